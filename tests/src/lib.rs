@@ -1,0 +1,1 @@
+//! Real hosts x real tools.
