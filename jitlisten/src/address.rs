@@ -25,8 +25,8 @@ impl fmt::Display for Address {
     }
 }
 
-/// A half-open range of addresses, `start..end`; never wraps around.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// A half-open range of addresses, `start..end`; never wraps around. The default is empty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AddressRange {
     start: Address,
     size: u64,

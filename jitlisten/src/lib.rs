@@ -5,7 +5,7 @@
 //!    LISTEN  how we hear            OBJECT  what we heard        SINK  whom we tell
 //!  +--------------------------+   +----------------------+   +-------------------------------+
 //!  | shim    stock llvmlite,  |   |  LoadedObject        |   | perf_map   /tmp/perf-PID.map  |
-//!  |         any LLVM host    | > |   functions          | > | ...                           |
+//!  |         any LLVM host    | > |   functions          | > |                               |
 //!  |                          |   |   line rows          |   |                               |
 //!  +--------------------------+   |   eh_frame           |   +-------------------------------+
 //!    loaded / finalized / freeing |   text ranges        |
@@ -13,13 +13,23 @@
 //!                                   SESSION (the trunk)
 //! ```
 //!
-//! Three rooms, one trunk, one noun ([`LoadedObject`]), three verbs (*loaded*, *finalized*, *freeing*).
+//! Three rooms, one trunk, one noun ([`LoadedObject`]), three verbs (*loaded*, *finalized*, *freeing*): see [`Session`].
 
 mod address;
 mod error;
+pub mod foreign;
 mod loaded_object;
+pub mod log;
 pub mod name;
+pub mod options;
+mod quiet_write;
+mod session;
+mod shape;
+mod sink;
+mod statistics;
 
 pub use address::{Address, AddressRange, Offset};
 pub use error::Error;
 pub use loaded_object::{Function, LineRow, LineRows, LoadedObject, Machine, TextRange};
+pub use session::{ForkGuard, Loaded, ObjectId, Session};
+pub use statistics::{SinkStatistics, Statistics};

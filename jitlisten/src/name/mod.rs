@@ -29,3 +29,13 @@ pub struct ReadableName {
 pub fn readable(linkage_name: &str, _location: Option<(&str, u32)>) -> ReadableName {
     ReadableName { text: linkage_name.to_owned(), kind: EntryKind::Function }
 }
+
+/// Whether [`readable`] makes use of a location for this symbol.
+pub fn wants_location(linkage_name: &str) -> bool {
+    linkage_name.contains("parfor_gufunc")
+}
+
+/// The part of `name` that every reader of a perf map takes: one line, printable, three characters or more.
+pub fn printable(name: &str) -> String {
+    name.to_owned()
+}

@@ -1,0 +1,34 @@
+//! The constructor: runs before the program's own, when the library was preloaded.
+//!
+//! A program that is linked with the library decides for itself when to call `jitlisten_open`; only the environment
+//! variable `LD_PRELOAD` naming us starts anything by itself. In a set-user-ID program nothing is done at all.
+
+use std::panic::catch_unwind;
+
+use crate::jitlisten_open;
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = constructor;
+
+extern "C" fn constructor() {
+    // SAFETY: getauxval has no precondition.
+    let privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    if privileged {
+        return;
+    }
+    let _ = catch_unwind(|| {
+        if is_preloaded() {
+            // This copy of the standard library is ours alone; its panics must not be printed.
+            std::panic::set_hook(Box::new(|panic| jitlisten::log_line!(Error, "{panic}")));
+            jitlisten_open();
+        }
+    });
+}
+
+/// Whether `LD_PRELOAD` (names divided by spaces or colons, `ld.so(8)`) has a file of our name.
+fn is_preloaded() -> bool {
+    let list = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    let list = list.to_string_lossy();
+    list.split([' ', ':']).any(|path| path.rsplit('/').next().is_some_and(|name| name.starts_with("libjitlisten")))
+}

@@ -1,0 +1,214 @@
+//! What the user asked for, from environment variables.
+//!
+//! | variable | value | meaning |
+//! | --- | --- | --- |
+//! | `JITLISTEN` | comma list of sinks, `all`, `off` | what is told to whom; unset: [`SinkSet::DEFAULT`] |
+//! | `JITLISTEN_DIR` | directory | where files other than the perf map go |
+//! | `JITLISTEN_LOG` | `[LEVEL:]PATH` or `[LEVEL:]stderr` | see [`crate::log`] |
+//! | `JITLISTEN_FRAME_POINTERS` | `1`, `0`, `untouched` | see [`CodeShape`] |
+//! | `JITLISTEN_NAMES` | `readable`, `linkage` | see [`NameStyle`] |
+//!
+//! A value nobody understands is a complaint in the log and changes nothing else.
+
+#![forbid(unsafe_code)]
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use crate::log::LogTarget;
+
+/// Whom we can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[repr(u32)]
+pub enum SinkKind {
+    /// `/tmp/perf-PID.map`
+    PerfMap = 0,
+}
+
+impl SinkKind {
+    /// Every sink, in the order of their numbers.
+    pub const ALL: [SinkKind; 1] = [SinkKind::PerfMap];
+
+    /// The word for it in `JITLISTEN` and in the C API.
+    pub fn name(self) -> &'static str {
+        match self {
+            SinkKind::PerfMap => "perfmap",
+        }
+    }
+
+    /// The sink of that name.
+    pub fn from_name(name: &str) -> Option<SinkKind> {
+        SinkKind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+/// A set of sinks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SinkSet(u32);
+
+impl SinkSet {
+    /// No sink.
+    pub const NONE: SinkSet = SinkSet(0);
+    /// What `LD_PRELOAD` alone switches on.
+    pub const DEFAULT: SinkSet = SinkSet(1 << SinkKind::PerfMap as u32);
+
+    /// Adds one.
+    #[must_use]
+    pub fn with(self, kind: SinkKind) -> SinkSet {
+        SinkSet(self.0 | 1 << kind as u32)
+    }
+
+    /// Whether `kind` is in it.
+    pub fn contains(self, kind: SinkKind) -> bool {
+        self.0 & (1 << kind as u32) != 0
+    }
+}
+
+/// What is done to functions before LLVM generates code for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CodeShape {
+    /// `"frame-pointer"="all"` and `uwtable`: every tool can walk the stack (`1`, the default).
+    #[default]
+    FramePointers,
+    /// `uwtable` only: costs nothing at run time and serves every tool that reads unwind tables (`0`).
+    UnwindTables,
+    /// The code is left as the host wants it (`untouched`).
+    Untouched,
+}
+
+/// How sinks spell functions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NameStyle {
+    /// [`crate::name::readable`] (`readable`, the default).
+    #[default]
+    Readable,
+    /// The symbol as the compiler wrote it (`linkage`).
+    Linkage,
+}
+
+/// Everything that can be set from outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Options {
+    /// Whether to do anything at all (`JITLISTEN=off`).
+    pub active: bool,
+    /// Sinks that are on from the start.
+    pub sinks: SinkSet,
+    /// Where jitdumps and images go.
+    pub directory: Option<PathBuf>,
+    /// Where to log.
+    pub log: LogTarget,
+    /// Frame pointers and unwind tables.
+    pub code_shape: CodeShape,
+    /// Readable or linkage names.
+    pub names: NameStyle,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            active: true,
+            sinks: SinkSet::DEFAULT,
+            directory: None,
+            log: LogTarget::Silent,
+            code_shape: CodeShape::default(),
+            names: NameStyle::default(),
+        }
+    }
+}
+
+impl Options {
+    /// Reads the variables through `variable` (in a process: `std::env::var_os`). The complaints, one line each, are
+    /// for the log.
+    pub fn read(variable: impl Fn(&str) -> Option<OsString>) -> (Options, Vec<String>) {
+        let mut options = Options::default();
+        let mut complaints = Vec::new();
+        if let Some(value) = variable("JITLISTEN") {
+            options.read_sinks(&value.to_string_lossy(), &mut complaints);
+        }
+        if let Some(value) = variable("JITLISTEN_LOG").filter(|value| !value.is_empty()) {
+            options.log = LogTarget::parse(&value);
+        }
+        if let Some(value) = variable("JITLISTEN_DIR").filter(|value| !value.is_empty()) {
+            options.read_directory(PathBuf::from(value), &mut complaints);
+        }
+        if let Some(value) = variable("JITLISTEN_FRAME_POINTERS") {
+            match value.to_string_lossy().as_ref() {
+                "" | "1" => {}
+                "0" => options.code_shape = CodeShape::UnwindTables,
+                "untouched" => options.code_shape = CodeShape::Untouched,
+                other => complaints.push(format!("JITLISTEN_FRAME_POINTERS: {other:?} is not 1, 0 or untouched")),
+            }
+        }
+        if let Some(value) = variable("JITLISTEN_NAMES") {
+            match value.to_string_lossy().as_ref() {
+                "" | "readable" => {}
+                "linkage" => options.names = NameStyle::Linkage,
+                other => complaints.push(format!("JITLISTEN_NAMES: {other:?} is not readable or linkage")),
+            }
+        }
+        (options, complaints)
+    }
+
+    fn read_sinks(&mut self, list: &str, complaints: &mut Vec<String>) {
+        let words = list.split(',').map(str::trim).filter(|word| !word.is_empty());
+        let mut asked = None;
+        for word in words {
+            let so_far = asked.unwrap_or(SinkSet::NONE);
+            match (word, SinkKind::from_name(word)) {
+                ("off", _) => self.active = false,
+                ("all", _) => asked = Some(SinkKind::ALL.into_iter().fold(so_far, SinkSet::with)),
+                (_, Some(kind)) => asked = Some(so_far.with(kind)),
+                (_, None) => complaints.push(format!("JITLISTEN: no sink is called {word:?}")),
+            }
+        }
+        self.sinks = asked.unwrap_or(self.sinks);
+    }
+
+    fn read_directory(&mut self, directory: PathBuf, complaints: &mut Vec<String>) {
+        match std::fs::metadata(&directory) {
+            Ok(metadata) if metadata.is_dir() => self.directory = Some(directory),
+            Ok(_) => complaints.push(format!("JITLISTEN_DIR: {} is not a directory", directory.display())),
+            Err(error) => complaints.push(format!("JITLISTEN_DIR: {}: {error}", directory.display())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&str, &str)]) -> (Options, Vec<String>) {
+        Options::read(|name| pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1.into()))
+    }
+
+    #[test]
+    fn nothing_set_is_the_default() {
+        assert_eq!(read(&[]), (Options::default(), vec![]));
+        assert_eq!(read(&[("JITLISTEN", ""), ("JITLISTEN_LOG", "")]), (Options::default(), vec![]));
+    }
+
+    #[test]
+    fn an_unknown_sink_is_a_complaint_and_nothing_else() {
+        let (options, complaints) = read(&[("JITLISTEN", "perfmap,nonsense")]);
+        assert_eq!(options, Options::default());
+        assert_eq!(complaints, ["JITLISTEN: no sink is called \"nonsense\""]);
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_a_complaint_and_nothing_else() {
+        let (options, complaints) = read(&[("JITLISTEN_DIR", "/nonexistent/anywhere")]);
+        assert_eq!(options, Options::default());
+        assert_eq!(complaints.len(), 1);
+    }
+
+    #[test]
+    fn off_and_code_shapes() {
+        assert!(!read(&[("JITLISTEN", "off")]).0.active);
+        assert_eq!(read(&[("JITLISTEN_FRAME_POINTERS", "0")]).0.code_shape, CodeShape::UnwindTables);
+        assert_eq!(read(&[("JITLISTEN_FRAME_POINTERS", "untouched")]).0.code_shape, CodeShape::Untouched);
+        let (options, complaints) = read(&[("JITLISTEN_FRAME_POINTERS", "yes")]);
+        assert_eq!((options.code_shape, complaints.len()), (CodeShape::FramePointers, 1));
+    }
+}

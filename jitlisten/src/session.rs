@@ -1,0 +1,299 @@
+//! The trunk: hears the three verbs from any door, keeps what is alive, tells the sinks.
+//!
+//! ```text
+//!   loaded(debug object)  ->  Loaded { id, text, .. }     names and addresses are true
+//!   finalized(id)                                         bytes and .eh_frame are true; sinks are told
+//!   freeing(id)                                           last moment the code is there; sinks are told
+//! ```
+//!
+//! A verb may come for an object that is unknown, or twice: the second time nothing happens. Every method may be called
+//! from any thread, also under LLVM's or the loader's lock. The session's own lock is the innermost one: nothing is called
+//! under it that could wait for another lock of the host.
+
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use once_cell::race::OnceBox;
+
+use crate::loaded_object::LineRows;
+use crate::log_line;
+use crate::name::{self, ReadableName};
+use crate::options::{CodeShape, Options, SinkKind};
+use crate::sink::{self, FinalizedObject, Sink, SinkError, StaleMap};
+use crate::statistics::{Counters, Statistics};
+use crate::{AddressRange, Error, LoadedObject, shape};
+
+/// A loaded object of a session. Never used twice in a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectId(u64);
+
+/// What a door learns about the object it reported.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The object's name in the other verbs.
+    pub id: ObjectId,
+    /// Where its code is.
+    pub text: Vec<AddressRange>,
+    /// Where its live `.eh_frame` is.
+    pub eh_frame: Option<AddressRange>,
+}
+
+/// A process has one; see the module's head.
+pub struct Session {
+    options: Options,
+    counters: Counters,
+    state: Mutex<State>,
+    /// A snapshot of [`StaleMap::find`] made when the session was opened.
+    stale_map: Option<StaleMap>,
+    warned_of_frame_pointers: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    next_id: u64,
+    objects: BTreeMap<ObjectId, Record>,
+    /// Text ranges of finalized objects: start address to end address and owner.
+    text: BTreeMap<u64, (u64, ObjectId)>,
+    sinks: [Option<Box<dyn Sink>>; SinkKind::ALL.len()],
+}
+
+struct Record {
+    object: LoadedObject,
+    names: Vec<ReadableName>,
+    finalized: bool,
+}
+
+impl Record {
+    fn as_finalized(&self) -> FinalizedObject<'_> {
+        FinalizedObject { object: &self.object, names: &self.names }
+    }
+}
+
+static PROCESS: OnceBox<Session> = OnceBox::new();
+
+impl Session {
+    /// Opens the session of this process, with these options, or answers the one that is open. `complaints` go to the log.
+    pub fn open(options: Options, complaints: &[String]) -> &'static Session {
+        PROCESS.get_or_init(|| {
+            crate::log::open(&options.log);
+            for complaint in complaints {
+                log_line!(Warn, "{complaint}");
+            }
+            Box::new(Session::new(options))
+        })
+    }
+
+    /// The session of this process, if it is open.
+    pub fn process() -> Option<&'static Session> {
+        PROCESS.get()
+    }
+
+    fn new(options: Options) -> Session {
+        let stale_map = StaleMap::find();
+        let mut state = State::default();
+        for kind in SinkKind::ALL.into_iter().filter(|&kind| options.active && options.sinks.contains(kind)) {
+            state.sinks[kind as usize] = Some(sink::create(kind, &options, stale_map));
+        }
+        Session {
+            options,
+            counters: Counters::default(),
+            state: Mutex::new(state),
+            stale_map,
+            warned_of_frame_pointers: AtomicBool::new(false),
+        }
+    }
+
+    /// The options the session was opened with.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// The counters so far.
+    pub fn statistics(&self) -> Statistics {
+        self.counters.snapshot()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic under the lock was caught at the door it came through; the state is a set of independent records.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// *loaded*: LLVM has placed an object in memory; `debug_object` is its debug object.
+    ///
+    /// # Errors
+    /// What makes it unreadable. It is counted; nothing else is lost.
+    pub fn loaded(&self, debug_object: &[u8]) -> Result<Loaded, Error> {
+        let parsed = LoadedObject::parse(debug_object).inspect_err(|error| {
+            self.counters.objects_refused.add(1);
+            log_line!(Warn, "an object of {} bytes is not understood: {error}", debug_object.len());
+        });
+        let object = parsed?;
+        let names = names(&object, debug_object);
+        self.counters.objects_loaded.add(1);
+        let mut state = self.lock();
+        let id = ObjectId(state.next_id);
+        state.next_id += 1;
+        let text = object.text().iter().map(|text| text.range).collect();
+        let loaded = Loaded { id, text, eh_frame: object.eh_frame() };
+        log_line!(Debug, "loaded {id:?}: {} functions, text {:?}", object.functions().len(), loaded.text);
+        state.objects.insert(id, Record { object, names, finalized: false });
+        Ok(loaded)
+    }
+
+    /// *finalized*: the object's bytes are relocated and its code may run.
+    pub fn finalized(&self, id: ObjectId) {
+        let mut state = self.lock();
+        let Some(record) = state.objects.get_mut(&id).filter(|record| !record.finalized) else { return };
+        record.finalized = true;
+        let ranges: Vec<AddressRange> = record.object.text().iter().map(|text| text.range).collect();
+        self.count_shape(&record.object);
+        // Whatever lived there before is gone, whether somebody told us or not.
+        for stale in ranges.iter().flat_map(|&range| state.owners(range)).collect::<Vec<_>>() {
+            self.free(&mut state, stale);
+        }
+        for range in ranges {
+            state.text.insert(range.start().0, (range.end().0, id));
+        }
+        self.counters.objects_finalized.add(1);
+        log_line!(Debug, "finalized {id:?}");
+        for kind in SinkKind::ALL {
+            self.tell(&mut state, kind, id);
+        }
+    }
+
+    /// *freeing*: the object's code goes away; its memory is still there.
+    pub fn freeing(&self, id: ObjectId) {
+        let mut state = self.lock();
+        self.free(&mut state, id);
+    }
+
+    /// Whether `id` is one of the objects that are alive.
+    pub fn is_alive(&self, id: ObjectId) -> bool {
+        self.lock().objects.contains_key(&id)
+    }
+
+    fn free(&self, state: &mut State, id: ObjectId) {
+        let Some(record) = state.objects.remove(&id) else { return };
+        for range in record.object.text().iter().map(|text| text.range.start().0) {
+            if state.text.get(&range).is_some_and(|&(_, owner)| owner == id) {
+                state.text.remove(&range);
+            }
+        }
+        self.counters.objects_freed.add(1);
+        log_line!(Debug, "freeing {id:?}");
+        if !record.finalized {
+            return;
+        }
+        for kind in SinkKind::ALL {
+            let Some(sink) = &mut state.sinks[kind as usize] else { continue };
+            if let Err(error) = sink.freeing(&record.as_finalized()) {
+                self.give_up(state, kind, &error);
+            }
+        }
+    }
+
+    /// Switches a sink on, and tells it of everything that is alive. Nothing happens if it is on.
+    pub fn enable(&self, kind: SinkKind) {
+        let mut state = self.lock();
+        if state.sinks[kind as usize].is_none() {
+            // A map that is there by now may be ours, of an earlier time: it is not stale.
+            state.sinks[kind as usize] = Some(sink::create(kind, &self.options, self.stale_map));
+            self.tell_everything(&mut state, kind);
+        }
+    }
+
+    /// Switches a sink off; its files are closed and stay.
+    pub fn disable(&self, kind: SinkKind) {
+        self.lock().sinks[kind as usize] = None;
+    }
+
+    /// Whether a sink is on: asked for, and not failed.
+    pub fn is_enabled(&self, kind: SinkKind) -> bool {
+        self.lock().sinks[kind as usize].is_some()
+    }
+
+    fn tell_everything(&self, state: &mut State, kind: SinkKind) {
+        let ids: Vec<ObjectId> =
+            state.objects.iter().filter(|(_, record)| record.finalized).map(|(&id, _)| id).collect();
+        for id in ids {
+            self.tell(state, kind, id);
+        }
+    }
+
+    fn tell(&self, state: &mut State, kind: SinkKind, id: ObjectId) {
+        let Some(sink) = &mut state.sinks[kind as usize] else { return };
+        let Some(record) = state.objects.get(&id) else { return };
+        match sink.finalized(&record.as_finalized()) {
+            Ok(bytes) => self.counters.sinks[kind as usize].bytes_written.add(bytes),
+            Err(error) => self.give_up(state, kind, &error),
+        }
+    }
+
+    fn give_up(&self, state: &mut State, kind: SinkKind, error: &SinkError) {
+        state.sinks[kind as usize] = None;
+        self.counters.sinks[kind as usize].failures.add(1);
+        log_line!(Error, "the {} sink stops: {error}", kind.name());
+    }
+
+    /// Counts what the code lacks for stack walkers.
+    fn count_shape(&self, object: &LoadedObject) {
+        let shape = shape::Shape::of(object);
+        self.counters.functions.add(object.functions().len() as u64);
+        self.counters.functions_without_frame_pointer.add(shape.without_frame_pointer);
+        self.counters.functions_without_unwind_table.add(shape.without_unwind_table);
+        if shape.without_frame_pointer > 0 && self.options.code_shape == CodeShape::FramePointers {
+            self.counters.objects_without_frame_pointers.add(1);
+            let first = object.functions().first().map_or("?", |function| &function.linkage_name);
+            log_line!(Info, "{} functions beside {first} keep no frame pointer", shape.without_frame_pointer);
+            if !self.warned_of_frame_pointers.swap(true, Ordering::Relaxed) {
+                log_line!(
+                    Warn,
+                    "code without frame pointers was loaded: from a cache written without jitlisten, or compiled before it came"
+                );
+            }
+        }
+    }
+
+    /// Takes the session's lock across `fork(2)`; call it in the `prepare` handler of `pthread_atfork`.
+    pub fn lock_for_fork(&'static self) -> ForkGuard {
+        ForkGuard { session: self, state: self.lock() }
+    }
+}
+
+/// The session's lock, held by the thread that forks, in the parent and then in the child too. Dropping it is all a parent
+/// has to do.
+pub struct ForkGuard {
+    session: &'static Session,
+    state: MutexGuard<'static, State>,
+}
+
+impl ForkGuard {
+    /// In the child: the parent's files stay the parent's, and everything alive is told again to files of this process.
+    pub fn in_child(mut self) {
+        for kind in SinkKind::ALL {
+            if let Some(sink) = &mut self.state.sinks[kind as usize] {
+                sink.forked();
+                self.session.tell_everything(&mut self.state, kind);
+            }
+        }
+    }
+}
+
+impl State {
+    /// The finalized objects that have a byte in `range`.
+    fn owners(&self, range: AddressRange) -> Vec<ObjectId> {
+        let (start, end) = (range.start().0, range.end().0);
+        let below = self.text.range(..end).rev();
+        below.take_while(|(_, (text_end, _))| *text_end > start).map(|(_, &(_, owner))| owner).collect()
+    }
+}
+
+fn names(object: &LoadedObject, debug_object: &[u8]) -> Vec<ReadableName> {
+    let wanted = object.functions().iter().any(|function| name::wants_location(&function.linkage_name));
+    let rows = wanted.then(|| LineRows::parse(debug_object).ok()).flatten().unwrap_or_default();
+    let functions = object.functions().iter();
+    functions.map(|function| name::readable(&function.linkage_name, rows.find(function.range.start()))).collect()
+}

@@ -1,0 +1,216 @@
+//! The perf map: `/tmp/perf-PID.map`, one line per function.
+//!
+//! ```text
+//! 7f3a1c0e5000 1a4 __main__.inner(float64, int64)
+//! START (hex)  SIZE (hex)  name: the rest of the line
+//! ```
+//!
+//! Read by perf (`tools/perf/Documentation/jit-interface.txt` of the kernel), bcc, blazesym, samply and others, each with
+//! its own rules. The format accepted by all of them: lower-case hex without `0x`, single spaces, printable UTF-8 names of
+//! three or more characters, no empty line, live entries that do not overlap. See it with
+//! `JITLISTEN=perfmap LD_PRELOAD=... perf record -g python program.py && perf report`.
+//!
+//! The file may be shared: CPython's `-X perf` (3.12 and newer) appends to the same path. So it is opened with `O_APPEND`,
+//! an object is one `write(2)`, and nothing of another writer's is ever cut off.
+//!
+//! There is no line that says "this code is gone". A reader that finds two functions at one address picks either; so when
+//! an address is used again, the dead line is overwritten in place by one of the same length for zero bytes at address
+//! zero. Samples taken in the dead function are then unnamed or, where the new function covers them, misnamed; the shim
+//! therefore keeps addresses from being used again as long as it can.
+
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::PathBuf;
+
+use super::{FinalizedObject, Sink, SinkError};
+use crate::AddressRange;
+use crate::name;
+use crate::options::NameStyle;
+use crate::quiet_write::{effective_user, write_once};
+
+/// A perf map that was there when the process (or its latest `exec`) began: nothing in it speaks of this program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StaleMap {
+    inode: u64,
+    size: u64,
+}
+
+impl StaleMap {
+    /// Looks for one. Call it before anything in this process can have written a perf map.
+    pub(crate) fn find() -> Option<StaleMap> {
+        let metadata = std::fs::symlink_metadata(path_of_this_process()).ok()?;
+        (metadata.is_file() && metadata.size() > 0).then(|| StaleMap { inode: metadata.ino(), size: metadata.size() })
+    }
+}
+
+/// perf looks for the process number of the innermost PID namespace, which is what `getpid(2)` answers.
+fn path_of_this_process() -> PathBuf {
+    PathBuf::from(format!("/tmp/perf-{}.map", std::process::id()))
+}
+
+pub(crate) struct PerfMap {
+    style: NameStyle,
+    path: PathBuf,
+    stale: Option<StaleMap>,
+    file: Option<MapFile>,
+    /// Every line of ours in the file, by start address.
+    lines: BTreeMap<u64, Line>,
+}
+
+struct MapFile {
+    /// Opened with `O_APPEND`.
+    append: File,
+    /// The same file without it: Linux appends even `pwrite(2)` on the other one.
+    edit: File,
+}
+
+struct Line {
+    end: u64,
+    offset: u64,
+    length: usize,
+    alive: bool,
+}
+
+impl PerfMap {
+    pub(crate) fn new(style: NameStyle, stale: Option<StaleMap>) -> Self {
+        PerfMap::at(path_of_this_process(), style, stale)
+    }
+
+    fn at(path: PathBuf, style: NameStyle, stale: Option<StaleMap>) -> Self {
+        PerfMap { style, path, stale, file: None, lines: BTreeMap::new() }
+    }
+
+    fn failed(&self, verb: &'static str) -> impl FnOnce(io::Error) -> SinkError {
+        let path = self.path.clone();
+        move |error| SinkError::Io { verb, path, error }
+    }
+
+    fn open(&mut self) -> Result<(), SinkError> {
+        if self.file.is_some() {
+            return Ok(());
+        }
+        let safely = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
+        let mut options = OpenOptions::new();
+        let append = options.append(true).create(true).mode(0o600).custom_flags(safely).open(&self.path);
+        let append = append.map_err(self.failed("open"))?;
+        let edit = OpenOptions::new().write(true).custom_flags(safely).open(&self.path).map_err(self.failed("open"))?;
+        let found = check_owner(&append, &edit).map_err(self.failed("stat"))?;
+        if let Some(found) = found {
+            return Err(SinkError::NotOurs { path: self.path.clone(), found });
+        }
+        let metadata = append.metadata().map_err(self.failed("stat"))?;
+        if self.stale.take() == Some(StaleMap { inode: metadata.ino(), size: metadata.size() }) {
+            // Nobody has added to it since this program began, so every line is about code of a dead one.
+            edit.set_len(0).map_err(self.failed("truncate"))?;
+        }
+        self.file = Some(MapFile { append, edit });
+        Ok(())
+    }
+
+    /// Overwrites dead lines whose code overlaps `range`.
+    fn retire(&mut self, range: AddressRange) -> Result<(), SinkError> {
+        let (start, end) = (range.start().0, range.end().0);
+        let overlapping = self.lines.range(..end).rev().take_while(|(_, line)| line.end > start);
+        let dead: Vec<u64> = overlapping.filter(|(_, line)| !line.alive).map(|(&at, _)| at).collect();
+        for at in dead {
+            if let (Some(line), Some(file)) = (self.lines.remove(&at), &self.file) {
+                let text = tombstone(line.length);
+                file.edit.write_all_at(text.as_bytes(), line.offset).map_err(self.failed("write"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends `text`, which is `lines`, in one `write(2)`.
+    fn append(&mut self, text: &str, lines: Vec<(u64, Line)>) -> Result<u64, SinkError> {
+        let Some(file) = &mut self.file else { return Ok(0) };
+        let written = write_once(&file.append, text.as_bytes());
+        // After an appending write the position of the descriptor is the end of what was written.
+        let end = file.append.stream_position().unwrap_or(0);
+        match written {
+            Ok(written) if written == text.len() => {
+                let start = end.saturating_sub(text.len() as u64);
+                let placed = lines.into_iter().map(|(at, line)| (at, Line { offset: start + line.offset, ..line }));
+                self.lines.extend(placed);
+                Ok(text.len() as u64)
+            }
+            Ok(written) => {
+                file.remove_torn_line(end, written as u64);
+                Err(self.failed("write")(io::ErrorKind::StorageFull.into()))
+            }
+            Err(error) => Err(self.failed("write")(error)),
+        }
+    }
+}
+
+impl MapFile {
+    /// A full disk may take part of a line. Cut it off again, unless somebody has written behind it.
+    fn remove_torn_line(&self, end: u64, written: u64) {
+        if self.edit.metadata().is_ok_and(|metadata| metadata.size() == end) {
+            // Where this fails too, the torn line stays: it is the last of the file.
+            let _ = self.edit.set_len(end.saturating_sub(written));
+        }
+    }
+}
+
+/// What is wrong with the file, if it is not a plain file of ours that has one name.
+fn check_owner(append: &File, edit: &File) -> io::Result<Option<&'static str>> {
+    let (one, other) = (append.metadata()?, edit.metadata()?);
+    Ok(if !one.is_file() {
+        Some("not a regular file")
+    } else if one.uid() != effective_user() {
+        Some("owned by another user")
+    } else if one.nlink() != 1 {
+        Some("a file with several names")
+    } else if (one.dev(), one.ino()) != (other.dev(), other.ino()) {
+        Some("a file that changes while it is opened")
+    } else {
+        None
+    })
+}
+
+/// A line of `length` bytes, newline included, about no code at all.
+fn tombstone(length: usize) -> String {
+    let name_length = length.saturating_sub("0 0 \n".len());
+    format!("0 0 {:-<name_length$}\n", "freed")
+}
+
+impl Sink for PerfMap {
+    fn finalized(&mut self, object: &FinalizedObject<'_>) -> Result<u64, SinkError> {
+        self.open()?;
+        let mut text = String::new();
+        let mut lines = Vec::new();
+        for (range, name) in object.functions(self.style) {
+            self.retire(range)?;
+            let offset = text.len();
+            let name = name::printable(name);
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{:x} {:x} {name}", range.start().0, range.size());
+            let length = text.len() - offset;
+            lines.push((range.start().0, Line { end: range.end().0, offset: offset as u64, length, alive: true }));
+        }
+        if text.is_empty() {
+            return Ok(0);
+        }
+        self.append(&text, lines)
+    }
+
+    fn freeing(&mut self, object: &FinalizedObject<'_>) -> Result<(), SinkError> {
+        for function in object.object.functions() {
+            if let Some(line) = self.lines.get_mut(&function.range.start().0) {
+                line.alive = false;
+            }
+        }
+        Ok(())
+    }
+
+    fn forked(&mut self) {
+        let path = path_of_this_process();
+        *self = PerfMap::at(path, self.style, StaleMap::find());
+    }
+}

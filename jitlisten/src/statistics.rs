@@ -1,0 +1,94 @@
+//! What happened so far, in numbers.
+
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::options::SinkKind;
+
+/// A snapshot of the counters of a session. All count from the start of the session, in this process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// Objects heard of at *loaded*.
+    pub objects_loaded: u64,
+    /// Objects whose code became final and executable.
+    pub objects_finalized: u64,
+    /// Objects whose code went away.
+    pub objects_freed: u64,
+    /// Objects that could not be read (truncated, corrupt, of another machine).
+    pub objects_refused: u64,
+    /// Functions in the finalized objects.
+    pub functions: u64,
+    /// Of those, functions that do not keep a frame pointer.
+    pub functions_without_frame_pointer: u64,
+    /// Objects with such a function, although frame pointers were asked for: cached by an earlier process, or compiled
+    /// before we came.
+    pub objects_without_frame_pointers: u64,
+    /// Functions that no entry of the object's `.eh_frame` describes.
+    pub functions_without_unwind_table: u64,
+    /// Per sink, in the order of [`SinkKind::ALL`].
+    pub sinks: [SinkStatistics; SinkKind::ALL.len()],
+}
+
+/// The counters of one sink.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SinkStatistics {
+    /// Bytes written to files.
+    pub bytes_written: u64,
+    /// Times the sink failed; each time it switched itself off.
+    pub failures: u64,
+}
+
+/// One counter.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, amount: u64) {
+        self.0.fetch_add(amount, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) objects_loaded: Counter,
+    pub(crate) objects_finalized: Counter,
+    pub(crate) objects_freed: Counter,
+    pub(crate) objects_refused: Counter,
+    pub(crate) functions: Counter,
+    pub(crate) functions_without_frame_pointer: Counter,
+    pub(crate) objects_without_frame_pointers: Counter,
+    pub(crate) functions_without_unwind_table: Counter,
+    pub(crate) sinks: [SinkCounters; SinkKind::ALL.len()],
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct SinkCounters {
+    pub(crate) bytes_written: Counter,
+    pub(crate) failures: Counter,
+}
+
+impl Counters {
+    pub(crate) fn snapshot(&self) -> Statistics {
+        Statistics {
+            objects_loaded: self.objects_loaded.get(),
+            objects_finalized: self.objects_finalized.get(),
+            objects_freed: self.objects_freed.get(),
+            objects_refused: self.objects_refused.get(),
+            functions: self.functions.get(),
+            functions_without_frame_pointer: self.functions_without_frame_pointer.get(),
+            objects_without_frame_pointers: self.objects_without_frame_pointers.get(),
+            functions_without_unwind_table: self.functions_without_unwind_table.get(),
+            sinks: std::array::from_fn(|index| SinkStatistics {
+                bytes_written: self.sinks[index].bytes_written.get(),
+                failures: self.sinks[index].failures.get(),
+            }),
+        }
+    }
+}

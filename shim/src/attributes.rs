@@ -1,0 +1,242 @@
+//! Frame pointers and unwind tables for a module that is about to be compiled, through the host's own LLVM-C functions.
+//!
+//! Numba infers `nounwind` for many functions, and LLVM then gives them neither a frame pointer nor an entry in
+//! `.eh_frame`: nothing can walk past them. So every function that has a body gets `"frame-pointer"="all"` and `uwtable`.
+//!
+//! The llvmlite wheels are built with assertions: a wrong edit aborts the host. `uwtable` carries a value from LLVM 15 on
+//! (2: asynchronous, correct at every instruction) and none before; with a version nobody knows, nothing is set.
+
+use std::ffi::{CString, c_char, c_uint, c_void};
+use std::os::unix::ffi::OsStrExt as _;
+
+use jitlisten::options::CodeShape;
+
+use crate::library::Library;
+use crate::symbol_file::SymbolFile;
+
+type Module = *mut c_void;
+type Function = *mut c_void;
+type Context = *mut c_void;
+type Attribute = *mut c_void;
+type MemoryBuffer = *mut c_void;
+
+/// `LLVMAttributeFunctionIndex` of `llvm-c/Core.h`: `~0U`
+const FUNCTION_INDEX: c_uint = c_uint::MAX;
+
+/// The first and last major versions whose attributes are known here.
+const KNOWN_VERSIONS: std::ops::RangeInclusive<u32> = 10..=23;
+
+/// A table of C functions found by name.
+macro_rules! c_functions {
+    ($(#[$doc:meta])* $table:ident { $($field:ident = $symbol:literal ($($argument:ty),*) $(-> $result:ty)?;)* }) => {
+        $(#[$doc])*
+        struct $table {
+            $($field: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+        }
+
+        impl $table {
+            const NAMES: &[&str] = &[$($symbol),*];
+
+            /// # Safety
+            /// `address` must answer the address of the function of that name and of the type given in this table.
+            unsafe fn new(address: impl Fn(&str) -> Option<usize>) -> Option<$table> {
+                Some($table {
+                    $($field: {
+                        type Pointer = unsafe extern "C" fn($($argument),*) $(-> $result)?;
+                        let found = address($symbol)?;
+                        // SAFETY: the caller vouches for the type.
+                        unsafe { std::mem::transmute::<usize, Pointer>(found) }
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+c_functions! {
+    /// From `llvm-c/Core.h`, unchanged from LLVM 10 to 22.
+    ModuleFunctions {
+        get_first_function = "LLVMGetFirstFunction" (Module) -> Function;
+        get_next_function = "LLVMGetNextFunction" (Function) -> Function;
+        is_declaration = "LLVMIsDeclaration" (Function) -> i32;
+        get_module_context = "LLVMGetModuleContext" (Module) -> Context;
+        get_enum_attribute_kind_for_name = "LLVMGetEnumAttributeKindForName" (*const c_char, usize) -> c_uint;
+        get_enum_attribute_at_index = "LLVMGetEnumAttributeAtIndex" (Function, c_uint, c_uint) -> Attribute;
+        create_enum_attribute = "LLVMCreateEnumAttribute" (Context, c_uint, u64) -> Attribute;
+        add_attribute_at_index = "LLVMAddAttributeAtIndex" (Function, c_uint, Attribute);
+        add_target_dependent_function_attr =
+            "LLVMAddTargetDependentFunctionAttr" (Function, *const c_char, *const c_char);
+    }
+}
+
+c_functions! {
+    /// What it takes to edit a module that is handed over as text; from `llvm-c/Core.h` and `llvm-c/IRReader.h`.
+    TextFunctions {
+        context_create = "LLVMContextCreate" () -> Context;
+        context_dispose = "LLVMContextDispose" (Context);
+        create_memory_buffer =
+            "LLVMCreateMemoryBufferWithMemoryRangeCopy" (*const c_char, usize, *const c_char) -> MemoryBuffer;
+        parse_ir_in_context =
+            "LLVMParseIRInContext" (Context, MemoryBuffer, *mut Module, *mut *mut c_char) -> i32;
+        print_module_to_string = "LLVMPrintModuleToString" (Module) -> *mut c_char;
+        dispose_message = "LLVMDisposeMessage" (*mut c_char);
+        dispose_module = "LLVMDisposeModule" (Module);
+    }
+}
+
+/// The functions of one LLVM.
+pub(crate) struct LlvmC {
+    version: u32,
+    module: ModuleFunctions,
+    text: Option<TextFunctions>,
+}
+
+impl LlvmC {
+    /// Finds the functions an llvmlite calls: in the `.symtab` of its own file (the wheels, where LLVM is part of it), or
+    /// in a `libLLVM.so` it is linked with. `version` is LLVM's major version. Asks the loader: not under a lock of ours.
+    pub(crate) fn find(library: &Library, symbols: Option<SymbolFile>, version: u32) -> Option<LlvmC> {
+        if !KNOWN_VERSIONS.contains(&version) {
+            return None;
+        }
+        let names = [ModuleFunctions::NAMES, TextFunctions::NAMES].concat();
+        let values = symbols.map(|symbols| symbols.find("LLVM", &names)).unwrap_or_default();
+        let shared = OpenLibrary::open(library);
+        let address = |name: &str| match values.get(name) {
+            Some(&value) => Some(library.identity.bias.wrapping_add(value as usize)),
+            None => shared.as_ref()?.symbol(name),
+        };
+        // SAFETY: the addresses are those of the functions in mapped libraries; their types are LLVM's stable C API.
+        let module = unsafe { ModuleFunctions::new(address) }?;
+        // SAFETY: as above.
+        let text = unsafe { TextFunctions::new(address) };
+        Some(LlvmC { version, module, text })
+    }
+
+    /// Gives every function of `module` that has a body what `shape` asks for.
+    ///
+    /// # Safety
+    /// `module` must be a module of this LLVM, used by no other thread.
+    pub(crate) unsafe fn shape(&self, module: Module, shape: CodeShape) {
+        if module.is_null() || shape == CodeShape::Untouched {
+            return;
+        }
+        // SAFETY: the caller vouches for the module; so below.
+        let context = unsafe { (self.module.get_module_context)(module) };
+        // SAFETY: the name is readable for the length given.
+        let kind = unsafe { (self.module.get_enum_attribute_kind_for_name)(c"uwtable".as_ptr(), 7) };
+        // SAFETY: the context is the module's, and the value fits this version (see the module's head).
+        let uwtable =
+            (kind != 0).then(|| unsafe { (self.module.create_enum_attribute)(context, kind, self.uwtable()) });
+        // SAFETY: as for the context.
+        let mut function = unsafe { (self.module.get_first_function)(module) };
+        while !function.is_null() {
+            // SAFETY: a function of the module.
+            unsafe { self.shape_function(function, shape, kind, uwtable) };
+            // SAFETY: as above; attributes do not move functions.
+            function = unsafe { (self.module.get_next_function)(function) };
+        }
+    }
+
+    unsafe fn shape_function(&self, function: Function, shape: CodeShape, kind: c_uint, uwtable: Option<Attribute>) {
+        // SAFETY: the caller vouches for the function; so below.
+        if unsafe { (self.module.is_declaration)(function) } != 0 {
+            return;
+        }
+        if let Some(uwtable) = uwtable {
+            // SAFETY: the attribute is of the function's context; one of the same kind is replaced.
+            if unsafe { (self.module.get_enum_attribute_at_index)(function, FUNCTION_INDEX, kind) }.is_null() {
+                // SAFETY: as above.
+                unsafe { (self.module.add_attribute_at_index)(function, FUNCTION_INDEX, uwtable) };
+            }
+        }
+        if shape == CodeShape::FramePointers {
+            let (key, value) = (c"frame-pointer".as_ptr(), c"all".as_ptr());
+            // SAFETY: both are C strings, which LLVM copies.
+            unsafe { (self.module.add_target_dependent_function_attr)(function, key, value) };
+        }
+    }
+
+    fn uwtable(&self) -> u64 {
+        if self.version >= 15 { 2 } else { 0 }
+    }
+
+    /// The same for a module handed over as text (or bitcode); `None` where that cannot be done.
+    ///
+    /// # Safety
+    /// This LLVM must be ready to be called.
+    pub(crate) unsafe fn shape_text(&self, module: &[u8], shape: CodeShape) -> Option<ShapedText<'_>> {
+        let text = self.text.as_ref()?;
+        // SAFETY: LLVM copies the bytes, which are readable for their length.
+        let buffer = unsafe { (text.create_memory_buffer)(module.as_ptr().cast(), module.len(), c"ir".as_ptr()) };
+        // SAFETY: takes nothing.
+        let context = unsafe { (text.context_create)() };
+        let (mut parsed, mut message) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: both are of this LLVM; the buffer is consumed in any case.
+        let failed = unsafe { (text.parse_ir_in_context)(context, buffer, &mut parsed, &mut message) } != 0;
+        let mut printed = None;
+        if failed {
+            if !message.is_null() {
+                // SAFETY: LLVM made the message, for us to dispose of.
+                unsafe { (text.dispose_message)(message) };
+            }
+        } else {
+            // SAFETY: the module was just made and is ours alone.
+            unsafe { self.shape(parsed, shape) };
+            // SAFETY: as above.
+            let string = unsafe { (text.print_module_to_string)(parsed) };
+            printed = std::ptr::NonNull::new(string).map(|string| ShapedText { functions: text, string });
+            // SAFETY: as above, and not used again.
+            unsafe { (text.dispose_module)(parsed) };
+        }
+        // SAFETY: nothing of this context is left.
+        unsafe { (text.context_dispose)(context) };
+        printed
+    }
+}
+
+/// A library that is loaded, and those it is linked with, as the loader sees them.
+struct OpenLibrary(*mut c_void);
+
+impl OpenLibrary {
+    fn open(library: &Library) -> Option<OpenLibrary> {
+        let path = CString::new(library.path.as_os_str().as_bytes()).ok()?;
+        // SAFETY: NOLOAD never loads anything; the library is there and stays so while the handle is held.
+        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        (!handle.is_null()).then_some(OpenLibrary(handle))
+    }
+
+    fn symbol(&self, name: &str) -> Option<usize> {
+        let name = CString::new(name).ok()?;
+        // SAFETY: the handle is open and the name a C string.
+        let address = unsafe { libc::dlsym(self.0, name.as_ptr()) };
+        (!address.is_null()).then_some(address as usize)
+    }
+}
+
+impl Drop for OpenLibrary {
+    fn drop(&mut self) {
+        // SAFETY: the handle is open, and closed once.
+        unsafe { libc::dlclose(self.0) };
+    }
+}
+
+/// A module as text, with attributes added. Belongs to LLVM's allocator until dropped.
+pub(crate) struct ShapedText<'a> {
+    functions: &'a TextFunctions,
+    string: std::ptr::NonNull<c_char>,
+}
+
+impl ShapedText<'_> {
+    /// The C string.
+    pub(crate) fn as_c_str(&self) -> &std::ffi::CStr {
+        // SAFETY: LLVM ends the string with a zero, and it lives until dropped.
+        unsafe { std::ffi::CStr::from_ptr(self.string.as_ptr()) }
+    }
+}
+
+impl Drop for ShapedText<'_> {
+    fn drop(&mut self) {
+        // SAFETY: made by this LLVM's LLVMPrintModuleToString, and disposed of once.
+        unsafe { (self.functions.dispose_message)(self.string.as_ptr()) };
+    }
+}

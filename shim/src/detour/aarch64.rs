@@ -1,0 +1,47 @@
+//! AArch64: `ret` becomes `b imm26`. Written from the architecture manual (C6.2 "B", "RET", "HINT"); not yet run.
+
+use std::io;
+
+use super::Refusal;
+use super::write::{near, write_code};
+
+/// Bytes that are looked at.
+pub(super) const SIZE: usize = 8;
+
+const BTI_C: u32 = 0xd503_245f;
+const RET: u32 = 0xd65f_03c0;
+
+/// The offset of the `ret` of an empty function, if `bytes` are one. One instruction replaces one: no padding is needed.
+pub(super) fn empty_function(bytes: &[u8; SIZE]) -> Option<usize> {
+    let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    match (word(0), word(4)) {
+        (RET, _) => Some(0),
+        (BTI_C, RET) => Some(4),
+        _ => None,
+    }
+}
+
+/// Whether a branch at `from` can reach `to`: 128 MiB either way.
+pub(super) fn reaches(from: usize, to: usize) -> bool {
+    let distance = to.wrapping_sub(from).cast_signed();
+    (-(1 << 27)..1 << 27).contains(&distance) && distance % 4 == 0
+}
+
+/// A branch to anywhere, placed near `from`: `ldr x16, #8; br x16` and the address. `x16` is the linker's scratch register.
+pub(super) fn island(from: usize, to: usize) -> Result<usize, Refusal> {
+    let mut code = Vec::new();
+    code.extend_from_slice(&0x5800_0050_u32.to_le_bytes());
+    code.extend_from_slice(&0xd61f_0200_u32.to_le_bytes());
+    code.extend_from_slice(&to.to_le_bytes());
+    near(from, &code, |at| reaches(from, at)).ok_or(Refusal::TooFar)
+}
+
+/// Replaces the `ret` at `from` by a branch to `to`, which must be in reach.
+pub(super) fn write_jump(from: usize, to: usize) -> io::Result<()> {
+    if !reaches(from, to) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let distance = to.wrapping_sub(from).cast_signed() >> 2;
+    let branch = 0x1400_0000 | (distance as u32 & 0x03ff_ffff);
+    write_code(from, &branch.to_le_bytes())
+}

@@ -1,0 +1,60 @@
+//! Redirecting an empty function: the rendezvous functions of the loader and of LLVM do nothing, and exist to be stopped at.
+//!
+//! ```text
+//!   before   [endbr64|bti c]  ret   <padding to 16 bytes>
+//!   after    [endbr64|bti c]  jmp   hook
+//! ```
+//!
+//! The instruction that replaces the `ret` is longer than it on x86-64, and its tail falls on padding nobody executes. So
+//! the tail is written first and the first byte last, in one store: a thread that comes by finds the old function or the
+//! new one. Nothing is relocated: the function had no other instruction. Each architecture's encoding is in a file of its
+//! own.
+
+#[cfg(target_arch = "aarch64")]
+#[path = "aarch64.rs"]
+mod arch;
+#[cfg(target_arch = "x86_64")]
+#[path = "x86_64.rs"]
+mod arch;
+
+mod write;
+
+use std::fmt;
+use std::io;
+
+pub(crate) use write::{page_size, write_pointer};
+
+/// Why a function was left alone.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// The bytes there are not those of an empty function with padding behind it.
+    Unexpected([u8; arch::SIZE]),
+    /// The bytes could not be read or replaced.
+    Io(io::Error),
+    /// No memory for the jump was to be had near enough.
+    TooFar,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Unexpected(bytes) => write!(f, "unexpected bytes {bytes:02x?}"),
+            Refusal::Io(error) => write!(f, "not writable: {error}"),
+            Refusal::TooFar => write!(f, "no free memory near it"),
+        }
+    }
+}
+
+/// Makes every call of the empty function at `function` a call of `hook`, for good.
+///
+/// # Safety
+/// `function` must be the address of mapped code. `hook` must be safe to call, without arguments, from whoever calls
+/// `function`, for as long as the process lives.
+pub(crate) unsafe fn detour(function: usize, hook: unsafe extern "C" fn()) -> Result<(), Refusal> {
+    // SAFETY: the caller vouches that `function` is mapped code; padding to 16 bytes belongs to the same page.
+    let bytes = unsafe { (function as *const [u8; arch::SIZE]).read_unaligned() };
+    let patch_at = arch::empty_function(&bytes).ok_or(Refusal::Unexpected(bytes))?;
+    let from = function + patch_at;
+    let to = if arch::reaches(from, hook as usize) { hook as usize } else { arch::island(from, hook as usize)? };
+    arch::write_jump(from, to).map_err(Refusal::Io)
+}

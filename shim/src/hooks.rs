@@ -1,0 +1,133 @@
+//! The one table of everything the host calls instead of what it meant to call.
+//!
+//! | hook | stands for | under which lock |
+//! | --- | --- | --- |
+//! | [`loader_event`] | the loader's `_dl_debug_state` | the loader's |
+//! | [`RENDEZVOUS`] | `__jit_debug_register_code` of one LLVM | LLVM's (MCJIT), none (ORC) |
+//! | [`mprotect`], [`munmap`], [`mmap`] | those of libc, for libraries with LLVM | LLVM's memory manager's, if any |
+//! | [`register_frame`] | `__register_frame` of libgcc, likewise | LLVM's engine's |
+//! | `llvmlite::*` | `LLVMPY_AddModule` and others | llvmlite's, in Python |
+//!
+//! Every hook does what it stands for, whatever happens to us: a panic is caught, logged once, and from then on the hooks
+//! only pass through. `errno` is what the real function left.
+
+use std::ffi::{c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use jitlisten::{Address, AddressRange, log_line};
+
+use crate::state::{Shim, shim};
+
+/// How many libraries with LLVM a process may have for us to hear them all.
+pub(crate) const SLOTS: usize = 16;
+
+static BROKEN: AtomicBool = AtomicBool::new(false);
+
+/// Runs `work` with the shim. A panic in it ends our listening, not the host.
+pub(crate) fn guarded<R: Default>(work: impl FnOnce(&Shim) -> R) -> R {
+    let Some(shim) = shim().filter(|_| !BROKEN.load(Ordering::Relaxed)) else { return R::default() };
+    catch_unwind(AssertUnwindSafe(|| work(shim))).unwrap_or_else(|_| {
+        if !BROKEN.swap(true, Ordering::Relaxed) {
+            log_line!(Error, "an internal error; jitlisten stops listening");
+        }
+        R::default()
+    })
+}
+
+/// The list of libraries has changed.
+pub(crate) unsafe extern "C" fn loader_event() {
+    guarded(Shim::libraries_changed);
+}
+
+/// The rendezvous of the LLVM in each slot of the table.
+pub(crate) static RENDEZVOUS: [unsafe extern "C" fn(); SLOTS] = [
+    rendezvous::<0>,
+    rendezvous::<1>,
+    rendezvous::<2>,
+    rendezvous::<3>,
+    rendezvous::<4>,
+    rendezvous::<5>,
+    rendezvous::<6>,
+    rendezvous::<7>,
+    rendezvous::<8>,
+    rendezvous::<9>,
+    rendezvous::<10>,
+    rendezvous::<11>,
+    rendezvous::<12>,
+    rendezvous::<13>,
+    rendezvous::<14>,
+    rendezvous::<15>,
+];
+
+unsafe extern "C" fn rendezvous<const SLOT: usize>() {
+    guarded(|shim| shim.rendezvous(SLOT));
+}
+
+/// `mprotect(2)`: the last step of finalization.
+pub(crate) unsafe extern "C" fn mprotect(address: *mut c_void, size: usize, protection: c_int) -> c_int {
+    let range = pages(address, size);
+    if protection & libc::PROT_EXEC == 0 {
+        // Before the call: *freeing* comes while the code is still there.
+        guarded(|shim| shim.not_executable(range));
+    }
+    // SAFETY: the host's own call, passed on.
+    let result = unsafe { libc::mprotect(address, size, protection) };
+    if result == 0 && protection & libc::PROT_EXEC != 0 {
+        keeping_errno(|| guarded(|shim| shim.executable(range)));
+    }
+    result
+}
+
+/// `munmap(2)`: code that nobody unregistered goes away here.
+pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, size: usize) -> c_int {
+    let range = pages(address, size);
+    if guarded(|shim| shim.unmapping(range)) {
+        return 0;
+    }
+    // SAFETY: the host's own call, passed on.
+    unsafe { libc::munmap(address, size) }
+}
+
+/// `mmap(2)`: memory that is executable from the start.
+pub(crate) unsafe extern "C" fn mmap(
+    address: *mut c_void,
+    size: usize,
+    protection: c_int,
+    flags: c_int,
+    file: c_int,
+    offset: i64,
+) -> *mut c_void {
+    // SAFETY: the host's own call, passed on.
+    let mapped = unsafe { libc::mmap(address, size, protection, flags, file, offset) };
+    if mapped != libc::MAP_FAILED && protection & libc::PROT_EXEC != 0 {
+        keeping_errno(|| guarded(|shim| shim.executable(pages(mapped, size))));
+    }
+    mapped
+}
+
+/// libgcc's `__register_frame`: the `.eh_frame` at `begin` is relocated.
+pub(crate) unsafe extern "C" fn register_frame(begin: *const c_void) {
+    unsafe extern "C" {
+        fn __register_frame(begin: *const c_void);
+    }
+    // SAFETY: the host's own call, passed on.
+    unsafe { __register_frame(begin) };
+    keeping_errno(|| guarded(|shim| shim.eh_frame_registered(Address(begin as u64))));
+}
+
+fn pages(address: *mut c_void, size: usize) -> AddressRange {
+    let size = size.next_multiple_of(crate::detour::page_size()) as u64;
+    let start = Address(address as u64);
+    AddressRange::new(start, size).unwrap_or_default()
+}
+
+fn keeping_errno(work: impl FnOnce()) {
+    // SAFETY: errno is a thread-local of libc's.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let before = unsafe { errno.read() };
+    work();
+    // SAFETY: as above, of the same thread.
+    unsafe { errno.write(before) };
+}

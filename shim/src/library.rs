@@ -1,0 +1,291 @@
+//! A library of this process, read from memory the way the loader sees it: link map, program headers, dynamic section.
+
+use std::ffi::{CStr, OsStr};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use jitlisten::{Address, AddressRange, foreign};
+use object::elf;
+
+use crate::detour::page_size;
+
+type Sym = elf::Sym64<object::Endianness>;
+type Header = elf::ProgramHeader64<object::Endianness>;
+const NATIVE: object::Endianness = object::Endianness::Little;
+
+/// What tells one mapping of a library from every other: a library that was closed and opened again is another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// `l_addr`: what is added to addresses in the file.
+    pub(crate) bias: usize,
+    /// `l_ld`: where the dynamic section is mapped.
+    pub(crate) dynamic: usize,
+}
+
+/// One library, with the tables of its dynamic section.
+pub(crate) struct Library {
+    pub(crate) identity: Identity,
+    pub(crate) path: PathBuf,
+    headers: Vec<Header>,
+    tables: Tables,
+}
+
+/// Addresses and sizes from the dynamic section; 0 where there is none.
+#[derive(Default)]
+struct Tables {
+    symtab: usize,
+    strtab: usize,
+    strsz: usize,
+    gnu_hash: usize,
+    hash: usize,
+    rela: usize,
+    relasz: usize,
+    relacount: usize,
+    jmprel: usize,
+    pltrelsz: usize,
+}
+
+/// A relocation slot: a word that holds the address of an imported function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub(crate) address: usize,
+    /// The protection its page has once the library is relocated.
+    pub(crate) protection: i32,
+}
+
+impl Library {
+    /// Reads the library of a link map entry. `name` is `l_name`: empty for the program itself.
+    ///
+    /// # Safety
+    /// The link map entry must be of a library that stays mapped during the call.
+    pub(crate) unsafe fn read(identity: Identity, name: &CStr) -> Option<Library> {
+        let is_program = name.is_empty();
+        let path = if is_program { Path::new("/proc/self/exe") } else { Path::new(OsStr::from_bytes(name.to_bytes())) };
+        let headers = if is_program { program_headers()? } else { library_headers(identity.bias)? };
+        // SAFETY: the dynamic section of a mapped library ends with DT_NULL.
+        let tables = unsafe { Tables::read(identity) };
+        (tables.symtab != 0 && tables.strtab != 0).then(|| Library { identity, path: path.to_owned(), headers, tables })
+    }
+
+    /// The bytes of executable segments: LLVM with a code generator is several megabytes.
+    pub(crate) fn code_size(&self) -> u64 {
+        let executable = |header: &&Header| header.p_flags.get(NATIVE).0 & elf::PF_X.0 != 0;
+        self.loads().filter(executable).map(|header| header.p_memsz.get(NATIVE)).sum()
+    }
+
+    /// The first bytes of the file as they are mapped, up to `most`: headers, notes, symbol hashes.
+    pub(crate) fn first_bytes(&self, most: u64) -> Option<Vec<u8>> {
+        let first = self.loads().find(|header| header.p_offset.get(NATIVE) == 0)?;
+        if first.p_flags.get(NATIVE).0 & elf::PF_W.0 != 0 {
+            return None;
+        }
+        let size = first.p_filesz.get(NATIVE).min(most);
+        let start = (self.identity.bias as u64).wrapping_add(first.p_vaddr.get(NATIVE));
+        foreign::copy(AddressRange::new(Address(start), size)?).ok()
+    }
+
+    fn loads(&self) -> impl Iterator<Item = &Header> {
+        self.headers.iter().filter(|header| header.p_type.get(NATIVE) == elf::PT_LOAD)
+    }
+
+    /// Whether an import or export is called `name`, as far as the string table tells: a cheap first look.
+    pub(crate) fn mentions(&self, name: &str) -> bool {
+        // SAFETY: DT_STRTAB and DT_STRSZ of a mapped library describe read-only mapped memory.
+        let strings = unsafe { std::slice::from_raw_parts(self.tables.strtab as *const u8, self.tables.strsz) };
+        memchr::memmem::find(strings, name.as_bytes()).is_some()
+    }
+
+    /// The address of the entry of `.dynsym` that defines `name`, found through the hash tables.
+    pub(crate) fn dynamic_symbol(&self, name: &str) -> Option<usize> {
+        let index = if self.tables.gnu_hash != 0 { self.gnu_lookup(name)? } else { self.sysv_lookup(name)? };
+        Some(self.tables.symtab + index as usize * size_of::<Sym>())
+    }
+
+    /// The address that the dynamic symbol `name` has.
+    pub(crate) fn dynamic_address(&self, name: &str) -> Option<usize> {
+        let symbol = self.symbol_at(self.dynamic_symbol(name)?);
+        Some(self.identity.bias.wrapping_add(symbol.st_value.get(NATIVE) as usize))
+    }
+
+    /// Where the value of the dynamic symbol `name` stands, and the protection of that page.
+    pub(crate) fn dynamic_value_slot(&self, name: &str) -> Option<Slot> {
+        let address = self.dynamic_symbol(name)? + std::mem::offset_of!(Sym, st_value);
+        Some(Slot { address, protection: self.protection(address)? })
+    }
+
+    fn symbol_at(&self, address: usize) -> Sym {
+        // SAFETY: callers take the address from this library's hash tables or relocations: an entry of `.dynsym`.
+        unsafe { (address as *const Sym).read() }
+    }
+
+    fn word(&self, address: usize) -> u32 {
+        // SAFETY: callers stay within the hash tables of a mapped library.
+        unsafe { (address as *const u32).read() }
+    }
+
+    fn name_is(&self, symbol: &Sym, name: &str) -> bool {
+        let at = symbol.st_name.get(NATIVE) as usize;
+        let Some(left) = self.tables.strsz.checked_sub(at) else { return false };
+        // SAFETY: the rest of the string table, within DT_STRSZ.
+        let rest = unsafe { std::slice::from_raw_parts((self.tables.strtab + at) as *const u8, left) };
+        rest.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
+    }
+
+    fn defines(&self, index: u32, name: &str) -> bool {
+        let symbol = self.symbol_at(self.tables.symtab + index as usize * size_of::<Sym>());
+        symbol.st_shndx.get(NATIVE) != elf::SHN_UNDEF && self.name_is(&symbol, name)
+    }
+
+    /// `DT_GNU_HASH`: header of four words, Bloom filter, buckets, then one hash per symbol with the low bit as end mark.
+    fn gnu_lookup(&self, name: &str) -> Option<u32> {
+        let table = self.tables.gnu_hash;
+        let [buckets, first, filter] = [0, 4, 8].map(|at| self.word(table + at));
+        if buckets == 0 {
+            return None;
+        }
+        let hash = elf::gnu_hash(name.as_bytes());
+        let bucket_table = table + 16 + filter as usize * 8;
+        let chain = bucket_table + buckets as usize * 4;
+        let mut index = self.word(bucket_table + (hash % buckets) as usize * 4);
+        if index < first {
+            return None;
+        }
+        loop {
+            let entry = self.word(chain + (index - first) as usize * 4);
+            if entry | 1 == hash | 1 && self.defines(index, name) {
+                return Some(index);
+            }
+            if entry & 1 == 1 {
+                return None;
+            }
+            index += 1;
+        }
+    }
+
+    /// `DT_HASH`: number of buckets, number of chains, buckets, chains.
+    fn sysv_lookup(&self, name: &str) -> Option<u32> {
+        let table = self.tables.hash;
+        if table == 0 {
+            return None;
+        }
+        let buckets = self.word(table);
+        let chain = table + 8 + buckets as usize * 4;
+        let mut index = self.word(table + 8 + elf::hash(name.as_bytes()).checked_rem(buckets)? as usize * 4);
+        while index != 0 {
+            if self.defines(index, name) {
+                return Some(index);
+            }
+            index = self.word(chain + index as usize * 4);
+        }
+        None
+    }
+
+    /// Every relocation slot of an import called `name`.
+    pub(crate) fn import_slots(&self, name: &str) -> Vec<Slot> {
+        let size = size_of::<elf::Rela64<object::Endianness>>();
+        let skip = self.tables.relacount * size;
+        let rela = (self.tables.rela + skip, self.tables.relasz.saturating_sub(skip));
+        let tables = [(self.tables.jmprel, self.tables.pltrelsz), rela];
+        let relocations = tables.into_iter().filter(|table| table.0 != 0).flat_map(move |(start, bytes)| {
+            // SAFETY: DT_JMPREL/DT_PLTRELSZ and DT_RELA/DT_RELASZ of a mapped library describe mapped tables.
+            unsafe { std::slice::from_raw_parts(start as *const elf::Rela64<object::Endianness>, bytes / size) }
+        });
+        relocations
+            .filter(|relocation| is_function_slot(relocation.r_type(NATIVE, false)))
+            .filter(|relocation| {
+                let at = self.tables.symtab + relocation.r_sym(NATIVE, false) as usize * size_of::<Sym>();
+                self.name_is(&self.symbol_at(at), name)
+            })
+            .filter_map(|relocation| {
+                let address = self.identity.bias.wrapping_add(relocation.r_offset.get(NATIVE) as usize);
+                Some(Slot { address, protection: self.protection(address)? })
+            })
+            .collect()
+    }
+
+    /// The protection of the page of `address`, once the library is relocated.
+    fn protection(&self, address: usize) -> Option<i32> {
+        let file_address = address.wrapping_sub(self.identity.bias) as u64;
+        let holds = |header: &&Header| {
+            let start = header.p_vaddr.get(NATIVE);
+            (start..start.saturating_add(header.p_memsz.get(NATIVE))).contains(&file_address)
+        };
+        let flags = self.loads().find(holds)?.p_flags.get(NATIVE);
+        let relro = self.headers.iter().find(|header| header.p_type.get(NATIVE) == elf::PT_GNU_RELRO);
+        let sealed = relro.is_some_and(|header| {
+            // The loader seals whole pages only, and rounds both ends down.
+            let pages = |address: u64| address & !(page_size() as u64 - 1);
+            let start = header.p_vaddr.get(NATIVE);
+            (pages(start)..pages(start.saturating_add(header.p_memsz.get(NATIVE)))).contains(&file_address)
+        });
+        let bit = |flag: elf::ProgramFlags, protection| if flags.0 & flag.0 != 0 { protection } else { 0 };
+        let writable = if sealed { 0 } else { bit(elf::PF_W, libc::PROT_WRITE) };
+        Some(bit(elf::PF_R, libc::PROT_READ) | writable | bit(elf::PF_X, libc::PROT_EXEC))
+    }
+}
+
+impl Tables {
+    /// # Safety
+    /// `identity` must be of a mapped library.
+    unsafe fn read(identity: Identity) -> Tables {
+        let mut tables = Tables::default();
+        let mut at = identity.dynamic as *const [u64; 2];
+        // The loader adds the bias to addresses in place, except where the section is read-only (the vDSO).
+        let absolute = |value: u64| {
+            let value = value as usize;
+            if value < identity.bias { value + identity.bias } else { value }
+        };
+        loop {
+            // SAFETY: the caller vouches for the section, and DT_NULL, its last entry, has not been met.
+            let [tag, value] = unsafe { at.read() };
+            match elf::DynamicTag(tag as _) {
+                elf::DT_NULL => return tables,
+                elf::DT_SYMTAB => tables.symtab = absolute(value),
+                elf::DT_STRTAB => tables.strtab = absolute(value),
+                elf::DT_STRSZ => tables.strsz = value as usize,
+                elf::DT_GNU_HASH => tables.gnu_hash = absolute(value),
+                elf::DT_HASH => tables.hash = absolute(value),
+                elf::DT_RELA => tables.rela = absolute(value),
+                elf::DT_RELASZ => tables.relasz = value as usize,
+                elf::DT_RELACOUNT => tables.relacount = value as usize,
+                elf::DT_JMPREL => tables.jmprel = absolute(value),
+                elf::DT_PLTRELSZ => tables.pltrelsz = value as usize,
+                _ => {}
+            }
+            // SAFETY: the entry just read was not the last one.
+            at = unsafe { at.add(1) };
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn is_function_slot(kind: elf::RelocationType) -> bool {
+    matches!(kind, elf::R_X86_64_JUMP_SLOT | elf::R_X86_64_GLOB_DAT)
+}
+
+#[cfg(target_arch = "aarch64")]
+fn is_function_slot(kind: elf::RelocationType) -> bool {
+    matches!(kind, elf::R_AARCH64_JUMP_SLOT | elf::R_AARCH64_GLOB_DAT)
+}
+
+/// The program's headers, which the kernel tells: a program not linked as PIE has no ELF header at its bias.
+fn program_headers() -> Option<Vec<Header>> {
+    // SAFETY: getauxval has no precondition.
+    let at = unsafe { libc::getauxval(libc::AT_PHDR) };
+    // SAFETY: as above.
+    let count = unsafe { libc::getauxval(libc::AT_PHNUM) };
+    copy_headers(at, count)
+}
+
+fn library_headers(bias: usize) -> Option<Vec<Header>> {
+    // SAFETY: an ELF header is integers.
+    let header: elf::FileHeader64<object::Endianness> = unsafe { foreign::copy_struct(Address(bias as u64)) }.ok()?;
+    (header.e_ident.magic == elf::ELFMAG)
+        .then(|| copy_headers(bias as u64 + header.e_phoff.get(NATIVE), header.e_phnum.get(NATIVE).into()))?
+}
+
+fn copy_headers(at: u64, count: u64) -> Option<Vec<Header>> {
+    let size = size_of::<Header>() as u64;
+    // SAFETY: a program header is integers.
+    (0..count).map(|index| unsafe { foreign::copy_struct(Address(at + index * size)) }.ok()).collect()
+}

@@ -1,0 +1,198 @@
+//! llvmlite's doors: the functions of `libllvmlite.so` that hand a module to an engine.
+//!
+//! ctypes finds them with `dlsym`, once. So their value in the library's own dynamic symbol table is changed, at the
+//! loader's rendezvous, before anybody can have asked: `dlsym` then answers our function, which shapes the module (see
+//! [`crate::attributes`]) and goes on to the real one.
+//!
+//! | function | a module is |
+//! | --- | --- |
+//! | `LLVMPY_AddModule(engine, module)` | the second argument |
+//! | `LLVMPY_CreateMCJITCompiler(module, machine, ...)` | the first argument |
+//! | `LLVMPY_LLJIT_Link(jit, name, elements, count, ...)` | text or bitcode in the elements of kind 0 (llvmlite 0.41 and newer) |
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use jitlisten::log_line;
+use jitlisten::options::CodeShape;
+use once_cell::race::OnceBox;
+
+use crate::attributes::{LlvmC, ShapedText};
+use crate::detour::write_pointer;
+use crate::hooks::{SLOTS, guarded};
+use crate::library::Library;
+use crate::state::shim;
+use crate::symbol_file::SymbolFile;
+
+const ADD_MODULE: usize = 0;
+const CREATE_MCJIT: usize = 1;
+const LLJIT_LINK: usize = 2;
+const GET_VERSION: &str = "LLVMPY_GetVersionInfo";
+const DOORS: [&str; 3] = ["LLVMPY_AddModule", "LLVMPY_CreateMCJITCompiler", "LLVMPY_LLJIT_Link"];
+
+/// What the hooks of one llvmlite need. They run without any lock of ours.
+struct Llvmlite {
+    originals: [AtomicUsize; DOORS.len()],
+    library: OnceBox<Library>,
+    /// Opened at the start, because the library's image differs from its file once the doors are changed.
+    symbols: Mutex<Option<SymbolFile>>,
+    llvm: OnceBox<Option<LlvmC>>,
+}
+
+static TABLE: [Llvmlite; SLOTS] = [const {
+    Llvmlite {
+        originals: [const { AtomicUsize::new(0) }; DOORS.len()],
+        library: OnceBox::new(),
+        symbols: Mutex::new(None),
+        llvm: OnceBox::new(),
+    }
+}; SLOTS];
+
+/// Whether `library` has llvmlite's functions.
+pub(crate) fn is_llvmlite(library: &Library) -> bool {
+    library.dynamic_symbol(GET_VERSION).is_some()
+}
+
+/// Puts our functions in the place of an llvmlite's doors. `slot` is its place in the table.
+///
+/// # Safety
+/// The library must be mapped, and stay so during the call. It need not be relocated.
+pub(crate) unsafe fn attach(library: Library, symbols: Option<SymbolFile>, slot: usize) {
+    let doors: Vec<_> = DOORS.into_iter().zip(hooks(slot)).enumerate().collect();
+    if TABLE[slot].library.set(Box::new(library)).is_err() {
+        return;
+    }
+    *TABLE[slot].symbols.lock().unwrap_or_else(PoisonError::into_inner) = symbols;
+    let Some(library) = TABLE[slot].library.get() else { return };
+    for (door, (name, hook)) in doors {
+        let (Some(original), Some(value)) = (library.dynamic_address(name), library.dynamic_value_slot(name)) else {
+            continue;
+        };
+        TABLE[slot].originals[door].store(original, Ordering::Release);
+        // The loader adds the bias to what it finds there.
+        let ours = hook.wrapping_sub(library.identity.bias);
+        // SAFETY: the value is an aligned word of the mapped symbol table.
+        if let Err(error) = unsafe { write_pointer(value.address, ours, value.protection) } {
+            log_line!(Warn, "{name} cannot be listened to: {error}; code is left without frame pointers");
+        }
+    }
+}
+
+/// Up to nine words, which is what the longest of the functions takes; the ones a function does not take are whatever the
+/// registers and the stack of its caller hold, and go on unread.
+type Door = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize, usize) -> usize;
+
+macro_rules! hooks_of_slots {
+    ($slot:expr, $($number:literal)*) => {
+        match $slot {
+            $($number => [door::<$number, ADD_MODULE>, door::<$number, CREATE_MCJIT>, door::<$number, LLJIT_LINK>],)*
+            _ => [door::<0, ADD_MODULE>, door::<0, CREATE_MCJIT>, door::<0, LLJIT_LINK>],
+        }
+    };
+}
+
+fn hooks(slot: usize) -> [usize; DOORS.len()] {
+    let hooks: [Door; DOORS.len()] = hooks_of_slots!(slot, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+    hooks.map(|hook| hook as usize)
+}
+
+unsafe extern "C" fn door<const SLOT: usize, const DOOR: usize>(
+    a: usize,
+    b: usize,
+    mut c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+    g: usize,
+    h: usize,
+    i: usize,
+) -> usize {
+    let slot = &TABLE[SLOT];
+    let shape = shim().map_or(CodeShape::Untouched, |shim| shim.session.options().code_shape);
+    let mut elements = None;
+    guarded(|_| match (slot.llvm(), DOOR) {
+        // SAFETY: the arguments are those of the function `DOOR` stands for, in the thread that owns the module.
+        (Some(llvm), ADD_MODULE) => unsafe { llvm.shape(b as *mut c_void, shape) },
+        // SAFETY: as above.
+        (Some(llvm), CREATE_MCJIT) => unsafe { llvm.shape(a as *mut c_void, shape) },
+        (Some(llvm), LLJIT_LINK) => {
+            // SAFETY: as above: `c` is an array of `d` elements.
+            elements = Some(unsafe { Elements::shaped(llvm, shape, c as *const LinkElement, d) });
+        }
+        _ => {}
+    });
+    if let Some(elements) = &elements {
+        c = elements.array.as_ptr() as usize;
+    }
+    let original = slot.originals[DOOR].load(Ordering::Acquire);
+    // SAFETY: the address is that of the function the caller asked for; see `Door` for the number of arguments.
+    let original: Door = unsafe { std::mem::transmute::<usize, Door>(original) };
+    // SAFETY: the host's own call, passed on, with elements that live until it returns.
+    unsafe { original(a, b, c, d, e, f, g, h, i) }
+}
+
+impl Llvmlite {
+    /// The LLVM-C functions, looked up at the first module: the library is relocated by then.
+    fn llvm(&self) -> Option<&LlvmC> {
+        let find = || {
+            let library = self.library.get()?;
+            let get_version = library.dynamic_address(GET_VERSION)?;
+            // SAFETY: the address is that of llvmlite's function of that name and type.
+            let get_version: unsafe extern "C" fn() -> u32 = unsafe { std::mem::transmute(get_version) };
+            // SAFETY: takes nothing and answers a constant: major << 16 | minor << 8 | patch.
+            let version = unsafe { get_version() } >> 16;
+            let symbols = self.symbols.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let found = LlvmC::find(library, symbols, version);
+            match &found {
+                Some(_) => log_line!(Info, "LLVM {version}: frame pointers and unwind tables can be had"),
+                None => log_line!(Warn, "LLVM {version}: code is left without frame pointers and unwind tables"),
+            }
+            found
+        };
+        self.llvm.get_or_init(|| Box::new(find())).as_ref()
+    }
+}
+
+/// `LinkElement` of llvmlite's `orcjit.cpp`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct LinkElement {
+    kind: u8,
+    value: *const u8,
+    size: usize,
+}
+
+const _: () = assert!(size_of::<LinkElement>() == 24 && std::mem::offset_of!(LinkElement, value) == 8);
+
+const KIND_IR: u8 = 0;
+
+/// A copy of the elements of a link, with shaped modules in it.
+struct Elements<'a> {
+    array: Vec<LinkElement>,
+    _texts: Vec<ShapedText<'a>>,
+}
+
+impl<'a> Elements<'a> {
+    /// # Safety
+    /// `elements` must be an array of `count` elements, as `LLVMPY_LLJIT_Link` takes it.
+    unsafe fn shaped(llvm: &'a LlvmC, shape: CodeShape, elements: *const LinkElement, count: usize) -> Elements<'a> {
+        let mut shaped = Elements { array: Vec::new(), _texts: Vec::new() };
+        for index in 0..count {
+            // SAFETY: the caller says how many there are.
+            let mut element = unsafe { elements.add(index).read() };
+            if element.kind == KIND_IR && shape != CodeShape::Untouched && !element.value.is_null() {
+                // SAFETY: an element of this kind has `size` readable bytes.
+                let module = unsafe { std::slice::from_raw_parts(element.value, element.size) };
+                // SAFETY: llvmlite is about to use this LLVM for the same purpose.
+                if let Some(text) = unsafe { llvm.shape_text(module, shape) } {
+                    element.value = text.as_c_str().as_ptr().cast();
+                    element.size = text.as_c_str().to_bytes().len();
+                    shaped._texts.push(text);
+                }
+            }
+            shaped.array.push(element);
+        }
+        shaped
+    }
+}

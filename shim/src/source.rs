@@ -1,0 +1,148 @@
+//! One library with an LLVM in it.
+
+use std::collections::HashMap;
+
+use jitlisten::{ObjectId, log_line};
+
+use crate::descriptor::{DescriptorAddress, ListedObject};
+use crate::detour;
+use crate::hooks::RENDEZVOUS;
+use crate::library::{Identity, Library};
+use crate::relocation_slot::{self, MemorySlots};
+use crate::symbol_file::SymbolFile;
+
+/// Below this much code a library cannot hold LLVM with a code generator (Debian's smallest is past 40 MB).
+const SMALLEST_LLVM: u64 = 4 << 20;
+
+const DESCRIPTOR: &str = "__jit_debug_descriptor";
+const RENDEZVOUS_FUNCTION: &str = "__jit_debug_register_code";
+
+/// An LLVM we listen to.
+pub(crate) struct Source {
+    pub(crate) identity: Identity,
+    descriptor: DescriptorAddress,
+    /// Whether calls of the rendezvous reach us; otherwise the list is read whenever memory becomes executable.
+    pub(crate) detoured: bool,
+    /// The slots that are still to be changed.
+    slots: Option<MemorySlots>,
+    /// The list entries that were read, and what became of them; `None` for one that was refused.
+    known: HashMap<u64, Known>,
+}
+
+struct Known {
+    listed: ListedObject,
+    id: Option<ObjectId>,
+}
+
+/// What is new in the list.
+#[derive(Default)]
+pub(crate) struct News {
+    /// Entries not seen before, the oldest first.
+    pub(crate) appeared: Vec<ListedObject>,
+    /// Objects whose entry was taken out.
+    pub(crate) left: Vec<ObjectId>,
+}
+
+/// Where the two symbols of the JIT interface are.
+struct JitInterface {
+    descriptor: usize,
+    function: usize,
+}
+
+impl JitInterface {
+    /// Looks where it costs little first: most libraries have no LLVM in them.
+    fn find(library: &Library, symbols: &mut Option<SymbolFile>) -> Option<JitInterface> {
+        if let (Some(descriptor), Some(function)) =
+            (library.dynamic_address(DESCRIPTOR), library.dynamic_address(RENDEZVOUS_FUNCTION))
+        {
+            return Some(JitInterface { descriptor, function });
+        }
+        if library.code_size() < SMALLEST_LLVM || !library.mentions("mprotect") {
+            return None;
+        }
+        let file = SymbolFile::open(library)
+            .inspect_err(|error| log_line!(Info, "{}: {error}", library.path.display()))
+            .ok()?;
+        let values = symbols.insert(file).find("__jit_debug_", &[DESCRIPTOR, RENDEZVOUS_FUNCTION]);
+        let address = |name| Some(library.identity.bias.wrapping_add(*values.get(name)? as usize));
+        Some(JitInterface { descriptor: address(DESCRIPTOR)?, function: address(RENDEZVOUS_FUNCTION)? })
+    }
+}
+
+impl Source {
+    /// Looks for an LLVM in `library` and starts to listen to it; `slot` is its place in the table of hooks. Leaves the
+    /// library's file in `symbols` if it had to be opened.
+    ///
+    /// # Safety
+    /// The library must be mapped, and stay so during the call. It need not be relocated.
+    pub(crate) unsafe fn attach(library: &Library, symbols: &mut Option<SymbolFile>, slot: usize) -> Option<Source> {
+        let interface = JitInterface::find(library, symbols)?;
+        // SAFETY: the address is that of a function in the mapped library; the hook takes no argument and may be called
+        // from anywhere, for ever.
+        let detoured = unsafe { detour::detour(interface.function, *RENDEZVOUS.get(slot)?) };
+        log_line!(Info, "LLVM in {}, slot {slot}", library.path.display());
+        if let Err(refusal) = &detoured {
+            log_line!(Warn, "{}: the rendezvous stays as it is: {refusal}", library.path.display());
+        }
+        Some(Source {
+            identity: library.identity,
+            descriptor: DescriptorAddress(interface.descriptor),
+            detoured: detoured.is_ok(),
+            slots: Some(MemorySlots::find(library)),
+            known: HashMap::new(),
+        })
+    }
+
+    /// Changes the relocation slots, the first time. Answers whether this was the first time.
+    ///
+    /// # Safety
+    /// The library must be mapped and relocated.
+    pub(crate) unsafe fn listen_to_memory(&mut self) -> bool {
+        let Some(slots) = self.slots.take() else { return false };
+        // SAFETY: the caller vouches that the library is relocated.
+        if let Err(error) = unsafe { relocation_slot::listen(&slots) } {
+            log_line!(Warn, "mprotect of an LLVM cannot be listened to: {error}");
+        }
+        true
+    }
+
+    /// Reads the list.
+    pub(crate) fn read(&mut self) -> News {
+        let Ok(reading) = self.descriptor.read().inspect_err(|error| log_line!(Warn, "the JIT interface: {error}"))
+        else {
+            return News::default();
+        };
+        let left = reading.unregistered.and_then(|entry| self.known.remove(&entry)?.id);
+        let mut news = News { left: left.into_iter().collect(), ..News::default() };
+        if self.detoured {
+            news.appeared = reading.entries().take_while(|listed| !self.known.contains_key(&listed.entry)).collect();
+        } else {
+            self.read_all(reading.entries().collect(), &mut news);
+        }
+        news.appeared.reverse();
+        news
+    }
+
+    /// Without the rendezvous nobody tells when an entry is taken out, and its memory may hold another one by now.
+    fn read_all(&mut self, all: Vec<ListedObject>, news: &mut News) {
+        let listed: HashMap<u64, ListedObject> = all.iter().map(|listed| (listed.entry, *listed)).collect();
+        self.known.retain(|entry, known| {
+            let stays = listed.get(entry) == Some(&known.listed);
+            if !stays {
+                news.left.extend(known.id);
+            }
+            stays
+        });
+        news.appeared = all.into_iter().filter(|listed| !self.known.contains_key(&listed.entry)).collect();
+    }
+
+    /// Remembers what became of an entry.
+    pub(crate) fn remember(&mut self, listed: ListedObject, id: Option<ObjectId>) {
+        self.known.insert(listed.entry, Known { listed, id });
+    }
+
+    /// Every object it has told of, when the library goes away.
+    pub(crate) fn objects(&self) -> Vec<ObjectId> {
+        self.known.values().filter_map(|known| known.id).collect()
+    }
+}

@@ -1,0 +1,307 @@
+//! What the shim knows, and what it does at each piece of news.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use jitlisten::options::SinkKind;
+use jitlisten::{Address, AddressRange, ForkGuard, Session, foreign, log_line};
+use once_cell::race::OnceBox;
+
+use crate::detour;
+use crate::hooks::{self, SLOTS};
+use crate::library::Identity;
+use crate::llvmlite;
+use crate::loader::{Entry, Rendezvous, with_libraries_held};
+use crate::memory::{Memory, Outcome};
+use crate::source::Source;
+
+/// How many ranges of freed code keep their addresses, so that a perf map, which cannot say "gone", stays true.
+const RESERVED_RANGES: usize = 1024;
+
+/// The shim of this process.
+pub(crate) struct Shim {
+    pub(crate) session: &'static Session,
+    rendezvous: Option<Rendezvous>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Every library that was looked at, with its slot in `sources` if there is an LLVM in it.
+    libraries: Vec<(Identity, Option<usize>)>,
+    sources: Vec<Option<Source>>,
+    /// How many of the libraries are llvmlites.
+    llvmlites: usize,
+    memory: Memory,
+    reserved: VecDeque<AddressRange>,
+}
+
+static SHIM: OnceBox<Shim> = OnceBox::new();
+
+pub(crate) fn shim() -> Option<&'static Shim> {
+    SHIM.get()
+}
+
+/// Starts to listen to every LLVM in this process, now and later. Once; further calls do nothing.
+///
+/// Must not be called under the loader's lock, except from a constructor.
+pub fn start(session: &'static Session) {
+    if !session.options().active || SHIM.get().is_some() {
+        return;
+    }
+    let shim = Shim { session, rendezvous: Rendezvous::find(), state: Mutex::default() };
+    if SHIM.set(Box::new(shim)).is_err() {
+        return;
+    }
+    follow_forks();
+    with_libraries_held(|| {
+        hooks::guarded(|shim| {
+            shim.watch_loader();
+            shim.libraries_changed();
+            shim.look_around();
+        });
+    });
+}
+
+impl Shim {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic under the lock ends all listening, see `hooks::guarded`.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn watch_loader(&self) {
+        let Some(rendezvous) = self.rendezvous.filter(|rendezvous| rendezvous.function() != 0) else {
+            log_line!(Warn, "no rendezvous with the loader: an LLVM that is loaded later will not be heard");
+            return;
+        };
+        // SAFETY: the loader's function is mapped code; the hook takes no argument and may be called for ever.
+        if let Err(refusal) = unsafe { detour::detour(rendezvous.function(), hooks::loader_event) } {
+            log_line!(
+                Warn,
+                "the loader's rendezvous stays as it is: {refusal}; an LLVM loaded later will not be heard"
+            );
+        }
+    }
+
+    /// The loader's list has changed. Under the loader's lock.
+    pub(crate) fn libraries_changed(&self) {
+        let Some(rendezvous) = self.rendezvous else { return };
+        // SAFETY: called from the loader's rendezvous, or with the libraries held.
+        let Some(entries) = (unsafe { rendezvous.libraries() }) else { return };
+        let mut state = self.lock();
+        self.drop_closed(&mut state, &entries);
+        for source in state.sources.iter_mut().flatten() {
+            // SAFETY: an earlier event has brought this library, so by now the loader has relocated it; it is still listed.
+            unsafe { source.listen_to_memory() };
+        }
+        for entry in entries {
+            if state.libraries.iter().all(|known| known.0 != entry.identity) {
+                self.library_appeared(&mut state, entry);
+            }
+        }
+    }
+
+    fn library_appeared(&self, state: &mut State, entry: Entry) {
+        let slot = state.sources.len();
+        // SAFETY: the loader's lock has been held since the entry was read.
+        let library = unsafe { entry.library() };
+        let mut symbols = None;
+        // SAFETY: the library is in the loader's list, whose lock is held.
+        let source = library.as_ref().and_then(|library| unsafe { Source::attach(library, &mut symbols, slot) });
+        state.libraries.push((entry.identity, source.is_some().then_some(slot)));
+        if source.is_some() {
+            state.sources.push(source);
+        }
+        if let Some(library) = library.filter(llvmlite::is_llvmlite)
+            && state.llvmlites < SLOTS
+        {
+            // SAFETY: as above.
+            unsafe { llvmlite::attach(library, symbols, state.llvmlites) };
+            state.llvmlites += 1;
+        }
+    }
+
+    /// Forgets libraries that were closed, and what they had compiled. Their memory is not touched.
+    fn drop_closed(&self, state: &mut State, entries: &[Entry]) {
+        let State { libraries, sources, memory, .. } = state;
+        libraries.retain(|(identity, slot)| {
+            let listed = entries.iter().any(|entry| entry.identity == *identity);
+            if !listed && let Some(source) = slot.and_then(|slot| sources[slot].take()) {
+                log_line!(Info, "an LLVM was closed: {:x}", source.identity.bias);
+                for id in source.objects() {
+                    memory.freed(id);
+                    self.session.freeing(id);
+                }
+            }
+            listed
+        });
+    }
+
+    /// At the start: every library that is there has been relocated, and may have compiled code already.
+    fn look_around(&self) {
+        let mut state = self.lock();
+        for slot in 0..state.sources.len() {
+            self.catch_up(&mut state, slot);
+        }
+    }
+
+    /// Starts listening to the memory of a source, and reads its list. `slot`'s library must be relocated.
+    fn catch_up(&self, state: &mut State, slot: usize) {
+        let Some(source) = state.sources.get_mut(slot).and_then(Option::as_mut) else { return };
+        // SAFETY: callers see to it that the library is mapped and relocated.
+        if unsafe { source.listen_to_memory() } {
+            for range in executable_memory() {
+                state.memory.executable(range);
+            }
+        }
+        self.read_list(state, slot);
+    }
+
+    /// LLVM's rendezvous: an object came or went. Under LLVM's lock.
+    pub(crate) fn rendezvous(&self, slot: usize) {
+        let mut state = self.lock();
+        // The library runs, so it is relocated.
+        self.catch_up(&mut state, slot);
+    }
+
+    fn read_list(&self, state: &mut State, slot: usize) {
+        let Some(source) = state.sources.get_mut(slot).and_then(Option::as_mut) else { return };
+        let news = source.read();
+        for id in news.left {
+            state.memory.freed(id);
+            self.session.freeing(id);
+        }
+        for listed in news.appeared {
+            let bytes = listed.debug_object.and_then(|range| foreign::copy(range).ok());
+            let loaded = bytes.and_then(|bytes| self.session.loaded(&bytes).ok());
+            source.remember(listed, loaded.as_ref().map(|loaded| loaded.id));
+            if let Some(loaded) = loaded {
+                let outcome = state.memory.loaded(loaded);
+                self.tell(outcome);
+            }
+        }
+    }
+
+    fn tell(&self, outcome: Outcome) {
+        for id in outcome.freed {
+            self.session.freeing(id);
+        }
+        for id in outcome.finalized {
+            self.session.finalized(id);
+        }
+    }
+
+    /// Memory of an LLVM became executable.
+    pub(crate) fn executable(&self, range: AddressRange) {
+        let mut state = self.lock();
+        for slot in 0..state.sources.len() {
+            if state.sources[slot].as_ref().is_some_and(|source| !source.detoured) {
+                self.read_list(&mut state, slot);
+            }
+        }
+        let outcome = state.memory.executable(range);
+        self.tell(outcome);
+    }
+
+    /// Memory of an LLVM is about to be no longer executable.
+    pub(crate) fn not_executable(&self, range: AddressRange) {
+        let outcome = self.lock().memory.not_executable(range);
+        self.tell(outcome);
+    }
+
+    /// LLVM has handed an `.eh_frame` to the unwinder.
+    pub(crate) fn eh_frame_registered(&self, address: Address) {
+        let outcome = self.lock().memory.eh_frame_registered(address);
+        self.tell(outcome);
+    }
+
+    /// Memory of an LLVM is about to be unmapped. Answers whether that was done here, by keeping the addresses reserved.
+    pub(crate) fn unmapping(&self, range: AddressRange) -> bool {
+        let mut state = self.lock();
+        let held_code = state.memory.has_executable(range);
+        let outcome = state.memory.not_executable(range);
+        self.tell(outcome);
+        held_code && self.session.is_enabled(SinkKind::PerfMap) && state.reserve(range)
+    }
+}
+
+impl State {
+    /// Gives the memory back but not the addresses; the oldest reservation is given up for it.
+    fn reserve(&mut self, range: AddressRange) -> bool {
+        if !remap_inaccessible(range) {
+            return false;
+        }
+        self.reserved.push_back(range);
+        if self.reserved.len() > RESERVED_RANGES
+            && let Some(oldest) = self.reserved.pop_front()
+        {
+            // SAFETY: this range was unmapped by its owner, is inaccessible since, and belongs to nobody else.
+            unsafe { libc::munmap(oldest.start().0 as *mut _, oldest.size() as usize) };
+        }
+        true
+    }
+}
+
+/// Replaces the mapping by one that holds nothing and allows nothing.
+fn remap_inaccessible(range: AddressRange) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    let (start, size) = (range.start().0 as *mut _, range.size() as usize);
+    // SAFETY: the owner of the range is unmapping it in this very call.
+    let mapped = unsafe { libc::mmap(start, size, libc::PROT_NONE, flags, -1, 0) };
+    mapped != libc::MAP_FAILED
+}
+
+/// The anonymous executable memory of the process: where code may have been compiled before we listened.
+fn executable_memory() -> Vec<AddressRange> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    maps.lines().filter_map(anonymous_executable).collect()
+}
+
+/// `7f12a000-7f12b000 r-xp 00000000 00:00 0` of `proc_pid_maps(5)`, if it has no name.
+fn anonymous_executable(line: &str) -> Option<AddressRange> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let executable = fields.next()?.contains('x');
+    if !executable || fields.nth(3).is_some() {
+        return None;
+    }
+    let [start, end] = [start, end].map(|text| u64::from_str_radix(text, 16).ok());
+    AddressRange::new(Address(start?), end?.checked_sub(start?)?)
+}
+
+/// Our locks, held by the thread that forks: whatever another thread was doing under them is done.
+struct HeldForFork(Option<(MutexGuard<'static, State>, ForkGuard)>);
+
+// SAFETY: put in and taken out by the one thread that forks, between the handlers of `pthread_atfork`.
+unsafe impl Sync for HeldForFork {}
+// SAFETY: as above; only the address of the static moves between threads.
+unsafe impl Send for HeldForFork {}
+
+static HELD: Mutex<HeldForFork> = Mutex::new(HeldForFork(None));
+
+fn follow_forks() {
+    unsafe extern "C" fn prepare() {
+        hooks::guarded(|_| {
+            let Some(shim) = shim() else { return };
+            let state = shim.lock();
+            let guard = shim.session.lock_for_fork();
+            HELD.lock().unwrap_or_else(PoisonError::into_inner).0 = Some((state, guard));
+        });
+    }
+    unsafe extern "C" fn parent() {
+        hooks::guarded(|_| drop(take_held()));
+    }
+    unsafe extern "C" fn child() {
+        hooks::guarded(|_| {
+            if let Some((state, guard)) = take_held() {
+                guard.in_child();
+                drop(state);
+            }
+        });
+    }
+    fn take_held() -> Option<(MutexGuard<'static, State>, ForkGuard)> {
+        HELD.lock().unwrap_or_else(PoisonError::into_inner).0.take()
+    }
+    // SAFETY: the handlers live as long as the library, which is never unloaded.
+    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+}

@@ -1,0 +1,114 @@
+//! `.symtab` of a library's file: the names that are not exported. The llvmlite wheels keep LLVM's own functions there.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
+use std::ptr;
+
+use object::elf;
+use object::read::elf::{FileHeader as _, Sym as _};
+
+use crate::library::Library;
+
+type ElfHeader = elf::FileHeader64<object::Endianness>;
+
+/// How much of the file's start must be what is mapped: headers, build-id, hash table, the first symbols.
+const COMPARED: u64 = 1 << 16;
+
+/// A library's file, mapped for reading.
+pub(crate) struct SymbolFile {
+    mapping: Mapping,
+}
+
+impl SymbolFile {
+    /// Opens the file of `library`, if it is still the one that was loaded.
+    pub(crate) fn open(library: &Library) -> io::Result<SymbolFile> {
+        let mapping = Mapping::open(&library.path)?;
+        let loaded = library.first_bytes(COMPARED).ok_or(io::ErrorKind::InvalidData)?;
+        if !mapping.bytes().starts_with(&loaded) {
+            return Err(io::Error::other("the file is not the one that was loaded"));
+        }
+        Ok(SymbolFile { mapping })
+    }
+
+    /// The values (addresses before the bias) of defined symbols with these names, all of which begin with `prefix`.
+    ///
+    /// The string table, 15 MB in a wheel, is searched for the names, and then the symbols for those few strings: looking
+    /// at 174,692 names one by one costs more than importing llvmlite may.
+    pub(crate) fn find<'a>(&self, prefix: &str, names: &[&'a str]) -> HashMap<&'a str, u64> {
+        let marked = [b"\0", prefix.as_bytes()].concat();
+        let found = self.find_strings(&marked, 1, names);
+        // A linker may let one name be the tail of another.
+        if found.len() < names.len() { self.find_strings(prefix.as_bytes(), 0, names) } else { found }
+    }
+
+    fn find_strings<'a>(&self, needle: &[u8], skip: usize, names: &[&'a str]) -> HashMap<&'a str, u64> {
+        let mut values = HashMap::new();
+        let Some((symbols, strings)) = self.tables() else { return values };
+        let mut wanted = HashMap::new();
+        for at in memchr::memmem::find_iter(strings, needle).map(|at| at + skip) {
+            let text = strings[at..].split(|&byte| byte == 0).next().unwrap_or_default();
+            if let Some(&name) = names.iter().find(|name| name.as_bytes() == text) {
+                wanted.insert(at as u32, name);
+            }
+        }
+        if wanted.is_empty() {
+            return values;
+        }
+        let endian = object::Endianness::Little;
+        for symbol in symbols {
+            let name = wanted.get(&symbol.st_name(endian)).filter(|_| !symbol.is_undefined(endian));
+            if let Some(&name) = name {
+                values.entry(name).or_insert_with(|| symbol.st_value(endian));
+            }
+        }
+        values
+    }
+
+    /// The symbols and the string table, if the file was not stripped.
+    fn tables(&self) -> Option<(&[elf::Sym64<object::Endianness>], &[u8])> {
+        let data = self.mapping.bytes();
+        let header = ElfHeader::parse(data).ok()?;
+        let endian = header.endian().ok()?;
+        let sections = header.sections(endian, data).ok()?;
+        let symbols = sections.symbols(endian, data, elf::SHT_SYMTAB).ok()?;
+        let strings = sections.section(symbols.string_section()).ok()?;
+        let strings = object::read::elf::SectionHeader::data(strings, endian, data).ok()?;
+        (!symbols.is_empty()).then(|| (symbols.symbols(), strings))
+    }
+}
+
+/// A file mapped privately; what is not looked at is not read.
+struct Mapping {
+    start: *mut libc::c_void,
+    size: usize,
+}
+
+// SAFETY: the mapping is read-only and belongs to its owner.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    fn open(path: &Path) -> io::Result<Mapping> {
+        let file = File::open(path)?;
+        let size = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+        // SAFETY: a new private read-only mapping touches nothing that exists.
+        let start =
+            unsafe { libc::mmap(ptr::null_mut(), size, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
+        if start == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Mapping { start, size }) }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: mapped for reading until dropped. A file that is truncated meanwhile would raise SIGBUS: libraries are
+        // replaced by renaming, and the loader's own mapping of the same file would suffer alike.
+        unsafe { std::slice::from_raw_parts(self.start.cast(), self.size) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, and nothing borrows from it any more.
+        unsafe { libc::munmap(self.start, self.size) };
+    }
+}
