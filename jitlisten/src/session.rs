@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,7 +25,7 @@ use crate::name::{self, ReadableName};
 use crate::options::{CodeShape, Options, SinkKind};
 use crate::sink::{self, FinalizedObject, Sink, SinkError, StaleMap};
 use crate::statistics::{Counters, Statistics};
-use crate::{AddressRange, Error, LoadedObject, shape};
+use crate::{AddressRange, Error, LoadedObject, foreign, shape};
 
 /// A loaded object of a session. Never used twice in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -63,12 +64,30 @@ struct State {
 struct Record {
     object: LoadedObject,
     names: Vec<ReadableName>,
+    debug_object: DebugObject,
     finalized: bool,
 }
 
 impl Record {
-    fn as_finalized(&self) -> FinalizedObject<'_> {
-        FinalizedObject { object: &self.object, names: &self.names }
+    fn as_finalized<'a>(&'a self, debug_object: Option<&'a [u8]>) -> FinalizedObject<'a> {
+        FinalizedObject { object: &self.object, names: &self.names, debug_object }
+    }
+}
+
+/// The debug object: a copy between *loaded* and *finalized*, later only where LLVM keeps its own.
+struct DebugObject {
+    copy: Option<Vec<u8>>,
+    kept_at: Option<AddressRange>,
+}
+
+impl DebugObject {
+    /// Its bytes, if they are still to be had and still speak of `object`.
+    fn bytes(&self, object: &LoadedObject) -> Option<Cow<'_, [u8]>> {
+        if let Some(copy) = &self.copy {
+            return Some(Cow::Borrowed(copy));
+        }
+        let bytes = foreign::copy(self.kept_at?).ok()?;
+        LoadedObject::parse(&bytes).is_ok_and(|parsed| parsed == *object).then_some(Cow::Owned(bytes))
     }
 }
 
@@ -121,17 +140,18 @@ impl Session {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// *loaded*: LLVM has placed an object in memory; `debug_object` is its debug object.
+    /// *loaded*: LLVM has placed an object in memory; `debug_object` is a copy of its debug object, and `kept_at` is where
+    /// LLVM keeps its own until *freeing*, for sinks that are switched on later.
     ///
     /// # Errors
     /// What makes it unreadable. It is counted; nothing else is lost.
-    pub fn loaded(&self, debug_object: &[u8]) -> Result<Loaded, Error> {
-        let parsed = LoadedObject::parse(debug_object).inspect_err(|error| {
+    pub fn loaded(&self, debug_object: Vec<u8>, kept_at: Option<AddressRange>) -> Result<Loaded, Error> {
+        let parsed = LoadedObject::parse(&debug_object).inspect_err(|error| {
             self.counters.objects_refused.add(1);
             log_line!(Warn, "an object of {} bytes is not understood: {error}", debug_object.len());
         });
         let object = parsed?;
-        let names = names(&object, debug_object);
+        let names = names(&object, &debug_object);
         self.counters.objects_loaded.add(1);
         let mut state = self.lock();
         let id = ObjectId(state.next_id);
@@ -139,7 +159,8 @@ impl Session {
         let text = object.text().iter().map(|text| text.range).collect();
         let loaded = Loaded { id, text, eh_frame: object.eh_frame() };
         log_line!(Debug, "loaded {id:?}: {} functions, text {:?}", object.functions().len(), loaded.text);
-        state.objects.insert(id, Record { object, names, finalized: false });
+        let debug_object = DebugObject { copy: Some(debug_object), kept_at };
+        state.objects.insert(id, Record { object, names, debug_object, finalized: false });
         Ok(loaded)
     }
 
@@ -161,6 +182,9 @@ impl Session {
         log_line!(Debug, "finalized {id:?}");
         for kind in SinkKind::ALL {
             self.tell(&mut state, kind, id);
+        }
+        if let Some(record) = state.objects.get_mut(&id) {
+            record.debug_object.copy = None;
         }
     }
 
@@ -189,7 +213,7 @@ impl Session {
         }
         for kind in SinkKind::ALL {
             let Some(sink) = &mut state.sinks[kind as usize] else { continue };
-            if let Err(error) = sink.freeing(&record.as_finalized()) {
+            if let Err(error) = sink.freeing(&record.as_finalized(None)) {
                 self.give_up(state, kind, &error);
             }
         }
@@ -226,7 +250,8 @@ impl Session {
     fn tell(&self, state: &mut State, kind: SinkKind, id: ObjectId) {
         let Some(sink) = &mut state.sinks[kind as usize] else { return };
         let Some(record) = state.objects.get(&id) else { return };
-        match sink.finalized(&record.as_finalized()) {
+        let debug_object = sink.wants_debug_object().then(|| record.debug_object.bytes(&record.object)).flatten();
+        match sink.finalized(&record.as_finalized(debug_object.as_deref())) {
             Ok(bytes) => self.counters.sinks[kind as usize].bytes_written.add(bytes),
             Err(error) => self.give_up(state, kind, &error),
         }

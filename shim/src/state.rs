@@ -173,7 +173,7 @@ impl Shim {
         }
         for listed in news.appeared {
             let bytes = listed.debug_object.and_then(|range| foreign::copy(range).ok());
-            let loaded = bytes.and_then(|bytes| self.session.loaded(&bytes).ok());
+            let loaded = bytes.and_then(|bytes| self.session.loaded(bytes, listed.debug_object).ok());
             source.remember(listed, loaded.as_ref().map(|loaded| loaded.id));
             if let Some(loaded) = loaded {
                 let outcome = state.memory.loaded(loaded);

@@ -1,1 +1,31 @@
 //! Real hosts x real tools.
+//!
+//! One story, many doors: every host under `hosts/` JIT-compiles the chain `alpha -> beta -> gamma` and spends its time in
+//! `gamma`. A *door* ([`door`]) is a way LLVM code gets into a process: a Numba release, a kind of `lli`. A *consumer* is a
+//! tool that looks at the process from outside: [`perf`], [`gdb`]. The test suite is the table of both with one
+//! expectation ([`story`]): the names are there, and so is the way from `gamma` back to the C code that called it.
+//!
+//! ```text
+//!   door ──Host──> perf record ──> perf_script ──┐
+//!     │                                          ├──> story: named? complete?
+//!     ├───Host──> gdb ─────────> gdb::Backtrace ─┘
+//!     └───Host──> /tmp/perf-PID.map ──> perf_map: obeys every rule?
+//! ```
+//!
+//! What reads text (`perf_script`, `perf_map`, `gdb::backtrace`, `story`) is pure and has its own unit tests, and the table
+//! begins with the stock process, which must fail the same expectation: a judge that cannot say no proves nothing.
+//!
+//! `ci/setup.sh` provides tools and virtual environments. What is missing fails a test when `CI` is set and is a loud skip
+//! elsewhere ([`tool`]).
+
+#![forbid(unsafe_code)]
+
+pub mod door;
+pub mod gdb;
+pub mod host;
+pub mod perf;
+pub mod perf_map;
+pub mod perf_script;
+pub mod place;
+pub mod story;
+pub mod tool;

@@ -17,10 +17,17 @@ pub(crate) struct FinalizedObject<'a> {
     pub(crate) object: &'a LoadedObject,
     /// One per function of `object`, in its order.
     pub(crate) names: &'a [ReadableName],
+    /// The debug object, for a sink that asked for it, if it is still to be had.
+    pub(crate) debug_object: Option<&'a [u8]>,
 }
 
 /// A consumer of objects. Called under the session's lock; must not call back into the session.
 pub(crate) trait Sink: Send {
+    /// Whether [`FinalizedObject::debug_object`] is needed.
+    fn wants_debug_object(&self) -> bool {
+        false
+    }
+
     /// The object's code is final. Answers how many bytes were written.
     fn finalized(&mut self, object: &FinalizedObject<'_>) -> Result<u64, SinkError>;
 
