@@ -1,0 +1,30 @@
+"""Python functions that call Numba functions, for `python -X perf`: python_perf.py SECONDS"""
+
+import sys
+import time
+
+from numba import njit
+
+LOOP = 200_000
+
+
+@njit
+def gamma(n, x):
+    for _ in range(n):
+        x = x * 0.999 + 1.0 / (x * x + 1.0)
+    return x
+
+
+def python_inner(x):
+    return gamma(LOOP, x)
+
+
+def python_outer(x):
+    return python_inner(x) + 1.0
+
+
+print(python_outer(1.0))
+print("running", flush=True)
+until = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < until:
+    python_outer(1.0)

@@ -1,0 +1,35 @@
+"""Functions that are compiled, used and deleted, again and again, and one that stays: short_lived.py SECONDS"""
+
+import gc
+import sys
+import time
+
+from numba import njit
+
+LOOP = 2_000_000
+SOURCE = """
+def {name}(n, x):
+    for _ in range(n):
+        x = x * 0.999 + 1.0 / (x * x + {term})
+    return x
+"""
+
+
+def compiled(name, term):
+    scope = {}
+    exec(SOURCE.format(name=name, term=term), scope)
+    return njit(scope[name])
+
+
+for turn in range(12):
+    passing = compiled(f"mayfly{turn}", turn + 1)
+    print(passing(10, 1.0))
+    del passing
+    gc.collect()
+
+last = compiled("evergreen", 1)
+print(last(10, 1.0))
+print("running", flush=True)
+until = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < until:
+    last(LOOP, 1.0)

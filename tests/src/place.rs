@@ -1,0 +1,71 @@
+//! Where things are: the library under test, the hosts, the virtual environments, a scratch directory per test.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::{env, fs, process};
+
+/// The root of the repository.
+#[must_use]
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the repository").to_owned()
+}
+
+/// The library under test: `$JITLISTEN_LIBRARY`, else what `cargo build --release` leaves.
+///
+/// # Panics
+/// When it has not been built; nothing can be tested then.
+#[must_use]
+pub fn library() -> PathBuf {
+    let path =
+        env::var_os("JITLISTEN_LIBRARY").map_or_else(|| root().join("target/release/libjitlisten.so"), PathBuf::from);
+    assert!(path.is_file(), "{} is missing: run `cargo build --release` first", path.display());
+    path
+}
+
+/// A host program under `tests/hosts`.
+#[must_use]
+pub fn host(name: &str) -> PathBuf {
+    root().join("tests/hosts").join(name)
+}
+
+/// The directory of a virtual environment made by `ci/setup.sh`, under `$JITLISTEN_VENVS` or `target/venv`.
+#[must_use]
+pub fn venv(name: &str) -> PathBuf {
+    env::var_os("JITLISTEN_VENVS").map_or_else(|| root().join("target/venv"), PathBuf::from).join(name)
+}
+
+/// A directory of one test, removed when the test is done and kept for inspection when it failed.
+#[derive(Debug)]
+pub struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    /// Makes a fresh directory under `target/scratch`.
+    ///
+    /// # Panics
+    /// When the directory cannot be made.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = root().join("target/scratch").join(format!("{name}-{}-{count}", process::id()));
+        fs::create_dir_all(&path).unwrap_or_else(|error| panic!("create {}: {error}", path.display()));
+        Self { path }
+    }
+
+    /// A path inside the directory.
+    #[must_use]
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            // A leftover directory is no reason to fail a test that passed.
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
