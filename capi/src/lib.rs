@@ -147,8 +147,8 @@ pub unsafe extern "C" fn jitlisten_statistics(statistics: *mut CStatistics) -> i
         if size < size_of::<usize>() {
             return Status::InvalidArgument;
         }
-        let full = CStatistics::new(size, session.statistics());
         let known = size.min(size_of::<CStatistics>());
+        let full = CStatistics::new(known, session.statistics());
         // SAFETY: the caller vouches for `size` bytes; what a newer caller has behind them is left alone.
         unsafe { std::ptr::copy_nonoverlapping((&raw const full).cast::<u8>(), statistics.cast::<u8>(), known) };
         Status::Ok

@@ -29,7 +29,7 @@ use crate::{AddressRange, Error, LoadedObject, foreign, shape};
 
 /// A loaded object of a session. Never used twice in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ObjectId(u64);
+pub struct ObjectId(pub u64);
 
 /// What a door learns about the object it reported.
 #[derive(Clone, Debug)]

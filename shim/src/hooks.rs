@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use jitlisten::{Address, AddressRange, log_line};
 
+use crate::memory::Executable;
 use crate::state::{Shim, shim};
 
 /// How many libraries with LLVM a process may have for us to hear them all.
@@ -74,7 +75,7 @@ pub(crate) unsafe extern "C" fn mprotect(address: *mut c_void, size: usize, prot
     // SAFETY: the host's own call, passed on.
     let result = unsafe { libc::mprotect(address, size, protection) };
     if result == 0 && protection & libc::PROT_EXEC != 0 {
-        keeping_errno(|| guarded(|shim| shim.executable(range)));
+        keeping_errno(|| guarded(|shim| shim.executable(range, how(protection))));
     }
     result
 }
@@ -101,7 +102,7 @@ pub(crate) unsafe extern "C" fn mmap(
     // SAFETY: the host's own call, passed on.
     let mapped = unsafe { libc::mmap(address, size, protection, flags, file, offset) };
     if mapped != libc::MAP_FAILED && protection & libc::PROT_EXEC != 0 {
-        keeping_errno(|| guarded(|shim| shim.executable(pages(mapped, size))));
+        keeping_errno(|| guarded(|shim| shim.executable(pages(mapped, size), how(protection))));
     }
     mapped
 }
@@ -114,6 +115,10 @@ pub(crate) unsafe extern "C" fn register_frame(begin: *const c_void) {
     // SAFETY: the host's own call, passed on.
     unsafe { __register_frame(begin) };
     keeping_errno(|| guarded(|shim| shim.eh_frame_registered(Address(begin as u64))));
+}
+
+fn how(protection: c_int) -> Executable {
+    if protection & libc::PROT_WRITE != 0 { Executable::Writable } else { Executable::Only }
 }
 
 fn pages(address: *mut c_void, size: usize) -> AddressRange {

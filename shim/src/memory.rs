@@ -13,10 +13,20 @@ pub(crate) struct Outcome {
     pub(crate) freed: Vec<ObjectId>,
 }
 
+/// What may be done with executable memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Executable {
+    /// What is there is final.
+    Only,
+    /// It may still be relocated (`PROT_WRITE` too).
+    Writable,
+}
+
 #[derive(Default)]
 pub(crate) struct Memory {
-    /// Executable memory: start to end, merged.
-    executable: BTreeMap<u64, u64>,
+    executable: Ranges,
+    /// The part of `executable` that is writable too.
+    writable: Ranges,
     /// Loaded, not finalized.
     pending: Vec<Loaded>,
     /// Text of finalized objects: start to end and owner.
@@ -26,29 +36,33 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// An object was loaded. It is finalized at once if its text already may run (ORC's JITLink tells late).
+    /// An object was loaded. It is finalized at once if its text already may run (ORC's JITLink tells late), except where
+    /// it may also be written: there the `.eh_frame`, if it has one, will tell.
     pub(crate) fn loaded(&mut self, loaded: Loaded) -> Outcome {
+        let unfinished = loaded.eh_frame.is_some() && loaded.text.iter().any(|&text| self.writable.overlaps(text));
         self.pending.push(loaded);
-        self.take_finalized(|_| true)
+        if unfinished { Outcome::default() } else { self.take_finalized(|_| true) }
     }
 
     /// `range` may be executed from now on.
-    pub(crate) fn executable(&mut self, range: AddressRange) -> Outcome {
-        let (mut start, mut end) = (range.start().0, range.end().0);
-        while let Some((&below, &below_end)) = self.executable.range(..=end).next_back() {
-            if below_end < start {
-                break;
+    pub(crate) fn executable(&mut self, range: AddressRange, how: Executable) -> Outcome {
+        self.executable.insert(range);
+        match how {
+            Executable::Only => {
+                self.writable.remove(range);
+                self.take_finalized(|loaded| loaded.text.iter().any(|text| text.overlaps(range)))
             }
-            (start, end) = (start.min(below), end.max(below_end));
-            self.executable.remove(&below);
+            Executable::Writable => {
+                self.writable.insert(range);
+                Outcome::default()
+            }
         }
-        self.executable.insert(start, end);
-        self.take_finalized(|loaded| loaded.text.iter().any(|text| text.overlaps(range)))
     }
 
     /// `range` may not be executed any more, or is gone.
     pub(crate) fn not_executable(&mut self, range: AddressRange) -> Outcome {
-        self.cut(range);
+        self.executable.remove(range);
+        self.writable.remove(range);
         let (start, end) = (range.start().0, range.end().0);
         let below = self.text.range(..end).rev().take_while(|(_, (text_end, _))| *text_end > start);
         let mut freed: Vec<ObjectId> = below.map(|(_, &(_, owner))| owner).collect();
@@ -62,11 +76,11 @@ impl Memory {
 
     /// Whether a byte of `range` may be executed.
     pub(crate) fn has_executable(&self, range: AddressRange) -> bool {
-        self.executable.range(..range.end().0).next_back().is_some_and(|(_, &end)| end > range.start().0)
+        self.executable.overlaps(range)
     }
 
-    /// LLVM has handed the `.eh_frame` at `address` to the unwinder: it is relocated. For memory that is executable from
-    /// the start this is the only sign.
+    /// LLVM has handed the `.eh_frame` at `address` to the unwinder: it is relocated. For memory that is writable and
+    /// executable all the time this is the only sign.
     pub(crate) fn eh_frame_registered(&mut self, address: Address) -> Outcome {
         self.take_finalized(|loaded| loaded.eh_frame.is_some_and(|range| range.start() == address))
     }
@@ -83,7 +97,8 @@ impl Memory {
 
     fn take_finalized(&mut self, concerned: impl Fn(&Loaded) -> bool) -> Outcome {
         let loaded = std::mem::take(&mut self.pending);
-        let runs = |loaded: &Loaded| !loaded.text.is_empty() && loaded.text.iter().all(|&text| self.covers(text));
+        let runs =
+            |loaded: &Loaded| !loaded.text.is_empty() && loaded.text.iter().all(|&text| self.executable.covers(text));
         let (ready, pending): (Vec<_>, Vec<_>) =
             loaded.into_iter().partition(|loaded| concerned(loaded) && runs(loaded));
         self.pending = pending;
@@ -95,24 +110,126 @@ impl Memory {
         }
         Outcome { finalized: ready.iter().map(|loaded| loaded.id).collect(), ..Outcome::default() }
     }
+}
 
-    fn covers(&self, range: AddressRange) -> bool {
-        self.executable.range(..=range.start().0).next_back().is_some_and(|(_, &end)| end >= range.end().0)
+/// A set of addresses: start to end of each range, none touching another.
+#[derive(Default)]
+struct Ranges(BTreeMap<u64, u64>);
+
+impl Ranges {
+    fn insert(&mut self, range: AddressRange) {
+        let (mut start, mut end) = (range.start().0, range.end().0);
+        while let Some((&below, &below_end)) = self.0.range(..=end).next_back() {
+            if below_end < start {
+                break;
+            }
+            (start, end) = (start.min(below), end.max(below_end));
+            self.0.remove(&below);
+        }
+        self.0.insert(start, end);
     }
 
-    fn cut(&mut self, range: AddressRange) {
+    fn remove(&mut self, range: AddressRange) {
         let (start, end) = (range.start().0, range.end().0);
-        while let Some((&below, &below_end)) = self.executable.range(..end).next_back() {
+        while let Some((&below, &below_end)) = self.0.range(..end).next_back() {
             if below_end <= start {
                 break;
             }
-            self.executable.remove(&below);
+            self.0.remove(&below);
             if below < start {
-                self.executable.insert(below, start);
+                self.0.insert(below, start);
             }
             if below_end > end {
-                self.executable.insert(end, below_end);
+                self.0.insert(end, below_end);
             }
         }
+    }
+
+    fn covers(&self, range: AddressRange) -> bool {
+        self.0.range(..=range.start().0).next_back().is_some_and(|(_, &end)| end >= range.end().0)
+    }
+
+    fn overlaps(&self, range: AddressRange) -> bool {
+        self.0.range(..range.end().0).next_back().is_some_and(|(_, &end)| end > range.start().0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: u64, end: u64) -> AddressRange {
+        AddressRange::new(Address(start), end - start).unwrap()
+    }
+
+    fn object(id: u64, text: &[(u64, u64)], eh_frame: Option<(u64, u64)>) -> Loaded {
+        let text = text.iter().map(|&(start, end)| range(start, end)).collect();
+        Loaded { id: ObjectId(id), text, eh_frame: eh_frame.map(|(start, end)| range(start, end)) }
+    }
+
+    fn finalized(ids: &[u64]) -> Outcome {
+        Outcome { finalized: ids.iter().map(|&id| ObjectId(id)).collect(), freed: vec![] }
+    }
+
+    fn freed(ids: &[u64]) -> Outcome {
+        Outcome { finalized: vec![], freed: ids.iter().map(|&id| ObjectId(id)).collect() }
+    }
+
+    #[test]
+    fn an_object_is_finalized_when_its_last_text_range_may_run() {
+        let mut memory = Memory::default();
+        assert_eq!(memory.loaded(object(1, &[(0x1000, 0x1100), (0x3000, 0x3100)], None)), finalized(&[]));
+        assert_eq!(memory.executable(range(0x1000, 0x2000), Executable::Only), finalized(&[]));
+        assert_eq!(memory.executable(range(0x3000, 0x4000), Executable::Only), finalized(&[1]));
+        assert_eq!(memory.executable(range(0x3000, 0x4000), Executable::Only), finalized(&[]));
+    }
+
+    #[test]
+    fn text_that_may_run_already_is_finalized_when_loaded() {
+        let mut memory = Memory::default();
+        memory.executable(range(0x1000, 0x2000), Executable::Only);
+        memory.executable(range(0x2000, 0x3000), Executable::Only);
+        assert_eq!(memory.loaded(object(1, &[(0x1f00, 0x2100)], None)), finalized(&[1]));
+    }
+
+    #[test]
+    fn code_goes_with_its_memory_or_with_the_right_to_run() {
+        let mut memory = Memory::default();
+        memory.executable(range(0x1000, 0x4000), Executable::Only);
+        memory.loaded(object(1, &[(0x1000, 0x1100)], None));
+        memory.loaded(object(2, &[(0x1100, 0x1200)], None));
+        memory.loaded(object(3, &[(0x3000, 0x3100)], None));
+        assert_eq!(memory.not_executable(range(0x1000, 0x2000)), freed(&[1, 2]));
+        assert_eq!(memory.not_executable(range(0x1000, 0x2000)), freed(&[]));
+        assert!(!memory.has_executable(range(0x1000, 0x2000)));
+        assert!(memory.has_executable(range(0x0, 0x2001)));
+        assert_eq!(memory.loaded(object(4, &[(0x1000, 0x1100)], None)), finalized(&[]));
+        assert_eq!(memory.executable(range(0x1000, 0x2000), Executable::Only), finalized(&[4]));
+        memory.freed(ObjectId(3));
+        assert_eq!(memory.not_executable(range(0x3000, 0x4000)), freed(&[]));
+    }
+
+    #[test]
+    fn ranges_merge_and_split() {
+        let mut memory = Memory::default();
+        memory.executable(range(0x1000, 0x2000), Executable::Only);
+        memory.executable(range(0x3000, 0x4000), Executable::Only);
+        memory.executable(range(0x1800, 0x3800), Executable::Only);
+        assert_eq!(memory.executable.0.iter().collect::<Vec<_>>(), [(&0x1000, &0x4000)]);
+        memory.not_executable(range(0x2000, 0x3000));
+        assert_eq!(memory.executable.0.iter().collect::<Vec<_>>(), [(&0x1000, &0x2000), (&0x3000, &0x4000)]);
+        memory.not_executable(range(0x0, 0x5000));
+        assert!(memory.executable.0.is_empty());
+    }
+
+    #[test]
+    fn in_memory_that_stays_writable_the_eh_frame_tells() {
+        let mut memory = Memory::default();
+        memory.executable(range(0x1000, 0x2000), Executable::Writable);
+        assert_eq!(memory.loaded(object(1, &[(0x1000, 0x1100)], Some((0x5000, 0x5100)))), finalized(&[]));
+        assert_eq!(memory.eh_frame_registered(Address(0x6000)), finalized(&[]));
+        assert_eq!(memory.eh_frame_registered(Address(0x5000)), finalized(&[1]));
+        // Nothing will tell of an object without one.
+        assert_eq!(memory.loaded(object(2, &[(0x1200, 0x1300)], None)), finalized(&[2]));
     }
 }

@@ -12,7 +12,7 @@ use crate::hooks::{self, SLOTS};
 use crate::library::Identity;
 use crate::llvmlite;
 use crate::loader::{Entry, Rendezvous, with_libraries_held};
-use crate::memory::{Memory, Outcome};
+use crate::memory::{Executable, Memory, Outcome};
 use crate::source::Source;
 
 /// How many ranges of freed code keep their addresses, so that a perf map, which cannot say "gone", stays true.
@@ -151,7 +151,7 @@ impl Shim {
         // SAFETY: callers see to it that the library is mapped and relocated.
         if unsafe { source.listen_to_memory() } {
             for range in executable_memory() {
-                state.memory.executable(range);
+                state.memory.executable(range, Executable::Only);
             }
         }
         self.read_list(state, slot);
@@ -192,14 +192,14 @@ impl Shim {
     }
 
     /// Memory of an LLVM became executable.
-    pub(crate) fn executable(&self, range: AddressRange) {
+    pub(crate) fn executable(&self, range: AddressRange, how: Executable) {
         let mut state = self.lock();
         for slot in 0..state.sources.len() {
             if state.sources[slot].as_ref().is_some_and(|source| !source.detoured) {
                 self.read_list(&mut state, slot);
             }
         }
-        let outcome = state.memory.executable(range);
+        let outcome = state.memory.executable(range, how);
         self.tell(outcome);
     }
 

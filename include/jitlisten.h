@@ -1,0 +1,117 @@
+/* jitlisten.h - make code that LLVM compiles at run time visible to profilers, debuggers and unwinders.
+ *
+ * What this is
+ *   The C contract of libjitlisten. A process has one session. It hears of every object that an LLVM in the process
+ *   compiles, and tells its sinks: the perf map (/tmp/perf-PID.map), and others as they come.
+ *
+ *   Under LD_PRELOAD=libjitlisten.so the session opens by itself before the program starts, with the options of the
+ *   environment variables JITLISTEN, JITLISTEN_DIR, JITLISTEN_LOG, JITLISTEN_FRAME_POINTERS and JITLISTEN_NAMES (see the
+ *   README). A program that is linked with the library, or loads it with dlopen, calls jitlisten_open(); code that was
+ *   compiled before is found, too. A library that comes late cannot give llvmlite's code frame pointers: Python's ctypes
+ *   has looked the functions up already.
+ *
+ * Ownership
+ *   Strings that are returned live as long as the process. Arguments are borrowed for the call.
+ *
+ * Threads
+ *   Every function may be called from any thread, at any time, but not from a signal handler.
+ *
+ * Errors
+ *   A function that can fail returns a jitlisten_status; outputs are written only on JITLISTEN_OK. Nothing here aborts,
+ *   prints, or raises a C++ exception. A sink that cannot go on switches itself off, counts it in the statistics, and
+ *   says so once in the log.
+ *
+ * NULL
+ *   A NULL pointer is JITLISTEN_INVALID_ARGUMENT.
+ *
+ * Versions
+ *   Status numbers are never used again for something else. A structure that the caller fills begins with its size, so
+ *   that an old program works with a new library and the other way round.
+ *
+ * Example
+ *   See tests/c/tour.c, which is compiled as C11 and as C++17 and run.
+ */
+#ifndef JITLISTEN_H
+#define JITLISTEN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef int32_t jitlisten_status;
+
+enum {
+    JITLISTEN_OK = 0,
+    /* A pointer is NULL or misaligned, or a size is too small. */
+    JITLISTEN_INVALID_ARGUMENT = 1,
+    /* jitlisten_open() has not been called in this process. */
+    JITLISTEN_NOT_OPEN = 2,
+    /* No sink has that name. */
+    JITLISTEN_UNKNOWN_SINK = 3,
+    /* JITLISTEN=off: the session does nothing in this process. */
+    JITLISTEN_SWITCHED_OFF = 4,
+    /* A defect of jitlisten; see the log. */
+    JITLISTEN_INTERNAL = 5
+};
+
+/* The status in English, without a full stop. Never NULL. */
+const char *jitlisten_status_text(jitlisten_status status);
+
+/* The version of the library, such as "0.1.0". */
+const char *jitlisten_version(void);
+
+/* Opens the session of this process with the options of the environment, and starts to listen. Once; further calls
+ * return JITLISTEN_OK and change nothing. Must not be called while the dynamic loader's lock is held by the calling
+ * thread, that is, from a library's constructor. */
+jitlisten_status jitlisten_open(void);
+
+/* Switches every sink off; their files are closed and stay. The session goes on listening, so that sinks can be switched
+ * on again. */
+jitlisten_status jitlisten_close(void);
+
+/* Switches a sink on by its name, as in JITLISTEN: "perfmap". It is told of all code that is alive, so this takes effect
+ * for code that was compiled earlier. Nothing happens if it is on. */
+jitlisten_status jitlisten_enable(const char *sink);
+
+/* Switches a sink off. Nothing happens if it is off. */
+jitlisten_status jitlisten_disable(const char *sink);
+
+/* Counters since the session was opened, in this process. */
+struct jitlisten_statistics {
+    /* In: sizeof(struct jitlisten_statistics). Members beyond it are not written; members the library does not know are
+     * left as they are, and size becomes the number of bytes that were written. */
+    size_t size;
+    /* Objects that LLVM has placed in memory. */
+    uint64_t objects_loaded;
+    /* Objects whose code became final and executable. */
+    uint64_t objects_finalized;
+    /* Objects whose code went away. */
+    uint64_t objects_freed;
+    /* Objects that could not be read: truncated, corrupt, of another machine. */
+    uint64_t objects_refused;
+    /* Functions in the finalized objects. */
+    uint64_t functions;
+    /* Of those, functions that keep no frame pointer. */
+    uint64_t functions_without_frame_pointer;
+    /* Objects that have such functions although frame pointers were asked for: from a cache written without jitlisten, or
+     * compiled before it came. */
+    uint64_t objects_without_frame_pointers;
+    /* Functions that no entry of their object's .eh_frame describes. */
+    uint64_t functions_without_unwind_table;
+    /* Bytes written to the perf map. */
+    uint64_t perfmap_bytes_written;
+    /* Times the perf map sink has switched itself off. */
+    uint64_t perfmap_failures;
+};
+
+/* Copies the counters. statistics->size must be set. */
+jitlisten_status jitlisten_statistics(struct jitlisten_statistics *statistics);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
