@@ -4,6 +4,8 @@
 
 use core::fmt;
 
+use crate::AddressRange;
+
 /// Everything this crate refuses, named by what was found.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -12,6 +14,28 @@ pub enum Error {
     NotAnObject(object::Error),
     /// The object is for another machine (`e_machine`).
     OtherMachine(u16),
+    /// The file is neither relocatable nor linked (`e_type`).
+    OtherFileType(u16),
+    /// Two loaded executable sections claim the same memory.
+    SectionsOverlap(AddressRange, AddressRange),
+    /// A loaded section leaves the address space.
+    OutsideAddressSpace {
+        /// `sh_addr`
+        start: u64,
+        /// `sh_size`
+        size: u64,
+    },
+    /// Following the object's own counts and references would copy more than `limit` bytes, far more than it has.
+    TooMuchData {
+        /// What an object of this size may ask for.
+        limit: u64,
+    },
+    /// A relocation of a type this crate does not know (`r_type`).
+    UnknownRelocation(u32),
+    /// A relocation that points outside its section (`r_offset`).
+    RelocationOutside(u64),
+    /// DWARF or call frame information that cannot be read; the text is the reader's.
+    Dwarf(gimli::Error),
 }
 
 impl fmt::Display for Error {
@@ -19,6 +43,15 @@ impl fmt::Display for Error {
         match self {
             Error::NotAnObject(error) => write!(f, "not a readable ELF object: {error}"),
             Error::OtherMachine(machine) => write!(f, "object of another machine: e_machine {machine}"),
+            Error::OtherFileType(file_type) => write!(f, "neither relocatable nor linked: e_type {file_type}"),
+            Error::SectionsOverlap(first, second) => write!(f, "executable sections overlap: {first} and {second}"),
+            Error::OutsideAddressSpace { start, size } => {
+                write!(f, "section of {size} bytes at {start:#x} leaves the address space")
+            }
+            Error::TooMuchData { limit } => write!(f, "object asks for more than {limit} bytes of names and copies"),
+            Error::UnknownRelocation(r_type) => write!(f, "unknown relocation type {r_type}"),
+            Error::RelocationOutside(offset) => write!(f, "relocation outside its section: r_offset {offset:#x}"),
+            Error::Dwarf(error) => write!(f, "unreadable debug information: {error}"),
         }
     }
 }
@@ -28,5 +61,11 @@ impl std::error::Error for Error {}
 impl From<object::Error> for Error {
     fn from(error: object::Error) -> Self {
         Error::NotAnObject(error)
+    }
+}
+
+impl From<gimli::Error> for Error {
+    fn from(error: gimli::Error) -> Self {
+        Error::Dwarf(error)
     }
 }

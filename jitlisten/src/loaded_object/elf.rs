@@ -1,0 +1,78 @@
+//! The ELF file around everything: the header is checked once, here.
+
+use object::elf::{self, FileHeader64, SectionHeader64};
+use object::read::elf::{FileHeader, SectionHeader, SectionTable, SymbolTable};
+use object::{LittleEndian, SectionIndex};
+
+use super::Machine;
+use crate::Error;
+
+pub(super) type Header = FileHeader64<LittleEndian>;
+pub(super) type Section = SectionHeader64<LittleEndian>;
+pub(super) const LE: LittleEndian = LittleEndian;
+
+/// A debug object whose header has been found good.
+pub(super) struct Elf<'data> {
+    pub(super) data: &'data [u8],
+    pub(super) machine: Machine,
+    /// Whether symbols hold offsets in their section (`ET_REL`), not addresses.
+    pub(super) relocatable: bool,
+    pub(super) sections: SectionTable<'data, Header>,
+}
+
+impl<'data> Elf<'data> {
+    /// Reads the header and the section table.
+    pub(super) fn parse(data: &'data [u8]) -> Result<Self, Error> {
+        let header = Header::parse(data)?;
+        header.endian()?;
+        let file_type = header.e_type(LE);
+        if ![elf::ET_REL, elf::ET_EXEC, elf::ET_DYN].contains(&file_type) {
+            return Err(Error::OtherFileType(file_type.0));
+        }
+        Ok(Elf {
+            data,
+            machine: Machine::from_e_machine(header.e_machine(LE))?,
+            relocatable: file_type == elf::ET_REL,
+            sections: header.sections(LE, data)?,
+        })
+    }
+
+    /// The name of a section, as it stands.
+    pub(super) fn name_of(&self, section: &Section) -> Result<&'data [u8], Error> {
+        Ok(self.sections.section_name(LE, section)?)
+    }
+
+    /// The first section of that name that has been loaded.
+    pub(super) fn loaded_section(&self, name: &[u8]) -> Option<&'data Section> {
+        self.sections.iter().find(|section| is_loaded(section) && self.name_of(section).ok() == Some(name))
+    }
+
+    /// The static symbol table; empty where there is none.
+    pub(super) fn symbols(&self) -> Result<SymbolTable<'data, Header>, Error> {
+        Ok(self.sections.symbols(LE, self.data, elf::SHT_SYMTAB)?)
+    }
+
+    /// Where symbols of section `index` count from.
+    pub(super) fn symbol_base(&self, index: SectionIndex) -> Result<u64, Error> {
+        if !self.relocatable {
+            return Ok(0);
+        }
+        Ok(self.sections.section(index)?.sh_addr(LE))
+    }
+}
+
+/// Whether a section has been given memory.
+pub(super) fn is_loaded(section: &Section) -> bool {
+    has_flag(section, elf::SHF_ALLOC) && section.sh_addr(LE) != 0 && section.sh_size(LE) != 0
+}
+
+/// Whether `sh_flags` has `flag`.
+pub(super) fn has_flag(section: &Section, flag: elf::SectionFlags) -> bool {
+    section.sh_flags(LE).0 & flag.0 != 0
+}
+
+/// The `object` crate reads structures in place, so they must be aligned. A file in memory nearly always is; bytes that
+/// a program carries inside itself need not be. A fresh allocation of this size is.
+pub(super) fn aligned_copy(data: &[u8]) -> Option<Vec<u8>> {
+    (data.as_ptr().align_offset(8) != 0).then(|| data.to_vec())
+}

@@ -1,0 +1,90 @@
+//! Source lines: which line of which file the code at an address comes from.
+
+use std::borrow::Cow;
+
+use super::LoadedObject;
+use super::line_program::{self, Sequence};
+use super::relocate::relocated_sections;
+use crate::{Address, AddressRange, Error};
+
+/// One row of a line table: the code from `address` on comes from `line` of `file`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LineRow {
+    /// Absolute address of the first instruction of the row.
+    pub address: Address,
+    /// Index for [`LineRows::file`].
+    pub file: u32,
+    /// Line, from 1; 0 where the compiler could not say.
+    pub line: u32,
+    /// Column, from 1; 0 for the left edge or unknown.
+    pub column: u32,
+    /// Whether this row only ends a sequence (`DW_LNE_end_sequence`): `address` is the first byte *after* it.
+    pub end_sequence: bool,
+}
+
+/// The line rows of an object, sorted by address; empty where it has no debug information.
+///
+/// Rows come in *sequences* (DWARF 5, 6.2.5): one for each piece of contiguous code, closed by a row with
+/// [`end_sequence`](LineRow::end_sequence). In a sequence no two rows have one address, and sequences do not overlap.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LineRows {
+    files: Vec<Box<str>>,
+    rows: Vec<LineRow>,
+}
+
+impl LineRows {
+    /// Reads `.debug_line` of a debug object, applying its relocations.
+    ///
+    /// Sequences for code that was not loaded (an address of 0, or nothing added to it) are left out.
+    ///
+    /// # Errors
+    /// When the object or its DWARF cannot be read. An object without DWARF is not an error.
+    pub fn parse(debug_object: &[u8]) -> Result<Self, Error> {
+        let object = LoadedObject::parse(debug_object)?;
+        let sections = relocated_sections(debug_object)?;
+        let find = |name: &str| sections.iter().find(|(known, _)| **known == *name).map(|(_, bytes)| &**bytes);
+        let (files, sequences) = line_program::parse(debug_object.len(), |name| find(name).unwrap_or_default())?;
+        let text: Vec<AddressRange> = object.text().iter().map(|text| text.range).collect();
+        Ok(LineRows { files, rows: merge(sequences, &text) })
+    }
+
+    /// All rows, sorted by address.
+    pub fn rows(&self) -> &[LineRow] {
+        &self.rows
+    }
+
+    /// The full name of a file: absolute where the DWARF has a compilation directory.
+    ///
+    /// Names Python gives to what is no file (`<stdin>`, `<ipython-input-1-...>`) are left alone.
+    pub fn file(&self, index: u32) -> Option<&str> {
+        self.files.get(index as usize).map(|name| &**name)
+    }
+
+    /// File and line of the code at `address`; `None` outside every sequence and where the line is 0 (unknown).
+    pub fn find(&self, address: Address) -> Option<(&str, u32)> {
+        let after = self.rows.partition_point(|row| row.address <= address);
+        let row = self.rows.get(after.checked_sub(1)?)?;
+        (!row.end_sequence && row.line != 0).then_some((self.file(row.file)?, row.line))
+    }
+}
+
+/// The sequences of live code, one after the other. Where two claim the same code, the first has it.
+fn merge(mut sequences: Vec<Sequence>, text: &[AddressRange]) -> Vec<LineRow> {
+    sequences.retain(|sequence| text.iter().any(|text| text.covers(sequence.range)));
+    sequences.sort_by_key(|sequence| sequence.range.start());
+    let mut rows: Vec<LineRow> = Vec::new();
+    for sequence in sequences {
+        if rows.last().is_none_or(|last| last.address <= sequence.range.start()) {
+            rows.extend(sequence.rows);
+        }
+    }
+    rows
+}
+
+/// `path` in `directory`, unless it says already where it is.
+pub(super) fn join<'a>(directory: &str, path: &'a str) -> Cow<'a, str> {
+    if directory.is_empty() || path.starts_with('/') || path.starts_with('<') {
+        return Cow::Borrowed(path);
+    }
+    Cow::Owned(format!("{}/{}", directory.trim_end_matches('/'), path.trim_start_matches("./")))
+}

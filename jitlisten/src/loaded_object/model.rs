@@ -1,0 +1,106 @@
+//! What the rest of the crate sees of an object.
+
+use object::elf;
+
+use super::budget::Budget;
+use super::elf::{Elf, aligned_copy};
+use super::{functions, text};
+use crate::{AddressRange, Error};
+
+/// The processor an object was compiled for (`e_machine`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Machine {
+    /// `EM_X86_64`
+    X86_64,
+    /// `EM_AARCH64`
+    Aarch64,
+}
+
+impl Machine {
+    pub(super) fn from_e_machine(machine: elf::Machine) -> Result<Self, Error> {
+        match machine {
+            elf::EM_X86_64 => Ok(Machine::X86_64),
+            elf::EM_AARCH64 => Ok(Machine::Aarch64),
+            other => Err(Error::OtherMachine(other.0)),
+        }
+    }
+}
+
+/// One loaded executable section.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextRange {
+    /// `.text`, `.text.hot`, `.ltext`, ...
+    pub section: Box<str>,
+    /// Where it is loaded.
+    pub range: AddressRange,
+}
+
+/// One function of a loaded object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// The symbol as it stands in the object (bytes that are not UTF-8 replaced).
+    pub linkage_name: Box<str>,
+    /// Where its code is.
+    pub range: AddressRange,
+    /// The other symbols at its first byte, best first.
+    pub aliases: Vec<Box<str>>,
+}
+
+/// What we heard: functions, text ranges and where the live `.eh_frame` is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadedObject {
+    machine: Machine,
+    text: Vec<TextRange>,
+    functions: Vec<Function>,
+    eh_frame: Option<AddressRange>,
+}
+
+impl LoadedObject {
+    /// Parses a debug object: an ELF file in memory whose loaded sections carry their load address in `sh_addr`.
+    ///
+    /// An object with no symbol table has text but no functions; one of which nothing was loaded has neither.
+    ///
+    /// # Errors
+    /// When the bytes are not a 64-bit little-endian ELF file for a machine we know, or contradict themselves.
+    pub fn parse(debug_object: &[u8]) -> Result<Self, Error> {
+        if let Some(copy) = aligned_copy(debug_object) {
+            return Self::parse_aligned(&copy);
+        }
+        Self::parse_aligned(debug_object)
+    }
+
+    fn parse_aligned(debug_object: &[u8]) -> Result<Self, Error> {
+        let elf = Elf::parse(debug_object)?;
+        // Names of a string table may share their ends, so their sum may exceed the file; not by much.
+        let mut names = Budget::new(debug_object.len(), 4);
+        let text = text::parse(&elf, &mut names)?;
+        let functions = functions::parse(&elf, &text, &mut names)?;
+        let eh_frame = elf.loaded_section(b".eh_frame").map(|section| text::range_of(&elf, section)).transpose()?;
+        let text = text.into_iter().map(|text| text.shown).collect();
+        Ok(LoadedObject { machine: elf.machine, text, functions, eh_frame })
+    }
+
+    /// The machine the code is for.
+    pub fn machine(&self) -> Machine {
+        self.machine
+    }
+
+    /// The loaded executable sections, sorted by address, none empty, none overlapping.
+    pub fn text(&self) -> &[TextRange] {
+        &self.text
+    }
+
+    /// The functions, sorted by address, none empty, none overlapping, each inside one text range.
+    pub fn functions(&self) -> &[Function] {
+        &self.functions
+    }
+
+    /// Where the live (relocated, once *finalized*) `.eh_frame` is, if the object has one.
+    ///
+    /// The range is the section's own. RuntimeDyld puts the terminating zero word *behind* it, in memory only; the
+    /// section as the compiler wrote it has none.
+    pub fn eh_frame(&self) -> Option<AddressRange> {
+        self.eh_frame
+    }
+}

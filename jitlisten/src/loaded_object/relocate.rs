@@ -1,0 +1,146 @@
+//! Debug sections with their relocations applied.
+//!
+//! LLVM relocates what it loads and nothing else: `.debug_*` in a debug object is as the assembler left it, zeros where
+//! addresses and offsets belong, and `.rela.debug_*` beside it. So this does what a debugger does with a `.o` file:
+//! `S + A` (absolute) or `S + A - P` (relative), `S` being `sh_addr + st_value` of the symbol: an address for text, an
+//! offset for another debug section, whose `sh_addr` is 0.
+//!
+//! Sources: x86-64 psABI 4.4.1; AAELF64 5.7.5; `RuntimeDyldELF::resolveX86_64Relocation`.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use object::elf;
+use object::read::elf::{Rela, SectionHeader, Sym, SymbolTable};
+use object::{LittleEndian, SectionIndex};
+
+use super::Machine;
+use super::budget::Budget;
+use super::elf::{Elf, Header, LE, Section, has_flag};
+use crate::Error;
+
+type RelaEntry = elf::Rela64<LittleEndian>;
+
+/// The name of a section and its bytes.
+pub(crate) type NamedSection<'data> = (Box<str>, Cow<'data, [u8]>);
+
+/// Every `.debug_*` section of a debug object with its relocations applied, in the order of the file.
+///
+/// Compressed sections are left out: no JIT writes them.
+///
+/// # Errors
+/// When the object cannot be read, or has a relocation of unknown type.
+pub(crate) fn relocated_sections(debug_object: &[u8]) -> Result<Vec<NamedSection<'_>>, Error> {
+    let Some(copy) = super::elf::aligned_copy(debug_object) else {
+        return relocated(debug_object);
+    };
+    let sections = relocated(&copy)?.into_iter();
+    Ok(sections.map(|(name, bytes)| (name, Cow::Owned(bytes.into_owned()))).collect())
+}
+
+fn relocated(data: &[u8]) -> Result<Vec<NamedSection<'_>>, Error> {
+    let elf = Elf::parse(data)?;
+    let symbols = elf.symbols()?;
+    let relocations = relocations_by_target(&elf)?;
+    // Honest sections do not overlap in the file: all of them and all relocations together are smaller than it.
+    let mut budget = Budget::new(data.len(), 1);
+    let mut found = Vec::new();
+    for (index, section) in elf.sections.enumerate() {
+        let name = elf.name_of(section)?;
+        if !name.starts_with(b".debug_") || has_flag(section, elf::SHF_COMPRESSED) {
+            continue;
+        }
+        let mut bytes = Cow::Borrowed(section.data(LE, elf.data)?);
+        for entries in relocations.get(&index).into_iter().flatten() {
+            budget.spend((bytes.len() + size_of_val(*entries)) as u64)?;
+            apply(&elf, &symbols, section, entries, bytes.to_mut())?;
+        }
+        found.push((budget.name(name)?, bytes));
+    }
+    Ok(found)
+}
+
+/// The `SHT_RELA` sections, by the section they are for. Linked files have none that still wait.
+fn relocations_by_target<'data>(elf: &Elf<'data>) -> Result<HashMap<SectionIndex, Vec<&'data [RelaEntry]>>, Error> {
+    let mut found: HashMap<_, Vec<_>> = HashMap::new();
+    for section in elf.sections.iter().filter(|_| elf.relocatable) {
+        if let Some((entries, _symbols)) = section.rela(LE, elf.data)? {
+            found.entry(section.info_link(LE)).or_default().push(entries);
+        }
+    }
+    Ok(found)
+}
+
+/// What a relocation writes, and how wide.
+struct Kind {
+    size: usize,
+    value: Value,
+}
+
+enum Value {
+    /// `S + A`
+    Absolute,
+    /// `S + A - P`
+    Relative,
+    /// `st_value + A`: the offset of a variable in its thread-local block
+    ThreadLocal,
+}
+
+fn kind(machine: Machine, r_type: elf::RelocationType) -> Result<Option<Kind>, Error> {
+    let (size, value) = match (machine, r_type) {
+        (Machine::X86_64, elf::R_X86_64_NONE) | (Machine::Aarch64, elf::R_AARCH64_NONE) => return Ok(None),
+        (Machine::X86_64, elf::R_X86_64_64) | (Machine::Aarch64, elf::R_AARCH64_ABS64) => (8, Value::Absolute),
+        (Machine::X86_64, elf::R_X86_64_32 | elf::R_X86_64_32S) | (Machine::Aarch64, elf::R_AARCH64_ABS32) => {
+            (4, Value::Absolute)
+        }
+        (Machine::X86_64, elf::R_X86_64_PC64) | (Machine::Aarch64, elf::R_AARCH64_PREL64) => (8, Value::Relative),
+        (Machine::X86_64, elf::R_X86_64_PC32) | (Machine::Aarch64, elf::R_AARCH64_PREL32) => (4, Value::Relative),
+        (Machine::X86_64, elf::R_X86_64_DTPOFF64) | (Machine::Aarch64, elf::R_AARCH64_TLS_DTPREL) => {
+            (8, Value::ThreadLocal)
+        }
+        (Machine::X86_64, elf::R_X86_64_DTPOFF32) => (4, Value::ThreadLocal),
+        (_, other) => return Err(Error::UnknownRelocation(other.0)),
+    };
+    Ok(Some(Kind { size, value }))
+}
+
+/// Applies `entries` to the `bytes` of `section`. Sums wrap, as the hardware's would.
+fn apply(
+    elf: &Elf<'_>,
+    symbols: &SymbolTable<'_, Header>,
+    section: &Section,
+    entries: &[RelaEntry],
+    bytes: &mut [u8],
+) -> Result<(), Error> {
+    for entry in entries {
+        let Some(Kind { size, value }) = kind(elf.machine, Rela::r_type(entry, LE, false))? else { continue };
+        let offset = Rela::r_offset(entry, LE);
+        let addend = Rela::r_addend(entry, LE) as u64;
+        let (base, symbol_value) = symbol_value(elf, symbols, entry)?;
+        let result = match value {
+            Value::Absolute => base.wrapping_add(symbol_value).wrapping_add(addend),
+            Value::Relative => {
+                let place = section.sh_addr(LE).wrapping_add(offset);
+                base.wrapping_add(symbol_value).wrapping_add(addend).wrapping_sub(place)
+            }
+            Value::ThreadLocal => symbol_value.wrapping_add(addend),
+        };
+        let field = usize::try_from(offset).ok().and_then(|at| bytes.get_mut(at..at.checked_add(size)?));
+        let field = field.ok_or(Error::RelocationOutside(offset))?;
+        for (byte, new) in field.iter_mut().zip(result.to_le_bytes()) {
+            *byte = new;
+        }
+    }
+    Ok(())
+}
+
+/// Start of the symbol's section, and `st_value` in it; zeros for a relocation without symbol and for an undefined one.
+fn symbol_value(elf: &Elf<'_>, symbols: &SymbolTable<'_, Header>, entry: &RelaEntry) -> Result<(u64, u64), Error> {
+    let Some(index) = Rela::symbol(entry, LE, false) else { return Ok((0, 0)) };
+    let symbol = symbols.symbol(index)?;
+    match symbols.symbol_section(LE, symbol, index)? {
+        Some(section) => Ok((elf.symbol_base(section)?, symbol.st_value(LE))),
+        None if symbol.is_absolute(LE) => Ok((0, symbol.st_value(LE))),
+        None => Ok((0, 0)),
+    }
+}

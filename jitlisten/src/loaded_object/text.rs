@@ -1,0 +1,47 @@
+//! The loaded executable sections.
+//!
+//! The names differ (`.text`, `.text.hot`, `.ltext` in the large code model from LLVM 20 on), so names do not matter:
+//! text is what is both `SHF_ALLOC` and `SHF_EXECINSTR` and has an address. Every LLVM writes an empty `.text` beside
+//! the one it uses; that one is never loaded.
+
+use object::elf;
+use object::read::elf::SectionHeader;
+use object::{LittleEndian, SectionIndex};
+
+use super::TextRange;
+use super::budget::Budget;
+use super::elf::{Elf, LE, Section, has_flag, is_loaded};
+use crate::{Address, AddressRange, Error};
+
+/// A text range and the section it was.
+pub(super) struct Text {
+    pub(super) index: SectionIndex,
+    pub(super) shown: TextRange,
+}
+
+/// All of them, sorted by address; an object whose text overlaps itself is refused.
+pub(super) fn parse(elf: &Elf<'_>, names: &mut Budget) -> Result<Vec<Text>, Error> {
+    let mut found = Vec::new();
+    for (index, section) in elf.sections.enumerate() {
+        if is_loaded(section) && has_flag(section, elf::SHF_EXECINSTR) {
+            let shown = TextRange { section: names.name(elf.name_of(section)?)?, range: range_of(elf, section)? };
+            found.push(Text { index, shown });
+        }
+    }
+    found.sort_by_key(|text: &Text| text.shown.range);
+    for pair in found.windows(2) {
+        if let [first, second] = pair
+            && first.shown.range.overlaps(second.shown.range)
+        {
+            return Err(Error::SectionsOverlap(first.shown.range, second.shown.range));
+        }
+    }
+    Ok(found)
+}
+
+/// Where a loaded section is. Its bytes must be in the file, so that the size cannot lie.
+pub(super) fn range_of(elf: &Elf<'_>, section: &Section) -> Result<AddressRange, Error> {
+    let _bytes: &[u8] = SectionHeader::data(section, LittleEndian, elf.data)?;
+    let (start, size) = (section.sh_addr(LE), section.sh_size(LE));
+    AddressRange::new(Address(start), size).ok_or(Error::OutsideAddressSpace { start, size })
+}
