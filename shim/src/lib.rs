@@ -11,7 +11,9 @@
 //!
 //! All process surgery of jitlisten lives in this crate. Its rules:
 //!
-//! * **Locks**: the loader's, then LLVM's, then ours. Holding ours, nothing here calls the loader or the host.
+//! * **Locks**: the loader's, then LLVM's, then ours. Holding ours, nothing here calls the loader or the host. That includes
+//!   thread-local variables: the first use of one in a thread may take the loader's lock, when the library came by `dlopen`.
+//!   So no `HashMap` with its random keys here.
 //! * **Detours** are written so that a thread executing there sees the old or the new instruction, never a mix, and only
 //!   where the bytes are the ones expected.
 //! * **Hooks** never panic into the host, never print, and leave `errno` as the real function left it.

@@ -1,6 +1,6 @@
 //! One library with an LLVM in it.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use jitlisten::{ObjectId, log_line};
 
@@ -26,7 +26,7 @@ pub(crate) struct Source {
     /// The slots that are still to be changed.
     slots: Option<MemorySlots>,
     /// The list entries that were read, and what became of them; `None` for one that was refused.
-    known: HashMap<u64, Known>,
+    known: BTreeMap<u64, Known>,
 }
 
 struct Known {
@@ -89,7 +89,7 @@ impl Source {
             descriptor: DescriptorAddress(interface.descriptor),
             detoured: detoured.is_ok(),
             slots: Some(MemorySlots::find(library)),
-            known: HashMap::new(),
+            known: BTreeMap::new(),
         })
     }
 
@@ -125,7 +125,7 @@ impl Source {
 
     /// Without the rendezvous nobody tells when an entry is taken out, and its memory may hold another one by now.
     fn read_all(&mut self, all: Vec<ListedObject>, news: &mut News) {
-        let listed: HashMap<u64, ListedObject> = all.iter().map(|listed| (listed.entry, *listed)).collect();
+        let listed: BTreeMap<u64, ListedObject> = all.iter().map(|listed| (listed.entry, *listed)).collect();
         self.known.retain(|entry, known| {
             let stays = listed.get(entry) == Some(&known.listed);
             if !stays {

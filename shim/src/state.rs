@@ -140,6 +140,9 @@ impl Shim {
     /// At the start: every library that is there has been relocated, and may have compiled code already.
     fn look_around(&self) {
         let mut state = self.lock();
+        if state.llvmlites > 0 {
+            log_line!(Info, "llvmlite was there first: who has looked its functions up already compiles code as it was");
+        }
         for slot in 0..state.sources.len() {
             self.catch_up(&mut state, slot);
         }

@@ -1,6 +1,6 @@
 //! `.symtab` of a library's file: the names that are not exported. The llvmlite wheels keep LLVM's own functions there.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -37,21 +37,24 @@ impl SymbolFile {
     ///
     /// The string table, 15 MB in a wheel, is searched for the names, and then the symbols for those few strings: looking
     /// at 174,692 names one by one costs more than importing llvmlite may.
-    pub(crate) fn find<'a>(&self, prefix: &str, names: &[&'a str]) -> HashMap<&'a str, u64> {
+    pub(crate) fn find<'a>(&self, prefix: &str, names: &[&'a str]) -> BTreeMap<&'a str, u64> {
         let marked = [b"\0", prefix.as_bytes()].concat();
         let found = self.find_strings(&marked, 1, names);
         // A linker may let one name be the tail of another.
         if found.len() < names.len() { self.find_strings(prefix.as_bytes(), 0, names) } else { found }
     }
 
-    fn find_strings<'a>(&self, needle: &[u8], skip: usize, names: &[&'a str]) -> HashMap<&'a str, u64> {
-        let mut values = HashMap::new();
+    fn find_strings<'a>(&self, needle: &[u8], skip: usize, names: &[&'a str]) -> BTreeMap<&'a str, u64> {
+        let mut values = BTreeMap::new();
         let Some((symbols, strings)) = self.tables() else { return values };
-        let mut wanted = HashMap::new();
+        let mut wanted: Vec<(u32, &str)> = Vec::new();
+        // One bit for each wanted string rules out nearly every symbol at once.
+        let mut filter = 0_u64;
         for at in memchr::memmem::find_iter(strings, needle).map(|at| at + skip) {
             let text = strings[at..].split(|&byte| byte == 0).next().unwrap_or_default();
             if let Some(&name) = names.iter().find(|name| name.as_bytes() == text) {
-                wanted.insert(at as u32, name);
+                wanted.push((at as u32, name));
+                filter |= 1 << (at % 64);
             }
         }
         if wanted.is_empty() {
@@ -59,8 +62,11 @@ impl SymbolFile {
         }
         let endian = object::Endianness::Little;
         for symbol in symbols {
-            let name = wanted.get(&symbol.st_name(endian)).filter(|_| !symbol.is_undefined(endian));
-            if let Some(&name) = name {
+            let at = symbol.st_name(endian);
+            if filter & 1 << (at % 64) == 0 || symbol.is_undefined(endian) {
+                continue;
+            }
+            if let Some(&(_, name)) = wanted.iter().find(|wanted| wanted.0 == at) {
                 values.entry(name).or_insert_with(|| symbol.st_value(endian));
             }
         }
