@@ -185,6 +185,12 @@ mod tests {
     }
 
     #[test]
+    fn an_object_without_code_waits_for_nothing() {
+        let mut memory = Memory::default();
+        assert_eq!(memory.loaded(object(1, &[], None)), finalized(&[1]));
+    }
+
+    #[test]
     fn text_that_may_run_already_is_finalized_when_loaded() {
         let mut memory = Memory::default();
         memory.executable(range(0x1000, 0x2000), Executable::Only);

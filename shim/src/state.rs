@@ -16,7 +16,7 @@ use crate::memory::{Executable, Memory, Outcome};
 use crate::source::Source;
 
 /// How many ranges of freed code keep their addresses, so that a perf map, which cannot say "gone", stays true.
-const RESERVED_RANGES: usize = 1024;
+const RESERVED_RANGES: usize = 4096;
 
 /// The shim of this process.
 pub(crate) struct Shim {
@@ -141,7 +141,10 @@ impl Shim {
     fn look_around(&self) {
         let mut state = self.lock();
         if state.llvmlites > 0 {
-            log_line!(Info, "llvmlite was there first: who has looked its functions up already compiles code as it was");
+            log_line!(
+                Info,
+                "llvmlite was there first: who has looked its functions up already compiles code as it was"
+            );
         }
         for slot in 0..state.sources.len() {
             self.catch_up(&mut state, slot);

@@ -214,3 +214,145 @@ impl Sink for PerfMap {
         *self = PerfMap::at(path, self.style, StaleMap::find());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::LoadedObject;
+    use crate::name::ReadableName;
+
+    /// Three functions and their wrappers, as Numba 0.68 compiled them.
+    const NUMBA: &[u8] = include_bytes!("../../testdata/numba-0.68-llvm22-plain.o");
+
+    struct Told {
+        object: LoadedObject,
+        names: Vec<ReadableName>,
+    }
+
+    impl Told {
+        fn new() -> Told {
+            let object = LoadedObject::parse(NUMBA).unwrap();
+            let functions = object.functions().iter();
+            let names = functions.map(|function| name::readable(&function.linkage_name, None)).collect();
+            Told { object, names }
+        }
+
+        fn finalized(&self) -> FinalizedObject<'_> {
+            FinalizedObject { object: &self.object, names: &self.names, debug_object: None }
+        }
+
+        fn lines(&self) -> usize {
+            self.object.functions().len()
+        }
+    }
+
+    /// A directory of its own for one test, removed with everything in it.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(test: &str) -> Scratch {
+            let path = std::env::temp_dir().join(format!("jitlisten-{}-{test}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Scratch(path)
+        }
+
+        fn map(&self) -> PathBuf {
+            self.0.join("perf-1.map")
+        }
+
+        fn text(&self) -> String {
+            fs::read_to_string(self.map()).unwrap()
+        }
+
+        fn sink(&self, stale: Option<StaleMap>) -> PerfMap {
+            PerfMap::at(self.map(), NameStyle::Readable, stale)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_line_is_start_size_name() {
+        let (scratch, told) = (Scratch::new("line"), Told::new());
+        let bytes = scratch.sink(None).finalized(&told.finalized()).unwrap();
+        let text = scratch.text();
+        assert_eq!((text.len() as u64, text.lines().count()), (bytes, told.lines()));
+        for (line, function) in text.lines().zip(told.object.functions()) {
+            let [start, size, name] = line.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+            assert_eq!(start, format!("{:x}", function.range.start().0));
+            assert_eq!(size, format!("{:x}", function.range.size()));
+            assert!(name.len() >= 3, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_another_writer_appends_is_kept() {
+        let (scratch, told) = (Scratch::new("shared"), Told::new());
+        fs::write(scratch.map(), "1000 10 py::before\n").unwrap();
+        let mut sink = scratch.sink(None);
+        sink.finalized(&told.finalized()).unwrap();
+        let mut other = OpenOptions::new().append(true).open(scratch.map()).unwrap();
+        io::Write::write_all(&mut other, b"2000 10 py::after\n").unwrap();
+        sink.freeing(&told.finalized()).unwrap();
+        sink.finalized(&told.finalized()).unwrap();
+        let text = scratch.text();
+        assert!(text.starts_with("1000 10 py::before\n") && text.contains("\n2000 10 py::after\n"), "{text}");
+        assert_eq!(text.lines().count(), 2 + 2 * told.lines());
+    }
+
+    #[test]
+    fn a_dead_line_makes_way_for_a_new_one_at_its_address() {
+        let (scratch, told) = (Scratch::new("reuse"), Told::new());
+        let mut sink = scratch.sink(None);
+        sink.finalized(&told.finalized()).unwrap();
+        let once = scratch.text();
+        sink.freeing(&told.finalized()).unwrap();
+        assert_eq!(scratch.text(), once, "freed code keeps its name until its address is used again");
+        sink.finalized(&told.finalized()).unwrap();
+        let text = scratch.text();
+        let (dead, alive) = text.split_at(once.len());
+        assert_eq!(alive, once);
+        assert!(dead.lines().all(|line| line.starts_with("0 0 freed")), "{dead}");
+        assert_eq!(dead.lines().count(), told.lines());
+    }
+
+    #[test]
+    fn a_map_of_a_dead_process_is_emptied_unless_somebody_has_added_to_it() {
+        let (scratch, told) = (Scratch::new("stale"), Told::new());
+        let found = || {
+            let metadata = fs::metadata(scratch.map()).unwrap();
+            Some(StaleMap { inode: metadata.ino(), size: metadata.size() })
+        };
+        fs::write(scratch.map(), "1000 10 dead\n").unwrap();
+        scratch.sink(found()).finalized(&told.finalized()).unwrap();
+        assert!(!scratch.text().contains("dead"));
+        fs::write(scratch.map(), "1000 10 dead\n").unwrap();
+        let stale = found();
+        fs::write(scratch.map(), "1000 10 dead\n2000 10 py::alive\n").unwrap();
+        scratch.sink(stale).finalized(&told.finalized()).unwrap();
+        assert!(scratch.text().contains("py::alive"));
+    }
+
+    #[test]
+    fn bait_is_refused() {
+        let (scratch, told) = (Scratch::new("bait"), Told::new());
+        let victim = scratch.0.join("victim");
+        fs::write(&victim, "precious").unwrap();
+        let plants: [fn(&PathBuf, &PathBuf) -> io::Result<()>; 2] =
+            [|from, to| std::os::unix::fs::symlink(from, to), |from, to| fs::hard_link(from, to)];
+        for plant in plants {
+            plant(&victim, &scratch.map()).unwrap();
+            assert!(scratch.sink(None).finalized(&told.finalized()).is_err());
+            assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+            fs::remove_file(scratch.map()).unwrap();
+        }
+        fs::create_dir(scratch.map()).unwrap();
+        assert!(scratch.sink(None).finalized(&told.finalized()).is_err());
+    }
+}
