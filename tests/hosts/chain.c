@@ -2,7 +2,7 @@
  *
  *     lli chain.bc SECONDS
  *
- * Work after every call keeps the calls from becoming jumps. */
+ * Work after every call keeps the calls from becoming jumps; volatile ends keep the pure chain in its loop. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +29,9 @@ __attribute__((noinline)) double alpha(long n, double x)
     return beta(n, x) - 3.0;
 }
 
+static volatile double start = 1.0;
+static volatile double result;
+
 int main(int argc, char **argv)
 {
     printf("%.17g\nrunning\n", alpha(10, 1.0));
@@ -38,9 +41,8 @@ int main(int argc, char **argv)
         setitimer(ITIMER_VIRTUAL, &half, NULL);
     }
     time_t until = time(NULL) + (argc > 1 ? atoi(argv[1]) : 1);
-    double result;
     do
-        result = alpha(LOOP, 1.0);
+        result = alpha(LOOP, start);
     while (time(NULL) <= until);
     printf("%.17g\n", result);
     return 0;

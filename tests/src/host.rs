@@ -232,7 +232,6 @@ impl Ended {
     ///
     /// # Panics
     /// When it did not.
-    #[must_use]
     pub fn well(self) -> Self {
         assert!(self.status.success(), "the host failed: {}\n{}", self.status, self.stderr);
         self
@@ -257,12 +256,15 @@ fn text(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string()
 }
 
-/// Whether a directory of the host has any file in it besides the ones this module makes.
+/// The files in a directory, without the ones this module makes and without a log nobody wrote to.
 #[must_use]
 pub fn files_in(directory: &Path) -> Vec<OsString> {
-    let entries = fs::read_dir(directory).map(|entries| entries.flatten().map(|entry| entry.file_name()).collect());
-    let mut names: Vec<OsString> = entries.unwrap_or_default();
-    names.retain(|name| name != "stdout" && name != "stderr");
+    let ours = |entry: &fs::DirEntry| {
+        let empty = entry.metadata().is_ok_and(|about| about.len() == 0);
+        entry.file_name() == "stdout" || entry.file_name() == "stderr" || (entry.file_name() == "log" && empty)
+    };
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<OsString> = entries.filter(|entry| !ours(entry)).map(|entry| entry.file_name()).collect();
     names.sort();
     names
 }

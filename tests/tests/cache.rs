@@ -1,0 +1,45 @@
+//! `cache=True`, in both directions: objects cached before us are as stock made them, objects cached under us keep what
+//! we made them.
+
+use jitlisten_tests::door;
+use jitlisten_tests::host::{Host, Preload};
+use jitlisten_tests::perf::{self, Recording};
+use jitlisten_tests::story::{self, Verdict};
+
+const VENVS: [&str; 2] = ["numba-0.68.1", "numba-0.60.0"];
+
+/// Fills the cache in one run and records another that finds everything there.
+fn record_from_the_cache(venv: &str, filled_by: Preload) -> Option<(Host, Recording)> {
+    perf::is_here()?;
+    let host = door::numba(venv, "chain.py")?.argument("2").argument("cache");
+    let first = host.run(filled_by).well();
+    assert!(lines(&first.stdout).any(|line| line == "from the cache: 0"));
+    let recording = perf::record(&host, Preload::Library);
+    assert!(lines(&recording.stdout).any(|line| line == "from the cache: 1"), "alpha does not come from the cache");
+    story::every_sample_is_named(&recording.samples, &recording.perf_map(), "gamma");
+    Some((host, recording))
+}
+
+#[test]
+fn objects_cached_before_us_are_named_and_logged() {
+    for venv in VENVS {
+        let Some((host, recording)) = record_from_the_cache(venv, Preload::Nothing) else { continue };
+        Verdict::of(&recording.samples, "_dispatcher").is_named();
+        // Stacks cannot be promised: the code has no frame pointers. The log has to say so.
+        let log = host.log();
+        assert!(log.contains("frame pointer"), "not a word about code without frame pointers: {log:?}");
+    }
+}
+
+#[test]
+fn objects_cached_under_us_keep_their_frame_pointers() {
+    for venv in VENVS {
+        let Some((host, recording)) = record_from_the_cache(venv, Preload::Library) else { continue };
+        Verdict::of(&recording.samples, "_dispatcher").is_complete();
+        assert!(!host.log().contains("frame pointer"), "{}", host.log());
+    }
+}
+
+fn lines(bytes: &[u8]) -> impl Iterator<Item = &str> {
+    std::str::from_utf8(bytes).expect("text").lines()
+}

@@ -1,0 +1,105 @@
+//! The environment variables, good values and bad.
+
+use jitlisten_tests::host::{self, Host, Preload};
+use jitlisten_tests::story::{self, Verdict};
+use jitlisten_tests::{door, gdb, perf};
+
+const VENV: &str = "numba-0.68.1";
+
+fn chain(seconds: &str) -> Option<Host> {
+    Some(door::numba(VENV, "chain.py")?.argument(seconds))
+}
+
+/// The program does not notice, one line in the log does.
+fn is_one_line_in_the_log(variable: &str, value: &str, named: &str) {
+    let Some(host) = chain("0") else { return };
+    let host = host.variable(variable, value);
+    let ended = host::same_output(&host).well();
+    assert!(ended.perf_map().named("gamma").next().is_some(), "the perf map suffers from {variable}={value}");
+    let log = host.log();
+    assert_eq!(log.lines().count(), 1, "{log}");
+    assert!(log.contains(variable) && log.contains(named), "{log}");
+}
+
+#[test]
+fn an_unknown_sink() {
+    is_one_line_in_the_log("JITLISTEN", "perfmap,nonsense", "nonsense");
+}
+
+#[test]
+fn only_an_unknown_sink() {
+    is_one_line_in_the_log("JITLISTEN", "nonsense", "nonsense");
+}
+
+#[test]
+fn a_directory_that_is_not_there() {
+    is_one_line_in_the_log("JITLISTEN_DIR", "/nonexistent/directory", "/nonexistent/directory");
+}
+
+#[test]
+fn an_unknown_word_for_frame_pointers() {
+    is_one_line_in_the_log("JITLISTEN_FRAME_POINTERS", "perhaps", "perhaps");
+}
+
+#[test]
+fn a_log_that_cannot_be_written() {
+    let Some(host) = chain("0") else { return };
+    let host = host.variable("JITLISTEN_LOG", "/nonexistent/log").variable("JITLISTEN", "nonsense,perfmap");
+    assert!(host::same_output(&host).well().perf_map().named("gamma").next().is_some());
+}
+
+#[test]
+fn a_log_on_standard_error() {
+    let Some(host) = chain("0") else { return };
+    let ended = host.variable("JITLISTEN_LOG", "stderr").variable("JITLISTEN", "nonsense").run(Preload::Library).well();
+    assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+    assert!(ended.stderr.contains("nonsense"), "{}", ended.stderr);
+}
+
+#[test]
+fn off_is_off() {
+    let Some(host) = chain("0") else { return };
+    let host = host.variable("JITLISTEN", "off");
+    let ended = host::same_output(&host).well();
+    assert_eq!(ended.map, None);
+    assert_eq!(host.log(), "");
+}
+
+#[test]
+fn all_includes_the_perf_map() {
+    let Some(host) = chain("0") else { return };
+    let ended = host::same_output(&host.variable("JITLISTEN", "all")).well();
+    assert!(ended.perf_map().named("gamma").next().is_some());
+}
+
+#[test]
+fn unwind_tables_alone_serve_gdb_and_cost_no_frame_pointer() {
+    let Some(host) = chain("60") else { return };
+    let host = host.argument("timer").variable("JITLISTEN_FRAME_POINTERS", "0");
+    if gdb::is_here().is_some() {
+        let session = gdb::start(&host, Preload::Library);
+        let _ = session.pid.and_then(jitlisten_tests::perf_map::take);
+        let judged = story::judge_backtrace(&session.backtrace, "Dispatcher_call", session.symbols);
+        assert!(judged.is_ok(), "{}\n{}", judged.unwrap_err(), session.output);
+    }
+    let (Some(()), Some(host)) = (perf::is_here(), chain("2")) else { return };
+    let recording = perf::record(&host.variable("JITLISTEN_FRAME_POINTERS", "0"), Preload::Library);
+    let verdict = Verdict::of(&recording.samples, "_dispatcher");
+    verdict.is_named();
+    assert_eq!(verdict.complete, 0, "the code has frame pointers after all");
+}
+
+#[test]
+fn untouched_code_is_named_and_not_changed() {
+    let (Some(()), Some(host)) = (perf::is_here(), chain("2")) else { return };
+    let recording = perf::record(&host.variable("JITLISTEN_FRAME_POINTERS", "untouched"), Preload::Library);
+    let verdict = Verdict::of(&recording.samples, "_dispatcher");
+    verdict.is_named();
+    assert_eq!(verdict.complete, 0, "the code has frame pointers");
+    let (Some(()), Some(host)) = (gdb::is_here(), chain("60")) else { return };
+    let host = host.argument("timer").variable("JITLISTEN_FRAME_POINTERS", "untouched");
+    let session = gdb::start(&host, Preload::Library);
+    let _ = session.pid.and_then(jitlisten_tests::perf_map::take);
+    let judged = story::judge_backtrace(&session.backtrace, "Dispatcher_call", session.symbols);
+    assert!(judged.is_err(), "the code has unwind tables");
+}

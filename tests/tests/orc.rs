@@ -1,0 +1,57 @@
+//! llvmlite's ORC entry points. With JITLink llvmlite registers no debug object, so nothing can name that code yet; that
+//! it is compiled with a frame pointer all the same keeps the stacks of everybody else whole.
+
+use jitlisten_tests::host::{Host, Preload};
+use jitlisten_tests::story::{self, Verdict};
+use jitlisten_tests::{door, perf};
+
+const VENVS: [&str; 2] = ["numba-0.68.1", "numba-0.60.0"];
+
+/// `push %rbp; mov %rsp,%rbp`
+const PROLOGUE: &str = "554889e5";
+/// `endbr64`
+const LANDING_PAD: &str = "f30f1efa";
+
+fn host(venv: &str, linker: &str, seconds: &str) -> Option<Host> {
+    Some(door::numba(venv, "orc.py")?.argument(seconds).argument(linker))
+}
+
+/// The first bytes of gamma, as the host prints them.
+fn code(stderr: &str) -> &str {
+    let bytes = stderr.trim();
+    bytes.strip_prefix(LANDING_PAD).unwrap_or(bytes)
+}
+
+fn has_frame_pointer(linker: &str) {
+    for venv in VENVS {
+        let Some(host) = host(venv, linker, "0") else { continue };
+        let stock = host.run(Preload::Nothing).well();
+        assert!(
+            !code(&stock.stderr).starts_with(PROLOGUE),
+            "stock code has a frame pointer already: this proves nothing"
+        );
+        let ours = host.run(Preload::Library).well();
+        assert!(code(&ours.stderr).starts_with(PROLOGUE), "{venv}: no frame pointer: {}", ours.stderr);
+        assert_eq!(stock.stdout, ours.stdout);
+    }
+}
+
+#[test]
+fn rtdyld_code_gets_a_frame_pointer() {
+    has_frame_pointer("rtdyld");
+}
+
+#[test]
+fn jitlink_code_gets_a_frame_pointer() {
+    has_frame_pointer("jitlink");
+}
+
+#[test]
+fn rtdyld_code_is_named_and_complete() {
+    for venv in VENVS {
+        let (Some(()), Some(host)) = (perf::is_here(), host(venv, "rtdyld", "2")) else { continue };
+        let recording = perf::record(&host, Preload::Library);
+        story::every_sample_is_named(&recording.samples, &recording.perf_map(), "gamma");
+        Verdict::of(&recording.samples, "libffi").is_complete();
+    }
+}

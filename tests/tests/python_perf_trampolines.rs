@@ -1,0 +1,40 @@
+//! `python -X perf` (3.12 and newer) and we write one perf map: Python's names and Numba's in one report.
+
+use jitlisten_tests::host::{self, Host, Preload};
+use jitlisten_tests::perf_map::PerfMap;
+use jitlisten_tests::story;
+use jitlisten_tests::{door, perf, place};
+
+#[test]
+fn python_and_numba_names_in_one_report() {
+    let Some(python) = door::python("numba-0.68.1-python-3.12") else { return };
+    let host = Host::new(python, "python-perf").argument("-Xperf").argument(place::host("python_perf.py"));
+    let host = host.argument("2");
+    let Some(()) = perf::is_here() else { return };
+    let recording = perf::record(&host, Preload::Library);
+
+    let bytes = recording.map.clone().expect("CPython alone writes a map");
+    let text = String::from_utf8(bytes).expect("UTF-8");
+    let (python, ours): (Vec<&str>, Vec<&str>) = text.split_inclusive('\n').partition(|line| line.contains(" py::"));
+    assert!(python.iter().any(|line| line.contains("py::python_inner")), "CPython's entries are lost");
+    let ours = PerfMap::parse(ours.concat().as_bytes()).unwrap_or_else(|fault| panic!("our entries: {fault}"));
+
+    story::every_sample_is_named(&recording.samples, &ours, "gamma");
+    let mixed = recording.samples.iter().filter(|sample| {
+        let named = |function: &str| {
+            sample
+                .frames
+                .iter()
+                .any(|frame| frame.symbol.as_deref().is_some_and(|symbol| story::names(symbol, function)))
+        };
+        named("gamma") && named("python_inner")
+    });
+    assert!(mixed.count() > 100, "no stack has both a Python and a Numba name");
+}
+
+#[test]
+fn output_is_the_same() {
+    let Some(python) = door::python("numba-0.68.1-python-3.12") else { return };
+    let host = Host::new(python, "python-perf").argument(place::host("python_perf.py")).argument("0");
+    host::same_output(&host).well();
+}

@@ -1,0 +1,42 @@
+//! A process without LLVM: loaded, and of no consequence.
+
+use jitlisten_tests::door;
+use jitlisten_tests::host::{self, Host};
+use jitlisten_tests::tool::{self, Absence};
+
+/// Same output, no perf map, no file, no word.
+fn is_left_alone(host: &Host) {
+    let ended = host::same_output(host);
+    assert_eq!(ended.map, None, "a perf map of a process without JIT code");
+    assert!(host::files_in(&host.scratch(".")).is_empty(), "{:?}", host::files_in(&host.scratch(".")));
+}
+
+#[test]
+fn programs_are_left_alone() {
+    let programs: [(&str, &[&str]); 4] =
+        [("true", &[]), ("false", &[]), ("echo", &["one", "two"]), ("sh", &["-c", "echo $$ >/dev/null; exit 7"])];
+    for (program, arguments) in programs {
+        let Some(program) = tool::require(program, Absence::FailsInCi) else { continue };
+        let host = Host::new(program, "without-llvm");
+        is_left_alone(&arguments.iter().fold(host, |host, argument| host.argument(argument)));
+    }
+}
+
+#[test]
+fn python_without_numba_is_left_alone() {
+    let Some(python) = door::python("numba-0.68.1") else { return };
+    is_left_alone(&Host::new(&python, "python").argument("-c").argument("pass"));
+    is_left_alone(
+        &Host::new(&python, "python").argument("-c").argument("import ssl, sqlite3, json; print(json.dumps(1))"),
+    );
+}
+
+#[test]
+fn llvm_that_compiles_nothing_leaves_no_file() {
+    let Some(python) = door::python("numba-0.68.1") else { return };
+    is_left_alone(
+        &Host::new(python, "python")
+            .argument("-c")
+            .argument("import llvmlite.binding as b; print(b.llvm_version_info)"),
+    );
+}
