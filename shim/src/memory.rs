@@ -97,8 +97,8 @@ impl Memory {
 
     fn take_finalized(&mut self, concerned: impl Fn(&Loaded) -> bool) -> Outcome {
         let loaded = std::mem::take(&mut self.pending);
-        let runs =
-            |loaded: &Loaded| !loaded.text.is_empty() && loaded.text.iter().all(|&text| self.executable.covers(text));
+        // An object without code, such as Numba's first, has nothing to wait for.
+        let runs = |loaded: &Loaded| loaded.text.iter().all(|&text| self.executable.covers(text));
         let (ready, pending): (Vec<_>, Vec<_>) =
             loaded.into_iter().partition(|loaded| concerned(loaded) && runs(loaded));
         self.pending = pending;
