@@ -1,1 +1,69 @@
 //! Tell the unwinders of this process about the `.eh_frame` of run-time generated code.
+//!
+//! Profilers that sample with signals, memory profilers, crash handlers and C++ exceptions walk the stack from inside the process,
+//! with one of three libraries. Each has a way to be told of code that is in no file, and each way has traps:
+//!
+//! ```text
+//!   your JIT --- Section ---> Registry -+-> nongnu libunwind, every copy of it   (_U_dyn_register)   module `libunwind`
+//!                                |      +-> libgcc                               (__register_frame)  module `frame_registry`
+//!                                |      +-> LLVM libunwind                       (__unw_add_dynamic_...)     "
+//!                                v
+//!                     own copy of the rules, few large sorted tables           modules `cfi`, `memory`, `table`
+//! ```
+//!
+//! A [`Registration`] is a value; dropping it deregisters. Nothing is linked: unwinders are looked up in the libraries that are
+//! there ([`Registry::rescan`]), and a process without any of them pays nothing.
+//!
+//! ```no_run
+//! use unwind_register::{Registry, Section};
+//!
+//! # let (eh_frame, address, code) = (&[][..], 0, 0..0);
+//! let registry = Registry::process();
+//! registry.rescan(); // now, and after every dlopen
+//! // SAFETY: the code is finished and stays where it is until the registration is dropped.
+//! let registration = unsafe { registry.register(&Section::new(eh_frame, address).text(&[code]))? };
+//! // ... run it ...
+//! drop(registration); // before the code is freed
+//! # Ok::<(), unwind_register::Error>(())
+//! ```
+//!
+//! # Threads, signals, locks
+//!
+//! * Every function may be called from every thread, except in signal handlers. Unwinders may run at any time, also in signal
+//!   handlers that interrupt us: they need none of our locks.
+//! * [`Registry::register`] and dropping take our own lock, and the unwinders' own locks under it. [`Registry::rescan`] takes the
+//!   loader's locks, and ours only while it holds none of them. So the order is: loader, yours, ours.
+//! * `fork` is safe at any time.
+//!
+//! # Memory
+//!
+//! What an unwinder may look at is never unmapped. Entries take about 110 bytes for a section with one function, tables 32 bytes
+//! per function and at least 128 KiB of addresses (not memory) for each 64 MiB with code in it. Removed entries are used again
+//! after 1 s, replaced tables after 0.1 s: so the bound is twice the peak of what was alive, plus what was removed in the last second.
+//!
+//! # Limits
+//!
+//! * Linux, x86_64 and aarch64 (the latter is compiled and its rules are tested, but it has not run under an unwinder yet).
+//! * libunwind's list is searched in order, and the first info whose range fits decides. Ours cover 64 MiB each; code of others
+//!   that registered *earlier* with the *same copy* and lies in between is hidden. Who registers later is not affected.
+
+mod cfi;
+mod discovery;
+mod error;
+mod fork;
+mod frame_pointer;
+mod frame_registry;
+mod libunwind;
+mod loader;
+mod memory;
+mod plan;
+mod registry;
+mod section;
+mod statistics;
+mod table;
+
+pub use discovery::Rescan;
+pub use error::Error;
+pub use registry::{Registration, Registry};
+pub use section::{ByHost, Coverage, FramePointers, Section};
+pub use statistics::{Statistics, Unwinder, UnwinderKind};

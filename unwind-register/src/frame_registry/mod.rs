@@ -1,0 +1,141 @@
+//! `__register_frame`, which means two things.
+//!
+//! ```text
+//!                        libgcc (libgcc_s.so.1)              LLVM libunwind (libunwind.so.1)
+//!   __register_frame(p)  p: a whole section, up to 4 zero    p: one FDE
+//!                        bytes
+//!   told apart by        no __unw_add_dynamic_fde            __unw_add_dynamic_fde
+//!   a section            __register_frame                    __unw_add_dynamic_eh_frame_section (LLVM >= 13)
+//!   does it know pc?     _Unwind_Find_FDE                    _Unwind_Find_FDE
+//! ```
+//!
+//! libgcc: an object must be registered once. Since GCC 13 the registry is a b-tree of address ranges that must not overlap: a
+//! second insert is silently refused, the first deregistration then removes the *other* one, and the second aborts (`gcc_assert` in
+//! `__deregister_frame_info_bases`). MCJIT registers what it loads, so everything is asked for first ("detect"), and only what
+//! is missing is registered: in groups whose functions lie side by side, because ranges of different objects may interleave.
+//!
+//! LLVM libunwind searches what was registered linearly, under a read-write lock; that is its cost, not ours.
+//!
+//! Sources: gcc `libgcc/unwind-dw2-fde.c`; llvm `libunwind/src/{UnwindLevel1-gcc-ext.c,libunwind.cpp,UnwindCursor.hpp}`.
+
+use crate::loader::{Exports, Pinned};
+use std::ffi::{CStr, CString};
+
+type Section = unsafe extern "C" fn(*const u8);
+type FindFde = unsafe extern "C" fn(usize, *mut [usize; 3]) -> usize;
+
+/// What a registry is told a group by.
+#[derive(Clone, Copy)]
+enum Door {
+    /// A pointer to the whole group.
+    Group { add: Section, remove: Section },
+    /// A pointer to each FDE.
+    EachFde { add: Section, remove: Section },
+}
+
+/// Which library it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Libgcc,
+    Llvm,
+}
+
+/// A library with such a registry, as discovery saw it.
+pub(crate) struct Found {
+    pub(crate) base: usize,
+    pub(crate) name: CString,
+    pub(crate) kind: Kind,
+    register: usize,
+    deregister: usize,
+    sections: Option<(usize, usize)>,
+    find: usize,
+}
+
+/// A library with such a registry, that stays loaded.
+#[derive(Clone)]
+pub(crate) struct FrameRegistry {
+    pub(crate) base: usize,
+    pub(crate) name: String,
+    pub(crate) kind: Kind,
+    door: Door,
+    find: FindFde,
+}
+
+impl Found {
+    /// `None` for a library without such a registry.
+    pub(crate) fn look(exports: &Exports, base: usize, name: &CStr) -> Option<Found> {
+        let register = exports.find(c"__register_frame")?;
+        let deregister = exports.find(c"__deregister_frame")?;
+        let find = exports.find(c"_Unwind_Find_FDE")?;
+        let llvm = exports.find(c"__unw_add_dynamic_fde").is_some();
+        let add = exports.find(c"__unw_add_dynamic_eh_frame_section");
+        let sections = add.zip(exports.find(c"__unw_remove_dynamic_eh_frame_section")).filter(|_| llvm);
+        let kind = if llvm { Kind::Llvm } else { Kind::Libgcc };
+        Some(Found { base, name: name.to_owned(), kind, register, deregister, sections, find })
+    }
+
+    /// Keeps the library loaded. Takes the loader's lock; none of ours may be held.
+    pub(crate) fn pin(self) -> Option<FrameRegistry> {
+        Pinned::pin(&self.name, self.base)?;
+        let (add, remove) = self.sections.unwrap_or((self.register, self.deregister));
+        // SAFETY: functions of the pinned library; all four take one pointer and return nothing.
+        let add = unsafe { std::mem::transmute::<usize, Section>(add) };
+        // SAFETY: as above.
+        let remove = unsafe { std::mem::transmute::<usize, Section>(remove) };
+        let door = match (self.kind, self.sections) {
+            (Kind::Llvm, None) => Door::EachFde { add, remove },
+            _ => Door::Group { add, remove },
+        };
+        // SAFETY: `const fde *_Unwind_Find_FDE(void *pc, struct dwarf_eh_bases *)`, three words, in both libraries.
+        let find = unsafe { std::mem::transmute::<usize, FindFde>(self.find) };
+        let name = self.name.to_string_lossy().into_owned();
+        Some(FrameRegistry { base: self.base, name, kind: self.kind, door, find })
+    }
+}
+
+impl FrameRegistry {
+    /// Whether the unwinder already has rules for `address`.
+    ///
+    /// Takes the registry's own lock; libgcc built for a glibc before 2.35, and LLVM libunwind, also the loader's.
+    pub(crate) fn knows(&self, address: usize) -> bool {
+        let mut bases = [0; 3];
+        // SAFETY: the signature is that of the pinned function; it only reads and fills `bases`.
+        unsafe { (self.find)(address, &raw mut bases) != 0 }
+    }
+
+    /// Tells of the group at `group`, whose FDEs are at `fdes`.
+    ///
+    /// # Safety
+    ///
+    /// The group is well-formed, ends with a terminator, and stays readable until [`FrameRegistry::remove`] has returned.
+    pub(crate) unsafe fn add(&self, group: *const u8, fdes: impl Iterator<Item = *const u8>) {
+        match self.door {
+            // SAFETY: the caller's promise is what the function needs.
+            Door::Group { add, .. } => unsafe { add(group) },
+            Door::EachFde { add, .. } => {
+                for fde in fdes {
+                    // SAFETY: as above.
+                    unsafe { add(fde) };
+                }
+            }
+        }
+    }
+
+    /// Takes back [`FrameRegistry::add`].
+    ///
+    /// # Safety
+    ///
+    /// Exactly this group was added, and has not been removed since.
+    pub(crate) unsafe fn remove(&self, group: *const u8, fdes: impl Iterator<Item = *const u8>) {
+        match self.door {
+            // SAFETY: the caller's promise is what the function needs.
+            Door::Group { remove, .. } => unsafe { remove(group) },
+            Door::EachFde { remove, .. } => {
+                for fde in fdes {
+                    // SAFETY: as above.
+                    unsafe { remove(fde) };
+                }
+            }
+        }
+    }
+}

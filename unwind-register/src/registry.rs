@@ -1,0 +1,263 @@
+//! The registry of this process: what is registered, and with whom.
+
+use crate::cfi::Group;
+use crate::error::Error;
+use crate::frame_registry::FrameRegistry;
+use crate::libunwind::Libunwind;
+use crate::memory::{Places, Region};
+use crate::plan::{Origin, Plan};
+use crate::section::{ByHost, Coverage, Section};
+use crate::statistics::Statistics;
+use crate::table::{Forest, LeafId, Publish};
+use crate::{cfi, fork};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Acquire};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Tells the unwinders of this process about generated code. There is one, because there is one process: [`Registry::process`].
+pub struct Registry {
+    pub(crate) state: Mutex<State>,
+    /// The loader's count of loads up to which every library has been looked at.
+    pub(crate) seen_loads: AtomicU64,
+}
+
+/// Everything behind the lock. The lock is a leaf: under it no loader, no unwinder look-up and no caller's code is called.
+pub(crate) struct State {
+    pub(crate) region: Option<Region>,
+    pub(crate) places: Places,
+    pub(crate) forest: Forest,
+    pub(crate) libunwinds: Libunwinds,
+    pub(crate) frame_registries: Option<Arc<Vec<FrameRegistry>>>,
+    pub(crate) refused: Vec<(usize, Error)>,
+    pub(crate) live: BTreeMap<u64, Live>,
+    next: u64,
+    counted: Statistics,
+}
+
+/// A registration as the registry knows it.
+pub(crate) struct Live {
+    pub(crate) offset: usize,
+    pub(crate) length: usize,
+    pub(crate) groups: Vec<Group>,
+    /// (load address of the frame registry, index of the group).
+    pub(crate) told: Vec<(usize, usize)>,
+    functions: usize,
+}
+
+/// All copies of libunwind.
+pub(crate) struct Libunwinds(pub(crate) Vec<Libunwind>);
+
+impl Publish for Libunwinds {
+    fn leaf(&mut self, id: LeafId, info: &Range<u64>, cells: &'static [AtomicU64]) {
+        self.0.iter_mut().for_each(|copy| copy.leaf(id, info, cells));
+    }
+
+    fn table(&mut self, id: LeafId, cells: &'static [AtomicU64]) {
+        self.0.iter_mut().for_each(|copy| copy.table(id, cells));
+    }
+}
+
+static PROCESS: Registry = Registry {
+    state: Mutex::new(State {
+        region: None,
+        places: Places::new(),
+        forest: Forest::new(),
+        libunwinds: Libunwinds(Vec::new()),
+        frame_registries: None,
+        refused: Vec::new(),
+        live: BTreeMap::new(),
+        next: 0,
+        counted: Statistics::ZERO,
+    }),
+    seen_loads: AtomicU64::new(0),
+};
+
+impl Registry {
+    /// The registry of this process.
+    pub fn process() -> &'static Registry {
+        &PROCESS
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic under the lock would be a defect of ours; the host must go on anyway.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers a section with every unwinder known. When this returns, stacks can be walked through its functions.
+    ///
+    /// Unwinders are known after [`Registry::rescan`], and get what was registered before; so the two may be called in any order.
+    ///
+    /// Takes our own lock, which no code of the caller and nothing of the loader runs under; see [`ByHost`] for the one case in
+    /// which the loader's lock is taken. Costs a few microseconds, whatever the number of registrations.
+    ///
+    /// # Errors
+    ///
+    /// If the section cannot be read, or nothing in it can be registered. Functions that could not be covered are not an error:
+    /// see [`Registration::coverage`].
+    ///
+    /// # Safety
+    ///
+    /// * The functions and the `.eh_frame` of the section are readable during the call, as are the LSDAs and personality routines
+    ///   named there until the registration is dropped.
+    /// * The rules are true: unwinders follow them with plain loads.
+    /// * The registration is dropped before the code goes away.
+    pub unsafe fn register(&'static self, section: &Section<'_>) -> Result<Registration, Error> {
+        fork::prepare(self);
+        let registries = self.lock().frame_registries.clone();
+        let registries: &[FrameRegistry] = registries.as_ref().map_or(&[], |list| list);
+        let all = (1u32 << registries.len().min(8)) - 1;
+        let missing = |function: u64, origin: Origin| match (section.by_host, origin) {
+            (ByHost::Nothing, _) | (ByHost::Everything, Origin::Made) => all,
+            (ByHost::Everything, Origin::Read) => 0,
+            (ByHost::Unknown, _) => {
+                let unknown = registries.iter().take(8).map(|registry| !registry.knows(function as usize));
+                unknown.enumerate().fold(0, |mask, (bit, unknown)| mask | u32::from(unknown) << bit)
+            }
+        };
+        // SAFETY: the caller's first promise.
+        let plan = unsafe { Plan::new(section, &missing)? };
+        self.lock().add(&plan, registries).map(|id| Registration { registry: self, id, coverage: plan.coverage })
+    }
+
+    /// Numbers about everything registered.
+    pub fn statistics(&self) -> Statistics {
+        let state = self.lock();
+        let (tables, table_bytes, retired_table_bytes) = state.forest.size();
+        let (entry_bytes, free_entry_bytes) = state.places.used();
+        let functions = state.live.values().map(|live| live.functions).sum();
+        let registrations = state.live.len();
+        Statistics {
+            registrations,
+            functions,
+            tables,
+            table_bytes,
+            retired_table_bytes,
+            entry_bytes,
+            free_entry_bytes,
+            ..state.counted
+        }
+    }
+}
+
+impl State {
+    /// The region, reserved when first needed.
+    pub(crate) fn region(&mut self) -> Result<&mut Region, Error> {
+        if self.region.is_none() {
+            let mut region = Region::reserve()?;
+            region.grow(1)?; // the FDE of length 0 that gaps point to
+            self.places.set_limit(region.size());
+            self.region = Some(region);
+        }
+        self.region.as_mut().ok_or(Error::OutOfMemory { wanted: 0 })
+    }
+
+    fn add(&mut self, plan: &Plan, registries: &[FrameRegistry]) -> Result<u64, Error> {
+        let (bytes, now) = (&plan.encoded.bytes, now());
+        self.region()?;
+        let offset = self.places.take(bytes.len(), now).ok_or(Error::OutOfMemory { wanted: bytes.len() })?;
+        if let Err(error) = self.region()?.write(offset, bytes) {
+            self.places.give_back(offset, bytes.len(), now);
+            return Err(error);
+        }
+        let functions = cfi::entries(bytes).count();
+        for (index, (at, start, end)) in cfi::entries(bytes).enumerate() {
+            let (fde, want) = ((offset + at) as u32, functions - index);
+            self.counted.replaced += self.forest.insert(&(start..end), fde, want, now, &mut self.libunwinds);
+        }
+        let groups = plan.encoded.groups.clone();
+        let mut live = Live { offset, length: bytes.len(), groups, told: Vec::new(), functions };
+        for (bit, registry) in registries.iter().take(8).enumerate() {
+            for index in 0..live.groups.len() {
+                if live.groups[index].label >> bit & 1 != 0 {
+                    self.tell(registry, &mut live, index);
+                }
+            }
+        }
+        self.count(&plan.coverage);
+        self.next += 1;
+        self.live.insert(self.next, live);
+        Ok(self.next)
+    }
+
+    /// Tells one frame registry of one group.
+    pub(crate) fn tell(&self, registry: &FrameRegistry, live: &mut Live, index: usize) {
+        let (group, fdes) = self.group(live, index);
+        // SAFETY: the encoder wrote the group, with a terminator; it stays until `remove` has told the registry.
+        unsafe { registry.add(group, fdes) };
+        live.told.push((registry.base, index));
+    }
+
+    /// Pointers to a group and to its FDEs.
+    fn group(&self, live: &Live, index: usize) -> (*const u8, impl Iterator<Item = *const u8> + '_) {
+        let end = live.groups.get(index + 1).map_or(live.length, |next| next.offset);
+        let start = live.groups[index].offset;
+        let bytes = self.region.as_ref().map_or(&[][..], |region| region.bytes(live.offset + start, end - start));
+        (bytes.as_ptr(), cfi::entries(bytes).map(move |(at, ..)| bytes[at..].as_ptr()))
+    }
+
+    /// Undoes [`State::add`]: nobody finds the functions any more when this returns.
+    pub(crate) fn remove(&mut self, id: u64) {
+        let Some(live) = self.live.remove(&id) else { return };
+        let registries = self.frame_registries.clone();
+        for &(base, index) in &live.told {
+            let registry = registries.iter().flat_map(|list| list.iter()).find(|registry| registry.base == base);
+            let (group, fdes) = self.group(&live, index);
+            if let Some(registry) = registry {
+                // SAFETY: `told` says that this group was added, and is dropped here.
+                unsafe { registry.remove(group, fdes) };
+            }
+        }
+        let Some(region) = self.region.as_mut() else { return };
+        let entries: Vec<_> = cfi::entries(region.bytes(live.offset, live.length)).collect();
+        for &(at, start, end) in &entries {
+            self.forest.remove(&(start..end), (live.offset + at) as u32);
+            region.silence(live.offset + at);
+        }
+        self.places.give_back(live.offset, live.length, now());
+        self.libunwinds.0.iter().for_each(Libunwind::flush_cache);
+    }
+
+    fn count(&mut self, coverage: &Coverage) {
+        self.counted.covered += coverage.covered;
+        self.counted.synthesized += coverage.synthesized;
+        self.counted.uncovered += coverage.uncovered;
+        self.counted.refused += coverage.refused;
+    }
+}
+
+/// Code that unwinders know. Dropping it deregisters; do that before the code goes away.
+#[derive(Debug)]
+#[must_use = "dropping a registration deregisters the code"]
+pub struct Registration {
+    registry: &'static Registry,
+    id: u64,
+    coverage: Coverage,
+}
+
+impl Registration {
+    /// How many functions are covered.
+    pub fn coverage(&self) -> Coverage {
+        self.coverage
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.registry.lock().remove(self.id);
+    }
+}
+
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Registry").field("seen_loads", &self.seen_loads.load(Acquire)).finish_non_exhaustive()
+    }
+}
+
+/// Nanoseconds of a clock that only goes forwards; coarse (a few milliseconds), which is fine for quarantines.
+fn now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the clock exists since Linux 2.6.32, and the pointer is to a timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

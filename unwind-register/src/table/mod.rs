@@ -1,0 +1,53 @@
+//! The tables unwinders search: sorted, few, and changed under their eyes.
+//!
+//! What libunwind does with them (`Gfind_dynamic_proc_info.c`, `Gfind_proc_info-lsb.c`; the same from 1.2 to 1.9): it walks
+//! a list of infos *without a lock*, takes the **first** whose range has the address, searches that info's table for the last
+//! entry whose start is not above the address, and reads the FDE the entry points to. If that finds nothing, it does not
+//! try the next info. So ranges must not overlap, and "small tables first, merged later" is not possible: new code may lie
+//! between old code. Instead the address space is cut into [`Leaf`]s:
+//!
+//! ```text
+//!   64 MiB window                                           window
+//!  +--------------------------+-------------------+        +-----------------------------+
+//!  | leaf                     | leaf (split off)  |        | leaf                        |
+//!  +--------------------------+-------------------+        +-----------------------------+
+//!     | one info, never changed but for one word
+//!     v
+//!   +---------------------------------------------------------------------+
+//!   | 0 0 0 0 ... 0 0 |alpha| gap gap |beta|gamma| gap gap gap gap |delta| gap |   16384 slots, 8 bytes each
+//!   +---------------------------------------------------------------------+
+//!       { i32 start, relative to the leaf ; i32 place of the FDE, relative to the arena; 0 = "no rules here" }
+//! ```
+//!
+//! # Why readers need no lock
+//!
+//! Every function has exactly one slot, and behind it is a slot that says where the function ends ("gap"), unless the next
+//! function starts right there. Spare slots are gaps too. Three changes are made to what readers see, each one aligned store:
+//!
+//! 1. *A gap slot changes* (a function is added, spare slots move). All gap slots between functions `a` and `b` hold a start
+//!    from `a.end..=b.start`, before and after. A search for an address inside a function compares it only against values
+//!    that keep their side of it, so the search ends in the same slot. Only a search for an address in the gap can end
+//!    in a changing slot, and nothing runs there yet.
+//! 2. *A function's slot becomes a gap* (it is removed): a search for it finds "no rules" from then on.
+//! 3. *The whole table is replaced* (no spare slot where one is needed): the new one says the same as the old, and the info's
+//!    pointer to it is one word.
+//!
+//! A leaf that has become too large is split: the new leaf's info goes to the head of the list, where it hides the upper part
+//! of the old one, and only then the old table drops those functions.
+//!
+//! # What a slow reader may hold
+//!
+//! A replaced table is used again for other functions after [`QUARANTINE`], but never unmapped. A reader that was stopped inside
+//! the search for so long can find a wrong entry; the FDE behind it names its own absolute range, the unwinder checks
+//! that, and the result is "no rules", never rules of another function.
+
+#![forbid(unsafe_code)]
+
+mod forest;
+mod slots;
+
+pub(crate) use forest::{Forest, LeafId, Publish};
+pub(crate) use slots::SLOTS;
+
+/// How long a replaced table keeps its content, in nanoseconds. A search takes about a microsecond.
+pub(crate) const QUARANTINE: u64 = 100_000_000;

@@ -1,0 +1,135 @@
+//! Three functions in machine code (x86_64), and an `.eh_frame` for them, also written by hand.
+//!
+//! ```text
+//!   alpha, beta:  sub rsp, 24 + pad; call next; add rsp, 24 + pad; ret      (no frame pointer: only the rules can unwind it)
+//!   gamma:        sub rsp, 8; call rdi; add rsp, 8; ret                     (calls what it was given)
+//! ```
+
+use std::ops::Range;
+
+/// Executable memory with chains in it.
+pub struct Page {
+    pub base: *mut u8,
+    pub size: usize,
+}
+
+// SAFETY: plain memory.
+unsafe impl Send for Page {}
+// SAFETY: plain memory.
+unsafe impl Sync for Page {}
+
+impl Page {
+    pub fn map(size: usize) -> Page {
+        Page::map_at(std::ptr::null_mut(), size)
+    }
+
+    pub fn map_at(hint: *mut u8, size: usize) -> Page {
+        let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new anonymous mapping; a hint does not replace anything.
+        let base = unsafe { libc::mmap(hint.cast(), size, protection, flags, -1, 0) };
+        assert_ne!(base, libc::MAP_FAILED);
+        Page { base: base.cast(), size }
+    }
+
+    /// Writes a chain at `offset`; its frames are larger by `pad` bytes, so that rules of another chain do not fit.
+    pub fn chain(&self, offset: usize, pad: u32) -> Chain {
+        assert!(pad.is_multiple_of(16) && offset + Chain::SIZE <= self.size);
+        let base = self.base as usize + offset;
+        let mut bytes = Vec::new();
+        let frame = 24 + pad;
+        let mut functions = Vec::new();
+        for index in 0..3 {
+            let start = base + bytes.len();
+            let size = if index == 2 { 8u32 + pad } else { frame };
+            bytes.extend([0x48, 0x81, 0xec]); // sub rsp, imm32
+            bytes.extend(size.to_le_bytes());
+            if index == 2 {
+                bytes.extend([0xff, 0xd7]); // call rdi
+            } else {
+                bytes.push(0xe8); // call the next function, 32 bytes further on
+                let next = (index + 1) * 32 - (bytes.len() + 4);
+                bytes.extend((next as i32).to_le_bytes());
+            }
+            bytes.extend([0x48, 0x81, 0xc4]); // add rsp, imm32
+            bytes.extend(size.to_le_bytes());
+            bytes.push(0xc3);
+            functions.push(start..base + bytes.len());
+            bytes.resize((index + 1) * 32, 0xcc);
+        }
+        // SAFETY: inside the mapping, which is writable.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), base as *mut u8, bytes.len()) };
+        Chain { functions, pad }
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map_at`.
+        unsafe { libc::munmap(self.base.cast(), self.size) };
+    }
+}
+
+/// alpha, beta and gamma, in this order.
+#[derive(Clone)]
+pub struct Chain {
+    pub functions: Vec<Range<usize>>,
+    pub pad: u32,
+}
+
+impl Chain {
+    /// Bytes a chain takes.
+    pub const SIZE: usize = 96;
+
+    pub fn text(&self) -> Range<usize> {
+        self.functions[0].start..self.functions[2].end
+    }
+
+    /// Calls alpha, which ends in `callback`.
+    pub fn call(&self, callback: extern "C" fn()) {
+        // SAFETY: alpha takes the callback in the first argument register and keeps the C calling convention.
+        let alpha: extern "C" fn(extern "C" fn()) = unsafe { std::mem::transmute(self.functions[0].start) };
+        alpha(callback);
+    }
+
+    /// Which function has this return address (0, 1, 2).
+    pub fn index(&self, address: usize) -> Option<usize> {
+        self.functions.iter().position(|function| function.contains(&(address - 1)))
+    }
+
+    /// Absolute pointers, one CIE, three FDEs, terminator.
+    pub fn eh_frame(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        entry(&mut out, 0, &[1, b'z', b'R', 0, 1, 0x78, 16, 1, 0, 0x0c, 7, 8, 0x90, 1]);
+        for (index, function) in self.functions.iter().enumerate() {
+            let size = if index == 2 { 8 + self.pad } else { 24 + self.pad };
+            let mut body = Vec::new();
+            body.extend((function.start as u64).to_le_bytes());
+            body.extend((function.len() as u64).to_le_bytes());
+            body.push(0);
+            body.extend([0x40 | 7, 0x0e]); // after the sub: CFA = rsp + 8 + size
+            uleb(&mut body, 8 + size);
+            body.extend([0x40 | (function.len() - 8) as u8, 0x0e, 8]); // at the ret
+            let distance = out.len() as u32 + 4;
+            entry(&mut out, distance, &body);
+        }
+        out.extend([0; 4]);
+        out
+    }
+}
+
+fn entry(out: &mut Vec<u8>, id: u32, body: &[u8]) {
+    let length = (4 + body.len()).next_multiple_of(8) - 4 + 4;
+    out.extend((length as u32).to_le_bytes());
+    out.extend(id.to_le_bytes());
+    out.extend(body);
+    out.resize(out.len() + length - 4 - body.len(), 0);
+}
+
+fn uleb(out: &mut Vec<u8>, mut value: u32) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}

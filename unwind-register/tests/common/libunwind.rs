@@ -1,0 +1,97 @@
+//! A copy of nongnu libunwind, opened at run time, and walks with it.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_void};
+
+/// The functions a walk needs. `unw_context_t` and `unw_cursor_t` are opaque here; 16 KiB hold both in every version.
+#[derive(Clone, Copy)]
+pub struct Unwinder {
+    getcontext: unsafe extern "C" fn(*mut c_void) -> i32,
+    init_local: unsafe extern "C" fn(*mut c_void, *mut c_void) -> i32,
+    step: unsafe extern "C" fn(*mut c_void) -> i32,
+    get_reg: unsafe extern "C" fn(*mut c_void, i32, *mut usize) -> i32,
+    backtrace: unsafe extern "C" fn(*mut *mut c_void, i32) -> i32,
+}
+
+impl Unwinder {
+    /// Opens `path`; `None` if there is no such library.
+    pub fn open(path: &str) -> Option<Unwinder> {
+        let path = CString::new(path).expect("no NUL");
+        // SAFETY: loading an unwinder runs no code with effects.
+        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if handle.is_null() {
+            return None;
+        }
+        let find = |name: &CStr| {
+            // SAFETY: the handle is valid.
+            let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
+            (!address.is_null()).then_some(address)
+        };
+        // SAFETY: these are the signatures in libunwind-common.h.
+        unsafe {
+            Some(Unwinder {
+                // `_Ux86_64_getcontext` is not in every build's dynamic symbols: glibc's has the same layout where it matters.
+                getcontext: std::mem::transmute::<*mut c_void, _>(
+                    find(c"_Ux86_64_getcontext").unwrap_or(libc::getcontext as *mut c_void),
+                ),
+                init_local: std::mem::transmute::<*mut c_void, _>(find(c"_ULx86_64_init_local")?),
+                step: std::mem::transmute::<*mut c_void, _>(find(c"_ULx86_64_step")?),
+                get_reg: std::mem::transmute::<*mut c_void, _>(find(c"_ULx86_64_get_reg")?),
+                backtrace: std::mem::transmute::<*mut c_void, _>(find(c"unw_backtrace")?),
+            })
+        }
+    }
+
+    /// Return addresses from here on outwards, with `unw_step`. No allocation: may run in a signal handler.
+    #[inline(never)]
+    pub fn walk(&self, frames: &mut [usize]) -> usize {
+        const UNW_REG_IP: i32 = -1; // UNW_TDEP_IP is 16 on x86_64
+        let _ = UNW_REG_IP;
+        let mut context = [0u64; 256];
+        let mut cursor = [0u64; 256];
+        let (context, cursor) = (context.as_mut_ptr().cast(), cursor.as_mut_ptr().cast());
+        let mut depth = 0;
+        // SAFETY: both buffers are larger than the structures (unw_cursor_t has 127 words, ucontext_t 968 bytes).
+        unsafe {
+            (self.getcontext)(context);
+            (self.init_local)(cursor, context);
+            while depth < frames.len() && (self.step)(cursor) > 0 {
+                (self.get_reg)(cursor, 16, &raw mut frames[depth]);
+                depth += 1;
+            }
+        }
+        depth
+    }
+
+    /// The same with `unw_backtrace`.
+    #[inline(never)]
+    pub fn backtrace(&self, frames: &mut [usize]) -> usize {
+        // SAFETY: the buffer has room for what is asked for.
+        unsafe { (self.backtrace)(frames.as_mut_ptr().cast(), frames.len() as i32) }.max(0) as usize
+    }
+}
+
+thread_local! {
+    static WALK: RefCell<(Option<Unwinder>, Vec<usize>)> = const { RefCell::new((None, Vec::new())) };
+}
+
+/// Walks from inside the chain, and returns what was found.
+pub fn walk_from(chain: &super::Chain, unwinder: Unwinder) -> Vec<usize> {
+    extern "C" fn callback() {
+        WALK.with_borrow_mut(|(unwinder, frames)| {
+            let mut found = [0; 64];
+            let depth = unwinder.expect("set below").walk(&mut found);
+            *frames = found[..depth].to_vec();
+        });
+    }
+    WALK.with_borrow_mut(|walk| walk.0 = Some(unwinder));
+    chain.call(callback);
+    WALK.with_borrow_mut(|walk| std::mem::take(&mut walk.1))
+}
+
+/// Whether gamma, beta and alpha are in the stack in this order, and the caller of alpha is behind them.
+pub fn complete(chain: &super::Chain, frames: &[usize]) -> bool {
+    let Some(at) = frames.iter().position(|&frame| chain.index(frame) == Some(2)) else { return false };
+    let indices: Vec<_> = frames[at..].iter().take(3).map(|&frame| chain.index(frame)).collect();
+    indices == [Some(2), Some(1), Some(0)] && frames.len() > at + 4
+}

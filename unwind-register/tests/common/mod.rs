@@ -1,0 +1,7 @@
+//! Generated code for the tests: the chain `alpha -> beta -> gamma -> callback`, written by hand, and walks through it.
+#![allow(dead_code, unreachable_pub)]
+
+pub mod code;
+pub mod libunwind;
+
+pub use code::Chain;
