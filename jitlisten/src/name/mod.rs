@@ -1,6 +1,36 @@
 //! Names a person recognises, from linkage names.
+//!
+//! Numba borrows the C++ mangling, so a stack of its functions reads like this in a profiler:
+//!
+//! ```text
+//!   _ZN8__main__5innerB2v2B38c8tJTIeFIjxB2IKSgI4CrvQClQZ6FczSBAA_3dEdx
+//!     __main__::inner[abi:v2][abi:c8tJTIeFIjxB2IKSgI4CrvQClQZ6FczSBAA_3d](double, long long)     c++filt
+//!     __main__.inner(float64, int64) [v2]                                                        here
+//! ```
+//!
+//! The style is Numba's own: dotted Python names, types as `print(signature)` shows them
+//! (`array(float64, 1d, C)`, `UniTuple(int64 x 2)`), and in front, with `::`, what the entry is for when it is not the
+//! function itself (`cpython::`, `cfunc::`, `gufunc::`, `ufunc::`, `kernel::`).
+//!
+//! `[v2]` is Numba's count of compilations in this process. It is what tells two specialisations with the same argument
+//! types apart (closures made twice, `recompile()`, other compiler flags), and is short, so it is always kept. The second
+//! tag (`c8tJT...`, the compiler flags, compressed) is left out.
+//!
+//! Names that are not Numba's: C++ and old Rust names are demangled, the rest is left as it is.
+//!
+//! Source: `numba/core/itanium_mangler.py`, `numba/core/funcdesc.py`, `numba/np/ufunc/wrappers.py` (0.56 to 0.68).
+//! To see a process' names: `f.inspect_llvm()`, or `readelf -Ws` of its debug objects.
 
 #![forbid(unsafe_code)]
+
+mod escape;
+mod itanium;
+mod mangled;
+mod numba;
+mod numba_type;
+mod printable;
+
+pub use printable::{LONGEST, printable};
 
 /// What kind of entry a symbol is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,23 +49,23 @@ pub enum EntryKind {
 /// A linkage name made readable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadableName {
-    /// One line of printable UTF-8, at least three characters.
+    /// One line of printable UTF-8, at least three characters and at most [`LONGEST`] bytes; does not begin with `0x`.
     pub text: String,
     /// What the symbol is.
     pub kind: EntryKind,
 }
 
 /// Makes a linkage name readable. `location` is the file and line of its first instruction, when known.
-pub fn readable(linkage_name: &str, _location: Option<(&str, u32)>) -> ReadableName {
-    ReadableName { text: linkage_name.to_owned(), kind: EntryKind::Function }
+///
+/// The location is shown only for code that has no name of its own ([`wants_location`]). The same name gives the same
+/// text always; different names of one process give different texts.
+pub fn readable(linkage_name: &str, location: Option<(&str, u32)>) -> ReadableName {
+    let (text, kind) = numba::readable(linkage_name, location)
+        .unwrap_or_else(|| (itanium::demangle(linkage_name), EntryKind::Function));
+    ReadableName { text: printable(&text), kind }
 }
 
 /// Whether [`readable`] makes use of a location for this symbol.
 pub fn wants_location(linkage_name: &str) -> bool {
-    linkage_name.contains("parfor_gufunc")
-}
-
-/// The part of `name` that every reader of a perf map takes: one line, printable, three characters or more.
-pub fn printable(name: &str) -> String {
-    name.to_owned()
+    numba::wants_location(linkage_name)
 }

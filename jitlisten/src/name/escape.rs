@@ -1,0 +1,65 @@
+//! Numba's escapes: `_xx`, two lower-case hexadecimal digits for one byte of UTF-8.
+//!
+//! The escape character itself is not escaped, so `_call` might be the byte 0xca and `ll`. Two facts keep apart what is
+//! an escape and what only looks so: Numba never escapes `[A-Za-z0-9_]`, and the bytes of one character are valid UTF-8.
+
+/// A part of a Python name. Of ASCII only what a qualified name can hold is resolved: `<lambda>` as a whole, and the
+/// `$1` of Numba before 0.54.
+pub(super) fn identifier(text: &str) -> String {
+    if let Some(inner) = text.strip_prefix("_3c").and_then(|rest| rest.strip_suffix("_3e")) {
+        return format!("<{}>", identifier(inner));
+    }
+    if let Some((name, count)) = text.rsplit_once("_24")
+        && !count.is_empty()
+        && count.bytes().all(|byte| byte.is_ascii_digit())
+    {
+        return format!("{}${count}", identifier(name));
+    }
+    unescape(text, |character| !character.is_ascii() && character.is_alphanumeric())
+}
+
+/// The text of a type: anything may be escaped there.
+pub(super) fn type_text(text: &str) -> String {
+    unescape(text, |character| !character.is_control() && character != '_' && !character.is_ascii_alphanumeric())
+}
+
+/// Replaces the escapes of characters that `wanted` accepts.
+fn unescape(text: &str, wanted: impl Fn(char) -> bool) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('_') {
+        let (before, escape) = rest.split_at(at);
+        plain.push_str(before);
+        let (character, length) = match escaped_character(escape) {
+            Some((character, length)) if wanted(character) => (character, length),
+            _ => ('_', 1),
+        };
+        plain.push(character);
+        rest = escape.get(length..).unwrap_or_default();
+    }
+    plain.push_str(rest);
+    plain
+}
+
+/// The character that `text` begins with, escaped, and the length of its escapes.
+fn escaped_character(text: &str) -> Option<(char, usize)> {
+    let bytes: Vec<u8> = text.as_bytes().chunks_exact(3).take(4).map_while(escaped_byte).collect();
+    let length = match bytes.first()? {
+        0..=0x7f => 1,
+        0xc0..=0xdf => 2,
+        0xe0..=0xef => 3,
+        _ => 4,
+    };
+    let character = std::str::from_utf8(bytes.get(..length)?).ok()?.chars().next()?;
+    Some((character, length * 3))
+}
+
+fn escaped_byte(chunk: &[u8]) -> Option<u8> {
+    let [b'_', high, low] = chunk else { return None };
+    let digit = |byte: &u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    Some(digit(high)? << 4 | digit(low)?)
+}

@@ -1,0 +1,113 @@
+//! The names Numba gives to its functions, wrappers, loops and kernels.
+
+use super::EntryKind;
+use super::escape;
+use super::mangled::{self, Mangled};
+use super::printable::fingerprint;
+
+/// What may stand before a mangled name, what it is shown as, and what it says about the entry.
+const PREFIXES: [(&str, &str, EntryKind); 5] = [
+    ("cfunc.", "cfunc::", EntryKind::CfuncWrapper),
+    ("__gufunc__.", "gufunc::", EntryKind::Gufunc),
+    ("__ufunc__.", "ufunc::", EntryKind::Gufunc),
+    ("finalize_", "finalize::", EntryKind::Function),
+    (".numba_", "", EntryKind::Function),
+];
+
+const PRANGE: &str = "prange kernel";
+
+/// Functions Numba generates from an expression or a loop: they have an address for a name, and that as text.
+const GENERATED: [(&str, &str); 3] =
+    [("__numba_parfor_gufunc_", PRANGE), ("__numba_array_expr_", "array expression"), ("__numba_stencil_", "stencil")];
+
+/// Code without a name of its own.
+pub(super) fn wants_location(linkage_name: &str) -> bool {
+    linkage_name.contains("_3clambda_3e") || GENERATED.iter().any(|(prefix, _)| linkage_name.contains(prefix))
+}
+
+/// The text for a name of Numba's; `None` for any other.
+pub(super) fn readable(linkage_name: &str, location: Option<(&str, u32)>) -> Option<(String, EntryKind)> {
+    let (mut shown, kind, mangled_name) = strip_prefixes(linkage_name);
+    let mut mangled = mangled::parse(mangled_name)?;
+    if shown.is_empty() && !is_numbas(&mangled) {
+        return None;
+    }
+    let mut kind = kind.unwrap_or(EntryKind::Function);
+    if mangled.path.len() > 1 && mangled.path.first() == Some(&"cpython") {
+        mangled.path.remove(0);
+        shown.push_str("cpython::");
+        kind = EntryKind::CpythonWrapper;
+    }
+    let place = location.filter(|_| wants_location(linkage_name)).and_then(place).unwrap_or_default();
+    let version = mangled.tags.iter().find(|tag| is_version(tag)).copied();
+    match generated(&mangled) {
+        Some((what, identity)) => {
+            let version = version.map(|version| format!(" {version}")).unwrap_or_default();
+            shown.push_str(&format!("{what}{place} [{identity}{version}]"));
+            if kind == EntryKind::Function && what == PRANGE {
+                kind = EntryKind::Gufunc;
+            }
+        }
+        None => {
+            let path: Vec<String> = mangled.path.iter().map(|part| escape::identifier(part)).collect();
+            let mark = version.map(str::to_owned).or_else(|| flags_mark(&mangled));
+            let mark = mark.map(|mark| format!(" [{mark}]")).unwrap_or_default();
+            shown.push_str(&format!("{}({}){place}{mark}", path.join("."), mangled.arguments.join(", ")));
+        }
+    }
+    shown.push_str(mangled.suffix);
+    Some((shown, kind))
+}
+
+/// The prefixes as they are shown, the kind the outermost of them says, and the name behind them.
+fn strip_prefixes(linkage_name: &str) -> (String, Option<EntryKind>, &str) {
+    let (mut shown, mut kind, mut rest) = (String::new(), None, linkage_name);
+    if let Some(behind) = rest.strip_prefix(".kernel.") {
+        // The number is the address of an environment: another one in each process.
+        rest = behind.trim_start_matches(|c: char| c.is_ascii_digit()).strip_prefix('_').unwrap_or(behind);
+        shown.push_str("kernel::");
+        kind = Some(EntryKind::Gufunc);
+    }
+    while let Some((prefix, text, says)) = PREFIXES.iter().find(|(prefix, ..)| rest.starts_with(prefix)) {
+        rest = rest.strip_prefix(prefix).unwrap_or_default();
+        shown.push_str(text);
+        kind = kind.or(Some(*says));
+    }
+    (shown, kind, rest)
+}
+
+/// Whether a name that C++ could have made as well is Numba's.
+fn is_numbas(mangled: &Mangled<'_>) -> bool {
+    mangled.tags.iter().any(|tag| is_version(tag) || is_flags(tag))
+        || mangled.path.first() == Some(&"cpython")
+        || mangled.path.iter().any(|part| part.contains("_3c") || part.contains("_24"))
+        || mangled.escaped
+}
+
+fn is_version(tag: &str) -> bool {
+    tag.strip_prefix('v').is_some_and(|count| !count.is_empty() && count.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// `TargetConfig.get_mangle_string()`: every one begins with the same compressed bytes.
+fn is_flags(tag: &str) -> bool {
+    tag.starts_with("c8tJT")
+}
+
+/// Stands in for a missing version.
+fn flags_mark(mangled: &Mangled<'_>) -> Option<String> {
+    let flags = mangled.tags.iter().find(|tag| is_flags(tag))?;
+    Some(format!("flags {:04x}", fingerprint(flags) & 0xffff))
+}
+
+/// What was generated, and the part of its name that tells it from others.
+fn generated<'a>(mangled: &Mangled<'a>) -> Option<(&'static str, &'a str)> {
+    let name = mangled.path.last()?;
+    let (prefix, what) = GENERATED.iter().find(|(prefix, _)| name.starts_with(prefix))?;
+    Some((what, name.strip_prefix(prefix)?))
+}
+
+/// ` (prog.py:14)`. Numba compiles kernels from text it makes up, and calls that file `<string>`: no place at all.
+fn place((file, line): (&str, u32)) -> Option<String> {
+    let name = file.rsplit('/').next()?;
+    (!name.is_empty() && name != "<string>").then(|| format!(" ({name}:{line})"))
+}

@@ -1,0 +1,105 @@
+//! Names: a table of real ones, and the contract every text keeps.
+
+use std::collections::HashMap;
+
+use jitlisten::name::{EntryKind, LONGEST, printable, readable, wants_location};
+
+/// `testdata/names.tsv`: kind, linkage name, location (`file:line` or `-`), text.
+fn table() -> Vec<[String; 4]> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/names.tsv");
+    let text = std::fs::read_to_string(path).expect("the table is in the repository");
+    let rows = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    rows.map(|row| {
+        let fields: Vec<String> = row.split('\t').map(str::to_owned).collect();
+        fields.try_into().unwrap_or_else(|fields| panic!("not four fields: {fields:?}"))
+    })
+    .collect()
+}
+
+fn location(field: &str) -> Option<(&str, u32)> {
+    let (file, line) = field.rsplit_once(':')?;
+    Some((file, line.parse().expect("a line number")))
+}
+
+fn kind(field: &str) -> EntryKind {
+    match field {
+        "function" => EntryKind::Function,
+        "cpython" => EntryKind::CpythonWrapper,
+        "cfunc" => EntryKind::CfuncWrapper,
+        "gufunc" => EntryKind::Gufunc,
+        other => panic!("no such kind: {other}"),
+    }
+}
+
+/// With `JITLISTEN_BLESS` set, the table is written anew: read the difference before you commit it.
+#[test]
+fn real_names_read_well() {
+    let mut wrong = Vec::new();
+    let mut blessed = String::from("# kind\tlinkage name\tlocation\ttext\n");
+    for [says, linkage_name, place, text] in table() {
+        let name = readable(&linkage_name, location(&place));
+        let shown = match name.kind {
+            EntryKind::CpythonWrapper => "cpython",
+            EntryKind::CfuncWrapper => "cfunc",
+            EntryKind::Gufunc => "gufunc",
+            _ => "function",
+        };
+        blessed.push_str(&format!("{shown}\t{linkage_name}\t{place}\t{}\n", name.text));
+        if name.text != text || name.kind != kind(&says) {
+            wrong.push(format!("{linkage_name}\n  is    {:?} {}\n  wants {says} {text}", name.kind, name.text));
+        }
+    }
+    if std::env::var_os("JITLISTEN_BLESS").is_some() {
+        std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/names.tsv"), blessed).expect("writable");
+        return;
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn different_names_stay_different() {
+    let mut seen: HashMap<String, String> = HashMap::new();
+    for [_, linkage_name, ..] in table() {
+        let text = readable(&linkage_name, None).text;
+        if let Some(other) = seen.insert(text.clone(), linkage_name.clone()) {
+            assert_eq!(other, linkage_name, "both are shown as {text}");
+        }
+    }
+}
+
+fn assert_contract(text: &str) {
+    assert!(text.chars().count() >= 3 && text.len() <= LONGEST, "length of {text:?}");
+    assert!(!text.starts_with("0x") && !text.starts_with("0X") && !text.starts_with(' '), "start of {text:?}");
+    assert!(!text.chars().any(char::is_control), "control character in {text:?}");
+    assert_eq!(printable(text), text, "shown twice");
+}
+
+#[test]
+fn every_text_keeps_the_contract() {
+    let long = format!("_ZN{}E", "3abc".repeat(400));
+    let deep = format!("_ZN1a1bB2v1E{}{}", "1aI".repeat(4000), "E".repeat(4000));
+    let ugly = ["", " ", "f", "0x1234", "0XF", "a\nb", "\x1b[2Jclear", "\u{202e}oof", "\u{feff}bom", "é", &long, &deep];
+    for name in ugly.into_iter().map(str::to_owned).chain(table().into_iter().map(|[_, name, ..]| name)) {
+        let text = readable(&name, None).text;
+        assert_contract(&text);
+        for end in 0..name.len().min(300) {
+            assert_contract(&readable(&String::from_utf8_lossy(&name.as_bytes()[..end]), Some(("/a/b.py", 3))).text);
+        }
+    }
+}
+
+#[test]
+fn what_is_cut_or_replaced_stays_different() {
+    let (one, other) = ("x".repeat(600) + "1", "x".repeat(600) + "2");
+    assert_ne!(printable(&one), printable(&other));
+    assert_ne!(printable("a\nb"), printable("a\rb"));
+    assert_eq!(printable("f"), "f()");
+    assert_eq!(printable("0x7f00 f"), "_0x7f00 f");
+}
+
+#[test]
+fn only_nameless_code_wants_a_location() {
+    assert!(wants_location("_ZN13_3cdynamic_3e36__numba_parfor_gufunc_0x7f50dd2e7110B3v24E"));
+    assert!(wants_location("_ZN8__main__12_3clambda_3eB3v41Ed"));
+    assert!(!wants_location("_ZN8__main__5innerB2v2Edx"));
+}
