@@ -1,0 +1,32 @@
+# The menu. What each line does is written in the script it calls.
+.PHONY: help demo test bench build check fmt setup
+
+help:
+	@echo "make demo    profile a Numba program under perf, with and without us"
+	@echo "make test    everything CI runs"
+	@echo "make bench   what it costs, as ratios"
+	@echo "make build   target/release/libjitlisten.so and .a"
+	@echo "make check   format, lints, documentation"
+	@echo "make fmt     format the sources"
+	@echo "make setup   packages and virtual environments for all of these"
+
+demo:
+	@demo/run.sh
+
+test:
+	@ci/test.sh
+
+bench:
+	@ci/bench.sh
+
+build:
+	cargo build --release
+
+check:
+	@ci/check.sh
+
+fmt:
+	cargo fmt --all
+
+setup:
+	@ci/setup.sh

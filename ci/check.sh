@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# What can be said without running anything: format, lints, documentation, shell scripts.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cargo fmt --all --check
+cargo clippy --workspace --all-targets --quiet -- -D warnings
+RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --quiet
+
+if command -v shellcheck >/dev/null; then
+    shellcheck ci/*.sh demo/*.sh .ci/run
+elif [ -n "${CI:-}" ]; then
+    echo "check: CI must have shellcheck" >&2
+    exit 1
+else
+    echo "SKIPPED check: shellcheck is not installed" >&2
+fi

@@ -1,0 +1,161 @@
+#!/usr/bin/env bash
+# Provides what the tests, the demo and the benchmarks need: Debian or Ubuntu packages, and virtual environments with
+# pinned wheels under target/venv. What is there already is left alone, so a second run takes a moment.
+#
+#   ci/setup.sh          everything
+#   ci/setup.sh demo     perf and the first environment
+#   ci/setup.sh bench    the first environment
+#
+# What cannot be had is said and does not stop the rest: a test that misses it fails in CI and skips loudly elsewhere.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+venvs=target/venv
+tools=target/tools
+part=${1:-all}
+lacking=()
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+lack() { lacking+=("$*"); say "could not: $*"; }
+
+# --- packages -------------------------------------------------------------------------------------------------------
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+may_install() {
+    command -v apt-get >/dev/null || return 1
+    [ "$(id -u)" = 0 ] && return
+    # Asks for a password only where somebody can type one.
+    command -v sudo >/dev/null && { sudo -n true 2>/dev/null || { [ -t 0 ] && sudo true; }; }
+}
+
+is_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+
+apt_get() { as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o Acquire::Retries=3 "$@" >&2; }
+
+install_packages() {
+    local package missing=() available=()
+    for package in "$@"; do is_installed "$package" || missing+=("$package"); done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    if ! may_install; then
+        lack "install ${missing[*]}: apt-get and root (or sudo) are needed"
+        return 0
+    fi
+    apt_get update || say "apt-get update failed, going on with the old lists"
+    for package in "${missing[@]}"; do
+        if apt-cache show "$package" >/dev/null 2>&1; then available+=("$package"); else
+            lack "install $package: this system does not have it"
+        fi
+    done
+    [ ${#available[@]} -gt 0 ] || return 0
+    say "installing ${available[*]}"
+    apt_get install -y --no-install-recommends "${available[@]}" || lack "install ${available[*]}"
+}
+
+perf_works() { perf --version >/dev/null 2>&1; }
+
+# Debian's perf is one package. Ubuntu's /usr/bin/perf looks for the build of the running kernel, which a container or a
+# fresh kernel does not have; any build does, so the newest is put into $tools, which the scripts have in their PATH.
+install_perf() {
+    perf_works && return
+    if grep -q '^ID=ubuntu' /etc/os-release 2>/dev/null; then
+        install_packages linux-tools-generic
+        perf_works && return
+        local newest
+        newest=$(find /usr/lib/linux-tools* -name perf \( -type f -o -type l \) 2>/dev/null | sort -V | tail -n 1)
+        [ -n "$newest" ] && mkdir -p $tools && ln -sf "$newest" $tools/perf
+    else
+        install_packages linux-perf
+    fi
+    perf_works || lack "find a perf that runs"
+}
+
+# --- virtual environments -------------------------------------------------------------------------------------------
+
+# Prints the path of a python of this version that can make virtual environments: from PATH, else from pyenv. A shim of
+# pyenv is in PATH and may still refuse to run, so every candidate has to prove itself.
+find_python() {
+    local version=$1 candidate
+    for candidate in "python$version" python3 "/usr/bin/python$version" \
+        "${PYENV_ROOT:-$HOME/.pyenv}"/versions/"$version".*/bin/"python$version"; do
+        if "$candidate" -c "import sys, venv, ensurepip; sys.exit('%d.%d' % sys.version_info[:2] != '$version')" \
+            >/dev/null 2>&1; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+# make_venv NAME "PYTHON VERSIONS, BEST FIRST" REQUIREMENT...
+make_venv() {
+    local name=$1 versions=$2 version python=
+    shift 2
+    [ "$(cat "$venvs/$name/.requirements" 2>/dev/null)" = "$*" ] && [ -x "$venvs/$name/bin/python" ] && return
+    for version in $versions; do python=$(find_python "$version") && break; done
+    mkdir -p $venvs
+    if [ -z "$python" ]; then
+        printf 'needs a Python of version %s with venv\n' "${versions// / or }" >"$venvs/$name.skipped"
+        lack "make $name: no Python of version ${versions// / or } with venv here"
+        return
+    fi
+    say "making $venvs/$name with $python"
+    rm -rf "${venvs:?}/$name" "$venvs/$name.skipped"
+    local attempt
+    if "$python" -m venv "$venvs/$name"; then
+        for attempt in 1 2 3; do
+            if "$venvs/$name/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: "$@" >&2; then
+                printf '%s' "$*" >"$venvs/$name/.requirements"
+                return
+            fi
+            say "pip failed, attempt $attempt of 3"
+            sleep $((attempt * 2))
+        done
+    fi
+    rm -rf "${venvs:?}/$name"
+    lack "make $name: see above"
+}
+
+first_venv() {
+    make_venv numba-0.68.1 "3.11 3.12 3.13" numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6 py-spy==0.4.3
+}
+
+other_venvs() {
+    make_venv numba-0.60.0 "3.11 3.12 3.10" numba==0.60.0 llvmlite==0.43.0 numpy==2.0.2
+    make_venv numba-0.57.1 "3.11 3.10" numba==0.57.1 llvmlite==0.40.1 numpy==1.24.4
+    make_venv numba-0.56.4 "3.10" numba==0.56.4 llvmlite==0.39.1 numpy==1.23.5 setuptools==65.5.0
+    # The first Python that has `-X perf`.
+    make_venv numba-0.68.1-python-3.12 "3.12 3.13" numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6
+}
+
+# --------------------------------------------------------------------------------------------------------------------
+
+PATH=$PWD/$tools:$PATH
+case $part in
+demo)
+    install_packages build-essential python3-venv
+    install_perf
+    first_venv
+    ;;
+bench)
+    install_packages build-essential python3-venv
+    first_venv
+    ;;
+all)
+    install_packages build-essential python3-venv gdb binutils libunwind-dev shellcheck llvm-14 clang-14 llvm-22 clang-22
+    install_perf
+    first_venv
+    other_venvs
+    ;;
+*)
+    say "no such part: $part"
+    exit 2
+    ;;
+esac
+
+if [ ${#lacking[@]} -gt 0 ]; then
+    say "not everything is here:"
+    printf '    %s\n' "${lacking[@]}" >&2
+fi

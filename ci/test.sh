@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# Everything CI runs, in one command: set-up, release build, checks, every test, miri and fuzz targets where they can be
+# built. Goes on after a failure, tells all of them at the end, and ends with one line that counts everything.
+#
+# With CI set, what is missing is a failure; elsewhere it is a loud skip.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+
+log=target/test.log
+export JITLISTEN_SKIPS=$PWD/target/test.skips
+mkdir -p target
+rm -rf target/scratch "$log" "$JITLISTEN_SKIPS"
+touch "$log" "$JITLISTEN_SKIPS"
+PATH=$PWD/target/tools:$PATH
+passed=0 failed=0 skipped=0
+failures=()
+
+# step NAME COMMAND...: one thing that passes or fails as a whole.
+step() {
+    local name=$1 began=$SECONDS
+    shift
+    printf '\n=== %s\n' "$name"
+    if "$@"; then
+        passed=$((passed + 1))
+        printf '=== %s: ok, %d s\n' "$name" $((SECONDS - began))
+    else
+        failed=$((failed + 1))
+        failures+=("$name")
+        printf '=== %s: FAILED, %d s\n' "$name" $((SECONDS - began))
+    fi
+}
+
+skip() {
+    skipped=$((skipped + 1))
+    printf '\nSKIPPED %s: %s\n' "$1" "$2" | tee -a target/test.skips.steps
+}
+
+cargo_tests() { cargo test --workspace --no-fail-fast 2>&1 | tee "$log"; }
+
+# Sums libtest's lines `test result: ok. 14 passed; 0 failed; 1 ignored; ...`; a test that skipped anything counts as skipped.
+count_tests() {
+    local sums skips
+    read -r -a sums < <(awk '/^test result:/ { for (i = 2; i <= NF; i++) { if ($i ~ /^passed/) p += $(i - 1);
+        if ($i ~ /^failed/) f += $(i - 1); if ($i ~ /^ignored/) s += $(i - 1) } } END { print p + 0, f + 0, s + 0 }' "$log")
+    skips=$(awk '/^SKIPPED/ { print $2 }' "$JITLISTEN_SKIPS" | sort -u | wc -l)
+    passed=$((passed + sums[0] - skips))
+    failed=$((failed + sums[1]))
+    skipped=$((skipped + sums[2] + skips))
+    mapfile -t -O "${#failures[@]}" failures < <(awk '/^test .* FAILED$/ { print $2 }' "$log" | sort -u)
+}
+
+# The pure part under miri: everything that turns foreign bytes into a model.
+miri() { MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test -q -p jitlisten --lib -- loaded_object name address; }
+
+fuzz_targets() { (cd fuzz && cargo +nightly fuzz build); }
+
+rm -f target/test.skips.steps
+step setup ci/setup.sh
+step build cargo build --release
+step check ci/check.sh
+step exports ci/exports.sh
+
+began=$SECONDS
+printf '\n=== tests\n'
+if cargo_tests; then
+    printf '=== tests: ok, %d s\n' $((SECONDS - began))
+else
+    printf '=== tests: FAILED, %d s\n' $((SECONDS - began))
+    # A test binary that does not compile or crashes has no line of its own.
+    grep -q '^test result: FAILED' "$log" || { failed=$((failed + 1)); failures+=("cargo test"); }
+fi
+count_tests
+
+if cargo +nightly miri --version >/dev/null 2>&1; then step miri miri; else skip miri "no nightly toolchain with miri"; fi
+if [ ! -d fuzz ]; then
+    skip fuzz "there are no fuzz targets"
+elif cargo +nightly fuzz --version >/dev/null 2>&1; then
+    step fuzz fuzz_targets
+else
+    skip fuzz "no nightly toolchain with cargo-fuzz"
+fi
+
+if [ -s "$JITLISTEN_SKIPS" ] || [ "$skipped" -gt 0 ]; then
+    printf '\nskipped:\n'
+    cat "$JITLISTEN_SKIPS" target/test.skips.steps 2>/dev/null | sed '/^$/d; s/^SKIPPED /    /' | sort -u
+fi
+if [ ${#failures[@]} -gt 0 ]; then
+    printf '\nfailed:\n'
+    printf '    %s\n' "${failures[@]}"
+fi
+printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+[ "$failed" = 0 ]
