@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   loader's rendezvous (_r_debug.r_brk)         a library came or went            loader.rs
+//!    or, where a debugger sits there: dlsym          about to look into a new one     lookup.rs
 //!     `-> is there an LLVM in it?                .dynsym, .symtab of the file      library.rs, symbol_file.rs
 //!           `-> a Source, in a slot of the table                                   source.rs, hooks.rs
 //!                 |- __jit_debug_register_code   detoured     loaded, freeing      descriptor.rs
@@ -26,6 +27,7 @@ mod hooks;
 mod library;
 mod llvmlite;
 mod loader;
+mod lookup;
 mod memory;
 mod relocation_slot;
 mod source;

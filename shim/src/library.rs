@@ -3,6 +3,7 @@
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use jitlisten::{Address, AddressRange, foreign};
 use object::elf;
@@ -51,6 +52,18 @@ pub(crate) struct Slot {
     pub(crate) address: usize,
     /// The protection its page has once the library is relocated.
     pub(crate) protection: i32,
+}
+
+impl Slot {
+    /// Whether the loader has put an address there: before that, the word is zero or an address in the file.
+    ///
+    /// # Safety
+    /// The slot's library, whose bias is `bias`, must be mapped.
+    pub(crate) unsafe fn is_relocated(self, bias: usize) -> bool {
+        // SAFETY: the caller vouches for the mapping; other threads may be writing an address there, in one store.
+        let value = unsafe { AtomicUsize::from_ptr(self.address as *mut usize) }.load(Ordering::Relaxed);
+        value != 0 && value >= bias
+    }
 }
 
 impl Library {

@@ -24,6 +24,15 @@ pub(crate) unsafe fn listen(slots: &MemorySlots) -> io::Result<()> {
 pub(crate) struct MemorySlots(Vec<(Slot, usize)>);
 
 impl MemorySlots {
+    /// Whether the loader is done with them.
+    ///
+    /// # Safety
+    /// The library, whose bias is `bias`, must be mapped.
+    pub(crate) unsafe fn are_relocated(&self, bias: usize) -> bool {
+        // SAFETY: the caller vouches for the mapping.
+        self.0.iter().all(|(slot, _)| unsafe { slot.is_relocated(bias) })
+    }
+
     /// Finds them; nothing is changed yet.
     pub(crate) fn find(library: &Library) -> MemorySlots {
         type Mmap = unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void;

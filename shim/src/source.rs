@@ -82,7 +82,7 @@ impl Source {
         let detoured = unsafe { detour::detour(interface.function, *RENDEZVOUS.get(slot)?) };
         log_line!(Info, "LLVM in {}, slot {slot}", library.path.display());
         if let Err(refusal) = &detoured {
-            log_line!(Warn, "{}: the rendezvous stays as it is: {refusal}", library.path.display());
+            log_line!(Info, "{}: the rendezvous stays as it is: {refusal}", library.path.display());
         }
         Some(Source {
             identity: library.identity,
@@ -104,6 +104,15 @@ impl Source {
             log_line!(Warn, "mprotect of an LLVM cannot be listened to: {error}");
         }
         true
+    }
+
+    /// Whether the library is relocated, as far as its slots tell that are still to be changed.
+    ///
+    /// # Safety
+    /// The library must be mapped.
+    pub(crate) unsafe fn is_relocated(&self) -> bool {
+        // SAFETY: the caller vouches for the mapping.
+        self.slots.as_ref().is_some_and(|slots| unsafe { slots.are_relocated(self.identity.bias) })
     }
 
     /// Reads the list.

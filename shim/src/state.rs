@@ -12,6 +12,7 @@ use crate::hooks::{self, SLOTS};
 use crate::library::Identity;
 use crate::llvmlite;
 use crate::loader::{Entry, Rendezvous, with_libraries_held};
+use crate::lookup::Lookups;
 use crate::memory::{Executable, Memory, Outcome};
 use crate::source::Source;
 
@@ -33,6 +34,7 @@ struct State {
     /// How many of the libraries are llvmlites.
     llvmlites: usize,
     memory: Memory,
+    lookups: Lookups,
     reserved: VecDeque<AddressRange>,
 }
 
@@ -76,10 +78,8 @@ impl Shim {
         };
         // SAFETY: the loader's function is mapped code; the hook takes no argument and may be called for ever.
         if let Err(refusal) = unsafe { detour::detour(rendezvous.function(), hooks::loader_event) } {
-            log_line!(
-                Warn,
-                "the loader's rendezvous stays as it is: {refusal}; an LLVM loaded later will not be heard"
-            );
+            log_line!(Info, "the loader's rendezvous stays as it is: {refusal}; listening to dlsym instead");
+            self.lock().lookups.activate();
         }
     }
 
@@ -99,6 +99,8 @@ impl Shim {
                 self.library_appeared(&mut state, entry);
             }
         }
+        // SAFETY: libraries that were closed have been forgotten above.
+        unsafe { state.lookups.change_relocated() };
     }
 
     fn library_appeared(&self, state: &mut State, entry: Entry) {
@@ -109,9 +111,15 @@ impl Shim {
         // SAFETY: the library is in the loader's list, whose lock is held.
         let source = library.as_ref().and_then(|library| unsafe { Source::attach(library, &mut symbols, slot) });
         state.libraries.push((entry.identity, source.is_some().then_some(slot)));
+        // SAFETY: as above.
+        let relocated = source.as_ref().is_some_and(|source| unsafe { source.is_relocated() });
         if source.is_some() {
             state.sources.push(source);
         }
+        if relocated {
+            self.catch_up(state, slot);
+        }
+        library.iter().for_each(|library| state.lookups.add(library));
         if let Some(library) = library.filter(llvmlite::is_llvmlite)
             && state.llvmlites < SLOTS
         {
@@ -123,9 +131,12 @@ impl Shim {
 
     /// Forgets libraries that were closed, and what they had compiled. Their memory is not touched.
     fn drop_closed(&self, state: &mut State, entries: &[Entry]) {
-        let State { libraries, sources, memory, .. } = state;
+        let State { libraries, sources, memory, lookups, .. } = state;
         libraries.retain(|(identity, slot)| {
             let listed = entries.iter().any(|entry| entry.identity == *identity);
+            if !listed {
+                lookups.forget(identity.bias);
+            }
             if !listed && let Some(source) = slot.and_then(|slot| sources[slot].take()) {
                 log_line!(Info, "an LLVM was closed: {:x}", source.identity.bias);
                 for id in source.objects() {

@@ -1,5 +1,6 @@
 //! AArch64: `ret` becomes `b imm26`. Written from the architecture manual (C6.2 "B", "RET", "HINT"); not yet run.
 
+use std::arch::naked_asm;
 use std::io;
 
 use super::Refusal;
@@ -44,4 +45,23 @@ pub(super) fn write_jump(from: usize, to: usize) -> io::Result<()> {
     let distance = to.wrapping_sub(from).cast_signed() >> 2;
     let branch = 0x1400_0000 | (distance as u32 & 0x03ff_ffff);
     write_code(from, &branch.to_le_bytes())
+}
+
+/// Looks at new libraries, then goes on to `dlsym` as if it had been called directly (see [`crate::lookup`]).
+///
+/// The arguments are in `x0` and `x1`, the return address in `x30`.
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn before_dlsym() {
+    naked_asm!(
+        "stp x29, x30, [sp, #-32]!",
+        "stp x0, x1, [sp, #16]",
+        "bl {look}",
+        "ldp x0, x1, [sp, #16]",
+        "ldp x29, x30, [sp], #32",
+        "adrp x16, {dlsym}",
+        "ldr x16, [x16, :lo12:{dlsym}]",
+        "br x16",
+        look = sym crate::lookup::look,
+        dlsym = sym crate::lookup::DLSYM,
+    )
 }

@@ -1,5 +1,6 @@
 //! x86-64: `ret` becomes `jmp rel32`.
 
+use std::arch::naked_asm;
 use std::io;
 
 use super::Refusal;
@@ -77,6 +78,25 @@ pub(super) fn write_jump(from: usize, to: usize) -> io::Result<()> {
     // Behind a `ret` nobody executes; the single byte that makes it reachable comes last.
     write_code(from + 1, &displacement.to_le_bytes())?;
     write_code(from, &[JMP_REL32])
+}
+
+/// Looks at new libraries, then goes on to `dlsym` as if it had been called directly (see [`crate::lookup`]).
+///
+/// The arguments are in `rdi` and `rsi`; the third word aligns the stack.
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn before_dlsym() {
+    naked_asm!(
+        "push rdi",
+        "push rsi",
+        "push rax",
+        "call {look}",
+        "pop rax",
+        "pop rsi",
+        "pop rdi",
+        "jmp [rip + {dlsym}]",
+        look = sym crate::lookup::look,
+        dlsym = sym crate::lookup::DLSYM,
+    )
 }
 
 #[cfg(test)]

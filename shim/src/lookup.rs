@@ -1,0 +1,71 @@
+//! The second way to hear of new libraries, for when a debugger sits at the loader's rendezvous (gdb does, in a process it
+//! has started): every library's calls of `dlsym` come by here first.
+//!
+//! Whoever opens a library looks something up in it next, and before that answer is given, we look at the new library. The
+//! call itself is passed on by a jump, not made again, because `dlsym` looks at who calls it (`RTLD_NEXT`). Only relocation
+//! slots of relocated libraries are changed; a lazy one that has not been would be adjusted by the loader again.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use jitlisten::log_line;
+
+use crate::detour::{before_dlsym, write_pointer};
+use crate::hooks::guarded;
+use crate::library::{Library, Slot};
+use crate::loader::with_libraries_held;
+use crate::state::Shim;
+
+/// Where [`before_dlsym`] jumps when we have looked.
+pub(crate) static DLSYM: AtomicUsize = AtomicUsize::new(0);
+
+/// Called by [`before_dlsym`], with the caller's registers saved.
+pub(crate) unsafe extern "C" fn look() {
+    with_libraries_held(|| guarded(Shim::libraries_changed));
+}
+
+/// The slots of libraries that are still to be changed.
+#[derive(Default)]
+pub(crate) struct Lookups {
+    active: bool,
+    waiting: Vec<(usize, Slot)>,
+}
+
+impl Lookups {
+    /// From now on, this is how we hear.
+    pub(crate) fn activate(&mut self) {
+        DLSYM.store(libc::dlsym as *const () as usize, Ordering::Release);
+        self.active = true;
+    }
+
+    /// A library has come.
+    pub(crate) fn add(&mut self, library: &Library) {
+        if self.active {
+            let slots = library.import_slots("dlsym");
+            self.waiting.extend(slots.into_iter().map(|slot| (library.identity.bias, slot)));
+        }
+    }
+
+    /// Changes the slots that the loader has relocated.
+    ///
+    /// # Safety
+    /// The libraries that were added must be mapped.
+    pub(crate) unsafe fn change_relocated(&mut self) {
+        self.waiting.retain(|&(bias, slot)| {
+            // SAFETY: the caller vouches for the mapping.
+            if !unsafe { slot.is_relocated(bias) } {
+                return true;
+            }
+            // SAFETY: an aligned word of the library's data, which the loader is done with.
+            let written = unsafe { write_pointer(slot.address, before_dlsym as *const () as usize, slot.protection) };
+            if let Err(error) = written {
+                log_line!(Info, "dlsym of a library cannot be listened to: {error}");
+            }
+            false
+        });
+    }
+
+    /// Forgets a library that was closed.
+    pub(crate) fn forget(&mut self, bias: usize) {
+        self.waiting.retain(|waiting| waiting.0 != bias);
+    }
+}
