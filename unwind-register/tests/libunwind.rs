@@ -1,28 +1,133 @@
-//! nongnu libunwind, the real one: Debian's, and others that are given by `UNWIND_REGISTER_LIBUNWIND` (paths, separated by `:`).
+//! nongnu libunwind, the real one: Debian's (`libunwind8`), and others given by `UNWIND_REGISTER_LIBUNWIND` (paths, separated
+//! by `:`; for instance the copy in memray's wheel). A missing library is skipped loudly, and an error where `CI` is set.
 #![cfg(target_arch = "x86_64")]
 
 mod common;
 
-use common::code::Page;
-use common::libunwind::{Unwinder, complete, walk_from};
-use unwind_register::{ByHost, Registry, Section};
+use common::code::{Chain, Page};
+use common::libunwind::{complete, copies, walk_from};
+use unwind_register::{ByHost, FramePointers, Registration, Registry, Section, UnwinderKind};
+
+fn register(chain: &Chain) -> Registration {
+    let eh_frame = chain.eh_frame();
+    let text = [chain.text()];
+    let section = Section::new(&eh_frame, 0x1000).text(&text).by_host(ByHost::Everything);
+    // SAFETY: the callers keep the code as long as the registration.
+    unsafe { Registry::process().register(&section) }.expect("a good section")
+}
 
 #[test]
 fn walks_through_registered_code_and_only_that() {
-    let unwinder = Unwinder::open("libunwind.so.8").expect("libunwind8");
-    let registry = Registry::process();
-    registry.rescan();
+    for (path, unwinder) in copies() {
+        Registry::process().rescan();
+        let page = Page::map(4096);
+        let chain = page.chain(0, 0);
+        assert!(!complete(&chain, &walk_from(&chain, unwinder)), "{path}: nobody knows the code yet");
+        let registration = register(&chain);
+        assert_eq!(registration.coverage().covered, 3);
+        let frames = walk_from(&chain, unwinder);
+        assert!(complete(&chain, &frames), "{path}: {frames:x?}");
+        drop(registration);
+        assert!(!complete(&chain, &walk_from(&chain, unwinder)), "{path}: forgotten at once");
+    }
+}
+
+#[test]
+fn every_copy_passed_the_probe() {
+    let copies = copies().len();
+    Registry::process().rescan();
+    let unwinders = Registry::process().unwinders();
+    let kinds = [UnwinderKind::LibunwindPlain, UnwinderKind::LibunwindLoadOffset];
+    let used = unwinders.iter().filter(|unwinder| kinds.contains(&unwinder.kind)).count();
+    assert!(used >= copies, "{unwinders:#?}");
+    assert!(unwinders.iter().all(|unwinder| unwinder.refused.is_none()), "{unwinders:#?}");
+    println!("{unwinders:#?}");
+}
+
+#[test]
+fn a_copy_that_is_opened_later_gets_the_backlog() {
     let page = Page::map(4096);
-    let chain = page.chain(0, 0);
-    assert!(!complete(&chain, &walk_from(&chain, unwinder)), "nobody knows the code yet");
-    let eh_frame = chain.eh_frame();
-    let section = Section::new(&eh_frame, 0x1000).by_host(ByHost::Everything);
-    // SAFETY: the code outlives the registration.
-    let registration = unsafe { registry.register(&section) }.expect("a good section");
-    assert_eq!(registration.coverage().covered, 3);
-    let frames = walk_from(&chain, unwinder);
-    assert!(complete(&chain, &frames), "{frames:x?}");
-    drop(registration);
-    assert!(!complete(&chain, &walk_from(&chain, unwinder)), "forgotten at once");
-    println!("{:?}\n{:#?}", registry.statistics(), registry.unwinders());
+    let chain = page.chain(0, 32);
+    let _registration = register(&chain);
+    for (path, unwinder) in copies() {
+        Registry::process().rescan();
+        assert!(complete(&chain, &walk_from(&chain, unwinder)), "{path}");
+    }
+}
+
+#[test]
+fn new_code_at_an_old_address_is_walked_by_its_own_rules() {
+    for (path, unwinder) in copies() {
+        Registry::process().rescan();
+        let page = Page::map(4096);
+        for pad in [0, 4096, 16, 512] {
+            let chain = page.chain(256, pad);
+            let registration = register(&chain);
+            let frames = walk_from(&chain, unwinder);
+            assert!(complete(&chain, &frames), "{path}, {pad}: {frames:x?}");
+            drop(registration);
+        }
+    }
+}
+
+#[test]
+fn code_far_from_everything_else() {
+    for (path, unwinder) in copies() {
+        Registry::process().rescan();
+        for hint in [0x10_0000_0000usize, 0x3000_0000_0000] {
+            let page = Page::map_at(hint as *mut u8, 4096);
+            assert_eq!(page.base as usize, hint, "the kernel takes the hint");
+            let chain = page.chain(0, 64);
+            let _registration = register(&chain);
+            assert!(complete(&chain, &walk_from(&chain, unwinder)), "{path}, {hint:#x}");
+        }
+    }
+}
+
+#[test]
+fn functions_without_an_fde_but_with_a_frame_pointer() {
+    for (path, unwinder) in copies() {
+        Registry::process().rescan();
+        let page = Page::map(4096);
+        let chain = page.chain_with_frame_pointers(0);
+        let section = Section::without_eh_frame().functions(&chain.functions).by_host(ByHost::Nothing);
+        let registry = Registry::process();
+        // SAFETY: the code outlives the registration.
+        let refused = unsafe { registry.register(&section) };
+        assert!(refused.is_err(), "frame pointers were not promised");
+        // SAFETY: as above.
+        let registration =
+            unsafe { registry.register(&section.frame_pointers(FramePointers::Kept)) }.expect("prologues");
+        assert_eq!((registration.coverage().synthesized, registration.coverage().uncovered), (3, 0));
+        let frames = walk_from(&chain, unwinder);
+        assert!(complete(&chain, &frames), "{path}: {frames:x?}");
+    }
+}
+
+#[test]
+fn fork_in_the_middle_of_registering() {
+    let page = Page::map(1 << 20);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                drop(register(&page.chain(0, 0)));
+            }
+        });
+        let chain = page.chain(4096, 0);
+        for _ in 0..20 {
+            // SAFETY: the child only registers and exits.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                drop(register(&chain));
+                // SAFETY: ends the child without running anyone's destructors.
+                unsafe { libc::_exit(7) };
+            }
+            let mut status = 0;
+            // SAFETY: waits for our own child.
+            unsafe { libc::waitpid(child, &raw mut status, 0) };
+            assert_eq!(libc::WEXITSTATUS(status), 7, "the child could register");
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
 }

@@ -61,6 +61,29 @@ impl Page {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), base as *mut u8, bytes.len()) };
         Chain { functions, pad }
     }
+
+    /// A chain whose functions keep a frame pointer: `push rbp; mov rbp, rsp; call ...; pop rbp; ret`.
+    pub fn chain_with_frame_pointers(&self, offset: usize) -> Chain {
+        let base = self.base as usize + offset;
+        let (mut bytes, mut functions) = (Vec::new(), Vec::new());
+        for index in 0..3 {
+            let start = base + bytes.len();
+            bytes.extend([0x55, 0x48, 0x89, 0xe5]);
+            if index == 2 {
+                bytes.extend([0xff, 0xd7]);
+            } else {
+                bytes.push(0xe8);
+                let next = (index + 1) * 32 - (bytes.len() + 4);
+                bytes.extend((next as i32).to_le_bytes());
+            }
+            bytes.extend([0x5d, 0xc3]);
+            functions.push(start..base + bytes.len());
+            bytes.resize((index + 1) * 32, 0xcc);
+        }
+        // SAFETY: inside the mapping, which is writable.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), base as *mut u8, bytes.len()) };
+        Chain { functions, pad: 0 }
+    }
 }
 
 impl Drop for Page {
@@ -99,9 +122,15 @@ impl Chain {
 
     /// Absolute pointers, one CIE, three FDEs, terminator.
     pub fn eh_frame(&self) -> Vec<u8> {
+        self.eh_frame_of(&[0, 1, 2])
+    }
+
+    /// The same, with the FDEs of some functions only.
+    pub fn eh_frame_of(&self, indices: &[usize]) -> Vec<u8> {
         let mut out = Vec::new();
         entry(&mut out, 0, &[1, b'z', b'R', 0, 1, 0x78, 16, 1, 0, 0x0c, 7, 8, 0x90, 1]);
-        for (index, function) in self.functions.iter().enumerate() {
+        for &index in indices {
+            let function = &self.functions[index];
             let size = if index == 2 { 8 + self.pad } else { 24 + self.pad };
             let mut body = Vec::new();
             body.extend((function.start as u64).to_le_bytes());

@@ -45,8 +45,7 @@ impl Unwinder {
     /// Return addresses from here on outwards, with `unw_step`. No allocation: may run in a signal handler.
     #[inline(never)]
     pub fn walk(&self, frames: &mut [usize]) -> usize {
-        const UNW_REG_IP: i32 = -1; // UNW_TDEP_IP is 16 on x86_64
-        let _ = UNW_REG_IP;
+        const UNW_X86_64_RIP: i32 = 16;
         let mut context = [0u64; 256];
         let mut cursor = [0u64; 256];
         let (context, cursor) = (context.as_mut_ptr().cast(), cursor.as_mut_ptr().cast());
@@ -56,7 +55,7 @@ impl Unwinder {
             (self.getcontext)(context);
             (self.init_local)(cursor, context);
             while depth < frames.len() && (self.step)(cursor) > 0 {
-                (self.get_reg)(cursor, 16, &raw mut frames[depth]);
+                (self.get_reg)(cursor, UNW_X86_64_RIP, &raw mut frames[depth]);
                 depth += 1;
             }
         }
@@ -94,4 +93,19 @@ pub fn complete(chain: &super::Chain, frames: &[usize]) -> bool {
     let Some(at) = frames.iter().position(|&frame| chain.index(frame) == Some(2)) else { return false };
     let indices: Vec<_> = frames[at..].iter().take(3).map(|&frame| chain.index(frame)).collect();
     indices == [Some(2), Some(1), Some(0)] && frames.len() > at + 4
+}
+
+/// The copies to test with. A missing one is skipped loudly, and an error where `CI` is set.
+pub fn copies() -> Vec<(String, Unwinder)> {
+    let more = std::env::var("UNWIND_REGISTER_LIBUNWIND").unwrap_or_default();
+    let paths = std::iter::once("libunwind.so.8").chain(more.split(':').filter(|path| !path.is_empty()));
+    let opened = paths.filter_map(|path| {
+        let unwinder = Unwinder::open(path);
+        assert!(unwinder.is_some() || std::env::var_os("CI").is_none(), "{path} is required where CI is set");
+        if unwinder.is_none() {
+            println!("SKIPPED: {path} is not there");
+        }
+        unwinder.map(|unwinder| (path.to_owned(), unwinder))
+    });
+    opened.collect()
 }

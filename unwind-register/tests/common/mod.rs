@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod code;
+pub mod libgcc;
 pub mod libunwind;
 
 pub use code::Chain;

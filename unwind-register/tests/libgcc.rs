@@ -1,0 +1,112 @@
+//! libgcc, the real one: what it knows is left alone, what it lacks is registered, and the process ends without an abort.
+#![cfg(target_arch = "x86_64")]
+
+mod common;
+
+use common::code::{Chain, Page};
+use common::libgcc::{__deregister_frame, __register_frame, walk_from};
+use common::libunwind::complete;
+use unwind_register::{ByHost, FramePointers, Registration, Registry, Section};
+
+fn register(chain: &Chain, by_host: ByHost) -> Registration {
+    Registry::process().rescan();
+    let eh_frame = chain.eh_frame();
+    let text = [chain.text()];
+    let section = Section::new(&eh_frame, 0x1000).text(&text).by_host(by_host);
+    // SAFETY: the callers keep the code as long as the registration.
+    unsafe { Registry::process().register(&section) }.expect("a good section")
+}
+
+/// Registers the way MCJIT does, for as long as the value lives.
+struct Host(Vec<u8>);
+
+impl Host {
+    fn register(eh_frame: Vec<u8>) -> Host {
+        // SAFETY: a well-formed section with a terminator.
+        unsafe { __register_frame(eh_frame.as_ptr()) };
+        Host(eh_frame)
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // SAFETY: registered above.
+        unsafe { __deregister_frame(self.0.as_ptr()) };
+    }
+}
+
+#[test]
+fn registered_code_is_walked_and_forgotten() {
+    for by_host in [ByHost::Unknown, ByHost::Nothing] {
+        let page = Page::map(4096);
+        let chain = page.chain(0, 0);
+        assert!(!complete(&chain, &walk_from(&chain)));
+        let registration = register(&chain, by_host);
+        assert!(complete(&chain, &walk_from(&chain)), "{by_host:?}");
+        drop(registration);
+        assert!(!complete(&chain, &walk_from(&chain)));
+    }
+}
+
+#[test]
+fn what_the_host_registered_is_not_registered_twice() {
+    for by_host in [ByHost::Unknown, ByHost::Everything] {
+        let page = Page::map(4096);
+        let chain = page.chain(0, 16);
+        let host = Host::register(chain.eh_frame());
+        let registration = register(&chain, by_host);
+        assert!(complete(&chain, &walk_from(&chain)));
+        drop(registration);
+        assert!(complete(&chain, &walk_from(&chain)), "the host's registration is still there");
+        drop(host);
+        assert!(!complete(&chain, &walk_from(&chain)));
+    }
+}
+
+#[test]
+fn only_the_missing_functions_are_added() {
+    let page = Page::map(4096);
+    let chain = page.chain(0, 32);
+    let host = Host::register(chain.eh_frame_of(&[1]));
+    assert!(!complete(&chain, &walk_from(&chain)));
+    let registration = register(&chain, ByHost::Unknown);
+    assert!(complete(&chain, &walk_from(&chain)));
+    drop((host, registration));
+}
+
+#[test]
+fn rules_made_from_frame_pointers() {
+    let page = Page::map(4096);
+    let chain = page.chain_with_frame_pointers(0);
+    Registry::process().rescan();
+    assert!(!complete(&chain, &walk_from(&chain)), "libgcc does not guess");
+    let section = Section::without_eh_frame().functions(&chain.functions).frame_pointers(FramePointers::Kept);
+    // SAFETY: the code outlives the registration.
+    let registration = unsafe { Registry::process().register(&section) }.expect("prologues");
+    let frames = walk_from(&chain);
+    assert!(complete(&chain, &frames), "{frames:x?}");
+    drop(registration);
+    assert!(!complete(&chain, &walk_from(&chain)));
+}
+
+#[test]
+fn ten_thousand_and_an_end_without_an_abort() {
+    let page = Page::map(10_000 * 128);
+    let chains: Vec<Chain> = (0..10_000).map(|i| page.chain(i * 128, 0)).collect();
+    let mut registrations: Vec<Registration> = chains.iter().map(|chain| register(chain, ByHost::Unknown)).collect();
+    assert!(complete(&chains[5000], &walk_from(&chains[5000])));
+    // In another order than they came, and half of them twice.
+    for i in (0..10_000).step_by(2) {
+        registrations[i] = register(&chains[(i + 1) % 10_000], ByHost::Unknown);
+    }
+    registrations.reverse();
+    drop(registrations);
+    assert!(!complete(&chains[5000], &walk_from(&chains[5000])));
+}
+
+#[test]
+fn a_registration_that_is_alive_at_exit_is_harmless() {
+    let page = Page::map(4096);
+    let chain = page.chain(0, 0);
+    std::mem::forget((register(&chain, ByHost::Nothing), page));
+}
