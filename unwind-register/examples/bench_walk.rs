@@ -7,6 +7,8 @@
 //! `pages` (three pages apart, as MCJIT places them). Times are CPU time of the thread; a walk's time is the lower quartile of 4000 walks,
 //! each of which finds libunwind's cache empty, and the A/A ratio (the same measurement twice) says how much of a ratio is noise.
 
+#![allow(clippy::print_stdout, reason = "a program")]
+
 #[path = "../tests/common/mod.rs"]
 mod common;
 

@@ -59,6 +59,7 @@ mod memory;
 mod plan;
 mod registry;
 mod section;
+mod stale;
 mod statistics;
 mod table;
 

@@ -7,6 +7,7 @@ use crate::libunwind::Libunwind;
 use crate::memory::{Places, Region};
 use crate::plan::{Origin, Plan};
 use crate::section::{ByHost, Coverage, Section};
+use crate::stale::{Flush, Stale};
 use crate::statistics::Statistics;
 use crate::table::{Forest, LeafId, Publish};
 use crate::{cfi, fork};
@@ -33,6 +34,7 @@ pub(crate) struct State {
     pub(crate) live: BTreeMap<u64, Live>,
     next: u64,
     counted: Statistics,
+    stale: Stale,
 }
 
 /// A registration as the registry knows it.
@@ -69,6 +71,7 @@ static PROCESS: Registry = Registry {
         live: BTreeMap::new(),
         next: 0,
         counted: Statistics::ZERO,
+        stale: Stale::new(),
     }),
     seen_loads: AtomicU64::new(0),
 };
@@ -165,6 +168,10 @@ impl State {
             let (fde, want) = ((offset + at) as u32, functions - index);
             self.counted.replaced += self.forest.insert(&(start..end), fde, want, now, &mut self.libunwinds);
         }
+        let mut reused = cfi::entries(bytes).map(|(_, start, end)| start..end);
+        if Flush::HERE == Flush::AtReuse && reused.any(|range| self.stale.take(&range)) {
+            self.libunwinds.0.iter().for_each(Libunwind::flush_cache);
+        }
         let groups = plan.encoded.groups.clone();
         let mut live = Live { offset, length: bytes.len(), groups, told: Vec::new(), functions };
         for (bit, registry) in registries.iter().take(8).enumerate() {
@@ -213,9 +220,13 @@ impl State {
         for &(at, start, end) in &entries {
             self.forest.remove(&(start..end), (live.offset + at) as u32);
             region.silence(live.offset + at);
+            self.stale.add(&(start..end));
         }
         self.places.give_back(live.offset, live.length, now());
-        self.libunwinds.0.iter().for_each(Libunwind::flush_cache);
+        if Flush::HERE == Flush::AtRemoval {
+            self.stale = Stale::new();
+            self.libunwinds.0.iter().for_each(Libunwind::flush_cache);
+        }
     }
 
     fn count(&mut self, coverage: &Coverage) {

@@ -1,5 +1,6 @@
 //! libgcc, the real one: what it knows is left alone, what it lacks is registered, and the process ends without an abort.
 #![cfg(target_arch = "x86_64")]
+#![allow(clippy::print_stdout, reason = "tests say what they skip")]
 
 mod common;
 

@@ -2,6 +2,7 @@
 //!
 //! Skipped loudly where there is no such library or no C compiler, and an error where `CI` is set.
 #![cfg(target_arch = "x86_64")]
+#![allow(clippy::print_stdout, reason = "tests say what they skip")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

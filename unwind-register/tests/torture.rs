@@ -4,6 +4,7 @@
 //! Every chain has frames of another size, so rules of another chain lead astray. A walk is right only if it shows gamma, beta,
 //! alpha of exactly the chain that runs, and then the frames that called it.
 #![cfg(target_arch = "x86_64")]
+#![allow(clippy::print_stdout, reason = "tests say what they skip")]
 
 mod common;
 

@@ -52,7 +52,7 @@ fn try_table(
     let words: &'static mut [u64; 12] = Box::leak(Box::new([0; 12]));
     let address = words.as_ptr() as u64;
     let code = address + 80;
-    words[0] = 20 | 0 << 32;
+    words[0] = 20;
     words[1] = u64::from_le_bytes([1, b'z', b'R', 0, 1, 0x78, 16, 1]);
     words[3] = 28 | 28 << 32;
     words[4] = code;

@@ -97,10 +97,10 @@ impl Exports {
         }
         loop {
             let other = self.word(chain, index - first);
-            if other | 1 == hash | 1 {
-                if let Some(address) = self.symbol(index, name) {
-                    return Some(address);
-                }
+            if other | 1 == hash | 1
+                && let Some(address) = self.symbol(index, name)
+            {
+                return Some(address);
             }
             if other & 1 != 0 {
                 return None;

@@ -42,11 +42,12 @@ impl Places {
     /// A place for `size` bytes that no one has looked at for the quarantine, or that is new.
     pub(crate) fn take(&mut self, size: usize, now: u64) -> Option<usize> {
         let class = Places::class(size);
-        if let Some(places) = self.free.get_mut(&class) {
-            if places.front().is_some_and(|(since, _)| now.saturating_sub(*since) >= QUARANTINE) {
-                self.free_bytes -= class;
-                return places.pop_front().map(|(_, offset)| offset);
-            }
+        let rested = |places: &&mut VecDeque<(u64, usize)>| {
+            places.front().is_some_and(|(since, _)| now.saturating_sub(*since) >= QUARANTINE)
+        };
+        if let Some(places) = self.free.get_mut(&class).filter(rested) {
+            self.free_bytes -= class;
+            return places.pop_front().map(|(_, offset)| offset);
         }
         let end = self.next.checked_add(class).filter(|&end| end <= self.limit)?;
         Some(std::mem::replace(&mut self.next, end))

@@ -3,14 +3,20 @@
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_void};
 
+type Pointer = *mut c_void;
+type One = unsafe extern "C" fn(Pointer) -> i32;
+type Init = unsafe extern "C" fn(Pointer, Pointer) -> i32;
+type GetReg = unsafe extern "C" fn(Pointer, i32, *mut usize) -> i32;
+type Backtrace = unsafe extern "C" fn(*mut Pointer, i32) -> i32;
+
 /// The functions a walk needs. `unw_context_t` and `unw_cursor_t` are opaque here; 16 KiB hold both in every version.
 #[derive(Clone, Copy)]
 pub struct Unwinder {
-    getcontext: unsafe extern "C" fn(*mut c_void) -> i32,
-    init_local: unsafe extern "C" fn(*mut c_void, *mut c_void) -> i32,
-    step: unsafe extern "C" fn(*mut c_void) -> i32,
-    get_reg: unsafe extern "C" fn(*mut c_void, i32, *mut usize) -> i32,
-    backtrace: unsafe extern "C" fn(*mut *mut c_void, i32) -> i32,
+    getcontext: One,
+    init_local: Init,
+    step: One,
+    get_reg: GetReg,
+    backtrace: Backtrace,
 }
 
 impl Unwinder {
@@ -27,17 +33,16 @@ impl Unwinder {
             let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
             (!address.is_null()).then_some(address)
         };
+        // `_Ux86_64_getcontext` is not among every build's dynamic symbols: glibc's has the same layout where it matters.
+        let getcontext = find(c"_Ux86_64_getcontext").unwrap_or(libc::getcontext as Pointer);
         // SAFETY: these are the signatures in libunwind-common.h.
         unsafe {
             Some(Unwinder {
-                // `_Ux86_64_getcontext` is not in every build's dynamic symbols: glibc's has the same layout where it matters.
-                getcontext: std::mem::transmute::<*mut c_void, _>(
-                    find(c"_Ux86_64_getcontext").unwrap_or(libc::getcontext as *mut c_void),
-                ),
-                init_local: std::mem::transmute::<*mut c_void, _>(find(c"_ULx86_64_init_local")?),
-                step: std::mem::transmute::<*mut c_void, _>(find(c"_ULx86_64_step")?),
-                get_reg: std::mem::transmute::<*mut c_void, _>(find(c"_ULx86_64_get_reg")?),
-                backtrace: std::mem::transmute::<*mut c_void, _>(find(c"unw_backtrace")?),
+                getcontext: std::mem::transmute::<Pointer, One>(getcontext),
+                init_local: std::mem::transmute::<Pointer, Init>(find(c"_ULx86_64_init_local")?),
+                step: std::mem::transmute::<Pointer, One>(find(c"_ULx86_64_step")?),
+                get_reg: std::mem::transmute::<Pointer, GetReg>(find(c"_ULx86_64_get_reg")?),
+                backtrace: std::mem::transmute::<Pointer, Backtrace>(find(c"unw_backtrace")?),
             })
         }
     }

@@ -1,5 +1,5 @@
 //! Generated code for the tests: the chain `alpha -> beta -> gamma -> callback`, written by hand, and walks through it.
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unreachable_pub, clippy::print_stdout, reason = "each test uses its own part of this")]
 
 pub mod code;
 pub mod libgcc;
