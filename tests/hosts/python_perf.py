@@ -1,4 +1,7 @@
-"""Python functions that call Numba functions, for `python -X perf`: python_perf.py SECONDS"""
+"""Python functions that call Numba functions, for `python -X perf`: python_perf.py SECONDS
+
+Most of the time goes to Python calls, as CPython's trampolines are few instructions each and perf has to meet them.
+"""
 
 import sys
 import time
@@ -15,7 +18,13 @@ def gamma(n, x):
     return x
 
 
+def python_leaf():
+    pass
+
+
 def python_inner(x):
+    for _ in range(50_000):
+        python_leaf()
     return gamma(LOOP, x)
 
 

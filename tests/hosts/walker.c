@@ -1,0 +1,126 @@
+/* A profiler inside the process: SIGPROF at 1 kHz, and a walk of the stack in its handler.
+ *
+ *   walk_start(walker, ranges, count)  walker: 0 nongnu libunwind (unw_step), 1 libgcc (_Unwind_Backtrace);
+ *                                      ranges: first and last-but-one address of code whose samples count, in pairs
+ *   walk_stop()                        how many samples were taken there
+ *   walk_complete()                    how many of those walks reached the start of the program
+ *   walk_stack(frames, most)           the addresses of the first of them, the innermost first
+ */
+#define _GNU_SOURCE
+#define UNW_LOCAL_ONLY
+#include <libunwind.h>
+#include <signal.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/time.h>
+#include <ucontext.h>
+#include <unwind.h>
+
+#define MOST 256
+
+static int walker;
+static uintptr_t ranges[2 * MOST], start_code;
+static int range_count;
+static volatile int taken, complete, kept;
+static uintptr_t stack[MOST], first[MOST];
+static char name[256];
+static volatile int depth;
+
+static int counts(uintptr_t ip) {
+    for (int at = 0; at < range_count; at++) {
+        if (ip >= ranges[2 * at] && ip < ranges[2 * at + 1]) return 1;
+    }
+    return 0;
+}
+
+static _Unwind_Reason_Code frame(struct _Unwind_Context *context, void *nothing) {
+    (void)nothing;
+    if (depth < MOST) stack[depth++] = _Unwind_GetIP(context);
+    return _URC_NO_REASON;
+}
+
+/* The handler's own frames and the signal frame are not part of the story. */
+static void drop_until(uintptr_t address) {
+    int at = 0;
+    while (at < depth && stack[at] != address) at++;
+    if (at == depth) {
+        depth = 0;
+        return;
+    }
+    memmove(stack, stack + at, (depth - at) * sizeof *stack);
+    depth -= at;
+}
+
+static void with_libunwind(ucontext_t *context) {
+    unw_cursor_t cursor;
+    unw_word_t ip;
+    if (unw_init_local2(&cursor, (unw_context_t *)context, UNW_INIT_SIGNAL_FRAME) < 0) return;
+    do {
+        if (unw_get_reg(&cursor, UNW_REG_IP, &ip) < 0 || depth == MOST) return;
+        stack[depth++] = ip;
+    } while (unw_step(&cursor) > 0);
+}
+
+static void on_signal(int number, siginfo_t *info, void *ucontext) {
+    ucontext_t *context = ucontext;
+    uintptr_t ip = context->uc_mcontext.gregs[REG_RIP];
+    (void)number, (void)info;
+    if (!counts(ip)) return;
+    taken++;
+    depth = 0;
+    if (walker == 0) {
+        with_libunwind(context);
+    } else {
+        _Unwind_Backtrace(frame, NULL);
+        drop_until(ip);
+    }
+    /* The outermost frame of a whole walk is _start, in the program. */
+    for (int at = depth - 1; at >= 0 && at >= depth - 3; at--) {
+        if (stack[at] - start_code < 64) {
+            complete++;
+            if (!kept) {
+                memcpy(first, stack, depth * sizeof *stack);
+                kept = depth;
+            }
+            return;
+        }
+    }
+}
+
+int walk_start(int which, const uintptr_t *pairs, int count) {
+    struct sigaction action;
+    struct itimerval timer = {{0, 1000}, {0, 1000}};
+    if (count > MOST) return -1;
+    memcpy(ranges, pairs, 2 * count * sizeof *pairs);
+    walker = which, range_count = count, start_code = getauxval(AT_ENTRY);
+    taken = complete = kept = 0;
+    memset(&action, 0, sizeof action);
+    action.sa_sigaction = on_signal;
+    action.sa_flags = SA_SIGINFO | SA_RESTART;
+    sigaction(SIGPROF, &action, NULL);
+    return setitimer(ITIMER_PROF, &timer, NULL);
+}
+
+int walk_stop(void) {
+    struct itimerval timer = {{0, 0}, {0, 0}};
+    setitimer(ITIMER_PROF, &timer, NULL);
+    return taken;
+}
+
+int walk_complete(void) { return complete; }
+
+int walk_stack(uintptr_t *frames, int most) {
+    int count = kept < most ? kept : most;
+    memcpy(frames, first, count * sizeof *frames);
+    return count;
+}
+
+/* What libunwind calls the function at an address. */
+const char *walk_name(uintptr_t address) {
+    unw_word_t offset;
+    unw_accessors_t *accessors = unw_get_accessors(unw_local_addr_space);
+    name[0] = 0;
+    accessors->get_proc_name(unw_local_addr_space, address, name, sizeof name, &offset, NULL);
+    return name;
+}

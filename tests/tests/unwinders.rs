@@ -1,0 +1,82 @@
+//! The unwinders inside a process: a signal handler walks from compiled code to the start of the program, with nongnu
+//! libunwind and with libgcc, whether they were there before the code or came after.
+
+use std::path::PathBuf;
+
+use jitlisten_tests::door;
+use jitlisten_tests::host::{Host, Preload};
+use jitlisten_tests::place;
+use jitlisten_tests::tool::{self, Absence};
+
+const VENVS: [&str; 4] = ["numba-0.68.1", "numba-0.60.0", "numba-0.57.1", "numba-0.56.4"];
+
+/// What `hosts/walked.py` says of one unwinder.
+struct Walked {
+    unwinder: String,
+    samples: u32,
+    complete: u32,
+    compiled_frames: u32,
+}
+
+fn host(venv: &str, when: &str) -> Option<Host> {
+    let compiler = tool::require("cc", Absence::FailsInCi)?;
+    if !PathBuf::from("/usr/include/libunwind.h").exists() {
+        tool::skip("libunwind", "its headers are not installed; run ci/setup.sh", Absence::FailsInCi);
+        return None;
+    }
+    let host = Host::new(door::python(venv)?, venv).argument(place::host("walked.py"));
+    let walker = host.scratch("walker.so");
+    let source = place::host("walker.c");
+    // The source comes before the library in the arguments of the linker.
+    let arguments = ["-O1", "-g", "-shared", "-fPIC", "-fexceptions", "-Wall", "-Werror", "-Wl,--no-as-needed", "-lunwind"];
+    tool::compile(&compiler, &arguments, &source, &walker);
+    Some(host.argument(walker).argument("1").argument(when))
+}
+
+fn walked(host: &Host, preload: Preload) -> Vec<Walked> {
+    let ended = host.run(preload).well();
+    let said = |line: &str| {
+        let mut words = line.split_ascii_whitespace();
+        let unwinder = words.next()?.to_owned();
+        let mut number = || words.next()?.parse().ok();
+        Some(Walked { unwinder, samples: number()?, complete: number()?, compiled_frames: number()? })
+    };
+    let walked: Vec<Walked> = ended.stderr.lines().filter_map(said).collect();
+    assert_eq!(walked.len(), 2, "{}", ended.stderr);
+    walked
+}
+
+fn every_walk_is_complete(when: &str, frame_pointers: &str) {
+    for venv in VENVS {
+        let Some(host) = host(venv, when) else { continue };
+        let host = host.variable("JITLISTEN_FRAME_POINTERS", frame_pointers);
+        for Walked { unwinder, samples, complete, compiled_frames } in walked(&host, Preload::Library) {
+            assert!(samples >= 20, "{venv}, {unwinder}: only {samples} samples");
+            assert_eq!(samples, complete, "{venv}, {unwinder}: walks that did not reach the start");
+            assert_eq!(compiled_frames, 3, "{venv}, {unwinder}: gamma, beta, and beta's wrapper are compiled");
+        }
+    }
+}
+
+#[test]
+fn stock_walks_end_in_compiled_code() {
+    let Some(host) = host(VENVS[0], "early") else { return };
+    for Walked { unwinder, samples, complete, .. } in walked(&host, Preload::Nothing) {
+        assert!(samples >= 20 && complete == 0, "{unwinder}: {complete} of {samples}: the other tests prove nothing");
+    }
+}
+
+#[test]
+fn every_walk_reaches_the_start() {
+    every_walk_is_complete("early", "1");
+}
+
+#[test]
+fn an_unwinder_that_comes_later_knows_too() {
+    every_walk_is_complete("late", "1");
+}
+
+#[test]
+fn no_frame_pointer_is_needed() {
+    every_walk_is_complete("early", "0");
+}
