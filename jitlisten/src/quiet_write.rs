@@ -27,6 +27,20 @@ pub(crate) fn write_once(file: &File, bytes: &[u8]) -> io::Result<usize> {
     result
 }
 
+/// As many writes as it takes. A failure tells how many bytes were written before it.
+pub(crate) fn write_whole(file: &File, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
+    let mut written = 0;
+    while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
+        match write_once(file, rest) {
+            Ok(0) => return Err((written, io::ErrorKind::WriteZero.into())),
+            // Nearly always everything; a disk that fills up takes a part and refuses the rest.
+            Ok(more) => written += more,
+            Err(error) => return Err((written, error)),
+        }
+    }
+    Ok(())
+}
+
 /// The user whose files are ours.
 pub(crate) fn effective_user() -> u32 {
     // SAFETY: geteuid has no precondition and cannot fail.

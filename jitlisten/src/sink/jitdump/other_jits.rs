@@ -1,0 +1,166 @@
+//! Code of other JITs in this process, which we know from the perf map they write.
+//!
+//! Once `perf inject` has seen a jitdump of a process, it drops every later anonymous executable mapping of that process,
+//! and what a perf map says about code there is lost. CPython (3.12 and newer, `-X perf`) gives every Python function a
+//! trampoline and a line in the perf map. So whoever writes a jitdump has to speak for all: lines that are not ours
+//! become records of ours.
+//!
+//! Nothing tells us of a new line. We look when an object of ours is written, when the sink is switched off and when the
+//! process exits; a process that is killed loses the lines since the last look. A line is then as old as the look before,
+//! at most.
+
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::PathBuf;
+
+use crate::clock;
+use crate::sink::{OwnLines, StaleMap, perf_map};
+use crate::{Address, AddressRange};
+
+/// How long we do not look again, in nanoseconds: a burst of objects is not a burst of looks.
+const INTERVAL: u64 = 10_000_000;
+/// A larger "function" is no trampoline, and no line of a sane writer.
+const LARGEST: u64 = 1 << 24;
+
+/// A line of another writer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) range: AddressRange,
+    pub(super) name: String,
+}
+
+/// What is new in the perf map.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct News {
+    /// `CLOCK_MONOTONIC`: the lines were written after this.
+    pub(super) since: u64,
+    pub(super) entries: Vec<Entry>,
+}
+
+pub(super) struct OtherJits {
+    path: PathBuf,
+    own: OwnLines,
+    stale: Option<StaleMap>,
+    /// Where reading goes on, and in which file.
+    offset: u64,
+    inode: u64,
+    /// The last line told for an address: a map that was made anew repeats itself.
+    told: HashMap<u64, Entry>,
+    /// No line that is still untold is older than this.
+    since: u64,
+    looked: u64,
+}
+
+impl OtherJits {
+    pub(super) fn new(own: OwnLines, stale: Option<StaleMap>) -> Self {
+        let (told, path) = (HashMap::new(), perf_map::path_of_this_process());
+        OtherJits { path, own, stale, offset: 0, inode: 0, told, since: clock::monotonic(), looked: 0 }
+    }
+
+    /// What was written after now is not older than now: code has been freed, and others may use its addresses.
+    pub(super) fn begin_anew(&mut self) {
+        self.since = clock::monotonic();
+    }
+
+    /// Looks, unless that was done a moment ago.
+    pub(super) fn look(&mut self) -> News {
+        let now = clock::monotonic();
+        if now < self.looked.saturating_add(INTERVAL) {
+            return News::default();
+        }
+        self.look_closely(now)
+    }
+
+    /// Looks.
+    pub(super) fn look_closely(&mut self, now: u64) -> News {
+        self.looked = now;
+        // A map that cannot be read is one nobody can use, perf included.
+        let entries = self.read().unwrap_or_default();
+        News { since: std::mem::replace(&mut self.since, now), entries }
+    }
+
+    fn read(&mut self) -> io::Result<Vec<Entry>> {
+        let metadata = std::fs::symlink_metadata(&self.path)?;
+        if metadata.ino() != self.inode || metadata.size() < self.offset {
+            let stale = self.stale.take().filter(|stale| stale.is_prefix_of(&metadata));
+            (self.inode, self.offset) = (metadata.ino(), stale.map_or(0, StaleMap::size));
+        }
+        if !metadata.is_file() || metadata.size() == self.offset {
+            return Ok(Vec::new());
+        }
+        let safely = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
+        let mut file: File = OpenOptions::new().read(true).custom_flags(safely).open(&self.path)?;
+        file.seek(SeekFrom::Start(self.offset))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        let (entries, consumed) = parse(&bytes, |at| self.own.contains(self.offset + at));
+        self.offset += consumed;
+        let told = &mut self.told;
+        Ok(entries.into_iter().filter(|entry| is_news(told, entry)).collect())
+    }
+}
+
+fn is_news(told: &mut HashMap<u64, Entry>, entry: &Entry) -> bool {
+    told.insert(entry.range.start().0, entry.clone()).as_ref() != Some(entry)
+}
+
+/// The entries in whole lines of `bytes`, except those that begin where `is_own` says, and how many bytes that were.
+fn parse(bytes: &[u8], is_own: impl Fn(u64) -> bool) -> (Vec<Entry>, u64) {
+    let mut entries = Vec::new();
+    let mut consumed = 0;
+    for line in bytes.split_inclusive(|&byte| byte == b'\n') {
+        let Some(text) = line.strip_suffix(b"\n") else { break };
+        if !is_own(consumed) {
+            entries.extend(entry(&String::from_utf8_lossy(text)));
+        }
+        consumed += line.len() as u64;
+    }
+    (entries, consumed)
+}
+
+/// `START SIZE name`; CPython and others differ in whether they write `0x`.
+fn entry(line: &str) -> Option<Entry> {
+    let (start, rest) = line.split_once(' ')?;
+    let (size, name) = rest.split_once(' ')?;
+    let [start, size] = [start, size].map(|digits| {
+        let digits = digits.strip_prefix("0x").unwrap_or(digits);
+        u64::from_str_radix(digits, 16).ok().filter(|&number| number != 0)
+    });
+    let range = AddressRange::new(Address(start?), size.filter(|&size| size <= LARGEST)?)?;
+    let name = name.trim();
+    (!name.is_empty()).then(|| Entry { range, name: name.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_is_not_whole_is_read_later() {
+        let text = b"1000 10 py::f:/a b.py\n0x2000 0x20 g\n0 0 freed--\nnonsense\n3000 8 to";
+        let (entries, consumed) = parse(text, |_| false);
+        let names: Vec<_> = entries.iter().map(|entry| (entry.range.start().0, entry.name.as_str())).collect();
+        assert_eq!(names, [(0x1000, "py::f:/a b.py"), (0x2000, "g")]);
+        assert_eq!(consumed as usize, text.len() - "3000 8 to".len());
+    }
+
+    #[test]
+    fn our_own_lines_are_left_out() {
+        let (entries, _) = parse(b"1000 10 ours\n2000 10 theirs\n", |at| at < 13);
+        assert_eq!(entries.len(), 1);
+        assert_eq!(entries[0].name, "theirs");
+    }
+
+    #[test]
+    fn what_was_told_is_told_once() {
+        let mut told = HashMap::new();
+        let entry = |name: &str| Entry { range: AddressRange::new(Address(1), 1).unwrap(), name: name.to_owned() };
+        assert!(is_news(&mut told, &entry("a")));
+        assert!(!is_news(&mut told, &entry("a")));
+        assert!(is_news(&mut told, &entry("b")));
+    }
+}

@@ -1,0 +1,146 @@
+//! Where a jitdump is, and how it is made so that nobody else can have a hand in it.
+//!
+//! ```text
+//!   $JITLISTEN_DIR, or else $JITDUMPDIR, or else $HOME/.debug/jit
+//!     `- jitlisten-XXXXXX/            mkdtemp(3): fresh, mode 0700
+//!          |- jit-PID.dump            O_EXCL, O_NOFOLLOW, mode 0600; perf knows it by this name
+//!          `- jitted-PID-INDEX.so     later, from `perf inject`
+//! ```
+//!
+//! perf hears of the file by a mapping of it that may be executed: the *marker*. It is never used and never unmapped while
+//! the file is written. A file system mounted `noexec` refuses it, and then a jitdump has no purpose there.
+
+use std::ffi::CString;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::ptr;
+
+use crate::quiet_write::write_whole;
+use crate::sink::SinkError;
+
+/// A jitdump that is being written.
+#[derive(Debug)]
+pub(super) struct Dump {
+    file: File,
+    path: PathBuf,
+    _marker: Marker,
+    /// Bytes in the file: a header and whole records.
+    length: u64,
+}
+
+impl Dump {
+    /// Makes a directory below `base`, the file in it with `header`, and the marker. Leaves nothing behind when it fails.
+    pub(super) fn create(base: &Path, header: &[u8]) -> Result<Dump, SinkError> {
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(0o700).create(base).map_err(failed("create", base))?;
+        let directory = fresh_directory(base)?;
+        Dump::create_in(&directory, header).inspect_err(|_| {
+            // Where even this fails there is nothing more to be done, and nothing that harms.
+            let _ = std::fs::remove_file(directory.join(file_name()));
+            let _ = std::fs::remove_dir(&directory);
+        })
+    }
+
+    fn create_in(directory: &Path, header: &[u8]) -> Result<Dump, SinkError> {
+        let path = directory.join(file_name());
+        let safely = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY;
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create_new(true).mode(0o600).custom_flags(safely);
+        let file = options.open(&path).map_err(failed("create", &path))?;
+        write_whole(&file, header).map_err(|(_, error)| failed("write", &path)(error))?;
+        let marker = Marker::map(&file).map_err(failed("map as executable", &path))?;
+        Ok(Dump { file, path, _marker: marker, length: header.len() as u64 })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Appends whole records, all of them or none.
+    pub(super) fn append(&mut self, records: &[u8]) -> Result<u64, SinkError> {
+        let metadata = self.file.metadata().map_err(failed("stat", &self.path))?;
+        if metadata.nlink() == 0 {
+            return Err(failed("write", &self.path)(io::ErrorKind::NotFound.into()));
+        }
+        match write_whole(&self.file, records) {
+            Ok(()) => {
+                self.length += records.len() as u64;
+                Ok(records.len() as u64)
+            }
+            Err((written, error)) => {
+                if written > 0 {
+                    // Where this fails too, the torn record stays: it is the last of the file, and readers stop there.
+                    let _ = self.file.set_len(self.length);
+                }
+                Err(failed("write", &self.path)(error))
+            }
+        }
+    }
+}
+
+/// perf takes the process number in the name for that of the innermost PID namespace, which is what `getpid(2)` answers.
+fn file_name() -> String {
+    format!("jit-{}.dump", std::process::id())
+}
+
+fn failed(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SinkError {
+    let path = path.to_owned();
+    move |error| SinkError::Io { verb, path, error }
+}
+
+/// mkdtemp(3): a directory nobody else could have made or can look into.
+fn fresh_directory(base: &Path) -> Result<PathBuf, SinkError> {
+    let template = base.join("jitlisten-XXXXXX");
+    let text = CString::new(template.as_os_str().as_bytes());
+    let text = text.map_err(|error| failed("create", &template)(error.into()))?.into_raw();
+    // SAFETY: `text` is a C string of ours, writable, and ends in the six letters the function replaces.
+    let made = unsafe { libc::mkdtemp(text) };
+    let error = io::Error::last_os_error();
+    // SAFETY: `text` comes from `into_raw` above; the function has changed letters, not the length.
+    let text = unsafe { CString::from_raw(text) };
+    if made.is_null() {
+        return Err(failed("create a directory in", base)(error));
+    }
+    Ok(PathBuf::from(std::ffi::OsString::from_vec(text.into_bytes())))
+}
+
+/// The thread that is running: perf notes it beside the code.
+pub(super) fn current_thread() -> u32 {
+    // SAFETY: gettid has no precondition and cannot fail.
+    unsafe { libc::gettid() as u32 }
+}
+
+/// One page of the file, mapped `PROT_READ | PROT_EXEC`.
+#[derive(Debug)]
+struct Marker {
+    address: *mut libc::c_void,
+    size: usize,
+}
+
+// SAFETY: an address that is only ever unmapped, once, by whoever owns the value.
+unsafe impl Send for Marker {}
+
+impl Marker {
+    fn map(file: &File) -> io::Result<Marker> {
+        // SAFETY: sysconf has no precondition.
+        let size = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+        let (protection, descriptor) = (libc::PROT_READ | libc::PROT_EXEC, file.as_raw_fd());
+        // SAFETY: a new mapping at an address of the kernel's choice, of a file that is open.
+        let address = unsafe { libc::mmap(ptr::null_mut(), size, protection, libc::MAP_PRIVATE, descriptor, 0) };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Marker { address, size })
+    }
+}
+
+impl Drop for Marker {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made in `map`, is as long as this, and nothing refers to it.
+        unsafe { libc::munmap(self.address, self.size) };
+    }
+}

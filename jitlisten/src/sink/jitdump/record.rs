@@ -1,0 +1,210 @@
+//! Records to bytes. Names and order of the fields are those of the kernel's `tools/perf/util/jitdump.h`; what a field
+//! means is in `tools/perf/Documentation/jitdump-specification.txt`.
+
+#![forbid(unsafe_code)]
+
+use crate::{AddressRange, Machine};
+
+pub(super) const JITHEADER_MAGIC: u32 = 0x4A69_5444; // "DTiJ" in the file
+pub(super) const JITHEADER_VERSION: u32 = 1;
+pub(super) const JITHEADER_SIZE: usize = 40;
+
+pub(super) const JIT_CODE_LOAD: u32 = 0;
+pub(super) const JIT_CODE_DEBUG_INFO: u32 = 2;
+pub(super) const JIT_CODE_CLOSE: u32 = 3;
+pub(super) const JIT_CODE_UNWINDING_INFO: u32 = 4;
+
+/// `struct jitheader`. perf refuses a file with a flag it does not know, so there is none.
+pub(super) fn header(machine: Machine, pid: u32, timestamp: u64) -> [u8; JITHEADER_SIZE] {
+    let elf_mach = match machine {
+        Machine::X86_64 => object::elf::EM_X86_64,
+        Machine::Aarch64 => object::elf::EM_AARCH64,
+    };
+    let mut bytes = [0; JITHEADER_SIZE];
+    let words = [JITHEADER_MAGIC, JITHEADER_VERSION, JITHEADER_SIZE as u32, u32::from(elf_mach.0), 0, pid];
+    let fields = words.into_iter().flat_map(u32::to_le_bytes).chain(timestamp.to_le_bytes());
+    bytes.iter_mut().zip(fields).for_each(|(byte, field)| *byte = field);
+    bytes
+}
+
+/// `struct jr_code_load` without name and code.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CodeLoad {
+    pub(super) pid: u32,
+    pub(super) tid: u32,
+    /// `code_addr` and `code_size`; `vma` is the same address.
+    pub(super) code: AddressRange,
+    pub(super) code_index: u64,
+}
+
+/// One row of a line table: `struct debug_entry` without the discriminator, which perf ignores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DebugEntry<'a> {
+    pub(super) addr: u64,
+    pub(super) lineno: u32,
+    pub(super) name: &'a str,
+}
+
+/// The body of a `JIT_CODE_UNWINDING_INFO`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Unwinding {
+    /// `.eh_frame`, then `.eh_frame_hdr`: the order perf reads. The specification's text has it the other way round.
+    pub(super) data: Vec<u8>,
+    pub(super) eh_frame_hdr_size: u64,
+    pub(super) mapped_size: u64,
+}
+
+/// Records, one behind the other.
+#[derive(Debug, Default)]
+pub(super) struct Records {
+    bytes: Vec<u8>,
+}
+
+impl Records {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Forgets the records, and the memory of an exceptionally large object.
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+        self.bytes.shrink_to(1 << 20);
+    }
+
+    /// The code of one function, and its name. It takes the debug and unwinding information that stand before it: perf
+    /// keeps each until the next `JIT_CODE_LOAD`, whatever the addresses in them.
+    pub(super) fn code_load(&mut self, timestamp: u64, load: &CodeLoad, name: &str, code: &[u8]) {
+        debug_assert_eq!(load.code.size(), code.len() as u64);
+        let start = self.begin(JIT_CODE_LOAD, timestamp);
+        let address = load.code.start().0;
+        self.bytes.extend_from_slice(&load.pid.to_le_bytes());
+        self.bytes.extend_from_slice(&load.tid.to_le_bytes());
+        for field in [address, address, load.code.size(), load.code_index] {
+            self.bytes.extend_from_slice(&field.to_le_bytes());
+        }
+        self.name(name);
+        // perf finds the code by counting back from the end of the record: no padding here.
+        self.bytes.extend_from_slice(code);
+        self.end(start);
+    }
+
+    /// The rows of the function that is loaded next. Writes nothing where there are none.
+    pub(super) fn debug_info<'a>(
+        &mut self,
+        timestamp: u64,
+        code_addr: u64,
+        entries: impl Iterator<Item = DebugEntry<'a>>,
+    ) {
+        let start = self.begin(JIT_CODE_DEBUG_INFO, timestamp);
+        self.bytes.extend_from_slice(&code_addr.to_le_bytes());
+        let count_at = self.bytes.len();
+        self.bytes.extend_from_slice(&0_u64.to_le_bytes());
+        let mut count = 0_u64;
+        for entry in entries {
+            self.bytes.extend_from_slice(&entry.addr.to_le_bytes());
+            self.bytes.extend_from_slice(&entry.lineno.to_le_bytes());
+            self.bytes.extend_from_slice(&0_u32.to_le_bytes());
+            // In full, each time: the mark for "as before" is understood by perf 6.4 and later only.
+            self.name(entry.name);
+            count += 1;
+        }
+        if count == 0 {
+            return self.bytes.truncate(start);
+        }
+        self.patch(count_at, &count.to_le_bytes());
+        self.end(start);
+    }
+
+    /// The unwind tables of the function that is loaded next.
+    pub(super) fn unwinding_info(&mut self, timestamp: u64, unwinding: &Unwinding) {
+        let start = self.begin(JIT_CODE_UNWINDING_INFO, timestamp);
+        for field in [unwinding.data.len() as u64, unwinding.eh_frame_hdr_size, unwinding.mapped_size] {
+            self.bytes.extend_from_slice(&field.to_le_bytes());
+        }
+        self.bytes.extend_from_slice(&unwinding.data);
+        self.end(start);
+    }
+
+    /// The end of the file.
+    pub(super) fn code_close(&mut self, timestamp: u64) {
+        let start = self.begin(JIT_CODE_CLOSE, timestamp);
+        self.end(start);
+    }
+
+    /// `struct jr_prefix`; the size comes with [`Records::end`].
+    fn begin(&mut self, id: u32, timestamp: u64) -> usize {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&id.to_le_bytes());
+        self.bytes.extend_from_slice(&0_u32.to_le_bytes());
+        self.bytes.extend_from_slice(&timestamp.to_le_bytes());
+        start
+    }
+
+    fn end(&mut self, start: usize) {
+        let total_size = (self.bytes.len() - start) as u32;
+        self.patch(start + 4, &total_size.to_le_bytes());
+    }
+
+    fn patch(&mut self, at: usize, field: &[u8]) {
+        if let Some(place) = self.bytes.get_mut(at..at + field.len()) {
+            place.copy_from_slice(field);
+        }
+    }
+
+    /// A name up to the first NUL, and a NUL.
+    fn name(&mut self, name: &str) {
+        let end = name.bytes().position(|byte| byte == 0).unwrap_or(name.len());
+        self.bytes.extend_from_slice(&name.as_bytes()[..end]);
+        self.bytes.push(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Address;
+
+    #[test]
+    fn a_header_is_the_forty_bytes_of_the_specification() {
+        let header = header(Machine::X86_64, 0x0102_0304, 0x1112_1314_1516_1718);
+        let expected = [
+            &b"DTiJ"[..],
+            &[1, 0, 0, 0, 40, 0, 0, 0, 62, 0, 0, 0, 0, 0, 0, 0, 4, 3, 2, 1],
+            &[0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11],
+            &[0; 8],
+        ];
+        assert_eq!(header.to_vec(), expected.concat());
+    }
+
+    #[test]
+    fn a_load_ends_with_its_code() {
+        let mut records = Records::default();
+        let code = AddressRange::new(Address(0x1000), 3).unwrap();
+        records.code_load(7, &CodeLoad { pid: 1, tid: 2, code, code_index: 9 }, "f\0g", &[0xaa, 0xbb, 0xcc]);
+        let bytes = records.bytes();
+        assert_eq!(bytes.len(), 16 + 8 + 4 * 8 + 2 + 3);
+        assert_eq!(bytes[..8], [0, 0, 0, 0, 61, 0, 0, 0]);
+        assert_eq!(bytes[56..], [b'f', 0, 0xaa, 0xbb, 0xcc]);
+    }
+
+    #[test]
+    fn debug_information_without_rows_is_no_record() {
+        let mut records = Records::default();
+        records.debug_info(7, 0x1000, std::iter::empty());
+        assert!(records.bytes().is_empty());
+        let row = DebugEntry { addr: 0x1000, lineno: 5, name: "/a.py" };
+        records.debug_info(7, 0x1000, [row, DebugEntry { addr: 0x1002, ..row }].into_iter());
+        assert_eq!(records.bytes().len(), 16 + 16 + 2 * (16 + 6));
+        assert_eq!(records.bytes()[24..32], 2_u64.to_le_bytes());
+    }
+
+    #[test]
+    fn unwinding_information_says_its_sizes() {
+        let mut records = Records::default();
+        let unwinding = Unwinding { data: vec![1; 24], eh_frame_hdr_size: 20, mapped_size: 32 };
+        records.unwinding_info(7, &unwinding);
+        records.code_close(8);
+        assert_eq!(records.bytes().len(), 16 + 24 + 24 + 16);
+        assert_eq!(records.bytes()[64..72], [3, 0, 0, 0, 16, 0, 0, 0]);
+    }
+}

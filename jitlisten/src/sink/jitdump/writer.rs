@@ -1,0 +1,205 @@
+//! The sink: objects into records, records into the file.
+
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+
+use super::lines;
+use super::other_jits::{News, OtherJits};
+use super::place::{self, Dump};
+use super::record::{self, CodeLoad, Records};
+use super::unwinding::EhFrame;
+use crate::options::{NameStyle, Options};
+use crate::sink::{FinalizedObject, Forked, Sink, SinkError, Surroundings};
+use crate::{Address, AddressRange, LineRows, Machine, clock, foreign, log_line};
+
+/// Tables that end in the page in which the text ends cannot reach code that is mapped later.
+const PAGE: u64 = 4096;
+
+pub(in crate::sink) struct Jitdump {
+    style: NameStyle,
+    base: Option<PathBuf>,
+    surroundings: Surroundings,
+    other_jits: OtherJits,
+    dump: Option<Dump>,
+    /// The records of one object, kept for its memory.
+    records: Records,
+    next_index: u64,
+    /// The time of the latest object: time does not run backwards in the file.
+    latest: u64,
+}
+
+impl Jitdump {
+    pub(in crate::sink) fn new(options: &Options, surroundings: &Surroundings) -> Self {
+        let base = options.directory.as_deref().or(options.jitdump_directory.as_deref());
+        // The host may change its directory before the file is made, or before it forks.
+        let base = base.and_then(|base| std::path::absolute(base).ok());
+        Jitdump {
+            style: options.names,
+            base,
+            surroundings: surroundings.clone(),
+            other_jits: OtherJits::new(surroundings.own_lines.clone(), surroundings.stale_map),
+            dump: None,
+            records: Records::default(),
+            next_index: 0,
+            latest: 0,
+        }
+    }
+
+    fn open(&mut self, machine: Machine) -> Result<(), SinkError> {
+        if self.dump.is_some() {
+            return Ok(());
+        }
+        let base = self.base.as_deref().ok_or(SinkError::NoDirectory)?;
+        let dump = Dump::create(base, &record::header(machine, std::process::id(), clock::monotonic()))?;
+        log_line!(Info, "jitdump: {}", dump.path().display());
+        // Until now perf's own rules held for the other JITs: their mappings were not dropped.
+        self.other_jits.begin_anew();
+        self.dump = Some(dump);
+        Ok(())
+    }
+
+    /// Writes what is in `records`. After a failure the file is as it was, and closed.
+    fn write(&mut self) -> Result<u64, SinkError> {
+        let Some(dump) = &mut self.dump else { return Ok(0) };
+        if self.records.bytes().is_empty() {
+            return Ok(0);
+        }
+        let written = dump.append(self.records.bytes());
+        self.records.clear();
+        written.inspect_err(|_| self.dump = None)
+    }
+
+    /// One group of records for every function.
+    fn encode(&mut self, object: &FinalizedObject<'_>) {
+        let timestamp = self.latest.max(object.since);
+        self.latest = timestamp;
+        let (pid, tid) = (std::process::id(), place::current_thread());
+        let rows = object.debug_object.map(LineRows::parse).transpose();
+        let rows = rows.unwrap_or_else(|error| {
+            log_line!(Warn, "an object goes without source lines: {error}");
+            None
+        });
+        let eh_frame = object.object.eh_frame().and_then(|range| Some((range, foreign::copy(range).ok()?)));
+        let eh_frame = eh_frame.as_ref().map(|(range, bytes)| EhFrame::new(bytes, *range));
+        let mut text = Text::default();
+        let mut functions = object.functions(self.style).peekable();
+        while let Some((code, name)) = functions.next() {
+            let next = functions.peek().map(|(next, _)| next.start());
+            let limit = limit(object, code, next);
+            if let Some(rows) = &rows {
+                self.records.debug_info(timestamp, code.start().0, lines::of_function(rows, code));
+            }
+            let unwinding =
+                eh_frame.as_ref().filter(|_| limit > code.end().0).and_then(|eh_frame| eh_frame.of_function(code));
+            if let Some(unwinding) = unwinding.filter(|unwinding| unwinding.fits(code, limit)) {
+                self.records.unwinding_info(timestamp, &unwinding);
+            }
+            let load = CodeLoad { pid, tid, code, code_index: self.next_index };
+            self.next_index += 1;
+            self.records.code_load(timestamp, &load, name, text.code(object, code));
+        }
+    }
+
+    /// One record for every new line of another JIT. `last_chance` takes also code that is gone by now.
+    fn encode_others(&mut self, news: News, last_chance: bool) {
+        let (pid, tid) = (std::process::id(), place::current_thread());
+        for entry in news.entries {
+            let code = match foreign::copy(entry.range) {
+                Ok(code) => code,
+                // CPython unmaps its trampolines before the process exits: their names are worth more than their bytes.
+                Err(_) if last_chance => vec![0; entry.range.size() as usize],
+                Err(_) => continue,
+            };
+            let load = CodeLoad { pid, tid, code: entry.range, code_index: self.next_index };
+            self.next_index += 1;
+            self.records.code_load(news.since, &load, &entry.name, &code);
+        }
+    }
+}
+
+/// The bytes of one text range at a time.
+#[derive(Default)]
+struct Text {
+    range: AddressRange,
+    bytes: Vec<u8>,
+}
+
+impl Text {
+    /// The final bytes of a function; zeros where they cannot be read.
+    fn code(&mut self, object: &FinalizedObject<'_>, code: AddressRange) -> &[u8] {
+        if !self.range.covers(code) || self.range.is_empty() {
+            let text = object.object.text().iter().find(|text| text.range.covers(code));
+            self.range = text.map_or(code, |text| text.range);
+            self.bytes = foreign::copy(self.range).unwrap_or_else(|error| {
+                log_line!(Warn, "code at {} cannot be read: {error}", self.range);
+                vec![0; self.range.size() as usize]
+            });
+        }
+        let from = (code.start().0 - self.range.start().0) as usize;
+        self.bytes.get(from..from + code.size() as usize).unwrap_or_default()
+    }
+}
+
+/// Up to where perf may prolong the mapping of the function at `code` without taking what belongs to another.
+fn limit(object: &FinalizedObject<'_>, code: AddressRange, next: Option<Address>) -> u64 {
+    let text = object.object.text().iter().find(|text| text.range.covers(code));
+    let end_of_page = text.map_or(code.end(), |text| text.range.end()).0.next_multiple_of(PAGE);
+    let neighbours = [next, (object.next_code)(code.end())].into_iter().flatten();
+    neighbours.map(|address| address.0).fold(end_of_page, u64::min)
+}
+
+impl Sink for Jitdump {
+    fn wants_debug_object(&self) -> bool {
+        true
+    }
+
+    fn finalized(&mut self, object: &FinalizedObject<'_>) -> Result<u64, SinkError> {
+        if object.object.functions().is_empty() {
+            return Ok(0);
+        }
+        self.open(object.object.machine())?;
+        let news = self.other_jits.look();
+        self.encode_others(news, false);
+        self.encode(object);
+        self.write()
+    }
+
+    fn freeing(&mut self, _: &FinalizedObject<'_>) -> Result<(), SinkError> {
+        // The format has no word for it: what is loaded there later takes the place from its own time on.
+        self.other_jits.begin_anew();
+        Ok(())
+    }
+
+    fn ending(&mut self) -> Result<u64, SinkError> {
+        if self.dump.is_none() {
+            return Ok(0);
+        }
+        let news = self.other_jits.look_closely(clock::monotonic());
+        self.encode_others(news, true);
+        self.write()
+    }
+
+    fn forked(&mut self) -> Forked {
+        let (style, base) = (self.style, self.base.take());
+        let surroundings = self.surroundings.in_child();
+        // The parent's file is closed here without a word in it.
+        self.dump = None;
+        let other_jits = OtherJits::new(surroundings.own_lines.clone(), surroundings.stale_map);
+        let records = std::mem::take(&mut self.records);
+        *self = Jitdump { style, base, surroundings, other_jits, dump: None, records, next_index: 0, latest: 0 };
+        Forked::KnowsNothing
+    }
+}
+
+impl Drop for Jitdump {
+    /// Switched off: the file ends. A process that ends, or is killed, writes no such record.
+    fn drop(&mut self) {
+        if self.dump.is_some() {
+            self.records.clear();
+            self.records.code_close(clock::monotonic());
+            // Nothing is lost but the record that says that nothing is to come.
+            let _ = self.write();
+        }
+    }
+}
