@@ -36,6 +36,8 @@ pub enum Error {
     RelocationOutside(u64),
     /// DWARF or call frame information that cannot be read; the text is the reader's.
     Dwarf(gimli::Error),
+    /// Call frame information that cannot be written; the text is the writer's.
+    Encode(gimli::write::Error),
 }
 
 impl fmt::Display for Error {
@@ -52,6 +54,7 @@ impl fmt::Display for Error {
             Error::UnknownRelocation(r_type) => write!(f, "unknown relocation type {r_type}"),
             Error::RelocationOutside(offset) => write!(f, "relocation outside its section: r_offset {offset:#x}"),
             Error::Dwarf(error) => write!(f, "unreadable debug information: {error}"),
+            Error::Encode(error) => write!(f, "call frame information cannot be written: {error}"),
         }
     }
 }
@@ -67,5 +70,11 @@ impl From<object::Error> for Error {
 impl From<gimli::Error> for Error {
     fn from(error: gimli::Error) -> Self {
         Error::Dwarf(error)
+    }
+}
+
+impl From<gimli::write::Error> for Error {
+    fn from(error: gimli::write::Error) -> Self {
+        Error::Encode(error)
     }
 }

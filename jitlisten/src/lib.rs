@@ -16,6 +16,7 @@
 //! Three rooms, one trunk, one noun ([`LoadedObject`]), three verbs (*loaded*, *finalized*, *freeing*): see [`Session`].
 
 mod address;
+pub mod cfi;
 mod error;
 pub mod foreign;
 mod loaded_object;

@@ -25,6 +25,9 @@ struct Candidate<'data> {
     name: &'data [u8],
 }
 
+/// Binding, whether the name is tidy, whether the size is known, and the shorter name.
+type Rank<'data> = (u8, bool, bool, Reverse<(usize, &'data [u8])>);
+
 /// All functions in `text`, which is sorted.
 pub(super) fn parse(elf: &Elf<'_>, text: &[Text], names: &mut Budget) -> Result<Vec<Function>, Error> {
     let mut by_section = candidates(elf, text)?;
@@ -73,7 +76,7 @@ impl Candidate<'_> {
     }
 
     /// Which of several names at one address is shown: the largest.
-    fn rank(&self) -> (u8, bool, bool, Reverse<(usize, &[u8])>) {
+    fn rank(&self) -> Rank<'_> {
         let bind = match self.bind {
             elf::STB_GLOBAL => 2,
             elf::STB_WEAK => 1,

@@ -31,14 +31,19 @@ pub(crate) type NamedSection<'data> = (Box<str>, Cow<'data, [u8]>);
 /// # Errors
 /// When the object cannot be read, or has a relocation of unknown type.
 pub(crate) fn relocated_sections(debug_object: &[u8]) -> Result<Vec<NamedSection<'_>>, Error> {
-    let Some(copy) = super::elf::aligned_copy(debug_object) else {
-        return relocated(debug_object);
+    relocated_where(debug_object, |name| name.starts_with(b".debug_"))
+}
+
+/// The sections with a `wanted` name, loaded or not, with their relocations applied. Symbols of others count as 0.
+pub(crate) fn relocated_where(data: &[u8], wanted: fn(&[u8]) -> bool) -> Result<Vec<NamedSection<'_>>, Error> {
+    let Some(copy) = super::elf::aligned_copy(data) else {
+        return relocated(data, wanted);
     };
-    let sections = relocated(&copy)?.into_iter();
+    let sections = relocated(&copy, wanted)?.into_iter();
     Ok(sections.map(|(name, bytes)| (name, Cow::Owned(bytes.into_owned()))).collect())
 }
 
-fn relocated(data: &[u8]) -> Result<Vec<NamedSection<'_>>, Error> {
+fn relocated(data: &[u8], wanted: fn(&[u8]) -> bool) -> Result<Vec<NamedSection<'_>>, Error> {
     let elf = Elf::parse(data)?;
     let symbols = elf.symbols()?;
     let relocations = relocations_by_target(&elf)?;
@@ -47,7 +52,7 @@ fn relocated(data: &[u8]) -> Result<Vec<NamedSection<'_>>, Error> {
     let mut found = Vec::new();
     for (index, section) in elf.sections.enumerate() {
         let name = elf.name_of(section)?;
-        if !name.starts_with(b".debug_") || has_flag(section, elf::SHF_COMPRESSED) {
+        if !wanted(name) || has_flag(section, elf::SHF_COMPRESSED) {
             continue;
         }
         let mut bytes = Cow::Borrowed(section.data(LE, elf.data)?);
@@ -94,7 +99,10 @@ fn kind(machine: Machine, r_type: elf::RelocationType) -> Result<Option<Kind>, E
             (4, Value::Absolute)
         }
         (Machine::X86_64, elf::R_X86_64_PC64) | (Machine::Aarch64, elf::R_AARCH64_PREL64) => (8, Value::Relative),
-        (Machine::X86_64, elf::R_X86_64_PC32) | (Machine::Aarch64, elf::R_AARCH64_PREL32) => (4, Value::Relative),
+        // The linkage table is an offer: a symbol may be reached directly.
+        (Machine::X86_64, elf::R_X86_64_PC32 | elf::R_X86_64_PLT32) | (Machine::Aarch64, elf::R_AARCH64_PREL32) => {
+            (4, Value::Relative)
+        }
         (Machine::X86_64, elf::R_X86_64_DTPOFF64) | (Machine::Aarch64, elf::R_AARCH64_TLS_DTPREL) => {
             (8, Value::ThreadLocal)
         }

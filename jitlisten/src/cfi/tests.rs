@@ -1,0 +1,278 @@
+//! What is synthesised agrees with what compilers say.
+
+use gimli::{BaseAddresses, CfaRule, CieOrFde, EhFrame, LittleEndian, UnwindContext, UnwindSection};
+use object::{Object, ObjectSection};
+
+use super::*;
+use crate::loaded_object::relocate::relocated_where;
+use crate::{AddressRange, LoadedObject, Offset};
+
+/// From which address on which CFA holds; `None` for an expression.
+type Rows = Vec<(u64, Option<Cfa>)>;
+
+/// Bytes and where they are.
+struct Image {
+    text: Vec<(Address, Vec<u8>)>,
+    eh_frame: (Address, Vec<u8>),
+}
+
+impl Image {
+    fn code(&self, range: AddressRange) -> Option<&[u8]> {
+        let (start, bytes) = self.text.iter().find(|(start, bytes)| {
+            AddressRange::new(*start, bytes.len() as u64).is_some_and(|text| text.covers(range))
+        })?;
+        let at = (range.start().0 - start.0) as usize;
+        bytes.get(at..at + range.size() as usize)
+    }
+
+    fn covered(&self) -> Vec<AddressRange> {
+        covered(&self.eh_frame.1, self.eh_frame.0).expect("a compiler's .eh_frame")
+    }
+
+    /// What the compiler says: the functions and their rows.
+    fn rows(&self) -> Vec<(AddressRange, Rows)> {
+        rows(&self.eh_frame.1, self.eh_frame.0)
+    }
+}
+
+fn rows(eh_frame: &[u8], at: Address) -> Vec<(AddressRange, Rows)> {
+    let mut section = EhFrame::new(eh_frame, LittleEndian);
+    section.set_address_size(8);
+    let bases = BaseAddresses::default().set_eh_frame(at.0);
+    let (mut context, mut found) = (UnwindContext::new(), Vec::new());
+    let mut entries = section.entries(&bases);
+    while let Some(entry) = entries.next().expect("an entry") {
+        let CieOrFde::Fde(partial) = entry else { continue };
+        let fde = partial.parse(EhFrame::cie_from_offset).expect("an FDE");
+        let (mut table, mut here) = (fde.rows(&section, &bases, &mut context).expect("rows"), Vec::new());
+        while let Some(row) = table.next_row().expect("a row") {
+            let cfa = match row.cfa() {
+                CfaRule::RegisterAndOffset { register, offset } => Some(Cfa { register: register.0, offset: *offset }),
+                CfaRule::Expression(_) => None,
+            };
+            here.push((row.start_address(), cfa));
+        }
+        found.push((AddressRange::new(Address(fde.initial_address()), fde.len()).expect("a range"), here));
+    }
+    found
+}
+
+fn says(rows: &[(u64, Option<Cfa>)], address: u64) -> Option<Cfa> {
+    rows.iter().rfind(|(start, _)| *start <= address)?.1
+}
+
+fn fixture(name: &str) -> Image {
+    let path = format!("{}/testdata/{name}", env!("CARGO_MANIFEST_DIR"));
+    let bytes = std::fs::read(path).expect("the object is in the repository");
+    let object = LoadedObject::parse(&bytes).expect("an object");
+    // Calls on AArch64 are not relocated here; their targets do not matter.
+    let wanted: fn(&[u8]) -> bool = match object.machine() {
+        Machine::X86_64 => |name| name == b".eh_frame" || name.contains(&b't') && name.ends_with(b"text"),
+        Machine::Aarch64 => |name| name == b".eh_frame",
+    };
+    let mut sections = relocated_where(&bytes, wanted).expect("relocations");
+    let plain = object::File::parse(&*bytes).expect("an object");
+    sections.extend(
+        plain
+            .sections()
+            .filter(|s| s.kind() == object::SectionKind::Text)
+            .map(|section| (section.name().expect("a name").into(), section.data().expect("bytes").into())),
+    );
+    let bytes_of = |name: &str| sections.iter().find(|(known, _)| **known == *name).map(|(_, b)| b.to_vec());
+    let text = object.text().iter();
+    Image {
+        text: text.map(|t| (t.range.start(), bytes_of(&t.section).expect("bytes"))).collect(),
+        eh_frame: (object.eh_frame().expect("one").start(), bytes_of(".eh_frame").expect("bytes")),
+    }
+}
+
+fn this_program() -> Image {
+    let file = std::fs::read(std::env::current_exe().expect("a path")).expect("a file");
+    linked(&file)
+}
+
+fn linked(file: &[u8]) -> Image {
+    let file = object::File::parse(file).expect("an ELF file");
+    let section = |name: &str| {
+        let section = file.section_by_name(name).expect("the section");
+        (Address(section.address()), section.data().expect("bytes").to_vec())
+    };
+    Image { text: vec![section(".text")], eh_frame: section(".eh_frame") }
+}
+
+/// What a comparison of every instruction that can be reached has found.
+#[derive(Debug)]
+struct Comparison {
+    understood: usize,
+    functions: usize,
+    instructions: usize,
+    differ: Vec<String>,
+}
+
+/// Pieces of functions (GCC's `.cold`), which are not entered by a call, are left out.
+fn compare(image: &Image) -> Comparison {
+    let (mut understood, mut instructions) = (0, 0);
+    let mut functions = image.rows();
+    let at_entry = Some(Cfa { register: x86_64::RSP, offset: 8 });
+    functions.retain(|(_, rows)| rows.first().is_some_and(|(_, cfa)| *cfa == at_entry));
+    let mut differ = Vec::new();
+    for (range, rows) in &functions {
+        let Some(code) = image.code(*range) else { continue };
+        let Some(states) = x86_64::states(code, range.start()) else { continue };
+        understood += 1;
+        for (offset, state) in states {
+            let address = range.start().0 + offset;
+            let Some(says) = says(rows, address) else { continue };
+            instructions += 1;
+            if !state.agrees(says) {
+                differ.push(format!("{range} at {address:#x}: compiler {says:?}, here {state:?}"));
+            }
+        }
+    }
+    Comparison { understood, functions: functions.len(), instructions, differ }
+}
+
+/// LLVM's tables for a whole program are not exact in epilogues (a row may come an instruction late): in libLLVM-14,
+/// 242 of 9.5 million instructions, and the code is right there.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn agrees_with_rustc_about_this_program() {
+    let found = compare(&this_program());
+    assert!(found.understood > found.functions / 2 && found.instructions > 10_000, "{found:?}");
+    assert!(found.differ.len() * 10_000 <= found.instructions, "{found:#?}");
+}
+
+/// `JITLISTEN_COMPARE=/lib/x86_64-linux-gnu/libm.so.6 cargo test -p jitlisten compare_file -- --nocapture --ignored`
+#[test]
+#[ignore = "needs JITLISTEN_COMPARE, a file to compare with"]
+fn compare_file() {
+    let path = std::env::var_os("JITLISTEN_COMPARE").expect("JITLISTEN_COMPARE");
+    let mut found = compare(&linked(&std::fs::read(path).expect("a file")));
+    let differ = found.differ.len();
+    found.differ.truncate(10);
+    panic!("{differ} differ: {found:#?}");
+}
+
+#[test]
+fn agrees_with_llvm_about_jit_code() {
+    for (name, functions) in [
+        ("lli-14-mcjit-plain.o", 5),
+        ("lli-22-mcjit-dwarf5-large.o", 5),
+        ("lli-22-jitlink-dwarf5.o", 5),
+        ("numba-0.56-llvm11-plain.o", 1),
+        ("numba-0.60-llvm14-dwarf4.o", 4),
+        ("numba-0.68-llvm22-plain.o", 2),
+        ("numba-0.68-llvm22-parallel-plain.o", 5),
+        ("numba-0.68-llvm22-kernel-plain.o", 4),
+    ] {
+        let found = compare(&fixture(name));
+        assert_eq!((found.understood, found.functions), (functions, functions), "{name}: {found:?}");
+        assert!(found.differ.is_empty(), "{name}: {found:#?}");
+    }
+}
+
+/// Rows made here, encoded and read again, say the same at every byte.
+#[test]
+fn encoded_rows_read_back() {
+    let image = fixture("numba-0.68-llvm22-plain.o");
+    let at = Address(image.eh_frame.0.0 + 0x10_0000_0000);
+    let rules: Vec<FunctionRules> = image.covered().into_iter().filter_map(|range| rules(&image, range)).collect();
+    assert!(!rules.is_empty());
+    let bytes = encode(&rules, Machine::X86_64, at).expect("encoded");
+    assert_eq!(covered(&bytes, at).expect("readable"), rules.iter().map(|rule| rule.range).collect::<Vec<_>>());
+    for (rule, (_, read)) in rules.iter().zip(rows(&bytes, at)) {
+        for offset in 0..rule.range.size() {
+            let row = rule.rows.iter().rfind(|row| row.offset.0 <= offset).expect("a first row");
+            assert_eq!(says(&read, rule.range.start().0 + offset), Some(row.cfa));
+        }
+    }
+}
+
+fn rules(image: &Image, range: AddressRange) -> Option<FunctionRules> {
+    let rows = synthesise(image.code(range)?, range.start(), Machine::X86_64)?;
+    Some(FunctionRules { range, rows })
+}
+
+#[test]
+fn agrees_with_llvm_about_aarch64() {
+    let image = fixture("clang-22-aarch64-dwarf5.o");
+    let mut understood = 0;
+    for (range, read) in image.rows() {
+        let code = image.code(range).expect("code");
+        let rows = synthesise(code, range.start(), Machine::Aarch64);
+        assert_eq!(rows.is_some(), keeps_frame_pointer(code, Machine::Aarch64));
+        let Some(rows) = rows else { continue };
+        understood += 1;
+        // LLVM counts from sp again when the epilogue begins, an instruction before it must.
+        let in_sp = read.iter().filter_map(|(_, cfa)| *cfa).take_while(|cfa| cfa.register == aarch64::SP).last();
+        for offset in (0..range.size()).step_by(4) {
+            let row = rows.iter().rfind(|row| row.offset.0 <= offset).expect("a first row");
+            let says = says(&read, range.start().0 + offset);
+            let the_same = says == Some(row.cfa) || row.cfa.register == aarch64::X29 && says == in_sp;
+            assert!(the_same, "{range} at +{offset:#x}: {says:?}, here {row:?}");
+        }
+    }
+    assert_eq!(understood, 3);
+}
+
+fn x86(code: &[u8]) -> Option<Vec<(u64, u16, i64)>> {
+    let rows = synthesise(code, Address(0x1000), Machine::X86_64)?;
+    Some(rows.into_iter().map(|row| (row.offset.0, row.cfa.register, row.cfa.offset)).collect())
+}
+
+#[test]
+fn a_frame_pointer_gives_three_rules() {
+    // push rbp; mov rbp, rsp; push rbx; nop; pop rbx; pop rbp; ret
+    let code = [0x55, 0x48, 0x89, 0xe5, 0x53, 0x90, 0x5b, 0x5d, 0xc3];
+    assert!(keeps_frame_pointer(&code, Machine::X86_64));
+    assert!(keeps_frame_pointer(&[&[0xf3, 0x0f, 0x1e, 0xfa], &code[..]].concat(), Machine::X86_64));
+    assert_eq!(x86(&code).expect("rows"), [(0, 7, 8), (1, 7, 16), (4, 6, 16), (5, 6, 16), (7, 6, 16), (8, 7, 8)]);
+    let rows = synthesise(&code, Address(0x1000), Machine::X86_64).expect("rows");
+    let saved = [SavedRegister { register: 3, offset: -24 }, SavedRegister { register: 6, offset: -16 }];
+    assert_eq!((rows[3].offset, &rows[3].saved[..]), (Offset(5), &saved[..]));
+}
+
+#[test]
+fn what_is_not_understood_has_no_rules() {
+    let none: [(&str, &[u8]); 9] = [
+        ("nothing at all", &[]),
+        ("jmp rax; mov eax, 1; ret: the case of a switch", &[0xff, 0xe0, 0xb8, 1, 0, 0, 0, 0xc3]),
+        ("mov rsp, rax; ret", &[0x48, 0x89, 0xc4, 0xc3]),
+        ("push rax; ret", &[0x50, 0xc3]),
+        ("je +1; push rax; nop; ud2: two depths at one place", &[0x74, 0x01, 0x50, 0x90, 0x0f, 0x0b]),
+        ("xor ebx, ebx; ret: the caller's value is lost", &[0x31, 0xdb, 0xc3]),
+        ("nop, and the end", &[0x90]),
+        ("call to itself + 5; pop rax; ret", &[0xe8, 0, 0, 0, 0, 0x58, 0xc3]),
+        ("sub rsp, 8; jmp outside", &[0x48, 0x83, 0xec, 0x08, 0xe9, 0, 1, 0, 0]),
+    ];
+    for (what, code) in none {
+        assert_eq!(x86(code), None, "{what}");
+    }
+}
+
+#[test]
+fn loops_calls_and_tail_calls() {
+    // sub rsp, 8; call outside; dec ecx; jne -9; add rsp, 8; jmp outside
+    let code =
+        [0x48, 0x83, 0xec, 0x08, 0xe8, 0, 1, 0, 0, 0xff, 0xc9, 0x75, 0xf7, 0x48, 0x83, 0xc4, 0x08, 0xe9, 0, 1, 0, 0];
+    assert_eq!(x86(&code).expect("rows"), [(0, 7, 8), (4, 7, 16), (17, 7, 8)]);
+}
+
+/// Bytes at random are no function, and no panic either.
+#[test]
+fn any_bytes_at_all() {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    for _ in 0..20_000 {
+        let code: Vec<u8> = (0..24)
+            .map(|_| {
+                state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+                (state >> 56) as u8
+            })
+            .collect();
+        for machine in [Machine::X86_64, Machine::Aarch64] {
+            let rows = synthesise(&code, Address(state), machine);
+            assert!(rows.is_none_or(|rows| rows.first().is_some_and(|row| row.offset == Offset(0))));
+            let _ = covered(&code, Address(state));
+        }
+    }
+}
