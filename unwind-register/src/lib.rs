@@ -44,8 +44,9 @@
 //! # Limits
 //!
 //! * Linux, x86_64 and aarch64 (the latter is compiled and its rules are tested, but it has not run under an unwinder yet).
-//! * libunwind's list is searched in order, and the first info whose range fits decides. Ours cover 64 MiB each; code of others
-//!   that registered *earlier* with the *same copy* and lies in between is hidden. Who registers later is not affected.
+//! * libunwind's list is searched in order, and the first info whose range fits decides. Ours cover up to 64 MiB each, without what others
+//!   have registered there with the same copy; what they register later is found first. Two copies of this crate in one process,
+//!   with code in the same 64 MiB, do get into each other's way.
 
 mod cfi;
 mod discovery;

@@ -58,6 +58,10 @@ impl Publish for Libunwinds {
     fn table(&mut self, id: LeafId, cells: &'static [AtomicU64]) {
         self.0.iter_mut().for_each(|copy| copy.table(id, cells));
     }
+
+    fn clip(&self, range: Range<u64>, address: u64) -> Range<u64> {
+        self.0.iter().fold(range, |range, copy| copy.clip(range, address))
+    }
 }
 
 static PROCESS: Registry = Registry {

@@ -132,3 +132,34 @@ fn fork_in_the_middle_of_registering() {
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
 }
+
+/// `unw_dyn_info_t` of Debian's 1.6.2, format DYNAMIC, as somebody else may have registered it.
+#[test]
+fn what_others_registered_is_not_hidden() {
+    let Some((_, unwinder)) = copies().into_iter().next() else { return };
+    Registry::process().rescan();
+    let page = Page::map_at(0x20_0000_0000 as *mut u8, 0x10000);
+    let theirs = page.base as usize + 0x3000;
+    let info: &'static mut [usize; 16] = Box::leak(Box::new([0; 16]));
+    (info[2], info[3], info[8]) = (theirs, theirs + 0x1000, 0x1234);
+    unwinder.register_info(info);
+    let chains = [page.chain(0x1000, 0), page.chain(0x5000, 16)];
+    let _registrations = chains.each_ref().map(register);
+    for chain in &chains {
+        assert!(complete(chain, &walk_from(chain, unwinder)));
+    }
+    assert_eq!(unwinder.handler_at(theirs + 8), Some(0x1234), "below, between and above our code");
+    assert_eq!(unwinder.handler_at(theirs - 8), None);
+}
+
+#[test]
+fn unw_backtrace_walks_too() {
+    for (path, unwinder) in copies() {
+        Registry::process().rescan();
+        let page = Page::map(4096);
+        let chain = page.chain(0, 48);
+        let _registration = register(&chain);
+        let frames = common::libunwind::backtrace_from(&chain, unwinder);
+        assert!(complete(&chain, &frames), "{path}: {frames:x?}");
+    }
+}

@@ -24,6 +24,8 @@ mod encode;
 mod parse;
 mod pointer;
 mod reader;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use encode::{Encoded, Group, encode, entries};
 pub(crate) use parse::{Cie, Fde, parse};

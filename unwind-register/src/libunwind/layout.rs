@@ -19,7 +19,9 @@
 
 use crate::table::SLOTS;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release, fence};
+use std::sync::atomic::{
+    AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence,
+};
 
 /// Which of the two layouts a copy was compiled with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +47,32 @@ const END_IP: usize = 3;
 const FORMAT: usize = 5;
 const UNW_INFO_FORMAT_DYNAMIC: u64 = 0;
 const UNW_INFO_FORMAT_IP_OFFSET: u64 = 4;
+
+/// `unw_dyn_info_list_t`: the same in both layouts.
+#[repr(C)]
+pub(super) struct List {
+    version: u32,
+    generation: AtomicU32,
+    first: AtomicPtr<Info>,
+}
+
+impl List {
+    /// The ranges of all infos, also those of others, as libunwind itself walks them: without a lock.
+    ///
+    /// Our own infos never overlap a leaf that is to be made, and those of the probe are empty. An owner who frees an info of his while
+    /// stacks are walked is lost with or without us.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        let mut next = self.first.load(Acquire) as u64;
+        std::iter::from_fn(move || {
+            // Only the first four words are read: a foreign info may be shorter than ours.
+            let words = std::ptr::NonNull::new(next as usize as *mut [AtomicU64; 4])?;
+            // SAFETY: what is in the list is a `unw_dyn_info_t`, kept alive by its owner; the words are aligned.
+            let [following, _, start, end] = unsafe { words.as_ref() };
+            next = following.load(Acquire);
+            Some(start.load(Relaxed)..end.load(Relaxed))
+        })
+    }
+}
 
 /// An info in words. Large enough for both layouts, never freed, written by us before it is registered; afterwards only the
 /// library writes `next` and `prev`, and we `table_data`.

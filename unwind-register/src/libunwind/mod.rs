@@ -18,6 +18,7 @@
 //! * Retiring an info by `end_ip = start_ip`: builds with assertions check the range a second time, and abort when it
 //!   changed in between. Infos stay as they are; later ones hide earlier ones.
 //! * Freeing anything.
+//! * Covering the ranges of others: where someone else has registered with the same copy, a new leaf leaves that out.
 //!
 //! After a removal the copy's `unw_flush_cache` is called: rules are cached by address. Two things stay beyond reach: the
 //! per-thread cache behind `unw_backtrace` (`tdep_trace`), which libunwind itself never flushes, and a leak of libunwind's own:
@@ -41,6 +42,8 @@ pub(crate) struct Symbols {
     proc_info_by_ip: usize,
     address_space: usize,
     flush_cache: usize,
+    /// Returns the list's head. Not needed, so it may be missing.
+    list: Option<usize>,
 }
 
 /// A copy as discovery saw it: addresses only, nothing called yet.
@@ -52,6 +55,7 @@ pub(crate) struct Found {
 
 type Register = unsafe extern "C" fn(*const Info);
 type ProcInfoByIp = unsafe extern "C" fn(usize, usize, *mut probe::ProcInfo, usize) -> i32;
+type ListAddress = unsafe extern "C" fn() -> *const layout::List;
 type FlushCache = unsafe extern "C" fn(usize, usize, usize);
 
 /// A copy that passed the probe and stays loaded.
@@ -62,6 +66,7 @@ pub(crate) struct Libunwind {
     register: Register,
     flush: FlushCache,
     address_space: usize,
+    list: Option<&'static layout::List>,
     /// By leaf.
     infos: Vec<&'static Info>,
     /// The place FDE distances count from; set before the first leaf.
@@ -95,6 +100,7 @@ impl Found {
                 proc_info_by_ip: find(name!("_UL", "get_proc_info_by_ip"))?,
                 address_space: find(name!("_UL", "local_addr_space"))?,
                 flush_cache: find(name!("_U", "flush_cache")).or_else(|_| find(name!("_UL", "flush_cache")))?,
+                list: exports.find(c"_U_dyn_info_list_addr"),
             })
         };
         Some(Found { base, name: name.to_owned(), symbols: symbols() })
@@ -114,10 +120,15 @@ impl Found {
         let flush = unsafe { std::mem::transmute::<usize, FlushCache>(symbols.flush_cache) };
         // SAFETY: `unw_local_addr_space` is a variable that holds a pointer, initialised statically.
         let address_space = unsafe { (symbols.address_space as *const usize).read() };
+        let list = symbols.list.and_then(|function| {
+            // SAFETY: `unw_word_t _U_dyn_info_list_addr (void)` returns the address of a static variable.
+            unsafe { std::mem::transmute::<usize, ListAddress>(function)().as_ref() }
+        });
         let layout = probe::layout(register, proc_info, address_space);
         let layout = layout.map_err(|status| Error::LibunwindLayout { library: library.clone(), status })?;
         let (infos, segment) = (Vec::new(), 0);
-        Ok(Libunwind { base: self.base, name: library, layout, register, flush, address_space, infos, segment })
+        let base = self.base;
+        Ok(Libunwind { base, name: library, layout, register, flush, address_space, list, infos, segment })
     }
 }
 
@@ -145,5 +156,19 @@ impl Publish for Libunwind {
 
     fn table(&mut self, id: LeafId, cells: &'static [AtomicU64]) {
         self.infos[id].set_table(self.layout, cells);
+    }
+
+    /// Leaves out what others have registered with this copy (Julia does): a lookup that ends in our table is not continued in
+    /// theirs. What they register later goes before ours in the list, and is found first.
+    fn clip(&self, range: Range<u64>, address: u64) -> Range<u64> {
+        let mut clipped = range;
+        for other in self.list.into_iter().flat_map(layout::List::ranges) {
+            if other.end <= address {
+                clipped.start = clipped.start.max(other.end);
+            } else if other.start > address {
+                clipped.end = clipped.end.min(other.start);
+            }
+        }
+        clipped
     }
 }

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
-/// How much of the address space a new leaf covers. Large, so that there are few; but not larger, because in a leaf our word
-/// counts more than that of others who registered before us with the same unwinder.
+/// How much of the address space a new leaf covers: large, so that there are few; not larger, because what others registered there
+/// before us must be left out ([`Publish::clip`]).
 const WINDOW: u64 = 64 << 20;
 
 /// With more functions than this, a table without a spare slot where one is needed is split instead of being spread again.
@@ -39,6 +39,11 @@ pub(crate) trait Publish {
     fn leaf(&mut self, id: LeafId, info: &Range<u64>, cells: &'static [AtomicU64]);
     /// The leaf has another table, with the same functions in it.
     fn table(&mut self, id: LeafId, cells: &'static [AtomicU64]);
+    /// The part of `range` around `address` in which nobody else has registered something.
+    fn clip(&self, range: Range<u64>, address: u64) -> Range<u64> {
+        let _ = address;
+        range
+    }
 }
 
 /// All leaves.
@@ -112,12 +117,20 @@ impl Forest {
     }
 
     fn leaf_for(&mut self, address: u64, publish: &mut dyn Publish) -> &mut Leaf {
-        let start = address & !(WINDOW - 1);
         if self.leaf_at(address).is_none() {
-            self.add(start..start.saturating_add(WINDOW), Slots::new(), publish);
+            let range = publish.clip(self.vacant(address), address);
+            self.add(range, Slots::new(), publish);
         }
         let (_, leaf) = self.leaves.range_mut(..=address).next_back().expect("it was there or has just been added");
         leaf
+    }
+
+    /// The part of the window of `address` that no leaf covers. The whole window, unless earlier leaves of it were clipped.
+    fn vacant(&self, address: u64) -> Range<u64> {
+        let window = address & !(WINDOW - 1);
+        let below = self.leaves.range(..=address).next_back().map_or(0, |(_, leaf)| leaf.visible.end);
+        let above = self.leaves.range(address..).next().map_or(u64::MAX, |(&start, _)| start);
+        window.max(below)..window.saturating_add(WINDOW).min(above)
     }
 
     fn add(&mut self, range: Range<u64>, slots: Slots, publish: &mut dyn Publish) {

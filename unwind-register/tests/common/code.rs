@@ -117,7 +117,7 @@ impl Chain {
 
     /// Which function has this return address (0, 1, 2).
     pub fn index(&self, address: usize) -> Option<usize> {
-        self.functions.iter().position(|function| function.contains(&(address - 1)))
+        self.functions.iter().position(|function| function.contains(&address.wrapping_sub(1)))
     }
 
     /// Absolute pointers, one CIE, three FDEs, terminator.

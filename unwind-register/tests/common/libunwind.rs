@@ -7,6 +7,8 @@ type Pointer = *mut c_void;
 type One = unsafe extern "C" fn(Pointer) -> i32;
 type Init = unsafe extern "C" fn(Pointer, Pointer) -> i32;
 type GetReg = unsafe extern "C" fn(Pointer, i32, *mut usize) -> i32;
+type Register = unsafe extern "C" fn(*const [usize; 16]);
+type ProcInfo = unsafe extern "C" fn(usize, usize, *mut [usize; 32], usize) -> i32;
 type Backtrace = unsafe extern "C" fn(*mut Pointer, i32) -> i32;
 
 /// The functions a walk needs. `unw_context_t` and `unw_cursor_t` are opaque here; 16 KiB hold both in every version.
@@ -17,6 +19,9 @@ pub struct Unwinder {
     step: One,
     get_reg: GetReg,
     backtrace: Backtrace,
+    register: Register,
+    proc_info: ProcInfo,
+    address_space: usize,
 }
 
 impl Unwinder {
@@ -43,6 +48,9 @@ impl Unwinder {
                 step: std::mem::transmute::<Pointer, One>(find(c"_ULx86_64_step")?),
                 get_reg: std::mem::transmute::<Pointer, GetReg>(find(c"_ULx86_64_get_reg")?),
                 backtrace: std::mem::transmute::<Pointer, Backtrace>(find(c"unw_backtrace")?),
+                register: std::mem::transmute::<Pointer, Register>(find(c"_U_dyn_register")?),
+                proc_info: std::mem::transmute::<Pointer, ProcInfo>(find(c"_ULx86_64_get_proc_info_by_ip")?),
+                address_space: find(c"_ULx86_64_local_addr_space")?.cast::<usize>().read(),
             })
         }
     }
@@ -67,6 +75,20 @@ impl Unwinder {
         depth
     }
 
+    /// Registers an info, as somebody else might do.
+    pub fn register_info(&self, info: &'static [usize; 16]) {
+        // SAFETY: the caller made an info of the right layout, and leaks it.
+        unsafe { (self.register)(info) };
+    }
+
+    /// The personality routine libunwind finds for an address; `None` without rules for it.
+    pub fn handler_at(&self, address: usize) -> Option<usize> {
+        let mut info = [0; 32];
+        // SAFETY: the buffer is larger than `unw_proc_info_t`.
+        let status = unsafe { (self.proc_info)(self.address_space, address, &raw mut info, 0) };
+        (status == 0).then_some(info[3])
+    }
+
     /// The same with `unw_backtrace`.
     #[inline(never)]
     pub fn backtrace(&self, frames: &mut [usize]) -> usize {
@@ -79,15 +101,31 @@ thread_local! {
     static WALK: RefCell<(Option<Unwinder>, Vec<usize>)> = const { RefCell::new((None, Vec::new())) };
 }
 
-/// Walks from inside the chain, and returns what was found.
+/// Walks from inside the chain with `unw_step`, and returns what was found.
 pub fn walk_from(chain: &super::Chain, unwinder: Unwinder) -> Vec<usize> {
     extern "C" fn callback() {
-        WALK.with_borrow_mut(|(unwinder, frames)| {
-            let mut found = [0; 64];
-            let depth = unwinder.expect("set below").walk(&mut found);
-            *frames = found[..depth].to_vec();
-        });
+        collect(Unwinder::walk);
     }
+    from(chain, unwinder, callback)
+}
+
+/// The same with `unw_backtrace`.
+pub fn backtrace_from(chain: &super::Chain, unwinder: Unwinder) -> Vec<usize> {
+    extern "C" fn callback() {
+        collect(Unwinder::backtrace);
+    }
+    from(chain, unwinder, callback)
+}
+
+fn collect(walk: fn(&Unwinder, &mut [usize]) -> usize) {
+    WALK.with_borrow_mut(|(unwinder, frames)| {
+        let mut found = [0; 64];
+        let depth = walk(unwinder.as_ref().expect("set below"), &mut found);
+        *frames = found[..depth].to_vec();
+    });
+}
+
+fn from(chain: &super::Chain, unwinder: Unwinder, callback: extern "C" fn()) -> Vec<usize> {
     WALK.with_borrow_mut(|walk| walk.0 = Some(unwinder));
     chain.call(callback);
     WALK.with_borrow_mut(|walk| std::mem::take(&mut walk.1))
