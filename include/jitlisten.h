@@ -72,8 +72,8 @@ jitlisten_status jitlisten_open(void);
  * on again. */
 jitlisten_status jitlisten_close(void);
 
-/* Switches a sink on by its name, as in JITLISTEN: "perfmap". It is told of all code that is alive, so this takes effect
- * for code that was compiled earlier. Nothing happens if it is on. */
+/* Switches a sink on by its name, as in JITLISTEN: "perfmap", "jitdump", "unwind". It is told of all code that is alive,
+ * so this takes effect for code that was compiled earlier. Nothing happens if it is on. */
 jitlisten_status jitlisten_enable(const char *sink);
 
 /* Switches a sink off. Nothing happens if it is off. */
@@ -105,6 +105,12 @@ struct jitlisten_statistics {
     uint64_t perfmap_bytes_written;
     /* Times the perf map sink has switched itself off. */
     uint64_t perfmap_failures;
+    /* Times the unwind sink has switched itself off. */
+    uint64_t unwind_failures;
+    /* Bytes written to jitdumps. */
+    uint64_t jitdump_bytes_written;
+    /* Times the jitdump sink has switched itself off: no directory, a full disk, a place that is mounted noexec, ... */
+    uint64_t jitdump_failures;
 };
 
 /* Copies the counters. statistics->size must be set. */

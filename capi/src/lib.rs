@@ -109,13 +109,17 @@ pub struct CStatistics {
     functions_without_unwind_table: u64,
     perfmap_bytes_written: u64,
     perfmap_failures: u64,
+    unwind_failures: u64,
+    jitdump_bytes_written: u64,
+    jitdump_failures: u64,
 }
 
-const _: () = assert!(size_of::<CStatistics>() == 11 * 8);
+const _: () = assert!(size_of::<CStatistics>() == 14 * 8);
 
 impl CStatistics {
     fn new(size: usize, statistics: Statistics) -> CStatistics {
         let perfmap = statistics.sinks[SinkKind::PerfMap as usize];
+        let jitdump = statistics.sinks[SinkKind::Jitdump as usize];
         CStatistics {
             size,
             objects_loaded: statistics.objects_loaded,
@@ -128,6 +132,9 @@ impl CStatistics {
             functions_without_unwind_table: statistics.functions_without_unwind_table,
             perfmap_bytes_written: perfmap.bytes_written,
             perfmap_failures: perfmap.failures,
+            unwind_failures: statistics.sinks[SinkKind::Unwind as usize].failures,
+            jitdump_bytes_written: jitdump.bytes_written,
+            jitdump_failures: jitdump.failures,
         }
     }
 }

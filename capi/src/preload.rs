@@ -1,9 +1,11 @@
-//! The constructor: runs before the program's own, when the library was preloaded.
+//! The constructor, which runs before the program's own when the library was preloaded, and the destructor.
 //!
 //! A program that is linked with the library decides for itself when to call `jitlisten_open`; only the environment
 //! variable `LD_PRELOAD` naming us starts anything by itself. In a set-user-ID program nothing is done at all.
 
 use std::panic::catch_unwind;
+
+use jitlisten::Session;
 
 use crate::jitlisten_open;
 
@@ -22,6 +24,19 @@ extern "C" fn constructor() {
             // This copy of the standard library is ours alone; its panics must not be printed.
             std::panic::set_hook(Box::new(|panic| jitlisten::log_line!(Error, "{panic}")));
             jitlisten_open();
+        }
+    });
+}
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static DESTRUCTOR: extern "C" fn() = destructor;
+
+/// Runs in `exit(3)`, not when the process is killed or calls `_exit(2)`.
+extern "C" fn destructor() {
+    let _ = catch_unwind(|| {
+        if let Some(session) = Session::process() {
+            session.ending();
         }
     });
 }

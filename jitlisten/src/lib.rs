@@ -5,7 +5,7 @@
 //!    LISTEN  how we hear            OBJECT  what we heard        SINK  whom we tell
 //!  +--------------------------+   +----------------------+   +-------------------------------+
 //!  | shim    stock llvmlite,  |   |  LoadedObject        |   | perf_map   /tmp/perf-PID.map  |
-//!  |         any LLVM host    | > |   functions          | > |                               |
+//!  |         any LLVM host    | > |   functions          | > | jitdump    jit-PID.dump       |
 //!  |                          |   |   line rows          |   |                               |
 //!  +--------------------------+   |   eh_frame           |   +-------------------------------+
 //!    loaded / finalized / freeing |   text ranges        |
@@ -17,6 +17,7 @@
 
 mod address;
 pub mod cfi;
+mod clock;
 mod error;
 pub mod foreign;
 mod loaded_object;
@@ -32,5 +33,5 @@ mod statistics;
 pub use address::{Address, AddressRange, Offset};
 pub use error::Error;
 pub use loaded_object::{Function, LineRow, LineRows, LoadedObject, Machine, TextRange};
-pub use session::{ForkGuard, Loaded, ObjectId, Session};
+pub use session::{ForkGuard, Loaded, ObjectId, Session, Unwinders};
 pub use statistics::{SinkStatistics, Statistics};

@@ -4,6 +4,7 @@
 //! | --- | --- | --- |
 //! | `JITLISTEN` | comma list of sinks, `all`, `off` | what is told to whom; unset: [`SinkSet::DEFAULT`] |
 //! | `JITLISTEN_DIR` | directory | where files other than the perf map go |
+//! | `JITDUMPDIR`, `HOME` | directory | where jitdumps go otherwise, as with other JITs: there, or below `.debug/jit` |
 //! | `JITLISTEN_LOG` | `[LEVEL:]PATH` or `[LEVEL:]stderr` | see [`crate::log`] |
 //! | `JITLISTEN_FRAME_POINTERS` | `1`, `0`, `untouched` | see [`CodeShape`] |
 //! | `JITLISTEN_NAMES` | `readable`, `linkage` | see [`NameStyle`] |
@@ -24,16 +25,22 @@ use crate::log::LogTarget;
 pub enum SinkKind {
     /// `/tmp/perf-PID.map`
     PerfMap = 0,
+    /// `jit-PID.dump`, for `perf inject --jit`
+    Jitdump = 1,
+    /// The unwinders of this process: libunwind, libgcc, LLVM's.
+    Unwind = 2,
 }
 
 impl SinkKind {
     /// Every sink, in the order of their numbers.
-    pub const ALL: [SinkKind; 1] = [SinkKind::PerfMap];
+    pub const ALL: [SinkKind; 3] = [SinkKind::PerfMap, SinkKind::Jitdump, SinkKind::Unwind];
 
     /// The word for it in `JITLISTEN` and in the C API.
     pub fn name(self) -> &'static str {
         match self {
             SinkKind::PerfMap => "perfmap",
+            SinkKind::Unwind => "unwind",
+            SinkKind::Jitdump => "jitdump",
         }
     }
 
@@ -51,7 +58,7 @@ impl SinkSet {
     /// No sink.
     pub const NONE: SinkSet = SinkSet(0);
     /// What `LD_PRELOAD` alone switches on.
-    pub const DEFAULT: SinkSet = SinkSet(1 << SinkKind::PerfMap as u32);
+    pub const DEFAULT: SinkSet = SinkSet(1 << SinkKind::PerfMap as u32 | 1 << SinkKind::Unwind as u32);
 
     /// Adds one.
     #[must_use]
@@ -97,6 +104,8 @@ pub struct Options {
     pub sinks: SinkSet,
     /// Where jitdumps and images go.
     pub directory: Option<PathBuf>,
+    /// Where jitdumps go if `directory` does not say. Need not exist yet.
+    pub jitdump_directory: Option<PathBuf>,
     /// Where to log.
     pub log: LogTarget,
     /// Frame pointers and unwind tables.
@@ -111,6 +120,7 @@ impl Default for Options {
             active: true,
             sinks: SinkSet::DEFAULT,
             directory: None,
+            jitdump_directory: None,
             log: LogTarget::Silent,
             code_shape: CodeShape::default(),
             names: NameStyle::default(),
@@ -133,6 +143,8 @@ impl Options {
         if let Some(value) = variable("JITLISTEN_DIR").filter(|value| !value.is_empty()) {
             options.read_directory(PathBuf::from(value), &mut complaints);
         }
+        let place = |name| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        options.jitdump_directory = place("JITDUMPDIR").or_else(|| Some(place("HOME")?.join(".debug/jit")));
         if let Some(value) = variable("JITLISTEN_FRAME_POINTERS") {
             match value.to_string_lossy().as_ref() {
                 "" | "1" => {}
@@ -191,7 +203,7 @@ mod tests {
 
     #[test]
     fn an_unknown_sink_is_a_complaint_and_nothing_else() {
-        let (options, complaints) = read(&[("JITLISTEN", "perfmap,nonsense")]);
+        let (options, complaints) = read(&[("JITLISTEN", "perfmap,unwind,nonsense")]);
         assert_eq!(options, Options::default());
         assert_eq!(complaints, ["JITLISTEN: no sink is called \"nonsense\""]);
     }
@@ -201,6 +213,14 @@ mod tests {
         let (options, complaints) = read(&[("JITLISTEN_DIR", "/nonexistent/anywhere")]);
         assert_eq!(options, Options::default());
         assert_eq!(complaints.len(), 1);
+    }
+
+    #[test]
+    fn jitdumps_go_where_other_jits_put_them() {
+        let place = |pairs| read(pairs).0.jitdump_directory;
+        assert_eq!(place(&[]), None);
+        assert_eq!(place(&[("HOME", "/home/me")]), Some("/home/me/.debug/jit".into()));
+        assert_eq!(place(&[("HOME", "/home/me"), ("JITDUMPDIR", "/var/dumps")]), Some("/var/dumps".into()));
     }
 
     #[test]

@@ -23,9 +23,9 @@ use crate::loaded_object::LineRows;
 use crate::log_line;
 use crate::name::{self, ReadableName};
 use crate::options::{CodeShape, Options, SinkKind};
-use crate::sink::{self, FinalizedObject, Sink, SinkError, StaleMap};
+use crate::sink::{self, FinalizedObject, Forked, Sink, SinkError, StaleMap, Surroundings};
 use crate::statistics::{Counters, Statistics};
-use crate::{AddressRange, Error, LoadedObject, foreign, shape};
+use crate::{Address, AddressRange, Error, LoadedObject, clock, foreign, shape};
 
 /// A loaded object of a session. Never used twice in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,13 +42,21 @@ pub struct Loaded {
     pub eh_frame: Option<AddressRange>,
 }
 
+/// What a look at the libraries of the process has found out about unwinders in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unwinders {
+    /// All of them are known.
+    Known,
+    /// The loader is not done with the library of one: look again when it is.
+    Unrelocated,
+}
+
 /// A process has one; see the module's head.
 pub struct Session {
     options: Options,
     counters: Counters,
     state: Mutex<State>,
-    /// A snapshot of [`StaleMap::find`] made when the session was opened.
-    stale_map: Option<StaleMap>,
+    surroundings: Surroundings,
     warned_of_frame_pointers: AtomicBool,
 }
 
@@ -58,6 +66,8 @@ struct State {
     objects: BTreeMap<ObjectId, Record>,
     /// Text ranges of finalized objects: start address to end address and owner.
     text: BTreeMap<u64, (u64, ObjectId)>,
+    /// Where text of objects that are not finalized yet begins.
+    pending: BTreeMap<u64, ObjectId>,
     sinks: [Option<Box<dyn Sink>>; SinkKind::ALL.len()],
 }
 
@@ -65,12 +75,23 @@ struct Record {
     object: LoadedObject,
     names: Vec<ReadableName>,
     debug_object: DebugObject,
-    finalized: bool,
+    /// When it was finalized, by [`clock::monotonic`].
+    finalized: Option<u64>,
 }
 
 impl Record {
-    fn as_finalized<'a>(&'a self, debug_object: Option<&'a [u8]>) -> FinalizedObject<'a> {
-        FinalizedObject { object: &self.object, names: &self.names, debug_object }
+    fn as_finalized<'a>(
+        &'a self,
+        id: ObjectId,
+        debug_object: Option<&'a [u8]>,
+        next_code: &'a dyn Fn(Address) -> Option<Address>,
+    ) -> FinalizedObject<'a> {
+        let since = self.finalized.unwrap_or_default();
+        FinalizedObject { id, object: &self.object, names: &self.names, debug_object, since, next_code }
+    }
+
+    fn text_starts(&self) -> impl Iterator<Item = u64> {
+        self.object.text().iter().map(|text| text.range.start().0)
     }
 }
 
@@ -111,16 +132,16 @@ impl Session {
     }
 
     fn new(options: Options) -> Session {
-        let stale_map = StaleMap::find();
+        let surroundings = Surroundings { stale_map: StaleMap::find(), ..Surroundings::default() };
         let mut state = State::default();
         for kind in SinkKind::ALL.into_iter().filter(|&kind| options.active && options.sinks.contains(kind)) {
-            state.sinks[kind as usize] = Some(sink::create(kind, &options, stale_map));
+            state.sinks[kind as usize] = Some(sink::create(kind, &options, &surroundings));
         }
         Session {
             options,
             counters: Counters::default(),
             state: Mutex::new(state),
-            stale_map,
+            surroundings,
             warned_of_frame_pointers: AtomicBool::new(false),
         }
     }
@@ -160,15 +181,17 @@ impl Session {
         let loaded = Loaded { id, text, eh_frame: object.eh_frame() };
         log_line!(Debug, "loaded {id:?}: {} functions, text {:?}", object.functions().len(), loaded.text);
         let debug_object = DebugObject { copy: Some(debug_object), kept_at };
-        state.objects.insert(id, Record { object, names, debug_object, finalized: false });
+        let record = Record { object, names, debug_object, finalized: None };
+        state.pending.extend(record.text_starts().map(|start| (start, id)));
+        state.objects.insert(id, record);
         Ok(loaded)
     }
 
     /// *finalized*: the object's bytes are relocated and its code may run.
     pub fn finalized(&self, id: ObjectId) {
         let mut state = self.lock();
-        let Some(record) = state.objects.get_mut(&id).filter(|record| !record.finalized) else { return };
-        record.finalized = true;
+        let Some(record) = state.objects.get_mut(&id).filter(|record| record.finalized.is_none()) else { return };
+        record.finalized = Some(clock::monotonic());
         let ranges: Vec<AddressRange> = record.object.text().iter().map(|text| text.range).collect();
         self.count_shape(&record.object);
         // Whatever lived there before is gone, whether somebody told us or not.
@@ -177,6 +200,7 @@ impl Session {
         }
         for range in ranges {
             state.text.insert(range.start().0, (range.end().0, id));
+            state.pending.remove(&range.start().0);
         }
         self.counters.objects_finalized.add(1);
         log_line!(Debug, "finalized {id:?}");
@@ -201,19 +225,22 @@ impl Session {
 
     fn free(&self, state: &mut State, id: ObjectId) {
         let Some(record) = state.objects.remove(&id) else { return };
-        for range in record.object.text().iter().map(|text| text.range.start().0) {
-            if state.text.get(&range).is_some_and(|&(_, owner)| owner == id) {
-                state.text.remove(&range);
+        for start in record.text_starts() {
+            if state.text.get(&start).is_some_and(|&(_, owner)| owner == id) {
+                state.text.remove(&start);
+            }
+            if state.pending.get(&start) == Some(&id) {
+                state.pending.remove(&start);
             }
         }
         self.counters.objects_freed.add(1);
         log_line!(Debug, "freeing {id:?}");
-        if !record.finalized {
+        if record.finalized.is_none() {
             return;
         }
         for kind in SinkKind::ALL {
             let Some(sink) = &mut state.sinks[kind as usize] else { continue };
-            if let Err(error) = sink.freeing(&record.as_finalized(None)) {
+            if let Err(error) = sink.freeing(&record.as_finalized(id, None, &|_| None)) {
                 self.give_up(state, kind, &error);
             }
         }
@@ -224,14 +251,32 @@ impl Session {
         let mut state = self.lock();
         if state.sinks[kind as usize].is_none() {
             // A map that is there by now may be ours, of an earlier time: it is not stale.
-            state.sinks[kind as usize] = Some(sink::create(kind, &self.options, self.stale_map));
+            state.sinks[kind as usize] = Some(sink::create(kind, &self.options, &self.surroundings));
             self.tell_everything(&mut state, kind);
         }
     }
 
     /// Switches a sink off; its files are closed and stay.
     pub fn disable(&self, kind: SinkKind) {
-        self.lock().sinks[kind as usize] = None;
+        let mut state = self.lock();
+        self.end(&mut state, kind);
+        state.sinks[kind as usize] = None;
+    }
+
+    /// The process exits: sinks write what they have kept. They stay on, because other threads may still compile.
+    pub fn ending(&self) {
+        // Whoever holds the lock now will not be waited for: it may be this very thread, whose signal handler exits.
+        if let Ok(mut state) = self.state.try_lock() {
+            SinkKind::ALL.into_iter().for_each(|kind| self.end(&mut state, kind));
+        }
+    }
+
+    fn end(&self, state: &mut State, kind: SinkKind) {
+        let Some(sink) = &mut state.sinks[kind as usize] else { return };
+        match sink.ending() {
+            Ok(bytes) => self.counters.sinks[kind as usize].bytes_written.add(bytes),
+            Err(error) => self.give_up(state, kind, &error),
+        }
     }
 
     /// Whether a sink is on: asked for, and not failed.
@@ -240,18 +285,24 @@ impl Session {
     }
 
     fn tell_everything(&self, state: &mut State, kind: SinkKind) {
-        let ids: Vec<ObjectId> =
-            state.objects.iter().filter(|(_, record)| record.finalized).map(|(&id, _)| id).collect();
-        for id in ids {
+        let finalized = state.objects.iter().filter_map(|(&id, record)| Some((record.finalized?, id)));
+        let mut oldest_first: Vec<(u64, ObjectId)> = finalized.collect();
+        oldest_first.sort_unstable();
+        for (_, id) in oldest_first {
             self.tell(state, kind, id);
         }
     }
 
     fn tell(&self, state: &mut State, kind: SinkKind, id: ObjectId) {
-        let Some(sink) = &mut state.sinks[kind as usize] else { return };
-        let Some(record) = state.objects.get(&id) else { return };
+        let State { objects, text, pending, sinks, .. } = state;
+        let (Some(sink), Some(record)) = (&mut sinks[kind as usize], objects.get(&id)) else { return };
         let debug_object = sink.wants_debug_object().then(|| record.debug_object.bytes(&record.object)).flatten();
-        match sink.finalized(&record.as_finalized(debug_object.as_deref())) {
+        let next_code = |from: Address| {
+            let next =
+                [text.range(from.0..).next().map(|next| *next.0), pending.range(from.0..).next().map(|next| *next.0)];
+            next.into_iter().flatten().min().map(Address)
+        };
+        match sink.finalized(&record.as_finalized(id, debug_object.as_deref(), &next_code)) {
             Ok(bytes) => self.counters.sinks[kind as usize].bytes_written.add(bytes),
             Err(error) => self.give_up(state, kind, &error),
         }
@@ -282,6 +333,15 @@ impl Session {
         }
     }
 
+    /// Libraries have come, or may have: unwinders in them are told of what is alive. Cheap when none has. Must not be called
+    /// under a lock that somebody inside the loader waits for.
+    pub fn libraries_changed(&self) -> Unwinders {
+        if self.counters.objects_loaded.get() == 0 || !self.is_enabled(SinkKind::Unwind) {
+            return Unwinders::Known;
+        }
+        sink::look_for_unwinders()
+    }
+
     /// Takes the session's lock across `fork(2)`; call it in the `prepare` handler of `pthread_atfork`.
     pub fn lock_for_fork(&'static self) -> ForkGuard {
         ForkGuard { session: self, state: self.lock() }
@@ -298,9 +358,12 @@ pub struct ForkGuard {
 impl ForkGuard {
     /// In the child: the parent's files stay the parent's, and everything alive is told again to files of this process.
     pub fn in_child(mut self) {
+        self.session.surroundings.own_lines.forget();
+        let now = clock::monotonic();
+        self.state.objects.values_mut().for_each(|record| record.finalized = record.finalized.map(|_| now));
         for kind in SinkKind::ALL {
-            if let Some(sink) = &mut self.state.sinks[kind as usize] {
-                sink.forked();
+            let Some(sink) = &mut self.state.sinks[kind as usize] else { continue };
+            if sink.forked() == Forked::KnowsNothing {
                 self.session.tell_everything(&mut self.state, kind);
             }
         }

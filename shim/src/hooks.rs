@@ -38,7 +38,7 @@ pub(crate) fn guarded<R: Default>(work: impl FnOnce(&Shim) -> R) -> R {
 
 /// The list of libraries has changed.
 pub(crate) unsafe extern "C" fn loader_event() {
-    guarded(Shim::libraries_changed);
+    guarded(Shim::loader_event);
 }
 
 /// The rendezvous of the LLVM in each slot of the table.

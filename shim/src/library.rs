@@ -52,17 +52,19 @@ pub(crate) struct Slot {
     pub(crate) address: usize,
     /// The protection its page has once the library is relocated.
     pub(crate) protection: i32,
+    /// What is less is not an address in memory, but zero or one in the library's file.
+    first_address: usize,
 }
 
 impl Slot {
     /// Whether the loader has put an address there: before that, the word is zero or an address in the file.
     ///
     /// # Safety
-    /// The slot's library, whose bias is `bias`, must be mapped.
-    pub(crate) unsafe fn is_relocated(self, bias: usize) -> bool {
+    /// The slot's library must be mapped.
+    pub(crate) unsafe fn is_relocated(self) -> bool {
         // SAFETY: the caller vouches for the mapping; other threads may be writing an address there, in one store.
         let value = unsafe { AtomicUsize::from_ptr(self.address as *mut usize) }.load(Ordering::Relaxed);
-        value != 0 && value >= bias
+        value >= self.first_address
     }
 }
 
@@ -123,7 +125,14 @@ impl Library {
     /// Where the value of the dynamic symbol `name` stands, and the protection of that page.
     pub(crate) fn dynamic_value_slot(&self, name: &str) -> Option<Slot> {
         let address = self.dynamic_symbol(name)? + std::mem::offset_of!(Sym, st_value);
-        Some(Slot { address, protection: self.protection(address)? })
+        self.slot(address)
+    }
+
+    fn slot(&self, address: usize) -> Option<Slot> {
+        let end = |header: &Header| header.p_vaddr.get(NATIVE).saturating_add(header.p_memsz.get(NATIVE)) as usize;
+        // A program at its own addresses is relocated before anybody can look.
+        let first_address = if self.identity.bias == 0 { 1 } else { self.loads().map(end).max()? };
+        Some(Slot { address, protection: self.protection(address)?, first_address })
     }
 
     fn symbol_at(&self, address: usize) -> Sym {
@@ -210,8 +219,7 @@ impl Library {
                 self.name_is(&self.symbol_at(at), name)
             })
             .filter_map(|relocation| {
-                let address = self.identity.bias.wrapping_add(relocation.r_offset.get(NATIVE) as usize);
-                Some(Slot { address, protection: self.protection(address)? })
+                self.slot(self.identity.bias.wrapping_add(relocation.r_offset.get(NATIVE) as usize))
             })
             .collect()
     }

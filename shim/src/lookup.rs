@@ -1,11 +1,13 @@
-//! The second way to hear of new libraries, for when a debugger sits at the loader's rendezvous (gdb does, in a process it
-//! has started): every library's calls of `dlsym` come by here first.
+//! The second way to hear of new libraries: calls of `dlsym`, from every library, come by here first.
 //!
-//! Whoever opens a library looks something up in it next, and before that answer is given, we look at the new library. The
-//! call itself is passed on by a jump, not made again, because `dlsym` looks at who calls it (`RTLD_NEXT`). Only relocation
+//! Whoever opens a library looks something up in it next, and before that answer is given, we look at the new library. It is
+//! needed in two cases: a debugger sits at the loader's rendezvous (gdb does, in a process it has started); or a library with
+//! an unwinder in it came, which the loader's rendezvous tells of before the library can be called.
+//!
+//! The call itself is passed on by a jump, not made again, because `dlsym` looks at who calls it (`RTLD_NEXT`). Only relocation
 //! slots of relocated libraries are changed; a lazy one that has not been would be adjusted by the loader again.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use jitlisten::log_line;
 
@@ -18,9 +20,21 @@ use crate::state::Shim;
 /// Where [`before_dlsym`] jumps when we have looked.
 pub(crate) static DLSYM: AtomicUsize = AtomicUsize::new(0);
 
+/// Whether every call is to look: nothing else tells of new libraries.
+pub(crate) static ALWAYS: AtomicBool = AtomicBool::new(false);
+
+/// Whether the next call is to look, once: a library was not relocated.
+pub(crate) static WANTED: AtomicBool = AtomicBool::new(false);
+
 /// Called by [`before_dlsym`], with the caller's registers saved.
 pub(crate) unsafe extern "C" fn look() {
-    with_libraries_held(|| guarded(Shim::libraries_changed));
+    if ALWAYS.load(Ordering::Acquire) {
+        with_libraries_held(|| guarded(Shim::libraries_changed));
+    }
+    if ALWAYS.load(Ordering::Acquire) || WANTED.swap(false, Ordering::AcqRel) {
+        // Not with the libraries held: it takes the loader's other lock.
+        guarded(Shim::look_for_unwinders);
+    }
 }
 
 /// The slots of libraries that are still to be changed.
@@ -31,10 +45,10 @@ pub(crate) struct Lookups {
 }
 
 impl Lookups {
-    /// From now on, this is how we hear.
-    pub(crate) fn activate(&mut self) {
+    /// From now on, this is a way to hear. Answers whether it was none before.
+    pub(crate) fn activate(&mut self) -> bool {
         DLSYM.store(libc::dlsym as *const () as usize, Ordering::Release);
-        self.active = true;
+        !std::mem::replace(&mut self.active, true)
     }
 
     /// A library has come.
@@ -50,9 +64,9 @@ impl Lookups {
     /// # Safety
     /// The libraries that were added must be mapped.
     pub(crate) unsafe fn change_relocated(&mut self) {
-        self.waiting.retain(|&(bias, slot)| {
+        self.waiting.retain(|&(_, slot)| {
             // SAFETY: the caller vouches for the mapping.
-            if !unsafe { slot.is_relocated(bias) } {
+            if !unsafe { slot.is_relocated() } {
                 return true;
             }
             // SAFETY: an aligned word of the library's data, which the loader is done with.

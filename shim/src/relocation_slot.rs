@@ -27,10 +27,10 @@ impl MemorySlots {
     /// Whether the loader is done with them.
     ///
     /// # Safety
-    /// The library, whose bias is `bias`, must be mapped.
-    pub(crate) unsafe fn are_relocated(&self, bias: usize) -> bool {
+    /// The library must be mapped.
+    pub(crate) unsafe fn are_relocated(&self) -> bool {
         // SAFETY: the caller vouches for the mapping.
-        self.0.iter().all(|(slot, _)| unsafe { slot.is_relocated(bias) })
+        self.0.iter().all(|(slot, _)| unsafe { slot.is_relocated() })
     }
 
     /// Finds them; nothing is changed yet.

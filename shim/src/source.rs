@@ -112,7 +112,7 @@ impl Source {
     /// The library must be mapped.
     pub(crate) unsafe fn is_relocated(&self) -> bool {
         // SAFETY: the caller vouches for the mapping.
-        self.slots.as_ref().is_some_and(|slots| unsafe { slots.are_relocated(self.identity.bias) })
+        self.slots.as_ref().is_some_and(|slots| unsafe { slots.are_relocated() })
     }
 
     /// Reads the list.

@@ -1,10 +1,11 @@
 //! What the shim knows, and what it does at each piece of news.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jitlisten::options::SinkKind;
-use jitlisten::{Address, AddressRange, ForkGuard, Session, foreign, log_line};
+use jitlisten::{Address, AddressRange, ForkGuard, Session, Unwinders, foreign, log_line};
 use once_cell::race::OnceBox;
 
 use crate::detour;
@@ -12,7 +13,7 @@ use crate::hooks::{self, SLOTS};
 use crate::library::Identity;
 use crate::llvmlite;
 use crate::loader::{Entry, Rendezvous, with_libraries_held};
-use crate::lookup::Lookups;
+use crate::lookup::{self, Lookups};
 use crate::memory::{Executable, Memory, Outcome};
 use crate::source::Source;
 
@@ -63,6 +64,7 @@ pub fn start(session: &'static Session) {
             shim.look_around();
         });
     });
+    hooks::guarded(Shim::look_for_unwinders);
 }
 
 impl Shim {
@@ -79,6 +81,7 @@ impl Shim {
         // SAFETY: the loader's function is mapped code; the hook takes no argument and may be called for ever.
         if let Err(refusal) = unsafe { detour::detour(rendezvous.function(), hooks::loader_event) } {
             log_line!(Info, "the loader's rendezvous stays as it is: {refusal}; listening to dlsym instead");
+            lookup::ALWAYS.store(true, Ordering::Release);
             self.lock().lookups.activate();
         }
     }
@@ -101,6 +104,39 @@ impl Shim {
         }
         // SAFETY: libraries that were closed have been forgotten above.
         unsafe { state.lookups.change_relocated() };
+    }
+
+    /// Unwinders may have come with the libraries. Takes the loader's locks, or is under them.
+    pub(crate) fn look_for_unwinders(&self) {
+        let unwinders = self.session.libraries_changed();
+        lookup::WANTED.store(unwinders == Unwinders::Unrelocated, Ordering::Release);
+    }
+
+    /// From now on, every `dlsym` looks at new libraries first if there is something to look for.
+    fn listen_to_lookups(&self) {
+        let mut state = self.lock();
+        if !state.lookups.activate() {
+            return;
+        }
+        // SAFETY: as in `libraries_changed`.
+        let entries = self.rendezvous.and_then(|rendezvous| unsafe { rendezvous.libraries() }).unwrap_or_default();
+        for entry in entries {
+            // SAFETY: the loader's lock has been held since the entry was read.
+            if let Some(library) = unsafe { entry.library() } {
+                state.lookups.add(&library);
+            }
+        }
+        // SAFETY: the libraries have just been listed.
+        unsafe { state.lookups.change_relocated() };
+    }
+
+    /// The loader's rendezvous: under its lock.
+    pub(crate) fn loader_event(&self) {
+        self.libraries_changed();
+        self.look_for_unwinders();
+        if lookup::WANTED.load(Ordering::Acquire) {
+            self.listen_to_lookups();
+        }
     }
 
     fn library_appeared(&self, state: &mut State, entry: Entry) {
@@ -210,6 +246,7 @@ impl Shim {
 
     /// Memory of an LLVM became executable.
     pub(crate) fn executable(&self, range: AddressRange, how: Executable) {
+        self.look_for_unwinders();
         let mut state = self.lock();
         for slot in 0..state.sources.len() {
             if state.sources[slot].as_ref().is_some_and(|source| !source.detoured) {

@@ -1,7 +1,7 @@
 //! The unwinders inside a process: a signal handler walks from compiled code to the start of the program, with nongnu
 //! libunwind and with libgcc, whether they were there before the code or came after.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use jitlisten_tests::door;
 use jitlisten_tests::host::{Host, Preload};
@@ -20,7 +20,8 @@ struct Walked {
 
 fn host(venv: &str, when: &str) -> Option<Host> {
     let compiler = tool::require("cc", Absence::FailsInCi)?;
-    if !PathBuf::from("/usr/include/libunwind.h").exists() {
+    let headers = ["/usr/include", "/usr/include/x86_64-linux-gnu"].map(|place| Path::new(place).join("libunwind.h"));
+    if !headers.iter().any(|header| header.exists()) {
         tool::skip("libunwind", "its headers are not installed; run ci/setup.sh", Absence::FailsInCi);
         return None;
     }
@@ -28,7 +29,8 @@ fn host(venv: &str, when: &str) -> Option<Host> {
     let walker = host.scratch("walker.so");
     let source = place::host("walker.c");
     // The source comes before the library in the arguments of the linker.
-    let arguments = ["-O1", "-g", "-shared", "-fPIC", "-fexceptions", "-Wall", "-Werror", "-Wl,--no-as-needed", "-lunwind"];
+    let arguments =
+        ["-O1", "-g", "-shared", "-fPIC", "-fexceptions", "-Wall", "-Werror", "-Wl,--no-as-needed", "-lunwind"];
     tool::compile(&compiler, &arguments, &source, &walker);
     Some(host.argument(walker).argument("1").argument(when))
 }

@@ -39,7 +39,7 @@ pub(super) fn parse(elf: &Elf<'_>, names: &mut Budget) -> Result<Vec<Text>, Erro
     Ok(found)
 }
 
-/// Where a loaded section is. Its bytes must be in the file, so that the size cannot lie.
+/// Where a loaded section is. The file must hold that many bytes, unless it says that it holds none (`SHT_NOBITS`).
 pub(super) fn range_of(elf: &Elf<'_>, section: &Section) -> Result<AddressRange, Error> {
     let _bytes: &[u8] = SectionHeader::data(section, LittleEndian, elf.data)?;
     let (start, size) = (section.sh_addr(LE), section.sh_size(LE));

@@ -1,8 +1,9 @@
 //! The third room: whom we tell. One file per consumer behind one small trait.
 
-#![forbid(unsafe_code)]
-
+mod jitdump;
+mod own_lines;
 mod perf_map;
+mod unwind;
 
 use std::fmt;
 use std::io;
@@ -10,15 +11,20 @@ use std::path::PathBuf;
 
 use crate::name::ReadableName;
 use crate::options::{NameStyle, Options, SinkKind};
-use crate::{AddressRange, LoadedObject};
+use crate::{Address, AddressRange, LoadedObject, ObjectId};
 
 /// An object whose code is final and executable, until its *freeing*.
 pub(crate) struct FinalizedObject<'a> {
+    pub(crate) id: ObjectId,
     pub(crate) object: &'a LoadedObject,
     /// One per function of `object`, in its order.
     pub(crate) names: &'a [ReadableName],
     /// The debug object, for a sink that asked for it, if it is still to be had.
     pub(crate) debug_object: Option<&'a [u8]>,
+    /// When its code became final, `CLOCK_MONOTONIC` in nanoseconds.
+    pub(crate) since: u64,
+    /// Where the first code begins at or behind an address, of all that is loaded.
+    pub(crate) next_code: &'a dyn Fn(Address) -> Option<Address>,
 }
 
 /// A consumer of objects. Called under the session's lock; must not call back into the session.
@@ -34,9 +40,22 @@ pub(crate) trait Sink: Send {
     /// The object's code goes away now.
     fn freeing(&mut self, object: &FinalizedObject<'_>) -> Result<(), SinkError>;
 
-    /// We are the child of a fork: leave the parent's files alone and start with nothing. The session then tells again
-    /// what is alive.
-    fn forked(&mut self);
+    /// The sink is switched off, or the process exits, next. Answers how many bytes were written.
+    fn ending(&mut self) -> Result<u64, SinkError> {
+        Ok(0)
+    }
+
+    /// We are the child of a fork: leave the parent's files alone.
+    fn forked(&mut self) -> Forked;
+}
+
+/// What a sink knows in the child of a fork.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Forked {
+    /// It is to be told of everything alive once more.
+    KnowsNothing,
+    /// What it was told in the parent holds for the child.
+    KnowsEverything,
 }
 
 /// Why a sink stopped.
@@ -46,6 +65,8 @@ pub(crate) enum SinkError {
     Io { verb: &'static str, path: PathBuf, error: io::Error },
     /// The file at `path` is not one we may write to.
     NotOurs { path: PathBuf, found: &'static str },
+    /// The environment names no directory to write to.
+    NoDirectory,
 }
 
 impl fmt::Display for SinkError {
@@ -53,18 +74,41 @@ impl fmt::Display for SinkError {
         match self {
             SinkError::Io { verb, path, error } => write!(f, "{verb} {}: {error}", path.display()),
             SinkError::NotOurs { path, found } => write!(f, "{} is not ours: {found}", path.display()),
+            SinkError::NoDirectory => {
+                f.write_str("no directory to write to: JITLISTEN_DIR, JITDUMPDIR and HOME are not set")
+            }
         }
     }
 }
 
-/// Makes the sink; files are opened at the first object.
-pub(crate) fn create(kind: SinkKind, options: &Options, stale_map: Option<StaleMap>) -> Box<dyn Sink> {
-    match kind {
-        SinkKind::PerfMap => Box::new(perf_map::PerfMap::new(options.names, stale_map)),
+/// What sinks have to know of each other and of the time before them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Surroundings {
+    /// A snapshot of [`StaleMap::find`] made when the session was opened.
+    pub(crate) stale_map: Option<StaleMap>,
+    /// What the perf map sink wrote, now or when it was on.
+    pub(crate) own_lines: OwnLines,
+}
+
+impl Surroundings {
+    /// Those of a child right after `fork(2)`.
+    fn in_child(&self) -> Surroundings {
+        Surroundings { stale_map: StaleMap::find(), own_lines: self.own_lines.clone() }
     }
 }
 
+/// Makes the sink; files are opened at the first object.
+pub(crate) fn create(kind: SinkKind, options: &Options, surroundings: &Surroundings) -> Box<dyn Sink> {
+    match kind {
+        SinkKind::Unwind => Box::new(unwind::Unwind::default()),
+        SinkKind::PerfMap => Box::new(perf_map::PerfMap::new(options.names, surroundings)),
+        SinkKind::Jitdump => Box::new(jitdump::Jitdump::new(options, surroundings)),
+    }
+}
+
+pub(crate) use own_lines::OwnLines;
 pub(crate) use perf_map::StaleMap;
+pub(crate) use unwind::look_for_unwinders;
 
 impl FinalizedObject<'_> {
     /// Every function with the name the user asked for.

@@ -22,12 +22,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Seek as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
 
-use super::{FinalizedObject, Sink, SinkError};
+use super::{FinalizedObject, Forked, Sink, SinkError, Surroundings};
 use crate::AddressRange;
 use crate::name;
 use crate::options::NameStyle;
@@ -46,17 +46,27 @@ impl StaleMap {
         let metadata = std::fs::symlink_metadata(path_of_this_process()).ok()?;
         (metadata.is_file() && metadata.size() > 0).then(|| StaleMap { inode: metadata.ino(), size: metadata.size() })
     }
+
+    /// Whether the file `metadata` is about still begins with it.
+    pub(super) fn is_prefix_of(&self, metadata: &Metadata) -> bool {
+        self.inode == metadata.ino() && self.size <= metadata.size()
+    }
+
+    /// Its length in bytes.
+    pub(super) fn size(self) -> u64 {
+        self.size
+    }
 }
 
 /// perf looks for the process number of the innermost PID namespace, which is what `getpid(2)` answers.
-fn path_of_this_process() -> PathBuf {
+pub(super) fn path_of_this_process() -> PathBuf {
     PathBuf::from(format!("/tmp/perf-{}.map", std::process::id()))
 }
 
 pub(crate) struct PerfMap {
     style: NameStyle,
     path: PathBuf,
-    stale: Option<StaleMap>,
+    surroundings: Surroundings,
     file: Option<MapFile>,
     /// Every line of ours in the file, by start address.
     lines: BTreeMap<u64, Line>,
@@ -77,12 +87,12 @@ struct Line {
 }
 
 impl PerfMap {
-    pub(crate) fn new(style: NameStyle, stale: Option<StaleMap>) -> Self {
-        PerfMap::at(path_of_this_process(), style, stale)
+    pub(super) fn new(style: NameStyle, surroundings: &Surroundings) -> Self {
+        PerfMap::at(path_of_this_process(), style, surroundings.clone())
     }
 
-    fn at(path: PathBuf, style: NameStyle, stale: Option<StaleMap>) -> Self {
-        PerfMap { style, path, stale, file: None, lines: BTreeMap::new() }
+    fn at(path: PathBuf, style: NameStyle, surroundings: Surroundings) -> Self {
+        PerfMap { style, path, surroundings, file: None, lines: BTreeMap::new() }
     }
 
     fn failed(&self, verb: &'static str) -> impl FnOnce(io::Error) -> SinkError {
@@ -104,7 +114,7 @@ impl PerfMap {
             return Err(SinkError::NotOurs { path: self.path.clone(), found });
         }
         let metadata = append.metadata().map_err(self.failed("stat"))?;
-        if self.stale.take() == Some(StaleMap { inode: metadata.ino(), size: metadata.size() }) {
+        if self.surroundings.stale_map.take() == Some(StaleMap { inode: metadata.ino(), size: metadata.size() }) {
             // Nobody has added to it since this program began, so every line is about code of a dead one.
             edit.set_len(0).map_err(self.failed("truncate"))?;
         }
@@ -135,6 +145,7 @@ impl PerfMap {
         match written {
             Ok(written) if written == text.len() => {
                 let start = end.saturating_sub(text.len() as u64);
+                self.surroundings.own_lines.add(start..end);
                 let placed = lines.into_iter().map(|(at, line)| (at, Line { offset: start + line.offset, ..line }));
                 self.lines.extend(placed);
                 Ok(text.len() as u64)
@@ -209,9 +220,10 @@ impl Sink for PerfMap {
         Ok(())
     }
 
-    fn forked(&mut self) {
+    fn forked(&mut self) -> Forked {
         let path = path_of_this_process();
-        *self = PerfMap::at(path, self.style, StaleMap::find());
+        *self = PerfMap::at(path, self.style, self.surroundings.in_child());
+        Forked::KnowsNothing
     }
 }
 
@@ -240,7 +252,14 @@ mod tests {
         }
 
         fn finalized(&self) -> FinalizedObject<'_> {
-            FinalizedObject { object: &self.object, names: &self.names, debug_object: None }
+            FinalizedObject {
+                id: crate::ObjectId(0),
+                object: &self.object,
+                names: &self.names,
+                debug_object: None,
+                since: 0,
+                next_code: &|_| None,
+            }
         }
 
         fn lines(&self) -> usize {
@@ -267,7 +286,7 @@ mod tests {
         }
 
         fn sink(&self, stale: Option<StaleMap>) -> PerfMap {
-            PerfMap::at(self.map(), NameStyle::Readable, stale)
+            PerfMap::at(self.map(), NameStyle::Readable, Surroundings { stale_map: stale, ..Surroundings::default() })
         }
     }
 

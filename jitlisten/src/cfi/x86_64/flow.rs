@@ -10,55 +10,86 @@ use crate::{Address, Offset};
 
 /// What is known before each instruction that can be reached, by its offset.
 ///
-/// What no jump leads to is padding, or the code behind a call that does not return; nothing runs there.
+/// An indirect jump is the tail call of another function (the large code model has no other) or a `switch`. The cases of
+/// a `switch` are code that nothing else leads to, entered with the stack as it is at the jump: so that is assumed of
+/// whatever was not reached, and where that does not fit with the rest, there is no answer. Without an indirect jump,
+/// what is not reached is padding or stands behind a call that does not return; nothing runs there.
 pub(in crate::cfi) fn states(code: &[u8], address: Address) -> Option<BTreeMap<u64, State>> {
     address.checked_add(code.len() as u64)?;
-    let mut decoder = Decoder::with_ip(64, code, address.0, DecoderOptions::NONE);
-    let mut info = InstructionInfoFactory::new();
-    let mut known = BTreeMap::from([(0, State::at_entry())]);
-    let mut waiting = vec![0];
-    let mut ends = BTreeMap::new();
-    let mut indirect = false;
-    while let Some(offset) = waiting.pop() {
-        decoder.set_position(usize::try_from(offset).ok()?).ok()?;
-        decoder.set_ip(address.0.checked_add(offset)?);
-        let instruction = decoder.decode();
-        if instruction.is_invalid() {
-            return None;
-        }
-        ends.insert(offset, instruction.next_ip().wrapping_sub(address.0));
-        indirect |= instruction.flow_control() == FlowControl::IndirectBranch;
-        let before = known.get(&offset)?.clone();
-        for (target, state) in successors(&instruction, offset, code.len() as u64, &before, &mut info)? {
-            let joined = match known.get(&target) {
-                None => state,
-                Some(old) => old.join(&state)?,
-            };
-            if known.get(&target) != Some(&joined) {
-                known.insert(target, joined);
-                waiting.push(target);
-            }
-        }
+    let mut flow = Flow { code, address, known: BTreeMap::new(), ends: BTreeMap::new(), indirect: None };
+    flow.follow(0, State::at_entry())?;
+    while let Some(state) = flow.indirect.clone() {
+        let Some(case) = first_case(code, &flow.ends) else { break };
+        flow.follow(case, state)?;
     }
-    (!indirect || is_all_reached(code, &ends)).then_some(known)
+    Some(flow.known)
 }
 
-/// Whether all between the instructions that were reached (by their offset, the offset behind them) is padding.
-///
-/// An indirect jump is a tail call or a `switch`. The cases of a `switch` are code that nothing else leads to.
-fn is_all_reached(code: &[u8], ends: &BTreeMap<u64, u64>) -> bool {
+/// What has been found so far.
+struct Flow<'a> {
+    code: &'a [u8],
+    address: Address,
+    known: BTreeMap<u64, State>,
+    /// The offset behind each instruction.
+    ends: BTreeMap<u64, u64>,
+    /// What is known at every indirect jump.
+    indirect: Option<State>,
+}
+
+impl Flow<'_> {
+    /// Follows every path from `start`.
+    fn follow(&mut self, start: u64, state: State) -> Option<()> {
+        let mut decoder = Decoder::with_ip(64, self.code, self.address.0, DecoderOptions::NONE);
+        let mut info = InstructionInfoFactory::new();
+        self.known.insert(start, state);
+        let mut waiting = vec![start];
+        while let Some(offset) = waiting.pop() {
+            decoder.set_position(usize::try_from(offset).ok()?).ok()?;
+            decoder.set_ip(self.address.0.checked_add(offset)?);
+            let instruction = decoder.decode();
+            if instruction.is_invalid() {
+                return None;
+            }
+            self.ends.insert(offset, instruction.next_ip().wrapping_sub(self.address.0));
+            let before = self.known.get(&offset)?.clone();
+            if instruction.flow_control() == FlowControl::IndirectBranch {
+                let all = self.indirect.as_ref().map_or(Some(before.clone()), |others| others.join(&before));
+                self.indirect = Some(all?);
+            }
+            for (target, state) in successors(&instruction, offset, self.code.len() as u64, &before, &mut info)? {
+                if self.learn(target, state)? {
+                    waiting.push(target);
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// Whether that was news.
+    fn learn(&mut self, offset: u64, state: State) -> Option<bool> {
+        let joined = match self.known.get(&offset) {
+            None => state,
+            Some(old) => old.join(&state)?,
+        };
+        let news = self.known.get(&offset) != Some(&joined);
+        self.known.insert(offset, joined);
+        Some(news)
+    }
+}
+
+/// The first instruction that was not reached and is not padding. `ends` are the instructions that were.
+fn first_case(code: &[u8], ends: &BTreeMap<u64, u64>) -> Option<u64> {
     let starts = ends.keys().copied().skip(1).chain([code.len() as u64]);
-    ends.values().zip(starts).all(|(end, start)| {
-        let gap =
-            usize::try_from(*end).ok().zip(usize::try_from(start).ok()).and_then(|(end, start)| code.get(end..start));
-        gap.is_some_and(is_padding)
+    ends.values().zip(starts).find_map(|(end, start)| {
+        let gap = code.get(usize::try_from(*end).ok()?..usize::try_from(start).ok()?)?;
+        let mut instructions = Decoder::with_ip(64, gap, *end, DecoderOptions::NONE).into_iter();
+        instructions.find(|instruction| !is_padding(instruction.code())).map(|instruction| instruction.ip())
     })
 }
 
-fn is_padding(code: &[u8]) -> bool {
-    let fills = |code: Code| matches!(code, Code::Nopw | Code::Nopd | Code::Nopq | Code::Int3 | Code::Ud2);
-    let nops = |code: Code| matches!(code, Code::Nop_rm16 | Code::Nop_rm32 | Code::Nop_rm64);
-    Decoder::new(64, code, DecoderOptions::NONE).iter().all(|found| fills(found.code()) || nops(found.code()))
+fn is_padding(code: Code) -> bool {
+    let fills = matches!(code, Code::Nopw | Code::Nopd | Code::Nopq | Code::Int3 | Code::Ud2);
+    fills || matches!(code, Code::Nop_rm16 | Code::Nop_rm32 | Code::Nop_rm64)
 }
 
 /// The offsets that can come next, with what is known there.
@@ -89,8 +120,8 @@ fn successors(
         FlowControl::Return => before.is_like_entry().then(Vec::new),
         // `ud2`, `int3`: the end of a path.
         FlowControl::Exception | FlowControl::Interrupt => Some(Vec::new()),
-        // A tail call, if anything: the large code model has no other. See `is_all_reached`.
-        FlowControl::IndirectBranch => before.is_like_entry().then(Vec::new),
+        // See `states`.
+        FlowControl::IndirectBranch => Some(Vec::new()),
         FlowControl::XbeginXabortXend => None,
     }
 }

@@ -10,22 +10,21 @@ use crate::{AddressRange, LineRow, LineRows};
 
 /// The rows of `function`: ascending, all inside it, the first at its start if that has a line at all. Neighbours of one
 /// file and line are one row, because the format has no columns.
-pub(super) fn of_function<'a>(rows: &'a LineRows, function: AddressRange) -> impl Iterator<Item = DebugEntry<'a>> {
+pub(super) fn of_function(rows: &LineRows, function: AddressRange) -> Vec<DebugEntry<'_>> {
     let all = rows.rows();
     let (start, end) = (function.start(), function.end());
     // The row in force at the start may begin before it.
     let first = all.partition_point(|row| row.address <= start).saturating_sub(1);
-    let behind = all.partition_point(|row| row.address < end);
-    let inside = all.get(first..behind).unwrap_or_default();
-    let mut last: Option<DebugEntry<'a>> = None;
-    let told = inside.iter().filter_map(move |row| entry(rows, row, start.0)).filter(move |entry| {
-        let news = last.is_none_or(|last| (last.lineno, last.name) != (entry.lineno, entry.name));
-        last = Some(*entry);
-        news
-    });
-    let closing = inside.iter().rev().find_map(|row| entry(rows, row, start.0));
-    let closing = closing.map(|entry| DebugEntry { addr: end.0.saturating_sub(1).max(entry.addr), ..entry });
-    told.chain(closing)
+    let inside = all.get(first..).unwrap_or_default().iter().take_while(|row| row.address < end);
+    let mut told: Vec<DebugEntry<'_>> = Vec::new();
+    for entry in inside.filter_map(|row| entry(rows, row, start.0)) {
+        if told.last().is_none_or(|last| (last.lineno, last.name) != (entry.lineno, entry.name)) {
+            told.push(entry);
+        }
+    }
+    let last = told.last().copied().filter(|last| last.addr + 1 < end.0);
+    told.extend(last.map(|last| DebugEntry { addr: end.0 - 1, ..last }));
+    told
 }
 
 fn entry<'a>(rows: &'a LineRows, row: &LineRow, start: u64) -> Option<DebugEntry<'a>> {

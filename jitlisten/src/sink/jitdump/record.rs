@@ -89,29 +89,20 @@ impl Records {
     }
 
     /// The rows of the function that is loaded next. Writes nothing where there are none.
-    pub(super) fn debug_info<'a>(
-        &mut self,
-        timestamp: u64,
-        code_addr: u64,
-        entries: impl Iterator<Item = DebugEntry<'a>>,
-    ) {
+    pub(super) fn debug_info(&mut self, timestamp: u64, code_addr: u64, entries: &[DebugEntry<'_>]) {
+        if entries.is_empty() {
+            return;
+        }
         let start = self.begin(JIT_CODE_DEBUG_INFO, timestamp);
         self.bytes.extend_from_slice(&code_addr.to_le_bytes());
-        let count_at = self.bytes.len();
-        self.bytes.extend_from_slice(&0_u64.to_le_bytes());
-        let mut count = 0_u64;
+        self.bytes.extend_from_slice(&(entries.len() as u64).to_le_bytes());
         for entry in entries {
             self.bytes.extend_from_slice(&entry.addr.to_le_bytes());
             self.bytes.extend_from_slice(&entry.lineno.to_le_bytes());
             self.bytes.extend_from_slice(&0_u32.to_le_bytes());
             // In full, each time: the mark for "as before" is understood by perf 6.4 and later only.
             self.name(entry.name);
-            count += 1;
         }
-        if count == 0 {
-            return self.bytes.truncate(start);
-        }
-        self.patch(count_at, &count.to_le_bytes());
         self.end(start);
     }
 
@@ -190,10 +181,10 @@ mod tests {
     #[test]
     fn debug_information_without_rows_is_no_record() {
         let mut records = Records::default();
-        records.debug_info(7, 0x1000, std::iter::empty());
+        records.debug_info(7, 0x1000, &[]);
         assert!(records.bytes().is_empty());
         let row = DebugEntry { addr: 0x1000, lineno: 5, name: "/a.py" };
-        records.debug_info(7, 0x1000, [row, DebugEntry { addr: 0x1002, ..row }].into_iter());
+        records.debug_info(7, 0x1000, &[row, DebugEntry { addr: 0x1002, ..row }]);
         assert_eq!(records.bytes().len(), 16 + 16 + 2 * (16 + 6));
         assert_eq!(records.bytes()[24..32], 2_u64.to_le_bytes());
     }

@@ -88,7 +88,7 @@ impl Jitdump {
             let next = functions.peek().map(|(next, _)| next.start());
             let limit = limit(object, code, next);
             if let Some(rows) = &rows {
-                self.records.debug_info(timestamp, code.start().0, lines::of_function(rows, code));
+                self.records.debug_info(timestamp, code.start().0, &lines::of_function(rows, code));
             }
             let unwinding =
                 eh_frame.as_ref().filter(|_| limit > code.end().0).and_then(|eh_frame| eh_frame.of_function(code));
