@@ -5,6 +5,7 @@
 #   ci/setup.sh          everything
 #   ci/setup.sh demo     perf and the first environment
 #   ci/setup.sh bench    the first environment
+#   ci/setup.sh gdb      gdb
 #
 # What cannot be had is said and does not stop the rest: a test that misses it fails in CI and skips loudly elsewhere.
 set -euo pipefail
@@ -138,6 +139,9 @@ demo)
     install_packages build-essential python3-venv
     install_perf
     first_venv
+    ;;
+gdb)
+    install_packages gdb
     ;;
 bench)
     install_packages build-essential python3-venv

@@ -7,7 +7,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
 log=target/test.log
-export JITLISTEN_SKIPS=$PWD/target/test.skips
+export CARGO_TARGET_DIR=$PWD/target JITLISTEN_SKIPS=$PWD/target/test.skips
 mkdir -p target
 rm -rf target/scratch "$log" "$JITLISTEN_SKIPS"
 touch "$log" "$JITLISTEN_SKIPS"

@@ -23,6 +23,9 @@
 pub mod door;
 pub mod gdb;
 pub mod host;
+pub mod jitdump_reader;
+mod jitdump_second_judge;
+mod jitdump_unwinding;
 pub mod perf;
 pub mod perf_map;
 pub mod perf_script;

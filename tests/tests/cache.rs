@@ -12,8 +12,6 @@ const VENVS: [&str; 2] = ["numba-0.68.1", "numba-0.60.0"];
 fn record_from_the_cache(venv: &str, filled_by: Preload) -> Option<(Host, Recording)> {
     perf::is_here()?;
     let host = door::numba(venv, "chain.py")?.argument("2").argument("cache");
-    let log = ["info:", &host.scratch("log").to_string_lossy()].concat();
-    let host = host.variable("JITLISTEN_LOG", log);
     let first = host.run(filled_by).well();
     assert!(lines(&first.stdout).any(|line| line == "from the cache: 0"));
     let recording = perf::record(&host, Preload::Library);
@@ -29,7 +27,7 @@ fn objects_cached_before_us_are_named_and_logged() {
         Verdict::of(&recording.samples, "_dispatcher").is_named();
         // Stacks cannot be promised: the code has no frame pointers. The log has to say so.
         let log = host.log();
-        assert!(log.contains("no frame pointer"), "not a word about code without frame pointers: {log:?}");
+        assert!(log.contains("without frame pointers"), "not a word about code without frame pointers: {log:?}");
     }
 }
 
@@ -38,7 +36,7 @@ fn objects_cached_under_us_keep_their_frame_pointers() {
     for venv in VENVS {
         let Some((host, recording)) = record_from_the_cache(venv, Preload::Library) else { continue };
         Verdict::of(&recording.samples, "_dispatcher").is_complete();
-        assert!(!host.log().contains("no frame pointer"), "{}", host.log());
+        assert_eq!(host.log(), "");
     }
 }
 

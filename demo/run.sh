@@ -1,0 +1,131 @@
+#!/usr/bin/env bash
+# `make demo`: a Numba program under perf, as it is and with us. Does its own set-up; nothing is done twice.
+#
+# Where the kernel or a container forbids perf, gdb shows the same stacks: it starts the program, and may therefore look
+# into it where attaching is forbidden.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+out=target/demo
+python=target/venv/numba-0.68.1/bin/python
+library=$PWD/target/release/libjitlisten.so
+PATH=$PWD/target/tools:$PATH
+# Code cached by earlier runs would be shown with the stacks of those runs; workqueue is in every wheel.
+export NUMBA_CACHE_DIR=$out/cache NUMBA_THREADING_LAYER=workqueue OPENBLAS_NUM_THREADS=1
+
+heading() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+
+prepare() {
+    ci/setup.sh demo
+    if [ ! -x $python ]; then
+        echo "demo: there is no Numba to show: see what ci/setup.sh says above" >&2
+        exit 1
+    fi
+    CARGO_TARGET_DIR=target cargo build --release --quiet
+    mkdir -p $out
+}
+
+perf_is_allowed() { perf record -q -e cpu-clock -g -o $out/trial.data -- true >$out/trial.log 2>&1; }
+
+# record NAME SHARE [VARIABLE=VALUE]...: cpu-clock, because virtual machines often have no hardware counters.
+record() {
+    local name=$1 share=$2
+    shift 2
+    perf record -q -e cpu-clock -F 499 -g -B -N -o "$out/$name.data" -- env "$@" $python demo/program.py "$share" |
+        tee "$out/$name.txt"
+}
+
+# The functions by their own time: perf's table without its head and its padding.
+table() {
+    perf report -i "$1" --stdio --no-children -g none --percent-limit 0.5 --sort dso,symbol 2>/dev/null |
+        sed -E '/^#/d; /^ *$/d; s/\[JIT\] tid [0-9]+/JIT/; s/ +- +- *$//; s/ +/ /g; s/^ /  /' | cut -c 1-110 | head -n "$2"
+}
+
+# How much of the JIT code's time has a name, and a stack that arrives at Numba's C code (the dispatcher, or the thread
+# pool of prange).
+summary() {
+    perf script -i "$1" --no-inline -F ip,sym,dso 2>/dev/null | awk '
+        function closes() { if (jit) { all++; names += named; stacks += whole } leaf = 1; jit = named = whole = 0 }
+        BEGIN { leaf = 1 }
+        /^ *$/ { closes(); next }
+        leaf { jit = /\(\/tmp\/perf-[0-9]+\.map\)$/; named = !/ \[unknown\] /; leaf = 0; next }
+        /\/(_dispatcher|workqueue)\./ { whole = 1 }
+        END { closes(); if (all) printf "  %d samples in JIT code: %.1f %% have a name, %.1f %% a stack up to the C code\n",
+            all, 100 * names / all, 100 * stacks / all }'
+}
+
+# One whole stack, leaf first: the most frequent one that goes through this function.
+stack_through() {
+    perf script -i "$1" --no-inline -F ip,sym,dso 2>/dev/null | awk -v wanted="$2" '
+        function closes() { if (index(stack, wanted)) count[stack]++; stack = "" }
+        /^ *$/ { closes(); next }
+        / \[unknown\] / { next }
+        {
+            object = $NF; sub(/.*\//, "", object); sub(/^\(/, "", object); sub(/\)$/, "", object)
+            sub(/^[ \t]*[0-9a-f]+ /, ""); sub(/ \([^ ]*\)$/, "")
+            if (length($0) > 80) $0 = substr($0, 1, 77) "..."
+            stack = stack sprintf("    %-80s  %s\n", $0, object)
+        }
+        END { closes(); for (s in count) if (count[s] > most) { most = count[s]; best = s } printf "%s", best }'
+}
+
+with_perf() {
+    heading "Without jitlisten (a third of the work)"
+    record before 0.3
+    heading "With jitlisten: LD_PRELOAD=libjitlisten.so"
+    record after 1.0 LD_PRELOAD="$library"
+
+    local pid map
+    pid=$(perf script -i $out/after.data -F pid 2>/dev/null | awk '{ count[$1]++ } END { for (p in count)
+        if (count[p] > most) { most = count[p]; best = p } print best }')
+    map=/tmp/perf-$pid.map
+    heading "perf report without jitlisten"
+    summary $out/before.data
+    table $out/before.data 8
+    heading "perf report with jitlisten"
+    summary $out/after.data
+    table $out/after.data 14
+    if [ ! -s "$map" ]; then
+        echo "demo: $map was not written: nothing has a name" >&2
+        exit 1
+    fi
+    cp "$map" $out/perf.map
+
+    heading "Who called? Whole stacks, leaf first, up to the interpreter's C code"
+    stack_through $out/after.data advance
+    echo
+    stack_through $out/after.data quicksort
+    echo
+    stack_through $out/after.data prange
+
+    heading "Files"
+    echo "  $PWD/$out/before.data, $PWD/$out/after.data   what perf recorded"
+    echo "  $map   the names; perf looks for them there (a copy: $PWD/$out/perf.map)"
+    echo
+    echo "  perf report -i $out/after.data --no-children      # browse it"
+}
+
+# Stops the program every now and then where it computes, and prints each stack.
+with_gdb() {
+    echo "demo: perf may not be used here:" >&2
+    sed 's/^/    /' $out/trial.log >&2
+    echo "demo: gdb shows the same stacks instead" >&2
+    command -v gdb >/dev/null || ci/setup.sh gdb
+    if ! command -v gdb >/dev/null; then
+        echo "demo: and there is no gdb" >&2
+        exit 1
+    fi
+    heading "With jitlisten: LD_PRELOAD=libjitlisten.so, stopped by gdb"
+    gdb -nx -batch -ex "set environment LD_PRELOAD $library" -x demo/stops.gdb --args $python -c "
+import signal, sys
+signal.setitimer(signal.ITIMER_PROF, 6, 0.5)
+sys.argv = ['demo/program.py']
+exec(compile(open(sys.argv[0]).read(), sys.argv[0], 'exec'))" >$out/gdb.log 2>&1 || true
+    grep -E '^(===|#[0-9])' $out/gdb.log | sed -E 's/^#([0-9]+) +(0x[0-9a-f]+ in )?/    /; s/\[abi:[^]]*\]//g' |
+        cut -c 1-110
+    heading "Files"
+    echo "  $PWD/$out/gdb.log   what gdb said"
+}
+
+prepare
+if perf_is_allowed; then with_perf; else with_gdb; fi
