@@ -63,6 +63,7 @@ mod section;
 mod stale;
 mod statistics;
 mod table;
+mod told;
 
 pub use discovery::Rescan;
 pub use error::Error;

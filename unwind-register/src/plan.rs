@@ -18,6 +18,9 @@ pub(crate) struct Plan {
     pub(crate) coverage: Coverage,
 }
 
+/// See [`Plan::new`].
+pub(crate) type Missing<'a> = &'a dyn Fn(&[(u64, Origin)]) -> Vec<u32>;
+
 /// Whether an FDE was read or made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
@@ -26,12 +29,12 @@ pub(crate) enum Origin {
 }
 
 impl Plan {
-    /// Plans `section`; `missing` says for a function which frame registries lack it, one bit each.
+    /// Plans `section`; `missing` says for the functions, in address order, which frame registries are to be told, one bit each.
     ///
     /// # Safety
     ///
     /// The functions of the section, and what its indirect pointers point to, are readable.
-    pub(crate) unsafe fn new(section: &Section<'_>, missing: &dyn Fn(u64, Origin) -> u32) -> Result<Plan, Error> {
+    pub(crate) unsafe fn new(section: &Section<'_>, missing: Missing<'_>) -> Result<Plan, Error> {
         let machine = Machine::here().ok_or(Error::Machine)?;
         // SAFETY: indirect pointers are words of the JIT's own data (`DW.ref.*`, a GOT slot), readable as the caller says.
         let memory = |address: u64| Some(unsafe { (address as usize as *const u64).read_unaligned() });
@@ -56,17 +59,16 @@ impl Plan {
         fdes: &[(Fde<'_>, Origin)],
         text: &[Range<usize>],
         mut coverage: Coverage,
-        missing: &dyn Fn(u64, Origin) -> u32,
+        missing: Missing<'_>,
     ) -> Result<Plan, Error> {
+        let starts: Vec<(u64, Origin)> = fdes.iter().map(|(fde, origin)| (fde.start, *origin)).collect();
         let (mut run, mut end) = (0, 0);
-        let labelled: Vec<(Fde<'_>, u32)> = fdes
-            .iter()
-            .map(|(fde, origin)| {
-                run += u32::from(!side_by_side(end, fde.start, text));
-                end = fde.end;
-                (fde.clone(), run << 8 | missing(fde.start, *origin) & 0xff)
-            })
-            .collect();
+        let mut labelled = Vec::with_capacity(fdes.len());
+        for ((fde, _), mask) in fdes.iter().zip(missing(&starts)) {
+            run += u32::from(!side_by_side(end, fde.start, text));
+            end = fde.end;
+            labelled.push((fde.clone(), run << 8 | mask & 0xff));
+        }
         let encoded = cfi::encode(cies, &labelled);
         coverage.refused += encoded.refused.len();
         coverage.covered -= encoded.refused.len().min(coverage.covered);

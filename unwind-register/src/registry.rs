@@ -6,10 +6,11 @@ use crate::frame_registry::FrameRegistry;
 use crate::libunwind::Libunwind;
 use crate::memory::{Places, Region};
 use crate::plan::{Origin, Plan};
-use crate::section::{ByHost, Coverage, Section};
+use crate::section::{Coverage, Section};
 use crate::stale::{Flush, Stale};
 use crate::statistics::Statistics;
 use crate::table::{Forest, LeafId, Publish};
+use crate::told::{self, Told};
 use crate::{cfi, fork};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -35,6 +36,7 @@ pub(crate) struct State {
     next: u64,
     counted: Statistics,
     stale: Stale,
+    pub(crate) told: Told,
 }
 
 /// A registration as the registry knows it.
@@ -42,8 +44,8 @@ pub(crate) struct Live {
     pub(crate) offset: usize,
     pub(crate) length: usize,
     pub(crate) groups: Vec<Group>,
-    /// (load address of the frame registry, index of the group).
-    pub(crate) told: Vec<(usize, usize)>,
+    /// (load address of the frame registry, first address of the group).
+    pub(crate) told: Vec<(usize, u64)>,
     functions: usize,
 }
 
@@ -76,6 +78,7 @@ static PROCESS: Registry = Registry {
         next: 0,
         counted: Statistics::ZERO,
         stale: Stale::new(),
+        told: Told::new(),
     }),
     seen_loads: AtomicU64::new(0),
 };
@@ -113,15 +116,7 @@ impl Registry {
         fork::prepare(self);
         let registries = self.lock().frame_registries.clone();
         let registries: &[FrameRegistry] = registries.as_ref().map_or(&[], |list| list);
-        let all = (1u32 << registries.len().min(8)) - 1;
-        let missing = |function: u64, origin: Origin| match (section.by_host, origin) {
-            (ByHost::Nothing, _) | (ByHost::Everything, Origin::Made) => all,
-            (ByHost::Everything, Origin::Read) => 0,
-            (ByHost::Unknown, _) => {
-                let unknown = registries.iter().take(8).map(|registry| !registry.knows(function as usize));
-                unknown.enumerate().fold(0, |mask, (bit, unknown)| mask | u32::from(unknown) << bit)
-            }
-        };
+        let missing = |functions: &[(u64, Origin)]| told::missing(registries, section.by_host, functions);
         // SAFETY: the caller's first promise.
         let plan = unsafe { Plan::new(section, &missing)? };
         self.lock().add(&plan, registries).map(|id| Registration { registry: self, id, coverage: plan.coverage })
@@ -181,7 +176,7 @@ impl State {
         for (bit, registry) in registries.iter().take(8).enumerate() {
             for index in 0..live.groups.len() {
                 if live.groups[index].label >> bit & 1 != 0 {
-                    self.tell(registry, &mut live, index);
+                    self.tell(registry, self.next + 1, &mut live, index);
                 }
             }
         }
@@ -191,34 +186,10 @@ impl State {
         Ok(self.next)
     }
 
-    /// Tells one frame registry of one group.
-    pub(crate) fn tell(&self, registry: &FrameRegistry, live: &mut Live, index: usize) {
-        let (group, fdes) = self.group(live, index);
-        // SAFETY: the encoder wrote the group, with a terminator; it stays until `remove` has told the registry.
-        unsafe { registry.add(group, fdes) };
-        live.told.push((registry.base, index));
-    }
-
-    /// Pointers to a group and to its FDEs.
-    fn group(&self, live: &Live, index: usize) -> (*const u8, impl Iterator<Item = *const u8> + '_) {
-        let end = live.groups.get(index + 1).map_or(live.length, |next| next.offset);
-        let start = live.groups[index].offset;
-        let bytes = self.region.as_ref().map_or(&[][..], |region| region.bytes(live.offset + start, end - start));
-        (bytes.as_ptr(), cfi::entries(bytes).map(move |(at, ..)| bytes[at..].as_ptr()))
-    }
-
     /// Undoes [`State::add`]: nobody finds the functions any more when this returns.
     pub(crate) fn remove(&mut self, id: u64) {
         let Some(live) = self.live.remove(&id) else { return };
-        let registries = self.frame_registries.clone();
-        for &(base, index) in &live.told {
-            let registry = registries.iter().flat_map(|list| list.iter()).find(|registry| registry.base == base);
-            let (group, fdes) = self.group(&live, index);
-            if let Some(registry) = registry {
-                // SAFETY: `told` says that this group was added, and is dropped here.
-                unsafe { registry.remove(group, fdes) };
-            }
-        }
+        self.untell(&live, id);
         let Some(region) = self.region.as_mut() else { return };
         let entries: Vec<_> = cfi::entries(region.bytes(live.offset, live.length)).collect();
         for &(at, start, end) in &entries {

@@ -111,3 +111,28 @@ fn a_registration_that_is_alive_at_exit_is_harmless() {
     let chain = page.chain(0, 0);
     std::mem::forget((register(&chain, ByHost::Nothing), page));
 }
+
+#[test]
+fn a_gap_in_the_section_of_the_host_is_not_told() {
+    let page = Page::map(4096);
+    let chain = page.chain(0, 64);
+    let host = Host::register(chain.eh_frame_of(&[0, 2]));
+    let registration = register(&chain, ByHost::Unknown);
+    drop(host); // libgcc 13 and later would abort here if something had been registered in between
+    drop(registration);
+    assert!(!complete(&chain, &walk_from(&chain)));
+}
+
+#[test]
+fn code_that_was_forgotten_and_placed_again() {
+    let page = Page::map(4096);
+    let old = page.chain(0, 16);
+    let forgotten = register(&old, ByHost::Nothing);
+    let chain = page.chain(0, 128);
+    let registration = register(&chain, ByHost::Nothing);
+    assert!(complete(&chain, &walk_from(&chain)), "the newest wins");
+    drop(forgotten);
+    assert!(complete(&chain, &walk_from(&chain)), "and stays");
+    drop(registration);
+    assert!(!complete(&chain, &walk_from(&chain)));
+}

@@ -9,10 +9,12 @@
 //!   does it know pc?     _Unwind_Find_FDE                    _Unwind_Find_FDE
 //! ```
 //!
-//! libgcc: an object must be registered once. Since GCC 13 the registry is a b-tree of address ranges that must not overlap: a
-//! second insert is silently refused, the first deregistration then removes the *other* one, and the second aborts (`gcc_assert` in
-//! `__deregister_frame_info_bases`). MCJIT registers what it loads, so everything is asked for first ("detect"), and only what
-//! is missing is registered: in groups whose functions lie side by side, because ranges of different objects may interleave.
+//! libgcc: an object must be registered once. Since GCC 13 the registry is a b-tree of address ranges: a second insert of the same
+//! start is silently refused, the first deregistration then removes the *other* one, and the second aborts (`gcc_assert` in
+//! `__deregister_frame_info_bases`). Ranges that overlap in another way are inserted, and break the search and the removal of their
+//! neighbours. Before GCC 13 the objects are a list by start, and the search ends at the first that starts below the address.
+//! So (module `told`): what the host registered (MCJIT does) is not registered again, nor anything between two functions of the
+//! host's section; functions are told in groups that lie side by side; and of ours, the newest wins.
 //!
 //! LLVM libunwind searches what was registered linearly, under a read-write lock; that is its cost, not ours.
 //!
