@@ -19,6 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use once_cell::race::OnceBox;
 
+use crate::cfi::FunctionRules;
 use crate::loaded_object::LineRows;
 use crate::log_line;
 use crate::name::{self, ReadableName};
@@ -77,6 +78,8 @@ struct Record {
     debug_object: DebugObject,
     /// When it was finalized, by [`clock::monotonic`].
     finalized: Option<u64>,
+    /// Unwind rules for functions its `.eh_frame` lacks; empty before *finalized*.
+    made_rules: Vec<FunctionRules>,
 }
 
 impl Record {
@@ -87,7 +90,8 @@ impl Record {
         next_code: &'a dyn Fn(Address) -> Option<Address>,
     ) -> FinalizedObject<'a> {
         let since = self.finalized.unwrap_or_default();
-        FinalizedObject { id, object: &self.object, names: &self.names, debug_object, since, next_code }
+        let (object, names, made_rules) = (&self.object, &*self.names, &*self.made_rules);
+        FinalizedObject { id, object, names, made_rules, debug_object, since, next_code }
     }
 
     fn text_starts(&self) -> impl Iterator<Item = u64> {
@@ -181,7 +185,7 @@ impl Session {
         let loaded = Loaded { id, text, eh_frame: object.eh_frame() };
         log_line!(Debug, "loaded {id:?}: {} functions, text {:?}", object.functions().len(), loaded.text);
         let debug_object = DebugObject { copy: Some(debug_object), kept_at };
-        let record = Record { object, names, debug_object, finalized: None };
+        let record = Record { object, names, debug_object, finalized: None, made_rules: Vec::new() };
         state.pending.extend(record.text_starts().map(|start| (start, id)));
         state.objects.insert(id, record);
         Ok(loaded)
@@ -193,7 +197,7 @@ impl Session {
         let Some(record) = state.objects.get_mut(&id).filter(|record| record.finalized.is_none()) else { return };
         record.finalized = Some(clock::monotonic());
         let ranges: Vec<AddressRange> = record.object.text().iter().map(|text| text.range).collect();
-        self.count_shape(&record.object);
+        record.made_rules = self.count_shape(&record.object);
         // Whatever lived there before is gone, whether somebody told us or not.
         for stale in ranges.iter().flat_map(|&range| state.owners(range)).collect::<Vec<_>>() {
             self.free(&mut state, stale);
@@ -314,8 +318,8 @@ impl Session {
         log_line!(Error, "the {} sink stops: {error}", kind.name());
     }
 
-    /// Counts what the code lacks for stack walkers.
-    fn count_shape(&self, object: &LoadedObject) {
+    /// Counts what the code lacks for stack walkers, and answers the rules that can be made up for it.
+    fn count_shape(&self, object: &LoadedObject) -> Vec<FunctionRules> {
         let shape = shape::Shape::of(object);
         self.counters.functions.add(object.functions().len() as u64);
         self.counters.functions_without_frame_pointer.add(shape.without_frame_pointer);
@@ -331,6 +335,7 @@ impl Session {
                 );
             }
         }
+        shape.made_rules
     }
 
     /// Libraries have come, or may have: unwinders in them are told of what is alive. Cheap when none has. Must not be called

@@ -133,7 +133,7 @@ fn one_long_name_for_many_symbols() {
     let function = symbols(&bytes).into_iter().rfind(|at| bytes[at + 4] & 15 == 2).expect("a function");
     let function = bytes[function..function + 24].to_vec();
     let put = |bytes: &mut Vec<u8>, header: usize, data: &[u8]| {
-        while bytes.len() % 8 != 0 {
+        while !bytes.len().is_multiple_of(8) {
             bytes.push(0);
         }
         let offset = bytes.len() as u64;

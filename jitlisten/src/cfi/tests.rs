@@ -132,8 +132,8 @@ fn compare(image: &Image) -> Comparison {
     Comparison { understood, functions: functions.len(), instructions, differ }
 }
 
-/// LLVM's tables for a whole program are not exact in epilogues (a row may come an instruction late): in libLLVM-14,
-/// 242 of 9.5 million instructions, and the code is right there.
+/// LLVM's tables are not exact around a `push` or `add rsp`: a row may come an instruction late. In libLLVM-14 that is so
+/// for 255 of 11.9 million instructions, in 137 places, and in each of them the code is right.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn agrees_with_rustc_about_this_program() {
@@ -236,7 +236,7 @@ fn a_frame_pointer_gives_three_rules() {
 fn what_is_not_understood_has_no_rules() {
     let none: [(&str, &[u8]); 9] = [
         ("nothing at all", &[]),
-        ("jmp rax; mov eax, 1; ret: the case of a switch", &[0xff, 0xe0, 0xb8, 1, 0, 0, 0, 0xc3]),
+        ("jmp rax; pop rcx; ret: a case that does not fit", &[0xff, 0xe0, 0x59, 0xc3]),
         ("mov rsp, rax; ret", &[0x48, 0x89, 0xc4, 0xc3]),
         ("push rax; ret", &[0x50, 0xc3]),
         ("je +1; push rax; nop; ud2: two depths at one place", &[0x74, 0x01, 0x50, 0x90, 0x0f, 0x0b]),
@@ -256,6 +256,13 @@ fn loops_calls_and_tail_calls() {
     let code =
         [0x48, 0x83, 0xec, 0x08, 0xe8, 0, 1, 0, 0, 0xff, 0xc9, 0x75, 0xf7, 0x48, 0x83, 0xc4, 0x08, 0xe9, 0, 1, 0, 0];
     assert_eq!(x86(&code).expect("rows"), [(0, 7, 8), (4, 7, 16), (17, 7, 8)]);
+}
+
+#[test]
+fn the_cases_of_a_switch_are_entered_as_it_is_left() {
+    // push rax; jmp rcx; pop rax; ret; int3; pop rax; ret
+    let code = [0x50, 0xff, 0xe1, 0x58, 0xc3, 0xcc, 0x58, 0xc3];
+    assert_eq!(x86(&code).expect("rows"), [(0, 7, 8), (1, 7, 16), (4, 7, 8), (6, 7, 16), (7, 7, 8)]);
 }
 
 /// Bytes at random are no function, and no panic either.

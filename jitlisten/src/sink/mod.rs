@@ -9,6 +9,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use crate::cfi::FunctionRules;
 use crate::name::ReadableName;
 use crate::options::{NameStyle, Options, SinkKind};
 use crate::{Address, AddressRange, LoadedObject, ObjectId};
@@ -19,6 +20,8 @@ pub(crate) struct FinalizedObject<'a> {
     pub(crate) object: &'a LoadedObject,
     /// One per function of `object`, in its order.
     pub(crate) names: &'a [ReadableName],
+    /// Unwind rules for functions that its `.eh_frame` says nothing of, where the code tells.
+    pub(crate) made_rules: &'a [FunctionRules],
     /// The debug object, for a sink that asked for it, if it is still to be had.
     pub(crate) debug_object: Option<&'a [u8]>,
     /// When its code became final, `CLOCK_MONOTONIC` in nanoseconds.

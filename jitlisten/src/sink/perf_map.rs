@@ -256,6 +256,7 @@ mod tests {
                 id: crate::ObjectId(0),
                 object: &self.object,
                 names: &self.names,
+                made_rules: &[],
                 debug_object: None,
                 since: 0,
                 next_code: &|_| None,

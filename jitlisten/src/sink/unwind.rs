@@ -1,51 +1,47 @@
 //! The unwinders inside this process: nongnu libunwind, libgcc's, LLVM's libunwind.
 //!
 //! Memory profilers, signal-based profilers, crash handlers and C++ exceptions walk the stack with one of them. MCJIT and ORC
-//! tell libgcc (or LLVM's libunwind) of every `.eh_frame` themselves, so those are told only of what the section lacks.
-//! libunwind is told of everything. How is the business of the crate `unwind-register`.
+//! tell libgcc (or LLVM's libunwind) of every `.eh_frame` themselves, so those are told only of functions that the section
+//! lacks and whose rules can be read from their code. libunwind is told of everything. How that is done is the business of the
+//! crate `unwind-register`.
 //!
 //! See it with any program that calls `unw_step` or `backtrace(3)` in a signal handler, or with `memray run --native`.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use unwind_register::{ByHost, FramePointers, Registration, Registry, Section};
+use unwind_register::{ByHost, Registration, Registry, Section};
 
 use super::{FinalizedObject, Forked, Sink, SinkError};
 use crate::log_line;
-use crate::{AddressRange, ObjectId, Unwinders, foreign};
+use crate::{AddressRange, ObjectId, Unwinders, cfi, foreign};
 
 #[derive(Default)]
 pub(crate) struct Unwind {
-    registrations: BTreeMap<ObjectId, Registration>,
+    registrations: BTreeMap<ObjectId, Vec<Registration>>,
 }
 
 impl Sink for Unwind {
     fn finalized(&mut self, object: &FinalizedObject<'_>) -> Result<u64, SinkError> {
         let text = ranges(object.object.text().iter().map(|text| text.range));
-        if text.is_empty() {
-            return Ok(0);
+        let mut registrations = Vec::new();
+        // A section that cannot be read is one that is not there: its functions are among those with made rules.
+        if let Some(range) = object.object.eh_frame()
+            && let Ok(bytes) = foreign::copy(range)
+        {
+            let section = Section::new(&bytes, range.start().0 as usize).text(&text).by_host(ByHost::Everything);
+            registrations.extend(register(&section, object.id));
         }
-        let functions = ranges(object.object.functions().iter().map(|function| function.range));
-        // A section that cannot be read is one that is not there: its functions are those without an entry.
-        let table = object.object.eh_frame().and_then(|range| Some((range, foreign::copy(range).ok()?)));
-        let section = match &table {
-            Some((range, bytes)) => Section::new(bytes, range.start().0 as usize),
-            None => Section::without_eh_frame(),
-        };
-        let section = section.text(&text).functions(&functions);
-        let section = section.frame_pointers(FramePointers::Kept).by_host(ByHost::Everything);
-        // SAFETY: the session tells of an object from the moment its code and tables are final until *freeing*, when the
-        // registration is dropped; the rules are the compiler's own.
-        match unsafe { Registry::process().register(&section) } {
-            Ok(registration) => {
-                let coverage = registration.coverage();
-                if coverage.uncovered > 0 {
-                    log_line!(Debug, "{} functions of {:?} have no rules for unwinding", coverage.uncovered, object.id);
-                }
-                self.registrations.insert(object.id, registration);
+        if !object.made_rules.is_empty() {
+            // What is registered is copied, so the place the bytes are made for need not hold them.
+            let place = object.made_rules[0].range.start();
+            if let Ok(bytes) = cfi::encode(object.made_rules, object.object.machine(), place) {
+                let section = Section::new(&bytes, place.0 as usize).text(&text).by_host(ByHost::Nothing);
+                registrations.extend(register(&section, object.id));
             }
-            Err(error) => log_line!(Debug, "nothing of {:?} can be told to unwinders: {error}", object.id),
+        }
+        if !registrations.is_empty() {
+            self.registrations.insert(object.id, registrations);
         }
         Ok(0)
     }
@@ -59,6 +55,13 @@ impl Sink for Unwind {
     fn forked(&mut self) -> Forked {
         Forked::KnowsEverything
     }
+}
+
+fn register(section: &Section<'_>, id: ObjectId) -> Option<Registration> {
+    // SAFETY: the session tells of an object from the moment its code and tables are final until *freeing*, when the
+    // registration is dropped; the rules are the compiler's own, or were read from the code.
+    let registered = unsafe { Registry::process().register(section) };
+    registered.inspect_err(|error| log_line!(Debug, "nothing of {id:?} can be told to unwinders: {error}")).ok()
 }
 
 fn ranges(ranges: impl Iterator<Item = AddressRange>) -> Vec<Range<usize>> {
