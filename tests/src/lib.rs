@@ -27,6 +27,7 @@ pub mod jitdump_reader;
 mod jitdump_second_judge;
 mod jitdump_unwinding;
 pub mod perf;
+pub mod perf_inject;
 pub mod perf_map;
 pub mod perf_script;
 pub mod place;

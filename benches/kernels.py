@@ -1,0 +1,143 @@
+"""One process of the benchmark: compiles every kernel, times it, and prints nanoseconds as JSON.
+
+`compile` is the processor time of all compilations. A kernel's time is the smallest of many short repetitions: what disturbs
+a run only ever makes it longer, and some of them fit between two disturbances.
+"""
+
+import json
+import math
+import os
+import time
+
+os.environ.setdefault("NUMBA_THREADING_LAYER", "workqueue")
+
+import numpy as np
+from numba import njit, prange, typeof
+
+SECONDS = 0.3
+KERNELS = {}
+
+
+def kernel(arguments, **options):
+    """Registers a function with a maker of its arguments; sizes are chosen for a few milliseconds."""
+
+    def register(function):
+        KERNELS[function.__name__] = (njit(**options)(function), arguments)
+        return function
+
+    return register
+
+
+@kernel(lambda: (300_000,))
+def loop(n):
+    x = 1.0
+    for _ in range(n):
+        x = x * 0.999 + 1.0 / (x * x + 1.0)
+    return x
+
+
+@kernel(lambda: (np.linspace(0.0, 1.0, 200_000), np.linspace(1.0, 2.0, 200_000)))
+def arrays(a, b):
+    return np.sqrt(a * a + b * b) + np.sin(a)
+
+
+@kernel(lambda: (np.ones((1200, 1200)),))
+def stencil(grid):
+    after = np.zeros_like(grid)
+    for i in range(1, grid.shape[0] - 1):
+        for j in range(1, grid.shape[1] - 1):
+            after[i, j] = 0.25 * (grid[i - 1, j] + grid[i + 1, j] + grid[i, j - 1] + grid[i, j + 1])
+    return after
+
+
+@kernel(lambda: (np.linspace(0.0, 9.0, 2_000_000),))
+def reduction(values):
+    total = 0.0
+    for value in values:
+        total += value * value
+    return total
+
+
+@kernel(lambda: (np.random.default_rng(1).random(30_000),))
+def sort(values):
+    return np.sort(values)
+
+
+@kernel(lambda: (160, 120))
+def mandelbrot(size, depth):
+    total = 0
+    for row in range(size):
+        for column in range(size):
+            c = complex(-2.0 + 3.0 * column / size, -1.5 + 3.0 * row / size)
+            z = 0j
+            for step in range(depth):
+                z = z * z + c
+                if z.real * z.real + z.imag * z.imag > 4.0:
+                    break
+                total += 1
+    return total
+
+
+@kernel(lambda: (np.random.default_rng(2).random((180, 180)), np.random.default_rng(3).random((180, 180))))
+def matmul(a, b):
+    c = np.zeros((a.shape[0], b.shape[1]))
+    for i in range(a.shape[0]):
+        for j in range(b.shape[1]):
+            for k in range(a.shape[1]):
+                c[i, j] += a[i, k] * b[k, j]
+    return c
+
+
+@kernel(lambda: (np.random.default_rng(4).random((800, 3)),))
+def nbody(position):
+    total = 0.0
+    for i in range(position.shape[0]):
+        for j in range(position.shape[0]):
+            dx = position[i, 0] - position[j, 0]
+            dy = position[i, 1] - position[j, 1]
+            dz = position[i, 2] - position[j, 2]
+            total += 1.0 / math.sqrt(dx * dx + dy * dy + dz * dz + 0.01)
+    return total
+
+
+@kernel(lambda: (np.linspace(0.0, 1.0, 1_000_000),), parallel=True)
+def parallel(values):
+    total = 0.0
+    for i in prange(values.size):
+        total += math.exp(-values[i])
+    return total
+
+
+# Nothing but calls: what a frame pointer costs at the very worst.
+@kernel(lambda: (30,))
+def fib(n):
+    return n if n < 2 else fib(n - 1) + fib(n - 2)
+
+
+fib = KERNELS["fib"][0]
+
+
+def best(function, arguments):
+    shortest = None
+    until = time.perf_counter() + SECONDS
+    while shortest is None or time.perf_counter() < until:
+        began = time.perf_counter_ns()
+        function(*arguments)
+        taken = time.perf_counter_ns() - began
+        shortest = taken if shortest is None else min(shortest, taken)
+    return shortest
+
+
+def main():
+    times = {"compile": 0}
+    for name, (function, arguments) in KERNELS.items():
+        given = arguments()
+        began = time.process_time_ns()
+        function.compile(tuple(map(typeof, given)))
+        times["compile"] += time.process_time_ns() - began
+        function(*given)
+        times[name] = best(function, given)
+    print(json.dumps(times))
+
+
+main()

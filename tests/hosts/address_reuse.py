@@ -1,0 +1,53 @@
+"""Code that is freed, and other code compiled at the same address: address_reuse.py SECONDS
+
+Prints how often the second function came to lie where the first was. Both spend the same time.
+"""
+
+import ctypes
+import sys
+import time
+
+import llvmlite.binding as llvm
+
+LOOP = """
+define double @{name}(i64 %n, double %x) {{
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [0, %entry], [%next, %loop]
+  %a = phi double [%x, %entry], [%c, %loop]
+  %b = fadd double %a, {term}
+  %c = fdiv double %b, 1.25
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %n
+  br i1 %more, label %loop, label %out
+out:
+  ret double %c
+}}
+"""
+
+try:
+    llvm.initialize()
+except RuntimeError:
+    pass  # not needed any more in new releases
+llvm.initialize_native_target()
+llvm.initialize_native_asmprinter()
+prototype = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64, ctypes.c_double)
+
+
+def season(name, term, seconds):
+    machine = llvm.Target.from_default_triple().create_target_machine(opt=2)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(LOOP.format(name=name, term=term)), machine)
+    engine.finalize_object()
+    address = engine.get_function_address(name)
+    function = prototype(address)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        function(1_000_000, 1.0)
+    engine.close()
+    return address
+
+
+first = season("summer", "1.0", float(sys.argv[1]))
+second = season("winter", "3.0", float(sys.argv[1]))
+print("same address" if first == second else "another address")

@@ -1,0 +1,30 @@
+"""Eight threads compile at once, each a function of its own file and of its own lines: eight_threads.py"""
+
+import linecache
+import threading
+
+from numba import njit
+
+COUNT = 8
+together = threading.Barrier(COUNT)
+results = [None] * COUNT
+
+
+def work(index):
+    text = "\n" * (100 * index) + "def worker_%d(n):\n    s = 0.0\n" % index
+    text += "".join("    for i in range(n):\n        s += %d.5 * i\n" % term for term in range(3))
+    text += "    return s\n"
+    scope, file = {}, "/sources/worker_%d.py" % index
+    linecache.cache[file] = (len(text), None, text.splitlines(True), file)  # Numba wants to see the source
+    exec(compile(text, file, "exec"), scope)
+    function = njit(nogil=True)(scope["worker_%d" % index])
+    together.wait()
+    results[index] = function(10)
+
+
+threads = [threading.Thread(target=work, args=(index,)) for index in range(COUNT)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(results)

@@ -1,0 +1,34 @@
+"""Compiles something and tells what the process has of its jitdump: own_files.py
+
+Lines: `map PERMISSIONS PATH`, `fd FLAGS PATH`, `mode OCTAL PATH`.
+"""
+
+import os
+
+from numba import njit
+
+
+@njit
+def something(x):
+    return x + 1.0
+
+
+something(1.0)
+path = None
+with open("/proc/self/maps") as maps:
+    for line in maps:
+        fields = line.split()
+        if fields[-1].endswith(".dump"):
+            path = fields[-1]
+            print("map", fields[1], path)
+for descriptor in os.listdir("/proc/self/fd"):
+    try:
+        target = os.readlink(f"/proc/self/fd/{descriptor}")
+    except FileNotFoundError:
+        continue
+    if target == path:
+        with open(f"/proc/self/fdinfo/{descriptor}") as about:
+            flags = [line.split()[1] for line in about if line.startswith("flags:")]
+        print("fd", flags[0], target)
+for place in (path, os.path.dirname(path)):
+    print("mode", oct(os.lstat(place).st_mode & 0o777), place)

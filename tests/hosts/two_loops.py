@@ -1,0 +1,24 @@
+"""A kernel with two loops of the same body, one with three times the iterations of the other: two_loops.py SECONDS
+
+Every iteration waits for the division of the one before, so three quarters of the time are the first loop's.
+"""
+
+import sys
+import time
+
+from numba import njit
+
+
+@njit
+def kernel(n, x):
+    for _ in range(3 * n):
+        x = x * 0.999 + 1.0 / (x * x + 1.0)  # three of four
+    for _ in range(n):
+        x = x * 0.999 + 1.0 / (x * x + 1.0)  # one of four
+    return x
+
+
+print(kernel(10, 1.0))
+until = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < until:
+    kernel(500_000, 1.0)

@@ -1,0 +1,156 @@
+//! The jitdump's bytes, from real processes, read by two strict judges.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use jitlisten_tests::door;
+use jitlisten_tests::host::{self, Host, Preload};
+use jitlisten_tests::jitdump_reader::{self, Jitdump};
+use jitlisten_tests::place;
+
+const NUMBA: [&str; 4] = ["numba-0.68.1", "numba-0.60.0", "numba-0.57.1", "numba-0.56.4"];
+
+fn dumping(venv: &str, program: &str) -> Option<Host> {
+    Some(door::numba(venv, program)?.variable("JITLISTEN", "jitdump").variable("NUMBA_DEBUGINFO", "1"))
+}
+
+fn dumps(host: &Host) -> Vec<(PathBuf, Jitdump)> {
+    let found = jitdump_reader::find(&host.scratch("."));
+    found.into_iter().map(|path| (path.clone(), jitdump_reader::read(&path))).collect()
+}
+
+fn only_dump(host: &Host) -> Jitdump {
+    let mut found = dumps(host);
+    assert_eq!(found.len(), 1, "{}", host.log());
+    found.remove(0).1
+}
+
+#[test]
+fn functions_have_their_own_lines_of_files_with_full_names() {
+    for venv in NUMBA {
+        let Some(host) = dumping(venv, "two_loops.py") else { continue };
+        let host = host.argument("0");
+        let ended = host.run(Preload::Library).well();
+        assert_eq!(ended.map, None, "the perf map was not asked for");
+        let dump = only_dump(&host);
+        assert!(!dump.closed, "a process that ends does not close: other threads may still compile");
+        let kernel = dump.named("kernel").max_by_key(|function| function.line_numbers().len()).expect("kernel");
+        let source = place::host("two_loops.py");
+        let text = fs::read_to_string(&source).expect("the host");
+        let of = |part: &str| text.lines().position(|line| line.contains(part)).expect(part) as u32 + 1;
+        for part in ["range(3 * n)", "# three of four", "range(n)", "# one of four"] {
+            assert!(kernel.line_numbers().contains(&of(part)), "{venv}: no code of {part:?}: {:?}", kernel.lines);
+        }
+        let first = of("def kernel");
+        for line in kernel.lines.iter().filter(|line| line.line != 0) {
+            assert_eq!(line.file, source.to_string_lossy(), "{venv}");
+            assert!((first..=first + 6).contains(&line.line), "{venv}: {line:?}");
+        }
+    }
+}
+
+#[test]
+fn bytes_are_relocated() {
+    for venv in NUMBA {
+        let Some(host) = dumping(venv, "chain.py") else { continue };
+        let host = host.argument("0");
+        let _ = host.run(Preload::Library).well();
+        let dump = only_dump(&host);
+        for (caller, callee) in [("alpha", "beta"), ("beta", "gamma")] {
+            let targets: Vec<u64> = dump.named(callee).map(|function| function.address).collect();
+            let calls = dump.named(caller).any(|function| targets.iter().any(|&target| refers(&function.code, target)));
+            assert!(calls, "{venv}: no code of {caller} knows where {callee} is");
+        }
+    }
+}
+
+/// Whether code holds an address as it is.
+fn refers(code: &[u8], address: u64) -> bool {
+    code.windows(8).any(|bytes| bytes == address.to_le_bytes())
+}
+
+#[test]
+fn the_program_notices_nothing() {
+    let Some(host) = dumping(NUMBA[0], "chain.py") else { return };
+    let _ = host::same_output(&host.argument("0")).well();
+}
+
+#[test]
+fn eight_threads_do_not_mix_their_lines() {
+    let Some(host) = dumping(NUMBA[0], "eight_threads.py") else { return };
+    let _ = host::same_output(&host).well();
+    let dump = only_dump(&host);
+    for worker in 0..8 {
+        let name = format!("worker_{worker}");
+        let file = format!("/sources/{name}.py");
+        let functions: Vec<_> = dump.named(&name).filter(|function| !function.lines.is_empty()).collect();
+        assert!(!functions.is_empty(), "{name} has no lines");
+        for line in functions.iter().flat_map(|function| &function.lines).filter(|line| line.line != 0) {
+            assert_eq!(line.file, file);
+            assert!((100 * worker + 1..100 * worker + 20).contains(&line.line), "{name}: {line:?}");
+        }
+    }
+}
+
+#[test]
+fn switched_on_late_it_holds_everything_and_switched_off_it_ends() {
+    let Some(host) = door::numba(NUMBA[0], "switched.py") else { return };
+    let host = host.variable("JITLISTEN", "perfmap");
+    let _ = host.run(Preload::Library).well();
+    let mut found: Vec<Jitdump> = dumps(&host).into_iter().map(|dump| dump.1).collect();
+    found.sort_by_key(|dump| dump.timestamp);
+    let [first, second] = &found[..] else { panic!("{} dumps", found.len()) };
+    let has = |dump: &Jitdump, name: &str| dump.named(name).next().is_some();
+    assert_eq!(["before", "between", "after"].map(|name| has(first, name)), [true, true, false]);
+    assert_eq!(["before", "between", "after"].map(|name| has(second, name)), [true, true, true]);
+    assert_eq!((first.closed, second.closed), (true, false));
+    let before = first.named("before").next().expect("found above");
+    assert!(before.timestamp < first.timestamp, "code has the time of its own beginning");
+    let between = second.named("between").next().expect("found above");
+    assert_eq!(first.named("between").next().map(|function| function.timestamp), Some(between.timestamp));
+}
+
+#[test]
+fn a_forked_child_writes_a_file_of_its_own() {
+    let Some(host) = dumping(NUMBA[0], "forks.py") else { return };
+    let ended = host.run(Preload::Library).well();
+    let text = String::from_utf8(ended.stdout).expect("numbers");
+    let numbers: Vec<u32> = text.split_whitespace().map(|word| word.parse().expect("a number")).collect();
+    let [parent, child, 0] = numbers[..] else { panic!("{text}") };
+    let found = dumps(&host);
+    assert_ne!(found[0].0.parent(), found[1].0.parent(), "two directories");
+    let by_process: BTreeMap<u32, &Jitdump> = found.iter().map(|(_, dump)| (dump.pid, dump)).collect();
+    let names = |dump: &Jitdump| ["common", "of_parent", "of_child"].map(|name| dump.named(name).next().is_some());
+    assert_eq!(names(by_process[&parent]), [true, true, false]);
+    assert_eq!(names(by_process[&child]), [true, false, true]);
+    assert!(!by_process[&parent].closed && !by_process[&child].closed);
+}
+
+#[test]
+fn file_directory_marker_and_descriptor_are_private() {
+    let Some(host) = dumping(NUMBA[0], "own_files.py") else { return };
+    let ended = host.run(Preload::Library).well();
+    let text = String::from_utf8(ended.stdout).expect("text");
+    let told: Vec<Vec<&str>> = text.lines().map(|line| line.split(' ').collect()).collect();
+    assert_eq!((told[0][0], told[0][1]), ("map", "r-xp"), "{text}");
+    let [_, flags, _] = told[1][..] else { panic!("{text}") };
+    let close_on_exec = 0o2_000_000;
+    assert_ne!(u32::from_str_radix(flags, 8).expect("octal") & close_on_exec, 0, "{text}");
+    assert_eq!((told[2][1], told[3][1]), ("0o600", "0o700"), "{text}");
+    assert!(told[3][2].starts_with(&*host.scratch(".").canonicalize().expect("there").to_string_lossy()), "{text}");
+    assert!(told.len() == 4, "{text}");
+}
+
+#[test]
+fn without_a_directory_of_ours_it_goes_where_other_jits_write() {
+    let Some(host) = dumping(NUMBA[0], "own_files.py") else { return };
+    let home = host.scratch("home");
+    let host = host.variable("JITLISTEN_DIR", "").variable("JITDUMPDIR", "").variable("HOME", &home);
+    let _ = host.run(Preload::Library).well();
+    assert_eq!(jitdump_reader::find(&home.join(".debug/jit")).len(), 1);
+    let elsewhere = host.scratch("elsewhere");
+    let host = host.variable("JITDUMPDIR", &elsewhere);
+    let _ = host.run(Preload::Library).well();
+    assert_eq!(jitdump_reader::find(&elsewhere).len(), 1);
+}
