@@ -8,6 +8,7 @@ mod unwind;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 
 use crate::cfi::FunctionRules;
 use crate::name::ReadableName;
@@ -91,12 +92,14 @@ pub(crate) struct Surroundings {
     pub(crate) stale_map: Option<StaleMap>,
     /// What the perf map sink wrote, now or when it was on.
     pub(crate) own_lines: OwnLines,
+    /// What it has left in the file, while it is off.
+    pub(crate) left_lines: Arc<Mutex<LeftLines>>,
 }
 
 impl Surroundings {
     /// Those of a child right after `fork(2)`.
     fn in_child(&self) -> Surroundings {
-        Surroundings { stale_map: StaleMap::find(), own_lines: self.own_lines.clone() }
+        Surroundings { stale_map: StaleMap::find(), own_lines: self.own_lines.clone(), ..Surroundings::default() }
     }
 }
 
@@ -110,7 +113,7 @@ pub(crate) fn create(kind: SinkKind, options: &Options, surroundings: &Surroundi
 }
 
 pub(crate) use own_lines::OwnLines;
-pub(crate) use perf_map::StaleMap;
+pub(crate) use perf_map::{LeftLines, StaleMap};
 pub(crate) use unwind::look_for_unwinders;
 
 impl FinalizedObject<'_> {

@@ -26,6 +26,7 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Seek as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
+use std::sync::PoisonError;
 
 use super::{FinalizedObject, Forked, Sink, SinkError, Surroundings};
 use crate::AddressRange;
@@ -72,6 +73,13 @@ pub(crate) struct PerfMap {
     lines: BTreeMap<u64, Line>,
 }
 
+/// What a perf map sink that was switched off has left in the file.
+#[derive(Debug, Default)]
+pub(crate) struct LeftLines {
+    inode: u64,
+    lines: BTreeMap<u64, Line>,
+}
+
 struct MapFile {
     /// Opened with `O_APPEND`.
     append: File,
@@ -79,6 +87,7 @@ struct MapFile {
     edit: File,
 }
 
+#[derive(Debug)]
 struct Line {
     end: u64,
     offset: u64,
@@ -118,6 +127,13 @@ impl PerfMap {
             // Nobody has added to it since this program began, so every line is about code of a dead one.
             edit.set_len(0).map_err(self.failed("truncate"))?;
         }
+        let mut left = self.surroundings.left_lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if left.inode == metadata.ino() {
+            // Nobody has told us since what became of that code: what lives will be told again.
+            self.lines = std::mem::take(&mut left.lines);
+            self.lines.values_mut().for_each(|line| line.alive = false);
+        }
+        drop(left);
         self.file = Some(MapFile { append, edit });
         Ok(())
     }
@@ -218,6 +234,16 @@ impl Sink for PerfMap {
             }
         }
         Ok(())
+    }
+
+    fn ending(&mut self) -> Result<u64, SinkError> {
+        if let Some(file) = self.file.take()
+            && let Ok(metadata) = file.edit.metadata()
+        {
+            let left = LeftLines { inode: metadata.ino(), lines: std::mem::take(&mut self.lines) };
+            *self.surroundings.left_lines.lock().unwrap_or_else(PoisonError::into_inner) = left;
+        }
+        Ok(0)
     }
 
     fn forked(&mut self) -> Forked {
@@ -340,6 +366,20 @@ mod tests {
         assert_eq!(alive, once);
         assert!(dead.lines().all(|line| line.starts_with("0 0 freed")), "{dead}");
         assert_eq!(dead.lines().count(), told.lines());
+    }
+
+    #[test]
+    fn switched_off_and_on_again_each_function_has_one_line() {
+        let (scratch, told) = (Scratch::new("again"), Told::new());
+        let surroundings = Surroundings::default();
+        for _ in 0..3 {
+            let mut sink = PerfMap::at(scratch.map(), NameStyle::Readable, surroundings.clone());
+            sink.finalized(&told.finalized()).unwrap();
+            sink.ending().unwrap();
+        }
+        let text = scratch.text();
+        let (dead, alive): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.starts_with("0 0 freed"));
+        assert_eq!((dead.len(), alive.len()), (2 * told.lines(), told.lines()), "{text}");
     }
 
     #[test]
