@@ -203,8 +203,8 @@ impl Shim {
         let Some(source) = state.sources.get_mut(slot).and_then(Option::as_mut) else { return };
         // SAFETY: callers see to it that the library is mapped and relocated.
         if unsafe { source.listen_to_memory() } {
-            for range in executable_memory() {
-                state.memory.executable(range, Executable::Only);
+            for (range, how) in executable_memory() {
+                state.memory.executable(range, how);
             }
         }
         self.read_list(state, slot);
@@ -306,21 +306,22 @@ fn remap_inaccessible(range: AddressRange) -> bool {
 }
 
 /// The anonymous executable memory of the process: where code may have been compiled before we listened.
-fn executable_memory() -> Vec<AddressRange> {
+fn executable_memory() -> Vec<(AddressRange, Executable)> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     maps.lines().filter_map(anonymous_executable).collect()
 }
 
 /// `7f12a000-7f12b000 r-xp 00000000 00:00 0` of `proc_pid_maps(5)`, if it has no name.
-fn anonymous_executable(line: &str) -> Option<AddressRange> {
+fn anonymous_executable(line: &str) -> Option<(AddressRange, Executable)> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
-    let executable = fields.next()?.contains('x');
-    if !executable || fields.nth(3).is_some() {
+    let protection = fields.next()?;
+    if !protection.contains('x') || fields.nth(3).is_some() {
         return None;
     }
     let [start, end] = [start, end].map(|text| u64::from_str_radix(text, 16).ok());
-    AddressRange::new(Address(start?), end?.checked_sub(start?)?)
+    let range = AddressRange::new(Address(start?), end?.checked_sub(start?)?)?;
+    Some((range, if protection.contains('w') { Executable::Writable } else { Executable::Only }))
 }
 
 /// Our locks, held by the thread that forks: whatever another thread was doing under them is done.
