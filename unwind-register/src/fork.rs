@@ -21,7 +21,7 @@ unsafe impl Sync for Held {}
 static HELD: Held = Held(UnsafeCell::new(None));
 
 /// Installs the handlers, once.
-pub(crate) fn prepare(_: &'static Registry) {
+pub(crate) fn prepare() {
     if !PREPARED.swap(true, Relaxed) {
         // SAFETY: the handlers have the right type and live as long as this library, which is not unloaded while registered.
         unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };

@@ -37,9 +37,10 @@
 //!
 //! # Memory
 //!
-//! What an unwinder may look at is never unmapped. Entries take about 110 bytes for a section with one function, tables 32 bytes
-//! per function and at least 128 KiB of addresses (not memory) for each 64 MiB with code in it. Removed entries are used again
-//! after 1 s, replaced tables after 0.1 s: so the bound is twice the peak of what was alive, plus what was removed in the last second.
+//! What an unwinder may look at is never unmapped. Entries take 80 bytes for a section with one function and 48 for each further one,
+//! tables about 40 bytes per function and at least 128 KiB of addresses (not memory) for each 64 MiB with code in it. Removed entries are used
+//! again after 1 s, replaced tables after 5 s, or 0.1 s when more than 256 wait: so the bound is twice the peak of what was alive, plus
+//! the entries removed in the last second, plus 32 MiB of tables at the worst.
 //!
 //! # Limits
 //!

@@ -113,26 +113,33 @@ impl Registry {
     /// * The rules are true: unwinders follow them with plain loads.
     /// * The registration is dropped before the code goes away.
     pub unsafe fn register(&'static self, section: &Section<'_>) -> Result<Registration, Error> {
-        fork::prepare(self);
-        let registries = self.lock().frame_registries.clone();
-        let registries: &[FrameRegistry] = registries.as_ref().map_or(&[], |list| list);
-        let missing = |functions: &[(u64, Origin)]| told::missing(registries, section.by_host, functions);
-        // SAFETY: the caller's first promise.
-        let plan = unsafe { Plan::new(section, &missing)? };
-        self.lock().add(&plan, registries).map(|id| Registration { registry: self, id, coverage: plan.coverage })
+        fork::prepare();
+        loop {
+            let registries = self.lock().frame_registries.clone();
+            let list: &[FrameRegistry] = registries.as_deref().map_or(&[], Vec::as_slice);
+            let missing = |functions: &[(u64, Origin)]| told::missing(list, section.by_host, functions);
+            // SAFETY: the caller's first promise.
+            let plan = unsafe { Plan::new(section, &missing)? };
+            let mut state = self.lock();
+            // Another thread may have found an unwinder in the meantime, which nobody has asked yet.
+            if state.frame_registries.as_ref().map(Arc::as_ptr) == registries.as_ref().map(Arc::as_ptr) {
+                let id = state.add(&plan, list)?;
+                return Ok(Registration { registry: self, id, coverage: plan.coverage });
+            }
+        }
     }
 
     /// Numbers about everything registered.
     pub fn statistics(&self) -> Statistics {
         let state = self.lock();
-        let (tables, table_bytes, retired_table_bytes) = state.forest.size();
+        let (infos, table_bytes, retired_table_bytes) = state.forest.size();
         let (entry_bytes, free_entry_bytes) = state.places.used();
         let functions = state.live.values().map(|live| live.functions).sum();
         let registrations = state.live.len();
         Statistics {
             registrations,
             functions,
-            tables,
+            infos,
             table_bytes,
             retired_table_bytes,
             entry_bytes,
@@ -155,35 +162,48 @@ impl State {
     }
 
     fn add(&mut self, plan: &Plan, registries: &[FrameRegistry]) -> Result<u64, Error> {
-        let (bytes, now) = (&plan.encoded.bytes, now());
-        self.region()?;
-        let offset = self.places.take(bytes.len(), now).ok_or(Error::OutOfMemory { wanted: bytes.len() })?;
-        if let Err(error) = self.region()?.write(offset, bytes) {
-            self.places.give_back(offset, bytes.len(), now);
-            return Err(error);
-        }
-        let functions = cfi::entries(bytes).count();
-        for (index, (at, start, end)) in cfi::entries(bytes).enumerate() {
-            let (fde, want) = ((offset + at) as u32, functions - index);
-            self.counted.replaced += self.forest.insert(&(start..end), fde, want, now, &mut self.libunwinds);
-        }
-        let mut reused = cfi::entries(bytes).map(|(_, start, end)| start..end);
-        if Flush::HERE == Flush::AtReuse && reused.any(|range| self.stale.take(&range)) {
-            self.libunwinds.0.iter().for_each(Libunwind::flush_cache);
-        }
-        let groups = plan.encoded.groups.clone();
+        let bytes = &plan.encoded.bytes;
+        let offset = self.write(bytes)?;
+        let functions = self.enter(bytes, offset);
+        self.next += 1;
+        let (id, groups) = (self.next, plan.encoded.groups.clone());
         let mut live = Live { offset, length: bytes.len(), groups, told: Vec::new(), functions };
         for (bit, registry) in registries.iter().take(8).enumerate() {
             for index in 0..live.groups.len() {
                 if live.groups[index].label >> bit & 1 != 0 {
-                    self.tell(registry, self.next + 1, &mut live, index);
+                    self.tell(registry, id, &mut live, index);
                 }
             }
         }
         self.count(&plan.coverage);
-        self.next += 1;
-        self.live.insert(self.next, live);
-        Ok(self.next)
+        self.live.insert(id, live);
+        Ok(id)
+    }
+
+    /// Copies a blob to where unwinders may look; nobody does yet.
+    fn write(&mut self, bytes: &[u8]) -> Result<usize, Error> {
+        self.region()?;
+        let full = Error::OutOfMemory { wanted: bytes.len() };
+        let offset = self.places.take(bytes.len(), now()).ok_or(full)?;
+        let written = self.region()?.write(offset, bytes);
+        if written.is_err() {
+            self.places.give_back(offset, bytes.len(), now());
+        }
+        written.map(|()| offset)
+    }
+
+    /// Enters the functions of a blob into the tables; returns how many there are.
+    fn enter(&mut self, bytes: &[u8], offset: usize) -> usize {
+        let (functions, now) = (cfi::entries(bytes).count(), now());
+        for (index, (at, start, end)) in cfi::entries(bytes).enumerate() {
+            let (fde, want) = ((offset + at) as u32, functions - index);
+            self.counted.replaced += self.forest.insert(&(start..end), fde, want, now, &mut self.libunwinds);
+        }
+        let mut ranges = cfi::entries(bytes).map(|(_, start, end)| start..end);
+        if Flush::HERE == Flush::AtReuse && ranges.any(|range| self.stale.take(&range)) {
+            self.libunwinds.0.iter().for_each(Libunwind::flush_cache);
+        }
+        functions
     }
 
     /// Undoes [`State::add`]: nobody finds the functions any more when this returns.

@@ -22,9 +22,9 @@ pub struct Statistics {
     pub refused: usize,
     /// Functions that vanished because another one was registered over them: their JIT did not say that they were gone.
     pub replaced: usize,
-    /// Tables an unwinder has to look through (it takes the first whose range fits).
-    pub tables: usize,
-    /// Bytes of these tables.
+    /// Infos in an unwinder's list: it takes the first whose range fits, and searches that one's table.
+    pub infos: usize,
+    /// Bytes of the tables in use.
     pub table_bytes: usize,
     /// Bytes of replaced tables that wait to be used again.
     pub retired_table_bytes: usize,
@@ -43,7 +43,7 @@ impl Statistics {
         uncovered: 0,
         refused: 0,
         replaced: 0,
-        tables: 0,
+        infos: 0,
         table_bytes: 0,
         retired_table_bytes: 0,
         entry_bytes: 0,

@@ -32,6 +32,7 @@ pub(crate) use layout::{Info, Layout};
 use crate::error::Error;
 use crate::loader::{Exports, Pinned};
 use crate::table::{LeafId, Publish};
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
@@ -67,8 +68,8 @@ pub(crate) struct Libunwind {
     flush: FlushCache,
     address_space: usize,
     list: Option<&'static layout::List>,
-    /// By leaf.
-    infos: Vec<&'static Info>,
+    /// By leaf. Leaves that were hidden when the copy was found have none.
+    infos: BTreeMap<LeafId, &'static Info>,
     /// The place FDE distances count from; set before the first leaf.
     segment: usize,
 }
@@ -126,7 +127,7 @@ impl Found {
         });
         let layout = probe::layout(register, proc_info, address_space);
         let layout = layout.map_err(|status| Error::LibunwindLayout { library: library.clone(), status })?;
-        let (infos, segment) = (Vec::new(), 0);
+        let (infos, segment) = (BTreeMap::new(), 0);
         let base = self.base;
         Ok(Libunwind { base, name: library, layout, register, flush, address_space, list, infos, segment })
     }
@@ -147,15 +148,16 @@ impl Libunwind {
 
 impl Publish for Libunwind {
     fn leaf(&mut self, id: LeafId, range: &Range<u64>, cells: &'static [AtomicU64]) {
-        debug_assert_eq!(id, self.infos.len());
         let info = Info::table(self.layout, range, self.segment, cells);
         // SAFETY: the info has the layout this copy was found to have, its table and segment stay mapped for good.
         unsafe { (self.register)(info) };
-        self.infos.push(info);
+        self.infos.insert(id, info);
     }
 
     fn table(&mut self, id: LeafId, cells: &'static [AtomicU64]) {
-        self.infos[id].set_table(self.layout, cells);
+        if let Some(info) = self.infos.get(&id) {
+            info.set_table(self.layout, cells);
+        }
     }
 
     /// Leaves out what others have registered with this copy (Julia does): a lookup that ends in our table is not continued in

@@ -1,7 +1,7 @@
 //! The address space, cut into leaves; one table per leaf.
 
-use super::QUARANTINE;
 use super::slots::{Function, NoRoom, Slots};
+use super::{MANY, QUARANTINE, SHORT_QUARANTINE};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
@@ -51,12 +51,16 @@ pub(crate) struct Forest {
     /// By the first address that is visible.
     leaves: BTreeMap<u64, Leaf>,
     born: usize,
+    /// Leaves that two later ones hide, and since when. Searches that began before may still come to them.
+    hidden: VecDeque<(u64, Leaf)>,
     retired: VecDeque<(u64, Slots)>,
+    /// What hidden leaves point to in the end.
+    empty: Option<Slots>,
 }
 
 impl Forest {
     pub(crate) const fn new() -> Self {
-        Forest { leaves: BTreeMap::new(), born: 0, retired: VecDeque::new() }
+        Forest { leaves: BTreeMap::new(), born: 0, hidden: VecDeque::new(), retired: VecDeque::new(), empty: None }
     }
 
     /// Leaves in the order of their birth.
@@ -66,10 +70,12 @@ impl Forest {
         leaves
     }
 
-    /// (tables in use, bytes touched in them, bytes touched in replaced tables).
+    /// (infos, bytes touched in them, bytes touched in replaced tables).
     pub(crate) fn size(&self) -> (usize, usize, usize) {
         let used = self.leaves.values().map(|leaf| leaf.slots.resident()).sum();
-        (self.leaves.len(), used, self.retired.iter().map(|(_, slots)| slots.resident()).sum())
+        let hidden = self.hidden.iter().map(|(_, leaf)| &leaf.slots);
+        let waiting = self.retired.iter().map(|(_, slots)| slots).chain(hidden).map(Slots::resident).sum();
+        (self.born, used, waiting)
     }
 
     /// Adds a function; `want` counts the functions the caller is about to add near it, this one included.
@@ -104,6 +110,9 @@ impl Forest {
     pub(crate) fn remove(&mut self, range: &Range<u64>, fde: u32) {
         let mut at = range.start;
         while at < range.end {
+            for (_, leaf) in self.hidden.iter_mut().filter(|(_, leaf)| leaf.info.contains(&at)) {
+                leaf.slots.remove((at - leaf.info.start) as u32, fde);
+            }
             let Some(leaf) = self.leaf_at(at) else { return };
             leaf.slots.remove((at - leaf.info.start) as u32, fde);
             // A leaf that was split inside this range still begins with a piece of it: nothing is split inside a function.
@@ -142,22 +151,28 @@ impl Forest {
 
     /// A table whose content nobody can still be reading, emptied; or a new one.
     fn fresh(&mut self, now: u64) -> Slots {
-        if self.retired.front().is_none_or(|(since, _)| now.saturating_sub(*since) < QUARANTINE) {
-            return Slots::new();
+        let wait = if self.retired.len() > MANY { SHORT_QUARANTINE } else { QUARANTINE };
+        match self.retired.pop_front() {
+            Some((since, mut slots)) if now.saturating_sub(since) >= wait => {
+                slots.clear();
+                slots
+            }
+            Some(young) => {
+                self.retired.push_front(young);
+                Slots::new()
+            }
+            None => Slots::new(),
         }
-        let (_, mut slots) = self.retired.pop_front().expect("there is a front");
-        slots.clear();
-        slots
     }
 
     /// Spreads the table of the leaf at `finger` again, or splits the leaf.
     fn make_room(&mut self, finger: u64, want: usize, now: u64, publish: &mut dyn Publish) {
-        let mut slots = self.fresh(now);
-        let leaf = self.leaf_at(finger).expect("the caller found it");
-        if leaf.slots.functions() >= FULL {
-            self.retired.push_front((0, slots));
+        self.bury(now, publish);
+        if self.leaf_at(finger).is_some_and(|leaf| leaf.slots.functions() >= FULL) {
             return self.split(finger, want, now, publish);
         }
+        let mut slots = self.fresh(now);
+        let leaf = self.leaf_at(finger).expect("the caller found it");
         let functions: Vec<Function> = leaf.slots.iter().collect();
         slots.fill(&functions, (finger - leaf.info.start) as u32, want);
         publish.table(leaf.id, slots.cells());
@@ -165,42 +180,48 @@ impl Forest {
         self.retired.push_back((now, old));
     }
 
-    /// Gives a part of the leaf at `finger` to a new leaf: everything above or below its functions if the finger is there (code
-    /// that grows in one direction then fills its leaves), else the upper half.
+    /// Adds a leaf above or below the functions of the leaf at `finger`, if the finger is there (code that grows in one direction
+    /// then fills its leaves); else two leaves take its place.
     fn split(&mut self, finger: u64, want: usize, now: u64, publish: &mut dyn Publish) {
-        let mut upper = self.fresh(now);
-        let mut lower = self.fresh(now);
         let leaf = self.leaf_at(finger).expect("the caller found it");
         let (base, visible) = (leaf.info.start, leaf.visible.clone());
         let functions: Vec<Function> = leaf.slots.iter().collect();
         let offset = (finger - base) as u32;
         let (first, last) = (functions[0], functions[functions.len() - 1]);
+        let mut old = self.leaves.remove(&visible.start).expect("it is this leaf's key");
         if offset >= last.end {
-            leaf.visible.end = finger;
-            self.add(finger..visible.end, upper, publish);
-            return self.retired.push_front((0, lower));
-        }
-        if offset < first.start {
+            old.visible.end = finger;
+            self.leaves.insert(visible.start, old);
+            let slots = self.fresh(now);
+            self.add(finger..visible.end, slots, publish);
+        } else if offset < first.start {
             let border = base + u64::from(first.start);
-            let mut old = self.leaves.remove(&visible.start).expect("it is this leaf's key");
             old.visible.start = border;
             self.leaves.insert(border, old);
-            self.add(visible.start..border, lower, publish);
-            return self.retired.push_front((0, upper));
+            let slots = self.fresh(now);
+            self.add(visible.start..border, slots, publish);
+        } else {
+            let (low, high) = functions.split_at(functions.len() / 2);
+            let border = base + u64::from(high[0].start);
+            for (range, half) in [(visible.start..border, low), (border..visible.end, high)] {
+                let shift = (range.start - base) as u32;
+                let moved = half.iter().map(|f| Function { start: f.start - shift, end: f.end - shift, ..*f });
+                let mut slots = self.fresh(now);
+                slots.fill(&moved.collect::<Vec<_>>(), offset.saturating_sub(shift), want);
+                self.add(range, slots, publish);
+            }
+            // The old leaf's table stays as it is: a search that has passed the head of the list may still come here.
+            self.hidden.push_back((now, old));
         }
-        let (low, high) = functions.split_at(functions.len() / 2);
-        let border = high[0].start;
-        let at = base + u64::from(border);
-        let moved =
-            high.iter().map(|f| Function { start: f.start - border, end: (f.end - border).min(i32::MAX as u32), ..*f });
-        upper.fill(&moved.collect::<Vec<_>>(), offset.saturating_sub(border), want);
-        lower.fill(low, offset, want);
-        leaf.visible.end = at;
-        let (id, old) = (leaf.id, std::mem::replace(&mut leaf.slots, lower));
-        self.add(at..visible.end, upper, publish);
-        let leaf = self.leaf_at(visible.start).expect("the lower half");
-        publish.table(id, leaf.slots.cells());
-        self.retired.push_back((now, old));
+    }
+
+    /// Takes the tables of leaves that no search can come to any more. Their infos stay in the list, and point to an empty table.
+    fn bury(&mut self, now: u64, publish: &mut dyn Publish) {
+        while self.hidden.front().is_some_and(|(since, _)| now.saturating_sub(*since) >= QUARANTINE) {
+            let Some((_, leaf)) = self.hidden.pop_front() else { return };
+            publish.table(leaf.id, self.empty.get_or_insert_with(Slots::new).cells());
+            self.retired.push_back((now, leaf.slots));
+        }
     }
 }
 

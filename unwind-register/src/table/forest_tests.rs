@@ -139,11 +139,12 @@ fn new_code_over_forgotten_code_wins() {
     assert_eq!(list.find(0x1080), 3, "the late removal of the old code changes nothing");
 }
 
-/// The proof of the module head, as a test: code that is alive is found by every search, whatever happens around it.
+/// The proof of the module head, as a test: code that is alive is found by every search, whatever happens around it. The clock stands
+/// still, so no table is used again: on a busy machine a reader may be stopped for longer than any quarantine.
 #[test]
 fn readers_never_miss_what_is_alive() {
     let list = List::new();
-    let (began, stop) = (std::time::Instant::now(), AtomicBool::new(false));
+    let stop = AtomicBool::new(false);
     let walks = AtomicUsize::new(0);
     let base = 0x7f00_0000_0000u64;
     let count = if cfg!(miri) { 6 } else { 64 };
@@ -170,7 +171,7 @@ fn readers_never_miss_what_is_alive() {
             let free = alive.iter().all(|&(at, _)| range.end <= at || at + 64 <= range.start);
             if free && (step % 3 != 0 || others.is_empty()) {
                 let fde = 1000 + step as u32;
-                forest.insert(&range, fde, 1, began.elapsed().as_nanos() as u64, &mut &list);
+                forest.insert(&range, fde, 1, 0, &mut &list);
                 others.push((range, fde));
             } else if !others.is_empty() {
                 let victim = random(&mut state) as usize % others.len();

@@ -32,14 +32,15 @@
 //! 3. *The whole table is replaced* (no spare slot where one is needed): the new one says the same as the old, and the info's
 //!    pointer to it is one word.
 //!
-//! A leaf that has become too large is split: the new leaf's info goes to the head of the list, where it hides the upper part
-//! of the old one, and only then the old table drops those functions.
+//! A leaf that has become too large is hidden by two new ones, whose infos go to the head of the list. Its own table is left as it
+//! is: a search that has passed the head before will still come to it. (Leaving the upper half's functions out of the old table right
+//! away was a mistake that the test `readers_never_miss_what_is_alive` caught.)
 //!
 //! # What a slow reader may hold
 //!
-//! A replaced table is used again for other functions after [`QUARANTINE`], but never unmapped. A reader that was stopped inside
-//! the search for so long can find a wrong entry; the FDE behind it names its own absolute range, the unwinder checks
-//! that, and the result is "no rules", never rules of another function.
+//! A replaced table is used again for other functions after [`QUARANTINE`] (or [`SHORT_QUARANTINE`], when [`MANY`] of them wait), but
+//! never unmapped. A reader that was stopped inside the search for so long can find a wrong entry, or none; the FDE behind an entry
+//! names its own absolute range, the unwinder checks that, and the result is "no rules", never rules of another function.
 
 #![forbid(unsafe_code)]
 
@@ -49,5 +50,12 @@ mod slots;
 pub(crate) use forest::{Forest, LeafId, Publish};
 pub(crate) use slots::SLOTS;
 
-/// How long a replaced table keeps its content, in nanoseconds. A search takes about a microsecond.
-pub(crate) const QUARANTINE: u64 = 100_000_000;
+/// How long a replaced table keeps its content, in nanoseconds. A search takes about a microsecond, but a thread may be stopped in
+/// the middle of it: by a busy machine, or by a container that has used up its share.
+pub(crate) const QUARANTINE: u64 = 5_000_000_000;
+
+/// The same, when [`MANY`] tables wait.
+pub(crate) const SHORT_QUARANTINE: u64 = 100_000_000;
+
+/// So many replaced tables may wait; at most 128 KiB each.
+pub(crate) const MANY: usize = 256;
