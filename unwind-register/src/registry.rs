@@ -98,7 +98,7 @@ impl Registry {
     ///
     /// Unwinders are known after [`Registry::rescan`], and get what was registered before; so the two may be called in any order.
     ///
-    /// Takes our own lock, which no code of the caller and nothing of the loader runs under; see [`ByHost`] for the one case in
+    /// Takes our own lock, which no code of the caller and nothing of the loader runs under; see [`ByHost`](crate::ByHost) for the one case in
     /// which the loader's lock is taken. Costs a few microseconds, whatever the number of registrations.
     ///
     /// # Errors
