@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// More ranges than this are not remembered one by one.
-const MANY: usize = 4096;
+const MANY: usize = if cfg!(miri) { 32 } else { 4096 };
 
 /// When an unwinder's cache is emptied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
