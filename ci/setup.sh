@@ -124,7 +124,7 @@ first_venv() {
 }
 
 other_venvs() {
-    make_venv numba-0.60.0 "3.11 3.12 3.10" numba==0.60.0 llvmlite==0.43.0 numpy==2.0.2
+    make_venv numba-0.60.0 "3.11 3.12 3.10" numba==0.60.0 llvmlite==0.43.0 numpy==2.0.2 memray==1.20.0
     make_venv numba-0.57.1 "3.11 3.10" numba==0.57.1 llvmlite==0.40.1 numpy==1.24.4
     make_venv numba-0.56.4 "3.10" numba==0.56.4 llvmlite==0.39.1 numpy==1.23.5 setuptools==65.5.0
     # The first Python that has `-X perf`.

@@ -1,0 +1,26 @@
+"""Arrays made in compiled code, for memray: what allocates is NRT_*, called by compiled code, called by Dispatcher_call."""
+
+import numba
+import numpy as np
+
+
+@numba.njit
+def make(n):
+    a = np.empty(n)
+    for i in range(n):
+        a[i] = i
+    return a
+
+
+@numba.njit
+def total(n):
+    s = 0.0
+    for k in range(20):
+        s += make(n + k).sum()
+    return s
+
+
+make(10)
+total(10)
+for _ in range(20):
+    total(200_000)

@@ -1,0 +1,20 @@
+"""Reads what `memray run --native` recorded of allocates.py: prints how many allocations of its arrays' size there were, and in
+how many of their stacks the native frames go from Numba's allocator up to the C code that calls compiled functions."""
+
+import sys
+
+from memray import FileReader
+
+large = whole = 0
+with FileReader(sys.argv[1]) as reader:
+    for record in reader.get_allocation_records():
+        if not 1_600_000 <= record.size < 1_602_000:
+            continue
+        try:
+            stack = [function for function, *_ in record.hybrid_stack_trace(max_stacks=60)]
+        except NotImplementedError:  # a deallocation
+            continue
+        large += 1
+        allocator = any(name.startswith("NRT_") for name in stack)
+        whole += allocator and any(name in ("Dispatcher_call", "call_cfunc", "compile_and_invoke") for name in stack)
+print(large, whole)
