@@ -19,6 +19,6 @@ def kernel(n, x):
 
 
 print(kernel(10, 1.0))
-until = time.monotonic() + float(sys.argv[1])
-while time.monotonic() < until:
+until = time.process_time() + float(sys.argv[1])
+while time.process_time() < until:
     kernel(500_000, 1.0)

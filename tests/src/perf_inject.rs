@@ -21,6 +21,8 @@ use crate::tool;
 /// A recording with the JIT code put in.
 #[derive(Debug)]
 pub struct Injected {
+    /// Kept for its directory.
+    _host: Host,
     data: PathBuf,
     /// The dumps the host's processes left, by process.
     pub dumps: BTreeMap<u32, Jitdump>,
@@ -28,25 +30,30 @@ pub struct Injected {
     pub samples: Vec<Sample>,
 }
 
-/// Runs a host to its end under `perf record`, with the call graph of this kind (`fp`, `dwarf,16384`), and injects.
+/// Runs a host to its end under `perf record`, with so many samples a second and the call graph of this kind (`fp`,
+/// `dwarf,16384`), and injects.
 ///
 /// # Panics
 /// When perf or the host fails, or a jitdump breaks a rule.
 #[must_use]
-pub fn record(host: &Host, call_graph: &str) -> Injected {
+pub fn record(host: Host, frequency: u32, call_graph: &str) -> Injected {
     let (recorded, data) = (host.scratch("perf.data"), host.scratch("perf.jit.data"));
     let mut command = Command::new("perf");
-    command.args(["record", "-q", "-k", "mono", "-e", "cpu-clock", "-F", "997", "-B", "-N", "--call-graph", call_graph]);
+    command.args(["record", "-q", "-k", "mono", "-e", "cpu-clock", "-B", "-N", "--call-graph", call_graph]);
+    command.args(["-F", &frequency.to_string()]);
     well(tool::run(command.arg("-o").arg(&recorded).args(["--", "env"]).args(host.env_words(Preload::Library))));
     inject(host, recorded, data)
 }
 
-fn inject(host: &Host, recorded: PathBuf, data: PathBuf) -> Injected {
+fn inject(host: Host, recorded: PathBuf, data: PathBuf) -> Injected {
     let mut command = Command::new("perf");
     well(tool::run(command.args(["inject", "--jit", "-i"]).arg(recorded).arg("-o").arg(&data)));
-    let dumps: BTreeMap<u32, Jitdump> =
-        jitdump_reader::find(&host.scratch(".")).iter().map(|path| jitdump_reader::read(path)).map(|dump| (dump.pid, dump)).collect();
-    let mut injected = Injected { data, dumps, samples: Vec::new() };
+    let dumps: BTreeMap<u32, Jitdump> = jitdump_reader::find(&host.scratch("."))
+        .iter()
+        .map(|path| jitdump_reader::read(path))
+        .map(|dump| (dump.pid, dump))
+        .collect();
+    let mut injected = Injected { _host: host, data, dumps, samples: Vec::new() };
     let text = injected.perf(&["script", "--no-inline", "-F", "comm,pid,tid,ip,sym,dso"]);
     let samples = perf_script::parse(&text);
     injected.samples = samples.unwrap_or_else(|fault| panic!("perf script, line {}: {:?}", fault.line, fault.text));

@@ -1,8 +1,9 @@
 //! What real perf makes of the jitdump, after `perf inject --jit`.
 
-use jitlisten_tests::host::{Host, Preload};
+use jitlisten_tests::host::Host;
 use jitlisten_tests::perf_inject::{self, Injected};
-use jitlisten_tests::{door, perf, perf_map, place, story};
+use jitlisten_tests::perf_script::Sample;
+use jitlisten_tests::{door, perf, place, story};
 
 fn dumping(venv: &str, program: &str) -> Option<Host> {
     perf::is_here()?;
@@ -26,7 +27,7 @@ fn symbol(injected: &Injected, function: &str) -> String {
 fn the_hot_source_line_is_found() {
     for venv in ["numba-0.68.1", "numba-0.57.1"] {
         let Some(host) = dumping(venv, "two_loops.py") else { continue };
-        let injected = perf_inject::record(&host.argument("3"), "fp");
+        let injected = perf_inject::record(host.argument("3"), 997, "fp");
         let shares = injected.lines(&symbol(&injected, "kernel"), "two_loops.py");
         let share = |part: &str| shares.get(&line_of("two_loops.py", part)).copied().unwrap_or(0.0);
         let first = share("range(3 * n)") + share("# three of four");
@@ -35,7 +36,12 @@ fn the_hot_source_line_is_found() {
         let hot = shares.iter().max_by(|a, b| a.1.total_cmp(b.1)).map(|share| *share.0);
         assert_eq!(hot, Some(line_of("two_loops.py", "# three of four")), "{venv}: {shares:?}");
 
-        let report = injected.perf(&["report", "--stdio", "-g", "none", "--sort", "sym,srcline", "--percent-limit", "2"]);
+        // perf starts addr2line for every address it shows: only those of this one file.
+        let index =
+            injected.dump().named("kernel").find(|function| !function.name.contains("::")).expect("kernel").index;
+        let file = format!("jitted-{}-{index}.so", injected.dump().pid);
+        let words = ["report", "--stdio", "--no-children", "-g", "none", "--sort", "sym,srcline", "--dsos", &file];
+        let report = injected.perf(&words);
         let hottest = report.lines().find(|line| line.contains('%') && !line.starts_with('#')).unwrap_or_default();
         let place = format!("two_loops.py:{}", line_of("two_loops.py", "# three of four"));
         assert!(story::names(hottest, "kernel") && hottest.contains(&place), "{venv}: {hottest}");
@@ -44,13 +50,88 @@ fn the_hot_source_line_is_found() {
 
 #[test]
 fn calls_are_disassembled_with_their_true_targets() {
+    let Some(host) = dumping("numba-0.68.1", "object_per_function.py") else { return };
+    let injected = perf_inject::record(host.argument("2"), 997, "fp");
+    let gamma = injected.dump().named("gamma").next().expect("gamma").address;
+    let text = injected.perf(&["annotate", "--stdio", "-s", "beta"]);
+    assert!(text.contains(&format!("${gamma:#x}")), "beta does not call {gamma:#x}:\n{text}");
+}
+
+/// One object per function: behind each there is room for its unwind table, and no stack is cut.
+#[test]
+fn unwind_tables_lead_out_of_the_code() {
+    for pointers in ["1", "0"] {
+        let Some(host) = dumping("numba-0.68.1", "object_per_function.py") else { continue };
+        let host = host.variable("JITLISTEN_FRAME_POINTERS", pointers).argument("2");
+        let injected = perf_inject::record(host, 997, "dwarf,4096");
+        let dump = injected.dump();
+        for name in story::CHAIN {
+            assert!(dump.named(name).all(|function| function.unwinding.is_some()), "{name} has no table");
+        }
+        let inside = injected.samples.iter().filter(|sample| names(sample, 0, "gamma")).collect::<Vec<_>>();
+        let whole = inside.iter().filter(|sample| names(sample, 1, "beta") && names(sample, 2, "alpha"));
+        let out = whole.filter(|sample| sample.frames.iter().any(|frame| frame.object.contains("libffi"))).count();
+        assert!(inside.len() >= 300 && out * 100 >= inside.len() * 95, "{out} of {} stacks", inside.len());
+    }
+}
+
+fn names(sample: &Sample, depth: usize, function: &str) -> bool {
+    let symbol = sample.frames.get(depth).and_then(|frame| frame.symbol.as_deref());
+    symbol.is_some_and(|symbol| story::names(symbol, function))
+}
+
+/// Where functions follow each other closely, only the last one of an object may have a table: the others' would lie,
+/// for perf, over their neighbours. The reader sees the function and nothing above it; with `--call-graph fp`, all.
+#[test]
+fn without_room_a_function_goes_without_its_table() {
     let Some(host) = dumping("numba-0.68.1", "chain.py") else { return };
-    let injected = perf_inject::record(&host.argument("1"), "fp");
-    let caller = injected.dump().named("beta").find(|function| !function.name.contains("::")).expect("beta").clone();
-    // perf annotates what has samples; objdump shows the same file's bytes, which is all perf does with the others.
-    let file = jitted(&injected, &host_dump(&injected), caller.index);
-    let text = objdump(&file);
-    let targets: Vec<u64> = injected.dump().named("gamma").map(|function| function.address).collect();
-    let shown = targets.iter().any(|target| text.lines().any(|line| line.contains(&format!("${target:#x}"))));
-    assert!(shown, "beta does not refer to {targets:x?}:\n{text}");
+    let injected = perf_inject::record(host.argument("1"), 997, "dwarf,4096");
+    let gamma = injected.dump().named("gamma").find(|function| !function.name.contains("::")).expect("gamma");
+    assert_eq!(gamma.unwinding, None);
+    let inside: Vec<_> = injected.samples.iter().filter(|sample| names(sample, 0, "gamma")).collect();
+    assert!(inside.len() >= 100 && inside.iter().all(|sample| sample.frames.len() == 1), "{:?}", inside.first());
+}
+
+#[test]
+fn frame_pointers_lead_out_of_every_function() {
+    let Some(host) = dumping("numba-0.68.1", "chain.py") else { return };
+    let injected = perf_inject::record(host.argument("2"), 997, "fp");
+    let inside: Vec<_> = injected.samples.iter().filter(|sample| names(sample, 0, "gamma")).collect();
+    let whole = inside.iter().filter(|sample| names(sample, 1, "beta") && names(sample, 2, "alpha")).count();
+    assert!(inside.len() >= 300 && whole * 100 >= inside.len() * 95, "{whole} of {} stacks", inside.len());
+}
+
+/// The same address, one function after the other: samples go by time.
+#[test]
+fn a_function_at_a_used_address_has_its_own_samples() {
+    let Some(host) = dumping("numba-0.68.1", "address_reuse.py") else { return };
+    let injected = perf_inject::record(host.argument("1"), 997, "fp");
+    let [summer, winter] = ["summer", "winter"].map(|name| injected.leaves_in(name));
+    assert!(summer.min(winter) >= 300, "{summer} and {winter} samples");
+    assert!(summer.max(winter) * 4 <= summer.min(winter) * 5, "{summer} and {winter} samples of one second each");
+}
+
+/// Code that ran before the sink was switched on has its samples too: the file tells since when it is there.
+#[test]
+fn samples_from_before_the_switch_are_named() {
+    let Some(host) = dumping("numba-0.68.1", "switched_late.py") else { return };
+    let host = host.variable("JITLISTEN", "unwind").argument("1");
+    let injected = perf_inject::record(host, 997, "fp");
+    assert!(injected.leaves_in("kernel") >= 700, "{:?}", injected.leaves());
+}
+
+/// CPython's trampolines, the ones before our first object and the ones after our last, and Numba's code in one report.
+#[test]
+fn python_and_numba_names_in_one_report() {
+    for sinks in ["jitdump", "jitdump,perfmap"] {
+        let Some(host) = dumping("numba-0.68.1-python-3.12", "python_perf_jitdump.py") else { continue };
+        let host = host.variable("JITLISTEN", sinks).variable("PYTHONPERFSUPPORT", "1").argument("3");
+        let injected = perf_inject::record(host, 9973, "fp");
+        for function in ["early_leaf", "late_leaf", "gamma"] {
+            assert!(injected.leaves_in(function) > 0, "{sinks}: {function} is missing: {:?}", injected.leaves());
+        }
+        let dump = injected.dump();
+        assert_eq!(dump.named("gamma").filter(|function| !function.name.contains("::")).count(), 1, "{sinks}");
+        assert_eq!(dump.named("late_leaf").count(), 1, "{sinks}");
+    }
 }

@@ -5,9 +5,9 @@
 //! trampoline and a line in the perf map. So whoever writes a jitdump has to speak for all: lines that are not ours
 //! become records of ours.
 //!
-//! Nothing tells us of a new line. We look when an object of ours is written, when the sink is switched off and when the
-//! process exits; a process that is killed loses the lines since the last look. A line is then as old as the look before,
-//! at most.
+//! Nothing tells us of a new line. We look when an object of ours is written or goes, when the sink is switched off and
+//! when the process exits; a process that is killed loses the lines since the last look. A line is taken to be as old as
+//! the look before: code of ours that came in between is younger, and keeps its place.
 
 #![forbid(unsafe_code)]
 

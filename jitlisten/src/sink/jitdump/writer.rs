@@ -101,16 +101,12 @@ impl Jitdump {
         }
     }
 
-    /// One record for every new line of another JIT. `last_chance` takes also code that is gone by now.
-    fn encode_others(&mut self, news: News, last_chance: bool) {
+    /// One record for every new line of another JIT.
+    fn encode_others(&mut self, news: News) {
         let (pid, tid) = (std::process::id(), place::current_thread());
         for entry in news.entries {
-            let code = match foreign::copy(entry.range) {
-                Ok(code) => code,
-                // CPython unmaps its trampolines before the process exits: their names are worth more than their bytes.
-                Err(_) if last_chance => vec![0; entry.range.size() as usize],
-                Err(_) => continue,
-            };
+            // CPython unmaps its trampolines before the process exits: their names are worth more than their bytes.
+            let code = foreign::copy(entry.range).unwrap_or_else(|_| vec![0; entry.range.size() as usize]);
             let load = CodeLoad { pid, tid, code: entry.range, code_index: self.next_index };
             self.next_index += 1;
             self.records.code_load(news.since, &load, &entry.name, &code);
@@ -160,13 +156,19 @@ impl Sink for Jitdump {
         }
         self.open(object.object.machine())?;
         let news = self.other_jits.look();
-        self.encode_others(news, false);
+        self.encode_others(news);
         self.encode(object);
         self.write()
     }
 
     fn freeing(&mut self, _: &FinalizedObject<'_>) -> Result<(), SinkError> {
-        // The format has no word for it: what is loaded there later takes the place from its own time on.
+        // The format has no word for it: what is loaded there later takes the place from its own time on. Lines of others
+        // that come from now on may be about this very place.
+        if self.dump.is_some() {
+            let news = self.other_jits.look();
+            self.encode_others(news);
+            self.write()?;
+        }
         self.other_jits.begin_anew();
         Ok(())
     }
@@ -176,7 +178,7 @@ impl Sink for Jitdump {
             return Ok(0);
         }
         let news = self.other_jits.look_closely(clock::monotonic());
-        self.encode_others(news, true);
+        self.encode_others(news);
         self.write()
     }
 
