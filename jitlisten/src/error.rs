@@ -36,6 +36,10 @@ pub enum Error {
     RelocationOutside(u64),
     /// DWARF or call frame information that cannot be read; the text is the reader's.
     Dwarf(gimli::Error),
+    /// Call frame information that cannot be written for another place; the text is the converter's.
+    Move(gimli::write::ConvertError),
+    /// An ELF file that cannot be written; the text is the writer's.
+    NotWritten(object::write::Error),
     /// Call frame information that cannot be written; the text is the writer's.
     Encode(gimli::write::Error),
 }
@@ -54,6 +58,8 @@ impl fmt::Display for Error {
             Error::UnknownRelocation(r_type) => write!(f, "unknown relocation type {r_type}"),
             Error::RelocationOutside(offset) => write!(f, "relocation outside its section: r_offset {offset:#x}"),
             Error::Dwarf(error) => write!(f, "unreadable debug information: {error}"),
+            Error::Move(error) => write!(f, "call frame information cannot be moved: {error}"),
+            Error::NotWritten(error) => write!(f, "an ELF file cannot be written: {error}"),
             Error::Encode(error) => write!(f, "call frame information cannot be written: {error}"),
         }
     }
@@ -76,5 +82,17 @@ impl From<gimli::Error> for Error {
 impl From<gimli::write::Error> for Error {
     fn from(error: gimli::write::Error) -> Self {
         Error::Encode(error)
+    }
+}
+
+impl From<gimli::write::ConvertError> for Error {
+    fn from(error: gimli::write::ConvertError) -> Self {
+        Error::Move(error)
+    }
+}
+
+impl From<object::write::Error> for Error {
+    fn from(error: object::write::Error) -> Self {
+        Error::NotWritten(error)
     }
 }

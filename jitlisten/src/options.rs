@@ -29,11 +29,13 @@ pub enum SinkKind {
     Jitdump = 1,
     /// The unwinders of this process: libunwind, libgcc, LLVM's.
     Unwind = 2,
+    /// ELF files mapped over the pages of the code.
+    Image = 3,
 }
 
 impl SinkKind {
     /// Every sink, in the order of their numbers.
-    pub const ALL: [SinkKind; 3] = [SinkKind::PerfMap, SinkKind::Jitdump, SinkKind::Unwind];
+    pub const ALL: [SinkKind; 4] = [SinkKind::PerfMap, SinkKind::Jitdump, SinkKind::Unwind, SinkKind::Image];
 
     /// The word for it in `JITLISTEN` and in the C API.
     pub fn name(self) -> &'static str {
@@ -41,6 +43,7 @@ impl SinkKind {
             SinkKind::PerfMap => "perfmap",
             SinkKind::Unwind => "unwind",
             SinkKind::Jitdump => "jitdump",
+            SinkKind::Image => "image",
         }
     }
 

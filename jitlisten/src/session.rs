@@ -24,7 +24,7 @@ use crate::loaded_object::LineRows;
 use crate::log_line;
 use crate::name::{self, ReadableName};
 use crate::options::{CodeShape, Options, SinkKind};
-use crate::sink::{self, FinalizedObject, Forked, Sink, SinkError, StaleMap, Surroundings};
+use crate::sink::{self, FinalizedObject, Forked, Rooms, Sink, SinkError, StaleMap, Surroundings};
 use crate::statistics::{Counters, Statistics};
 use crate::{Address, AddressRange, Error, LoadedObject, clock, foreign, shape};
 
@@ -69,6 +69,7 @@ struct State {
     text: BTreeMap<u64, (u64, ObjectId)>,
     /// Where text of objects that are not finalized yet begins.
     pending: BTreeMap<u64, ObjectId>,
+    rooms: Rooms,
     sinks: [Option<Box<dyn Sink>>; SinkKind::ALL.len()],
 }
 
@@ -88,10 +89,11 @@ impl Record {
         id: ObjectId,
         debug_object: Option<&'a [u8]>,
         next_code: &'a dyn Fn(Address) -> Option<Address>,
+        rooms: &'a Rooms,
     ) -> FinalizedObject<'a> {
         let since = self.finalized.unwrap_or_default();
         let (object, names, made_rules) = (&self.object, &*self.names, &*self.made_rules);
-        FinalizedObject { id, object, names, made_rules, debug_object, since, next_code }
+        FinalizedObject { id, object, names, made_rules, debug_object, since, next_code, rooms }
     }
 
     fn text_starts(&self) -> impl Iterator<Item = u64> {
@@ -222,6 +224,16 @@ impl Session {
         self.free(&mut state, id);
     }
 
+    /// Somebody has reserved memory in front of code that is still to come; sinks may use it once that is *finalized*.
+    pub fn add_room(&self, room: AddressRange) {
+        self.lock().rooms.insert(room.end(), room);
+    }
+
+    /// Takes back the memory in front of `code`, if some was reserved.
+    pub fn take_room(&self, code: Address) -> Option<AddressRange> {
+        self.lock().rooms.remove(&code)
+    }
+
     /// Whether `id` is one of the objects that are alive.
     pub fn is_alive(&self, id: ObjectId) -> bool {
         self.lock().objects.contains_key(&id)
@@ -244,7 +256,7 @@ impl Session {
         }
         for kind in SinkKind::ALL {
             let Some(sink) = &mut state.sinks[kind as usize] else { continue };
-            if let Err(error) = sink.freeing(&record.as_finalized(id, None, &|_| None)) {
+            if let Err(error) = sink.freeing(&record.as_finalized(id, None, &|_| None, &state.rooms)) {
                 self.give_up(state, kind, &error);
             }
         }
@@ -298,7 +310,7 @@ impl Session {
     }
 
     fn tell(&self, state: &mut State, kind: SinkKind, id: ObjectId) {
-        let State { objects, text, pending, sinks, .. } = state;
+        let State { objects, text, pending, sinks, rooms, .. } = state;
         let (Some(sink), Some(record)) = (&mut sinks[kind as usize], objects.get(&id)) else { return };
         let debug_object = sink.wants_debug_object().then(|| record.debug_object.bytes(&record.object)).flatten();
         let next_code = |from: Address| {
@@ -306,7 +318,7 @@ impl Session {
                 [text.range(from.0..).next().map(|next| *next.0), pending.range(from.0..).next().map(|next| *next.0)];
             next.into_iter().flatten().min().map(Address)
         };
-        match sink.finalized(&record.as_finalized(id, debug_object.as_deref(), &next_code)) {
+        match sink.finalized(&record.as_finalized(id, debug_object.as_deref(), &next_code, rooms)) {
             Ok(bytes) => self.counters.sinks[kind as usize].bytes_written.add(bytes),
             Err(error) => self.give_up(state, kind, &error),
         }

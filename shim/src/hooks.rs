@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use jitlisten::{Address, AddressRange, log_line};
 
+use crate::front_room;
 use crate::memory::Executable;
 use crate::state::{Shim, shim};
 
@@ -74,6 +75,9 @@ pub(crate) unsafe extern "C" fn mprotect(address: *mut c_void, size: usize, prot
     }
     // SAFETY: the host's own call, passed on.
     let result = unsafe { libc::mprotect(address, size, protection) };
+    if result == 0 && protection & (libc::PROT_EXEC | libc::PROT_WRITE) == 0 {
+        keeping_errno(|| guarded(|shim| front_room::give_back(shim.session, range.start())));
+    }
     if result == 0 && protection & libc::PROT_EXEC != 0 {
         keeping_errno(|| guarded(|shim| shim.executable(range, how(protection))));
     }
@@ -83,11 +87,15 @@ pub(crate) unsafe extern "C" fn mprotect(address: *mut c_void, size: usize, prot
 /// `munmap(2)`: code that nobody unregistered goes away here.
 pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, size: usize) -> c_int {
     let range = pages(address, size);
-    if guarded(|shim| shim.unmapping(range)) {
-        return 0;
+    if !guarded(|shim| shim.unmapping(range)) {
+        // SAFETY: the host's own call, passed on.
+        let result = unsafe { libc::munmap(address, size) };
+        if result != 0 {
+            return result;
+        }
     }
-    // SAFETY: the host's own call, passed on.
-    unsafe { libc::munmap(address, size) }
+    keeping_errno(|| guarded(|shim| front_room::give_back(shim.session, range.start())));
+    0
 }
 
 /// `mmap(2)`: memory that is executable from the start.
@@ -99,6 +107,9 @@ pub(crate) unsafe extern "C" fn mmap(
     file: c_int,
     offset: i64,
 ) -> *mut c_void {
+    if let Some(mapped) = guarded(|shim| front_room::mmap(shim.session, address, size, protection, flags, file)) {
+        return mapped;
+    }
     // SAFETY: the host's own call, passed on.
     let mapped = unsafe { libc::mmap(address, size, protection, flags, file, offset) };
     if mapped != libc::MAP_FAILED && protection & libc::PROT_EXEC != 0 {

@@ -23,6 +23,7 @@
 mod attributes;
 mod descriptor;
 mod detour;
+mod front_room;
 mod hooks;
 mod library;
 mod llvmlite;

@@ -1,10 +1,12 @@
 //! The third room: whom we tell. One file per consumer behind one small trait.
 
+mod image;
 mod jitdump;
 mod own_lines;
 mod perf_map;
 mod unwind;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -29,7 +31,12 @@ pub(crate) struct FinalizedObject<'a> {
     pub(crate) since: u64,
     /// Where the first code begins at or behind an address, of all that is loaded.
     pub(crate) next_code: &'a dyn Fn(Address) -> Option<Address>,
+    /// See [`Rooms`].
+    pub(crate) rooms: &'a Rooms,
 }
+
+/// Memory that somebody has reserved in front of code, by its end.
+pub(crate) type Rooms = BTreeMap<Address, AddressRange>;
 
 /// A consumer of objects. Called under the session's lock; must not call back into the session.
 pub(crate) trait Sink: Send {
@@ -108,6 +115,7 @@ pub(crate) fn create(kind: SinkKind, options: &Options, surroundings: &Surroundi
     match kind {
         SinkKind::Unwind => Box::new(unwind::Unwind::default()),
         SinkKind::PerfMap => Box::new(perf_map::PerfMap::new(options.names, surroundings)),
+        SinkKind::Image => Box::new(image::Image::new(options)),
         SinkKind::Jitdump => Box::new(jitdump::Jitdump::new(options, surroundings)),
     }
 }

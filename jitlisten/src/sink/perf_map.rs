@@ -267,6 +267,7 @@ mod tests {
     struct Told {
         object: LoadedObject,
         names: Vec<ReadableName>,
+        rooms: crate::sink::Rooms,
     }
 
     impl Told {
@@ -274,7 +275,7 @@ mod tests {
             let object = LoadedObject::parse(NUMBA).unwrap();
             let functions = object.functions().iter();
             let names = functions.map(|function| name::readable(&function.linkage_name, None)).collect();
-            Told { object, names }
+            Told { object, names, rooms: Default::default() }
         }
 
         fn finalized(&self) -> FinalizedObject<'_> {
@@ -286,6 +287,7 @@ mod tests {
                 debug_object: None,
                 since: 0,
                 next_code: &|_| None,
+                rooms: &self.rooms,
             }
         }
 

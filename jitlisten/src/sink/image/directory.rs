@@ -1,0 +1,250 @@
+//! Where the images of this process are, and those of processes that are gone.
+//!
+//! ```text
+//!   $JITLISTEN_DIR, or /var/tmp/jitlisten-UID, or where jitdumps go       the first that may hold executable files
+//!     image-4711-9034/            process id, start time (so that a number used again is another process); 0700
+//!       alive                     locked (flock) as long as the process, or a child that shares its mappings, lives
+//!       object-0.so  object-1.so
+//! ```
+//!
+//! Files outlive the process, because `perf report` and a debugger on a core file open them by name. So each process that
+//! begins removes the directories of dead ones: all but the [`DEAD_KEPT`] youngest, and all older than [`DEAD_AGE`]. Dead is
+//! who neither runs nor has the lock held for him.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use super::pages;
+use crate::quiet_write::{effective_user, write_whole};
+use crate::sink::SinkError;
+use crate::{log_line, options::Options};
+
+/// How many directories of dead processes are kept.
+const DEAD_KEPT: usize = 16;
+/// How long one is kept.
+const DEAD_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
+/// The lock's file.
+const ALIVE: &str = "alive";
+
+/// The directory of one process.
+pub(super) struct Directory {
+    path: PathBuf,
+    next: u64,
+    _alive: File,
+}
+
+/// A file that is done.
+pub(super) struct ImageFile {
+    pub(super) path: PathBuf,
+    pub(super) file: File,
+}
+
+fn failed(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SinkError {
+    let path = path.to_owned();
+    move |error| SinkError::Io { verb, path, error }
+}
+
+impl Directory {
+    /// Makes the directory of this process at the first place that will do.
+    pub(super) fn open(options: &Options) -> Result<Directory, SinkError> {
+        if let Some(wanted) = &options.directory {
+            return Directory::below(wanted);
+        }
+        let usual = PathBuf::from(format!("/var/tmp/jitlisten-{}", effective_user()));
+        let first = private(&usual).and_then(|()| Directory::below(&usual));
+        let Some(other) = &options.jitdump_directory else { return first };
+        first.or_else(|error| {
+            log_line!(Info, "{error}; trying {}", other.display());
+            DirBuilder::new().recursive(true).mode(0o700).create(other).map_err(failed("create", other))?;
+            Directory::below(other)
+        })
+    }
+
+    fn below(base: &Path) -> Result<Directory, SinkError> {
+        if is_remote(base) {
+            let error = io::Error::other("a network file system cannot hold code that must not vanish");
+            return Err(failed("use", base)(error));
+        }
+        remove_dead(base);
+        let path = create_unique(base)?;
+        Directory::fill(&path).inspect_err(|_| {
+            let _ = fs::remove_file(path.join(ALIVE));
+            let _ = fs::remove_dir(&path);
+        })
+    }
+
+    /// Takes the lock and tries whether code may run from here.
+    fn fill(path: &Path) -> Result<Directory, SinkError> {
+        let lock = path.join(ALIVE);
+        let alive = create_file(&lock)?;
+        // One byte: an empty file has no page to map.
+        write_whole(&alive, b"\n").map_err(|(_, error)| failed("write", &lock)(error))?;
+        flock(&alive, libc::LOCK_SH).map_err(failed("lock", &lock))?;
+        pages::can_execute(&alive).map_err(failed("execute from", path))?;
+        Ok(Directory { path: path.to_owned(), next: 0, _alive: alive })
+    }
+
+    /// Writes a new file. Nothing is left of one that fails.
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<ImageFile, SinkError> {
+        let path = self.path.join(format!("object-{}.so", self.next));
+        self.next += 1;
+        let file = create_file(&path)?;
+        match write_whole(&file, bytes) {
+            Ok(()) => Ok(ImageFile { path, file }),
+            Err((_, error)) => {
+                let _ = fs::remove_file(&path);
+                Err(failed("write", &path)(error))
+            }
+        }
+    }
+}
+
+fn create_file(path: &Path) -> Result<File, SinkError> {
+    let safely = libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(true).mode(0o600).custom_flags(safely);
+    options.open(path).map_err(failed("create", path))
+}
+
+/// Makes a directory that is ours alone, or finds it.
+fn private(path: &Path) -> Result<(), SinkError> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(failed("create", path)(error)),
+    }
+    let metadata = fs::symlink_metadata(path).map_err(failed("stat", path))?;
+    let found = if !metadata.is_dir() {
+        "not a directory"
+    } else if metadata.uid() != effective_user() {
+        "owned by another user"
+    } else if metadata.mode() & 0o077 != 0 {
+        "open to other users"
+    } else {
+        return Ok(());
+    };
+    Err(SinkError::NotOurs { path: path.to_owned(), found })
+}
+
+/// The session may be opened, or the program replaced by `exec`, several times in the life of one process.
+fn create_unique(base: &Path) -> Result<PathBuf, SinkError> {
+    let pid = std::process::id();
+    let start = start_time(pid).unwrap_or_default();
+    let mut attempt = 0;
+    loop {
+        let suffix = if attempt == 0 { String::new() } else { format!("-{attempt}") };
+        let path = base.join(format!("image-{pid}-{start}{suffix}"));
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < 1000 => attempt += 1,
+            Err(error) => return Err(failed("create", &path)(error)),
+        }
+    }
+}
+
+/// Removes what dead processes of ours have left, as far as this module's head says.
+fn remove_dead(base: &Path) {
+    let Ok(entries) = fs::read_dir(base) else { return };
+    let mut dead: Vec<(SystemTime, PathBuf)> = Vec::new();
+    for entry in entries.flatten() {
+        let is_ours = entry.metadata().is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == effective_user());
+        let name = entry.file_name();
+        let Some((pid, start)) = name.to_str().filter(|_| is_ours).and_then(parse_name) else { continue };
+        if start_time(pid) != Some(start) && !is_locked(&entry.path()) {
+            let changed = entry.metadata().and_then(|metadata| metadata.modified());
+            dead.push((changed.unwrap_or(SystemTime::UNIX_EPOCH), entry.path()));
+        }
+    }
+    dead.sort();
+    let young = |changed: &SystemTime| changed.elapsed().is_ok_and(|age| age < DEAD_AGE);
+    let spared = dead.len().saturating_sub(DEAD_KEPT);
+    for (index, (changed, path)) in dead.iter().enumerate() {
+        if index < spared || !young(changed) {
+            remove(path);
+        }
+    }
+}
+
+/// `image-PID-START` or `image-PID-START-N`
+fn parse_name(name: &str) -> Option<(u32, u64)> {
+    let mut numbers = name.strip_prefix("image-")?.split('-');
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// Whether somebody holds the lock, be it in another PID namespace.
+fn is_locked(directory: &Path) -> bool {
+    let options = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC).to_owned();
+    options.open(directory.join(ALIVE)).is_ok_and(|file| flock(&file, libc::LOCK_EX | libc::LOCK_NB).is_err())
+}
+
+/// Removes what this module makes, and the directory if nothing else is in it.
+fn remove(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name == ALIVE || (name.starts_with("object-") && name.ends_with(".so")) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    let _ = fs::remove_dir(directory);
+}
+
+/// When a process began, in clock ticks since boot: field 22 of `proc_pid_stat(5)`.
+fn start_time(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field, the program's name in parentheses, may have anything in it.
+    let (_, rest) = text.rsplit_once(')')?;
+    rest.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
+}
+
+fn flock(file: &File, operation: i32) -> io::Result<()> {
+    // SAFETY: the descriptor is open while `file` is borrowed.
+    let result = unsafe { libc::flock(file.as_raw_fd(), operation) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Whether files at `path` come over a network (`statfs(2)`): when it fails, their pages are gone, and the code with them.
+fn is_remote(path: &Path) -> bool {
+    const REMOTE: [u32; 8] = [
+        0x6969,      // NFS_SUPER_MAGIC
+        0xff53_4d42, // CIFS_SUPER_MAGIC
+        0xfe53_4d42, // SMB2_SUPER_MAGIC
+        0x517b,      // SMB_SUPER_MAGIC
+        0x5346_414f, // AFS_SUPER_MAGIC
+        0x00c3_6400, // CEPH_SUPER_MAGIC
+        0x0bd0_0bd0, // LUSTRE_SUPER_MAGIC
+        0x0102_1997, // V9FS_MAGIC
+    ];
+    let Ok(directory) = File::open(path) else { return false };
+    let mut found = std::mem::MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: the descriptor is open, and `found` is writable memory for the structure.
+    let result = unsafe { libc::fstatfs(directory.as_raw_fd(), found.as_mut_ptr()) };
+    // SAFETY: zeros are a valid `statfs`, whatever the call has written of it.
+    let found = unsafe { found.assume_init() };
+    result == 0 && REMOTE.contains(&(found.f_type as u32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_the_process() {
+        assert_eq!(parse_name("image-12-345"), Some((12, 345)));
+        assert_eq!(parse_name("image-12-345-2"), Some((12, 345)));
+        assert_eq!(parse_name("jitdump-12-345"), None);
+        assert_eq!(parse_name("image-12"), None);
+    }
+
+    #[test]
+    fn this_process_has_begun() {
+        let pid = std::process::id();
+        assert!(start_time(pid).is_some());
+        assert_eq!(start_time(pid), start_time(pid));
+        assert_eq!(start_time(u32::MAX), None);
+    }
+}

@@ -1,0 +1,230 @@
+//! [`Content`] into the bytes of an ELF file.
+//!
+//! See one with `readelf -aW FILE`, `llvm-dwarfdump --verify FILE`, `eu-elflint --gnu-ld FILE`.
+
+#![forbid(unsafe_code)]
+
+use object::write::StringId;
+use object::write::elf::{FileHeader, ProgramHeader, SectionHeader, Sym, Writer};
+use object::{Endianness, elf};
+
+use super::content::Content;
+use super::debug;
+use super::layout::{Layout, NOTE, NOTE_SIZE, Needs, PROGRAM_HEADERS, UnwindPlace};
+use super::sections::{Bytes, Section, sections};
+use super::symbols::{Symbol, symbols};
+use super::unwind::{Places, Rules, Unwind};
+use crate::{Error, Machine, log_line};
+
+/// A finished image.
+pub(crate) struct Encoded {
+    /// The file.
+    pub(crate) bytes: Vec<u8>,
+    /// Where what is in it.
+    pub(crate) layout: Layout,
+}
+
+/// Encodes one image for pages of size `page`.
+///
+/// Unwind tables or debug information that cannot be read or moved are left out.
+///
+/// # Errors
+/// What the writer refuses.
+pub(crate) fn encode(content: &Content<'_>, page: u64) -> Result<Encoded, Error> {
+    let rules = Rules::new(content);
+    // Relative pointers of 32 bits reach everything in the file from anywhere in it, so sizes can be had beforehand.
+    let bias = content.pages.start().0;
+    let sizes = unwind(&rules, Places { bias, ..Places::default() });
+    let layout = Layout::new(&Needs {
+        pages: content.pages,
+        room: content.room,
+        slack: content.slack(),
+        hdr_size: sizes.hdr.len() as u64,
+        eh_frame_size: sizes.eh_frame.len() as u64,
+        page,
+    });
+    let (hdr, eh_frame) = match layout.unwind {
+        UnwindPlace::Mapped { hdr, eh_frame } => (hdr, eh_frame),
+        UnwindPlace::FileOnly { eh_frame } => (0, eh_frame),
+    };
+    let unwind = unwind(&rules, Places { hdr, eh_frame, bias: layout.bias });
+    let debug = content.debug_object.map_or_else(Vec::new, |object| {
+        debug::sections(object, layout.bias).unwrap_or_else(|error| {
+            log_line!(Warn, "an image has no debug information: {error}");
+            Vec::new()
+        })
+    });
+    let sections = sections(content, &layout, &unwind, &debug);
+    let symbols = symbols(content, &layout);
+    let bytes = File { content, layout: &layout, sections: &sections, symbols: &symbols }.write()?;
+    Ok(Encoded { bytes, layout })
+}
+
+fn unwind(rules: &Rules<'_>, places: Places) -> Unwind {
+    rules.encode(places).unwrap_or_else(|error| {
+        log_line!(Warn, "an image has no unwind tables: {error}");
+        Unwind::default()
+    })
+}
+
+/// The parts of a file.
+struct File<'a> {
+    content: &'a Content<'a>,
+    layout: &'a Layout,
+    sections: &'a [Section<'a>],
+    symbols: &'a [Symbol<'a>],
+}
+
+/// What the writer has given numbers to.
+struct Reserved {
+    headers: Vec<SectionHeader>,
+    section_names: Vec<StringId>,
+    symbol_names: Vec<StringId>,
+}
+
+impl<'a> File<'a> {
+    fn write(&self) -> Result<Vec<u8>, Error> {
+        let mut bytes = Vec::new();
+        let mut writer = Writer::new(Endianness::Little, true, &mut bytes);
+        let reserved = self.reserve(&mut writer)?;
+        let e_machine = match self.content.object.machine() {
+            Machine::X86_64 => elf::EM_X86_64,
+            Machine::Aarch64 => elf::EM_AARCH64,
+        };
+        writer.write_file_header(&FileHeader { e_type: elf::ET_DYN, e_machine, ..FileHeader::default() })?;
+        writer.write_align_program_headers();
+        for header in self.program_headers() {
+            writer.write_program_header(&header);
+        }
+        self.write_contents(&mut writer, &reserved);
+        self.write_symbols(&mut writer, &reserved);
+        self.write_section_headers(&mut writer, reserved);
+        self.fill_slack(&mut bytes);
+        Ok(bytes)
+    }
+
+    fn reserve(&self, writer: &mut Writer<'a>) -> Result<Reserved, Error> {
+        writer.reserve_file_header();
+        writer.reserve_program_headers(PROGRAM_HEADERS);
+        writer.reserve_until(self.layout.code_end);
+        let (mut headers, mut section_names) = (Vec::new(), Vec::new());
+        for section in self.sections {
+            let mut header = section.header.clone();
+            if let Bytes::Behind(bytes) = section.bytes {
+                header.sh_size = bytes.len() as u64;
+                header.sh_offset = writer.reserve(header.sh_size, header.sh_addralign);
+            }
+            section_names.push(writer.add_section_name(section.name.as_bytes()));
+            writer.reserve_section_index();
+            headers.push(header);
+        }
+        let symbol_names = self.symbols.iter().map(|symbol| writer.add_string(symbol.name)).collect();
+        writer.reserve_symtab_section_index();
+        writer.reserve_strtab_section_index();
+        writer.reserve_shstrtab_section_index();
+        writer.reserve_null_symbol_index();
+        for _ in self.symbols {
+            writer.reserve_symbol_index(None);
+        }
+        writer.reserve_symtab();
+        writer.reserve_strtab()?;
+        writer.reserve_shstrtab()?;
+        writer.reserve_section_headers();
+        Ok(Reserved { headers, section_names, symbol_names })
+    }
+
+    fn write_contents(&self, writer: &mut Writer<'a>, reserved: &Reserved) {
+        for section in self.sections {
+            if let Bytes::Before(bytes) = &section.bytes
+                && section.header.sh_offset < self.layout.code
+            {
+                writer.pad_until(section.header.sh_offset);
+                writer.write(bytes);
+            }
+        }
+        writer.pad_until(self.layout.code);
+        writer.write(self.content.code);
+        for (section, header) in self.sections.iter().zip(&reserved.headers) {
+            if let Bytes::Behind(bytes) = section.bytes {
+                writer.pad_until(header.sh_offset);
+                writer.write(bytes);
+            }
+        }
+    }
+
+    fn write_symbols(&self, writer: &mut Writer<'a>, reserved: &Reserved) {
+        writer.write_null_symbol();
+        for (symbol, &name) in self.symbols.iter().zip(&reserved.symbol_names) {
+            let st_name = writer.string_offset(Some(name));
+            writer.write_symbol(&Sym {
+                section: self.section_of(symbol.offset),
+                st_name,
+                st_info: elf::SymbolInfo::new(symbol.bind, elf::STT_FUNC),
+                st_other: elf::SymbolOther::default(),
+                st_shndx: elf::SHN_ABS,
+                st_value: symbol.offset,
+                st_size: symbol.size,
+            });
+        }
+        writer.write_strtab();
+        writer.write_shstrtab();
+    }
+
+    /// The index of the text section that has the byte at `offset`.
+    fn section_of(&self, offset: u64) -> Option<u32> {
+        let has = |section: &Section<'_>| {
+            matches!(section.bytes, Bytes::InPages)
+                && offset.checked_sub(section.header.sh_addr).is_some_and(|inside| inside < section.header.sh_size)
+        };
+        self.sections.iter().position(has).map(|index| index as u32 + 1)
+    }
+
+    fn write_section_headers(&self, writer: &mut Writer<'a>, reserved: Reserved) {
+        writer.write_null_section_header();
+        for (header, name) in reserved.headers.into_iter().zip(reserved.section_names) {
+            let sh_name = writer.section_name_offset(Some(name));
+            writer.write_section_header(&SectionHeader { sh_name, ..header });
+        }
+        let local = self.symbols.iter().filter(|symbol| symbol.bind == elf::STB_LOCAL).count() as u32;
+        writer.write_symtab_section_header(1 + local);
+        writer.write_strtab_section_header();
+        writer.write_shstrtab_section_header();
+    }
+
+    /// Writes what lies in the pages over them.
+    fn fill_slack(&self, file: &mut [u8]) {
+        for section in self.sections {
+            let at = section.header.sh_offset as usize;
+            if let Bytes::Before(bytes) = &section.bytes
+                && section.header.sh_offset >= self.layout.code
+                && let Some(into) = file.get_mut(at..at + bytes.len())
+            {
+                into.copy_from_slice(bytes);
+            }
+        }
+    }
+
+    fn program_headers(&self) -> [ProgramHeader; PROGRAM_HEADERS as usize] {
+        let layout = self.layout;
+        let header = |p_type, p_flags, at, size, p_align| ProgramHeader {
+            p_type,
+            p_flags,
+            p_offset: at,
+            p_vaddr: at,
+            p_paddr: at,
+            p_filesz: size,
+            p_memsz: size,
+            p_align,
+        };
+        let search_table = self.sections.iter().find(|section| section.name == ".eh_frame_hdr");
+        [
+            header(elf::PT_LOAD, elf::PF_R | elf::PF_X, layout.mapped, layout.code_end - layout.mapped, layout.page),
+            header(elf::PT_NOTE, elf::PF_R, NOTE, NOTE_SIZE, 4),
+            header(elf::PT_GNU_STACK, elf::PF_R | elf::PF_W, 0, 0, 16),
+            match search_table.map(|section| &section.header) {
+                Some(table) => header(elf::PT_GNU_EH_FRAME, elf::PF_R, table.sh_offset, table.sh_size, 4),
+                None => header(elf::PT_NULL, elf::ProgramFlags(0), 0, 0, 0),
+            },
+        ]
+    }
+}
