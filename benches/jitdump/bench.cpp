@@ -1,0 +1,190 @@
+// What a jitdump costs: LLVM's own listener and ours, told of the same objects in one run, side by side.
+//
+//   bench DIRECTORY COUNT OBJECT.o...
+//
+// Every object file is loaded COUNT times through RuntimeDyld, relocated, and given to both, in alternating order. What is
+// measured is one call: LLVM's notifyObjectLoaded, and our *loaded* and *finalized* with everything they do (copy, parse,
+// names, lines, tables, write). Both write to a file in DIRECTORY. The debug object we are handed is made before: LLVM's GDB
+// listener, which MCJIT always has, makes one anyway; what that takes is told beside, and in the last column added to ours.
+//
+// Numbers are medians. A/A is the ratio of every other sample to the rest: what differs from 1 by less is noise.
+
+#include "llvm/ExecutionEngine/JITEventListener.h"
+#include "llvm/ExecutionEngine/RuntimeDyld.h"
+#include "llvm/Object/ELFObjectFile.h"
+#include "llvm/Support/MemoryBuffer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <sys/mman.h>
+#include <vector>
+
+extern "C" {
+void ours_open(const char *directory);
+void ours_loaded_and_finalized(const uint8_t *object, size_t size);
+uint64_t ours_bytes_written();
+}
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double since(Clock::time_point start) {
+    return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+// One mapping for everything: a mapping per section would meet vm.max_map_count before 50,000 objects.
+class Arena : public llvm::RuntimeDyld::MemoryManager {
+    uint8_t *next = nullptr, *end = nullptr;
+
+    uint8_t *allocate(uintptr_t size, unsigned alignment) {
+        if (next == nullptr || size_t(end - next) < size + alignment) {
+            size_t block = 1 << 26;
+            int all = PROT_READ | PROT_WRITE | PROT_EXEC;
+            void *made = mmap(nullptr, block, all, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            if (made == MAP_FAILED)
+                abort();
+            next = static_cast<uint8_t *>(made);
+            end = next + block;
+        }
+        uintptr_t mask = alignment ? alignment - 1 : 15;
+        uint8_t *place = reinterpret_cast<uint8_t *>((reinterpret_cast<uintptr_t>(next) + mask) & ~mask);
+        next = place + size;
+        return place;
+    }
+
+public:
+    // Every object begins a page, as with the managers JITs use.
+    void page() { next = reinterpret_cast<uint8_t *>((reinterpret_cast<uintptr_t>(next) + 4095) & ~uintptr_t(4095)); }
+    uint8_t *allocateCodeSection(uintptr_t size, unsigned alignment, unsigned, llvm::StringRef) override {
+        return allocate(size, alignment);
+    }
+    uint8_t *allocateDataSection(uintptr_t size, unsigned alignment, unsigned, llvm::StringRef, bool) override {
+        return allocate(size, alignment);
+    }
+    void registerEHFrames(uint8_t *, uint64_t, size_t) override {}
+    void deregisterEHFrames() override {}
+    bool finalizeMemory(std::string *) override { return false; }
+};
+
+// Whatever an object wants is somewhere near its end.
+class Anything : public llvm::JITSymbolResolver {
+    void lookup(const LookupSet &symbols, OnResolvedFunction resolved) override {
+        LookupResult result;
+        for (llvm::StringRef symbol : symbols)
+            result[symbol] = llvm::JITEvaluatedSymbol(0x1000, llvm::JITSymbolFlags::Exported);
+        resolved(std::move(result));
+    }
+    llvm::Expected<LookupSet> getResponsibilitySet(const LookupSet &) override { return LookupSet(); }
+};
+
+struct Samples {
+    std::vector<double> values;
+
+    static double median(std::vector<double> values) {
+        if (values.empty())
+            return 0;
+        auto middle = values.begin() + values.size() / 2;
+        std::nth_element(values.begin(), middle, values.end());
+        return *middle;
+    }
+    double median() const { return median(values); }
+    double median(size_t from, size_t to) const { return median({values.begin() + from, values.begin() + to}); }
+    double a_a() const {
+        std::vector<double> halves[2];
+        // Pairs, because the order of the two listeners alternates too.
+        for (size_t i = 0; i < values.size(); i++)
+            halves[i / 2 % 2].push_back(values[i]);
+        return median(halves[0]) / median(halves[1]);
+    }
+};
+
+struct Bench {
+    llvm::JITEventListener *llvm_listener = llvm::JITEventListener::createPerfJITEventListener();
+    Arena arena;
+    Anything anything;
+    Samples theirs, ours, debug_object, load;
+
+    void once(llvm::MemoryBufferRef buffer, uint64_t key, bool ours_first) {
+        auto file = llvm::cantFail(llvm::object::ObjectFile::createELFObjectFile(buffer));
+        arena.page();
+        llvm::RuntimeDyld linker(arena, anything);
+        auto start = Clock::now();
+        auto info = linker.loadObject(*file);
+        linker.resolveRelocations();
+        load.values.push_back(since(start));
+        if (linker.hasError()) {
+            fprintf(stderr, "%s\n", linker.getErrorString().str().c_str());
+            exit(1);
+        }
+        start = Clock::now();
+        auto debug = info->getObjectForDebug(*file);
+        debug_object.values.push_back(since(start));
+        llvm::StringRef bytes = debug.getBinary()->getData();
+        if (ours_first)
+            tell_ours(bytes);
+        start = Clock::now();
+        llvm_listener->notifyObjectLoaded(key, *file, *info);
+        theirs.values.push_back(since(start));
+        if (!ours_first)
+            tell_ours(bytes);
+    }
+
+    void tell_ours(llvm::StringRef bytes) {
+        auto start = Clock::now();
+        ours_loaded_and_finalized(reinterpret_cast<const uint8_t *>(bytes.data()), bytes.size());
+        ours.values.push_back(since(start));
+    }
+
+    void report(const char *name) {
+        double a = theirs.median(), b = ours.median(), debug = debug_object.median();
+        const char *base = strrchr(name, '/');
+        printf("| %s | %zu | %.1f | %.1f | **%.3f** | %.3f, %.3f | %.1f | %.1f | %.3f |\n", base ? base + 1 : name,
+               theirs.values.size(), a, b, b / a, theirs.a_a(), ours.a_a(), load.median(), debug, (b + debug) / a);
+    }
+
+    void report_growth() {
+        size_t count = ours.values.size(), window = std::max<size_t>(count / 50, 50);
+        printf("\n| objects so far | LLVM, us | ours, us |\n| --- | --- | --- |\n");
+        for (size_t at = 100; at <= count; at = at < count && at * 10 > count ? count : at * 10) {
+            size_t from = at > window ? at - window : 0;
+            printf("| %zu | %.1f | %.1f |\n", at, theirs.median(from, at), ours.median(from, at));
+            if (at == count)
+                break;
+        }
+    }
+};
+
+} // namespace
+
+int main(int argc, char **argv) {
+    if (argc < 4) {
+        fprintf(stderr, "usage: %s DIRECTORY COUNT OBJECT.o...\n", argv[0]);
+        return 2;
+    }
+    setenv("JITDUMPDIR", argv[1], 1);
+    ours_open(argv[1]);
+    size_t count = strtoul(argv[2], nullptr, 10);
+    printf("| object | times | LLVM's listener, us | ours, us | ratio | A/A | load, us | debug object, us | ratio with it |\n");
+    printf("| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
+    uint64_t key = 0;
+    std::vector<Bench> benches(argc - 3);
+    for (int argument = 3; argument < argc; argument++) {
+        auto buffer = llvm::MemoryBuffer::getFile(argv[argument]);
+        Bench &bench = benches[argument - 3];
+        if (!buffer || bench.llvm_listener == nullptr) {
+            fprintf(stderr, "%s cannot be read, or this LLVM has no perf listener\n", argv[argument]);
+            return 1;
+        }
+        for (size_t i = 0; i < count; i++)
+            bench.once((*buffer)->getMemBufferRef(), ++key, i % 2 != 0);
+        bench.report(argv[argument]);
+    }
+    for (Bench &bench : benches)
+        bench.report_growth();
+    printf("\nours: %llu bytes written\n", (unsigned long long)ours_bytes_written());
+    return ours_bytes_written() == 0;
+}

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Our jitdump and LLVM's, side by side: needs clang++ and the headers of LLVM 22 (llvm-22-dev, clang-22).
+#
+#   benches/jitdump/run.sh [COUNT, default 2000]
+set -euo pipefail
+cd "$(dirname "$0")"
+
+count=${1:-2000}
+target=${CARGO_TARGET_DIR:-../../target}/jitdump-bench
+config=${LLVM_CONFIG:-llvm-config-22}
+mkdir -p "$target"
+cargo build -q --release --manifest-path ours/Cargo.toml --target-dir "$target"
+read -r -a flags <<< "$($config --cxxflags)"
+read -r -a libraries <<< "$($config --ldflags --libs | tr "\n" " ")"
+"${CXX:-clang++-22}" -O2 -fno-rtti "${flags[@]}" bench.cpp "$target/release/libjitdump_bench.a" "${libraries[@]}" \
+    -Wl,-rpath,"$($config --libdir)" -o "$target/bench"
+
+# Memory, not a disk, if code may be mapped from there.
+place=/dev/shm
+findmnt -no OPTIONS --target "$place" 2> /dev/null | grep -qw noexec && place=${TMPDIR:-/tmp}
+directory=$(mktemp -d "$place/jitdump-bench-XXXXXX")
+trap 'rm -rf "$directory"' EXIT
+"$target/bench" "$directory" "$count" objects/with_dwarf.o objects/without_dwarf.o
