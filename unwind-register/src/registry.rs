@@ -129,6 +129,12 @@ impl Registry {
         }
     }
 
+    /// Installs our handlers of `fork` now, and not at the first registration. A caller who takes his own lock across `fork`
+    /// calls this before he registers his own handlers, so that his lock is taken before ours there as everywhere.
+    pub fn follow_forks(&self) {
+        fork::prepare();
+    }
+
     /// Numbers about everything registered.
     pub fn statistics(&self) -> Statistics {
         let state = self.lock();

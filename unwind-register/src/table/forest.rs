@@ -1,6 +1,6 @@
 //! The address space, cut into leaves; one table per leaf.
 
-use super::slots::{Function, NoRoom, Slots};
+use super::slots::{Function, NoRoom, SLOTS, Slots};
 use super::{MANY, QUARANTINE, SHORT_QUARANTINE};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU64;
 const WINDOW: u64 = 64 << 20;
 
 /// With more functions than this, a table without a spare slot where one is needed is split instead of being spread again.
-const FULL: usize = 3072;
+const FULL: usize = SLOTS / 16 * 3;
 
 /// The number of a leaf; counts up, and later leaves hide earlier ones.
 pub(crate) type LeafId = usize;

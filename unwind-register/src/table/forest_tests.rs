@@ -68,7 +68,7 @@ fn random(state: &mut u64) -> u64 {
     *state >> 33
 }
 
-const COUNT: u64 = if cfg!(miri) { 20 } else { 30_000 };
+const COUNT: u64 = if cfg!(miri) { 100 } else { 30_000 };
 
 /// Inserts at the addresses given and checks everything at the end; returns the number of leaves.
 fn fill(addresses: impl Iterator<Item = u64>) -> usize {

@@ -52,7 +52,7 @@ fn random(state: &mut u64) -> u32 {
     (*state >> 33) as u32
 }
 
-const COUNT: u32 = if cfg!(miri) { 12 } else { 1500 };
+const COUNT: u32 = if cfg!(miri) { 40 } else { 1500 };
 
 #[test]
 fn upwards_needs_few_refills() {
