@@ -22,6 +22,8 @@
 //! page with another object get none: a page has one file. LLVM shares pages only between objects that are finalized
 //! together.
 //!
+//! valgrind opens a file only when it has seen a writable mapping of it too; under valgrind each image has one more mapping.
+//!
 //! The kernel and tools keep `object-3.so` apart from the code only by its pages; when LLVM frees and uses them again, the
 //! new object's image takes its place. In between they are writable, and nobody looks for code there.
 

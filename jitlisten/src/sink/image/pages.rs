@@ -35,6 +35,14 @@ pub(super) fn can_execute(file: &File) -> io::Result<()> {
     Ok(())
 }
 
+/// Maps the first page of `file` writable too (a private copy, never written), and lets it be: valgrind reads the debug
+/// information of a file when it has seen an executable and a writable mapping of it (`di_notify_mmap`).
+pub(super) fn show_to_valgrind(file: &File) {
+    let (size, protection) = (page_size() as usize, libc::PROT_READ | libc::PROT_WRITE);
+    // SAFETY: a new private mapping touches nothing that exists. Where it fails, valgrind shows no names.
+    unsafe { libc::mmap(ptr::null_mut(), size, protection, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
+}
+
 /// Maps `file` from `offset` on over `pages`, where its bytes are what is in memory already: `before`, from
 /// `pages.end() - before.len()` on. What lies in front of that belongs to nobody.
 ///

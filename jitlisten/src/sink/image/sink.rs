@@ -36,6 +36,8 @@ pub(crate) struct Image {
     bytes: u64,
     /// How many images may be made before mappings are counted.
     uncounted: u64,
+    /// See [`pages::show_to_valgrind`].
+    under_valgrind: bool,
 }
 
 struct Mapped {
@@ -78,6 +80,7 @@ impl Image {
             freed: VecDeque::new(),
             bytes: 0,
             uncounted: 0,
+            under_valgrind: under_valgrind(),
         }
     }
 
@@ -101,6 +104,9 @@ impl Image {
         };
         let written = directory.write(&encoded.bytes)?;
         put_in_place(&encoded, pages, &written)?;
+        if self.under_valgrind {
+            pages::show_to_valgrind(&written.file);
+        }
         self.forget(pages);
         let file = Some(Stored { path: written.path, size });
         self.images.insert(pages.start().0, Mapped { end: pages.end().0, alive: true, file });
@@ -187,6 +193,11 @@ impl Image {
             self.images.remove(&start);
         }
     }
+}
+
+/// valgrind preloads a library of its own into the programs it runs.
+fn under_valgrind() -> bool {
+    std::env::var_os("LD_PRELOAD").is_some_and(|list| list.to_string_lossy().contains("/vgpreload_core"))
 }
 
 /// Maps the file over the pages, and over the room in front of them.
