@@ -138,6 +138,8 @@ impl Session {
     }
 
     fn new(options: Options) -> Session {
+        // Before any handler of ours: at a fork, locks are taken in the same order as everywhere, this session's first.
+        unwind_register::Registry::process().follow_forks();
         let surroundings = Surroundings { stale_map: StaleMap::find(), ..Surroundings::default() };
         let mut state = State::default();
         for kind in SinkKind::ALL.into_iter().filter(|&kind| options.active && options.sinks.contains(kind)) {
