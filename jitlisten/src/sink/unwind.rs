@@ -1,9 +1,9 @@
 //! The unwinders inside this process: nongnu libunwind, libgcc's, LLVM's libunwind.
 //!
 //! Memory profilers, signal-based profilers, crash handlers and C++ exceptions walk the stack with one of them. MCJIT and ORC
-//! tell libgcc (or LLVM's libunwind) of every `.eh_frame` themselves, so those are told only of functions that the section
-//! lacks and whose rules can be read from their code. libunwind is told of everything. How that is done is the business of the
-//! crate `unwind-register`.
+//! tell libgcc (or LLVM's libunwind) of every `.eh_frame` themselves, so those are told only of objects that have none and whose
+//! rules can be read from their code. libunwind is told of everything. How that is done is the business of the crate
+//! `unwind-register`.
 //!
 //! See it with any program that calls `unw_step` or `backtrace(3)` in a signal handler, or with `memray run --native`.
 
@@ -36,7 +36,10 @@ impl Sink for Unwind {
             // What is registered is copied, so the place the bytes are made for need not hold them.
             let place = object.made_rules[0].range.start();
             if let Ok(bytes) = cfi::encode(object.made_rules, object.object.machine(), place) {
-                let section = Section::new(&bytes, place.0 as usize).text(&text).by_host(ByHost::Nothing);
+                // libgcc 13 and later keep one range for a whole section: a gap in one that the host has registered cannot be
+                // filled there, and trying would end in an abort.
+                let by_host = if object.object.eh_frame().is_some() { ByHost::Everything } else { ByHost::Nothing };
+                let section = Section::new(&bytes, place.0 as usize).text(&text).by_host(by_host);
                 registrations.extend(register(&section, object.id));
             }
         }
