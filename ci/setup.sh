@@ -148,7 +148,8 @@ bench)
     first_venv
     ;;
 all)
-    install_packages build-essential python3-venv gdb binutils libunwind-dev shellcheck llvm-14 clang-14 llvm-22 clang-22
+    install_packages build-essential python3-venv gdb binutils libunwind-dev libunwind-19 shellcheck \
+        llvm-14 clang-14 llvm-22 clang-22
     install_perf
     first_venv
     other_venvs
