@@ -72,8 +72,8 @@ jitlisten_status jitlisten_open(void);
  * on again. */
 jitlisten_status jitlisten_close(void);
 
-/* Switches a sink on by its name, as in JITLISTEN: "perfmap", "jitdump", "unwind". It is told of all code that is alive,
- * so this takes effect for code that was compiled earlier. Nothing happens if it is on. */
+/* Switches a sink on by its name, as in JITLISTEN: "perfmap", "jitdump", "image", "unwind". It is told of all code that is
+ * alive, so this takes effect for code that was compiled earlier. Nothing happens if it is on. */
 jitlisten_status jitlisten_enable(const char *sink);
 
 /* Switches a sink off. Nothing happens if it is off. */
