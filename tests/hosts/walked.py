@@ -12,6 +12,7 @@ what libunwind calls these frames.
 
 import ctypes
 import math
+import os
 import sys
 import time
 
@@ -19,7 +20,10 @@ library, seconds, when = sys.argv[1], float(sys.argv[2]), sys.argv[3]
 if when == "early":
     walker = ctypes.CDLL(library)
 
-from numba import njit
+import numba
+
+# A cache of code that was compiled without frame pointers, if asked for.
+njit = numba.njit(cache="WALKED_CACHE" in os.environ)
 
 
 @njit
@@ -43,7 +47,7 @@ def beta(n, x):
 
 def is_jit(fields):
     """A line of /proc/self/maps about code: without a name, or with that of an image of ours."""
-    return "x" in fields[1] and (len(fields) < 6 or "/jitlisten" in fields[5] and ".so" not in fields[5])
+    return "x" in fields[1] and (len(fields) < 6 or "/image-" in fields[5])
 
 
 def jit_code():
