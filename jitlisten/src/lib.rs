@@ -20,6 +20,7 @@ pub mod cfi;
 mod clock;
 mod error;
 pub mod foreign;
+mod live;
 mod loaded_object;
 pub mod log;
 pub mod name;

@@ -20,6 +20,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use once_cell::race::OnceBox;
 
 use crate::cfi::FunctionRules;
+use crate::live::LiveBytes;
 use crate::loaded_object::LineRows;
 use crate::log_line;
 use crate::name::{self, ReadableName};
@@ -90,10 +91,11 @@ impl Record {
         debug_object: Option<&'a [u8]>,
         next_code: &'a dyn Fn(Address) -> Option<Address>,
         rooms: &'a Rooms,
+        live: &'a LiveBytes,
     ) -> FinalizedObject<'a> {
         let since = self.finalized.unwrap_or_default();
         let (object, names, made_rules) = (&self.object, &*self.names, &*self.made_rules);
-        FinalizedObject { id, object, names, made_rules, debug_object, since, next_code, rooms }
+        FinalizedObject { id, object, names, made_rules, debug_object, live, since, next_code, rooms }
     }
 
     fn text_starts(&self) -> impl Iterator<Item = u64> {
@@ -201,7 +203,8 @@ impl Session {
         let Some(record) = state.objects.get_mut(&id).filter(|record| record.finalized.is_none()) else { return };
         record.finalized = Some(clock::monotonic());
         let ranges: Vec<AddressRange> = record.object.text().iter().map(|text| text.range).collect();
-        record.made_rules = self.count_shape(&record.object);
+        let live = LiveBytes::of(&record.object);
+        record.made_rules = self.count_shape(&record.object, &live);
         // Whatever lived there before is gone, whether somebody told us or not.
         for stale in ranges.iter().flat_map(|&range| state.owners(range)).collect::<Vec<_>>() {
             self.free(&mut state, stale);
@@ -213,7 +216,7 @@ impl Session {
         self.counters.objects_finalized.add(1);
         log_line!(Debug, "finalized {id:?}");
         for kind in SinkKind::ALL {
-            self.tell(&mut state, kind, id);
+            self.tell(&mut state, kind, id, &live);
         }
         if let Some(record) = state.objects.get_mut(&id) {
             record.debug_object.copy = None;
@@ -256,9 +259,10 @@ impl Session {
         if record.finalized.is_none() {
             return;
         }
+        let live = LiveBytes::of(&record.object);
         for kind in SinkKind::ALL {
             let Some(sink) = &mut state.sinks[kind as usize] else { continue };
-            if let Err(error) = sink.freeing(&record.as_finalized(id, None, &|_| None, &state.rooms)) {
+            if let Err(error) = sink.freeing(&record.as_finalized(id, None, &|_| None, &state.rooms, &live)) {
                 self.give_up(state, kind, &error);
             }
         }
@@ -307,11 +311,13 @@ impl Session {
         let mut oldest_first: Vec<(u64, ObjectId)> = finalized.collect();
         oldest_first.sort_unstable();
         for (_, id) in oldest_first {
-            self.tell(state, kind, id);
+            let Some(record) = state.objects.get(&id) else { continue };
+            let live = LiveBytes::of(&record.object);
+            self.tell(state, kind, id, &live);
         }
     }
 
-    fn tell(&self, state: &mut State, kind: SinkKind, id: ObjectId) {
+    fn tell(&self, state: &mut State, kind: SinkKind, id: ObjectId, live: &LiveBytes) {
         let State { objects, text, pending, sinks, rooms, .. } = state;
         let (Some(sink), Some(record)) = (&mut sinks[kind as usize], objects.get(&id)) else { return };
         let debug_object = sink.wants_debug_object().then(|| record.debug_object.bytes(&record.object)).flatten();
@@ -320,7 +326,7 @@ impl Session {
                 [text.range(from.0..).next().map(|next| *next.0), pending.range(from.0..).next().map(|next| *next.0)];
             next.into_iter().flatten().min().map(Address)
         };
-        match sink.finalized(&record.as_finalized(id, debug_object.as_deref(), &next_code, rooms)) {
+        match sink.finalized(&record.as_finalized(id, debug_object.as_deref(), &next_code, rooms, live)) {
             Ok(bytes) => self.counters.sinks[kind as usize].bytes_written.add(bytes),
             Err(error) => self.give_up(state, kind, &error),
         }
@@ -333,8 +339,8 @@ impl Session {
     }
 
     /// Counts what the code lacks for stack walkers, and answers the rules that can be made up for it.
-    fn count_shape(&self, object: &LoadedObject) -> Vec<FunctionRules> {
-        let shape = shape::Shape::of(object);
+    fn count_shape(&self, object: &LoadedObject, live: &LiveBytes) -> Vec<FunctionRules> {
+        let shape = shape::Shape::of(object, live);
         self.counters.functions.add(object.functions().len() as u64);
         self.counters.functions_without_frame_pointer.add(shape.without_frame_pointer);
         self.counters.functions_without_unwind_table.add(shape.without_unwind_table);

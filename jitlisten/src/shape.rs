@@ -5,9 +5,10 @@
 
 #![forbid(unsafe_code)]
 
+use crate::LoadedObject;
 use crate::cfi::{self, FunctionRules};
+use crate::live::LiveBytes;
 use crate::loaded_object::Function;
-use crate::{LoadedObject, foreign};
 
 /// What is missing in an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,12 +23,12 @@ pub(crate) struct Shape {
 
 impl Shape {
     /// Looks at the live code and the live `.eh_frame`; call it at *finalized* or later. What cannot be read is not counted.
-    pub(crate) fn of(object: &LoadedObject) -> Shape {
-        let table = object.eh_frame().and_then(|range| cfi::covered(&foreign::copy(range).ok()?, range.start()).ok());
+    pub(crate) fn of(object: &LoadedObject, live: &LiveBytes) -> Shape {
+        let table = object.eh_frame().and_then(|range| cfi::covered(live.get(range)?, range.start()).ok());
         let covered = table.unwrap_or_default();
         let mut shape = Shape::default();
         for text in object.text() {
-            let Ok(code) = foreign::copy(text.range) else { continue };
+            let Some(code) = live.get(text.range) else { continue };
             let inside = object.functions().iter().filter(|function| text.range.covers(function.range));
             for function in inside {
                 let start = (function.range.start().0 - text.range.start().0) as usize;

@@ -204,8 +204,16 @@ impl Jitdump {
             format!("{name}: code_size {size} and {} bytes of code", body.0.len())
         })?;
         require(self.functions.iter().all(|other| other.index != index), || format!("{name}: index {index} again"))?;
-        let mut function =
-            Function { timestamp, tid, address, code: body.0.to_vec(), index, name, lines: Vec::new(), unwinding: None };
+        let mut function = Function {
+            timestamp,
+            tid,
+            address,
+            code: body.0.to_vec(),
+            index,
+            name,
+            lines: Vec::new(),
+            unwinding: None,
+        };
         if let Some((told_address, lines)) = waiting.lines {
             let name = &function.name;
             require(told_address == address, || format!("{name} at {address:#x} gets lines of {told_address:#x}"))?;

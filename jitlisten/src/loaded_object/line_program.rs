@@ -57,14 +57,19 @@ fn run<'data>(
     let mut number_here: HashMap<u64, u32> = HashMap::new();
     let mut open: Vec<LineRow> = Vec::new();
     let mut rows = program.rows();
+    // Nearly every row speaks of the file of the row before.
+    let mut latest: Option<(u64, u32)> = None;
     while let Some((header, row)) = rows.next_row()? {
-        let file = match number_here.get(&row.file_index()) {
-            Some(number) => *number,
+        let index = row.file_index();
+        let known = latest.filter(|latest| latest.0 == index).map(|latest| latest.1);
+        let file = match known.or_else(|| number_here.get(&index).copied()) {
+            Some(number) => number,
             None => {
-                let number = files.number(&path(dwarf, unit, header, row.file_index())?)?;
-                *number_here.entry(row.file_index()).or_insert(number)
+                let number = files.number(&path(dwarf, unit, header, index)?)?;
+                *number_here.entry(index).or_insert(number)
             }
         };
+        latest = Some((index, file));
         push(&mut open, line_row(row, file));
         if row.end_sequence() {
             sequences.extend(close(std::mem::take(&mut open)));

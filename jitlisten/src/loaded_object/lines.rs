@@ -2,10 +2,19 @@
 
 use std::borrow::Cow;
 
-use super::LoadedObject;
+use super::budget::Budget;
+use super::elf::{Elf, aligned_copy};
 use super::line_program::{self, Sequence};
-use super::relocate::relocated_sections;
+use super::relocate::relocated_where;
+use super::text;
 use crate::{Address, AddressRange, Error};
+
+/// Whether a section is a line table, or something one refers to. The rest of the DWARF need not be relocated.
+fn is_for_lines(name: &[u8]) -> bool {
+    let line_table = [&b".debug_line"[..], b".debug_line_str", b".debug_str"];
+    let units = [&b".debug_info"[..], b".debug_abbrev", b".debug_str_offsets", b".debug_addr"];
+    line_table.contains(&name) || units.contains(&name)
+}
 
 /// One row of a line table: the code from `address` on comes from `line` of `file`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,11 +49,22 @@ impl LineRows {
     /// # Errors
     /// When the object or its DWARF cannot be read. An object without DWARF is not an error.
     pub fn parse(debug_object: &[u8]) -> Result<Self, Error> {
-        let object = LoadedObject::parse(debug_object)?;
-        let sections = relocated_sections(debug_object)?;
+        match aligned_copy(debug_object) {
+            Some(copy) => Self::parse_aligned(&copy),
+            None => Self::parse_aligned(debug_object),
+        }
+    }
+
+    fn parse_aligned(debug_object: &[u8]) -> Result<Self, Error> {
+        let elf = Elf::parse(debug_object)?;
+        if !elf.sections.iter().any(|section| elf.name_of(section).is_ok_and(|name| name == b".debug_line")) {
+            return Ok(LineRows::default());
+        }
+        let sections = relocated_where(debug_object, is_for_lines)?;
         let find = |name: &str| sections.iter().find(|(known, _)| **known == *name).map(|(_, bytes)| &**bytes);
         let (files, sequences) = line_program::parse(debug_object.len(), |name| find(name).unwrap_or_default())?;
-        let text: Vec<AddressRange> = object.text().iter().map(|text| text.range).collect();
+        let text = text::parse(&elf, &mut Budget::new(debug_object.len(), 4))?;
+        let text: Vec<AddressRange> = text.into_iter().map(|text| text.shown.range).collect();
         Ok(LineRows { files, rows: merge(sequences, &text) })
     }
 

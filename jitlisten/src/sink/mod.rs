@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use crate::cfi::FunctionRules;
+use crate::live::LiveBytes;
 use crate::name::ReadableName;
 use crate::options::{NameStyle, Options, SinkKind};
 use crate::{Address, AddressRange, LoadedObject, ObjectId};
@@ -27,6 +28,8 @@ pub(crate) struct FinalizedObject<'a> {
     pub(crate) made_rules: &'a [FunctionRules],
     /// The debug object, for a sink that asked for it, if it is still to be had.
     pub(crate) debug_object: Option<&'a [u8]>,
+    /// What is in its memory now.
+    pub(crate) live: &'a LiveBytes,
     /// When its code became final, `CLOCK_MONOTONIC` in nanoseconds.
     pub(crate) since: u64,
     /// Where the first code begins at or behind an address, of all that is loaded.

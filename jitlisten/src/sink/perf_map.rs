@@ -259,12 +259,14 @@ mod tests {
 
     use super::*;
     use crate::LoadedObject;
+    use crate::live::LiveBytes;
     use crate::name::ReadableName;
 
     /// Three functions and their wrappers, as Numba 0.68 compiled them.
     const NUMBA: &[u8] = include_bytes!("../../testdata/numba-0.68-llvm22-plain.o");
 
     struct Told {
+        live: LiveBytes,
         object: LoadedObject,
         names: Vec<ReadableName>,
         rooms: crate::sink::Rooms,
@@ -275,7 +277,7 @@ mod tests {
             let object = LoadedObject::parse(NUMBA).unwrap();
             let functions = object.functions().iter();
             let names = functions.map(|function| name::readable(&function.linkage_name, None)).collect();
-            Told { object, names, rooms: Default::default() }
+            Told { live: LiveBytes::of(&object), object, names, rooms: Default::default() }
         }
 
         fn finalized(&self) -> FinalizedObject<'_> {
@@ -285,6 +287,7 @@ mod tests {
                 names: &self.names,
                 made_rules: &[],
                 debug_object: None,
+                live: &self.live,
                 since: 0,
                 next_code: &|_| None,
                 rooms: &self.rooms,

@@ -21,8 +21,6 @@ use crate::clock;
 use crate::sink::{OwnLines, StaleMap, perf_map};
 use crate::{Address, AddressRange};
 
-/// How long we do not look again, in nanoseconds: a burst of objects is not a burst of looks.
-const INTERVAL: u64 = 10_000_000;
 /// A larger "function" is no trampoline, and no line of a sane writer.
 const LARGEST: u64 = 1 << 24;
 
@@ -52,13 +50,12 @@ pub(super) struct OtherJits {
     told: HashMap<u64, Entry>,
     /// No line that is still untold is older than this.
     since: u64,
-    looked: u64,
 }
 
 impl OtherJits {
     pub(super) fn new(own: OwnLines, stale: Option<StaleMap>) -> Self {
         let (told, path) = (HashMap::new(), perf_map::path_of_this_process());
-        OtherJits { path, own, stale, offset: 0, inode: 0, told, since: clock::monotonic(), looked: 0 }
+        OtherJits { path, own, stale, offset: 0, inode: 0, told, since: clock::monotonic() }
     }
 
     /// What was written after now is not older than now: code has been freed, and others may use its addresses.
@@ -66,18 +63,8 @@ impl OtherJits {
         self.since = clock::monotonic();
     }
 
-    /// Looks, unless that was done a moment ago.
-    pub(super) fn look(&mut self) -> News {
-        let now = clock::monotonic();
-        if now < self.looked.saturating_add(INTERVAL) {
-            return News::default();
-        }
-        self.look_closely(now)
-    }
-
-    /// Looks.
-    pub(super) fn look_closely(&mut self, now: u64) -> News {
-        self.looked = now;
+    /// Reads on in the map.
+    pub(super) fn look(&mut self, now: u64) -> News {
         // A map that cannot be read is one nobody can use, perf included.
         let entries = self.read().unwrap_or_default();
         News { since: std::mem::replace(&mut self.since, now), entries }

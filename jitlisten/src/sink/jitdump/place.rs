@@ -60,12 +60,17 @@ impl Dump {
         &self.path
     }
 
-    /// Appends whole records, all of them or none.
-    pub(super) fn append(&mut self, records: &[u8]) -> Result<u64, SinkError> {
+    /// A file that was removed can still be written, but nobody will ever read it.
+    pub(super) fn check_that_it_is_there(&self) -> Result<(), SinkError> {
         let metadata = self.file.metadata().map_err(failed("stat", &self.path))?;
         if metadata.nlink() == 0 {
             return Err(failed("write", &self.path)(io::ErrorKind::NotFound.into()));
         }
+        Ok(())
+    }
+
+    /// Appends whole records, all of them or none.
+    pub(super) fn append(&mut self, records: &[u8]) -> Result<u64, SinkError> {
         match write_whole(&self.file, records) {
             Ok(()) => {
                 self.length += records.len() as u64;

@@ -15,6 +15,8 @@ use crate::{Address, AddressRange, LineRows, Machine, clock, foreign, log_line};
 
 /// Tables that end in the page in which the text ends cannot reach code that is mapped later.
 const PAGE: u64 = 4096;
+/// How long we do not look around again, in nanoseconds: a burst of objects is not a burst of looks.
+const INTERVAL: u64 = 10_000_000;
 
 pub(in crate::sink) struct Jitdump {
     style: NameStyle,
@@ -27,6 +29,8 @@ pub(in crate::sink) struct Jitdump {
     next_index: u64,
     /// The time of the latest object: time does not run backwards in the file.
     latest: u64,
+    /// When we looked around.
+    looked: u64,
 }
 
 impl Jitdump {
@@ -43,6 +47,7 @@ impl Jitdump {
             records: Records::default(),
             next_index: 0,
             latest: 0,
+            looked: 0,
         }
     }
 
@@ -56,6 +61,19 @@ impl Jitdump {
         // Until now perf's own rules held for the other JITs: their mappings were not dropped.
         self.other_jits.begin_anew();
         self.dump = Some(dump);
+        Ok(())
+    }
+
+    /// What others did, unless we looked a moment ago: other JITs, and whoever removes directories.
+    fn look_around(&mut self) -> Result<(), SinkError> {
+        let now = clock::monotonic();
+        if now < self.looked.saturating_add(INTERVAL) {
+            return Ok(());
+        }
+        self.looked = now;
+        self.dump.as_ref().map_or(Ok(()), Dump::check_that_it_is_there).inspect_err(|_| self.dump = None)?;
+        let news = self.other_jits.look(now);
+        self.encode_others(news);
         Ok(())
     }
 
@@ -80,9 +98,8 @@ impl Jitdump {
             log_line!(Warn, "an object goes without source lines: {error}");
             None
         });
-        let eh_frame = object.object.eh_frame().and_then(|range| Some((range, foreign::copy(range).ok()?)));
-        let eh_frame = eh_frame.as_ref().map(|(range, bytes)| EhFrame::new(bytes, *range));
-        let mut text = Text::default();
+        let eh_frame = object.object.eh_frame();
+        let eh_frame = eh_frame.and_then(|range| Some(EhFrame::new(object.live.get(range)?, range)));
         let mut functions = object.functions(self.style).peekable();
         while let Some((code, name)) = functions.next() {
             let next = functions.peek().map(|(next, _)| next.start());
@@ -97,7 +114,13 @@ impl Jitdump {
             }
             let load = CodeLoad { pid, tid, code, code_index: self.next_index };
             self.next_index += 1;
-            self.records.code_load(timestamp, &load, name, text.code(object, code));
+            match object.live.get(code) {
+                Some(bytes) => self.records.code_load(timestamp, &load, name, bytes),
+                None => {
+                    log_line!(Warn, "the code of {name} at {code} cannot be read");
+                    self.records.code_load(timestamp, &load, name, &vec![0; code.size() as usize]);
+                }
+            }
         }
     }
 
@@ -111,29 +134,6 @@ impl Jitdump {
             self.next_index += 1;
             self.records.code_load(news.since, &load, &entry.name, &code);
         }
-    }
-}
-
-/// The bytes of one text range at a time.
-#[derive(Default)]
-struct Text {
-    range: AddressRange,
-    bytes: Vec<u8>,
-}
-
-impl Text {
-    /// The final bytes of a function; zeros where they cannot be read.
-    fn code(&mut self, object: &FinalizedObject<'_>, code: AddressRange) -> &[u8] {
-        if !self.range.covers(code) || self.range.is_empty() {
-            let text = object.object.text().iter().find(|text| text.range.covers(code));
-            self.range = text.map_or(code, |text| text.range);
-            self.bytes = foreign::copy(self.range).unwrap_or_else(|error| {
-                log_line!(Warn, "code at {} cannot be read: {error}", self.range);
-                vec![0; self.range.size() as usize]
-            });
-        }
-        let from = (code.start().0 - self.range.start().0) as usize;
-        self.bytes.get(from..from + code.size() as usize).unwrap_or_default()
     }
 }
 
@@ -155,8 +155,7 @@ impl Sink for Jitdump {
             return Ok(0);
         }
         self.open(object.object.machine())?;
-        let news = self.other_jits.look();
-        self.encode_others(news);
+        self.look_around()?;
         self.encode(object);
         self.write()
     }
@@ -165,8 +164,7 @@ impl Sink for Jitdump {
         // The format has no word for it: what is loaded there later takes the place from its own time on. Lines of others
         // that come from now on may be about this very place.
         if self.dump.is_some() {
-            let news = self.other_jits.look();
-            self.encode_others(news);
+            self.look_around()?;
             self.write()?;
         }
         self.other_jits.begin_anew();
@@ -177,8 +175,8 @@ impl Sink for Jitdump {
         if self.dump.is_none() {
             return Ok(0);
         }
-        let news = self.other_jits.look_closely(clock::monotonic());
-        self.encode_others(news);
+        self.looked = 0;
+        self.look_around()?;
         self.write()
     }
 
@@ -189,7 +187,8 @@ impl Sink for Jitdump {
         self.dump = None;
         let other_jits = OtherJits::new(surroundings.own_lines.clone(), surroundings.stale_map);
         let records = std::mem::take(&mut self.records);
-        *self = Jitdump { style, base, surroundings, other_jits, dump: None, records, next_index: 0, latest: 0 };
+        *self =
+            Jitdump { style, base, surroundings, other_jits, dump: None, records, next_index: 0, latest: 0, looked: 0 };
         Forked::KnowsNothing
     }
 }
