@@ -49,12 +49,6 @@ count_tests() {
     mapfile -t -O "${#failures[@]}" failures < <(awk '/^test .* FAILED$/ { print $2 }' "$log" | sort -u)
 }
 
-# The pure part under miri: everything that turns foreign bytes into a model.
-miri() { MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test -q -p jitlisten --lib -- loaded_object name address; }
-
-# They need libFuzzer's instrumentation to find anything, but not to be compiled.
-fuzz_targets() { cargo build --quiet --manifest-path fuzz/Cargo.toml --target-dir target/fuzz; }
-
 rm -f target/test.skips.steps
 step setup ci/setup.sh
 step build cargo build --release
@@ -72,12 +66,13 @@ else
 fi
 count_tests
 
-if cargo +nightly miri --version >/dev/null 2>&1; then step miri miri; else skip miri "no nightly toolchain with miri"; fi
-step fuzz fuzz_targets
+if cargo +nightly miri --version >/dev/null 2>&1; then step miri ci/miri.sh; else skip miri "no nightly toolchain with miri"; fi
+step fuzz ci/fuzz.sh
 
 if [ -s "$JITLISTEN_SKIPS" ] || [ "$skipped" -gt 0 ]; then
     printf '\nskipped:\n'
     cat "$JITLISTEN_SKIPS" target/test.skips.steps 2>/dev/null | sed '/^$/d; s/^SKIPPED /    /' | sort -u
+    sed -nE 's/^test (.*) \.\.\. ignored(, (.*))?$/    \1: \3/p' "$log" | sort -u
 fi
 if [ ${#failures[@]} -gt 0 ]; then
     printf '\nfailed:\n'
