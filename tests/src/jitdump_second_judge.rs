@@ -11,7 +11,7 @@ use crate::jitdump_reader::{Function, Jitdump};
 pub(crate) fn agrees(bytes: &[u8], dump: &Jitdump) {
     let mut reader = JitDumpReader::new(std::io::Cursor::new(bytes)).expect("linux-perf-data reads the header");
     let header = reader.header();
-    assert_eq!((header.pid, header.elf_machine_arch.into()), (dump.pid, dump.machine));
+    assert_eq!((header.pid, header.elf_machine_arch), (dump.pid, dump.machine));
     let mut functions = dump.functions.iter().peekable();
     let mut closed = false;
     while let Some(raw) = reader.next_record().expect("linux-perf-data finds a record") {
