@@ -3,28 +3,33 @@
 //! The escape character itself is not escaped, so `_call` might be the byte 0xca and `ll`. Two facts keep apart what is
 //! an escape and what only looks so: Numba never escapes `[A-Za-z0-9_]`, and the bytes of one character are valid UTF-8.
 
+use std::borrow::Cow;
+
 /// A part of a Python name. Of ASCII only what a qualified name can hold is resolved: `<lambda>` as a whole, and the
 /// `$1` of Numba before 0.54.
-pub(super) fn identifier(text: &str) -> String {
+pub(super) fn identifier(text: &str) -> Cow<'_, str> {
     if let Some(inner) = text.strip_prefix("_3c").and_then(|rest| rest.strip_suffix("_3e")) {
-        return format!("<{}>", identifier(inner));
+        return Cow::Owned(format!("<{}>", identifier(inner)));
     }
     if let Some((name, count)) = text.rsplit_once("_24")
         && !count.is_empty()
         && count.bytes().all(|byte| byte.is_ascii_digit())
     {
-        return format!("{}${count}", identifier(name));
+        return Cow::Owned(format!("{}${count}", identifier(name)));
     }
     unescape(text, |character| !character.is_ascii() && character.is_alphanumeric())
 }
 
 /// The text of a type: anything may be escaped there.
-pub(super) fn type_text(text: &str) -> String {
+pub(super) fn type_text(text: &str) -> Cow<'_, str> {
     unescape(text, |character| !character.is_control() && character != '_' && !character.is_ascii_alphanumeric())
 }
 
 /// Replaces the escapes of characters that `wanted` accepts.
-fn unescape(text: &str, wanted: impl Fn(char) -> bool) -> String {
+fn unescape(text: &str, wanted: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains('_') {
+        return Cow::Borrowed(text);
+    }
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('_') {
@@ -38,12 +43,16 @@ fn unescape(text: &str, wanted: impl Fn(char) -> bool) -> String {
         rest = escape.get(length..).unwrap_or_default();
     }
     plain.push_str(rest);
-    plain
+    Cow::Owned(plain)
 }
 
 /// The character that `text` begins with, escaped, and the length of its escapes.
 fn escaped_character(text: &str) -> Option<(char, usize)> {
-    let bytes: Vec<u8> = text.as_bytes().chunks_exact(3).take(4).map_while(escaped_byte).collect();
+    let mut bytes = [0_u8; 4];
+    let found =
+        text.as_bytes().chunks_exact(3).map_while(escaped_byte).zip(&mut bytes).map(|(byte, place)| *place = byte);
+    let count = found.count();
+    let bytes = bytes.get(..count)?;
     let length = match bytes.first()? {
         0..=0x7f => 1,
         0xc0..=0xdf => 2,

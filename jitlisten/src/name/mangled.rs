@@ -10,6 +10,8 @@
 //! ```
 //! No substitutions, no qualifiers: much less than C++ has, and what does not fit is not Numba's.
 
+use std::borrow::Cow;
+
 use super::numba_type;
 
 /// Nothing honest nests deeper; a hostile name must not exhaust the stack.
@@ -22,7 +24,7 @@ pub(super) struct Mangled<'a> {
     pub(super) path: Vec<&'a str>,
     pub(super) tags: Vec<&'a str>,
     /// The argument types, readable.
-    pub(super) arguments: Vec<String>,
+    pub(super) arguments: Vec<Cow<'a, str>>,
     /// Whether the text of a type holds what C++ cannot: a bracket, escaped.
     pub(super) escaped: bool,
     /// What LLVM or Numba appended: nothing, or `.` and more.
@@ -86,11 +88,12 @@ impl<'a> Cursor<'a> {
         part
     }
 
-    fn type_(&mut self, depth: u32) -> Option<String> {
+    fn type_(&mut self, depth: u32) -> Option<Cow<'a, str>> {
         let depth = depth.checked_sub(1)?;
         if self.take("Li") {
-            let sign = if self.take("-") { "-" } else { "" };
-            let number = format!("{sign}{}", self.digits()?);
+            let negative = self.take("-");
+            let digits = self.digits()?;
+            let number = if negative { Cow::Owned(format!("-{digits}")) } else { Cow::Borrowed(digits) };
             return self.take("E").then_some(number);
         }
         let nested = self.take("N");
@@ -103,7 +106,7 @@ impl<'a> Cursor<'a> {
         }
         if parts.is_empty() {
             let (code, text) = numba_type::CODES.iter().find(|(code, _)| self.rest.starts_with(code))?;
-            return (!nested && self.take(code)).then(|| (*text).to_owned());
+            return (!nested && self.take(code)).then_some(Cow::Borrowed(*text));
         }
         let mut params = Vec::new();
         if self.take("I") {

@@ -1,5 +1,7 @@
 //! The names Numba gives to its functions, wrappers, loops and kernels.
 
+use std::borrow::Cow;
+
 use super::EntryKind;
 use super::escape;
 use super::mangled::{self, Mangled};
@@ -49,10 +51,13 @@ pub(super) fn readable(linkage_name: &str, location: Option<(&str, u32)>) -> Opt
             }
         }
         None => {
-            let path: Vec<String> = mangled.path.iter().map(|part| escape::identifier(part)).collect();
-            let mark = version.map(str::to_owned).or_else(|| flags_mark(&mangled));
-            let mark = mark.map(|mark| format!(" [{mark}]")).unwrap_or_default();
-            shown.push_str(&format!("{}({}){place}{mark}", path.join("."), mangled.arguments.join(", ")));
+            for (index, part) in mangled.path.iter().enumerate() {
+                shown.extend([if index == 0 { "" } else { "." }, &escape::identifier(part)]);
+            }
+            shown.extend(["(", &mangled.arguments.join(", "), ")", &place]);
+            if let Some(mark) = version.map(Cow::Borrowed).or_else(|| flags_mark(&mangled).map(Cow::Owned)) {
+                shown.extend([" [", &mark, "]"]);
+            }
         }
     }
     shown.push_str(mangled.suffix);

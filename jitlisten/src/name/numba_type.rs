@@ -1,5 +1,7 @@
 //! Numba types as Numba prints them.
 
+use std::borrow::Cow;
+
 use super::escape;
 
 /// `N2CODE` of `numba/core/itanium_mangler.py`.
@@ -20,17 +22,23 @@ pub(super) const CODES: [(&str, &str); 13] = [
 ];
 
 /// A named type. The mangler splits names at dots, as if they were modules; `parts` are the pieces.
-pub(super) fn show(parts: &[&str], params: &[String]) -> String {
-    let name = parts.iter().map(|part| escape::type_text(part)).collect::<Vec<_>>().join(".");
-    match (name.as_str(), params) {
+pub(super) fn show<'a>(parts: &[&'a str], params: &[Cow<'a, str>]) -> Cow<'a, str> {
+    let name = match parts {
+        [part] => escape::type_text(part),
+        parts => Cow::Owned(parts.iter().map(|part| escape::type_text(part)).collect::<Vec<_>>().join(".")),
+    };
+    let mut shown = String::new();
+    match (&*name, params) {
         ("Array", [dtype, dimensions, layout, rest @ ..]) => {
-            let adjectives = rest.iter().filter(|word| !matches!(word.as_str(), "mutable" | "aligned"));
-            let adjectives: String = adjectives.map(|word| format!("{word} ")).collect();
-            format!("{adjectives}array({dtype}, {dimensions}d, {layout})")
+            for word in rest.iter().filter(|word| !matches!(&***word, "mutable" | "aligned")) {
+                shown.extend([word, " "]);
+            }
+            shown.extend(["array(", dtype, ", ", dimensions, "d, ", layout, ")"]);
         }
-        ("UniTuple", [item, count]) => format!("UniTuple({item} x {count})"),
-        ("Tuple", []) => "Tuple()".to_owned(),
-        (_, []) => name,
-        (_, params) => format!("{name}({})", params.join(", ")),
+        ("UniTuple", [item, count]) => shown.extend(["UniTuple(", item, " x ", count, ")"]),
+        ("Tuple", []) => return Cow::Borrowed("Tuple()"),
+        (_, []) => return name,
+        (_, params) => shown.extend([&*name, "(", &params.join(", "), ")"]),
     }
+    Cow::Owned(shown)
 }

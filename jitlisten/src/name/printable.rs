@@ -15,6 +15,9 @@ const MARK: usize = 18;
 /// stand at the end, so that different names stay different.
 pub fn printable(name: &str) -> String {
     let trimmed = name.trim();
+    if matches!(trimmed.len(), 3..=LONGEST) && trimmed.starts_with(|first: char| first != '0') && is_plain(trimmed) {
+        return trimmed.to_owned();
+    }
     let mut shown = String::with_capacity(trimmed.len().min(LONGEST));
     if trimmed.starts_with("0x") || trimmed.starts_with("0X") {
         shown.push('_');
@@ -39,6 +42,11 @@ pub fn printable(name: &str) -> String {
         1 | 2 => shown + "()",
         _ => shown,
     }
+}
+
+/// Nothing but printable ASCII, as nearly every name.
+fn is_plain(name: &str) -> bool {
+    name.bytes().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
 /// Neither a control character nor one that changes how its neighbours are shown, a line separator or unassigned.
