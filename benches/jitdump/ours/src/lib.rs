@@ -2,10 +2,10 @@
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use jitlisten::options::{Options, SinkKind};
-use jitlisten::Session;
+use jitlisten::{ObjectId, Session};
 
 static SESSION: OnceLock<&'static Session> = OnceLock::new();
 
@@ -26,17 +26,28 @@ pub unsafe extern "C" fn ours_open(directory: *const c_char) {
     SESSION.get_or_init(|| Session::open(options, &complaints));
 }
 
-/// *loaded* and *finalized* for the debug object of `size` bytes.
+/// The object that [`ours_loaded`] was told of last.
+static LATEST: Mutex<Option<ObjectId>> = Mutex::new(None);
+
+/// *loaded*, for the debug object of `size` bytes.
 ///
 /// # Safety
-/// The object must be readable, and its text loaded, relocated and readable.
+/// The object must be readable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ours_loaded_and_finalized(object: *const u8, size: usize) {
+pub unsafe extern "C" fn ours_loaded(object: *const u8, size: usize) {
     // SAFETY: the caller's promise.
     let bytes = unsafe { std::slice::from_raw_parts(object, size) };
-    let Some(session) = SESSION.get() else { return };
-    let Ok(loaded) = session.loaded(bytes.to_vec(), None) else { return };
-    session.finalized(loaded.id);
+    let loaded = SESSION.get().and_then(|session| session.loaded(bytes.to_vec(), None).ok());
+    *LATEST.lock().unwrap_or_else(PoisonError::into_inner) = loaded.map(|loaded| loaded.id);
+}
+
+/// *finalized*, for the same object: its text is loaded, relocated and readable.
+#[unsafe(no_mangle)]
+pub extern "C" fn ours_finalized() {
+    let latest = LATEST.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let (Some(session), Some(id)) = (SESSION.get(), latest) {
+        session.finalized(id);
+    }
 }
 
 /// Bytes written, or 0 when the sink has failed.
