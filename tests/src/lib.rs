@@ -26,6 +26,7 @@ pub mod host;
 pub mod jitdump_reader;
 mod jitdump_second_judge;
 mod jitdump_unwinding;
+pub mod mount;
 pub mod perf;
 pub mod perf_inject;
 pub mod perf_map;

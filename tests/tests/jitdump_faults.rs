@@ -1,0 +1,130 @@
+//! Places that cannot be written: the jitdump stops, says so once, counts it, leaves a valid prefix, and the program does
+//! not notice.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::jitdump_reader::{self, Jitdump};
+use jitlisten_tests::mount::Mount;
+use jitlisten_tests::{door, place, tool};
+
+const FUNCTIONS: u32 = 24;
+
+fn host() -> Option<Host> {
+    let host = door::numba("numba-0.68.1", "many_functions.py")?;
+    Some(host.argument(FUNCTIONS.to_string()).variable("JITLISTEN", "jitdump,perfmap"))
+}
+
+/// The output is that of the stock process, the perf map goes on, and the log has one line of the jitdump.
+fn assert_stopped_once(host: &Host, ended: &Ended, reason: &str) {
+    let stock = host.run(Preload::Nothing).well();
+    assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr));
+    let log = host.log();
+    let told: Vec<&str> = log.lines().filter(|line| line.contains("jitdump")).collect();
+    assert_eq!(told.len(), 1, "{log}");
+    assert!(told[0].contains("the jitdump sink stops") && told[0].contains(reason), "{log}");
+    let last = format!("function_{}", FUNCTIONS - 1);
+    assert!(ended.perf_map().named(&last).next().is_some(), "the perf map has nothing to do with it");
+}
+
+/// What is there is whole, and not everything.
+fn valid_prefix(directory: &Path) -> Jitdump {
+    let found = jitdump_reader::find(directory);
+    let [path] = &found[..] else { panic!("{found:?}") };
+    let dump = jitdump_reader::read(path);
+    assert!(!dump.closed);
+    assert!(dump.named("function_0").next().is_some());
+    assert!(dump.named(&format!("function_{}", FUNCTIONS - 1)).next().is_none());
+    dump
+}
+
+#[test]
+fn a_full_disk() {
+    let Some(host) = host() else { return };
+    let Some(disk) = Mount::tmpfs(&host.scratch("disk"), "size=16k") else { return };
+    let host = host.variable("JITLISTEN_DIR", disk.path());
+    let ended = host.run(Preload::Library).well();
+    let _ = valid_prefix(disk.path());
+    fs::remove_dir_all(jitdump_reader::find(disk.path())[0].parent().expect("a directory")).expect("removed");
+    assert_stopped_once(&host, &ended, "No space left on device");
+}
+
+#[test]
+fn a_disk_that_is_full_from_the_start() {
+    let Some(host) = host() else { return };
+    let Some(disk) = Mount::tmpfs(&host.scratch("disk"), "size=4k") else { return };
+    fs::write(disk.path().join("full"), [0; 4096]).expect("4 KiB");
+    let host = host.variable("JITLISTEN_DIR", disk.path());
+    let ended = host.run(Preload::Library).well();
+    assert_eq!(fs::read_dir(disk.path()).expect("read").count(), 1, "nothing is left behind");
+    assert_stopped_once(&host, &ended, "No space left on device");
+}
+
+#[test]
+fn a_place_where_nothing_may_be_executed() {
+    let Some(host) = host() else { return };
+    let Some(disk) = Mount::tmpfs(&host.scratch("disk"), "noexec") else { return };
+    let host = host.variable("JITLISTEN_DIR", disk.path());
+    let ended = host.run(Preload::Library).well();
+    assert_eq!(fs::read_dir(disk.path()).expect("read").count(), 0, "nothing is left behind");
+    assert_stopped_once(&host, &ended, "map as executable");
+}
+
+#[test]
+fn a_place_that_is_mounted_read_only() {
+    let Some(host) = host() else { return };
+    let Some(disk) = Mount::tmpfs(&host.scratch("disk"), "ro") else { return };
+    let host = host.variable("JITLISTEN_DIR", disk.path());
+    let ended = host.run(Preload::Library).well();
+    assert_stopped_once(&host, &ended, "create a directory in");
+}
+
+#[test]
+fn a_place_that_cannot_be_made() {
+    let Some(host) = host() else { return };
+    let file = host.scratch("file");
+    fs::write(&file, "in the way").expect("written");
+    let host = host.variable("JITLISTEN_DIR", "").variable("JITDUMPDIR", file.join("below"));
+    let ended = host.run(Preload::Library).well();
+    assert_stopped_once(&host, &ended, "Not a directory");
+}
+
+#[test]
+fn no_place_at_all() {
+    let Some(host) = host() else { return };
+    let host = ["JITLISTEN_DIR", "JITDUMPDIR", "HOME"].iter().fold(host, |host, name| host.variable(name, ""));
+    let ended = host.run(Preload::Library).well();
+    assert_stopped_once(&host, &ended, "no directory to write to");
+}
+
+#[test]
+fn a_limit_to_the_size_of_files() {
+    let Some(shell) = tool::find("bash") else { return };
+    let Some(python) = door::python("numba-0.68.1") else { return };
+    let host = Host::new(shell, "limited").argument("-c").argument("ulimit -f 12; exec \"$@\"").argument("bash");
+    let host = host.argument(python).argument(place::host("many_functions.py")).argument(FUNCTIONS.to_string());
+    let host = host.variable("JITLISTEN", "jitdump,perfmap");
+    let ended = host.run(Preload::Library).well();
+    let _ = valid_prefix(&host.scratch("."));
+    assert_stopped_once(&host, &ended, "File too large");
+}
+
+#[test]
+fn a_directory_that_is_removed() {
+    let Some(host) = host() else { return };
+    let host = host.argument("waiting");
+    let mut running = host.start(Preload::Library);
+    running.wait_for_line("waiting");
+    let found = jitdump_reader::find(&host.scratch("."));
+    let directory = found[0].parent().expect("a directory");
+    assert_eq!(fs::metadata(directory).expect("there").permissions().mode() & 0o777, 0o700);
+    fs::remove_dir_all(directory).expect("removed");
+    running.nod();
+    let ended = running.end().well();
+    let log = host.log();
+    let told: Vec<&str> = log.lines().filter(|line| line.contains("jitdump")).collect();
+    assert!(told.len() == 1 && told[0].contains("the jitdump sink stops: write"), "{log}");
+    assert!(String::from_utf8_lossy(&ended.stdout).lines().count() == 2);
+}
