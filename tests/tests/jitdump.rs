@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use jitlisten_tests::door;
 use jitlisten_tests::host::{self, Host, Preload};
 use jitlisten_tests::jitdump_reader::{self, Jitdump};
 use jitlisten_tests::place;
+use jitlisten_tests::tool::{self, Absence};
 
 const NUMBA: [&str; 4] = ["numba-0.68.1", "numba-0.60.0", "numba-0.57.1", "numba-0.56.4"];
 
@@ -153,4 +155,41 @@ fn without_a_directory_of_ours_it_goes_where_other_jits_write() {
     let host = host.variable("JITDUMPDIR", &elsewhere);
     let _ = host.run(Preload::Library).well();
     assert_eq!(jitdump_reader::find(&elsewhere).len(), 1);
+}
+
+/// Numba lets one thread compile at a time, LLVM does not.
+#[test]
+fn eight_threads_of_llvm_do_not_mix_their_lines() {
+    for version in [14, 22] {
+        let include = format!("/usr/lib/llvm-{version}/include");
+        let Some(compiler) = tool::require(&format!("clang-{version}"), Absence::IsAllowed) else { continue };
+        if !Path::new(&include).join("llvm-c").exists() {
+            tool::skip(&include, "no headers of LLVM's C API", Absence::IsAllowed);
+            continue;
+        }
+        let builder = Host::new("", &format!("threads-llvm-{version}"));
+        let program = builder.scratch("program");
+        let (include, library) = (format!("-I{include}"), format!("-L/usr/lib/llvm-{version}/lib"));
+        let library_name = format!("-lLLVM-{version}");
+        let source = place::host("compiles_in_threads.c");
+        let words = ["-O1", "-pthread", &include, &library];
+        let mut command = Command::new(compiler);
+        command.args(words).arg(source).arg(&library_name).arg("-o").arg(&program);
+        let built = tool::run(&mut command);
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        let host = Host::new(program, &format!("threads-llvm-{version}")).variable("JITLISTEN", "jitdump");
+        let _ = host.run(Preload::Library).well();
+        let dump = only_dump(&host);
+        assert_eq!(dump.functions.len(), 8 * 50, "LLVM {version}");
+        for function in &dump.functions {
+            let worker = function.name.strip_prefix("worker_").and_then(|rest| rest.split('_').next());
+            let first = worker.and_then(|worker| worker.parse::<u32>().ok()).expect("a worker") * 100 + 1;
+            assert!(function.line_numbers().iter().all(|line| (first..first + 4).contains(line)), "{function:?}");
+            assert!(!function.lines.is_empty(), "{function:?}");
+            let file = format!("/sources/worker_{}.c", first / 100);
+            assert!(function.lines.iter().all(|line| line.file == file), "{function:?}");
+        }
+        let threads: std::collections::BTreeSet<u32> = dump.functions.iter().map(|function| function.tid).collect();
+        assert_eq!(threads.len(), 8);
+    }
 }
