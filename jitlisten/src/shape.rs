@@ -44,7 +44,7 @@ impl Shape {
 
     fn add(&mut self, object: &LoadedObject, function: &Function, code: &[u8], described: bool) {
         let machine = object.machine();
-        self.without_frame_pointer += u64::from(!cfi::keeps_frame_pointer(code, machine));
+        self.without_frame_pointer += u64::from(!cfi::sets_up_frame_pointer(code, machine));
         if described {
             return;
         }

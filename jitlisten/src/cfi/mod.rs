@@ -49,6 +49,16 @@ pub fn keeps_frame_pointer(code: &[u8], machine: Machine) -> bool {
     }
 }
 
+/// Whether a function sets up a frame pointer anywhere. LLVM moves the set-up behind an early return where it can (shrink
+/// wrapping: Numba's `NRT_incref`); until then such a function has no frame of its own and calls nobody.
+pub fn sets_up_frame_pointer(code: &[u8], machine: Machine) -> bool {
+    let instruction_alignment = match machine {
+        Machine::X86_64 => 1,
+        Machine::Aarch64 => 4,
+    };
+    (0..code.len()).step_by(instruction_alignment).any(|at| keeps_frame_pointer(&code[at..], machine))
+}
+
 /// The rules for a whole function: `code` is all of it, relocated, and runs at `address`.
 ///
 /// A function: entered by a call, at its first byte. A piece of one (GCC's `.cold`) is not.
