@@ -64,7 +64,7 @@ impl Verdict {
     /// When there are too few.
     #[track_caller]
     pub fn has_samples(&self) {
-        assert!(self.jit >= 300, "only {} samples in JIT code:\n{self}", self.jit);
+        assert!(self.jit >= 150, "only {} samples in JIT code:\n{self}", self.jit);
     }
 
     /// Requires a name for the leaves. One sample in a hundred may be foreign: ctypes and libffi keep trampolines of their
