@@ -56,7 +56,7 @@ pub fn python(venv: &str) -> Option<PathBuf> {
     if python.exists() {
         return Some(python);
     }
-    match fs::read_to_string(directory.with_extension("skipped")) {
+    match fs::read_to_string(place::venv(&format!("{venv}.skipped"))) {
         Ok(why) => tool::skip(venv, why.trim(), Absence::IsAllowed),
         Err(_) => tool::skip(venv, "no virtual environment; run ci/setup.sh", Absence::FailsInCi),
     }

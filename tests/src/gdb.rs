@@ -17,8 +17,9 @@ use crate::tool::{self, Absence};
 /// The signal a host raises in its hot loop when told `timer`: by default gdb passes it on without stopping.
 const STOP: [&str; 2] = ["-ex", "handle SIGVTALRM stop print nopass"];
 
-/// A function of CPython that is in its symbol table and never exported: named only when the interpreter is not stripped.
-const UNEXPORTED: &str = "info address _PyRun_SimpleFileObject";
+/// A static function of every CPython, kept because its address is in a table, and exported by none (some builds export
+/// more than they should): known only when the interpreter is not stripped.
+const UNEXPORTED: &str = "info address builtin_id";
 
 /// The frames of one thread, innermost first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -99,7 +100,7 @@ fn converse(command: &mut Command) -> Session {
     let stdout = String::from_utf8_lossy(&done.stdout);
     let output = format!("{stdout}{}", String::from_utf8_lossy(&done.stderr));
     let symbols =
-        if stdout.contains("Symbol \"_PyRun_SimpleFileObject\" is") { Symbols::Present } else { Symbols::Stripped };
+        if stdout.contains("Symbol \"builtin_id\" is") { Symbols::Present } else { Symbols::Stripped };
     Session { backtrace: backtrace(&stdout), symbols, pid: inferior(&stdout), output }
 }
 
