@@ -34,3 +34,36 @@ fn entry<'a>(rows: &'a LineRows, row: &LineRow, start: u64) -> Option<DebugEntry
     let name = rows.file(row.file).filter(|name| !name.is_empty())?;
     Some(DebugEntry { addr: row.address.0.max(start), lineno: row.line, name })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NUMBA: &[u8] = include_bytes!("../../../testdata/numba-0.68-llvm22-dwarf4.o");
+
+    #[test]
+    fn rows_stay_inside_their_function_and_reach_its_last_byte() {
+        let rows = LineRows::parse(NUMBA).unwrap();
+        let object = crate::LoadedObject::parse(NUMBA).unwrap();
+        let mut with_lines = 0;
+        for function in object.functions() {
+            let told = of_function(&rows, function.range);
+            let (Some(first), Some(last)) = (told.first(), told.last()) else { continue };
+            with_lines += 1;
+            assert!(first.addr >= function.range.start().0);
+            assert_eq!(last.addr, function.range.end().0 - 1);
+            assert!(told.windows(2).all(|pair| pair[0].addr < pair[1].addr), "{told:?}");
+            for pair in told.windows(2).rev().skip(1) {
+                assert_ne!((pair[0].lineno, pair[0].name), (pair[1].lineno, pair[1].name));
+            }
+        }
+        assert!(with_lines > 0);
+    }
+
+    #[test]
+    fn code_without_rows_has_none() {
+        let nowhere = AddressRange::new(crate::Address(16), 16).unwrap();
+        assert!(of_function(&LineRows::parse(NUMBA).unwrap(), nowhere).is_empty());
+        assert!(of_function(&LineRows::default(), nowhere).is_empty());
+    }
+}

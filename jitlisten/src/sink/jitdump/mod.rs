@@ -14,6 +14,44 @@
 //! perf report -i perf.jit.data --sort sym,srcline
 //! perf annotate -i perf.jit.data -l
 //! ```
+//!
+//! # What a record says, and why
+//!
+//! * **After *finalized***: the code is read from live memory, so calls have their targets. `vma` is the address too.
+//! * **A group is whole.** perf keeps DEBUG_INFO and UNWINDING_INFO until the next CODE_LOAD *in the file*. So an object is
+//!   encoded in one buffer and written by one `write(2)` under the session's lock; where the disk takes only a part, the
+//!   file is cut back to the object before, and the sink stops.
+//! * **Times** are `CLOCK_MONOTONIC`, the moment of *finalized*, also for objects told when the sink is switched on later:
+//!   perf sorts by time, so samples from before the switch get their names, and at an address used twice every sample goes
+//!   to the function of its time. Code that was freed before the switch stays unnamed. In a child after `fork(2)` the time
+//!   is that of the fork; before it there is no such process.
+//! * **Lines**: full names, no shift by 0x40 (perf wants none since 5.8), inlined code with its own lines, 0 where the
+//!   compiler could not say. perf ends the table at the last row, which covers nothing: see `lines`.
+//! * **CODE_CLOSE** only when the sink is switched off; switched on again, it begins a new file in a new directory.
+//!   A process that ends writes none, because other threads may still compile.
+//!
+//! # Unwind tables, only where there is room
+//!
+//! perf prolongs the mapping of a function over what lies behind it, by `mapped_size` (80 to 112 bytes), and looks there
+//! for the tables. What lies there must not be anybody's code, or that code loses its name. So a function has tables when
+//! up to the next code we know of, loaded or about to be, and up to the end of the page its text ends in, there is room
+//! for them: the last function of a text range mostly, others never. With perf 6.1 (`--call-graph dwarf`) the reader gets:
+//!
+//! ```text
+//!   an object per function (llvmlite, lli, ORC per function)    whole stacks, with and without frame pointers
+//!   a Numba object: function, wrapper, C wrapper                 the last has tables; a sample in the function
+//!                                                                is that one frame and nothing above
+//!   `--call-graph fp` on the same code                           whole stacks: nothing but frame pointers is needed
+//! ```
+//!
+//! Who wants `--call-graph dwarf` over Numba code takes the image sink, where none of these limits exist.
+//!
+//! # Other JITs in the process
+//!
+//! perf drops later anonymous mappings of a process with a jitdump, and with them what a perf map says: see `other_jits`.
+//! `python -X perf` and Numba end up in one report, with the functions Python compiled before our first object, between,
+//! and after our last, as long as the process ends by `exit(3)`. Killed, it loses those since the last look, and so does
+//! `_exit(2)`.
 
 mod lines;
 mod other_jits;

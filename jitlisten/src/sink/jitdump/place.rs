@@ -27,6 +27,7 @@ use crate::sink::SinkError;
 pub(super) struct Dump {
     file: File,
     path: PathBuf,
+    pid: u32,
     _marker: Marker,
     /// Bytes in the file: a header and whole records.
     length: u64,
@@ -53,11 +54,16 @@ impl Dump {
         let file = options.open(&path).map_err(failed("create", &path))?;
         write_whole(&file, header).map_err(|(_, error)| failed("write", &path)(error))?;
         let marker = Marker::map(&file).map_err(failed("map as executable", &path))?;
-        Ok(Dump { file, path, _marker: marker, length: header.len() as u64 })
+        Ok(Dump { file, path, pid: std::process::id(), _marker: marker, length: header.len() as u64 })
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The process whose file it is.
+    pub(super) fn pid(&self) -> u32 {
+        self.pid
     }
 
     /// A file that was removed can still be written, but nobody will ever read it.

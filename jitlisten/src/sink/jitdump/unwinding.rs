@@ -206,10 +206,95 @@ fn finish(out: &mut Vec<u8>, at: usize) {
     }
 }
 
+/// What two entries without instructions take, the terminator, the header and its table, rounded up.
+const SMALLEST: u64 = 80;
+
+/// Whether tables of any function could end at `limit` or before: saves looking for those that cannot.
+pub(super) fn may_fit(code: AddressRange, limit: u64) -> bool {
+    limit.saturating_sub(code.end().0) >= SMALLEST
+}
+
 impl Unwinding {
     /// Whether the mapping perf makes of the function at `code` ends at `limit` or before.
     pub(super) fn fits(&self, code: AddressRange, limit: u64) -> bool {
         let end = code.start().0.checked_add(code.size().next_multiple_of(8));
         end.and_then(|end| end.checked_add(self.mapped_size)).is_some_and(|end| end <= limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gimli::{BaseAddresses, EhFrame as GimliEhFrame, EhFrameHdr, UnwindSection as _};
+
+    use super::*;
+    use crate::Address;
+
+    /// `clang -O1 -fno-omit-frame-pointer`: a CIE "zPLR" with a personality and an LSDA, and one FDE for 0x45 bytes.
+    fn section(address: u64, function: u64) -> Vec<u8> {
+        let mut bytes = vec![0x1c, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'P', b'L', b'R', 0, 1, 0x78, 0x10, 7];
+        bytes.extend([0x9b, 1, 2, 3, 4, 0x1b, 0x1b, 0x0c, 7, 8, 0x90, 1, 0, 0]);
+        bytes.extend([0x24, 0, 0, 0, 0x24, 0, 0, 0]);
+        let pc_begin = function.wrapping_sub(address + bytes.len() as u64) as u32;
+        bytes.extend(pc_begin.to_le_bytes());
+        bytes.extend([0x45, 0, 0, 0, 4, 9, 9, 9, 9]);
+        bytes.extend([0x41, 0x0e, 0x10, 0x86, 2, 0x43, 0x0d, 6, 0x02, 0x40, 0x0c, 7, 8, 0, 0, 0, 0, 0, 0]);
+        bytes.extend([0; 4]);
+        bytes
+    }
+
+    fn range(start: u64, size: u64) -> AddressRange {
+        AddressRange::new(Address(start), size).unwrap()
+    }
+
+    fn tables(code: AddressRange) -> Option<Unwinding> {
+        let bytes = section(0x9000, 0x5000);
+        EhFrame::new(&bytes, range(0x9000, bytes.len() as u64)).of_function(code)
+    }
+
+    #[test]
+    fn another_reader_finds_the_rules_at_the_new_place() {
+        let code = range(0x5000, 0x45);
+        let unwinding = tables(code).unwrap();
+        let start = 0x5048;
+        let header_size = unwinding.eh_frame_hdr_size as usize;
+        let (eh_frame, header) = unwinding.data.split_at(unwinding.data.len() - header_size);
+        let bases = BaseAddresses::default().set_eh_frame(start).set_eh_frame_hdr(start + eh_frame.len() as u64);
+        let header = EhFrameHdr::new(header, LittleEndian);
+        let header = header.parse(&bases, 8).unwrap();
+        assert_eq!(header.eh_frame_ptr(), gimli::Pointer::Direct(start));
+        let section = GimliEhFrame::new(eh_frame, LittleEndian);
+        let table = header.table().unwrap();
+        let fde = table.fde_for_address(&section, &bases, 0x5010, GimliEhFrame::cie_from_offset).unwrap();
+        assert_eq!((fde.initial_address(), fde.len(), fde.lsda()), (0x5000, 0x45, None));
+        let mut context = gimli::UnwindContext::new();
+        let row = fde.unwind_info_for_address(&section, &bases, &mut context, 0x5010).unwrap();
+        assert_eq!(*row.cfa(), gimli::CfaRule::RegisterAndOffset { register: gimli::X86_64::RBP, offset: 16 });
+    }
+
+    #[test]
+    fn sizes_are_what_perf_maps() {
+        let code = range(0x5000, 0x45);
+        let unwinding = tables(code).unwrap();
+        assert_eq!(unwinding.mapped_size % 16, 0);
+        assert!(unwinding.mapped_size >= SMALLEST && unwinding.mapped_size >= unwinding.data.len() as u64);
+        let end = 0x5048 + unwinding.mapped_size;
+        assert!(unwinding.fits(code, end) && !unwinding.fits(code, end - 1));
+        assert!(may_fit(code, end) && !may_fit(code, 0x5045 + SMALLEST - 1));
+    }
+
+    #[test]
+    fn rules_that_do_not_cover_the_function_are_none() {
+        assert_eq!(tables(range(0x5000, 0x46)), None);
+        assert_eq!(tables(range(0x5001, 0x10)), None);
+        assert!(EhFrame::new(&[1, 2, 3], range(0x9000, 3)).of_function(range(0x5000, 1)).is_none());
+    }
+
+    #[test]
+    fn bytes_that_are_cut_off_are_none() {
+        let bytes = section(0x9000, 0x5000);
+        for length in 0..bytes.len() - 4 {
+            let cut = EhFrame::new(&bytes[..length], range(0x9000, length as u64));
+            assert_eq!(cut.of_function(range(0x5000, 0x45)), None, "{length}");
+        }
     }
 }

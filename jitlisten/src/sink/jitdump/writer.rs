@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use super::lines;
 use super::other_jits::{News, OtherJits};
 use super::place::{self, Dump};
-use super::record::{self, CodeLoad, Records};
-use super::unwinding::EhFrame;
+use super::record::{self, CodeLoad, Records, Unwinding};
+use super::unwinding::{self, EhFrame};
 use crate::options::{NameStyle, Options};
 use crate::sink::{FinalizedObject, Forked, Sink, SinkError, Surroundings};
-use crate::{Address, AddressRange, LineRows, Machine, clock, foreign, log_line};
+use crate::{Address, AddressRange, LineRows, Machine, cfi, clock, foreign, log_line};
 
 /// Tables that end in the page in which the text ends cannot reach code that is mapped later.
 const PAGE: u64 = 4096;
@@ -107,9 +107,7 @@ impl Jitdump {
             if let Some(rows) = &rows {
                 self.records.debug_info(timestamp, code.start().0, &lines::of_function(rows, code));
             }
-            let unwinding =
-                eh_frame.as_ref().filter(|_| limit > code.end().0).and_then(|eh_frame| eh_frame.of_function(code));
-            if let Some(unwinding) = unwinding.filter(|unwinding| unwinding.fits(code, limit)) {
+            if let Some(unwinding) = tables(object, eh_frame.as_ref(), code, limit) {
                 self.records.unwinding_info(timestamp, &unwinding);
             }
             let load = CodeLoad { pid, tid, code, code_index: self.next_index };
@@ -137,6 +135,26 @@ impl Jitdump {
     }
 }
 
+/// The unwind tables of the function at `code`, if there are any and they end at `limit` or before.
+fn tables(
+    object: &FinalizedObject<'_>,
+    eh_frame: Option<&EhFrame<'_>>,
+    code: AddressRange,
+    limit: u64,
+) -> Option<Unwinding> {
+    if !unwinding::may_fit(code, limit) {
+        return None;
+    }
+    let compilers = eh_frame.and_then(|eh_frame| eh_frame.of_function(code));
+    let found = compilers.or_else(|| {
+        let made = object.made_rules.iter().position(|made| made.range == code)?;
+        // The bytes are made for a place of their own, which need not hold them.
+        let bytes = cfi::encode(object.made_rules.get(made..=made)?, object.object.machine(), code.start()).ok()?;
+        EhFrame::new(&bytes, AddressRange::new(code.start(), bytes.len() as u64)?).of_function(code)
+    });
+    found.filter(|found| found.fits(code, limit))
+}
+
 /// Up to where perf may prolong the mapping of the function at `code` without taking what belongs to another.
 fn limit(object: &FinalizedObject<'_>, code: AddressRange, next: Option<Address>) -> u64 {
     let text = object.object.text().iter().find(|text| text.range.covers(code));
@@ -153,6 +171,10 @@ impl Sink for Jitdump {
     fn finalized(&mut self, object: &FinalizedObject<'_>) -> Result<u64, SinkError> {
         if object.object.functions().is_empty() {
             return Ok(0);
+        }
+        if self.dump.as_ref().is_some_and(|dump| dump.pid() != std::process::id()) {
+            // A fork that nobody has told us of: clone(2), vfork(2). What the parent had compiled is not told again.
+            self.forked();
         }
         self.open(object.object.machine())?;
         self.look_around()?;
