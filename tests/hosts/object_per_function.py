@@ -22,7 +22,7 @@ out:
   ret double %c
 }
 """
-# Many short calls, so that perf meets the caller too.
+# Very many, very short calls, so that perf meets the caller too.
 BETA = """
 declare double @gamma(i64, double)
 define double @beta(i64 %n, double %x) {
@@ -31,7 +31,7 @@ entry:
 loop:
   %i = phi i64 [0, %entry], [%next, %loop]
   %a = phi double [%x, %entry], [%b, %loop]
-  %b = call double @gamma(i64 10, double %a)
+  %b = call double @gamma(i64 1, double %a)
   %next = add i64 %i, 1
   %more = icmp slt i64 %next, %n
   br i1 %more, label %loop, label %out
