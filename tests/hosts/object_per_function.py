@@ -22,7 +22,7 @@ out:
   ret double %c
 }
 """
-# Very many, very short calls, so that perf meets the caller too.
+# Very many, very short calls, and a division as slow as gamma's, so that perf meets the caller too.
 BETA = """
 declare double @gamma(i64, double)
 define double @beta(i64 %n, double %x) {
@@ -31,7 +31,8 @@ entry:
 loop:
   %i = phi i64 [0, %entry], [%next, %loop]
   %a = phi double [%x, %entry], [%b, %loop]
-  %b = call double @gamma(i64 1, double %a)
+  %t = call double @gamma(i64 1, double %a)
+  %b = fdiv double %t, 1.5
   %next = add i64 %i, 1
   %more = icmp slt i64 %next, %n
   br i1 %more, label %loop, label %out
