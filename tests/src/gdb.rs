@@ -99,8 +99,7 @@ fn converse(command: &mut Command) -> Session {
     let done = tool::run(command);
     let stdout = String::from_utf8_lossy(&done.stdout);
     let output = format!("{stdout}{}", String::from_utf8_lossy(&done.stderr));
-    let symbols =
-        if stdout.contains("Symbol \"builtin_id\" is") { Symbols::Present } else { Symbols::Stripped };
+    let symbols = if stdout.contains("Symbol \"builtin_id\" is") { Symbols::Present } else { Symbols::Stripped };
     Session { backtrace: backtrace(&stdout), symbols, pid: inferior(&stdout), output }
 }
 
