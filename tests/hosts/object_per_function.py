@@ -37,7 +37,7 @@ loop:
   %more = icmp slt i64 %next, %n
   br i1 %more, label %loop, label %out
 out:
-  ret double %b
+  ret double %c
 }
 """
 ALPHA = """
@@ -65,4 +65,4 @@ alpha = prototype(engine.get_function_address("alpha"))
 print(alpha(10, 1.0))
 until = time.process_time() + float(sys.argv[1])
 while time.process_time() < until:
-    alpha(200_000, 1.0)
+    alpha(300_000, 1.0)
