@@ -37,7 +37,7 @@ loop:
   %more = icmp slt i64 %next, %n
   br i1 %more, label %loop, label %out
 out:
-  ret double %c
+  ret double %b
 }
 """
 ALPHA = """
