@@ -29,6 +29,8 @@
 //!   compiler could not say. perf ends the table at the last row, which covers nothing: see `lines`.
 //! * **CODE_CLOSE** only when the sink is switched off; switched on again, it begins a new file in a new directory.
 //!   A process that ends writes none, because other threads may still compile.
+//! * **The PID**, in the file's name and in the records, is that of the innermost PID namespace. perf 6.1 asks `/proc` which
+//!   process that is, so for a container `perf inject` has to run while the process lives; afterwards it ignores the file.
 //!
 //! # Unwind tables, only where there is room
 //!
