@@ -8,7 +8,7 @@ import time
 
 from numba import njit
 
-LOOP = 200_000
+LOOP = 100_000
 
 
 @njit
@@ -23,7 +23,7 @@ def python_leaf():
 
 
 def python_inner(x):
-    for _ in range(50_000):
+    for _ in range(200_000):
         python_leaf()
     return gamma(LOOP, x)
 
