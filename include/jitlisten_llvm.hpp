@@ -1,0 +1,539 @@
+/* jitlisten_llvm.hpp - hear of code from inside LLVM's own engines, for programs that embed LLVM 14 to 22.
+ *
+ * Header-only, C++17, compiled against your LLVM and linked with libjitlisten (jitlisten.h). Works with and without RTTI
+ * and exceptions, whichever your LLVM was built with. One line for each engine; the engine decides which:
+ *
+ *     #include <jitlisten_llvm.hpp>
+ *
+ *     jitlisten::open();                                 // once, before anything is compiled: a session that only listens
+ *                                                        // to calls and changes nothing in the process
+ *     jitlisten::setUnwindable(*module);                 // before a module is handed to any engine
+ *
+ *     // MCJIT
+ *     engineBuilder.setMCJITMemoryManager(std::make_unique<jitlisten::ListeningMemoryManager<>>());
+ *
+ *     // MCJIT, an engine that has a memory manager already
+ *     jitlisten::listenTo(*engine);                      // before it compiles
+ *     engine->finalizeObject();
+ *     jitlisten::finalized(*engine);                     // after everything that finalizes: finalizeObject(),
+ *                                                        // getFunctionAddress(), getGlobalValueAddress()
+ *
+ *     // ORC: either kind of layer, or an LLJIT, which is asked what it has
+ *     jitlisten::listenTo(rtdyldObjectLinkingLayer);
+ *     jitlisten::listenTo(objectLinkingLayer);
+ *     jitlisten::listenTo(*lljit);
+ *
+ *     // ORC: every module on its way to the compiler
+ *     lljit->getIRTransformLayer().setTransform([](auto module, auto &) {
+ *       module.withModuleDo([](llvm::Module &m) { jitlisten::setUnwindable(m); });
+ *       return llvm::Expected<llvm::orc::ThreadSafeModule>(std::move(module));
+ *     });
+ *
+ * The classes behind it
+ *     LlvmListener               an llvm::JITEventListener, for MCJIT and RTDyldObjectLinkingLayer
+ *     ListeningMemoryManager<B>  a B (llvm::SectionMemoryManager) that attaches an LlvmListener to its MCJIT engine and
+ *                                knows when memory is final
+ *     LlvmLinkPlugin             an llvm::orc::ObjectLinkingLayer::Plugin, for JITLink
+ *
+ * When code is final
+ *   An object is told of twice: when it has addresses, and when its bytes are relocated and may run. MCJIT calls its
+ *   listeners the first time only, so it is its memory manager that knows of the second (or you, by calling finalized()).
+ *   Objects that nobody calls final are not shown to any tool. RTDyldObjectLinkingLayer calls its listeners when memory is
+ *   final, after the symbols were published: a thread that looked one up may run for a moment before its name is known.
+ *   JITLink tells its plugins when memory is final and before symbols are published.
+ *
+ * When code goes away
+ *   Every engine says so in time, and an engine that is destroyed says it for all its code. Three exceptions, where memory
+ *   goes without a word: a listener you unregister or a plugin you remove; an ORC resource tracker removed by another
+ *   thread while the last step of a link for it runs; and an error of another JITLink plugin in that step. What was there is
+ *   then named until other code takes its place.
+ *
+ * Who tells gdb
+ *   Not this header. MCJIT does by itself. For RTDyldObjectLinkingLayer call
+ *   layer.registerJITEventListener(*llvm::JITEventListener::createGDBRegistrationListener()). For JITLink add
+ *   llvm::orc::DebugObjectManagerPlugin, or from LLVM 17 on call llvm::orc::enableDebuggerSupport(lljit).
+ *
+ * Who tells the C++ runtime (libgcc)
+ *   MCJIT and RTDyldObjectLinkingLayer by themselves; with JITLink a plugin of LLVM, which LLJIT adds. The sink "unwind" tells
+ *   libunwind in any case.
+ *
+ * Lifetimes
+ *   Nothing here is yours to destroy: a listener lives as long as the process or with its memory manager, a plugin with its
+ *   layer. Engines may be destroyed whenever you like, also during exit().
+ *
+ * Threads
+ *   Everything may be called from any thread. finalized(engine) calls everything final that the engine has loaded: when
+ *   several threads share one engine, use ListeningMemoryManager.
+ *
+ * Limits
+ *   Code in this process only, ELF only. A LinkGraph that was never an object file (stubs that ORC makes) has no names.
+ */
+#ifndef JITLISTEN_LLVM_HPP
+#define JITLISTEN_LLVM_HPP
+
+#include <jitlisten.h>
+
+#include <llvm/BinaryFormat/ELF.h>
+#include <llvm/Config/llvm-config.h>
+#include <llvm/ExecutionEngine/ExecutionEngine.h>
+#include <llvm/ExecutionEngine/JITEventListener.h>
+#include <llvm/ExecutionEngine/JITLink/JITLink.h>
+#include <llvm/ExecutionEngine/Orc/LLJIT.h>
+#include <llvm/ExecutionEngine/Orc/ObjectLinkingLayer.h>
+#include <llvm/ExecutionEngine/Orc/RTDyldObjectLinkingLayer.h>
+#include <llvm/ExecutionEngine/SectionMemoryManager.h>
+#include <llvm/IR/Function.h>
+#include <llvm/IR/Module.h>
+#include <llvm/Object/ObjectFile.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#if LLVM_VERSION_MAJOR < 14
+#error "jitlisten_llvm.hpp needs LLVM 14 or later"
+#endif
+
+namespace jitlisten {
+
+/* Opens the session of this process to hear what is called here and nothing else; options from the environment, see the
+ * README. Where a session is open already, under LD_PRELOAD for instance, that one goes on. */
+inline jitlisten_status open() {
+  jitlisten_options options{};
+  options.size = sizeof options;
+  options.listen = JITLISTEN_LISTEN_CALLS;
+  return jitlisten_open_with(&options);
+}
+
+enum class FramePointers {
+  All,       /* every function keeps one: what `perf record -g` walks by */
+  Untouched  /* as they would be: unwind tables alone cost nothing at run time */
+};
+
+namespace detail {
+
+/* Where LLVM's versions differ. ------------------------------------------------------------------------------------- */
+
+#if LLVM_VERSION_MAJOR >= 15
+inline void addUnwindTable(llvm::Function &function) { function.setUWTableKind(llvm::UWTableKind::Async); }
+#else
+inline void addUnwindTable(llvm::Function &function) { function.addFnAttr(llvm::Attribute::UWTable); }
+#endif
+
+/* A plugin whose resources have the same two verbs in every version. */
+class PluginOfAnyVersion : public llvm::orc::ObjectLinkingLayer::Plugin {
+ public:
+  virtual void removing(llvm::orc::ResourceKey key) = 0;
+  virtual void transferring(llvm::orc::ResourceKey to, llvm::orc::ResourceKey from) = 0;
+
+#if LLVM_VERSION_MAJOR >= 16
+  llvm::Error notifyRemovingResources(llvm::orc::JITDylib &, llvm::orc::ResourceKey key) final {
+    removing(key);
+    return llvm::Error::success();
+  }
+  void notifyTransferringResources(llvm::orc::JITDylib &, llvm::orc::ResourceKey to,
+                                   llvm::orc::ResourceKey from) final {
+    transferring(to, from);
+  }
+#else
+  llvm::Error notifyRemovingResources(llvm::orc::ResourceKey key) final {
+    removing(key);
+    return llvm::Error::success();
+  }
+  void notifyTransferringResources(llvm::orc::ResourceKey to, llvm::orc::ResourceKey from) final {
+    transferring(to, from);
+  }
+#endif
+};
+
+/* ------------------------------------------------------------------------------------------------------------------- */
+
+/* 0 where the session is not open or does not understand the object: nobody is told, and nothing else is lost. */
+inline jitlisten_object loaded(llvm::StringRef elf) {
+  jitlisten_object object = 0;
+  return jitlisten_object_loaded(elf.data(), elf.size(), nullptr, 0, &object) == JITLISTEN_OK ? object : 0;
+}
+
+/* The section table of an ELF file in memory, as far as it takes to give sections the addresses they were loaded at. */
+class SectionTable {
+ public:
+  /* Empty where the file is not ELF of 64 bits and this byte order, or its table lies outside it. */
+  explicit SectionTable(llvm::StringRef elf) : elf_(elf) {
+    llvm::ELF::Elf64_Ehdr header;
+    if (elf.size() < sizeof header) return;
+    std::memcpy(&header, elf.data(), sizeof header);
+    const unsigned char *ident = header.e_ident;
+    if (std::memcmp(ident, llvm::ELF::ElfMagic, 4) != 0 || ident[llvm::ELF::EI_CLASS] != llvm::ELF::ELFCLASS64 ||
+        ident[llvm::ELF::EI_DATA] != llvm::ELF::ELFDATA2LSB || header.e_shentsize != sizeof(Section)) {
+      return;
+    }
+    start_ = header.e_shoff;
+    /* A table that is too long for the header says its length in its first entry. */
+    const bool is_long = header.e_shnum == 0 && fits(1);
+    const uint64_t count = is_long ? at(0).sh_size : header.e_shnum;
+    if (fits(count)) count_ = count;
+  }
+
+  using Section = llvm::ELF::Elf64_Shdr;
+
+  size_t size() const { return count_; }
+
+  Section at(size_t index) const {
+    Section section;
+    std::memcpy(&section, elf_.data() + place(index), sizeof section);
+    return section;
+  }
+
+  /* Where the entry is in the file. */
+  size_t place(size_t index) const { return start_ + index * sizeof(Section); }
+
+ private:
+  bool fits(uint64_t count) const {
+    return start_ != 0 && start_ <= elf_.size() && count <= (elf_.size() - start_) / sizeof(Section);
+  }
+
+  llvm::StringRef elf_;
+  uint64_t start_ = 0;
+  size_t count_ = 0;
+};
+
+}  // namespace detail
+
+/* Gives every function with a body what it takes to walk past it: an unwind table, correct at every instruction, and a
+ * frame pointer. LLVM leaves both out of a function it knows not to throw, and then nothing walks past it, gdb included. */
+inline void setUnwindable(llvm::Module &module, FramePointers frame_pointers = FramePointers::All) {
+  for (llvm::Function &function : module) {
+    if (function.isDeclaration()) continue;
+    detail::addUnwindTable(function);
+    if (frame_pointers == FramePointers::All) function.addFnAttr("frame-pointer", "all");
+  }
+}
+
+/* Hears of objects from MCJIT or from ORC's RTDyldObjectLinkingLayer. Made by listenTo() and ListeningMemoryManager only,
+ * because LLVM keeps a plain pointer to it. */
+class LlvmListener final : public llvm::JITEventListener {
+ public:
+  LlvmListener(const LlvmListener &) = delete;
+  LlvmListener &operator=(const LlvmListener &) = delete;
+
+  /* Tells of what is left; its memory is still there. */
+  ~LlvmListener() override {
+    for (const auto &[key, object] : objects_) jitlisten_freeing(object);
+  }
+
+  void notifyObjectLoaded(ObjectKey key, const llvm::object::ObjectFile &file,
+                          const llvm::RuntimeDyld::LoadedObjectInfo &info) override {
+    if (when_ == Final::AtOnce) {
+      /* Keys are the addresses of what is alive: whoever had this one went without a word. */
+      notifyFreeingObject(key);
+    } else if (knows(key)) {
+      return; /* registered twice */
+    }
+    const auto debug_object = info.getObjectForDebug(file);
+    if (debug_object.getBinary() == nullptr) return;
+    const jitlisten_object object = detail::loaded(debug_object.getBinary()->getData());
+    if (object == 0) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    objects_[key] = object;
+    if (when_ == Final::AtOnce) {
+      jitlisten_finalized(object);
+    } else {
+      pending_.push_back(key);
+    }
+  }
+
+  void notifyFreeingObject(ObjectKey key) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = objects_.find(key);
+    if (found == objects_.end()) return;
+    jitlisten_freeing(found->second);
+    objects_.erase(found);
+  }
+
+  /* MCJIT: everything that was loaded so far is relocated and may run. */
+  void finalized() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const ObjectKey key : pending_) {
+      const auto found = objects_.find(key);
+      if (found != objects_.end()) jitlisten_finalized(found->second);
+    }
+    pending_.clear();
+  }
+
+ private:
+  enum class Final { AtOnce, WhenSaid };
+
+  explicit LlvmListener(Final when) : when_(when) {}
+
+  bool knows(ObjectKey key) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return objects_.count(key) != 0;
+  }
+
+  /* One for all layers: their keys are addresses of memory managers that are alive. Never destroyed. */
+  static LlvmListener &ofOrc() {
+    static LlvmListener &listener = *new LlvmListener(Final::AtOnce);
+    return listener;
+  }
+
+  /* One for each address that an engine has had, because finalized() is about one engine. Never destroyed: nobody says when
+   * an engine is. Null unless it is to be made. */
+  static LlvmListener *ofMcjit(const llvm::ExecutionEngine &engine, bool make) {
+    static std::mutex &mutex = *new std::mutex;
+    static auto &listeners = *new std::map<const llvm::ExecutionEngine *, LlvmListener *>;
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto found = listeners.find(&engine);
+    if (found != listeners.end()) return found->second;
+    return make ? listeners[&engine] = new LlvmListener(Final::WhenSaid) : nullptr;
+  }
+
+  template <class Base>
+  friend class ListeningMemoryManager;
+  friend void listenTo(llvm::orc::RTDyldObjectLinkingLayer &layer);
+  friend void listenTo(llvm::ExecutionEngine &engine);
+  friend void finalized(llvm::ExecutionEngine &engine);
+
+  const Final when_;
+  std::mutex mutex_;
+  std::map<ObjectKey, jitlisten_object> objects_;
+  std::vector<ObjectKey> pending_;
+};
+
+/* The memory manager of an MCJIT engine: what EngineBuilder::setMCJITMemoryManager() wants. It registers a listener when the
+ * engine loads its first object, and says *finalized* when memory is. */
+template <class Base = llvm::SectionMemoryManager>
+class ListeningMemoryManager : public Base {
+ public:
+  using Base::Base;
+  using Base::notifyObjectLoaded;
+
+  /* MCJIT calls its memory manager right before its listeners. */
+  void notifyObjectLoaded(llvm::ExecutionEngine *engine, const llvm::object::ObjectFile &file) override {
+    Base::notifyObjectLoaded(engine, file);
+    if (is_registered_) return;
+    engine->RegisterJITEventListener(&listener_);
+    is_registered_ = true;
+  }
+
+  bool finalizeMemory(std::string *error = nullptr) override {
+    const bool has_failed = Base::finalizeMemory(error);
+    if (!has_failed) listener_.finalized();
+    return has_failed;
+  }
+
+ private:
+  LlvmListener listener_{LlvmListener::Final::WhenSaid};
+  bool is_registered_ = false;
+};
+
+/* Hears of objects from ORC's ObjectLinkingLayer, that is, from JITLink.
+ *
+ * JITLink takes an object apart into blocks, drops what nobody needs, and places the rest; of the object file's `.eh_frame`
+ * only the records of functions that stay are left, with a terminator behind them. So the file is copied, and its section
+ * table is given the addresses of the blocks, and to `.eh_frame` the size it has now. */
+class LlvmLinkPlugin final : public detail::PluginOfAnyVersion {
+ public:
+  void notifyMaterializing(llvm::orc::MaterializationResponsibility &responsibility, llvm::jitlink::LinkGraph &,
+                           llvm::jitlink::JITLinkContext &, llvm::MemoryBufferRef file) override {
+    if (file.getBufferSize() == 0) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    links_[&responsibility].file = file.getBuffer();
+  }
+
+  void modifyPassConfig(llvm::orc::MaterializationResponsibility &responsibility, llvm::jitlink::LinkGraph &,
+                        llvm::jitlink::PassConfiguration &passes) override {
+    const auto *of = &responsibility;
+    /* Blocks are still views of the file here, and the dead ones are gone. */
+    passes.PostPrunePasses.push_back([this, of](llvm::jitlink::LinkGraph &graph) {
+      with(of, [&](Link &link) { link.origins = origins(graph, link.file); });
+      return llvm::Error::success();
+    });
+    passes.PostAllocationPasses.push_back([this, of](llvm::jitlink::LinkGraph &graph) {
+      with(of, [&](Link &link) { link.placed = placed(graph, link); });
+      return llvm::Error::success();
+    });
+  }
+
+  /* Memory is final, and the file is still there: the link context owns both. */
+  llvm::Error notifyEmitted(llvm::orc::MaterializationResponsibility &responsibility) override {
+    const std::string file = takeLinked(&responsibility);
+    const jitlisten_object object = file.empty() ? 0 : detail::loaded(file);
+    if (object == 0) return llvm::Error::success();
+    jitlisten_finalized(object);
+    auto error = responsibility.withResourceKeyDo([&](llvm::orc::ResourceKey key) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      objects_[key].push_back(object);
+    });
+    if (error) {
+      /* Its tracker was removed meanwhile; the layer finds out next, and gives the memory back. */
+      llvm::consumeError(std::move(error));
+      jitlisten_freeing(object);
+    }
+    return llvm::Error::success();
+  }
+
+  llvm::Error notifyFailed(llvm::orc::MaterializationResponsibility &responsibility) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    links_.erase(&responsibility);
+    return llvm::Error::success();
+  }
+
+  void removing(llvm::orc::ResourceKey key) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = objects_.find(key);
+    if (found == objects_.end()) return;
+    for (const jitlisten_object object : found->second) jitlisten_freeing(object);
+    objects_.erase(found);
+  }
+
+  void transferring(llvm::orc::ResourceKey to, llvm::orc::ResourceKey from) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = objects_.find(from);
+    if (found == objects_.end() || to == from) return;
+    const std::vector<jitlisten_object> moved = std::move(found->second);
+    objects_.erase(found);
+    std::vector<jitlisten_object> &there = objects_[to];
+    there.insert(there.end(), moved.begin(), moved.end());
+  }
+
+ private:
+  using Block = llvm::jitlink::Block;
+
+  struct Origin {
+    size_t section; /* index in the file's section table */
+    uint64_t offset; /* in that section */
+  };
+
+  struct Placed {
+    size_t section;
+    uint64_t address;
+    uint64_t size;
+  };
+
+  struct Link {
+    llvm::StringRef file;
+    std::map<const Block *, Origin> origins;
+    std::vector<Placed> placed;
+  };
+
+  static constexpr const char *eh_frame_ = ".eh_frame";
+
+  template <class Work>
+  void with(const llvm::orc::MaterializationResponsibility *of, Work work) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = links_.find(of);
+    if (found != links_.end()) work(found->second);
+  }
+
+  /* Which part of the file each block is a view of. */
+  static std::map<const Block *, Origin> origins(llvm::jitlink::LinkGraph &graph, llvm::StringRef file) {
+    const detail::SectionTable table(file);
+    std::map<uint64_t, size_t> by_offset;
+    for (size_t index = 0; index < table.size(); index++) {
+      const auto section = table.at(index);
+      const bool is_loaded = (section.sh_flags & llvm::ELF::SHF_ALLOC) != 0 && section.sh_size != 0;
+      if (is_loaded && section.sh_type != llvm::ELF::SHT_NOBITS) by_offset[section.sh_offset] = index;
+    }
+    std::map<const Block *, Origin> origins;
+    for (const Block *block : graph.blocks()) {
+      if (block->isZeroFill()) continue;
+      const auto content = reinterpret_cast<uintptr_t>(block->getContent().data());
+      const auto begin = reinterpret_cast<uintptr_t>(file.data());
+      if (content < begin || content - begin >= file.size()) continue;
+      const uint64_t offset = content - begin;
+      auto next = by_offset.upper_bound(offset);
+      if (next == by_offset.begin()) continue;
+      const size_t index = (--next)->second;
+      const auto section = table.at(index);
+      if (offset - section.sh_offset < section.sh_size) origins[block] = {index, offset - section.sh_offset};
+    }
+    return origins;
+  }
+
+  /* Where the sections of the file are now. */
+  static std::vector<Placed> placed(llvm::jitlink::LinkGraph &graph, const Link &link) {
+    std::map<size_t, Placed> placed;
+    for (llvm::jitlink::Section &part : graph.sections()) {
+      const llvm::jitlink::SectionRange range(part);
+      for (const Block *block : part.blocks()) {
+        const auto origin = link.origins.find(block);
+        if (origin == link.origins.end()) continue;
+        const auto [section, offset] = origin->second;
+        if (part.getName() == eh_frame_) {
+          placed[section] = {section, range.getStart().getValue(), range.getSize()};
+        } else {
+          placed[section] = {section, block->getAddress().getValue() - offset, 0};
+        }
+      }
+    }
+    std::vector<Placed> result;
+    for (const auto &[section, place] : placed) result.push_back(place);
+    return result;
+  }
+
+  /* A copy of the file with its sections where they are; the link is forgotten. */
+  std::string takeLinked(const llvm::orc::MaterializationResponsibility *of) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = links_.find(of);
+    if (found == links_.end()) return {};
+    const Link link = std::move(found->second);
+    links_.erase(found);
+    std::string copy = link.file.str();
+    const detail::SectionTable table(link.file);
+    for (const Placed &place : link.placed) {
+      auto section = table.at(place.section);
+      section.sh_addr = place.address;
+      if (place.size != 0) section.sh_size = std::min<uint64_t>(place.size, section.sh_size);
+      std::memcpy(&copy[table.place(place.section)], &section, sizeof section);
+    }
+    return copy;
+  }
+
+  std::mutex mutex_;
+  std::map<const llvm::orc::MaterializationResponsibility *, Link> links_;
+  std::map<llvm::orc::ResourceKey, std::vector<jitlisten_object>> objects_;
+};
+
+/* Once for each layer. */
+inline void listenTo(llvm::orc::RTDyldObjectLinkingLayer &layer) {
+  layer.registerJITEventListener(LlvmListener::ofOrc());
+}
+
+/* Once for each layer. */
+inline void listenTo(llvm::orc::ObjectLinkingLayer &layer) { layer.addPlugin(std::make_unique<LlvmLinkPlugin>()); }
+
+/* False where its layer is neither of the two. */
+inline bool listenTo(llvm::orc::LLJIT &jit) {
+  llvm::orc::ObjectLayer &layer = jit.getObjLinkingLayer();
+  if (auto *jitlink = llvm::dyn_cast<llvm::orc::ObjectLinkingLayer>(&layer)) {
+    listenTo(*jitlink);
+    return true;
+  }
+  if (auto *rtdyld = llvm::dyn_cast<llvm::orc::RTDyldObjectLinkingLayer>(&layer)) {
+    listenTo(*rtdyld);
+    return true;
+  }
+  return false;
+}
+
+/* An MCJIT engine whose memory manager is not a ListeningMemoryManager; call finalized() then. */
+inline void listenTo(llvm::ExecutionEngine &engine) {
+  LlvmListener &listener = *LlvmListener::ofMcjit(engine, true);
+  engine.UnregisterJITEventListener(&listener); /* a second call changes nothing */
+  engine.RegisterJITEventListener(&listener);
+}
+
+/* Everything this engine has loaded is relocated and may run: finalizeObject() has returned. */
+inline void finalized(llvm::ExecutionEngine &engine) {
+  if (LlvmListener *listener = LlvmListener::ofMcjit(engine, false)) listener->finalized();
+}
+
+}  // namespace jitlisten
+
+#endif
