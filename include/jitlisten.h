@@ -45,7 +45,7 @@ typedef int32_t jitlisten_status;
 
 enum {
     JITLISTEN_OK = 0,
-    /* A pointer is NULL or misaligned, or a size is too small. */
+    /* A pointer is NULL, misaligned or leads nowhere, or a size or a word makes no sense. */
     JITLISTEN_INVALID_ARGUMENT = 1,
     /* jitlisten_open() has not been called in this process. */
     JITLISTEN_NOT_OPEN = 2,
@@ -54,11 +54,21 @@ enum {
     /* JITLISTEN=off: the session does nothing in this process. */
     JITLISTEN_SWITCHED_OFF = 4,
     /* A defect of jitlisten; see the log. */
-    JITLISTEN_INTERNAL = 5
+    JITLISTEN_INTERNAL = 5,
+    /* Nothing has that number, or no more. */
+    JITLISTEN_UNKNOWN_OBJECT = 6,
+    /* The call comes a second time: jitlisten_finalized() for one object. */
+    JITLISTEN_WRONG_ORDER = 7,
+    /* An object, code or unwind table contradicts itself or is of a kind not known here. It is counted and passed over. */
+    JITLISTEN_NOT_UNDERSTOOD = 8
 };
 
 /* The status in English, without a full stop. Never NULL. */
 const char *jitlisten_status_text(jitlisten_status status);
+
+/* The last failure of a function below in the calling thread, in words: what was wrong, with the value. Empty if there was none.
+ * Never NULL; the text changes with this thread's next failure. */
+const char *jitlisten_last_error(void);
 
 /* The version of the library, such as "0.1.0". */
 const char *jitlisten_version(void);
@@ -78,6 +88,75 @@ jitlisten_status jitlisten_enable(const char *sink);
 
 /* Switches a sink off. Nothing happens if it is off. */
 jitlisten_status jitlisten_disable(const char *sink);
+
+/* Telling of objects. ------------------------------------------------------------------------------------------------
+ *
+ * For who compiles and wants no listening: three verbs. An object is *loaded* (its addresses are known), *finalized* (its
+ * bytes are final and executable, and nothing of it has run), and *freeing* (its code is about to go away and still there).
+ * *freeing* may come at any time, the other two once and in this order.
+ *
+ * An object that is also heard of by listening, because it was compiled by an LLVM of the process, is one object: reporting it
+ * here, too, does no harm, whoever is first. Of two objects at one address the older is taken for gone. */
+
+/* An object that was loaded. 0 is never one; numbers are not used again. */
+typedef uint64_t jitlisten_object;
+
+/* Where a section was loaded. */
+struct jitlisten_section {
+    const char *name;
+    uint64_t address;
+};
+
+/* *loaded*, for a JIT that makes ELF objects: elf_size bytes of a relocatable 64-bit ELF file, whose loaded sections have their
+ * address in sh_addr; addresses in sections (may be NULL if section_count is 0) override those by name. If several sections
+ * of the object have one name, the first entry with that name is for the first of them, and so on. Entries for other sections
+ * are passed over. Everything is copied, except the live .eh_frame: it is read where it was loaded. */
+jitlisten_status jitlisten_object_loaded(const void *elf, size_t elf_size, const struct jitlisten_section *sections,
+                                         size_t section_count, jitlisten_object *object);
+
+/* A function of a JIT that makes no ELF objects. */
+struct jitlisten_function {
+    uint64_t address;
+    /* From 1 to UINT32_MAX bytes. */
+    uint64_t size;
+    /* Not empty. Mangled C++ and Numba names are shown readable. */
+    const char *name;
+};
+
+/* The code from address on, up to the next row or the end of the function, comes from this line. */
+struct jitlisten_line {
+    uint64_t address;
+    /* A full path. NULL or empty where it is not known. */
+    const char *file;
+    /* From 1; 0 where it is not known. */
+    uint32_t line;
+    uint32_t column;
+};
+
+struct jitlisten_code {
+    /* In: sizeof(struct jitlisten_code). */
+    size_t size;
+    /* At least one, in any order. */
+    const struct jitlisten_function *functions;
+    size_t function_count;
+    /* In any order; NULL if line_count is 0. */
+    const struct jitlisten_line *lines;
+    size_t line_count;
+    /* The .eh_frame (Linux Standard Base, with or without a terminating zero word) that describes the functions; NULL if
+     * eh_frame_size is 0. Not copied: it is read where it is, from *finalized* to *freeing*. Functions that it does not describe
+     * get rules from their machine code where these can be known. */
+    const void *eh_frame;
+    size_t eh_frame_size;
+};
+
+/* *loaded*, for a JIT that makes no ELF objects. Copied, except eh_frame. */
+jitlisten_status jitlisten_code_loaded(const struct jitlisten_code *code, jitlisten_object *object);
+
+/* *finalized*: the bytes are relocated and executable. The sinks are told before this returns. */
+jitlisten_status jitlisten_finalized(jitlisten_object object);
+
+/* *freeing*: the code is still there, and goes away next. */
+jitlisten_status jitlisten_freeing(jitlisten_object object);
 
 /* Counters since the session was opened, in this process. */
 struct jitlisten_statistics {
@@ -111,6 +190,10 @@ struct jitlisten_statistics {
     uint64_t jitdump_bytes_written;
     /* Times the jitdump sink has switched itself off: no directory, a full disk, a place that is mounted noexec, ... */
     uint64_t jitdump_failures;
+    /* Bytes written to image files. */
+    uint64_t image_bytes_written;
+    /* Times the image sink has switched itself off. */
+    uint64_t image_failures;
 };
 
 /* Copies the counters. statistics->size must be set. */

@@ -7,7 +7,7 @@ use std::panic::catch_unwind;
 
 use jitlisten::Session;
 
-use crate::jitlisten_open;
+use crate::session::jitlisten_open;
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -21,8 +21,6 @@ extern "C" fn constructor() {
     }
     let _ = catch_unwind(|| {
         if is_preloaded() {
-            // This copy of the standard library is ours alone; its panics must not be printed.
-            std::panic::set_hook(Box::new(|panic| jitlisten::log_line!(Error, "{panic}")));
             jitlisten_open();
         }
     });

@@ -4,7 +4,7 @@
 
 use core::fmt;
 
-use crate::AddressRange;
+use crate::{AddressRange, ObjectId};
 
 /// Everything this crate refuses, named by what was found.
 #[derive(Debug)]
@@ -40,8 +40,23 @@ pub enum Error {
     Move(gimli::write::ConvertError),
     /// An ELF file that cannot be written; the text is the writer's.
     NotWritten(object::write::Error),
-    /// Call frame information that cannot be written; the text is the writer's.
+    /// Debug or call frame information that cannot be written; the text is the writer's.
     Encode(gimli::write::Error),
+    /// Raw code without a function, or with one that has no name.
+    NoFunction,
+    /// A function of raw code that is empty, too long, or at no address.
+    FunctionSize {
+        /// Its first byte.
+        start: u64,
+        /// Its length.
+        size: u64,
+    },
+    /// Raw code in so many pieces that do not touch.
+    TooManyPieces(usize),
+    /// Nobody has reported an object of that number, or it has been freed.
+    UnknownObject(ObjectId),
+    /// *finalized* comes a second time from the same caller.
+    AlreadyFinalized(ObjectId),
 }
 
 impl fmt::Display for Error {
@@ -60,7 +75,12 @@ impl fmt::Display for Error {
             Error::Dwarf(error) => write!(f, "unreadable debug information: {error}"),
             Error::Move(error) => write!(f, "call frame information cannot be moved: {error}"),
             Error::NotWritten(error) => write!(f, "an ELF file cannot be written: {error}"),
-            Error::Encode(error) => write!(f, "call frame information cannot be written: {error}"),
+            Error::Encode(error) => write!(f, "debug or call frame information cannot be written: {error}"),
+            Error::NoFunction => f.write_str("raw code has no function, or one without a name"),
+            Error::FunctionSize { start, size } => write!(f, "a function of {size} bytes at {start:#x} cannot be"),
+            Error::TooManyPieces(pieces) => write!(f, "raw code is in {pieces} pieces"),
+            Error::UnknownObject(id) => write!(f, "no object {} is alive", id.0),
+            Error::AlreadyFinalized(id) => write!(f, "object {} has been finalized before", id.0),
         }
     }
 }

@@ -20,6 +20,8 @@ pub mod cfi;
 mod clock;
 mod error;
 pub mod foreign;
+mod fork;
+pub mod listen;
 mod live;
 mod loaded_object;
 pub mod log;

@@ -97,6 +97,16 @@ pub enum NameStyle {
     Linkage,
 }
 
+/// Whom the session listens to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Listening {
+    /// Every LLVM in the process, and who calls us.
+    #[default]
+    Process,
+    /// Only who calls us.
+    Calls,
+}
+
 /// Everything that can be set from outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -115,6 +125,8 @@ pub struct Options {
     pub code_shape: CodeShape,
     /// Readable or linkage names.
     pub names: NameStyle,
+    /// Whom to listen to. No variable sets it.
+    pub listening: Listening,
 }
 
 impl Default for Options {
@@ -127,6 +139,7 @@ impl Default for Options {
             log: LogTarget::Silent,
             code_shape: CodeShape::default(),
             names: NameStyle::default(),
+            listening: Listening::default(),
         }
     }
 }

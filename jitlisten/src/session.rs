@@ -12,6 +12,8 @@
 
 #![forbid(unsafe_code)]
 
+mod told;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,12 +24,14 @@ use once_cell::race::OnceBox;
 use crate::cfi::FunctionRules;
 use crate::live::LiveBytes;
 use crate::loaded_object::LineRows;
+use crate::loaded_object::relocate::has_debug_sections;
 use crate::log_line;
 use crate::name::{self, ReadableName};
 use crate::options::{CodeShape, Options, SinkKind};
 use crate::sink::{self, FinalizedObject, Forked, Rooms, Sink, SinkError, StaleMap, Surroundings};
 use crate::statistics::{Counters, Statistics};
 use crate::{Address, AddressRange, Error, LoadedObject, clock, foreign, shape};
+use told::Heard;
 
 /// A loaded object of a session. Never used twice in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,10 +76,14 @@ struct State {
     pending: BTreeMap<u64, ObjectId>,
     rooms: Rooms,
     sinks: [Option<Box<dyn Sink>>; SinkKind::ALL.len()],
+    /// The objects that a caller has told of and not freed, also those that others have freed: whether he has finalized them.
+    told: BTreeMap<ObjectId, bool>,
 }
 
 struct Record {
     object: LoadedObject,
+    /// Who has reported it.
+    heard: Vec<Heard>,
     names: Vec<ReadableName>,
     debug_object: DebugObject,
     /// When it was finalized, by [`clock::monotonic`].
@@ -117,6 +125,15 @@ impl DebugObject {
         }
         let bytes = foreign::copy(self.kept_at?).ok()?;
         LoadedObject::parse(&bytes).is_ok_and(|parsed| parsed == *object).then_some(Cow::Owned(bytes))
+    }
+}
+
+impl DebugObject {
+    /// Drops the copy if it can be had again, or holds nothing that the parsed object lacks.
+    fn forget_copy(&mut self) {
+        if self.kept_at.is_some() || !has_debug_sections(self.copy.as_deref().unwrap_or_default()) {
+            self.copy = None;
+        }
     }
 }
 
@@ -177,24 +194,37 @@ impl Session {
     /// # Errors
     /// What makes it unreadable. It is counted; nothing else is lost.
     pub fn loaded(&self, debug_object: Vec<u8>, kept_at: Option<AddressRange>) -> Result<Loaded, Error> {
-        let parsed = LoadedObject::parse(&debug_object).inspect_err(|error| {
+        self.heard_of(debug_object, kept_at, Heard::Overheard)
+    }
+
+    fn heard_of(&self, object: Vec<u8>, kept_at: Option<AddressRange>, heard: Heard) -> Result<Loaded, Error> {
+        let debug_object = DebugObject { copy: Some(object), kept_at };
+        let bytes = debug_object.copy.as_deref().unwrap_or_default();
+        let parsed = LoadedObject::parse(bytes).inspect_err(|error| {
             self.counters.objects_refused.add(1);
-            log_line!(Warn, "an object of {} bytes is not understood: {error}", debug_object.len());
+            log_line!(Warn, "an object of {} bytes is not understood: {error}", bytes.len());
         });
         let object = parsed?;
-        let names = names(&object, &debug_object);
-        self.counters.objects_loaded.add(1);
+        let names = names(&object, bytes);
+        let text: Vec<AddressRange> = object.text().iter().map(|text| text.range).collect();
+        let eh_frame = object.eh_frame();
         let mut state = self.lock();
+        if let Some(id) = state.same(&object, heard) {
+            log_line!(Debug, "{id:?} is reported once more");
+            return Ok(Loaded { id, text, eh_frame });
+        }
+        self.counters.objects_loaded.add(1);
         let id = ObjectId(state.next_id);
         state.next_id += 1;
-        let text = object.text().iter().map(|text| text.range).collect();
-        let loaded = Loaded { id, text, eh_frame: object.eh_frame() };
-        log_line!(Debug, "loaded {id:?}: {} functions, text {:?}", object.functions().len(), loaded.text);
-        let debug_object = DebugObject { copy: Some(debug_object), kept_at };
-        let record = Record { object, names, debug_object, finalized: None, made_rules: Vec::new() };
+        log_line!(Debug, "loaded {id:?}: {} functions, text {text:?}", object.functions().len());
+        if heard == Heard::Told {
+            state.told.insert(id, false);
+        }
+        let heard = vec![heard];
+        let record = Record { object, heard, names, debug_object, finalized: None, made_rules: Vec::new() };
         state.pending.extend(record.text_starts().map(|start| (start, id)));
         state.objects.insert(id, record);
-        Ok(loaded)
+        Ok(Loaded { id, text, eh_frame })
     }
 
     /// *finalized*: the object's bytes are relocated and its code may run.
@@ -219,7 +249,7 @@ impl Session {
             self.tell(&mut state, kind, id, &live);
         }
         if let Some(record) = state.objects.get_mut(&id) {
-            record.debug_object.copy = None;
+            record.debug_object.forget_copy();
         }
     }
 

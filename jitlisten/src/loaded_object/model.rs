@@ -18,6 +18,9 @@ pub enum Machine {
 }
 
 impl Machine {
+    /// The machine we run on.
+    pub const HERE: Machine = if cfg!(target_arch = "aarch64") { Machine::Aarch64 } else { Machine::X86_64 };
+
     pub(super) fn from_e_machine(machine: elf::Machine) -> Result<Self, Error> {
         match machine {
             elf::EM_X86_64 => Ok(Machine::X86_64),

@@ -1,0 +1,43 @@
+//! Sinks on and off at run time.
+
+use std::ffi::c_char;
+
+use jitlisten::options::SinkKind;
+
+use crate::borrowed;
+use crate::guard::{with_active_session, with_session};
+use crate::status::{Failure, Status};
+
+/// Switches every sink off. The session stays open.
+#[unsafe(no_mangle)]
+pub extern "C" fn jitlisten_close() -> i32 {
+    with_session(|session| {
+        SinkKind::ALL.into_iter().for_each(|kind| session.disable(kind));
+        Ok(())
+    })
+}
+
+/// Switches a sink on.
+#[unsafe(no_mangle)]
+pub extern "C" fn jitlisten_enable(name: *const c_char) -> i32 {
+    with_active_session(|session| {
+        session.enable(sink(name)?);
+        Ok(())
+    })
+}
+
+/// Switches a sink off.
+#[unsafe(no_mangle)]
+pub extern "C" fn jitlisten_disable(name: *const c_char) -> i32 {
+    with_session(|session| {
+        session.disable(sink(name)?);
+        Ok(())
+    })
+}
+
+fn sink(name: *const c_char) -> Result<SinkKind, Failure> {
+    let name = borrowed::text(name, "sink")?;
+    let name = String::from_utf8_lossy(&name);
+    SinkKind::from_name(&name)
+        .ok_or_else(|| Failure::new(Status::UnknownSink, format_args!("no sink is called {name:?}")))
+}

@@ -1,0 +1,79 @@
+//! The counters.
+
+use jitlisten::Statistics;
+use jitlisten::options::SinkKind;
+
+use crate::borrowed;
+use crate::guard::with_session;
+use crate::status::Failure;
+
+/// `struct jitlisten_statistics` of `include/jitlisten.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct CStatistics {
+    size: usize,
+    objects_loaded: u64,
+    objects_finalized: u64,
+    objects_freed: u64,
+    objects_refused: u64,
+    functions: u64,
+    functions_without_frame_pointer: u64,
+    objects_without_frame_pointers: u64,
+    functions_without_unwind_table: u64,
+    perfmap_bytes_written: u64,
+    perfmap_failures: u64,
+    unwind_failures: u64,
+    jitdump_bytes_written: u64,
+    jitdump_failures: u64,
+    image_bytes_written: u64,
+    image_failures: u64,
+}
+
+const _: () = assert!(size_of::<CStatistics>() == 16 * 8);
+
+impl CStatistics {
+    fn new(size: usize, statistics: Statistics) -> CStatistics {
+        let perfmap = statistics.sinks[SinkKind::PerfMap as usize];
+        let jitdump = statistics.sinks[SinkKind::Jitdump as usize];
+        let image = statistics.sinks[SinkKind::Image as usize];
+        CStatistics {
+            size,
+            objects_loaded: statistics.objects_loaded,
+            objects_finalized: statistics.objects_finalized,
+            objects_freed: statistics.objects_freed,
+            objects_refused: statistics.objects_refused,
+            functions: statistics.functions,
+            functions_without_frame_pointer: statistics.functions_without_frame_pointer,
+            objects_without_frame_pointers: statistics.objects_without_frame_pointers,
+            functions_without_unwind_table: statistics.functions_without_unwind_table,
+            perfmap_bytes_written: perfmap.bytes_written,
+            perfmap_failures: perfmap.failures,
+            unwind_failures: statistics.sinks[SinkKind::Unwind as usize].failures,
+            jitdump_bytes_written: jitdump.bytes_written,
+            jitdump_failures: jitdump.failures,
+            image_bytes_written: image.bytes_written,
+            image_failures: image.failures,
+        }
+    }
+}
+
+/// Copies the counters.
+///
+/// # Safety
+/// `statistics` must be null, or point to as many writable bytes as its first member says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jitlisten_statistics(statistics: *mut CStatistics) -> i32 {
+    with_session(|session| {
+        borrowed::check_output(statistics, "statistics")?;
+        // SAFETY: not null and aligned; the caller vouches for at least the first member.
+        let size = unsafe { (*statistics).size };
+        if size < size_of::<usize>() {
+            return Err(Failure::argument(format_args!("its size says {size}")));
+        }
+        let known = size.min(size_of::<CStatistics>());
+        let full = CStatistics::new(known, session.statistics());
+        // SAFETY: the caller vouches for `size` bytes; what a newer caller has behind them is left alone.
+        unsafe { std::ptr::copy_nonoverlapping((&raw const full).cast::<u8>(), statistics.cast::<u8>(), known) };
+        Ok(())
+    })
+}

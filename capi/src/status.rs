@@ -1,0 +1,81 @@
+//! `jitlisten_status`: what every call answers.
+
+use std::ffi::{CStr, c_char};
+use std::fmt;
+
+use jitlisten::Error;
+
+/// Numbers are never used again for something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub(crate) enum Status {
+    Ok = 0,
+    InvalidArgument = 1,
+    NotOpen = 2,
+    UnknownSink = 3,
+    SwitchedOff = 4,
+    Internal = 5,
+    UnknownObject = 6,
+    WrongOrder = 7,
+    NotUnderstood = 8,
+}
+
+impl Status {
+    const ALL: [(Status, &CStr); 9] = [
+        (Status::Ok, c"success"),
+        (Status::InvalidArgument, c"a pointer, a size or a word is wrong"),
+        (Status::NotOpen, c"the session of this process is not open"),
+        (Status::UnknownSink, c"no sink has that name"),
+        (Status::SwitchedOff, c"jitlisten is switched off in this process"),
+        (Status::Internal, c"internal error of jitlisten"),
+        (Status::UnknownObject, c"no object or registration has that number"),
+        (Status::WrongOrder, c"this has been said before"),
+        (Status::NotUnderstood, c"the object cannot be read"),
+    ];
+
+    pub(crate) fn text(self) -> &'static CStr {
+        Status::ALL.iter().find(|(known, _)| *known == self).map_or(c"unknown status", |(_, text)| text)
+    }
+}
+
+/// Why a call fails: the status, and what is wrong here and now.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) status: Status,
+    pub(crate) words: String,
+}
+
+impl Failure {
+    pub(crate) fn new(status: Status, words: impl fmt::Display) -> Failure {
+        Failure { status, words: words.to_string() }
+    }
+
+    /// An argument is wrong.
+    pub(crate) fn argument(words: impl fmt::Display) -> Failure {
+        Failure::new(Status::InvalidArgument, words)
+    }
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        Failure::new(status, status.text().to_string_lossy())
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let status = match error {
+            Error::UnknownObject(_) => Status::UnknownObject,
+            Error::AlreadyFinalized(_) => Status::WrongOrder,
+            _ => Status::NotUnderstood,
+        };
+        Failure::new(status, error)
+    }
+}
+
+/// A status in words.
+#[unsafe(no_mangle)]
+pub extern "C" fn jitlisten_status_text(status: i32) -> *const c_char {
+    let known = Status::ALL.iter().find(|(known, _)| *known as i32 == status);
+    known.map_or(c"unknown status", |(_, text)| text).as_ptr()
+}

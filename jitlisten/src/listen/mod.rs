@@ -1,0 +1,59 @@
+//! The first room's quiet door: for those who compile, and tell us themselves. No process surgery.
+//!
+//! ```text
+//!   a JIT with ELF objects     place_sections  --+
+//!                                                +-->  loaded  ->  finalized  ->  freeing
+//!   a JIT without              raw::encode     --+
+//! ```
+//!
+//! [`Session::loaded`] and its sisters are for those who overhear: a verb may come twice, or for nobody. Here a caller says
+//! what he does, so a wrong order is a mistake of his, and he is told. An object that somebody else has reported, too (the
+//! shim, which hears of the same object through LLVM), is one object: it has one number, and its second *finalized* or
+//! *freeing* does nothing.
+
+#![forbid(unsafe_code)]
+
+mod place;
+pub mod raw;
+mod raw_lines;
+
+use crate::options::{Listening, Options};
+use crate::{Error, ObjectId, Session};
+
+pub use place::{Placed, place_sections};
+
+/// Opens the session of this process to hear what is told here, and nothing else. Follows forks of the process.
+pub fn open(mut options: Options, complaints: &[String]) -> &'static Session {
+    options.listening = Listening::Calls;
+    let session = Session::open(options, complaints);
+    if session.options().listening == Listening::Calls {
+        session.follow_forks();
+    }
+    session
+}
+
+/// *loaded*: an object, whose loaded sections carry their address in `sh_addr`, has been placed in memory.
+///
+/// # Errors
+/// What makes it unreadable.
+pub fn loaded(session: &Session, object: Vec<u8>) -> Result<ObjectId, Error> {
+    session.told_loaded(object)
+}
+
+/// *finalized*: its bytes are relocated, and it may run. Takes the loader's lock when a library was opened since the last
+/// time, to look for unwinders in it.
+///
+/// # Errors
+/// [`Error::UnknownObject`] and [`Error::AlreadyFinalized`].
+pub fn finalized(session: &Session, id: ObjectId) -> Result<(), Error> {
+    session.libraries_changed();
+    session.told_finalized(id)
+}
+
+/// *freeing*: its code goes away, and is still there. Not having been *finalized* is no mistake.
+///
+/// # Errors
+/// [`Error::UnknownObject`].
+pub fn freeing(session: &Session, id: ObjectId) -> Result<(), Error> {
+    session.told_freeing(id)
+}

@@ -1,0 +1,188 @@
+//! The lines of a JIT as DWARF 4, which every reader knows: one unit, a `DW_TAG_subprogram` for each function, and a line
+//! program with full paths. Addresses are relocations against text sections, as in what a compiler writes.
+
+use gimli::write::{
+    Address as WriteAddress, AttributeValue, DwarfUnit, EndianVec, FileId, LineProgram, LineString, Range, RangeList,
+    RelocateWriter, RelocationTarget, Sections,
+};
+use gimli::{Encoding, Format, LineEncoding, LittleEndian, SectionId, constants as dw};
+
+use super::raw::{Function, Line};
+use crate::{Address, AddressRange, Error};
+
+/// A section and what has to be added to it when the text has its place.
+pub(super) struct DebugSection {
+    pub(super) id: SectionId,
+    pub(super) bytes: Vec<u8>,
+    pub(super) relocations: Vec<Reference>,
+}
+
+/// A field that holds the start of something plus `addend`.
+#[derive(Clone, Copy)]
+pub(super) struct Reference {
+    pub(super) offset: u64,
+    pub(super) size: u8,
+    pub(super) target: Target,
+    pub(super) addend: i64,
+}
+
+/// What a field counts from.
+#[derive(Clone, Copy)]
+pub(super) enum Target {
+    /// A text section, by its place in the list.
+    Piece(usize),
+    /// Another debug section.
+    Section(SectionId),
+}
+
+/// Tells the text section an address is in, and the offset there.
+type Locate<'a> = &'a dyn Fn(Address) -> (usize, u64);
+
+/// The sections; none if no function has a line. `functions` are sorted by address.
+pub(super) fn sections(
+    lines: &[Line<'_>],
+    functions: &[Function<'_>],
+    locate: Locate<'_>,
+) -> Result<Vec<DebugSection>, Error> {
+    let mut rows: Vec<&Line<'_>> = lines.iter().collect();
+    rows.sort_by_key(|row| row.address);
+    let parts: Vec<(Function<'_>, &[&Line<'_>])> = disjoint(functions)
+        .into_iter()
+        .map(|function| (function, inside(&rows, function.range)))
+        .filter(|(_, rows)| !rows.is_empty())
+        .collect();
+    if parts.is_empty() {
+        return Ok(Vec::new());
+    }
+    let encoding = Encoding { format: Format::Dwarf32, version: 4, address_size: 8 };
+    let mut dwarf = DwarfUnit::new(encoding);
+    dwarf.unit.line_program = program(encoding, &parts, locate);
+    describe(&mut dwarf, &parts, locate);
+    let mut sections = Sections::new(Recorder::default());
+    dwarf.write(&mut sections)?;
+    let mut written = Vec::new();
+    sections.for_each(|id, section| {
+        if !section.bytes.slice().is_empty() {
+            let (bytes, relocations) = (section.bytes.slice().to_vec(), section.references.clone());
+            written.push(DebugSection { id, bytes, relocations });
+        }
+        Ok::<_, Error>(())
+    })?;
+    Ok(written)
+}
+
+/// Each function up to the next one; of several with one start, the first.
+fn disjoint<'a>(functions: &[Function<'a>]) -> Vec<Function<'a>> {
+    let mut found: Vec<Function<'a>> = Vec::new();
+    for &function in functions {
+        let start = function.range.start();
+        if let Some(last) = found.last_mut() {
+            if last.range.start() == start {
+                continue;
+            }
+            let size = last.range.end().min(start).0 - last.range.start().0;
+            last.range = AddressRange::new(last.range.start(), size).unwrap_or(last.range);
+        }
+        found.push(function);
+    }
+    found
+}
+
+fn inside<'r, 'a>(rows: &'r [&'a Line<'a>], range: AddressRange) -> &'r [&'a Line<'a>] {
+    let [from, to] = [range.start(), range.end()].map(|limit| rows.partition_point(|row| row.address < limit));
+    rows.get(from..to).unwrap_or_default()
+}
+
+fn symbolic(address: Address, locate: Locate<'_>) -> WriteAddress {
+    let (symbol, offset) = locate(address);
+    WriteAddress::Symbol { symbol, addend: offset as i64 }
+}
+
+fn is_known(row: &Line<'_>) -> bool {
+    !row.file.is_empty() && !row.file.contains(&0)
+}
+
+/// One sequence for each function.
+fn program(encoding: Encoding, parts: &[(Function<'_>, &[&Line<'_>])], locate: Locate<'_>) -> LineProgram {
+    let text = |bytes: &[u8]| LineString::String(bytes.to_vec());
+    let mut program = LineProgram::new(encoding, LineEncoding::default(), text(b"/"), None, text(b"jit"), None);
+    let directory = program.default_directory();
+    for (function, rows) in parts {
+        // Without rows at its start, a sequence starts at its first row.
+        let Some(start) = rows.first().map(|row| row.address) else { continue };
+        program.begin_sequence(Some(symbolic(start, locate)));
+        for row in *rows {
+            let known = is_known(row);
+            let file: Option<FileId> = known.then(|| program.add_file(text(row.file), directory, None));
+            let out = program.row();
+            out.address_offset = row.address.0 - start.0;
+            out.file = file.unwrap_or(out.file);
+            out.line = if known { row.line.into() } else { 0 };
+            out.column = row.column.into();
+            program.generate_row();
+        }
+        program.end_sequence(function.range.end().0 - start.0);
+    }
+    program
+}
+
+/// The unit and its functions.
+fn describe(dwarf: &mut DwarfUnit, parts: &[(Function<'_>, &[&Line<'_>])], locate: Locate<'_>) {
+    let name =
+        parts.iter().flat_map(|(_, rows)| rows.iter()).find(|row| is_known(row)).map_or(&b"jit"[..], |row| row.file);
+    let ranges = parts.iter().map(|(function, _)| Range::StartLength {
+        begin: symbolic(function.range.start(), locate),
+        length: function.range.size(),
+    });
+    let ranges = dwarf.unit.ranges.add(RangeList(ranges.collect()));
+    let unit = dwarf.unit.root();
+    let root = dwarf.unit.get_mut(unit);
+    root.set(dw::DW_AT_producer, AttributeValue::String(b"jitlisten".to_vec()));
+    root.set(dw::DW_AT_language, AttributeValue::Language(dw::DW_LANG_C99));
+    root.set(dw::DW_AT_name, AttributeValue::String(name.to_vec()));
+    root.set(dw::DW_AT_comp_dir, AttributeValue::String(b"/".to_vec()));
+    root.set(dw::DW_AT_low_pc, AttributeValue::Address(WriteAddress::Constant(0)));
+    root.set(dw::DW_AT_ranges, AttributeValue::RangeListRef(ranges));
+    for (function, _) in parts {
+        let entry = dwarf.unit.add(unit, dw::DW_TAG_subprogram);
+        let entry = dwarf.unit.get_mut(entry);
+        entry.set(dw::DW_AT_name, AttributeValue::String(function.name.to_vec()));
+        entry.set(dw::DW_AT_low_pc, AttributeValue::Address(symbolic(function.range.start(), locate)));
+        entry.set(dw::DW_AT_high_pc, AttributeValue::Udata(function.range.size()));
+        entry.set(dw::DW_AT_external, AttributeValue::Flag(true));
+    }
+}
+
+/// Writes bytes and notes what is to be relocated.
+#[derive(Clone)]
+struct Recorder {
+    bytes: EndianVec<LittleEndian>,
+    references: Vec<Reference>,
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Recorder { bytes: EndianVec::new(LittleEndian), references: Vec::new() }
+    }
+}
+
+impl RelocateWriter for Recorder {
+    type Writer = EndianVec<LittleEndian>;
+
+    fn writer(&self) -> &Self::Writer {
+        &self.bytes
+    }
+
+    fn writer_mut(&mut self) -> &mut Self::Writer {
+        &mut self.bytes
+    }
+
+    fn relocate(&mut self, relocation: gimli::write::Relocation) {
+        let target = match relocation.target {
+            RelocationTarget::Symbol(piece) => Target::Piece(piece),
+            RelocationTarget::Section(id) => Target::Section(id),
+        };
+        let (offset, size, addend) = (relocation.offset as u64, relocation.size, relocation.addend);
+        self.references.push(Reference { offset, size, target, addend });
+    }
+}

@@ -1,0 +1,127 @@
+//! What a caller says himself, and what he may say; see [`crate::listen`].
+
+#![forbid(unsafe_code)]
+
+use super::{Session, State};
+use crate::{AddressRange, Error, LoadedObject, ObjectId};
+
+/// How we know of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// By listening to an LLVM.
+    Overheard,
+    /// From who made it.
+    Told,
+}
+
+impl Session {
+    pub(crate) fn told_loaded(&self, object: Vec<u8>) -> Result<ObjectId, Error> {
+        self.heard_of(object, None, Heard::Told).map(|loaded| loaded.id)
+    }
+
+    pub(crate) fn told_finalized(&self, id: ObjectId) -> Result<(), Error> {
+        match self.lock().told.get_mut(&id) {
+            None => return Err(Error::UnknownObject(id)),
+            Some(true) => return Err(Error::AlreadyFinalized(id)),
+            Some(finalized) => *finalized = true,
+        }
+        self.finalized(id);
+        Ok(())
+    }
+
+    pub(crate) fn told_freeing(&self, id: ObjectId) -> Result<(), Error> {
+        self.lock().told.remove(&id).ok_or(Error::UnknownObject(id))?;
+        self.freeing(id);
+        Ok(())
+    }
+}
+
+impl State {
+    /// The object that `object` is, reported by another door or, word for word, by the same one. Whoever forgets *freeing* and
+    /// uses the addresses again for something else has a new object.
+    pub(super) fn same(&mut self, object: &LoadedObject, heard: Heard) -> Option<ObjectId> {
+        let starts = |object: &LoadedObject| -> Vec<u64> {
+            object.text().iter().map(|text: &crate::TextRange| AddressRange::start(text.range).0).collect()
+        };
+        let first = object.text().first()?.range.start().0;
+        let id = self.pending.get(&first).copied().or_else(|| Some(self.text.get(&first)?.1))?;
+        let record = self.objects.get_mut(&id)?;
+        let (again, equal) = (record.heard.contains(&heard), record.object == *object);
+        if starts(&record.object) != starts(object) || (again && !equal) {
+            return None;
+        }
+        if !again {
+            record.heard.push(heard);
+        }
+        if heard == Heard::Told {
+            self.told.entry(id).or_default();
+        }
+        Some(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::listen::raw::{self, Code, Function};
+    use crate::options::{Options, SinkSet};
+    use crate::{Address, Machine};
+
+    fn session() -> Session {
+        Session::new(Options { sinks: SinkSet::NONE, ..Options::default() })
+    }
+
+    fn object(start: u64, name: &str) -> Vec<u8> {
+        let range = AddressRange::new(Address(start), 16).unwrap();
+        let functions = [Function { range, name: name.as_bytes() }];
+        raw::encode(&Code { machine: Machine::X86_64, functions: &functions, lines: &[], eh_frame: None }).unwrap()
+    }
+
+    #[test]
+    fn two_doors_speak_of_one_object_in_either_order() {
+        let session = session();
+        let overheard = session.loaded(object(0x1000, "alpha"), None).unwrap().id;
+        let told = session.told_loaded(object(0x1000, "other_name_of_alpha")).unwrap();
+        assert_eq!(told, overheard);
+        session.finalized(overheard);
+        session.told_finalized(told).unwrap();
+        session.told_freeing(told).unwrap();
+        session.freeing(overheard);
+
+        let told = session.told_loaded(object(0x1000, "alpha")).unwrap();
+        assert_ne!(told, overheard, "a number is used once");
+        session.told_finalized(told).unwrap();
+        assert_eq!(session.loaded(object(0x1000, "alpha"), None).unwrap().id, told);
+        session.finalized(told);
+        session.freeing(told);
+        session.told_freeing(told).unwrap();
+        let counted = session.statistics();
+        assert_eq!((counted.objects_loaded, counted.objects_finalized, counted.objects_freed), (2, 2, 2));
+    }
+
+    #[test]
+    fn a_wrong_order_is_an_error() {
+        let session = session();
+        assert!(matches!(session.told_finalized(ObjectId(7)), Err(Error::UnknownObject(ObjectId(7)))));
+        let id = session.told_loaded(object(0x1000, "alpha")).unwrap();
+        assert_eq!(session.told_loaded(object(0x1000, "alpha")).unwrap(), id);
+        session.told_finalized(id).unwrap();
+        assert!(matches!(session.told_finalized(id), Err(Error::AlreadyFinalized(_))));
+        session.told_freeing(id).unwrap();
+        assert!(matches!(session.told_freeing(id), Err(Error::UnknownObject(_))));
+        assert!(matches!(session.told_finalized(id), Err(Error::UnknownObject(_))));
+        let overheard = session.loaded(object(0x1000, "alpha"), None).unwrap().id;
+        assert!(session.told_freeing(overheard).is_err(), "it is not the caller's");
+    }
+
+    #[test]
+    fn an_address_that_is_used_again_without_a_word_is_a_new_object() {
+        let session = session();
+        let old = session.told_loaded(object(0x1000, "alpha")).unwrap();
+        session.told_finalized(old).unwrap();
+        let new = session.told_loaded(object(0x1000, "beta")).unwrap();
+        assert_ne!(new, old);
+        session.told_finalized(new).unwrap();
+        assert!(!session.is_alive(old));
+    }
+}
