@@ -7,10 +7,10 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
 log=target/test.log
-export CARGO_TARGET_DIR=$PWD/target JITLISTEN_SKIPS=$PWD/target/test.skips
+export CARGO_TARGET_DIR=$PWD/target JITLISTEN_SKIPS=$PWD/target/test.skips JITLISTEN_DOORS=$PWD/target/test.doors
 mkdir -p target
-rm -rf target/scratch "$log" "$JITLISTEN_SKIPS"
-touch "$log" "$JITLISTEN_SKIPS"
+rm -rf target/scratch "$log" "$JITLISTEN_SKIPS" "$JITLISTEN_DOORS"
+touch "$log" "$JITLISTEN_SKIPS" "$JITLISTEN_DOORS"
 PATH=$PWD/target/tools:$PATH
 passed=0 failed=0 skipped=0
 failures=()
@@ -37,16 +37,37 @@ skip() {
 
 cargo_tests() { cargo test --workspace --no-fail-fast 2>&1 | tee "$log"; }
 
+# Profilers sample, debuggers wait, machines are shared: a test that failed is run once more, alone, and counts as passed if it
+# passes then, which is said at the end. A binary that crashed or did not compile gets no second chance, nor do many failures.
+unsteady=()
+second_chance() {
+    local name
+    [ "$(grep -c '^test result: FAILED' "$log")" = "$(grep -c '^    `-p ' "$log")" ] || return 1
+    mapfile -t unsteady < <(failed_tests)
+    [ ${#unsteady[@]} -le 4 ] || return 1
+    for name in "${unsteady[@]}"; do
+        printf '\n=== once more, alone: %s\n' "$name"
+        cargo test --workspace -- --exact "$name" 2>&1 | tee target/test.again
+        [ "${PIPESTATUS[0]}" = 0 ] && grep -q "^test $name \.\.\. ok$" target/test.again || return 1
+    done
+}
+
+failed_tests() { awk '/^test .* FAILED$/ { print $2 }' "$log" | sort -u; }
+
 # Sums libtest's lines `test result: ok. 14 passed; 0 failed; 1 ignored; ...`; a test that skipped anything counts as skipped.
 count_tests() {
     local sums skips
     read -r -a sums < <(awk '/^test result:/ { for (i = 2; i <= NF; i++) { if ($i ~ /^passed/) p += $(i - 1);
         if ($i ~ /^failed/) f += $(i - 1); if ($i ~ /^ignored/) s += $(i - 1) } } END { print p + 0, f + 0, s + 0 }' "$log")
     skips=$(awk '/^SKIPPED/ { print $2 }' "$JITLISTEN_SKIPS" | sort -u | wc -l)
-    passed=$((passed + sums[0] - skips))
-    failed=$((failed + sums[1]))
     skipped=$((skipped + sums[2] + skips))
-    mapfile -t -O "${#failures[@]}" failures < <(awk '/^test .* FAILED$/ { print $2 }' "$log" | sort -u)
+    if [ -n "$mended" ]; then
+        passed=$((passed + sums[0] + sums[1] - skips))
+    else
+        passed=$((passed + sums[0] - skips))
+        failed=$((failed + sums[1]))
+        mapfile -t -O "${#failures[@]}" failures < <(failed_tests)
+    fi
 }
 
 rm -f target/test.skips.steps
@@ -57,8 +78,12 @@ step exports ci/exports.sh
 
 began=$SECONDS
 printf '\n=== tests\n'
+mended=
 if cargo_tests; then
     printf '=== tests: ok, %d s\n' $((SECONDS - began))
+elif second_chance; then
+    mended=yes
+    printf '=== tests: ok, some at the second time, %d s\n' $((SECONDS - began))
 else
     printf '=== tests: FAILED, %d s\n' $((SECONDS - began))
     # A test binary that does not compile or crashes has no line of its own.
@@ -68,11 +93,17 @@ count_tests
 
 if cargo +nightly miri --version >/dev/null 2>&1; then step miri ci/miri.sh; else skip miri "no nightly toolchain with miri"; fi
 step fuzz ci/fuzz.sh
+# Only CI has to have every door.
+[ -z "${CI:-}" ] || step doors ci/doors.sh target/test.doors
 
 if [ -s "$JITLISTEN_SKIPS" ] || [ "$skipped" -gt 0 ]; then
     printf '\nskipped:\n'
     cat "$JITLISTEN_SKIPS" target/test.skips.steps 2>/dev/null | sed '/^$/d; s/^SKIPPED /    /' | sort -u
     sed -nE 's/^test (.*) \.\.\. ignored(, (.*))?$/    \1: \3/p' "$log" | sort -u
+fi
+if [ -n "$mended" ]; then
+    printf '\npassed only when run alone:\n'
+    printf '    %s\n' "${unsteady[@]}"
 fi
 if [ ${#failures[@]} -gt 0 ]; then
     printf '\nfailed:\n'

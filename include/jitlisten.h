@@ -82,7 +82,7 @@ jitlisten_status jitlisten_open(void);
  * on again. */
 jitlisten_status jitlisten_close(void);
 
-/* Switches a sink on by its name, as in JITLISTEN: "perfmap", "jitdump", "image", "unwind". It is told of all code that is
+/* Switches a sink on by its name, as in JITLISTEN: "perfmap", "jitdump", "image", "unwind", "gdb". It is told of all code that is
  * alive, so this takes effect for code that was compiled earlier. Nothing happens if it is on. */
 jitlisten_status jitlisten_enable(const char *sink);
 
@@ -110,7 +110,8 @@ struct jitlisten_section {
 /* *loaded*, for a JIT that makes ELF objects: elf_size bytes of a relocatable 64-bit ELF file, whose loaded sections have their
  * address in sh_addr; addresses in sections (may be NULL if section_count is 0) override those by name. If several sections
  * of the object have one name, the first entry with that name is for the first of them, and so on. Entries for other sections
- * are passed over. Everything is copied, except the live .eh_frame: it is read where it was loaded. */
+ * are passed over. Everything is copied, except the live .eh_frame: it is read where it was loaded. libgcc has to be told of the
+ * .eh_frame by somebody else, as every LLVM does. */
 jitlisten_status jitlisten_object_loaded(const void *elf, size_t elf_size, const struct jitlisten_section *sections,
                                          size_t section_count, jitlisten_object *object);
 

@@ -2,7 +2,7 @@
 
 use std::ffi::c_char;
 
-use jitlisten::listen::{self, Placed, place_sections, raw};
+use jitlisten::listen::{self, Maker, Placed, place_sections, raw};
 use jitlisten::{Address, Machine, ObjectId, Session};
 
 use crate::borrowed::{self, Plain, Texts};
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn jitlisten_object_loaded(
         let sections = borrowed::array(sections, section_count, "sections")?;
         place(&mut bytes, &sections)?;
         // SAFETY: checked above; the caller vouches that it can be written.
-        unsafe { loaded(session, bytes, object) }
+        unsafe { loaded(session, Maker::Llvm, bytes, object) }
     })
 }
 
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn jitlisten_code_loaded(code: *const CCode, object: *mut 
         borrowed::check_output(object, "object")?;
         let bytes = encode(&borrowed::sized(code, size_of::<usize>() * 3, "code")?)?;
         // SAFETY: checked above; the caller vouches that it can be written.
-        unsafe { loaded(session, bytes, object) }
+        unsafe { loaded(session, Maker::Other, bytes, object) }
     })
 }
 
@@ -142,8 +142,8 @@ fn encode(code: &CCode) -> Result<Vec<u8>, Failure> {
 
 /// # Safety
 /// `object` must point to a writable `uint64_t`.
-unsafe fn loaded(session: &Session, elf: Vec<u8>, object: *mut u64) -> Result<(), Failure> {
-    let id = listen::loaded(session, elf)?;
+unsafe fn loaded(session: &Session, maker: Maker, elf: Vec<u8>, object: *mut u64) -> Result<(), Failure> {
+    let id = listen::loaded(session, maker, elf)?;
     // SAFETY: the caller vouches. 0 is never an object, so numbers are one up.
     unsafe { object.write(id.0 + 1) };
     Ok(())

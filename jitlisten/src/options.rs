@@ -31,11 +31,14 @@ pub enum SinkKind {
     Unwind = 2,
     /// ELF files mapped over the pages of the code.
     Image = 3,
+    /// GDB's JIT interface, for code that LLVM has not told debuggers of itself.
+    Gdb = 4,
 }
 
 impl SinkKind {
     /// Every sink, in the order of their numbers.
-    pub const ALL: [SinkKind; 4] = [SinkKind::PerfMap, SinkKind::Jitdump, SinkKind::Unwind, SinkKind::Image];
+    pub const ALL: [SinkKind; 5] =
+        [SinkKind::PerfMap, SinkKind::Jitdump, SinkKind::Unwind, SinkKind::Image, SinkKind::Gdb];
 
     /// The word for it in `JITLISTEN` and in the C API.
     pub fn name(self) -> &'static str {
@@ -44,6 +47,7 @@ impl SinkKind {
             SinkKind::Unwind => "unwind",
             SinkKind::Jitdump => "jitdump",
             SinkKind::Image => "image",
+            SinkKind::Gdb => "gdb",
         }
     }
 

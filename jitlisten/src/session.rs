@@ -24,7 +24,6 @@ use once_cell::race::OnceBox;
 use crate::cfi::FunctionRules;
 use crate::live::LiveBytes;
 use crate::loaded_object::LineRows;
-use crate::loaded_object::relocate::has_debug_sections;
 use crate::log_line;
 use crate::name::{self, ReadableName};
 use crate::options::{CodeShape, Options, SinkKind};
@@ -46,6 +45,47 @@ pub struct Loaded {
     pub text: Vec<AddressRange>,
     /// Where its live `.eh_frame` is.
     pub eh_frame: Option<AddressRange>,
+}
+
+/// Where a door has an object from, which tells who else knows of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// From LLVM's list for debuggers: gdb knows it, and libgcc has its `.eh_frame`. LLVM keeps the debug object there until
+    /// *freeing*, for sinks that are switched on later.
+    LlvmList {
+        /// Where it keeps it.
+        kept_at: Option<AddressRange>,
+    },
+    /// From an LLVM, by a listener: libgcc has its `.eh_frame`. The session keeps the debug object.
+    Llvm,
+    /// From somebody who tells nobody but us. The session keeps the debug object.
+    Caller,
+}
+
+impl Origin {
+    fn heard(self) -> Heard {
+        match self {
+            Origin::LlvmList { .. } => Heard::Overheard,
+            Origin::Llvm | Origin::Caller => Heard::Told,
+        }
+    }
+
+    fn kept_at(self) -> Option<AddressRange> {
+        match self {
+            Origin::LlvmList { kept_at } => kept_at,
+            Origin::Llvm | Origin::Caller => None,
+        }
+    }
+
+    /// Whether it is in a list for debuggers already.
+    pub(crate) fn tells_debuggers(self) -> bool {
+        matches!(self, Origin::LlvmList { .. })
+    }
+
+    /// Whether libgcc, or LLVM's libunwind, has its `.eh_frame` already.
+    pub(crate) fn tells_unwinders(self) -> bool {
+        !matches!(self, Origin::Caller)
+    }
 }
 
 /// What a look at the libraries of the process has found out about unwinders in them.
@@ -81,6 +121,7 @@ struct State {
 }
 
 struct Record {
+    origin: Origin,
     object: LoadedObject,
     /// Who has reported it.
     heard: Vec<Heard>,
@@ -103,7 +144,8 @@ impl Record {
     ) -> FinalizedObject<'a> {
         let since = self.finalized.unwrap_or_default();
         let (object, names, made_rules) = (&self.object, &*self.names, &*self.made_rules);
-        FinalizedObject { id, object, names, made_rules, debug_object, live, since, next_code, rooms }
+        let origin = self.origin;
+        FinalizedObject { id, object, names, made_rules, debug_object, live, since, next_code, origin, rooms }
     }
 
     fn text_starts(&self) -> impl Iterator<Item = u64> {
@@ -111,7 +153,7 @@ impl Record {
     }
 }
 
-/// The debug object: a copy between *loaded* and *finalized*, later only where LLVM keeps its own.
+/// The debug object: a copy between *loaded* and *finalized*, and later where LLVM keeps none of its own.
 struct DebugObject {
     copy: Option<Vec<u8>>,
     kept_at: Option<AddressRange>,
@@ -125,15 +167,6 @@ impl DebugObject {
         }
         let bytes = foreign::copy(self.kept_at?).ok()?;
         LoadedObject::parse(&bytes).is_ok_and(|parsed| parsed == *object).then_some(Cow::Owned(bytes))
-    }
-}
-
-impl DebugObject {
-    /// Drops the copy if it can be had again, or holds nothing that the parsed object lacks.
-    fn forget_copy(&mut self) {
-        if self.kept_at.is_some() || !has_debug_sections(self.copy.as_deref().unwrap_or_default()) {
-            self.copy = None;
-        }
     }
 }
 
@@ -194,11 +227,15 @@ impl Session {
     /// # Errors
     /// What makes it unreadable. It is counted; nothing else is lost.
     pub fn loaded(&self, debug_object: Vec<u8>, kept_at: Option<AddressRange>) -> Result<Loaded, Error> {
-        self.heard_of(debug_object, kept_at, Heard::Overheard)
+        self.loaded_from(Origin::LlvmList { kept_at }, debug_object)
     }
 
-    fn heard_of(&self, object: Vec<u8>, kept_at: Option<AddressRange>, heard: Heard) -> Result<Loaded, Error> {
-        let debug_object = DebugObject { copy: Some(object), kept_at };
+    /// *loaded*, by a door that says where it has the object from.
+    ///
+    /// # Errors
+    /// As [`Session::loaded`].
+    pub(crate) fn loaded_from(&self, origin: Origin, object: Vec<u8>) -> Result<Loaded, Error> {
+        let debug_object = DebugObject { copy: Some(object), kept_at: origin.kept_at() };
         let bytes = debug_object.copy.as_deref().unwrap_or_default();
         let parsed = LoadedObject::parse(bytes).inspect_err(|error| {
             self.counters.objects_refused.add(1);
@@ -209,7 +246,7 @@ impl Session {
         let text: Vec<AddressRange> = object.text().iter().map(|text| text.range).collect();
         let eh_frame = object.eh_frame();
         let mut state = self.lock();
-        if let Some(id) = state.same(&object, heard) {
+        if let Some(id) = state.same(&object, origin.heard()) {
             log_line!(Debug, "{id:?} is reported once more");
             return Ok(Loaded { id, text, eh_frame });
         }
@@ -217,11 +254,12 @@ impl Session {
         let id = ObjectId(state.next_id);
         state.next_id += 1;
         log_line!(Debug, "loaded {id:?}: {} functions, text {text:?}", object.functions().len());
+        let heard = origin.heard();
         if heard == Heard::Told {
             state.told.insert(id, false);
         }
         let heard = vec![heard];
-        let record = Record { object, heard, names, debug_object, finalized: None, made_rules: Vec::new() };
+        let record = Record { origin, object, heard, names, debug_object, finalized: None, made_rules: Vec::new() };
         state.pending.extend(record.text_starts().map(|start| (start, id)));
         state.objects.insert(id, record);
         Ok(Loaded { id, text, eh_frame })
@@ -248,8 +286,10 @@ impl Session {
         for kind in SinkKind::ALL {
             self.tell(&mut state, kind, id, &live);
         }
-        if let Some(record) = state.objects.get_mut(&id) {
-            record.debug_object.forget_copy();
+        if let Some(record) = state.objects.get_mut(&id)
+            && record.debug_object.kept_at.is_some()
+        {
+            record.debug_object.copy = None;
         }
     }
 

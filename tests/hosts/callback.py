@@ -30,6 +30,6 @@ def outer(n):
 
 print(outer(10))
 print("running", flush=True)
-until = time.monotonic() + float(sys.argv[1])
-while time.monotonic() < until:
+until = time.process_time() + float(sys.argv[1])
+while time.process_time() < until:
     outer(2_000_000)

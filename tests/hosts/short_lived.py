@@ -30,6 +30,6 @@ for turn in range(12):
 last = compiled("evergreen", 1)
 print(last(10, 1.0))
 print("running", flush=True)
-until = time.monotonic() + float(sys.argv[1])
-while time.monotonic() < until:
+until = time.process_time() + float(sys.argv[1])
+while time.process_time() < until:
     last(LOOP, 1.0)

@@ -3,14 +3,24 @@
  *   walk_start(walker, ranges, count)  walker: 0 nongnu libunwind (unw_step), 1 libgcc (_Unwind_Backtrace);
  *                                      ranges: first and last-but-one address of code whose samples count, in pairs
  *   walk_stop()                        how many samples were taken there
+ *   walk_taken()                       so far
  *   walk_complete()                    how many of those walks reached the start of the program
  *   walk_stack(frames, most)           the addresses of the first of them, the innermost first
+ *
+ * Preloaded into a program that has all its libraries from the start, with WALK_WITH=libunwind or WALK_WITH=libgcc, it walks from
+ * every sample outside of these libraries, and prints at exit, to standard error: the unwinder, the samples, how many of those
+ * walks reached the start of the program, and the most frames outside of the libraries that one of these has.
+ *
+ * Debian's libunwind exports _Unwind_Backtrace, too: libgcc's is asked for by its library's name.
  */
 #define _GNU_SOURCE
 #define UNW_LOCAL_ONLY
+#include <dlfcn.h>
 #include <libunwind.h>
 #include <signal.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/time.h>
@@ -21,7 +31,9 @@
 
 static int walker;
 static uintptr_t ranges[2 * MOST], start_code;
-static int range_count;
+static int range_count, all_but_ranges;
+static _Unwind_Reason_Code (*backtrace_of_libgcc)(_Unwind_Trace_Fn, void *);
+static uintptr_t (*ip_of_libgcc)(struct _Unwind_Context *);
 static volatile int taken, complete, kept;
 static uintptr_t stack[MOST], first[MOST];
 static char name[256];
@@ -29,14 +41,22 @@ static volatile int depth;
 
 static int counts(uintptr_t ip) {
     for (int at = 0; at < range_count; at++) {
-        if (ip >= ranges[2 * at] && ip < ranges[2 * at + 1]) return 1;
+        if (ip >= ranges[2 * at] && ip < ranges[2 * at + 1]) return !all_but_ranges;
     }
-    return 0;
+    return all_but_ranges;
+}
+
+static int find_libgcc(void) {
+    void *libgcc = dlopen("libgcc_s.so.1", RTLD_NOW);
+    if (!libgcc) return -1;
+    *(void **)&backtrace_of_libgcc = dlsym(libgcc, "_Unwind_Backtrace");
+    *(void **)&ip_of_libgcc = dlsym(libgcc, "_Unwind_GetIP");
+    return backtrace_of_libgcc && ip_of_libgcc ? 0 : -1;
 }
 
 static _Unwind_Reason_Code frame(struct _Unwind_Context *context, void *nothing) {
     (void)nothing;
-    if (depth < MOST) stack[depth++] = _Unwind_GetIP(context);
+    if (depth < MOST) stack[depth++] = ip_of_libgcc(context);
     return _URC_NO_REASON;
 }
 
@@ -62,6 +82,14 @@ static void with_libunwind(ucontext_t *context) {
     } while (unw_step(&cursor) > 0);
 }
 
+static volatile int deepest;
+
+static void keep_deepest(void) {
+    int at = 0;
+    while (at < depth && counts(stack[at])) at++;
+    if (at > deepest) deepest = at;
+}
+
 static void on_signal(int number, siginfo_t *info, void *ucontext) {
     ucontext_t *context = ucontext;
     uintptr_t ip = context->uc_mcontext.gregs[REG_RIP];
@@ -72,13 +100,14 @@ static void on_signal(int number, siginfo_t *info, void *ucontext) {
     if (walker == 0) {
         with_libunwind(context);
     } else {
-        _Unwind_Backtrace(frame, NULL);
+        backtrace_of_libgcc(frame, NULL);
         drop_until(ip);
     }
     /* The outermost frame of a whole walk is _start, in the program. */
     for (int at = depth - 1; at >= 0 && at >= depth - 3; at--) {
         if (stack[at] - start_code < 64) {
             complete++;
+            if (all_but_ranges) keep_deepest();
             if (!kept) {
                 memcpy(first, stack, depth * sizeof *stack);
                 kept = depth;
@@ -91,7 +120,7 @@ static void on_signal(int number, siginfo_t *info, void *ucontext) {
 int walk_start(int which, const uintptr_t *pairs, int count) {
     struct sigaction action;
     struct itimerval timer = {{0, 1000}, {0, 1000}};
-    if (count > MOST) return -1;
+    if (count > MOST || (which == 1 && find_libgcc() < 0)) return -1;
     memcpy(ranges, pairs, 2 * count * sizeof *pairs);
     walker = which, range_count = count, start_code = getauxval(AT_ENTRY);
     taken = complete = kept = 0;
@@ -108,6 +137,8 @@ int walk_stop(void) {
     return taken;
 }
 
+int walk_taken(void) { return taken; }
+
 int walk_complete(void) { return complete; }
 
 int walk_stack(uintptr_t *frames, int most) {
@@ -123,4 +154,39 @@ const char *walk_name(uintptr_t address) {
     name[0] = 0;
     accessors->get_proc_name(unw_local_addr_space, address, name, sizeof name, &offset, NULL);
     return name;
+}
+
+static uintptr_t own[2 * MOST];
+
+/* Where code is now. */
+static int executable_ranges(void) {
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[512], protection[8];
+    unsigned long low, high;
+    int count = 0;
+    while (maps && fgets(line, sizeof line, maps)) {
+        if (sscanf(line, "%lx-%lx %7s", &low, &high, protection) == 3 && strchr(protection, 'x') && count < MOST) {
+            own[2 * count] = low, own[2 * count + 1] = high;
+            count++;
+        }
+    }
+    if (maps) fclose(maps);
+    return count;
+}
+
+static const char *asked;
+
+__attribute__((constructor)) static void start_by_itself(void) {
+    asked = getenv("WALK_WITH");
+    if (!asked) return;
+    int which = strcmp(asked, "libgcc") == 0;
+    if (which) find_libgcc();
+    all_but_ranges = 1;
+    walk_start(which, own, executable_ranges());
+}
+
+__attribute__((destructor)) static void tell(void) {
+    if (!asked) return;
+    walk_stop();
+    fprintf(stderr, "%s %d %d %d\n", asked, taken, complete, deepest);
 }

@@ -28,6 +28,15 @@ impl Door {
         Some(words.iter().fold(host.argument(seconds.to_string()), |host, word| host.argument(word)))
     }
 
+    /// Its row in the table of doors and consumers.
+    #[must_use]
+    pub fn row(self) -> &'static str {
+        match self {
+            Self::Numba(_) => "shim, stock wheels",
+            Self::Lli(..) => "shim, lli",
+        }
+    }
+
     /// Part of the file name of the code that calls the JIT code.
     #[must_use]
     pub fn caller_object(self) -> &'static str {

@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod door;
+pub mod doors;
 pub mod gdb;
 pub mod host;
 pub mod jitdump_reader;
@@ -34,3 +35,4 @@ pub mod perf_script;
 pub mod place;
 pub mod story;
 pub mod tool;
+pub mod walk;

@@ -9,7 +9,7 @@ use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::perf_script::Sample;
 use jitlisten_tests::story::{self, CHAIN};
 use jitlisten_tests::tool::{self, Absence};
-use jitlisten_tests::{perf, perf_script};
+use jitlisten_tests::{doors, perf, perf_script};
 
 const NUMBA: &str = "numba-0.68.1";
 
@@ -55,6 +55,7 @@ fn perf_report_names_code_without_map_or_inject() {
         let (jit, complete) = complete(&recording.samples, &caller);
         assert!(jit >= 300, "{door:?}: only {jit} samples in images\n{}", host.log());
         assert!(complete * 100 >= jit * 95, "{door:?}: {complete} of {jit} stacks are complete");
+        doors::seen(door.row(), "image");
     }
 }
 

@@ -3,7 +3,7 @@
 use jitlisten_tests::host::Host;
 use jitlisten_tests::perf_inject::{self, Injected};
 use jitlisten_tests::perf_script::Sample;
-use jitlisten_tests::{door, perf, place, story};
+use jitlisten_tests::{door, doors, perf, place, story};
 
 fn dumping(venv: &str, program: &str) -> Option<Host> {
     perf::is_here()?;
@@ -99,6 +99,7 @@ fn frame_pointers_lead_out_of_every_function() {
     let inside: Vec<_> = injected.samples.iter().filter(|sample| names(sample, 0, "gamma")).collect();
     let whole = inside.iter().filter(|sample| names(sample, 1, "beta") && names(sample, 2, "alpha")).count();
     assert!(inside.len() >= 300 && whole * 100 >= inside.len() * 95, "{whole} of {} stacks", inside.len());
+    doors::seen("shim, stock wheels", "jitdump");
 }
 
 /// The same address, one function after the other: samples go by time.

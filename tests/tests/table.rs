@@ -4,7 +4,7 @@ use jitlisten_tests::door::Door;
 use jitlisten_tests::host::{self, Preload};
 use jitlisten_tests::perf_map::{self, PerfMap};
 use jitlisten_tests::story::{self, CHAIN, Verdict};
-use jitlisten_tests::{gdb, perf};
+use jitlisten_tests::{doors, gdb, perf};
 
 /// Every sample has a name, 95 of 100 stacks are complete, and the map they come from obeys every rule.
 fn perf(door: Door) {
@@ -16,6 +16,7 @@ fn perf(door: Door) {
     }
     story::every_sample_is_named(&recording.samples, &map, "gamma");
     Verdict::of(&recording.samples, door.caller_object()).is_complete();
+    doors::seen(door.row(), "perf map");
 }
 
 /// A debugger that comes while the code runs.
@@ -24,6 +25,7 @@ fn gdb_attached(door: Door) {
     let mut running = host.start(Preload::Library);
     running.wait_for_line("running");
     judge(door, &gdb::attach(&running));
+    doors::seen(door.row(), "gdb");
 }
 
 /// A debugger that was there before the process: a breakpoint stands at LLVM's rendezvous from the start.

@@ -1,12 +1,9 @@
 //! The unwinders inside a process: a signal handler walks from compiled code to the start of the program, with nongnu
 //! libunwind and with libgcc, whether they were there before the code or came after.
 
-use std::path::Path;
-
 use jitlisten_tests::door;
 use jitlisten_tests::host::{Host, Preload};
-use jitlisten_tests::place;
-use jitlisten_tests::tool::{self, Absence};
+use jitlisten_tests::{doors, place, walk};
 
 const VENVS: [&str; 4] = ["numba-0.68.1", "numba-0.60.0", "numba-0.57.1", "numba-0.56.4"];
 
@@ -21,19 +18,8 @@ struct Walked {
 }
 
 fn host(venv: &str, when: &str) -> Option<Host> {
-    let compiler = tool::require("cc", Absence::FailsInCi)?;
-    let headers = ["/usr/include", "/usr/include/x86_64-linux-gnu"].map(|place| Path::new(place).join("libunwind.h"));
-    if !headers.iter().any(|header| header.exists()) {
-        tool::skip("libunwind", "its headers are not installed; run ci/setup.sh", Absence::FailsInCi);
-        return None;
-    }
     let host = Host::new(door::python(venv)?, venv).argument(place::host("walked.py"));
-    let walker = host.scratch("walker.so");
-    let source = place::host("walker.c");
-    // The source comes before the library in the arguments of the linker.
-    let arguments =
-        ["-O1", "-g", "-shared", "-fPIC", "-fexceptions", "-Wall", "-Werror", "-Wl,--no-as-needed", "-lunwind"];
-    tool::compile(&compiler, &arguments, &source, &walker);
+    let walker = walk::walker(&host)?;
     Some(host.argument(walker).argument("1").argument(when))
 }
 
@@ -60,6 +46,7 @@ fn every_walk_is_complete(when: &str, frame_pointers: &str) {
             assert!(samples >= 20, "{venv}, {unwinder}: only {samples} samples");
             assert_eq!(samples, complete, "{venv}, {unwinder}: walks that did not reach the start");
             assert_eq!(compiled_frames, 3, "{venv}, {unwinder}: gamma, beta, and beta's wrapper are compiled");
+            doors::seen("shim, stock wheels", &unwinder);
         }
     }
 }

@@ -18,6 +18,7 @@ pub mod raw;
 mod raw_lines;
 
 use crate::options::{Listening, Options};
+use crate::session::Origin;
 use crate::{Error, ObjectId, Session};
 
 pub use place::{Placed, place_sections};
@@ -32,12 +33,25 @@ pub fn open(mut options: Options, complaints: &[String]) -> &'static Session {
     session
 }
 
+/// Who has told others of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Maker {
+    /// An LLVM, which has told libgcc of its `.eh_frame`.
+    Llvm,
+    /// Somebody who has told nobody.
+    Other,
+}
+
 /// *loaded*: an object, whose loaded sections carry their address in `sh_addr`, has been placed in memory.
 ///
 /// # Errors
 /// What makes it unreadable.
-pub fn loaded(session: &Session, object: Vec<u8>) -> Result<ObjectId, Error> {
-    session.told_loaded(object)
+pub fn loaded(session: &Session, maker: Maker, object: Vec<u8>) -> Result<ObjectId, Error> {
+    let origin = match maker {
+        Maker::Llvm => Origin::Llvm,
+        Maker::Other => Origin::Caller,
+    };
+    session.loaded_from(origin, object).map(|loaded| loaded.id)
 }
 
 /// *finalized*: its bytes are relocated, and it may run. Takes the loader's lock when a library was opened since the last

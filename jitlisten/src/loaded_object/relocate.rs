@@ -34,13 +34,6 @@ pub(crate) fn relocated_sections(debug_object: &[u8]) -> Result<Vec<NamedSection
     relocated_where(debug_object, |name| name.starts_with(b".debug_"))
 }
 
-/// Whether an object has debug information.
-pub(crate) fn has_debug_sections(debug_object: &[u8]) -> bool {
-    let copy = super::elf::aligned_copy(debug_object);
-    let Ok(elf) = Elf::parse(copy.as_deref().unwrap_or(debug_object)) else { return false };
-    elf.sections.iter().any(|section| elf.name_of(section).is_ok_and(|name| name.starts_with(b".debug_")))
-}
-
 /// The sections with a `wanted` name, loaded or not, with their relocations applied. Symbols of others count as 0.
 pub(crate) fn relocated_where(data: &[u8], wanted: fn(&[u8]) -> bool) -> Result<Vec<NamedSection<'_>>, Error> {
     let Some(copy) = super::elf::aligned_copy(data) else {

@@ -15,10 +15,6 @@ pub(super) enum Heard {
 }
 
 impl Session {
-    pub(crate) fn told_loaded(&self, object: Vec<u8>) -> Result<ObjectId, Error> {
-        self.heard_of(object, None, Heard::Told).map(|loaded| loaded.id)
-    }
-
     pub(crate) fn told_finalized(&self, id: ObjectId) -> Result<(), Error> {
         match self.lock().told.get_mut(&id) {
             None => return Err(Error::UnknownObject(id)),
@@ -65,10 +61,15 @@ mod tests {
     use super::*;
     use crate::listen::raw::{self, Code, Function};
     use crate::options::{Options, SinkSet};
+    use crate::session::Origin;
     use crate::{Address, Machine};
 
     fn session() -> Session {
         Session::new(Options { sinks: SinkSet::NONE, ..Options::default() })
+    }
+
+    fn told_loaded(session: &Session, object: Vec<u8>) -> Result<ObjectId, Error> {
+        session.loaded_from(Origin::Caller, object).map(|loaded| loaded.id)
     }
 
     fn object(start: u64, name: &str) -> Vec<u8> {
@@ -81,14 +82,14 @@ mod tests {
     fn two_doors_speak_of_one_object_in_either_order() {
         let session = session();
         let overheard = session.loaded(object(0x1000, "alpha"), None).unwrap().id;
-        let told = session.told_loaded(object(0x1000, "other_name_of_alpha")).unwrap();
+        let told = told_loaded(&session, object(0x1000, "other_name_of_alpha")).unwrap();
         assert_eq!(told, overheard);
         session.finalized(overheard);
         session.told_finalized(told).unwrap();
         session.told_freeing(told).unwrap();
         session.freeing(overheard);
 
-        let told = session.told_loaded(object(0x1000, "alpha")).unwrap();
+        let told = told_loaded(&session, object(0x1000, "alpha")).unwrap();
         assert_ne!(told, overheard, "a number is used once");
         session.told_finalized(told).unwrap();
         assert_eq!(session.loaded(object(0x1000, "alpha"), None).unwrap().id, told);
@@ -103,8 +104,8 @@ mod tests {
     fn a_wrong_order_is_an_error() {
         let session = session();
         assert!(matches!(session.told_finalized(ObjectId(7)), Err(Error::UnknownObject(ObjectId(7)))));
-        let id = session.told_loaded(object(0x1000, "alpha")).unwrap();
-        assert_eq!(session.told_loaded(object(0x1000, "alpha")).unwrap(), id);
+        let id = told_loaded(&session, object(0x1000, "alpha")).unwrap();
+        assert_eq!(told_loaded(&session, object(0x1000, "alpha")).unwrap(), id);
         session.told_finalized(id).unwrap();
         assert!(matches!(session.told_finalized(id), Err(Error::AlreadyFinalized(_))));
         session.told_freeing(id).unwrap();
@@ -117,9 +118,9 @@ mod tests {
     #[test]
     fn an_address_that_is_used_again_without_a_word_is_a_new_object() {
         let session = session();
-        let old = session.told_loaded(object(0x1000, "alpha")).unwrap();
+        let old = told_loaded(&session, object(0x1000, "alpha")).unwrap();
         session.told_finalized(old).unwrap();
-        let new = session.told_loaded(object(0x1000, "beta")).unwrap();
+        let new = told_loaded(&session, object(0x1000, "beta")).unwrap();
         assert_ne!(new, old);
         session.told_finalized(new).unwrap();
         assert!(!session.is_alive(old));

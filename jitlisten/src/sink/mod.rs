@@ -1,5 +1,6 @@
 //! The third room: whom we tell. One file per consumer behind one small trait.
 
+mod gdb;
 mod image;
 mod jitdump;
 mod own_lines;
@@ -16,6 +17,7 @@ use crate::cfi::FunctionRules;
 use crate::live::LiveBytes;
 use crate::name::ReadableName;
 use crate::options::{NameStyle, Options, SinkKind};
+use crate::session::Origin;
 use crate::{Address, AddressRange, LoadedObject, ObjectId};
 
 /// An object whose code is final and executable, until its *freeing*.
@@ -34,6 +36,8 @@ pub(crate) struct FinalizedObject<'a> {
     pub(crate) since: u64,
     /// Where the first code begins at or behind an address, of all that is loaded.
     pub(crate) next_code: &'a dyn Fn(Address) -> Option<Address>,
+    /// Who else knows of it.
+    pub(crate) origin: Origin,
     /// See [`Rooms`].
     pub(crate) rooms: &'a Rooms,
 }
@@ -118,6 +122,7 @@ pub(crate) fn create(kind: SinkKind, options: &Options, surroundings: &Surroundi
     match kind {
         SinkKind::Unwind => Box::new(unwind::Unwind::default()),
         SinkKind::PerfMap => Box::new(perf_map::PerfMap::new(options.names, surroundings)),
+        SinkKind::Gdb => Box::new(gdb::Gdb::default()),
         SinkKind::Image => Box::new(image::Image::new(options)),
         SinkKind::Jitdump => Box::new(jitdump::Jitdump::new(options, surroundings)),
     }

@@ -290,6 +290,7 @@ mod tests {
                 live: &self.live,
                 since: 0,
                 next_code: &|_| None,
+                origin: crate::session::Origin::Caller,
                 rooms: &self.rooms,
             }
         }

@@ -29,7 +29,9 @@ impl Sink for Unwind {
         if let Some(range) = object.object.eh_frame()
             && let Ok(bytes) = foreign::copy(range)
         {
-            let section = Section::new(&bytes, range.start().0 as usize).text(&text).by_host(ByHost::Everything);
+            let section = Section::new(&bytes, range.start().0 as usize)
+                .text(&text)
+                .by_host(by_host(object.origin.tells_unwinders()));
             registrations.extend(register(&section, object.id));
         }
         if !object.made_rules.is_empty() {
@@ -38,8 +40,8 @@ impl Sink for Unwind {
             if let Ok(bytes) = cfi::encode(object.made_rules, object.object.machine(), place) {
                 // libgcc 13 and later keep one range for a whole section: a gap in one that the host has registered cannot be
                 // filled there, and trying would end in an abort.
-                let by_host = if object.object.eh_frame().is_some() { ByHost::Everything } else { ByHost::Nothing };
-                let section = Section::new(&bytes, place.0 as usize).text(&text).by_host(by_host);
+                let filled = object.origin.tells_unwinders() && object.object.eh_frame().is_some();
+                let section = Section::new(&bytes, place.0 as usize).text(&text).by_host(by_host(filled));
                 registrations.extend(register(&section, object.id));
             }
         }
@@ -58,6 +60,10 @@ impl Sink for Unwind {
     fn forked(&mut self) -> Forked {
         Forked::KnowsEverything
     }
+}
+
+fn by_host(tells: bool) -> ByHost {
+    if tells { ByHost::Everything } else { ByHost::Nothing }
 }
 
 fn register(section: &Section<'_>, id: ObjectId) -> Option<Registration> {

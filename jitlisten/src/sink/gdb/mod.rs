@@ -1,0 +1,46 @@
+//! GDB's JIT interface, for code that nobody else has told debuggers of.
+//!
+//! MCJIT, and ORC where its host asks for it, link every debug object into a list that gdb and lldb read. Objects that come from
+//! there need nothing. A JIT without LLVM, or an ORC layer without a debugger plugin, gets the same from this sink: a list of our
+//! own ([`interface`]), whose entries are the debug objects as they were reported.
+//!
+//! ```text
+//! JITLISTEN=gdb gdb -p PID      (gdb) backtrace
+//! ```
+
+mod interface;
+
+use std::collections::BTreeMap;
+
+use interface::Entry;
+
+use super::{FinalizedObject, Forked, Sink, SinkError};
+use crate::ObjectId;
+
+#[derive(Default)]
+pub(crate) struct Gdb {
+    entries: BTreeMap<ObjectId, Entry>,
+}
+
+impl Sink for Gdb {
+    fn wants_debug_object(&self) -> bool {
+        true
+    }
+
+    fn finalized(&mut self, object: &FinalizedObject<'_>) -> Result<u64, SinkError> {
+        if let (false, Some(bytes)) = (object.origin.tells_debuggers(), object.debug_object) {
+            self.entries.insert(object.id, Entry::link(bytes));
+        }
+        Ok(0)
+    }
+
+    fn freeing(&mut self, object: &FinalizedObject<'_>) -> Result<(), SinkError> {
+        self.entries.remove(&object.id);
+        Ok(())
+    }
+
+    /// The list is memory, which the child has a copy of.
+    fn forked(&mut self) -> Forked {
+        Forked::KnowsEverything
+    }
+}
