@@ -14,7 +14,7 @@ trap 'rm -f "$table"' EXIT
 
 # Names and order are those of tests/src/doors.rs. What no test has seen is an empty cell, which the text below the table
 # has to explain.
-names() { sed -n "/^pub const $1:/,/;\$/p" tests/src/doors.rs | sed '1s/.*= //' | grep -o '"[^"]*"' | tr -d '"'; }
+names() { sed -n "/^pub const $1:/{:more;/;\$/!{N;b more};s/.*= //;p}" tests/src/doors.rs | grep -o '"[^"]*"' | tr -d '"'; }
 mapfile -t doors < <(names DOORS)
 mapfile -t consumers < <(names CONSUMERS)
 {
@@ -29,7 +29,7 @@ mapfile -t consumers < <(names CONSUMERS)
     done
 } >"$table"
 
-begin='<!-- doors: begin, by ci/doors.sh -->'
+begin='<!-- doors: begin -->'
 end='<!-- doors: end -->'
 if [ -n "$write" ]; then
     sed -i -e "/^$begin\$/,/^$end\$/{/^$begin\$/{p;r $table
