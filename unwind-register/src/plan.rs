@@ -3,6 +3,7 @@
 use crate::cfi::{self, Cie, Encoded, Fde};
 use crate::error::Error;
 use crate::frame_pointer::{EPILOGUE, Machine, PROLOGUE};
+use crate::memory::word_at;
 use crate::section::{Coverage, FramePointers, Section};
 use std::ops::Range;
 
@@ -33,12 +34,11 @@ impl Plan {
     ///
     /// # Safety
     ///
-    /// The functions of the section, and what its indirect pointers point to, are readable.
+    /// The functions of the section are readable.
     pub(crate) unsafe fn new(section: &Section<'_>, missing: Missing<'_>) -> Result<Plan, Error> {
         let machine = Machine::here().ok_or(Error::Machine)?;
-        // SAFETY: indirect pointers are words of the JIT's own data (`DW.ref.*`, a GOT slot), readable as the caller says.
-        let memory = |address: u64| Some(unsafe { (address as usize as *const u64).read_unaligned() });
-        let (mut cies, read) = cfi::parse(section.eh_frame, section.address as u64, &memory)?;
+        // Indirect pointers are words of the JIT's own data: `DW.ref.*`, a GOT slot.
+        let (mut cies, read) = cfi::parse(section.eh_frame, section.address as u64, &word_at)?;
         let mut coverage = Coverage::default();
         let fdes = usable(read, section.text, &mut coverage);
         let gaps = without_fde(section.functions, &fdes);

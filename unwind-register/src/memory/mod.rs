@@ -20,7 +20,9 @@
 mod cells;
 mod places;
 mod region;
+mod word;
 
 pub(crate) use cells::zeroed_cells;
 pub(crate) use places::Places;
 pub(crate) use region::Region;
+pub(crate) use word::word_at;

@@ -1,0 +1,27 @@
+//! One word of memory that may not be there.
+
+/// The word at `address`, or `None` where there is none to be read.
+///
+/// `process_vm_readv(2)` on ourselves answers `EFAULT` where a load would kill the host: a broken `.eh_frame` may lead
+/// anywhere.
+pub(crate) fn word_at(address: u64) -> Option<u64> {
+    let mut word = [0; 8];
+    let local = libc::iovec { iov_base: word.as_mut_ptr().cast(), iov_len: word.len() };
+    let remote = libc::iovec { iov_base: address as usize as *mut _, iov_len: word.len() };
+    // SAFETY: `local` is eight writable bytes of ours; the kernel checks `remote`. getpid has no precondition.
+    let copied = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+    (copied == 8).then(|| u64::from_ne_bytes(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::word_at;
+
+    #[test]
+    fn a_word_that_is_not_there_is_none() {
+        let word = 0x1234_5678_9abc_def0_u64;
+        assert_eq!(word_at(&raw const word as u64), Some(word));
+        assert_eq!(word_at(16), None);
+        assert_eq!(word_at(u64::MAX - 3), None);
+    }
+}
