@@ -18,7 +18,10 @@
 
 #![forbid(unsafe_code)]
 
-use gimli::{EndianSlice, LittleEndian, Reader as _, constants as dw};
+use gimli::{
+    BaseAddresses, CallFrameInstruction, CallFrameInstructionIter, CieOrFde, EndianSlice, LittleEndian, Reader as _,
+    UnwindSection as _, constants as dw,
+};
 
 use super::record::Unwinding;
 use crate::AddressRange;
@@ -26,7 +29,7 @@ use crate::AddressRange;
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 
 /// The live `.eh_frame` of an object.
-pub(super) struct EhFrame<'a> {
+pub(in crate::sink) struct EhFrame<'a> {
     bytes: &'a [u8],
     address: u64,
 }
@@ -50,19 +53,19 @@ struct Fde<'a> {
 }
 
 impl<'a> EhFrame<'a> {
-    pub(super) fn new(bytes: &'a [u8], range: AddressRange) -> Self {
+    pub(in crate::sink) fn new(bytes: &'a [u8], range: AddressRange) -> Self {
         EhFrame { bytes, address: range.start().0 }
     }
 
     /// The tables of the function at `code`; `None` where the section has none for all of it, or some we do not know.
-    pub(super) fn of_function(&self, code: AddressRange) -> Option<Unwinding> {
+    pub(in crate::sink) fn of_function(&self, code: AddressRange) -> Option<Unwinding> {
         let mut offset = 0;
         while let Some((id_at, id, body)) = self.entry(offset) {
             if id != 0 {
                 let cie = self.cie(id_at.checked_sub(id as usize)?)?;
                 let fde = self.fde(body, &cie)?;
                 if fde.start == code.start().0 {
-                    return (fde.size >= code.size()).then(|| encode(&cie, &fde, code));
+                    return (fde.size >= code.size()).then(|| encode(&cie, &fde, code)).filter(decodes);
                 }
             }
             offset = id_at + 4 + body.len();
@@ -193,6 +196,38 @@ fn encode(cie: &Cie<'_>, fde: &Fde<'_>, code: AddressRange) -> Unwinding {
     Unwinding { data: out, eh_frame_hdr_size, mapped_size }
 }
 
+/// Whether what was copied can be read at its new place: `DW_CFA_set_loc` (which LLVM does not write) cannot, because its
+/// operand is encoded like the pointers, and a reader may give up the whole stack at an instruction it does not know.
+fn decodes(unwinding: &Unwinding) -> bool {
+    let mut section = gimli::EhFrame::new(&unwinding.data, LittleEndian);
+    section.set_address_size(8);
+    let bases = BaseAddresses::default().set_eh_frame(0);
+    let mut entries = section.entries(&bases);
+    while let Ok(Some(entry)) = entries.next() {
+        let instructions = match entry {
+            CieOrFde::Cie(cie) => cie.instructions(&section, &bases),
+            CieOrFde::Fde(partial) => match partial.parse(gimli::EhFrame::cie_from_offset) {
+                Ok(fde) => fde.instructions(&section, &bases),
+                Err(_) => return false,
+            },
+        };
+        if !are_plain(instructions) {
+            return false;
+        }
+    }
+    true
+}
+
+fn are_plain(mut instructions: CallFrameInstructionIter<'_, Bytes<'_>>) -> bool {
+    loop {
+        match instructions.next() {
+            Ok(Some(CallFrameInstruction::SetLoc { .. })) | Err(_) => return false,
+            Ok(Some(_)) => {}
+            Ok(None) => return true,
+        }
+    }
+}
+
 fn push(out: &mut Vec<u8>, word: i32) {
     out.extend_from_slice(&word.to_le_bytes());
 }
@@ -224,7 +259,7 @@ impl Unwinding {
 
 #[cfg(test)]
 mod tests {
-    use gimli::{BaseAddresses, EhFrame as GimliEhFrame, EhFrameHdr, UnwindSection as _};
+    use gimli::{EhFrame as GimliEhFrame, EhFrameHdr};
 
     use super::*;
     use crate::Address;
@@ -287,6 +322,18 @@ mod tests {
         assert_eq!(tables(range(0x5000, 0x46)), None);
         assert_eq!(tables(range(0x5001, 0x10)), None);
         assert!(EhFrame::new(&[1, 2, 3], range(0x9000, 3)).of_function(range(0x5000, 1)).is_none());
+    }
+
+    #[test]
+    fn instructions_that_do_not_decode_or_cannot_be_moved_are_none() {
+        let mut bytes = section(0x9000, 0x5000);
+        let body = bytes.len() - 4 - 19;
+        assert_eq!(bytes[body], 0x41);
+        for instruction in [dw::DW_CFA_set_loc.0, 0x3f] {
+            bytes[body] = instruction;
+            let changed = EhFrame::new(&bytes, range(0x9000, bytes.len() as u64));
+            assert_eq!(changed.of_function(range(0x5000, 0x45)), None, "{instruction:#x}");
+        }
     }
 
     #[test]
