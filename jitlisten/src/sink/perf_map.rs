@@ -17,8 +17,12 @@
 //! an address is used again, the dead line is overwritten in place by one of the same length for zero bytes at address
 //! zero. Samples taken in the dead function are then unnamed or, where the new function covers them, misnamed; the shim
 //! therefore keeps addresses from being used again as long as it can.
+//!
+//! What is dead for long makes way for new lines: see `space`.
 
 #![forbid(unsafe_code)]
+
+mod space;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -28,11 +32,12 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
 use std::sync::PoisonError;
 
+use self::space::{Block, Space};
 use super::{FinalizedObject, Forked, Sink, SinkError, Surroundings};
-use crate::AddressRange;
 use crate::name;
 use crate::options::NameStyle;
 use crate::quiet_write::{effective_user, write_once};
+use crate::{AddressRange, ObjectId};
 
 /// A perf map that was there when the process (or its latest `exec`) began: nothing in it speaks of this program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +76,8 @@ pub(crate) struct PerfMap {
     file: Option<MapFile>,
     /// Every line of ours in the file, by start address.
     lines: BTreeMap<u64, Line>,
+    /// Where they stand.
+    space: Space,
 }
 
 /// What a perf map sink that was switched off has left in the file.
@@ -78,6 +85,7 @@ pub(crate) struct PerfMap {
 pub(crate) struct LeftLines {
     inode: u64,
     lines: BTreeMap<u64, Line>,
+    space: Space,
 }
 
 struct MapFile {
@@ -101,7 +109,7 @@ impl PerfMap {
     }
 
     fn at(path: PathBuf, style: NameStyle, surroundings: Surroundings) -> Self {
-        PerfMap { style, path, surroundings, file: None, lines: BTreeMap::new() }
+        PerfMap { style, path, surroundings, file: None, lines: BTreeMap::new(), space: Space::default() }
     }
 
     fn failed(&self, verb: &'static str) -> impl FnOnce(io::Error) -> SinkError {
@@ -132,6 +140,8 @@ impl PerfMap {
             // Nobody has told us since what became of that code: what lives will be told again.
             self.lines = std::mem::take(&mut left.lines);
             self.lines.values_mut().for_each(|line| line.alive = false);
+            self.space = std::mem::take(&mut left.space);
+            self.space.all_freed();
         }
         drop(left);
         self.file = Some(MapFile { append, edit });
@@ -152,8 +162,39 @@ impl PerfMap {
         Ok(())
     }
 
-    /// Appends `text`, which is `lines`, in one `write(2)`.
-    fn append(&mut self, text: &str, lines: Vec<(u64, Line)>) -> Result<u64, SinkError> {
+    /// Writes `text`, which is `lines`, where dead lines have stood for long, or behind everything.
+    fn write(&mut self, object: ObjectId, text: &str, lines: Vec<(u64, Line)>) -> Result<u64, SinkError> {
+        while let Some(block) = self.space.surplus() {
+            for start in &block.starts {
+                if self.lines.get(start).is_some_and(|line| block.contains(line.offset)) {
+                    self.lines.remove(start);
+                }
+            }
+        }
+        let starts = lines.iter().map(|line| line.0).collect();
+        let length = text.len() as u64;
+        let offset = match self.space.take_hole(length) {
+            Some((offset, hole)) => {
+                self.fill(offset, hole, text)?;
+                offset
+            }
+            None => self.append(text)?,
+        };
+        self.lines.extend(lines.into_iter().map(|(at, line)| (at, Line { offset: offset + line.offset, ..line })));
+        self.space.written(object, Block { offset, length, starts });
+        Ok(length)
+    }
+
+    /// Writes `text` into a hole, and a line about no code behind it.
+    fn fill(&mut self, offset: u64, hole: u64, text: &str) -> Result<(), SinkError> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let rest = (hole as usize).saturating_sub(text.len());
+        let filled = if rest > 0 { text.to_owned() + &tombstone(rest) } else { text.to_owned() };
+        file.edit.write_all_at(filled.as_bytes(), offset).map_err(self.failed("write"))
+    }
+
+    /// Appends `text` in one `write(2)`, and answers where it stands.
+    fn append(&mut self, text: &str) -> Result<u64, SinkError> {
         let Some(file) = &mut self.file else { return Ok(0) };
         let written = write_once(&file.append, text.as_bytes());
         // After an appending write the position of the descriptor is the end of what was written.
@@ -162,9 +203,7 @@ impl PerfMap {
             Ok(written) if written == text.len() => {
                 let start = end.saturating_sub(text.len() as u64);
                 self.surroundings.own_lines.add(start..end);
-                let placed = lines.into_iter().map(|(at, line)| (at, Line { offset: start + line.offset, ..line }));
-                self.lines.extend(placed);
-                Ok(text.len() as u64)
+                Ok(start)
             }
             Ok(written) => {
                 file.remove_torn_line(end, written as u64);
@@ -224,7 +263,7 @@ impl Sink for PerfMap {
         if text.is_empty() {
             return Ok(0);
         }
-        self.append(&text, lines)
+        self.write(object.id, &text, lines)
     }
 
     fn freeing(&mut self, object: &FinalizedObject<'_>) -> Result<(), SinkError> {
@@ -233,6 +272,7 @@ impl Sink for PerfMap {
                 line.alive = false;
             }
         }
+        self.space.freed(object.id);
         Ok(())
     }
 
@@ -240,7 +280,11 @@ impl Sink for PerfMap {
         if let Some(file) = self.file.take()
             && let Ok(metadata) = file.edit.metadata()
         {
-            let left = LeftLines { inode: metadata.ino(), lines: std::mem::take(&mut self.lines) };
+            let left = LeftLines {
+                inode: metadata.ino(),
+                lines: std::mem::take(&mut self.lines),
+                space: std::mem::take(&mut self.space),
+            };
             *self.surroundings.left_lines.lock().unwrap_or_else(PoisonError::into_inner) = left;
         }
         Ok(0)
@@ -266,6 +310,7 @@ mod tests {
     const NUMBA: &[u8] = include_bytes!("../../testdata/numba-0.68-llvm22-plain.o");
 
     struct Told {
+        id: ObjectId,
         live: LiveBytes,
         object: LoadedObject,
         names: Vec<ReadableName>,
@@ -274,15 +319,31 @@ mod tests {
 
     impl Told {
         fn new() -> Told {
-            let object = LoadedObject::parse(NUMBA).unwrap();
+            Told::moved(0)
+        }
+
+        /// Another one, in other pages: its sections' `sh_addr` is what tells.
+        fn moved(pages: u64) -> Told {
+            let mut bytes = NUMBA.to_vec();
+            let start = u64::from_le_bytes(bytes[40..48].try_into().unwrap()) as usize;
+            let count = u16::from_le_bytes(bytes[60..62].try_into().unwrap()) as usize;
+            for section in 0..count {
+                let field = start + section * 64 + 16;
+                let address = u64::from_le_bytes(bytes[field..field + 8].try_into().unwrap());
+                if address != 0 {
+                    bytes[field..field + 8].copy_from_slice(&(address + pages * 0x1000).to_le_bytes());
+                }
+            }
+            let object = LoadedObject::parse(&bytes).unwrap();
             let functions = object.functions().iter();
             let names = functions.map(|function| name::readable(&function.linkage_name, None)).collect();
-            Told { live: LiveBytes::of(&object), object, names, rooms: Default::default() }
+            let id = ObjectId(pages);
+            Told { id, live: LiveBytes::of(&object), object, names, rooms: Default::default() }
         }
 
         fn finalized(&self) -> FinalizedObject<'_> {
             FinalizedObject {
-                id: crate::ObjectId(0),
+                id: self.id,
                 object: &self.object,
                 names: &self.names,
                 made_rules: &[],
@@ -372,6 +433,34 @@ mod tests {
         assert_eq!(alive, once);
         assert!(dead.lines().all(|line| line.starts_with("0 0 freed")), "{dead}");
         assert_eq!(dead.lines().count(), told.lines());
+    }
+
+    #[test]
+    fn a_map_of_code_that_comes_and_goes_does_not_grow_for_ever() {
+        let scratch = Scratch::new("forever");
+        let stays = Told::moved(1_000_000);
+        let mut sink = scratch.sink(None);
+        sink.finalized(&stays.finalized()).unwrap();
+        let once = scratch.text();
+        let mut other = OpenOptions::new().append(true).open(scratch.map()).unwrap();
+        let foreign = "1000 10 py::between\n";
+        io::Write::write_all(&mut other, foreign.as_bytes()).unwrap();
+        sink.space = Space::keeping(5 * once.len() as u64);
+        for turn in 1..1000 {
+            let passing = Told::moved(16 * turn);
+            sink.finalized(&passing.finalized()).unwrap();
+            let text = scratch.text();
+            for function in passing.object.functions() {
+                let line = format!("\n{:x} {:x} ", function.range.start().0, function.range.size());
+                assert!(text.contains(&line), "turn {turn} is not told");
+            }
+            sink.freeing(&passing.finalized()).unwrap();
+        }
+        let text = scratch.text();
+        assert!(text.starts_with(&once) && text.contains(foreign), "what lives stays, and what is not ours");
+        assert!(text.len() <= 10 * once.len(), "{} bytes, {} for one object", text.len(), once.len());
+        assert!(text.lines().all(|line| line.splitn(3, ' ').count() == 3), "{text}");
+        assert_eq!(sink.lines.len(), 7 * stays.lines(), "nothing is remembered of what is not in the file");
     }
 
     #[test]
