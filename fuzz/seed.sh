@@ -1,9 +1,24 @@
 #!/bin/sh
-# Fills fuzz/corpus from jitlisten/testdata: every object, and every linkage name of the table.
+# Fills fuzz/corpus from jitlisten/testdata: every object, every linkage name of the table, line tables and unwind tables.
 set -eu
 cd "$(dirname "$0")"
-mkdir -p corpus/loaded_object corpus/name
+mkdir -p corpus/loaded_object corpus/name corpus/lines corpus/unwind
 cp ../jitlisten/testdata/*.o corpus/loaded_object/
 grep -v '^#' ../jitlisten/testdata/names.tsv | cut -f 2 | while IFS= read -r name; do
     printf %s "$name" >"corpus/name/$(printf %s "$name" | cksum | tr ' ' -)"
 done
+
+# section OBJECT NAME: the bytes of one section, or nothing. objcopy knows the machine of the file only if it is ours.
+section() {
+    readelf -SW "$1" | sed -n "s/^ *\[ *[0-9]*\] $2 *[A-Z0-9_]* *[0-9a-f]* \([0-9a-f]*\) \([0-9a-f]*\) .*/\1 \2/p" |
+        while read -r offset size; do tail -c "+$((0x$offset + 1))" "$1" | head -c "$((0x$size))"; done
+}
+for object in ../jitlisten/testdata/*.o; do
+    name=$(basename "$object" .o)
+    section "$object" '\.eh_frame' >"corpus/unwind/$name"
+    # The first byte of a line table's seed chooses the object around it, and keeps the relocations (128 and more).
+    for choice in 200 201 202 203; do
+        { printf '%b' "\\0$choice" && section "$object" '\.debug_line'; } >"corpus/lines/$name-$choice"
+    done
+done
+find corpus/unwind -empty -delete

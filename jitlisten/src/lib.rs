@@ -37,4 +37,7 @@ pub use address::{Address, AddressRange, Offset};
 pub use error::Error;
 pub use loaded_object::{Function, LineRow, LineRows, LoadedObject, Machine, TextRange};
 pub use session::{ForkGuard, Loaded, ObjectId, Session, Unwinders};
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub use sink::fuzzing;
 pub use statistics::{SinkStatistics, Statistics};

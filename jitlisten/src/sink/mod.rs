@@ -1,5 +1,7 @@
 //! The third room: whom we tell. One file per consumer behind one small trait.
 
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod gdb;
 mod image;
 mod jitdump;

@@ -10,7 +10,7 @@ use crate::{AddressRange, LineRow, LineRows};
 
 /// The rows of `function`: ascending, all inside it, the first at its start if that has a line at all. Neighbours of one
 /// file and line are one row, because the format has no columns.
-pub(super) fn of_function(rows: &LineRows, function: AddressRange) -> Vec<DebugEntry<'_>> {
+pub(in crate::sink) fn of_function(rows: &LineRows, function: AddressRange) -> Vec<DebugEntry<'_>> {
     let all = rows.rows();
     let (start, end) = (function.start(), function.end());
     // The row in force at the start may begin before it.

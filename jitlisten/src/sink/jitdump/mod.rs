@@ -62,4 +62,7 @@ mod record;
 mod unwinding;
 mod writer;
 
+#[cfg(feature = "fuzzing")]
+pub(super) use {lines::of_function, unwinding::EhFrame};
+
 pub(super) use writer::Jitdump;

@@ -39,19 +39,19 @@ pub(super) struct CodeLoad {
 
 /// One row of a line table: `struct debug_entry` without the discriminator, which perf ignores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct DebugEntry<'a> {
-    pub(super) addr: u64,
-    pub(super) lineno: u32,
-    pub(super) name: &'a str,
+pub(in crate::sink) struct DebugEntry<'a> {
+    pub(in crate::sink) addr: u64,
+    pub(in crate::sink) lineno: u32,
+    pub(in crate::sink) name: &'a str,
 }
 
 /// The body of a `JIT_CODE_UNWINDING_INFO`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Unwinding {
+pub(in crate::sink) struct Unwinding {
     /// `.eh_frame`, then `.eh_frame_hdr`: the order perf reads. The specification's text has it the other way round.
-    pub(super) data: Vec<u8>,
-    pub(super) eh_frame_hdr_size: u64,
-    pub(super) mapped_size: u64,
+    pub(in crate::sink) data: Vec<u8>,
+    pub(in crate::sink) eh_frame_hdr_size: u64,
+    pub(in crate::sink) mapped_size: u64,
 }
 
 /// Records, one behind the other.

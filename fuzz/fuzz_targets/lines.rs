@@ -1,0 +1,61 @@
+//! Any bytes in the place of a line table: an error, or rows that keep what the documentation promises, and so do those of
+//! each function in a jitdump.
+
+#![no_main]
+
+use jitlisten::{LineRows, LoadedObject, fuzzing};
+use libfuzzer_sys::fuzz_target;
+use object::LittleEndian as LE;
+use object::read::elf::FileHeader as _;
+
+/// One for each version of DWARF that LLVM writes here.
+const TEMPLATES: [&[u8]; 4] = [
+    include_bytes!("../../jitlisten/testdata/numba-0.68-llvm22-dwarf4.o"),
+    include_bytes!("../../jitlisten/testdata/lli-14-mcjit-dwarf4.o"),
+    include_bytes!("../../jitlisten/testdata/lli-22-mcjit-dwarf5-large.o"),
+    include_bytes!("../../jitlisten/testdata/clang-22-aarch64-dwarf5.o"),
+];
+
+// The first byte chooses the object, and whether the relocations of its line table stay; the rest is the line table.
+fuzz_target!(|data: &[u8]| {
+    let Some((&choice, table)) = data.split_first() else { return };
+    let template = TEMPLATES[usize::from(choice) % TEMPLATES.len()];
+    let Some(object) = with_line_table(template, table, choice & 0x80 != 0) else { return };
+    let Ok(rows) = LineRows::parse(&object) else { return };
+    assert!(rows.rows().last().is_none_or(|row| row.end_sequence));
+    for pair in rows.rows().windows(2) {
+        assert!(pair[0].address < pair[1].address || pair[0].end_sequence && pair[0].address == pair[1].address);
+    }
+    let functions = LoadedObject::parse(&object).expect("only the line table was changed");
+    for function in functions.functions() {
+        let range = function.range;
+        let told = fuzzing::line_entries(&rows, range);
+        assert!(told.windows(2).all(|pair| pair[0].0 < pair[1].0), "{told:?}");
+        assert!(told.iter().all(|(at, _, file)| range.start().0 <= *at && *at < range.end().0 && !file.is_empty()));
+        assert!(told.last().is_none_or(|last| last.0 == range.end().0 - 1), "the last row covers the last byte");
+    }
+});
+
+/// The object with other bytes as its `.debug_line`, appended to the file.
+fn with_line_table(template: &[u8], table: &[u8], relocated: bool) -> Option<Vec<u8>> {
+    let mut file = template.to_vec();
+    let header = *object::elf::FileHeader64::<LE>::parse(template).ok()?;
+    let start = header.e_shoff(LE) as usize;
+    let sections = header.sections(LE, template).ok()?;
+    let size = size_of::<object::elf::SectionHeader64<LE>>();
+    for (index, section) in sections.enumerate() {
+        let at = start + index.0 * size;
+        match sections.section_name(LE, section).ok()? {
+            // sh_offset and sh_size
+            b".debug_line" => {
+                let end = file.len() as u64;
+                file[at + 24..at + 32].copy_from_slice(&end.to_le_bytes());
+                file[at + 32..at + 40].copy_from_slice(&(table.len() as u64).to_le_bytes());
+                file.extend_from_slice(table);
+            }
+            b".rela.debug_line" if !relocated => file[at + 32..at + 40].fill(0),
+            _ => {}
+        }
+    }
+    Some(file)
+}
