@@ -5,7 +5,7 @@
  *   compiles, and tells its sinks: the perf map (/tmp/perf-PID.map), and others as they come.
  *
  *   Under LD_PRELOAD=libjitlisten.so the session opens by itself before the program starts, with the options of the
- *   environment variables JITLISTEN, JITLISTEN_DIR, JITLISTEN_LOG, JITLISTEN_FRAME_POINTERS and JITLISTEN_NAMES (see the
+ *   environment variables JITLISTEN, JITLISTEN_DIR, JITLISTEN_QUOTA, JITLISTEN_LOG, JITLISTEN_FRAME_POINTERS and JITLISTEN_NAMES (see the
  *   README). A program that is linked with the library, or loads it with dlopen, calls jitlisten_open(); code that was
  *   compiled before is found, too. A library that comes late cannot give llvmlite's code frame pointers: Python's ctypes
  *   has looked the functions up already.

@@ -5,6 +5,7 @@
 //! | `JITLISTEN` | comma list of sinks, `all`, `off` | what is told to whom; unset: [`SinkSet::DEFAULT`] |
 //! | `JITLISTEN_DIR` | directory | where files other than the perf map go |
 //! | `JITDUMPDIR`, `HOME` | directory | where jitdumps go otherwise, as with other JITs: there, or below `.debug/jit` |
+//! | `JITLISTEN_QUOTA` | bytes, or with `K`, `M`, `G` | how much one process may have in a jitdump, and how much in images |
 //! | `JITLISTEN_LOG` | `[LEVEL:]PATH` or `[LEVEL:]stderr` | see [`crate::log`] |
 //! | `JITLISTEN_FRAME_POINTERS` | `1`, `0`, `untouched` | see [`CodeShape`] |
 //! | `JITLISTEN_NAMES` | `readable`, `linkage` | see [`NameStyle`] |
@@ -111,6 +112,9 @@ pub enum Listening {
     Calls,
 }
 
+/// [`Options::quota`] where nobody says.
+const QUOTA: u64 = 2 << 30;
+
 /// Everything that can be set from outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -123,6 +127,8 @@ pub struct Options {
     pub directory: Option<PathBuf>,
     /// Where jitdumps go if `directory` does not say. Need not exist yet.
     pub jitdump_directory: Option<PathBuf>,
+    /// How many bytes a jitdump may have, and all images of the process together.
+    pub quota: u64,
     /// Where to log.
     pub log: LogTarget,
     /// Frame pointers and unwind tables.
@@ -140,6 +146,7 @@ impl Default for Options {
             sinks: SinkSet::DEFAULT,
             directory: None,
             jitdump_directory: None,
+            quota: QUOTA,
             log: LogTarget::Silent,
             code_shape: CodeShape::default(),
             names: NameStyle::default(),
@@ -165,6 +172,12 @@ impl Options {
         }
         let place = |name| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         options.jitdump_directory = place("JITDUMPDIR").or_else(|| Some(place("HOME")?.join(".debug/jit")));
+        if let Some(value) = variable("JITLISTEN_QUOTA").filter(|value| !value.is_empty()) {
+            match bytes(&value.to_string_lossy()) {
+                Some(quota) => options.quota = quota,
+                None => complaints.push(format!("JITLISTEN_QUOTA: {value:?} is not a number of bytes")),
+            }
+        }
         if let Some(value) = variable("JITLISTEN_FRAME_POINTERS") {
             match value.to_string_lossy().as_ref() {
                 "" | "1" => {}
@@ -207,6 +220,18 @@ impl Options {
     }
 }
 
+/// `4096`, `64K`, `512M`, `2G`
+fn bytes(text: &str) -> Option<u64> {
+    let split = text.len() - usize::from(text.ends_with(['K', 'M', 'G', 'k', 'm', 'g']));
+    let shift = match text.as_bytes().get(split) {
+        None => 0,
+        Some(b'K' | b'k') => 10,
+        Some(b'M' | b'm') => 20,
+        Some(_) => 30,
+    };
+    text[..split].parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -233,6 +258,16 @@ mod tests {
         let (options, complaints) = read(&[("JITLISTEN_DIR", "/nonexistent/anywhere")]);
         assert_eq!(options, Options::default());
         assert_eq!(complaints.len(), 1);
+    }
+
+    #[test]
+    fn a_quota_is_a_number_of_bytes() {
+        let quota = |text| read(&[("JITLISTEN_QUOTA", text)]).0.quota;
+        assert_eq!([quota("4096"), quota("64K"), quota("512m"), quota("3G")], [4096, 64 << 10, 512 << 20, 3 << 30]);
+        for nonsense in ["-1", "G", "1.5G", "99999999999999999999", "18446744073709551615G", "zwölf"] {
+            let (options, complaints) = read(&[("JITLISTEN_QUOTA", nonsense)]);
+            assert_eq!((options.quota, complaints.len()), (QUOTA, 1), "{nonsense}");
+        }
     }
 
     #[test]

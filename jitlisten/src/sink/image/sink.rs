@@ -15,8 +15,6 @@ use crate::options::Options;
 use crate::sink::{FinalizedObject, Forked, Sink, SinkError};
 use crate::{Address, AddressRange, foreign, log_line};
 
-/// How many bytes of images one process may have on disk.
-const QUOTA: u64 = 2 << 30;
 /// This part of `vm.max_map_count` is left to the host.
 const HEADROOM: u64 = 8;
 /// So many images are made before mappings are counted again.
@@ -175,7 +173,7 @@ impl Image {
 
     /// Removes files of freed code, the oldest first, when there are too many bytes.
     fn make_space(&mut self, size: u64) -> Result<(), SinkError> {
-        while self.bytes + size > QUOTA {
+        while self.bytes + size > self.options.quota {
             let Some(oldest) = self.freed.pop_front() else {
                 let error = io::Error::other(format!("{} bytes are enough", self.bytes));
                 return Err(SinkError::Io { verb: "add to", path: "images of this process".into(), error });

@@ -66,6 +66,17 @@ impl Dump {
         self.pid
     }
 
+    /// Bytes in the file.
+    pub(super) fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Why nothing more is written.
+    pub(super) fn is_full(&self, quota: u64) -> SinkError {
+        let error = io::Error::other(format!("{quota} bytes are enough (JITLISTEN_QUOTA)"));
+        failed("add to", &self.path)(error)
+    }
+
     /// A file that was removed can still be written, but nobody will ever read it.
     pub(super) fn check_that_it_is_there(&self) -> Result<(), SinkError> {
         let metadata = self.file.metadata().map_err(failed("stat", &self.path))?;

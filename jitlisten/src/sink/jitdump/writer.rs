@@ -21,6 +21,8 @@ const INTERVAL: u64 = 10_000_000;
 pub(in crate::sink) struct Jitdump {
     style: NameStyle,
     base: Option<PathBuf>,
+    /// How many bytes a file may have: it has a record for every function there ever was.
+    quota: u64,
     surroundings: Surroundings,
     other_jits: OtherJits,
     dump: Option<Dump>,
@@ -41,6 +43,7 @@ impl Jitdump {
         Jitdump {
             style: options.names,
             base,
+            quota: options.quota,
             surroundings: surroundings.clone(),
             other_jits: OtherJits::new(surroundings.own_lines.clone(), surroundings.stale_map),
             dump: None,
@@ -83,7 +86,10 @@ impl Jitdump {
         if self.records.bytes().is_empty() {
             return Ok(0);
         }
-        let written = dump.append(self.records.bytes());
+        let written = match dump.length() + self.records.bytes().len() as u64 > self.quota {
+            true => Err(dump.is_full(self.quota)),
+            false => dump.append(self.records.bytes()),
+        };
         self.records.clear();
         written.inspect_err(|_| self.dump = None)
     }
@@ -203,14 +209,24 @@ impl Sink for Jitdump {
     }
 
     fn forked(&mut self) -> Forked {
-        let (style, base) = (self.style, self.base.take());
+        let (style, base, quota) = (self.style, self.base.take(), self.quota);
         let surroundings = self.surroundings.in_child();
         // The parent's file is closed here without a word in it.
         self.dump = None;
         let other_jits = OtherJits::new(surroundings.own_lines.clone(), surroundings.stale_map);
         let records = std::mem::take(&mut self.records);
-        *self =
-            Jitdump { style, base, surroundings, other_jits, dump: None, records, next_index: 0, latest: 0, looked: 0 };
+        *self = Jitdump {
+            style,
+            base,
+            quota,
+            surroundings,
+            other_jits,
+            dump: None,
+            records,
+            next_index: 0,
+            latest: 0,
+            looked: 0,
+        };
         Forked::KnowsNothing
     }
 }
