@@ -475,8 +475,9 @@ impl State {
 }
 
 fn names(object: &LoadedObject, debug_object: &[u8]) -> Vec<ReadableName> {
-    let wanted = object.functions().iter().any(|function| name::wants_location(&function.linkage_name));
-    let rows = wanted.then(|| LineRows::parse(debug_object).ok()).flatten().unwrap_or_default();
     let functions = object.functions().iter();
-    functions.map(|function| name::readable(&function.linkage_name, rows.find(function.range.start()))).collect()
+    let wanted = object.has_lines() && functions.clone().any(|function| name::wants_location(&function.linkage_name));
+    let rows = wanted.then(|| LineRows::parse(debug_object).ok()).flatten().unwrap_or_default();
+    let mut reader = name::Reader::default();
+    functions.map(|function| reader.readable(&function.linkage_name, rows.find(function.range.start()))).collect()
 }

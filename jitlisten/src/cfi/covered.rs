@@ -1,6 +1,6 @@
 //! Which code a live `.eh_frame` speaks of.
 
-use gimli::{BaseAddresses, CieOrFde, EhFrame, LittleEndian, UnwindSection};
+use gimli::{BaseAddresses, CieOrFde, CommonInformationEntry, EhFrame, EndianSlice, LittleEndian, UnwindSection};
 
 use crate::{Address, AddressRange, Error};
 
@@ -15,9 +15,18 @@ pub fn covered(eh_frame: &[u8], address: Address) -> Result<Vec<AddressRange>, E
     let bases = BaseAddresses::default().set_eh_frame(address.0);
     let mut found = Vec::new();
     let mut entries = section.entries(&bases);
+    // Mostly there is one, for all.
+    let mut latest: Option<CommonInformationEntry<EndianSlice<'_, LittleEndian>>> = None;
     while let Some(entry) = entries.next()? {
         let CieOrFde::Fde(partial) = entry else { continue };
-        let fde = partial.parse(EhFrame::cie_from_offset)?;
+        let fde = partial.parse(|section, bases, offset| {
+            if let Some(known) = latest.as_ref().filter(|known| known.offset() == offset.0) {
+                return Ok(known.clone());
+            }
+            let found = section.cie_from_offset(bases, offset)?;
+            latest = Some(found.clone());
+            Ok(found)
+        })?;
         let range = AddressRange::new(Address(fde.initial_address()), fde.len());
         found.extend(range.filter(|range| !range.is_empty() && range.start() != Address(0)));
     }

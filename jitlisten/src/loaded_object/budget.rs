@@ -29,6 +29,7 @@ impl Budget {
     pub(super) fn name(&mut self, name: &[u8]) -> Result<Box<str>, Error> {
         // A replacement character is up to three bytes for one.
         self.spend(name.len() as u64)?;
-        Ok(String::from_utf8_lossy(name).into())
+        // The lossy conversion alone looks at every byte by itself.
+        Ok(std::str::from_utf8(name).map_or_else(|_| String::from_utf8_lossy(name).into(), Box::from))
     }
 }

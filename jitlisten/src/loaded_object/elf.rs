@@ -47,6 +47,11 @@ impl<'data> Elf<'data> {
         self.sections.iter().find(|section| is_loaded(section) && self.name_of(section).ok() == Some(name))
     }
 
+    /// Whether there is a line table.
+    pub(super) fn has_lines(&self) -> bool {
+        self.sections.iter().any(|section| self.name_of(section).ok() == Some(b".debug_line"))
+    }
+
     /// The static symbol table; empty where there is none.
     pub(super) fn symbols(&self) -> Result<SymbolTable<'data, Header>, Error> {
         Ok(self.sections.symbols(LE, self.data, elf::SHT_SYMTAB)?)

@@ -5,7 +5,6 @@
 //! sorted, not empty, not overlapping, each inside its section.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
 
 use object::elf;
 use object::read::elf::Sym;
@@ -46,11 +45,17 @@ pub(super) fn parse(elf: &Elf<'_>, text: &[Text], names: &mut Budget) -> Result<
 fn candidates<'data>(elf: &Elf<'data>, text: &[Text]) -> Result<Vec<Vec<Candidate<'data>>>, Error> {
     let symbols = elf.symbols()?;
     let mut found: Vec<Vec<Candidate<'data>>> = text.iter().map(|_| Vec::new()).collect();
-    let place_of: HashMap<_, _> = text.iter().enumerate().map(|(place, text)| (text.index, place)).collect();
+    let mut place_of = vec![None; elf.sections.len()];
+    for (place, text) in text.iter().enumerate() {
+        if let Some(known) = place_of.get_mut(text.index.0) {
+            *known = Some(place);
+        }
+    }
     for (index, symbol) in symbols.enumerate().skip(1) {
         // COMMON, absolute and undefined symbols have no section.
         let Some(section) = symbols.symbol_section(LE, symbol, index)? else { continue };
-        let Some(list) = place_of.get(&section).and_then(|place| found.get_mut(*place)) else { continue };
+        let place = place_of.get(section.0).copied().flatten();
+        let Some(list) = place.and_then(|place| found.get_mut(place)) else { continue };
         let start = elf.symbol_base(section)?.checked_add(symbol.st_value(LE));
         let name = symbols.symbol_name(LE, symbol)?;
         let (Some(start), true) = (start, is_name(symbol.st_type(), name)) else { continue };
@@ -99,15 +104,12 @@ fn in_section(
     while let Some(group) = groups.next() {
         let limit = groups.peek().and_then(|next| next.first()).map_or(text.end().0, |next| next.start);
         let Some(range) = clamp(group, text, limit.min(text.end().0)) else { continue };
-        let mut all = Vec::new();
-        for candidate in group {
-            all.push(names.name(candidate.name)?);
-        }
-        let mut all = all.into_iter();
-        let Some(linkage_name) = all.next() else { continue };
+        let [best, others @ ..] = group else { continue };
+        let linkage_name = names.name(best.name)?;
         let mut aliases: Vec<Box<str>> = Vec::new();
-        for alias in all.filter(|alias| *alias != linkage_name) {
-            if aliases.last() != Some(&alias) {
+        for candidate in others {
+            let alias = names.name(candidate.name)?;
+            if alias != linkage_name && aliases.last() != Some(&alias) {
                 aliases.push(alias);
             }
         }

@@ -57,7 +57,7 @@ impl LineRows {
 
     fn parse_aligned(debug_object: &[u8]) -> Result<Self, Error> {
         let elf = Elf::parse(debug_object)?;
-        if !elf.sections.iter().any(|section| elf.name_of(section).is_ok_and(|name| name == b".debug_line")) {
+        if !elf.has_lines() {
             return Ok(LineRows::default());
         }
         let sections = relocated_where(debug_object, is_for_lines)?;

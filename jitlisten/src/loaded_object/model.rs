@@ -57,6 +57,7 @@ pub struct LoadedObject {
     text: Vec<TextRange>,
     functions: Vec<Function>,
     eh_frame: Option<AddressRange>,
+    has_lines: bool,
 }
 
 impl LoadedObject {
@@ -81,7 +82,7 @@ impl LoadedObject {
         let functions = functions::parse(&elf, &text, &mut names)?;
         let eh_frame = elf.loaded_section(b".eh_frame").map(|section| text::range_of(&elf, section)).transpose()?;
         let text = text.into_iter().map(|text| text.shown).collect();
-        Ok(LoadedObject { machine: elf.machine, text, functions, eh_frame })
+        Ok(LoadedObject { machine: elf.machine, text, functions, eh_frame, has_lines: elf.has_lines() })
     }
 
     /// The machine the code is for.
@@ -105,5 +106,10 @@ impl LoadedObject {
     /// section as the compiler wrote it has none.
     pub fn eh_frame(&self) -> Option<AddressRange> {
         self.eh_frame
+    }
+
+    /// Whether it brings a line table, for [`LineRows`](crate::LineRows).
+    pub(crate) fn has_lines(&self) -> bool {
+        self.has_lines
     }
 }

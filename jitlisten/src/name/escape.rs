@@ -8,6 +8,9 @@ use std::borrow::Cow;
 /// A part of a Python name. Of ASCII only what a qualified name can hold is resolved: `<lambda>` as a whole, and the
 /// `$1` of Numba before 0.54.
 pub(super) fn identifier(text: &str) -> Cow<'_, str> {
+    if !text.contains('_') {
+        return Cow::Borrowed(text);
+    }
     if let Some(inner) = text.strip_prefix("_3c").and_then(|rest| rest.strip_suffix("_3e")) {
         return Cow::Owned(format!("<{}>", identifier(inner)));
     }

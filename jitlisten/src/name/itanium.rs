@@ -2,6 +2,7 @@
 //!
 //! Source: <https://itanium-cxx-abi.github.io/cxx-abi/abi.html#mangling>, through the `cpp_demangle` crate.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use cpp_demangle::{BorrowedSymbol, DemangleOptions};
@@ -11,15 +12,15 @@ const LONGEST_INPUT: usize = 8192;
 const LONGEST_OUTPUT: usize = 4096;
 
 /// The demangled name, or the name itself where it is no C++ name.
-pub(super) fn demangle(linkage_name: &str) -> String {
+pub(super) fn demangle(linkage_name: &str) -> Cow<'_, str> {
     if !linkage_name.starts_with("_Z") || linkage_name.len() > LONGEST_INPUT {
-        return linkage_name.to_owned();
+        return Cow::Borrowed(linkage_name);
     }
     let mut shown = Bounded(String::new());
     let options = DemangleOptions::new().no_return_type();
     let demangled = BorrowedSymbol::new(linkage_name.as_bytes())
         .is_ok_and(|symbol| symbol.structured_demangle(&mut shown, &options).is_ok());
-    if demangled { rust_escapes(shown.0) } else { linkage_name.to_owned() }
+    if demangled { Cow::Owned(rust_escapes(shown.0)) } else { Cow::Borrowed(linkage_name) }
 }
 
 /// Substitutions can make a short name very long: writing stops there.

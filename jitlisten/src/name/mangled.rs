@@ -10,50 +10,70 @@
 //! ```
 //! No substitutions, no qualifiers: much less than C++ has, and what does not fit is not Numba's.
 
-use std::borrow::Cow;
-
 use super::numba_type;
 
 /// Nothing honest nests deeper; a hostile name must not exhaust the stack.
 const DEEPEST: u32 = 48;
 
 /// A name taken apart. Parts and tags are still escaped.
-#[derive(Debug, Default)]
-pub(super) struct Mangled<'a> {
+#[derive(Debug)]
+pub(super) struct Mangled<'a, 'known> {
     /// Module and function.
     pub(super) path: Vec<&'a str>,
     pub(super) tags: Vec<&'a str>,
-    /// The argument types, readable.
-    pub(super) arguments: Vec<Cow<'a, str>>,
+    pub(super) arguments: &'known Arguments<'a>,
+}
+
+/// What stands behind the name proper. A function and its wrappers have the same, so the latest is kept.
+#[derive(Debug, Default)]
+pub(super) struct Arguments<'a> {
+    mangled: &'a str,
+    /// The argument types, readable, with commas between.
+    pub(super) shown: String,
     /// Whether the text of a type holds what C++ cannot: a bracket, escaped.
     pub(super) escaped: bool,
     /// What LLVM or Numba appended: nothing, or `.` and more.
     pub(super) suffix: &'a str,
 }
 
-/// Takes apart a whole name.
-pub(super) fn parse(name: &str) -> Option<Mangled<'_>> {
+/// Takes apart a whole name. `latest` are the arguments of the name before, or none.
+pub(super) fn parse<'a, 'known>(name: &'a str, latest: &'known mut Arguments<'a>) -> Option<Mangled<'a, 'known>> {
     let mut cursor = Cursor { rest: name.strip_prefix("_Z")? };
-    let mut mangled = Mangled::default();
+    // Room for what nearly every name has: growing costs more than the rest.
+    let (mut path, mut tags) = (Vec::with_capacity(4), Vec::with_capacity(2));
     let nested = cursor.take("N");
     while let Some(part) = cursor.part() {
-        mangled.path.push(part);
+        path.push(part);
         if !nested {
             break;
         }
     }
     while cursor.take("B") {
-        mangled.tags.push(cursor.part()?);
+        tags.push(cursor.part()?);
     }
-    if mangled.path.is_empty() || nested && !cursor.take("E") {
+    if path.is_empty() || nested && !cursor.take("E") {
         return None;
     }
-    mangled.escaped = ["_28", "_3c", "_5b"].iter().any(|bracket| cursor.rest.contains(bracket));
-    while !cursor.rest.is_empty() && !cursor.rest.starts_with('.') {
-        mangled.arguments.push(cursor.type_(DEEPEST)?);
+    if latest.mangled != cursor.rest {
+        *latest = Arguments::default();
+        *latest = Arguments::parse(cursor.rest)?;
     }
-    mangled.suffix = cursor.rest;
-    Some(mangled)
+    Some(Mangled { path, tags, arguments: latest })
+}
+
+impl<'a> Arguments<'a> {
+    fn parse(mangled: &'a str) -> Option<Self> {
+        let escaped = ["_28", "_3c", "_5b"].iter().any(|bracket| mangled.contains(bracket));
+        let mut shown = String::with_capacity(mangled.len());
+        let mut cursor = Cursor { rest: mangled };
+        while !cursor.rest.is_empty() && !cursor.rest.starts_with('.') {
+            if !shown.is_empty() {
+                shown.push_str(numba_type::BETWEEN);
+            }
+            cursor.type_(&mut shown, DEEPEST)?;
+        }
+        Some(Arguments { mangled, shown, escaped, suffix: cursor.rest })
+    }
 }
 
 struct Cursor<'a> {
@@ -68,7 +88,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn digits(&mut self) -> Option<&'a str> {
-        let end = self.rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(self.rest.len());
+        let end = self.rest.bytes().position(|byte| !byte.is_ascii_digit()).unwrap_or(self.rest.len());
         let (digits, rest) = self.rest.split_at_checked(end)?;
         self.rest = rest;
         (!digits.is_empty()).then_some(digits)
@@ -88,32 +108,35 @@ impl<'a> Cursor<'a> {
         part
     }
 
-    fn type_(&mut self, depth: u32) -> Option<Cow<'a, str>> {
+    /// Appends the text of a type to `out`.
+    fn type_(&mut self, out: &mut String, depth: u32) -> Option<()> {
         let depth = depth.checked_sub(1)?;
         if self.take("Li") {
-            let negative = self.take("-");
-            let digits = self.digits()?;
-            let number = if negative { Cow::Owned(format!("-{digits}")) } else { Cow::Borrowed(digits) };
-            return self.take("E").then_some(number);
+            if self.take("-") {
+                out.push('-');
+            }
+            out.push_str(self.digits()?);
+            return self.take("E").then_some(());
         }
         let nested = self.take("N");
-        let mut parts = Vec::new();
+        let mut named = numba_type::Named::begin(out);
         while let Some(part) = self.part() {
-            parts.push(part);
+            named.part(part);
             if !nested {
                 break;
             }
         }
-        if parts.is_empty() {
+        if named.is_empty() {
             let (code, text) = numba_type::CODES.iter().find(|(code, _)| self.rest.starts_with(code))?;
-            return (!nested && self.take(code)).then_some(Cow::Borrowed(*text));
+            out.push_str(text);
+            return (!nested && self.take(code)).then_some(());
         }
-        let mut params = Vec::new();
         if self.take("I") {
             while !self.take("E") {
-                params.push(self.type_(depth)?);
+                self.type_(named.param(), depth)?;
             }
         }
-        (!nested || self.take("E")).then(|| numba_type::show(&parts, &params))
+        named.finish();
+        (!nested || self.take("E")).then_some(())
     }
 }

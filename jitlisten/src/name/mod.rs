@@ -30,6 +30,8 @@ mod numba;
 mod numba_type;
 mod printable;
 
+use std::borrow::Cow;
+
 pub use printable::{LONGEST, printable};
 
 /// What kind of entry a symbol is.
@@ -60,12 +62,46 @@ pub struct ReadableName {
 /// The location is shown only for code that has no name of its own ([`wants_location`]). The same name gives the same
 /// text always; different names of one process give different texts.
 pub fn readable(linkage_name: &str, location: Option<(&str, u32)>) -> ReadableName {
-    let (text, kind) = numba::readable(linkage_name, location)
-        .unwrap_or_else(|| (itanium::demangle(linkage_name), EntryKind::Function));
-    ReadableName { text: printable(&text), kind }
+    Reader::default().readable(linkage_name, location)
+}
+
+/// Reads the names of one object, which often say the same things again.
+#[derive(Debug, Default)]
+pub(crate) struct Reader<'a> {
+    latest: mangled::Arguments<'a>,
+}
+
+impl<'a> Reader<'a> {
+    /// See [`readable`]; the answer is the same.
+    pub(crate) fn readable(&mut self, linkage_name: &'a str, location: Option<(&str, u32)>) -> ReadableName {
+        let (text, kind) = match numba::readable(linkage_name, location, &mut self.latest) {
+            Some((text, kind)) => (Cow::Owned(text), kind),
+            None => (itanium::demangle(linkage_name), EntryKind::Function),
+        };
+        ReadableName { text: printable::printable_text(text), kind }
+    }
 }
 
 /// Whether [`readable`] makes use of a location for this symbol.
 pub fn wants_location(linkage_name: &str) -> bool {
     numba::wants_location(linkage_name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_read_before_changes_nothing() {
+        let table = include_str!("../../testdata/names.tsv").lines().filter(|line| !line.starts_with('#'));
+        let names: Vec<&str> = table.filter_map(|line| line.split('\t').nth(1)).collect();
+        assert!(names.len() > 20);
+        let mut reader = Reader::default();
+        for pair in names.windows(2) {
+            let cut = pair[0].get(..pair[0].len() - 1).unwrap_or_default();
+            for name in [pair[1], pair[1], cut, pair[0]] {
+                assert_eq!(reader.readable(name, None), readable(name, None), "{name}");
+            }
+        }
+    }
 }

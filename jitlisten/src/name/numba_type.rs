@@ -1,6 +1,6 @@
 //! Numba types as Numba prints them.
 
-use std::borrow::Cow;
+use std::ops::Range;
 
 use super::escape;
 
@@ -21,24 +21,91 @@ pub(super) const CODES: [(&str, &str); 13] = [
     ("d", "float64"),
 ];
 
-/// A named type. The mangler splits names at dots, as if they were modules; `parts` are the pieces.
-pub(super) fn show<'a>(parts: &[&'a str], params: &[Cow<'a, str>]) -> Cow<'a, str> {
-    let name = match parts {
-        [part] => escape::type_text(part),
-        parts => Cow::Owned(parts.iter().map(|part| escape::type_text(part)).collect::<Vec<_>>().join(".")),
-    };
-    let mut shown = String::new();
-    match (&*name, params) {
-        ("Array", [dtype, dimensions, layout, rest @ ..]) => {
-            for word in rest.iter().filter(|word| !matches!(&***word, "mutable" | "aligned")) {
-                shown.extend([word, " "]);
-            }
-            shown.extend(["array(", dtype, ", ", dimensions, "d, ", layout, ")"]);
-        }
-        ("UniTuple", [item, count]) => shown.extend(["UniTuple(", item, " x ", count, ")"]),
-        ("Tuple", []) => return Cow::Borrowed("Tuple()"),
-        (_, []) => return name,
-        (_, params) => shown.extend([&*name, "(", &params.join(", "), ")"]),
+/// What stands between arguments and parameters.
+pub(super) const BETWEEN: &str = ", ";
+
+/// An array of Numba's has three parameters and a few words; whoever has more is shown as any other type.
+const MOST: usize = 8;
+
+/// A named type, written to the end of a text: first as `name(param, param)`, which most types are, and then, where Numba
+/// says it in another way, in that way.
+pub(super) struct Named<'out> {
+    out: &'out mut String,
+    start: usize,
+    end_of_name: usize,
+    /// Where the parameters begin.
+    params: [usize; MOST],
+    count: usize,
+}
+
+impl<'out> Named<'out> {
+    pub(super) fn begin(out: &'out mut String) -> Self {
+        let start = out.len();
+        Named { out, start, end_of_name: start, params: [0; MOST], count: 0 }
     }
-    Cow::Owned(shown)
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.out.len() == self.start
+    }
+
+    /// A piece of the name. The mangler splits names at dots, as if they were modules.
+    pub(super) fn part(&mut self, part: &str) {
+        if !self.is_empty() {
+            self.out.push('.');
+        }
+        self.out.push_str(&escape::type_text(part));
+        self.end_of_name = self.out.len();
+    }
+
+    /// Where the next parameter is to be written.
+    pub(super) fn param(&mut self) -> &mut String {
+        self.out.push_str(if self.count == 0 { "(" } else { BETWEEN });
+        if let Some(place) = self.params.get_mut(self.count) {
+            *place = self.out.len();
+        }
+        self.count += 1;
+        self.out
+    }
+
+    pub(super) fn finish(self) {
+        let name = self.out.get(self.start..self.end_of_name).unwrap_or_default();
+        match (name, self.count) {
+            ("Array", 3..=MOST) => self.array(),
+            ("UniTuple", 2) => self.uniform_tuple(),
+            ("Tuple", 0) => self.out.push_str("()"),
+            (_, 0) => {}
+            _ => self.out.push(')'),
+        }
+    }
+
+    fn array(self) {
+        let end = self.out.len();
+        for index in 3..self.count {
+            let word = self.text_of(index, end);
+            if !matches!(self.out.get(word.clone()), Some("mutable" | "aligned")) {
+                self.out.extend_from_within(word);
+                self.out.push(' ');
+            }
+        }
+        self.out.push_str("array(");
+        self.out.extend_from_within(self.text_of(0, end));
+        self.out.push_str(BETWEEN);
+        self.out.extend_from_within(self.text_of(1, end));
+        self.out.push_str("d, ");
+        self.out.extend_from_within(self.text_of(2, end));
+        self.out.push(')');
+        self.out.drain(self.start..end);
+    }
+
+    fn uniform_tuple(self) {
+        let between = self.params[1] - BETWEEN.len()..self.params[1];
+        self.out.replace_range(between, " x ");
+        self.out.push(')');
+    }
+
+    /// Where parameter `index` is, the last of which ends at `end`.
+    fn text_of(&self, index: usize, end: usize) -> Range<usize> {
+        let next = self.params.get(index + 1).filter(|_| index + 1 < self.count);
+        self.params[index]..next.map_or(end, |next| next - BETWEEN.len())
+    }
 }

@@ -3,6 +3,8 @@
 //! Perf maps are lines of text (perf drops names shorter than three characters; some readers refuse a file that is not
 //! UTF-8), terminals act on control characters, and perf reads a leading `0x` as a number.
 
+use std::borrow::Cow;
+
 /// The longest text, in bytes.
 pub const LONGEST: usize = 511;
 
@@ -14,8 +16,25 @@ const MARK: usize = 18;
 /// At most [`LONGEST`] bytes. Where something had to be cut off or replaced, ` ~` and a fingerprint of the whole name
 /// stand at the end, so that different names stay different.
 pub fn printable(name: &str) -> String {
+    printable_text(Cow::Borrowed(name))
+}
+
+/// The same, without a copy where nothing has to be changed.
+pub(super) fn printable_text(name: Cow<'_, str>) -> String {
+    if is_tidy(&name) { name.into_owned() } else { tidied(&name) }
+}
+
+/// Printable as it is, as nearly every name.
+fn is_tidy(name: &str) -> bool {
+    let bytes = name.as_bytes();
+    let [first, .., last] = bytes else { return false };
+    let begins_and_ends = !matches!(first, b'0' | b' ') && *last != b' ';
+    matches!(bytes.len(), 3..=LONGEST) && begins_and_ends && bytes.iter().all(|byte| matches!(byte, b' '..=b'~'))
+}
+
+fn tidied(name: &str) -> String {
     let trimmed = name.trim();
-    if matches!(trimmed.len(), 3..=LONGEST) && trimmed.starts_with(|first: char| first != '0') && is_plain(trimmed) {
+    if is_tidy(trimmed) {
         return trimmed.to_owned();
     }
     let mut shown = String::with_capacity(trimmed.len().min(LONGEST));
@@ -42,11 +61,6 @@ pub fn printable(name: &str) -> String {
         1 | 2 => shown + "()",
         _ => shown,
     }
-}
-
-/// Nothing but printable ASCII, as nearly every name.
-fn is_plain(name: &str) -> bool {
-    name.bytes().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
 /// Neither a control character nor one that changes how its neighbours are shown, a line separator or unassigned.

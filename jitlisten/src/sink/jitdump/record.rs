@@ -144,7 +144,7 @@ impl Records {
 
     /// A name up to the first NUL, and a NUL.
     fn name(&mut self, name: &str) {
-        let end = name.bytes().position(|byte| byte == 0).unwrap_or(name.len());
+        let end = name.find('\0').unwrap_or(name.len());
         self.bytes.extend_from_slice(&name.as_bytes()[..end]);
         self.bytes.push(0);
     }

@@ -60,12 +60,18 @@ impl<'a> EhFrame<'a> {
     /// The tables of the function at `code`; `None` where the section has none for all of it, or some we do not know.
     pub(in crate::sink) fn of_function(&self, code: AddressRange) -> Option<Unwinding> {
         let mut offset = 0;
+        // Mostly there is one, for all.
+        let mut latest: Option<(usize, Cie<'_>)> = None;
         while let Some((id_at, id, body)) = self.entry(offset) {
             if id != 0 {
-                let cie = self.cie(id_at.checked_sub(id as usize)?)?;
-                let fde = self.fde(body, &cie)?;
+                let cie_at = id_at.checked_sub(id as usize)?;
+                let (_, cie) = match latest.take().filter(|(at, _)| *at == cie_at) {
+                    Some(known) => latest.insert(known),
+                    None => latest.insert((cie_at, self.cie(cie_at)?)),
+                };
+                let fde = self.fde(body, cie)?;
                 if fde.start == code.start().0 {
-                    return (fde.size >= code.size()).then(|| encode(&cie, &fde, code)).filter(decodes);
+                    return (fde.size >= code.size()).then(|| encode(cie, &fde, code)).filter(decodes);
                 }
             }
             offset = id_at + 4 + body.len();

@@ -98,8 +98,9 @@ impl Jitdump {
     fn encode(&mut self, object: &FinalizedObject<'_>) {
         let timestamp = self.latest.max(object.since);
         self.latest = timestamp;
-        let (pid, tid) = (std::process::id(), place::current_thread());
-        let rows = object.debug_object.map(LineRows::parse).transpose();
+        let (pid, tid) = (object.live.pid(), place::current_thread());
+        let debug_object = object.debug_object.filter(|_| object.object.has_lines());
+        let rows = debug_object.map(LineRows::parse).transpose();
         let rows = rows.unwrap_or_else(|error| {
             log_line!(Warn, "an object goes without source lines: {error}");
             None
@@ -109,11 +110,10 @@ impl Jitdump {
         let mut functions = object.functions(self.style).peekable();
         while let Some((code, name)) = functions.next() {
             let next = functions.peek().map(|(next, _)| next.start());
-            let limit = limit(object, code, next);
             if let Some(rows) = &rows {
                 self.records.debug_info(timestamp, code.start().0, &lines::of_function(rows, code));
             }
-            if let Some(unwinding) = tables(object, eh_frame.as_ref(), code, limit) {
+            if let Some(unwinding) = tables(object, eh_frame.as_ref(), code, next) {
                 self.records.unwinding_info(timestamp, &unwinding);
             }
             let load = CodeLoad { pid, tid, code, code_index: self.next_index };
@@ -141,16 +141,15 @@ impl Jitdump {
     }
 }
 
-/// The unwind tables of the function at `code`, if there are any and they end at `limit` or before.
+/// The unwind tables of the function at `code`, if there are any and room for them; `next` is where the next function of the
+/// object begins.
 fn tables(
     object: &FinalizedObject<'_>,
     eh_frame: Option<&EhFrame<'_>>,
     code: AddressRange,
-    limit: u64,
+    next: Option<Address>,
 ) -> Option<Unwinding> {
-    if !unwinding::may_fit(code, limit) {
-        return None;
-    }
+    let limit = limit(object, code, next)?;
     let compilers = eh_frame.and_then(|eh_frame| eh_frame.of_function(code));
     let found = compilers.or_else(|| {
         let made = object.made_rules.iter().position(|made| made.range == code)?;
@@ -161,12 +160,15 @@ fn tables(
     found.filter(|found| found.fits(code, limit))
 }
 
-/// Up to where perf may prolong the mapping of the function at `code` without taking what belongs to another.
-fn limit(object: &FinalizedObject<'_>, code: AddressRange, next: Option<Address>) -> u64 {
+/// Up to where perf may prolong the mapping of the function at `code` without taking what belongs to another; `None` where
+/// that is too near for any tables.
+fn limit(object: &FinalizedObject<'_>, code: AddressRange, next: Option<Address>) -> Option<u64> {
     let text = object.object.text().iter().find(|text| text.range.covers(code));
     let end_of_page = text.map_or(code.end(), |text| text.range.end()).0.next_multiple_of(PAGE);
-    let neighbours = [next, (object.next_code)(code.end())].into_iter().flatten();
-    neighbours.map(|address| address.0).fold(end_of_page, u64::min)
+    let near = next.map_or(end_of_page, |next| next.0.min(end_of_page));
+    // Looking for other objects is what takes time, and most functions have a neighbour in their own.
+    let limit = |near: u64| Some(near).filter(|&near| unwinding::may_fit(code, near));
+    limit(near).and_then(|near| limit((object.next_code)(code.end()).map_or(near, |next| next.0.min(near))))
 }
 
 impl Sink for Jitdump {
@@ -178,7 +180,7 @@ impl Sink for Jitdump {
         if object.object.functions().is_empty() {
             return Ok(0);
         }
-        if self.dump.as_ref().is_some_and(|dump| dump.pid() != std::process::id()) {
+        if self.dump.as_ref().is_some_and(|dump| dump.pid() != object.live.pid()) {
             // A fork that nobody has told us of: clone(2), vfork(2). What the parent had compiled is not told again.
             self.forked();
         }
