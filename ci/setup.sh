@@ -149,7 +149,7 @@ bench)
     ;;
 all)
     install_packages build-essential python3-venv gdb binutils libunwind-dev libunwind-19 shellcheck \
-        llvm-14 clang-14 llvm-22 clang-22
+        libjemalloc2 faketime llvm-14 clang-14 llvm-22 clang-22
     install_perf
     first_venv
     other_venvs

@@ -18,6 +18,11 @@ pub extern "C" fn jitlisten_open() -> i32 {
 }
 
 pub(crate) fn open(options: Options, complaints: &[String]) -> Result<(), Failure> {
+    if Session::process().is_none()
+        && let Some(twin) = jitlisten_shim::twin()
+    {
+        return Err(Failure::new(Status::SwitchedOff, format_args!("another copy is at work: {}", twin.display())));
+    }
     let session = match options.listening {
         Listening::Process => Session::open(options, complaints),
         Listening::Calls => jitlisten::listen::open(options, complaints),

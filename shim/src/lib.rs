@@ -34,5 +34,7 @@ mod relocation_slot;
 mod source;
 mod state;
 mod symbol_file;
+mod twin;
 
 pub use state::start;
+pub use twin::twin;

@@ -11,7 +11,8 @@
 //! | `LLVMPY_LLJIT_Link(jit, name, elements, count, ...)` | text or bitcode in the elements of kind 0 (llvmlite 0.41 and newer) |
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use jitlisten::log_line;
@@ -21,7 +22,7 @@ use once_cell::race::OnceBox;
 use crate::attributes::{LlvmC, ShapedText};
 use crate::detour::write_pointer;
 use crate::hooks::{SLOTS, guarded};
-use crate::library::Library;
+use crate::library::{Identity, Library};
 use crate::state::shim;
 use crate::symbol_file::SymbolFile;
 
@@ -34,42 +35,50 @@ const DOORS: [&str; 3] = ["LLVMPY_AddModule", "LLVMPY_CreateMCJITCompiler", "LLV
 /// What the hooks of one llvmlite need. They run without any lock of ours.
 struct Llvmlite {
     originals: [AtomicUsize; DOORS.len()],
-    library: OnceBox<Library>,
+    library: Library,
     /// Opened at the start, because the library's image differs from its file once the doors are changed.
     symbols: Mutex<Option<SymbolFile>>,
     llvm: OnceBox<Option<LlvmC>>,
+    closed: AtomicBool,
 }
 
-static TABLE: [Llvmlite; SLOTS] = [const {
-    Llvmlite {
-        originals: [const { AtomicUsize::new(0) }; DOORS.len()],
-        library: OnceBox::new(),
-        symbols: Mutex::new(None),
-        llvm: OnceBox::new(),
-    }
-}; SLOTS];
+/// Each lives for ever: a call may be on its way. The place of one that was closed is given to the next.
+static TABLE: [AtomicPtr<Llvmlite>; SLOTS] = [const { AtomicPtr::new(ptr::null_mut()) }; SLOTS];
+
+fn at(slot: usize) -> Option<&'static Llvmlite> {
+    // SAFETY: null, or leaked in `attach`.
+    unsafe { TABLE.get(slot)?.load(Ordering::Acquire).as_ref() }
+}
 
 /// Whether `library` has llvmlite's functions.
 pub(crate) fn is_llvmlite(library: &Library) -> bool {
     library.dynamic_symbol(GET_VERSION).is_some()
 }
 
-/// Puts our functions in the place of an llvmlite's doors. `slot` is its place in the table.
+/// Forgets an llvmlite that was closed.
+pub(crate) fn closed(identity: Identity) {
+    let found = (0..SLOTS).filter_map(at).filter(|llvmlite| llvmlite.library.identity == identity);
+    found.for_each(|llvmlite| llvmlite.closed.store(true, Ordering::Release));
+}
+
+/// Puts our functions in the place of an llvmlite's doors, if there is room in the table.
 ///
 /// # Safety
 /// The library must be mapped, and stay so during the call. It need not be relocated.
-pub(crate) unsafe fn attach(library: Library, symbols: Option<SymbolFile>, slot: usize) {
+pub(crate) unsafe fn attach(library: Library, symbols: Option<SymbolFile>) {
+    let is_free = |&slot: &usize| at(slot).is_none_or(|llvmlite| llvmlite.closed.load(Ordering::Acquire));
+    let Some(slot) = (0..SLOTS).find(is_free) else { return };
+    let (originals, symbols) = ([const { AtomicUsize::new(0) }; DOORS.len()], Mutex::new(symbols));
+    let (llvm, closed) = (OnceBox::new(), AtomicBool::new(false));
+    let llvmlite: &Llvmlite = Box::leak(Box::new(Llvmlite { originals, library, symbols, llvm, closed }));
+    TABLE[slot].store(ptr::from_ref(llvmlite).cast_mut(), Ordering::Release);
+    let library = &llvmlite.library;
     let doors: Vec<_> = DOORS.into_iter().zip(hooks(slot)).enumerate().collect();
-    if TABLE[slot].library.set(Box::new(library)).is_err() {
-        return;
-    }
-    *TABLE[slot].symbols.lock().unwrap_or_else(PoisonError::into_inner) = symbols;
-    let Some(library) = TABLE[slot].library.get() else { return };
     for (door, (name, hook)) in doors {
         let (Some(original), Some(value)) = (library.dynamic_address(name), library.dynamic_value_slot(name)) else {
             continue;
         };
-        TABLE[slot].originals[door].store(original, Ordering::Release);
+        llvmlite.originals[door].store(original, Ordering::Release);
         // The loader adds the bias to what it finds there.
         let ours = hook.wrapping_sub(library.identity.bias);
         // SAFETY: the value is an aligned word of the mapped symbol table.
@@ -108,7 +117,8 @@ unsafe extern "C" fn door<const SLOT: usize, const DOOR: usize>(
     h: usize,
     i: usize,
 ) -> usize {
-    let slot = &TABLE[SLOT];
+    // Nobody has this function's address who has not got it from a library in this place.
+    let Some(slot) = at(SLOT) else { return 0 };
     let shape = shim().map_or(CodeShape::Untouched, |shim| shim.session.options().code_shape);
     let mut elements = None;
     guarded(|_| match (slot.llvm(), DOOR) {
@@ -136,7 +146,7 @@ impl Llvmlite {
     /// The LLVM-C functions, looked up at the first module: the library is relocated by then.
     fn llvm(&self) -> Option<&LlvmC> {
         let find = || {
-            let library = self.library.get()?;
+            let library = &self.library;
             let get_version = library.dynamic_address(GET_VERSION)?;
             // SAFETY: the address is that of llvmlite's function of that name and type.
             let get_version: unsafe extern "C" fn() -> u32 = unsafe { std::mem::transmute(get_version) };

@@ -9,7 +9,7 @@ use jitlisten::{Address, AddressRange, ForkGuard, Session, Unwinders, foreign, l
 use once_cell::race::OnceBox;
 
 use crate::detour;
-use crate::hooks::{self, SLOTS};
+use crate::hooks;
 use crate::library::Identity;
 use crate::llvmlite;
 use crate::loader::{Entry, Rendezvous, with_libraries_held};
@@ -32,8 +32,8 @@ struct State {
     /// Every library that was looked at, with its slot in `sources` if there is an LLVM in it.
     libraries: Vec<(Identity, Option<usize>)>,
     sources: Vec<Option<Source>>,
-    /// How many of the libraries are llvmlites.
-    llvmlites: usize,
+    /// Whether one of the libraries is an llvmlite.
+    has_llvmlite: bool,
     memory: Memory,
     lookups: Lookups,
     reserved: VecDeque<AddressRange>,
@@ -140,7 +140,7 @@ impl Shim {
     }
 
     fn library_appeared(&self, state: &mut State, entry: Entry) {
-        let slot = state.sources.len();
+        let slot = state.sources.iter().position(Option::is_none).unwrap_or(state.sources.len());
         // SAFETY: the loader's lock has been held since the entry was read.
         let library = unsafe { entry.library() };
         let mut symbols = None;
@@ -149,19 +149,19 @@ impl Shim {
         state.libraries.push((entry.identity, source.is_some().then_some(slot)));
         // SAFETY: as above.
         let relocated = source.as_ref().is_some_and(|source| unsafe { source.is_relocated() });
-        if source.is_some() {
-            state.sources.push(source);
+        match state.sources.get_mut(slot) {
+            Some(free) => *free = source,
+            None if source.is_some() => state.sources.push(source),
+            None => {}
         }
         if relocated {
             self.catch_up(state, slot);
         }
         library.iter().for_each(|library| state.lookups.add(library));
-        if let Some(library) = library.filter(llvmlite::is_llvmlite)
-            && state.llvmlites < SLOTS
-        {
+        if let Some(library) = library.filter(llvmlite::is_llvmlite) {
             // SAFETY: as above.
-            unsafe { llvmlite::attach(library, symbols, state.llvmlites) };
-            state.llvmlites += 1;
+            unsafe { llvmlite::attach(library, symbols) };
+            state.has_llvmlite = true;
         }
     }
 
@@ -172,6 +172,7 @@ impl Shim {
             let listed = entries.iter().any(|entry| entry.identity == *identity);
             if !listed {
                 lookups.forget(identity.bias);
+                llvmlite::closed(*identity);
             }
             if !listed && let Some(source) = slot.and_then(|slot| sources[slot].take()) {
                 log_line!(Info, "an LLVM was closed: {:x}", source.identity.bias);
@@ -187,7 +188,7 @@ impl Shim {
     /// At the start: every library that is there has been relocated, and may have compiled code already.
     fn look_around(&self) {
         let mut state = self.lock();
-        if state.llvmlites > 0 {
+        if state.has_llvmlite {
             log_line!(
                 Info,
                 "llvmlite was there first: who has looked its functions up already compiles code as it was"

@@ -1,0 +1,47 @@
+"""Many functions at once: scale.py OBJECTS FUNCTIONS
+
+Compiles OBJECTS objects of FUNCTIONS functions each, all of which stay. Says how much processor time an object took in each
+tenth, in microseconds, how much memory the process has more for each object, and how many mappings in all.
+"""
+
+import ctypes
+import json
+import sys
+import time
+
+import llvmlite.binding as llvm
+
+OBJECTS, FUNCTIONS = int(sys.argv[1]), int(sys.argv[2])
+llvm.initialize_native_target()
+llvm.initialize_native_asmprinter()
+machine = llvm.Target.from_default_triple().create_target_machine()
+kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+
+
+def resident():
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * 4096
+
+
+def source(number):
+    body = "define i64 @f{0}_{1}(i64 %a) {{ %b = add i64 %a, {0}\n %c = mul i64 %b, {1}\n ret i64 %c }}"
+    return "\n".join(body.format(number, function) for function in range(FUNCTIONS))
+
+
+engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+tenths, wrong = [], 0
+before = resident()
+for tenth in range(10):
+    sources = [source(number) for number in range(OBJECTS * tenth // 10, OBJECTS * (tenth + 1) // 10)]
+    modules = [llvm.parse_assembly(text) for text in sources]
+    begun = time.process_time()
+    for module in modules:
+        engine.add_module(module)
+        engine.finalize_object()
+    tenths.append(round((time.process_time() - begun) / max(1, len(sources)) * 1e6, 1))
+for number in range(0, OBJECTS, max(1, OBJECTS // 100)):
+    address = engine.get_function_address(f"f{number}_{FUNCTIONS - 1}")
+    wrong += kind(address)(2) != (2 + number) * (FUNCTIONS - 1)
+with open("/proc/self/maps") as maps:
+    mappings = sum(1 for _ in maps)
+print(json.dumps({"wrong": wrong, "tenths": tenths, "per_object": (resident() - before) // OBJECTS, "mappings": mappings}))

@@ -1,0 +1,66 @@
+"""The LLVM of a distribution beside the one inside llvmlite: two_llvms.py LIBLLVM
+
+Compiles `first` with llvmlite's LLVM, `second` with the other one, and `third` with llvmlite's again. Prints what they answer.
+"""
+
+import ctypes
+import platform
+import sys
+
+ARCHITECTURE = {"x86_64": b"X86", "aarch64": b"AArch64"}[platform.machine()].decode()
+SOURCE = "define i64 @{0}(i64 %a) {{ %b = add i64 %a, {1}\n ret i64 %b }}"
+kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+
+
+class Options(ctypes.Structure):
+    """struct LLVMMCJITCompilerOptions of llvm-c/ExecutionEngine.h"""
+
+    _fields_ = [(name, ctypes.c_int) for name in ("optimize", "code_model", "frame_pointers", "fast_isel")]
+    _fields_ += [("memory_manager", ctypes.c_void_p)]
+
+
+class Llvm:
+    """An LLVM with its C API."""
+
+    def __init__(self, path):
+        self.library = ctypes.CDLL(path)
+        for part in ("TargetInfo", "Target", "TargetMC", "AsmPrinter"):
+            getattr(self.library, f"LLVMInitialize{ARCHITECTURE}{part}")()
+        for name in ("ContextCreate", "CreateMemoryBufferWithMemoryRangeCopy", "GetFunctionAddress"):
+            getattr(self.library, f"LLVM{name}").restype = ctypes.c_void_p
+
+    def compile(self, name, number):
+        library, text = self.library, SOURCE.format(name, number).encode()
+        context = ctypes.c_void_p(library.LLVMContextCreate())
+        buffer = ctypes.c_void_p(library.LLVMCreateMemoryBufferWithMemoryRangeCopy(text, len(text), b"source"))
+        module, engine, error, options = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_char_p(), Options()
+        assert not library.LLVMParseIRInContext(context, buffer, ctypes.byref(module), ctypes.byref(error)), error
+        library.LLVMInitializeMCJITCompilerOptions(ctypes.byref(options), ctypes.sizeof(options))
+        failed = library.LLVMCreateMCJITCompilerForModule(
+            ctypes.byref(engine), module, ctypes.byref(options), ctypes.c_size_t(ctypes.sizeof(options)), ctypes.byref(error)
+        )
+        assert not failed, error
+        address = library.LLVMGetFunctionAddress(engine, name.encode())
+        print(name, kind(address)(1))
+
+
+def with_llvmlite():
+    import llvmlite.binding as binding
+
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    machine = binding.Target.from_default_triple().create_target_machine()
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
+
+    def compile(name, number):
+        engine.add_module(binding.parse_assembly(SOURCE.format(name, number)))
+        engine.finalize_object()
+        print(name, kind(engine.get_function_address(name))(1))
+
+    return compile
+
+
+ours, other = with_llvmlite(), Llvm(sys.argv[1])
+ours("first", 1)
+other.compile("second", 2)
+ours("third", 3)
