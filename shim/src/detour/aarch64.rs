@@ -1,6 +1,6 @@
 //! AArch64: `ret` becomes `b imm26`. Written from the architecture manual (C6.2 "B", "RET", "HINT"); not yet run.
 
-use std::arch::naked_asm;
+use std::arch::{asm, naked_asm};
 use std::io;
 
 use super::Refusal;
@@ -45,6 +45,33 @@ pub(super) fn write_jump(from: usize, to: usize) -> io::Result<()> {
     let distance = to.wrapping_sub(from).cast_signed() >> 2;
     let branch = 0x1400_0000 | (distance as u32 & 0x03ff_ffff);
     write_code(from, &branch.to_le_bytes())
+}
+
+/// A core may have read the old instructions ahead.
+pub(super) fn flush_instructions(address: usize, size: usize) {
+    unsafe extern "C" {
+        fn __clear_cache(start: *mut libc::c_void, end: *mut libc::c_void);
+    }
+    // SAFETY: the range is mapped code; the call only synchronises caches.
+    unsafe { __clear_cache(address as *mut _, (address + size) as *mut _) };
+}
+
+/// Tells valgrind something, if it runs this program: the instructions of `__SPECIAL_INSTRUCTION_PREAMBLE`, which leave
+/// every register as it was, and a mark.
+pub(super) fn valgrind_request(request: &[usize; 6]) {
+    // SAFETY: the rotations add up to 128 bits; valgrind reads six words at `x4` and answers in `x3`.
+    unsafe {
+        asm!(
+            "ror x12, x12, #3",
+            "ror x12, x12, #13",
+            "ror x12, x12, #51",
+            "ror x12, x12, #61",
+            "orr x10, x10, x10",
+            in("x4") request.as_ptr(),
+            inout("x3") 0_usize => _,
+            options(nostack),
+        );
+    }
 }
 
 /// Looks at new libraries, then goes on to `dlsym` as if it had been called directly (see [`crate::lookup`]).

@@ -6,6 +6,8 @@ use std::os::unix::fs::FileExt as _;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::arch::{flush_instructions, valgrind_request};
+
 /// The size of a page of this system.
 pub(crate) fn page_size() -> usize {
     // SAFETY: sysconf has no precondition.
@@ -19,6 +21,7 @@ pub(super) fn write_code(address: usize, bytes: &[u8]) -> io::Result<()> {
         Err(_) => write_through_rwx(address, bytes)?,
     }
     flush_instructions(address, bytes.len());
+    discard_translations(address, bytes.len());
     Ok(())
 }
 
@@ -38,16 +41,12 @@ fn write_through_rwx(address: usize, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-#[cfg(target_arch = "x86_64")]
-fn flush_instructions(_address: usize, _size: usize) {}
-
-#[cfg(target_arch = "aarch64")]
-fn flush_instructions(address: usize, size: usize) {
-    unsafe extern "C" {
-        fn __clear_cache(start: *mut libc::c_void, end: *mut libc::c_void);
-    }
-    // SAFETY: the range is mapped code; the call only synchronises caches.
-    unsafe { __clear_cache(address as *mut _, (address + size) as *mut _) };
+/// valgrind runs its translation of the old code on, where it has one: it watches for changes only in memory that is no
+/// file's. Elsewhere the request is a handful of instructions that change nothing.
+fn discard_translations(address: usize, size: usize) {
+    /// `VG_USERREQ__DISCARD_TRANSLATIONS` of `valgrind/valgrind.h`
+    const DISCARD_TRANSLATIONS: usize = 0x1002;
+    valgrind_request(&[DISCARD_TRANSLATIONS, address, size, 0, 0, 0]);
 }
 
 /// Pages with another protection for a while.

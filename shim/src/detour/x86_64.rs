@@ -1,6 +1,6 @@
 //! x86-64: `ret` becomes `jmp rel32`.
 
-use std::arch::naked_asm;
+use std::arch::{asm, naked_asm};
 use std::io;
 
 use super::Refusal;
@@ -78,6 +78,27 @@ pub(super) fn write_jump(from: usize, to: usize) -> io::Result<()> {
     // Behind a `ret` nobody executes; the single byte that makes it reachable comes last.
     write_code(from + 1, &displacement.to_le_bytes())?;
     write_code(from, &[JMP_REL32])
+}
+
+/// The caches of a core see what is written.
+pub(super) fn flush_instructions(_address: usize, _size: usize) {}
+
+/// Tells valgrind something, if it runs this program: the instructions of `__SPECIAL_INSTRUCTION_PREAMBLE`, which leave
+/// every register as it was, and a mark.
+pub(super) fn valgrind_request(request: &[usize; 6]) {
+    // SAFETY: the rotations add up to 128 bits; valgrind reads six words at `rax` and answers in `rdx`.
+    unsafe {
+        asm!(
+            "rol rdi, 3",
+            "rol rdi, 13",
+            "rol rdi, 61",
+            "rol rdi, 51",
+            "xchg rbx, rbx",
+            in("rax") request.as_ptr(),
+            inout("rdx") 0_usize => _,
+            options(nostack),
+        );
+    }
 }
 
 /// Looks at new libraries, then goes on to `dlsym` as if it had been called directly (see [`crate::lookup`]).
