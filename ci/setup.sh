@@ -127,6 +127,8 @@ other_venvs() {
     make_venv numba-0.60.0 "3.11 3.12 3.10" numba==0.60.0 llvmlite==0.43.0 numpy==2.0.2 memray==1.20.0
     make_venv numba-0.57.1 "3.11 3.10" numba==0.57.1 llvmlite==0.40.1 numpy==1.24.4
     make_venv numba-0.56.4 "3.10" numba==0.56.4 llvmlite==0.39.1 numpy==1.23.5 setuptools==65.5.0
+    # Tools that need no Numba.
+    make_venv tools "3.11 3.12 3.10 3.13" pystack==1.7.2
     # The first Python that has `-X perf`.
     make_venv numba-0.68.1-python-3.12 "3.12 3.13" numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6
 }
@@ -149,7 +151,7 @@ bench)
     ;;
 all)
     install_packages build-essential python3-venv gdb binutils libunwind-dev libunwind-19 shellcheck \
-        libjemalloc2 faketime llvm-14 clang-14 llvm-22 clang-22
+        libjemalloc2 faketime llvm-14 clang-14 llvm-22 clang-22 valgrind elfutils bpftrace
     install_perf
     first_venv
     other_venvs

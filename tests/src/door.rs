@@ -23,7 +23,7 @@ impl Door {
     pub fn chain(self, seconds: u32, words: &[&str]) -> Option<Host> {
         let host = match self {
             Self::Numba(venv) => Host::new(python(venv)?, venv).argument(place::host("chain.py")),
-            Self::Lli(version, options) => lli(version, options)?,
+            Self::Lli(version, options) => lli(version, options, "chain.c")?,
         };
         Some(words.iter().fold(host.argument(seconds.to_string()), |host, word| host.argument(word)))
     }
@@ -91,15 +91,27 @@ pub fn libllvmlite(python: &Path) -> PathBuf {
     found.next().expect("llvmlite is installed")
 }
 
-fn lli(version: u32, options: &[&str]) -> Option<Host> {
-    // Debian 12 has both releases, other systems may have only the older one.
-    let absence = if version == 14 { Absence::FailsInCi } else { Absence::IsAllowed };
-    let lli = tool::require(&format!("lli-{version}"), absence)?;
-    let clang = tool::require(&format!("clang-{version}"), absence)?;
+/// A C program run by `lli` of this version with these options, or `None` after a loud skip.
+#[must_use]
+pub fn lli(version: u32, options: &[&str], source: &str) -> Option<Host> {
+    let lli = tool::require(&format!("lli-{version}"), absence(version))?;
     let host = Host::new(lli, &format!("lli-{version}"));
-    let bitcode = host.scratch("chain.bc");
-    let flags = ["-O1", "-g", "-fno-omit-frame-pointer", "-fasynchronous-unwind-tables", "-emit-llvm", "-c"];
-    tool::compile(&clang, &flags, &place::host("chain.c"), &bitcode);
+    let file = host.scratch("program.bc");
+    bitcode(version, source, &file)?;
     let host = options.iter().fold(host, |host, option| host.argument(option));
-    Some(host.argument(bitcode))
+    Some(host.argument(file))
+}
+
+/// Compiles a C host to bitcode with debug information; `None` after a loud skip.
+#[must_use]
+pub fn bitcode(version: u32, source: &str, file: &Path) -> Option<()> {
+    let clang = tool::require(&format!("clang-{version}"), absence(version))?;
+    let flags = ["-O1", "-g", "-fno-omit-frame-pointer", "-fasynchronous-unwind-tables", "-emit-llvm", "-c"];
+    tool::compile(&clang, &flags, &place::host(source), file);
+    Some(())
+}
+
+/// Debian 12 has both releases, other systems may have only the older one.
+fn absence(version: u32) -> Absence {
+    if version == 14 { Absence::FailsInCi } else { Absence::IsAllowed }
 }

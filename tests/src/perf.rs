@@ -7,10 +7,11 @@
 //! perf report --no-children
 //! ```
 
+use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use crate::host::{Host, Preload};
+use crate::host::{Host, Preload, Running};
 use crate::perf_map::{self, PerfMap};
 use crate::perf_script::{self, Sample};
 use crate::tool::{self, Absence};
@@ -51,15 +52,36 @@ pub fn record(host: &Host, preload: Preload) -> Recording {
     // The hardware counters many machines lack are not needed; build-ids would copy every library to ~/.debug.
     command.args(["record", "-q", "-e", "cpu-clock", "-F", "997", "-g", "-B", "-N", "-o"]).arg(&data);
     let recorded = well(tool::run(command.args(["--", "env"]).args(host.env_words(preload))), "perf record");
-    // Now, while the map is there: perf reads it when it resolves the first address.
-    let mut command = Command::new("perf");
-    command.args(["script", "--no-inline", "-F", "comm,pid,tid,ip,sym,dso", "-i"]).arg(&data);
-    let text = well(tool::run(&mut command), "perf script");
-    let samples = perf_script::parse(&String::from_utf8_lossy(&text.stdout));
-    let mut samples = samples.unwrap_or_else(|fault| panic!("perf script, line {}: {:?}", fault.line, fault.text));
+    let mut samples = samples(&data);
     let pid = busiest(&samples).expect("perf saw the host");
     samples.retain(|sample| sample.pid == pid);
     Recording { pid, samples, stdout: recorded.stdout, map: perf_map::take(pid) }
+}
+
+/// Looks at a running host for so many seconds, from outside: perf reads what is mapped already in `/proc/PID/maps`.
+///
+/// # Panics
+/// When perf fails.
+#[must_use]
+pub fn attach(running: &Running<'_>, seconds: u32, data: &Path) -> Vec<Sample> {
+    let mut command = Command::new("perf");
+    command.args(["record", "-q", "-e", "cpu-clock", "-F", "997", "-g", "-B", "-N", "-o"]).arg(data);
+    command.args(["-p", &running.pid().to_string(), "--", "sleep", &seconds.to_string()]);
+    let _ = well(tool::run(&mut command), "perf record -p");
+    samples(data)
+}
+
+/// The samples of a recording. A perf map is read here, when perf resolves the first address.
+///
+/// # Panics
+/// When perf fails or prints what it does not usually print.
+#[must_use]
+pub fn samples(data: &Path) -> Vec<Sample> {
+    let mut command = Command::new("perf");
+    command.args(["script", "--no-inline", "-F", "comm,pid,tid,ip,sym,dso", "-i"]).arg(data);
+    let text = well(tool::run(&mut command), "perf script");
+    let samples = perf_script::parse(&String::from_utf8_lossy(&text.stdout));
+    samples.unwrap_or_else(|fault| panic!("perf script, line {}: {:?}", fault.line, fault.text))
 }
 
 impl Recording {

@@ -14,6 +14,7 @@ use std::process::{Command, Output};
 
 use crate::host::{Host, Preload};
 use crate::jitdump_reader::{self, Jitdump};
+use crate::perf_lines::{self, Shares};
 use crate::perf_map;
 use crate::perf_script::{self, Sample};
 use crate::tool;
@@ -105,15 +106,9 @@ impl Injected {
 
     /// Percent of the samples in `symbol` per line of a file, from `perf annotate -l`.
     #[must_use]
-    pub fn lines(&self, symbol: &str, file: &str) -> BTreeMap<u32, f64> {
+    pub fn lines(&self, symbol: &str, file: &str) -> Shares {
         let text = self.perf(&["annotate", "-l", "--stdio", "-s", symbol]);
-        let summary = text.lines().skip_while(|line| !line.starts_with("Sorted summary")).skip(2);
-        let rows = summary.take_while(|line| !line.contains("Percent |")).filter_map(|line| {
-            let (percent, place) = line.trim().split_once(' ')?;
-            let (found, number) = place.trim().rsplit_once(':')?;
-            (found == file).then_some((number.parse().ok()?, percent.parse::<f64>().ok()?))
-        });
-        rows.collect()
+        perf_lines::annotate(&text, file)
     }
 }
 

@@ -60,12 +60,21 @@ pub fn require(program: &str, absence: Absence) -> Option<PathBuf> {
 /// When it cannot be started or hangs.
 #[must_use]
 pub fn run(command: &mut Command) -> Output {
+    run_within(PATIENCE, command)
+}
+
+/// The same for a tool that needs longer.
+///
+/// # Panics
+/// When it cannot be started or hangs.
+#[must_use]
+pub fn run_within(patience: Duration, command: &mut Command) -> Output {
     let program = command.get_program().to_owned();
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = child.unwrap_or_else(|error| panic!("start {}: {error}", program.display()));
     let pid = child.id();
     let waiting = thread::spawn(move || child.wait_with_output());
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + patience;
     while !waiting.is_finished() && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(20));
     }

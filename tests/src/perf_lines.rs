@@ -1,0 +1,54 @@
+//! Reads what perf says about source lines: `perf annotate -l --stdio`, `perf report --sort sym,srcline`.
+
+use std::collections::BTreeMap;
+
+/// Percent per line of one file.
+pub type Shares = BTreeMap<u32, f64>;
+
+/// The summary `perf annotate -l --stdio` puts in front of the instructions:
+///
+/// ```text
+/// Sorted summary for file /tmp/image-1-2/object-1.so
+/// ----------------------------------------------
+///
+///    58.18 two_loops.py:15
+/// ```
+#[must_use]
+pub fn annotate(text: &str, file: &str) -> Shares {
+    let summary = text.lines().skip_while(|line| !line.starts_with("Sorted summary")).skip(2);
+    summary.take_while(|line| !line.contains("Percent |")).filter_map(|line| row(line, file)).collect()
+}
+
+/// `    44.80%  [.] __main__.kernel(int64, float64) [v1]  two_loops.py:15`
+#[must_use]
+pub fn report(text: &str, file: &str) -> Shares {
+    let rows = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
+        let (percent, rest) = line.split_once('%')?;
+        row(&format!("{percent} {}", rest.split_whitespace().last()?), file)
+    });
+    rows.fold(Shares::new(), |mut shares, (line, percent)| {
+        *shares.entry(line).or_default() += percent;
+        shares
+    })
+}
+
+/// `58.18 two_loops.py:15`
+fn row(line: &str, file: &str) -> Option<(u32, f64)> {
+    let (percent, place) = line.trim().split_once(' ')?;
+    let (found, number) = place.trim().rsplit_once(':')?;
+    (found == file).then_some((number.parse().ok()?, percent.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_both() {
+        let text = "Sorted summary for file /x.so\n---\n\n   58.18 a.py:15\n   19.78 b.py:15\n Percent | Source\n 1.0 a.py:1\n";
+        assert_eq!(annotate(text, "a.py"), Shares::from([(15, 58.18)]));
+        let text =
+            "# Overhead  Symbol\n\n    44.80%  [.] m.f(int64, float64) [v1]   a.py:15\n     1.20%  [.] g   a.py:15\n";
+        assert_eq!(report(text, "a.py"), Shares::from([(15, 46.0)]));
+    }
+}
