@@ -136,4 +136,5 @@ def main():
     kernels(library, rounds)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -12,7 +12,7 @@ mkdir -p "$target"
 cargo build -q --release --manifest-path ours/Cargo.toml --target-dir "$target"
 read -r -a flags <<< "$($config --cxxflags)"
 read -r -a libraries <<< "$($config --ldflags --libs | tr "\n" " ")"
-"${CXX:-clang++-22}" -O2 -fno-rtti "${flags[@]}" bench.cpp "$target/release/libjitdump_bench.a" "${libraries[@]}" \
+"${CXX:-clang++-22}" -O2 -fno-rtti "${flags[@]}" bench.cpp orc.cpp "$target/release/libjitdump_bench.a" "${libraries[@]}" \
     -Wl,-rpath,"$($config --libdir)" -o "$target/bench"
 
 # Memory, not a disk, if code may be mapped from there.
@@ -20,4 +20,6 @@ place=/dev/shm
 findmnt -no OPTIONS --target "$place" 2> /dev/null | grep -qw noexec && place=${TMPDIR:-/tmp}
 directory=$(mktemp -d "$place/jitdump-bench-XXXXXX")
 trap 'rm -rf "$directory"' EXIT
-"$target/bench" "$directory" "$count" objects/with_dwarf.o objects/without_dwarf.o
+# ORC says a word about every object, even in a release build.
+"$target/bench" "$directory" "$count" objects/with_dwarf.o objects/without_dwarf.o \
+    2> >(grep -v "^Writing unwind record" >&2)

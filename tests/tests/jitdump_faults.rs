@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
 use jitlisten_tests::host::{Ended, Host, Preload};
@@ -127,4 +128,25 @@ fn a_directory_that_is_removed() {
     let told: Vec<&str> = log.lines().filter(|line| line.contains("jitdump")).collect();
     assert!(told.len() == 1 && told[0].contains("the jitdump sink stops: write"), "{log}");
     assert!(String::from_utf8_lossy(&ended.stdout).lines().count() == 2);
+}
+
+/// Everything that was finalized is in the file at that moment, not in a buffer that dies with the process.
+#[test]
+fn a_process_that_is_killed() {
+    let Some(host) = door::numba("numba-0.68.1", "compiles_for_ever.py") else { return };
+    let host = host.variable("JITLISTEN", "jitdump");
+    let mut running = host.start(Preload::Library);
+    running.wait_for_line("compiled 5");
+    tool::signal(running.pid(), "KILL");
+    let ended = running.end();
+    assert_eq!(ended.status.signal(), Some(9));
+    let found = jitdump_reader::find(&host.scratch("."));
+    let [path] = &found[..] else { panic!("{found:?}") };
+    let dump = jitdump_reader::read(path);
+    assert!(!dump.closed);
+    let compiled = String::from_utf8_lossy(&ended.stdout).lines().filter(|line| line.starts_with("compiled")).count();
+    assert!(compiled > 5);
+    for index in 0..compiled {
+        assert!(dump.named(&format!("function_{index}")).next().is_some(), "function_{index} of {compiled}");
+    }
 }

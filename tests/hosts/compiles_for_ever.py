@@ -1,0 +1,11 @@
+"""Compiles one function after the other and says so each time, until somebody ends it."""
+
+import itertools
+
+from numba import njit
+
+for index in itertools.count():
+    scope = {}
+    exec(f"def function_{index}(x):\n    return x + {index}", scope)
+    njit(scope[f"function_{index}"])(1)
+    print(f"compiled {index}", flush=True)
