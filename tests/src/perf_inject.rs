@@ -14,6 +14,7 @@ use std::process::{Command, Output};
 
 use crate::host::{Host, Preload};
 use crate::jitdump_reader::{self, Jitdump};
+use crate::perf;
 use crate::perf_lines::{self, Shares};
 use crate::perf_map;
 use crate::perf_script::{self, Sample};
@@ -22,8 +23,7 @@ use crate::tool;
 /// A recording with the JIT code put in.
 #[derive(Debug)]
 pub struct Injected {
-    /// Kept for its directory.
-    _host: Host,
+    host: Host,
     data: PathBuf,
     /// The dumps the host's processes left, by process.
     pub dumps: BTreeMap<u32, Jitdump>,
@@ -54,7 +54,7 @@ fn inject(host: Host, recorded: PathBuf, data: PathBuf) -> Injected {
         .map(|path| jitdump_reader::read(path))
         .map(|dump| (dump.pid, dump))
         .collect();
-    let mut injected = Injected { _host: host, data, dumps, samples: Vec::new() };
+    let mut injected = Injected { host, data, dumps, samples: Vec::new() };
     let text = injected.perf(&["script", "--no-inline", "-F", "comm,pid,tid,ip,sym,dso"]);
     let samples = perf_script::parse(&text);
     injected.samples = samples.unwrap_or_else(|fault| panic!("perf script, line {}: {:?}", fault.line, fault.text));
@@ -74,6 +74,12 @@ impl Injected {
     pub fn dump(&self) -> &Jitdump {
         assert_eq!(self.dumps.len(), 1, "one process, one dump");
         self.dumps.values().next().expect("one")
+    }
+
+    /// The samples of all processes as they were without `perf inject`.
+    #[must_use]
+    pub fn recorded(&self) -> Vec<Sample> {
+        perf::samples(&self.host.scratch("perf.data"))
     }
 
     /// What perf prints.

@@ -136,3 +136,19 @@ fn python_and_numba_names_in_one_report() {
         assert_eq!(dump.named("late_leaf").count(), 1, "{sinks}");
     }
 }
+
+/// Both at once: perf, before and after `perf inject`, names the code and follows the whole chain.
+#[test]
+fn images_and_a_jitdump_do_not_disturb_each_other() {
+    let Some(host) = dumping("numba-0.68.1", "chain.py") else { return };
+    let injected = perf_inject::record(host.variable("JITLISTEN", "image,jitdump").argument("2"), 997, "fp");
+    for (what, samples) in [("before", injected.recorded()), ("after", injected.samples.clone())] {
+        let inside: Vec<_> = samples.iter().filter(|sample| names(sample, 0, "gamma")).collect();
+        let whole = inside.iter().filter(|sample| names(sample, 1, "beta") && names(sample, 2, "alpha")).count();
+        assert!(inside.len() >= 150 && whole * 100 >= inside.len() * 95, "{what}: {whole} of {} stacks", inside.len());
+        let nameless = samples.iter().filter_map(|sample| sample.frames.first()).filter(|leaf| {
+            leaf.symbol.is_none() && (leaf.object.contains("/image-") || leaf.object.contains("/jitted-"))
+        });
+        assert_eq!(nameless.count(), 0, "{what}");
+    }
+}
