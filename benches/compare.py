@@ -11,13 +11,16 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 HERE = pathlib.Path(__file__).parent
 PYTHON = sys.executable
+IMAGES = tempfile.mkdtemp(prefix="jitlisten-bench-")
 
 
 def environment(library, **variables):
@@ -34,6 +37,7 @@ def variants(library):
         "stock again": environment(None),
         "jitlisten": environment(library),
         "unwind tables only": environment(library, JITLISTEN_FRAME_POINTERS="0"),
+        "from images": environment(library, JITLISTEN="image", JITLISTEN_DIR=IMAGES),
     }
 
 
@@ -88,8 +92,8 @@ def table(*head):
 
 
 def start_up(library, rounds):
-    kinds = {name: env for name, env in variants(library).items() if name != "unwind tables only"}
     compared = ("jitlisten", "stock again")
+    kinds = {name: env for name, env in variants(library).items() if name in ("stock", *compared)}
     table("start-up", "stock, ms", *(f"{kind}, ms more" for kind in compared), *(f"{kind}, ratio" for kind in compared))
     for program in ("pass", "import llvmlite.binding"):
         results = interleave(kinds, rounds, lambda env: run([PYTHON, "-c", program], env)[0])
@@ -106,7 +110,7 @@ def kernels(library, rounds):
         return {name: nanoseconds / 1e6 for name, nanoseconds in times.items()}
 
     results = interleave(variants(library), rounds, measure)
-    compared = ("jitlisten", "unwind tables only", "stock again")
+    compared = ("jitlisten", "unwind tables only", "from images", "stock again")
     print()
     table("kernel", "stock, ms", *(f"{kind}, ratio" for kind in compared))
 
@@ -134,6 +138,7 @@ def main():
     print(f"Median [95 % interval] of {rounds} interleaved rounds (start-up: {rounds * 3}), Python {version}.\n")
     start_up(library, rounds * 3)
     kernels(library, rounds)
+    shutil.rmtree(IMAGES)
 
 
 if __name__ == "__main__":

@@ -195,6 +195,17 @@ struct jitlisten_statistics {
     uint64_t image_bytes_written;
     /* Times the image sink has switched itself off. */
     uint64_t image_failures;
+    /* Images written and mapped. */
+    uint64_t images_written;
+    /* Of those, images with no room in front of the code: `perf record --call-graph dwarf` cannot use their unwind tables. */
+    uint64_t images_without_room;
+    /* Runs of code pages without an image: not readable, not final (writable, shared, not executable), or nothing that an
+     * ELF file can be made of. The log says which. */
+    uint64_t images_refused;
+    /* Images whose pages LLVM was about to change: they are anonymous memory again. */
+    uint64_t images_withdrawn;
+    /* Mappings that failed so late that the code had to be put back. */
+    uint64_t images_put_back;
 };
 
 /* Copies the counters. statistics->size must be set. */

@@ -27,15 +27,21 @@ pub struct CStatistics {
     jitdump_failures: u64,
     image_bytes_written: u64,
     image_failures: u64,
+    images_written: u64,
+    images_without_room: u64,
+    images_refused: u64,
+    images_withdrawn: u64,
+    images_put_back: u64,
 }
 
-const _: () = assert!(size_of::<CStatistics>() == 16 * 8);
+const _: () = assert!(size_of::<CStatistics>() == 21 * 8);
 
 impl CStatistics {
     fn new(size: usize, statistics: Statistics) -> CStatistics {
         let perfmap = statistics.sinks[SinkKind::PerfMap as usize];
         let jitdump = statistics.sinks[SinkKind::Jitdump as usize];
         let image = statistics.sinks[SinkKind::Image as usize];
+        let images = statistics.images;
         CStatistics {
             size,
             objects_loaded: statistics.objects_loaded,
@@ -53,6 +59,11 @@ impl CStatistics {
             jitdump_failures: jitdump.failures,
             image_bytes_written: image.bytes_written,
             image_failures: image.failures,
+            images_written: images.written,
+            images_without_room: images.without_room,
+            images_refused: images.refused_unreadable + images.refused_not_final + images.refused_not_encoded,
+            images_withdrawn: images.withdrawn,
+            images_put_back: images.put_back,
         }
     }
 }

@@ -69,6 +69,12 @@ impl AddressRange {
         self.start <= inner.start && inner.end() <= self.end()
     }
 
+    /// The smallest range that covers both.
+    pub(crate) fn hull(self, other: AddressRange) -> AddressRange {
+        let (start, end) = (self.start.min(other.start), self.end().max(other.end()));
+        AddressRange { start, size: end.0 - start.0 }
+    }
+
     /// Whether the two share a byte.
     pub fn overlaps(self, other: AddressRange) -> bool {
         self.start < other.end() && other.start < self.end() && !self.is_empty() && !other.is_empty()

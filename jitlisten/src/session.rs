@@ -17,7 +17,7 @@ mod told;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use once_cell::race::OnceBox;
 
@@ -27,7 +27,9 @@ use crate::loaded_object::LineRows;
 use crate::log_line;
 use crate::name::{self, ReadableName};
 use crate::options::{CodeShape, Options, SinkKind};
-use crate::sink::{self, FinalizedObject, Forked, Rooms, Sink, SinkError, StaleMap, Surroundings};
+use crate::sink::{
+    self, FinalizedObject, Forked, Images, Neighbour, Neighbours, Rooms, Sink, SinkError, StaleMap, Surroundings,
+};
 use crate::statistics::{Counters, Statistics};
 use crate::{Address, AddressRange, Error, LoadedObject, clock, foreign, shape};
 use told::Heard;
@@ -139,13 +141,26 @@ impl Record {
         id: ObjectId,
         debug_object: Option<&'a [u8]>,
         next_code: &'a dyn Fn(Address) -> Option<Address>,
+        neighbours: &'a dyn Fn(AddressRange) -> Neighbours<'a>,
         rooms: &'a Rooms,
         live: &'a LiveBytes,
     ) -> FinalizedObject<'a> {
         let since = self.finalized.unwrap_or_default();
         let (object, names, made_rules) = (&self.object, &*self.names, &*self.made_rules);
         let origin = self.origin;
-        FinalizedObject { id, object, names, made_rules, debug_object, live, since, next_code, origin, rooms }
+        FinalizedObject {
+            id,
+            object,
+            names,
+            made_rules,
+            debug_object,
+            live,
+            since,
+            next_code,
+            neighbours,
+            origin,
+            rooms,
+        }
     }
 
     fn text_starts(&self) -> impl Iterator<Item = u64> {
@@ -154,14 +169,14 @@ impl Record {
 }
 
 /// The debug object: a copy between *loaded* and *finalized*, and later where LLVM keeps none of its own.
-struct DebugObject {
+pub(crate) struct DebugObject {
     copy: Option<Vec<u8>>,
     kept_at: Option<AddressRange>,
 }
 
 impl DebugObject {
     /// Its bytes, if they are still to be had and still speak of `object`.
-    fn bytes(&self, object: &LoadedObject) -> Option<Cow<'_, [u8]>> {
+    pub(crate) fn bytes(&self, object: &LoadedObject) -> Option<Cow<'_, [u8]>> {
         if let Some(copy) = &self.copy {
             return Some(Cow::Borrowed(copy));
         }
@@ -192,14 +207,19 @@ impl Session {
     fn new(options: Options) -> Session {
         // Before any handler of ours: at a fork, locks are taken in the same order as everywhere, this session's first.
         unwind_register::Registry::process().follow_forks();
-        let surroundings = Surroundings { stale_map: StaleMap::find(), ..Surroundings::default() };
+        let counters = Counters::default();
+        let surroundings = Surroundings {
+            stale_map: StaleMap::find(),
+            images: Arc::new(Mutex::new(Images::new(Arc::clone(&counters.images)))),
+            ..Surroundings::default()
+        };
         let mut state = State::default();
         for kind in SinkKind::ALL.into_iter().filter(|&kind| options.active && options.sinks.contains(kind)) {
             state.sinks[kind as usize] = Some(sink::create(kind, &options, &surroundings));
         }
         Session {
             options,
-            counters: Counters::default(),
+            counters,
             state: Mutex::new(state),
             surroundings,
             warned_of_frame_pointers: AtomicBool::new(false),
@@ -309,6 +329,24 @@ impl Session {
         self.lock().rooms.remove(&code)
     }
 
+    /// What is in `range` may change from now on: its owner is about to make it writable, or to take the right to execute
+    /// it, and has told of all that is *freeing* there. No image names it any more.
+    pub fn changing(&self, range: AddressRange) {
+        let state = self.lock();
+        self.images().withdraw(range, &state.rooms);
+    }
+
+    /// `range` is about to be unmapped.
+    pub fn unmapping(&self, range: AddressRange) {
+        let _state = self.lock();
+        self.images().forget(range);
+    }
+
+    /// Must be called under the session's lock.
+    fn images(&self) -> MutexGuard<'_, Images> {
+        self.surroundings.images.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether `id` is one of the objects that are alive.
     pub fn is_alive(&self, id: ObjectId) -> bool {
         self.lock().objects.contains_key(&id)
@@ -332,7 +370,9 @@ impl Session {
         let live = LiveBytes::of(&record.object);
         for kind in SinkKind::ALL {
             let Some(sink) = &mut state.sinks[kind as usize] else { continue };
-            if let Err(error) = sink.freeing(&record.as_finalized(id, None, &|_| None, &state.rooms, &live)) {
+            let nobody = |_| Neighbours::default();
+            let freed = record.as_finalized(id, None, &|_| None, &nobody, &state.rooms, &live);
+            if let Err(error) = sink.freeing(&freed) {
                 self.give_up(state, kind, &error);
             }
         }
@@ -396,7 +436,9 @@ impl Session {
                 [text.range(from.0..).next().map(|next| *next.0), pending.range(from.0..).next().map(|next| *next.0)];
             next.into_iter().flatten().min().map(Address)
         };
-        match sink.finalized(&record.as_finalized(id, debug_object.as_deref(), &next_code, rooms, live)) {
+        let neighbours = |range: AddressRange| neighbours(objects, text, pending, range);
+        let finalized = record.as_finalized(id, debug_object.as_deref(), &next_code, &neighbours, rooms, live);
+        match sink.finalized(&finalized) {
             Ok(bytes) => self.counters.sinks[kind as usize].bytes_written.add(bytes),
             Err(error) => self.give_up(state, kind, &error),
         }
@@ -454,6 +496,7 @@ impl ForkGuard {
     /// In the child: the parent's files stay the parent's, and everything alive is told again to files of this process.
     pub fn in_child(mut self) {
         self.session.surroundings.own_lines.forget();
+        self.session.images().forked();
         let now = clock::monotonic();
         self.state.objects.values_mut().for_each(|record| record.finalized = record.finalized.map(|_| now));
         for kind in SinkKind::ALL {
@@ -471,6 +514,34 @@ impl State {
         let (start, end) = (range.start().0, range.end().0);
         let below = self.text.range(..end).rev();
         below.take_while(|(_, (text_end, _))| *text_end > start).map(|(_, &(_, owner))| owner).collect()
+    }
+}
+
+/// Everybody who has text in `range`.
+fn neighbours<'a>(
+    objects: &'a BTreeMap<ObjectId, Record>,
+    text: &BTreeMap<u64, (u64, ObjectId)>,
+    pending: &BTreeMap<u64, ObjectId>,
+    range: AddressRange,
+) -> Neighbours<'a> {
+    let (start, end) = (range.start().0, range.end().0);
+    let mut ids: Vec<ObjectId> =
+        text.range(..end).rev().take_while(|(_, (text_end, _))| *text_end > start).map(|(_, (_, id))| *id).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    let record = |id: ObjectId| Some((id, objects.get(&id)?));
+    let neighbour = |(id, record): (ObjectId, &'a Record)| Neighbour {
+        id,
+        object: &record.object,
+        names: &record.names,
+        made_rules: &record.made_rules,
+        debug_object: &record.debug_object,
+    };
+    let has_text = |record: &Record| record.object.text().iter().any(|text| text.range.overlaps(range));
+    let last_pending = pending.range(..end).next_back().and_then(|(_, id)| objects.get(id));
+    Neighbours {
+        finalized: ids.into_iter().filter_map(record).map(neighbour).collect(),
+        unfinished: last_pending.is_some_and(has_text),
     }
 }
 

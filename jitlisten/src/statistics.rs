@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::options::SinkKind;
@@ -29,6 +30,28 @@ pub struct Statistics {
     pub functions_without_unwind_table: u64,
     /// Per sink, in the order of [`SinkKind::ALL`].
     pub sinks: [SinkStatistics; SinkKind::ALL.len()],
+    /// What became of images.
+    pub images: ImageStatistics,
+}
+
+/// The counters of images.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ImageStatistics {
+    /// Images written and mapped.
+    pub written: u64,
+    /// Of those, images that had no room in front of the code: perf's `--call-graph dwarf` is not served by them.
+    pub without_room: u64,
+    /// Runs of pages without an image because their memory cannot be read.
+    pub refused_unreadable: u64,
+    /// Runs of pages without an image because they are writable, shared with other processes, or not executable.
+    pub refused_not_final: u64,
+    /// Runs of pages without an image because no ELF file can be made of what is in them.
+    pub refused_not_encoded: u64,
+    /// Images taken back because LLVM was about to change their pages.
+    pub withdrawn: u64,
+    /// Mappings that failed so late that the code had to be put back.
+    pub put_back: u64,
 }
 
 /// The counters of one sink.
@@ -66,6 +89,33 @@ pub(crate) struct Counters {
     pub(crate) objects_without_frame_pointers: Counter,
     pub(crate) functions_without_unwind_table: Counter,
     pub(crate) sinks: [SinkCounters; SinkKind::ALL.len()],
+    pub(crate) images: Arc<ImageCounters>,
+}
+
+/// Those of [`ImageStatistics`].
+#[derive(Debug, Default)]
+pub(crate) struct ImageCounters {
+    pub(crate) written: Counter,
+    pub(crate) without_room: Counter,
+    pub(crate) refused_unreadable: Counter,
+    pub(crate) refused_not_final: Counter,
+    pub(crate) refused_not_encoded: Counter,
+    pub(crate) withdrawn: Counter,
+    pub(crate) put_back: Counter,
+}
+
+impl ImageCounters {
+    fn snapshot(&self) -> ImageStatistics {
+        ImageStatistics {
+            written: self.written.get(),
+            without_room: self.without_room.get(),
+            refused_unreadable: self.refused_unreadable.get(),
+            refused_not_final: self.refused_not_final.get(),
+            refused_not_encoded: self.refused_not_encoded.get(),
+            withdrawn: self.withdrawn.get(),
+            put_back: self.put_back.get(),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -89,6 +139,7 @@ impl Counters {
                 bytes_written: self.sinks[index].bytes_written.get(),
                 failures: self.sinks[index].failures.get(),
             }),
+            images: self.images.snapshot(),
         }
     }
 }

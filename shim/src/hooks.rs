@@ -72,6 +72,8 @@ pub(crate) unsafe extern "C" fn mprotect(address: *mut c_void, size: usize, prot
     if protection & libc::PROT_EXEC == 0 {
         // Before the call: *freeing* comes while the code is still there.
         guarded(|shim| shim.not_executable(range));
+    } else if protection & libc::PROT_WRITE != 0 {
+        guarded(|shim| shim.session.changing(range));
     }
     // SAFETY: the host's own call, passed on.
     let result = unsafe { libc::mprotect(address, size, protection) };

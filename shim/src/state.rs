@@ -262,6 +262,7 @@ impl Shim {
     pub(crate) fn not_executable(&self, range: AddressRange) {
         let outcome = self.lock().memory.not_executable(range);
         self.tell(outcome);
+        self.session.changing(range);
     }
 
     /// LLVM has handed an `.eh_frame` to the unwinder.
@@ -276,6 +277,7 @@ impl Shim {
         let held_code = state.memory.has_executable(range);
         let outcome = state.memory.not_executable(range);
         self.tell(outcome);
+        self.session.unmapping(range);
         held_code && self.session.is_enabled(SinkKind::PerfMap) && state.reserve(range)
     }
 }

@@ -1,4 +1,4 @@
-"""Images for code that is running: three threads compute, and images are switched on and off under them.
+"""Images for code that is running: three threads compute in sixty functions, and images are switched on under them.
 
     late_images.py LIBRARY
 """
@@ -7,20 +7,42 @@ import ctypes
 import sys
 import threading
 
-from numba import njit
+import llvmlite.binding as llvm
 
 LIBRARY = ctypes.CDLL(sys.argv[1])
+SOURCE = """
+define i64 @f{0}(i64 %n) {{
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [0, %entry], [%next, %loop]
+  %s = phi i64 [{0}, %entry], [%sum, %loop]
+  %r = urem i64 %i, 7
+  %sum = add i64 %s, %r
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %n
+  br i1 %more, label %loop, label %out
+out:
+  ret i64 %sum
+}}
+"""
 
-
-@njit(nogil=True)
-def weigh(n):
-    s = 0
-    for i in range(n):
-        s += i % 7
-    return s
-
-
-right = weigh(100_000)
+try:
+    llvm.initialize()
+except RuntimeError:
+    pass  # not needed any more in new releases
+llvm.initialize_native_target()
+llvm.initialize_native_asmprinter()
+machine = llvm.Target.from_default_triple().create_target_machine()
+engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+# ctypes calls them without Python's lock.
+kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+functions = []
+for number in range(60):
+    engine.add_module(llvm.parse_assembly(SOURCE.format(number)))
+    engine.finalize_object()
+    functions.append(kind(engine.get_function_address(f"f{number}")))
+right = [function(5_000) for function in functions]
 wrong = 0
 done = False
 
@@ -28,19 +50,22 @@ done = False
 def work():
     global wrong
     while not done:
-        wrong += weigh(100_000) != right
+        wrong += sum(function(5_000) != answer for function, answer in zip(functions, right))
+
+
+def images():
+    with open("/proc/self/maps") as maps:
+        return sum("/object-" in line and " r-xp " in line for line in maps)
 
 
 threads = [threading.Thread(target=work) for _ in range(3)]
 for thread in threads:
     thread.start()
-for _ in range(50):
+for _ in range(10):
     assert LIBRARY.jitlisten_enable(b"image") == 0
     assert LIBRARY.jitlisten_disable(b"image") == 0
 done = True
 for thread in threads:
     thread.join()
-with open("/proc/self/maps") as maps:
-    images = sum("/object-" in line and " r-xp " in line for line in maps)
 print("wrong:", wrong)
-print("images:", "some" if images else "none")
+print("images:", images())

@@ -29,6 +29,7 @@ pub struct Host {
     arguments: Vec<OsString>,
     environment: Vec<(String, OsString)>,
     scratch: Scratch,
+    patience: Duration,
 }
 
 /// A host that has run to its end.
@@ -62,6 +63,7 @@ impl Host {
             arguments: Vec::new(),
             environment: Vec::new(),
             scratch: Scratch::new(name),
+            patience: PATIENCE,
         };
         for (variable, file) in [("NUMBA_CACHE_DIR", "cache"), ("JITLISTEN_DIR", "."), ("JITLISTEN_LOG", "log")] {
             let path = host.scratch.join(file);
@@ -83,6 +85,13 @@ impl Host {
     pub fn variable(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.environment.retain(|(existing, _)| existing != name);
         self.environment.push((name.to_owned(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// Gives a host that has much to do more time than usual.
+    #[must_use]
+    pub fn patience(mut self, seconds: u64) -> Self {
+        self.patience = Duration::from_secs(seconds);
         self
     }
 
@@ -168,7 +177,7 @@ impl Running<'_> {
     pub fn wait_for_line(&mut self, line: &str) {
         let path = self.host.scratch("stdout");
         let printed = || fs::read_to_string(&path).unwrap_or_default().lines().any(|printed| printed == line);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + self.host.patience;
         while !printed() {
             let ended = self.child.try_wait().expect("the host is our child");
             assert!(ended.is_none() || printed(), "the host ended without saying {line:?}:\n{}", self.stderr());
@@ -191,7 +200,7 @@ impl Running<'_> {
     /// When it does not come.
     #[must_use]
     pub fn end(mut self) -> Ended {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + self.host.patience;
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("the host is our child") {
                 break status;

@@ -25,6 +25,7 @@ pub mod doors;
 pub mod gdb;
 pub mod host;
 pub mod image;
+pub mod image_files;
 pub mod jitdump_reader;
 mod jitdump_second_judge;
 mod jitdump_unwinding;

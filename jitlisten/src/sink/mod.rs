@@ -19,7 +19,7 @@ use crate::cfi::FunctionRules;
 use crate::live::LiveBytes;
 use crate::name::ReadableName;
 use crate::options::{NameStyle, Options, SinkKind};
-use crate::session::Origin;
+use crate::session::{DebugObject, Origin};
 use crate::{Address, AddressRange, LoadedObject, ObjectId};
 
 /// An object whose code is final and executable, until its *freeing*.
@@ -40,8 +40,28 @@ pub(crate) struct FinalizedObject<'a> {
     pub(crate) next_code: &'a dyn Fn(Address) -> Option<Address>,
     /// Who else knows of it.
     pub(crate) origin: Origin,
+    /// Whose text is in a range, of all that is loaded.
+    pub(crate) neighbours: &'a dyn Fn(AddressRange) -> Neighbours<'a>,
     /// See [`Rooms`].
     pub(crate) rooms: &'a Rooms,
+}
+
+/// Who has text in some memory.
+#[derive(Default)]
+pub(crate) struct Neighbours<'a> {
+    /// Finalized objects.
+    pub(crate) finalized: Vec<Neighbour<'a>>,
+    /// Whether there are others, which are loaded and not finalized.
+    pub(crate) unfinished: bool,
+}
+
+/// A finalized object, as in [`FinalizedObject`].
+pub(crate) struct Neighbour<'a> {
+    pub(crate) id: ObjectId,
+    pub(crate) object: &'a LoadedObject,
+    pub(crate) names: &'a [ReadableName],
+    pub(crate) made_rules: &'a [FunctionRules],
+    pub(crate) debug_object: &'a DebugObject,
 }
 
 /// Memory that somebody has reserved in front of code, by its end.
@@ -110,6 +130,8 @@ pub(crate) struct Surroundings {
     pub(crate) own_lines: OwnLines,
     /// What it has left in the file, while it is off.
     pub(crate) left_lines: Arc<Mutex<LeftLines>>,
+    /// What is mapped from images, whether that sink is on or off. Taken under the session's lock only.
+    pub(crate) images: Arc<Mutex<Images>>,
 }
 
 impl Surroundings {
@@ -125,11 +147,12 @@ pub(crate) fn create(kind: SinkKind, options: &Options, surroundings: &Surroundi
         SinkKind::Unwind => Box::new(unwind::Unwind::default()),
         SinkKind::PerfMap => Box::new(perf_map::PerfMap::new(options.names, surroundings)),
         SinkKind::Gdb => Box::new(gdb::Gdb::default()),
-        SinkKind::Image => Box::new(image::Image::new(options)),
+        SinkKind::Image => Box::new(image::Image::new(options, &surroundings.images)),
         SinkKind::Jitdump => Box::new(jitdump::Jitdump::new(options, surroundings)),
     }
 }
 
+pub(crate) use image::Images;
 pub(crate) use own_lines::OwnLines;
 pub(crate) use perf_map::{LeftLines, StaleMap};
 pub(crate) use unwind::look_for_unwinders;

@@ -352,6 +352,7 @@ mod tests {
                 since: 0,
                 next_code: &|_| None,
                 origin: crate::session::Origin::Caller,
+                neighbours: &|_| Default::default(),
                 rooms: &self.rooms,
             }
         }

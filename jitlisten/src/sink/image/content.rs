@@ -2,17 +2,17 @@
 
 #![forbid(unsafe_code)]
 
+use std::borrow::Cow;
+
 use crate::cfi::FunctionRules;
 use crate::name::ReadableName;
 use crate::options::NameStyle;
-use crate::{Address, AddressRange, LoadedObject, TextRange};
+use crate::{Address, AddressRange, LoadedObject, Machine, TextRange};
 
 /// One image before it is a file.
 pub(crate) struct Content<'a> {
-    /// The object whose text, or some of it, is in the pages.
-    pub(crate) object: &'a LoadedObject,
-    /// One per function of `object`, in its order.
-    pub(crate) names: &'a [ReadableName],
+    /// Every object that has text in the pages: mostly one. LLVM puts what it finalizes together on common pages.
+    pub(crate) parts: Vec<Part<'a>>,
     /// Which name the tools shall prefer.
     pub(crate) style: NameStyle,
     /// Whole pages.
@@ -21,26 +21,42 @@ pub(crate) struct Content<'a> {
     pub(crate) code: &'a [u8],
     /// How many bytes in front of `pages` will be mapped from the file too: whole pages, or 0.
     pub(crate) room: u64,
-    /// The live `.eh_frame`: where it is, and its bytes.
-    pub(crate) eh_frame: Option<(AddressRange, &'a [u8])>,
-    /// Rules for functions that the live `.eh_frame` says nothing of.
-    pub(crate) made_rules: &'a [FunctionRules],
-    /// The debug object, for its DWARF.
-    pub(crate) debug_object: Option<&'a [u8]>,
     /// Never given to two images.
     pub(crate) build_id: [u8; 20],
 }
 
+/// One object of an image.
+pub(crate) struct Part<'a> {
+    /// The object whose text, or some of it, is in the pages.
+    pub(crate) object: &'a LoadedObject,
+    /// One per function of `object`, in its order.
+    pub(crate) names: &'a [ReadableName],
+    /// The live `.eh_frame`: where it is, and its bytes.
+    pub(crate) eh_frame: Option<(AddressRange, Cow<'a, [u8]>)>,
+    /// Rules for functions that the live `.eh_frame` says nothing of.
+    pub(crate) made_rules: &'a [FunctionRules],
+    /// The debug object, for its DWARF.
+    pub(crate) debug_object: Option<&'a [u8]>,
+}
+
 impl<'a> Content<'a> {
-    /// The text in the pages.
-    pub(crate) fn text(&self) -> impl Iterator<Item = &'a TextRange> {
-        let pages = self.pages;
-        self.object.text().iter().filter(move |text| pages.covers(text.range))
+    /// What the code is for: one process has one kind.
+    pub(crate) fn machine(&self) -> Option<Machine> {
+        self.parts.first().map(|part| part.object.machine())
+    }
+
+    /// The text in the pages, by address.
+    pub(crate) fn text(&self) -> Vec<&'a TextRange> {
+        let all = self.parts.iter().flat_map(|part| part.object.text());
+        let mut text: Vec<&TextRange> = all.filter(|text| self.pages.covers(text.range)).collect();
+        text.sort_by_key(|text| text.range.start());
+        text
     }
 
     /// How many zeros stand at the end of the pages, behind all text.
     pub(crate) fn slack(&self) -> u64 {
-        let text_end = self.text().map(|text| text.range.end().0).max().unwrap_or(self.pages.end().0);
+        let ends = self.text().into_iter().map(|text| text.range.end().0);
+        let text_end = ends.max().unwrap_or(self.pages.end().0);
         let behind = self.code.get((text_end - self.pages.start().0) as usize..).unwrap_or_default();
         behind.iter().rev().take_while(|&&byte| byte == 0).count() as u64
     }

@@ -5,11 +5,14 @@
 //!     image-4711-9034/            process id, start time (so that a number used again is another process); 0700
 //!       alive                     locked (flock) as long as the process, or a child that shares its mappings, lives
 //!       object-0.so  object-1.so
+//!       dead                      made by the first who finds that the process is gone
 //! ```
 //!
 //! Files outlive the process, because `perf report` and a debugger on a core file open them by name. So each process that
-//! begins removes the directories of dead ones: all but the [`DEAD_KEPT`] youngest, and all older than [`DEAD_AGE`]. Dead is
-//! who neither runs nor has the lock held for him.
+//! makes its first image removes the directories of dead ones: all but the [`DEAD_KEPT`] that died last, and all that are
+//! dead for longer than [`DEAD_AGE`]. Dead is who neither runs nor has the lock held for him: a process in another PID
+//! namespace is known by its lock alone, and so is one whose children share its mappings. Nobody can see when a process
+//! died; it counts from when somebody found out.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -29,8 +32,13 @@ const DEAD_KEPT: usize = 16;
 const DEAD_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The lock's file.
 const ALIVE: &str = "alive";
+/// As old as our knowledge that the process is gone.
+const DEAD: &str = "dead";
+/// How often a new directory may be taken away under our hands.
+const ATTEMPTS: usize = 3;
 
 /// The directory of one process.
+#[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
     next: u64,
@@ -70,6 +78,17 @@ impl Directory {
             return Err(failed("use", base)(error));
         }
         remove_dead(base);
+        // In another PID namespace somebody may take a directory without a lock for a dead process's.
+        for _ in 1..ATTEMPTS {
+            match Directory::create(base) {
+                Err(SinkError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => {}
+                done => return done,
+            }
+        }
+        Directory::create(base)
+    }
+
+    fn create(base: &Path) -> Result<Directory, SinkError> {
         let path = create_unique(base)?;
         Directory::fill(&path).inspect_err(|_| {
             let _ = fs::remove_file(path.join(ALIVE));
@@ -149,24 +168,36 @@ fn create_unique(base: &Path) -> Result<PathBuf, SinkError> {
 /// Removes what dead processes of ours have left, as far as this module's head says.
 fn remove_dead(base: &Path) {
     let Ok(entries) = fs::read_dir(base) else { return };
-    let mut dead: Vec<(SystemTime, PathBuf)> = Vec::new();
+    let mut dead = Vec::new();
     for entry in entries.flatten() {
         let is_ours = entry.metadata().is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == effective_user());
         let name = entry.file_name();
         let Some((pid, start)) = name.to_str().filter(|_| is_ours).and_then(parse_name) else { continue };
         if start_time(pid) != Some(start) && !is_locked(&entry.path()) {
-            let changed = entry.metadata().and_then(|metadata| metadata.modified());
-            dead.push((changed.unwrap_or(SystemTime::UNIX_EPOCH), entry.path()));
+            let written = entry.metadata().and_then(|metadata| metadata.modified());
+            let written = written.unwrap_or(SystemTime::UNIX_EPOCH);
+            dead.push((since_when(&entry.path(), written), written, entry.path()));
         }
     }
     dead.sort();
-    let young = |changed: &SystemTime| changed.elapsed().is_ok_and(|age| age < DEAD_AGE);
+    // What seems to come from the future is young.
+    let young = |since: &SystemTime| since.elapsed().is_ok_and(|age| age < DEAD_AGE) || *since > SystemTime::now();
     let spared = dead.len().saturating_sub(DEAD_KEPT);
-    for (index, (changed, path)) in dead.iter().enumerate() {
-        if index < spared || !young(changed) {
+    for (index, (since, _, path)) in dead.iter().enumerate() {
+        if index < spared || !young(since) {
             remove(path);
         }
     }
+}
+
+/// When the process was found to be gone: now, if nobody has found out yet. Where that cannot be written down, when it last
+/// wrote an image.
+fn since_when(directory: &Path, written: SystemTime) -> SystemTime {
+    let mark = directory.join(DEAD);
+    if let Ok(metadata) = fs::symlink_metadata(&mark) {
+        return metadata.modified().unwrap_or(written);
+    }
+    create_file(&mark).ok().and_then(|file| file.metadata().ok()?.modified().ok()).unwrap_or(written)
 }
 
 /// `image-PID-START` or `image-PID-START-N`
@@ -186,7 +217,7 @@ fn remove(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        if name == ALIVE || (name.starts_with("object-") && name.ends_with(".so")) {
+        if name == ALIVE || name == DEAD || (name.starts_with("object-") && name.ends_with(".so")) {
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -246,5 +277,112 @@ mod tests {
         assert!(start_time(pid).is_some());
         assert_eq!(start_time(pid), start_time(pid));
         assert_eq!(start_time(u32::MAX), None);
+    }
+
+    /// A place for directories, removed at the end.
+    struct Base(PathBuf);
+
+    impl Base {
+        fn new(test: &str) -> Base {
+            let path = std::env::temp_dir().join(format!("jitlisten-directory-{test}-{}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Base(path)
+        }
+
+        /// A directory with an image in it, that was found dead so many hours ago.
+        fn add(&self, name: &str, dead_for: Option<u64>) {
+            let directory = self.0.join(name);
+            fs::create_dir(&directory).unwrap();
+            for file in [ALIVE, "object-0.so"] {
+                fs::write(directory.join(file), "x").unwrap();
+            }
+            if let Some(hours) = dead_for {
+                let then = SystemTime::now() - Duration::from_secs(hours * 3600);
+                File::create(directory.join(DEAD)).unwrap().set_modified(then).unwrap();
+            }
+        }
+
+        fn has(&self, name: &str) -> bool {
+            self.0.join(name).join("object-0.so").exists()
+        }
+    }
+
+    impl Drop for Base {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// No process has such a number: `pid_max` is at most 2^22.
+    const NOBODY: u32 = 5_000_000;
+
+    #[test]
+    fn sixteen_dead_processes_are_kept() {
+        let base = Base::new("count");
+        let name = |number: u32| format!("image-{}-1", NOBODY + number);
+        (0..20).for_each(|number| base.add(&name(number), Some(u64::from(number))));
+        remove_dead(&base.0);
+        assert_eq!((0..20).filter(|&number| base.has(&name(number))).collect::<Vec<_>>(), (0..16).collect::<Vec<_>>());
+        assert_eq!(fs::read_dir(&base.0).unwrap().count(), 16, "nothing is left of the others");
+    }
+
+    #[test]
+    fn a_dead_process_is_kept_for_seven_days() {
+        let base = Base::new("age");
+        base.add("image-5000001-1", Some(7 * 24 - 1));
+        base.add("image-5000002-1", Some(7 * 24 + 1));
+        base.add("image-5000003-1", None);
+        let long_ago = SystemTime::now() - Duration::from_secs(30 * 24 * 3600);
+        File::open(base.0.join("image-5000003-1")).unwrap().set_modified(long_ago).unwrap();
+        remove_dead(&base.0);
+        let left = ["image-5000001-1", "image-5000002-1", "image-5000003-1"].map(|name| base.has(name));
+        assert_eq!(left, [true, false, true], "who wrote last a month ago may have died just now");
+        remove_dead(&base.0);
+        assert!(base.has("image-5000003-1"), "and counts from now on");
+        assert!(base.0.join("image-5000003-1").join(DEAD).exists());
+    }
+
+    #[test]
+    fn nobody_alive_loses_a_file() {
+        let base = Base::new("alive");
+        let pid = std::process::id();
+        let start = start_time(pid).unwrap();
+        let (own, reused) = (format!("image-{pid}-{start}"), format!("image-{pid}-{}", start + 1));
+        let (locked, unlocked) = ("image-5000001-1", "image-5000002-1");
+        let old = Some(365 * 24);
+        [&own, &reused, locked, unlocked].into_iter().for_each(|name| base.add(name, old));
+        // As a process in another PID namespace, or the child of a dead one, holds it.
+        let held = File::open(base.0.join(locked).join(ALIVE)).unwrap();
+        flock(&held, libc::LOCK_SH).unwrap();
+        remove_dead(&base.0);
+        assert_eq!([own.as_str(), &reused, locked, unlocked].map(|name| base.has(name)), [true, false, true, false]);
+        drop(held);
+        remove_dead(&base.0);
+        assert!(!base.has(locked));
+    }
+
+    #[test]
+    fn what_others_have_put_there_stays() {
+        let base = Base::new("others");
+        base.add("image-of-my-cat", Some(365 * 24));
+        base.add("image-5000001-1", Some(365 * 24));
+        fs::write(base.0.join("image-5000001-1/notes.txt"), "x").unwrap();
+        fs::write(base.0.join("image-5000002-1"), "a file").unwrap();
+        remove_dead(&base.0);
+        assert!(base.has("image-of-my-cat"));
+        assert!(base.0.join("image-5000001-1/notes.txt").exists() && !base.has("image-5000001-1"));
+        assert!(base.0.join("image-5000002-1").exists());
+    }
+
+    #[test]
+    fn a_directory_holds_its_lock() {
+        let base = Base::new("lock");
+        let mut directory = Directory::create(&base.0).unwrap();
+        let written = directory.write(b"image").unwrap();
+        assert!(is_locked(&directory.path));
+        assert_eq!(fs::read(&written.path).unwrap(), b"image");
+        let path = directory.path.clone();
+        drop(directory);
+        assert!(!is_locked(&path));
     }
 }

@@ -9,11 +9,11 @@ use object::write::elf::{FileHeader, ProgramHeader, SectionHeader, Sym, Writer};
 use object::{Endianness, elf};
 
 use super::content::Content;
-use super::debug;
+use super::debug::{DebugSection, Linked};
 use super::layout::{Layout, NOTE, NOTE_SIZE, Needs, PROGRAM_HEADERS, UnwindPlace};
 use super::sections::{Bytes, Section, sections};
 use super::symbols::{Symbol, symbols};
-use super::unwind::{Places, Rules, Unwind};
+use super::unwind::{Places, Rules};
 use crate::{Error, Machine, log_line};
 
 /// A finished image.
@@ -32,39 +32,34 @@ pub(crate) struct Encoded {
 /// What the writer refuses.
 pub(crate) fn encode(content: &Content<'_>, page: u64) -> Result<Encoded, Error> {
     let rules = Rules::new(content);
-    // Relative pointers of 32 bits reach everything in the file from anywhere in it, so sizes can be had beforehand.
-    let bias = content.pages.start().0;
-    let sizes = unwind(&rules, Places { bias, ..Places::default() });
     let layout = Layout::new(&Needs {
         pages: content.pages,
         room: content.room,
         slack: content.slack(),
-        hdr_size: sizes.hdr.len() as u64,
-        eh_frame_size: sizes.eh_frame.len() as u64,
+        hdr_size: rules.hdr_size(),
+        eh_frame_size: rules.eh_frame_size(),
         page,
     });
     let (hdr, eh_frame) = match layout.unwind {
         UnwindPlace::Mapped { hdr, eh_frame } => (hdr, eh_frame),
         UnwindPlace::FileOnly { eh_frame } => (0, eh_frame),
     };
-    let unwind = unwind(&rules, Places { hdr, eh_frame, bias: layout.bias });
-    let debug = content.debug_object.map_or_else(Vec::new, |object| {
-        debug::sections(object, layout.bias).unwrap_or_else(|error| {
-            log_line!(Warn, "an image has no debug information: {error}");
-            Vec::new()
-        })
-    });
+    let unwind = rules.encode(Places { hdr, eh_frame, bias: layout.bias });
+    let debug = debug_sections(content, &layout);
     let sections = sections(content, &layout, &unwind, &debug);
     let symbols = symbols(content, &layout);
     let bytes = File { content, layout: &layout, sections: &sections, symbols: &symbols }.write()?;
     Ok(Encoded { bytes, layout })
 }
 
-fn unwind(rules: &Rules<'_>, places: Places) -> Unwind {
-    rules.encode(places).unwrap_or_else(|error| {
-        log_line!(Warn, "an image has no unwind tables: {error}");
-        Unwind::default()
-    })
+fn debug_sections(content: &Content<'_>, layout: &Layout) -> Vec<DebugSection> {
+    let mut linked = Linked::default();
+    for debug_object in content.parts.iter().filter_map(|part| part.debug_object) {
+        if let Err(error) = linked.add(debug_object, layout.bias) {
+            log_line!(Warn, "an image lacks debug information: {error}");
+        }
+    }
+    linked.into_sections()
 }
 
 /// The parts of a file.
@@ -87,9 +82,10 @@ impl<'a> File<'a> {
         let mut bytes = Vec::new();
         let mut writer = Writer::new(Endianness::Little, true, &mut bytes);
         let reserved = self.reserve(&mut writer)?;
-        let e_machine = match self.content.object.machine() {
-            Machine::X86_64 => elf::EM_X86_64,
-            Machine::Aarch64 => elf::EM_AARCH64,
+        let e_machine = match self.content.machine() {
+            Some(Machine::X86_64) => elf::EM_X86_64,
+            Some(Machine::Aarch64) => elf::EM_AARCH64,
+            None => elf::EM_NONE,
         };
         writer.write_file_header(&FileHeader { e_type: elf::ET_DYN, e_machine, ..FileHeader::default() })?;
         writer.write_align_program_headers();

@@ -13,6 +13,8 @@ pub(super) struct Mapping {
     pub(super) writable: bool,
     pub(super) executable: bool,
     pub(super) shared: bool,
+    /// Whether its pages come from a file.
+    pub(super) of_file: bool,
 }
 
 /// `struct procmap_query` of `linux/fs.h`.
@@ -72,6 +74,7 @@ fn query(maps: &File, address: Address) -> Option<Mapping> {
         writable: has(PROCMAP_QUERY_VMA_WRITABLE),
         executable: has(PROCMAP_QUERY_VMA_EXECUTABLE),
         shared: has(PROCMAP_QUERY_VMA_SHARED),
+        of_file: query.inode != 0,
     })
 }
 
@@ -95,6 +98,7 @@ fn parse(line: &str) -> Option<Mapping> {
         writable: flags.contains('w'),
         executable: flags.contains('x'),
         shared: flags.contains('s'),
+        of_file: fields.nth(2)? != "0",
     })
 }
 

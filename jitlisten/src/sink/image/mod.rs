@@ -13,27 +13,34 @@
 //! | file | says |
 //! | --- | --- |
 //! | `layout.rs` | where everything lies in the file, and why |
-//! | `content.rs`, `encode.rs`, `sections.rs`, `symbols.rs`, `unwind.rs`, `debug.rs` | the bytes; pure |
+//! | `content.rs`, `encode.rs`, `sections.rs`, `symbols.rs`, `unwind.rs`, `cfi_entry.rs`, `debug.rs` | the bytes; pure |
 //! | `directory.rs`, `salt.rs` | where files go, how long they stay, what tells them apart |
 //! | `pages.rs`, `mappings.rs` | how pages are exchanged under running code |
+//! | `group.rs` | which objects have to go together |
+//! | `images.rs`, `refusal.rs` | what is mapped and what is on disk; what has no image |
 //! | `sink.rs` | when |
 //!
-//! Mappings: an image takes the place of one that LLVM has made, so a process has as many as without. Objects that share a
-//! page with another object get none: a page has one file. LLVM shares pages only between objects that are finalized
-//! together.
+//! Mappings: an image takes the place of one that LLVM has made, so a process has as many as without. Objects that share
+//! a page get one image together, when the last of them is final: a page has one file. It has the symbols, unwind tables and
+//! DWARF of all of them.
 //!
 //! valgrind opens a file only when it has seen a writable mapping of it too; under valgrind each image has one more mapping.
 //!
-//! The kernel and tools keep `object-3.so` apart from the code only by its pages; when LLVM frees and uses them again, the
-//! new object's image takes its place. In between they are writable, and nobody looks for code there.
+//! A name must not outlive its code. When LLVM makes pages writable, or takes the right to execute them, they become the
+//! anonymous memory they were before that call, with the same bytes, in one step (`mremap`). The new object gets an image of
+//! its own.
 
+mod cfi_entry;
 mod content;
 mod debug;
 mod directory;
 mod encode;
+mod group;
+mod images;
 mod layout;
 mod mappings;
 mod pages;
+mod refusal;
 mod salt;
 mod sections;
 mod sink;
@@ -42,4 +49,5 @@ mod symbols;
 mod tests;
 mod unwind;
 
+pub(crate) use images::Images;
 pub(crate) use sink::Image;

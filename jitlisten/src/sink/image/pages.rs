@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::AsRawFd as _;
 use std::ptr;
 
-use crate::{AddressRange, foreign};
+use crate::{Address, AddressRange, foreign};
 
 /// The size of a page.
 pub(super) fn page_size() -> u64 {
@@ -49,40 +49,218 @@ pub(super) fn show_to_valgrind(file: &File) {
 /// # Safety
 /// `pages` must be mapped private memory of this process, executable and not writable where `before` is, that its owner
 /// does not unmap or protect during the call; the file must not be changed while it is mapped.
-pub(super) unsafe fn exchange(pages: AddressRange, file: &File, offset: u64, before: &[u8]) -> io::Result<()> {
+pub(super) unsafe fn exchange(
+    pages: AddressRange,
+    file: &File,
+    offset: u64,
+    before: &[u8],
+) -> Result<(), NotExchanged> {
     let protection = libc::PROT_READ | libc::PROT_EXEC;
     let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
     let (start, size) = (pages.start().0 as *mut _, pages.size() as usize);
     // SAFETY: the caller vouches that the pages may be replaced by a file with the same bytes.
     let mapped = unsafe { libc::mmap(start, size, protection, flags, file.as_raw_fd(), offset as i64) };
     let error = (mapped == libc::MAP_FAILED).then(io::Error::last_os_error);
-    let code = AddressRange::new(crate::Address(pages.end().0 - before.len() as u64), before.len() as u64);
-    let same = code.and_then(|code| foreign::copy(code).ok()).is_some_and(|now| now == before);
-    if !same {
-        // SAFETY: `code` is part of `pages`, and its content is known.
-        unsafe { put_back(pages, before) };
-    }
+    // SAFETY: passed on.
+    let put_back = unsafe { restore_if_lost(pages, before) };
     match error {
-        Some(error) => Err(error),
-        None if !same => Err(io::Error::other("what was mapped is not what was written")),
+        Some(error) => Err(NotExchanged { error, put_back }),
+        None if put_back => {
+            let error = io::Error::other("what was mapped is not what was written");
+            Err(NotExchanged { error, put_back })
+        }
         None => Ok(()),
     }
 }
 
-/// Anonymous memory with `bytes` at the end of `pages`, as LLVM had it.
+/// Why pages are as they were.
+#[derive(Debug)]
+pub(super) struct NotExchanged {
+    pub(super) error: io::Error,
+    /// Whether that took an effort.
+    pub(super) put_back: bool,
+}
+
+/// Looks for `before` at the end of `pages`; where it is not, makes anonymous memory of them that has it, as LLVM had it.
+/// Answers whether that was so.
 ///
 /// # Safety
 /// As for [`exchange`].
-unsafe fn put_back(pages: AddressRange, bytes: &[u8]) {
-    let flags = libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_ANONYMOUS;
-    let start = (pages.end().0 - bytes.len() as u64) as *mut libc::c_void;
-    let writable = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: the caller vouches that these pages are ours to replace; what was there is lost already.
-    let mapped = unsafe { libc::mmap(start, bytes.len(), writable, flags, -1, 0) };
-    if mapped != libc::MAP_FAILED {
-        // SAFETY: writable memory of that size was mapped there just now.
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), start.cast(), bytes.len()) };
-        // SAFETY: the same memory.
-        unsafe { libc::mprotect(start, bytes.len(), libc::PROT_READ | libc::PROT_EXEC) };
+unsafe fn restore_if_lost(pages: AddressRange, before: &[u8]) -> bool {
+    let code = AddressRange::new(Address(pages.end().0 - before.len() as u64), before.len() as u64).unwrap_or_default();
+    if foreign::copy(code).is_ok_and(|now| now == before) {
+        return false;
+    }
+    if let Some(room) = AddressRange::new(pages.start(), pages.size() - code.size()).filter(|room| !room.is_empty()) {
+        // SAFETY: the caller vouches that these pages are ours; nobody uses them.
+        unsafe { empty(room) };
+    }
+    // SAFETY: the caller vouches that the code was there, and is to be there.
+    let _ = unsafe { put_anonymous(code, before) };
+    true
+}
+
+/// Makes anonymous memory of pages that are mapped from an image, with their bytes and the same protection, in one step; and
+/// of the room in front of them, which then is as it was when it was reserved.
+///
+/// # Safety
+/// Both must be mapped from an image and nobody else's.
+pub(super) unsafe fn withdraw(pages: AddressRange, room: Option<AddressRange>) -> io::Result<()> {
+    let bytes = foreign::copy(pages)?;
+    // SAFETY: the same bytes.
+    unsafe { put_anonymous(pages, &bytes) }?;
+    if let Some(room) = room {
+        // SAFETY: the caller vouches that these pages are ours; nobody uses them.
+        unsafe { empty(room) };
+    }
+    Ok(())
+}
+
+const WRITABLE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+
+/// Puts executable anonymous memory with `bytes` over `pages`. It is made elsewhere, so that whoever runs there sees the old
+/// pages or the new ones.
+///
+/// # Safety
+/// The pages must hold `bytes`, or nothing, and be nobody else's.
+unsafe fn put_anonymous(pages: AddressRange, bytes: &[u8]) -> io::Result<()> {
+    let size = bytes.len();
+    // SAFETY: a new private mapping touches nothing that exists.
+    let made = unsafe { libc::mmap(ptr::null_mut(), size, WRITABLE, ANONYMOUS, -1, 0) };
+    if made == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: writable memory of that size was mapped just now.
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), made.cast(), size) };
+    // SAFETY: the same memory, which nobody else knows.
+    let protected = unsafe { libc::mprotect(made, size, libc::PROT_READ | libc::PROT_EXEC) };
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    let target = pages.start().0 as *mut libc::c_void;
+    if protected == 0 {
+        // SAFETY: the caller vouches for the pages that this takes the place of.
+        let moved = unsafe { libc::mremap(made, size, size, flags, target) };
+        if moved != libc::MAP_FAILED {
+            return Ok(());
+        }
+    }
+    let error = io::Error::last_os_error();
+    // SAFETY: the memory made above; it was not moved.
+    unsafe { libc::munmap(made, size) };
+    Err(error)
+}
+
+/// Maps nothing but zeros there.
+///
+/// # Safety
+/// The pages must be ours.
+unsafe fn empty(pages: AddressRange) {
+    let (start, size) = (pages.start().0 as *mut libc::c_void, pages.size() as usize);
+    // SAFETY: the caller vouches that these pages are ours to replace.
+    unsafe { libc::mmap(start, size, WRITABLE, ANONYMOUS | libc::MAP_FIXED, -1, 0) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CODE: &[u8] = &[0xc3; 4096];
+
+    /// Three anonymous pages, the last one executable, full of `ret`: room in front, a page behind, code.
+    fn code() -> (AddressRange, AddressRange) {
+        let size = 3 * page_size() as usize;
+        // SAFETY: a new private mapping touches nothing that exists.
+        let start = unsafe { libc::mmap(ptr::null_mut(), size, WRITABLE, ANONYMOUS, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED);
+        let pages = AddressRange::new(Address(start as u64), size as u64).unwrap();
+        let code = AddressRange::new(Address(pages.end().0 - 4096), 4096).unwrap();
+        // SAFETY: the page was mapped just now.
+        unsafe { ptr::copy_nonoverlapping(CODE.as_ptr(), code.start().0 as *mut u8, CODE.len()) };
+        // SAFETY: the same page.
+        unsafe { libc::mprotect(code.start().0 as *mut _, 4096, libc::PROT_READ | libc::PROT_EXEC) };
+        (pages, code)
+    }
+
+    /// The page runs: it returns at once.
+    fn runs(code: AddressRange) {
+        // SAFETY: the page holds `ret`.
+        let function: extern "C" fn() = unsafe { std::mem::transmute(code.start().0 as usize as *const ()) };
+        function();
+    }
+
+    fn file(test: &str, code: &[u8]) -> File {
+        let path = std::env::temp_dir().join(format!("jitlisten-pages-{test}-{}", std::process::id()));
+        std::fs::write(&path, [&[0; 8192], code].concat()).unwrap();
+        let file = File::open(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        file
+    }
+
+    fn is_file(range: AddressRange) -> bool {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let line = maps.lines().find(|line| {
+            let (start, rest) = line.split_once('-').unwrap();
+            let end = u64::from_str_radix(rest.split_once(' ').unwrap().0, 16).unwrap();
+            (u64::from_str_radix(start, 16).unwrap()..end).contains(&range.start().0)
+        });
+        line.unwrap().contains("(deleted)")
+    }
+
+    #[test]
+    fn pages_come_from_the_file_and_go_back() {
+        let (pages, code) = code();
+        // SAFETY: the pages are the test's own, and the file is not changed.
+        unsafe { exchange(pages, &file("exchange", CODE), 0, CODE) }.unwrap();
+        runs(code);
+        assert!(is_file(code) && is_file(pages));
+        let room = AddressRange::new(pages.start(), pages.size() - 4096);
+        // SAFETY: both are mapped from the file just now.
+        unsafe { withdraw(code, room) }.unwrap();
+        runs(code);
+        assert_eq!(foreign::copy(code).unwrap(), CODE);
+        assert!(!is_file(code) && !is_file(pages));
+    }
+
+    #[test]
+    fn a_file_with_other_bytes_does_not_stay() {
+        let (pages, code) = code();
+        // SAFETY: the pages are the test's own, and nobody runs there now.
+        let refused = unsafe { exchange(pages, &file("other", &[0xcc; 4096]), 0, CODE) }.unwrap_err();
+        assert!(refused.put_back);
+        runs(code);
+        assert!(!is_file(code) && !is_file(pages));
+    }
+
+    #[test]
+    fn a_file_that_ends_early_does_not_stay() {
+        let (pages, code) = code();
+        // SAFETY: as above.
+        let refused = unsafe { exchange(pages, &file("short", &[]), 0, CODE) }.unwrap_err();
+        assert!(refused.put_back);
+        runs(code);
+    }
+
+    #[test]
+    fn a_hole_is_filled() {
+        let (pages, code) = code();
+        let (start, size) = (pages.start().0 as *mut _, pages.size() as usize);
+        // A real hole could be filled by another test.
+        // SAFETY: the test's own pages; this is as good as what a failing mmap may do.
+        unsafe { libc::mmap(start, size, libc::PROT_NONE, ANONYMOUS | libc::MAP_FIXED, -1, 0) };
+        assert!(foreign::copy(code).is_err());
+        // SAFETY: as above.
+        assert!(unsafe { restore_if_lost(pages, CODE) });
+        runs(code);
+        // SAFETY: as above.
+        assert!(!unsafe { restore_if_lost(pages, CODE) }, "nothing is lost");
+    }
+
+    #[test]
+    fn what_is_refused_early_changes_nothing() {
+        let (pages, code) = code();
+        // SAFETY: an offset that is no multiple of a page is refused.
+        let refused = unsafe { exchange(pages, &file("early", CODE), 1, CODE) }.unwrap_err();
+        assert!(!refused.put_back);
+        runs(code);
     }
 }

@@ -8,6 +8,7 @@ use std::io::Read as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A source of build-ids.
+#[derive(Debug)]
 pub(super) struct Salt {
     random: [u8; 12],
     count: u64,

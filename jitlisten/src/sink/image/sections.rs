@@ -103,12 +103,13 @@ fn unwind_sections<'a>(layout: &Layout, unwind: &'a Unwind) -> Vec<Section<'a>> 
 
 /// The text; the first one as `.text`, whatever the code model calls it, because valgrind looks for that name.
 fn text_sections<'a>(content: &Content<'a>, layout: &Layout) -> Vec<Section<'a>> {
-    let mut rename = content.text().all(|text| &*text.section != ".text");
+    let text = content.text();
+    let mut rename = text.iter().all(|text| &*text.section != ".text");
     let section = |text: &'a TextRange| {
         let name = if std::mem::take(&mut rename) { ".text" } else { &text.section };
         let header = at(layout.offset(text.range.start().0), text.range.size(), 1);
         let sh_flags = elf::SHF_ALLOC | elf::SHF_EXECINSTR;
         Section { name, header: SectionHeader { sh_flags, ..header }, bytes: Bytes::InPages }
     };
-    content.text().map(section).collect()
+    text.into_iter().map(section).collect()
 }

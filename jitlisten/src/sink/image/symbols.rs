@@ -23,7 +23,7 @@ pub(crate) struct Symbol<'a> {
 /// other one stays, local, for uprobes and for readers who know it.
 pub(crate) fn symbols<'a>(content: &Content<'a>, layout: &Layout) -> Vec<Symbol<'a>> {
     let (mut locals, mut globals) = (Vec::new(), Vec::new());
-    let functions = content.object.functions().iter().zip(content.names);
+    let functions = content.parts.iter().flat_map(|part| part.object.functions().iter().zip(part.names));
     for (function, readable) in functions.filter(|(function, _)| content.pages.covers(function.range)) {
         let symbol = |name: &'a str, bind| Symbol {
             name: name.as_bytes(),

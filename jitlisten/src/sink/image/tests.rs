@@ -1,12 +1,16 @@
 //! Images of real objects, read back by other readers.
 
+use gimli::write::Address as WriteAddress;
 use gimli::{
-    BaseAddresses, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, UnwindContext, UnwindSection, UnwindTableRow,
+    BaseAddresses, DwEhPe, EhFrame, EhFrameHdr, Encoding, EndianSlice, Format, LittleEndian, UnwindContext,
+    UnwindSection, UnwindTableRow,
 };
 use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _};
-use object::{LittleEndian as LE, Object as _, ObjectSection as _, ObjectSymbol as _, RelocationTarget, elf};
+use object::{
+    LittleEndian as LE, Object as _, ObjectSection as _, ObjectSymbol as _, RelocationFlags, RelocationTarget, elf,
+};
 
-use super::content::{Content, runs};
+use super::content::{Content, Part, runs};
 use super::encode::{Encoded, encode};
 use super::layout::UnwindPlace;
 use crate::name::{self, ReadableName};
@@ -27,8 +31,21 @@ struct Live {
 
 impl Live {
     fn of(file: &str) -> Live {
+        Live::moved(file, |address| address)
+    }
+
+    /// As if LLVM had placed it elsewhere.
+    fn moved(file: &str, place: impl Fn(u64) -> u64) -> Live {
         let path = format!("{}/testdata/{file}", env!("CARGO_MANIFEST_DIR"));
-        let debug_object = std::fs::read(path).unwrap();
+        let mut debug_object = std::fs::read(path).unwrap();
+        let header = *elf::FileHeader64::<LE>::parse(&*debug_object).unwrap();
+        for index in 0..usize::from(header.e_shnum(LE)) {
+            let at = header.e_shoff(LE) as usize + index * size_of::<elf::SectionHeader64<LE>>() + 16;
+            let address = u64::from_le_bytes(debug_object[at..at + 8].try_into().unwrap());
+            if address != 0 {
+                debug_object[at..at + 8].copy_from_slice(&place(address).to_le_bytes());
+            }
+        }
         let object = LoadedObject::parse(&debug_object).unwrap();
         let functions = object.functions().iter();
         let names = functions.map(|function| name::readable(&function.linkage_name, None)).collect();
@@ -47,21 +64,20 @@ impl Live {
         code
     }
 
-    fn encode(&self, pages: AddressRange, room: u64) -> Encoded {
-        let code = self.code(pages);
-        let content = Content {
+    fn part(&self) -> Part<'_> {
+        Part {
             object: &self.object,
             names: &self.names,
-            style: NameStyle::Readable,
-            pages,
-            code: &code,
-            room,
-            eh_frame: self.object.eh_frame().map(|range| (range, self.eh_frame.as_slice())),
+            eh_frame: self.object.eh_frame().map(|range| (range, self.eh_frame.as_slice().into())),
             made_rules: &[],
             debug_object: Some(&self.debug_object),
-            build_id: [0x5a; 20],
-        };
-        encode(&content, PAGE).unwrap()
+        }
+    }
+
+    fn encode(&self, pages: AddressRange, room: u64) -> Encoded {
+        let code = self.code(pages);
+        let (style, build_id) = (NameStyle::Readable, [0x5a; 20]);
+        encode(&Content { parts: vec![self.part()], style, pages, code: &code, room, build_id }, PAGE).unwrap()
     }
 }
 
@@ -76,7 +92,12 @@ fn relocated(debug_object: &[u8], name: &str) -> Vec<u8> {
         let base = symbol.section_index().map_or(0, |index| file.section_by_index(index).unwrap().address());
         let value = base.wrapping_add(symbol.address()).wrapping_add(relocation.addend() as u64);
         let value = value.wrapping_sub(section.address() + at);
-        let size = usize::from(relocation.size() / 8);
+        let size = match relocation.flags() {
+            // The reader has no kind for it.
+            RelocationFlags::Elf { r_type } if r_type == elf::R_X86_64_PC64 => 8,
+            _ => usize::from(relocation.size() / 8),
+        };
+        assert_ne!(size, 0, "{relocation:?}");
         let at = at as usize;
         bytes[at..at + size].copy_from_slice(&value.to_le_bytes()[..size]);
     }
@@ -204,7 +225,7 @@ fn the_search_table_leads_to_the_rules_of_the_live_section_at_every_byte() {
             }
         }
         let covered = cfi::covered(&live.eh_frame, range.start()).unwrap();
-        assert_eq!(compared > 0, covered.iter().any(|fde| pages.covers(*fde)), "{file}");
+        assert!(compared > 0 && covered.iter().any(|fde| pages.covers(*fde)), "{file}");
     });
 }
 
@@ -215,22 +236,131 @@ fn without_a_mapped_place_no_header_promises_one() {
     let mut code = live.code(pages);
     // Somebody's bytes behind the text: no zeros to write into.
     *code.last_mut().unwrap() = 0xcc;
-    let content = Content {
-        object: &live.object,
-        names: &live.names,
-        style: NameStyle::Linkage,
-        pages,
-        code: &code,
-        room: 0,
-        eh_frame: live.object.eh_frame().map(|range| (range, live.eh_frame.as_slice())),
-        made_rules: &[],
-        debug_object: None,
-        build_id: [1; 20],
-    };
+    let parts = vec![Part { debug_object: None, ..live.part() }];
+    let content = Content { parts, style: NameStyle::Linkage, pages, code: &code, room: 0, build_id: [1; 20] };
     let image = encode(&content, PAGE).unwrap();
     assert!(matches!(image.layout.unwind, UnwindPlace::FileOnly { .. }));
     let elf = ElfFile64::<LE>::parse(&*image.bytes).unwrap();
     assert!(elf.section_by_name(".eh_frame").is_some());
     assert!(elf.section_by_name(".eh_frame_hdr").is_none());
     assert_eq!(image.bytes[image.layout.code_end as usize - 1], 0xcc);
+}
+
+/// C++ code far away from its runtime: pointers of 64 bits to the personality routine and to the tables of each function.
+#[test]
+fn personality_routines_far_away_cost_no_tables() {
+    use gimli::write::{CallFrameInstruction, CommonInformationEntry, EndianVec, FrameDescriptionEntry, FrameTable};
+    let mut live = Live::of("lli-14-mcjit-dwarf4.o");
+    let pages = runs(&live.object, PAGE)[0];
+    let place = live.object.eh_frame().unwrap().start().0;
+    let (encoding, rsp) = (Encoding { format: Format::Dwarf32, version: 1, address_size: 8 }, gimli::Register(7));
+    let far = WriteAddress::Constant(0x10_0000);
+    let mut cie = CommonInformationEntry::new(encoding, 1, -8, gimli::Register(16));
+    cie.personality = Some((gimli::DW_EH_PE_absptr, far));
+    cie.lsda_encoding = Some(gimli::DW_EH_PE_absptr);
+    cie.fde_address_encoding = DwEhPe(gimli::DW_EH_PE_pcrel.0 | gimli::DW_EH_PE_sdata8.0);
+    cie.add_instruction(CallFrameInstruction::Cfa(rsp, 8));
+    let mut table = FrameTable::default();
+    let cie = table.add_cie(cie);
+    for function in live.object.functions() {
+        // The writer believes that the section is at 0.
+        let start = WriteAddress::Constant(function.range.start().0.wrapping_sub(place));
+        let mut fde = FrameDescriptionEntry::new(start, function.range.size() as u32);
+        fde.lsda = Some(far);
+        fde.add_instruction(1, CallFrameInstruction::CfaOffset(16));
+        table.add_fde(cie, fde);
+    }
+    let mut section = gimli::write::EhFrame(EndianVec::new(LittleEndian));
+    table.write_eh_frame(&mut section).unwrap();
+    live.eh_frame = section.0.into_vec();
+    let image = live.encode(pages, PAGE);
+    let UnwindPlace::Mapped { hdr, eh_frame } = image.layout.unwind else { panic!("there is room") };
+    let elf = ElfFile64::<LE>::parse(&*image.bytes).unwrap();
+    let (header, section) = (elf.section_by_name(".eh_frame_hdr").unwrap(), elf.section_by_name(".eh_frame").unwrap());
+    let bases = BaseAddresses::default().set_eh_frame(eh_frame).set_eh_frame_hdr(hdr);
+    let header = EhFrameHdr::new(header.data().unwrap(), LittleEndian).parse(&bases, 8).unwrap();
+    let section = EhFrame::new(section.data().unwrap(), LittleEndian);
+    for function in live.object.functions() {
+        let at = function.range.start().0.wrapping_sub(image.layout.bias);
+        let (start, row) = rules(&section, &bases, Some(&header), at + 1).unwrap();
+        assert_eq!((start, row.cfa()), (at, &gimli::CfaRule::RegisterAndOffset { register: rsp, offset: 16 }));
+    }
+}
+
+/// Three objects of two producers on one page: DWARF 4 of Numba and of clang, DWARF 5 of clang.
+#[test]
+fn objects_on_one_page_are_all_in_its_image() {
+    let first = Live::of("numba-0.60-llvm14-dwarf4.o");
+    let pages = runs(&first.object, PAGE)[0];
+    let behind =
+        |offset| move |address: u64| address.wrapping_sub(0x7fff_f7fb_e000).wrapping_add(pages.start().0 + offset);
+    let all = [
+        first,
+        Live::moved("lli-14-mcjit-dwarf4.o", behind(0x600)),
+        Live::moved("lli-22-mcjit-dwarf5-large.o", behind(0x800)),
+    ];
+    let mut code = vec![0; pages.size() as usize];
+    for live in &all {
+        assert_eq!(runs(&live.object, PAGE), [pages]);
+        code.iter_mut().zip(live.code(pages)).for_each(|(byte, of_this)| *byte |= of_this);
+    }
+    let (parts, style) = (all.iter().map(Live::part).collect(), NameStyle::Readable);
+    let content = Content { parts, style, pages, code: &code, room: PAGE, build_id: [7; 20] };
+    let image = encode(&content, PAGE).unwrap();
+    let elf = ElfFile64::<LE>::parse(&*image.bytes).unwrap();
+    assert_eq!(image.bytes[image.layout.code as usize..image.layout.code_end as usize], code);
+    let lines = LineRows::parse(&image.bytes).unwrap();
+    let UnwindPlace::Mapped { hdr, eh_frame } = image.layout.unwind else { panic!("there is room") };
+    let bases = BaseAddresses::default().set_eh_frame(eh_frame).set_eh_frame_hdr(hdr);
+    let (table, section) = (elf.section_by_name(".eh_frame_hdr").unwrap(), elf.section_by_name(".eh_frame").unwrap());
+    let table = EhFrameHdr::new(table.data().unwrap(), LittleEndian).parse(&bases, 8).unwrap();
+    let section = EhFrame::new(section.data().unwrap(), LittleEndian);
+    let (mut units, mut rows) = (0, 0);
+    for live in &all {
+        let expected = LineRows::parse(&live.debug_object).unwrap();
+        units += ElfFile64::<LE>::parse(&*live.debug_object).unwrap().section_by_name(".debug_info").unwrap().size();
+        let live_section = EhFrame::new(&live.eh_frame, LittleEndian);
+        let live_bases = BaseAddresses::default().set_eh_frame(live.object.eh_frame().unwrap().start().0);
+        for (function, readable) in live.object.functions().iter().zip(&live.names) {
+            let at = |address: u64| address.wrapping_sub(image.layout.bias);
+            let named = |symbol: &object::read::elf::ElfSymbol64<'_, '_, LE>| symbol.name() == Ok(&readable.text);
+            assert!(elf.symbols().any(|symbol| named(&symbol) && symbol.address() == at(function.range.start().0)));
+            for address in function.range.start().0..function.range.end().0 {
+                let there = at(address);
+                assert_eq!(lines.find(Address(there)), expected.find(Address(address)), "{address:#x}");
+                rows += usize::from(lines.find(Address(there)).is_some());
+                let (_, wanted) = rules(&live_section, &live_bases, None, address).unwrap();
+                let (start, found) = rules(&section, &bases, Some(&table), there).unwrap();
+                assert_eq!((start, found.cfa()), (at(function.range.start().0), wanted.cfa()), "{address:#x}");
+            }
+        }
+    }
+    assert!(rows > 100, "{rows}");
+    assert_eq!(elf.section_by_name(".debug_info").unwrap().size(), units, "every compilation unit is there");
+    judge_dwarf(&image.bytes);
+}
+
+/// Every name and every reference of every unit can be followed, and leads where it should: into the unit's own strings.
+fn judge_dwarf(image: &[u8]) {
+    let elf = ElfFile64::<LE>::parse(image).unwrap();
+    let section = |id: gimli::SectionId| {
+        let data = elf.section_by_name(id.name()).map_or(&[][..], |section| section.data().unwrap());
+        Ok::<_, gimli::Error>(EndianSlice::new(data, LittleEndian))
+    };
+    let dwarf = gimli::Dwarf::load(section).unwrap();
+    let mut units = dwarf.units();
+    let mut names = Vec::new();
+    while let Some(header) = units.next().unwrap() {
+        let unit = dwarf.unit(header).unwrap();
+        let mut entries = unit.entries();
+        while let Some(entry) = entries.next_dfs().unwrap() {
+            if let Some(name) = entry.attr_value(gimli::DW_AT_name) {
+                names.push(dwarf.attr_string(&unit, name).unwrap().to_string_lossy().into_owned());
+            }
+            let _ = dwarf.die_ranges(&unit, entry).unwrap();
+        }
+    }
+    for function in ["gamma_", "alpha", "beta", "main"] {
+        assert_eq!(names.iter().filter(|name| *name == function).count(), 2, "{names:?}");
+    }
 }

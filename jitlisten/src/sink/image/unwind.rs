@@ -5,32 +5,36 @@
 //!                   i32  .eh_frame, from here        DW_EH_PE_pcrel | DW_EH_PE_sdata4
 //!                   u32  count                       DW_EH_PE_udata4
 //!                   { i32 function, i32 FDE }        DW_EH_PE_datarel | DW_EH_PE_sdata4: from the start of the header
-//!   .eh_frame       the entries of the live section, moved; behind them those that were missing
+//!   .eh_frame       CIE "zR"   instructions          of each live section, and of made rules; each CIE once
+//!                   FDE        start, length, instructions
+//!                   0000                             terminator
 //! ```
 //!
-//! Everything in the live section counts from its own place or is absolute, and the image is somewhere else: so every
-//! entry is read and written again. Its rules stay as they are.
+//! Everything in a live section counts from its own place or is absolute, and the image is somewhere else: so every entry is
+//! read and gets a new head. Its instructions, the rules, stay byte for byte as they are.
+//!
+//! Personality routines and their tables (LSDA) are left out: only the unwinder inside the process runs them, and it reads
+//! the live section. Pointers to them may reach further than the 32 bits that everything in an image can be reached with.
 //!
 //! Format: Linux Standard Base Core 5.0, 10.6. See it with `readelf --debug-dump=frames FILE`.
 
 #![forbid(unsafe_code)]
 
-use gimli::write::{Address as WriteAddress, EhFrame, EndianVec, FrameTable};
-use gimli::{BaseAddresses, CieOrFde, DW_EH_PE_absptr, DwEhPe, LittleEndian, UnwindSection};
+use std::collections::HashMap;
 
+use gimli::{BaseAddresses, CallFrameInstruction, CieOrFde, EhFrame, EndianSlice, LittleEndian, UnwindSection as _};
+
+use super::cfi_entry::{self, Cie};
 use super::content::Content;
-use crate::cfi::{self, FunctionRules};
-use crate::{Address, Error, Machine};
+use crate::{Address, AddressRange, Error, cfi, log_line};
 
-/// The rules of an image's code, ready to be written anywhere.
-pub(crate) struct Rules<'a> {
-    machine: Machine,
-    live: &'a [u8],
-    live_at: u64,
-    /// Whether the live section's pointers are absolute.
-    absolute: bool,
-    /// For functions the live section does not speak of.
-    made: Vec<FunctionRules>,
+/// The rules of an image's code, ready to be put anywhere.
+#[derive(Default)]
+pub(crate) struct Rules {
+    /// `.eh_frame` without the starts of functions.
+    eh_frame: Vec<u8>,
+    /// Where a function begins in the process, and where its FDE does in `eh_frame`.
+    functions: Vec<(u64, usize)>,
 }
 
 /// Encoded sections; empty where there is nothing to say.
@@ -53,81 +57,109 @@ pub(crate) struct Places {
     pub(crate) bias: u64,
 }
 
-impl<'a> Rules<'a> {
-    /// What the live section says, and what was made for functions that it leaves out.
-    pub(crate) fn new(content: &Content<'a>) -> Rules<'a> {
-        let (range, live) = content.eh_frame.unwrap_or_default();
-        let made = content.made_rules.iter().filter(|rules| content.pages.covers(rules.range));
-        Rules {
-            machine: content.object.machine(),
-            live,
-            live_at: range.start().0,
-            absolute: has_absolute_pointers(live),
-            made: made.cloned().collect(),
+impl Rules {
+    /// What the live sections say of the pages, and what was made for functions that they leave out. Entries that cannot be
+    /// read are left out, and logged.
+    pub(crate) fn new(content: &Content<'_>) -> Rules {
+        let mut rules = Rules::default();
+        for part in &content.parts {
+            let mut added = Ok(());
+            if let Some((range, live)) = &part.eh_frame {
+                added = rules.add(live, range.start(), content.pages);
+            }
+            if !part.made_rules.is_empty() {
+                // They get new heads too, so it does not matter where they are made for.
+                let place = part.made_rules[0].range.start();
+                let made = cfi::encode(part.made_rules, part.object.machine(), place);
+                added = added.and(made.and_then(|made| rules.add(&made, place, content.pages)));
+            }
+            if let Err(error) = added {
+                log_line!(Warn, "an image lacks unwind tables: {error}");
+            }
         }
-    }
-
-    /// Encodes for these places. The sizes do not depend on them.
-    pub(crate) fn encode(&self, places: Places) -> Result<Unwind, Error> {
-        let mut eh_frame = self.encode_live(places)?;
-        if !self.made.is_empty() {
-            // The last entry of all is followed by the terminator, and none in between.
-            let at = places.bias.wrapping_add(places.eh_frame).wrapping_add(eh_frame.len() as u64);
-            eh_frame.extend(cfi::encode(&self.made, self.machine, Address(at))?);
-        } else if !eh_frame.is_empty() {
-            eh_frame.extend([0; 4]);
+        if !rules.functions.is_empty() {
+            rules.eh_frame.extend([0; 4]);
         }
-        let hdr = if eh_frame.is_empty() { Vec::new() } else { self.search_table(&eh_frame, places)? };
-        Ok(Unwind { hdr, eh_frame })
+        rules
     }
 
-    fn encode_live(&self, places: Places) -> Result<Vec<u8>, Error> {
-        let mut section = gimli::EhFrame::new(self.live, LittleEndian);
+    /// The entries of a section at `address` that speak of `pages`.
+    fn add(&mut self, live: &[u8], address: Address, pages: AddressRange) -> Result<(), Error> {
+        let mut section = EhFrame::new(live, LittleEndian);
         section.set_address_size(8);
-        // gimli reads and writes relative pointers as if both sections were at 0.
-        let move_by = if self.absolute { 0 } else { self.live_at.wrapping_sub(places.eh_frame) };
-        let moved = |address: u64| address.wrapping_add(move_by).wrapping_sub(places.bias);
-        let table = FrameTable::from(&section, &|address| Some(WriteAddress::Constant(moved(address))))?;
-        let mut out = EhFrame(EndianVec::new(LittleEndian));
-        table.write_eh_frame(&mut out)?;
-        Ok(out.0.into_vec())
-    }
-
-    fn search_table(&self, eh_frame: &[u8], places: Places) -> Result<Vec<u8>, Error> {
-        let mut section = gimli::EhFrame::new(eh_frame, LittleEndian);
-        section.set_address_size(8);
-        let bases = BaseAddresses::default().set_eh_frame(places.eh_frame);
-        let mut found = Vec::new();
+        let bases = BaseAddresses::default().set_eh_frame(address.0);
+        let mut cies: HashMap<usize, Option<usize>> = HashMap::new();
         let mut entries = section.entries(&bases);
+        let mut first_error = Ok(());
         while let Some(entry) = entries.next()? {
             let CieOrFde::Fde(partial) = entry else { continue };
-            let fde = partial.parse(gimli::EhFrame::cie_from_offset)?;
-            found.push((fde.initial_address(), places.eh_frame + fde.offset() as u64));
+            let fde = partial.parse(EhFrame::cie_from_offset)?;
+            let range = AddressRange::new(Address(fde.initial_address()), fde.len()).unwrap_or_default();
+            if !pages.overlaps(range) {
+                continue;
+            }
+            let cie = cies.entry(fde.cie().offset()).or_insert_with(|| {
+                let copied = Cie::read(live, fde.cie().offset()).and_then(|cie| {
+                    check(fde.cie().instructions(&section, &bases))?;
+                    Ok(cie.write(&mut self.eh_frame))
+                });
+                copied.map_err(|error| first_error = Err(error)).ok()
+            });
+            let Some(cie) = *cie else { continue };
+            let copied = cfi_entry::fde_instructions(live, fde.offset(), fde.cie())
+                .and_then(|instructions| check(fde.instructions(&section, &bases)).map(|()| instructions));
+            match copied {
+                Ok(instructions) => {
+                    self.functions.push((range.start().0, self.eh_frame.len()));
+                    cfi_entry::write_fde(&mut self.eh_frame, cie, range.size(), instructions);
+                }
+                Err(error) => first_error = Err(error),
+            }
+        }
+        first_error
+    }
+
+    /// Size of `.eh_frame_hdr`.
+    pub(crate) fn hdr_size(&self) -> u64 {
+        if self.functions.is_empty() { 0 } else { 12 + 8 * self.functions.len() as u64 }
+    }
+
+    /// Size of `.eh_frame`.
+    pub(crate) fn eh_frame_size(&self) -> u64 {
+        self.eh_frame.len() as u64
+    }
+
+    /// Encodes for these places.
+    pub(crate) fn encode(mut self, places: Places) -> Unwind {
+        if self.functions.is_empty() {
+            return Unwind::default();
+        }
+        let mut found = Vec::with_capacity(self.functions.len());
+        for &(start, fde) in &self.functions {
+            let start = start.wrapping_sub(places.bias);
+            cfi_entry::set_start(&mut self.eh_frame, fde, start.wrapping_sub(places.eh_frame));
+            found.push((start, places.eh_frame + fde as u64));
         }
         found.sort_unstable();
         let relative = |to: u64, from: u64| (to.wrapping_sub(from) as u32).to_le_bytes();
-        let mut out = vec![1, 0x1b, 0x03, 0x3b];
-        out.extend(relative(places.eh_frame, places.hdr + 4));
-        out.extend((found.len() as u32).to_le_bytes());
+        let mut hdr = vec![1, 0x1b, 0x03, 0x3b];
+        hdr.extend(relative(places.eh_frame, places.hdr + 4));
+        hdr.extend((found.len() as u32).to_le_bytes());
         for (start, fde) in found {
-            out.extend(relative(start, places.hdr));
-            out.extend(relative(fde, places.hdr));
+            hdr.extend(relative(start, places.hdr));
+            hdr.extend(relative(fde, places.hdr));
         }
-        Ok(out)
+        Unwind { hdr, eh_frame: self.eh_frame }
     }
 }
 
-/// What the first CIE says; LLVM gives all of an object the same encoding.
-fn has_absolute_pointers(live: &[u8]) -> bool {
-    let mut section = gimli::EhFrame::new(live, LittleEndian);
-    section.set_address_size(8);
-    let bases = BaseAddresses::default().set_eh_frame(0);
-    let mut entries = section.entries(&bases);
-    while let Ok(Some(entry)) = entries.next() {
-        if let CieOrFde::Cie(cie) = entry {
-            let encoding = cie.fde_address_encoding().unwrap_or(DW_EH_PE_absptr);
-            return encoding.application() == DwEhPe(DW_EH_PE_absptr.0);
+/// Whether instructions can be read by others, wherever they stand: a reader that meets one it does not know may give up
+/// on the whole process.
+fn check(mut instructions: gimli::CallFrameInstructionIter<'_, EndianSlice<'_, LittleEndian>>) -> Result<(), Error> {
+    while let Some(instruction) = instructions.next()? {
+        if matches!(instruction, CallFrameInstruction::SetLoc { .. }) {
+            return Err(gimli::Error::UnknownCallFrameInstruction(gimli::DW_CFA_set_loc).into());
         }
     }
-    false
+    Ok(())
 }

@@ -1,0 +1,73 @@
+//! Everything that shares pages with an object: a page has one file, so they get one image.
+//!
+//! LLVM puts the text of objects it finalizes together on common pages (`SectionMemoryManager` gives the rest of a page to
+//! the next section). They are finalized one after the other; the last one finds all of them final.
+
+#![forbid(unsafe_code)]
+
+use std::borrow::Cow;
+
+use super::content::{Part, runs};
+use crate::sink::{FinalizedObject, Neighbour};
+use crate::{AddressRange, ObjectId, foreign};
+
+/// Objects, and the pages that their text shares.
+pub(super) struct Group<'a> {
+    pub(super) pages: AddressRange,
+    id: ObjectId,
+    neighbours: Vec<Neighbour<'a>>,
+}
+
+impl<'a> Group<'a> {
+    /// The group that `run`, some pages of `object`, is in; `None` while one of its members is not final.
+    pub(super) fn around(object: &FinalizedObject<'a>, run: AddressRange, page: u64) -> Option<Group<'a>> {
+        let mut pages = run;
+        loop {
+            let found = (object.neighbours)(pages);
+            if found.unfinished {
+                return None;
+            }
+            let runs = found.finalized.iter().flat_map(|neighbour| runs(neighbour.object, page));
+            let grown = runs.filter(|run| run.overlaps(pages)).fold(pages, AddressRange::hull);
+            if grown == pages {
+                let others = found.finalized.into_iter().filter(|neighbour| neighbour.id != object.id);
+                return Some(Group { pages, id: object.id, neighbours: others.collect() });
+            }
+            pages = grown;
+        }
+    }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = ObjectId> {
+        std::iter::once(self.id).chain(self.neighbours.iter().map(|neighbour| neighbour.id))
+    }
+
+    /// The debug objects of all members, as far as they are still to be had; the first is that of `object`.
+    pub(super) fn debug_objects<'b>(&'b self, object: &'b FinalizedObject<'_>) -> Vec<Option<Cow<'b, [u8]>>> {
+        let own = std::iter::once(object.debug_object.map(Cow::Borrowed));
+        own.chain(self.neighbours.iter().map(|neighbour| neighbour.debug_object.bytes(neighbour.object))).collect()
+    }
+
+    /// All members, each with its debug object.
+    pub(super) fn parts<'b>(
+        &'b self,
+        object: &'b FinalizedObject<'_>,
+        debug_objects: &'b [Option<Cow<'b, [u8]>>],
+    ) -> Vec<Part<'b>> {
+        let own = Part {
+            object: object.object,
+            names: object.names,
+            eh_frame: object.object.eh_frame().and_then(|range| Some((range, object.live.get(range)?.into()))),
+            made_rules: object.made_rules,
+            debug_object: None,
+        };
+        let others = self.neighbours.iter().map(|neighbour| Part {
+            object: neighbour.object,
+            names: neighbour.names,
+            eh_frame: neighbour.object.eh_frame().and_then(|range| Some((range, foreign::copy(range).ok()?.into()))),
+            made_rules: neighbour.made_rules,
+            debug_object: None,
+        });
+        let parts = std::iter::once(own).chain(others).zip(debug_objects);
+        parts.map(|(part, debug_object)| Part { debug_object: debug_object.as_deref(), ..part }).collect()
+    }
+}

@@ -1,0 +1,380 @@
+//! What this process has of images: which pages are mapped from which file, and which files there are.
+//!
+//! It outlives the sink: pages stay mapped while the sink is off, and a name must not outlive the code even then. So the
+//! session tells of memory that changes, whether the sink is on or not.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::content::Content;
+use super::directory::{Directory, ImageFile};
+use super::encode::{Encoded, encode};
+use super::group::Group;
+use super::mappings::{self, Mapping};
+use super::pages::{self, NotExchanged};
+use super::refusal::{Refusal, Refusals};
+use super::salt::Salt;
+use crate::options::Options;
+use crate::sink::{FinalizedObject, Rooms, SinkError};
+use crate::statistics::ImageCounters;
+use crate::{Address, AddressRange, ObjectId, foreign, log_line};
+
+/// This part of `vm.max_map_count` is left to the host.
+const HEADROOM: u64 = 8;
+/// So many images are made before mappings are counted again.
+const COUNT_EVERY: u64 = 1024;
+
+#[derive(Debug)]
+pub(crate) struct Images {
+    counters: Arc<ImageCounters>,
+    refusals: Refusals,
+    directory: Option<Directory>,
+    /// Directories of processes we are the child of: their locks are held for as long as we share their mappings.
+    inherited: Vec<Directory>,
+    salt: Option<Salt>,
+    /// Pages that are mapped from an image, by start address.
+    mapped: BTreeMap<u64, Mapped>,
+    /// Files of freed code, the oldest first.
+    freed: VecDeque<Stored>,
+    /// What is on disk.
+    bytes: u64,
+    /// How many images may be made before mappings are counted.
+    uncounted: u64,
+    /// See [`pages::show_to_valgrind`].
+    under_valgrind: bool,
+}
+
+/// A run of pages, or what is left of it.
+#[derive(Clone, Debug)]
+struct Mapped {
+    end: u64,
+    /// The objects in it that are alive.
+    members: Vec<ObjectId>,
+    /// Its file, if it is of this process and not among the freed ones.
+    file: Option<Arc<Stored>>,
+}
+
+#[derive(Debug)]
+struct Stored {
+    path: PathBuf,
+    size: u64,
+}
+
+impl Default for Images {
+    fn default() -> Self {
+        Images::new(Arc::default())
+    }
+}
+
+impl Images {
+    pub(crate) fn new(counters: Arc<ImageCounters>) -> Self {
+        Images {
+            counters,
+            refusals: Refusals::default(),
+            directory: None,
+            inherited: Vec::new(),
+            salt: None,
+            mapped: BTreeMap::new(),
+            freed: VecDeque::new(),
+            bytes: 0,
+            uncounted: 0,
+            under_valgrind: under_valgrind(),
+        }
+    }
+
+    /// One image for one run of pages of an object, and for everything that shares them. Answers its size.
+    pub(super) fn make(
+        &mut self,
+        options: &Options,
+        object: &FinalizedObject<'_>,
+        run: AddressRange,
+    ) -> Result<u64, SinkError> {
+        let Some(group) = Group::around(object, run, pages::page_size()) else {
+            log_line!(Debug, "{:?} shares {run} with an object that is not final; its image waits", object.id);
+            return Ok(0);
+        };
+        if self.has(&group) {
+            return Ok(0);
+        }
+        let fit = fit(group.pages);
+        let encoded = fit.and_then(|code| self.encode(options, object, &group, &code));
+        match encoded {
+            Ok(encoded) => self.put(options, &group, &encoded),
+            Err(refusal) => {
+                self.refusals.count(&self.counters, &refusal, object.id);
+                Ok(0)
+            }
+        }
+    }
+
+    /// Whether these very objects are in an image of these pages already.
+    fn has(&self, group: &Group<'_>) -> bool {
+        self.mapped
+            .get(&group.pages.start().0)
+            .is_some_and(|image| image.end == group.pages.end().0 && group.ids().all(|id| image.members.contains(&id)))
+    }
+
+    fn encode(
+        &mut self,
+        options: &Options,
+        object: &FinalizedObject<'_>,
+        group: &Group<'_>,
+        code: &[u8],
+    ) -> Result<Encoded, Refusal> {
+        let room = object.rooms.get(&group.pages.start()).map_or(0, |room| room.size());
+        let debug_objects = group.debug_objects(object);
+        let content = Content {
+            parts: group.parts(object, &debug_objects),
+            style: options.names,
+            pages: group.pages,
+            code,
+            room,
+            build_id: self.salt.get_or_insert_with(Salt::new).next(),
+        };
+        encode(&content, pages::page_size()).map_err(Refusal::NotEncoded)
+    }
+
+    fn put(&mut self, options: &Options, group: &Group<'_>, encoded: &Encoded) -> Result<u64, SinkError> {
+        self.check_mappings()?;
+        let size = encoded.bytes.len() as u64;
+        self.make_space(size, options.quota)?;
+        let written = self.write(options, &encoded.bytes)?;
+        put_in_place(encoded, group.pages, &written, &self.counters)?;
+        if self.under_valgrind {
+            pages::show_to_valgrind(&written.file);
+        }
+        self.counters.written.add(1);
+        if encoded.layout.mapped > 0 {
+            self.counters.without_room.add(1);
+            log_line!(Debug, "{} has no room in front of it", written.path.display());
+        }
+        self.forget(group.pages);
+        let file = Some(Arc::new(Stored { path: written.path, size }));
+        let image = Mapped { end: group.pages.end().0, members: group.ids().collect(), file };
+        self.mapped.insert(group.pages.start().0, image);
+        self.bytes += size;
+        Ok(size)
+    }
+
+    /// Writes a file. A directory that somebody has removed is made again.
+    fn write(&mut self, options: &Options, bytes: &[u8]) -> Result<ImageFile, SinkError> {
+        if let Some(directory) = &mut self.directory {
+            match directory.write(bytes) {
+                Err(SinkError::Io { path, error, .. }) if error.kind() == io::ErrorKind::NotFound => {
+                    log_line!(Info, "{} is gone, and made again", path.display());
+                }
+                other => return other,
+            }
+        }
+        self.directory.insert(Directory::open(options)?).write(bytes)
+    }
+
+    /// Stops well before the host would run out of mappings: an image may split one.
+    fn check_mappings(&mut self) -> Result<(), SinkError> {
+        if self.uncounted == 0 {
+            let limit = mappings::limit();
+            let path = || PathBuf::from("/proc/self/maps");
+            let used = mappings::count().map_err(|error| SinkError::Io { verb: "read", path: path(), error })?;
+            let free = (limit - limit / HEADROOM).saturating_sub(used);
+            if free < 3 {
+                let error = io::Error::other(format!("{used} mappings of {limit} (vm.max_map_count) are in use"));
+                return Err(SinkError::Io { verb: "add to", path: path(), error });
+            }
+            self.uncounted = (free / 3).min(COUNT_EVERY);
+        }
+        self.uncounted -= 1;
+        Ok(())
+    }
+
+    /// Removes files of freed code, the oldest first, when there are too many bytes.
+    fn make_space(&mut self, size: u64, quota: u64) -> Result<(), SinkError> {
+        while self.bytes + size > quota {
+            let Some(oldest) = self.freed.pop_front() else {
+                let error = io::Error::other(format!("{} bytes are enough", self.bytes));
+                return Err(SinkError::Io { verb: "add to", path: "images of this process".into(), error });
+            };
+            self.bytes = self.bytes.saturating_sub(oldest.size);
+            let _ = fs::remove_file(oldest.path);
+        }
+        Ok(())
+    }
+
+    /// The object's code goes away. Its pages keep their name until they change: see [`Images::withdraw`].
+    pub(super) fn freeing(&mut self, id: ObjectId, run: AddressRange) {
+        for start in self.overlapping(run) {
+            let Some(image) = self.mapped.get_mut(&start) else { continue };
+            image.members.retain(|&member| member != id);
+            if image.members.is_empty() {
+                let file = image.file.take();
+                self.retire(file);
+            }
+        }
+    }
+
+    /// What is in `range` may change from now on: its pages become the anonymous memory they were, with the bytes and the
+    /// protection they have.
+    pub(crate) fn withdraw(&mut self, range: AddressRange, rooms: &Rooms) {
+        for start in self.overlapping(range) {
+            let Some(image) = self.mapped.get(&start) else { continue };
+            let (from, to) = (start.max(range.start().0), image.end.min(range.end().0));
+            let Some(pages) = AddressRange::new(Address(from), to - from) else { continue };
+            // Memory may have been unmapped behind our back, and belong to somebody else by now.
+            let of_file = |mapping: &Mapping| mapping.of_file && is_final(mapping);
+            if !mappings::mappings_of(pages).ok().flatten().is_some_and(|all| all.iter().all(of_file)) {
+                continue;
+            }
+            let room = rooms.get(&pages.start()).copied();
+            // SAFETY: these pages are mapped from a file, and LLVM, whose they are, is about to change them: nobody runs
+            // there. The room in front is listed as ours.
+            match unsafe { pages::withdraw(pages, room) } {
+                Ok(()) => self.counters.withdrawn.add(1),
+                Err(error) => log_line!(Warn, "{pages} keeps the name of an image: {error}"),
+            }
+        }
+        self.forget(range);
+    }
+
+    /// The mappings of `range` are gone, or others are there. The files stay for whoever has recorded samples in them.
+    pub(crate) fn forget(&mut self, range: AddressRange) {
+        for start in self.overlapping(range) {
+            let Some(image) = self.mapped.remove(&start) else { continue };
+            if start < range.start().0 {
+                self.mapped.insert(start, Mapped { end: range.start().0, ..image.clone() });
+            }
+            if image.end > range.end().0 {
+                self.mapped.insert(range.end().0, image.clone());
+            }
+            self.retire(image.file);
+        }
+    }
+
+    /// A file whose last page is gone waits among the freed ones.
+    fn retire(&mut self, file: Option<Arc<Stored>>) {
+        self.freed.extend(file.and_then(Arc::into_inner));
+    }
+
+    fn overlapping(&self, range: AddressRange) -> Vec<u64> {
+        let below = self.mapped.range(..range.end().0).rev();
+        below.take_while(|(_, image)| image.end > range.start().0).map(|(&start, _)| start).collect()
+    }
+
+    /// In the child of a fork: the parent's files are not ours to remove.
+    pub(crate) fn forked(&mut self) {
+        self.inherited.extend(self.directory.take());
+        self.salt = None;
+        self.freed.clear();
+        self.bytes = 0;
+        self.mapped.values_mut().for_each(|image| image.file = None);
+    }
+}
+
+/// The bytes of the pages, if they can be exchanged.
+fn fit(pages: AddressRange) -> Result<Vec<u8>, Refusal> {
+    let mappings = mappings::mappings_of(pages).ok().flatten().ok_or(Refusal::Unreadable)?;
+    if !mappings.iter().all(is_final) {
+        return Err(Refusal::NotFinal);
+    }
+    foreign::copy(pages).map_err(|_| Refusal::Unreadable)
+}
+
+fn is_final(mapping: &Mapping) -> bool {
+    mapping.executable && !mapping.writable && !mapping.shared
+}
+
+/// valgrind preloads a library of its own into the programs it runs.
+fn under_valgrind() -> bool {
+    std::env::var_os("LD_PRELOAD").is_some_and(|list| list.to_string_lossy().contains("/vgpreload_core"))
+}
+
+/// Maps the file over the pages, and over the room in front of them.
+fn put_in_place(
+    encoded: &Encoded,
+    pages: AddressRange,
+    written: &ImageFile,
+    counters: &ImageCounters,
+) -> Result<(), SinkError> {
+    let layout = &encoded.layout;
+    let front = layout.code - layout.mapped;
+    let range = AddressRange::new(Address(pages.start().0.wrapping_sub(front)), front + pages.size());
+    let bytes = encoded.bytes.get(layout.code as usize..layout.code_end as usize).unwrap_or_default();
+    let range = range.unwrap_or_default();
+    // SAFETY: the pages were found private, executable and not writable, and hold these bytes but for zeros behind the
+    // text; their owner is finalizing them in this very call, or lists them as code that is alive; the room in front of
+    // them was reserved for this. The file is in a private directory, and nobody writes to it again.
+    let exchanged = unsafe { pages::exchange(range, &written.file, layout.mapped, bytes) };
+    exchanged.map_err(|NotExchanged { error, put_back }| {
+        counters.put_back.add(u64::from(put_back));
+        let _ = fs::remove_file(&written.path);
+        SinkError::Io { verb: "map", path: written.path.clone(), error }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: u64, end: u64) -> AddressRange {
+        AddressRange::new(Address(start), end - start).unwrap()
+    }
+
+    /// As if an image of `pages` had been written to `path`.
+    fn put(images: &mut Images, pages: AddressRange, id: u64, path: PathBuf, size: u64) {
+        let image =
+            Mapped { end: pages.end().0, members: vec![ObjectId(id)], file: Some(Arc::new(Stored { path, size })) };
+        images.mapped.insert(pages.start().0, image);
+        images.bytes += size;
+    }
+
+    #[test]
+    fn a_file_is_free_when_its_last_page_is_gone() {
+        let mut images = Images::default();
+        put(&mut images, range(0x1000, 0x5000), 1, "1".into(), 1);
+        images.forget(range(0x2000, 0x3000));
+        assert_eq!(images.mapped.keys().copied().collect::<Vec<_>>(), [0x1000, 0x3000]);
+        assert_eq!(images.mapped[&0x1000].end, 0x2000);
+        images.forget(range(0x0, 0x2000));
+        assert!(images.freed.is_empty(), "0x3000 has it still");
+        images.forget(range(0x4fff, 0x6000));
+        images.forget(range(0x3000, 0x4fff));
+        assert_eq!(images.freed.len(), 1);
+        assert!(images.mapped.is_empty());
+    }
+
+    #[test]
+    fn the_quota_takes_files_of_freed_code_and_no_others() {
+        let directory = std::env::temp_dir().join(format!("jitlisten-quota-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let file = |name| {
+            fs::write(directory.join(name), "x").unwrap();
+            directory.join(name)
+        };
+        const QUOTA: u64 = 100;
+        let mut images = Images::default();
+        put(&mut images, range(0x1000, 0x2000), 1, file("oldest"), 40);
+        put(&mut images, range(0x2000, 0x3000), 2, file("freed"), 30);
+        put(&mut images, range(0x3000, 0x4000), 3, file("alive"), 30);
+        assert!(images.make_space(1, QUOTA).is_err(), "all code is alive");
+        images.freeing(ObjectId(1), range(0x1000, 0x2000));
+        images.freeing(ObjectId(2), range(0x2000, 0x3000));
+        images.make_space(35, QUOTA).unwrap();
+        assert_eq!(images.bytes, 60);
+        let there = |name| directory.join(name).exists();
+        assert_eq!([there("oldest"), there("freed"), there("alive")], [false, true, true]);
+        assert!(images.make_space(71, QUOTA).is_err());
+        assert_eq!([there("oldest"), there("freed"), there("alive")], [false, false, true]);
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_child_removes_none_of_its_parents_files() {
+        let mut images = Images::default();
+        put(&mut images, range(0x1000, 0x2000), 1, "/nowhere/1".into(), 10);
+        images.forked();
+        images.freeing(ObjectId(1), range(0x1000, 0x2000));
+        assert!(images.freed.is_empty());
+        assert!(images.make_space(10, 10).is_ok(), "the parent's bytes are not counted");
+    }
+}

@@ -1,0 +1,47 @@
+//! Why an object has no image; it is not an error of the sink, which goes on.
+
+#![forbid(unsafe_code)]
+
+use crate::statistics::{Counter, ImageCounters};
+use crate::{Error, ObjectId, log_line};
+
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// Its memory is gone, or `/proc/self/maps` cannot be read.
+    Unreadable,
+    /// Its pages are writable, shared with other processes, or not executable.
+    NotFinal,
+    /// No ELF file can be made of it.
+    NotEncoded(Error),
+}
+
+/// Which kinds have been logged.
+#[derive(Debug, Default)]
+pub(super) struct Refusals([bool; 3]);
+
+impl Refusals {
+    /// Counts one; the first of each kind is logged as a warning, the others for those who want everything.
+    pub(super) fn count(&mut self, counters: &ImageCounters, refusal: &Refusal, id: ObjectId) {
+        let (kind, counter): (usize, &Counter) = match refusal {
+            Refusal::Unreadable => (0, &counters.refused_unreadable),
+            Refusal::NotFinal => (1, &counters.refused_not_final),
+            Refusal::NotEncoded(_) => (2, &counters.refused_not_encoded),
+        };
+        counter.add(1);
+        if std::mem::replace(&mut self.0[kind], true) {
+            log_line!(Debug, "no image for {id:?}: {}", refusal.reason());
+        } else {
+            log_line!(Warn, "no image for {id:?}: {}; others like it are only counted", refusal.reason());
+        }
+    }
+}
+
+impl Refusal {
+    fn reason(&self) -> String {
+        match self {
+            Refusal::Unreadable => "its memory cannot be read".into(),
+            Refusal::NotFinal => "its pages are writable, shared with other processes, or not executable".into(),
+            Refusal::NotEncoded(error) => error.to_string(),
+        }
+    }
+}

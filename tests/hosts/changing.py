@@ -1,0 +1,106 @@
+"""Code pages that change without a new object, in an LLVM whose own functions do it: changing.py libLLVM.so
+
+Prints one line for each step: what the page of `f` is mapped from, and what `f` answers.
+"""
+
+import ctypes
+import mmap
+import os
+import sys
+
+from where import file_of, mappings
+
+READ, WRITE, EXECUTE = 0x1000000, 0x2000000, 0x4000000
+LLVM = ctypes.CDLL(sys.argv[1])
+PAGE = mmap.PAGESIZE
+pointer = ctypes.c_void_p
+
+
+class MemoryBlock(ctypes.Structure):
+    """`llvm::sys::MemoryBlock`"""
+
+    _fields_ = [("address", pointer), ("size", ctypes.c_size_t), ("flags", ctypes.c_uint)]
+
+
+def protect(address, flags):
+    function = LLVM["_ZN4llvm3sys6Memory19protectMappedMemoryERKNS0_11MemoryBlockEj"]
+    block = MemoryBlock(address, PAGE, 0)
+    function(ctypes.byref(block), ctypes.c_uint(flags))
+
+
+def call(name, *arguments, result=pointer):
+    function = LLVM[name]
+    function.restype = result
+    return function(*arguments)
+
+
+def module(name, answer):
+    text = f"define i32 @{name}() {{ ret i32 {answer} }}".encode()
+    # The parser takes the buffer over.
+    buffer = call("LLVMCreateMemoryBufferWithMemoryRangeCopy", text, ctypes.c_size_t(len(text)), b"")
+    parsed, complaint = pointer(), pointer()
+    context = pointer(call("LLVMGetGlobalContext"))
+    references = ctypes.byref(parsed), ctypes.byref(complaint)
+    if call("LLVMParseIRInContext", context, pointer(buffer), *references, result=ctypes.c_int) != 0:
+        raise SystemExit("the module is not understood")
+    return parsed
+
+
+architecture = {"x86_64": "X86", "aarch64": "AArch64"}[os.uname().machine]
+for part in ("TargetInfo", "Target", "TargetMC", "AsmPrinter"):
+    call(f"LLVMInitialize{architecture}{part}")
+call("LLVMLinkInMCJIT")
+
+
+def engine_of(first):
+    engine, complaint = pointer(), pointer()
+    references = ctypes.byref(engine), first, ctypes.c_uint(0), ctypes.byref(complaint)
+    if call("LLVMCreateJITCompilerForModule", *references, result=ctypes.c_int) != 0:
+        raise SystemExit("no engine")
+    return engine
+
+
+def address_of(engine, name):
+    return call("LLVMGetFunctionAddress", engine, name.encode(), result=ctypes.c_uint64)
+
+
+def tell(step, address, is_called=True):
+    file = "image" if file_of(address).endswith(".so") else file_of(address)
+    answer = ctypes.CFUNCTYPE(ctypes.c_int32)(address)() if is_called else "not called"
+    print(f"{step}: {file}, {answer}", flush=True)
+
+
+engine = engine_of(module("f", 42))
+address = address_of(engine, "f")
+page = address // PAGE * PAGE
+tell("final", address)
+protect(page, READ | WRITE)
+tell("writable", address, is_called=False)
+protect(page, READ | EXECUTE)
+tell("executable again", address)
+protect(page, READ | WRITE)
+# mov eax, 7; ret, or its like
+seven = {"X86": b"\xb8\x07\x00\x00\x00\xc3", "AArch64": b"\xe0\x00\x80\x52\xc0\x03\x5f\xd6"}[architecture]
+ctypes.memmove(address, seven, len(seven))
+protect(page, READ | EXECUTE)
+tell("other code", address)
+call("LLVMAddModule", engine, module("g", 43))
+tell("another object", address_of(engine, "g"))
+call("LLVMDisposeExecutionEngine", engine, result=None)
+
+engine = engine_of(module("f", 42))
+address = address_of(engine, "f")
+tell("final once more", address)
+protect(address // PAGE * PAGE, READ | WRITE | EXECUTE)
+tell("writable and executable", address)
+call("LLVMDisposeExecutionEngine", engine, result=None)
+with open("/proc/self/maps") as maps:
+    print("images left:", sum(line.rstrip().endswith(".so") and "/object-" in line for line in maps))
+
+# The first engines have left LLVM's own caches as they stay.
+before = mappings()
+for turn in range(100):
+    engine = engine_of(module("f", 42))
+    address_of(engine, "f")
+    call("LLVMDisposeExecutionEngine", engine, result=None)
+print("more mappings:", mappings() - before)

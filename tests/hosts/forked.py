@@ -1,0 +1,58 @@
+"""Compiles, forks, and compiles in the child, which goes on when its parent is gone.
+
+Prints lines "WHO FUNCTION FILE", and at last what the child finds about the lock of its parent's directory.
+"""
+
+import ctypes
+import fcntl
+import os
+import pathlib
+import time
+
+import llvmlite.binding as llvm
+
+from where import file_of
+
+try:
+    llvm.initialize()
+except RuntimeError:
+    pass  # not needed any more in new releases
+llvm.initialize_native_target()
+llvm.initialize_native_asmprinter()
+machine = llvm.Target.from_default_triple().create_target_machine()
+engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+kind = ctypes.CFUNCTYPE(ctypes.c_int64)
+
+
+def compile(name, answer):
+    engine.add_module(llvm.parse_assembly(f"define i64 @{name}() {{ ret i64 {answer} }}"))
+    engine.finalize_object()
+    address = engine.get_function_address(name)
+    assert kind(address)() == answer
+    return address
+
+
+def tell(who, name, address):
+    os.write(1, f"{who} {name} {file_of(address)}\n".encode())
+
+
+common = compile("common", 1)
+tell("parent", "common", common)
+parent = os.getpid()
+if os.fork() == 0:
+    of_child = compile("of_child", 2)
+    tell("child", "common", common)
+    tell("child", "of_child", of_child)
+    until = time.monotonic() + 60
+    while os.getppid() == parent and time.monotonic() < until:
+        time.sleep(0.02)
+    alive = pathlib.Path(file_of(common)).with_name("alive")
+    with open(alive) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(1, b"lock free\n")
+        except BlockingIOError:
+            os.write(1, b"lock held\n")
+    os._exit(0)
+of_parent = compile("of_parent", 3)
+tell("parent", "of_parent", of_parent)

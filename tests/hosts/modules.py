@@ -1,0 +1,56 @@
+"""Modules of IR, finalized together or one by one, and the memory manager of the engine: the ways objects share pages.
+
+    modules.py COUNT (together|apart) (LLVM|llvmlite) [waiting]
+
+Prints how many functions answer right, then one line "NAME FILE" for the file that each function's first page is mapped
+from, and waits for a line of input if asked to.
+"""
+
+import ctypes
+import sys
+
+import llvmlite.binding as llvm
+
+from where import file_of
+
+COUNT = int(sys.argv[1])
+together = sys.argv[2] == "together"
+managers = {"LLVM": {}, "llvmlite": {"use_lmm": True}}
+
+SOURCE = """
+declare void @llvm.donothing()
+define i64 @f{0}(i64 %a, i64 %b) {{
+  %c = add i64 %a, %b
+  %d = call i64 @g{0}(i64 %c)
+  ret i64 %d
+}}
+define internal i64 @g{0}(i64 %a) noinline {{
+  %d = add i64 %a, {0}
+  ret i64 %d
+}}
+"""
+
+try:
+    llvm.initialize()
+except RuntimeError:
+    pass  # not needed any more in new releases
+llvm.initialize_native_target()
+llvm.initialize_native_asmprinter()
+machine = llvm.Target.from_default_triple().create_target_machine()
+engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine, **managers[sys.argv[3]])
+for number in range(COUNT):
+    engine.add_module(llvm.parse_assembly(SOURCE.format(number)))
+    if not together:
+        engine.finalize_object()
+engine.finalize_object()
+addresses = {f"f{number}": engine.get_function_address(f"f{number}") for number in range(COUNT)}
+
+kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+right = sum(kind(address)(1, 2) == 3 + number for number, address in enumerate(addresses.values()))
+print("right:", right)
+for name, address in addresses.items():
+    print(name, file_of(address))
+sys.stdout.flush()
+if sys.argv[4:]:
+    print("waiting", flush=True)
+    sys.stdin.readline()

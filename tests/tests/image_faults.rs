@@ -1,0 +1,94 @@
+//! Whatever the system refuses: the sink stops, says so once, and the program does not notice.
+
+use std::fs;
+use std::path::Path;
+
+use jitlisten_tests::door;
+use jitlisten_tests::host::{Host, Preload};
+use jitlisten_tests::image_files::images;
+use jitlisten_tests::mount::Mount;
+
+const COUNT: usize = 24;
+
+fn host(mode: &str) -> Option<Host> {
+    let host = door::numba("numba-0.68.1", "refused.py")?.argument(COUNT.to_string()).argument(mode);
+    Some(host.variable("JITLISTEN", "image"))
+}
+
+/// Every function answers right; `expected` of them are in images; `reason` is the only line in the log, if there is one.
+fn judge(host: &Host, expected: impl Fn(usize) -> bool, reason: Option<&str>) {
+    let ended = host.run(Preload::Library).well();
+    let stdout = String::from_utf8(ended.stdout).expect("text");
+    let value = |name: &str| {
+        let line = stdout.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        line.and_then(|value| value.parse::<usize>().ok()).unwrap_or_else(|| panic!("no {name} in {stdout}"))
+    };
+    let log = host.log();
+    assert_eq!(value("right"), COUNT, "{stdout}{log}");
+    assert!(expected(value("images")), "{stdout}{log}");
+    assert_eq!(value("images_written"), value("images"), "{stdout}{log}");
+    assert_eq!(value("image_failures"), usize::from(reason.is_some()), "{stdout}{log}");
+    assert_eq!((value("images_refused"), value("images_put_back")), (0, 0), "{stdout}{log}");
+    let told: Vec<&str> = log.lines().collect();
+    match reason {
+        None => assert!(told.is_empty(), "{log}"),
+        Some(reason) => {
+            assert!(told.len() == 1 && told[0].contains("the image sink stops") && told[0].contains(reason), "{log}")
+        }
+    }
+}
+
+fn is_empty(directory: &Path) -> bool {
+    fs::read_dir(directory).expect("read").count() == 0
+}
+
+#[test]
+fn nothing_is_refused() {
+    let Some(host) = host("nothing") else { return };
+    judge(&host, |images| images == COUNT, None);
+}
+
+#[test]
+fn a_place_where_nothing_may_be_executed() {
+    let Some(host) = host("nothing") else { return };
+    let Some(disk) = Mount::tmpfs(&host.scratch("disk"), "noexec") else { return };
+    judge(&host.variable("JITLISTEN_DIR", disk.path()), |images| images == 0, Some("execute from"));
+    assert!(is_empty(disk.path()), "nothing is left behind");
+}
+
+#[test]
+fn a_place_that_is_mounted_read_only() {
+    let Some(host) = host("nothing") else { return };
+    let Some(disk) = Mount::tmpfs(&host.scratch("disk"), "ro") else { return };
+    judge(&host.variable("JITLISTEN_DIR", disk.path()), |images| images == 0, Some("create"));
+}
+
+#[test]
+fn a_full_disk() {
+    let Some(host) = host("nothing") else { return };
+    let Some(disk) = Mount::tmpfs(&host.scratch("disk"), "size=100k") else { return };
+    let host = host.variable("JITLISTEN_DIR", disk.path());
+    judge(&host, |images| 0 < images && images < COUNT, Some("No space left on device"));
+    let left = images(disk.path());
+    assert!(!left.is_empty() && left.len() < COUNT, "what was mapped stays, what was cut off does not: {left:?}");
+}
+
+#[test]
+fn most_mappings_are_in_use() {
+    let Some(host) = host("mappings") else { return };
+    judge(&host, |images| images == 0, Some("vm.max_map_count"));
+}
+
+#[test]
+fn no_file_may_be_mapped_executable() {
+    let Some(host) = host("mapping") else { return };
+    judge(&host, |images| images == 0, Some("execute from"));
+    assert_eq!(images(&host.scratch(".")).len(), 0);
+}
+
+#[test]
+fn from_some_moment_on_no_file_may_be_mapped_executable() {
+    let Some(host) = host("mapping-later") else { return };
+    judge(&host, |images| images == COUNT / 4, Some("Permission denied"));
+    assert_eq!(images(&host.scratch(".")).len(), COUNT / 4, "the file that could not be mapped is gone");
+}
