@@ -1,11 +1,11 @@
-//! The way every call goes in and out: no panic passes, `errno` stays, and a failure is remembered in words.
+//! The way every call goes in and out: no panic passes, a failure is remembered in words, and it is a [`Visit`].
 
 use std::cell::UnsafeCell;
 use std::ffi::c_char;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use jitlisten::Session;
+use jitlisten::{Session, Visit};
 
 use crate::status::{Failure, Status};
 
@@ -19,18 +19,16 @@ thread_local! {
 
 /// The one panic boundary.
 pub(crate) fn guarded(work: impl FnOnce() -> Result<(), Failure>) -> i32 {
+    let _visit = Visit::begin();
     silence_panics();
-    let errno = errno();
     let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(Status::Internal.into()));
-    let status = match outcome {
-        Ok(()) => Status::Ok,
+    match outcome {
+        Ok(()) => Status::Ok as i32,
         Err(failure) => {
             remember(&failure.words);
-            failure.status
+            failure.status as i32
         }
-    };
-    set_errno(errno);
-    status as i32
+    }
 }
 
 /// A call that needs the session.
@@ -68,14 +66,4 @@ fn remember(words: &str) {
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_last_error() -> *const c_char {
     LAST.with(|last| last.get().cast())
-}
-
-fn errno() -> i32 {
-    // SAFETY: the C library gives every thread its own.
-    unsafe { *libc::__errno_location() }
-}
-
-fn set_errno(value: i32) {
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = value };
 }

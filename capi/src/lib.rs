@@ -10,3 +10,6 @@ pub mod session;
 pub mod sinks;
 pub mod statistics;
 pub mod status;
+
+#[global_allocator]
+static MEMORY: jitlisten::HostMemory = jitlisten::HostMemory;

@@ -1,11 +1,12 @@
 //! The constructor, which runs before the program's own when the library was preloaded, and the destructor.
 //!
 //! A program that is linked with the library decides for itself when to call `jitlisten_open`; only the environment
-//! variable `LD_PRELOAD` naming us starts anything by itself. In a set-user-ID program nothing is done at all.
+//! variable `LD_PRELOAD` naming us starts anything by itself. In a set-user-ID program nothing is done at all: the
+//! environment is somebody else's there, and a session that the program itself opens is switched off.
 
 use std::panic::catch_unwind;
 
-use jitlisten::Session;
+use jitlisten::{Session, Visit, is_privileged};
 
 use crate::session::jitlisten_open;
 
@@ -14,13 +15,9 @@ use crate::session::jitlisten_open;
 static CONSTRUCTOR: extern "C" fn() = constructor;
 
 extern "C" fn constructor() {
-    // SAFETY: getauxval has no precondition.
-    let privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
-    if privileged {
-        return;
-    }
+    let _visit = Visit::begin();
     let _ = catch_unwind(|| {
-        if is_preloaded() {
+        if !is_privileged() && is_preloaded() {
             jitlisten_open();
         }
     });
@@ -32,6 +29,7 @@ static DESTRUCTOR: extern "C" fn() = destructor;
 
 /// Runs in `exit(3)`, not when the process is killed or calls `_exit(2)`.
 extern "C" fn destructor() {
+    let _visit = Visit::begin();
     let _ = catch_unwind(|| {
         if let Some(session) = Session::process() {
             session.ending();

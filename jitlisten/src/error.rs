@@ -30,6 +30,11 @@ pub enum Error {
         /// What an object of this size may ask for.
         limit: u64,
     },
+    /// There is no memory to work on an object of `size` bytes.
+    NoMemory {
+        /// The object's size.
+        size: usize,
+    },
     /// A relocation of a type this crate does not know (`r_type`).
     UnknownRelocation(u32),
     /// A relocation that points outside its section (`r_offset`).
@@ -70,6 +75,7 @@ impl fmt::Display for Error {
                 write!(f, "section of {size} bytes at {start:#x} leaves the address space")
             }
             Error::TooMuchData { limit } => write!(f, "object asks for more than {limit} bytes of names and copies"),
+            Error::NoMemory { size } => write!(f, "no memory for an object of {size} bytes"),
             Error::UnknownRelocation(r_type) => write!(f, "unknown relocation type {r_type}"),
             Error::RelocationOutside(offset) => write!(f, "relocation outside its section: r_offset {offset:#x}"),
             Error::Dwarf(error) => write!(f, "unreadable debug information: {error}"),

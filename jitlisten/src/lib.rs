@@ -25,19 +25,26 @@ pub mod listen;
 mod live;
 mod loaded_object;
 pub mod log;
+mod memory;
 pub mod name;
 pub mod options;
+mod own_file;
+mod privilege;
 mod quiet_write;
 mod session;
 mod shape;
 mod sink;
 mod statistics;
+mod visit;
 
 pub use address::{Address, AddressRange, Offset};
 pub use error::Error;
 pub use loaded_object::{Function, LineRow, LineRows, LoadedObject, Machine, TextRange};
+pub use memory::HostMemory;
+pub use privilege::is_privileged;
 pub use session::{ForkGuard, Loaded, ObjectId, Session, Unwinders};
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub use sink::fuzzing;
 pub use statistics::{SinkStatistics, Statistics};
+pub use visit::Visit;

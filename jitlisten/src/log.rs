@@ -8,21 +8,26 @@
 //! jitlisten[4711] warn: JITLISTEN: no sink is called "nonsense"
 //! ```
 //!
-//! One line is one `write(2)` on a descriptor opened with `O_APPEND`, so several processes may share the file. A log that
-//! cannot be written is given up silently.
+//! One line is one `write(2)` on a descriptor opened with `O_APPEND`, so several processes may share the file: a regular
+//! file of ours that has one name, or a terminal, or `/dev/null`. A log that cannot be written is given up silently. So is
+//! standard error when the host has put something else in its place.
 
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
 use std::fmt::Arguments;
-use std::fs::{File, OpenOptions};
-use std::io::Write as _;
+use std::fs::{File, OpenOptions, Permissions};
+use std::io;
+use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::PathBuf;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use once_cell::race::OnceBox;
+
+use crate::own_file::{Identity, OwnFile};
+use crate::quiet_write::{effective_user, write_once};
 
 /// How much is logged; each level includes the ones before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,25 +81,52 @@ impl LogTarget {
 }
 
 static LEVEL: AtomicU8 = AtomicU8::new(0);
-static FILE: OnceBox<Option<File>> = OnceBox::new();
+static LOG: OnceBox<Log> = OnceBox::new();
+
+enum Log {
+    Stderr(Identity),
+    File(PathBuf, OwnFile),
+}
 
 /// Opens the log, once for the process.
 pub(crate) fn open(target: &LogTarget) {
-    let (level, file) = match target {
+    let opened = match target {
         LogTarget::Silent => return,
-        LogTarget::Stderr(level) => (*level, None),
+        LogTarget::Stderr(level) => stderr().map(|(_, identity)| (*level, Log::Stderr(identity))),
         LogTarget::File(path, level) => {
-            let flags = libc::O_NOFOLLOW | libc::O_NOCTTY | libc::O_NONBLOCK;
-            let opened = OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(path);
-            match opened {
-                Ok(file) => (*level, Some(file)),
-                Err(_) => return,
-            }
+            let file = std::path::absolute(path).and_then(|path| Ok(Log::File(path.clone(), open_file(&path)?)));
+            file.map(|file| (*level, file))
         }
     };
-    if FILE.set(Box::new(file)).is_ok() {
+    let Ok((level, log)) = opened else { return };
+    if LOG.set(Box::new(log)).is_ok() {
         LEVEL.store(level as u8, Ordering::Release);
     }
+}
+
+fn open_file(path: &Path) -> io::Result<OwnFile> {
+    let safely = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
+    let mut options = OpenOptions::new();
+    options.append(true).mode(0o600).custom_flags(safely);
+    let file = match options.clone().create_new(true).open(path) {
+        Ok(file) => {
+            // The host's umask may have taken from us, too.
+            file.set_permissions(Permissions::from_mode(0o600))?;
+            file
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => options.open(path)?,
+        Err(error) => return Err(error),
+    };
+    let metadata = file.metadata()?;
+    let is_ours = metadata.is_file() && metadata.nlink() == 1 && metadata.uid() == effective_user();
+    if is_ours || metadata.file_type().is_char_device() { OwnFile::new(file) } else { Err(io::ErrorKind::Other.into()) }
+}
+
+/// Standard error, borrowed, and what it is now.
+fn stderr() -> io::Result<(File, Identity)> {
+    let copy = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+    let identity = Identity::of(&copy.metadata()?);
+    Ok((copy, identity))
 }
 
 /// Whether a line of that level would be written.
@@ -110,10 +142,19 @@ pub fn line(level: Level, message: Arguments<'_>) {
     let text = message.to_string().replace(|c: char| c.is_control(), " ");
     let line = format!("jitlisten[{}] {}: {text}\n", std::process::id(), level.name());
     // A log that cannot be written must not trouble the host: nothing can be done about an error here.
-    let _ = match FILE.get() {
-        Some(Some(file)) => (&mut &*file).write_all(line.as_bytes()),
-        Some(None) => std::io::stderr().write_all(line.as_bytes()),
-        None => Ok(()),
+    let _ = match LOG.get() {
+        Some(Log::Stderr(identity)) => match stderr() {
+            Ok((file, now)) if now == *identity => write_once(&file, line.as_bytes()),
+            _ => return,
+        },
+        Some(Log::File(path, file)) => match file.get() {
+            Some(file) => write_once(file, line.as_bytes()),
+            // The host has closed it: it may do so again.
+            None => {
+                open_file(path).and_then(|file| write_once(file.get().ok_or(io::ErrorKind::Other)?, line.as_bytes()))
+            }
+        },
+        None => return,
     };
 }
 

@@ -213,7 +213,8 @@ impl Options {
 
     fn read_directory(&mut self, directory: PathBuf, complaints: &mut Vec<String>) {
         match std::fs::metadata(&directory) {
-            Ok(metadata) if metadata.is_dir() => self.directory = Some(directory),
+            // The host may change its directory before the first file is made.
+            Ok(metadata) if metadata.is_dir() => self.directory = std::path::absolute(&directory).ok(),
             Ok(_) => complaints.push(format!("JITLISTEN_DIR: {} is not a directory", directory.display())),
             Err(error) => complaints.push(format!("JITLISTEN_DIR: {}: {error}", directory.display())),
         }

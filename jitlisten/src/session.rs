@@ -31,7 +31,7 @@ use crate::sink::{
     self, FinalizedObject, Forked, Images, Neighbour, Neighbours, Rooms, Sink, SinkError, StaleMap, Surroundings,
 };
 use crate::statistics::{Counters, Statistics};
-use crate::{Address, AddressRange, Error, LoadedObject, clock, foreign, shape};
+use crate::{Address, AddressRange, Error, LoadedObject, clock, foreign, is_privileged, memory, shape};
 use told::Heard;
 
 /// A loaded object of a session. Never used twice in a process.
@@ -106,10 +106,13 @@ pub struct Session {
     state: Mutex<State>,
     surroundings: Surroundings,
     warned_of_frame_pointers: AtomicBool,
+    warned_of_memory: AtomicBool,
 }
 
 #[derive(Default)]
 struct State {
+    /// The process this state speaks of; see [`Session::lock_here`].
+    pid: u32,
     next_id: u64,
     objects: BTreeMap<ObjectId, Record>,
     /// Text ranges of finalized objects: start address to end address and owner.
@@ -189,8 +192,13 @@ static PROCESS: OnceBox<Session> = OnceBox::new();
 
 impl Session {
     /// Opens the session of this process, with these options, or answers the one that is open. `complaints` go to the log.
+    ///
+    /// In a privileged process ([`is_privileged`](crate::is_privileged)) they are ignored, and the session is not active.
     pub fn open(options: Options, complaints: &[String]) -> &'static Session {
         PROCESS.get_or_init(|| {
+            if is_privileged() {
+                return Box::new(Session::new(Options { active: false, ..Options::default() }));
+            }
             crate::log::open(&options.log);
             for complaint in complaints {
                 log_line!(Warn, "{complaint}");
@@ -206,14 +214,16 @@ impl Session {
 
     fn new(options: Options) -> Session {
         // Before any handler of ours: at a fork, locks are taken in the same order as everywhere, this session's first.
-        unwind_register::Registry::process().follow_forks();
+        if options.active {
+            unwind_register::Registry::process().follow_forks();
+        }
         let counters = Counters::default();
         let surroundings = Surroundings {
             stale_map: StaleMap::find(),
             images: Arc::new(Mutex::new(Images::new(Arc::clone(&counters.images)))),
             ..Surroundings::default()
         };
-        let mut state = State::default();
+        let mut state = State { pid: std::process::id(), ..State::default() };
         for kind in SinkKind::ALL.into_iter().filter(|&kind| options.active && options.sinks.contains(kind)) {
             state.sinks[kind as usize] = Some(sink::create(kind, &options, &surroundings));
         }
@@ -223,6 +233,7 @@ impl Session {
             state: Mutex::new(state),
             surroundings,
             warned_of_frame_pointers: AtomicBool::new(false),
+            warned_of_memory: AtomicBool::new(false),
         }
     }
 
@@ -241,6 +252,31 @@ impl Session {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The lock, in a process that has the sinks to itself: `_Fork(3)` and `clone(2)` call no handler of `pthread_atfork`.
+    fn lock_here(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        if state.pid != std::process::id() {
+            self.become_child(&mut state);
+        }
+        state
+    }
+
+    /// In the child of a fork: the parent's files stay the parent's, and everything alive is told again to files of this
+    /// process.
+    fn become_child(&self, state: &mut State) {
+        state.pid = std::process::id();
+        self.surroundings.own_lines.forget();
+        self.images().forked();
+        let now = clock::monotonic();
+        state.objects.values_mut().for_each(|record| record.finalized = record.finalized.map(|_| now));
+        for kind in SinkKind::ALL {
+            let Some(sink) = &mut state.sinks[kind as usize] else { continue };
+            if sink.forked() == Forked::KnowsNothing {
+                self.tell_everything(state, kind);
+            }
+        }
+    }
+
     /// *loaded*: LLVM has placed an object in memory; `debug_object` is a copy of its debug object, and `kept_at` is where
     /// LLVM keeps its own until *freeing*, for sinks that are switched on later.
     ///
@@ -255,6 +291,7 @@ impl Session {
     /// # Errors
     /// As [`Session::loaded`].
     pub(crate) fn loaded_from(&self, origin: Origin, object: Vec<u8>) -> Result<Loaded, Error> {
+        self.check_memory(object.len())?;
         let debug_object = DebugObject { copy: Some(object), kept_at: origin.kept_at() };
         let bytes = debug_object.copy.as_deref().unwrap_or_default();
         let parsed = LoadedObject::parse(bytes).inspect_err(|error| {
@@ -265,7 +302,7 @@ impl Session {
         let names = names(&object, bytes);
         let text: Vec<AddressRange> = object.text().iter().map(|text| text.range).collect();
         let eh_frame = object.eh_frame();
-        let mut state = self.lock();
+        let mut state = self.lock_here();
         if let Some(id) = state.same(&object, origin.heard()) {
             log_line!(Debug, "{id:?} is reported once more");
             return Ok(Loaded { id, text, eh_frame });
@@ -285,10 +322,28 @@ impl Session {
         Ok(Loaded { id, text, eh_frame })
     }
 
+    /// Whether there is memory to work on an object of that size; if not, it is counted, and logged the first time.
+    ///
+    /// # Errors
+    /// That there is none.
+    pub fn check_memory(&self, size: usize) -> Result<(), Error> {
+        if memory::is_there(size) {
+            return Ok(());
+        }
+        self.counters.objects_refused.add(1);
+        if !self.warned_of_memory.swap(true, Ordering::Relaxed) {
+            log_line!(Error, "no memory: objects are not heard of until there is some");
+        }
+        Err(Error::NoMemory { size })
+    }
+
     /// *finalized*: the object's bytes are relocated and its code may run.
     pub fn finalized(&self, id: ObjectId) {
-        let mut state = self.lock();
+        let mut state = self.lock_here();
         let Some(record) = state.objects.get_mut(&id).filter(|record| record.finalized.is_none()) else { return };
+        if self.check_memory(record.debug_object.copy.as_ref().map_or(0, Vec::len)).is_err() {
+            return self.free(&mut state, id);
+        }
         record.finalized = Some(clock::monotonic());
         let ranges: Vec<AddressRange> = record.object.text().iter().map(|text| text.range).collect();
         let live = LiveBytes::of(&record.object);
@@ -315,7 +370,7 @@ impl Session {
 
     /// *freeing*: the object's code goes away; its memory is still there.
     pub fn freeing(&self, id: ObjectId) {
-        let mut state = self.lock();
+        let mut state = self.lock_here();
         self.free(&mut state, id);
     }
 
@@ -380,7 +435,7 @@ impl Session {
 
     /// Switches a sink on, and tells it of everything that is alive. Nothing happens if it is on.
     pub fn enable(&self, kind: SinkKind) {
-        let mut state = self.lock();
+        let mut state = self.lock_here();
         if state.sinks[kind as usize].is_none() {
             // A map that is there by now may be ours, of an earlier time: it is not stale.
             state.sinks[kind as usize] = Some(sink::create(kind, &self.options, &self.surroundings));
@@ -398,7 +453,9 @@ impl Session {
     /// The process exits: sinks write what they have kept. They stay on, because other threads may still compile.
     pub fn ending(&self) {
         // Whoever holds the lock now will not be waited for: it may be this very thread, whose signal handler exits.
-        if let Ok(mut state) = self.state.try_lock() {
+        if let Ok(mut state) = self.state.try_lock()
+            && state.pid == std::process::id()
+        {
             SinkKind::ALL.into_iter().for_each(|kind| self.end(&mut state, kind));
         }
     }
@@ -493,18 +550,9 @@ pub struct ForkGuard {
 }
 
 impl ForkGuard {
-    /// In the child: the parent's files stay the parent's, and everything alive is told again to files of this process.
+    /// In the child: everything alive is told again, to files of its own.
     pub fn in_child(mut self) {
-        self.session.surroundings.own_lines.forget();
-        self.session.images().forked();
-        let now = clock::monotonic();
-        self.state.objects.values_mut().for_each(|record| record.finalized = record.finalized.map(|_| now));
-        for kind in SinkKind::ALL {
-            let Some(sink) = &mut self.state.sinks[kind as usize] else { continue };
-            if sink.forked() == Forked::KnowsNothing {
-                self.session.tell_everything(&mut self.state, kind);
-            }
-        }
+        self.session.become_child(&mut self.state);
     }
 }
 

@@ -9,13 +9,13 @@
 //! | `llvmlite::*` | `LLVMPY_AddModule` and others | llvmlite's, in Python |
 //!
 //! Every hook does what it stands for, whatever happens to us: a panic is caught, logged once, and from then on the hooks
-//! only pass through. `errno` is what the real function left.
+//! only pass through. What we do beside that is a [`Visit`].
 
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use jitlisten::{Address, AddressRange, log_line};
+use jitlisten::{Address, AddressRange, Visit, log_line};
 
 use crate::front_room;
 use crate::memory::Executable;
@@ -29,6 +29,7 @@ static BROKEN: AtomicBool = AtomicBool::new(false);
 /// Runs `work` with the shim. A panic in it ends our listening, not the host.
 pub(crate) fn guarded<R: Default>(work: impl FnOnce(&Shim) -> R) -> R {
     let Some(shim) = shim().filter(|_| !BROKEN.load(Ordering::Relaxed)) else { return R::default() };
+    let _visit = Visit::begin();
     catch_unwind(AssertUnwindSafe(|| work(shim))).unwrap_or_else(|_| {
         if !BROKEN.swap(true, Ordering::Relaxed) {
             log_line!(Error, "an internal error; jitlisten stops listening");
@@ -78,10 +79,10 @@ pub(crate) unsafe extern "C" fn mprotect(address: *mut c_void, size: usize, prot
     // SAFETY: the host's own call, passed on.
     let result = unsafe { libc::mprotect(address, size, protection) };
     if result == 0 && protection & (libc::PROT_EXEC | libc::PROT_WRITE) == 0 {
-        keeping_errno(|| guarded(|shim| front_room::give_back(shim.session, range.start())));
+        guarded(|shim| front_room::give_back(shim.session, range.start()));
     }
     if result == 0 && protection & libc::PROT_EXEC != 0 {
-        keeping_errno(|| guarded(|shim| shim.executable(range, how(protection))));
+        guarded(|shim| shim.executable(range, how(protection)));
     }
     result
 }
@@ -96,7 +97,7 @@ pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, size: usize) -> c_i
             return result;
         }
     }
-    keeping_errno(|| guarded(|shim| front_room::give_back(shim.session, range.start())));
+    guarded(|shim| front_room::give_back(shim.session, range.start()));
     0
 }
 
@@ -115,7 +116,7 @@ pub(crate) unsafe extern "C" fn mmap(
     // SAFETY: the host's own call, passed on.
     let mapped = unsafe { libc::mmap(address, size, protection, flags, file, offset) };
     if mapped != libc::MAP_FAILED && protection & libc::PROT_EXEC != 0 {
-        keeping_errno(|| guarded(|shim| shim.executable(pages(mapped, size), how(protection))));
+        guarded(|shim| shim.executable(pages(mapped, size), how(protection)));
     }
     mapped
 }
@@ -127,7 +128,7 @@ pub(crate) unsafe extern "C" fn register_frame(begin: *const c_void) {
     }
     // SAFETY: the host's own call, passed on.
     unsafe { __register_frame(begin) };
-    keeping_errno(|| guarded(|shim| shim.eh_frame_registered(Address(begin as u64))));
+    guarded(|shim| shim.eh_frame_registered(Address(begin as u64)));
 }
 
 fn how(protection: c_int) -> Executable {
@@ -138,14 +139,4 @@ fn pages(address: *mut c_void, size: usize) -> AddressRange {
     let size = size.next_multiple_of(crate::detour::page_size()) as u64;
     let start = Address(address as u64);
     AddressRange::new(start, size).unwrap_or_default()
-}
-
-fn keeping_errno(work: impl FnOnce()) {
-    // SAFETY: errno is a thread-local of libc's.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
-    let before = unsafe { errno.read() };
-    work();
-    // SAFETY: as above, of the same thread.
-    unsafe { errno.write(before) };
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jitlisten::options::SinkKind;
-use jitlisten::{Address, AddressRange, ForkGuard, Session, Unwinders, foreign, log_line};
+use jitlisten::{Address, AddressRange, ForkGuard, Session, Unwinders, Visit, foreign, log_line};
 use once_cell::race::OnceBox;
 
 use crate::detour;
@@ -226,7 +226,10 @@ impl Shim {
             self.session.freeing(id);
         }
         for listed in news.appeared {
-            let bytes = listed.debug_object.and_then(|range| foreign::copy(range).ok());
+            // The copy is the first large piece of memory.
+            let range = listed.debug_object;
+            let range = range.filter(|range| self.session.check_memory(range.size() as usize).is_ok());
+            let bytes = range.and_then(|range| foreign::copy(range).ok());
             let loaded = bytes.and_then(|bytes| self.session.loaded(bytes, listed.debug_object).ok());
             source.remember(listed, loaded.as_ref().map(|loaded| loaded.id));
             if let Some(loaded) = loaded {
@@ -327,8 +330,9 @@ fn anonymous_executable(line: &str) -> Option<(AddressRange, Executable)> {
     Some((range, if protection.contains('w') { Executable::Writable } else { Executable::Only }))
 }
 
-/// Our locks, held by the thread that forks: whatever another thread was doing under them is done.
-struct HeldForFork(Option<(MutexGuard<'static, State>, ForkGuard)>);
+/// Our locks, held by the thread that forks: whatever another thread was doing under them is done. No handler of a signal
+/// may run while it holds them.
+struct HeldForFork(Option<(MutexGuard<'static, State>, ForkGuard, Visit)>);
 
 // SAFETY: put in and taken out by the one thread that forks, between the handlers of `pthread_atfork`.
 unsafe impl Sync for HeldForFork {}
@@ -341,23 +345,25 @@ fn follow_forks() {
     unsafe extern "C" fn prepare() {
         hooks::guarded(|_| {
             let Some(shim) = shim() else { return };
+            let visit = Visit::begin();
             let state = shim.lock();
             let guard = shim.session.lock_for_fork();
-            HELD.lock().unwrap_or_else(PoisonError::into_inner).0 = Some((state, guard));
+            HELD.lock().unwrap_or_else(PoisonError::into_inner).0 = Some((state, guard, visit));
         });
     }
     unsafe extern "C" fn parent() {
-        hooks::guarded(|_| drop(take_held()));
+        let _visit = Visit::begin();
+        drop(take_held());
     }
     unsafe extern "C" fn child() {
-        hooks::guarded(|_| {
-            if let Some((state, guard)) = take_held() {
-                guard.in_child();
-                drop(state);
-            }
-        });
+        let _visit = Visit::begin();
+        // What was taken is released even where our listening has ended.
+        let Some((state, guard, visit)) = take_held() else { return };
+        hooks::guarded(|_| guard.in_child());
+        drop(state);
+        drop(visit);
     }
-    fn take_held() -> Option<(MutexGuard<'static, State>, ForkGuard)> {
+    fn take_held() -> Option<(MutexGuard<'static, State>, ForkGuard, Visit)> {
         HELD.lock().unwrap_or_else(PoisonError::into_inner).0.take()
     }
     // SAFETY: the handlers live as long as the library, which is never unloaded.

@@ -19,7 +19,7 @@ mod raw_lines;
 
 use crate::options::{Listening, Options};
 use crate::session::Origin;
-use crate::{Error, ObjectId, Session};
+use crate::{Error, ObjectId, Session, Visit};
 
 pub use place::{Placed, place_sections};
 
@@ -47,6 +47,7 @@ pub enum Maker {
 /// # Errors
 /// What makes it unreadable.
 pub fn loaded(session: &Session, maker: Maker, object: Vec<u8>) -> Result<ObjectId, Error> {
+    let _visit = Visit::begin();
     let origin = match maker {
         Maker::Llvm => Origin::Llvm,
         Maker::Other => Origin::Caller,
@@ -60,6 +61,7 @@ pub fn loaded(session: &Session, maker: Maker, object: Vec<u8>) -> Result<Object
 /// # Errors
 /// [`Error::UnknownObject`] and [`Error::AlreadyFinalized`].
 pub fn finalized(session: &Session, id: ObjectId) -> Result<(), Error> {
+    let _visit = Visit::begin();
     session.libraries_changed();
     session.told_finalized(id)
 }
@@ -69,5 +71,6 @@ pub fn finalized(session: &Session, id: ObjectId) -> Result<(), Error> {
 /// # Errors
 /// [`Error::UnknownObject`].
 pub fn freeing(session: &Session, id: ObjectId) -> Result<(), Error> {
+    let _visit = Visit::begin();
     session.told_freeing(id)
 }

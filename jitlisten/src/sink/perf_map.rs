@@ -26,17 +26,18 @@ mod space;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Seek as _};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
-use std::path::PathBuf;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
 use self::space::{Block, Space};
 use super::{FinalizedObject, Forked, Sink, SinkError, Surroundings};
 use crate::name;
 use crate::options::NameStyle;
-use crate::quiet_write::{effective_user, write_once};
+use crate::own_file::OwnFile;
+use crate::quiet_write::{effective_user, overwrite, write_once};
 use crate::{AddressRange, ObjectId};
 
 /// A perf map that was there when the process (or its latest `exec`) began: nothing in it speaks of this program.
@@ -90,9 +91,15 @@ pub(crate) struct LeftLines {
 
 struct MapFile {
     /// Opened with `O_APPEND`.
-    append: File,
+    append: OwnFile,
     /// The same file without it: Linux appends even `pwrite(2)` on the other one.
-    edit: File,
+    edit: OwnFile,
+}
+
+/// The same, for one use.
+struct OpenMap<'a> {
+    append: &'a File,
+    edit: &'a File,
 }
 
 #[derive(Debug)]
@@ -118,14 +125,14 @@ impl PerfMap {
     }
 
     fn open(&mut self) -> Result<(), SinkError> {
-        if self.file.is_some() {
+        if self.file.as_ref().is_some_and(|file| file.get().is_some()) {
             return Ok(());
         }
-        let safely = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
-        let mut options = OpenOptions::new();
-        let append = options.append(true).create(true).mode(0o600).custom_flags(safely).open(&self.path);
-        let append = append.map_err(self.failed("open"))?;
-        let edit = OpenOptions::new().write(true).custom_flags(safely).open(&self.path).map_err(self.failed("open"))?;
+        // Opened again when the host has closed what it did not know.
+        let opened_before = self.file.take().map(|file| file.append.identity());
+        let append = create(&self.path).map_err(self.failed("open"))?;
+        let edit = OpenOptions::new().write(true).custom_flags(SAFELY).open(&self.path);
+        let edit = edit.map_err(self.failed("open"))?;
         let found = check_owner(&append, &edit).map_err(self.failed("stat"))?;
         if let Some(found) = found {
             return Err(SinkError::NotOurs { path: self.path.clone(), found });
@@ -144,7 +151,15 @@ impl PerfMap {
             self.space.all_freed();
         }
         drop(left);
-        self.file = Some(MapFile { append, edit });
+        let own = |file| OwnFile::new(file).map_err(self.failed("stat"));
+        let file = MapFile { append: own(append)?, edit: own(edit)? };
+        if opened_before.is_some_and(|before| before != file.append.identity()) {
+            // Somebody has removed the file meanwhile: what we knew of it is gone.
+            self.lines.clear();
+            self.space = Space::default();
+            self.surroundings.own_lines.forget();
+        }
+        self.file = Some(file);
         Ok(())
     }
 
@@ -154,9 +169,9 @@ impl PerfMap {
         let overlapping = self.lines.range(..end).rev().take_while(|(_, line)| line.end > start);
         let dead: Vec<u64> = overlapping.filter(|(_, line)| !line.alive).map(|(&at, _)| at).collect();
         for at in dead {
-            if let (Some(line), Some(file)) = (self.lines.remove(&at), &self.file) {
+            if let (Some(line), Some(file)) = (self.lines.remove(&at), self.file.as_ref().and_then(MapFile::get)) {
                 let text = tombstone(line.length);
-                file.edit.write_all_at(text.as_bytes(), line.offset).map_err(self.failed("write"))?;
+                overwrite(file.edit, text.as_bytes(), line.offset).map_err(self.failed("write"))?;
             }
         }
         Ok(())
@@ -187,16 +202,16 @@ impl PerfMap {
 
     /// Writes `text` into a hole, and a line about no code behind it.
     fn fill(&mut self, offset: u64, hole: u64, text: &str) -> Result<(), SinkError> {
-        let Some(file) = &self.file else { return Ok(()) };
+        let Some(file) = self.file.as_ref().and_then(MapFile::get) else { return Ok(()) };
         let rest = (hole as usize).saturating_sub(text.len());
         let filled = if rest > 0 { text.to_owned() + &tombstone(rest) } else { text.to_owned() };
-        file.edit.write_all_at(filled.as_bytes(), offset).map_err(self.failed("write"))
+        overwrite(file.edit, filled.as_bytes(), offset).map_err(self.failed("write"))
     }
 
     /// Appends `text` in one `write(2)`, and answers where it stands.
     fn append(&mut self, text: &str) -> Result<u64, SinkError> {
-        let Some(file) = &mut self.file else { return Ok(0) };
-        let written = write_once(&file.append, text.as_bytes());
+        let Some(mut file) = self.file.as_ref().and_then(MapFile::get) else { return Ok(0) };
+        let written = write_once(file.append, text.as_bytes());
         // After an appending write the position of the descriptor is the end of what was written.
         let end = file.append.stream_position().unwrap_or(0);
         match written {
@@ -215,6 +230,27 @@ impl PerfMap {
 }
 
 impl MapFile {
+    fn get(&self) -> Option<OpenMap<'_>> {
+        Some(OpenMap { append: self.append.get()?, edit: self.edit.get()? })
+    }
+}
+
+/// Never follows a link, never waits for a reader of a pipe, never becomes anybody's terminal.
+const SAFELY: i32 = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
+
+/// Opens the file to append to it. A new one has mode 0600, whatever the host's umask would have taken from that.
+fn create(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.append(true).mode(0o600).custom_flags(SAFELY);
+    match options.clone().create_new(true).open(path) {
+        Ok(file) => file.set_permissions(Permissions::from_mode(0o600)).map(|()| file),
+        // It is there, be it since a moment ago.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => options.open(path),
+        Err(error) => Err(error),
+    }
+}
+
+impl OpenMap<'_> {
     /// A full disk may take part of a line. Cut it off again, unless somebody has written behind it.
     fn remove_torn_line(&self, end: u64, written: u64) {
         if self.edit.metadata().is_ok_and(|metadata| metadata.size() == end) {
@@ -277,11 +313,9 @@ impl Sink for PerfMap {
     }
 
     fn ending(&mut self) -> Result<u64, SinkError> {
-        if let Some(file) = self.file.take()
-            && let Ok(metadata) = file.edit.metadata()
-        {
+        if let Some(file) = self.file.take() {
             let left = LeftLines {
-                inode: metadata.ino(),
+                inode: file.append.identity().inode(),
                 lines: std::mem::take(&mut self.lines),
                 space: std::mem::take(&mut self.space),
             };

@@ -14,14 +14,15 @@
 //! namespace is known by its lock alone, and so is one whose children share its mappings. Nobody can see when a process
 //! died; it counts from when somebody found out.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::pages;
+use crate::own_file::{Identity, OwnFile, open_to_us};
 use crate::quiet_write::{effective_user, write_whole};
 use crate::sink::SinkError;
 use crate::{log_line, options::Options};
@@ -41,8 +42,10 @@ const ATTEMPTS: usize = 3;
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
+    identity: Identity,
     next: u64,
-    _alive: File,
+    /// The lock; a host may have closed it.
+    _alive: OwnFile,
 }
 
 /// A file that is done.
@@ -98,19 +101,29 @@ impl Directory {
 
     /// Takes the lock and tries whether code may run from here.
     fn fill(path: &Path) -> Result<Directory, SinkError> {
+        let identity = open_to_us(path).map_err(failed("open", path))?;
         let lock = path.join(ALIVE);
         let alive = create_file(&lock)?;
         // One byte: an empty file has no page to map.
         write_whole(&alive, b"\n").map_err(|(_, error)| failed("write", &lock)(error))?;
         flock(&alive, libc::LOCK_SH).map_err(failed("lock", &lock))?;
         pages::can_execute(&alive).map_err(failed("execute from", path))?;
-        Ok(Directory { path: path.to_owned(), next: 0, _alive: alive })
+        let alive = OwnFile::new(alive).map_err(failed("stat", &lock))?;
+        Ok(Directory { path: path.to_owned(), identity, next: 0, _alive: alive })
+    }
+
+    /// Whoever owns the place we are in may put another directory there.
+    fn check_that_it_is_there(&self) -> Result<(), SinkError> {
+        let metadata = fs::symlink_metadata(&self.path).map_err(failed("stat", &self.path))?;
+        let same = Identity::of(&metadata) == self.identity;
+        if same { Ok(()) } else { Err(SinkError::NotOurs { path: self.path.clone(), found: "another directory" }) }
     }
 
     /// Writes a new file. Nothing is left of one that fails.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<ImageFile, SinkError> {
         let path = self.path.join(format!("object-{}.so", self.next));
         self.next += 1;
+        self.check_that_it_is_there()?;
         let file = create_file(&path)?;
         match write_whole(&file, bytes) {
             Ok(()) => Ok(ImageFile { path, file }),
@@ -126,13 +139,15 @@ fn create_file(path: &Path) -> Result<File, SinkError> {
     let safely = libc::O_NOFOLLOW | libc::O_CLOEXEC;
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(true).mode(0o600).custom_flags(safely);
-    options.open(path).map_err(failed("create", path))
+    let file = options.open(path).map_err(failed("create", path))?;
+    file.set_permissions(Permissions::from_mode(0o600)).map_err(failed("create", path))?;
+    Ok(file)
 }
 
 /// Makes a directory that is ours alone, or finds it.
 fn private(path: &Path) -> Result<(), SinkError> {
     match DirBuilder::new().mode(0o700).create(path) {
-        Ok(()) => return Ok(()),
+        Ok(()) => return open_to_us(path).map(|_| ()).map_err(failed("open", path)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(failed("create", path)(error)),
     }

@@ -99,7 +99,12 @@ impl Images {
         if self.has(&group) {
             return Ok(0);
         }
-        let fit = fit(group.pages);
+        let mappings = mappings::mappings_of(group.pages).map_err(|error| SinkError::Io {
+            verb: "read",
+            path: "/proc/self/maps".into(),
+            error,
+        })?;
+        let fit = fit(group.pages, mappings);
         let encoded = fit.and_then(|code| self.encode(options, object, &group, &code));
         match encoded {
             Ok(encoded) => self.put(options, &group, &encoded),
@@ -272,9 +277,8 @@ impl Images {
 }
 
 /// The bytes of the pages, if they can be exchanged.
-fn fit(pages: AddressRange) -> Result<Vec<u8>, Refusal> {
-    let mappings = mappings::mappings_of(pages).ok().flatten().ok_or(Refusal::Unreadable)?;
-    if !mappings.iter().all(is_final) {
+fn fit(pages: AddressRange, mappings: Option<Vec<Mapping>>) -> Result<Vec<u8>, Refusal> {
+    if !mappings.ok_or(Refusal::Unreadable)?.iter().all(is_final) {
         return Err(Refusal::NotFinal);
     }
     foreign::copy(pages).map_err(|_| Refusal::Unreadable)

@@ -7,7 +7,7 @@ use crate::{Error, ObjectId, log_line};
 
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// Its memory is gone, or `/proc/self/maps` cannot be read.
+    /// Its memory is gone.
     Unreadable,
     /// Its pages are writable, shared with other processes, or not executable.
     NotFinal,

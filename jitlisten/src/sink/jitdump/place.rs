@@ -11,21 +11,22 @@
 //! the file is written. A file system mounted `noexec` refuses it, and then a jitdump has no purpose there.
 
 use std::ffi::CString;
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::ptr;
 
+use crate::own_file::{OwnFile, open_to_us};
 use crate::quiet_write::write_whole;
 use crate::sink::SinkError;
 
 /// A jitdump that is being written.
 #[derive(Debug)]
 pub(super) struct Dump {
-    file: File,
+    file: OwnFile,
     path: PathBuf,
     pid: u32,
     _marker: Marker,
@@ -48,12 +49,11 @@ impl Dump {
 
     fn create_in(directory: &Path, header: &[u8]) -> Result<Dump, SinkError> {
         let path = directory.join(file_name());
-        let safely = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY;
-        let mut options = OpenOptions::new();
-        let options = options.read(true).write(true).create_new(true).mode(0o600).custom_flags(safely);
-        let file = options.open(&path).map_err(failed("create", &path))?;
+        let file = open(&path, true).map_err(failed("create", &path))?;
+        file.set_permissions(Permissions::from_mode(0o600)).map_err(failed("create", &path))?;
         write_whole(&file, header).map_err(|(_, error)| failed("write", &path)(error))?;
         let marker = Marker::map(&file).map_err(failed("map as executable", &path))?;
+        let file = OwnFile::new(file).map_err(failed("stat", &path))?;
         Ok(Dump { file, path, pid: std::process::id(), _marker: marker, length: header.len() as u64 })
     }
 
@@ -78,17 +78,31 @@ impl Dump {
     }
 
     /// A file that was removed can still be written, but nobody will ever read it.
-    pub(super) fn check_that_it_is_there(&self) -> Result<(), SinkError> {
-        let metadata = self.file.metadata().map_err(failed("stat", &self.path))?;
+    pub(super) fn check_that_it_is_there(&mut self) -> Result<(), SinkError> {
+        let metadata = self.file()?.metadata().map_err(failed("stat", &self.path))?;
         if metadata.nlink() == 0 {
             return Err(failed("write", &self.path)(io::ErrorKind::NotFound.into()));
         }
         Ok(())
     }
 
+    /// The file, opened again if the host has closed what it did not know.
+    fn file(&mut self) -> Result<&File, SinkError> {
+        if self.file.get().is_none() {
+            let again = open(&self.path, false).and_then(OwnFile::new).map_err(failed("open", &self.path))?;
+            if again.identity() != self.file.identity() {
+                return Err(SinkError::NotOurs { path: self.path.clone(), found: "another file" });
+            }
+            self.file = again;
+        }
+        self.file.get().ok_or_else(|| failed("open", &self.path)(io::Error::from_raw_os_error(libc::EBADF)))
+    }
+
     /// Appends whole records, all of them or none.
     pub(super) fn append(&mut self, records: &[u8]) -> Result<u64, SinkError> {
-        match write_whole(&self.file, records) {
+        let length = self.length;
+        let file = self.file()?;
+        match write_whole(file, records) {
             Ok(()) => {
                 self.length += records.len() as u64;
                 Ok(records.len() as u64)
@@ -96,12 +110,18 @@ impl Dump {
             Err((written, error)) => {
                 if written > 0 {
                     // Where this fails too, the torn record stays: it is the last of the file, and readers stop there.
-                    let _ = self.file.set_len(self.length);
+                    let _ = file.set_len(length);
                 }
                 Err(failed("write", &self.path)(error))
             }
         }
     }
+}
+
+fn open(path: &Path, create_new: bool) -> io::Result<File> {
+    let safely = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
+    let mut options = OpenOptions::new();
+    options.read(true).append(true).create_new(create_new).mode(0o600).custom_flags(safely).open(path)
 }
 
 /// perf takes the process number in the name for that of the innermost PID namespace, which is what `getpid(2)` answers.
@@ -127,7 +147,9 @@ fn fresh_directory(base: &Path) -> Result<PathBuf, SinkError> {
     if made.is_null() {
         return Err(failed("create a directory in", base)(error));
     }
-    Ok(PathBuf::from(std::ffi::OsString::from_vec(text.into_bytes())))
+    let made = PathBuf::from(std::ffi::OsString::from_vec(text.into_bytes()));
+    open_to_us(&made).map_err(failed("open", &made))?;
+    Ok(made)
 }
 
 /// The thread that is running: perf notes it beside the code.

@@ -11,7 +11,7 @@ use super::record::{self, CodeLoad, Records, Unwinding};
 use super::unwinding::{self, EhFrame};
 use crate::options::{NameStyle, Options};
 use crate::sink::{FinalizedObject, Forked, Sink, SinkError, Surroundings};
-use crate::{Address, AddressRange, LineRows, Machine, cfi, clock, foreign, log_line};
+use crate::{Address, AddressRange, LineRows, Machine, cfi, clock, foreign, log_line, name};
 
 /// Tables that end in the page in which the text ends cannot reach code that is mapped later.
 const PAGE: u64 = 4096;
@@ -74,7 +74,7 @@ impl Jitdump {
             return Ok(());
         }
         self.looked = now;
-        self.dump.as_ref().map_or(Ok(()), Dump::check_that_it_is_there).inspect_err(|_| self.dump = None)?;
+        self.dump.as_mut().map_or(Ok(()), Dump::check_that_it_is_there).inspect_err(|_| self.dump = None)?;
         let news = self.other_jits.look(now);
         self.encode_others(news);
         Ok(())
@@ -118,6 +118,7 @@ impl Jitdump {
             }
             let load = CodeLoad { pid, tid, code, code_index: self.next_index };
             self.next_index += 1;
+            let name = &name::printable(name);
             match object.live.get(code) {
                 Some(bytes) => self.records.code_load(timestamp, &load, name, bytes),
                 None => {

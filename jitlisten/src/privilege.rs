@@ -1,0 +1,8 @@
+//! Whether this process may do what the one who started it may not.
+
+/// Whether the kernel says so (`AT_SECURE`: set-user-ID, set-group-ID, file capabilities). Such a program trusts no
+/// environment variable, and neither do we: its session is switched off.
+pub fn is_privileged() -> bool {
+    // SAFETY: getauxval has no precondition.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
