@@ -25,6 +25,7 @@ pub mod listen;
 mod live;
 mod loaded_object;
 pub mod log;
+mod looking;
 mod memory;
 pub mod name;
 pub mod options;

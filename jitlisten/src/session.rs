@@ -31,7 +31,7 @@ use crate::sink::{
     self, FinalizedObject, Forked, Images, Neighbour, Neighbours, Rooms, Sink, SinkError, StaleMap, Surroundings,
 };
 use crate::statistics::{Counters, Statistics};
-use crate::{Address, AddressRange, Error, LoadedObject, clock, foreign, is_privileged, memory, shape};
+use crate::{Address, AddressRange, Error, LoadedObject, clock, foreign, is_privileged, looking, memory, shape};
 use told::Heard;
 
 /// A loaded object of a session. Never used twice in a process.
@@ -265,6 +265,7 @@ impl Session {
     /// process.
     fn become_child(&self, state: &mut State) {
         state.pid = std::process::id();
+        looking::in_child();
         self.surroundings.own_lines.forget();
         self.images().forked();
         let now = clock::monotonic();
@@ -533,12 +534,13 @@ impl Session {
         if self.counters.objects_loaded.get() == 0 || !self.is_enabled(SinkKind::Unwind) {
             return Unwinders::Known;
         }
-        sink::look_for_unwinders()
+        looking::look(sink::look_for_unwinders).unwrap_or(Unwinders::Unrelocated)
     }
 
     /// Takes the session's lock across `fork(2)`; call it in the `prepare` handler of `pthread_atfork`.
     pub fn lock_for_fork(&'static self) -> ForkGuard {
-        ForkGuard { session: self, state: self.lock() }
+        let _nobody_looks = looking::Nobody::looks();
+        ForkGuard { session: self, state: self.lock(), _nobody_looks }
     }
 }
 
@@ -547,6 +549,7 @@ impl Session {
 pub struct ForkGuard {
     session: &'static Session,
     state: MutexGuard<'static, State>,
+    _nobody_looks: looking::Nobody,
 }
 
 impl ForkGuard {

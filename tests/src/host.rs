@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::perf_map::{self, PerfMap};
 use crate::place::{self, Scratch};
+use crate::tool::{self, Absence};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -52,6 +53,7 @@ pub struct Ended {
 pub struct Running<'host> {
     host: &'host Host,
     child: Child,
+    ended: bool,
 }
 
 impl Host {
@@ -137,6 +139,25 @@ impl Host {
         std::iter::once(self.program.clone().into()).chain(self.arguments.iter().cloned()).collect()
     }
 
+    /// The same host in a mount namespace of its own, in which `script` was run by a shell; `None` after a loud skip.
+    #[must_use]
+    pub fn in_mount_namespace(mut self, script: &str) -> Option<Self> {
+        let unshare = tool::require("unshare", Absence::FailsInCi)?;
+        let tried = tool::run(Command::new(&unshare).args(["--mount", "mount", "-t", "tmpfs", "none", "/mnt"]));
+        if !tried.status.success() {
+            // Containers may not, even as root; nothing that CI installs would help.
+            tool::skip("unshare --mount", String::from_utf8_lossy(&tried.stderr).trim(), Absence::IsAllowed);
+            return None;
+        }
+        let script =
+            format!("preload=$LD_PRELOAD; unset LD_PRELOAD; {script}\nexport LD_PRELOAD=$preload; exec \"$@\"");
+        let words = ["--mount".into(), "sh".into(), "-ec".into(), OsString::from(script), "sh".into()];
+        let words = words.into_iter().chain([self.program.into()]);
+        self.arguments = words.chain(self.arguments).collect();
+        self.program = unshare;
+        Some(self)
+    }
+
     /// Starts the host.
     ///
     /// # Panics
@@ -153,7 +174,7 @@ impl Host {
             .stderr(file("stderr"))
             .spawn()
             .unwrap_or_else(|error| panic!("start {}: {error}", self.program.display()));
-        Running { host: self, child }
+        Running { host: self, child, ended: false }
     }
 
     /// Runs the host to its end.
@@ -199,7 +220,18 @@ impl Running<'_> {
     /// # Panics
     /// When it does not come.
     #[must_use]
-    pub fn end(mut self) -> Ended {
+    pub fn end(self) -> Ended {
+        let mut ended = self.end_without_map();
+        ended.map = perf_map::take(ended.pid);
+        ended
+    }
+
+    /// The same, where what lies at the place of the perf map is not the library's.
+    ///
+    /// # Panics
+    /// When the end does not come.
+    #[must_use]
+    pub fn end_without_map(mut self) -> Ended {
         let deadline = Instant::now() + self.host.patience;
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("the host is our child") {
@@ -208,9 +240,10 @@ impl Running<'_> {
             assert!(Instant::now() < deadline, "the host hangs:\n{}", self.stderr());
             thread::sleep(Duration::from_millis(10));
         };
+        self.ended = true;
         let pid = self.pid();
         let stdout = fs::read(self.host.scratch("stdout")).unwrap_or_default();
-        Ended { pid, status, stdout, stderr: self.stderr(), map: perf_map::take(pid) }
+        Ended { pid, status, stdout, stderr: self.stderr(), map: None }
     }
 
     fn stderr(&self) -> String {
@@ -222,7 +255,9 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = perf_map::take(self.pid());
+        if !self.ended {
+            let _ = perf_map::take(self.pid());
+        }
     }
 }
 

@@ -23,6 +23,7 @@
 pub mod door;
 pub mod doors;
 pub mod gdb;
+pub mod guest;
 pub mod host;
 pub mod image;
 pub mod image_files;

@@ -1,0 +1,93 @@
+/* The little of LLVM's C API (llvm-c/ of any release) that the hosts in C need, so that they need no headers of LLVM, and
+ * one function: compile a piece of LLVM assembly, in a context and an engine of its own. */
+#ifndef HOSTS_LLVM_C_H
+#define HOSTS_LLVM_C_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct LLVMOpaqueContext *LLVMContextRef;
+typedef struct LLVMOpaqueModule *LLVMModuleRef;
+typedef struct LLVMOpaqueMemoryBuffer *LLVMMemoryBufferRef;
+typedef struct LLVMOpaqueExecutionEngine *LLVMExecutionEngineRef;
+struct LLVMMCJITCompilerOptions {
+    unsigned OptLevel;
+    int CodeModel, NoFramePointerElim, EnableFastISel;
+    void *MCJMM;
+};
+
+LLVMContextRef LLVMContextCreate(void);
+void LLVMContextDispose(LLVMContextRef);
+LLVMMemoryBufferRef LLVMCreateMemoryBufferWithMemoryRangeCopy(const char *, size_t, const char *);
+int LLVMParseIRInContext(LLVMContextRef, LLVMMemoryBufferRef, LLVMModuleRef *, char **);
+void LLVMInitializeMCJITCompilerOptions(struct LLVMMCJITCompilerOptions *, size_t);
+int LLVMCreateMCJITCompilerForModule(LLVMExecutionEngineRef *, LLVMModuleRef, struct LLVMMCJITCompilerOptions *, size_t,
+                                     char **);
+unsigned long LLVMGetFunctionAddress(LLVMExecutionEngineRef, const char *);
+void LLVMDisposeExecutionEngine(LLVMExecutionEngineRef);
+
+#ifdef __aarch64__
+#define TARGET(part) LLVMInitializeAArch64##part
+#else
+#define TARGET(part) LLVMInitializeX86##part
+#endif
+void TARGET(TargetInfo)(void);
+void TARGET(Target)(void);
+void TARGET(TargetMC)(void);
+void TARGET(AsmPrinter)(void);
+
+static inline void llvm_begin(void) {
+    TARGET(TargetInfo)();
+    TARGET(Target)();
+    TARGET(TargetMC)();
+    TARGET(AsmPrinter)();
+}
+
+struct compiled {
+    LLVMContextRef context;
+    LLVMExecutionEngineRef engine;
+    unsigned long address;
+};
+
+/* Ends the program when LLVM refuses. */
+static inline struct compiled compile_text(const char *text, const char *function) {
+    struct compiled compiled;
+    struct LLVMMCJITCompilerOptions options;
+    LLVMModuleRef module;
+    char *error = NULL;
+    compiled.context = LLVMContextCreate();
+    LLVMMemoryBufferRef buffer = LLVMCreateMemoryBufferWithMemoryRangeCopy(text, strlen(text), "host");
+    LLVMInitializeMCJITCompilerOptions(&options, sizeof options);
+    if (LLVMParseIRInContext(compiled.context, buffer, &module, &error) ||
+        LLVMCreateMCJITCompilerForModule(&compiled.engine, module, &options, sizeof options, &error)) {
+        fprintf(stderr, "%s\n", error);
+        exit(1);
+    }
+    compiled.address = LLVMGetFunctionAddress(compiled.engine, function);
+    return compiled;
+}
+
+/* `i64 NAME(i64 n)`, which answers 3 n + NUMBER; NAME is as LLVM assembly spells it between quotes. */
+static inline struct compiled compile_named(const char *name, const char *plain, long number) {
+    size_t size = strlen(name) + 256;
+    char *text = malloc(size);
+    snprintf(text, size,
+             "define i64 @\"%s\"(i64 %%n) uwtable \"frame-pointer\"=\"all\" {\n"
+             "  %%a = mul i64 %%n, 3\n  %%b = add i64 %%a, %ld\n  ret i64 %%b\n}\n",
+             name, number);
+    struct compiled compiled = compile_text(text, plain);
+    free(text);
+    return compiled;
+}
+
+static inline int is_right(struct compiled compiled, long number) {
+    return compiled.address != 0 && ((long (*)(long))compiled.address)(5) == 15 + number;
+}
+
+static inline void dispose(struct compiled compiled) {
+    LLVMDisposeExecutionEngine(compiled.engine);
+    LLVMContextDispose(compiled.context);
+}
+
+#endif

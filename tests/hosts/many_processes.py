@@ -1,0 +1,40 @@
+"""Processes made by multiprocessing, each compiling something of its own: many_processes.py fork | forkserver
+
+Standard error has the process numbers, `parent N` and `child N NAME`.
+"""
+
+import math
+import multiprocessing
+import os
+import sys
+
+from numba import njit
+
+
+@njit
+def common(x):
+    return math.erf(x) + 1.0
+
+
+def work(number):
+    scope = {"math": math}
+    exec(f"def of_child_{number}(x):\n    return math.erf(x) + {number}", scope)
+    result = njit(scope[f"of_child_{number}"])(1.0)
+    print(f"child {os.getpid()} of_child_{number}", file=sys.stderr, flush=True)
+    return common(result)
+
+
+@njit
+def of_parent(x):
+    return math.erf(x) + 2.0
+
+
+if __name__ == "__main__":
+    common(1.0)
+    method = multiprocessing.get_context(sys.argv[1])
+    with method.Pool(3, maxtasksperchild=1) as pool:
+        print(sum(pool.map(work, range(4), chunksize=1)))
+        pool.close()
+        pool.join()
+    print(of_parent(1.0))
+    print(f"parent {os.getpid()}", file=sys.stderr)

@@ -1,0 +1,39 @@
+//! Signals, cancellation and `errno`: what a thread of the host's does while it is ours.
+//!
+//! `hosts/guest.c` stands in for `write(2)`, which the library calls under its locks, and makes things happen there, every
+//! time. The same program without the library has them happen elsewhere, and must print the same.
+
+use jitlisten_tests::{guest, host};
+
+fn same(words: &[&str]) -> Option<()> {
+    let ended = host::same_output(&guest::story(words)?).well();
+    assert!(ended.perf_map().named("first").next().is_some());
+    Some(())
+}
+
+#[test]
+fn a_handler_that_exits() {
+    let _ = same(&["interrupted", "exit"]);
+}
+
+#[test]
+fn a_handler_that_forks() {
+    let _ = same(&["interrupted", "fork"]);
+}
+
+#[test]
+fn a_handler_that_opens_a_library() {
+    let _ = same(&["interrupted", "dlopen"]);
+}
+
+#[test]
+fn a_thread_that_is_cancelled() {
+    let _ = same(&["cancelled"]);
+}
+
+/// A log on a full device: every line of it sets `errno`.
+#[test]
+fn errno() {
+    let Some(host) = guest::story(&["errno"]) else { return };
+    let _ = host::same_output(&host.variable("JITLISTEN_LOG", "debug:/dev/full")).well();
+}
