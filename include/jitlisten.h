@@ -1,32 +1,44 @@
-/* jitlisten.h - make code that LLVM compiles at run time visible to profilers, debuggers and unwinders.
+/* jitlisten.h - make code that is compiled at run time visible to profilers, debuggers and unwinders.
  *
  * What this is
- *   The C contract of libjitlisten. A process has one session. It hears of every object that an LLVM in the process
- *   compiles, and tells its sinks: the perf map (/tmp/perf-PID.map), and others as they come.
+ *   The C contract of libjitlisten. A process has one session. It hears of code that is compiled in the process, and tells its
+ *   sinks: the perf map, jitdump, images, the unwinders of the process (see the README). It hears in two ways:
  *
- *   Under LD_PRELOAD=libjitlisten.so the session opens by itself before the program starts, with the options of the
- *   environment variables JITLISTEN, JITLISTEN_DIR, JITLISTEN_QUOTA, JITLISTEN_LOG, JITLISTEN_FRAME_POINTERS and JITLISTEN_NAMES (see the
- *   README). A program that is linked with the library, or loads it with dlopen, calls jitlisten_open(); code that was
- *   compiled before is found, too. A library that comes late cannot give llvmlite's code frame pointers: Python's ctypes
- *   has looked the functions up already.
+ *   by listening  to every LLVM in the process, as a debugger does. So it is under LD_PRELOAD=libjitlisten.so, where the
+ *                 session opens by itself before the program starts, and after jitlisten_open(). Code that was compiled before
+ *                 is found, too; but llvmlite's code gets no frame pointers from a library that comes late, because Python's
+ *                 ctypes has looked the functions up already.
+ *   by being told with the three verbs below, by who compiles. A session opened with JITLISTEN_LISTEN_CALLS hears nothing
+ *                 else, and touches nothing of the process.
  *
  * Ownership
- *   Strings that are returned live as long as the process. Arguments are borrowed for the call.
+ *   Strings that are returned live as long as the process (jitlisten_last_error: see there). What arguments point to is copied
+ *   or used up when the call returns; the two exceptions, both about .eh_frame sections, are said where they are.
  *
  * Threads
- *   Every function may be called from any thread, at any time, but not from a signal handler.
+ *   Every function may be called from any thread, at any time, in a child of a fork, too; but not from a signal handler. What
+ *   more there is to know is said at each function in a line that begins with "Threads:". "Loader" there: the function may take
+ *   the dynamic loader's lock, so do not call it while holding a lock that somebody waits for inside the loader (in a library's
+ *   constructor, say).
  *
  * Errors
- *   A function that can fail returns a jitlisten_status; outputs are written only on JITLISTEN_OK. Nothing here aborts,
- *   prints, or raises a C++ exception. A sink that cannot go on switches itself off, counts it in the statistics, and
- *   says so once in the log.
+ *   A function that can fail returns a jitlisten_status, and says more in jitlisten_last_error(); outputs are written only on
+ *   JITLISTEN_OK. Nothing here aborts, prints, changes errno or raises a C++ exception. A sink that cannot go on switches
+ *   itself off, counts it in the statistics, and says so once in the log.
  *
- * NULL
- *   A NULL pointer is JITLISTEN_INVALID_ARGUMENT.
+ * Pointers
+ *   NULL and misaligned pointers are JITLISTEN_INVALID_ARGUMENT, except where NULL has a meaning. Inputs are copied in a way that
+ *   answers a pointer to nowhere with the same status. Outputs are written plainly.
  *
  * Versions
- *   Status numbers are never used again for something else. A structure that the caller fills begins with its size, so
- *   that an old program works with a new library and the other way round.
+ *   Status numbers are never used again for something else. A structure that the caller fills begins with its size, so that an
+ *   old program works with a new library and the other way round; set the rest to zero. Symbols of an installed library (make
+ *   install) have the version JITLISTEN_0.1.
+ *
+ * Two copies
+ *   The shared library is one, however it came: linked, preloaded, opened. A second copy of it in one process, or a program that
+ *   carries libjitlisten.a and runs with the shared library in LD_PRELOAD, cannot open a session while the first copy has one:
+ *   JITLISTEN_SWITCHED_OFF.
  *
  * Example
  *   See tests/c/tour.c, which is compiled as C11 and as C++17 and run.
@@ -47,11 +59,11 @@ enum {
     JITLISTEN_OK = 0,
     /* A pointer is NULL, misaligned or leads nowhere, or a size or a word makes no sense. */
     JITLISTEN_INVALID_ARGUMENT = 1,
-    /* jitlisten_open() has not been called in this process. */
+    /* Neither jitlisten_open() nor jitlisten_open_with() has been called in this process. */
     JITLISTEN_NOT_OPEN = 2,
     /* No sink has that name. */
     JITLISTEN_UNKNOWN_SINK = 3,
-    /* JITLISTEN=off: the session does nothing in this process. */
+    /* JITLISTEN=off, or another copy of the library is at work: nothing is done in this process. */
     JITLISTEN_SWITCHED_OFF = 4,
     /* A defect of jitlisten; see the log. */
     JITLISTEN_INTERNAL = 5,
@@ -63,37 +75,69 @@ enum {
     JITLISTEN_NOT_UNDERSTOOD = 8
 };
 
-/* The status in English, without a full stop. Never NULL. */
+/* The status in English, without a full stop. Never NULL. Threads: any. */
 const char *jitlisten_status_text(jitlisten_status status);
 
 /* The last failure of a function below in the calling thread, in words: what was wrong, with the value. Empty if there was none.
- * Never NULL; the text changes with this thread's next failure. */
+ * Never NULL; valid until this thread's next call. Threads: each has its own. */
 const char *jitlisten_last_error(void);
 
-/* The version of the library, such as "0.1.0". */
+/* The version of the library, such as "0.1.0". Threads: any. */
 const char *jitlisten_version(void);
 
-/* Opens the session of this process with the options of the environment, and starts to listen. Once; further calls
- * return JITLISTEN_OK and change nothing. Must not be called while the dynamic loader's lock is held by the calling
- * thread, that is, from a library's constructor. */
+/* The session. --------------------------------------------------------------------------------------------------------- */
+
+/* Opens the session of this process with the options of the environment, and listens to the process. Once: further calls of this
+ * or the next function return JITLISTEN_OK and change nothing, also when the session was opened by LD_PRELOAD.
+ * Threads: loader. */
 jitlisten_status jitlisten_open(void);
 
+enum {
+    /* Every LLVM in the process is found and heard, as under LD_PRELOAD; and what is told. */
+    JITLISTEN_LISTEN_PROCESS = 0,
+    /* Only what is told. Nothing in the process is changed. */
+    JITLISTEN_LISTEN_CALLS = 1
+};
+
+/* What to open the session with. Each text is written as the value of an environment variable, and takes its place; NULL: as the
+ * environment says. A process whose environment has JITLISTEN=off stays off. */
+struct jitlisten_options {
+    /* In: sizeof(struct jitlisten_options). */
+    size_t size;
+    /* JITLISTEN: "perfmap,unwind", "all", ... */
+    const char *sinks;
+    /* JITLISTEN_DIR: where files other than the perf map go. Must exist. */
+    const char *directory;
+    /* JITLISTEN_LOG: "[LEVEL:]PATH" or "[LEVEL:]stderr". */
+    const char *log;
+    /* JITLISTEN_FRAME_POINTERS: "1", "0" or "untouched". Of use with JITLISTEN_LISTEN_PROCESS, for llvmlite. */
+    const char *frame_pointers;
+    /* JITLISTEN_NAMES: "readable" or "linkage". */
+    const char *names;
+    /* JITLISTEN_LISTEN_PROCESS or JITLISTEN_LISTEN_CALLS. */
+    uint32_t listen;
+};
+
+/* Opens the session with these options. A text that makes no sense is JITLISTEN_INVALID_ARGUMENT or JITLISTEN_UNKNOWN_SINK, and
+ * nothing is opened. Threads: loader. */
+jitlisten_status jitlisten_open_with(const struct jitlisten_options *options);
+
 /* Switches every sink off; their files are closed and stay. The session goes on listening, so that sinks can be switched
- * on again. */
+ * on again. Threads: any. */
 jitlisten_status jitlisten_close(void);
 
-/* Switches a sink on by its name, as in JITLISTEN: "perfmap", "jitdump", "image", "unwind", "gdb". It is told of all code that is
- * alive, so this takes effect for code that was compiled earlier. Nothing happens if it is on. */
+/* Switches a sink on by its name, as in JITLISTEN: "perfmap", "jitdump", "image", "unwind", "gdb". It is told of all code
+ * that is alive, so this takes effect for code that was compiled earlier. Nothing happens if it is on. Threads: any. */
 jitlisten_status jitlisten_enable(const char *sink);
 
-/* Switches a sink off. Nothing happens if it is off. */
+/* Switches a sink off. Nothing happens if it is off. Threads: any. */
 jitlisten_status jitlisten_disable(const char *sink);
 
 /* Telling of objects. ------------------------------------------------------------------------------------------------
  *
- * For who compiles and wants no listening: three verbs. An object is *loaded* (its addresses are known), *finalized* (its
+ * For who compiles: three verbs. An object is *loaded* (its addresses are known), *finalized* (its
  * bytes are final and executable, and nothing of it has run), and *freeing* (its code is about to go away and still there).
- * *freeing* may come at any time, the other two once and in this order.
+ * *freeing* may come at any time after *loaded*, *finalized* once between the two.
  *
  * An object that is also heard of by listening, because it was compiled by an LLVM of the process, is one object: reporting it
  * here, too, does no harm, whoever is first. Of two objects at one address the older is taken for gone. */
@@ -110,8 +154,8 @@ struct jitlisten_section {
 /* *loaded*, for a JIT that makes ELF objects: elf_size bytes of a relocatable 64-bit ELF file, whose loaded sections have their
  * address in sh_addr; addresses in sections (may be NULL if section_count is 0) override those by name. If several sections
  * of the object have one name, the first entry with that name is for the first of them, and so on. Entries for other sections
- * are passed over. Everything is copied, except the live .eh_frame: it is read where it was loaded. libgcc has to be told of the
- * .eh_frame by somebody else, as every LLVM does. */
+ * are passed over. Everything is copied, except the live .eh_frame: it is read where it was loaded. Whoever loaded the object
+ * tells libgcc of that with __register_frame, as the engines of LLVM do. Threads: any. */
 jitlisten_status jitlisten_object_loaded(const void *elf, size_t elf_size, const struct jitlisten_section *sections,
                                          size_t section_count, jitlisten_object *object);
 
@@ -144,20 +188,54 @@ struct jitlisten_code {
     const struct jitlisten_line *lines;
     size_t line_count;
     /* The .eh_frame (Linux Standard Base, with or without a terminating zero word) that describes the functions; NULL if
-     * eh_frame_size is 0. Not copied: it is read where it is, from *finalized* to *freeing*. Functions that it does not describe
-     * get rules from their machine code where these can be known. */
+     * eh_frame_size is 0. Not copied: it is read where it is, from *finalized* to *freeing*. The unwind sink tells libgcc of it
+     * at *finalized*, unless the JIT has done so by then; afterwards it must not. Functions that it does not describe get
+     * rules from their machine code where these can be known. */
     const void *eh_frame;
     size_t eh_frame_size;
 };
 
-/* *loaded*, for a JIT that makes no ELF objects. Copied, except eh_frame. */
+/* *loaded*, for a JIT that makes no ELF objects. Copied, except eh_frame. Threads: any. */
 jitlisten_status jitlisten_code_loaded(const struct jitlisten_code *code, jitlisten_object *object);
 
-/* *finalized*: the bytes are relocated and executable. The sinks are told before this returns. */
+/* *finalized*: the bytes are relocated, executable and, for the image sink, no longer writable. The sinks have been told when
+ * this returns; let the code run after that. Threads: loader, in the first call after a library was opened. */
 jitlisten_status jitlisten_finalized(jitlisten_object object);
 
-/* *freeing*: the code is still there, and goes away next. */
+/* *freeing*: the code is still there, and goes away next. Threads: any. */
 jitlisten_status jitlisten_freeing(jitlisten_object object);
+
+/* Unwind registration alone. -------------------------------------------------------------------------------------------
+ *
+ * Works without a session. The sink "unwind" does the same for every object; code that it knows need not be registered here. */
+
+/* A registration. 0 is never one; numbers are not used again. */
+typedef uint64_t jitlisten_unwind;
+
+/* Tells libunwind, libgcc and LLVM's libunwind, as far as they are in the process, how to walk through the functions of text that
+ * an .eh_frame describes: every copy of them, also those that have been opened with dlopen since. The .eh_frame must be relocated
+ * for where it is now, and be true of the code until it is deregistered; it is copied, the code's personality routines and LSDAs
+ * are not. Entries for code outside of text are left out. libgcc is told only if it does not know yet: after this, do not call
+ * __register_frame for it. JITLISTEN_NOT_UNDERSTOOD if there is nothing in it. Threads: loader. */
+jitlisten_status jitlisten_unwind_register(const void *eh_frame, size_t eh_frame_size, uint64_t text, size_t text_size,
+                                           jitlisten_unwind *out);
+
+/* Undoes it, before the code goes away. JITLISTEN_UNKNOWN_OBJECT if that has been done. Threads: any. */
+jitlisten_status jitlisten_unwind_deregister(jitlisten_unwind registration);
+
+/* The log. -------------------------------------------------------------------------------------------------------------- */
+
+/* level: 1 error, 2 warning, 3 information, 4 every object. message: one line, valid during the call. */
+typedef void (*jitlisten_log_callback)(void *user, int32_t level, const char *message);
+
+/* Hands messages up to a level to the program, beside the log that JITLISTEN_LOG asks for; a NULL callback: no more. Messages
+ * come into being under locks, so they wait (at most 1024) and are handed over at the end of the next call that returns a status,
+ * whoever makes it, one at a time and with no lock held: a callback may call any function. It must return. When this
+ * function returns, the callback before it has returned, too, and is not called again; a callback that replaces itself is the
+ * exception. Threads: any. */
+jitlisten_status jitlisten_set_log(jitlisten_log_callback callback, void *user, int32_t level);
+
+/* Statistics. ----------------------------------------------------------------------------------------------------------- */
 
 /* Counters since the session was opened, in this process. */
 struct jitlisten_statistics {
@@ -208,7 +286,7 @@ struct jitlisten_statistics {
     uint64_t images_put_back;
 };
 
-/* Copies the counters. statistics->size must be set. */
+/* Copies the counters. statistics->size must be set. Threads: any. */
 jitlisten_status jitlisten_statistics(struct jitlisten_statistics *statistics);
 
 #ifdef __cplusplus

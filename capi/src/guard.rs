@@ -1,12 +1,13 @@
 //! The way every call goes in and out: no panic passes, a failure is remembered in words, and it is a [`Visit`].
 
 use std::cell::UnsafeCell;
-use std::ffi::c_char;
+use std::ffi::{c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use jitlisten::{Session, Visit};
 
+use crate::log;
 use crate::status::{Failure, Status};
 
 /// How long the words may be, with their terminator.
@@ -17,18 +18,38 @@ thread_local! {
     static LAST: UnsafeCell<[u8; WORDS]> = const { UnsafeCell::new([0; WORDS]) };
 }
 
-/// The one panic boundary.
+/// The one panic boundary. At the end, when no lock is held and signals no longer wait, the program may hear what was logged.
 pub(crate) fn guarded(work: impl FnOnce() -> Result<(), Failure>) -> i32 {
+    let status = visiting(work);
+    if jitlisten::log::waits() {
+        let errno = errno();
+        let _ = catch_unwind(log::hand_over);
+        set_errno(errno);
+    }
+    status as i32
+}
+
+fn visiting(work: impl FnOnce() -> Result<(), Failure>) -> Status {
     let _visit = Visit::begin();
     silence_panics();
     let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(Status::Internal.into()));
     match outcome {
-        Ok(()) => Status::Ok as i32,
+        Ok(()) => Status::Ok,
         Err(failure) => {
             remember(&failure.words);
-            failure.status as i32
+            failure.status
         }
     }
+}
+
+fn errno() -> c_int {
+    // SAFETY: errno is a thread-local of libc's.
+    unsafe { *libc::__errno_location() }
+}
+
+fn set_errno(value: c_int) {
+    // SAFETY: errno is a thread-local of libc's.
+    unsafe { *libc::__errno_location() = value };
 }
 
 /// A call that needs the session.

@@ -4,12 +4,14 @@
 
 mod borrowed;
 pub mod guard;
+pub mod log;
 pub mod object;
 mod preload;
 pub mod session;
 pub mod sinks;
 pub mod statistics;
 pub mod status;
+pub mod unwind;
 
 #[global_allocator]
 static MEMORY: jitlisten::HostMemory = jitlisten::HostMemory;

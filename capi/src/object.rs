@@ -78,8 +78,10 @@ pub unsafe extern "C" fn jitlisten_object_loaded(
         let mut bytes = borrowed::memory(elf, elf_size, "elf")?;
         let sections = borrowed::array(sections, section_count, "sections")?;
         place(&mut bytes, &sections)?;
+        let id = listen::loaded(session, Maker::Llvm, bytes)?;
         // SAFETY: checked above; the caller vouches that it can be written.
-        unsafe { loaded(session, Maker::Llvm, bytes, object) }
+        unsafe { object.write(number(id)) };
+        Ok(())
     })
 }
 
@@ -105,13 +107,15 @@ fn place(elf: &mut [u8], sections: &[CSection]) -> Result<(), Failure> {
 pub unsafe extern "C" fn jitlisten_code_loaded(code: *const CCode, object: *mut u64) -> i32 {
     with_active_session(|session| {
         borrowed::check_output(object, "object")?;
-        let bytes = encode(&borrowed::sized(code, size_of::<usize>() * 3, "code")?)?;
+        let code = borrowed::sized(code, size_of::<usize>() * 3, "code")?;
+        let id = told(session, &code)?;
         // SAFETY: checked above; the caller vouches that it can be written.
-        unsafe { loaded(session, Maker::Other, bytes, object) }
+        unsafe { object.write(number(id)) };
+        Ok(())
     })
 }
 
-fn encode(code: &CCode) -> Result<Vec<u8>, Failure> {
+fn told(session: &Session, code: &CCode) -> Result<ObjectId, Failure> {
     let from_functions = borrowed::array(code.functions, code.function_count, "functions")?;
     let from_lines = borrowed::array(code.lines, code.line_count, "lines")?;
     let mut texts = Texts::default();
@@ -137,16 +141,13 @@ fn encode(code: &CCode) -> Result<Vec<u8>, Failure> {
         0 => None,
         size => Some(borrowed::range(code.eh_frame, size, "eh_frame")?),
     };
-    Ok(raw::encode(&raw::Code { machine: Machine::HERE, functions: &functions, lines: &lines, eh_frame })?)
+    let code = raw::Code { machine: Machine::HERE, functions: &functions, lines: &lines, eh_frame };
+    Ok(listen::loaded(session, Maker::Other, raw::encode(&code)?)?)
 }
 
-/// # Safety
-/// `object` must point to a writable `uint64_t`.
-unsafe fn loaded(session: &Session, maker: Maker, elf: Vec<u8>, object: *mut u64) -> Result<(), Failure> {
-    let id = listen::loaded(session, maker, elf)?;
-    // SAFETY: the caller vouches. 0 is never an object, so numbers are one up.
-    unsafe { object.write(id.0 + 1) };
-    Ok(())
+/// 0 is never an object, so numbers are one up.
+fn number(id: ObjectId) -> u64 {
+    id.0 + 1
 }
 
 fn id(object: u64) -> Result<ObjectId, Failure> {

@@ -1,31 +1,96 @@
 //! Opening the session of this process.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, OsString, c_char};
+use std::os::unix::ffi::OsStringExt as _;
 
 use jitlisten::Session;
 use jitlisten::options::{Listening, Options};
 
+use crate::borrowed::{self, Plain};
 use crate::guard::guarded;
 use crate::status::{Failure, Status};
+
+/// `struct jitlisten_options`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct COptions {
+    size: usize,
+    sinks: *const c_char,
+    directory: *const c_char,
+    log: *const c_char,
+    frame_pointers: *const c_char,
+    names: *const c_char,
+    listen: u32,
+}
+
+const _: () = assert!(size_of::<COptions>() == 7 * 8);
+
+// SAFETY: integers and raw pointers.
+unsafe impl Plain for COptions {}
 
 /// Opens the session of this process with the options of the environment, and starts to listen.
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_open() -> i32 {
+    guarded(|| open(&Given::default(), Listening::Process))
+}
+
+/// Opens the session of this process with options of the caller, the rest from the environment.
+#[unsafe(no_mangle)]
+pub extern "C" fn jitlisten_open_with(options: *const COptions) -> i32 {
     guarded(|| {
-        let (options, complaints) = Options::read(|name| std::env::var_os(name));
-        open(options, &complaints)
+        let options = borrowed::sized(options, size_of::<usize>(), "options")?;
+        let listening = match options.listen {
+            0 => Listening::Process,
+            1 => Listening::Calls,
+            other => return Err(Failure::argument(format_args!("listen: {other} is not known"))),
+        };
+        open(&Given::read(&options)?, listening)
     })
 }
 
-pub(crate) fn open(options: Options, complaints: &[String]) -> Result<(), Failure> {
+/// What the caller says in place of environment variables.
+#[derive(Default)]
+struct Given(Vec<(&'static str, OsString)>);
+
+impl Given {
+    fn read(options: &COptions) -> Result<Given, Failure> {
+        let texts = [
+            ("JITLISTEN", options.sinks),
+            ("JITLISTEN_DIR", options.directory),
+            ("JITLISTEN_LOG", options.log),
+            ("JITLISTEN_FRAME_POINTERS", options.frame_pointers),
+            ("JITLISTEN_NAMES", options.names),
+        ];
+        let mut given = Vec::new();
+        for (variable, text) in texts.into_iter().filter(|(_, text)| !text.is_null()) {
+            given.push((variable, OsString::from_vec(borrowed::text(text, variable)?)));
+        }
+        let given = Given(given);
+        match Options::read(|variable| given.get(variable)).1.first() {
+            None => Ok(given),
+            Some(complaint) if complaint.starts_with("JITLISTEN:") => Err(Failure::new(Status::UnknownSink, complaint)),
+            Some(complaint) => Err(Failure::argument(complaint)),
+        }
+    }
+
+    fn get(&self, variable: &str) -> Option<OsString> {
+        self.0.iter().find(|(name, _)| *name == variable).map(|(_, text)| text.clone())
+    }
+}
+
+fn open(given: &Given, listening: Listening) -> Result<(), Failure> {
     if Session::process().is_none()
         && let Some(twin) = jitlisten_shim::twin()
     {
         return Err(Failure::new(Status::SwitchedOff, format_args!("another copy is at work: {}", twin.display())));
     }
-    let session = match options.listening {
-        Listening::Process => Session::open(options, complaints),
-        Listening::Calls => jitlisten::listen::open(options, complaints),
+    let environment = |variable: &str| std::env::var_os(variable);
+    let (mut options, complaints) = Options::read(|variable| given.get(variable).or_else(|| environment(variable)));
+    // Whoever runs the program has the last word.
+    options.active &= Options::read(environment).0.active;
+    let session = match listening {
+        Listening::Process => Session::open(options, &complaints),
+        Listening::Calls => jitlisten::listen::open(options, &complaints),
     };
     if !session.options().active {
         return Err(Status::SwitchedOff.into());

@@ -8,6 +8,8 @@
 //! jitlisten[4711] warn: JITLISTEN: no sink is called "nonsense"
 //! ```
 //!
+//! A program may take the messages itself, see [`listen`].
+//!
 //! One line is one `write(2)` on a descriptor opened with `O_APPEND`, so several processes may share the file: a regular
 //! file of ours that has one name, or a terminal, or `/dev/null`. A log that cannot be written is given up silently. So is
 //! standard error when the host has put something else in its place.
@@ -47,6 +49,11 @@ impl Level {
     const NAMES: [(&'static str, Level); 4] =
         [("error", Level::Error), ("warn", Level::Warn), ("info", Level::Info), ("debug", Level::Debug)];
 
+    /// The level of that number: 1 for errors to 4 for everything.
+    pub fn from_number(number: u8) -> Option<Level> {
+        Level::NAMES.into_iter().map(|(_, level)| level).find(|&level| level as u8 == number)
+    }
+
     fn name(self) -> &'static str {
         Level::NAMES[self as usize - 1].0
     }
@@ -79,6 +86,11 @@ impl LogTarget {
         }
     }
 }
+
+mod queue;
+
+pub(crate) use queue::{QueueGuard, lock_for_fork};
+pub use queue::{listen, take, waits};
 
 static LEVEL: AtomicU8 = AtomicU8::new(0);
 static LOG: OnceBox<Log> = OnceBox::new();
@@ -131,7 +143,7 @@ fn stderr() -> io::Result<(File, Identity)> {
 
 /// Whether a line of that level would be written.
 pub fn enabled(level: Level) -> bool {
-    level as u8 <= LEVEL.load(Ordering::Acquire)
+    level as u8 <= LEVEL.load(Ordering::Acquire) || queue::wants(level)
 }
 
 /// Writes one line, if `level` is asked for.
@@ -140,6 +152,12 @@ pub fn line(level: Level, message: Arguments<'_>) {
         return;
     }
     let text = message.to_string().replace(|c: char| c.is_control(), " ");
+    if queue::wants(level) {
+        queue::put(level, &text);
+    }
+    if level as u8 > LEVEL.load(Ordering::Acquire) {
+        return;
+    }
     let line = format!("jitlisten[{}] {}: {text}\n", std::process::id(), level.name());
     // A log that cannot be written must not trouble the host: nothing can be done about an error here.
     let _ = match LOG.get() {

@@ -540,7 +540,8 @@ impl Session {
     /// Takes the session's lock across `fork(2)`; call it in the `prepare` handler of `pthread_atfork`.
     pub fn lock_for_fork(&'static self) -> ForkGuard {
         let _nobody_looks = looking::Nobody::looks();
-        ForkGuard { session: self, state: self.lock(), _nobody_looks }
+        let state = self.lock();
+        ForkGuard { session: self, state, log: crate::log::lock_for_fork(), _nobody_looks }
     }
 }
 
@@ -549,13 +550,16 @@ impl Session {
 pub struct ForkGuard {
     session: &'static Session,
     state: MutexGuard<'static, State>,
+    log: crate::log::QueueGuard,
     _nobody_looks: looking::Nobody,
 }
 
 impl ForkGuard {
     /// In the child: everything alive is told again, to files of its own.
-    pub fn in_child(mut self) {
-        self.session.become_child(&mut self.state);
+    pub fn in_child(self) {
+        let ForkGuard { session, mut state, log, _nobody_looks } = self;
+        drop(log);
+        session.become_child(&mut state);
     }
 }
 

@@ -47,6 +47,8 @@ pub(crate) struct Live {
     /// (load address of the frame registry, first address of the group).
     pub(crate) told: Vec<(usize, u64)>,
     functions: usize,
+    /// Whether somebody knows it by number only: [`Registration::into_number`].
+    by_number: bool,
 }
 
 /// All copies of libunwind.
@@ -129,6 +131,16 @@ impl Registry {
         }
     }
 
+    /// Deregisters what [`Registration::into_number`] has given that number. Answers whether there was such a registration.
+    pub fn deregister(&self, number: u64) -> bool {
+        let mut state = self.lock();
+        let known = state.live.get(&number).is_some_and(|live| live.by_number);
+        if known {
+            state.remove(number);
+        }
+        known
+    }
+
     /// Installs our handlers of `fork` now, and not at the first registration. A caller who takes his own lock across `fork`
     /// calls this before he registers his own handlers, so that his lock is taken before ours there as everywhere.
     pub fn follow_forks(&self) {
@@ -173,7 +185,7 @@ impl State {
         let functions = self.enter(bytes, offset);
         self.next += 1;
         let (id, groups) = (self.next, plan.encoded.groups.clone());
-        let mut live = Live { offset, length: bytes.len(), groups, told: Vec::new(), functions };
+        let mut live = Live { offset, length: bytes.len(), groups, told: Vec::new(), functions, by_number: false };
         for (bit, registry) in registries.iter().take(8).enumerate() {
             for index in 0..live.groups.len() {
                 if live.groups[index].label >> bit & 1 != 0 {
@@ -251,6 +263,15 @@ impl Registration {
     /// How many functions are covered.
     pub fn coverage(&self) -> Coverage {
         self.coverage
+    }
+
+    /// Keeps the code registered until [`Registry::deregister`] gets this number, for callers who cannot hold a value (C). No
+    /// number is given twice.
+    pub fn into_number(self) -> u64 {
+        if let Some(live) = self.registry.lock().live.get_mut(&self.id) {
+            live.by_number = true;
+        }
+        std::mem::ManuallyDrop::new(self).id
     }
 }
 

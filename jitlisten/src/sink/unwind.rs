@@ -29,9 +29,9 @@ impl Sink for Unwind {
         if let Some(range) = object.object.eh_frame()
             && let Ok(bytes) = foreign::copy(range)
         {
-            let section = Section::new(&bytes, range.start().0 as usize)
-                .text(&text)
-                .by_host(by_host(object.origin.tells_unwinders()));
+            // A JIT may have told libgcc all the same.
+            let by_host = if object.origin.tells_unwinders() { ByHost::Everything } else { ByHost::Unknown };
+            let section = Section::new(&bytes, range.start().0 as usize).text(&text).by_host(by_host);
             registrations.extend(register(&section, object.id));
         }
         if !object.made_rules.is_empty() {

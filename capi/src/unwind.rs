@@ -1,0 +1,48 @@
+//! Unwind registration alone.
+
+use std::ops::Range;
+
+use unwind_register::{Registry, Section};
+
+use crate::borrowed;
+use crate::guard::guarded;
+use crate::status::{Failure, Status};
+
+/// Tells the unwinders of the process of an `.eh_frame`.
+///
+/// # Safety
+/// `out` must be null or point to a writable `uint64_t`. The tables must be true of the code until they are deregistered.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jitlisten_unwind_register(
+    eh_frame: *const u8,
+    eh_frame_size: usize,
+    text: u64,
+    text_size: usize,
+    out: *mut u64,
+) -> i32 {
+    guarded(|| {
+        borrowed::check_output(out, "out")?;
+        let bytes = borrowed::memory(eh_frame, eh_frame_size, "eh_frame")?;
+        let text = borrowed::address_range(text, text_size as u64, "text")?;
+        let text: Range<usize> = text.start().0 as usize..text.end().0 as usize;
+        let registry = Registry::process();
+        registry.rescan();
+        let section = Section::new(&bytes, eh_frame as usize).text(std::slice::from_ref(&text));
+        // SAFETY: the caller vouches for the tables, and for deregistering them in time.
+        let registered = unsafe { registry.register(&section) };
+        let registration = registered.map_err(|error| Failure::new(Status::NotUnderstood, error))?;
+        // SAFETY: checked above; the caller vouches that it can be written. 0 is never a registration.
+        unsafe { out.write(registration.into_number() + 1) };
+        Ok(())
+    })
+}
+
+/// Undoes it.
+#[unsafe(no_mangle)]
+pub extern "C" fn jitlisten_unwind_deregister(registration: u64) -> i32 {
+    guarded(|| {
+        let known = registration.checked_sub(1).is_some_and(|number| Registry::process().deregister(number));
+        let unknown = || Failure::new(Status::UnknownObject, format_args!("{registration} is not registered"));
+        known.then_some(()).ok_or_else(unknown)
+    })
+}
