@@ -1,5 +1,5 @@
 # The menu. What each line does is written in the script it calls.
-.PHONY: help demo test bench build check fmt setup
+.PHONY: help demo test bench build check fmt setup install uninstall
 
 help:
 	@echo "make demo    profile a Numba program under perf, with and without us"
@@ -8,6 +8,7 @@ help:
 	@echo "make build   target/release/libjitlisten.so and .a"
 	@echo "make check   format, lints, documentation"
 	@echo "make fmt     format the sources"
+	@echo "make install [PREFIX=/usr/local] [DESTDIR=], make uninstall"
 	@echo "make setup   packages and virtual environments for all of these"
 
 demo:
@@ -30,3 +31,9 @@ fmt:
 
 setup:
 	@ci/setup.sh
+
+install: build
+	@PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' capi/install.sh install
+
+uninstall:
+	@PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' capi/install.sh uninstall

@@ -75,6 +75,7 @@ step setup ci/setup.sh
 step build cargo build --release
 step check ci/check.sh
 step exports ci/exports.sh
+step tour ci/tour.sh
 
 began=$SECONDS
 printf '\n=== tests\n'

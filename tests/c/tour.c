@@ -1,50 +1,322 @@
-/* A tour of jitlisten.h, for a program that embeds LLVM. Compiled as C11 and as C++17, and run, by ci/exports.sh. */
+/* A tour of jitlisten.h, all of it, for a program that compiles code at run time. Compiled as C11 and as C++17, and run, also
+ * under the sanitizers and valgrind, by ci/tour.sh.
+ *
+ * First what one does, then what one should not do: mistakes are answered, not punished. */
+#define _GNU_SOURCE 1
+#include "chain_code.h"
+#include <errno.h>
 #include <jitlisten.h>
+#include <pthread.h>
 #include <stdio.h>
-#include <string.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-static int failed(const char *what, jitlisten_status status) {
-    fprintf(stderr, "%s: %s\n", what, jitlisten_status_text(status));
-    return 1;
+/* A call and the status it has to have. */
+#define EXPECT(status, call) expect(status, call, #call, __LINE__)
+
+static void expect(jitlisten_status wanted, jitlisten_status got, const char *call, int line) {
+    if (got == wanted) return;
+    fprintf(stderr, "tour.c:%d: %s: %s (%s), not: %s\n", line, call, jitlisten_status_text(got), jitlisten_last_error(),
+            jitlisten_status_text(wanted));
+    exit(1);
+}
+
+static void require(int truth, const char *what) {
+    if (truth) return;
+    fprintf(stderr, "tour.c: not so: %s\n", what);
+    exit(1);
+}
+
+/* The log goes to a log of our own. Handed over with no lock held: calling the library from here is fine. */
+static void on_message(void *user, int32_t level, const char *message) {
+    int *messages = (int *)user;
+    struct jitlisten_statistics statistics;
+    statistics.size = sizeof statistics;
+    require(level >= 1 && level <= 4 && message[0] != 0, "a message has a level and a text");
+    EXPECT(JITLISTEN_OK, jitlisten_statistics(&statistics));
+    ++*messages;
+}
+
+/* Whether the perf map of this process names a function. */
+static int map_names(const char *name, uint64_t address) {
+    char path[64], line[512], start[32], found[400];
+    int seen = 0;
+    FILE *map;
+    snprintf(path, sizeof path, "/tmp/perf-%d.map", (int)getpid());
+    snprintf(start, sizeof start, "%llx ", (unsigned long long)address);
+    map = fopen(path, "r");
+    while (map && fgets(line, sizeof line, map)) {
+        if (strncmp(line, start, strlen(start)) != 0) continue;
+        seen |= sscanf(line, "%*s %*s %399s", found) == 1 && strcmp(found, name) == 0;
+    }
+    if (map) fclose(map);
+    return seen;
+}
+
+static void remove_map(void) {
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/perf-%d.map", (int)getpid());
+    unlink(path);
+}
+
+static struct jitlisten_code describe(const struct chain_code *made, struct jitlisten_function functions[3],
+                                      struct jitlisten_line lines[2]) {
+    uint64_t base = (uint64_t)(uintptr_t)made->memory;
+    struct jitlisten_code code;
+    memset(&code, 0, sizeof code);
+    functions[0].address = base + CHAIN_ALPHA, functions[0].size = made->alpha_size, functions[0].name = "alpha";
+    functions[1].address = base + CHAIN_BETA, functions[1].size = made->beta_size, functions[1].name = "beta";
+    functions[2].address = base + CHAIN_GAMMA, functions[2].size = made->gamma_size, functions[2].name = "gamma";
+    lines[0].address = base + CHAIN_ALPHA, lines[0].file = "/source/chain.raw", lines[0].line = 1, lines[0].column = 0;
+    lines[1].address = base + CHAIN_GAMMA, lines[1].file = "/source/chain.raw", lines[1].line = 7, lines[1].column = 3;
+    code.size = sizeof code;
+    code.functions = functions, code.function_count = 3;
+    code.lines = lines, code.line_count = 2;
+    code.eh_frame = made->eh_frame, code.eh_frame_size = made->eh_frame_size;
+    return code;
+}
+
+/* A JIT without LLVM: tell, run, free. */
+static void tell_of_raw_code(void) {
+    struct chain_code made = chain_make();
+    struct jitlisten_function functions[3];
+    struct jitlisten_line lines[2];
+    struct jitlisten_code code;
+    jitlisten_object object = 0, again = 0;
+    uint64_t gamma = (uint64_t)(uintptr_t)made.memory + CHAIN_GAMMA;
+
+    require(made.memory != NULL, "there is executable memory");
+    code = describe(&made, functions, lines);
+    EXPECT(JITLISTEN_OK, jitlisten_code_loaded(&code, &object));
+    require(object != 0, "an object is not 0");
+    EXPECT(JITLISTEN_OK, jitlisten_finalized(object));
+    require(map_names("gamma", gamma), "the perf map names gamma");
+    require(chain_run(&made, 10) == chain_run(&made, 10), "code runs as before");
+
+    /* The same once more is the same object. */
+    EXPECT(JITLISTEN_OK, jitlisten_code_loaded(&code, &again));
+    require(again == object, "one object, one number");
+    EXPECT(JITLISTEN_WRONG_ORDER, jitlisten_finalized(object));
+
+    EXPECT(JITLISTEN_OK, jitlisten_freeing(object));
+    EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_freeing(object));
+    EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_finalized(object));
+    require(strstr(jitlisten_last_error(), "alive") != NULL, "the error says more");
+    chain_free(&made);
+}
+
+/* A JIT that makes ELF objects says where the sections are. This one is our own program, which is no such object, but is ELF. */
+static void tell_of_elf(void) {
+    FILE *program = fopen("/proc/self/exe", "rb");
+    struct jitlisten_section sections[1] = {{".text", 0}};
+    size_t size = 0, room = 64u << 20;
+    unsigned char *elf = (unsigned char *)malloc(room);
+    struct chain_code made = chain_make();
+    jitlisten_object object = 0;
+
+    require(program != NULL && elf != NULL && made.memory != NULL, "the program can be read");
+    size = fread(elf, 1, room, program);
+    fclose(program);
+    sections[0].address = (uint64_t)(uintptr_t)made.memory;
+    EXPECT(JITLISTEN_OK, jitlisten_object_loaded(elf, size, sections, 1, &object));
+    EXPECT(JITLISTEN_OK, jitlisten_freeing(object));
+
+    /* A number of cuts, which must be harmless. Which of them can still be read does not matter here. */
+    for (size_t cut = 0; cut < size && cut < 4096; cut += 61) {
+        if (jitlisten_object_loaded(elf, cut, sections, 1, &object) == JITLISTEN_OK) jitlisten_freeing(object);
+    }
+    memset(elf, 0xee, 4096);
+    EXPECT(JITLISTEN_NOT_UNDERSTOOD, jitlisten_object_loaded(elf, size, NULL, 0, &object));
+    free(elf);
+    chain_free(&made);
+}
+
+/* Unwinders alone. */
+static void register_unwind_tables(void) {
+    struct chain_code made = chain_make();
+    jitlisten_unwind registration = 0;
+    unsigned char rubbish[64];
+    uint64_t text = (uint64_t)(uintptr_t)made.memory;
+
+    require(made.memory != NULL, "there is executable memory");
+    EXPECT(JITLISTEN_OK, jitlisten_unwind_register(made.eh_frame, made.eh_frame_size, text, CHAIN_PAGE, &registration));
+    EXPECT(JITLISTEN_OK, jitlisten_unwind_deregister(registration));
+    EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_unwind_deregister(registration));
+    EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_unwind_deregister(0));
+    memset(rubbish, 0x55, sizeof rubbish);
+    EXPECT(JITLISTEN_NOT_UNDERSTOOD, jitlisten_unwind_register(rubbish, sizeof rubbish, text, CHAIN_PAGE, &registration));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_unwind_register(NULL, 8, text, CHAIN_PAGE, &registration));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT,
+           jitlisten_unwind_register(made.eh_frame, made.eh_frame_size, UINT64_MAX, CHAIN_PAGE, &registration));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT,
+           jitlisten_unwind_register(made.eh_frame, made.eh_frame_size, text, CHAIN_PAGE, NULL));
+    chain_free(&made);
+}
+
+/* Calls nobody should make. */
+static void be_hostile(void) {
+    const void *nowhere = (const void *)(uintptr_t)64;
+    struct chain_code made = chain_make();
+    struct jitlisten_function functions[3];
+    struct jitlisten_line lines[2];
+    struct jitlisten_code code = describe(&made, functions, lines), bad;
+    struct jitlisten_section section = {NULL, 0};
+    struct jitlisten_statistics statistics;
+    jitlisten_object object = 0;
+
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_finalized(0));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_freeing(0));
+    EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_freeing(UINT64_MAX));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(NULL, &object));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded((const struct jitlisten_code *)nowhere, &object));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&code, NULL));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&code, (jitlisten_object *)((char *)&object + 1)));
+    bad = code, bad.size = 3;
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&bad, &object));
+    bad = code, bad.functions = (const struct jitlisten_function *)nowhere;
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&bad, &object));
+    bad = code, bad.function_count = SIZE_MAX / 2;
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&bad, &object));
+    bad = code, bad.line_count = SIZE_MAX / sizeof(struct jitlisten_line) - 1;
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&bad, &object));
+    bad = code, bad.function_count = 0;
+    EXPECT(JITLISTEN_NOT_UNDERSTOOD, jitlisten_code_loaded(&bad, &object));
+    bad = code, bad.eh_frame = NULL;
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&bad, &object));
+    functions[1].name = (const char *)nowhere;
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&code, &object));
+    functions[1].name = NULL;
+    EXPECT(JITLISTEN_NOT_UNDERSTOOD, jitlisten_code_loaded(&code, &object));
+    functions[1].name = "beta", functions[1].size = UINT64_MAX;
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&code, &object));
+    functions[1].size = 0;
+    EXPECT(JITLISTEN_NOT_UNDERSTOOD, jitlisten_code_loaded(&code, &object));
+    require(object == 0, "an output is written only on success");
+
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_object_loaded(NULL, 64, NULL, 0, &object));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_object_loaded(nowhere, 64, NULL, 0, &object));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_object_loaded(made.memory, SIZE_MAX, NULL, 0, &object));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_object_loaded(made.memory, 64, NULL, 1, &object));
+    EXPECT(JITLISTEN_NOT_UNDERSTOOD, jitlisten_object_loaded(made.memory, 64, &section, 1, &object));
+
+    EXPECT(JITLISTEN_UNKNOWN_SINK, jitlisten_enable("no such sink"));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_enable(NULL));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_disable((const char *)nowhere));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_statistics(NULL));
+    statistics.size = 1;
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_statistics(&statistics));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_set_log(on_message, NULL, 0));
+    require(jitlisten_status_text(12345)[0] != 0, "every number has a text");
+    chain_free(&made);
+}
+
+/* What the library does not know it leaves alone; what the program does not know it does not get. */
+static void ask_for_statistics(void) {
+    struct {
+        struct jitlisten_statistics known;
+        uint64_t newer;
+    } larger;
+    struct jitlisten_statistics statistics;
+    memset(&larger, 0xff, sizeof larger);
+    larger.known.size = sizeof larger;
+    EXPECT(JITLISTEN_OK, jitlisten_statistics(&larger.known));
+    require(larger.newer == UINT64_MAX && larger.known.size <= sizeof larger.known, "newer members are left alone");
+    memset(&statistics, 0xff, sizeof statistics);
+    statistics.size = offsetof(struct jitlisten_statistics, objects_finalized);
+    EXPECT(JITLISTEN_OK, jitlisten_statistics(&statistics));
+    require(statistics.objects_loaded >= 2 && statistics.objects_finalized == UINT64_MAX, "an older program gets less");
+    printf("jitlisten %s: %llu objects loaded, %llu finalized, %llu freed, %llu refused\n", jitlisten_version(),
+           (unsigned long long)larger.known.objects_loaded, (unsigned long long)larger.known.objects_finalized,
+           (unsigned long long)larger.known.objects_freed, (unsigned long long)larger.known.objects_refused);
+}
+
+static void *compile_a_lot(void *nothing) {
+    for (int round = 0; round < 50; round++) {
+        struct chain_code made = chain_make();
+        struct jitlisten_function functions[3];
+        struct jitlisten_line lines[2];
+        struct jitlisten_code code = describe(&made, functions, lines);
+        jitlisten_object object;
+        EXPECT(JITLISTEN_OK, jitlisten_code_loaded(&code, &object));
+        EXPECT(JITLISTEN_OK, jitlisten_finalized(object));
+        EXPECT(JITLISTEN_OK, jitlisten_freeing(object));
+        EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_freeing(object));
+        require(strstr(jitlisten_last_error(), "alive") != NULL, "each thread has its own last error");
+        chain_free(&made);
+    }
+    return nothing;
+}
+
+/* Threads compile, and the process forks meanwhile; the child goes on by itself. */
+static void fork_between_threads(void) {
+    pthread_t threads[3];
+    int status = -1;
+    pid_t child;
+    for (int at = 0; at < 3; at++) require(pthread_create(&threads[at], NULL, compile_a_lot, NULL) == 0, "threads start");
+    child = fork();
+    if (child == 0) {
+        alarm(60);
+        tell_of_raw_code();
+        remove_map();
+        _exit(0);
+    }
+    require(child > 0 && waitpid(child, &status, 0) == child && status == 0, "the child of a fork tells of code, too");
+    for (int at = 0; at < 3; at++) require(pthread_join(threads[at], NULL) == 0, "threads end");
 }
 
 int main(void) {
+    struct jitlisten_options options;
     struct jitlisten_statistics statistics;
-    jitlisten_status status;
+    int messages = 0;
 
-    /* Before the session is open, everything says so. */
-    memset(&statistics, 0, sizeof statistics);
+    alarm(300);
     statistics.size = sizeof statistics;
-    status = jitlisten_statistics(&statistics);
-    if (status != JITLISTEN_NOT_OPEN) return failed("statistics before open", status);
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
 
-    /* From here on, every object that an LLVM of this process compiles is told to the sinks. */
-    status = jitlisten_open();
-    if (status != JITLISTEN_OK) return failed("open", status);
-    status = jitlisten_open();
-    if (status != JITLISTEN_OK) return failed("open again", status);
+    /* Before the session is open, everything says so; but unwind registration needs none. */
+    EXPECT(JITLISTEN_NOT_OPEN, jitlisten_statistics(&statistics));
+    EXPECT(JITLISTEN_NOT_OPEN, jitlisten_enable("perfmap"));
+    EXPECT(JITLISTEN_NOT_OPEN, jitlisten_freeing(1));
+    EXPECT(JITLISTEN_NOT_OPEN, jitlisten_close());
+    register_unwind_tables();
+    EXPECT(JITLISTEN_OK, jitlisten_set_log(on_message, &messages, 4));
 
-    /* Sinks can be switched at run time. */
-    status = jitlisten_disable("perfmap");
-    if (status != JITLISTEN_OK) return failed("disable", status);
-    status = jitlisten_enable("perfmap");
-    if (status != JITLISTEN_OK) return failed("enable", status);
+    /* Options are checked before anything is opened. */
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_open_with(NULL));
+    options.sinks = "perfmap,nonsense";
+    EXPECT(JITLISTEN_UNKNOWN_SINK, jitlisten_open_with(&options));
+    options.sinks = "perfmap,unwind", options.names = "funny";
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_open_with(&options));
+    options.names = NULL, options.listen = 99;
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_open_with(&options));
+    EXPECT(JITLISTEN_NOT_OPEN, jitlisten_close());
 
-    /* Mistakes are answered, not punished. */
-    status = jitlisten_enable("no such sink");
-    if (status != JITLISTEN_UNKNOWN_SINK) return failed("enable nonsense", status);
-    status = jitlisten_enable(NULL);
-    if (status != JITLISTEN_INVALID_ARGUMENT) return failed("enable NULL", status);
-    status = jitlisten_statistics(NULL);
-    if (status != JITLISTEN_INVALID_ARGUMENT) return failed("statistics NULL", status);
+    /* A session for what we tell, which leaves the process alone. (jitlisten_open() instead finds every LLVM in it.) */
+    options.listen = JITLISTEN_LISTEN_CALLS;
+    errno = 77;
+    EXPECT(JITLISTEN_OK, jitlisten_open_with(&options));
+    require(errno == 77, "errno stays");
+    EXPECT(JITLISTEN_OK, jitlisten_open());
 
-    status = jitlisten_statistics(&statistics);
-    if (status != JITLISTEN_OK) return failed("statistics", status);
-    printf("jitlisten %s: %llu objects loaded, %llu finalized, %llu freed\n", jitlisten_version(),
-           (unsigned long long)statistics.objects_loaded, (unsigned long long)statistics.objects_finalized,
-           (unsigned long long)statistics.objects_freed);
+    tell_of_raw_code();
+    tell_of_elf();
+    be_hostile();
+    register_unwind_tables();
 
-    status = jitlisten_close();
-    if (status != JITLISTEN_OK) return failed("close", status);
+    /* Sinks can be switched while code is alive. */
+    EXPECT(JITLISTEN_OK, jitlisten_disable("perfmap"));
+    EXPECT(JITLISTEN_OK, jitlisten_enable("perfmap"));
+    fork_between_threads();
+    ask_for_statistics();
+
+    require(messages > 0, "the log was handed over");
+    EXPECT(JITLISTEN_OK, jitlisten_set_log(NULL, NULL, 0));
+    messages = 0;
+    tell_of_raw_code();
+    require(messages == 0, "and no more");
+    EXPECT(JITLISTEN_OK, jitlisten_close());
+    remove_map();
     return 0;
 }

@@ -38,11 +38,20 @@ pub struct Injected {
 /// When perf or the host fails, or a jitdump breaks a rule.
 #[must_use]
 pub fn record(host: Host, frequency: u32, call_graph: &str) -> Injected {
+    record_with(host, Preload::Library, frequency, call_graph)
+}
+
+/// The same for a host that is preloaded with this.
+///
+/// # Panics
+/// As [`record`].
+#[must_use]
+pub fn record_with(host: Host, preload: Preload, frequency: u32, call_graph: &str) -> Injected {
     let (recorded, data) = (host.scratch("perf.data"), host.scratch("perf.jit.data"));
     let mut command = Command::new("perf");
     command.args(["record", "-q", "-k", "mono", "-e", "cpu-clock", "-B", "-N", "--call-graph", call_graph]);
     command.args(["-F", &frequency.to_string()]);
-    well(tool::run(command.arg("-o").arg(&recorded).args(["--", "env"]).args(host.env_words(Preload::Library))));
+    well(tool::run(command.arg("-o").arg(&recorded).args(["--", "env"]).args(host.env_words(preload))));
     inject(host, recorded, data)
 }
 

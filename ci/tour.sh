@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# The tour of the C API (tests/c/tour.c) as C11 and as C++17, linked in every way, under the sanitizers and valgrind; the
+# installation: what pkg-config says compiles it, the symbols have versions, and nothing is left after uninstalling.
+#
+#   ci/tour.sh [target directory, default target/release]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if [ "$(uname -m)" != x86_64 ]; then
+    echo "SKIPPED tour: its machine code is that of x86-64" >&2
+    exit 0
+fi
+built=$(realpath "${1:-target/release}")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+unset JITLISTEN JITLISTEN_LOG JITLISTEN_NAMES LD_PRELOAD
+export JITLISTEN_DIR=$work
+strict=(-g -O1 -Wall -Wextra -Werror -pedantic)
+shared=(-Iinclude -L"$built" "-Wl,-rpath,$built" -ljitlisten -lpthread)
+private=(-lgcc_s -lutil -lrt -lpthread -lm -ldl)
+
+tour() {
+    local name=$1 began=$SECONDS
+    shift
+    if ! timeout 400 "$@" >"$work/said" 2>&1; then
+        echo "tour: $name fails:" >&2
+        cat "$work/said" >&2
+        exit 1
+    fi
+    echo "tour: $name: ok, $((SECONDS - began)) s: $(tail -n 1 "$work/said")"
+}
+
+has() {
+    command -v "$1" >/dev/null && return
+    if [ -n "${CI:-}" ]; then echo "tour: CI must have $1" >&2; exit 1; fi
+    echo "SKIPPED tour: $1 is not installed" >&2
+    return 1
+}
+
+cc -std=c11 "${strict[@]}" tests/c/tour.c -o "$work/c" "${shared[@]}"
+tour C11 "$work/c"
+c++ -std=c++17 "${strict[@]}" -x c++ tests/c/tour.c -x none -o "$work/cpp" "${shared[@]}"
+tour C++17 "$work/cpp"
+cc -std=c11 "${strict[@]}" -Iinclude tests/c/tour.c "$built/libjitlisten.a" -o "$work/static" "${private[@]}"
+tour static "$work/static"
+cc -std=c11 "${strict[@]}" -fsanitize=address,undefined -fno-sanitize-recover=all tests/c/tour.c -o "$work/asan" "${shared[@]}"
+tour 'address and undefined behaviour sanitizers' "$work/asan"
+if has valgrind; then
+    tour valgrind valgrind -q --error-exitcode=1 --fair-sched=yes "$work/c"
+fi
+
+# --- installed ------------------------------------------------------------------------------------------------------------
+
+PREFIX=$work/prefix BUILT=$built capi/install.sh install
+if has pkg-config; then
+    export PKG_CONFIG_PATH=$work/prefix/lib/pkgconfig
+    # shellcheck disable=SC2046 # several words
+    cc -std=c11 "${strict[@]}" tests/c/tour.c -o "$work/installed" $(pkg-config --cflags --libs jitlisten) -lpthread
+    tour installed env LD_LIBRARY_PATH="$work/prefix/lib" "$work/installed"
+    # shellcheck disable=SC2046
+    cc -std=c11 "${strict[@]}" tests/c/tour.c -o "$work/installed-static" $(pkg-config --cflags jitlisten) \
+        "$work/prefix/lib/libjitlisten.a" $(pkg-config --libs-only-l --static jitlisten | sed 's/-ljitlisten//')
+    tour 'installed, static' "$work/installed-static"
+fi
+ci/exports.sh --versions "$work/prefix/lib/libjitlisten.so"
+PREFIX=$work/prefix capi/install.sh uninstall
+left=$(find "$work/prefix" -type f -o -type l)
+[ -z "$left" ] || { echo "tour: uninstalling leaves $left" >&2; exit 1; }

@@ -1,0 +1,121 @@
+/* The chain alpha -> beta -> gamma as a very small JIT makes it: x86-64 machine code by hand, in memory of its own, with its
+ * .eh_frame behind it, relocated. For tests/c/tour.c and tests/hosts/raw_jit.c. Compiles as C11 and as C++17. */
+#ifndef CHAIN_CODE_H
+#define CHAIN_CODE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#ifndef __x86_64__
+#error "the machine code here is that of x86-64"
+#endif
+
+#define CHAIN_PAGE 4096
+
+typedef unsigned long (*chain_function)(unsigned long rounds);
+
+struct chain_code {
+    /* Two pages: the code, read and execute; then the .eh_frame, read only. */
+    unsigned char *memory;
+    size_t alpha_size, beta_size, gamma_size;
+    const unsigned char *eh_frame;
+    size_t eh_frame_size;
+};
+
+enum { CHAIN_ALPHA = 0, CHAIN_BETA = 0x40, CHAIN_GAMMA = 0x80 };
+
+/* A function that calls the one at target and changes the result, so that the call is not its last act. */
+static size_t chain_caller(unsigned char *at, const unsigned char *target) {
+    static const unsigned char code[] = {0x55,                    /*  0 push %rbp       */
+                                         0x48, 0x89, 0xe5,        /*  1 mov  %rsp, %rbp */
+                                         0xe8, 0,    0,    0, 0,  /*  4 call target     */
+                                         0x48, 0xff, 0xc0,        /*  9 inc  %rax       */
+                                         0x5d,                    /* 12 pop  %rbp       */
+                                         0xc3};                   /* 13 ret             */
+    int32_t distance = (int32_t)(target - (at + 9));
+    memcpy(at, code, sizeof code);
+    memcpy(at + 5, &distance, sizeof distance);
+    return sizeof code;
+}
+
+/* A loop of as many rounds as its argument says, at least one. */
+static size_t chain_loop(unsigned char *at) {
+    static const unsigned char code[] = {0x55,             /*  0 push %rbp       */
+                                         0x48, 0x89, 0xe5, /*  1 mov  %rsp, %rbp */
+                                         0x31, 0xc0,       /*  4 xor  %eax, %eax */
+                                         0x48, 0x01, 0xf8, /*  6 add  %rdi, %rax */
+                                         0x48, 0xd1, 0xc8, /*  9 ror  %rax       */
+                                         0x48, 0xff, 0xcf, /* 12 dec  %rdi       */
+                                         0x75, 0xf5,       /* 15 jne  6          */
+                                         0x5d,             /* 17 pop  %rbp       */
+                                         0xc3};            /* 18 ret             */
+    memcpy(at, code, sizeof code);
+    return sizeof code;
+}
+
+static size_t chain_cie(unsigned char *at) {
+    /* Version 1, "zR", code 1, data -8, return address 16, pointers relative and 4 bytes; CFA is %rsp + 8. */
+    static const unsigned char cie[] = {20,   0, 0, 0,    0,    0,    0, 0, 1,    'z', 'R', 0,
+                                        1, 0x78, 16, 1, 0x1b, 0x0c, 7, 8, 0x90, 1,   0,   0};
+    memcpy(at, cie, sizeof cie);
+    return sizeof cie;
+}
+
+/* The rules of a function that begins with push %rbp; mov %rsp, %rbp and ends with pop %rbp; ret. */
+static size_t chain_fde(unsigned char *at, const unsigned char *cie, const unsigned char *function, size_t size) {
+    unsigned char fde[36] = {32, 0};
+    static const unsigned char enter[] = {0x41, 0x0e, 16, 0x86, 2, 0x43, 0x0d, 6};
+    static const unsigned char leave[] = {0x0c, 7, 8, 0xc6};
+    int32_t to_cie = (int32_t)(at + 4 - cie), start = (int32_t)(function - (at + 8)), length = (int32_t)size;
+    memcpy(fde + 4, &to_cie, 4);
+    memcpy(fde + 8, &start, 4);
+    memcpy(fde + 12, &length, 4);
+    memcpy(fde + 17, enter, sizeof enter);
+    fde[25] = (unsigned char)(0x40 | (size - 1 - 4));
+    memcpy(fde + 26, leave, sizeof leave);
+    memcpy(at, fde, sizeof fde);
+    return sizeof fde;
+}
+
+/* Makes the code, executable; memory is NULL where the system refuses. */
+static struct chain_code chain_make(void) {
+    struct chain_code made;
+    unsigned char *at, *cie;
+    void *memory = mmap(NULL, 2 * CHAIN_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memset(&made, 0, sizeof made);
+    if (memory == MAP_FAILED) return made;
+    made.memory = (unsigned char *)memory;
+    made.alpha_size = chain_caller(made.memory + CHAIN_ALPHA, made.memory + CHAIN_BETA);
+    made.beta_size = chain_caller(made.memory + CHAIN_BETA, made.memory + CHAIN_GAMMA);
+    made.gamma_size = chain_loop(made.memory + CHAIN_GAMMA);
+    cie = at = made.memory + CHAIN_PAGE;
+    made.eh_frame = at;
+    at += chain_cie(at);
+    at += chain_fde(at, cie, made.memory + CHAIN_ALPHA, made.alpha_size);
+    at += chain_fde(at, cie, made.memory + CHAIN_BETA, made.beta_size);
+    at += chain_fde(at, cie, made.memory + CHAIN_GAMMA, made.gamma_size);
+    made.eh_frame_size = (size_t)(at - made.eh_frame);
+    if (mprotect(made.memory, CHAIN_PAGE, PROT_READ | PROT_EXEC) != 0 ||
+        mprotect(made.memory + CHAIN_PAGE, CHAIN_PAGE, PROT_READ) != 0) {
+        munmap(made.memory, 2 * CHAIN_PAGE);
+        made.memory = NULL;
+    }
+    return made;
+}
+
+static void chain_free(struct chain_code *made) {
+    munmap(made->memory, 2 * CHAIN_PAGE);
+    made->memory = NULL;
+}
+
+/* A call of alpha. */
+static unsigned long chain_run(const struct chain_code *made, unsigned long rounds) {
+    chain_function alpha;
+    const unsigned char *code = made->memory + CHAIN_ALPHA;
+    memcpy(&alpha, &code, sizeof alpha);
+    return alpha(rounds);
+}
+
+#endif

@@ -1,0 +1,52 @@
+/* The chain from a JIT without LLVM, told of through the C API by who made it: addresses, names, lines and unwind tables.
+ *
+ *     raw_jit SECONDS
+ *
+ * Linked with libjitlisten; what is told to whom says the environment. */
+#include "../c/chain_code.h"
+#include <jitlisten.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define ROUNDS 2000000
+
+static volatile unsigned long result;
+
+static int failed(const char *what) {
+    fprintf(stderr, "raw_jit: %s: %s\n", what, jitlisten_last_error());
+    return 1;
+}
+
+__attribute__((noinline)) static void call_alpha(const struct chain_code *made) {
+    result = chain_run(made, ROUNDS) + 1;
+}
+
+int main(int argc, char **argv) {
+    struct chain_code made = chain_make();
+    uint64_t base = (uint64_t)(uintptr_t)made.memory;
+    struct jitlisten_function functions[] = {{base + CHAIN_ALPHA, made.alpha_size, "alpha"},
+                                             {base + CHAIN_BETA, made.beta_size, "beta"},
+                                             {base + CHAIN_GAMMA, made.gamma_size, "gamma"}};
+    struct jitlisten_line lines[] = {
+        {base + CHAIN_ALPHA, "/source/chain.raw", 1, 1},     {base + CHAIN_BETA, "/source/chain.raw", 11, 1},
+        {base + CHAIN_GAMMA, "/source/chain.raw", 21, 1},    {base + CHAIN_GAMMA + 6, "/source/chain.raw", 22, 5},
+        {base + CHAIN_GAMMA + 17, "/source/chain.raw", 23, 1}};
+    struct jitlisten_code code = {sizeof code, functions, 3, lines, 5, made.eh_frame, made.eh_frame_size};
+    struct jitlisten_options options = {sizeof options, NULL, NULL, NULL, NULL, NULL, JITLISTEN_LISTEN_CALLS};
+    jitlisten_object object;
+
+    if (!made.memory) return failed("no executable memory");
+    if (jitlisten_open_with(&options)) return failed("open");
+    if (jitlisten_code_loaded(&code, &object)) return failed("loaded");
+    if (jitlisten_finalized(object)) return failed("finalized");
+    puts("running");
+    fflush(stdout);
+    time_t until = time(NULL) + (argc > 1 ? atoi(argv[1]) : 1);
+    do
+        call_alpha(&made);
+    while (time(NULL) <= until);
+    if (jitlisten_freeing(object)) return failed("freeing");
+    chain_free(&made);
+    return 0;
+}
