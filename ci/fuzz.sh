@@ -6,6 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# `image` is compiled only: it has not had its long run, and what it may find is no reason to stop other work.
 seconds=${1:-6}
 targets=(loaded_object name lines unwind)
 

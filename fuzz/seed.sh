@@ -2,8 +2,9 @@
 # Fills fuzz/corpus from jitlisten/testdata: every object, every linkage name of the table, line tables and unwind tables.
 set -eu
 cd "$(dirname "$0")"
-mkdir -p corpus/loaded_object corpus/name corpus/lines corpus/unwind
+mkdir -p corpus/loaded_object corpus/image corpus/name corpus/lines corpus/unwind
 cp ../jitlisten/testdata/*.o corpus/loaded_object/
+cp ../jitlisten/testdata/*.o corpus/image/
 grep -v '^#' ../jitlisten/testdata/names.tsv | cut -f 2 | while IFS= read -r name; do
     printf %s "$name" >"corpus/name/$(printf %s "$name" | cksum | tr ' ' -)"
 done

@@ -4,6 +4,7 @@
 #![allow(missing_docs)]
 #![forbid(unsafe_code)]
 
+pub use super::image::fuzzing::{Image, images};
 use super::jitdump::{EhFrame, of_function};
 use crate::{Address, AddressRange, LineRows};
 

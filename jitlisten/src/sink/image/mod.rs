@@ -35,6 +35,8 @@ mod content;
 mod debug;
 mod directory;
 mod encode;
+#[cfg(feature = "fuzzing")]
+pub(super) mod fuzzing;
 mod group;
 mod images;
 mod layout;
