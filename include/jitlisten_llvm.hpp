@@ -49,9 +49,10 @@
  *   then named until other code takes its place.
  *
  * Who tells gdb
- *   Not this header. MCJIT does by itself. For RTDyldObjectLinkingLayer call
- *   layer.registerJITEventListener(*llvm::JITEventListener::createGDBRegistrationListener()). For JITLink add
- *   llvm::orc::DebugObjectManagerPlugin, or from LLVM 17 on call llvm::orc::enableDebuggerSupport(lljit).
+ *   LLVM, or the sink "gdb" where it is on. MCJIT does by itself. For RTDyldObjectLinkingLayer call
+ *   layer.registerJITEventListener(*llvm::JITEventListener::createGDBRegistrationListener()). For JITLink call
+ *   llvm::orc::enableDebuggerSupport(lljit) from LLVM 19 on; before, llvm::orc::DebugObjectManagerPlugin leaves out what has no
+ *   debug information, and the sink does not.
  *
  * Who tells the C++ runtime (libgcc)
  *   MCJIT and RTDyldObjectLinkingLayer by themselves; with JITLink a plugin of LLVM, which LLJIT adds. The sink "unwind" tells
@@ -336,7 +337,10 @@ class ListeningMemoryManager : public Base {
  *
  * JITLink takes an object apart into blocks, drops what nobody needs, and places the rest; of the object file's `.eh_frame`
  * only the records of functions that stay are left, with a terminator behind them. So the file is copied, and its section
- * table is given the addresses of the blocks, and to `.eh_frame` the size it has now. */
+ * table is given the addresses of the blocks, and to `.eh_frame` the size it has now.
+ *
+ * One thing is set right: each record keeps the alignment it had in the file, so where one was dropped there may be four
+ * zero bytes, which is how the end of the table looks. Nobody, libgcc included, would find the records behind. */
 class LlvmLinkPlugin final : public detail::PluginOfAnyVersion {
  public:
   void notifyMaterializing(llvm::orc::MaterializationResponsibility &responsibility, llvm::jitlink::LinkGraph &,
@@ -351,6 +355,7 @@ class LlvmLinkPlugin final : public detail::PluginOfAnyVersion {
     const auto *of = &responsibility;
     /* Blocks are still views of the file here, and the dead ones are gone. */
     passes.PostPrunePasses.push_back([this, of](llvm::jitlink::LinkGraph &graph) {
+      closeGaps(graph);
       with(of, [&](Link &link) { link.origins = origins(graph, link.file); });
       return llvm::Error::success();
     });
@@ -429,6 +434,17 @@ class LlvmLinkPlugin final : public detail::PluginOfAnyVersion {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = links_.find(of);
     if (found != links_.end()) work(found->second);
+  }
+
+  static void closeGaps(llvm::jitlink::LinkGraph &graph) {
+    llvm::jitlink::Section *records = graph.findSectionByName(eh_frame_);
+    if (records == nullptr) return;
+    constexpr uint64_t align = 4;
+    for (Block *record : records->blocks()) {
+      if (record->getAlignment() <= align || record->getSize() % align != 0) continue;
+      record->setAlignmentOffset(0);
+      record->setAlignment(align);
+    }
   }
 
   /* Which part of the file each block is a view of. */

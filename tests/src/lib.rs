@@ -22,6 +22,7 @@
 
 pub mod door;
 pub mod doors;
+pub mod embedder;
 pub mod gdb;
 pub mod guest;
 pub mod host;
