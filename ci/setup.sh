@@ -131,6 +131,8 @@ other_venvs() {
     make_venv tools "3.11 3.12 3.10 3.13" pystack==1.7.2
     # The first Python that has `-X perf`.
     make_venv numba-0.68.1-python-3.12 "3.12 3.13" numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6
+    # The first that has `-X perf_jit`.
+    make_venv numba-0.68.1-python-3.13 "3.13" numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6
 }
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -152,3 +152,21 @@ fn images_and_a_jitdump_do_not_disturb_each_other() {
         assert_eq!(nameless.count(), 0, "{what}");
     }
 }
+
+/// CPython 3.13 writes a jitdump of its own with `-X perf_jit`, in `/tmp`: two of one process, in two directories.
+#[test]
+fn the_jitdump_of_python_stands_beside_ours() {
+    let Some(host) = dumping("numba-0.68.1-python-3.13", "python_perf.py") else { return };
+    let injected = perf_inject::record(host.variable("PYTHON_PERF_JIT_SUPPORT", "1").argument("4"), 9973, "fp");
+    let pid = injected.dump().pid;
+    let theirs = std::fs::remove_file(format!("/tmp/jit-{pid}.dump"));
+    for entry in std::fs::read_dir("/tmp").into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(&format!("jitted-{pid}-")) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+    assert!(theirs.is_ok(), "CPython wrote no jitdump: {theirs:?}");
+    let leaves = injected.leaves();
+    let of_python = leaves.keys().flatten().filter(|name| name.starts_with("py::python_")).count();
+    assert!(injected.leaves_in("gamma") > 0 && of_python > 0, "{leaves:?}");
+}
