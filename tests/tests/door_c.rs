@@ -83,10 +83,19 @@ fn gdb_knows_the_frames() {
     let (Some(()), Some(host)) = (gdb::is_here(), raw_jit("60", "gdb", &bin)) else { return };
     let mut running = host.start(Preload::Nothing);
     running.wait_for_line("running");
-    let session = gdb::attach(&running);
-    let judged = story::judge_backtrace(&session.backtrace, "call_alpha", Symbols::Present);
+    // Now and then it looks at the clock.
+    let in_gamma = |session: &gdb::Session| session.backtrace.frames.first().is_some_and(|leaf| leaf.contains("gamma"));
+    let mut session = gdb::attach(&running);
+    for _ in 0..5 {
+        if !in_gamma(&session) {
+            session = gdb::attach(&running);
+        }
+    }
+    // gdb ends at main: there are no frames beyond it to be judged.
+    let judged = story::judge_backtrace(&session.backtrace, "call_alpha", Symbols::Stripped);
     judged.unwrap_or_else(|wrong| panic!("{wrong}\n{}", session.output));
-    assert!(session.backtrace.frames[0].contains("chain.raw:22"), "gamma has no line: {:?}", session.backtrace.frames);
+    let [leaf, .., last] = &session.backtrace.frames[..] else { panic!("{}", session.output) };
+    assert!(leaf.contains("chain.raw:22") && last.starts_with("main"), "{:?}", session.backtrace.frames);
     doors::seen(DOOR, "gdb");
 }
 
