@@ -8,7 +8,7 @@ cargo clippy --workspace --all-targets --quiet -- -D warnings
 RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --quiet
 
 if command -v shellcheck >/dev/null; then
-    shellcheck ci/*.sh capi/*.sh demo/*.sh .ci/run
+    shellcheck ci/*.sh capi/*.sh demo/*.sh integrations/*/*.sh .ci/run
 elif [ -n "${CI:-}" ]; then
     echo "check: CI must have shellcheck" >&2
     exit 1

@@ -76,6 +76,12 @@ step build cargo build --release
 step check ci/check.sh
 step exports ci/exports.sh
 step tour ci/tour.sh
+if [ -n "${CI:-}" ] || [ -d /usr/lib/llvm-22/lib/cmake/llvm ]; then
+    step llvmlite integrations/llvmlite/build.sh
+    step rust-doors ci/rust-doors.sh
+else
+    skip "llvmlite, rust-doors" "no llvm-22-dev"
+fi
 
 began=$SECONDS
 printf '\n=== tests\n'

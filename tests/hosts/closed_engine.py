@@ -5,6 +5,7 @@ believes in the old name says `outdated`. Says on standard error whether the add
 """
 
 import ctypes
+import os
 import sys
 import time
 
@@ -32,6 +33,8 @@ out:
 def engine(name, term):
     module = llvm.parse_assembly(IR.format(name=name, term=term))
     made = llvm.create_mcjit_compiler(module, llvm.Target.from_default_triple().create_target_machine(jit=True))
+    if "CLOSED_ENGINE_JIT_EVENTS" in os.environ:
+        made.enable_jit_events()
     made.finalize_object()
     address = made.get_function_address(name)
     call = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64, ctypes.c_double)(address)

@@ -31,6 +31,7 @@ pub mod image_files;
 pub mod jitdump_reader;
 mod jitdump_second_judge;
 mod jitdump_unwinding;
+pub mod linked;
 pub mod mount;
 pub mod perf;
 pub mod perf_inject;

@@ -4,6 +4,7 @@
 //!   a JIT with ELF objects     place_sections  --+
 //!                                                +-->  loaded  ->  finalized  ->  freeing
 //!   a JIT without              raw::encode     --+
+//!   inkwell, llvm-sys          llvm.cpp        --+   with one of the `llvmNN-N` features
 //! ```
 //!
 //! [`Session::loaded`] and its sisters are for those who overhear: a verb may come twice, or for nobody. Here a caller says
@@ -11,16 +12,29 @@
 //! shim, which hears of the same object through LLVM), is one object: it has one number, and its second *finalized* or
 //! *freeing* does nothing.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+#[cfg(feature = "_llvm")]
+#[allow(unsafe_code)]
+pub mod inkwell;
+#[cfg(feature = "_llvm")]
+#[allow(unsafe_code)]
+pub mod llvm;
+#[cfg(feature = "_llvm")]
+mod llvm_version;
 mod place;
 pub mod raw;
 mod raw_lines;
+#[cfg(feature = "_llvm")]
+#[allow(unsafe_code)]
+mod verbs;
 
 use crate::options::{Listening, Options};
 use crate::session::Origin;
 use crate::{Error, ObjectId, Session, Visit};
 
+#[cfg(feature = "_llvm")]
+pub use llvm_version::llvm_sys;
 pub use place::{Placed, place_sections};
 
 /// Opens the session of this process to hear what is told here, and nothing else. Follows forks of the process.

@@ -1,0 +1,51 @@
+//! With one of the `llvmNN-N` features: compiles `src/listen/llvm.cpp`, and with it the C++ adapters of
+//! `include/jitlisten_llvm.hpp`, against the LLVM that llvm-sys has found. Otherwise nothing.
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    #[cfg(feature = "_llvm")]
+    adapter::compile();
+}
+
+#[cfg(feature = "_llvm")]
+mod adapter {
+    use std::env;
+    use std::process::Command;
+
+    /// What the adapters call. The crate brings its own, under names that cannot meet those of a `libjitlisten` that is
+    /// linked or preloaded into the same program.
+    const VERBS: [&str; 4] =
+        ["jitlisten_object_loaded", "jitlisten_finalized", "jitlisten_freeing", "jitlisten_open_with"];
+
+    pub(super) fn compile() {
+        let configs: Vec<String> = env::vars()
+            .filter(|(name, _)| name.starts_with("DEP_LLVM_") && name.ends_with("_CONFIG_PATH"))
+            .map(|(_, path)| path)
+            .collect();
+        // Two do not even get as far as inkwell, which refuses them, too.
+        let [config] = &configs[..] else {
+            panic!("choose one LLVM: exactly one of the features llvm14-0 to llvm22-1, not {}", configs.len());
+        };
+        let includes = ask(config, "--includedir");
+        let mut build = cc::Build::new();
+        build.cpp(true).std("c++17").file("src/listen/llvm.cpp").include("include").warnings(false);
+        build.flag("-isystem").flag(&includes).flag("-fno-exceptions").flag("-fno-rtti").define("NDEBUG", None);
+        for definition in ask(config, "--cxxflags").split_whitespace().filter_map(|flag| flag.strip_prefix("-D")) {
+            let (name, value) =
+                definition.split_once('=').map_or((definition, None), |(name, value)| (name, Some(value)));
+            build.define(name, value);
+        }
+        for verb in VERBS {
+            build.define(verb, Some(verb.replacen("jitlisten", "jitlisten_crate", 1).as_str()));
+        }
+        build.compile("jitlisten_llvm");
+        for file in ["src/listen/llvm.cpp", "include/jitlisten.h", "include/jitlisten_llvm.hpp"] {
+            println!("cargo:rerun-if-changed={file}");
+        }
+    }
+
+    fn ask(config: &str, what: &str) -> String {
+        let done = Command::new(config).arg(what).output().unwrap_or_else(|error| panic!("{config} {what}: {error}"));
+        String::from_utf8_lossy(&done.stdout).trim().to_owned()
+    }
+}

@@ -1,0 +1,217 @@
+//! A program that uses LLVM's ORC through llvm-sys, visible to perf, gdb and unwinders.
+//!
+//! ```text
+//! cargo build --release -p jitlisten --example llvm_sys_orc --features llvm22-1,inkwell/llvm22-1-prefer-dynamic
+//! perf record -g target/release/examples/llvm_sys_orc 2     # seconds of processor time
+//! perf report                                               # alpha, beta and gamma, with their callers
+//! ```
+//!
+//! Words behind the seconds: `timer` raises SIGVTALRM while `gamma` runs (a debugger stops there); `default` links with what
+//! LLVM takes by itself, that is JITLink in later versions, instead of RuntimeDyld; `closed` disposes of the JIT before the
+//! program ends, and says so.
+
+// A program may print.
+#![allow(clippy::print_stdout)]
+
+use std::error::Error;
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr::null_mut;
+
+use jitlisten::listen::llvm as listen;
+use jitlisten::listen::llvm_sys::core::{LLVMCreateMemoryBufferWithMemoryRangeCopy, LLVMDisposeMessage};
+use jitlisten::listen::llvm_sys::error::{LLVMDisposeErrorMessage, LLVMErrorRef, LLVMGetErrorMessage};
+use jitlisten::listen::llvm_sys::execution_engine::LLVMCreateGDBRegistrationListener;
+// LLVM 22 has a better one, the others have only this.
+#[allow(deprecated)]
+use jitlisten::listen::llvm_sys::ir_reader::LLVMParseIRInContext;
+use jitlisten::listen::llvm_sys::orc2::ee::{
+    LLVMOrcCreateRTDyldObjectLinkingLayerWithSectionMemoryManager as create_rtdyld_layer,
+    LLVMOrcRTDyldObjectLinkingLayerRegisterJITEventListener as register_jit_event_listener,
+};
+use jitlisten::listen::llvm_sys::orc2::lljit::{
+    LLVMOrcCreateLLJIT, LLVMOrcCreateLLJITBuilder, LLVMOrcDisposeLLJIT, LLVMOrcLLJITAddLLVMIRModule,
+    LLVMOrcLLJITBuilderSetObjectLinkingLayerCreator, LLVMOrcLLJITGetMainJITDylib, LLVMOrcLLJITGetObjLinkingLayer,
+    LLVMOrcLLJITLookup, LLVMOrcLLJITRef,
+};
+use jitlisten::listen::llvm_sys::orc2::{
+    LLVMOrcCreateNewThreadSafeModule, LLVMOrcDisposeThreadSafeContext, LLVMOrcExecutionSessionRef,
+    LLVMOrcObjectLayerRef, LLVMOrcThreadSafeContextRef,
+};
+use jitlisten::listen::llvm_sys::prelude::{LLVMContextRef, LLVMModuleRef};
+use jitlisten::listen::llvm_sys::target::{LLVM_InitializeNativeAsmPrinter, LLVM_InitializeNativeTarget};
+
+type Chain = extern "C" fn(i64, f64) -> f64;
+const LOOP: i64 = 2_000_000;
+
+/// `alpha` calls `beta` calls `gamma`, and `gamma` is where the time goes. Every LLVM reads it: no pointers.
+const CHAIN: &CStr = c"
+define double @gamma(i64 %n, double %x) noinline nounwind {
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %a = phi double [ %x, %entry ], [ %d, %loop ]
+  %square = fmul double %a, %a
+  %bigger = fadd double %square, 1.0
+  %b = fdiv double 1.0, %bigger
+  %c = fmul double %a, 0.75
+  %d = fadd double %b, %c
+  %next = add i64 %i, 1
+  %done = icmp uge i64 %next, %n
+  br i1 %done, label %out, label %loop
+out:
+  ret double %d
+}
+define double @beta(i64 %n, double %x) noinline nounwind {
+  %y = call double @gamma(i64 %n, double %x)
+  %z = fmul double %y, 2.0
+  ret double %z
+}
+define double @alpha(i64 %n, double %x) noinline nounwind {
+  %y = call double @beta(i64 %n, double %x)
+  %z = fsub double %y, 3.0
+  ret double %z
+}
+";
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let is_said = |wanted: &str| words.iter().any(|word| word == wanted);
+    let seconds: f64 = words.first().map_or(Ok(1.0), |word| word.parse())?;
+    // SAFETY: LLVM's own order of calls, on one thread.
+    unsafe {
+        LLVM_InitializeNativeTarget();
+        LLVM_InitializeNativeAsmPrinter();
+        let jit = create_jit(is_said("default"))?;
+        let alpha = compile(jit)?;
+        println!("{}\nrunning", alpha(10, 1.0));
+        if is_said("timer") {
+            raise_sigvtalrm_soon();
+        }
+        run(alpha, seconds);
+        if is_said("closed") {
+            checked(LLVMOrcDisposeLLJIT(jit))?;
+            println!("closed");
+        }
+    }
+    Ok(())
+}
+
+fn run(alpha: Chain, seconds: f64) {
+    let until = processor_time() + seconds;
+    let mut result = 1.0;
+    while processor_time() < until {
+        result = alpha(LOOP, 1.0);
+    }
+    println!("{result}");
+}
+
+unsafe fn create_jit(is_default: bool) -> Result<LLVMOrcLLJITRef, String> {
+    let mut jit = null_mut();
+    // SAFETY: the caller's.
+    unsafe {
+        let builder = LLVMOrcCreateLLJITBuilder();
+        if !is_default {
+            LLVMOrcLLJITBuilderSetObjectLinkingLayerCreator(builder, create_layer, null_mut());
+        }
+        checked(LLVMOrcCreateLLJIT(&raw mut jit, builder))?;
+        // Before anything is compiled.
+        assert!(listen::attach_layer(LLVMOrcLLJITGetObjLinkingLayer(jit)), "a layer of another kind");
+    }
+    Ok(jit)
+}
+
+/// RuntimeDyld, of which gdb is told, too.
+extern "C" fn create_layer(
+    _context: *mut c_void,
+    session: LLVMOrcExecutionSessionRef,
+    _triple: *const c_char,
+) -> LLVMOrcObjectLayerRef {
+    // SAFETY: LLVM hands over its session; the listener is a static of LLVM's.
+    unsafe {
+        let layer = create_rtdyld_layer(session);
+        register_jit_event_listener(layer, LLVMCreateGDBRegistrationListener());
+        layer
+    }
+}
+
+unsafe fn compile(jit: LLVMOrcLLJITRef) -> Result<Chain, String> {
+    // SAFETY: the caller's; whatever is made here goes to LLVM.
+    unsafe {
+        let (shared, context) = create_context();
+        let module = parse(context)?;
+        // Frame pointers and unwind tables, before any code is made.
+        listen::make_unwindable(module);
+        let module = LLVMOrcCreateNewThreadSafeModule(module, shared);
+        LLVMOrcDisposeThreadSafeContext(shared);
+        checked(LLVMOrcLLJITAddLLVMIRModule(jit, LLVMOrcLLJITGetMainJITDylib(jit), module))?;
+        let mut address = 0;
+        checked(LLVMOrcLLJITLookup(jit, &raw mut address, c"alpha".as_ptr()))?;
+        Ok(std::mem::transmute::<usize, Chain>(address as usize))
+    }
+}
+
+#[allow(deprecated)]
+unsafe fn parse(context: LLVMContextRef) -> Result<LLVMModuleRef, String> {
+    let (mut module, mut message) = (null_mut(), null_mut());
+    // SAFETY: the buffer is LLVM's from then on, the message is ours.
+    unsafe {
+        let buffer = LLVMCreateMemoryBufferWithMemoryRangeCopy(CHAIN.as_ptr(), CHAIN.count_bytes(), c"chain".as_ptr());
+        if LLVMParseIRInContext(context, buffer, &raw mut module, &raw mut message) == 0 {
+            return Ok(module);
+        }
+        let said = CStr::from_ptr(message).to_string_lossy().into_owned();
+        LLVMDisposeMessage(message);
+        Err(said)
+    }
+}
+
+/// LLVM 21 turned this round.
+#[cfg(any(feature = "llvm21-1", feature = "llvm22-1"))]
+fn create_context() -> (LLVMOrcThreadSafeContextRef, LLVMContextRef) {
+    use jitlisten::listen::llvm_sys::core::LLVMContextCreate;
+    use jitlisten::listen::llvm_sys::orc2::LLVMOrcCreateNewThreadSafeContextFromLLVMContext;
+    // SAFETY: no precondition.
+    unsafe {
+        let context = LLVMContextCreate();
+        (LLVMOrcCreateNewThreadSafeContextFromLLVMContext(context), context)
+    }
+}
+
+#[cfg(not(any(feature = "llvm21-1", feature = "llvm22-1")))]
+fn create_context() -> (LLVMOrcThreadSafeContextRef, LLVMContextRef) {
+    use jitlisten::listen::llvm_sys::orc2::{LLVMOrcCreateNewThreadSafeContext, LLVMOrcThreadSafeContextGetContext};
+    // SAFETY: no precondition.
+    unsafe {
+        let shared = LLVMOrcCreateNewThreadSafeContext();
+        (shared, LLVMOrcThreadSafeContextGetContext(shared))
+    }
+}
+
+unsafe fn checked(error: LLVMErrorRef) -> Result<(), String> {
+    if error.is_null() {
+        return Ok(());
+    }
+    // SAFETY: an error of LLVM's, consumed once.
+    unsafe {
+        let message = LLVMGetErrorMessage(error);
+        let said = CStr::from_ptr(message).to_string_lossy().into_owned();
+        LLVMDisposeErrorMessage(message);
+        Err(said)
+    }
+}
+
+/// What this process has used so far, in seconds.
+fn processor_time() -> f64 {
+    let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes one timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut used) };
+    used.tv_sec as f64 + used.tv_nsec as f64 * 1e-9
+}
+
+fn raise_sigvtalrm_soon() {
+    let half = libc::timeval { tv_sec: 0, tv_usec: 500_000 };
+    let once = libc::itimerval { it_interval: libc::timeval { tv_sec: 0, tv_usec: 0 }, it_value: half };
+    // SAFETY: the structure is filled, no old value is asked for.
+    unsafe { libc::setitimer(libc::ITIMER_VIRTUAL, &raw const once, null_mut()) };
+}
