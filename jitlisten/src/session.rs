@@ -266,7 +266,7 @@ impl Session {
     fn become_child(&self, state: &mut State) {
         state.pid = std::process::id();
         looking::in_child();
-        self.surroundings.own_lines.forget();
+        self.surroundings.forget_map();
         self.images().forked();
         let now = clock::monotonic();
         state.objects.values_mut().for_each(|record| record.finalized = record.finalized.map(|_| now));

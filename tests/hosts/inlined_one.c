@@ -1,7 +1,10 @@
 /* Two modules of one program, each with a call that is inlined: their objects share a page. */
 static inline __attribute__((always_inline)) long deep(long x)
 {
-    return x * 3 + 1;
+    long sum = 0;
+    for (long i = 0; i < x; i++)
+        sum = sum * 31 + i;
+    return sum;
 }
 
 __attribute__((noinline)) long one(long x)
@@ -14,5 +17,5 @@ long two(long x);
 int main(void)
 {
     volatile long x = 5;
-    return one(x) == 21 && two(x) == 27 ? 0 : 1;
+    return one(x) == 31815 && two(x) == 5541 ? 0 : 1;
 }

@@ -1,7 +1,10 @@
 /* See inlined_one.c. */
 static inline __attribute__((always_inline)) long deeper(long x)
 {
-    return x * 5 + 7;
+    long sum = 0;
+    for (long i = 0; i < x; i++)
+        sum = sum * 17 + i;
+    return sum;
 }
 
 __attribute__((noinline)) long two(long x)

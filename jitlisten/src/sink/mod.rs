@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cfi::FunctionRules;
 use crate::live::LiveBytes;
@@ -135,9 +135,16 @@ pub(crate) struct Surroundings {
 }
 
 impl Surroundings {
-    /// Those of a child right after `fork(2)`.
+    /// Those of a child right after `fork(2)`, when [`Surroundings::forget_map`] was called. Sinks that are switched on later
+    /// share them.
     fn in_child(&self) -> Surroundings {
-        Surroundings { stale_map: StaleMap::find(), own_lines: self.own_lines.clone(), ..Surroundings::default() }
+        Surroundings { stale_map: StaleMap::find(), ..self.clone() }
+    }
+
+    /// The perf map of this process is another file from now on.
+    pub(crate) fn forget_map(&self) {
+        self.own_lines.forget();
+        *self.left_lines.lock().unwrap_or_else(PoisonError::into_inner) = LeftLines::default();
     }
 }
 
