@@ -125,9 +125,13 @@ fn no_proc() {
 
 #[test]
 fn no_place_to_write() {
-    let script =
-        "mount -t tmpfs -o ro none /tmp; mount -t tmpfs -o ro none /var/tmp; export HOME=; export JITLISTEN_DIR=";
-    let Some((host, ended)) = in_namespace("no-place", script) else { return };
+    // The repository itself may lie in one of them.
+    let script = format!(
+        "for place in /tmp /var/tmp; do mount --bind $place $place; mount -o remount,bind,ro $place; done
+        mount --bind '{0}' '{0}'; mount -o remount,bind,rw '{0}'; export HOME= JITLISTEN_DIR=",
+        place::root().display()
+    );
+    let Some((host, ended)) = in_namespace("no-place", &script) else { return };
     assert_eq!(ended.map, None);
     assert_one_stop_each(&host, &["perfmap", "jitdump", "image"]);
 }
