@@ -23,7 +23,7 @@ found=$(mktemp -d)
 trap 'rm -rf "$found"' EXIT
 for target in "${targets[@]}"; do
     # What is found goes nowhere but here: the corpus of a long run is nobody else's business.
-    if ! "$nightly/x86_64-unknown-linux-gnu/release/$target" -max_len=16384 -max_total_time="$seconds" -timeout=60 \
+    if ! "$nightly/x86_64-unknown-linux-gnu/release/$target" -max_len=16384 -max_total_time="$seconds" -seed=1 -timeout=60 \
         -artifact_prefix="fuzz/$target-" "$found" "fuzz/corpus/$target" >"$found.log" 2>&1; then
         tail -n 40 "$found.log"
         echo "fuzz: $target failed; the input is fuzz/$target-*" >&2
