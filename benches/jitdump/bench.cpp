@@ -47,6 +47,7 @@ double since(Clock::time_point start) {
 // One mapping for everything: a mapping per section would meet vm.max_map_count before 50,000 objects.
 class Arena : public llvm::RuntimeDyld::MemoryManager {
     uint8_t *next = nullptr, *end = nullptr;
+    std::vector<std::pair<uint8_t *, size_t>> code;
 
     uint8_t *allocate(uintptr_t size, unsigned alignment) {
         if (next == nullptr || size_t(end - next) < size + alignment) {
@@ -68,7 +69,21 @@ public:
     // Every object begins a page, as with the managers JITs use.
     void page() { next = reinterpret_cast<uint8_t *>((reinterpret_cast<uintptr_t>(next) + 4095) & ~uintptr_t(4095)); }
     uint8_t *allocateCodeSection(uintptr_t size, unsigned alignment, unsigned, llvm::StringRef) override {
-        return allocate(size, alignment);
+        if (!pages_become_final)
+            return allocate(size, alignment);
+        page();
+        uint8_t *place = allocate(size, 4096);
+        page();
+        code.emplace_back(place, next - place);
+        return place;
+    }
+    // For the image sink, which exchanges pages that are no longer writable: code has pages of its own.
+    const bool pages_become_final = getenv("JITLISTEN") && strstr(getenv("JITLISTEN"), "image");
+    void final() {
+        for (auto [start, size] : code)
+            if (mprotect(start, size, PROT_READ | PROT_EXEC) != 0)
+                abort();
+        code.clear();
     }
     uint8_t *allocateDataSection(uintptr_t size, unsigned alignment, unsigned, llvm::StringRef, bool) override {
         return allocate(size, alignment);
@@ -131,6 +146,7 @@ struct Bench {
         auto info = linker.loadObject(*file);
         linker.resolveRelocations();
         load.values.push_back(since(start));
+        arena.final();
         if (linker.hasError()) {
             fprintf(stderr, "%s\n", linker.getErrorString().str().c_str());
             exit(1);

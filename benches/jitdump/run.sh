@@ -2,6 +2,7 @@
 # Our jitdump and LLVM's, side by side: needs clang++ and the headers of LLVM 22 (llvm-22-dev, clang-22).
 #
 #   benches/jitdump/run.sh [COUNT, default 2000]
+#   JITLISTEN=image benches/jitdump/run.sh    our images instead
 set -euo pipefail
 cd "$(dirname "$0")"
 

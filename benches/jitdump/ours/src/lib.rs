@@ -1,4 +1,4 @@
-//! A session with the jitdump sink alone, for a program that loads objects itself.
+//! A session with the jitdump sink alone, or with those of `JITLISTEN`, for a program that loads objects itself.
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
@@ -9,7 +9,7 @@ use jitlisten::{ObjectId, Session};
 
 static SESSION: OnceLock<&'static Session> = OnceLock::new();
 
-/// Opens the session; jitdumps go below `directory`.
+/// Opens the session; files go below `directory`.
 ///
 /// # Safety
 /// `directory` must be a C string.
@@ -18,7 +18,7 @@ pub unsafe extern "C" fn ours_open(directory: *const c_char) {
     // SAFETY: the caller's promise.
     let directory = unsafe { CStr::from_ptr(directory) }.to_bytes();
     let (options, complaints) = Options::read(|name| match name {
-        "JITLISTEN" => Some("jitdump".into()),
+        "JITLISTEN" => std::env::var_os(name).or_else(|| Some("jitdump".into())),
         "JITLISTEN_DIR" => Some(OsStr::from_bytes(directory).to_owned()),
         "JITLISTEN_LOG" => Some("stderr".into()),
         _ => None,
@@ -54,6 +54,6 @@ pub extern "C" fn ours_finalized() {
 #[unsafe(no_mangle)]
 pub extern "C" fn ours_bytes_written() -> u64 {
     let Some(session) = SESSION.get() else { return 0 };
-    let jitdump = session.statistics().sinks[SinkKind::Jitdump as usize];
-    if jitdump.failures == 0 { jitdump.bytes_written } else { 0 }
+    let sinks = [SinkKind::Jitdump, SinkKind::Image].map(|kind| session.statistics().sinks[kind as usize]);
+    if sinks.iter().all(|sink| sink.failures == 0) { sinks.iter().map(|sink| sink.bytes_written).sum() } else { 0 }
 }
