@@ -24,7 +24,16 @@ fn gdb_attached(door: Door) {
     let (Some(()), Some(host)) = (gdb::is_here(), door.chain(60, &[])) else { return };
     let mut running = host.start(Preload::Library);
     running.wait_for_line("running");
-    judge(door, &gdb::attach(&running));
+    // Between two calls of gamma the host looks at the clock.
+    let in_gamma =
+        |session: &gdb::Session| session.backtrace.frames.first().is_some_and(|leaf| story::names(leaf, "gamma"));
+    let mut session = gdb::attach(&running);
+    for _ in 0..4 {
+        if !in_gamma(&session) {
+            session = gdb::attach(&running);
+        }
+    }
+    judge(door, &session);
     doors::seen(door.row(), "gdb");
 }
 
