@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_char;
+use std::io;
 use std::mem::MaybeUninit;
 
 use jitlisten::{Address, AddressRange, foreign};
@@ -28,15 +29,9 @@ pub(crate) fn array<T: Plain>(start: *const T, count: usize, what: &str) -> Resu
     }
     let size = count.checked_mul(size_of::<T>()).filter(|&size| isize::try_from(size).is_ok());
     let size = size.ok_or_else(|| Failure::argument(format_args!("{what}: {count} of them cannot be")))?;
-    let bytes = memory(start.cast(), size, what)?;
-    let one = |chunk: &[u8]| {
-        let mut value = MaybeUninit::<T>::uninit();
-        // SAFETY: a chunk is as long as a T, and the two do not overlap.
-        unsafe { chunk.as_ptr().copy_to_nonoverlapping(value.as_mut_ptr().cast(), chunk.len()) };
-        // SAFETY: all bytes were written, and a `Plain` takes every bit pattern.
-        unsafe { value.assume_init() }
-    };
-    Ok(bytes.chunks_exact(size_of::<T>()).map(one).collect())
+    let range = range(start.cast(), size, what)?;
+    // SAFETY: a `Plain` takes every bit pattern.
+    unsafe { foreign::copy_structs(range.start(), count) }.map_err(|error| unreadable(range, what, &error))
 }
 
 /// A copy of a structure that begins with its size: what an older caller does not know of is zero.
@@ -62,7 +57,11 @@ unsafe impl Plain for Size {}
 /// A copy of `size` bytes.
 pub(crate) fn memory(start: *const u8, size: usize, what: &str) -> Result<Vec<u8>, Failure> {
     let range = range(start, size, what)?;
-    foreign::copy(range).map_err(|error| Failure::argument(format_args!("{what}: {range} cannot be read: {error}")))
+    foreign::copy(range).map_err(|error| unreadable(range, what, &error))
+}
+
+fn unreadable(range: AddressRange, what: &str, error: &io::Error) -> Failure {
+    Failure::argument(format_args!("{what}: {range} cannot be read: {error}"))
 }
 
 /// A range of memory that is not copied.

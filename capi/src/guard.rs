@@ -1,7 +1,7 @@
 //! The way every call goes in and out: no panic passes, a failure is remembered in words, and it is a [`Visit`].
 
 use std::cell::UnsafeCell;
-use std::ffi::{c_char, c_int};
+use std::ffi::c_char;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -22,9 +22,9 @@ thread_local! {
 pub(crate) fn guarded(work: impl FnOnce() -> Result<(), Failure>) -> i32 {
     let status = visiting(work);
     if jitlisten::log::waits() {
-        let errno = errno();
-        let _ = catch_unwind(log::hand_over);
-        set_errno(errno);
+        jitlisten::keeping_errno(|| {
+            let _ = catch_unwind(log::hand_over);
+        });
     }
     status as i32
 }
@@ -40,16 +40,6 @@ fn visiting(work: impl FnOnce() -> Result<(), Failure>) -> Status {
             failure.status
         }
     }
-}
-
-fn errno() -> c_int {
-    // SAFETY: errno is a thread-local of libc's.
-    unsafe { *libc::__errno_location() }
-}
-
-fn set_errno(value: c_int) {
-    // SAFETY: errno is a thread-local of libc's.
-    unsafe { *libc::__errno_location() = value };
 }
 
 /// A call that needs the session.

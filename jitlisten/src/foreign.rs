@@ -16,12 +16,32 @@ pub fn copy(range: AddressRange) -> io::Result<Vec<u8>> {
 /// The same, for whoever has asked for the number of this process already.
 pub(crate) fn copy_in(pid: u32, range: AddressRange) -> io::Result<Vec<u8>> {
     let size = usize::try_from(range.size()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(size).map_err(|_| io::ErrorKind::OutOfMemory)?;
-    read(pid, range.start(), &mut bytes.spare_capacity_mut()[..size])?;
-    // SAFETY: `read` succeeded, so the first `size` bytes, which were reserved above, are initialised.
-    unsafe { bytes.set_len(size) };
-    Ok(bytes)
+    // SAFETY: bytes take every bit pattern.
+    unsafe { copy_array(pid, range.start(), size) }
+}
+
+/// Copies `count` plain structures that stand one behind the other from `address` on.
+///
+/// # Safety
+/// As for [`copy_struct`].
+pub unsafe fn copy_structs<T: Copy>(address: Address, count: usize) -> io::Result<Vec<T>> {
+    // SAFETY: passed on.
+    unsafe { copy_array(std::process::id(), address, count) }
+}
+
+/// # Safety
+/// As for [`copy_struct`].
+unsafe fn copy_array<T: Copy>(pid: u32, address: Address, count: usize) -> io::Result<Vec<T>> {
+    let mut values = Vec::<T>::new();
+    values.try_reserve_exact(count).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    let spare = &mut values.spare_capacity_mut()[..count];
+    // SAFETY: the same memory; bytes that may be uninitialised fit any content.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(spare.as_mut_ptr().cast(), size_of_val(spare)) };
+    read(pid, address, bytes)?;
+    // SAFETY: `read` succeeded, so every byte of the first `count` values, which were reserved above, is initialised, and the
+    // caller vouches for the bit pattern.
+    unsafe { values.set_len(count) };
+    Ok(values)
 }
 
 /// Copies a plain structure from `address`.
@@ -78,5 +98,10 @@ mod tests {
         assert!(copy(range(16, 8)).is_err());
         // SAFETY: integers take every bit pattern.
         assert_eq!(unsafe { copy_struct::<[u8; 2]>(Address(here.as_ptr() as u64)) }.unwrap(), [1, 2]);
+        let words = [1_u32, 2, 3];
+        // SAFETY: as above.
+        assert_eq!(unsafe { copy_structs::<u32>(Address(words.as_ptr() as u64), 3) }.unwrap(), words);
+        // SAFETY: as above.
+        assert!(unsafe { copy_structs::<u32>(Address(words.as_ptr() as u64), usize::MAX) }.is_err());
     }
 }

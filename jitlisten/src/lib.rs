@@ -48,4 +48,4 @@ pub use session::{ForkGuard, Loaded, ObjectId, Session, Unwinders};
 #[doc(hidden)]
 pub use sink::fuzzing;
 pub use statistics::{SinkStatistics, Statistics};
-pub use visit::Visit;
+pub use visit::{Visit, keeping_errno};

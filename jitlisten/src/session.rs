@@ -128,8 +128,8 @@ struct State {
 struct Record {
     origin: Origin,
     object: LoadedObject,
-    /// Who has reported it.
-    heard: Vec<Heard>,
+    /// Whether the other kind of door has reported it, too.
+    from_both: bool,
     names: Vec<ReadableName>,
     debug_object: DebugObject,
     /// When it was finalized, by [`clock::monotonic`].
@@ -312,12 +312,11 @@ impl Session {
         let id = ObjectId(state.next_id);
         state.next_id += 1;
         log_line!(Debug, "loaded {id:?}: {} functions, text {text:?}", object.functions().len());
-        let heard = origin.heard();
-        if heard == Heard::Told {
+        if origin.heard() == Heard::Told {
             state.told.insert(id, false);
         }
-        let heard = vec![heard];
-        let record = Record { origin, object, heard, names, debug_object, finalized: None, made_rules: Vec::new() };
+        let (finalized, made_rules) = (None, Vec::new());
+        let record = Record { origin, object, from_both: false, names, debug_object, finalized, made_rules };
         state.pending.extend(record.text_starts().map(|start| (start, id)));
         state.objects.insert(id, record);
         Ok(Loaded { id, text, eh_frame })

@@ -73,6 +73,13 @@ impl Drop for Visit {
     }
 }
 
+/// `errno` alone, for work that is no visit: code of the host's that we call.
+pub fn keeping_errno(work: impl FnOnce()) {
+    let errno = errno();
+    work();
+    set_errno(errno);
+}
+
 fn errno() -> c_int {
     // SAFETY: errno is a thread-local of libc's.
     unsafe { *libc::__errno_location() }

@@ -306,7 +306,6 @@ fn library_headers(bias: usize) -> Option<Vec<Header>> {
 }
 
 fn copy_headers(at: u64, count: u64) -> Option<Vec<Header>> {
-    let size = size_of::<Header>() as u64;
     // SAFETY: a program header is integers.
-    (0..count).map(|index| unsafe { foreign::copy_struct(Address(at + index * size)) }.ok()).collect()
+    unsafe { foreign::copy_structs(Address(at), count as usize) }.ok()
 }

@@ -42,13 +42,11 @@ impl State {
         let first = object.text().first()?.range.start().0;
         let id = self.pending.get(&first).copied().or_else(|| Some(self.text.get(&first)?.1))?;
         let record = self.objects.get_mut(&id)?;
-        let (again, equal) = (record.heard.contains(&heard), record.object == *object);
+        let (again, equal) = (record.from_both || record.origin.heard() == heard, record.object == *object);
         if starts(&record.object) != starts(object) || (again && !equal) {
             return None;
         }
-        if !again {
-            record.heard.push(heard);
-        }
+        record.from_both |= !again;
         if heard == Heard::Told {
             self.told.entry(id).or_default();
         }
