@@ -71,6 +71,8 @@ impl Host {
             let path = host.scratch.join(file);
             host.environment.push((variable.to_owned(), path.into()));
         }
+        // cargo leads programs to its own directories, where a debug build of the library may lie, however old.
+        let host = host.variable("LD_LIBRARY_PATH", "");
         // Without this, numpy alone starts a thread per core, and a signal may stop a debugger in any of them.
         host.variable("OPENBLAS_NUM_THREADS", "1")
     }
@@ -168,6 +170,8 @@ impl Host {
             |name: &str| File::create(self.scratch(name)).unwrap_or_else(|error| panic!("create {name}: {error}"));
         let child = Command::new(&self.program)
             .args(&self.arguments)
+            // What a host or the library leaves at a relative path is gone with everything else.
+            .current_dir(self.scratch("."))
             .envs(self.variables(preload))
             .stdin(Stdio::piped())
             .stdout(file("stdout"))

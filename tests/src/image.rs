@@ -1,7 +1,9 @@
 //! Hosts with `JITLISTEN=image`, the images they leave, and what is in them.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object as _, ObjectSymbol as _, SymbolKind};
@@ -9,6 +11,7 @@ use object::{Endianness, Object as _, ObjectSymbol as _, SymbolKind};
 use crate::host::Host;
 use crate::perf_script::Sample;
 use crate::story::{self, CHAIN};
+use crate::tool;
 
 /// A function in an image's symbol table. Addresses count from the beginning of the file, as every tool prints them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,13 +30,21 @@ pub fn with_images(host: Host) -> Host {
     host.variable("JITLISTEN", "image")
 }
 
-/// The images of a host's processes.
+/// The images of a host's processes, by process and number.
 #[must_use]
 pub fn files(host: &Host) -> Vec<PathBuf> {
+    files_in(&host.scratch("."))
+}
+
+/// The images below a directory that was `JITLISTEN_DIR`.
+#[must_use]
+pub fn files_in(directory: &Path) -> Vec<PathBuf> {
     let entries = |path: PathBuf| fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_image = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "so");
-    let directories = entries(host.scratch("")).filter(|path| path.is_dir());
-    directories.flat_map(entries).filter(is_image).collect()
+    let of_processes = entries(directory.to_owned()).filter(|path| path.is_dir());
+    let mut found: Vec<PathBuf> = of_processes.flat_map(entries).filter(is_image).collect();
+    found.sort();
+    found
 }
 
 /// Whether a tool shows a place in an image when it shows this file.
@@ -56,6 +67,15 @@ pub fn functions(image: &Path) -> Vec<Function> {
         Function { name, address: symbol.address(), size: symbol.size() }
     };
     functions.map(function).collect()
+}
+
+/// The names of the functions of an image.
+///
+/// # Panics
+/// When it is no ELF file.
+#[must_use]
+pub fn names(image: &Path) -> BTreeSet<String> {
+    functions(image).into_iter().map(|function| function.name).collect()
 }
 
 /// The function of this name that is not a wrapper of it, and the image that was made for it.
@@ -88,4 +108,33 @@ pub fn complete(samples: &[Sample], callers: &[&str]) -> (usize, usize) {
     };
     let jit: Vec<&Sample> = jit.collect();
     (jit.len(), jit.iter().copied().filter(is_complete).count())
+}
+
+/// What judges of ELF and DWARF say against an image; judges that are not installed say nothing.
+///
+/// # Panics
+/// When none of them is installed.
+#[must_use]
+pub fn faults(image: &Path) -> Vec<String> {
+    let judges = [
+        ("readelf", "-aW"),
+        ("llvm-dwarfdump-22", "--verify"),
+        ("llvm-dwarfdump-14", "--verify"),
+        ("eu-elflint", "--gnu-ld"),
+    ];
+    let mut asked = 0;
+    let mut faults = Vec::new();
+    for (judge, option) in judges {
+        let Some(program) = tool::find(judge) else { continue };
+        asked += 1;
+        let done = tool::run(Command::new(program).arg(option).arg(image));
+        let said = String::from_utf8_lossy(&[done.stdout, done.stderr.clone()].concat()).to_lowercase();
+        // clang 14 writes the first file of a line table twice in DWARF 5: a fault of the object.
+        let warns = said.lines().any(|line| line.contains("warning") && !line.contains("is a duplicate of file_names"));
+        if !done.status.success() || !done.stderr.is_empty() || warns {
+            faults.push(format!("{judge} {}: {said}", image.display()));
+        }
+    }
+    assert!(asked > 0, "no judge is installed");
+    faults
 }

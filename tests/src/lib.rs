@@ -27,7 +27,6 @@ pub mod gdb;
 pub mod guest;
 pub mod host;
 pub mod image;
-pub mod image_files;
 pub mod jitdump_reader;
 mod jitdump_second_judge;
 mod jitdump_unwinding;

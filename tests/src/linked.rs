@@ -5,7 +5,7 @@
 use crate::doors;
 use crate::host::{Host, Preload};
 use crate::perf_script::{Frame, Sample};
-use crate::story::{self, CHAIN, Verdict};
+use crate::story::{self, Verdict};
 use crate::{gdb, perf, perf_inject, perf_map, walk};
 
 /// How many samples a proof by sampling needs at least.
@@ -89,12 +89,8 @@ impl Linked {
         let jit: Vec<&Sample> = samples.iter().filter(|sample| sample.frames.first().is_some_and(&is_jit)).collect();
         assert!(jit.len() >= ENOUGH, "only {} samples in JIT code", jit.len());
         let is_whole = |sample: &&&Sample| {
-            let named = |at: usize, function| {
-                let symbol = sample.frames.get(at).and_then(|frame| frame.symbol.as_deref());
-                symbol.is_some_and(|symbol| story::names(symbol, function))
-            };
             let outside = sample.frames.iter().find(|frame| !is_jit(frame));
-            CHAIN.iter().enumerate().all(|(at, function)| named(at, function))
+            story::begins_with_chain(&sample.frames)
                 && outside.is_some_and(|frame| frame.object.contains(self.caller_object))
         };
         let whole = jit.iter().filter(is_whole).count();

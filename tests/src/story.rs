@@ -112,9 +112,15 @@ pub fn is_jit(frame: &Frame) -> bool {
     map || matches!(frame.object.as_str(), "//anon" | "[anon]" | "[unknown]")
 }
 
-fn is_complete(frames: &[Frame], caller: &str) -> bool {
+/// Whether a stack reads `gamma`, `beta`, `alpha`, and goes on.
+#[must_use]
+pub fn begins_with_chain(frames: &[Frame]) -> bool {
     let named = |frame: &Frame, function| frame.symbol.as_deref().is_some_and(|symbol| names(symbol, function));
-    if frames.len() <= CHAIN.len() || !CHAIN.iter().zip(frames).all(|(function, frame)| named(frame, function)) {
+    frames.len() > CHAIN.len() && CHAIN.iter().zip(frames).all(|(function, frame)| named(frame, function))
+}
+
+fn is_complete(frames: &[Frame], caller: &str) -> bool {
+    if !begins_with_chain(frames) {
         return false;
     }
     // Between alpha and C there may be more JIT code (Numba's wrapper, a JIT-compiled main), which then has a name too.

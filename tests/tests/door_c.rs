@@ -84,13 +84,7 @@ fn gdb_knows_the_frames() {
     let mut running = host.start(Preload::Nothing);
     running.wait_for_line("running");
     // Now and then it looks at the clock.
-    let in_gamma = |session: &gdb::Session| session.backtrace.frames.first().is_some_and(|leaf| leaf.contains("gamma"));
-    let mut session = gdb::attach(&running);
-    for _ in 0..5 {
-        if !in_gamma(&session) {
-            session = gdb::attach(&running);
-        }
-    }
+    let session = gdb::attach_in("gamma", &running);
     // gdb ends at main: there are no frames beyond it to be judged.
     let judged = story::judge_backtrace(&session.backtrace, "call_alpha", Symbols::Stripped);
     judged.unwrap_or_else(|wrong| panic!("{wrong}\n{}", session.output));

@@ -60,9 +60,8 @@ fn image(llvm: u32, engine: &str) {
 #[track_caller]
 fn whole_stacks(samples: &[Sample], is_ours: impl Fn(&str) -> bool) {
     let is_whole = |sample: &&&Sample| {
-        let mut symbols = sample.frames.iter().map(|frame| frame.symbol.as_deref().unwrap_or_default());
-        let is_chain = CHAIN.iter().all(|function| symbols.next().is_some_and(|symbol| story::names(symbol, function)));
-        is_chain && symbols.next().is_some_and(|symbol| story::names(symbol, CALLER))
+        let caller = sample.frames.get(CHAIN.len()).and_then(|frame| frame.symbol.as_deref());
+        story::begins_with_chain(&sample.frames) && caller.is_some_and(|symbol| story::names(symbol, CALLER))
     };
     let ours = samples.iter().filter(|sample| sample.frames.first().is_some_and(|leaf| is_ours(&leaf.object)));
     let ours: Vec<&Sample> = ours.collect();
@@ -79,13 +78,8 @@ fn gdb(llvm: u32, engine: &str) {
     let host = host.variable("JITLISTEN", sinks);
     let mut running = host.start(Preload::Nothing);
     running.wait_for_line("running");
-    // One in very many stops is in a function that calls gamma: only the looking is done again, never the judging.
-    let mut session = gdb::attach(&running);
-    for _ in 0..2 {
-        if session.backtrace.frames.first().is_some_and(|leaf| !story::names(leaf, "gamma")) {
-            session = gdb::attach(&running);
-        }
-    }
+    // One in very many stops is in a function that calls gamma.
+    let session = gdb::attach_in("gamma", &running);
     // gdb ends at main, where it knows main's debug information.
     let whole = session.backtrace.frames.last().is_some_and(|frame| frame.starts_with("main "));
     let judged = story::judge_backtrace(&session.backtrace, CALLER, Symbols::Stripped);

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use jitlisten_tests::host::{self, Ended, Host, Preload};
 use jitlisten_tests::tool::{self, Absence};
-use jitlisten_tests::{door, guest, jitdump_reader, perf_map, place};
+use jitlisten_tests::{door, guest, image, jitdump_reader, perf_map, place};
 
 /// Who owns nothing.
 const NOBODY: u32 = 65534;
@@ -266,10 +266,7 @@ fn values_of_variables() {
     let Some(program) = guest::program() else { return };
     for name in names {
         for value in values {
-            // What is relative is relative to a directory of the test's own.
-            let host = Host::new("/bin/sh", "hostile").variable("JITLISTEN", "all");
-            let (cwd, script) = (host.scratch("."), "cd \"$0\" && exec \"$@\"");
-            let host = host.argument("-c").argument(script).argument(cwd).argument(&program).argument("first");
+            let host = Host::new(&program, "hostile").variable("JITLISTEN", "all").argument("first");
             let home = host.scratch("home");
             let host = host.variable("HOME", home);
             let host = host.variable(name, OsStr::from_bytes(value));
@@ -319,7 +316,7 @@ fn a_set_user_id_program() {
 #[test]
 fn a_directory_that_is_exchanged() {
     let Some(host) = door::numba("numba-0.68.1", "many_functions.py") else { return };
-    let host = host.argument("4").argument("waiting").variable("JITLISTEN", "image");
+    let host = image::with_images(host.argument("4").argument("waiting"));
     let base = host.scratch("base");
     let victim = host.scratch("victim");
     fs::create_dir(&base).expect("made");

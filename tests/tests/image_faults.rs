@@ -3,16 +3,15 @@
 use std::fs;
 use std::path::Path;
 
-use jitlisten_tests::door;
 use jitlisten_tests::host::{Host, Preload};
-use jitlisten_tests::image_files::images;
 use jitlisten_tests::mount::Mount;
+use jitlisten_tests::{door, image};
 
 const COUNT: usize = 24;
 
 fn host(mode: &str) -> Option<Host> {
     let host = door::numba("numba-0.68.1", "refused.py")?.argument(COUNT.to_string()).argument(mode);
-    Some(host.variable("JITLISTEN", "image"))
+    Some(image::with_images(host))
 }
 
 /// Every function answers right; `expected` of them are in images; `reason` is the only line in the log, if there is one.
@@ -69,7 +68,7 @@ fn a_full_disk() {
     let Some(disk) = Mount::tmpfs(&host.scratch("disk"), "size=100k") else { return };
     let host = host.variable("JITLISTEN_DIR", disk.path());
     judge(&host, |images| 0 < images && images < COUNT, Some("No space left on device"));
-    let left = images(disk.path());
+    let left = image::files_in(disk.path());
     assert!(!left.is_empty() && left.len() < COUNT, "what was mapped stays, what was cut off does not: {left:?}");
 }
 
@@ -83,12 +82,12 @@ fn most_mappings_are_in_use() {
 fn no_file_may_be_mapped_executable() {
     let Some(host) = host("mapping") else { return };
     judge(&host, |images| images == 0, Some("execute from"));
-    assert_eq!(images(&host.scratch(".")).len(), 0);
+    assert_eq!(image::files(&host).len(), 0);
 }
 
 #[test]
 fn from_some_moment_on_no_file_may_be_mapped_executable() {
     let Some(host) = host("mapping-later") else { return };
     judge(&host, |images| images == COUNT / 4, Some("Permission denied"));
-    assert_eq!(images(&host.scratch(".")).len(), COUNT / 4, "the file that could not be mapped is gone");
+    assert_eq!(image::files(&host).len(), COUNT / 4, "the file that could not be mapped is gone");
 }

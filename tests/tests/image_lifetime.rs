@@ -6,13 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use jitlisten_tests::door;
-use jitlisten_tests::host::{Host, Preload};
-use jitlisten_tests::image_files::{functions, images};
+use jitlisten_tests::host::Preload;
+use jitlisten_tests::image::{self, with_images};
 use jitlisten_tests::tool::{self, Absence};
-
-fn with_images(host: Host) -> Host {
-    host.variable("JITLISTEN", "image")
-}
 
 /// What `hosts/changing.py` sees of its pages.
 fn changing(preload: Preload) -> Option<String> {
@@ -66,9 +62,9 @@ fn a_child_shares_its_parents_images_and_makes_its_own() {
     for (who, function) in
         [("parent common", "common"), ("parent of_parent", "of_parent"), ("child of_child", "of_child")]
     {
-        assert!(functions(file(who).as_ref()).contains(function), "{function} is in {}", file(who));
+        assert!(image::names(file(who).as_ref()).contains(function), "{function} is in {}", file(who));
     }
-    assert_eq!(images(&host.scratch(".")).len(), 3, "and nothing was written twice");
+    assert_eq!(image::files(&host).len(), 3, "and nothing was written twice");
     assert!(
         stdout.ends_with("lock held\n"),
         "nobody may remove the files of a dead parent whose child lives: {stdout}"
@@ -81,13 +77,13 @@ fn a_directory_that_is_removed_is_made_again() {
     let host = with_images(host.argument("24").argument("waiting"));
     let mut running = host.start(Preload::Library);
     running.wait_for_line("waiting");
-    let before = images(&host.scratch("."));
+    let before = image::files(&host);
     let directory = before.first().and_then(|image| image.parent()).expect("there are images").to_owned();
     fs::remove_dir_all(&directory).expect("removed");
     running.nod();
     let ended = running.end().well();
     assert_eq!(String::from_utf8_lossy(&ended.stdout).lines().count(), 2);
-    let after = images(&host.scratch("."));
+    let after = image::files(&host);
     assert!(!after.is_empty() && after.iter().all(|image| image.starts_with(&directory)), "{after:?}");
 }
 
@@ -98,7 +94,7 @@ fn mappings(count: u32, preload: Preload) -> Option<(u64, usize)> {
     let stdout = String::from_utf8(host.run(preload).well().stdout).expect("text");
     assert!(stdout.contains(&format!("right: {count}\n")), "{stdout}");
     assert!(!host.log().contains("stops"), "{}", host.log());
-    let images = images(&host.scratch(".")).len();
+    let images = image::files(&host).len();
     Some((stdout.rsplit(' ').next()?.trim().parse().expect("a number"), images))
 }
 

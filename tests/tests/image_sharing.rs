@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use jitlisten_tests::host::{Host, Preload};
-use jitlisten_tests::image_files::{faults, functions, images};
+use jitlisten_tests::image::{self, faults, names, with_images};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{door, place};
 
@@ -14,7 +14,8 @@ const COUNT: usize = 8;
 /// Which file each function of `hosts/modules.py` is mapped from; looks into every file.
 fn files(venv: &str, words: [&str; 2]) -> Option<BTreeMap<String, String>> {
     let host = door::numba(venv, "modules.py")?.argument(COUNT.to_string());
-    let host = words.iter().fold(host, |host, word| host.argument(word)).variable("JITLISTEN", "image");
+    let host = words.iter().fold(host, |host, word| host.argument(word));
+    let host = with_images(host);
     let ended = host.run(Preload::Library).well();
     let stdout = String::from_utf8(ended.stdout).expect("text");
     let mut lines = stdout.lines();
@@ -24,12 +25,12 @@ fn files(venv: &str, words: [&str; 2]) -> Option<BTreeMap<String, String>> {
     assert_eq!(found.len(), COUNT);
     for (name, file) in &found {
         assert!(file.contains("/image-") && file.ends_with(".so"), "{words:?}: {name} is in {file}\n{}", host.log());
-        let there = functions(file.as_ref());
+        let there = names(file.as_ref());
         for expected in [name.clone(), name.replace('f', "g")] {
             assert!(there.contains(&expected), "{words:?}: no {expected} in {file}: {there:?}");
         }
     }
-    assert_eq!(faults(&images(&host.scratch("."))[0]), [""; 0]);
+    assert_eq!(faults(&image::files(&host)[0]), [""; 0]);
     Some(found)
 }
 
@@ -69,10 +70,10 @@ fn llvmlites_own_memory_manager_shares_nothing() {
 fn numba_with_llvmlites_memory_manager() {
     for venv in ["numba-0.68.1", "numba-0.60.0"] {
         let Some(host) = door::numba(venv, "callback.py") else { continue };
-        let host = host.argument("0").variable("JITLISTEN", "image").variable("NUMBA_USE_LLVMLITE_MEMORY_MANAGER", "1");
+        let host = with_images(host.argument("0")).variable("NUMBA_USE_LLVMLITE_MEMORY_MANAGER", "1");
         let ended = host.run(Preload::Library).well();
         assert!(String::from_utf8_lossy(&ended.stdout).starts_with("17.0\n"));
-        let all: BTreeSet<String> = images(&host.scratch(".")).iter().flat_map(|image| functions(image)).collect();
+        let all: BTreeSet<String> = image::files(&host).iter().flat_map(|image| names(image)).collect();
         for name in ["inner(int64)", "outer(int64)"] {
             assert!(all.iter().any(|function| function.contains(name)), "{venv}: no {name} in {all:?}\n{}", host.log());
         }
@@ -94,7 +95,7 @@ fn lli(version: u32, kind: &str) -> Option<Host> {
     let two = host.scratch("inlined_two.bc");
     let one = host.scratch("inlined_one.bc");
     let host = host.argument(format!("--jit-kind={kind}")).argument(format!("--extra-module={}", two.display()));
-    Some(host.argument(one).variable("JITLISTEN", "image"))
+    Some(with_images(host.argument(one)))
 }
 
 /// What `addr2line -i -f` says of every byte of a function: where it stands inlined, the callee first.
@@ -116,8 +117,8 @@ fn two_modules_have_their_lines_and_inlined_calls_in_one_image() {
     for (version, kind, shared) in [(14, "mcjit", true), (22, "mcjit", true), (14, "orc", false)] {
         let Some(host) = lli(version, kind) else { continue };
         let _ = host.run(Preload::Library).well();
-        let images = images(&host.scratch("."));
-        let with = |name| images.iter().find(|image| functions(image).contains(name)).expect(name);
+        let images = image::files(&host);
+        let with = |name| images.iter().find(|image| names(image).contains(name)).expect(name);
         assert_eq!(with("one") == with("two"), shared, "lli-{version} {kind}: {images:?}");
         for (function, callee, file) in [("one", "deep", "inlined_one.c:"), ("two", "deeper", "inlined_two.c:")] {
             let said = said_of(with(function), function);

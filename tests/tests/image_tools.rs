@@ -5,15 +5,15 @@ use std::process::Command;
 
 use jitlisten_tests::door::{self, Door};
 use jitlisten_tests::host::Preload;
-use jitlisten_tests::place;
 use jitlisten_tests::tool::{self, Absence};
+use jitlisten_tests::{image, place};
 
 /// callgrind counts every instruction of JIT code under its source line.
 #[test]
 fn callgrind_counts_by_source_line() {
     let Some(valgrind) = tool::require("valgrind", Absence::IsAllowed) else { return };
     let Some(host) = Door::Lli(14, &["--jit-kind=mcjit"]).chain(0, &[]) else { return };
-    let host = host.variable("JITLISTEN", "image");
+    let host = image::with_images(host);
     let profile = host.scratch("callgrind.out");
     let mut command = Command::new(valgrind);
     command.args(["-q", "--tool=callgrind"]).arg(format!("--callgrind-out-file={}", profile.display()));
