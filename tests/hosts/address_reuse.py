@@ -7,7 +7,7 @@ import ctypes
 import sys
 import time
 
-import llvmlite.binding as llvm
+import jit
 
 LOOP = """
 define double @{name}(i64 %n, double %x) {{
@@ -26,18 +26,11 @@ out:
 }}
 """
 
-try:
-    llvm.initialize()
-except RuntimeError:
-    pass  # not needed any more in new releases
-llvm.initialize_native_target()
-llvm.initialize_native_asmprinter()
 prototype = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64, ctypes.c_double)
 
 
 def season(name, term, seconds):
-    machine = llvm.Target.from_default_triple().create_target_machine(opt=2)
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(LOOP.format(name=name, term=term)), machine)
+    engine = jit.engine(LOOP.format(name=name, term=term))
     engine.finalize_object()
     address = engine.get_function_address(name)
     function = prototype(address)

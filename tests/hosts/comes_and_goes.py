@@ -10,7 +10,8 @@ import json
 import os
 import sys
 
-import llvmlite.binding as llvm
+import jit
+from where import mappings
 
 WARM, TURNS = int(sys.argv[1]), int(sys.argv[2])
 PADDING = "a_name_of_some_length_" * 18
@@ -18,15 +19,12 @@ SOURCE = "".join(
     f"define i64 @f{number}_{PADDING}_{{0}}(i64 %a) {{{{ %b = add i64 %a, {number}\n ret i64 %b }}}}\n" for number in range(3)
 )
 
-llvm.initialize_native_target()
-llvm.initialize_native_asmprinter()
-target = llvm.Target.from_default_triple()
 libc = ctypes.CDLL(None)
 kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 
 
 def turn(number):
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(SOURCE.format(number)), target.create_target_machine())
+    engine = jit.engine(SOURCE.format(number))
     engine.finalize_object()
     address = engine.get_function_address(f"f2_{PADDING}_{number}")
     assert kind(address)(number) == number + 2
@@ -45,11 +43,9 @@ def says(what):
     libc.malloc_trim(0)
     with open("/proc/self/statm") as statm:
         resident = int(statm.read().split()[1]) * 4096
-    with open("/proc/self/maps") as maps:
-        mappings = sum(1 for _ in maps)
     path = f"/tmp/perf-{os.getpid()}.map"
     perf_map = os.path.getsize(path) if os.path.exists(path) else 0
-    said = {"resident": resident, "mappings": mappings, "perf_map": perf_map, "files": files(os.environ["JITLISTEN_DIR"])}
+    said = {"resident": resident, "mappings": mappings(), "perf_map": perf_map, "files": files(os.environ["JITLISTEN_DIR"])}
     print(json.dumps(said), flush=True)
 
 

@@ -9,25 +9,15 @@ import os
 import pathlib
 import time
 
-import llvmlite.binding as llvm
-
+import jit
 from where import file_of
 
-try:
-    llvm.initialize()
-except RuntimeError:
-    pass  # not needed any more in new releases
-llvm.initialize_native_target()
-llvm.initialize_native_asmprinter()
-machine = llvm.Target.from_default_triple().create_target_machine()
-engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+engine = jit.engine()
 kind = ctypes.CFUNCTYPE(ctypes.c_int64)
 
 
 def compile(name, answer):
-    engine.add_module(llvm.parse_assembly(f"define i64 @{name}() {{ ret i64 {answer} }}"))
-    engine.finalize_object()
-    address = engine.get_function_address(name)
+    address = jit.compile_into(engine, f"define i64 @{name}() {{ ret i64 {answer} }}", name)
     assert kind(address)() == answer
     return address
 

@@ -7,7 +7,7 @@ import ctypes
 import sys
 import threading
 
-import llvmlite.binding as llvm
+import jit
 
 LIBRARY = ctypes.CDLL(sys.argv[1])
 SOURCE = """
@@ -27,21 +27,12 @@ out:
 }}
 """
 
-try:
-    llvm.initialize()
-except RuntimeError:
-    pass  # not needed any more in new releases
-llvm.initialize_native_target()
-llvm.initialize_native_asmprinter()
-machine = llvm.Target.from_default_triple().create_target_machine()
-engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+engine = jit.engine()
 # ctypes calls them without Python's lock.
 kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 functions = []
 for number in range(60):
-    engine.add_module(llvm.parse_assembly(SOURCE.format(number)))
-    engine.finalize_object()
-    functions.append(kind(engine.get_function_address(f"f{number}")))
+    functions.append(kind(jit.compile_into(engine, SOURCE.format(number), f"f{number}")))
 right = [function(5_000) for function in functions]
 wrong = 0
 done = False

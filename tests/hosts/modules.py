@@ -11,6 +11,7 @@ import sys
 
 import llvmlite.binding as llvm
 
+import jit
 from where import file_of
 
 COUNT = int(sys.argv[1])
@@ -30,14 +31,7 @@ define internal i64 @g{0}(i64 %a) noinline {{
 }}
 """
 
-try:
-    llvm.initialize()
-except RuntimeError:
-    pass  # not needed any more in new releases
-llvm.initialize_native_target()
-llvm.initialize_native_asmprinter()
-machine = llvm.Target.from_default_triple().create_target_machine()
-engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine, **managers[sys.argv[3]])
+engine = jit.engine(**managers[sys.argv[3]])
 for number in range(COUNT):
     engine.add_module(llvm.parse_assembly(SOURCE.format(number)))
     if not together:

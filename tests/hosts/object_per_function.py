@@ -4,7 +4,7 @@ import ctypes
 import sys
 import time
 
-import llvmlite.binding as llvm
+import jit
 
 GAMMA = """
 define double @gamma(i64 %n, double %x) {
@@ -49,19 +49,11 @@ define double @alpha(i64 %n, double %x) {
 }
 """
 
-try:
-    llvm.initialize()
-except RuntimeError:
-    pass  # not needed any more in new releases
-llvm.initialize_native_target()
-llvm.initialize_native_asmprinter()
-machine = llvm.Target.from_default_triple().create_target_machine(opt=2)
-engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
-for text in (GAMMA, BETA, ALPHA):
-    engine.add_module(llvm.parse_assembly(text))
-    engine.finalize_object()
+engine = jit.engine()
+for name, text in (("gamma", GAMMA), ("beta", BETA), ("alpha", ALPHA)):
+    address = jit.compile_into(engine, text, name)
 prototype = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64, ctypes.c_double)
-alpha = prototype(engine.get_function_address("alpha"))
+alpha = prototype(address)
 print(alpha(10, 1.0))
 until = time.process_time() + float(sys.argv[1])
 while time.process_time() < until:

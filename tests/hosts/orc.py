@@ -10,19 +10,10 @@ import time
 
 import llvmlite.binding as llvm
 
+import jit  # noqa: F401, initializes
+
 LOOP = 2_000_000
 
-
-def initialize():
-    try:
-        llvm.initialize()
-    except RuntimeError:
-        pass  # not needed any more since llvmlite 0.45
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-
-
-initialize()
 with open(os.path.join(os.path.dirname(__file__), "chain.ll")) as file:
     ir = file.read()
 machine = llvm.Target.from_default_triple().create_target_machine(jit=True, codemodel="jitdefault")

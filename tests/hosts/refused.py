@@ -12,8 +12,7 @@ import mmap
 import os
 import sys
 
-import llvmlite.binding as llvm
-
+import jit
 from counters import read
 from where import file_of, mappings
 
@@ -70,14 +69,7 @@ def refuse_executable_files():
         raise OSError(ctypes.get_errno(), "PR_SET_SECCOMP")
 
 
-try:
-    llvm.initialize()
-except RuntimeError:
-    pass  # not needed any more in new releases
-llvm.initialize_native_target()
-llvm.initialize_native_asmprinter()
-machine = llvm.Target.from_default_triple().create_target_machine()
-engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+engine = jit.engine()
 SOURCE = "define i64 @f{0}(i64 %a, i64 %b) {{ %c = add i64 %a, %b\n %d = add i64 %c, {0}\n ret i64 %d }}"
 
 if MODE == "mappings":
@@ -87,9 +79,7 @@ addresses = []
 for index in range(COUNT):
     if (MODE, index) in (("mapping", 0), ("mapping-later", COUNT // 4)):
         refuse_executable_files()
-    engine.add_module(llvm.parse_assembly(SOURCE.format(index)))
-    engine.finalize_object()
-    addresses.append(engine.get_function_address(f"f{index}"))
+    addresses.append(jit.compile_into(engine, SOURCE.format(index), f"f{index}"))
 kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 print("right:", sum(kind(address)(1, 2) == 3 + index for index, address in enumerate(addresses)))
 print("images:", sum(file_of(address).endswith(".so") for address in addresses))

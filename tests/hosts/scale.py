@@ -11,10 +11,10 @@ import time
 
 import llvmlite.binding as llvm
 
+import jit
+from where import mappings
+
 OBJECTS, FUNCTIONS = int(sys.argv[1]), int(sys.argv[2])
-llvm.initialize_native_target()
-llvm.initialize_native_asmprinter()
-machine = llvm.Target.from_default_triple().create_target_machine()
 kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 
 
@@ -28,7 +28,7 @@ def source(number):
     return "\n".join(body.format(number, function) for function in range(FUNCTIONS))
 
 
-engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+engine = jit.engine()
 tenths, wrong = [], 0
 before = resident()
 for tenth in range(10):
@@ -42,6 +42,5 @@ for tenth in range(10):
 for number in range(0, OBJECTS, max(1, OBJECTS // 100)):
     address = engine.get_function_address(f"f{number}_{FUNCTIONS - 1}")
     wrong += kind(address)(2) != (2 + number) * (FUNCTIONS - 1)
-with open("/proc/self/maps") as maps:
-    mappings = sum(1 for _ in maps)
-print(json.dumps({"wrong": wrong, "tenths": tenths, "per_object": (resident() - before) // OBJECTS, "mappings": mappings}))
+per_object = (resident() - before) // OBJECTS
+print(json.dumps({"wrong": wrong, "tenths": tenths, "per_object": per_object, "mappings": mappings()}))
