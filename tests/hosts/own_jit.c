@@ -3,12 +3,7 @@
  * Its descriptor and its rendezvous have the names that the interface prescribes, and are exported. It lists OBJECT.o, an
  * object that nobody has placed anywhere, and bytes that are no object; takes the first out again; and lets the LLVM inside
  * llvmlite compile the chain in between. Its list must be what it made of it, and its rendezvous must have been called. */
-#include <dlfcn.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "llvmlite.h"
 
 struct jit_code_entry {
     struct jit_code_entry *next, *prev;
@@ -53,50 +48,6 @@ static void list(struct jit_code_entry *entry, uint32_t action) {
     __jit_debug_register_code();
 }
 
-static char *contents(const char *path, size_t *size) {
-    static char text[2][1 << 16];
-    static int next;
-    char *into = text[next++];
-    FILE *file = fopen(path, "r");
-    if (file == NULL || (*size = fread(into, 1, sizeof text[0] - 1, file)) == 0)
-        exit(1);
-    fclose(file);
-    return into;
-}
-
-static void *library;
-
-static void *entry(const char *name) {
-    void *found = dlsym(library, name);
-    if (found == NULL)
-        exit(1);
-    return found;
-}
-
-static double chain(const char *source) {
-    void (*initialize)(void) = entry("LLVMPY_InitializeNativeTarget");
-    void (*initialize_printer)(void) = entry("LLVMPY_InitializeNativeAsmPrinter");
-    void *(*context_create)(void) = entry("LLVMPY_ContextCreate");
-    void *(*parse)(void *, const char *, char **) = entry("LLVMPY_ParseAssembly");
-    void (*default_triple)(char **) = entry("LLVMPY_GetDefaultTargetTriple");
-    void *(*target_of)(const char *, char **) = entry("LLVMPY_GetTargetFromTriple");
-    void *(*machine_of)(void *, const char *, const char *, const char *, int, const char *, const char *, int, int,
-                        const char *) = entry("LLVMPY_CreateTargetMachine");
-    void *(*engine_of)(void *, void *, bool, char **) = entry("LLVMPY_CreateMCJITCompiler");
-    void (*finalize)(void *) = entry("LLVMPY_FinalizeObject");
-    uint64_t (*address_of)(void *, const char *) = entry("LLVMPY_GetFunctionAddress");
-    char *message = NULL, *triple = NULL;
-    initialize();
-    initialize_printer();
-    void *module = parse(context_create(), source, &message);
-    default_triple(&triple);
-    void *machine =
-        machine_of(target_of(triple, &message), triple, "", "", 2, "default", "jitdefault", 0, 1, "");
-    void *engine = engine_of(module, machine, false, &message);
-    finalize(engine);
-    return ((double (*)(int64_t, double))(uintptr_t)address_of(engine, "alpha"))(10, 1.0);
-}
-
 int main(int argc, char **argv) {
     if (argc != 4)
         return 2;
@@ -106,11 +57,10 @@ int main(int argc, char **argv) {
     struct jit_code_entry real = {NULL, NULL, object, size};
     struct jit_code_entry nonsense = {NULL, NULL, "no object at all", 17};
     list(&real, 1);
-    library = dlopen(argv[1], RTLD_NOW);
-    if (library == NULL)
-        return 1;
+    void *library = llvmlite_open(argv[1], RTLD_NOW);
     list(&nonsense, 1);
-    printf("%.17g\n", chain(source));
+    double (*alpha)(int64_t, double) = (double (*)(int64_t, double))(uintptr_t)llvmlite_compile(library, source, "alpha");
+    printf("%.17g\n", alpha(10, 1.0));
     list(&real, 2);
     printf("%d, %s\n", called, __jit_debug_descriptor.first_entry == &nonsense && nonsense.next == NULL ? "whole" : "torn");
     return 0;
