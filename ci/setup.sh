@@ -94,7 +94,10 @@ find_python() {
 make_venv() {
     local name=$1 versions=$2 version python=
     shift 2
-    [ "$(cat "$venvs/$name/.requirements" 2>/dev/null)" = "$*" ] && [ -x "$venvs/$name/bin/python" ] && return
+    # The programs in it name their Python by its path, so one that was moved is made again.
+    local made
+    made="$(realpath -m "$venvs/$name"): $*"
+    [ "$(cat "$venvs/$name/.requirements" 2>/dev/null)" = "$made" ] && [ -x "$venvs/$name/bin/python" ] && return
     for version in $versions; do python=$(find_python "$version") && break; done
     mkdir -p $venvs
     if [ -z "$python" ]; then
@@ -108,7 +111,7 @@ make_venv() {
     if "$python" -m venv "$venvs/$name"; then
         for attempt in 1 2 3; do
             if "$venvs/$name/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: "$@" >&2; then
-                printf '%s' "$*" >"$venvs/$name/.requirements"
+                printf '%s' "$made" >"$venvs/$name/.requirements"
                 return
             fi
             say "pip failed, attempt $attempt of 3"
