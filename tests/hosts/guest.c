@@ -13,6 +13,7 @@
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
@@ -73,27 +74,65 @@ static int starved(void) {
     return number >= fails_from && number <= fails_to;
 }
 
+/* In a process whose address space may not grow (RLIMIT_AS), the host gets what it asks for, and the kernel refuses the rest. */
+static struct rlimit narrow, wide;
+static int is_narrow;
+static volatile long *refused;
+
+#define NARROWLY(result, is_refused, call)                                                                                \
+    if (is_narrow) {                                                                                                      \
+        int for_guest = FROM_GUEST;                                                                                       \
+        if (!for_guest) setrlimit(RLIMIT_AS, &wide);                                                                      \
+        result = call;                                                                                                    \
+        int number = errno;                                                                                               \
+        if (!for_guest) setrlimit(RLIMIT_AS, &narrow);                                                                    \
+        if (for_guest && (is_refused)) ++*refused;                                                                        \
+        errno = number;                                                                                                   \
+    } else {                                                                                                              \
+        result = call;                                                                                                    \
+    }
+
 void *__libc_malloc(size_t);
 void *__libc_calloc(size_t, size_t);
 void *__libc_realloc(void *, size_t);
 void *__libc_memalign(size_t, size_t);
 
-void *malloc(size_t size) { return STARVED ? (errno = ENOMEM, NULL) : __libc_malloc(size); }
-void *calloc(size_t count, size_t size) { return STARVED ? (errno = ENOMEM, NULL) : __libc_calloc(count, size); }
-void *realloc(void *old, size_t size) { return STARVED ? (errno = ENOMEM, NULL) : __libc_realloc(old, size); }
+void *malloc(size_t size) {
+    void *memory;
+    if (STARVED) return errno = ENOMEM, NULL;
+    NARROWLY(memory, memory == NULL, __libc_malloc(size));
+    return memory;
+}
+void *calloc(size_t count, size_t size) {
+    void *memory;
+    if (STARVED) return errno = ENOMEM, NULL;
+    NARROWLY(memory, memory == NULL, __libc_calloc(count, size));
+    return memory;
+}
+void *realloc(void *old, size_t size) {
+    void *memory;
+    if (STARVED) return errno = ENOMEM, NULL;
+    NARROWLY(memory, memory == NULL && size > 0, __libc_realloc(old, size));
+    return memory;
+}
 int posix_memalign(void **result, size_t alignment, size_t size) {
     if (STARVED) return ENOMEM;
-    *result = __libc_memalign(alignment, size);
+    NARROWLY(*result, *result == NULL, __libc_memalign(alignment, size));
     return *result ? 0 : ENOMEM;
 }
 
 /* What the guest maps for itself, not what it maps for the host. */
 void *mmap(void *address, size_t size, int protection, int flags, int file, off_t offset) {
-    if ((flags & MAP_FIXED || file >= 0 || protection == PROT_NONE) && STARVED) {
+    void *memory;
+    int for_itself = flags & MAP_FIXED || file >= 0 || protection == PROT_NONE;
+    if (for_itself && STARVED) {
         errno = ENOMEM;
         return MAP_FAILED;
     }
-    return (void *)syscall(SYS_mmap, address, size, protection, flags, file, offset);
+    if (is_narrow && !for_itself) setrlimit(RLIMIT_AS, &wide);
+    NARROWLY(memory, memory == MAP_FAILED, (void *)syscall(SYS_mmap, address, size, protection, flags, file, offset));
+    if (is_narrow && !for_itself) setrlimit(RLIMIT_AS, &narrow);
+    return memory;
 }
 
 /* --- Signals that come while the guest holds its locks ---------------------------------------------------------------- */
@@ -372,6 +411,60 @@ static int starves(long step) {
     return bad != 0;
 }
 
+/* Bytes of address space that are in use. */
+static rlim_t address_space(void) {
+    unsigned long pages = 0;
+    FILE *statm = fopen("/proc/self/statm", "r");
+    if (statm == NULL || fscanf(statm, "%lu", &pages) != 1) fail("statm");
+    fclose(statm);
+    return pages * (rlim_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Compiles in a process that may have so many bytes more. */
+static void narrow_child(rlim_t more) {
+    jitlisten_status (*ask)(struct jitlisten_statistics *) = dlsym(RTLD_DEFAULT, "jitlisten_statistics");
+    jitlisten_status (*enable)(const char *) = dlsym(RTLD_DEFAULT, "jitlisten_enable");
+    jitlisten_status (*disable)(const char *) = dlsym(RTLD_DEFAULT, "jitlisten_disable");
+    struct jitlisten_statistics counted = {.size = sizeof counted};
+    alarm(60);
+    /* What this sink maps, it has mapped when the process was forked: let it do that once more. */
+    if (disable) disable("jitdump");
+    getrlimit(RLIMIT_AS, &wide);
+    narrow = wide;
+    narrow.rlim_cur = address_space() + more;
+    setrlimit(RLIMIT_AS, &narrow);
+    is_narrow = 1;
+    if (enable) enable("jitdump");
+    struct compiled second = compile_named("second", "second", 2), third = compile_named("third", "third", 3);
+    int right = is_right(second, 2) && is_right(third, 3);
+    dispose(second);
+    right &= is_right(third, 3);
+    is_narrow = 0;
+    setrlimit(RLIMIT_AS, &wide);
+    if (ask && ask(&counted) == JITLISTEN_OK)
+        fprintf(stderr, "child %d perfmap %lu jitdump %lu image %lu\n", getpid(), counted.perfmap_failures,
+                counted.jitdump_failures, counted.image_failures);
+    _exit(right ? 0 : 1);
+}
+
+static int narrows(void) {
+    static const rlim_t more[] = {0, 4096, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20};
+    refused = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    mallopt(M_TOP_PAD, 0); /* the host gets no more than it asks for: nothing is left over */
+    compile("first", 1);
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
+        int status;
+        long before = *refused;
+        pid_t child = fork();
+        if (child == 0) narrow_child(more[i]);
+        waitpid(child, &status, 0);
+        printf("%lu bytes more: status %x\n", (unsigned long)more[i], status);
+        fflush(stdout);
+        fprintf(stderr, "refused %ld\n", *refused - before);
+    }
+    return 0;
+}
+
 static int limited(const char *what) {
     int is_files = !strcmp(what, "files");
     struct rlimit before, limit;
@@ -473,6 +566,30 @@ static int privileged(void) {
     return 0;
 }
 
+/* Whether a function is what a debugger's rendezvous is before anybody has been there: a return. */
+static const char *is_empty(uintptr_t function) {
+#ifdef __aarch64__
+    static const unsigned char mark[] = {0x5f, 0x24, 0x03, 0xd5}, returns[] = {0xc0, 0x03, 0x5f, 0xd6};
+#else
+    static const unsigned char mark[] = {0xf3, 0x0f, 0x1e, 0xfa}, returns[] = {0xc3};
+#endif
+    const unsigned char *code = (const unsigned char *)function;
+    if (!memcmp(code, mark, sizeof mark)) code += sizeof mark;
+    return memcmp(code, returns, sizeof returns) ? "changed" : "empty";
+}
+
+/* A program into which somebody else has brought the library, by a way that set-user-ID programs take, too. */
+static int preloaded(void) {
+    jitlisten_status (*open_guest)(void) = dlsym(RTLD_DEFAULT, "jitlisten_open");
+    printf("AT_SECURE: %lu, library: %s\n", getauxval(AT_SECURE), open_guest && guest_end ? "there" : "not there");
+    compile("first", 1);
+    printf("rendezvous: %s, %s\n", is_empty(_r_debug.r_brk), is_empty((uintptr_t)__jit_debug_register_code));
+    if (open_guest) printf("open: %d\n", open_guest());
+    compile("second", 2);
+    printf("rendezvous: %s, %s\n", is_empty(_r_debug.r_brk), is_empty((uintptr_t)__jit_debug_register_code));
+    return 0;
+}
+
 int main(int count, char **words) {
     const char *story = count > 1 ? words[1] : "";
     const char *word = count > 2 ? words[2] : "";
@@ -490,8 +607,10 @@ int main(int count, char **words) {
     if (!strcmp(story, "ends")) return ends(word);
     if (!strcmp(story, "starves")) return starves(atol(word));
     if (!strcmp(story, "limited")) return limited(word);
+    if (!strcmp(story, "narrows")) return narrows();
     if (!strcmp(story, "filtered")) return filtered();
     if (!strcmp(story, "privileged")) return privileged();
+    if (!strcmp(story, "preloaded")) return preloaded();
     if (!strcmp(story, "names")) return names();
     if (!strcmp(story, "opens")) return opens_guest(word);
     for (int i = 1; i < count; i++) compile(words[i], i);

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::tool::{self, Absence};
 
-/// A tmpfs. Unmounted when dropped.
+/// A file system. Unmounted when dropped.
 #[derive(Debug)]
 pub struct Mount {
     path: PathBuf,
@@ -19,14 +19,48 @@ impl Mount {
     #[must_use]
     pub fn tmpfs(path: &Path, options: &str) -> Option<Self> {
         std::fs::create_dir_all(path).unwrap_or_else(|error| panic!("create {}: {error}", path.display()));
-        let mounted = tool::run(Command::new("mount").args(["-t", "tmpfs", "-o", options, "jitlisten"]).arg(path));
+        Mount::at(path, &["-t", "tmpfs", "-o", options, "jitlisten"])
+    }
+
+    /// Mounts a btrfs in a file beside a directory, which is made. In its directory [`Mount::limited`] there may be `bytes`,
+    /// what the file system itself needs for them included: from there on the kernel answers `EDQUOT`. `None` after a loud
+    /// skip.
+    ///
+    /// A quota of users on ext4 would be more usual; but kernels are built without its format more often than without btrfs.
+    ///
+    /// # Panics
+    /// When the file system cannot be made.
+    #[must_use]
+    pub fn with_quota(path: &Path, bytes: u32) -> Option<Self> {
+        let mkfs = tool::require("mkfs.btrfs", Absence::FailsInCi)?;
+        std::fs::create_dir_all(path).unwrap_or_else(|error| panic!("create {}: {error}", path.display()));
+        let disk = path.with_extension("btrfs");
+        let made = std::fs::File::create(&disk).and_then(|file| file.set_len(128 << 20));
+        made.unwrap_or_else(|error| panic!("create {}: {error}", disk.display()));
+        done(Command::new(mkfs).args(["--quiet", "--mixed"]).arg(&disk));
+        let mount = Mount::at(path, &["-o", "loop", &disk.display().to_string()])?;
+        let btrfs = |words: &[&str]| done(Command::new("btrfs").args(words).arg(mount.limited()));
+        btrfs(&["--quiet", "subvolume", "create"]);
+        btrfs(&["quota", "enable"]);
+        btrfs(&["qgroup", "limit", &bytes.to_string()]);
+        Some(mount)
+    }
+
+    fn at(path: &Path, words: &[&str]) -> Option<Self> {
+        let mounted = tool::run(Command::new("mount").args(words).arg(path));
         if mounted.status.success() {
             return Some(Self { path: path.to_owned() });
         }
         // Containers may not, even as root; nothing that CI installs would help.
         let why = String::from_utf8_lossy(&mounted.stderr).trim().to_owned();
-        tool::skip("mount -t tmpfs", &why, Absence::IsAllowed);
+        tool::skip(&format!("mount {}", words[..2].join(" ")), &why, Absence::IsAllowed);
         None
+    }
+
+    /// The directory that has the quota.
+    #[must_use]
+    pub fn limited(&self) -> PathBuf {
+        self.path.join("limited")
     }
 
     /// Where it is.
@@ -34,6 +68,11 @@ impl Mount {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+fn done(command: &mut Command) {
+    let done = tool::run(command);
+    assert!(done.status.success(), "{command:?}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
 impl Drop for Mount {

@@ -260,17 +260,24 @@ fn values_of_variables() {
         "JITLISTEN_LOG",
         "JITLISTEN_NAMES",
         "JITLISTEN_FRAME_POINTERS",
+        "JITLISTEN_QUOTA",
         "JITDUMPDIR",
         "HOME",
     ];
     let Some(program) = guest::program() else { return };
     for name in names {
         for value in values {
-            let host = Host::new(&program, "hostile").variable("JITLISTEN", "all").argument("first");
+            // What is relative is relative to a directory of the test's own, and the shell must not hear of it before.
+            let host = Host::new("/bin/sh", "hostile").variable("JITLISTEN", "all");
+            let script = "cd \"$0\" && export LD_PRELOAD=\"$LIBRARY\" && exec \"$@\"";
+            // As deep as the deepest value goes up.
+            let (cwd, host) = (host.scratch("1/2/3/4/5/6"), host.variable("LIBRARY", place::library()));
+            fs::create_dir_all(&cwd).expect("made");
+            let host = host.argument("-c").argument(script).argument(cwd).argument(&program).argument("first");
             let home = host.scratch("home");
             let host = host.variable("HOME", home);
             let host = host.variable(name, OsStr::from_bytes(value));
-            let ended = host.run(Preload::Library).well();
+            let ended = host.run(Preload::Nothing).well();
             let shown = String::from_utf8_lossy(&value[..value.len().min(40)]).escape_debug().to_string();
             assert_eq!((&ended.stdout[..], ended.stderr.as_str()), (&b"first: right\n"[..], ""), "{name}={shown}");
             for line in host.log().lines() {
@@ -310,6 +317,73 @@ fn a_set_user_id_program() {
     assert_eq!(said, "AT_SECURE: 1\nopen: 4, enable: 4\nfirst: right\n");
     assert_eq!(ended.map, None);
     assert_eq!(ours_below(&ours), vec![]);
+}
+
+/// Ways to get a library into programs that are set-user-ID, too: `ld.so(8)` takes full paths from `/etc/ld.so.preload`, and
+/// names of libraries in the system's directories that are set-user-ID themselves from `LD_PRELOAD`.
+const PRELOADS: [(&str, &str); 2] = [
+    ("/etc", "printf '%s\\n' \"$LIBRARY\" >/etc/ld.so.preload"),
+    ("/usr/lib/$(uname -m)-linux-gnu", "cp \"$LIBRARY\" $place/; chmod 4755 $place/libjitlisten.so"),
+];
+
+/// The program, with the library preloaded that way into it alone (what starts it would write a log, too), and the directory
+/// that it may write to.
+fn preloaded(place: &str, put: &str, program: &Path) -> Option<(Host, PathBuf)> {
+    let host = Host::new(tool::require("setpriv", Absence::FailsInCi)?, "preloaded");
+    let library = place::library();
+    let named = if place == "/etc" { library.display().to_string() } else { "libjitlisten.so".to_owned() };
+    let ours = host.scratch("ours");
+    fs::create_dir(&ours).expect("made");
+    fs::set_permissions(&ours, fs::Permissions::from_mode(0o777)).expect("open to all");
+    let words = ["--reuid=65534", "--regid=65534", "--clear-groups", "env", "JITLISTEN=all"].map(str::to_owned);
+    let variables = [
+        format!("LD_PRELOAD={named}"),
+        format!("JITLISTEN_DIR={}", ours.display()),
+        format!("JITLISTEN_LOG=debug:{}", ours.join("log").display()),
+    ];
+    let host = words.into_iter().chain(variables).fold(host, |host, word| host.argument(word));
+    // A copy of the directory that is gone with the namespace.
+    let script = format!(
+        "place={place}; mount -t tmpfs none /mnt; mkdir /mnt/upper /mnt/work
+        mount -t overlay -o lowerdir=$place,upperdir=/mnt/upper,workdir=/mnt/work none $place; {put}"
+    );
+    let host = host.argument(program).argument("preloaded").variable("LIBRARY", library);
+    Some((host.in_mount_namespace(&script)?, ours))
+}
+
+/// The loader takes `LD_PRELOAD` away from the environment of a set-user-ID program, but the program may open the session
+/// itself. The same program without the bit shows that the library is there and would work.
+#[test]
+fn a_set_user_id_program_that_it_is_preloaded_into() {
+    let built = place::Scratch::new("preloaded-program");
+    let program = built.join("program");
+    if !is_root() || guest::build("guest.c", &[], &program).is_none() {
+        return;
+    }
+    for ((place, put), mode) in PRELOADS.into_iter().flat_map(|preload| [(preload, 0o755), (preload, 0o4755)]) {
+        fs::set_permissions(&program, fs::Permissions::from_mode(mode)).expect("set-user-ID or not");
+        let Some((host, ours)) = preloaded(place, put, &program) else { return };
+        let ended = host.run(Preload::Nothing);
+        let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+        let what = format!("{place}, mode {mode:o}: {said}{}", ended.stderr);
+        if ended.stderr.contains("mount: ") || (mode == 0o4755 && said.contains("AT_SECURE: 0")) {
+            // Containers may not mount, and scratch directories may be mounted `nosuid`.
+            tool::skip("a set-user-ID program", &what, Absence::IsAllowed);
+            return;
+        }
+        assert!(ended.status.success() && ended.stderr.is_empty(), "{what}");
+        if mode == 0o755 {
+            assert!(said.starts_with("AT_SECURE: 0, library: there\n"), "{what}");
+            assert!(said.contains("rendezvous: changed, changed\nopen: 0\n"), "{what}");
+            assert_eq!(ended.perf_map().entries.len(), 2, "{what}");
+            assert!(ours_below(&ours).len() > 2, "{what}");
+        } else {
+            let nothing = "rendezvous: empty, empty\n";
+            let wanted = ["AT_SECURE: 1, library: there\nfirst: right\n", "open: 4\nsecond: right\n", ""];
+            assert_eq!(said, wanted.join(nothing), "{what}");
+            assert_eq!((ended.map, ours_below(&ours)), (None, vec![]), "{what}");
+        }
+    }
 }
 
 /// Whoever owns the directory above ours may put another in its place; what was planted stays empty.

@@ -1,11 +1,13 @@
 //! What the library does when there is not enough: each sink stops alone, says so once, is counted, and the program prints
 //! what it prints without us.
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use jitlisten_tests::host::{self, Ended, Host, Preload};
 use jitlisten_tests::mount::Mount;
-use jitlisten_tests::{guest, jitdump_reader, place};
+use jitlisten_tests::perf_map::PerfMap;
+use jitlisten_tests::{guest, image, jitdump_reader, place};
 
 fn assert_one_stop_each(host: &Host, sinks: &[&str]) {
     let stops = guest::stops(host);
@@ -50,6 +52,39 @@ fn no_memory() {
     for pid in ended.stderr.lines().filter_map(|line| line.strip_prefix("child ")?.parse().ok()) {
         let _ = jitlisten_tests::perf_map::take(pid);
     }
+}
+
+/// The same by the kernel: with `RLIMIT_AS` at what the process has, and a little above. LLVM itself would end a process that
+/// gets no memory, so the host raises the limit for its own calls; what the library asks for meets it.
+#[test]
+fn an_address_space_that_may_not_grow() {
+    let Some(host) = guest::story(&["narrows"]) else { return };
+    let stock = host.run(Preload::Nothing).well();
+    let ended = host.run(Preload::Library).well();
+    assert_eq!(String::from_utf8_lossy(&stock.stdout), String::from_utf8_lossy(&ended.stdout));
+    assert_eq!(String::from_utf8_lossy(&ended.stdout).matches(": status 0\n").count(), 8);
+    let refused = |line: &str| line.strip_prefix("refused ")?.parse::<u32>().ok();
+    let refused: Vec<u32> = ended.stderr.lines().filter_map(refused).collect();
+    assert!(refused[0] > 0 && refused[7] == 0, "the kernel refuses nothing, or everything: {refused:?}");
+    let mut stopped = BTreeMap::new();
+    let children: Vec<Vec<&str>> = ended
+        .stderr
+        .lines()
+        .filter_map(|line| line.strip_prefix("child "))
+        .map(|words| words.split(' ').collect())
+        .collect();
+    assert_eq!(children.len(), 8, "{}", ended.stderr);
+    for words in children {
+        let _ = jitlisten_tests::perf_map::take(words[0].parse().expect("a number"));
+        for counted in words[1..].chunks(2) {
+            let told = format!("jitlisten[{}] error: the {} sink stops", words[0], counted[0]);
+            let told = host.log().lines().filter(|line| line.starts_with(&told)).count();
+            assert!(told <= 1 && counted[1] == told.to_string(), "{words:?}: {}", host.log());
+            *stopped.entry(counted[0]).or_insert(0) += told;
+        }
+    }
+    assert!(stopped["jitdump"] > 0 && stopped["image"] > 0 && stopped["perfmap"] == 0, "{stopped:?}");
+    assert!(guest::stops(&host).iter().all(|line| line.contains("Cannot allocate memory")), "{}", host.log());
 }
 
 #[test]
@@ -154,6 +189,77 @@ fn a_full_disk() {
     assert_eq!((guest::counted(&host, "jitdump"), guest::counted(&host, "perfmap")), (1, 0));
     let left: Vec<_> = fs::read_dir(disk.path()).expect("read").flatten().map(|entry| entry.file_name()).collect();
     assert!(left.iter().all(|name| name == "full" || name == "log"), "{left:?} is left behind");
+}
+
+/// So many functions, with names that fill a perf map.
+const MANY: usize = 48;
+
+fn many() -> Option<Host> {
+    let names: Vec<String> = (0..MANY).map(|number| format!("function_{number}_{}", "long_".repeat(80))).collect();
+    guest::story(&names.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// What a perf map or a jitdump has that ends early: the first functions, each once.
+fn is_first_ones<'a>(names: impl Iterator<Item = &'a str>) {
+    let number = |name: &str| name.split('_').nth(1)?.parse::<usize>().ok();
+    let mut numbers: Vec<_> = names.map(|name| number(name).unwrap_or_else(|| panic!("{name}"))).collect();
+    numbers.sort_unstable();
+    assert!((1..MANY).contains(&numbers.len()), "{} of {MANY} functions", numbers.len());
+    assert!(numbers.iter().copied().eq(0..numbers.len()), "{numbers:?}");
+}
+
+/// `EDQUOT`, for the files of two sinks; the third one has its file elsewhere.
+#[test]
+fn a_quota_that_is_used_up() {
+    let Some(host) = many() else { return };
+    let Some(disk) = Mount::with_quota(&host.scratch("disk"), 192 << 10) else { return };
+    let host = host.variable("JITLISTEN_DIR", disk.limited());
+    let stock = host.run(Preload::Nothing).well();
+    let ended = host.run(Preload::Library).well();
+    assert_eq!((&stock.stdout, &stock.stderr), (&ended.stdout, &ended.stderr));
+    assert_one_stop_each(&host, &["jitdump", "image"]);
+    assert!(guest::stops(&host).iter().all(|line| line.contains("Disk quota exceeded")), "{}", host.log());
+    assert_eq!(ended.perf_map().entries.len(), MANY);
+    let dumps = jitdump_reader::find(&disk.limited());
+    let [dump] = &dumps[..] else { panic!("{dumps:?}") };
+    let dump = jitdump_reader::read(dump);
+    is_first_ones(dump.functions.iter().map(|function| function.name.as_str()));
+    assert!((1..MANY).contains(&image::files_in(&disk.limited()).len()));
+}
+
+/// The same for the perf map: `/tmp` is where the quota is.
+#[test]
+fn a_quota_that_the_perf_map_uses_up() {
+    let Some(host) = many() else { return };
+    let Some(disk) = Mount::with_quota(&host.scratch("disk"), 28 << 10) else { return };
+    let Some(host) = host.in_mount_namespace(&format!("mount --bind '{}' /tmp", disk.limited().display())) else {
+        return;
+    };
+    let ended = host::same_output(&host).well();
+    assert_one_stop_each(&host, &["perfmap"]);
+    assert!(guest::stops(&host)[0].contains("write /tmp/perf-"), "{}", host.log());
+    assert!(guest::stops(&host)[0].contains("Disk quota exceeded"), "{}", host.log());
+    let map = fs::read(disk.limited().join(format!("perf-{}.map", ended.pid))).expect("a perf map");
+    let map = PerfMap::parse(&map).expect("every line is whole");
+    is_first_ones(map.entries.iter().map(|entry| entry.name.as_str()));
+    let dumps = jitdump_reader::find(&host.scratch("."));
+    assert_eq!(jitdump_reader::read(&dumps[0]).functions.len(), MANY);
+    assert_eq!(image::files(&host).len(), MANY);
+}
+
+/// Not one byte is left.
+#[test]
+fn a_quota_that_is_used_up_from_the_start() {
+    let Some(host) = many() else { return };
+    let Some(disk) = Mount::with_quota(&host.scratch("disk"), 1) else { return };
+    let host = host.variable("JITLISTEN_DIR", disk.limited());
+    let Some(host) = host.in_mount_namespace(&format!("mount --bind '{}' /tmp", disk.limited().display())) else {
+        return;
+    };
+    let _ = host::same_output(&host).well();
+    assert_one_stop_each(&host, &["perfmap", "jitdump", "image"]);
+    assert!(guest::stops(&host).iter().all(|line| line.contains("Disk quota exceeded")), "{}", host.log());
+    assert_eq!(fs::read_dir(disk.limited()).expect("read").count(), 0, "nothing is left behind");
 }
 
 /// The directory goes away between the first function and the second.
