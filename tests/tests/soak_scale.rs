@@ -1,20 +1,29 @@
 //! Thousands of functions at once: the last object costs what the first one did, in time and in memory.
+//!
+//! With `JITLISTEN_SCALE=full` as many as BENCHMARKS.md tells of: 100,000 functions, and 30,000 objects of one; ten minutes.
+
+use std::fs;
+use std::io::{self, Write as _};
 
 use jitlisten_tests::door;
 use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::image;
+use jitlisten_tests::jitdump_reader;
 
 /// What `scale.py` says.
 struct Said {
     /// Processor time for one object in each tenth of the run, in microseconds.
     tenths: Vec<f64>,
-    /// Bytes for one object.
+    /// Bytes for one object in each tenth.
+    bytes: Vec<f64>,
+    /// Bytes for one object in all.
     per_object: i64,
     mappings: i64,
 }
 
 fn host(objects: u32, functions: u32) -> Option<Host> {
     let host = door::numba("numba-0.68.1", "scale.py")?;
-    Some(host.argument(objects.to_string()).argument(functions.to_string()))
+    Some(host.argument(objects.to_string()).argument(functions.to_string()).patience(900))
 }
 
 fn said(ended: &Ended) -> Said {
@@ -23,12 +32,38 @@ fn said(ended: &Ended) -> Said {
         |name: &str| text.split_once(&format!("\"{name}\": ")).unwrap_or_else(|| panic!("no {name}: {text}")).1;
     let number = |name: &str| behind(name).split([',', '}']).next().and_then(|digits| digits.parse().ok());
     assert_eq!(number("wrong"), Some(0), "{text}");
-    let tenths = behind("tenths").trim_start_matches('[').split(']').next().unwrap_or_default();
+    let list = |name: &str| -> Vec<f64> {
+        let list = behind(name).trim_start_matches('[').split(']').next().unwrap_or_default();
+        list.split(", ").map(|tenth| tenth.parse().expect("a number")).collect()
+    };
     Said {
-        tenths: tenths.split(", ").map(|tenth| tenth.parse().expect("a number")).collect(),
+        tenths: list("tenths"),
+        bytes: list("bytes"),
         per_object: number("per_object").expect("a number"),
         mappings: number("mappings").expect("a number"),
     }
+}
+
+fn is_full() -> bool {
+    std::env::var_os("JITLISTEN_SCALE").is_some_and(|scale| scale == "full")
+}
+
+/// So many mappings are left to the program, see ARCHITECTURE.md.
+fn most_mappings_for_images() -> i64 {
+    let limit = fs::read_to_string("/proc/sys/vm/max_map_count").expect("a limit");
+    limit.trim().parse::<i64>().expect("a number") / 8 * 7
+}
+
+/// Every object has an image, or so many that the others would have been too many mappings: then the sink has said so, once.
+fn has_images(host: &Host, told: &Said, objects: usize) {
+    let found = image::files(host).len();
+    if told.mappings < most_mappings_for_images() {
+        assert_eq!((found, host.log().as_str()), (objects, ""));
+        return;
+    }
+    let log = host.log();
+    assert!(log.lines().count() == 1 && log.contains("image sink stops") && log.contains("vm.max_map_count"), "{log}");
+    assert!(found * 10 >= objects * 9 && found < objects, "{found} images of {objects} objects");
 }
 
 /// With `objects` of `functions` each, every sink on, beside the stock process.
@@ -38,29 +73,48 @@ fn costs_no_more_at_the_end(objects: u32, functions: u32) {
     let ours = ours.variable("JITLISTEN", "all");
     let ended = ours.run(Preload::Library).well();
     let told = said(&ended);
+    let all = format!(
+        "stock: us {:?}, bytes {:?}, {} each, {} mappings\nours: us {:?}, bytes {:?}, {} each, {} mappings",
+        stock.tenths,
+        stock.bytes,
+        stock.per_object,
+        stock.mappings,
+        told.tenths,
+        told.bytes,
+        told.per_object,
+        told.mappings
+    );
+    // For BENCHMARKS.md, with --nocapture.
+    let _ = writeln!(
+        io::stdout(),
+        "{objects} objects of {functions} functions, {} images\n{all}",
+        image::files(&ours).len()
+    );
     let lines = ended.perf_map().entries.len();
     assert!(lines >= (objects * functions) as usize, "{lines} lines in the perf map");
-    assert_eq!(ours.log(), "");
+    let dumps = jitdump_reader::find(&ours.scratch("."));
+    assert_eq!(jitdump_reader::read(&dumps[0]).functions.len(), (objects * functions) as usize);
+    has_images(&ours, &told, objects as usize);
     // Others compute at the same time, so the quietest of three tenths counts.
     let quietest = |tenths: &[f64]| tenths.iter().copied().fold(f64::MAX, f64::min);
     let (first, last) = (quietest(&told.tenths[..3]), quietest(&told.tenths[7..]));
-    assert!(last <= 2.0 * first, "{first} us at the beginning, {last} us at the end");
+    assert!(last <= 1.5 * first, "{first} us at the beginning, {last} us at the end: {all}");
+    // What grows by doubling comes in steps.
+    let mean = |tenths: &[f64]| tenths.iter().sum::<f64>() / tenths.len() as f64;
+    let (first, last) = (mean(&told.bytes[1..4]), mean(&told.bytes[7..]));
+    assert!(last <= 2.0 * first, "{first} bytes at the beginning, {last} at the end: {all}");
     let ours_per_function = (told.per_object - stock.per_object) / i64::from(functions);
     assert!(ours_per_function < 8 << 10, "{ours_per_function} bytes for a function");
-    assert!(
-        told.mappings <= stock.mappings + stock.mappings / 10 + 64,
-        "{} mappings, {}",
-        told.mappings,
-        stock.mappings
-    );
+    assert!(told.mappings <= stock.mappings + stock.mappings / 100 + 64, "{all}");
 }
 
 #[test]
 fn several_functions_to_an_object() {
-    costs_no_more_at_the_end(200, 25);
+    if is_full() { costs_no_more_at_the_end(2000, 50) } else { costs_no_more_at_the_end(200, 25) }
 }
 
+/// Of MCJIT's two mappings for each, 30,000 take nine tenths of what a process may have.
 #[test]
 fn an_object_for_each_function() {
-    costs_no_more_at_the_end(1500, 1);
+    costs_no_more_at_the_end(if is_full() { 30_000 } else { 1500 }, 1);
 }
