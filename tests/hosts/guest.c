@@ -25,6 +25,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 extern char **environ;
@@ -135,6 +136,27 @@ void *mmap(void *address, size_t size, int protection, int flags, int file, off_
     return memory;
 }
 
+/* While this is set, whoever lists libraries for the guest takes his time, with a lock of the loader's held. */
+static volatile int lists_slowly;
+
+struct listing {
+    int (*callback)(struct dl_phdr_info *, size_t, void *);
+    void *data;
+    int waits;
+};
+
+static int list_slowly(struct dl_phdr_info *info, size_t size, void *pointer) {
+    struct listing *listing = pointer;
+    if (listing->waits) listing->waits = 0, usleep(3000);
+    return listing->callback(info, size, listing->data);
+}
+
+int dl_iterate_phdr(int (*callback)(struct dl_phdr_info *, size_t, void *), void *data) {
+    int (*next)(int (*)(struct dl_phdr_info *, size_t, void *), void *) = dlsym(RTLD_NEXT, "dl_iterate_phdr");
+    struct listing listing = {callback, data, lists_slowly && FROM_GUEST};
+    return next(list_slowly, &listing);
+}
+
 /* --- Signals that come while the guest holds its locks ---------------------------------------------------------------- */
 
 static struct compiled alive;
@@ -236,6 +258,16 @@ static int keeps_errno(void) {
 
 /* --- Descriptors ------------------------------------------------------------------------------------------------------ */
 
+/* What somebody else does meanwhile, who does not know of the guest. */
+static void runs(const char *command) {
+    const char *preload = getenv("LD_PRELOAD");
+    char *kept = preload ? strdup(preload) : NULL;
+    unsetenv("LD_PRELOAD");
+    if (system(command)) fail(command);
+    if (kept) setenv("LD_PRELOAD", kept, 1);
+    usleep(20000); /* the jitdump looks around every 10 ms */
+}
+
 /* Closes everything it does not know, as a daemon does, and then has files of its own under all those numbers. */
 static int daemon_closes(const char *path) {
     compile("first", 1);
@@ -244,6 +276,7 @@ static int daemon_closes(const char *path) {
     printf("the lowest number: %d\n", mine);
     for (int file = mine + 1; file < 1000; file++)
         if (dup2(mine, file) < 0) fail("dup2");
+    if (getenv("GUEST_RUNS")) runs(getenv("GUEST_RUNS"));
     compile("second", 2);
     int open_ones = 0;
     for (int file = mine; file < 1000; file++) open_ones += fcntl(file, F_GETFD) >= 0;
@@ -307,6 +340,16 @@ static int raw_fork(void) {
     return 0;
 }
 
+/* A child that does nothing of the kind. */
+static int idle_fork(void) {
+    compile("first", 1);
+    pid_t child = fork();
+    if (child == 0) _exit(0);
+    wait_for(child);
+    fprintf(stderr, "child %d\n", child);
+    return 0;
+}
+
 /* Forks again and again while other threads compile and free; each child uses what the guest holds locks for. */
 static volatile int stop;
 
@@ -324,6 +367,7 @@ static int fork_storm(int forks) {
     jitlisten_status (*enable)(const char *) = dlsym(RTLD_DEFAULT, "jitlisten_enable");
     jitlisten_status (*disable)(const char *) = dlsym(RTLD_DEFAULT, "jitlisten_disable");
     compile("first", 1);
+    lists_slowly = 1;
     for (long i = 0; i < 2; i++) pthread_create(&threads[i], NULL, compile_for_ever, (void *)i);
     for (int i = 0; i < forks; i++) {
         usleep(1000 * (i % 7));
@@ -344,20 +388,9 @@ static int fork_storm(int forks) {
 
 /* --- Ends ------------------------------------------------------------------------------------------------------------- */
 
-static void removes(const char *directory) {
-    char command[4096];
-    const char *preload = getenv("LD_PRELOAD");
-    char *kept = preload ? strdup(preload) : NULL;
-    unsetenv("LD_PRELOAD");
-    snprintf(command, sizeof command, "rm -rf '%s'", directory);
-    if (system(command)) fail("rm");
-    if (kept) setenv("LD_PRELOAD", kept, 1);
-    usleep(20000); /* the jitdump looks around every 10 ms */
-}
-
 static int ends(const char *how) {
     compile("first", 1);
-    if (getenv("GUEST_REMOVES")) removes(getenv("GUEST_REMOVES"));
+    if (getenv("GUEST_RUNS")) runs(getenv("GUEST_RUNS"));
     compile("second", 2);
     if (!strcmp(how, "_exit")) _exit(3);
     if (!strcmp(how, "kill")) kill(getpid(), SIGKILL);
@@ -371,8 +404,8 @@ static int ends(const char *how) {
 
 /* --- Resources -------------------------------------------------------------------------------------------------------- */
 
-/* What a child does with two functions, while its guest gets no memory from allocation FROM to allocation TO. */
-static int starved_child(long from, long to) {
+/* What a child does with two functions, and so many more, while its guest gets no memory from allocation FROM to TO. */
+static int starved_child(long from, long to, int more) {
     int status;
     fflush(stdout);
     pid_t child = fork();
@@ -381,6 +414,8 @@ static int starved_child(long from, long to) {
         allocations = 0, fails_from = from, fails_to = to;
         struct compiled second = compile_named("second", "second", 2), third = compile_named("third", "third", 3);
         dispose(second);
+        for (int i = 0; i < more; i++)
+            if (!is_right(compile_named("more", "more", i), i)) _exit(1);
         _exit(is_right(third, 3) ? 0 : 1);
     }
     waitpid(child, &status, 0);
@@ -403,10 +438,13 @@ static int starves(long step) {
     for (long number = 0; number <= *counted; number += step) {
         long ends[] = {LONG_MAX, number};
         for (int i = 0; i < 2; i++) {
-            int status = starved_child(number, ends[i]);
+            int status = starved_child(number, ends[i], 0);
             if (status) fprintf(stderr, "from %ld to %ld: status %x\n", number, ends[i], status), bad++;
         }
     }
+    /* More than what the guest has set aside is enough for. */
+    int status = starved_child(0, LONG_MAX, 300);
+    if (status) fprintf(stderr, "300 more: status %x\n", status), bad++;
     printf("%ld children went wrong\n", bad);
     return bad != 0;
 }
@@ -528,6 +566,37 @@ static int names(void) {
     return 0;
 }
 
+/* A function that takes its time, for a profiler. */
+static struct compiled compile_loop(const char *name) {
+    char text[512];
+    snprintf(text, sizeof text,
+             "define i64 @%s(i64 %%n) uwtable \"frame-pointer\"=\"all\" {\nentry:\n  br label %%loop\nloop:\n"
+             "  %%i = phi i64 [ %%n, %%entry ], [ %%next, %%loop ]\n  %%next = sub i64 %%i, 1\n"
+             "  %%more = icmp ne i64 %%next, 0\n  br i1 %%more, label %%loop, label %%out\nout:\n  ret i64 %%next\n}\n",
+             name);
+    return compile_text(text, name);
+}
+
+static void run_loop(struct compiled compiled, double seconds) {
+    clock_t until = clock() + (clock_t)(seconds * CLOCKS_PER_SEC);
+    while (clock() < until) ((long (*)(long))compiled.address)(10 * 1000 * 1000);
+}
+
+/* Frees a function and compiles others until one of them lies where it was. */
+static int recycles(double seconds) {
+    struct compiled compiled = compile_loop("summer");
+    unsigned long address = compiled.address;
+    int turns = 0;
+    run_loop(compiled, seconds);
+    do {
+        dispose(compiled);
+        compiled = compile_loop("winter");
+    } while (compiled.address != address && ++turns < 20000);
+    printf("%s address\n", compiled.address == address ? "the same" : "another");
+    run_loop(compiled, seconds);
+    return 0;
+}
+
 /* The library comes by dlopen, and goes. */
 static int opens_guest(const char *path) {
     compile("first", 1);
@@ -604,6 +673,7 @@ int main(int count, char **words) {
     if (!strcmp(story, "runs-others")) return runs_others();
     if (!strcmp(story, "fork-storm")) return fork_storm(atoi(word));
     if (!strcmp(story, "raw-fork")) return raw_fork();
+    if (!strcmp(story, "idle-fork")) return idle_fork();
     if (!strcmp(story, "ends")) return ends(word);
     if (!strcmp(story, "starves")) return starves(atol(word));
     if (!strcmp(story, "limited")) return limited(word);
@@ -613,6 +683,7 @@ int main(int count, char **words) {
     if (!strcmp(story, "preloaded")) return preloaded();
     if (!strcmp(story, "names")) return names();
     if (!strcmp(story, "opens")) return opens_guest(word);
+    if (!strcmp(story, "recycles")) return recycles(atof(word));
     for (int i = 1; i < count; i++) compile(words[i], i);
     return 0;
 }

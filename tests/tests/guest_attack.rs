@@ -20,11 +20,12 @@ const NOBODY: u32 = 65534;
 const PRECIOUS: &str = "precious\n";
 
 /// Ways to plant a victim at `$place`.
-const PLANTS: [(&str, &str); 6] = [
+const PLANTS: [(&str, &str); 7] = [
     ("a symbolic link", "ln -s \"$VICTIM\" \"$place\""),
     ("a link to nothing", "ln -s \"$VICTIM.new\" \"$place\""),
     ("a hard link", "ln \"$VICTIM\" \"$place\""),
     ("a pipe with a reader", "mkfifo \"$place\"; cat <\"$place\" >\"$VICTIM.got\" 2>/dev/null & exec 9<>\"$place\""),
+    ("a pipe that nobody reads", "mkfifo \"$place\""),
     ("a directory", "mkdir \"$place\""),
     ("a file of another user", "cp \"$VICTIM\" \"$place\"; chown 65534 \"$place\"; chmod 666 \"$place\""),
 ];
@@ -123,7 +124,7 @@ fn at_the_usual_place_of_the_images() {
         return;
     }
     let more = ("a directory open to others", "mkdir \"$place\"; chmod 777 \"$place\"");
-    let others = ("a directory of another user", "mkdir \"$place\"; chown 65534 \"$place\"");
+    let others = ("a directory of another user", "mkdir -m 700 \"$place\"; chown 65534 \"$place\"");
     for (what, plant) in
         PLANTS.into_iter().filter(|plant| !["a directory", "a hard link"].contains(&plant.0)).chain([more, others])
     {
@@ -175,7 +176,9 @@ fn as_nobody(umask: &str) -> Option<Host> {
     let words = ["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c"];
     let host = words.iter().fold(host.variable("JITLISTEN_DIR", &ours), |host, word| host.argument(word));
     let program = guest::program()?;
-    let host = host.argument(format!("umask {umask}; exec \"$@\"")).argument("sh").argument(program);
+    // The shell must not make the log before it has set the umask.
+    let script = format!("umask {umask}; export LD_PRELOAD=\"$LIBRARY\"; exec \"$@\"");
+    let host = host.variable("LIBRARY", place::library()).argument(script).argument("sh").argument(program);
     Some(host.argument("first").argument("second"))
 }
 
@@ -187,7 +190,7 @@ fn nobody_else_may_read_our_files_whatever_the_umask() {
     for umask in ["000", "022", "777"] {
         let Some(host) = as_nobody(umask) else { return };
         let ours = host.scratch("ours");
-        let mut running = host.start(Preload::Library);
+        let mut running = host.start(Preload::Nothing);
         let map = perf_map::path(running.pid());
         running.wait_for_line("second: right");
         let mode = fs::metadata(&map).map(|about| about.permissions().mode() & 0o7777);

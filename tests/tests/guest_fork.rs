@@ -96,14 +96,31 @@ fn a_fork_that_nobody_tells_of() {
     }
 }
 
+/// What lives is told to the child's files by the fork itself: a profiler may meet it there, too.
+#[test]
+fn a_child_that_compiles_nothing() {
+    let Some(host) = guest::story(&["idle-fork"]) else { return };
+    let ended = host.run(Preload::Library).well();
+    let (child, _) = processes(&ended, "child").next().expect("a child");
+    for (map, pid) in [(ended.perf_map(), ended.pid), (map_of(child), child)] {
+        assert_eq!((map.named("first").count(), dump_of(&host, pid).named("first").count()), (1, 1), "{pid}");
+    }
+}
+
 /// `posix_spawn`, `vfork`, `fork`, `system`: the other program prints its descriptors.
 #[test]
 fn other_programs_inherit_no_descriptor() {
     let Some(host) = guest::story(&["runs-others"]) else { return };
     let log = format!("debug:{}", host.scratch("log").display());
-    let ended = host::same_output(&host.variable("JITLISTEN_LOG", log)).well();
+    let host = host.variable("JITLISTEN_LOG", log);
+    let ended = host::same_output(&host).well();
     let lists = String::from_utf8_lossy(&ended.stdout).lines().filter(|line| line.starts_with("0 1 ")).count();
     assert_eq!(lists, 4);
+    // `second` was compiled in the child of the fork.
+    let (map, dump) = (ended.perf_map(), dump_of(&host, ended.pid));
+    for (name, count) in [("first", 1), ("second", 0), ("third", 1)] {
+        assert_eq!((map.named(name).count(), dump.named(name).count()), (count, count), "{name}");
+    }
 }
 
 #[test]

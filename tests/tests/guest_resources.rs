@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::PathBuf;
 
 use jitlisten_tests::host::{self, Ended, Host, Preload};
 use jitlisten_tests::mount::Mount;
@@ -104,6 +105,23 @@ fn a_program_that_closes_what_it_does_not_know() {
     }
     assert!(host.log().contains("finalized ObjectId(2)"), "the log, too: {}", host.log());
     assert_eq!(guest::stops(&host), Vec::<String>::new());
+}
+
+/// The same, and meanwhile somebody has put another file where the jitdump was.
+#[test]
+fn a_jitdump_that_is_exchanged_when_it_is_closed() {
+    let Some(host) = guest::story(&["daemon"]) else { return };
+    let (mine, ours) = (host.scratch("mine"), host.scratch(".").display().to_string());
+    let exchange = format!(
+        "for dump in '{ours}'/jitlisten-*/*.dump; do mv \"$dump\" \"$dump.old\"; echo precious >\"$dump\"; done"
+    );
+    let host = host.argument(&mine).variable("GUEST_RUNS", exchange);
+    let ended = host.run(Preload::Library).well();
+    assert_one_stop_each(&host, &["jitdump"]);
+    assert!(guest::stops(&host)[0].contains("is not ours: another file"), "{}", host.log());
+    let dumps = jitdump_reader::find(&host.scratch("."));
+    assert_eq!(fs::read_to_string(&dumps[0]).expect("text"), "precious\n");
+    assert!(ended.perf_map().named("third").next().is_some(), "the perf map has nothing to do with it");
 }
 
 #[test]
@@ -227,24 +245,36 @@ fn a_quota_that_is_used_up() {
     assert!((1..MANY).contains(&image::files_in(&disk.limited()).len()));
 }
 
-/// The same for the perf map: `/tmp` is where the quota is.
-#[test]
-fn a_quota_that_the_perf_map_uses_up() {
-    let Some(host) = many() else { return };
-    let Some(disk) = Mount::with_quota(&host.scratch("disk"), 28 << 10) else { return };
-    let Some(host) = host.in_mount_namespace(&format!("mount --bind '{}' /tmp", disk.limited().display())) else {
-        return;
-    };
+/// `/tmp` is on a disk that ends in the middle of the perf map.
+fn the_perf_map_ends(host: Host, disk: Option<Mount>, place: impl Fn(&Mount) -> PathBuf, reason: &str) {
+    let Some(disk) = disk else { return };
+    let script = format!("mount --bind '{}' /tmp", place(&disk).display());
+    let Some(host) = host.in_mount_namespace(&script) else { return };
     let ended = host::same_output(&host).well();
     assert_one_stop_each(&host, &["perfmap"]);
-    assert!(guest::stops(&host)[0].contains("write /tmp/perf-"), "{}", host.log());
-    assert!(guest::stops(&host)[0].contains("Disk quota exceeded"), "{}", host.log());
-    let map = fs::read(disk.limited().join(format!("perf-{}.map", ended.pid))).expect("a perf map");
+    let stop = &guest::stops(&host)[0];
+    assert!(stop.contains("write /tmp/perf-") && stop.contains(reason), "{stop}");
+    let map = fs::read(place(&disk).join(format!("perf-{}.map", ended.pid))).expect("a perf map");
     let map = PerfMap::parse(&map).expect("every line is whole");
     is_first_ones(map.entries.iter().map(|entry| entry.name.as_str()));
     let dumps = jitdump_reader::find(&host.scratch("."));
     assert_eq!(jitdump_reader::read(&dumps[0]).functions.len(), MANY);
     assert_eq!(image::files(&host).len(), MANY);
+}
+
+#[test]
+fn a_quota_that_the_perf_map_uses_up() {
+    let Some(host) = many() else { return };
+    let disk = Mount::with_quota(&host.scratch("disk"), 28 << 10);
+    the_perf_map_ends(host, disk, Mount::limited, "Disk quota exceeded");
+}
+
+/// It takes the part of a line that fits.
+#[test]
+fn a_disk_that_the_perf_map_fills() {
+    let Some(host) = many() else { return };
+    let disk = Mount::tmpfs(&host.scratch("disk"), "size=12k");
+    the_perf_map_ends(host, disk, |disk| disk.path().to_owned(), "no storage space");
 }
 
 /// Not one byte is left.
@@ -268,7 +298,8 @@ fn a_directory_that_vanishes() {
     let Some(host) = guest::story(&["ends", "exit"]) else { return };
     let directory = host.scratch("gone");
     fs::create_dir(&directory).expect("made");
-    let host = host.variable("JITLISTEN_DIR", &directory).variable("GUEST_REMOVES", &directory);
+    let host =
+        host.variable("JITLISTEN_DIR", &directory).variable("GUEST_RUNS", format!("rm -rf '{}'", directory.display()));
     let ended = host.run(Preload::Library).well();
     assert!(!directory.exists());
     let stock = host.run(Preload::Nothing).well();

@@ -2,7 +2,7 @@
 
 use jitlisten_tests::host::{self, Preload};
 use jitlisten_tests::story::{self, Verdict};
-use jitlisten_tests::{door, perf};
+use jitlisten_tests::{door, guest, perf};
 
 #[test]
 fn deleted_functions_leave_no_wrong_name() {
@@ -23,4 +23,25 @@ fn deleted_functions_leave_no_wrong_name() {
             .sum();
         assert!(evergreen * 100 >= verdict.jit * 95, "samples of evergreen have other names:\n{verdict}");
     }
+}
+
+/// perf reads the map when it reports, and a map has no times: what ran where another function lies now has that one's name.
+/// It must never be the other way round. (The addresses of 4,096 freed ranges are kept from being used again, so the host has
+/// to compile more; a jitdump has times, and `jitdump_perf.rs` shows that there both are named.)
+#[test]
+fn a_used_address_has_the_name_of_the_last_function() {
+    let (Some(()), Some(host)) = (perf::is_here(), guest::story(&["recycles", "0.5"])) else { return };
+    let recording = perf::record(&host.variable("JITLISTEN", "perfmap"), Preload::Library);
+    assert_eq!(String::from_utf8_lossy(&recording.stdout), "the same address\n");
+    let map = recording.map.as_deref().map(String::from_utf8_lossy).expect("a map");
+    assert!(!map.contains("summer"), "the line of the first function");
+    let leaves = |name| {
+        recording
+            .samples
+            .iter()
+            .filter(|sample| sample.frames.first().and_then(|frame| frame.symbol.as_deref()) == Some(name))
+            .count()
+    };
+    let (summer, winter) = (leaves("summer"), leaves("winter"));
+    assert!(summer == 0 && winter >= 500, "{summer} samples of the first, {winter} of the last, of a second's");
 }
