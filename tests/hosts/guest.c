@@ -340,6 +340,14 @@ static int raw_fork(void) {
     return 0;
 }
 
+/* The same process, another program. */
+static int execs(void) {
+    compile("first", 1);
+    execl("/proc/self/exe", "guest", "second", NULL);
+    fail("exec");
+    return 1;
+}
+
 /* A child that does nothing of the kind. */
 static int idle_fork(void) {
     compile("first", 1);
@@ -673,6 +681,7 @@ int main(int count, char **words) {
     if (!strcmp(story, "runs-others")) return runs_others();
     if (!strcmp(story, "fork-storm")) return fork_storm(atoi(word));
     if (!strcmp(story, "raw-fork")) return raw_fork();
+    if (!strcmp(story, "execs")) return execs();
     if (!strcmp(story, "idle-fork")) return idle_fork();
     if (!strcmp(story, "ends")) return ends(word);
     if (!strcmp(story, "starves")) return starves(atol(word));

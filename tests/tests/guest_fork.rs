@@ -1,12 +1,13 @@
 //! Forks, other programs, and ends: each process writes its own files and no others, and what was compiled before the end
 //! can be read after it.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use jitlisten_tests::host::{self, Ended, Host, Preload};
 use jitlisten_tests::jitdump_reader::{self, Jitdump};
 use jitlisten_tests::perf_map::{self, PerfMap};
-use jitlisten_tests::{door, guest};
+use jitlisten_tests::{door, guest, image};
 
 /// What the host has said of a process: `child 4711 of_child_3`.
 fn processes<'a>(ended: &'a Ended, kind: &'a str) -> impl Iterator<Item = (u32, &'a str)> {
@@ -121,6 +122,21 @@ fn other_programs_inherit_no_descriptor() {
     for (name, count) in [("first", 1), ("second", 0), ("third", 1)] {
         assert_eq!((map.named(name).count(), dump.named(name).count()), (count, count), "{name}");
     }
+}
+
+/// `exec` keeps the number of the process: its perf map speaks of the program that was there before.
+#[test]
+fn a_process_that_becomes_another_program() {
+    let Some(host) = guest::story(&["execs"]) else { return };
+    let ended = host::same_output(&host).well();
+    assert_eq!(ended.stdout, b"first: right\nsecond: right\n");
+    assert_eq!(ended.perf_map().names(), "second\n");
+    let dumps = jitdump_reader::find(&host.scratch("."));
+    let functions = dumps.iter().flat_map(|dump| jitdump_reader::read(dump).functions);
+    let names: BTreeSet<String> = functions.map(|function| function.name).collect();
+    assert_eq!((dumps.len(), names.into_iter().collect::<Vec<_>>()), (2, vec!["first".into(), "second".into()]));
+    assert_eq!(image::files(&host).len(), 2);
+    assert_eq!(guest::stops(&host), Vec::<String>::new());
 }
 
 #[test]

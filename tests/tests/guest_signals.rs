@@ -3,6 +3,7 @@
 //! `hosts/guest.c` stands in for `write(2)`, which the library calls under its locks, and makes things happen there, every
 //! time. The same program without the library has them happen elsewhere, and must print the same.
 
+use jitlisten_tests::host::Preload;
 use jitlisten_tests::{guest, host};
 
 fn same(words: &[&str]) -> Option<()> {
@@ -36,4 +37,15 @@ fn a_thread_that_is_cancelled() {
 fn errno() {
     let Some(host) = guest::story(&["errno"]) else { return };
     let _ = host::same_output(&host.variable("JITLISTEN_LOG", "debug:/dev/full")).well();
+}
+
+/// A log that nobody reads: each line of it is a `SIGPIPE`, which ends a process.
+#[test]
+fn a_pipe_that_nobody_reads() {
+    let nobody = "mkfifo \"$PIPE\"; exec 9<>\"$PIPE\" 2>\"$PIPE\" 9<&-";
+    let Some(host) = guest::story_after(nobody, &["first", "second"]) else { return };
+    let pipe = host.scratch("pipe");
+    let ended = host.variable("PIPE", pipe).variable("JITLISTEN_LOG", "debug:stderr").run(Preload::Library).well();
+    assert_eq!(ended.stdout, b"first: right\nsecond: right\n");
+    assert_eq!(ended.perf_map().entries.len(), 2);
 }
