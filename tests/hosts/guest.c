@@ -599,8 +599,8 @@ static int recycles(double seconds) {
     do {
         dispose(compiled);
         compiled = compile_loop("winter");
-    } while (compiled.address != address && ++turns < 20000);
-    printf("%s address\n", compiled.address == address ? "the same" : "another");
+    } while (compiled.address != address && ++turns < 8000);
+    printf("%s address after %d others\n", compiled.address == address ? "the same" : "another", turns);
     run_loop(compiled, seconds);
     return 0;
 }
