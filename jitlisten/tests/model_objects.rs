@@ -73,6 +73,29 @@ fn an_object_without_text_is_no_error() {
     assert!(object.text().is_empty() && object.functions().is_empty() && object.eh_frame().is_none());
 }
 
+/// The same program, by every LLVM from 12 on that could be had.
+#[test]
+fn every_llvm_says_the_same() {
+    let mut asked = 0;
+    for (name, bytes) in all().into_iter().filter(|(name, _)| !name.starts_with("numba-")) {
+        let object = LoadedObject::parse(&bytes).expect("an object");
+        let names: Vec<&str> = object.functions().iter().map(|function| &*function.linkage_name).collect();
+        assert_eq!(names, ["gamma_", "alpha_alias", "beta", "main", "tail"], "{name}");
+        assert!(object.eh_frame().is_some(), "{name}");
+        if name.contains("dwarf") {
+            for (function, line) in [("gamma_", 3), ("tail", 11), ("main", 12)] {
+                let (file, found) = line_of(&name, function).unwrap_or_else(|| panic!("{name}: {function}"));
+                assert!(
+                    file.starts_with("/src/") && file.ends_with("chain.c") && found == line,
+                    "{name}: {file}:{found}"
+                );
+            }
+        }
+        asked += 1;
+    }
+    assert!(asked >= 19, "{asked}");
+}
+
 #[test]
 fn mapping_symbols_of_aarch64_are_no_functions() {
     let object = LoadedObject::parse(&read("clang-22-aarch64-dwarf5.o")).expect("an object");
