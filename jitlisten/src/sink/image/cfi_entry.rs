@@ -25,7 +25,8 @@ pub(super) struct Cie<'a> {
     flags: Vec<u8>,
     code_alignment: u64,
     data_alignment: i64,
-    return_address: u64,
+    /// One byte in the version that is written.
+    return_address: u8,
     instructions: &'a [u8],
 }
 
@@ -45,11 +46,15 @@ fn skip_augmentation(rest: &mut Slice<'_>) -> Result<(), Error> {
     Ok(rest.skip(usize::try_from(size).unwrap_or(usize::MAX))?)
 }
 
+fn register(number: u64) -> Result<u8, Error> {
+    u8::try_from(number).map_err(|_| gimli::Error::UnsupportedRegister(number).into())
+}
+
 impl<'a> Cie<'a> {
     /// Reads the CIE at `offset`.
     ///
     /// # Errors
-    /// When it ends early, or has an augmentation of unknown size.
+    /// When it ends early, has an augmentation of unknown size, or a return address in no register that a byte can name.
     pub(super) fn read(section: &'a [u8], offset: usize) -> Result<Cie<'a>, Error> {
         let mut rest = entry(section, offset)?;
         rest.skip(4)?;
@@ -57,7 +62,7 @@ impl<'a> Cie<'a> {
         let augmentation = rest.read_null_terminated_slice()?;
         let code_alignment = rest.read_uleb128()?;
         let data_alignment = rest.read_sleb128()?;
-        let return_address = if version == 1 { u64::from(rest.read_u8()?) } else { rest.read_uleb128()? };
+        let return_address = if version == 1 { rest.read_u8()? } else { register(rest.read_uleb128()?)? };
         match augmentation.slice().first() {
             None => {}
             Some(b'z') => skip_augmentation(&mut rest)?,
@@ -75,8 +80,7 @@ impl<'a> Cie<'a> {
         out.push(0);
         out.extend(Leb128::unsigned(self.code_alignment).bytes());
         out.extend(Leb128::signed(self.data_alignment).bytes());
-        out.extend(Leb128::unsigned(self.return_address).bytes());
-        out.extend([1, PCREL_SDATA4]);
+        out.extend([self.return_address, 1, PCREL_SDATA4]);
         out.extend(self.instructions);
         end(out, start);
         start

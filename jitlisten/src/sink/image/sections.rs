@@ -106,10 +106,16 @@ fn text_sections<'a>(content: &Content<'a>, layout: &Layout) -> Vec<Section<'a>>
     let text = content.text();
     let mut rename = text.iter().all(|text| &*text.section != ".text");
     let section = |text: &'a TextRange| {
-        let name = if std::mem::take(&mut rename) { ".text" } else { &text.section };
+        let name = if std::mem::take(&mut rename) || is_ours(&text.section) { ".text" } else { &text.section };
         let header = at(layout.offset(text.range.start().0), text.range.size(), 1);
         let sh_flags = elf::SHF_ALLOC | elf::SHF_EXECINSTR;
         Section { name, header: SectionHeader { sh_flags, ..header }, bytes: Bytes::InPages }
     };
     text.into_iter().map(section).collect()
+}
+
+/// Names that mean something else in an image: whoever looks for such a section must not find code.
+fn is_ours(name: &str) -> bool {
+    let ours = [".eh_frame", ".eh_frame_hdr", ".note.gnu.build-id", ".symtab", ".strtab", ".shstrtab"];
+    ours.contains(&name) || name.starts_with(".debug_")
 }

@@ -83,7 +83,7 @@ impl Rules {
         rules
     }
 
-    /// The entries of a section at `address` that speak of `pages`.
+    /// The entries of a section at `address` that speak of code in `pages`, and of no other.
     fn add(&mut self, live: &[u8], address: Address, pages: AddressRange) -> Result<(), Error> {
         let mut section = EhFrame::new(live, LittleEndian);
         section.set_address_size(8);
@@ -95,7 +95,7 @@ impl Rules {
             let CieOrFde::Fde(partial) = entry else { continue };
             let fde = partial.parse(EhFrame::cie_from_offset)?;
             let range = AddressRange::new(Address(fde.initial_address()), fde.len()).unwrap_or_default();
-            if !pages.overlaps(range) {
+            if range.is_empty() || !pages.covers(range) {
                 continue;
             }
             let cie = cies.entry(fde.cie().offset()).or_insert_with(|| {
