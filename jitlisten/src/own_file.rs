@@ -12,23 +12,21 @@ use std::io;
 use std::os::fd::{AsFd, IntoRawFd as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
+use std::time::SystemTime;
 
 use crate::quiet_write::duplicate_high;
 
-/// What a descriptor was opened on.
+/// What a descriptor was opened on. The number of a file that was removed is soon that of another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     device: u64,
     inode: u64,
+    born: Option<SystemTime>,
 }
 
 impl Identity {
-    pub(crate) fn inode(self) -> u64 {
-        self.inode
-    }
-
     pub(crate) fn of(metadata: &Metadata) -> Identity {
-        Identity { device: metadata.dev(), inode: metadata.ino() }
+        Identity { device: metadata.dev(), inode: metadata.ino(), born: metadata.created().ok() }
     }
 }
 

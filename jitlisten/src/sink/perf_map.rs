@@ -36,7 +36,7 @@ use self::space::{Block, Space};
 use super::{FinalizedObject, Forked, Sink, SinkError, Surroundings};
 use crate::name;
 use crate::options::NameStyle;
-use crate::own_file::OwnFile;
+use crate::own_file::{Identity, OwnFile};
 use crate::quiet_write::{effective_user, overwrite, write_once};
 use crate::{AddressRange, ObjectId};
 
@@ -84,7 +84,9 @@ pub(crate) struct PerfMap {
 /// What a perf map sink that was switched off has left in the file.
 #[derive(Debug, Default)]
 pub(crate) struct LeftLines {
-    inode: u64,
+    file: Option<Identity>,
+    /// Nobody makes the file shorter: one that is, is another with the same number.
+    size: u64,
     lines: BTreeMap<u64, Line>,
     space: Space,
 }
@@ -143,14 +145,17 @@ impl PerfMap {
             edit.set_len(0).map_err(self.failed("truncate"))?;
         }
         let mut left = self.surroundings.left_lines.lock().unwrap_or_else(PoisonError::into_inner);
-        if left.inode == metadata.ino() {
+        let left = std::mem::take(&mut *left);
+        if left.file == Some(Identity::of(&metadata)) && left.size <= metadata.size() {
             // Nobody has told us since what became of that code: what lives will be told again.
-            self.lines = std::mem::take(&mut left.lines);
+            self.lines = left.lines;
             self.lines.values_mut().for_each(|line| line.alive = false);
-            self.space = std::mem::take(&mut left.space);
+            self.space = left.space;
             self.space.all_freed();
+        } else if left.file.is_some() {
+            // Somebody has removed the file.
+            self.surroundings.own_lines.forget();
         }
-        drop(left);
         let own = |file| OwnFile::new(file).map_err(self.failed("stat"));
         let file = MapFile { append: own(append)?, edit: own(edit)? };
         if opened_before.is_some_and(|before| before != file.append.identity()) {
@@ -315,7 +320,8 @@ impl Sink for PerfMap {
     fn ending(&mut self) -> Result<u64, SinkError> {
         if let Some(file) = self.file.take() {
             let left = LeftLines {
-                inode: file.append.identity().inode(),
+                file: Some(file.append.identity()),
+                size: file.append.get().and_then(|file| file.metadata().ok()).map_or(u64::MAX, |now| now.size()),
                 lines: std::mem::take(&mut self.lines),
                 space: std::mem::take(&mut self.space),
             };
@@ -510,6 +516,22 @@ mod tests {
         let text = scratch.text();
         let (dead, alive): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.starts_with("0 0 freed"));
         assert_eq!((dead.len(), alive.len()), (2 * told.lines(), told.lines()), "{text}");
+    }
+
+    /// A new file mostly has the number of the one that was removed.
+    #[test]
+    fn a_map_that_was_removed_while_the_sink_was_off_begins_anew() {
+        let (scratch, told) = (Scratch::new("removed"), Told::new());
+        let surroundings = Surroundings::default();
+        for _ in 0..3 {
+            let mut sink = PerfMap::at(scratch.map(), NameStyle::Readable, surroundings.clone());
+            let bytes = sink.finalized(&told.finalized()).unwrap();
+            sink.ending().unwrap();
+            let text = scratch.text();
+            assert_eq!((text.len() as u64, text.lines().count()), (bytes, told.lines()), "{text:?}");
+            assert!(surroundings.own_lines.contains(bytes - 1) && !surroundings.own_lines.contains(bytes));
+            fs::remove_file(scratch.map()).unwrap();
+        }
     }
 
     #[test]
