@@ -32,6 +32,7 @@ pub unsafe fn copy_structs<T: Copy>(address: Address, count: usize) -> io::Resul
 /// # Safety
 /// As for [`copy_struct`].
 unsafe fn copy_array<T: Copy>(pid: u32, address: Address, count: usize) -> io::Result<Vec<T>> {
+    check_end(pid, address, count.saturating_mul(size_of::<T>()))?;
     let mut values = Vec::<T>::new();
     values.try_reserve_exact(count).map_err(|_| io::ErrorKind::OutOfMemory)?;
     let spare = &mut values.spare_capacity_mut()[..count];
@@ -42,6 +43,16 @@ unsafe fn copy_array<T: Copy>(pid: u32, address: Address, count: usize) -> io::R
     // caller vouches for the bit pattern.
     unsafe { values.set_len(count) };
     Ok(values)
+}
+
+/// Whoever says that there are gigabytes is asked for the last byte, before memory for all of them is.
+fn check_end(pid: u32, address: Address, size: usize) -> io::Result<()> {
+    const LARGE: usize = 1 << 20;
+    if size <= LARGE {
+        return Ok(());
+    }
+    let last = address.checked_add(size as u64 - 1).ok_or(io::ErrorKind::InvalidInput)?;
+    read(pid, last, &mut [MaybeUninit::uninit()])
 }
 
 /// Copies a plain structure from `address`.
@@ -96,6 +107,7 @@ mod tests {
         let range = |address, size| AddressRange::new(Address(address), size).unwrap();
         assert_eq!(copy(range(here.as_ptr() as u64, 3)).unwrap(), here);
         assert!(copy(range(16, 8)).is_err());
+        assert!(copy(range(here.as_ptr() as u64, 1 << 46)).is_err(), "no memory is asked for");
         // SAFETY: integers take every bit pattern.
         assert_eq!(unsafe { copy_struct::<[u8; 2]>(Address(here.as_ptr() as u64)) }.unwrap(), [1, 2]);
         let words = [1_u32, 2, 3];

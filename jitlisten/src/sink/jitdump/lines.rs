@@ -8,6 +8,9 @@
 use super::record::DebugEntry;
 use crate::{AddressRange, LineRow, LineRows};
 
+/// No file has so many.
+const LINES: u32 = 1 << 24;
+
 /// The rows of `function`: ascending, all inside it, the first at its start if that has a line at all. Neighbours of one
 /// file and line are one row, because the format has no columns.
 pub(in crate::sink) fn of_function(rows: &LineRows, function: AddressRange) -> Vec<DebugEntry<'_>> {
@@ -32,7 +35,9 @@ fn entry<'a>(rows: &'a LineRows, row: &LineRow, start: u64) -> Option<DebugEntry
         return None;
     }
     let name = rows.file(row.file).filter(|name| !name.is_empty())?;
-    Some(DebugEntry { addr: row.address.0.max(start), lineno: row.line, name })
+    // perf counts lines in an `int`.
+    let lineno = if row.line < LINES { row.line } else { 0 };
+    Some(DebugEntry { addr: row.address.0.max(start), lineno, name })
 }
 
 #[cfg(test)]
@@ -58,6 +63,19 @@ mod tests {
             }
         }
         assert!(with_lines > 0);
+    }
+
+    #[test]
+    fn a_line_that_no_file_has_is_none() {
+        use crate::listen::raw::{Code, Function, Line, encode};
+        let range = AddressRange::new(crate::Address(0x1000), 16).unwrap();
+        let line = |address, line| Line { address: crate::Address(address), file: b"/f", line, column: 1 };
+        let lines = [line(0x1000, LINES - 1), line(0x1008, u32::MAX)];
+        let functions = [Function { range, name: b"long" }];
+        let code = Code { machine: crate::Machine::X86_64, functions: &functions, lines: &lines, eh_frame: None };
+        let rows = LineRows::parse(&encode(&code).unwrap()).unwrap();
+        let told: Vec<_> = of_function(&rows, range).iter().map(|entry| (entry.addr, entry.lineno)).collect();
+        assert_eq!(told, [(0x1000, LINES - 1), (0x1008, 0), (0x100f, 0)]);
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::sink::{OwnLines, StaleMap, perf_map};
 use crate::{Address, AddressRange};
 
 /// A larger "function" is no trampoline, and no line of a sane writer.
-const LARGEST: u64 = 1 << 24;
+pub(super) const LARGEST: u64 = 1 << 24;
 
 /// A line of another writer.
 #[derive(Clone, Debug, PartialEq, Eq)]

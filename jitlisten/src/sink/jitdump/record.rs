@@ -142,10 +142,15 @@ impl Records {
         }
     }
 
-    /// A name up to the first NUL, and a NUL.
+    /// A name up to the first NUL, and a NUL. Tools print it: names of files, too, are whatever somebody has given.
     fn name(&mut self, name: &str) {
         let end = name.find('\0').unwrap_or(name.len());
-        self.bytes.extend_from_slice(&name.as_bytes()[..end]);
+        let name = &name[..end];
+        if name.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+            self.bytes.extend_from_slice(name.as_bytes());
+        } else {
+            self.bytes.extend_from_slice(name.replace(char::is_control, "?").as_bytes());
+        }
         self.bytes.push(0);
     }
 }
@@ -187,6 +192,14 @@ mod tests {
         records.debug_info(7, 0x1000, &[row, DebugEntry { addr: 0x1002, ..row }]);
         assert_eq!(records.bytes().len(), 16 + 16 + 2 * (16 + 6));
         assert_eq!(records.bytes()[24..32], 2_u64.to_le_bytes());
+    }
+
+    #[test]
+    fn no_name_has_control_characters() {
+        let mut records = Records::default();
+        let row = DebugEntry { addr: 0x1000, lineno: 5, name: "/\x1b[2J\nna\u{ef}ve\u{85}.py\0rest" };
+        records.debug_info(7, 0x1000, &[row]);
+        assert_eq!(&records.bytes()[16 + 16 + 16..], "/?[2J?na\u{ef}ve?.py\0".as_bytes());
     }
 
     #[test]

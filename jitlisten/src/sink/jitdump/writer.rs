@@ -2,10 +2,11 @@
 
 #![forbid(unsafe_code)]
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 use super::lines;
-use super::other_jits::{News, OtherJits};
+use super::other_jits::{LARGEST, News, OtherJits};
 use super::place::{self, Dump};
 use super::record::{self, CodeLoad, Records, Unwinding};
 use super::unwinding::{self, EhFrame};
@@ -15,6 +16,8 @@ use crate::{Address, AddressRange, LineRows, Machine, cfi, clock, foreign, log_l
 
 /// Tables that end in the page in which the text ends cannot reach code that is mapped later.
 const PAGE: u64 = 4096;
+/// The size of a record is a 32-bit number.
+const LARGEST_RECORD: u64 = 1 << 31;
 /// How long we do not look around again, in nanoseconds: a burst of objects is not a burst of looks.
 const INTERVAL: u64 = 10_000_000;
 
@@ -110,6 +113,11 @@ impl Jitdump {
         let mut functions = object.functions(self.style).peekable();
         while let Some((code, name)) = functions.next() {
             let next = functions.peek().map(|(next, _)| next.start());
+            let name = &name::printable(name);
+            let Some(bytes) = bytes(object, code) else {
+                log_line!(Warn, "{name} has no place in a jitdump: {code} cannot be read");
+                continue;
+            };
             if let Some(rows) = &rows {
                 self.records.debug_info(timestamp, code.start().0, &lines::of_function(rows, code));
             }
@@ -118,14 +126,7 @@ impl Jitdump {
             }
             let load = CodeLoad { pid, tid, code, code_index: self.next_index };
             self.next_index += 1;
-            let name = &name::printable(name);
-            match object.live.get(code) {
-                Some(bytes) => self.records.code_load(timestamp, &load, name, bytes),
-                None => {
-                    log_line!(Warn, "the code of {name} at {code} cannot be read");
-                    self.records.code_load(timestamp, &load, name, &vec![0; code.size() as usize]);
-                }
-            }
+            self.records.code_load(timestamp, &load, name, &bytes);
         }
     }
 
@@ -140,6 +141,14 @@ impl Jitdump {
             self.records.code_load(news.since, &load, &entry.name, &code);
         }
     }
+}
+
+/// The bytes of a function. Zeros where they cannot be read, because a name is worth more than bytes; nothing where that would be
+/// more zeros than anybody's function has bytes, or more bytes than a record can have.
+fn bytes<'a>(object: &'a FinalizedObject<'_>, code: AddressRange) -> Option<Cow<'a, [u8]>> {
+    let zeros = || (code.size() <= LARGEST).then(|| vec![0; code.size() as usize].into());
+    (code.size() <= LARGEST_RECORD).then_some(())?;
+    object.live.get(code).map(Cow::Borrowed).or_else(zeros)
 }
 
 /// The unwind tables of the function at `code`, if there are any and room for them; `next` is where the next function of the
