@@ -71,7 +71,8 @@ enum {
     JITLISTEN_UNKNOWN_OBJECT = 6,
     /* The call comes a second time: jitlisten_finalized() for one object. */
     JITLISTEN_WRONG_ORDER = 7,
-    /* An object, code or unwind table contradicts itself or is of a kind not known here. It is counted and passed over. */
+    /* An object, code or unwind table contradicts itself or is of a kind not known here. It is passed over; objects and code
+     * are counted. */
     JITLISTEN_NOT_UNDERSTOOD = 8
 };
 
@@ -248,7 +249,7 @@ struct jitlisten_statistics {
     uint64_t objects_finalized;
     /* Objects whose code went away. */
     uint64_t objects_freed;
-    /* Objects that could not be read: truncated, corrupt, of another machine. */
+    /* Objects that could not be read: truncated, corrupt, of another machine. And code that makes no sense. */
     uint64_t objects_refused;
     /* Functions in the finalized objects. */
     uint64_t functions;

@@ -2,7 +2,7 @@
 
 use std::ffi::c_char;
 
-use jitlisten::listen::{self, Maker, Placed, place_sections, raw};
+use jitlisten::listen::{self, Maker, Placed, raw};
 use jitlisten::{Address, Machine, ObjectId, Session};
 
 use crate::borrowed::{self, Plain, Texts};
@@ -75,17 +75,16 @@ pub unsafe extern "C" fn jitlisten_object_loaded(
 ) -> i32 {
     with_active_session(|session| {
         borrowed::check_output(object, "object")?;
-        let mut bytes = borrowed::memory(elf, elf_size, "elf")?;
+        let bytes = borrowed::memory(elf, elf_size, "elf")?;
         let sections = borrowed::array(sections, section_count, "sections")?;
-        place(&mut bytes, &sections)?;
-        let id = listen::loaded(session, Maker::Llvm, bytes)?;
+        let id = placed(session, bytes, &sections)?;
         // SAFETY: checked above; the caller vouches that it can be written.
         unsafe { object.write(number(id)) };
         Ok(())
     })
 }
 
-fn place(elf: &mut [u8], sections: &[CSection]) -> Result<(), Failure> {
+fn placed(session: &Session, elf: Vec<u8>, sections: &[CSection]) -> Result<ObjectId, Failure> {
     let mut names = Texts::default();
     for section in sections {
         names.read(section.name, "the name of a section")?;
@@ -93,10 +92,12 @@ fn place(elf: &mut [u8], sections: &[CSection]) -> Result<(), Failure> {
     let placed =
         sections.iter().map(|section| Placed { name: names.get(section.name), address: Address(section.address) });
     let placed: Vec<Placed<'_>> = placed.filter(|placed| !placed.name.is_empty()).collect();
-    if !placed.is_empty() {
-        place_sections(elf, &placed)?;
-    }
-    Ok(())
+    // Whoever says nothing may have an object whose sections nobody can read.
+    let object = match placed.is_empty() {
+        true => listen::loaded(session, Maker::Llvm, elf),
+        false => listen::loaded_at(session, Maker::Llvm, elf, &placed),
+    };
+    Ok(object?)
 }
 
 /// *loaded*, with parts.
@@ -142,7 +143,7 @@ fn told(session: &Session, code: &CCode) -> Result<ObjectId, Failure> {
         size => Some(borrowed::range(code.eh_frame, size, "eh_frame")?),
     };
     let code = raw::Code { machine: Machine::HERE, functions: &functions, lines: &lines, eh_frame };
-    Ok(listen::loaded(session, Maker::Other, raw::encode(&code)?)?)
+    Ok(listen::code_loaded(session, &code)?)
 }
 
 /// 0 is never an object, so numbers are one up.

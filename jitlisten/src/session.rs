@@ -295,11 +295,7 @@ impl Session {
         self.check_memory(object.len())?;
         let debug_object = DebugObject { copy: Some(object), kept_at: origin.kept_at() };
         let bytes = debug_object.copy.as_deref().unwrap_or_default();
-        let parsed = LoadedObject::parse(bytes).inspect_err(|error| {
-            self.counters.objects_refused.add(1);
-            log_line!(Warn, "an object of {} bytes is not understood: {error}", bytes.len());
-        });
-        let object = parsed?;
+        let object = LoadedObject::parse(bytes).inspect_err(|error| self.refuse(bytes.len(), error))?;
         let names = names(&object, bytes);
         let text: Vec<AddressRange> = object.text().iter().map(|text| text.range).collect();
         let eh_frame = object.eh_frame();
@@ -320,6 +316,12 @@ impl Session {
         state.pending.extend(record.text_starts().map(|start| (start, id)));
         state.objects.insert(id, record);
         Ok(Loaded { id, text, eh_frame })
+    }
+
+    /// Counts an object that is not understood.
+    pub(crate) fn refuse(&self, size: usize, error: &Error) {
+        self.counters.objects_refused.add(1);
+        log_line!(Warn, "an object of {size} bytes is not understood: {error}");
     }
 
     /// Whether there is memory to work on an object of that size; if not, it is counted, and logged the first time.

@@ -69,6 +69,29 @@ pub fn loaded(session: &Session, maker: Maker, object: Vec<u8>) -> Result<Object
     session.loaded_from(origin, object).map(|loaded| loaded.id)
 }
 
+/// *loaded*, for an object that carries no addresses: see [`place_sections`].
+///
+/// # Errors
+/// What makes it unreadable.
+pub fn loaded_at(
+    session: &Session,
+    maker: Maker,
+    mut object: Vec<u8>,
+    placed: &[Placed<'_>],
+) -> Result<ObjectId, Error> {
+    place_sections(&mut object, placed).inspect_err(|error| session.refuse(object.len(), error))?;
+    loaded(session, maker, object)
+}
+
+/// *loaded*, for code without an object: see [`raw::encode`].
+///
+/// # Errors
+/// As that.
+pub fn code_loaded(session: &Session, code: &raw::Code<'_>) -> Result<ObjectId, Error> {
+    let object = raw::encode(code).inspect_err(|error| session.refuse(0, error))?;
+    loaded(session, Maker::Other, object)
+}
+
 /// *finalized*: its bytes are relocated, and it may run. Takes the loader's lock when a library was opened since the last
 /// time, to look for unwinders in it.
 ///
