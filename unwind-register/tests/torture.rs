@@ -55,7 +55,12 @@ fn check() {
 }
 
 extern "C" fn on_signal(_: i32) {
+    // libunwind changes it, and a handler may not.
+    // SAFETY: errno is a thread-local of libc's.
+    let errno = unsafe { *libc::__errno_location() };
     check();
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
 }
 
 /// The end of a chain: walk from here, then from as many signal handlers as were asked for.
