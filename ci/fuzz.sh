@@ -6,9 +6,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# `image` is compiled only: it has not had its long run, and what it may find is no reason to stop other work.
 seconds=${1:-6}
-targets=(loaded_object name lines unwind)
+targets=(loaded_object name lines unwind image calls)
 
 if ! cargo +nightly fuzz --version >/dev/null 2>&1; then
     cargo build --quiet --manifest-path fuzz/Cargo.toml --target-dir target/fuzz

@@ -1,8 +1,9 @@
 #!/bin/sh
-# Fills fuzz/corpus from jitlisten/testdata: every object, every linkage name of the table, line tables and unwind tables.
+# Fills fuzz/corpus from jitlisten/testdata: every object, every linkage name of the table, line tables and unwind tables; and
+# from seeds/calls.txt.
 set -eu
 cd "$(dirname "$0")"
-mkdir -p corpus/loaded_object corpus/image corpus/name corpus/lines corpus/unwind
+mkdir -p corpus/loaded_object corpus/image corpus/name corpus/lines corpus/unwind corpus/calls
 cp ../jitlisten/testdata/*.o corpus/loaded_object/
 cp ../jitlisten/testdata/*.o corpus/image/
 grep -v '^#' ../jitlisten/testdata/names.tsv | cut -f 2 | while IFS= read -r name; do
@@ -23,3 +24,7 @@ for object in ../jitlisten/testdata/*.o; do
     done
 done
 find corpus/unwind -empty -delete
+
+grep -v '^#' seeds/calls.txt | while read -r name bytes; do
+    [ -z "$name" ] || for byte in $bytes; do printf '%b' "\\0$(printf %o "0x$byte")"; done >"corpus/calls/$name"
+done

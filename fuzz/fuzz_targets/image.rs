@@ -81,7 +81,8 @@ fn symbols(image: &Image) {
     for (symbol, (range, name)) in globals.iter().zip(&image.functions) {
         assert_eq!(symbol.address(), range.start().0.wrapping_sub(image.bias));
         assert_eq!((symbol.size(), symbol.name_bytes().expect("a name")), (range.size(), name.as_bytes()));
-        let section = elf.elf_section_table().section(symbol.section_index().expect("a section")).expect("that section");
+        let section =
+            elf.elf_section_table().section(symbol.section_index().expect("a section")).expect("that section");
         let inside = symbol.address().checked_sub(section.sh_addr(LE)).expect("behind its start");
         assert!(inside + symbol.size() <= section.sh_size(LE));
     }

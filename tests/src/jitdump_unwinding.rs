@@ -35,7 +35,8 @@ pub(crate) fn parse(body: &[u8], address: u64, size: u64) -> Result<Tables, Stri
 fn look_up(eh_frame: &[u8], header: &[u8], start: u64, address: u64, size: u64) -> Result<(), String> {
     let text = |error: gimli::Error| error.to_string();
     let header_start = start + eh_frame.len() as u64;
-    if header.get(..4) != Some(&[1, 0x1b, 0x03, 0x3b]) || !header_start.is_multiple_of(4) {
+    // Where a function begins is not the writer's choice.
+    if header.get(..4) != Some(&[1, 0x1b, 0x03, 0x3b]) || !(header_start - address).is_multiple_of(4) {
         return Err(format!("header {:x?} at {header_start:#x}", header.get(..4)));
     }
     let bases = BaseAddresses::default().set_eh_frame(start).set_eh_frame_hdr(header_start);

@@ -1,0 +1,99 @@
+//! Memory that calls can speak of: some pages of code at a fixed address, and all kinds of other pages behind them.
+
+use std::io;
+use std::ptr;
+
+use crate::input::Input;
+
+/// Far from everything, also under a sanitizer.
+pub(crate) const BASE: u64 = 0x2000_0000_0000;
+pub(crate) const PAGE: u64 = 0x1000;
+/// Pages that may run.
+pub(crate) const CODE_PAGES: u64 = 8;
+/// One that may not be touched, one that may be written, one that may be read, one more that may run.
+const PAGES: u64 = CODE_PAGES + 4;
+/// A byte in front of memory that is not there.
+pub(crate) const LAST_BYTE: u64 = BASE + CODE_PAGES * PAGE - 1;
+/// No memory at all.
+pub(crate) const NOWHERE: u64 = 64;
+pub(crate) const UNMAPPED: u64 = 0x1000_0000;
+
+/// push %rbp; mov %rsp,%rbp; xor %eax,%eax; pop %rbp; ret
+const FRAMED: [u8; 8] = [0x55, 0x48, 0x89, 0xe5, 0x31, 0xc0, 0x5d, 0xc3];
+/// sub $24,%rsp; test %edi,%edi; je +2; xor %eax,%eax; add $24,%rsp; ret
+const FRAMELESS: [u8; 15] = [0x48, 0x83, 0xec, 24, 0x85, 0xff, 0x74, 2, 0x31, 0xc0, 0x48, 0x83, 0xc4, 24, 0xc3];
+
+/// Anonymous memory again, with code in it. Whatever was there is gone, images too.
+pub(crate) fn renew(input: &mut Input<'_>) {
+    let kind = input.u8();
+    let own = input.bytes(if kind & 3 == 3 { 128 } else { 0 });
+    let code = map(0, PAGES);
+    for (index, place) in code.chunks_mut(64).take((CODE_PAGES * PAGE / 64) as usize).enumerate() {
+        let function: &[u8] = match kind & 3 {
+            0 => &FRAMED,
+            1 => &FRAMELESS,
+            2 if index % 2 == 0 => &FRAMED,
+            2 => &FRAMELESS,
+            _ => own.get(index % 2 * 64..).unwrap_or_default(),
+        };
+        let size = function.len().min(64);
+        place[..size].copy_from_slice(&function[..size]);
+    }
+    // The last page ends in something that is not zero, so that no image has room there.
+    code[(CODE_PAGES * PAGE - 1) as usize] = b'x';
+    protect(0, CODE_PAGES, libc::PROT_READ | libc::PROT_EXEC);
+    protect(CODE_PAGES, 1, libc::PROT_NONE);
+    protect(CODE_PAGES + 2, 1, libc::PROT_READ);
+    protect(CODE_PAGES + 3, 1, libc::PROT_READ | libc::PROT_EXEC);
+}
+
+/// Some pages of code change, as they do when a JIT gives memory back and uses it again.
+pub(crate) fn change(input: &mut Input<'_>) {
+    let first = u64::from(input.u8()) % CODE_PAGES;
+    let count = (1 + u64::from(input.u8() & 3)).min(CODE_PAGES - first);
+    let (none, read, write, run) = (libc::PROT_NONE, libc::PROT_READ, libc::PROT_WRITE, libc::PROT_EXEC);
+    let protection = input.choose(&[read | run, read, read | write, none, read | write | run, read | run]);
+    if input.u8() & 1 == 1 {
+        map(first, count).fill(0x90);
+    }
+    protect(first, count, protection);
+}
+
+fn map(first: u64, count: u64) -> &'static mut [u8] {
+    let (start, size) = ((BASE + first * PAGE) as *mut libc::c_void, (count * PAGE) as usize);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    // SAFETY: these pages are for this, and nobody has a reference into them.
+    let mapped = unsafe { libc::mmap(start, size, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    assert_eq!(mapped, start, "{}", io::Error::last_os_error());
+    // SAFETY: mapped and writable.
+    unsafe { &mut *ptr::slice_from_raw_parts_mut(mapped.cast(), size) }
+}
+
+fn protect(first: u64, count: u64, protection: i32) {
+    // SAFETY: as above.
+    let done = unsafe { libc::mprotect((BASE + first * PAGE) as *mut _, (count * PAGE) as usize, protection) };
+    assert_eq!(done, 0, "{}", io::Error::last_os_error());
+}
+
+/// An address, mostly one where code is.
+pub(crate) fn address(input: &mut Input<'_>) -> u64 {
+    match input.u8() & 15 {
+        0..=7 => BASE + u64::from(input.u16()) % (CODE_PAGES * PAGE) / 16 * 16,
+        8..=11 => BASE + u64::from(input.u16()) % (PAGES * PAGE),
+        12 => UNMAPPED + u64::from(input.u16()) * 16,
+        13 => u64::MAX - u64::from(input.u16()),
+        14 => u64::from(input.u16()),
+        _ => input.u64(),
+    }
+}
+
+/// How much code there is.
+pub(crate) fn size(input: &mut Input<'_>) -> u64 {
+    match input.u8() {
+        small @ 0..=200 => u64::from(small),
+        201..=240 => u64::from(input.u16()),
+        241..=248 => u64::from(input.u32()),
+        249..=252 => u64::from(u32::MAX) + u64::from(input.u8() & 1),
+        _ => input.u64(),
+    }
+}

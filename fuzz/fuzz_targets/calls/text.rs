@@ -1,0 +1,83 @@
+//! Names, of functions, files and sections: all that there should be, and what there should not.
+
+use std::ffi::{CString, c_char};
+use std::ptr;
+
+use crate::input::Input;
+use crate::memory;
+
+/// Where a text is, and what the library should find there.
+pub(crate) struct Text {
+    pub(crate) start: *const c_char,
+    /// `None`: the pointer leads nowhere. A null pointer is an empty text.
+    pub(crate) bytes: Option<Vec<u8>>,
+    _owner: Option<CString>,
+}
+
+const USUAL: &[&[u8]] = &[
+    b"alpha",
+    b"beta",
+    b"gamma",
+    b"_ZN8__main__5innerB2v1B38c8tJTIcFKzyF2ILShI4CrgQElQb6HczSBAA_3dExx",
+    b"_ZN7cpython8__main__5outerB2v2B38c8tJTIcFKzyF2ILShI4CrgQElQb6HczSBAA_3dExx",
+    b"_ZNSt6vectorIiSaIiEE9push_backERKi",
+    b"/source/chain.raw",
+    b"/source/another file.raw",
+];
+
+const UNUSUAL: &[&[u8]] = &[
+    b"f",
+    b"  two  spaces  ",
+    b"a\nb 0 0 c",
+    b"\x1b[31mred\x1b[0m",
+    b"\xff\xfe\xfd",
+    b"0x1234",
+    b"na\xc3\xafve \xf0\x9f\x90\x8d",
+    b"\xe2\x80\xae\xe2\x80\x8b",
+    b"$x",
+    b".",
+];
+
+const SECTIONS: &[&[u8]] =
+    &[b".text", b".ltext", b".eh_frame", b".text.hot", b".debug_line", b".rodata", b".text", b".symtab"];
+
+impl Text {
+    fn of(bytes: &[u8]) -> Text {
+        let bytes: Vec<u8> = bytes.iter().copied().take_while(|&byte| byte != 0).collect();
+        let owner = CString::new(bytes.clone()).expect("without zeros");
+        Text { start: owner.as_ptr(), bytes: Some(bytes), _owner: Some(owner) }
+    }
+
+    pub(crate) fn null() -> Text {
+        Text { start: ptr::null(), bytes: Some(Vec::new()), _owner: None }
+    }
+
+    fn nowhere(address: u64) -> Text {
+        Text { start: address as *const c_char, bytes: None, _owner: None }
+    }
+
+    pub(crate) fn name(input: &mut Input<'_>) -> Text {
+        Text::mostly(input, USUAL)
+    }
+
+    pub(crate) fn section(input: &mut Input<'_>) -> Text {
+        Text::mostly(input, SECTIONS)
+    }
+
+    fn mostly(input: &mut Input<'_>, usual: &[&[u8]]) -> Text {
+        match input.u8() {
+            0..=159 => Text::of(input.choose(usual)),
+            160..=191 => Text::of(input.choose(UNUSUAL)),
+            192..=239 => {
+                let size = usize::from(input.u8() & 63);
+                Text::of(input.bytes(size))
+            }
+            240..=243 => Text::of(&[b'x'].repeat(usize::from(input.u16()) % 6000)),
+            244..=246 => Text::of(b""),
+            247..=250 => Text::null(),
+            251 | 252 => Text::nowhere(memory::NOWHERE),
+            // No end before the end of the memory, if it is there at all.
+            _ => Text::nowhere(memory::LAST_BYTE + 1),
+        }
+    }
+}
