@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The tour of the C API (tests/c/tour.c) as C11 and as C++17, linked in every way, under the sanitizers and valgrind; the
+# The tour of the C API (tests/c/tour.c) as C11 and as C++17, linked in every way, under the sanitizers and valgrind, with
+# ThreadSanitizer in the library, too, where a nightly toolchain and its sources are; the
 # installation: what pkg-config says compiles it, the symbols have versions, and nothing is left after uninstalling.
 #
 #   ci/tour.sh [target directory, default target/release]
@@ -47,6 +48,32 @@ cc -std=c11 "${strict[@]}" -fsanitize=address,undefined -fno-sanitize-recover=al
 tour 'address and undefined behaviour sanitizers' "$work/asan"
 if has valgrind; then
     tour valgrind valgrind -q --error-exitcode=1 --fair-sched=yes "$work/c"
+fi
+
+# ThreadSanitizer has to see every access, those of the library and of Rust's standard library, too: a nightly toolchain builds
+# both. Its own runtime is linked: those of gcc 12 and clang 13 lack what its compiler asks for.
+nightly_runtime() {
+    local sysroot
+    sysroot=$(rustc +nightly --print sysroot 2>/dev/null) && [ -d "$sysroot/lib/rustlib/src/rust/library" ] || return 1
+    find "$sysroot/lib/rustlib/$target/lib" -name 'librustc*_rt.tsan.a' 2>/dev/null | grep .
+}
+
+target=x86_64-unknown-linux-gnu
+if runtime=$(nightly_runtime); then
+    RUSTFLAGS=-Zsanitizer=thread cargo +nightly build --quiet -Zbuild-std --target $target --target-dir target/tsan --release \
+        -p jitlisten-capi
+    link=('-Wl,--whole-archive' "$runtime" '-Wl,--no-whole-archive' "${private[@]}")
+    # It must be able to say no.
+    printf '%s\n' '#include <pthread.h>' 'int shared; void *work(void *none) { shared++; return none; }' \
+        'int main(void) { pthread_t t; pthread_create(&t, 0, work, 0); work(0); return pthread_join(t, 0); }' >"$work/race.c"
+    cc -g -fsanitize=thread -c "$work/race.c" -o "$work/race.o"
+    cc "$work/race.o" "${link[@]}" -o "$work/race"
+    if "$work/race" >/dev/null 2>&1; then echo "tour: ThreadSanitizer sees no race where one is" >&2; exit 1; fi
+    cc -std=c11 "${strict[@]}" -fsanitize=thread -Iinclude -c tests/c/tour.c -o "$work/threads.o"
+    cc "$work/threads.o" target/tsan/$target/release/libjitlisten.a "${link[@]}" -o "$work/threads"
+    tour 'thread sanitizer' "$work/threads"
+else
+    echo "SKIPPED tour under ThreadSanitizer: no nightly toolchain with the sources of the standard library" >&2
 fi
 
 # --- installed ------------------------------------------------------------------------------------------------------------

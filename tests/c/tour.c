@@ -132,6 +132,31 @@ static void tell_of_elf(void) {
     chain_free(&made);
 }
 
+/* Gigabytes of code, says a mistaken caller: nobody has memory or a disk for that, and nothing comes of it. */
+static void tell_of_too_much(void) {
+    struct jitlisten_function function = {1u << 20, UINT32_MAX, "everything"};
+    struct jitlisten_statistics statistics;
+    struct jitlisten_code code;
+    jitlisten_object object = 0;
+    statistics.size = sizeof statistics;
+    memset(&code, 0, sizeof code);
+    code.size = sizeof code, code.functions = &function, code.function_count = 1;
+    EXPECT(JITLISTEN_OK, jitlisten_enable("jitdump"));
+    EXPECT(JITLISTEN_OK, jitlisten_code_loaded(&code, &object));
+    EXPECT(JITLISTEN_OK, jitlisten_finalized(object));
+    EXPECT(JITLISTEN_OK, jitlisten_freeing(object));
+    EXPECT(JITLISTEN_OK, jitlisten_disable("jitdump"));
+    EXPECT(JITLISTEN_OK, jitlisten_statistics(&statistics));
+    require(statistics.jitdump_failures == 0 && statistics.jitdump_bytes_written < 1u << 20, "a jitdump leaves it out");
+
+    /* Code that makes no sense is counted as objects are. */
+    function.size = 0;
+    EXPECT(JITLISTEN_NOT_UNDERSTOOD, jitlisten_code_loaded(&code, &object));
+    uint64_t before = statistics.objects_refused;
+    EXPECT(JITLISTEN_OK, jitlisten_statistics(&statistics));
+    require(statistics.objects_refused == before + 1, "what is refused is counted");
+}
+
 /* Unwinders alone. */
 static void register_unwind_tables(void) {
     struct chain_code made = chain_make();
@@ -265,6 +290,57 @@ static void fork_between_threads(void) {
     for (int at = 0; at < 3; at++) require(pthread_join(threads[at], NULL) == 0, "threads end");
 }
 
+static void *switch_sinks(void *nothing) {
+    static const char *const sinks[] = {"perfmap", "jitdump", "image", "unwind", "gdb"};
+    for (int round = 0; round < 60; round++) {
+        const char *sink = sinks[round % 5];
+        EXPECT(JITLISTEN_OK, jitlisten_enable(sink));
+        if (round % 7 == 6) EXPECT(JITLISTEN_OK, jitlisten_close());
+        EXPECT(JITLISTEN_OK, jitlisten_disable(sink));
+        EXPECT(JITLISTEN_UNKNOWN_SINK, jitlisten_enable("no such sink"));
+    }
+    return nothing;
+}
+
+static void *look_on(void *messages) {
+    for (int round = 0; round < 100; round++) {
+        struct jitlisten_statistics statistics;
+        statistics.size = sizeof statistics;
+        EXPECT(JITLISTEN_OK, jitlisten_statistics(&statistics));
+        require(statistics.objects_freed <= statistics.objects_loaded, "nothing is freed that was not loaded");
+        EXPECT(JITLISTEN_OK, jitlisten_set_log(on_message, messages, 1 + round % 4));
+    }
+    return NULL;
+}
+
+static void *walk_a_lot(void *nothing) {
+    for (int round = 0; round < 20; round++) register_unwind_tables();
+    return nothing;
+}
+
+/* Everything at once, in one session: threads compile, one switches sinks, others look and register. */
+static void share_between_threads(int *messages) {
+    void *(*const works[])(void *) = {compile_a_lot, compile_a_lot, compile_a_lot, switch_sinks, switch_sinks, look_on, walk_a_lot};
+    enum { THREADS = sizeof works / sizeof works[0] };
+    struct jitlisten_statistics before, after;
+    pthread_t threads[THREADS];
+    before.size = after.size = sizeof before;
+    EXPECT(JITLISTEN_OK, jitlisten_statistics(&before));
+    for (int at = 0; at < THREADS; at++) {
+        require(pthread_create(&threads[at], NULL, works[at], messages) == 0, "threads start");
+    }
+    for (int at = 0; at < THREADS; at++) require(pthread_join(threads[at], NULL) == 0, "threads end");
+    EXPECT(JITLISTEN_OK, jitlisten_statistics(&after));
+    require(after.objects_loaded - before.objects_loaded == 3 * 50, "no object is lost or doubled");
+    require(after.objects_finalized - before.objects_finalized == 3 * 50, "each was finalized");
+    require(after.objects_freed - before.objects_freed == 3 * 50, "each has gone");
+    require(after.perfmap_failures + after.jitdump_failures + after.unwind_failures + after.image_failures == 0,
+            "no sink has failed");
+    EXPECT(JITLISTEN_OK, jitlisten_set_log(on_message, messages, 4));
+    EXPECT(JITLISTEN_OK, jitlisten_enable("perfmap"));
+    EXPECT(JITLISTEN_OK, jitlisten_enable("unwind"));
+}
+
 int main(void) {
     struct jitlisten_options options;
     struct jitlisten_statistics statistics;
@@ -302,6 +378,7 @@ int main(void) {
 
     tell_of_raw_code();
     tell_of_elf();
+    tell_of_too_much();
     be_hostile();
     register_unwind_tables();
 
@@ -309,6 +386,7 @@ int main(void) {
     EXPECT(JITLISTEN_OK, jitlisten_disable("perfmap"));
     EXPECT(JITLISTEN_OK, jitlisten_enable("perfmap"));
     fork_between_threads();
+    share_between_threads(&messages);
     ask_for_statistics();
 
     require(messages > 0, "the log was handed over");
