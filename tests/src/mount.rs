@@ -3,42 +3,39 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::place::Scratch;
 use crate::tool::{self, Absence};
 
-/// A file system. Unmounted when dropped.
+/// A file system in a directory of its own. Unmounted when dropped, and then the directory is removed.
 #[derive(Debug)]
 pub struct Mount {
     path: PathBuf,
+    _scratch: Scratch,
 }
 
 impl Mount {
-    /// Mounts a tmpfs with these options at a directory, which is made; `None` after a loud skip.
-    ///
-    /// # Panics
-    /// When the directory cannot be made.
+    /// Mounts a tmpfs with these options; `None` after a loud skip.
     #[must_use]
-    pub fn tmpfs(path: &Path, options: &str) -> Option<Self> {
-        std::fs::create_dir_all(path).unwrap_or_else(|error| panic!("create {}: {error}", path.display()));
-        Mount::at(path, &["-t", "tmpfs", "-o", options, "jitlisten"])
+    pub fn tmpfs(options: &str) -> Option<Self> {
+        Mount::at(Scratch::new("tmpfs"), &["-t", "tmpfs", "-o", options, "jitlisten"])
     }
 
-    /// Mounts a btrfs in a file beside a directory, which is made. In its directory [`Mount::limited`] there may be `bytes`,
-    /// what the file system itself needs for them included: from there on the kernel answers `EDQUOT`. `None` after a loud
-    /// skip.
+    /// Mounts a btrfs in a file. In its directory [`Mount::limited`] there may be `bytes`, what the file system itself needs for
+    /// them included: from there on the kernel answers `EDQUOT`. `None` after a loud skip.
     ///
     /// A quota of users on ext4 would be more usual; but kernels are built without its format more often than without btrfs.
     ///
     /// # Panics
     /// When the file system cannot be made.
     #[must_use]
-    pub fn with_quota(path: &Path, bytes: u32) -> Option<Self> {
+    pub fn with_quota(bytes: u32) -> Option<Self> {
         let mkfs = tool::require("mkfs.btrfs", Absence::FailsInCi)?;
-        std::fs::create_dir_all(path).unwrap_or_else(|error| panic!("create {}: {error}", path.display()));
-        let disk = path.with_extension("btrfs");
+        let scratch = Scratch::new("btrfs");
+        let disk = scratch.join("file");
         let made = std::fs::File::create(&disk).and_then(|file| file.set_len(128 << 20));
         made.unwrap_or_else(|error| panic!("create {}: {error}", disk.display()));
         done(Command::new(mkfs).args(["--quiet", "--mixed"]).arg(&disk));
-        let mount = Mount::at(path, &["-o", "loop", &disk.display().to_string()])?;
+        let mount = Mount::at(scratch, &["-o", "loop", &disk.display().to_string()])?;
         let btrfs = |words: &[&str]| done(Command::new("btrfs").args(words).arg(mount.limited()));
         btrfs(&["--quiet", "subvolume", "create"]);
         btrfs(&["quota", "enable"]);
@@ -46,10 +43,12 @@ impl Mount {
         Some(mount)
     }
 
-    fn at(path: &Path, words: &[&str]) -> Option<Self> {
-        let mounted = tool::run(Command::new("mount").args(words).arg(path));
+    fn at(scratch: Scratch, words: &[&str]) -> Option<Self> {
+        let path = scratch.join("mounted");
+        std::fs::create_dir(&path).unwrap_or_else(|error| panic!("create {}: {error}", path.display()));
+        let mounted = tool::run(Command::new("mount").args(words).arg(&path));
         if mounted.status.success() {
-            return Some(Self { path: path.to_owned() });
+            return Some(Self { path, _scratch: scratch });
         }
         // Containers may not, even as root; nothing that CI installs would help.
         let why = String::from_utf8_lossy(&mounted.stderr).trim().to_owned();

@@ -189,8 +189,8 @@ fn no_place_to_write() {
     assert_one_stop_each(&host, &["perfmap", "jitdump", "image"]);
 }
 
-fn full(host: &Host) -> Option<Mount> {
-    let disk = Mount::tmpfs(&host.scratch("disk"), "size=8k")?;
+fn full() -> Option<Mount> {
+    let disk = Mount::tmpfs("size=8k")?;
     fs::write(disk.path().join("full"), [0; 8192]).expect("8 KiB");
     Some(disk)
 }
@@ -198,7 +198,7 @@ fn full(host: &Host) -> Option<Mount> {
 #[test]
 fn a_full_disk() {
     let Some(host) = guest::story(&["first", "second"]) else { return };
-    let Some(disk) = full(&host) else { return };
+    let Some(disk) = full() else { return };
     let log = disk.path().join("log");
     let host =
         host.variable("JITLISTEN_DIR", disk.path()).variable("JITLISTEN_LOG", format!("debug:{}", log.display()));
@@ -230,7 +230,7 @@ fn is_first_ones<'a>(names: impl Iterator<Item = &'a str>) {
 #[test]
 fn a_quota_that_is_used_up() {
     let Some(host) = many() else { return };
-    let Some(disk) = Mount::with_quota(&host.scratch("disk"), 192 << 10) else { return };
+    let Some(disk) = Mount::with_quota(192 << 10) else { return };
     let host = host.variable("JITLISTEN_DIR", disk.limited());
     let stock = host.run(Preload::Nothing).well();
     let ended = host.run(Preload::Library).well();
@@ -265,7 +265,7 @@ fn the_perf_map_ends(host: Host, disk: Option<Mount>, place: impl Fn(&Mount) -> 
 #[test]
 fn a_quota_that_the_perf_map_uses_up() {
     let Some(host) = many() else { return };
-    let disk = Mount::with_quota(&host.scratch("disk"), 28 << 10);
+    let disk = Mount::with_quota(28 << 10);
     the_perf_map_ends(host, disk, Mount::limited, "Disk quota exceeded");
 }
 
@@ -273,7 +273,7 @@ fn a_quota_that_the_perf_map_uses_up() {
 #[test]
 fn a_disk_that_the_perf_map_fills() {
     let Some(host) = many() else { return };
-    let disk = Mount::tmpfs(&host.scratch("disk"), "size=12k");
+    let disk = Mount::tmpfs("size=12k");
     the_perf_map_ends(host, disk, |disk| disk.path().to_owned(), "no storage space");
 }
 
@@ -281,7 +281,7 @@ fn a_disk_that_the_perf_map_fills() {
 #[test]
 fn a_quota_that_is_used_up_from_the_start() {
     let Some(host) = many() else { return };
-    let Some(disk) = Mount::with_quota(&host.scratch("disk"), 1) else { return };
+    let Some(disk) = Mount::with_quota(1) else { return };
     let host = host.variable("JITLISTEN_DIR", disk.limited());
     let Some(host) = host.in_mount_namespace(&format!("mount --bind '{}' /tmp", disk.limited().display())) else {
         return;

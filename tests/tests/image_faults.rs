@@ -52,7 +52,7 @@ fn nothing_is_refused() {
 #[test]
 fn a_place_where_nothing_may_be_executed() {
     let Some(host) = host("nothing") else { return };
-    let Some(disk) = Mount::tmpfs(&host.scratch("disk"), "noexec") else { return };
+    let Some(disk) = Mount::tmpfs("noexec") else { return };
     judge(&host.variable("JITLISTEN_DIR", disk.path()), |images| images == 0, Some("execute from"));
     assert!(is_empty(disk.path()), "nothing is left behind");
 }
@@ -60,14 +60,14 @@ fn a_place_where_nothing_may_be_executed() {
 #[test]
 fn a_place_that_is_mounted_read_only() {
     let Some(host) = host("nothing") else { return };
-    let Some(disk) = Mount::tmpfs(&host.scratch("disk"), "ro") else { return };
+    let Some(disk) = Mount::tmpfs("ro") else { return };
     judge(&host.variable("JITLISTEN_DIR", disk.path()), |images| images == 0, Some("create"));
 }
 
 #[test]
 fn a_full_disk() {
     let Some(host) = host("nothing") else { return };
-    let Some(disk) = Mount::tmpfs(&host.scratch("disk"), "size=100k") else { return };
+    let Some(disk) = Mount::tmpfs("size=100k") else { return };
     let host = host.variable("JITLISTEN_DIR", disk.path());
     let mapped = judge(&host, |images| 0 < images && images < COUNT, Some("No space left on device"));
     assert_eq!(image::files_in(disk.path()).len(), mapped, "what was mapped stays, what was cut off does not");

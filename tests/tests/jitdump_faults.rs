@@ -44,7 +44,7 @@ fn valid_prefix(directory: &Path) -> Jitdump {
 #[test]
 fn a_full_disk() {
     let Some(host) = host() else { return };
-    let Some(disk) = Mount::tmpfs(&host.scratch("disk"), "size=16k") else { return };
+    let Some(disk) = Mount::tmpfs("size=16k") else { return };
     let host = host.variable("JITLISTEN_DIR", disk.path());
     let ended = host.run(Preload::Library).well();
     let _ = valid_prefix(disk.path());
@@ -55,7 +55,7 @@ fn a_full_disk() {
 #[test]
 fn a_disk_that_is_full_from_the_start() {
     let Some(host) = host() else { return };
-    let Some(disk) = Mount::tmpfs(&host.scratch("disk"), "size=4k") else { return };
+    let Some(disk) = Mount::tmpfs("size=4k") else { return };
     fs::write(disk.path().join("full"), [0; 4096]).expect("4 KiB");
     let host = host.variable("JITLISTEN_DIR", disk.path());
     let ended = host.run(Preload::Library).well();
@@ -66,7 +66,7 @@ fn a_disk_that_is_full_from_the_start() {
 #[test]
 fn a_place_where_nothing_may_be_executed() {
     let Some(host) = host() else { return };
-    let Some(disk) = Mount::tmpfs(&host.scratch("disk"), "noexec") else { return };
+    let Some(disk) = Mount::tmpfs("noexec") else { return };
     let host = host.variable("JITLISTEN_DIR", disk.path());
     let ended = host.run(Preload::Library).well();
     assert_eq!(fs::read_dir(disk.path()).expect("read").count(), 0, "nothing is left behind");
@@ -76,7 +76,7 @@ fn a_place_where_nothing_may_be_executed() {
 #[test]
 fn a_place_that_is_mounted_read_only() {
     let Some(host) = host() else { return };
-    let Some(disk) = Mount::tmpfs(&host.scratch("disk"), "ro") else { return };
+    let Some(disk) = Mount::tmpfs("ro") else { return };
     let host = host.variable("JITLISTEN_DIR", disk.path());
     let ended = host.run(Preload::Library).well();
     assert_stopped_once(&host, &ended, "create a directory in");
