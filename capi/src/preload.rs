@@ -8,7 +8,7 @@ use std::panic::catch_unwind;
 
 use jitlisten::{Session, Visit, is_privileged};
 
-use crate::session::jitlisten_open;
+use crate::session::open_by_environment;
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -18,7 +18,7 @@ extern "C" fn constructor() {
     let _visit = Visit::begin();
     let _ = catch_unwind(|| {
         if !is_privileged() && is_preloaded() {
-            jitlisten_open();
+            open_by_environment();
         }
     });
 }

@@ -31,6 +31,11 @@ unsafe impl Plain for COptions {}
 /// Opens the session of this process with the options of the environment, and starts to listen.
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_open() -> i32 {
+    open_by_environment()
+}
+
+/// The same for ourselves: a call by the exported name may reach another copy of the library.
+pub(crate) fn open_by_environment() -> i32 {
     guarded(|| open(&Given::default(), Listening::Process))
 }
 
