@@ -174,7 +174,8 @@ fn tables(
 /// that is too near for any tables.
 fn limit(object: &FinalizedObject<'_>, code: AddressRange, next: Option<Address>) -> Option<u64> {
     let text = object.object.text().iter().find(|text| text.range.covers(code));
-    let end_of_page = text.map_or(code.end(), |text| text.range.end()).0.next_multiple_of(PAGE);
+    let end = text.map_or(code.end(), |text| text.range.end());
+    let end_of_page = end.0.checked_next_multiple_of(PAGE)?;
     let near = next.map_or(end_of_page, |next| next.0.min(end_of_page));
     // Looking for other objects is what takes time, and most functions have a neighbour in their own.
     let limit = |near: u64| Some(near).filter(|&near| unwinding::may_fit(code, near));
