@@ -103,7 +103,8 @@ impl Turn {
         let (holder, me) = (HOLDER.load(SeqCst), this_thread());
         // A holder that stayed behind in the parent of a fork never gives it back.
         let free = !is_of_this_process(holder, me);
-        (free && HOLDER.compare_exchange(holder, me, SeqCst, SeqCst).is_ok()).then_some(Turn)
+        // No `then_some`: a turn that comes into being is given back, be it another thread's.
+        (free && HOLDER.compare_exchange(holder, me, SeqCst, SeqCst).is_ok()).then(|| Turn)
     }
 }
 

@@ -28,14 +28,19 @@ static void require(int truth, const char *what) {
     exit(1);
 }
 
+/* Held by the message that is being handed over. */
+static pthread_mutex_t one_message = PTHREAD_MUTEX_INITIALIZER;
+
 /* The log goes to a log of our own. Handed over with no lock held: calling the library from here is fine. */
 static void on_message(void *user, int32_t level, const char *message) {
     int *messages = (int *)user;
     struct jitlisten_statistics statistics;
     statistics.size = sizeof statistics;
+    require(pthread_mutex_trylock(&one_message) == 0, "messages come one at a time");
     require(level >= 1 && level <= 4 && message[0] != 0, "a message has a level and a text");
     EXPECT(JITLISTEN_OK, jitlisten_statistics(&statistics));
     ++*messages;
+    pthread_mutex_unlock(&one_message);
 }
 
 /* Whether the perf map of this process names a function. */
@@ -282,6 +287,8 @@ static void fork_between_threads(void) {
     child = fork();
     if (child == 0) {
         alarm(60);
+        /* Another thread may have had it. */
+        pthread_mutex_init(&one_message, NULL);
         tell_of_raw_code();
         remove_map();
         _exit(0);
