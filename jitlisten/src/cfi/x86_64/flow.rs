@@ -8,6 +8,9 @@ use super::state::State;
 use crate::cfi::rows::{self, UnwindRow};
 use crate::{Address, Offset};
 
+/// A longer function has no rules: what is known of each instruction is kept, and takes a hundred bytes and more.
+const LONGEST: usize = 1 << 18;
+
 /// What is known before each instruction that can be reached, by its offset.
 ///
 /// An indirect jump is the tail call of another function (the large code model has no other) or a `switch`. The cases of
@@ -15,12 +18,20 @@ use crate::{Address, Offset};
 /// whatever was not reached, and where that does not fit with the rest, there is no answer. Without an indirect jump,
 /// what is not reached is padding or stands behind a call that does not return; nothing runs there.
 pub(in crate::cfi) fn states(code: &[u8], address: Address) -> Option<BTreeMap<u64, State>> {
-    address.checked_add(code.len() as u64)?;
+    address.checked_add(code.len() as u64).filter(|_| code.len() <= LONGEST)?;
     let mut flow = Flow { code, address, known: BTreeMap::new(), ends: BTreeMap::new(), indirect: None };
     flow.follow(0, State::at_entry())?;
+    let mut from = 0;
     while let Some(state) = flow.indirect.clone() {
-        let Some(case) = first_case(code, &flow.ends) else { break };
-        flow.follow(case, state)?;
+        // What is before the last case has been looked at, but the cases may have opened new gaps there.
+        match first_case(code, &flow.ends, from) {
+            Some(case) => {
+                flow.follow(case, state)?;
+                from = case;
+            }
+            None if from > 0 => from = 0,
+            None => break,
+        }
     }
     Some(flow.known)
 }
@@ -77,10 +88,11 @@ impl Flow<'_> {
     }
 }
 
-/// The first instruction that was not reached and is not padding. `ends` are the instructions that were.
-fn first_case(code: &[u8], ends: &BTreeMap<u64, u64>) -> Option<u64> {
-    let starts = ends.keys().copied().skip(1).chain([code.len() as u64]);
-    ends.values().zip(starts).find_map(|(end, start)| {
+/// The first instruction behind one at `from` or later that was not reached and is not padding. `ends` are the instructions that
+/// were.
+fn first_case(code: &[u8], ends: &BTreeMap<u64, u64>, from: u64) -> Option<u64> {
+    let starts = ends.range(from..).map(|(&start, _)| start).skip(1).chain([code.len() as u64]);
+    ends.range(from..).map(|(_, end)| end).zip(starts).find_map(|(end, start)| {
         let gap = code.get(usize::try_from(*end).ok()?..usize::try_from(start).ok()?)?;
         let mut instructions = Decoder::with_ip(64, gap, *end, DecoderOptions::NONE).into_iter();
         instructions.find(|instruction| !is_padding(instruction.code())).map(|instruction| instruction.ip())
@@ -142,4 +154,18 @@ pub(in crate::cfi) fn synthesise(code: &[u8], address: Address) -> Option<Vec<Un
         rows::push(&mut rows, row);
     }
     Some(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "takes minutes")]
+    fn what_nobody_has_written_takes_no_memory() {
+        // `nop`s and a `ret`.
+        let code = |length: usize| [&vec![0x90; length - 1][..], &[0xc3]].concat();
+        assert_eq!(states(&code(LONGEST), Address(0x1000)).map(|states| states.len()), Some(LONGEST));
+        assert_eq!(states(&code(LONGEST + 1), Address(0x1000)), None);
+    }
 }

@@ -16,8 +16,6 @@ use crate::{Address, AddressRange, LineRows, Machine, cfi, clock, foreign, log_l
 
 /// Tables that end in the page in which the text ends cannot reach code that is mapped later.
 const PAGE: u64 = 4096;
-/// The size of a record is a 32-bit number.
-const LARGEST_RECORD: u64 = 1 << 31;
 /// How long we do not look around again, in nanoseconds: a burst of objects is not a burst of looks.
 const INTERVAL: u64 = 10_000_000;
 
@@ -144,10 +142,9 @@ impl Jitdump {
 }
 
 /// The bytes of a function. Zeros where they cannot be read, because a name is worth more than bytes; nothing where that would be
-/// more zeros than anybody's function has bytes, or more bytes than a record can have.
+/// more zeros than anybody's function has bytes.
 fn bytes<'a>(object: &'a FinalizedObject<'_>, code: AddressRange) -> Option<Cow<'a, [u8]>> {
     let zeros = || (code.size() <= LARGEST).then(|| vec![0; code.size() as usize].into());
-    (code.size() <= LARGEST_RECORD).then_some(())?;
     object.live.get(code).map(Cow::Borrowed).or_else(zeros)
 }
 
