@@ -33,7 +33,7 @@ pub fn with_images(host: Host) -> Host {
 /// The images of a host's processes, by process and number.
 #[must_use]
 pub fn files(host: &Host) -> Vec<PathBuf> {
-    files_in(&host.scratch("."))
+    files_in(&host.scratch(""))
 }
 
 /// The images below a directory that was `JITLISTEN_DIR`.

