@@ -7,10 +7,10 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
 log=target/test.log
-export CARGO_TARGET_DIR=$PWD/target JITLISTEN_SKIPS=$PWD/target/test.skips JITLISTEN_DOORS=$PWD/target/test.doors
+export CARGO_TARGET_DIR=$PWD/target JITLISTEN_SKIPS=$PWD/target/test.skips JITLISTEN_SUPPORT=$PWD/target/test.support
 mkdir -p target
-rm -rf target/scratch "$log" "$JITLISTEN_SKIPS" "$JITLISTEN_DOORS"
-touch "$log" "$JITLISTEN_SKIPS" "$JITLISTEN_DOORS"
+rm -rf target/scratch "$log" "$JITLISTEN_SKIPS" "$JITLISTEN_SUPPORT"
+touch "$log" "$JITLISTEN_SKIPS" "$JITLISTEN_SUPPORT"
 PATH=$PWD/target/tools:$PATH
 passed=0 failed=0 skipped=0
 failures=()
@@ -78,9 +78,9 @@ step exports ci/exports.sh
 step tour ci/tour.sh
 if [ -n "${CI:-}" ] || [ -d /usr/lib/llvm-22/lib/cmake/llvm ]; then
     step llvmlite integrations/llvmlite/build.sh
-    step rust-doors ci/rust-doors.sh
+    step rust-producers ci/rust-producers.sh
 else
-    skip "llvmlite, rust-doors" "no llvm-22-dev"
+    skip "llvmlite, rust-producers" "no llvm-22-dev"
 fi
 
 began=$SECONDS
@@ -101,7 +101,7 @@ count_tests
 if cargo +nightly miri --version >/dev/null 2>&1; then step miri ci/miri.sh; else skip miri "no nightly toolchain with miri"; fi
 step fuzz ci/fuzz.sh
 # Only CI has to have every door.
-[ -z "${CI:-}" ] || step doors ci/doors.sh target/test.doors
+[ -z "${CI:-}" ] || step doors ci/integrations.sh target/test.support
 
 if [ -s "$JITLISTEN_SKIPS" ] || [ "$skipped" -gt 0 ]; then
     printf '\nskipped:\n'

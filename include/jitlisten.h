@@ -28,7 +28,7 @@
  *
  * Pointers
  *   NULL and misaligned pointers are JITLISTEN_INVALID_ARGUMENT, except where NULL has a meaning. Inputs are copied in a way that
- *   answers a pointer to nowhere with the same status. Outputs are written plainly.
+ *   returns a pointer to nowhere with the same status. Outputs are written plainly.
  *
  * Versions
  *   Status numbers are never used again for something else. A structure that the caller fills begins with its size, so that an
@@ -277,7 +277,7 @@ struct jitlisten_statistics {
     /* Images written and mapped. */
     uint64_t images_written;
     /* Of those, images with no room in front of the code: `perf record --call-graph dwarf` cannot use their unwind tables. */
-    uint64_t images_without_room;
+    uint64_t images_without_padding;
     /* Runs of code pages without an image: not readable, not final (writable, shared, not executable), or nothing that an
      * ELF file can be made of. The log says which. */
     uint64_t images_refused;

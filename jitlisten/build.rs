@@ -1,4 +1,4 @@
-//! With one of the `llvmNN-N` features: compiles `src/listen/llvm.cpp`, and with it the C++ adapters of
+//! With one of the `llvmNN-N` features: compiles `src/producer/llvm.cpp`, and with it the C++ adapters of
 //! `include/jitlisten_llvm.hpp`, against the LLVM that llvm-sys has found. Otherwise nothing.
 
 fn main() {
@@ -28,7 +28,7 @@ mod adapter {
         };
         let includes = ask(config, "--includedir");
         let mut build = cc::Build::new();
-        build.cpp(true).std("c++17").file("src/listen/llvm.cpp").include("include").warnings(false);
+        build.cpp(true).std("c++17").file("src/producer/llvm.cpp").include("include").warnings(false);
         build.flag("-isystem").flag(&includes).flag("-fno-exceptions").flag("-fno-rtti").define("NDEBUG", None);
         for definition in ask(config, "--cxxflags").split_whitespace().filter_map(|flag| flag.strip_prefix("-D")) {
             let (name, value) =
@@ -39,7 +39,7 @@ mod adapter {
             build.define(verb, Some(verb.replacen("jitlisten", "jitlisten_crate", 1).as_str()));
         }
         build.compile("jitlisten_llvm");
-        for file in ["src/listen/llvm.cpp", "include/jitlisten.h", "include/jitlisten_llvm.hpp"] {
+        for file in ["src/producer/llvm.cpp", "include/jitlisten.h", "include/jitlisten_llvm.hpp"] {
             println!("cargo:rerun-if-changed={file}");
         }
     }

@@ -5,7 +5,7 @@ use std::ffi::c_char;
 use std::io;
 use std::mem::MaybeUninit;
 
-use jitlisten::{Address, AddressRange, foreign};
+use jitlisten::{Address, AddressRange, checked_read};
 
 use crate::status::Failure;
 
@@ -31,7 +31,7 @@ pub(crate) fn array<T: Plain>(start: *const T, count: usize, what: &str) -> Resu
     let size = size.ok_or_else(|| Failure::argument(format_args!("{what}: {count} of them cannot be")))?;
     let range = range(start.cast(), size, what)?;
     // SAFETY: a `Plain` takes every bit pattern.
-    unsafe { foreign::copy_structs(range.start(), count) }.map_err(|error| unreadable(range, what, &error))
+    unsafe { checked_read::copy_structs(range.start(), count) }.map_err(|error| unreadable(range, what, &error))
 }
 
 /// A copy of a structure that begins with its size: what an older caller does not know of is zero.
@@ -57,7 +57,7 @@ unsafe impl Plain for Size {}
 /// A copy of `size` bytes.
 pub(crate) fn memory(start: *const u8, size: usize, what: &str) -> Result<Vec<u8>, Failure> {
     let range = range(start, size, what)?;
-    foreign::copy(range).map_err(|error| unreadable(range, what, &error))
+    checked_read::copy(range).map_err(|error| unreadable(range, what, &error))
 }
 
 fn unreadable(range: AddressRange, what: &str, error: &io::Error) -> Failure {

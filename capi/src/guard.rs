@@ -1,11 +1,11 @@
-//! The way every call goes in and out: no panic passes, a failure is remembered in words, and it is a [`Visit`].
+//! The way every call goes in and out: no panic passes, a failure is remembered in words, and it is a [`HostStateGuard`].
 
 use std::cell::UnsafeCell;
 use std::ffi::c_char;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use jitlisten::{Session, Visit};
+use jitlisten::{HostStateGuard, Session};
 
 use crate::log;
 use crate::status::{Failure, Status};
@@ -20,7 +20,7 @@ thread_local! {
 
 /// The one panic boundary. At the end, when no lock is held and signals no longer wait, the program may hear what was logged.
 pub(crate) fn guarded(work: impl FnOnce() -> Result<(), Failure>) -> i32 {
-    let status = visiting(work);
+    let status = guarding_host_state(work);
     if jitlisten::log::waits() {
         jitlisten::keeping_errno(|| {
             let _ = catch_unwind(log::hand_over);
@@ -29,8 +29,8 @@ pub(crate) fn guarded(work: impl FnOnce() -> Result<(), Failure>) -> i32 {
     status as i32
 }
 
-fn visiting(work: impl FnOnce() -> Result<(), Failure>) -> Status {
-    let _visit = Visit::begin();
+fn guarding_host_state(work: impl FnOnce() -> Result<(), Failure>) -> Status {
+    let _host_state = HostStateGuard::enter();
     silence_panics();
     let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(Status::Internal.into()));
     match outcome {

@@ -14,4 +14,4 @@ pub mod status;
 pub mod unwind;
 
 #[global_allocator]
-static MEMORY: jitlisten::HostMemory = jitlisten::HostMemory;
+static MEMORY: jitlisten::HostAllocator = jitlisten::HostAllocator;

@@ -77,13 +77,13 @@ pub(crate) fn hand_over() {
         let Some(turn) = Turn::take() else { return };
         while let Some((level, text)) = (left > 0).then(log::take).flatten() {
             left -= 1;
-            tell(level, text);
+            notify(level, text);
         }
         drop(turn);
     }
 }
 
-fn tell(level: Level, text: String) {
+fn notify(level: Level, text: String) {
     // Control characters, NUL among them, have been replaced.
     let text = CString::new(text).unwrap_or_default();
     // SAFETY: callbacks are never freed.

@@ -2,7 +2,7 @@
 
 use std::ffi::c_char;
 
-use jitlisten::listen::{self, Maker, Placed, raw};
+use jitlisten::producer::{self, Placed, Producer, raw};
 use jitlisten::{Address, Machine, ObjectId, Session};
 
 use crate::borrowed::{self, Plain, Texts};
@@ -94,8 +94,8 @@ fn placed(session: &Session, elf: Vec<u8>, sections: &[CSection]) -> Result<Obje
     let placed: Vec<Placed<'_>> = placed.filter(|placed| !placed.name.is_empty()).collect();
     // Whoever says nothing may have an object whose sections nobody can read.
     let object = match placed.is_empty() {
-        true => listen::loaded(session, Maker::Llvm, elf),
-        false => listen::loaded_at(session, Maker::Llvm, elf, &placed),
+        true => producer::loaded(session, Producer::Llvm, elf),
+        false => producer::loaded_at(session, Producer::Llvm, elf, &placed),
     };
     Ok(object?)
 }
@@ -109,14 +109,14 @@ pub unsafe extern "C" fn jitlisten_code_loaded(code: *const CCode, object: *mut 
     with_active_session(|session| {
         borrowed::check_output(object, "object")?;
         let code = borrowed::sized(code, size_of::<usize>() * 3, "code")?;
-        let id = told(session, &code)?;
+        let id = reported(session, &code)?;
         // SAFETY: checked above; the caller vouches that it can be written.
         unsafe { object.write(number(id)) };
         Ok(())
     })
 }
 
-fn told(session: &Session, code: &CCode) -> Result<ObjectId, Failure> {
+fn reported(session: &Session, code: &CCode) -> Result<ObjectId, Failure> {
     let from_functions = borrowed::array(code.functions, code.function_count, "functions")?;
     let from_lines = borrowed::array(code.lines, code.line_count, "lines")?;
     let mut texts = Texts::default();
@@ -143,7 +143,7 @@ fn told(session: &Session, code: &CCode) -> Result<ObjectId, Failure> {
         size => Some(borrowed::range(code.eh_frame, size, "eh_frame")?),
     };
     let code = raw::Code { machine: Machine::HERE, functions: &functions, lines: &lines, eh_frame };
-    Ok(listen::code_loaded(session, &code)?)
+    Ok(producer::code_loaded(session, &code)?)
 }
 
 /// 0 is never an object, so numbers are one up.
@@ -158,11 +158,11 @@ fn id(object: u64) -> Result<ObjectId, Failure> {
 /// *finalized*
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_finalized(object: u64) -> i32 {
-    with_active_session(|session| Ok(listen::finalized(session, id(object)?)?))
+    with_active_session(|session| Ok(producer::finalized(session, id(object)?)?))
 }
 
 /// *freeing*
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_freeing(object: u64) -> i32 {
-    with_active_session(|session| Ok(listen::freeing(session, id(object)?)?))
+    with_active_session(|session| Ok(producer::freeing(session, id(object)?)?))
 }

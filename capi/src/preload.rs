@@ -6,7 +6,7 @@
 
 use std::panic::catch_unwind;
 
-use jitlisten::{Session, Visit, is_privileged};
+use jitlisten::{HostStateGuard, Session, is_privileged};
 
 use crate::session::open_by_environment;
 
@@ -15,7 +15,7 @@ use crate::session::open_by_environment;
 static CONSTRUCTOR: extern "C" fn() = constructor;
 
 extern "C" fn constructor() {
-    let _visit = Visit::begin();
+    let _host_state = HostStateGuard::enter();
     let _ = catch_unwind(|| {
         if !is_privileged() && is_preloaded() {
             open_by_environment();
@@ -29,7 +29,7 @@ static DESTRUCTOR: extern "C" fn() = destructor;
 
 /// Runs in `exit(3)`, not when the process is killed or calls `_exit(2)`.
 extern "C" fn destructor() {
-    let _visit = Visit::begin();
+    let _host_state = HostStateGuard::enter();
     let _ = catch_unwind(|| {
         if let Some(session) = Session::process() {
             session.ending();

@@ -85,9 +85,12 @@ impl Given {
 
 fn open(given: &Given, listening: Listening) -> Result<(), Failure> {
     if Session::process().is_none()
-        && let Some(twin) = jitlisten_shim::twin()
+        && let Some(duplicate_copy) = jitlisten_shim::duplicate_copy()
     {
-        return Err(Failure::new(Status::SwitchedOff, format_args!("another copy is at work: {}", twin.display())));
+        return Err(Failure::new(
+            Status::SwitchedOff,
+            format_args!("another copy is at work: {}", duplicate_copy.display()),
+        ));
     }
     let environment = |variable: &str| std::env::var_os(variable);
     let (mut options, complaints) = Options::read(|variable| given.get(variable).or_else(|| environment(variable)));
@@ -95,7 +98,7 @@ fn open(given: &Given, listening: Listening) -> Result<(), Failure> {
     options.active &= Options::read(environment).0.active;
     let session = match listening {
         Listening::Process => Session::open(options, &complaints),
-        Listening::Calls => jitlisten::listen::open(options, &complaints),
+        Listening::Calls => jitlisten::producer::open(options, &complaints),
     };
     if !session.options().active {
         return Err(Status::SwitchedOff.into());

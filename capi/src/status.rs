@@ -1,4 +1,4 @@
-//! `jitlisten_status`: what every call answers.
+//! `jitlisten_status`: what every call returns.
 
 use std::ffi::{CStr, c_char};
 use std::fmt;

@@ -29,10 +29,10 @@ fuzz_target!(|data: &[u8]| {
     let functions = LoadedObject::parse(&object).expect("only the line table was changed");
     for function in functions.functions() {
         let range = function.range;
-        let told = fuzzing::line_entries(&rows, range);
-        assert!(told.windows(2).all(|pair| pair[0].0 < pair[1].0), "{told:?}");
-        assert!(told.iter().all(|(at, _, file)| range.start().0 <= *at && *at < range.end().0 && !file.is_empty()));
-        assert!(told.last().is_none_or(|last| last.0 == range.end().0 - 1), "the last row covers the last byte");
+        let reported = fuzzing::line_entries(&rows, range);
+        assert!(reported.windows(2).all(|pair| pair[0].0 < pair[1].0), "{reported:?}");
+        assert!(reported.iter().all(|(at, _, file)| range.start().0 <= *at && *at < range.end().0 && !file.is_empty()));
+        assert!(reported.last().is_none_or(|last| last.0 == range.end().0 - 1), "the last row covers the last byte");
     }
 });
 

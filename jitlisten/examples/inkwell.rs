@@ -19,7 +19,7 @@ use inkwell::module::Module;
 use inkwell::targets::{InitializationConfig, Target};
 use inkwell::values::{FloatValue, FunctionValue};
 use inkwell::{FloatPredicate, IntPredicate};
-use jitlisten::listen::inkwell as listen;
+use jitlisten::producer::inkwell as producer;
 
 type Chain = unsafe extern "C" fn(i64, f64) -> f64;
 const LOOP: i64 = 2_000_000;
@@ -32,13 +32,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let module = chain(&context)?;
 
     // Frame pointers and unwind tables, before any code is made.
-    listen::make_unwindable(&module);
+    producer::make_unwindable(&module);
     let (engine, listener) = if words.iter().any(|word| word == "attach") {
         let engine = module.create_jit_execution_engine(OptimizationLevel::Default)?;
-        let listener = listen::attach(&engine);
+        let listener = producer::attach(&engine);
         (engine, listener)
     } else {
-        listen::create_engine(&module, OptimizationLevel::Default)?
+        producer::create_engine(&module, OptimizationLevel::Default)?
     };
     // SAFETY: `chain` has made it with this signature.
     let alpha = unsafe { engine.get_function::<Chain>("alpha")? };

@@ -17,28 +17,28 @@ use std::error::Error;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
 
-use jitlisten::listen::llvm as listen;
-use jitlisten::listen::llvm_sys::core::{LLVMCreateMemoryBufferWithMemoryRangeCopy, LLVMDisposeMessage};
-use jitlisten::listen::llvm_sys::error::{LLVMDisposeErrorMessage, LLVMErrorRef, LLVMGetErrorMessage};
-use jitlisten::listen::llvm_sys::execution_engine::LLVMCreateGDBRegistrationListener;
+use jitlisten::producer::llvm as producer;
+use jitlisten::producer::llvm_sys::core::{LLVMCreateMemoryBufferWithMemoryRangeCopy, LLVMDisposeMessage};
+use jitlisten::producer::llvm_sys::error::{LLVMDisposeErrorMessage, LLVMErrorRef, LLVMGetErrorMessage};
+use jitlisten::producer::llvm_sys::execution_engine::LLVMCreateGDBRegistrationListener;
 // LLVM 22 has a better one, the others have only this.
 #[allow(deprecated)]
-use jitlisten::listen::llvm_sys::ir_reader::LLVMParseIRInContext;
-use jitlisten::listen::llvm_sys::orc2::ee::{
+use jitlisten::producer::llvm_sys::ir_reader::LLVMParseIRInContext;
+use jitlisten::producer::llvm_sys::orc2::ee::{
     LLVMOrcCreateRTDyldObjectLinkingLayerWithSectionMemoryManager as create_rtdyld_layer,
     LLVMOrcRTDyldObjectLinkingLayerRegisterJITEventListener as register_jit_event_listener,
 };
-use jitlisten::listen::llvm_sys::orc2::lljit::{
+use jitlisten::producer::llvm_sys::orc2::lljit::{
     LLVMOrcCreateLLJIT, LLVMOrcCreateLLJITBuilder, LLVMOrcDisposeLLJIT, LLVMOrcLLJITAddLLVMIRModule,
     LLVMOrcLLJITBuilderSetObjectLinkingLayerCreator, LLVMOrcLLJITGetMainJITDylib, LLVMOrcLLJITGetObjLinkingLayer,
     LLVMOrcLLJITLookup, LLVMOrcLLJITRef,
 };
-use jitlisten::listen::llvm_sys::orc2::{
+use jitlisten::producer::llvm_sys::orc2::{
     LLVMOrcCreateNewThreadSafeModule, LLVMOrcDisposeThreadSafeContext, LLVMOrcExecutionSessionRef,
     LLVMOrcObjectLayerRef, LLVMOrcThreadSafeContextRef,
 };
-use jitlisten::listen::llvm_sys::prelude::{LLVMContextRef, LLVMModuleRef};
-use jitlisten::listen::llvm_sys::target::{LLVM_InitializeNativeAsmPrinter, LLVM_InitializeNativeTarget};
+use jitlisten::producer::llvm_sys::prelude::{LLVMContextRef, LLVMModuleRef};
+use jitlisten::producer::llvm_sys::target::{LLVM_InitializeNativeAsmPrinter, LLVM_InitializeNativeTarget};
 
 type Chain = extern "C" fn(i64, f64) -> f64;
 const LOOP: i64 = 2_000_000;
@@ -116,7 +116,7 @@ unsafe fn create_jit(is_default: bool) -> Result<LLVMOrcLLJITRef, String> {
         }
         checked(LLVMOrcCreateLLJIT(&raw mut jit, builder))?;
         // Before anything is compiled.
-        assert!(listen::attach_layer(LLVMOrcLLJITGetObjLinkingLayer(jit)), "a layer of another kind");
+        assert!(producer::attach_layer(LLVMOrcLLJITGetObjLinkingLayer(jit)), "a layer of another kind");
     }
     Ok(jit)
 }
@@ -141,7 +141,7 @@ unsafe fn compile(jit: LLVMOrcLLJITRef) -> Result<Chain, String> {
         let (shared, context) = create_context();
         let module = parse(context)?;
         // Frame pointers and unwind tables, before any code is made.
-        listen::make_unwindable(module);
+        producer::make_unwindable(module);
         let module = LLVMOrcCreateNewThreadSafeModule(module, shared);
         LLVMOrcDisposeThreadSafeContext(shared);
         checked(LLVMOrcLLJITAddLLVMIRModule(jit, LLVMOrcLLJITGetMainJITDylib(jit), module))?;
@@ -169,8 +169,8 @@ unsafe fn parse(context: LLVMContextRef) -> Result<LLVMModuleRef, String> {
 /// LLVM 21 turned this round.
 #[cfg(any(feature = "llvm21-1", feature = "llvm22-1"))]
 fn create_context() -> (LLVMOrcThreadSafeContextRef, LLVMContextRef) {
-    use jitlisten::listen::llvm_sys::core::LLVMContextCreate;
-    use jitlisten::listen::llvm_sys::orc2::LLVMOrcCreateNewThreadSafeContextFromLLVMContext;
+    use jitlisten::producer::llvm_sys::core::LLVMContextCreate;
+    use jitlisten::producer::llvm_sys::orc2::LLVMOrcCreateNewThreadSafeContextFromLLVMContext;
     // SAFETY: no precondition.
     unsafe {
         let context = LLVMContextCreate();
@@ -180,7 +180,7 @@ fn create_context() -> (LLVMOrcThreadSafeContextRef, LLVMContextRef) {
 
 #[cfg(not(any(feature = "llvm21-1", feature = "llvm22-1")))]
 fn create_context() -> (LLVMOrcThreadSafeContextRef, LLVMContextRef) {
-    use jitlisten::listen::llvm_sys::orc2::{LLVMOrcCreateNewThreadSafeContext, LLVMOrcThreadSafeContextGetContext};
+    use jitlisten::producer::llvm_sys::orc2::{LLVMOrcCreateNewThreadSafeContext, LLVMOrcThreadSafeContextGetContext};
     // SAFETY: no precondition.
     unsafe {
         let shared = LLVMOrcCreateNewThreadSafeContext();

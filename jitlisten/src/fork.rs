@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::{ForkGuard, Session, Visit};
+use crate::{ForkGuard, HostStateGuard, Session};
 
 /// The session's lock, held by the thread that forks. No handler of a signal may run while it does.
-struct Held(Option<(ForkGuard, Visit)>);
+struct Held(Option<(ForkGuard, HostStateGuard)>);
 
 // SAFETY: put in and taken out by the one thread that forks, between the handlers of `pthread_atfork`.
 unsafe impl Sync for Held {}
@@ -31,9 +31,9 @@ impl Session {
 unsafe extern "C" fn prepare() {
     quietly(|| {
         let Some(session) = Session::process() else { return };
-        let visit = Visit::begin();
+        let host_state = HostStateGuard::enter();
         let guard = session.lock_for_fork();
-        HELD.lock().unwrap_or_else(PoisonError::into_inner).0 = Some((guard, visit));
+        HELD.lock().unwrap_or_else(PoisonError::into_inner).0 = Some((guard, host_state));
     });
 }
 
@@ -43,17 +43,17 @@ unsafe extern "C" fn parent() {
 
 unsafe extern "C" fn child() {
     quietly(|| {
-        let Some((guard, _visit)) = taken() else { return };
+        let Some((guard, _host_state)) = taken() else { return };
         guard.in_child();
     });
 }
 
-fn taken() -> Option<(ForkGuard, Visit)> {
+fn taken() -> Option<(ForkGuard, HostStateGuard)> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner).0.take()
 }
 
 /// A panic of ours must not end the host's fork.
 fn quietly(work: impl FnOnce()) {
-    let _visit = Visit::begin();
+    let _host_state = HostStateGuard::enter();
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
 }

@@ -17,35 +17,29 @@
 
 mod address;
 pub mod cfi;
-mod clock;
+mod code_snapshot;
 mod error;
-pub mod foreign;
 mod fork;
-pub mod listen;
-mod live;
 mod loaded_object;
 pub mod log;
-mod looking;
-mod memory;
 pub mod name;
 pub mod options;
-mod own_file;
-mod privilege;
-mod quiet_write;
+mod process;
+pub mod producer;
 mod session;
-mod shape;
 mod sink;
 mod statistics;
-mod visit;
+mod unwindability;
 
 pub use address::{Address, AddressRange, Offset};
 pub use error::Error;
 pub use loaded_object::{Function, LineRow, LineRows, LoadedObject, Machine, TextRange};
-pub use memory::HostMemory;
-pub use privilege::is_privileged;
+pub use process::allocator::HostAllocator;
+pub use process::checked_read;
+pub use process::host_state::{HostStateGuard, keeping_errno};
+pub use process::privilege::is_privileged;
 pub use session::{ForkGuard, Loaded, ObjectId, Session, Unwinders};
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub use sink::fuzzing;
 pub use statistics::{SinkStatistics, Statistics};
-pub use visit::{Visit, keeping_errno};

@@ -28,8 +28,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use once_cell::race::OnceBox;
 
-use crate::own_file::{Identity, OwnFile};
-use crate::quiet_write::{effective_user, write_once};
+use crate::process::checked_file::{CheckedFile, FileIdentity};
+use crate::process::write_nosignal::{effective_user, write_once};
 
 /// How much is logged; each level includes the ones before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -96,8 +96,8 @@ static LEVEL: AtomicU8 = AtomicU8::new(0);
 static LOG: OnceBox<Log> = OnceBox::new();
 
 enum Log {
-    Stderr(Identity),
-    File(PathBuf, OwnFile),
+    Stderr(FileIdentity),
+    File(PathBuf, CheckedFile),
 }
 
 /// Opens the log, once for the process.
@@ -116,7 +116,7 @@ pub(crate) fn open(target: &LogTarget) {
     }
 }
 
-fn open_file(path: &Path) -> io::Result<OwnFile> {
+fn open_file(path: &Path) -> io::Result<CheckedFile> {
     let safely = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
     let mut options = OpenOptions::new();
     options.append(true).mode(0o600).custom_flags(safely);
@@ -131,13 +131,17 @@ fn open_file(path: &Path) -> io::Result<OwnFile> {
     };
     let metadata = file.metadata()?;
     let is_ours = metadata.is_file() && metadata.nlink() == 1 && metadata.uid() == effective_user();
-    if is_ours || metadata.file_type().is_char_device() { OwnFile::new(file) } else { Err(io::ErrorKind::Other.into()) }
+    if is_ours || metadata.file_type().is_char_device() {
+        CheckedFile::new(file)
+    } else {
+        Err(io::ErrorKind::Other.into())
+    }
 }
 
 /// Standard error, borrowed, and what it is now.
-fn stderr() -> io::Result<(File, Identity)> {
+fn stderr() -> io::Result<(File, FileIdentity)> {
     let copy = File::from(io::stderr().as_fd().try_clone_to_owned()?);
-    let identity = Identity::of(&copy.metadata()?);
+    let identity = FileIdentity::of(&copy.metadata()?);
     Ok((copy, identity))
 }
 

@@ -7,7 +7,7 @@
 //! | `JITDUMPDIR`, `HOME` | directory | where jitdumps go otherwise, as with other JITs: there, or below `.debug/jit` |
 //! | `JITLISTEN_QUOTA` | bytes, or with `K`, `M`, `G` | how much one process may have in a jitdump, and how much in images |
 //! | `JITLISTEN_LOG` | `[LEVEL:]PATH` or `[LEVEL:]stderr` | see [`crate::log`] |
-//! | `JITLISTEN_FRAME_POINTERS` | `1`, `0`, `untouched` | see [`CodeShape`] |
+//! | `JITLISTEN_FRAME_POINTERS` | `1`, `0`, `untouched` | see [`FramePointerPolicy`] |
 //! | `JITLISTEN_NAMES` | `readable`, `linkage` | see [`NameStyle`] |
 //!
 //! A value nobody understands is a complaint in the log and changes nothing else.
@@ -82,7 +82,7 @@ impl SinkSet {
 
 /// What is done to functions before LLVM generates code for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CodeShape {
+pub enum FramePointerPolicy {
     /// `"frame-pointer"="all"` and `uwtable`: every tool can walk the stack (`1`, the default).
     #[default]
     FramePointers,
@@ -132,7 +132,7 @@ pub struct Options {
     /// Where to log.
     pub log: LogTarget,
     /// Frame pointers and unwind tables.
-    pub code_shape: CodeShape,
+    pub frame_pointer_policy: FramePointerPolicy,
     /// Readable or linkage names.
     pub names: NameStyle,
     /// Whom to listen to. No variable sets it.
@@ -148,7 +148,7 @@ impl Default for Options {
             jitdump_directory: None,
             quota: QUOTA,
             log: LogTarget::Silent,
-            code_shape: CodeShape::default(),
+            frame_pointer_policy: FramePointerPolicy::default(),
             names: NameStyle::default(),
             listening: Listening::default(),
         }
@@ -181,8 +181,8 @@ impl Options {
         if let Some(value) = variable("JITLISTEN_FRAME_POINTERS") {
             match value.to_string_lossy().as_ref() {
                 "" | "1" => {}
-                "0" => options.code_shape = CodeShape::UnwindTables,
-                "untouched" => options.code_shape = CodeShape::Untouched,
+                "0" => options.frame_pointer_policy = FramePointerPolicy::UnwindTables,
+                "untouched" => options.frame_pointer_policy = FramePointerPolicy::Untouched,
                 other => complaints.push(format!("JITLISTEN_FRAME_POINTERS: {other:?} is not 1, 0 or untouched")),
             }
         }
@@ -280,11 +280,14 @@ mod tests {
     }
 
     #[test]
-    fn off_and_code_shapes() {
+    fn off_and_frame_pointer_policies() {
         assert!(!read(&[("JITLISTEN", "off")]).0.active);
-        assert_eq!(read(&[("JITLISTEN_FRAME_POINTERS", "0")]).0.code_shape, CodeShape::UnwindTables);
-        assert_eq!(read(&[("JITLISTEN_FRAME_POINTERS", "untouched")]).0.code_shape, CodeShape::Untouched);
+        assert_eq!(read(&[("JITLISTEN_FRAME_POINTERS", "0")]).0.frame_pointer_policy, FramePointerPolicy::UnwindTables);
+        assert_eq!(
+            read(&[("JITLISTEN_FRAME_POINTERS", "untouched")]).0.frame_pointer_policy,
+            FramePointerPolicy::Untouched
+        );
         let (options, complaints) = read(&[("JITLISTEN_FRAME_POINTERS", "yes")]);
-        assert_eq!((options.code_shape, complaints.len()), (CodeShape::FramePointers, 1));
+        assert_eq!((options.frame_pointer_policy, complaints.len()), (FramePointerPolicy::FramePointers, 1));
     }
 }

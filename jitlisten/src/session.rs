@@ -12,7 +12,7 @@
 
 #![forbid(unsafe_code)]
 
-mod told;
+mod reported;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -22,17 +22,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use once_cell::race::OnceBox;
 
 use crate::cfi::FunctionRules;
-use crate::live::LiveBytes;
+use crate::code_snapshot::CodeSnapshot;
 use crate::loaded_object::LineRows;
 use crate::log_line;
 use crate::name::{self, ReadableName};
-use crate::options::{CodeShape, Options, SinkKind};
+use crate::options::{FramePointerPolicy, Options, SinkKind};
+use crate::process::{allocator, checked_read, clock, fork_gate};
 use crate::sink::{
-    self, FinalizedObject, Forked, Images, Neighbour, Neighbours, Rooms, Sink, SinkError, StaleMap, Surroundings,
+    self, FinalizedObject, Forked, HeaderPadding, Images, Neighbour, Neighbours, Sink, SinkContext, SinkError, StaleMap,
 };
 use crate::statistics::{Counters, Statistics};
-use crate::{Address, AddressRange, Error, LoadedObject, clock, foreign, is_privileged, looking, memory, shape};
-use told::Heard;
+use crate::{Address, AddressRange, Error, LoadedObject, is_privileged, unwindability};
+use reported::Channel;
 
 /// A loaded object of a session. Never used twice in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,10 +66,10 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
-    fn heard(self) -> Heard {
+    fn channel(self) -> Channel {
         match self {
-            Origin::LlvmList { .. } => Heard::Overheard,
-            Origin::Llvm | Origin::Caller => Heard::Told,
+            Origin::LlvmList { .. } => Channel::Discovered,
+            Origin::Llvm | Origin::Caller => Channel::Api,
         }
     }
 
@@ -80,12 +81,12 @@ impl Origin {
     }
 
     /// Whether it is in a list for debuggers already.
-    pub(crate) fn tells_debuggers(self) -> bool {
+    pub(crate) fn registers_with_debuggers(self) -> bool {
         matches!(self, Origin::LlvmList { .. })
     }
 
     /// Whether libgcc, or LLVM's libunwind, has its `.eh_frame` already.
-    pub(crate) fn tells_unwinders(self) -> bool {
+    pub(crate) fn registers_with_unwinders(self) -> bool {
         !matches!(self, Origin::Caller)
     }
 }
@@ -104,7 +105,7 @@ pub struct Session {
     options: Options,
     counters: Counters,
     state: Mutex<State>,
-    surroundings: Surroundings,
+    context: SinkContext,
     warned_of_frame_pointers: AtomicBool,
     warned_of_memory: AtomicBool,
 }
@@ -119,10 +120,10 @@ struct State {
     text: BTreeMap<u64, (u64, ObjectId)>,
     /// Where text of objects that are not finalized yet begins.
     pending: BTreeMap<u64, ObjectId>,
-    rooms: Rooms,
+    padding: HeaderPadding,
     sinks: [Option<Box<dyn Sink>>; SinkKind::ALL.len()],
     /// The objects that a caller has told of and not freed, also those that others have freed: whether he has finalized them.
-    told: BTreeMap<ObjectId, bool>,
+    reported: BTreeMap<ObjectId, bool>,
 }
 
 struct Record {
@@ -145,8 +146,8 @@ impl Record {
         debug_object: Option<&'a [u8]>,
         next_code: &'a dyn Fn(Address) -> Option<Address>,
         neighbours: &'a dyn Fn(AddressRange) -> Neighbours<'a>,
-        rooms: &'a Rooms,
-        live: &'a LiveBytes,
+        padding: &'a HeaderPadding,
+        snapshot: &'a CodeSnapshot,
     ) -> FinalizedObject<'a> {
         let since = self.finalized.unwrap_or_default();
         let (object, names, made_rules) = (&self.object, &*self.names, &*self.made_rules);
@@ -157,12 +158,12 @@ impl Record {
             names,
             made_rules,
             debug_object,
-            live,
+            snapshot,
             since,
             next_code,
             neighbours,
             origin,
-            rooms,
+            padding,
         }
     }
 
@@ -183,7 +184,7 @@ impl DebugObject {
         if let Some(copy) = &self.copy {
             return Some(Cow::Borrowed(copy));
         }
-        let bytes = foreign::copy(self.kept_at?).ok()?;
+        let bytes = checked_read::copy(self.kept_at?).ok()?;
         LoadedObject::parse(&bytes).is_ok_and(|parsed| parsed == *object).then_some(Cow::Owned(bytes))
     }
 }
@@ -191,7 +192,7 @@ impl DebugObject {
 static PROCESS: OnceBox<Session> = OnceBox::new();
 
 impl Session {
-    /// Opens the session of this process, with these options, or answers the one that is open. `complaints` go to the log.
+    /// Opens the session of this process, with these options, or returns the one that is open. `complaints` go to the log.
     ///
     /// In a privileged process ([`is_privileged`](crate::is_privileged)) they are ignored, and the session is not active.
     pub fn open(options: Options, complaints: &[String]) -> &'static Session {
@@ -218,20 +219,20 @@ impl Session {
             unwind_register::Registry::process().follow_forks();
         }
         let counters = Counters::default();
-        let surroundings = Surroundings {
+        let context = SinkContext {
             stale_map: StaleMap::find(),
             images: Arc::new(Mutex::new(Images::new(Arc::clone(&counters.images)))),
-            ..Surroundings::default()
+            ..SinkContext::default()
         };
         let mut state = State { pid: std::process::id(), ..State::default() };
         for kind in SinkKind::ALL.into_iter().filter(|&kind| options.active && options.sinks.contains(kind)) {
-            state.sinks[kind as usize] = Some(sink::create(kind, &options, &surroundings));
+            state.sinks[kind as usize] = Some(sink::create(kind, &options, &context));
         }
         Session {
             options,
             counters,
             state: Mutex::new(state),
-            surroundings,
+            context,
             warned_of_frame_pointers: AtomicBool::new(false),
             warned_of_memory: AtomicBool::new(false),
         }
@@ -265,15 +266,15 @@ impl Session {
     /// process.
     fn become_child(&self, state: &mut State) {
         state.pid = std::process::id();
-        looking::in_child();
-        self.surroundings.forget_map();
+        fork_gate::in_child();
+        self.context.forget_map();
         self.images().forked();
         let now = clock::monotonic();
         state.objects.values_mut().for_each(|record| record.finalized = record.finalized.map(|_| now));
         for kind in SinkKind::ALL {
             let Some(sink) = &mut state.sinks[kind as usize] else { continue };
             if sink.forked() == Forked::KnowsNothing {
-                self.tell_everything(state, kind);
+                self.notify_of_everything(state, kind);
             }
         }
     }
@@ -300,7 +301,7 @@ impl Session {
         let text: Vec<AddressRange> = object.text().iter().map(|text| text.range).collect();
         let eh_frame = object.eh_frame();
         let mut state = self.lock_here();
-        if let Some(id) = state.same(&object, origin.heard()) {
+        if let Some(id) = state.same(&object, origin.channel()) {
             log_line!(Debug, "{id:?} is reported once more");
             return Ok(Loaded { id, text, eh_frame });
         }
@@ -308,8 +309,8 @@ impl Session {
         let id = ObjectId(state.next_id);
         state.next_id += 1;
         log_line!(Debug, "loaded {id:?}: {} functions, text {text:?}", object.functions().len());
-        if origin.heard() == Heard::Told {
-            state.told.insert(id, false);
+        if origin.channel() == Channel::Api {
+            state.reported.insert(id, false);
         }
         let (finalized, made_rules) = (None, Vec::new());
         let record = Record { origin, object, from_both: false, names, debug_object, finalized, made_rules };
@@ -329,12 +330,12 @@ impl Session {
     /// # Errors
     /// That there is none.
     pub fn check_memory(&self, size: usize) -> Result<(), Error> {
-        if memory::is_there(size) {
+        if allocator::is_there(size) {
             return Ok(());
         }
         self.counters.objects_refused.add(1);
         if !self.warned_of_memory.swap(true, Ordering::Relaxed) {
-            log_line!(Error, "no memory: objects are not heard of until there is some");
+            log_line!(Error, "no memory: objects are not channel of until there is some");
         }
         Err(Error::NoMemory { size })
     }
@@ -348,8 +349,8 @@ impl Session {
         }
         record.finalized = Some(clock::monotonic());
         let ranges: Vec<AddressRange> = record.object.text().iter().map(|text| text.range).collect();
-        let live = LiveBytes::of(&record.object);
-        record.made_rules = self.count_shape(&record.object, &live);
+        let snapshot = CodeSnapshot::of(&record.object);
+        record.made_rules = self.count_unwindability(&record.object, &snapshot);
         // Whatever lived there before is gone, whether somebody told us or not.
         for stale in ranges.iter().flat_map(|&range| state.owners(range)).collect::<Vec<_>>() {
             self.free(&mut state, stale);
@@ -361,7 +362,7 @@ impl Session {
         self.counters.objects_finalized.add(1);
         log_line!(Debug, "finalized {id:?}");
         for kind in SinkKind::ALL {
-            self.tell(&mut state, kind, id, &live);
+            self.notify(&mut state, kind, id, &snapshot);
         }
         if let Some(record) = state.objects.get_mut(&id)
             && record.debug_object.kept_at.is_some()
@@ -377,20 +378,20 @@ impl Session {
     }
 
     /// Somebody has reserved memory in front of code that is still to come; sinks may use it once that is *finalized*.
-    pub fn add_room(&self, room: AddressRange) {
-        self.lock().rooms.insert(room.end(), room);
+    pub fn reserve_header_padding(&self, padding: AddressRange) {
+        self.lock().padding.insert(padding.end(), padding);
     }
 
     /// Takes back the memory in front of `code`, if some was reserved.
-    pub fn take_room(&self, code: Address) -> Option<AddressRange> {
-        self.lock().rooms.remove(&code)
+    pub fn take_header_padding(&self, code: Address) -> Option<AddressRange> {
+        self.lock().padding.remove(&code)
     }
 
     /// What is in `range` may change from now on: its owner is about to make it writable, or to take the right to execute
     /// it, and has told of all that is *freeing* there. No image names it any more.
     pub fn changing(&self, range: AddressRange) {
         let state = self.lock();
-        self.images().withdraw(range, &state.rooms);
+        self.images().withdraw(range, &state.padding);
     }
 
     /// `range` is about to be unmapped.
@@ -401,7 +402,7 @@ impl Session {
 
     /// Must be called under the session's lock.
     fn images(&self) -> MutexGuard<'_, Images> {
-        self.surroundings.images.lock().unwrap_or_else(PoisonError::into_inner)
+        self.context.images.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether `id` is one of the objects that are alive.
@@ -424,11 +425,11 @@ impl Session {
         if record.finalized.is_none() {
             return;
         }
-        let live = LiveBytes::of(&record.object);
+        let snapshot = CodeSnapshot::of(&record.object);
         for kind in SinkKind::ALL {
             let Some(sink) = &mut state.sinks[kind as usize] else { continue };
-            let nobody = |_| Neighbours::default();
-            let freed = record.as_finalized(id, None, &|_| None, &nobody, &state.rooms, &live);
+            let gate = |_| Neighbours::default();
+            let freed = record.as_finalized(id, None, &|_| None, &gate, &state.padding, &snapshot);
             if let Err(error) = sink.freeing(&freed) {
                 self.give_up(state, kind, &error);
             }
@@ -440,8 +441,8 @@ impl Session {
         let mut state = self.lock_here();
         if state.sinks[kind as usize].is_none() {
             // A map that is there by now may be ours, of an earlier time: it is not stale.
-            state.sinks[kind as usize] = Some(sink::create(kind, &self.options, &self.surroundings));
-            self.tell_everything(&mut state, kind);
+            state.sinks[kind as usize] = Some(sink::create(kind, &self.options, &self.context));
+            self.notify_of_everything(&mut state, kind);
         }
     }
 
@@ -475,19 +476,19 @@ impl Session {
         self.lock().sinks[kind as usize].is_some()
     }
 
-    fn tell_everything(&self, state: &mut State, kind: SinkKind) {
+    fn notify_of_everything(&self, state: &mut State, kind: SinkKind) {
         let finalized = state.objects.iter().filter_map(|(&id, record)| Some((record.finalized?, id)));
         let mut oldest_first: Vec<(u64, ObjectId)> = finalized.collect();
         oldest_first.sort_unstable();
         for (_, id) in oldest_first {
             let Some(record) = state.objects.get(&id) else { continue };
-            let live = LiveBytes::of(&record.object);
-            self.tell(state, kind, id, &live);
+            let snapshot = CodeSnapshot::of(&record.object);
+            self.notify(state, kind, id, &snapshot);
         }
     }
 
-    fn tell(&self, state: &mut State, kind: SinkKind, id: ObjectId, live: &LiveBytes) {
-        let State { objects, text, pending, sinks, rooms, .. } = state;
+    fn notify(&self, state: &mut State, kind: SinkKind, id: ObjectId, snapshot: &CodeSnapshot) {
+        let State { objects, text, pending, sinks, padding, .. } = state;
         let (Some(sink), Some(record)) = (&mut sinks[kind as usize], objects.get(&id)) else { return };
         let debug_object = sink.wants_debug_object().then(|| record.debug_object.bytes(&record.object)).flatten();
         let next_code = |from: Address| {
@@ -496,7 +497,7 @@ impl Session {
             next.into_iter().flatten().min().map(Address)
         };
         let neighbours = |range: AddressRange| neighbours(objects, text, pending, range);
-        let finalized = record.as_finalized(id, debug_object.as_deref(), &next_code, &neighbours, rooms, live);
+        let finalized = record.as_finalized(id, debug_object.as_deref(), &next_code, &neighbours, padding, snapshot);
         match sink.finalized(&finalized) {
             Ok(bytes) => self.counters.sinks[kind as usize].bytes_written.add(bytes),
             Err(error) => self.give_up(state, kind, &error),
@@ -509,13 +510,13 @@ impl Session {
         log_line!(Error, "the {} sink stops: {error}", kind.name());
     }
 
-    /// Counts what the code lacks for stack walkers, and answers the rules that can be made up for it.
-    fn count_shape(&self, object: &LoadedObject, live: &LiveBytes) -> Vec<FunctionRules> {
-        let shape = shape::Shape::of(object, live);
+    /// Counts what the code lacks for stack walkers, and returns the rules that can be made up for it.
+    fn count_unwindability(&self, object: &LoadedObject, snapshot: &CodeSnapshot) -> Vec<FunctionRules> {
+        let shape = unwindability::Unwindability::of(object, snapshot);
         self.counters.functions.add(object.functions().len() as u64);
         self.counters.functions_without_frame_pointer.add(shape.without_frame_pointer);
         self.counters.functions_without_unwind_table.add(shape.without_unwind_table);
-        if shape.without_frame_pointer > 0 && self.options.code_shape == CodeShape::FramePointers {
+        if shape.without_frame_pointer > 0 && self.options.frame_pointer_policy == FramePointerPolicy::FramePointers {
             self.counters.objects_without_frame_pointers.add(1);
             let first = object.functions().first().map_or("?", |function| &function.linkage_name);
             log_line!(Info, "{} functions beside {first} keep no frame pointer", shape.without_frame_pointer);
@@ -535,14 +536,14 @@ impl Session {
         if self.counters.objects_loaded.get() == 0 || !self.is_enabled(SinkKind::Unwind) {
             return Unwinders::Known;
         }
-        looking::look(sink::look_for_unwinders).unwrap_or(Unwinders::Unrelocated)
+        fork_gate::look(sink::look_for_unwinders).unwrap_or(Unwinders::Unrelocated)
     }
 
     /// Takes the session's lock across `fork(2)`; call it in the `prepare` handler of `pthread_atfork`.
     pub fn lock_for_fork(&'static self) -> ForkGuard {
-        let _nobody_looks = looking::Nobody::looks();
+        let _gate = fork_gate::ClosedGate::close();
         let state = self.lock();
-        ForkGuard { session: self, state, log: crate::log::lock_for_fork(), _nobody_looks }
+        ForkGuard { session: self, state, log: crate::log::lock_for_fork(), _gate }
     }
 }
 
@@ -552,13 +553,13 @@ pub struct ForkGuard {
     session: &'static Session,
     state: MutexGuard<'static, State>,
     log: crate::log::QueueGuard,
-    _nobody_looks: looking::Nobody,
+    _gate: fork_gate::ClosedGate,
 }
 
 impl ForkGuard {
     /// In the child: everything alive is told again, to files of its own.
     pub fn in_child(self) {
-        let ForkGuard { session, mut state, log, _nobody_looks } = self;
+        let ForkGuard { session, mut state, log, _gate } = self;
         drop(log);
         session.become_child(&mut state);
     }

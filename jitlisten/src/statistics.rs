@@ -41,7 +41,7 @@ pub struct ImageStatistics {
     /// Images written and mapped.
     pub written: u64,
     /// Of those, images that had no room in front of the code: perf's `--call-graph dwarf` is not served by them.
-    pub without_room: u64,
+    pub without_padding: u64,
     /// Runs of pages without an image because their memory cannot be read.
     pub refused_unreadable: u64,
     /// Runs of pages without an image because they are writable, shared with other processes, or not executable.
@@ -96,7 +96,7 @@ pub(crate) struct Counters {
 #[derive(Debug, Default)]
 pub(crate) struct ImageCounters {
     pub(crate) written: Counter,
-    pub(crate) without_room: Counter,
+    pub(crate) without_padding: Counter,
     pub(crate) refused_unreadable: Counter,
     pub(crate) refused_not_final: Counter,
     pub(crate) refused_not_encoded: Counter,
@@ -108,7 +108,7 @@ impl ImageCounters {
     fn snapshot(&self) -> ImageStatistics {
         ImageStatistics {
             written: self.written.get(),
-            without_room: self.without_room.get(),
+            without_padding: self.without_padding.get(),
             refused_unreadable: self.refused_unreadable.get(),
             refused_not_final: self.refused_not_final.get(),
             refused_not_encoded: self.refused_not_encoded.get(),

@@ -9,7 +9,7 @@
 use std::ffi::{CString, c_char, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt as _;
 
-use jitlisten::options::CodeShape;
+use jitlisten::options::FramePointerPolicy;
 
 use crate::library::Library;
 use crate::symbol_file::SymbolFile;
@@ -116,8 +116,8 @@ impl LlvmC {
     ///
     /// # Safety
     /// `module` must be a module of this LLVM, used by no other thread.
-    pub(crate) unsafe fn shape(&self, module: Module, shape: CodeShape) {
-        if module.is_null() || shape == CodeShape::Untouched {
+    pub(crate) unsafe fn policy(&self, module: Module, policy: FramePointerPolicy) {
+        if module.is_null() || policy == FramePointerPolicy::Untouched {
             return;
         }
         // SAFETY: the caller vouches for the module; so below.
@@ -131,13 +131,19 @@ impl LlvmC {
         let mut function = unsafe { (self.module.get_first_function)(module) };
         while !function.is_null() {
             // SAFETY: a function of the module.
-            unsafe { self.shape_function(function, shape, kind, uwtable) };
+            unsafe { self.patch_function(function, policy, kind, uwtable) };
             // SAFETY: as above; attributes do not move functions.
             function = unsafe { (self.module.get_next_function)(function) };
         }
     }
 
-    unsafe fn shape_function(&self, function: Function, shape: CodeShape, kind: c_uint, uwtable: Option<Attribute>) {
+    unsafe fn patch_function(
+        &self,
+        function: Function,
+        policy: FramePointerPolicy,
+        kind: c_uint,
+        uwtable: Option<Attribute>,
+    ) {
         // SAFETY: the caller vouches for the function; so below.
         if unsafe { (self.module.is_declaration)(function) } != 0 {
             return;
@@ -149,7 +155,7 @@ impl LlvmC {
                 unsafe { (self.module.add_attribute_at_index)(function, FUNCTION_INDEX, uwtable) };
             }
         }
-        if shape == CodeShape::FramePointers {
+        if policy == FramePointerPolicy::FramePointers {
             let (key, value) = (c"frame-pointer".as_ptr(), c"all".as_ptr());
             // SAFETY: both are C strings, which LLVM copies.
             unsafe { (self.module.add_target_dependent_function_attr)(function, key, value) };
@@ -164,7 +170,7 @@ impl LlvmC {
     ///
     /// # Safety
     /// This LLVM must be ready to be called.
-    pub(crate) unsafe fn shape_text(&self, module: &[u8], shape: CodeShape) -> Option<ShapedText<'_>> {
+    pub(crate) unsafe fn patch_text(&self, module: &[u8], policy: FramePointerPolicy) -> Option<PatchedText<'_>> {
         let text = self.text.as_ref()?;
         // SAFETY: LLVM copies the bytes, which are readable for their length.
         let buffer = unsafe { (text.create_memory_buffer)(module.as_ptr().cast(), module.len(), c"ir".as_ptr()) };
@@ -181,10 +187,10 @@ impl LlvmC {
             }
         } else {
             // SAFETY: the module was just made and is ours alone.
-            unsafe { self.shape(parsed, shape) };
+            unsafe { self.policy(parsed, policy) };
             // SAFETY: as above.
             let string = unsafe { (text.print_module_to_string)(parsed) };
-            printed = std::ptr::NonNull::new(string).map(|string| ShapedText { functions: text, string });
+            printed = std::ptr::NonNull::new(string).map(|string| PatchedText { functions: text, string });
             // SAFETY: as above, and not used again.
             unsafe { (text.dispose_module)(parsed) };
         }
@@ -221,12 +227,12 @@ impl Drop for OpenLibrary {
 }
 
 /// A module as text, with attributes added. Belongs to LLVM's allocator until dropped.
-pub(crate) struct ShapedText<'a> {
+pub(crate) struct PatchedText<'a> {
     functions: &'a TextFunctions,
     string: std::ptr::NonNull<c_char>,
 }
 
-impl ShapedText<'_> {
+impl PatchedText<'_> {
     /// The C string.
     pub(crate) fn as_c_str(&self) -> &std::ffi::CStr {
         // SAFETY: LLVM ends the string with a zero, and it lives until dropped.
@@ -234,7 +240,7 @@ impl ShapedText<'_> {
     }
 }
 
-impl Drop for ShapedText<'_> {
+impl Drop for PatchedText<'_> {
     fn drop(&mut self) {
         // SAFETY: made by this LLVM's LLVMPrintModuleToString, and disposed of once.
         unsafe { (self.functions.dispose_message)(self.string.as_ptr()) };

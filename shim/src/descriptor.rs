@@ -12,7 +12,7 @@
 
 use std::io;
 
-use jitlisten::{Address, AddressRange, foreign};
+use jitlisten::{Address, AddressRange, checked_read};
 
 /// `struct jit_descriptor`
 #[repr(C)]
@@ -62,7 +62,7 @@ impl DescriptorAddress {
     /// Reads the descriptor.
     pub(crate) fn read(self) -> io::Result<Reading> {
         // SAFETY: the structure is integers.
-        let descriptor: Descriptor = unsafe { foreign::copy_struct(Address(self.0 as u64)) }?;
+        let descriptor: Descriptor = unsafe { checked_read::copy_struct(Address(self.0 as u64)) }?;
         if descriptor.version != 1 {
             return Err(io::Error::other(format!("version {} of the JIT interface", descriptor.version)));
         }
@@ -81,7 +81,7 @@ impl Reading {
                 return None;
             }
             // SAFETY: the structure is integers.
-            let entry: CodeEntry = unsafe { foreign::copy_struct(Address(at)) }.ok()?;
+            let entry: CodeEntry = unsafe { checked_read::copy_struct(Address(at)) }.ok()?;
             let debug_object = AddressRange::new(Address(entry.symfile_addr), entry.symfile_size);
             let listed = ListedObject { entry: at, debug_object };
             at = entry.next;

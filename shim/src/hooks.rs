@@ -9,15 +9,15 @@
 //! | `llvmlite::*` | `LLVMPY_AddModule` and others | llvmlite's, in Python |
 //!
 //! Every hook does what it stands for, whatever happens to us: a panic is caught, logged once, and from then on the hooks
-//! only pass through. What we do beside that is a [`Visit`].
+//! only pass through. What we do beside that is a [`HostStateGuard`].
 
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use jitlisten::{Address, AddressRange, Visit, log_line};
+use jitlisten::{Address, AddressRange, HostStateGuard, log_line};
 
-use crate::front_room;
+use crate::header_padding;
 use crate::memory::Executable;
 use crate::state::{Shim, shim};
 
@@ -29,7 +29,7 @@ static BROKEN: AtomicBool = AtomicBool::new(false);
 /// Runs `work` with the shim. A panic in it ends our listening, not the host.
 pub(crate) fn guarded<R: Default>(work: impl FnOnce(&Shim) -> R) -> R {
     let Some(shim) = shim().filter(|_| !BROKEN.load(Ordering::Relaxed)) else { return R::default() };
-    let _visit = Visit::begin();
+    let _host_state = HostStateGuard::enter();
     catch_unwind(AssertUnwindSafe(|| work(shim))).unwrap_or_else(|_| {
         if !BROKEN.swap(true, Ordering::Relaxed) {
             log_line!(Error, "an internal error; jitlisten stops listening");
@@ -79,7 +79,7 @@ pub(crate) unsafe extern "C" fn mprotect(address: *mut c_void, size: usize, prot
     // SAFETY: the host's own call, passed on.
     let result = unsafe { libc::mprotect(address, size, protection) };
     if result == 0 && protection & (libc::PROT_EXEC | libc::PROT_WRITE) == 0 {
-        guarded(|shim| front_room::give_back(shim.session, range.start()));
+        guarded(|shim| header_padding::give_back(shim.session, range.start()));
     }
     if result == 0 && protection & libc::PROT_EXEC != 0 {
         guarded(|shim| shim.executable(range, how(protection)));
@@ -97,7 +97,7 @@ pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, size: usize) -> c_i
             return result;
         }
     }
-    guarded(|shim| front_room::give_back(shim.session, range.start()));
+    guarded(|shim| header_padding::give_back(shim.session, range.start()));
     0
 }
 
@@ -110,7 +110,7 @@ pub(crate) unsafe extern "C" fn mmap(
     file: c_int,
     offset: i64,
 ) -> *mut c_void {
-    if let Some(mapped) = guarded(|shim| front_room::mmap(shim.session, address, size, protection, flags, file)) {
+    if let Some(mapped) = guarded(|shim| header_padding::mmap(shim.session, address, size, protection, flags, file)) {
         return mapped;
     }
     // SAFETY: the host's own call, passed on.

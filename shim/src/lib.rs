@@ -23,7 +23,8 @@
 mod attributes;
 mod descriptor;
 mod detour;
-mod front_room;
+mod duplicate_copy;
+mod header_padding;
 mod hooks;
 mod library;
 mod llvmlite;
@@ -34,7 +35,6 @@ mod relocation_slot;
 mod source;
 mod state;
 mod symbol_file;
-mod twin;
 
+pub use duplicate_copy::duplicate_copy;
 pub use state::start;
-pub use twin::twin;

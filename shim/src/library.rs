@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use jitlisten::{Address, AddressRange, foreign};
+use jitlisten::{Address, AddressRange, checked_read};
 use object::elf;
 
 use crate::detour::page_size;
@@ -96,7 +96,7 @@ impl Library {
         }
         let size = first.p_filesz.get(NATIVE).min(most);
         let start = (self.identity.bias as u64).wrapping_add(first.p_vaddr.get(NATIVE));
-        foreign::copy(AddressRange::new(Address(start), size)?).ok()
+        checked_read::copy(AddressRange::new(Address(start), size)?).ok()
     }
 
     fn loads(&self) -> impl Iterator<Item = &Header> {
@@ -300,12 +300,13 @@ fn program_headers() -> Option<Vec<Header>> {
 
 fn library_headers(bias: usize) -> Option<Vec<Header>> {
     // SAFETY: an ELF header is integers.
-    let header: elf::FileHeader64<object::Endianness> = unsafe { foreign::copy_struct(Address(bias as u64)) }.ok()?;
+    let header: elf::FileHeader64<object::Endianness> =
+        unsafe { checked_read::copy_struct(Address(bias as u64)) }.ok()?;
     (header.e_ident.magic == elf::ELFMAG)
         .then(|| copy_headers(bias as u64 + header.e_phoff.get(NATIVE), header.e_phnum.get(NATIVE).into()))?
 }
 
 fn copy_headers(at: u64, count: u64) -> Option<Vec<Header>> {
     // SAFETY: a program header is integers.
-    unsafe { foreign::copy_structs(Address(at), count as usize) }.ok()
+    unsafe { checked_read::copy_structs(Address(at), count as usize) }.ok()
 }

@@ -1,7 +1,7 @@
 //! llvmlite's doors: the functions of `libllvmlite.so` that hand a module to an engine.
 //!
 //! ctypes finds them with `dlsym`, once. So their value in the library's own dynamic symbol table is changed, at the
-//! loader's rendezvous, before anybody can have asked: `dlsym` then answers our function, which shapes the module (see
+//! loader's rendezvous, before anybody can have asked: `dlsym` then returns our function, which shapes the module (see
 //! [`crate::attributes`]) and goes on to the real one.
 //!
 //! | function | a module is |
@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use jitlisten::log_line;
-use jitlisten::options::CodeShape;
+use jitlisten::options::FramePointerPolicy;
 use once_cell::race::OnceBox;
 
-use crate::attributes::{LlvmC, ShapedText};
+use crate::attributes::{LlvmC, PatchedText};
 use crate::detour::write_pointer;
 use crate::hooks::{SLOTS, guarded};
 use crate::library::{Identity, Library};
@@ -73,12 +73,12 @@ pub(crate) unsafe fn attach(library: Library, symbols: Option<SymbolFile>) {
     let llvmlite: &Llvmlite = Box::leak(Box::new(Llvmlite { originals, library, symbols, llvm, closed }));
     TABLE[slot].store(ptr::from_ref(llvmlite).cast_mut(), Ordering::Release);
     let library = &llvmlite.library;
-    let doors: Vec<_> = DOORS.into_iter().zip(hooks(slot)).enumerate().collect();
-    for (door, (name, hook)) in doors {
+    let functions: Vec<_> = DOORS.into_iter().zip(hooks(slot)).enumerate().collect();
+    for (entry_point, (name, hook)) in functions {
         let (Some(original), Some(value)) = (library.dynamic_address(name), library.dynamic_value_slot(name)) else {
             continue;
         };
-        llvmlite.originals[door].store(original, Ordering::Release);
+        llvmlite.originals[entry_point].store(original, Ordering::Release);
         // The loader adds the bias to what it finds there.
         let ours = hook.wrapping_sub(library.identity.bias);
         // SAFETY: the value is an aligned word of the mapped symbol table.
@@ -90,23 +90,23 @@ pub(crate) unsafe fn attach(library: Library, symbols: Option<SymbolFile>) {
 
 /// Up to nine words, which is what the longest of the functions takes; the ones a function does not take are whatever the
 /// registers and the stack of its caller hold, and go on unread.
-type Door = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize, usize) -> usize;
+type EntryPoint = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize, usize) -> usize;
 
 macro_rules! hooks_of_slots {
     ($slot:expr, $($number:literal)*) => {
         match $slot {
-            $($number => [door::<$number, ADD_MODULE>, door::<$number, CREATE_MCJIT>, door::<$number, LLJIT_LINK>],)*
-            _ => [door::<0, ADD_MODULE>, door::<0, CREATE_MCJIT>, door::<0, LLJIT_LINK>],
+            $($number => [entry_point::<$number, ADD_MODULE>, entry_point::<$number, CREATE_MCJIT>, entry_point::<$number, LLJIT_LINK>],)*
+            _ => [entry_point::<0, ADD_MODULE>, entry_point::<0, CREATE_MCJIT>, entry_point::<0, LLJIT_LINK>],
         }
     };
 }
 
 fn hooks(slot: usize) -> [usize; DOORS.len()] {
-    let hooks: [Door; DOORS.len()] = hooks_of_slots!(slot, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+    let hooks: [EntryPoint; DOORS.len()] = hooks_of_slots!(slot, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
     hooks.map(|hook| hook as usize)
 }
 
-unsafe extern "C" fn door<const SLOT: usize, const DOOR: usize>(
+unsafe extern "C" fn entry_point<const SLOT: usize, const FUNCTION: usize>(
     a: usize,
     b: usize,
     mut c: usize,
@@ -119,25 +119,25 @@ unsafe extern "C" fn door<const SLOT: usize, const DOOR: usize>(
 ) -> usize {
     // Nobody has this function's address who has not got it from a library in this place.
     let Some(slot) = at(SLOT) else { return 0 };
-    let shape = shim().map_or(CodeShape::Untouched, |shim| shim.session.options().code_shape);
+    let policy = shim().map_or(FramePointerPolicy::Untouched, |shim| shim.session.options().frame_pointer_policy);
     let mut elements = None;
-    guarded(|_| match (slot.llvm(), DOOR) {
+    guarded(|_| match (slot.llvm(), FUNCTION) {
         // SAFETY: the arguments are those of the function `DOOR` stands for, in the thread that owns the module.
-        (Some(llvm), ADD_MODULE) => unsafe { llvm.shape(b as *mut c_void, shape) },
+        (Some(llvm), ADD_MODULE) => unsafe { llvm.policy(b as *mut c_void, policy) },
         // SAFETY: as above.
-        (Some(llvm), CREATE_MCJIT) => unsafe { llvm.shape(a as *mut c_void, shape) },
+        (Some(llvm), CREATE_MCJIT) => unsafe { llvm.policy(a as *mut c_void, policy) },
         (Some(llvm), LLJIT_LINK) => {
             // SAFETY: as above: `c` is an array of `d` elements.
-            elements = Some(unsafe { Elements::shaped(llvm, shape, c as *const LinkElement, d) });
+            elements = Some(unsafe { Elements::shaped(llvm, policy, c as *const LinkElement, d) });
         }
         _ => {}
     });
     if let Some(elements) = &elements {
         c = elements.array.as_ptr() as usize;
     }
-    let original = slot.originals[DOOR].load(Ordering::Acquire);
+    let original = slot.originals[FUNCTION].load(Ordering::Acquire);
     // SAFETY: the address is that of the function the caller asked for; see `Door` for the number of arguments.
-    let original: Door = unsafe { std::mem::transmute::<usize, Door>(original) };
+    let original: EntryPoint = unsafe { std::mem::transmute::<usize, EntryPoint>(original) };
     // SAFETY: the host's own call, passed on, with elements that live until it returns.
     unsafe { original(a, b, c, d, e, f, g, h, i) }
 }
@@ -150,7 +150,7 @@ impl Llvmlite {
             let get_version = library.dynamic_address(GET_VERSION)?;
             // SAFETY: the address is that of llvmlite's function of that name and type.
             let get_version: unsafe extern "C" fn() -> u32 = unsafe { std::mem::transmute(get_version) };
-            // SAFETY: takes nothing and answers a constant: major << 16 | minor << 8 | patch.
+            // SAFETY: takes nothing and returns a constant: major << 16 | minor << 8 | patch.
             let version = unsafe { get_version() } >> 16;
             let symbols = self.symbols.lock().unwrap_or_else(PoisonError::into_inner).take();
             let found = LlvmC::find(library, symbols, version);
@@ -180,22 +180,27 @@ const KIND_IR: u8 = 0;
 /// A copy of the elements of a link, with shaped modules in it.
 struct Elements<'a> {
     array: Vec<LinkElement>,
-    _texts: Vec<ShapedText<'a>>,
+    _texts: Vec<PatchedText<'a>>,
 }
 
 impl<'a> Elements<'a> {
     /// # Safety
     /// `elements` must be an array of `count` elements, as `LLVMPY_LLJIT_Link` takes it.
-    unsafe fn shaped(llvm: &'a LlvmC, shape: CodeShape, elements: *const LinkElement, count: usize) -> Elements<'a> {
+    unsafe fn shaped(
+        llvm: &'a LlvmC,
+        policy: FramePointerPolicy,
+        elements: *const LinkElement,
+        count: usize,
+    ) -> Elements<'a> {
         let mut shaped = Elements { array: Vec::new(), _texts: Vec::new() };
         for index in 0..count {
             // SAFETY: the caller says how many there are.
             let mut element = unsafe { elements.add(index).read() };
-            if element.kind == KIND_IR && shape != CodeShape::Untouched && !element.value.is_null() {
+            if element.kind == KIND_IR && policy != FramePointerPolicy::Untouched && !element.value.is_null() {
                 // SAFETY: an element of this kind has `size` readable bytes.
                 let module = unsafe { std::slice::from_raw_parts(element.value, element.size) };
                 // SAFETY: llvmlite is about to use this LLVM for the same purpose.
-                if let Some(text) = unsafe { llvm.shape_text(module, shape) } {
+                if let Some(text) = unsafe { llvm.patch_text(module, policy) } {
                     element.value = text.as_c_str().as_ptr().cast();
                     element.size = text.as_c_str().to_bytes().len();
                     shaped._texts.push(text);

@@ -45,7 +45,7 @@ pub(crate) struct Lookups {
 }
 
 impl Lookups {
-    /// From now on, this is a way to hear. Answers whether it was none before.
+    /// From now on, this is a way to hear. Returns whether it was none before.
     pub(crate) fn activate(&mut self) -> bool {
         DLSYM.store(libc::dlsym as *const () as usize, Ordering::Release);
         !std::mem::replace(&mut self.active, true)

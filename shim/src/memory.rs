@@ -1,6 +1,6 @@
 //! Which memory of an LLVM is executable, and which objects that finalizes or frees.
 //!
-//! Pure bookkeeping: the hooks tell it what the system calls did, and do what it answers.
+//! Pure bookkeeping: the hooks tell it what the system calls did, and do what it returns.
 
 use std::collections::BTreeMap;
 
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn in_memory_that_stays_writable_the_eh_frame_tells() {
+    fn in_memory_that_stays_writable_the_eh_frame_decides() {
         let mut memory = Memory::default();
         memory.executable(range(0x1000, 0x2000), Executable::Writable);
         assert_eq!(memory.loaded(object(1, &[(0x1000, 0x1100)], Some((0x5000, 0x5100)))), finalized(&[]));

@@ -93,11 +93,11 @@ impl Source {
         })
     }
 
-    /// Changes the relocation slots, the first time. Answers whether this was the first time.
+    /// Changes the relocation slots, the first time. Returns whether this was the first time.
     ///
     /// # Safety
     /// The library must be mapped and relocated.
-    pub(crate) unsafe fn listen_to_memory(&mut self) -> bool {
+    pub(crate) unsafe fn hook_memory(&mut self) -> bool {
         let Some(slots) = self.slots.take() else { return false };
         // SAFETY: the caller vouches that the library is relocated.
         if let Err(error) = unsafe { relocation_slot::listen(&slots) } {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jitlisten::options::SinkKind;
-use jitlisten::{Address, AddressRange, ForkGuard, Session, Unwinders, Visit, foreign, log_line};
+use jitlisten::{Address, AddressRange, ForkGuard, HostStateGuard, Session, Unwinders, checked_read, log_line};
 use once_cell::race::OnceBox;
 
 use crate::detour;
@@ -75,7 +75,7 @@ impl Shim {
 
     fn watch_loader(&self) {
         let Some(rendezvous) = self.rendezvous.filter(|rendezvous| rendezvous.function() != 0) else {
-            log_line!(Warn, "no rendezvous with the loader: an LLVM that is loaded later will not be heard");
+            log_line!(Warn, "no rendezvous with the loader: an LLVM that is loaded later will not be discovered");
             return;
         };
         // SAFETY: the loader's function is mapped code; the hook takes no argument and may be called for ever.
@@ -95,7 +95,7 @@ impl Shim {
         self.drop_closed(&mut state, &entries);
         for source in state.sources.iter_mut().flatten() {
             // SAFETY: an earlier event has brought this library, so by now the loader has relocated it; it is still listed.
-            unsafe { source.listen_to_memory() };
+            unsafe { source.hook_memory() };
         }
         for entry in entries {
             if state.libraries.iter().all(|known| known.0 != entry.identity) {
@@ -113,7 +113,7 @@ impl Shim {
     }
 
     /// From now on, every `dlsym` looks at new libraries first if there is something to look for.
-    fn listen_to_lookups(&self) {
+    fn hook_lookups(&self) {
         let mut state = self.lock();
         if !state.lookups.activate() {
             return;
@@ -135,7 +135,7 @@ impl Shim {
         self.libraries_changed();
         self.look_for_unwinders();
         if lookup::WANTED.load(Ordering::Acquire) {
-            self.listen_to_lookups();
+            self.hook_lookups();
         }
     }
 
@@ -203,7 +203,7 @@ impl Shim {
     fn catch_up(&self, state: &mut State, slot: usize) {
         let Some(source) = state.sources.get_mut(slot).and_then(Option::as_mut) else { return };
         // SAFETY: callers see to it that the library is mapped and relocated.
-        if unsafe { source.listen_to_memory() } {
+        if unsafe { source.hook_memory() } {
             for (range, how) in executable_memory() {
                 state.memory.executable(range, how);
             }
@@ -229,17 +229,17 @@ impl Shim {
             // The copy is the first large piece of memory.
             let range = listed.debug_object;
             let range = range.filter(|range| self.session.check_memory(range.size() as usize).is_ok());
-            let bytes = range.and_then(|range| foreign::copy(range).ok());
+            let bytes = range.and_then(|range| checked_read::copy(range).ok());
             let loaded = bytes.and_then(|bytes| self.session.loaded(bytes, listed.debug_object).ok());
             source.remember(listed, loaded.as_ref().map(|loaded| loaded.id));
             if let Some(loaded) = loaded {
                 let outcome = state.memory.loaded(loaded);
-                self.tell(outcome);
+                self.notify(outcome);
             }
         }
     }
 
-    fn tell(&self, outcome: Outcome) {
+    fn notify(&self, outcome: Outcome) {
         for id in outcome.freed {
             self.session.freeing(id);
         }
@@ -258,28 +258,28 @@ impl Shim {
             }
         }
         let outcome = state.memory.executable(range, how);
-        self.tell(outcome);
+        self.notify(outcome);
     }
 
     /// Memory of an LLVM is about to be no longer executable.
     pub(crate) fn not_executable(&self, range: AddressRange) {
         let outcome = self.lock().memory.not_executable(range);
-        self.tell(outcome);
+        self.notify(outcome);
         self.session.changing(range);
     }
 
     /// LLVM has handed an `.eh_frame` to the unwinder.
     pub(crate) fn eh_frame_registered(&self, address: Address) {
         let outcome = self.lock().memory.eh_frame_registered(address);
-        self.tell(outcome);
+        self.notify(outcome);
     }
 
-    /// Memory of an LLVM is about to be unmapped. Answers whether that was done here, by keeping the addresses reserved.
+    /// Memory of an LLVM is about to be unmapped. Returns whether that was done here, by keeping the addresses reserved.
     pub(crate) fn unmapping(&self, range: AddressRange) -> bool {
         let mut state = self.lock();
         let held_code = state.memory.has_executable(range);
         let outcome = state.memory.not_executable(range);
-        self.tell(outcome);
+        self.notify(outcome);
         self.session.unmapping(range);
         held_code && self.session.is_enabled(SinkKind::PerfMap) && state.reserve(range)
     }
@@ -332,7 +332,7 @@ fn anonymous_executable(line: &str) -> Option<(AddressRange, Executable)> {
 
 /// Our locks, held by the thread that forks: whatever another thread was doing under them is done. No handler of a signal
 /// may run while it holds them.
-struct HeldForFork(Option<(MutexGuard<'static, State>, ForkGuard, Visit)>);
+struct HeldForFork(Option<(MutexGuard<'static, State>, ForkGuard, HostStateGuard)>);
 
 // SAFETY: put in and taken out by the one thread that forks, between the handlers of `pthread_atfork`.
 unsafe impl Sync for HeldForFork {}
@@ -345,25 +345,25 @@ fn follow_forks() {
     unsafe extern "C" fn prepare() {
         hooks::guarded(|_| {
             let Some(shim) = shim() else { return };
-            let visit = Visit::begin();
+            let visit = HostStateGuard::enter();
             let state = shim.lock();
             let guard = shim.session.lock_for_fork();
             HELD.lock().unwrap_or_else(PoisonError::into_inner).0 = Some((state, guard, visit));
         });
     }
     unsafe extern "C" fn parent() {
-        let _visit = Visit::begin();
+        let _host_state = HostStateGuard::enter();
         drop(take_held());
     }
     unsafe extern "C" fn child() {
-        let _visit = Visit::begin();
+        let _host_state = HostStateGuard::enter();
         // What was taken is released even where our listening has ended.
         let Some((state, guard, visit)) = take_held() else { return };
         hooks::guarded(|_| guard.in_child());
         drop(state);
         drop(visit);
     }
-    fn take_held() -> Option<(MutexGuard<'static, State>, ForkGuard, Visit)> {
+    fn take_held() -> Option<(MutexGuard<'static, State>, ForkGuard, HostStateGuard)> {
         HELD.lock().unwrap_or_else(PoisonError::into_inner).0.take()
     }
     // SAFETY: the handlers live as long as the library, which is never unloaded.

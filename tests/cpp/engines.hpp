@@ -1,4 +1,4 @@
-/* The engines of LLVM 14 to 22, each with jitlisten told of it and with gdb told by LLVM itself: compiles a module, answers
+/* The engines of LLVM 14 to 22, each with jitlisten told of it and with gdb told by LLVM itself: compiles a module, returns
  * the address of a function. What differs between LLVM's versions is here. */
 #ifndef ENGINES_HPP
 #define ENGINES_HPP

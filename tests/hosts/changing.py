@@ -1,6 +1,6 @@
 """Code pages that change without a new object, in an LLVM whose own functions do it: changing.py libLLVM.so
 
-Prints one line for each step: what the page of `f` is mapped from, and what `f` answers.
+Prints one line for each step: what the page of `f` is mapped from, and what `f` returns.
 """
 
 import ctypes

@@ -68,7 +68,7 @@ static inline struct compiled compile_text(const char *text, const char *functio
     return compiled;
 }
 
-/* `i64 NAME(i64 n)`, which answers 3 n + NUMBER; NAME is as LLVM assembly spells it between quotes. */
+/* `i64 NAME(i64 n)`, which returns 3 n + NUMBER; NAME is as LLVM assembly spells it between quotes. */
 static inline struct compiled compile_named(const char *name, const char *plain, long number) {
     size_t size = strlen(name) + 256;
     char *text = malloc(size);

@@ -2,7 +2,7 @@
 
     many.py COUNT
 
-Prints how many mappings they cost, and whether every function still answers right.
+Prints how many mappings they cost, and whether every function still returns right.
 """
 
 import ctypes

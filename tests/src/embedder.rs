@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use crate::host::Host;
-use crate::place;
+use crate::paths;
 use crate::tool::{self, Absence};
 
 /// The versions `include/jitlisten_llvm.hpp` is tried with.
@@ -27,7 +27,7 @@ pub fn host(llvm: u32, engine: &str, source: &str, seconds: u32) -> Option<Host>
     let place = LLVMS.iter().position(|&version| version == llvm).expect("one of LLVMS");
     let program = PROGRAMS[place].get_or_init(|| program(llvm, DIALECTS[place % 2])).as_ref()?;
     let host = Host::new(program, &format!("llvm-{llvm}-{engine}"));
-    Some(host.argument(engine).argument(place::root().join("tests").join(source)).argument(seconds.to_string()))
+    Some(host.argument(engine).argument(paths::root().join("tests").join(source)).argument(seconds.to_string()))
 }
 
 /// Has another compiler read the header as the other dialect, with every warning an error; `None` after a loud skip.
@@ -45,7 +45,7 @@ pub fn other_compiler_agrees(llvm: u32) -> Option<()> {
     Some(())
 }
 
-/// What `llvm-config` answers to one word.
+/// What `llvm-config` returns to one word.
 struct Installed {
     config: PathBuf,
 }
@@ -63,26 +63,26 @@ fn installed(llvm: u32) -> Option<Installed> {
 }
 
 fn directory() -> PathBuf {
-    place::root().join("tests/cpp")
+    paths::root().join("tests/cpp")
 }
 
 fn includes(llvm: &Installed) -> [String; 2] {
-    let ours = place::root().join("include");
+    let ours = paths::root().join("include");
     [format!("-isystem{}", llvm.answer("--includedir")), format!("-I{}", ours.display())]
 }
 
 fn program(llvm: u32, dialect: &[&str]) -> Option<PathBuf> {
     let (compiler, c_compiler) = (tool::require("g++", Absence::FailsInCi)?, tool::require("cc", Absence::FailsInCi)?);
     let installed = installed(llvm)?;
-    let output = place::root().join("target/cpp");
+    let output = paths::root().join("target/cpp");
     fs::create_dir_all(&output).unwrap_or_else(|error| panic!("create {}: {error}", output.display()));
     let program = output.join(format!("host-{llvm}"));
     if is_fresh(&program) {
         return Some(program);
     }
     let walker = output.join(format!("walker-{llvm}.o"));
-    tool::compile(&c_compiler, &["-O1", "-g", "-fexceptions", "-Werror", "-c"], &place::host("walker.c"), &walker);
-    let library = place::library();
+    tool::compile(&c_compiler, &["-O1", "-g", "-fexceptions", "-Werror", "-c"], &paths::host("walker.c"), &walker);
+    let library = paths::library();
     let libraries = library.parent().expect("it is in a directory");
     let mut flags: Vec<String> = ["-std=c++17", "-O0", "-g1", "-pthread"].map(str::to_owned).to_vec();
     flags.extend(dialect.iter().chain(&WARNINGS).map(|&flag| flag.to_owned()));
@@ -109,7 +109,7 @@ fn program(llvm: u32, dialect: &[&str]) -> Option<PathBuf> {
 fn is_fresh(program: &Path) -> bool {
     let changed = |path: &Path| fs::metadata(path).and_then(|about| about.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
     let entries = |path: PathBuf| fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
-    let sources = entries(directory()).chain(entries(place::root().join("include")));
-    let newest = sources.chain([place::host("walker.c")]).map(|path| changed(&path)).max();
+    let sources = entries(directory()).chain(entries(paths::root().join("include")));
+    let newest = sources.chain([paths::host("walker.c")]).map(|path| changed(&path)).max();
     program.is_file() && newest.is_some_and(|newest| newest < changed(program))
 }

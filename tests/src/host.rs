@@ -8,8 +8,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::paths::{self, Scratch};
 use crate::perf_map::{self, PerfMap};
-use crate::place::{self, Scratch};
 use crate::tool::{self, Absence};
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -130,7 +130,7 @@ impl Host {
     pub fn variables(&self, preload: Preload) -> Vec<(String, OsString)> {
         let mut variables = self.environment.clone();
         if preload == Preload::Library {
-            variables.push(("LD_PRELOAD".to_owned(), place::library().into()));
+            variables.push(("LD_PRELOAD".to_owned(), paths::library().into()));
         }
         variables
     }

@@ -10,7 +10,7 @@ use object::{Endianness, Object as _, ObjectSymbol as _, SymbolKind};
 
 use crate::host::Host;
 use crate::perf_script::Sample;
-use crate::story::{self, CHAIN};
+use crate::scenario::{self, CHAIN};
 use crate::tool;
 
 /// A function in an image's symbol table. Addresses count from the beginning of the file, as every tool prints them.
@@ -84,7 +84,7 @@ pub fn names(image: &Path) -> BTreeSet<String> {
 /// When no image has it.
 #[must_use]
 pub fn function(host: &Host, name: &str) -> (PathBuf, Function) {
-    let is_it = |function: &Function| story::names(&function.name, name) && !function.name.contains("::");
+    let is_it = |function: &Function| scenario::names(&function.name, name) && !function.name.contains("::");
     let mut found = files(host).into_iter().filter_map(|image| {
         // An object begins with its own function; those it calls, which are copies, follow.
         let first = functions(&image).into_iter().filter(is_it).min_by_key(|function| function.address)?;
@@ -102,8 +102,8 @@ pub fn complete(samples: &[Sample], callers: &[&str]) -> (usize, usize) {
         let symbols: Vec<&str> = sample.frames.iter().filter_map(|frame| frame.symbol.as_deref()).collect();
         let mut rest = symbols.iter();
         // The leaf may be gamma, or what it was inlined into.
-        let chain = CHAIN[1..].iter().all(|function| rest.any(|symbol| story::names(symbol, function)));
-        let named = symbols.first().is_some_and(|leaf| CHAIN.iter().any(|function| story::names(leaf, function)));
+        let chain = CHAIN[1..].iter().all(|function| rest.any(|symbol| scenario::names(symbol, function)));
+        let named = symbols.first().is_some_and(|leaf| CHAIN.iter().any(|function| scenario::names(leaf, function)));
         chain && named && rest.any(|symbol| callers.iter().any(|caller| symbol.contains(caller)))
     };
     let jit: Vec<&Sample> = jit.collect();
@@ -116,7 +116,7 @@ pub fn complete(samples: &[Sample], callers: &[&str]) -> (usize, usize) {
 /// When none of them is installed.
 #[must_use]
 pub fn faults(image: &Path) -> Vec<String> {
-    let judges = [
+    let check = [
         ("readelf", "-aW"),
         ("llvm-dwarfdump-22", "--verify"),
         ("llvm-dwarfdump-14", "--verify"),
@@ -124,17 +124,17 @@ pub fn faults(image: &Path) -> Vec<String> {
     ];
     let mut asked = 0;
     let mut faults = Vec::new();
-    for (judge, option) in judges {
-        let Some(program) = tool::find(judge) else { continue };
+    for (check, option) in check {
+        let Some(program) = tool::find(check) else { continue };
         asked += 1;
         let done = tool::run(Command::new(program).arg(option).arg(image));
         let said = String::from_utf8_lossy(&[done.stdout, done.stderr.clone()].concat()).to_lowercase();
         // clang 14 writes the first file of a line table twice in DWARF 5: a fault of the object.
         let warns = said.lines().any(|line| line.contains("warning") && !line.contains("is a duplicate of file_names"));
         if !done.status.success() || !done.stderr.is_empty() || warns {
-            faults.push(format!("{judge} {}: {said}", image.display()));
+            faults.push(format!("{check} {}: {said}", image.display()));
         }
     }
-    assert!(asked > 0, "no judge is installed");
+    assert!(asked > 0, "no check is installed");
     faults
 }

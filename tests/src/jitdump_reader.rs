@@ -160,7 +160,7 @@ impl Jitdump {
 
     /// The functions of that name.
     pub fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Function> {
-        self.functions.iter().filter(move |function| crate::story::names(&function.name, name))
+        self.functions.iter().filter(move |function| crate::scenario::names(&function.name, name))
     }
 
     fn record(&mut self, bytes: &[u8], waiting: &mut Waiting) -> Result<usize, String> {
@@ -214,9 +214,11 @@ impl Jitdump {
             lines: Vec::new(),
             unwinding: None,
         };
-        if let Some((told_address, lines)) = waiting.lines {
+        if let Some((reported_address, lines)) = waiting.lines {
             let name = &function.name;
-            require(told_address == address, || format!("{name} at {address:#x} gets lines of {told_address:#x}"))?;
+            require(reported_address == address, || {
+                format!("{name} at {address:#x} gets lines of {reported_address:#x}")
+            })?;
             function.lines = lines;
             check_lines(&function)?;
         }
@@ -312,6 +314,6 @@ pub fn read(path: &Path) -> Jitdump {
     let dump = Jitdump::parse(&bytes).unwrap_or_else(|fault| panic!("{}: {fault}", path.display()));
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
     assert_eq!(name, Some(format!("jit-{}.dump", dump.pid)));
-    crate::jitdump_second_judge::agrees(&bytes, &dump);
+    crate::jitdump_second_reader::agrees(&bytes, &dump);
     dump
 }

@@ -20,24 +20,24 @@
 
 #![forbid(unsafe_code)]
 
-pub mod door;
-pub mod doors;
 pub mod embedder;
 pub mod gdb;
-pub mod guest;
 pub mod host;
 pub mod image;
+pub mod integration;
 pub mod jitdump_reader;
-mod jitdump_second_judge;
+mod jitdump_second_reader;
 mod jitdump_unwinding;
 pub mod linked;
 pub mod mount;
+pub mod paths;
 pub mod perf;
 pub mod perf_inject;
 pub mod perf_lines;
 pub mod perf_map;
 pub mod perf_script;
-pub mod place;
-pub mod story;
+pub mod safety_host;
+pub mod scenario;
+pub mod support_table;
 pub mod tool;
 pub mod walk;

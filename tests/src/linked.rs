@@ -2,10 +2,10 @@
 //!
 //! The host runs the chain; nothing is preloaded. The expectation is that of the table: names, and whole stacks.
 
-use crate::doors;
 use crate::host::{Host, Preload};
 use crate::perf_script::{Frame, Sample};
-use crate::story::{self, Verdict};
+use crate::scenario::{self, Verdict};
+use crate::support_table;
 use crate::{gdb, perf, perf_inject, perf_map, walk};
 
 /// How many samples a proof by sampling needs at least.
@@ -33,9 +33,9 @@ impl Linked {
     pub fn perf_map(&self) {
         let (Some(()), Some(host)) = (perf::is_here(), self.with("perfmap", 2, &[])) else { return };
         let recording = perf::record(&host, Preload::Nothing);
-        story::every_sample_is_named(&recording.samples, &recording.perf_map(), "gamma");
+        scenario::every_sample_is_named(&recording.samples, &recording.perf_map(), "gamma");
         Verdict::of(&recording.samples, self.caller_object).is_complete();
-        doors::seen(self.name, "perf map");
+        support_table::seen(self.name, "perf map");
     }
 
     /// `perf inject --jit` with the jitdump.
@@ -44,7 +44,7 @@ impl Linked {
         let injected = perf_inject::record_with(host, Preload::Nothing, 997, "fp");
         let of_dump = |frame: &Frame| frame.object.contains("/jitted-");
         self.is_whole(&injected.samples, of_dump);
-        doors::seen(self.name, "jitdump");
+        support_table::seen(self.name, "jitdump");
     }
 
     /// perf, which takes images for shared libraries.
@@ -53,7 +53,7 @@ impl Linked {
         let recording = perf::record(&host, Preload::Nothing);
         assert_eq!(recording.map, None, "no perf map was asked for");
         self.is_whole(&recording.samples, |frame| frame.object.contains("/image-"));
-        doors::seen(self.name, "image");
+        support_table::seen(self.name, "image");
     }
 
     /// gdb's backtrace.
@@ -61,10 +61,10 @@ impl Linked {
         let (Some(()), Some(host)) = (gdb::is_here(), self.with("perfmap", 60, &["timer"])) else { return };
         let session = gdb::start(&host, Preload::Nothing);
         let _ = session.pid.and_then(perf_map::take);
-        if let Err(what) = story::judge_backtrace(&session.backtrace, self.caller_frame, session.symbols) {
+        if let Err(what) = scenario::check_backtrace(&session.backtrace, self.caller_frame, session.symbols) {
             panic!("{what}\ngdb said:\n{}", session.output);
         }
-        doors::seen(self.name, "gdb");
+        support_table::seen(self.name, "gdb");
     }
 
     /// nongnu libunwind inside the process, which has all its libraries from the start.
@@ -81,7 +81,7 @@ impl Linked {
         let Some(host) = self.with("unwind", 2, &[]) else { return };
         let Some(walked) = walk::from_inside(host, unwinder, Preload::Nothing) else { return };
         walked.is_complete();
-        doors::seen(self.name, unwinder);
+        support_table::seen(self.name, unwinder);
     }
 
     /// Every sample in the JIT's code is one of the chain's, and its stack shows the rest of it and then the caller.
@@ -90,7 +90,7 @@ impl Linked {
         assert!(jit.len() >= ENOUGH, "only {} samples in JIT code", jit.len());
         let is_whole = |sample: &&&Sample| {
             let outside = sample.frames.iter().find(|frame| !is_jit(frame));
-            story::begins_with_chain(&sample.frames)
+            scenario::begins_with_chain(&sample.frames)
                 && outside.is_some_and(|frame| frame.object.contains(self.caller_object))
         };
         let whole = jit.iter().filter(is_whole).count();

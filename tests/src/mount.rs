@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::place::Scratch;
+use crate::paths::Scratch;
 use crate::tool::{self, Absence};
 
 /// A file system in a directory of its own. Unmounted when dropped, and then the directory is removed.
@@ -21,7 +21,7 @@ impl Mount {
     }
 
     /// Mounts a btrfs in a file. In its directory [`Mount::limited`] there may be `bytes`, what the file system itself needs for
-    /// them included: from there on the kernel answers `EDQUOT`. `None` after a loud skip.
+    /// them included: from there on the kernel returns `EDQUOT`. `None` after a loud skip.
     ///
     /// A quota of users on ext4 would be more usual; but kernels are built without its format more often than without btrfs.
     ///

@@ -116,7 +116,10 @@ impl Injected {
     #[must_use]
     pub fn leaves_in(&self, function: &str) -> usize {
         let leaves = self.leaves().into_iter();
-        leaves.filter(|(name, _)| name.is_some_and(|name| crate::story::names(name, function))).map(|leaf| leaf.1).sum()
+        leaves
+            .filter(|(name, _)| name.is_some_and(|name| crate::scenario::names(name, function)))
+            .map(|leaf| leaf.1)
+            .sum()
     }
 
     /// Percent of the samples in `symbol` per line of a file, from `perf annotate -l`.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::host::{Host, Preload};
-use crate::place;
+use crate::paths;
 use crate::tool::{self, Absence};
 
 /// nongnu libunwind and libgcc.
@@ -38,7 +38,7 @@ pub fn walker(host: &Host) -> Option<PathBuf> {
     // The library comes before the source in the arguments of the linker.
     let arguments =
         ["-O1", "-g", "-shared", "-fPIC", "-fexceptions", "-Wall", "-Werror", "-Wl,--no-as-needed", "-lunwind"];
-    tool::compile(&compiler, &arguments, &place::host("walker.c"), &walker);
+    tool::compile(&compiler, &arguments, &paths::host("walker.c"), &walker);
     Some(walker)
 }
 
@@ -52,7 +52,7 @@ pub fn from_inside(host: Host, unwinder: &str, preload: Preload) -> Option<Walke
     let mut preloaded = walker;
     if preload == Preload::Library {
         preloaded.push(" ");
-        preloaded.push(place::library());
+        preloaded.push(paths::library());
     }
     let host = host.variable("LD_PRELOAD", preloaded).variable("WALK_WITH", unwinder);
     let ended = host.run(Preload::Nothing).well();

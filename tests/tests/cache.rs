@@ -1,22 +1,22 @@
 //! `cache=True`, in both directions: objects cached before us are as stock made them, objects cached under us keep what
 //! we made them.
 
-use jitlisten_tests::door;
 use jitlisten_tests::host::{Host, Preload};
+use jitlisten_tests::integration;
 use jitlisten_tests::perf::{self, Recording};
-use jitlisten_tests::story::{self, Verdict};
+use jitlisten_tests::scenario::{self, Verdict};
 
 const VENVS: [&str; 2] = ["numba-0.68.1", "numba-0.60.0"];
 
 /// Fills the cache in one run and records another that finds everything there.
 fn record_from_the_cache(venv: &str, filled_by: Preload) -> Option<(Host, Recording)> {
     perf::is_here()?;
-    let host = door::numba(venv, "chain.py")?.argument("2").argument("cache");
+    let host = integration::numba(venv, "chain.py")?.argument("2").argument("cache");
     let first = host.run(filled_by).well();
     assert!(lines(&first.stdout).any(|line| line == "from the cache: 0"));
     let recording = perf::record(&host, Preload::Library);
     assert!(lines(&recording.stdout).any(|line| line == "from the cache: 1"), "alpha does not come from the cache");
-    story::every_sample_is_named(&recording.samples, &recording.perf_map(), "gamma");
+    scenario::every_sample_is_named(&recording.samples, &recording.perf_map(), "gamma");
     Some((host, recording))
 }
 

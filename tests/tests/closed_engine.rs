@@ -1,13 +1,13 @@
 //! An engine closed while others live, and its address used again by the next.
 
 use jitlisten_tests::host::Preload;
-use jitlisten_tests::story::{self, Verdict};
-use jitlisten_tests::{door, perf};
+use jitlisten_tests::scenario::{self, Verdict};
+use jitlisten_tests::{integration, perf};
 
 #[test]
 fn a_closed_engines_name_does_not_outlive_it() {
     for venv in ["numba-0.68.1", "numba-0.60.0"] {
-        let Some(host) = door::numba(venv, "closed_engine.py") else { continue };
+        let Some(host) = integration::numba(venv, "closed_engine.py") else { continue };
         let host = host.argument("1");
         let (stock, ours) = (host.run(Preload::Nothing).well(), host.run(Preload::Library).well());
         assert_eq!(stock.stdout, ours.stdout);
@@ -19,10 +19,10 @@ fn a_closed_engines_name_does_not_outlive_it() {
         let verdict = Verdict::of(&recording.samples, "libffi");
         verdict.is_named();
         for leaf in verdict.leaves.keys().flatten() {
-            assert!(!story::names(leaf, "outdated"), "a closed engine's function is said to run:\n{verdict}");
+            assert!(!scenario::names(leaf, "outdated"), "a closed engine's function is said to run:\n{verdict}");
         }
         for function in ["current", "survivor"] {
-            story::every_sample_is_named(&recording.samples, &recording.perf_map(), function);
+            scenario::every_sample_is_named(&recording.samples, &recording.perf_map(), function);
         }
     }
 }

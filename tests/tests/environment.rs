@@ -1,13 +1,13 @@
 //! The environment variables, good values and bad.
 
 use jitlisten_tests::host::{self, Host, Preload};
-use jitlisten_tests::story::{self, Verdict};
-use jitlisten_tests::{door, gdb, perf};
+use jitlisten_tests::scenario::{self, Verdict};
+use jitlisten_tests::{gdb, integration, perf};
 
 const VENV: &str = "numba-0.68.1";
 
 fn chain(seconds: &str) -> Option<Host> {
-    Some(door::numba(VENV, "chain.py")?.argument(seconds))
+    Some(integration::numba(VENV, "chain.py")?.argument(seconds))
 }
 
 /// The program does not notice, one line in the log does.
@@ -79,8 +79,8 @@ fn unwind_tables_alone_serve_gdb_and_cost_no_frame_pointer() {
     if gdb::is_here().is_some() {
         let session = gdb::start(&host, Preload::Library);
         let _ = session.pid.and_then(jitlisten_tests::perf_map::take);
-        let judged = story::judge_backtrace(&session.backtrace, "Dispatcher_call", session.symbols);
-        assert!(judged.is_ok(), "{}\n{}", judged.unwrap_err(), session.output);
+        let checked = scenario::check_backtrace(&session.backtrace, "Dispatcher_call", session.symbols);
+        assert!(checked.is_ok(), "{}\n{}", checked.unwrap_err(), session.output);
     }
     let (Some(()), Some(host)) = (perf::is_here(), chain("2")) else { return };
     let recording = perf::record(&host.variable("JITLISTEN_FRAME_POINTERS", "0"), Preload::Library);
@@ -100,6 +100,6 @@ fn untouched_code_is_named_and_not_changed() {
     let host = host.argument("timer").variable("JITLISTEN_FRAME_POINTERS", "untouched");
     let session = gdb::start(&host, Preload::Library);
     let _ = session.pid.and_then(jitlisten_tests::perf_map::take);
-    let judged = story::judge_backtrace(&session.backtrace, "Dispatcher_call", session.symbols);
-    assert!(judged.is_err(), "the code has unwind tables");
+    let checked = scenario::check_backtrace(&session.backtrace, "Dispatcher_call", session.symbols);
+    assert!(checked.is_err(), "the code has unwind tables");
 }

@@ -3,33 +3,33 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use jitlisten_tests::door::{self, Door};
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::image::{self, complete, with_images};
+use jitlisten_tests::integration::{self, Integration};
 use jitlisten_tests::tool::{self, Absence};
-use jitlisten_tests::{doors, perf};
+use jitlisten_tests::{perf, support_table};
 
 const NUMBA: &str = "numba-0.68.1";
 
 #[test]
 fn perf_report_names_code_without_map_or_inject() {
-    for door in [Door::Numba(NUMBA), Door::Lli(14, &["--jit-kind=mcjit"])] {
-        let (Some(()), Some(host)) = (perf::is_here(), door.chain(2, &[])) else { continue };
+    for integration in [Integration::Numba(NUMBA), Integration::Lli(14, &["--jit-kind=mcjit"])] {
+        let (Some(()), Some(host)) = (perf::is_here(), integration.chain(2, &[])) else { continue };
         let host = with_images(host);
         let recording = perf::record(&host, Preload::Library);
         assert_eq!(recording.map, None, "no perf map was asked for");
-        let caller = [door.caller_frame(), "runFunction", "main"];
+        let caller = [integration.caller_frame(), "runFunction", "main"];
         let (jit, complete) = complete(&recording.samples, &caller);
-        assert!(jit >= 150, "{door:?}: only {jit} samples in images\n{}", host.log());
-        assert!(complete * 100 >= jit * 95, "{door:?}: {complete} of {jit} stacks are complete");
-        doors::seen(door.row(), "image");
+        assert!(jit >= 150, "{integration:?}: only {jit} samples in images\n{}", host.log());
+        assert!(complete * 100 >= jit * 95, "{integration:?}: {complete} of {jit} stacks are complete");
+        support_table::seen(integration.row(), "image");
     }
 }
 
 /// Unwind tables alone: no frame pointers in the code, and Python has none either.
 #[test]
 fn perf_walks_by_unwind_tables_from_the_kernel_to_main() {
-    let (Some(()), Some(host)) = (perf::is_here(), Door::Numba(NUMBA).chain(2, &[])) else { return };
+    let (Some(()), Some(host)) = (perf::is_here(), Integration::Numba(NUMBA).chain(2, &[])) else { return };
     let host = with_images(host).variable("JITLISTEN_FRAME_POINTERS", "0");
     let data = host.scratch("perf.data");
     let mut record = Command::new("perf");
@@ -42,29 +42,29 @@ fn perf_walks_by_unwind_tables_from_the_kernel_to_main() {
 }
 
 #[test]
-fn judges_of_elf_and_dwarf_find_no_fault() {
-    let Some(host) = door::numba(NUMBA, "callback.py") else { return };
+fn checkers_of_elf_and_dwarf_find_no_fault() {
+    let Some(host) = integration::numba(NUMBA, "callback.py") else { return };
     let host = with_images(host.argument("0")).variable("NUMBA_DEBUGINFO", "1");
     let _ = host.run(Preload::Library).well();
     let images = image::files(&host);
     assert!(images.len() >= 3, "{images:?}\n{}", host.log());
-    for (judge, words) in
+    for (check, words) in
         [("readelf", &["-aW"][..]), ("llvm-dwarfdump-22", &["--verify"]), ("eu-elflint", &["--gnu-ld"])]
     {
-        let Some(program) = tool::require(judge, Absence::IsAllowed) else { continue };
+        let Some(program) = tool::require(check, Absence::IsAllowed) else { continue };
         for image in &images {
             let done = tool::run(Command::new(&program).args(words).arg(image));
             let stderr = String::from_utf8_lossy(&done.stderr);
-            assert!(done.status.success() && stderr.is_empty(), "{judge} {}: {stderr}", image.display());
+            assert!(done.status.success() && stderr.is_empty(), "{check} {}: {stderr}", image.display());
             let text = String::from_utf8_lossy(&done.stdout);
-            assert!(!text.to_lowercase().contains("warning"), "{judge}: {text}");
+            assert!(!text.to_lowercase().contains("warning"), "{check}: {text}");
         }
     }
 }
 
 #[test]
 fn images_cost_no_mapping() {
-    let host = || Some(with_images(door::numba(NUMBA, "many.py")?.argument("500")));
+    let host = || Some(with_images(integration::numba(NUMBA, "many.py")?.argument("500")));
     let mappings = |preload| {
         let host = host()?;
         let stdout = String::from_utf8(host.run(preload).well().stdout).expect("text");
@@ -83,8 +83,8 @@ fn images_cost_no_mapping() {
 /// The write is refused in the middle of the first image; nothing else happens.
 #[test]
 fn a_full_disk_stops_the_sink_and_nothing_else() {
-    let Some(python) = door::python(NUMBA) else { return };
-    let script = jitlisten_tests::place::host("callback.py");
+    let Some(python) = integration::python(NUMBA) else { return };
+    let script = jitlisten_tests::paths::host("callback.py");
     let limited = |host: Host| with_images(host.argument("-c").argument("ulimit -f 4; exec \"$@\"").argument("sh"));
     let host = limited(Host::new("/bin/sh", "full")).argument(python).argument(script).argument("0");
     let host = host.variable("JITLISTEN_LOG", "/dev/null");

@@ -16,7 +16,7 @@ use std::time::Duration;
 use jitlisten_tests::host::Preload;
 use jitlisten_tests::image::with_images;
 use jitlisten_tests::tool::{self, Absence};
-use jitlisten_tests::{door, place};
+use jitlisten_tests::{integration, paths};
 
 /// Importing Numba alone is some twenty seconds of work under valgrind.
 const PATIENCE: Duration = Duration::from_secs(900);
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(900);
 /// Instructions per line of `two_loops.py`, by what the line says.
 fn counts() -> Option<BTreeMap<String, u64>> {
     let valgrind = tool::require("valgrind", Absence::FailsInCi)?;
-    let host = with_images(door::numba("numba-0.68.1", "two_loops.py")?.argument("0"));
+    let host = with_images(integration::numba("numba-0.68.1", "two_loops.py")?.argument("0"));
     let host = host.variable("NUMBA_DEBUGINFO", "1").variable("PYTHONHASHSEED", "0");
     let profile = host.scratch("callgrind.out");
     let mut command = Command::new(valgrind);
@@ -36,7 +36,7 @@ fn counts() -> Option<BTreeMap<String, u64>> {
     let mut annotate = Command::new("callgrind_annotate");
     annotate.args(["--threshold=100", "--auto=no", "--show-percs=no", "--tree=none"]).arg(&profile);
     // It takes its working directory off the names of files it is given none of.
-    let done = tool::run(annotate.arg(place::host("two_loops.py")).current_dir("/"));
+    let done = tool::run(annotate.arg(paths::host("two_loops.py")).current_dir("/"));
     let text = String::from_utf8_lossy(&done.stdout);
     let source =
         text.lines().skip_while(|line| !(line.starts_with("-- User-annotated") && line.contains("two_loops.py")));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::image::{self, with_images};
 use jitlisten_tests::tool::{self, Absence};
-use jitlisten_tests::{door, gdb, place, story};
+use jitlisten_tests::{gdb, integration, paths, scenario};
 
 const NUMBA: &str = "numba-0.68.1";
 
@@ -28,7 +28,7 @@ fn dump(python: &Path) -> Option<(Host, PathBuf)> {
     let host = with_images(Host::new("/bin/sh", "core"));
     let directory = host.scratch("");
     let host = host.argument("-c").argument(shell).argument(&directory);
-    let host = host.argument(python).argument(place::host("chain.py")).argument("300");
+    let host = host.argument(python).argument(paths::host("chain.py")).argument("300");
     let _ = host.run(Preload::Library);
     let deadline = Instant::now() + Duration::from_secs(20);
     let find = || fs::read_dir(&directory).ok()?.flatten().map(|entry| entry.path()).find(|path| is_core(path));
@@ -52,7 +52,7 @@ fn output(command: &mut Command) -> String {
 
 #[test]
 fn debuggers_find_code_and_names_of_a_dead_process() {
-    let Some(python) = door::python(NUMBA) else { return };
+    let Some(python) = integration::python(NUMBA) else { return };
     let (Some(()), Some(elfutils)) = (gdb::is_here(), tool::require("eu-stack", Absence::FailsInCi)) else { return };
     let Some((host, core)) = dump(&python) else { return };
     let gdb = || {
@@ -62,14 +62,14 @@ fn debuggers_find_code_and_names_of_a_dead_process() {
     };
     let eu_stack = || output(Command::new(&elfutils).arg("--core").arg(&core));
     let pystack = || {
-        let program = place::venv("tools").join("bin/pystack");
+        let program = paths::venv("tools").join("bin/pystack");
         output(Command::new(program).arg("core").arg(&core).arg(&python).arg("--native"))
     };
 
     let code = |said: &str| said.split_once("code\n").map(|(_, bytes)| bytes.trim().to_owned()).unwrap_or_default();
     let named = |said: &str| {
         let mut lines = said.lines();
-        story::CHAIN.iter().all(|name| lines.any(|line| story::names(line, name)))
+        scenario::CHAIN.iter().all(|name| lines.any(|line| scenario::names(line, name)))
     };
     let (said, stack, python_stack) = (gdb(), eu_stack(), pystack());
     assert!(named(&said), "gdb: {said}");

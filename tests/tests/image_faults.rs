@@ -5,18 +5,18 @@ use std::path::Path;
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::mount::Mount;
-use jitlisten_tests::{door, image};
+use jitlisten_tests::{image, integration};
 
 const COUNT: usize = 24;
 
 fn host(mode: &str) -> Option<Host> {
-    let host = door::numba("numba-0.68.1", "refused.py")?.argument(COUNT.to_string()).argument(mode);
+    let host = integration::numba("numba-0.68.1", "refused.py")?.argument(COUNT.to_string()).argument(mode);
     Some(image::with_images(host))
 }
 
-/// Every function answers right; `expected` of them are in images; `reason` is the only line in the log, if there is one.
-/// Answers how many are in images.
-fn judge(host: &Host, expected: impl Fn(usize) -> bool, reason: Option<&str>) -> usize {
+/// Every function returns right; `expected` of them are in images; `reason` is the only line in the log, if there is one.
+/// Returns how many are in images.
+fn check(host: &Host, expected: impl Fn(usize) -> bool, reason: Option<&str>) -> usize {
     let ended = host.run(Preload::Library).well();
     let stdout = String::from_utf8(ended.stdout).expect("text");
     let value = |name: &str| {
@@ -29,11 +29,14 @@ fn judge(host: &Host, expected: impl Fn(usize) -> bool, reason: Option<&str>) ->
     assert_eq!(value("images_written"), value("images"), "{stdout}{log}");
     assert_eq!(value("image_failures"), usize::from(reason.is_some()), "{stdout}{log}");
     assert_eq!((value("images_refused"), value("images_put_back")), (0, 0), "{stdout}{log}");
-    let told: Vec<&str> = log.lines().collect();
+    let reported: Vec<&str> = log.lines().collect();
     match reason {
-        None => assert!(told.is_empty(), "{log}"),
+        None => assert!(reported.is_empty(), "{log}"),
         Some(reason) => {
-            assert!(told.len() == 1 && told[0].contains("the image sink stops") && told[0].contains(reason), "{log}")
+            assert!(
+                reported.len() == 1 && reported[0].contains("the image sink stops") && reported[0].contains(reason),
+                "{log}"
+            )
         }
     }
     value("images")
@@ -46,14 +49,14 @@ fn is_empty(directory: &Path) -> bool {
 #[test]
 fn nothing_is_refused() {
     let Some(host) = host("nothing") else { return };
-    judge(&host, |images| images == COUNT, None);
+    check(&host, |images| images == COUNT, None);
 }
 
 #[test]
 fn a_place_where_nothing_may_be_executed() {
     let Some(host) = host("nothing") else { return };
     let Some(disk) = Mount::tmpfs("noexec") else { return };
-    judge(&host.variable("JITLISTEN_DIR", disk.path()), |images| images == 0, Some("execute from"));
+    check(&host.variable("JITLISTEN_DIR", disk.path()), |images| images == 0, Some("execute from"));
     assert!(is_empty(disk.path()), "nothing is left behind");
 }
 
@@ -61,7 +64,7 @@ fn a_place_where_nothing_may_be_executed() {
 fn a_place_that_is_mounted_read_only() {
     let Some(host) = host("nothing") else { return };
     let Some(disk) = Mount::tmpfs("ro") else { return };
-    judge(&host.variable("JITLISTEN_DIR", disk.path()), |images| images == 0, Some("create"));
+    check(&host.variable("JITLISTEN_DIR", disk.path()), |images| images == 0, Some("create"));
 }
 
 #[test]
@@ -69,26 +72,26 @@ fn a_full_disk() {
     let Some(host) = host("nothing") else { return };
     let Some(disk) = Mount::tmpfs("size=100k") else { return };
     let host = host.variable("JITLISTEN_DIR", disk.path());
-    let mapped = judge(&host, |images| 0 < images && images < COUNT, Some("No space left on device"));
+    let mapped = check(&host, |images| 0 < images && images < COUNT, Some("No space left on device"));
     assert_eq!(image::files_in(disk.path()).len(), mapped, "what was mapped stays, what was cut off does not");
 }
 
 #[test]
 fn most_mappings_are_in_use() {
     let Some(host) = host("mappings") else { return };
-    judge(&host, |images| images == 0, Some("vm.max_map_count"));
+    check(&host, |images| images == 0, Some("vm.max_map_count"));
 }
 
 #[test]
 fn no_file_may_be_mapped_executable() {
     let Some(host) = host("mapping") else { return };
-    judge(&host, |images| images == 0, Some("execute from"));
+    check(&host, |images| images == 0, Some("execute from"));
     assert_eq!(image::files(&host).len(), 0);
 }
 
 #[test]
 fn from_some_moment_on_no_file_may_be_mapped_executable() {
     let Some(host) = host("mapping-later") else { return };
-    judge(&host, |images| images == COUNT / 4, Some("Permission denied"));
+    check(&host, |images| images == COUNT / 4, Some("Permission denied"));
     assert_eq!(image::files(&host).len(), COUNT / 4, "the file that could not be mapped is gone");
 }

@@ -5,11 +5,11 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use jitlisten_tests::door::{self, Door};
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::image::{self, with_images};
+use jitlisten_tests::integration::{self, Integration};
 use jitlisten_tests::tool::{self, Absence};
-use jitlisten_tests::{perf, story};
+use jitlisten_tests::{perf, scenario};
 
 const NUMBA: &str = "numba-0.68.1";
 const UPROBES: &str = "/sys/kernel/tracing/uprobe_events";
@@ -81,7 +81,7 @@ fn count(host: &Host, event: &str, mut running: jitlisten_tests::host::Running<'
 #[test]
 fn a_uprobe_counts_every_call() {
     let (Some(()), Some(()), Some(host)) =
-        (perf::is_here(), kernel_allows_uprobes(), door::numba(NUMBA, "counted_calls.py"))
+        (perf::is_here(), kernel_allows_uprobes(), integration::numba(NUMBA, "counted_calls.py"))
     else {
         return;
     };
@@ -118,7 +118,7 @@ fn the_reader_of_stacks_reads() {
 #[test]
 fn bpftrace_shows_names() {
     let Some(bpftrace) = tool::require("bpftrace", Absence::FailsInCi) else { return };
-    let Some(host) = Door::Numba(NUMBA).chain(300, &[]) else { return };
+    let Some(host) = Integration::Numba(NUMBA).chain(300, &[]) else { return };
     let host = with_images(host);
     let mut running = host.start(Preload::Library);
     running.wait_for_line("running");
@@ -132,7 +132,7 @@ fn bpftrace_shows_names() {
         return tool::skip("bpftrace", &why, Absence::IsAllowed);
     }
     let is_whole = |stack: &[&str]| {
-        let named = |at: usize, name: &str| stack.get(at).is_some_and(|frame| story::names(frame, name));
+        let named = |at: usize, name: &str| stack.get(at).is_some_and(|frame| scenario::names(frame, name));
         named(0, "gamma")
             && named(1, "beta")
             && named(2, "alpha")

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use jitlisten_tests::door;
 use jitlisten_tests::host::Preload;
 use jitlisten_tests::image::{self, with_images};
+use jitlisten_tests::integration;
 use jitlisten_tests::tool::{self, Absence};
 
 /// What `hosts/changing.py` sees of its pages.
@@ -16,7 +16,7 @@ fn changing(preload: Preload) -> Option<String> {
         tool::skip("libLLVM-14.so.1", "not installed; run ci/setup.sh", Absence::FailsInCi);
         return None;
     }
-    let host = with_images(door::numba("numba-0.68.1", "changing.py")?.argument("libLLVM-14.so.1"));
+    let host = with_images(integration::numba("numba-0.68.1", "changing.py")?.argument("libLLVM-14.so.1"));
     Some(String::from_utf8(host.run(preload).well().stdout).expect("text"))
 }
 
@@ -41,7 +41,7 @@ more mappings: 0
 
 #[test]
 fn a_child_shares_its_parents_images_and_makes_its_own() {
-    let Some(host) = door::numba("numba-0.68.1", "forked.py").map(with_images) else { return };
+    let Some(host) = integration::numba("numba-0.68.1", "forked.py").map(with_images) else { return };
     let ended = host.run(Preload::Library).well();
     // The child goes on when its parent is gone.
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -67,13 +67,13 @@ fn a_child_shares_its_parents_images_and_makes_its_own() {
     assert_eq!(image::files(&host).len(), 3, "and nothing was written twice");
     assert!(
         stdout.ends_with("lock held\n"),
-        "nobody may remove the files of a dead parent whose child lives: {stdout}"
+        "other_user may remove the files of a dead parent whose child lives: {stdout}"
     );
 }
 
 #[test]
 fn a_directory_that_is_removed_is_made_again() {
-    let Some(host) = door::numba("numba-0.68.1", "many_functions.py") else { return };
+    let Some(host) = integration::numba("numba-0.68.1", "many_functions.py") else { return };
     let host = with_images(host.argument("24").argument("waiting"));
     let mut running = host.start(Preload::Library);
     running.wait_for_line("waiting");
@@ -89,7 +89,7 @@ fn a_directory_that_is_removed_is_made_again() {
 
 /// What a run of `hosts/many.py` says of mappings.
 fn mappings(count: u32, preload: Preload) -> Option<(u64, usize)> {
-    let host = with_images(door::numba("numba-0.68.1", "many.py")?.argument(count.to_string()));
+    let host = with_images(integration::numba("numba-0.68.1", "many.py")?.argument(count.to_string()));
     let host = host.patience(600);
     let stdout = String::from_utf8(host.run(preload).well().stdout).expect("text");
     assert!(stdout.contains(&format!("right: {count}\n")), "{stdout}");

@@ -6,18 +6,18 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use jitlisten_tests::door::{self, Door};
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::image::{self, Function, complete, with_images};
+use jitlisten_tests::integration::{self, Integration};
 use jitlisten_tests::perf_lines::{self, Shares};
 use jitlisten_tests::tool::{self, Absence};
-use jitlisten_tests::{perf, perf_map, place};
+use jitlisten_tests::{paths, perf, perf_map};
 
 const NUMBA: &str = "numba-0.68.1";
 
 #[test]
 fn perf_attached_to_a_running_process_names_whole_chains() {
-    let (Some(()), Some(host)) = (perf::is_here(), Door::Numba(NUMBA).chain(300, &[])) else { return };
+    let (Some(()), Some(host)) = (perf::is_here(), Integration::Numba(NUMBA).chain(300, &[])) else { return };
     let host = with_images(host);
     let mut running = host.start(Preload::Library);
     running.wait_for_line("running");
@@ -29,7 +29,7 @@ fn perf_attached_to_a_running_process_names_whole_chains() {
 }
 
 fn line_of(part: &str) -> u32 {
-    let text = std::fs::read_to_string(place::host("two_loops.py")).expect("the host");
+    let text = std::fs::read_to_string(paths::host("two_loops.py")).expect("the host");
     text.lines().position(|line| line.contains(part)).expect(part) as u32 + 1
 }
 
@@ -47,7 +47,7 @@ fn three_to_one(shares: &Shares) {
 
 #[test]
 fn perf_annotate_and_report_find_the_hot_line() {
-    let (Some(()), Some(host)) = (perf::is_here(), door::numba(NUMBA, "two_loops.py")) else { return };
+    let (Some(()), Some(host)) = (perf::is_here(), integration::numba(NUMBA, "two_loops.py")) else { return };
     let host = with_images(host.argument("3")).variable("NUMBA_DEBUGINFO", "1");
     let recording = perf::record(&host, Preload::Library);
     assert_eq!(recording.map, None, "no perf map was asked for");
@@ -94,21 +94,21 @@ fn symbolize(program: &Path, words: &[&str], file: &Path, function: &Function) -
 
 #[test]
 fn symbolizers_find_python_lines() {
-    let Some(host) = door::numba(NUMBA, "two_loops.py") else { return };
+    let Some(host) = integration::numba(NUMBA, "two_loops.py") else { return };
     let host = with_images(host.argument("0")).variable("NUMBA_DEBUGINFO", "1");
     let _ = host.run(Preload::Library).well();
     let (file, kernel) = image::function(&host, "kernel");
     for (program, words) in symbolizers() {
-        let answers = symbolize(&program, words, &file, &kernel);
-        let show = || format!("{}:\n{}", program.display(), answers.concat());
+        let returns = symbolize(&program, words, &file, &kernel);
+        let show = || format!("{}:\n{}", program.display(), returns.concat());
         assert!(
-            answers.iter().all(|answer| answer.contains("kernel") && answer.contains("two_loops.py:")),
+            returns.iter().all(|answer| answer.contains("kernel") && answer.contains("two_loops.py:")),
             "{}",
             show()
         );
         for part in ["# three of four", "# one of four"] {
-            let place = format!("{}:{}", place::host("two_loops.py").display(), line_of(part));
-            assert!(answers.iter().any(|answer| answer.contains(&place)), "{part} is missing; {}", show());
+            let place = format!("{}:{}", paths::host("two_loops.py").display(), line_of(part));
+            assert!(returns.iter().any(|answer| answer.contains(&place)), "{part} is missing; {}", show());
         }
     }
 }
@@ -116,18 +116,18 @@ fn symbolizers_find_python_lines() {
 /// Calls that LLVM inlined, in an object from clang.
 #[test]
 fn symbolizers_find_inlined_calls() {
-    let Some(host) = door::lli(14, &["--jit-kind=mcjit"], "inlined.c") else { return };
+    let Some(host) = integration::lli(14, &["--jit-kind=mcjit"], "inlined.c") else { return };
     let host: Host = with_images(host.argument("0"));
     let _ = host.run(Preload::Library).well();
     let (file, outer) = image::function(&host, "outer");
     for (program, words) in symbolizers() {
-        let answers = symbolize(&program, words, &file, &outer);
+        let returns = symbolize(&program, words, &file, &outer);
         let in_turn = |answer: &String| {
             let mut lines = answer.lines();
             ["hot at ", "middle at ", "outer at "]
                 .iter()
                 .all(|name| lines.next().is_some_and(|line| line.starts_with(name) && line.contains("inlined.c:")))
         };
-        assert!(answers.iter().any(in_turn), "{}:\n{}", program.display(), answers.concat());
+        assert!(returns.iter().any(in_turn), "{}:\n{}", program.display(), returns.concat());
     }
 }

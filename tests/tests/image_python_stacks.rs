@@ -6,14 +6,14 @@ use std::process::Command;
 
 use jitlisten_tests::host::{Preload, Running};
 use jitlisten_tests::image::with_images;
-use jitlisten_tests::story;
+use jitlisten_tests::scenario;
 use jitlisten_tests::tool::{self, Absence};
-use jitlisten_tests::{door, place};
+use jitlisten_tests::{integration, paths};
 
 const NUMBA: &str = "numba-0.68.1";
 
 fn py_spy() -> Option<PathBuf> {
-    let spy = door::python(NUMBA)?.with_file_name("py-spy");
+    let spy = integration::python(NUMBA)?.with_file_name("py-spy");
     let here = spy.is_file();
     if !here {
         tool::skip("py-spy", "not in the virtual environment", Absence::FailsInCi);
@@ -23,7 +23,7 @@ fn py_spy() -> Option<PathBuf> {
 
 /// Starts `callback.py`, with or without the library and debug information, lets `look` have it, returns what that found.
 fn watch<T>(preload: Preload, debug: &str, look: impl FnOnce(&Running<'_>) -> T) -> Option<T> {
-    let host = with_images(door::numba(NUMBA, "callback.py")?.argument("300"));
+    let host = with_images(integration::numba(NUMBA, "callback.py")?.argument("300"));
     let host = host.variable("JITLISTEN_FRAME_POINTERS", "0").variable("NUMBA_DEBUGINFO", debug);
     let mut running = host.start(preload);
     running.wait_for_line("running");
@@ -68,7 +68,7 @@ fn py_spy_records_every_stack_whole() {
             let frames: Vec<&str> = stack.split(';').collect();
             let leaf = frames.last().copied().unwrap_or_default();
             assert!(in_turn(&frames, &["<module>"]) && !stack.contains("(?)"), "cut or without a name: {stack}");
-            if story::names(leaf, "inner") {
+            if scenario::names(leaf, "inner") {
                 assert!(in_turn(&frames, &DIRECTLY), "not whole: {stack}");
                 assert!(debug == "0" || leaf.contains("callback.py:"), "no line: {stack}");
                 over_python += if in_turn(&frames, &OVER_PYTHON) { *count } else { 0 };
@@ -86,7 +86,7 @@ fn stock_stacks_are_lost() {
     let Some(recorded) = watch(Preload::Nothing, "0", |running| record(spy, running)) else { return };
     let (stacks, _) = recorded.unwrap_or_else(|said| panic!("py-spy: {said}"));
     let whole = stacks.iter().any(|(stack, _)| in_turn(&stack.split(';').collect::<Vec<_>>(), &OVER_PYTHON));
-    assert!(!whole, "the judge must be able to say no: {stacks:#?}");
+    assert!(!whole, "the check must be able to say no: {stacks:#?}");
 }
 
 /// Runs a tool that shows the process as it is in one moment, until it is in `inner` over Python. `None` when it never is.
@@ -112,13 +112,14 @@ fn py_spy_dumps_names_and_lines() {
     };
     let Some(stack) = watch(Preload::Library, "1", dump) else { return };
     let stack = stack.expect("one dump in twenty shows Python -> Numba -> Python -> Numba");
-    let with_line = |name: &str| stack.iter().any(|frame| story::names(frame, name) && frame.contains("(callback.py:"));
+    let with_line =
+        |name: &str| stack.iter().any(|frame| scenario::names(frame, name) && frame.contains("(callback.py:"));
     assert!(with_line("outer") && with_line("inner"), "{stack:#?}");
 }
 
 #[test]
 fn pystack_shows_names_and_lines() {
-    let stack = place::venv("tools").join("bin/pystack");
+    let stack = paths::venv("tools").join("bin/pystack");
     if !stack.is_file() {
         return tool::skip("pystack", "no virtual environment with it; run ci/setup.sh", Absence::FailsInCi);
     }
@@ -138,15 +139,15 @@ fn pystack_shows_names_and_lines() {
             (0..3).map(|_| lines_of(Command::new(&stack).args(["remote", "--native", &running.pid().to_string()])));
         views.any(|view| view.iter().any(|frame| frame.contains("(C) File") && frame.contains("inner(")))
     });
-    assert_eq!(stock, Some(false), "the judge must be able to say no");
+    assert_eq!(stock, Some(false), "the check must be able to say no");
 }
 
 /// An object from clang with calls that LLVM has inlined, run by llvmlite: they are frames all the same.
 #[test]
 fn py_spy_shows_inlined_calls_as_frames() {
-    let (Some(spy), Some(host)) = (py_spy(), door::numba(NUMBA, "bitcode.py")) else { return };
+    let (Some(spy), Some(host)) = (py_spy(), integration::numba(NUMBA, "bitcode.py")) else { return };
     let file = host.scratch("inlined.bc");
-    let Some(()) = door::bitcode(14, "inlined.c", &file) else { return };
+    let Some(()) = integration::bitcode(14, "inlined.c", &file) else { return };
     let host = with_images(host.argument(file).argument("outer").argument("300"));
     let mut running = host.variable("JITLISTEN_FRAME_POINTERS", "0");
     running = running.variable("PYTHONUNBUFFERED", "1");

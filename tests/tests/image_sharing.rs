@@ -7,13 +7,13 @@ use std::process::Command;
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::image::{self, faults, names, with_images};
 use jitlisten_tests::tool::{self, Absence};
-use jitlisten_tests::{door, place};
+use jitlisten_tests::{integration, paths};
 
 const COUNT: usize = 8;
 
 /// Which file each function of `hosts/modules.py` is mapped from; looks into every file.
 fn files(venv: &str, words: [&str; 2]) -> Option<BTreeMap<String, String>> {
-    let host = door::numba(venv, "modules.py")?.argument(COUNT.to_string());
+    let host = integration::numba(venv, "modules.py")?.argument(COUNT.to_string());
     let host = words.iter().fold(host, |host, word| host.argument(word));
     let host = with_images(host);
     let ended = host.run(Preload::Library).well();
@@ -69,7 +69,7 @@ fn llvmlites_own_memory_manager_shares_nothing() {
 #[test]
 fn numba_with_llvmlites_memory_manager() {
     for venv in ["numba-0.68.1", "numba-0.60.0"] {
-        let Some(host) = door::numba(venv, "callback.py") else { continue };
+        let Some(host) = integration::numba(venv, "callback.py") else { continue };
         let host = with_images(host.argument("0")).variable("NUMBA_USE_LLVMLITE_MEMORY_MANAGER", "1");
         let ended = host.run(Preload::Library).well();
         assert!(String::from_utf8_lossy(&ended.stdout).starts_with("17.0\n"));
@@ -89,7 +89,7 @@ fn lli(version: u32, kind: &str) -> Option<Host> {
     let host = Host::new(lli, &format!("lli-{version}-{kind}"));
     let flags = ["-O1", "-g", "-fasynchronous-unwind-tables", "-emit-llvm", "-c"];
     for module in ["inlined_one", "inlined_two"] {
-        let source = place::host(&format!("{module}.c"));
+        let source = paths::host(&format!("{module}.c"));
         tool::compile(&clang, &flags, &source, &host.scratch(&format!("{module}.bc")));
     }
     let two = host.scratch("inlined_two.bc");

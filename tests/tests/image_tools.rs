@@ -3,16 +3,16 @@
 use std::fs;
 use std::process::Command;
 
-use jitlisten_tests::door::{self, Door};
 use jitlisten_tests::host::Preload;
+use jitlisten_tests::integration::{self, Integration};
 use jitlisten_tests::tool::{self, Absence};
-use jitlisten_tests::{image, place};
+use jitlisten_tests::{image, paths};
 
 /// callgrind counts every instruction of JIT code under its source line.
 #[test]
 fn callgrind_counts_by_source_line() {
     let Some(valgrind) = tool::require("valgrind", Absence::IsAllowed) else { return };
-    let Some(host) = Door::Lli(14, &["--jit-kind=mcjit"]).chain(0, &[]) else { return };
+    let Some(host) = Integration::Lli(14, &["--jit-kind=mcjit"]).chain(0, &[]) else { return };
     let host = image::with_images(host);
     let profile = host.scratch("callgrind.out");
     let mut command = Command::new(valgrind);
@@ -32,7 +32,7 @@ fn callgrind_counts_by_source_line() {
 /// The pages are exchanged under threads that run in them, for code that was compiled before the sink was on.
 #[test]
 fn images_come_and_go_under_running_threads() {
-    let Some(host) = door::numba("numba-0.68.1", "late_images.py") else { return };
-    let ended = host.argument(place::library()).variable("JITLISTEN", "perfmap").run(Preload::Library).well();
+    let Some(host) = integration::numba("numba-0.68.1", "late_images.py") else { return };
+    let ended = host.argument(paths::library()).variable("JITLISTEN", "perfmap").run(Preload::Library).well();
     assert_eq!(String::from_utf8_lossy(&ended.stdout), "wrong: 0\nimages: 60\n");
 }

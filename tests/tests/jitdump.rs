@@ -5,16 +5,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use jitlisten_tests::door;
 use jitlisten_tests::host::{self, Host, Preload};
+use jitlisten_tests::integration;
 use jitlisten_tests::jitdump_reader::{self, Jitdump};
-use jitlisten_tests::place;
+use jitlisten_tests::paths;
 use jitlisten_tests::tool::{self, Absence};
 
 const NUMBA: [&str; 4] = ["numba-0.68.1", "numba-0.60.0", "numba-0.57.1", "numba-0.56.4"];
 
 fn dumping(venv: &str, program: &str) -> Option<Host> {
-    Some(door::numba(venv, program)?.variable("JITLISTEN", "jitdump").variable("NUMBA_DEBUGINFO", "1"))
+    Some(integration::numba(venv, program)?.variable("JITLISTEN", "jitdump").variable("NUMBA_DEBUGINFO", "1"))
 }
 
 fn dumps(host: &Host) -> Vec<(PathBuf, Jitdump)> {
@@ -38,7 +38,7 @@ fn functions_have_their_own_lines_of_files_with_full_names() {
         let dump = only_dump(&host);
         assert!(!dump.closed, "a process that ends does not close: other threads may still compile");
         let kernel = dump.named("kernel").max_by_key(|function| function.line_numbers().len()).expect("kernel");
-        let source = place::host("two_loops.py");
+        let source = paths::host("two_loops.py");
         let text = fs::read_to_string(&source).expect("the host");
         let of = |part: &str| text.lines().position(|line| line.contains(part)).expect(part) as u32 + 1;
         for part in ["range(3 * n)", "# three of four", "range(n)", "# one of four"] {
@@ -97,7 +97,7 @@ fn eight_threads_do_not_mix_their_lines() {
 
 #[test]
 fn switched_on_late_it_holds_everything_and_switched_off_it_ends() {
-    let Some(host) = door::numba(NUMBA[0], "switched.py") else { return };
+    let Some(host) = integration::numba(NUMBA[0], "switched.py") else { return };
     let host = host.variable("JITLISTEN", "perfmap");
     let _ = host.run(Preload::Library).well();
     let mut found: Vec<Jitdump> = dumps(&host).into_iter().map(|dump| dump.1).collect();
@@ -134,14 +134,14 @@ fn file_directory_marker_and_descriptor_are_private() {
     let Some(host) = dumping(NUMBA[0], "own_files.py") else { return };
     let ended = host.run(Preload::Library).well();
     let text = String::from_utf8(ended.stdout).expect("text");
-    let told: Vec<Vec<&str>> = text.lines().map(|line| line.split(' ').collect()).collect();
-    assert_eq!((told[0][0], told[0][1]), ("map", "r-xp"), "{text}");
-    let [_, flags, _] = told[1][..] else { panic!("{text}") };
+    let reported: Vec<Vec<&str>> = text.lines().map(|line| line.split(' ').collect()).collect();
+    assert_eq!((reported[0][0], reported[0][1]), ("map", "r-xp"), "{text}");
+    let [_, flags, _] = reported[1][..] else { panic!("{text}") };
     let close_on_exec = 0o2_000_000;
     assert_ne!(u32::from_str_radix(flags, 8).expect("octal") & close_on_exec, 0, "{text}");
-    assert_eq!((told[2][1], told[3][1]), ("0o600", "0o700"), "{text}");
-    assert!(told[3][2].starts_with(&*host.scratch(".").canonicalize().expect("there").to_string_lossy()), "{text}");
-    assert!(told.len() == 4, "{text}");
+    assert_eq!((reported[2][1], reported[3][1]), ("0o600", "0o700"), "{text}");
+    assert!(reported[3][2].starts_with(&*host.scratch(".").canonicalize().expect("there").to_string_lossy()), "{text}");
+    assert!(reported.len() == 4, "{text}");
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn eight_threads_of_llvm_do_not_mix_their_lines() {
         let program = builder.scratch("program");
         let (include, library) = (format!("-I{include}"), format!("-L/usr/lib/llvm-{version}/lib"));
         let library_name = format!("-lLLVM-{version}");
-        let source = place::host("compiles_in_threads.c");
+        let source = paths::host("compiles_in_threads.c");
         let words = ["-O1", "-pthread", &include, &library];
         let mut command = Command::new(compiler);
         command.args(words).arg(source).arg(&library_name).arg("-o").arg(&program);

@@ -9,12 +9,12 @@ use std::path::Path;
 use jitlisten_tests::host::{Ended, Host, Preload};
 use jitlisten_tests::jitdump_reader::{self, Jitdump};
 use jitlisten_tests::mount::Mount;
-use jitlisten_tests::{door, place, tool};
+use jitlisten_tests::{integration, paths, tool};
 
 const FUNCTIONS: u32 = 24;
 
 fn host() -> Option<Host> {
-    let host = door::numba("numba-0.68.1", "many_functions.py")?;
+    let host = integration::numba("numba-0.68.1", "many_functions.py")?;
     Some(host.argument(FUNCTIONS.to_string()).variable("JITLISTEN", "jitdump,perfmap"))
 }
 
@@ -23,9 +23,9 @@ fn assert_stopped_once(host: &Host, ended: &Ended, reason: &str) {
     let stock = host.run(Preload::Nothing).well();
     assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr));
     let log = host.log();
-    let told: Vec<&str> = log.lines().filter(|line| line.contains("jitdump")).collect();
-    assert_eq!(told.len(), 1, "{log}");
-    assert!(told[0].contains("the jitdump sink stops") && told[0].contains(reason), "{log}");
+    let reported: Vec<&str> = log.lines().filter(|line| line.contains("jitdump")).collect();
+    assert_eq!(reported.len(), 1, "{log}");
+    assert!(reported[0].contains("the jitdump sink stops") && reported[0].contains(reason), "{log}");
     let last = format!("function_{}", FUNCTIONS - 1);
     assert!(ended.perf_map().named(&last).next().is_some(), "the perf map has nothing to do with it");
 }
@@ -103,9 +103,9 @@ fn no_place_at_all() {
 #[test]
 fn a_limit_to_the_size_of_files() {
     let Some(shell) = tool::find("bash") else { return };
-    let Some(python) = door::python("numba-0.68.1") else { return };
+    let Some(python) = integration::python("numba-0.68.1") else { return };
     let host = Host::new(shell, "limited").argument("-c").argument("ulimit -f 12; exec \"$@\"").argument("bash");
-    let host = host.argument(python).argument(place::host("many_functions.py")).argument(FUNCTIONS.to_string());
+    let host = host.argument(python).argument(paths::host("many_functions.py")).argument(FUNCTIONS.to_string());
     let host = host.variable("JITLISTEN", "jitdump,perfmap");
     let ended = host.run(Preload::Library).well();
     let _ = valid_prefix(&host.scratch("."));
@@ -125,15 +125,15 @@ fn a_directory_that_is_removed() {
     running.nod();
     let ended = running.end().well();
     let log = host.log();
-    let told: Vec<&str> = log.lines().filter(|line| line.contains("jitdump")).collect();
-    assert!(told.len() == 1 && told[0].contains("the jitdump sink stops: write"), "{log}");
+    let reported: Vec<&str> = log.lines().filter(|line| line.contains("jitdump")).collect();
+    assert!(reported.len() == 1 && reported[0].contains("the jitdump sink stops: write"), "{log}");
     assert!(String::from_utf8_lossy(&ended.stdout).lines().count() == 2);
 }
 
 /// Everything that was finalized is in the file at that moment, not in a buffer that dies with the process.
 #[test]
 fn a_process_that_is_killed() {
-    let Some(host) = door::numba("numba-0.68.1", "compiles_for_ever.py") else { return };
+    let Some(host) = integration::numba("numba-0.68.1", "compiles_for_ever.py") else { return };
     let host = host.variable("JITLISTEN", "jitdump");
     let mut running = host.start(Preload::Library);
     running.wait_for_line("compiled 5");

@@ -3,22 +3,22 @@
 use jitlisten_tests::host::Host;
 use jitlisten_tests::perf_inject::{self, Injected};
 use jitlisten_tests::perf_script::Sample;
-use jitlisten_tests::{door, doors, perf, place, story};
+use jitlisten_tests::{integration, paths, perf, scenario, support_table};
 
 fn dumping(venv: &str, program: &str) -> Option<Host> {
     perf::is_here()?;
-    Some(door::numba(venv, program)?.variable("JITLISTEN", "jitdump").variable("NUMBA_DEBUGINFO", "1"))
+    Some(integration::numba(venv, program)?.variable("JITLISTEN", "jitdump").variable("NUMBA_DEBUGINFO", "1"))
 }
 
 fn line_of(source: &str, part: &str) -> u32 {
-    let text = std::fs::read_to_string(place::host(source)).expect("the host");
+    let text = std::fs::read_to_string(paths::host(source)).expect("the host");
     text.lines().position(|line| line.contains(part)).expect(part) as u32 + 1
 }
 
 /// The name perf shows for the function, for its `-s`.
 fn symbol(injected: &Injected, function: &str) -> String {
     let leaves = injected.leaves().into_iter().filter_map(|(name, count)| Some((name?, count)));
-    let named = leaves.filter(|(name, _)| story::names(name, function));
+    let named = leaves.filter(|(name, _)| scenario::names(name, function));
     named.max_by_key(|leaf| leaf.1).unwrap_or_else(|| panic!("no sample in {function}")).0.to_owned()
 }
 
@@ -44,7 +44,7 @@ fn the_hot_source_line_is_found() {
         let report = injected.perf(&words);
         let hottest = report.lines().find(|line| line.contains('%') && !line.starts_with('#')).unwrap_or_default();
         let place = format!("two_loops.py:{}", line_of("two_loops.py", "# three of four"));
-        assert!(story::names(hottest, "kernel") && hottest.contains(&place), "{venv}: {hottest}");
+        assert!(scenario::names(hottest, "kernel") && hottest.contains(&place), "{venv}: {hottest}");
     }
 }
 
@@ -65,7 +65,7 @@ fn unwind_tables_lead_out_of_the_code() {
         let host = host.variable("JITLISTEN_FRAME_POINTERS", pointers).argument("2");
         let injected = perf_inject::record(host, 997, "dwarf,4096");
         let dump = injected.dump();
-        for name in story::CHAIN {
+        for name in scenario::CHAIN {
             assert!(dump.named(name).all(|function| function.unwinding.is_some()), "{name} has no table");
         }
         let inside = injected.samples.iter().filter(|sample| names(sample, 0, "gamma")).collect::<Vec<_>>();
@@ -77,13 +77,13 @@ fn unwind_tables_lead_out_of_the_code() {
 
 fn names(sample: &Sample, depth: usize, function: &str) -> bool {
     let symbol = sample.frames.get(depth).and_then(|frame| frame.symbol.as_deref());
-    symbol.is_some_and(|symbol| story::names(symbol, function))
+    symbol.is_some_and(|symbol| scenario::names(symbol, function))
 }
 
 /// Where functions follow each other closely, only the last one of an object may have a table: the others' would lie,
 /// for perf, over their neighbours. The reader sees the function and nothing above it; with `--call-graph fp`, all.
 #[test]
-fn without_room_a_function_goes_without_its_table() {
+fn without_space_a_function_goes_without_its_table() {
     let Some(host) = dumping("numba-0.68.1", "chain.py") else { return };
     let injected = perf_inject::record(host.argument("1"), 997, "dwarf,4096");
     let gamma = injected.dump().named("gamma").find(|function| !function.name.contains("::")).expect("gamma");
@@ -99,7 +99,7 @@ fn frame_pointers_lead_out_of_every_function() {
     let inside: Vec<_> = injected.samples.iter().filter(|sample| names(sample, 0, "gamma")).collect();
     let whole = inside.iter().filter(|sample| names(sample, 1, "beta") && names(sample, 2, "alpha")).count();
     assert!(inside.len() >= 300 && whole * 100 >= inside.len() * 95, "{whole} of {} stacks", inside.len());
-    doors::seen("shim, stock wheels", "jitdump");
+    support_table::seen("shim, stock wheels", "jitdump");
 }
 
 /// The same address, one function after the other: samples go by time.

@@ -1,25 +1,26 @@
 //! LLVM's own interpreter with the consumers that the table of `table.rs` leaves out.
 
-use jitlisten_tests::door::Door;
 use jitlisten_tests::host::Preload;
-use jitlisten_tests::{doors, perf, perf_inject, story, walk};
+use jitlisten_tests::integration::Integration;
+use jitlisten_tests::{perf, perf_inject, scenario, support_table, walk};
 
-const MCJIT: [Door; 2] = [Door::Lli(14, &["--jit-kind=mcjit"]), Door::Lli(22, &["--jit-kind=mcjit"])];
-const ORC: [Door; 2] = [
-    Door::Lli(22, &["--jit-kind=orc", "--jit-linker=rtdyld"]),
-    Door::Lli(22, &["--jit-kind=orc", "--jit-linker=jitlink"]),
+const MCJIT: [Integration; 2] =
+    [Integration::Lli(14, &["--jit-kind=mcjit"]), Integration::Lli(22, &["--jit-kind=mcjit"])];
+const ORC: [Integration; 2] = [
+    Integration::Lli(22, &["--jit-kind=orc", "--jit-linker=rtdyld"]),
+    Integration::Lli(22, &["--jit-kind=orc", "--jit-linker=jitlink"]),
 ];
 
 #[test]
 fn both_unwinders_walk_to_the_start() {
     // libunwind 1.6.2 leaves the compiled frames of ORC, too, but loses its way two frames later, in LLVM 22's `runAsMain`.
-    for (unwinder, doors) in [("libunwind", &MCJIT[..]), ("libgcc", &[&MCJIT[..], &ORC].concat())] {
-        for door in doors {
-            let Some(host) = door.chain(2, &[]) else { continue };
+    for (unwinder, integrations) in [("libunwind", &MCJIT[..]), ("libgcc", &[&MCJIT[..], &ORC].concat())] {
+        for integration in integrations {
+            let Some(host) = integration.chain(2, &[]) else { continue };
             let Some(walked) = walk::from_inside(host, unwinder, Preload::Library) else { continue };
             walked.is_complete();
         }
-        doors::seen("shim, lli", unwinder);
+        support_table::seen("shim, lli", unwinder);
     }
 }
 
@@ -33,12 +34,12 @@ fn stock_libunwind_does_not() {
 
 #[test]
 fn perf_names_code_by_the_jitdump() {
-    for door in [MCJIT[0], ORC[1]] {
-        let (Some(()), Some(host)) = (perf::is_here(), door.chain(2, &[])) else { continue };
+    for integration in [MCJIT[0], ORC[1]] {
+        let (Some(()), Some(host)) = (perf::is_here(), integration.chain(2, &[])) else { continue };
         let injected = perf_inject::record(host.variable("JITLISTEN", "jitdump"), 997, "fp");
         let inside = injected.leaves_in("gamma");
-        let whole = injected.samples.iter().filter(|sample| story::begins_with_chain(&sample.frames)).count();
-        assert!(inside >= 150 && whole * 100 >= inside * 95, "{door:?}: {whole} of {inside}");
+        let whole = injected.samples.iter().filter(|sample| scenario::begins_with_chain(&sample.frames)).count();
+        assert!(inside >= 150 && whole * 100 >= inside * 95, "{integration:?}: {whole} of {inside}");
     }
-    doors::seen("shim, lli", "jitdump");
+    support_table::seen("shim, lli", "jitdump");
 }

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use jitlisten_tests::host::{self, Ended, Host, Preload};
 use jitlisten_tests::tool::{self, Absence};
-use jitlisten_tests::{door, place};
+use jitlisten_tests::{integration, paths};
 
 fn lines(ended: &Ended) -> Vec<String> {
     String::from_utf8_lossy(&ended.stdout).lines().map(str::to_owned).collect()
 }
 
-fn is_told_once(ended: &Ended, function: &str) {
+fn is_notified_once(ended: &Ended, function: &str) {
     let map = ended.perf_map();
     assert_eq!(map.entries.iter().filter(|entry| entry.name == function).count(), 1, "{function}:\n{}", map.names());
 }
@@ -21,7 +21,7 @@ fn built(name: &str, directory: &Path, flags: &[&str]) -> Option<PathBuf> {
     let compiler = tool::require("cc", Absence::FailsInCi)?;
     let program = directory.join(name.trim_end_matches(".c"));
     let always = ["-O1", "-Wall", "-Wextra", "-Werror"];
-    tool::compile(&compiler, &[&always[..], flags].concat(), &place::host(name), &program);
+    tool::compile(&compiler, &[&always[..], flags].concat(), &paths::host(name), &program);
     Some(program)
 }
 
@@ -35,9 +35,9 @@ fn two_llvms_in_one_process() {
             tool::skip("libLLVM", &format!("no LLVM {version}; run ci/setup.sh"), absence);
             continue;
         };
-        let Some(host) = door::numba("numba-0.68.1", "two_llvms.py") else { continue };
+        let Some(host) = integration::numba("numba-0.68.1", "two_llvms.py") else { continue };
         let ended = host::same_output(&host.argument(library)).well();
-        ["first", "second", "third"].into_iter().for_each(|function| is_told_once(&ended, function));
+        ["first", "second", "third"].into_iter().for_each(|function| is_notified_once(&ended, function));
     }
 }
 
@@ -45,24 +45,24 @@ fn two_llvms_in_one_process() {
 #[test]
 fn an_llvm_that_is_closed_and_opened_again() {
     // This wheel's library can be unloaded; that of 0.50 never goes, and neither does Debian's libLLVM.
-    let Some(python) = door::python("numba-0.60.0") else { return };
-    let host = Host::new(&python, "closed-llvm").argument(place::host("closed_llvm.py"));
-    let ended = host::same_output(&host.argument(door::libllvmlite(&python)).argument("20")).well();
+    let Some(python) = integration::python("numba-0.60.0") else { return };
+    let host = Host::new(&python, "closed-llvm").argument(paths::host("closed_llvm.py"));
+    let ended = host::same_output(&host.argument(integration::libllvmlite(&python)).argument("20")).well();
     assert!(lines(&ended).contains(&"gone 20".to_owned()), "the library stayed: {:?}", lines(&ended));
-    is_told_once(&ended, "last");
+    is_notified_once(&ended, "last");
 }
 
 #[test]
-fn another_jit_that_tells_debuggers() {
-    let Some(python) = door::python("numba-0.68.1") else { return };
+fn another_jit_that_registers_with_debuggers() {
+    let Some(python) = integration::python("numba-0.68.1") else { return };
     for flags in [&["-rdynamic", "-DCOUNTS"][..], &["-rdynamic"]] {
-        let bin = place::Scratch::new("own-jit");
+        let bin = paths::Scratch::new("own-jit");
         let Some(program) = built("own_jit.c", &bin.join("."), flags) else { return };
-        let object = place::root().join("jitlisten/testdata/lli-14-mcjit-plain.o");
-        let host = Host::new(program, "own-jit").argument(door::libllvmlite(&python));
-        let ended = host::same_output(&host.argument(place::host("chain.ll")).argument(object)).well();
+        let object = paths::root().join("jitlisten/testdata/lli-14-mcjit-plain.o");
+        let host = Host::new(program, "own-jit").argument(integration::libllvmlite(&python));
+        let ended = host::same_output(&host.argument(paths::host("chain.ll")).argument(object)).well();
         assert_eq!(lines(&ended)[1], "3, whole");
-        ["alpha", "beta", "gamma"].into_iter().for_each(|function| is_told_once(&ended, function));
+        ["alpha", "beta", "gamma"].into_iter().for_each(|function| is_notified_once(&ended, function));
     }
 }
 
@@ -71,36 +71,37 @@ fn another_jit_that_tells_debuggers() {
 /// each function.
 #[test]
 fn the_library_twice() {
-    let Some(python) = door::python("numba-0.68.1") else { return };
-    let bin = place::Scratch::new("linked");
-    let directory = place::library().parent().expect("a directory").display().to_string();
-    let include = format!("-I{}", place::root().join("include").display());
+    let Some(python) = integration::python("numba-0.68.1") else { return };
+    let bin = paths::Scratch::new("linked");
+    let directory = paths::library().parent().expect("a directory").display().to_string();
+    let include = format!("-I{}", paths::root().join("include").display());
     let (search, path) = (format!("-L{directory}"), format!("-Wl,-rpath,{directory}"));
     let flags = [&*include, &*search, "-Wl,--no-as-needed", "-ljitlisten", &*path];
     let Some(program) = built("linked.c", &bin.join("."), &flags) else { return };
     let other = bin.join("libjitlisten-other.so");
-    fs::copy(place::library(), &other).expect("copied");
-    let (same, other) = (place::library().display().to_string(), other.display().to_string());
+    fs::copy(paths::library(), &other).expect("copied");
+    let (same, other) = (paths::library().display().to_string(), other.display().to_string());
     let works = "open 0, statistics 0";
     let both = format!("{other} {same}");
     for (preload, says) in [("", works), (&same, works), (&other, works), (&both, "open 4, statistics 2")] {
-        let host = Host::new(&program, "linked").argument(door::libllvmlite(&python)).variable("LD_PRELOAD", preload);
+        let host =
+            Host::new(&program, "linked").argument(integration::libllvmlite(&python)).variable("LD_PRELOAD", preload);
         let ended = host.run(Preload::Nothing).well();
         let said = lines(&ended);
         assert_eq!(said[..2], ["2", "2"]);
         assert!(said[2].starts_with(says), "{preload:?}: {said:?}\n{}", host.log());
-        is_told_once(&ended, "before_open");
-        is_told_once(&ended, "after_open");
+        is_notified_once(&ended, "before_open");
+        is_notified_once(&ended, "after_open");
     }
 }
 
-/// A copy that is opened beside one that is at work answers that it is switched off.
+/// A copy that is opened beside one that is at work returns that it is switched off.
 #[test]
 fn a_second_copy_that_is_opened_says_no() {
-    let Some(python) = door::python("numba-0.68.1") else { return };
-    let bin = place::Scratch::new("second");
+    let Some(python) = integration::python("numba-0.68.1") else { return };
+    let bin = paths::Scratch::new("second");
     let other = bin.join("libjitlisten-other.so");
-    fs::copy(place::library(), &other).expect("copied");
+    fs::copy(paths::library(), &other).expect("copied");
     let script = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).jitlisten_open())";
     let host = || Host::new(&python, "second").argument("-c").argument(script).argument(&other);
     assert_eq!(lines(&host().run(Preload::Library).well()), ["4"], "JITLISTEN_SWITCHED_OFF");

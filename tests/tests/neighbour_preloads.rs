@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use jitlisten_tests::host::{Ended, Host, Preload};
 use jitlisten_tests::tool::{self, Absence};
-use jitlisten_tests::{door, jitdump_reader, place};
+use jitlisten_tests::{integration, jitdump_reader, paths};
 
 fn installed(paths: &[&str]) -> Option<PathBuf> {
     let architecture = std::env::consts::ARCH;
@@ -18,9 +18,9 @@ fn installed(paths: &[&str]) -> Option<PathBuf> {
 }
 
 /// Runs a host with the neighbour alone and with both, in either order: it says the same, and every sink has worked.
-fn works_beside(neighbour: &Path, host: impl Fn() -> Host, judge: impl Fn(&Host, &Ended)) {
+fn works_beside(neighbour: &Path, host: impl Fn() -> Host, check: impl Fn(&Host, &Ended)) {
     let neighbour = neighbour.to_str().expect("UTF-8");
-    let library = place::library();
+    let library = paths::library();
     let ours = library.to_str().expect("UTF-8");
     let alone = host().variable("LD_PRELOAD", neighbour).run(Preload::Nothing).well();
     for list in [format!("{neighbour}:{ours}"), format!("{ours}:{neighbour}")] {
@@ -29,7 +29,7 @@ fn works_beside(neighbour: &Path, host: impl Fn() -> Host, judge: impl Fn(&Host,
         assert_eq!((&alone.stdout, &alone.stderr), (&ended.stdout, &ended.stderr), "{list}");
         assert_eq!(host.log(), "", "{list}");
         every_sink_has_worked(&host, &ended);
-        judge(&host, &ended);
+        check(&host, &ended);
     }
 }
 
@@ -45,8 +45,8 @@ fn every_sink_has_worked(host: &Host, ended: &Ended) {
 }
 
 fn chain(venv: &str) -> Option<impl Fn() -> Host + use<>> {
-    let python = door::python(venv)?;
-    Some(move || Host::new(&python, "beside").argument(place::host("chain.py")).argument("0"))
+    let python = integration::python(venv)?;
+    Some(move || Host::new(&python, "beside").argument(paths::host("chain.py")).argument("0"))
 }
 
 #[test]
@@ -65,25 +65,29 @@ fn a_clock_that_lies() {
     works_beside(&faketime, host, |host, _| {
         let dump = fs::read(&jitdump_reader::find(&host.scratch("."))[0]).expect("a jitdump");
         // `struct jitheader`: the timestamp is its last field but one.
-        let told = u64::from_le_bytes(dump[24..32].try_into().expect("eight bytes")) / 1_000_000_000;
+        let reported = u64::from_le_bytes(dump[24..32].try_into().expect("eight bytes")) / 1_000_000_000;
         let uptime = fs::read_to_string("/proc/uptime").expect("uptime");
         let now: u64 = uptime.split(['.', ' ']).next().and_then(|seconds| seconds.parse().ok()).expect("seconds");
-        assert!(told <= now && now - told < 3600, "{told} s told, {now} s since the machine was started");
+        assert!(
+            reported <= now && now - reported < 3600,
+            "{reported} s reported, {now} s since the machine was started"
+        );
     });
 }
 
 /// The sanitizer's own checks hold for us, too: it would end the process.
 #[test]
 fn a_program_with_a_sanitizer_in_it() {
-    let (Some(python), Some(compiler)) = (door::python("numba-0.68.1"), tool::require("cc", Absence::FailsInCi)) else {
+    let (Some(python), Some(compiler)) = (integration::python("numba-0.68.1"), tool::require("cc", Absence::FailsInCi))
+    else {
         return;
     };
-    let bin = place::Scratch::new("sanitized");
+    let bin = paths::Scratch::new("sanitized");
     let program = bin.join("opens_llvmlite");
     let flags = ["-g", "-O1", "-fsanitize=address,undefined", "-static-libasan", "-fno-omit-frame-pointer"];
-    tool::compile(&compiler, &flags, &place::host("opens_llvmlite.c"), &program);
+    tool::compile(&compiler, &flags, &paths::host("opens_llvmlite.c"), &program);
     let host = || {
-        let words = [door::libllvmlite(&python), place::host("chain.ll")];
+        let words = [integration::libllvmlite(&python), paths::host("chain.ll")];
         let host = words.iter().fold(Host::new(&program, "sanitized"), |host, word| host.argument(word));
         // LLVM keeps what it has until the end, and says so to nobody.
         host.argument("now").argument("0").variable("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=1")

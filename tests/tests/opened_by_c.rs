@@ -2,30 +2,31 @@
 //! `RTLD_NOW` all at once after the loader's rendezvous.
 
 use jitlisten_tests::host::{self, Host, Preload};
-use jitlisten_tests::story::{self, Verdict};
+use jitlisten_tests::scenario::{self, Verdict};
 use jitlisten_tests::tool::{self, Absence};
-use jitlisten_tests::{door, perf, place};
+use jitlisten_tests::{integration, paths, perf};
 
 fn opens_llvmlite(mode: &str) {
     for venv in ["numba-0.68.1", "numba-0.60.0", "numba-0.57.1", "numba-0.56.4"] {
-        let (Some(python), Some(compiler)) = (door::python(venv), tool::require("cc", Absence::FailsInCi)) else {
+        let (Some(python), Some(compiler)) = (integration::python(venv), tool::require("cc", Absence::FailsInCi))
+        else {
             continue;
         };
-        let bin = place::Scratch::new("opens-llvmlite");
+        let bin = paths::Scratch::new("opens-llvmlite");
         let program = bin.join("opens_llvmlite");
         let flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-fno-omit-frame-pointer"];
-        tool::compile(&compiler, &flags, &place::host("opens_llvmlite.c"), &program);
+        tool::compile(&compiler, &flags, &paths::host("opens_llvmlite.c"), &program);
         let host = |seconds| {
             Host::new(&program, &format!("opens-llvmlite-{mode}"))
-                .argument(door::libllvmlite(&python))
-                .argument(place::host("chain.ll"))
+                .argument(integration::libllvmlite(&python))
+                .argument(paths::host("chain.ll"))
                 .argument(mode)
                 .argument(seconds)
         };
         host::same_output(&host("0")).well();
         let Some(()) = perf::is_here() else { continue };
         let recording = perf::record(&host("2"), Preload::Library);
-        story::every_sample_is_named(&recording.samples, &recording.perf_map(), "gamma");
+        scenario::every_sample_is_named(&recording.samples, &recording.perf_map(), "gamma");
         Verdict::of(&recording.samples, "opens_llvmlite").is_complete();
     }
 }

@@ -2,8 +2,8 @@
 //! it is compiled with a frame pointer all the same keeps the stacks of everybody else whole.
 
 use jitlisten_tests::host::{Host, Preload};
-use jitlisten_tests::story::{self, Verdict};
-use jitlisten_tests::{door, perf};
+use jitlisten_tests::scenario::{self, Verdict};
+use jitlisten_tests::{integration, perf};
 
 const VENVS: [&str; 2] = ["numba-0.68.1", "numba-0.60.0"];
 
@@ -13,7 +13,7 @@ const PROLOGUE: &str = "554889e5";
 const LANDING_PAD: &str = "f30f1efa";
 
 fn host(venv: &str, linker: &str, seconds: &str) -> Option<Host> {
-    Some(door::numba(venv, "orc.py")?.argument(seconds).argument(linker))
+    Some(integration::numba(venv, "orc.py")?.argument(seconds).argument(linker))
 }
 
 /// The first bytes of gamma, as the host prints them.
@@ -51,7 +51,7 @@ fn rtdyld_code_is_named_and_complete() {
     for venv in VENVS {
         let (Some(()), Some(host)) = (perf::is_here(), host(venv, "rtdyld", "2")) else { continue };
         let recording = perf::record(&host, Preload::Library);
-        story::every_sample_is_named(&recording.samples, &recording.perf_map(), "gamma");
+        scenario::every_sample_is_named(&recording.samples, &recording.perf_map(), "gamma");
         Verdict::of(&recording.samples, "libffi").is_complete();
     }
 }

@@ -3,13 +3,13 @@
 use jitlisten_tests::host::{self, Host, Preload};
 use jitlisten_tests::perf::{self, Recording};
 use jitlisten_tests::perf_map::PerfMap;
-use jitlisten_tests::story;
-use jitlisten_tests::{door, place};
+use jitlisten_tests::scenario;
+use jitlisten_tests::{integration, paths};
 
 #[test]
 fn python_and_numba_names_in_one_report() {
-    let Some(python) = door::python("numba-0.68.1-python-3.12") else { return };
-    let host = Host::new(python, "python-perf").argument("-Xperf").argument(place::host("python_perf.py"));
+    let Some(python) = integration::python("numba-0.68.1-python-3.12") else { return };
+    let host = Host::new(python, "python-perf").argument("-Xperf").argument(paths::host("python_perf.py"));
     let host = host.argument("8");
     let Some(()) = perf::is_here() else { return };
     let recording = perf::record(&host, Preload::Library);
@@ -20,7 +20,7 @@ fn python_and_numba_names_in_one_report() {
     assert!(python.iter().any(|line| line.contains("py::python_inner")), "CPython's entries are lost");
     let ours = PerfMap::parse(ours.concat().as_bytes()).unwrap_or_else(|fault| panic!("our entries: {fault}"));
 
-    story::every_sample_is_named(&recording.samples, &ours, "gamma");
+    scenario::every_sample_is_named(&recording.samples, &ours, "gamma");
     // In one stack only where the interpreter keeps frame pointers; in one report everywhere. A trampoline is eleven bytes
     // long, so a recording may miss all of them.
     let met = |recording: &Recording| {
@@ -33,7 +33,7 @@ fn python_and_numba_names_in_one_report() {
 
 #[test]
 fn output_is_the_same() {
-    let Some(python) = door::python("numba-0.68.1-python-3.12") else { return };
-    let host = Host::new(python, "python-perf").argument(place::host("python_perf.py")).argument("0");
+    let Some(python) = integration::python("numba-0.68.1-python-3.12") else { return };
+    let host = Host::new(python, "python-perf").argument(paths::host("python_perf.py")).argument("0");
     host::same_output(&host).well();
 }

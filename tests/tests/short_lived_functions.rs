@@ -1,24 +1,24 @@
 //! Functions that are deleted while new ones are compiled.
 
 use jitlisten_tests::host::{self, Preload};
-use jitlisten_tests::story::{self, Verdict};
-use jitlisten_tests::{door, guest, perf};
+use jitlisten_tests::scenario::{self, Verdict};
+use jitlisten_tests::{integration, perf, safety_host};
 
 #[test]
 fn deleted_functions_leave_no_wrong_name() {
     for venv in ["numba-0.68.1", "numba-0.60.0"] {
-        let Some(host) = door::numba(venv, "short_lived.py") else { continue };
+        let Some(host) = integration::numba(venv, "short_lived.py") else { continue };
         let host = host.argument("1");
         host::same_output(&host).well();
         let Some(()) = perf::is_here() else { continue };
         let recording = perf::record(&host, Preload::Library);
-        story::every_sample_is_named(&recording.samples, &recording.perf_map(), "evergreen");
+        scenario::every_sample_is_named(&recording.samples, &recording.perf_map(), "evergreen");
         let verdict = Verdict::of(&recording.samples, "_dispatcher");
         verdict.is_named();
         let evergreen: usize = verdict
             .leaves
             .iter()
-            .filter(|(leaf, _)| leaf.as_deref().is_some_and(|leaf| story::names(leaf, "evergreen")))
+            .filter(|(leaf, _)| leaf.as_deref().is_some_and(|leaf| scenario::names(leaf, "evergreen")))
             .map(|(_, count)| count)
             .sum();
         assert!(evergreen * 100 >= verdict.jit * 95, "samples of evergreen have other names:\n{verdict}");
@@ -30,7 +30,7 @@ fn deleted_functions_leave_no_wrong_name() {
 /// to compile more; a jitdump has times, and `jitdump_perf.rs` shows that there both are named.)
 #[test]
 fn a_used_address_has_the_name_of_the_last_function() {
-    let (Some(()), Some(host)) = (perf::is_here(), guest::story(&["recycles", "0.5"])) else { return };
+    let (Some(()), Some(host)) = (perf::is_here(), safety_host::scenario(&["recycles", "0.5"])) else { return };
     let recording = perf::record(&host.variable("JITLISTEN", "perfmap"), Preload::Library);
     let said = String::from_utf8_lossy(&recording.stdout).into_owned();
     let others =

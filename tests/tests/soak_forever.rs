@@ -1,7 +1,7 @@
 //! A service that compiles and frees for ever has what it had: memory, mappings and files are the same after twice the time.
 
-use jitlisten_tests::door;
 use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::integration;
 
 /// Enough for more dead lines than a perf map keeps (1 MiB, some 1,300 bytes an object), and for every quota.
 const WARM: u32 = 900;
@@ -19,7 +19,7 @@ struct Said {
 }
 
 fn host() -> Option<Host> {
-    let host = door::numba("numba-0.68.1", "comes_and_goes.py")?;
+    let host = integration::numba("numba-0.68.1", "comes_and_goes.py")?;
     Some(host.argument(WARM.to_string()).argument(TURNS.to_string()))
 }
 
@@ -53,9 +53,9 @@ fn with_every_sink_on_nothing_grows_for_ever() {
     assert!(end.perf_map <= warm.perf_map + MIB / 4 && end.perf_map < 2 * MIB, "the perf map grows: {all}");
     // The jitdump stops at the quota, images stay below it; the log says so once.
     assert!(end.files <= 2 * QUOTA as i64 + MIB / 4, "files grow: {all}");
-    let told: Vec<String> =
+    let reported: Vec<String> =
         ours.log().lines().filter(|line| line.contains("JITLISTEN_QUOTA")).map(str::to_owned).collect();
-    assert!(told.len() == 1 && told[0].contains("the jitdump sink stops"), "{told:?}");
+    assert!(reported.len() == 1 && reported[0].contains("the jitdump sink stops"), "{reported:?}");
     // What LLVM itself leaks in the same turns is not ours; addresses of freed code are reserved, 4,096 ranges at the most.
     let grown = (end.resident - warm.resident) - (stock_end.resident - stock_warm.resident);
     assert!(grown < 4 * MIB, "memory grows by {grown} bytes in {} turns: {all}", TURNS - WARM);

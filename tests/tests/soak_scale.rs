@@ -5,9 +5,9 @@
 use std::fs;
 use std::io::{self, Write as _};
 
-use jitlisten_tests::door;
 use jitlisten_tests::host::{Ended, Host, Preload};
 use jitlisten_tests::image;
+use jitlisten_tests::integration;
 use jitlisten_tests::jitdump_reader;
 
 /// What `scale.py` says.
@@ -22,7 +22,7 @@ struct Said {
 }
 
 fn host(objects: u32, functions: u32) -> Option<Host> {
-    let host = door::numba("numba-0.68.1", "scale.py")?;
+    let host = integration::numba("numba-0.68.1", "scale.py")?;
     Some(host.argument(objects.to_string()).argument(functions.to_string()).patience(900))
 }
 
@@ -55,9 +55,9 @@ fn most_mappings_for_images() -> i64 {
 }
 
 /// Every object has an image, or so many that the others would have been too many mappings: then the sink has said so, once.
-fn has_images(host: &Host, told: &Said, objects: usize) {
+fn has_images(host: &Host, reported: &Said, objects: usize) {
     let found = image::files(host).len();
-    if told.mappings < most_mappings_for_images() {
+    if reported.mappings < most_mappings_for_images() {
         assert_eq!((found, host.log().as_str()), (objects, ""));
         return;
     }
@@ -72,17 +72,17 @@ fn costs_no_more_at_the_end(objects: u32, functions: u32) {
     let stock = said(&stock.run(Preload::Nothing).well());
     let ours = ours.variable("JITLISTEN", "all");
     let ended = ours.run(Preload::Library).well();
-    let told = said(&ended);
+    let reported = said(&ended);
     let all = format!(
         "stock: us {:?}, bytes {:?}, {} each, {} mappings\nours: us {:?}, bytes {:?}, {} each, {} mappings",
         stock.tenths,
         stock.bytes,
         stock.per_object,
         stock.mappings,
-        told.tenths,
-        told.bytes,
-        told.per_object,
-        told.mappings
+        reported.tenths,
+        reported.bytes,
+        reported.per_object,
+        reported.mappings
     );
     // For BENCHMARKS.md, with --nocapture.
     let _ = writeln!(
@@ -94,18 +94,18 @@ fn costs_no_more_at_the_end(objects: u32, functions: u32) {
     assert!(lines >= (objects * functions) as usize, "{lines} lines in the perf map");
     let dumps = jitdump_reader::find(&ours.scratch("."));
     assert_eq!(jitdump_reader::read(&dumps[0]).functions.len(), (objects * functions) as usize);
-    has_images(&ours, &told, objects as usize);
+    has_images(&ours, &reported, objects as usize);
     // Others compute at the same time, so the quietest of three tenths counts.
     let quietest = |tenths: &[f64]| tenths.iter().copied().fold(f64::MAX, f64::min);
-    let (first, last) = (quietest(&told.tenths[..3]), quietest(&told.tenths[7..]));
+    let (first, last) = (quietest(&reported.tenths[..3]), quietest(&reported.tenths[7..]));
     assert!(last <= 1.5 * first, "{first} us at the beginning, {last} us at the end: {all}");
     // What grows by doubling comes in steps.
     let mean = |tenths: &[f64]| tenths.iter().sum::<f64>() / tenths.len() as f64;
-    let (first, last) = (mean(&told.bytes[1..4]), mean(&told.bytes[7..]));
+    let (first, last) = (mean(&reported.bytes[1..4]), mean(&reported.bytes[7..]));
     assert!(last <= 2.0 * first, "{first} bytes at the beginning, {last} at the end: {all}");
-    let ours_per_function = (told.per_object - stock.per_object) / i64::from(functions);
+    let ours_per_function = (reported.per_object - stock.per_object) / i64::from(functions);
     assert!(ours_per_function < 8 << 10, "{ours_per_function} bytes for a function");
-    assert!(told.mappings <= stock.mappings + stock.mappings / 100 + 64, "{all}");
+    assert!(reported.mappings <= stock.mappings + stock.mappings / 100 + 64, "{all}");
 }
 
 #[test]

@@ -1,73 +1,73 @@
 //! The table: every door with every consumer, one expectation.
 
-use jitlisten_tests::door::Door;
 use jitlisten_tests::host::{self, Preload};
+use jitlisten_tests::integration::Integration;
 use jitlisten_tests::perf_map::{self, PerfMap};
-use jitlisten_tests::story::{self, CHAIN, Verdict};
-use jitlisten_tests::{doors, gdb, perf};
+use jitlisten_tests::scenario::{self, CHAIN, Verdict};
+use jitlisten_tests::{gdb, perf, support_table};
 
 /// Every sample has a name, 95 of 100 stacks are complete, and the map they come from obeys every rule.
-fn perf(door: Door) {
-    let (Some(()), Some(host)) = (perf::is_here(), door.chain(2, &[])) else { return };
+fn perf(integration: Integration) {
+    let (Some(()), Some(host)) = (perf::is_here(), integration.chain(2, &[])) else { return };
     let recording = perf::record(&host, Preload::Library);
     let map = recording.perf_map();
     for function in CHAIN {
         assert!(map.named(function).next().is_some(), "the perf map does not name {function}:\n{}", map.names());
     }
-    story::every_sample_is_named(&recording.samples, &map, "gamma");
-    Verdict::of(&recording.samples, door.caller_object()).is_complete();
-    doors::seen(door.row(), "perf map");
+    scenario::every_sample_is_named(&recording.samples, &map, "gamma");
+    Verdict::of(&recording.samples, integration.caller_object()).is_complete();
+    support_table::seen(integration.row(), "perf map");
 }
 
 /// A debugger that comes while the code runs.
-fn gdb_attached(door: Door) {
-    let (Some(()), Some(host)) = (gdb::is_here(), door.chain(60, &[])) else { return };
+fn gdb_attached(integration: Integration) {
+    let (Some(()), Some(host)) = (gdb::is_here(), integration.chain(60, &[])) else { return };
     let mut running = host.start(Preload::Library);
     running.wait_for_line("running");
     // Between two calls of gamma the host looks at the clock.
-    judge(door, &gdb::attach_in("gamma", &running));
-    doors::seen(door.row(), "gdb");
+    check(integration, &gdb::attach_in("gamma", &running));
+    support_table::seen(integration.row(), "gdb");
 }
 
 /// A debugger that was there before the process: a breakpoint stands at LLVM's rendezvous from the start.
-fn gdb_started(door: Door) {
-    let (Some(()), Some(host)) = (gdb::is_here(), door.chain(60, &["timer"])) else { return };
+fn gdb_started(integration: Integration) {
+    let (Some(()), Some(host)) = (gdb::is_here(), integration.chain(60, &["timer"])) else { return };
     let session = gdb::start(&host, Preload::Library);
     let map = session.pid.and_then(perf_map::take);
-    judge(door, &session);
+    check(integration, &session);
     assert_named(map.as_deref(), &session);
 }
 
 /// The same for ORC. It tells of an object after its memory is final, so with a breakpoint at the rendezvous nothing comes by
 /// us any more before the code runs: gdb walks it, but the perf map learns of it only with the next object.
-fn gdb_started_on_orc(door: Door) {
-    let (Some(()), Some(host)) = (gdb::is_here(), door.chain(60, &["timer"])) else { return };
+fn gdb_started_on_orc(integration: Integration) {
+    let (Some(()), Some(host)) = (gdb::is_here(), integration.chain(60, &["timer"])) else { return };
     let session = gdb::start(&host, Preload::Library);
     let _ = session.pid.and_then(perf_map::take);
-    judge(door, &session);
+    check(integration, &session);
 }
 
 /// A debugger that comes when LLVM is loaded and nothing is compiled: the breakpoint replaces bytes at the rendezvous, or
 /// stands on what we put there.
-fn gdb_attached_before_the_first_compile(door: Door) {
-    let (Some(()), Some(host)) = (gdb::is_here(), door.chain(60, &["wait", "timer"])) else { return };
+fn gdb_attached_before_the_first_compile(integration: Integration) {
+    let (Some(()), Some(host)) = (gdb::is_here(), integration.chain(60, &["wait", "timer"])) else { return };
     let mut running = host.start(Preload::Library);
     running.wait_for_line("waiting");
     let session = gdb::attach_early(&mut running);
     let map = perf_map::take(running.pid());
-    judge(door, &session);
+    check(integration, &session);
     assert_named(map.as_deref(), &session);
 }
 
 /// The program prints what it prints without us.
-fn output(door: Door) {
-    let Some(host) = door.chain(0, &[]) else { return };
+fn output(integration: Integration) {
+    let Some(host) = integration.chain(0, &[]) else { return };
     let ended = host::same_output(&host).well();
     assert!(ended.perf_map().named("gamma").next().is_some());
 }
 
-fn judge(door: Door, session: &gdb::Session) {
-    if let Err(what) = story::judge_backtrace(&session.backtrace, door.caller_frame(), session.symbols) {
+fn check(integration: Integration, session: &gdb::Session) {
+    if let Err(what) = scenario::check_backtrace(&session.backtrace, integration.caller_frame(), session.symbols) {
         panic!("{what}\ngdb said:\n{}", session.output);
     }
 }
@@ -81,32 +81,32 @@ fn assert_named(map: Option<&[u8]>, session: &gdb::Session) {
 }
 
 macro_rules! rows {
-    ($($row:ident: $door:expr => [$($consumer:ident),*];)*) => {
+    ($($row:ident: $integration:expr => [$($consumer:ident),*];)*) => {
         $(mod $row {
-            use super::Door;
-            $(#[test] fn $consumer() { super::$consumer($door) })*
+            use super::Integration;
+            $(#[test] fn $consumer() { super::$consumer($integration) })*
         })*
     };
 }
 
 rows! {
-    numba_0_68_1: Door::Numba("numba-0.68.1")
+    numba_0_68_1: Integration::Numba("numba-0.68.1")
         => [output, perf, gdb_attached, gdb_started, gdb_attached_before_the_first_compile];
-    numba_0_60_0: Door::Numba("numba-0.60.0")
+    numba_0_60_0: Integration::Numba("numba-0.60.0")
         => [output, perf, gdb_attached, gdb_started, gdb_attached_before_the_first_compile];
-    numba_0_57_1: Door::Numba("numba-0.57.1")
+    numba_0_57_1: Integration::Numba("numba-0.57.1")
         => [output, perf, gdb_attached, gdb_started, gdb_attached_before_the_first_compile];
-    numba_0_56_4: Door::Numba("numba-0.56.4")
+    numba_0_56_4: Integration::Numba("numba-0.56.4")
         => [output, perf, gdb_attached, gdb_started, gdb_attached_before_the_first_compile];
-    lli_14_mcjit: Door::Lli(14, &["--jit-kind=mcjit"])
+    lli_14_mcjit: Integration::Lli(14, &["--jit-kind=mcjit"])
         => [output, perf, gdb_attached, gdb_started];
-    lli_14_orc_rtdyld: Door::Lli(14, &["--jit-kind=orc", "--jit-linker=rtdyld"])
+    lli_14_orc_rtdyld: Integration::Lli(14, &["--jit-kind=orc", "--jit-linker=rtdyld"])
         => [output, perf, gdb_attached, gdb_started_on_orc];
-    lli_22_mcjit: Door::Lli(22, &["--jit-kind=mcjit"])
+    lli_22_mcjit: Integration::Lli(22, &["--jit-kind=mcjit"])
         => [output, perf, gdb_attached, gdb_started];
-    lli_22_orc_rtdyld: Door::Lli(22, &["--jit-kind=orc", "--jit-linker=rtdyld"])
+    lli_22_orc_rtdyld: Integration::Lli(22, &["--jit-kind=orc", "--jit-linker=rtdyld"])
         => [output, perf, gdb_attached, gdb_started_on_orc];
-    lli_22_orc_jitlink: Door::Lli(22, &["--jit-kind=orc", "--jit-linker=jitlink"])
+    lli_22_orc_jitlink: Integration::Lli(22, &["--jit-kind=orc", "--jit-linker=jitlink"])
         => [output, perf, gdb_attached, gdb_started_on_orc];
 }
 
@@ -114,28 +114,33 @@ rows! {
 mod stock {
     use super::*;
 
-    const DOORS: [Door; 2] = [Door::Numba("numba-0.68.1"), Door::Lli(14, &["--jit-kind=mcjit"])];
+    const INTEGRATIONS: [Integration; 2] =
+        [Integration::Numba("numba-0.68.1"), Integration::Lli(14, &["--jit-kind=mcjit"])];
 
     #[test]
     fn perf_finds_no_name_and_no_chain() {
-        for door in DOORS {
-            let (Some(()), Some(host)) = (perf::is_here(), door.chain(2, &[])) else { continue };
+        for integration in INTEGRATIONS {
+            let (Some(()), Some(host)) = (perf::is_here(), integration.chain(2, &[])) else { continue };
             let recording = perf::record(&host, Preload::Nothing);
             assert_eq!(recording.map, None, "a stock process writes no perf map");
-            let verdict = Verdict::of(&recording.samples, door.caller_object());
+            let verdict = Verdict::of(&recording.samples, integration.caller_object());
             verdict.has_samples();
-            assert_eq!((verdict.unnamed, verdict.complete), (verdict.jit, 0), "{door:?}:\n{verdict}");
+            assert_eq!((verdict.unnamed, verdict.complete), (verdict.jit, 0), "{integration:?}:\n{verdict}");
         }
     }
 
     #[test]
     fn gdb_finds_no_way_out_of_numba_code() {
-        let door = DOORS[0];
-        let (Some(()), Some(host)) = (gdb::is_here(), door.chain(60, &["timer"])) else { return };
+        let integration = INTEGRATIONS[0];
+        let (Some(()), Some(host)) = (gdb::is_here(), integration.chain(60, &["timer"])) else { return };
         let session = gdb::start(&host, Preload::Nothing);
         // The name is there, LLVM's own doing; what lacks is every frame above.
-        assert!(session.backtrace.frames.first().is_some_and(|leaf| story::names(leaf, "gamma")), "{}", session.output);
-        let judged = story::judge_backtrace(&session.backtrace, door.caller_frame(), session.symbols);
-        assert!(judged.is_err(), "{:?}", session.backtrace);
+        assert!(
+            session.backtrace.frames.first().is_some_and(|leaf| scenario::names(leaf, "gamma")),
+            "{}",
+            session.output
+        );
+        let checked = scenario::check_backtrace(&session.backtrace, integration.caller_frame(), session.symbols);
+        assert!(checked.is_err(), "{:?}", session.backtrace);
     }
 }

@@ -3,22 +3,22 @@
 use std::collections::BTreeSet;
 
 use jitlisten_tests::host::{self, Preload};
-use jitlisten_tests::story::{self, Verdict};
-use jitlisten_tests::{door, perf};
+use jitlisten_tests::scenario::{self, Verdict};
+use jitlisten_tests::{integration, perf};
 
 const VENVS: [&str; 2] = ["numba-0.68.1", "numba-0.60.0"];
 
 #[test]
 fn four_threads_compile_at_once() {
     for venv in VENVS {
-        let Some(host) = door::numba(venv, "threads.py") else { continue };
+        let Some(host) = integration::numba(venv, "threads.py") else { continue };
         let host = host.argument("1");
         let map = host::same_output(&host).well().perf_map();
         let Some(()) = perf::is_here() else { continue };
         let recording = perf::record(&host, Preload::Library);
         for season in ["spring", "summer", "autumn", "winter"] {
             assert!(map.named(season).next().is_some(), "{season} is lost:\n{}", map.names());
-            story::every_sample_is_named(&recording.samples, &recording.perf_map(), season);
+            scenario::every_sample_is_named(&recording.samples, &recording.perf_map(), season);
         }
         Verdict::of(&recording.samples, "_dispatcher").is_named();
     }
@@ -27,7 +27,7 @@ fn four_threads_compile_at_once() {
 #[test]
 fn prange_on_four_threads() {
     for venv in VENVS {
-        let Some(host) = door::numba(venv, "parallel.py") else { continue };
+        let Some(host) = integration::numba(venv, "parallel.py") else { continue };
         let host = host.argument("2");
         host::same_output(&host).well();
         let Some(()) = perf::is_here() else { continue };
@@ -38,11 +38,11 @@ fn prange_on_four_threads() {
         // is all there is to know.
         let (hottest, _) = verdict.leaves.iter().max_by_key(|(_, count)| **count).expect("there are samples");
         let placed = hottest.as_deref().is_some_and(|name| name.contains("prange") || name.contains("parallel.py"));
-        assert!(placed, "nobody can tell what the kernel is:\n{verdict}");
+        assert!(placed, "other_user can tell what the kernel is:\n{verdict}");
         let threads: BTreeSet<u32> = recording
             .samples
             .iter()
-            .filter(|sample| sample.frames.first().is_some_and(story::is_jit))
+            .filter(|sample| sample.frames.first().is_some_and(scenario::is_jit))
             .map(|sample| sample.tid)
             .collect();
         assert!(threads.len() >= 4, "four threads run the kernel, perf saw it on {}", threads.len());

@@ -1,9 +1,9 @@
 //! The unwinders inside a process: a signal handler walks from compiled code to the start of the program, with nongnu
 //! libunwind and with libgcc, whether they were there before the code or came after.
 
-use jitlisten_tests::door;
 use jitlisten_tests::host::{Host, Preload};
-use jitlisten_tests::{doors, place, walk};
+use jitlisten_tests::integration;
+use jitlisten_tests::{paths, support_table, walk};
 
 const VENVS: [&str; 4] = ["numba-0.68.1", "numba-0.60.0", "numba-0.57.1", "numba-0.56.4"];
 
@@ -18,7 +18,7 @@ struct Walked {
 }
 
 fn host(venv: &str, when: &str) -> Option<Host> {
-    let host = Host::new(door::python(venv)?, venv).argument(place::host("walked.py"));
+    let host = Host::new(integration::python(venv)?, venv).argument(paths::host("walked.py"));
     let walker = walk::walker(&host)?;
     Some(host.argument(walker).argument("1").argument(when))
 }
@@ -46,7 +46,7 @@ fn every_walk_is_complete(when: &str, frame_pointers: &str) {
             assert!(samples >= 20, "{venv}, {unwinder}: only {samples} samples");
             assert_eq!(samples, complete, "{venv}, {unwinder}: walks that did not reach the start");
             assert_eq!(compiled_frames, 3, "{venv}, {unwinder}: gamma, beta, and beta's wrapper are compiled");
-            doors::seen("shim, stock wheels", &unwinder);
+            support_table::seen("shim, stock wheels", &unwinder);
         }
     }
 }

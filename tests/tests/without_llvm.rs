@@ -1,7 +1,7 @@
 //! A process without LLVM: loaded, and of no consequence.
 
-use jitlisten_tests::door;
 use jitlisten_tests::host::{self, Host};
+use jitlisten_tests::integration;
 use jitlisten_tests::tool::{self, Absence};
 
 /// Same output, no perf map, no file, no word.
@@ -24,7 +24,7 @@ fn programs_are_left_alone() {
 
 #[test]
 fn python_without_numba_is_left_alone() {
-    let Some(python) = door::python("numba-0.68.1") else { return };
+    let Some(python) = integration::python("numba-0.68.1") else { return };
     is_left_alone(&Host::new(&python, "python").argument("-c").argument("pass"));
     is_left_alone(
         &Host::new(&python, "python").argument("-c").argument("import ssl, sqlite3, json; print(json.dumps(1))"),
@@ -33,7 +33,7 @@ fn python_without_numba_is_left_alone() {
 
 #[test]
 fn llvm_that_compiles_nothing_leaves_no_file() {
-    let Some(python) = door::python("numba-0.68.1") else { return };
+    let Some(python) = integration::python("numba-0.68.1") else { return };
     is_left_alone(
         &Host::new(python, "python")
             .argument("-c")

@@ -105,7 +105,7 @@ impl Registry {
         }
         for (id, index, _) in unknown {
             if let Some(mut live) = state.live.remove(&id) {
-                state.tell(&registry, id, &mut live, index);
+                state.register_group(&registry, id, &mut live, index);
                 state.live.insert(id, live);
             }
         }

@@ -53,7 +53,7 @@ pub enum Error {
     },
     /// The machine is not one whose unwind tables are known here (x86_64 and aarch64, little endian, are).
     Machine,
-    /// A libunwind answers the layout probe like no version known: it is left alone.
+    /// A libunwind returns the layout probe like no version known: it is left alone.
     LibunwindLayout {
         /// The library, as the loader calls it.
         library: String,
@@ -92,7 +92,7 @@ impl fmt::Display for Error {
                 write!(f, "the call frame instructions of the function at {function:#x} do not decode")
             }
             Error::NothingToRegister => f.write_str("no function has an FDE or a frame pointer"),
-            Error::OutOfMemory { wanted } => write!(f, "no room for {wanted} bytes of unwind entries"),
+            Error::OutOfMemory { wanted } => write!(f, "no space for {wanted} bytes of unwind entries"),
             Error::Machine => f.write_str("the unwind tables of this machine are not known"),
             Error::LibunwindLayout { library, status } => {
                 write!(f, "{library}: unknown unw_dyn_info layout (probe returned {status}), not used")

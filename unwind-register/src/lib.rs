@@ -59,12 +59,12 @@ mod libunwind;
 mod loader;
 mod memory;
 mod plan;
+mod registered_groups;
 mod registry;
 mod section;
 mod stale;
 mod statistics;
 mod table;
-mod told;
 
 pub use discovery::Rescan;
 pub use error::Error;

@@ -6,11 +6,11 @@ use crate::frame_registry::FrameRegistry;
 use crate::libunwind::Libunwind;
 use crate::memory::{Places, Region};
 use crate::plan::{Origin, Plan};
+use crate::registered_groups::{self, RegisteredGroups};
 use crate::section::{Coverage, Section};
 use crate::stale::{Flush, Stale};
 use crate::statistics::Statistics;
 use crate::table::{Forest, LeafId, Publish};
-use crate::told::{self, Told};
 use crate::{cfi, fork};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -36,7 +36,7 @@ pub(crate) struct State {
     next: u64,
     counted: Statistics,
     stale: Stale,
-    pub(crate) told: Told,
+    pub(crate) registered: RegisteredGroups,
 }
 
 /// A registration as the registry knows it.
@@ -45,7 +45,7 @@ pub(crate) struct Live {
     pub(crate) length: usize,
     pub(crate) groups: Vec<Group>,
     /// (load address of the frame registry, first address of the group).
-    pub(crate) told: Vec<(usize, u64)>,
+    pub(crate) registered: Vec<(usize, u64)>,
     functions: usize,
     /// Whether somebody knows it by number only: [`Registration::into_number`].
     by_number: bool,
@@ -80,7 +80,7 @@ static PROCESS: Registry = Registry {
         next: 0,
         counted: Statistics::ZERO,
         stale: Stale::new(),
-        told: Told::new(),
+        registered: RegisteredGroups::new(),
     }),
     seen_loads: AtomicU64::new(0),
 };
@@ -119,7 +119,7 @@ impl Registry {
         loop {
             let registries = self.lock().frame_registries.clone();
             let list: &[FrameRegistry] = registries.as_deref().map_or(&[], Vec::as_slice);
-            let missing = |functions: &[(u64, Origin)]| told::missing(list, section.by_host, functions);
+            let missing = |functions: &[(u64, Origin)]| registered_groups::missing(list, section.by_host, functions);
             // SAFETY: the caller's first promise.
             let plan = unsafe { Plan::new(section, &missing)? };
             let mut state = self.lock();
@@ -131,7 +131,7 @@ impl Registry {
         }
     }
 
-    /// Deregisters what [`Registration::into_number`] has given that number. Answers whether there was such a registration.
+    /// Deregisters what [`Registration::into_number`] has given that number. Returns whether there was such a registration.
     pub fn deregister(&self, number: u64) -> bool {
         let mut state = self.lock();
         let known = state.live.get(&number).is_some_and(|live| live.by_number);
@@ -185,11 +185,12 @@ impl State {
         let functions = self.enter(bytes, offset);
         self.next += 1;
         let (id, groups) = (self.next, plan.encoded.groups.clone());
-        let mut live = Live { offset, length: bytes.len(), groups, told: Vec::new(), functions, by_number: false };
+        let mut live =
+            Live { offset, length: bytes.len(), groups, registered: Vec::new(), functions, by_number: false };
         for (bit, registry) in registries.iter().take(8).enumerate() {
             for index in 0..live.groups.len() {
                 if live.groups[index].label >> bit & 1 != 0 {
-                    self.tell(registry, id, &mut live, index);
+                    self.register_group(registry, id, &mut live, index);
                 }
             }
         }
@@ -227,7 +228,7 @@ impl State {
     /// Undoes [`State::add`]: nobody finds the functions any more when this returns.
     pub(crate) fn remove(&mut self, id: u64) {
         let Some(live) = self.live.remove(&id) else { return };
-        self.untell(&live, id);
+        self.deregister_groups(&live, id);
         let Some(region) = self.region.as_mut() else { return };
         let entries: Vec<_> = cfi::entries(region.bytes(live.offset, live.length)).collect();
         for &(at, start, end) in &entries {

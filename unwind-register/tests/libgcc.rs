@@ -113,7 +113,7 @@ fn a_registration_that_is_alive_at_exit_is_harmless() {
 }
 
 #[test]
-fn a_gap_in_the_section_of_the_host_is_not_told() {
+fn a_gap_in_the_section_of_the_host_is_not_registered() {
     let page = Page::map(4096);
     let chain = page.chain(0, 64);
     let host = Host::register(chain.eh_frame_of(&[0, 2]));

@@ -17,14 +17,14 @@ fn library() -> Option<PathBuf> {
 }
 
 /// Builds the example into the target folder this test was built into.
-fn door() -> Option<PathBuf> {
+fn interface() -> Option<PathBuf> {
     let test = std::env::current_exe().ok()?;
     let profile = test.parent()?.parent()?;
     let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--quiet", "--offline", "--example", "llvm_door", "--target-dir"]).arg(profile.parent()?);
+    build.args(["build", "--quiet", "--offline", "--example", "llvm_unwinder", "--target-dir"]).arg(profile.parent()?);
     build.current_dir(env!("CARGO_MANIFEST_DIR")).status().ok()?.success().then_some(())?;
-    let door = profile.parent()?.join("debug/examples/libllvm_door.so");
-    door.exists().then_some(door)
+    let interface = profile.parent()?.join("debug/examples/libllvm_door.so");
+    interface.exists().then_some(interface)
 }
 
 fn skip(what: &str) {
@@ -35,14 +35,14 @@ fn skip(what: &str) {
 #[test]
 fn a_host_with_llvm_libunwind() {
     let Some(library) = library() else { return skip("LLVM libunwind (libunwind.so.1)") };
-    let Some(door) = door() else { return skip("example llvm_door") };
+    let Some(interface) = interface() else { return skip("example llvm_unwinder") };
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/llvm_host.c");
     let host = Path::new(env!("CARGO_TARGET_TMPDIR")).join("llvm_host");
     let mut compile = Command::new("cc");
     compile.args(["-O1", "-fno-omit-frame-pointer", "-Wall", "-Werror", "-o"]).args([&host, &source, &library]);
     let Ok(output) = compile.arg("-ldl").output() else { return skip("C compiler") };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let output = Command::new(&host).arg(&door).output().expect("the host starts");
+    let output = Command::new(&host).arg(&interface).output().expect("the host starts");
     let text = String::from_utf8_lossy(&output.stdout);
     println!("{}\n{text}", library.display());
     assert!(output.status.success(), "{}: {text}", output.status);

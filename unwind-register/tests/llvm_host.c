@@ -1,5 +1,5 @@
 /* A program that is linked with LLVM's libunwind and nothing else: it writes the chain alpha -> beta -> gamma into memory, registers
- * it through the door (examples/llvm_door.rs), and walks. Prints one word per step; exits with 0 if all of them are right. */
+ * it through the door (examples/llvm_unwinder.rs), and walks. Prints one word per step; exits with 0 if all of them are right. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -58,9 +58,9 @@ int main(int argc, char **argv) {
     void *door = argc > 1 ? dlopen(argv[1], RTLD_NOW | RTLD_LOCAL) : NULL;
     if (!door)
         return printf("%s\n", dlerror()), 2;
-    size_t (*rescan)(void) = (size_t (*)(void))dlsym(door, "door_rescan");
-    void *(*reg)(const void *, size_t) = (void *(*)(const void *, size_t))dlsym(door, "door_register");
-    void (*drop)(void *) = (void (*)(void *))dlsym(door, "door_drop");
+    size_t (*rescan)(void) = (size_t (*)(void))dlsym(door, "example_rescan");
+    void *(*reg)(const void *, size_t) = (void *(*)(const void *, size_t))dlsym(door, "example_register");
+    void (*drop)(void *) = (void (*)(void *))dlsym(door, "example_drop");
     page = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     static unsigned char frame[256] __attribute__((aligned(8)));
     unsigned char cie[24] = {20, 0, 0, 0, 0, 0, 0, 0, 1, 'z', 'R', 0, 1, 0x78, 16, 1, 0, 0x0c, 7, 8, 0x90, 1};

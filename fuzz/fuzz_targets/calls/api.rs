@@ -83,7 +83,7 @@ pub(crate) struct Statistics {
     pub(crate) image_bytes_written: u64,
     pub(crate) image_failures: u64,
     pub(crate) images_written: u64,
-    pub(crate) images_without_room: u64,
+    pub(crate) images_without_padding: u64,
     pub(crate) images_refused: u64,
     pub(crate) images_withdrawn: u64,
     pub(crate) images_put_back: u64,
@@ -179,7 +179,7 @@ pub(crate) fn statistics() -> Statistics {
 static LEVEL: AtomicI32 = AtomicI32::new(0);
 
 /// Sets a callback for messages up to `level`, or takes it away (0).
-pub(crate) fn hear(level: i32) {
+pub(crate) fn receive(level: i32) {
     // Before the call, which hands messages over already.
     LEVEL.store(level.max(LEVEL.load(Ordering::Relaxed)), Ordering::Relaxed);
     let callback = (level != 0).then_some(on_message as Callback);
@@ -189,11 +189,11 @@ pub(crate) fn hear(level: i32) {
 }
 
 /// Levels that there are not.
-pub(crate) fn hear_nonsense(level: i32) {
+pub(crate) fn receive_nonsense(level: i32) {
     // SAFETY: as above.
     let status = call(|| unsafe { jitlisten_set_log(Some(on_message), MARK as *mut c_void, level) });
     assert_eq!(status == OK, (1..=4).contains(&level));
-    hear(LEVEL.load(Ordering::Relaxed));
+    receive(LEVEL.load(Ordering::Relaxed));
 }
 
 const MARK: usize = 0x1234;

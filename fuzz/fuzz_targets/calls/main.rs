@@ -14,7 +14,7 @@ mod input;
 mod memory;
 mod model;
 mod text;
-mod told;
+mod reported;
 
 use std::ffi::{CStr, CString, c_char};
 use std::fs;
@@ -27,7 +27,7 @@ use libfuzzer_sys::fuzz_target;
 use crate::api::{Options, call};
 use crate::input::Input;
 use crate::model::Model;
-use crate::told::Kept;
+use crate::reported::Kept;
 
 fuzz_target!(|data: &[u8]| {
     let directory = opened();
@@ -35,7 +35,7 @@ fuzz_target!(|data: &[u8]| {
     let model = model.get_or_insert_with(Model::default);
     let mut input = Input::new(data);
     memory::renew(&mut input);
-    let mut run = Run { directory, model, kept: Kept::default(), told: Vec::new() };
+    let mut run = Run { directory, model, kept: Kept::default(), reported: Vec::new() };
     // So many that nothing is left to be found by more.
     for _ in 0..64 {
         if input.is_empty() {
@@ -56,21 +56,21 @@ struct Run<'a> {
     /// What the library reads until an object is freed.
     kept: Kept,
     /// Numbers that calls have answered.
-    told: Vec<u64>,
+    reported: Vec<u64>,
 }
 
 impl Run<'_> {
     fn one(&mut self, input: &mut Input<'_>) {
         match input.u8() % 18 {
             0..=2 => {
-                let told = told::code(input, &mut self.kept);
-                self.told.push(told.id);
-                self.model.loaded(told);
+                let reported = reported::code(input, &mut self.kept);
+                self.reported.push(reported.id);
+                self.model.loaded(reported);
             }
             3 => {
-                let told = told::object(input);
-                self.told.push(told.id);
-                self.model.loaded(told);
+                let reported = reported::object(input);
+                self.reported.push(reported.id);
+                self.model.loaded(reported);
             }
             4..=6 => {
                 let id = self.object(input);
@@ -86,7 +86,7 @@ impl Run<'_> {
             // SAFETY: no precondition.
             10 => assert_eq!(call(|| unsafe { api::jitlisten_close() }), api::OK),
             11 => self.open_again(input),
-            12 => self.model.registered(told::unwind(input)),
+            12 => self.model.registered(reported::unwind(input)),
             13 => {
                 let largest = self.model.registrations.last().copied().unwrap_or_default();
                 let registration = input.choose(&[largest, largest.wrapping_sub(1), largest + 1, 0, u64::MAX]);
@@ -96,8 +96,8 @@ impl Run<'_> {
             }
             14 => statistics_of_any_size(input),
             15 => match input.u8() {
-                level @ 0..=63 => api::hear(i32::from(level % 5)),
-                level => api::hear_nonsense(i32::from(level) - 128),
+                level @ 0..=63 => api::receive(i32::from(level % 5)),
+                level => api::receive_nonsense(i32::from(level) - 128),
             },
             16 => memory::change(input),
             _ => self.look(input),
@@ -106,14 +106,14 @@ impl Run<'_> {
 
     /// An object's number, mostly of one that there is.
     fn object(&self, input: &mut Input<'_>) -> u64 {
-        let last = self.told.last().copied().unwrap_or_default();
+        let last = self.reported.last().copied().unwrap_or_default();
         match input.u8() {
             250 => 0,
             251 => u64::MAX,
             252 => last.wrapping_add(1),
             253 => 1,
             254 => input.u64(),
-            index => self.told.iter().rev().nth(usize::from(index) % 8).copied().unwrap_or(last),
+            index => self.reported.iter().rev().nth(usize::from(index) % 8).copied().unwrap_or(last),
         }
     }
 
@@ -211,7 +211,7 @@ impl Run<'_> {
             self.model.freeing(id, call(|| unsafe { api::jitlisten_freeing(id) }));
         }
         self.model.places.clear();
-        api::hear(0);
+        api::receive(0);
         // SAFETY: no precondition.
         assert_eq!(call(|| unsafe { api::jitlisten_close() }), api::OK);
         let found = api::statistics();

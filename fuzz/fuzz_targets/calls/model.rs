@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use jitlisten::LoadedObject;
 
 use crate::api::{self, Statistics};
-use crate::told::{Expected, Told};
+use crate::reported::{Expected, Reported};
 
 /// An object that was told of, until the caller frees it.
 pub(crate) struct Known {
@@ -36,21 +36,21 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    pub(crate) fn loaded(&mut self, told: Told) {
-        match (told.expected, told.status) {
-            (Expected::InvalidArgument, status) => assert_eq!((status, told.id), (api::INVALID_ARGUMENT, 0)),
+    pub(crate) fn loaded(&mut self, reported: Reported) {
+        match (reported.expected, reported.status) {
+            (Expected::InvalidArgument, status) => assert_eq!((status, reported.id), (api::INVALID_ARGUMENT, 0)),
             (Expected::NotUnderstood, status) => {
-                assert_eq!((status, told.id), (api::NOT_UNDERSTOOD, 0));
+                assert_eq!((status, reported.id), (api::NOT_UNDERSTOOD, 0));
                 self.counted.objects_refused += 1;
             }
             (Expected::Object(object), status) => {
                 assert_eq!(status, api::OK);
-                self.told(told.id, object);
+                self.reported(reported.id, object);
             }
         }
     }
 
-    fn told(&mut self, id: u64, object: LoadedObject) {
+    fn reported(&mut self, id: u64, object: LoadedObject) {
         assert_ne!(id, 0);
         if let Some(known) = self.known.iter().find(|known| known.id == id) {
             assert!(known.alive && known.object == object, "another object has this number");
@@ -63,7 +63,7 @@ impl Model {
             let mut here = self.places.iter().filter(|place| place.0 == first).map(|place| place.1);
             let only = here.next().filter(|only| here.all(|other| other == *only));
             let only = self.known.iter().find(|known| known.alive && Some(known.id) == only);
-            assert!(only.is_none_or(|only| only.object != object), "told twice, and two objects");
+            assert!(only.is_none_or(|only| only.object != object), "reported twice, and two objects");
         }
         self.places.extend(starts().map(|start| (start, id)));
         self.largest_id = id;
@@ -129,7 +129,7 @@ impl Model {
         assert!(found.functions_without_frame_pointer <= found.functions);
         assert!(found.functions_without_unwind_table <= found.functions);
         assert!(found.objects_without_frame_pointers <= found.objects_finalized);
-        assert!(found.images_without_room <= found.images_written);
+        assert!(found.images_without_padding <= found.images_written);
         assert_eq!((found.images_withdrawn, found.images_put_back), (0, 0), "nobody has said that memory changes");
     }
 

@@ -122,9 +122,9 @@ fn in_section(
 /// where it claims none.
 fn clamp(group: &[Candidate<'_>], text: AddressRange, limit: u64) -> Option<AddressRange> {
     let start = group.first()?.start;
-    let room = limit.checked_sub(start)?;
+    let padding = limit.checked_sub(start)?;
     let claimed = group.iter().map(|candidate| candidate.size).max()?;
-    let size = if claimed == 0 { room } else { claimed.min(room) };
+    let size = if claimed == 0 { padding } else { claimed.min(padding) };
     let range = AddressRange::new(Address(start), size)?;
     (size != 0 && text.contains(Address(start))).then_some(range)
 }

@@ -43,7 +43,7 @@ pub fn take() -> Option<(Level, String)> {
     LENGTH.store(queue.waiting.len(), Ordering::Release);
     if queue.waiting.is_empty() && queue.lost > 0 {
         let lost = std::mem::take(&mut queue.lost);
-        push(&mut queue, Level::Warn, format!("{lost} messages were lost: nobody took them"));
+        push(&mut queue, Level::Warn, format!("{lost} messages were lost: gate took them"));
     }
     next
 }
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_wait_in_order_and_the_loss_is_told() {
+    fn messages_wait_in_order_and_the_loss_is_reported() {
         assert!(!wants(Level::Error));
         listen(Some(Level::Warn));
         assert!(wants(Level::Warn) && !wants(Level::Info));

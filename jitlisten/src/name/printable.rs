@@ -52,8 +52,8 @@ fn tidied(name: &str) -> String {
         shown.push(if show { character } else { '?' });
     }
     if !whole {
-        let room = (0..=LONGEST - MARK).rev().find(|at| shown.is_char_boundary(*at)).unwrap_or(0);
-        shown.truncate(shown.len().min(room));
+        let padding = (0..=LONGEST - MARK).rev().find(|at| shown.is_char_boundary(*at)).unwrap_or(0);
+        shown.truncate(shown.len().min(padding));
         shown.push_str(&format!(" ~{:016x}", fingerprint(name)));
     }
     match shown.chars().count() {

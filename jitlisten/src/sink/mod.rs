@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cfi::FunctionRules;
-use crate::live::LiveBytes;
+use crate::code_snapshot::CodeSnapshot;
 use crate::name::ReadableName;
 use crate::options::{NameStyle, Options, SinkKind};
 use crate::session::{DebugObject, Origin};
@@ -33,7 +33,7 @@ pub(crate) struct FinalizedObject<'a> {
     /// The debug object, for a sink that asked for it, if it is still to be had.
     pub(crate) debug_object: Option<&'a [u8]>,
     /// What is in its memory now.
-    pub(crate) live: &'a LiveBytes,
+    pub(crate) snapshot: &'a CodeSnapshot,
     /// When its code became final, `CLOCK_MONOTONIC` in nanoseconds.
     pub(crate) since: u64,
     /// Where the first code begins at or behind an address, of all that is loaded.
@@ -43,7 +43,7 @@ pub(crate) struct FinalizedObject<'a> {
     /// Whose text is in a range, of all that is loaded.
     pub(crate) neighbours: &'a dyn Fn(AddressRange) -> Neighbours<'a>,
     /// See [`Rooms`].
-    pub(crate) rooms: &'a Rooms,
+    pub(crate) padding: &'a HeaderPadding,
 }
 
 /// Who has text in some memory.
@@ -65,7 +65,7 @@ pub(crate) struct Neighbour<'a> {
 }
 
 /// Memory that somebody has reserved in front of code, by its end.
-pub(crate) type Rooms = BTreeMap<Address, AddressRange>;
+pub(crate) type HeaderPadding = BTreeMap<Address, AddressRange>;
 
 /// A consumer of objects. Called under the session's lock; must not call back into the session.
 pub(crate) trait Sink: Send {
@@ -74,13 +74,13 @@ pub(crate) trait Sink: Send {
         false
     }
 
-    /// The object's code is final. Answers how many bytes were written.
+    /// The object's code is final. Returns how many bytes were written.
     fn finalized(&mut self, object: &FinalizedObject<'_>) -> Result<u64, SinkError>;
 
     /// The object's code goes away now.
     fn freeing(&mut self, object: &FinalizedObject<'_>) -> Result<(), SinkError>;
 
-    /// The sink is switched off, or the process exits, next. Answers how many bytes were written.
+    /// The sink is switched off, or the process exits, next. Returns how many bytes were written.
     fn ending(&mut self) -> Result<u64, SinkError> {
         Ok(0)
     }
@@ -123,7 +123,7 @@ impl fmt::Display for SinkError {
 
 /// What sinks have to know of each other and of the time before them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Surroundings {
+pub(crate) struct SinkContext {
     /// A snapshot of [`StaleMap::find`] made when the session was opened.
     pub(crate) stale_map: Option<StaleMap>,
     /// What the perf map sink wrote, now or when it was on.
@@ -134,11 +134,11 @@ pub(crate) struct Surroundings {
     pub(crate) images: Arc<Mutex<Images>>,
 }
 
-impl Surroundings {
-    /// Those of a child right after `fork(2)`, when [`Surroundings::forget_map`] was called. Sinks that are switched on later
+impl SinkContext {
+    /// Those of a child right after `fork(2)`, when [`SinkContext::forget_map`] was called. Sinks that are switched on later
     /// share them.
-    fn in_child(&self) -> Surroundings {
-        Surroundings { stale_map: StaleMap::find(), ..self.clone() }
+    fn in_child(&self) -> SinkContext {
+        SinkContext { stale_map: StaleMap::find(), ..self.clone() }
     }
 
     /// The perf map of this process is another file from now on.
@@ -149,13 +149,13 @@ impl Surroundings {
 }
 
 /// Makes the sink; files are opened at the first object.
-pub(crate) fn create(kind: SinkKind, options: &Options, surroundings: &Surroundings) -> Box<dyn Sink> {
+pub(crate) fn create(kind: SinkKind, options: &Options, context: &SinkContext) -> Box<dyn Sink> {
     match kind {
         SinkKind::Unwind => Box::new(unwind::Unwind::default()),
-        SinkKind::PerfMap => Box::new(perf_map::PerfMap::new(options.names, surroundings)),
+        SinkKind::PerfMap => Box::new(perf_map::PerfMap::new(options.names, context)),
         SinkKind::Gdb => Box::new(gdb::Gdb::default()),
-        SinkKind::Image => Box::new(image::Image::new(options, &surroundings.images)),
-        SinkKind::Jitdump => Box::new(jitdump::Jitdump::new(options, surroundings)),
+        SinkKind::Image => Box::new(image::Image::new(options, &context.images)),
+        SinkKind::Jitdump => Box::new(jitdump::Jitdump::new(options, context)),
     }
 }
 

@@ -33,11 +33,11 @@ use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
 use self::space::{Block, Space};
-use super::{FinalizedObject, Forked, Sink, SinkError, Surroundings};
+use super::{FinalizedObject, Forked, Sink, SinkContext, SinkError};
 use crate::name;
 use crate::options::NameStyle;
-use crate::own_file::{Identity, OwnFile};
-use crate::quiet_write::{effective_user, overwrite, write_once};
+use crate::process::checked_file::{CheckedFile, FileIdentity};
+use crate::process::write_nosignal::{effective_user, overwrite, write_once};
 use crate::{AddressRange, ObjectId};
 
 /// A perf map that was there when the process (or its latest `exec`) began: nothing in it speaks of this program.
@@ -65,7 +65,7 @@ impl StaleMap {
     }
 }
 
-/// perf looks for the process number of the innermost PID namespace, which is what `getpid(2)` answers.
+/// perf looks for the process number of the innermost PID namespace, which is what `getpid(2)` returns.
 pub(super) fn path_of_this_process() -> PathBuf {
     PathBuf::from(format!("/tmp/perf-{}.map", std::process::id()))
 }
@@ -73,7 +73,7 @@ pub(super) fn path_of_this_process() -> PathBuf {
 pub(crate) struct PerfMap {
     style: NameStyle,
     path: PathBuf,
-    surroundings: Surroundings,
+    context: SinkContext,
     file: Option<MapFile>,
     /// Every line of ours in the file, by start address.
     lines: BTreeMap<u64, Line>,
@@ -84,7 +84,7 @@ pub(crate) struct PerfMap {
 /// What a perf map sink that was switched off has left in the file.
 #[derive(Debug, Default)]
 pub(crate) struct LeftLines {
-    file: Option<Identity>,
+    file: Option<FileIdentity>,
     /// Nobody makes the file shorter: one that is, is another with the same number.
     size: u64,
     lines: BTreeMap<u64, Line>,
@@ -93,9 +93,9 @@ pub(crate) struct LeftLines {
 
 struct MapFile {
     /// Opened with `O_APPEND`.
-    append: OwnFile,
+    append: CheckedFile,
     /// The same file without it: Linux appends even `pwrite(2)` on the other one.
-    edit: OwnFile,
+    edit: CheckedFile,
 }
 
 /// The same, for one use.
@@ -113,12 +113,12 @@ struct Line {
 }
 
 impl PerfMap {
-    pub(super) fn new(style: NameStyle, surroundings: &Surroundings) -> Self {
-        PerfMap::at(path_of_this_process(), style, surroundings.clone())
+    pub(super) fn new(style: NameStyle, context: &SinkContext) -> Self {
+        PerfMap::at(path_of_this_process(), style, context.clone())
     }
 
-    fn at(path: PathBuf, style: NameStyle, surroundings: Surroundings) -> Self {
-        PerfMap { style, path, surroundings, file: None, lines: BTreeMap::new(), space: Space::default() }
+    fn at(path: PathBuf, style: NameStyle, context: SinkContext) -> Self {
+        PerfMap { style, path, context, file: None, lines: BTreeMap::new(), space: Space::default() }
     }
 
     fn failed(&self, verb: &'static str) -> impl FnOnce(io::Error) -> SinkError {
@@ -140,13 +140,13 @@ impl PerfMap {
             return Err(SinkError::NotOurs { path: self.path.clone(), found });
         }
         let metadata = append.metadata().map_err(self.failed("stat"))?;
-        if self.surroundings.stale_map.take() == Some(StaleMap { inode: metadata.ino(), size: metadata.size() }) {
+        if self.context.stale_map.take() == Some(StaleMap { inode: metadata.ino(), size: metadata.size() }) {
             // Nobody has added to it since this program began, so every line is about code of a dead one.
             edit.set_len(0).map_err(self.failed("truncate"))?;
         }
-        let mut left = self.surroundings.left_lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = self.context.left_lines.lock().unwrap_or_else(PoisonError::into_inner);
         let left = std::mem::take(&mut *left);
-        if left.file == Some(Identity::of(&metadata)) && left.size <= metadata.size() {
+        if left.file == Some(FileIdentity::of(&metadata)) && left.size <= metadata.size() {
             // Nobody has told us since what became of that code: what lives will be told again.
             self.lines = left.lines;
             self.lines.values_mut().for_each(|line| line.alive = false);
@@ -154,15 +154,15 @@ impl PerfMap {
             self.space.all_freed();
         } else if left.file.is_some() {
             // Somebody has removed the file.
-            self.surroundings.own_lines.forget();
+            self.context.own_lines.forget();
         }
-        let own = |file| OwnFile::new(file).map_err(self.failed("stat"));
+        let own = |file| CheckedFile::new(file).map_err(self.failed("stat"));
         let file = MapFile { append: own(append)?, edit: own(edit)? };
         if opened_before.is_some_and(|before| before != file.append.identity()) {
             // Somebody has removed the file meanwhile: what we knew of it is gone.
             self.lines.clear();
             self.space = Space::default();
-            self.surroundings.own_lines.forget();
+            self.context.own_lines.forget();
         }
         self.file = Some(file);
         Ok(())
@@ -213,7 +213,7 @@ impl PerfMap {
         overwrite(file.edit, filled.as_bytes(), offset).map_err(self.failed("write"))
     }
 
-    /// Appends `text` in one `write(2)`, and answers where it stands.
+    /// Appends `text` in one `write(2)`, and returns where it stands.
     fn append(&mut self, text: &str) -> Result<u64, SinkError> {
         let Some(mut file) = self.file.as_ref().and_then(MapFile::get) else { return Ok(0) };
         let written = write_once(file.append, text.as_bytes());
@@ -222,7 +222,7 @@ impl PerfMap {
         match written {
             Ok(written) if written == text.len() => {
                 let start = end.saturating_sub(text.len() as u64);
-                self.surroundings.own_lines.add(start..end);
+                self.context.own_lines.add(start..end);
                 Ok(start)
             }
             Ok(written) => {
@@ -325,14 +325,14 @@ impl Sink for PerfMap {
                 lines: std::mem::take(&mut self.lines),
                 space: std::mem::take(&mut self.space),
             };
-            *self.surroundings.left_lines.lock().unwrap_or_else(PoisonError::into_inner) = left;
+            *self.context.left_lines.lock().unwrap_or_else(PoisonError::into_inner) = left;
         }
         Ok(0)
     }
 
     fn forked(&mut self) -> Forked {
         let path = path_of_this_process();
-        *self = PerfMap::at(path, self.style, self.surroundings.in_child());
+        *self = PerfMap::at(path, self.style, self.context.in_child());
         Forked::KnowsNothing
     }
 }
@@ -343,27 +343,27 @@ mod tests {
 
     use super::*;
     use crate::LoadedObject;
-    use crate::live::LiveBytes;
+    use crate::code_snapshot::CodeSnapshot;
     use crate::name::ReadableName;
 
     /// Three functions and their wrappers, as Numba 0.68 compiled them.
     const NUMBA: &[u8] = include_bytes!("../../testdata/numba-0.68-llvm22-plain.o");
 
-    struct Told {
+    struct Reported {
         id: ObjectId,
-        live: LiveBytes,
+        snapshot: CodeSnapshot,
         object: LoadedObject,
         names: Vec<ReadableName>,
-        rooms: crate::sink::Rooms,
+        padding: crate::sink::HeaderPadding,
     }
 
-    impl Told {
-        fn new() -> Told {
-            Told::moved(0)
+    impl Reported {
+        fn new() -> Reported {
+            Reported::moved(0)
         }
 
         /// Another one, in other pages: its sections' `sh_addr` is what tells.
-        fn moved(pages: u64) -> Told {
+        fn moved(pages: u64) -> Reported {
             let mut bytes = NUMBA.to_vec();
             let start = u64::from_le_bytes(bytes[40..48].try_into().unwrap()) as usize;
             let count = u16::from_le_bytes(bytes[60..62].try_into().unwrap()) as usize;
@@ -378,7 +378,7 @@ mod tests {
             let functions = object.functions().iter();
             let names = functions.map(|function| name::readable(&function.linkage_name, None)).collect();
             let id = ObjectId(pages);
-            Told { id, live: LiveBytes::of(&object), object, names, rooms: Default::default() }
+            Reported { id, snapshot: CodeSnapshot::of(&object), object, names, padding: Default::default() }
         }
 
         fn finalized(&self) -> FinalizedObject<'_> {
@@ -388,12 +388,12 @@ mod tests {
                 names: &self.names,
                 made_rules: &[],
                 debug_object: None,
-                live: &self.live,
+                snapshot: &self.snapshot,
                 since: 0,
                 next_code: &|_| None,
                 origin: crate::session::Origin::Caller,
                 neighbours: &|_| Default::default(),
-                rooms: &self.rooms,
+                padding: &self.padding,
             }
         }
 
@@ -421,7 +421,7 @@ mod tests {
         }
 
         fn sink(&self, stale: Option<StaleMap>) -> PerfMap {
-            PerfMap::at(self.map(), NameStyle::Readable, Surroundings { stale_map: stale, ..Surroundings::default() })
+            PerfMap::at(self.map(), NameStyle::Readable, SinkContext { stale_map: stale, ..SinkContext::default() })
         }
     }
 
@@ -433,11 +433,11 @@ mod tests {
 
     #[test]
     fn a_line_is_start_size_name() {
-        let (scratch, told) = (Scratch::new("line"), Told::new());
-        let bytes = scratch.sink(None).finalized(&told.finalized()).unwrap();
+        let (scratch, reported) = (Scratch::new("line"), Reported::new());
+        let bytes = scratch.sink(None).finalized(&reported.finalized()).unwrap();
         let text = scratch.text();
-        assert_eq!((text.len() as u64, text.lines().count()), (bytes, told.lines()));
-        for (line, function) in text.lines().zip(told.object.functions()) {
+        assert_eq!((text.len() as u64, text.lines().count()), (bytes, reported.lines()));
+        for (line, function) in text.lines().zip(reported.object.functions()) {
             let [start, size, name] = line.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
             assert_eq!(start, format!("{:x}", function.range.start().0));
             assert_eq!(size, format!("{:x}", function.range.size()));
@@ -447,39 +447,39 @@ mod tests {
 
     #[test]
     fn what_another_writer_appends_is_kept() {
-        let (scratch, told) = (Scratch::new("shared"), Told::new());
+        let (scratch, reported) = (Scratch::new("shared"), Reported::new());
         fs::write(scratch.map(), "1000 10 py::before\n").unwrap();
         let mut sink = scratch.sink(None);
-        sink.finalized(&told.finalized()).unwrap();
+        sink.finalized(&reported.finalized()).unwrap();
         let mut other = OpenOptions::new().append(true).open(scratch.map()).unwrap();
         io::Write::write_all(&mut other, b"2000 10 py::after\n").unwrap();
-        sink.freeing(&told.finalized()).unwrap();
-        sink.finalized(&told.finalized()).unwrap();
+        sink.freeing(&reported.finalized()).unwrap();
+        sink.finalized(&reported.finalized()).unwrap();
         let text = scratch.text();
         assert!(text.starts_with("1000 10 py::before\n") && text.contains("\n2000 10 py::after\n"), "{text}");
-        assert_eq!(text.lines().count(), 2 + 2 * told.lines());
+        assert_eq!(text.lines().count(), 2 + 2 * reported.lines());
     }
 
     #[test]
     fn a_dead_line_makes_way_for_a_new_one_at_its_address() {
-        let (scratch, told) = (Scratch::new("reuse"), Told::new());
+        let (scratch, reported) = (Scratch::new("reuse"), Reported::new());
         let mut sink = scratch.sink(None);
-        sink.finalized(&told.finalized()).unwrap();
+        sink.finalized(&reported.finalized()).unwrap();
         let once = scratch.text();
-        sink.freeing(&told.finalized()).unwrap();
+        sink.freeing(&reported.finalized()).unwrap();
         assert_eq!(scratch.text(), once, "freed code keeps its name until its address is used again");
-        sink.finalized(&told.finalized()).unwrap();
+        sink.finalized(&reported.finalized()).unwrap();
         let text = scratch.text();
         let (dead, alive) = text.split_at(once.len());
         assert_eq!(alive, once);
         assert!(dead.lines().all(|line| line.starts_with("0 0 freed")), "{dead}");
-        assert_eq!(dead.lines().count(), told.lines());
+        assert_eq!(dead.lines().count(), reported.lines());
     }
 
     #[test]
     fn a_map_of_code_that_comes_and_goes_does_not_grow_for_ever() {
         let scratch = Scratch::new("forever");
-        let stays = Told::moved(1_000_000);
+        let stays = Reported::moved(1_000_000);
         let mut sink = scratch.sink(None);
         sink.finalized(&stays.finalized()).unwrap();
         let once = scratch.text();
@@ -488,12 +488,12 @@ mod tests {
         io::Write::write_all(&mut other, foreign.as_bytes()).unwrap();
         sink.space = Space::keeping(5 * once.len() as u64);
         for turn in 1..1000 {
-            let passing = Told::moved(16 * turn);
+            let passing = Reported::moved(16 * turn);
             sink.finalized(&passing.finalized()).unwrap();
             let text = scratch.text();
             for function in passing.object.functions() {
                 let line = format!("\n{:x} {:x} ", function.range.start().0, function.range.size());
-                assert!(text.contains(&line), "turn {turn} is not told");
+                assert!(text.contains(&line), "turn {turn} is not reported");
             }
             sink.freeing(&passing.finalized()).unwrap();
         }
@@ -506,65 +506,65 @@ mod tests {
 
     #[test]
     fn switched_off_and_on_again_each_function_has_one_line() {
-        let (scratch, told) = (Scratch::new("again"), Told::new());
-        let surroundings = Surroundings::default();
+        let (scratch, reported) = (Scratch::new("again"), Reported::new());
+        let context = SinkContext::default();
         for _ in 0..3 {
-            let mut sink = PerfMap::at(scratch.map(), NameStyle::Readable, surroundings.clone());
-            sink.finalized(&told.finalized()).unwrap();
+            let mut sink = PerfMap::at(scratch.map(), NameStyle::Readable, context.clone());
+            sink.finalized(&reported.finalized()).unwrap();
             sink.ending().unwrap();
         }
         let text = scratch.text();
         let (dead, alive): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.starts_with("0 0 freed"));
-        assert_eq!((dead.len(), alive.len()), (2 * told.lines(), told.lines()), "{text}");
+        assert_eq!((dead.len(), alive.len()), (2 * reported.lines(), reported.lines()), "{text}");
     }
 
     /// A new file mostly has the number of the one that was removed.
     #[test]
     fn a_map_that_was_removed_while_the_sink_was_off_begins_anew() {
-        let (scratch, told) = (Scratch::new("removed"), Told::new());
-        let surroundings = Surroundings::default();
+        let (scratch, reported) = (Scratch::new("removed"), Reported::new());
+        let context = SinkContext::default();
         for _ in 0..3 {
-            let mut sink = PerfMap::at(scratch.map(), NameStyle::Readable, surroundings.clone());
-            let bytes = sink.finalized(&told.finalized()).unwrap();
+            let mut sink = PerfMap::at(scratch.map(), NameStyle::Readable, context.clone());
+            let bytes = sink.finalized(&reported.finalized()).unwrap();
             sink.ending().unwrap();
             let text = scratch.text();
-            assert_eq!((text.len() as u64, text.lines().count()), (bytes, told.lines()), "{text:?}");
-            assert!(surroundings.own_lines.contains(bytes - 1) && !surroundings.own_lines.contains(bytes));
+            assert_eq!((text.len() as u64, text.lines().count()), (bytes, reported.lines()), "{text:?}");
+            assert!(context.own_lines.contains(bytes - 1) && !context.own_lines.contains(bytes));
             fs::remove_file(scratch.map()).unwrap();
         }
     }
 
     #[test]
-    fn a_map_of_a_dead_process_is_emptied_unless_somebody_has_added_to_it() {
-        let (scratch, told) = (Scratch::new("stale"), Told::new());
+    fn a_map_of_a_dead_process_is_emptied_unless_it_was_added_to() {
+        let (scratch, reported) = (Scratch::new("stale"), Reported::new());
         let found = || {
             let metadata = fs::metadata(scratch.map()).unwrap();
             Some(StaleMap { inode: metadata.ino(), size: metadata.size() })
         };
         fs::write(scratch.map(), "1000 10 dead\n").unwrap();
-        scratch.sink(found()).finalized(&told.finalized()).unwrap();
+        scratch.sink(found()).finalized(&reported.finalized()).unwrap();
         assert!(!scratch.text().contains("dead"));
         fs::write(scratch.map(), "1000 10 dead\n").unwrap();
         let stale = found();
         fs::write(scratch.map(), "1000 10 dead\n2000 10 py::alive\n").unwrap();
-        scratch.sink(stale).finalized(&told.finalized()).unwrap();
+        scratch.sink(stale).finalized(&reported.finalized()).unwrap();
         assert!(scratch.text().contains("py::alive"));
     }
 
     #[test]
     fn bait_is_refused() {
-        let (scratch, told) = (Scratch::new("bait"), Told::new());
+        let (scratch, reported) = (Scratch::new("bait"), Reported::new());
         let victim = scratch.0.join("victim");
         fs::write(&victim, "precious").unwrap();
         let plants: [fn(&PathBuf, &PathBuf) -> io::Result<()>; 2] =
             [|from, to| std::os::unix::fs::symlink(from, to), |from, to| fs::hard_link(from, to)];
         for plant in plants {
             plant(&victim, &scratch.map()).unwrap();
-            assert!(scratch.sink(None).finalized(&told.finalized()).is_err());
+            assert!(scratch.sink(None).finalized(&reported.finalized()).is_err());
             assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
             fs::remove_file(scratch.map()).unwrap();
         }
         fs::create_dir(scratch.map()).unwrap();
-        assert!(scratch.sink(None).finalized(&told.finalized()).is_err());
+        assert!(scratch.sink(None).finalized(&reported.finalized()).is_err());
     }
 }

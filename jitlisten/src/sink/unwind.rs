@@ -14,7 +14,8 @@ use unwind_register::{ByHost, Registration, Registry, Section};
 
 use super::{FinalizedObject, Forked, Sink, SinkError};
 use crate::log_line;
-use crate::{AddressRange, ObjectId, Unwinders, cfi, foreign};
+use crate::process::checked_read;
+use crate::{AddressRange, ObjectId, Unwinders, cfi};
 
 #[derive(Default)]
 pub(crate) struct Unwind {
@@ -27,10 +28,10 @@ impl Sink for Unwind {
         let mut registrations = Vec::new();
         // A section that cannot be read is one that is not there: its functions are among those with made rules.
         if let Some(range) = object.object.eh_frame()
-            && let Ok(bytes) = foreign::copy(range)
+            && let Ok(bytes) = checked_read::copy(range)
         {
             // A JIT may have told libgcc all the same.
-            let by_host = if object.origin.tells_unwinders() { ByHost::Everything } else { ByHost::Unknown };
+            let by_host = if object.origin.registers_with_unwinders() { ByHost::Everything } else { ByHost::Unknown };
             let section = Section::new(&bytes, range.start().0 as usize).text(&text).by_host(by_host);
             registrations.extend(register(&section, object.id));
         }
@@ -40,7 +41,7 @@ impl Sink for Unwind {
             if let Ok(bytes) = cfi::encode(object.made_rules, object.object.machine(), place) {
                 // libgcc 13 and later keep one range for a whole section: a gap in one that the host has registered cannot be
                 // filled there, and trying would end in an abort.
-                let filled = object.origin.tells_unwinders() && object.object.eh_frame().is_some();
+                let filled = object.origin.registers_with_unwinders() && object.object.eh_frame().is_some();
                 let section = Section::new(&bytes, place.0 as usize).text(&text).by_host(by_host(filled));
                 registrations.extend(register(&section, object.id));
             }
@@ -70,7 +71,7 @@ fn register(section: &Section<'_>, id: ObjectId) -> Option<Registration> {
     // SAFETY: the session tells of an object from the moment its code and tables are final until *freeing*, when the
     // registration is dropped; the rules are the compiler's own, or were read from the code.
     let registered = unsafe { Registry::process().register(section) };
-    registered.inspect_err(|error| log_line!(Debug, "nothing of {id:?} can be told to unwinders: {error}")).ok()
+    registered.inspect_err(|error| log_line!(Debug, "nothing of {id:?} can be reported to unwinders: {error}")).ok()
 }
 
 fn ranges(ranges: impl Iterator<Item = AddressRange>) -> Vec<Range<usize>> {

@@ -59,7 +59,7 @@ pub(super) fn flush_instructions(address: usize, size: usize) {
 /// Tells valgrind something, if it runs this program: the instructions of `__SPECIAL_INSTRUCTION_PREAMBLE`, which leave
 /// every register as it was, and a mark.
 pub(super) fn valgrind_request(request: &[usize; 6]) {
-    // SAFETY: the rotations add up to 128 bits; valgrind reads six words at `x4` and answers in `x3`.
+    // SAFETY: the rotations add up to 128 bits; valgrind reads six words at `x4` and returns in `x3`.
     unsafe {
         asm!(
             "ror x12, x12, #3",

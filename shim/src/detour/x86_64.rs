@@ -86,7 +86,7 @@ pub(super) fn flush_instructions(_address: usize, _size: usize) {}
 /// Tells valgrind something, if it runs this program: the instructions of `__SPECIAL_INSTRUCTION_PREAMBLE`, which leave
 /// every register as it was, and a mark.
 pub(super) fn valgrind_request(request: &[usize; 6]) {
-    // SAFETY: the rotations add up to 128 bits; valgrind reads six words at `rax` and answers in `rdx`.
+    // SAFETY: the rotations add up to 128 bits; valgrind reads six words at `rax` and returns in `rdx`.
     unsafe {
         asm!(
             "rol rdi, 3",

@@ -32,24 +32,24 @@ pub(super) fn rules(prologue: &[u8]) -> Option<Vec<u8>> {
     let words = prologue.chunks_exact(4).map(|w| u32::from_le_bytes(w.try_into().unwrap_or_default()));
     let words: Vec<u32> = words.collect();
     let mut out = Vec::with_capacity(24);
-    let (mut at, mut told) = (0, 0);
+    let (mut at, mut registered) = (0, 0);
     if words.first() == Some(&BTI_C) {
         at += 1;
     }
     if words.get(at) == Some(&PACIASP) {
         at += 1;
         advance(&mut out, at as u64);
-        told = at;
+        registered = at;
         out.push(NEGATE_RA_STATE);
     }
     let (frame, record, count) = frame_record(words.get(at..)?)?;
     if count == 3 {
-        advance(&mut out, (at + 1 - told) as u64);
-        told = at + 1;
+        advance(&mut out, (at + 1 - registered) as u64);
+        registered = at + 1;
         out.push(0x0e); // DW_CFA_def_cfa_offset
         uleb128(&mut out, frame);
     }
-    advance(&mut out, (at + count - 1 - told) as u64);
+    advance(&mut out, (at + count - 1 - registered) as u64);
     if count == 2 {
         out.push(0x0e);
         uleb128(&mut out, frame);

@@ -28,7 +28,7 @@ type FindFde = unsafe extern "C" fn(usize, *mut [usize; 3]) -> usize;
 
 /// What a registry is told a group by.
 #[derive(Clone, Copy)]
-enum Door {
+enum Interface {
     /// A pointer to the whole group.
     Group { add: Section, remove: Section },
     /// A pointer to each FDE.
@@ -59,7 +59,7 @@ pub(crate) struct FrameRegistry {
     pub(crate) base: usize,
     pub(crate) name: String,
     pub(crate) kind: Kind,
-    door: Door,
+    interface: Interface,
     find: FindFde,
 }
 
@@ -84,14 +84,14 @@ impl Found {
         let add = unsafe { std::mem::transmute::<usize, Section>(add) };
         // SAFETY: as above.
         let remove = unsafe { std::mem::transmute::<usize, Section>(remove) };
-        let door = match (self.kind, self.sections) {
-            (Kind::Llvm, None) => Door::EachFde { add, remove },
-            _ => Door::Group { add, remove },
+        let interface = match (self.kind, self.sections) {
+            (Kind::Llvm, None) => Interface::EachFde { add, remove },
+            _ => Interface::Group { add, remove },
         };
         // SAFETY: `const fde *_Unwind_Find_FDE(void *pc, struct dwarf_eh_bases *)`, three words, in both libraries.
         let find = unsafe { std::mem::transmute::<usize, FindFde>(self.find) };
         let name = self.name.to_string_lossy().into_owned();
-        Some(FrameRegistry { base: self.base, name, kind: self.kind, door, find })
+        Some(FrameRegistry { base: self.base, name, kind: self.kind, interface, find })
     }
 }
 
@@ -111,10 +111,10 @@ impl FrameRegistry {
     ///
     /// The group is well-formed, ends with a terminator, and stays readable until [`FrameRegistry::remove`] has returned.
     pub(crate) unsafe fn add(&self, group: *const u8, fdes: impl Iterator<Item = *const u8>) {
-        match self.door {
+        match self.interface {
             // SAFETY: the caller's promise is what the function needs.
-            Door::Group { add, .. } => unsafe { add(group) },
-            Door::EachFde { add, .. } => {
+            Interface::Group { add, .. } => unsafe { add(group) },
+            Interface::EachFde { add, .. } => {
                 for fde in fdes {
                     // SAFETY: as above.
                     unsafe { add(fde) };
@@ -129,10 +129,10 @@ impl FrameRegistry {
     ///
     /// Exactly this group was added, and has not been removed since.
     pub(crate) unsafe fn remove(&self, group: *const u8, fdes: impl Iterator<Item = *const u8>) {
-        match self.door {
+        match self.interface {
             // SAFETY: the caller's promise is what the function needs.
-            Door::Group { remove, .. } => unsafe { remove(group) },
-            Door::EachFde { remove, .. } => {
+            Interface::Group { remove, .. } => unsafe { remove(group) },
+            Interface::EachFde { remove, .. } => {
                 for fde in fdes {
                     // SAFETY: as above.
                     unsafe { remove(fde) };

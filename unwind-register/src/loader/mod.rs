@@ -1,6 +1,6 @@
 //! The libraries of this process, and what each of them exports.
 //!
-//! `dlsym` answers for the first library only, but there is one list of registrations *per copy* of libunwind (a wheel brings
+//! `dlsym` returns for the first library only, but there is one list of registrations *per copy* of libunwind (a wheel brings
 //! its own), so every library is asked by itself: `dl_iterate_phdr` shows the program headers, `PT_DYNAMIC` leads to the hash
 //! table of exported symbols ([`symbols`]).
 //!

@@ -69,9 +69,9 @@ mod tests {
     fn a_place_is_used_again_after_the_quarantine_only() {
         let mut places = Places::new();
         places.set_limit(1 << 20);
-        let first = places.take(100, 0).expect("room");
+        let first = places.take(100, 0).expect("space");
         places.give_back(first, 100, 5);
-        let second = places.take(100, 6).expect("room");
+        let second = places.take(100, 6).expect("space");
         assert_ne!(first, second);
         assert_eq!(places.take(97, 5 + QUARANTINE), Some(first), "of the same class");
         assert_eq!(places.used().1, 0);

@@ -2,7 +2,7 @@
 
 /// The word at `address`, or `None` where there is none to be read.
 ///
-/// `process_vm_readv(2)` on ourselves answers `EFAULT` where a load would kill the host: a broken `.eh_frame` may lead
+/// `process_vm_readv(2)` on ourselves returns `EFAULT` where a load would kill the host: a broken `.eh_frame` may lead
 /// anywhere.
 pub(crate) fn word_at(address: u64) -> Option<u64> {
     let mut word = [0; 8];

@@ -1,6 +1,6 @@
 //! The address space, cut into leaves; one table per leaf.
 
-use super::slots::{Function, NoRoom, SLOTS, Slots};
+use super::slots::{Function, NoSpace, SLOTS, Slots};
 use super::{MANY, QUARANTINE, SHORT_QUARANTINE};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -100,7 +100,7 @@ impl Forest {
             }
             match leaf.slots.insert(function, want) {
                 Ok(()) => at = piece.end,
-                Err(NoRoom) => self.make_room(at, want, now, publish),
+                Err(NoSpace) => self.make_space(at, want, now, publish),
             }
         }
         replaced
@@ -166,7 +166,7 @@ impl Forest {
     }
 
     /// Spreads the table of the leaf at `finger` again, or splits the leaf.
-    fn make_room(&mut self, finger: u64, want: usize, now: u64, publish: &mut dyn Publish) {
+    fn make_space(&mut self, finger: u64, want: usize, now: u64, publish: &mut dyn Publish) {
         self.bury(now, publish);
         if self.leaf_at(finger).is_some_and(|leaf| leaf.slots.functions() >= FULL) {
             return self.split(finger, want, now, publish);

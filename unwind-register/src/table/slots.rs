@@ -29,7 +29,7 @@ pub(crate) struct Function {
 
 /// There is no spare slot where one is needed.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct NoRoom;
+pub(crate) struct NoSpace;
 
 /// The table. One more cell than slots: libunwind 1.6 loads the entry behind the one it found, also behind the last.
 pub(crate) struct Slots {
@@ -133,11 +133,11 @@ impl Slots {
     }
 
     /// Adds a function that overlaps no other; `want` counts the functions that will follow above it, this one included.
-    pub(crate) fn insert(&mut self, function: Function, want: usize) -> Result<(), NoRoom> {
+    pub(crate) fn insert(&mut self, function: Function, want: usize) -> Result<(), NoSpace> {
         let Function { start, end, fde } = function;
         let boundary = self.upto(start);
         let gap = self.gap(boundary);
-        let at = self.place(&gap, start, end, want).ok_or(NoRoom)?;
+        let at = self.place(&gap, start, end, want).ok_or(NoSpace)?;
         // Left of the function: gap slots that begin behind its start would break the order.
         let from = if gap.tidy { boundary.min(at) } else { gap.left };
         let value = if from > gap.left { self.start(from - 1) } else { gap.low };
@@ -198,10 +198,10 @@ impl Slots {
     /// least `want` further functions in the gap that has `finger`.
     pub(crate) fn fill(&mut self, functions: &[Function], finger: u32, want: usize) {
         let count = functions.len();
-        let room = SLOTS.saturating_sub(2 * count);
-        let bonus = (count / 2).max(32).max(2 * want).min(room / 2);
-        let roomy = functions.windows(2).filter(|pair| pair[1].start - pair[0].end >= ROOMY).count() + 1;
-        let each = ((room - bonus) / roomy).min(SPARE) & !1;
+        let space = SLOTS.saturating_sub(2 * count);
+        let bonus = (count / 2).max(32).max(2 * want).min(space / 2);
+        let spacious = functions.windows(2).filter(|pair| pair[1].start - pair[0].end >= ROOMY).count() + 1;
+        let each = ((space - bonus) / spacious).min(SPARE) & !1;
         let hot = functions.partition_point(|function| function.start <= finger).checked_sub(1);
         let mut slot = SLOTS;
         let mut high = BEHIND_ALL;

@@ -22,7 +22,7 @@ impl Pair {
             self.slots = Slots::new();
             self.slots.fill(&all, start, 1);
             self.refills += 1;
-            self.slots.insert(function, 1).expect("there is room after a refill");
+            self.slots.insert(function, 1).expect("there is space after a refill");
         }
         self.truth.insert(start, function);
     }

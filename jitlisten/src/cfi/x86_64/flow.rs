@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "takes minutes")]
-    fn what_nobody_has_written_takes_no_memory() {
+    fn unwritten_code_takes_no_memory() {
         // `nop`s and a `ret`.
         let code = |length: usize| [&vec![0x90; length - 1][..], &[0xc3]].concat();
         assert_eq!(states(&code(LONGEST), Address(0x1000)).map(|states| states.len()), Some(LONGEST));

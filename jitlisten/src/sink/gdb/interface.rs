@@ -94,7 +94,7 @@ impl Entry {
                 next.prev = node;
             }
             (*descriptor).first_entry = node;
-            tell(JIT_REGISTER_FN, node);
+            notify(JIT_REGISTER_FN, node);
             Entry { node, _debug_object: debug_object }
         }
     }
@@ -114,7 +114,7 @@ impl Drop for Entry {
             if let Some(next) = next.as_mut() {
                 next.prev = prev;
             }
-            tell(JIT_UNREGISTER_FN, self.node);
+            notify(JIT_UNREGISTER_FN, self.node);
             drop(Box::from_raw(self.node));
         }
     }
@@ -124,7 +124,7 @@ impl Drop for Entry {
 ///
 /// # Safety
 /// Under `LIST`.
-unsafe fn tell(action: u32, node: *mut CodeEntry) {
+unsafe fn notify(action: u32, node: *mut CodeEntry) {
     let descriptor = &raw mut jitlisten_gdb_descriptor;
     // SAFETY: the caller holds the lock; volatile, because only a debugger reads it.
     unsafe {

@@ -28,7 +28,7 @@ impl Sink for Gdb {
     }
 
     fn finalized(&mut self, object: &FinalizedObject<'_>) -> Result<u64, SinkError> {
-        if let (false, Some(bytes)) = (object.origin.tells_debuggers(), object.debug_object) {
+        if let (false, Some(bytes)) = (object.origin.registers_with_debuggers(), object.debug_object) {
             self.entries.insert(object.id, Entry::link(bytes));
         }
         Ok(0)

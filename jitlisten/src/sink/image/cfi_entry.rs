@@ -72,7 +72,7 @@ impl<'a> Cie<'a> {
         Ok(Cie { flags, code_alignment, data_alignment, return_address, instructions: rest.slice() })
     }
 
-    /// Writes it with a new head. Answers where it begins.
+    /// Writes it with a new head. Returns where it begins.
     pub(super) fn write(&self, out: &mut Vec<u8>) -> usize {
         let start = begin(out, 0);
         out.extend(b"\x01zR");

@@ -20,7 +20,7 @@ pub(crate) struct Content<'a> {
     /// The bytes of `pages`.
     pub(crate) code: &'a [u8],
     /// How many bytes in front of `pages` will be mapped from the file too: whole pages, or 0.
-    pub(crate) room: u64,
+    pub(crate) padding: u64,
     /// Never given to two images.
     pub(crate) build_id: [u8; 20],
 }

@@ -22,8 +22,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::pages;
-use crate::own_file::{Identity, OwnFile, open_to_us};
-use crate::quiet_write::{effective_user, write_whole};
+use crate::process::checked_file::{CheckedFile, FileIdentity, open_to_us};
+use crate::process::write_nosignal::{effective_user, write_whole};
 use crate::sink::SinkError;
 use crate::{log_line, options::Options};
 
@@ -42,10 +42,10 @@ const ATTEMPTS: usize = 3;
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
-    identity: Identity,
+    identity: FileIdentity,
     next: u64,
     /// The lock; a host may have closed it.
-    _alive: OwnFile,
+    _alive: CheckedFile,
 }
 
 /// A file that is done.
@@ -108,14 +108,14 @@ impl Directory {
         write_whole(&alive, b"\n").map_err(|(_, error)| failed("write", &lock)(error))?;
         flock(&alive, libc::LOCK_SH).map_err(failed("lock", &lock))?;
         pages::can_execute(&alive).map_err(failed("execute from", path))?;
-        let alive = OwnFile::new(alive).map_err(failed("stat", &lock))?;
+        let alive = CheckedFile::new(alive).map_err(failed("stat", &lock))?;
         Ok(Directory { path: path.to_owned(), identity, next: 0, _alive: alive })
     }
 
     /// Whoever owns the place we are in may put another directory there.
     fn check_that_it_is_there(&self) -> Result<(), SinkError> {
         let metadata = fs::symlink_metadata(&self.path).map_err(failed("stat", &self.path))?;
-        let same = Identity::of(&metadata) == self.identity;
+        let same = FileIdentity::of(&metadata) == self.identity;
         if same { Ok(()) } else { Err(SinkError::NotOurs { path: self.path.clone(), found: "another directory" }) }
     }
 
@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_tell_the_process() {
+    fn names_contain_the_process() {
         assert_eq!(parse_name("image-12-345"), Some((12, 345)));
         assert_eq!(parse_name("image-12-345-2"), Some((12, 345)));
         assert_eq!(parse_name("jitdump-12-345"), None);
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_alive_loses_a_file() {
+    fn no_live_process_loses_a_file() {
         let base = Base::new("alive");
         let pid = std::process::id();
         let start = start_time(pid).unwrap();

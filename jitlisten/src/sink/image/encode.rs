@@ -34,7 +34,7 @@ pub(crate) fn encode(content: &Content<'_>, page: u64) -> Result<Encoded, Error>
     let rules = Rules::new(content);
     let layout = Layout::new(&Needs {
         pages: content.pages,
-        room: content.room,
+        padding: content.padding,
         slack: content.slack(),
         hdr_size: rules.hdr_size(),
         eh_frame_size: rules.eh_frame_size(),

@@ -36,7 +36,7 @@ pub struct Image {
 }
 
 /// Every image that `debug_object` would become, with `room` pages in front.
-pub fn images(debug_object: &[u8], room: u8, style: NameStyle) -> Vec<Image> {
+pub fn images(debug_object: &[u8], padding: u8, style: NameStyle) -> Vec<Image> {
     let Ok(object) = LoadedObject::parse(debug_object) else { return Vec::new() };
     let names: Vec<_> =
         object.functions().iter().map(|function| name::readable(&function.linkage_name, None)).collect();
@@ -58,7 +58,7 @@ pub fn images(debug_object: &[u8], room: u8, style: NameStyle) -> Vec<Image> {
             style,
             pages,
             code: &code,
-            room: u64::from(room) * PAGE,
+            padding: u64::from(padding) * PAGE,
             build_id: [0x5a; 20],
         };
         let encoded = encode(&content, PAGE).ok()?;

@@ -8,8 +8,9 @@
 use std::borrow::Cow;
 
 use super::content::{Part, runs};
+use crate::process::checked_read;
 use crate::sink::{FinalizedObject, Neighbour};
-use crate::{AddressRange, ObjectId, foreign};
+use crate::{AddressRange, ObjectId};
 
 /// Objects, and the pages that their text shares.
 pub(super) struct Group<'a> {
@@ -56,14 +57,17 @@ impl<'a> Group<'a> {
         let own = Part {
             object: object.object,
             names: object.names,
-            eh_frame: object.object.eh_frame().and_then(|range| Some((range, object.live.get(range)?.into()))),
+            eh_frame: object.object.eh_frame().and_then(|range| Some((range, object.snapshot.get(range)?.into()))),
             made_rules: object.made_rules,
             debug_object: None,
         };
         let others = self.neighbours.iter().map(|neighbour| Part {
             object: neighbour.object,
             names: neighbour.names,
-            eh_frame: neighbour.object.eh_frame().and_then(|range| Some((range, foreign::copy(range).ok()?.into()))),
+            eh_frame: neighbour
+                .object
+                .eh_frame()
+                .and_then(|range| Some((range, checked_read::copy(range).ok()?.into()))),
             made_rules: neighbour.made_rules,
             debug_object: None,
         });

@@ -18,9 +18,10 @@ use super::pages::{self, NotExchanged};
 use super::refusal::{Refusal, Refusals};
 use super::salt::Salt;
 use crate::options::Options;
-use crate::sink::{FinalizedObject, Rooms, SinkError};
+use crate::process::checked_read;
+use crate::sink::{FinalizedObject, HeaderPadding, SinkError};
 use crate::statistics::ImageCounters;
-use crate::{Address, AddressRange, ObjectId, foreign, log_line};
+use crate::{Address, AddressRange, ObjectId, log_line};
 
 /// This part of `vm.max_map_count` is left to the host.
 const HEADROOM: u64 = 8;
@@ -85,7 +86,7 @@ impl Images {
         }
     }
 
-    /// One image for one run of pages of an object, and for everything that shares them. Answers its size.
+    /// One image for one run of pages of an object, and for everything that shares them. Returns its size.
     pub(super) fn make(
         &mut self,
         options: &Options,
@@ -129,14 +130,14 @@ impl Images {
         group: &Group<'_>,
         code: &[u8],
     ) -> Result<Encoded, Refusal> {
-        let room = object.rooms.get(&group.pages.start()).map_or(0, |room| room.size());
+        let padding = object.padding.get(&group.pages.start()).map_or(0, |padding| padding.size());
         let debug_objects = group.debug_objects(object);
         let content = Content {
             parts: group.parts(object, &debug_objects),
             style: options.names,
             pages: group.pages,
             code,
-            room,
+            padding,
             build_id: self.salt.get_or_insert_with(Salt::new).next(),
         };
         encode(&content, pages::page_size()).map_err(Refusal::NotEncoded)
@@ -153,8 +154,8 @@ impl Images {
         }
         self.counters.written.add(1);
         if encoded.layout.mapped > 0 {
-            self.counters.without_room.add(1);
-            log_line!(Debug, "{} has no room in front of it", written.path.display());
+            self.counters.without_padding.add(1);
+            log_line!(Debug, "{} has no padding in front of it", written.path.display());
         }
         self.forget(group.pages);
         let file = Some(Arc::new(Stored { path: written.path, size }));
@@ -221,7 +222,7 @@ impl Images {
 
     /// What is in `range` may change from now on: its pages become the anonymous memory they were, with the bytes and the
     /// protection they have.
-    pub(crate) fn withdraw(&mut self, range: AddressRange, rooms: &Rooms) {
+    pub(crate) fn withdraw(&mut self, range: AddressRange, padding: &HeaderPadding) {
         for start in self.overlapping(range) {
             let Some(image) = self.mapped.get(&start) else { continue };
             let (from, to) = (start.max(range.start().0), image.end.min(range.end().0));
@@ -231,10 +232,10 @@ impl Images {
             if !mappings::mappings_of(pages).ok().flatten().is_some_and(|all| all.iter().all(of_file)) {
                 continue;
             }
-            let room = rooms.get(&pages.start()).copied();
+            let padding = padding.get(&pages.start()).copied();
             // SAFETY: these pages are mapped from a file, and LLVM, whose they are, is about to change them: nobody runs
             // there. The room in front is listed as ours.
-            match unsafe { pages::withdraw(pages, room) } {
+            match unsafe { pages::withdraw(pages, padding) } {
                 Ok(()) => self.counters.withdrawn.add(1),
                 Err(error) => log_line!(Warn, "{pages} keeps the name of an image: {error}"),
             }
@@ -281,7 +282,7 @@ fn fit(pages: AddressRange, mappings: Option<Vec<Mapping>>) -> Result<Vec<u8>, R
     if !mappings.ok_or(Refusal::Unreadable)?.iter().all(is_final) {
         return Err(Refusal::NotFinal);
     }
-    foreign::copy(pages).map_err(|_| Refusal::Unreadable)
+    checked_read::copy(pages).map_err(|_| Refusal::Unreadable)
 }
 
 fn is_final(mapping: &Mapping) -> bool {

@@ -62,7 +62,7 @@ pub(crate) struct Needs {
     /// The pages of the code.
     pub(crate) pages: AddressRange,
     /// Mapped bytes in front of them: whole pages, or 0.
-    pub(crate) room: u64,
+    pub(crate) padding: u64,
     /// How many bytes at the end of the pages are zero and behind all text.
     pub(crate) slack: u64,
     /// Of `.eh_frame_hdr`.
@@ -75,10 +75,10 @@ pub(crate) struct Needs {
 
 impl Layout {
     pub(crate) fn new(needs: &Needs) -> Layout {
-        let (mapped, code) = if needs.room > 0 { (0, needs.room) } else { (needs.page, needs.page) };
+        let (mapped, code) = if needs.padding > 0 { (0, needs.padding) } else { (needs.page, needs.page) };
         let code_end = code + needs.pages.size();
         let slack = (code_end - needs.slack).next_multiple_of(8);
-        let front = place(HEADERS_END.next_multiple_of(4), needs.room, needs);
+        let front = place(HEADERS_END.next_multiple_of(4), needs.padding, needs);
         let unwind = front.or_else(|| place(slack, code_end, needs));
         Layout {
             mapped,
@@ -107,13 +107,13 @@ mod tests {
     use super::*;
     use crate::Address;
 
-    fn needs(room: u64, slack: u64, eh_frame_size: u64) -> Needs {
+    fn needs(padding: u64, slack: u64, eh_frame_size: u64) -> Needs {
         let pages = AddressRange::new(Address(0x7000_0000), 0x2000).unwrap();
-        Needs { pages, room, slack, hdr_size: 0x20, eh_frame_size, page: 0x1000 }
+        Needs { pages, padding, slack, hdr_size: 0x20, eh_frame_size, page: 0x1000 }
     }
 
     #[test]
-    fn room_in_front_is_used_first() {
+    fn padding_in_front_is_used_first() {
         let layout = Layout::new(&needs(0x1000, 0x800, 0x100));
         assert_eq!((layout.mapped, layout.code, layout.code_end), (0, 0x1000, 0x3000));
         assert_eq!(layout.bias, 0x6fff_f000);

@@ -12,7 +12,8 @@ use std::io;
 use std::os::fd::AsRawFd as _;
 use std::ptr;
 
-use crate::{Address, AddressRange, foreign};
+use crate::process::checked_read;
+use crate::{Address, AddressRange};
 
 /// The size of a page.
 pub(super) fn page_size() -> u64 {
@@ -82,18 +83,20 @@ pub(super) struct NotExchanged {
 }
 
 /// Looks for `before` at the end of `pages`; where it is not, makes anonymous memory of them that has it, as LLVM had it.
-/// Answers whether that was so.
+/// Returns whether that was so.
 ///
 /// # Safety
 /// As for [`exchange`].
 unsafe fn restore_if_lost(pages: AddressRange, before: &[u8]) -> bool {
     let code = AddressRange::new(Address(pages.end().0 - before.len() as u64), before.len() as u64).unwrap_or_default();
-    if foreign::copy(code).is_ok_and(|now| now == before) {
+    if checked_read::copy(code).is_ok_and(|now| now == before) {
         return false;
     }
-    if let Some(room) = AddressRange::new(pages.start(), pages.size() - code.size()).filter(|room| !room.is_empty()) {
+    if let Some(padding) =
+        AddressRange::new(pages.start(), pages.size() - code.size()).filter(|padding| !padding.is_empty())
+    {
         // SAFETY: the caller vouches that these pages are ours; nobody uses them.
-        unsafe { empty(room) };
+        unsafe { empty(padding) };
     }
     // SAFETY: the caller vouches that the code was there, and is to be there.
     let _ = unsafe { put_anonymous(code, before) };
@@ -105,13 +108,13 @@ unsafe fn restore_if_lost(pages: AddressRange, before: &[u8]) -> bool {
 ///
 /// # Safety
 /// Both must be mapped from an image and nobody else's.
-pub(super) unsafe fn withdraw(pages: AddressRange, room: Option<AddressRange>) -> io::Result<()> {
-    let bytes = foreign::copy(pages)?;
+pub(super) unsafe fn withdraw(pages: AddressRange, padding: Option<AddressRange>) -> io::Result<()> {
+    let bytes = checked_read::copy(pages)?;
     // SAFETY: the same bytes.
     unsafe { put_anonymous(pages, &bytes) }?;
-    if let Some(room) = room {
+    if let Some(padding) = padding {
         // SAFETY: the caller vouches that these pages are ours; nobody uses them.
-        unsafe { empty(room) };
+        unsafe { empty(padding) };
     }
     Ok(())
 }
@@ -213,11 +216,11 @@ mod tests {
         unsafe { exchange(pages, &file("exchange", CODE), 0, CODE) }.unwrap();
         runs(code);
         assert!(is_file(code) && is_file(pages));
-        let room = AddressRange::new(pages.start(), pages.size() - 4096);
+        let padding = AddressRange::new(pages.start(), pages.size() - 4096);
         // SAFETY: both are mapped from the file just now.
-        unsafe { withdraw(code, room) }.unwrap();
+        unsafe { withdraw(code, padding) }.unwrap();
         runs(code);
-        assert_eq!(foreign::copy(code).unwrap(), CODE);
+        assert_eq!(checked_read::copy(code).unwrap(), CODE);
         assert!(!is_file(code) && !is_file(pages));
     }
 
@@ -247,7 +250,7 @@ mod tests {
         // A real hole could be filled by another test.
         // SAFETY: the test's own pages; this is as good as what a failing mmap may do.
         unsafe { libc::mmap(start, size, libc::PROT_NONE, ANONYMOUS | libc::MAP_FIXED, -1, 0) };
-        assert!(foreign::copy(code).is_err());
+        assert!(checked_read::copy(code).is_err());
         // SAFETY: as above.
         assert!(unsafe { restore_if_lost(pages, CODE) });
         runs(code);

@@ -71,7 +71,7 @@ fn note<'a>(content: &Content<'_>) -> Section<'a> {
     bytes.extend(b"GNU\0");
     bytes.extend(content.build_id);
     let mut header = SectionHeader { sh_type: elf::SHT_NOTE, ..at(NOTE, NOTE_SIZE, 4) };
-    if content.room == 0 {
+    if content.padding == 0 {
         // Not mapped: a note of the file alone.
         (header.sh_flags, header.sh_addr) = (elf::SectionFlags(0), 0);
     }

@@ -76,10 +76,10 @@ impl Live {
         }
     }
 
-    fn encode(&self, pages: AddressRange, room: u64) -> Encoded {
+    fn encode(&self, pages: AddressRange, padding: u64) -> Encoded {
         let code = self.code(pages);
         let (style, build_id) = (NameStyle::Readable, [0x5a; 20]);
-        encode(&Content { parts: vec![self.part()], style, pages, code: &code, room, build_id }, PAGE).unwrap()
+        encode(&Content { parts: vec![self.part()], style, pages, code: &code, padding, build_id }, PAGE).unwrap()
     }
 }
 
@@ -126,14 +126,14 @@ const OBJECTS: [&str; 16] = [
 ];
 
 /// Every object, every run of its pages, with room in front and without.
-fn for_all(judge: impl Fn(&str, &Live, AddressRange, &Encoded)) {
+fn for_all(check: impl Fn(&str, &Live, AddressRange, &Encoded)) {
     for file in OBJECTS {
-        let live = Live::of(file);
-        let runs = runs(&live.object, PAGE);
+        let snapshot = Live::of(file);
+        let runs = runs(&snapshot.object, PAGE);
         assert!(!runs.is_empty(), "{file} has text");
         for pages in runs {
-            for room in [0, PAGE] {
-                judge(file, &live, pages, &live.encode(pages, room));
+            for padding in [0, PAGE] {
+                check(file, &snapshot, pages, &snapshot.encode(pages, padding));
             }
         }
     }
@@ -141,15 +141,15 @@ fn for_all(judge: impl Fn(&str, &Live, AddressRange, &Encoded)) {
 
 #[test]
 fn code_is_byte_for_byte_where_it_is_in_memory() {
-    for_all(|file, live, pages, image| {
+    for_all(|file, snapshot, pages, image| {
         let elf = ElfFile64::<LE>::parse(&*image.bytes).unwrap();
         let header = elf.elf_header();
         let loads = header.program_headers(LE, &*image.bytes).unwrap().iter();
         let loads: Vec<_> = loads.filter(|header| header.p_type(LE) == elf::PT_LOAD).collect();
         assert_eq!(loads.len(), 1, "{file}");
         assert_eq!(loads[0].p_offset(LE), loads[0].p_vaddr(LE), "{file}");
-        let code = live.code(pages);
-        for text in live.object.text().iter().filter(|text| pages.covers(text.range)) {
+        let code = snapshot.code(pages);
+        for text in snapshot.object.text().iter().filter(|text| pages.covers(text.range)) {
             let at = text.range.start().0.wrapping_sub(image.layout.bias);
             let section = elf.sections().find(|section| section.address() == at && section.size() > 0).unwrap();
             let inside = (text.range.start().0 - pages.start().0) as usize;
@@ -160,9 +160,9 @@ fn code_is_byte_for_byte_where_it_is_in_memory() {
 
 #[test]
 fn every_function_has_its_readable_name_first_and_its_linkage_name_too() {
-    for_all(|file, live, pages, image| {
+    for_all(|file, snapshot, pages, image| {
         let elf = ElfFile64::<LE>::parse(&*image.bytes).unwrap();
-        let functions = live.object.functions().iter().zip(&live.names);
+        let functions = snapshot.object.functions().iter().zip(&snapshot.names);
         for (function, readable) in functions.filter(|(function, _)| pages.covers(function.range)) {
             let at = function.range.start().0.wrapping_sub(image.layout.bias);
             let here: Vec<_> = elf.symbols().filter(|symbol| symbol.address() == at).collect();
@@ -178,8 +178,8 @@ fn every_function_has_its_readable_name_first_and_its_linkage_name_too() {
 
 #[test]
 fn lines_are_those_of_the_object() {
-    for_all(|file, live, pages, image| {
-        let expected = LineRows::parse(&live.debug_object).unwrap();
+    for_all(|file, snapshot, pages, image| {
+        let expected = LineRows::parse(&snapshot.debug_object).unwrap();
         let found = LineRows::parse(&image.bytes).unwrap();
         assert_eq!(expected.rows().len(), found.rows().len(), "{file}");
         for row in expected.rows().iter().filter(|row| pages.contains(row.address) && !row.end_sequence) {
@@ -209,10 +209,10 @@ fn rules<'a>(
 
 #[test]
 fn the_search_table_leads_to_the_rules_of_the_live_section_at_every_byte() {
-    for_all(|file, live, pages, image| {
+    for_all(|file, snapshot, pages, image| {
         let elf = ElfFile64::<LE>::parse(&*image.bytes).unwrap();
-        let Some(range) = live.object.eh_frame() else { return };
-        let expected_section = EhFrame::new(&live.eh_frame, LittleEndian);
+        let Some(range) = snapshot.object.eh_frame() else { return };
+        let expected_section = EhFrame::new(&snapshot.eh_frame, LittleEndian);
         let expected_bases = BaseAddresses::default().set_eh_frame(range.start().0);
         let section = elf.section_by_name(".eh_frame").unwrap();
         let found_section = EhFrame::new(section.data().unwrap(), LittleEndian);
@@ -221,7 +221,7 @@ fn the_search_table_leads_to_the_rules_of_the_live_section_at_every_byte() {
         let table = elf.section_by_name(".eh_frame_hdr").unwrap();
         let table = EhFrameHdr::new(table.data().unwrap(), LittleEndian).parse(&found_bases, 8).unwrap();
         let mut compared = 0;
-        for function in live.object.functions().iter().filter(|function| pages.covers(function.range)) {
+        for function in snapshot.object.functions().iter().filter(|function| pages.covers(function.range)) {
             for address in function.range.start().0..function.range.end().0 {
                 let Some((start, expected)) = rules(&expected_section, &expected_bases, None, address) else {
                     continue;
@@ -234,20 +234,20 @@ fn the_search_table_leads_to_the_rules_of_the_live_section_at_every_byte() {
                 compared += 1;
             }
         }
-        let covered = cfi::covered(&live.eh_frame, range.start()).unwrap();
+        let covered = cfi::covered(&snapshot.eh_frame, range.start()).unwrap();
         assert!(compared > 0 && covered.iter().any(|fde| pages.covers(*fde)), "{file}");
     });
 }
 
 #[test]
 fn without_a_mapped_place_no_header_promises_one() {
-    let live = Live::of("lli-14-mcjit-dwarf4.o");
-    let pages = runs(&live.object, PAGE)[0];
-    let mut code = live.code(pages);
+    let snapshot = Live::of("lli-14-mcjit-dwarf4.o");
+    let pages = runs(&snapshot.object, PAGE)[0];
+    let mut code = snapshot.code(pages);
     // Somebody's bytes behind the text: no zeros to write into.
     *code.last_mut().unwrap() = 0xcc;
-    let parts = vec![Part { debug_object: None, ..live.part() }];
-    let content = Content { parts, style: NameStyle::Linkage, pages, code: &code, room: 0, build_id: [1; 20] };
+    let parts = vec![Part { debug_object: None, ..snapshot.part() }];
+    let content = Content { parts, style: NameStyle::Linkage, pages, code: &code, padding: 0, build_id: [1; 20] };
     let image = encode(&content, PAGE).unwrap();
     assert!(matches!(image.layout.unwind, UnwindPlace::FileOnly { .. }));
     let elf = ElfFile64::<LE>::parse(&*image.bytes).unwrap();
@@ -259,14 +259,14 @@ fn without_a_mapped_place_no_header_promises_one() {
 /// C++ code far away from its runtime: pointers of 64 bits to the personality routine and to the tables of each function.
 #[test]
 fn personality_routines_far_away_cost_no_tables() {
-    let mut live = Live::of("lli-14-mcjit-dwarf4.o");
+    let mut snapshot = Live::of("lli-14-mcjit-dwarf4.o");
     let far = WriteAddress::Constant(0x10_0000);
     let mut cie = common();
     cie.personality = Some((gimli::DW_EH_PE_absptr, far));
     cie.lsda_encoding = Some(gimli::DW_EH_PE_absptr);
-    let all: Vec<AddressRange> = live.object.functions().iter().map(|function| function.range).collect();
-    live.eh_frame = table(&live, cie, &all, Some(far));
-    let (bias, found) = entries(&live);
+    let all: Vec<AddressRange> = snapshot.object.functions().iter().map(|function| function.range).collect();
+    snapshot.eh_frame = table(&snapshot, cie, &all, Some(far));
+    let (bias, found) = entries(&snapshot);
     let expected: Vec<_> = all.iter().map(|range| (range.start().0.wrapping_sub(bias), RETURN_ADDRESS)).collect();
     assert_eq!(found, expected);
 }
@@ -274,13 +274,13 @@ fn personality_routines_far_away_cost_no_tables() {
 /// Version 1 has one byte for it, which is no LEB128.
 #[test]
 fn a_return_address_is_in_the_register_that_it_was_in() {
-    let mut live = Live::of("lli-14-mcjit-dwarf4.o");
-    let all: Vec<AddressRange> = live.object.functions().iter().map(|function| function.range).collect();
-    live.eh_frame = table(&live, common(), &all, None);
+    let mut snapshot = Live::of("lli-14-mcjit-dwarf4.o");
+    let all: Vec<AddressRange> = snapshot.object.functions().iter().map(|function| function.range).collect();
+    snapshot.eh_frame = table(&snapshot, common(), &all, None);
     // Behind length, CIE number, version, "zR" and the two factors. (gimli's writer has no one byte for it either.)
-    assert_eq!(live.eh_frame[8..15], [1, b'z', b'R', 0, 1, 0x78, 16]);
-    live.eh_frame[14] = 200;
-    let (_, found) = entries(&live);
+    assert_eq!(snapshot.eh_frame[8..15], [1, b'z', b'R', 0, 1, 0x78, 16]);
+    snapshot.eh_frame[14] = 200;
+    let (_, found) = entries(&snapshot);
     assert_eq!(found.len(), all.len());
     assert!(found.iter().all(|(_, found)| found.0 == 200), "{found:?}");
 }
@@ -288,28 +288,28 @@ fn a_return_address_is_in_the_register_that_it_was_in() {
 /// An entry that begins in front of the pages, or ends behind them, is not about code in them.
 #[test]
 fn entries_about_other_code_stay_behind() {
-    let mut live = Live::of("lli-14-mcjit-dwarf4.o");
-    let pages = runs(&live.object, PAGE)[0];
-    let own = live.object.functions()[0].range;
+    let mut snapshot = Live::of("lli-14-mcjit-dwarf4.o");
+    let pages = runs(&snapshot.object, PAGE)[0];
+    let own = snapshot.object.functions()[0].range;
     let range = |start: u64, size| AddressRange::new(Address(start), size).unwrap();
     let before = range(pages.start().0 - 0x10, 0x20);
     let far = range(pages.start().0 - 0x7000_0000, 0x7000_0010);
     let behind = range(pages.end().0 - 0x10, 0x20);
-    live.eh_frame = table(&live, common(), &[before, own, far, behind], None);
-    let (bias, found) = entries(&live);
+    snapshot.eh_frame = table(&snapshot, common(), &[before, own, far, behind], None);
+    let (bias, found) = entries(&snapshot);
     assert_eq!(found, [(own.start().0.wrapping_sub(bias), RETURN_ADDRESS)]);
 }
 
 /// A compiler may call code anything; who looks for unwind tables by name must not find it.
 #[test]
 fn text_has_no_name_of_something_else() {
-    let mut live = Live::of("lli-14-mcjit-dwarf4.o");
+    let mut snapshot = Live::of("lli-14-mcjit-dwarf4.o");
     let hot = b".text.hot\0";
-    let at = live.debug_object.windows(hot.len()).position(|bytes| bytes == hot).unwrap();
-    live.debug_object[at..at + hot.len()].copy_from_slice(b".eh_frame\0");
-    live.object = LoadedObject::parse(&live.debug_object).unwrap();
-    assert!(live.object.text().iter().any(|text| &*text.section == ".eh_frame"));
-    let image = live.encode(runs(&live.object, PAGE)[0], PAGE);
+    let at = snapshot.debug_object.windows(hot.len()).position(|bytes| bytes == hot).unwrap();
+    snapshot.debug_object[at..at + hot.len()].copy_from_slice(b".eh_frame\0");
+    snapshot.object = LoadedObject::parse(&snapshot.debug_object).unwrap();
+    assert!(snapshot.object.text().iter().any(|text| &*text.section == ".eh_frame"));
+    let image = snapshot.encode(runs(&snapshot.object, PAGE)[0], PAGE);
     let elf = ElfFile64::<LE>::parse(&*image.bytes).unwrap();
     let text = elf.sections().filter(|section| section.kind() == object::SectionKind::Text);
     assert_eq!(text.map(|section| section.name().unwrap()).collect::<Vec<_>>(), [".text", ".text"]);
@@ -327,8 +327,8 @@ fn common() -> CommonInformationEntry {
 }
 
 /// A live `.eh_frame` where that of the object is.
-fn table(live: &Live, cie: CommonInformationEntry, all: &[AddressRange], lsda: Option<WriteAddress>) -> Vec<u8> {
-    let place = live.object.eh_frame().unwrap().start().0;
+fn table(snapshot: &Live, cie: CommonInformationEntry, all: &[AddressRange], lsda: Option<WriteAddress>) -> Vec<u8> {
+    let place = snapshot.object.eh_frame().unwrap().start().0;
     let mut table = FrameTable::default();
     let cie = table.add_cie(cie);
     for range in all {
@@ -345,9 +345,9 @@ fn table(live: &Live, cie: CommonInformationEntry, all: &[AddressRange], lsda: O
 }
 
 /// The bias of the image, and what its search table leads to: where each function begins, and its return address.
-fn entries(live: &Live) -> (u64, Vec<(u64, gimli::Register)>) {
-    let image = live.encode(runs(&live.object, PAGE)[0], PAGE);
-    let UnwindPlace::Mapped { hdr, eh_frame } = image.layout.unwind else { panic!("there is room") };
+fn entries(snapshot: &Live) -> (u64, Vec<(u64, gimli::Register)>) {
+    let image = snapshot.encode(runs(&snapshot.object, PAGE)[0], PAGE);
+    let UnwindPlace::Mapped { hdr, eh_frame } = image.layout.unwind else { panic!("there is padding") };
     let elf = ElfFile64::<LE>::parse(&*image.bytes).unwrap();
     let Some(header) = elf.section_by_name(".eh_frame_hdr") else { return (image.layout.bias, Vec::new()) };
     let section = elf.section_by_name(".eh_frame").unwrap();
@@ -383,28 +383,29 @@ fn objects_on_one_page_are_all_in_its_image() {
         Live::moved("lli-22-mcjit-dwarf5-large.o", behind(0x800)),
     ];
     let mut code = vec![0; pages.size() as usize];
-    for live in &all {
-        assert_eq!(runs(&live.object, PAGE), [pages]);
-        code.iter_mut().zip(live.code(pages)).for_each(|(byte, of_this)| *byte |= of_this);
+    for snapshot in &all {
+        assert_eq!(runs(&snapshot.object, PAGE), [pages]);
+        code.iter_mut().zip(snapshot.code(pages)).for_each(|(byte, of_this)| *byte |= of_this);
     }
     let (parts, style) = (all.iter().map(Live::part).collect(), NameStyle::Readable);
-    let content = Content { parts, style, pages, code: &code, room: PAGE, build_id: [7; 20] };
+    let content = Content { parts, style, pages, code: &code, padding: PAGE, build_id: [7; 20] };
     let image = encode(&content, PAGE).unwrap();
     let elf = ElfFile64::<LE>::parse(&*image.bytes).unwrap();
     assert_eq!(image.bytes[image.layout.code as usize..image.layout.code_end as usize], code);
     let lines = LineRows::parse(&image.bytes).unwrap();
-    let UnwindPlace::Mapped { hdr, eh_frame } = image.layout.unwind else { panic!("there is room") };
+    let UnwindPlace::Mapped { hdr, eh_frame } = image.layout.unwind else { panic!("there is padding") };
     let bases = BaseAddresses::default().set_eh_frame(eh_frame).set_eh_frame_hdr(hdr);
     let (table, section) = (elf.section_by_name(".eh_frame_hdr").unwrap(), elf.section_by_name(".eh_frame").unwrap());
     let table = EhFrameHdr::new(table.data().unwrap(), LittleEndian).parse(&bases, 8).unwrap();
     let section = EhFrame::new(section.data().unwrap(), LittleEndian);
     let (mut units, mut rows) = (0, 0);
-    for live in &all {
-        let expected = LineRows::parse(&live.debug_object).unwrap();
-        units += ElfFile64::<LE>::parse(&*live.debug_object).unwrap().section_by_name(".debug_info").unwrap().size();
-        let live_section = EhFrame::new(&live.eh_frame, LittleEndian);
-        let live_bases = BaseAddresses::default().set_eh_frame(live.object.eh_frame().unwrap().start().0);
-        for (function, readable) in live.object.functions().iter().zip(&live.names) {
+    for snapshot in &all {
+        let expected = LineRows::parse(&snapshot.debug_object).unwrap();
+        units +=
+            ElfFile64::<LE>::parse(&*snapshot.debug_object).unwrap().section_by_name(".debug_info").unwrap().size();
+        let live_section = EhFrame::new(&snapshot.eh_frame, LittleEndian);
+        let live_bases = BaseAddresses::default().set_eh_frame(snapshot.object.eh_frame().unwrap().start().0);
+        for (function, readable) in snapshot.object.functions().iter().zip(&snapshot.names) {
             let at = |address: u64| address.wrapping_sub(image.layout.bias);
             let named = |symbol: &object::read::elf::ElfSymbol64<'_, '_, LE>| symbol.name() == Ok(&readable.text);
             assert!(elf.symbols().any(|symbol| named(&symbol) && symbol.address() == at(function.range.start().0)));
@@ -420,11 +421,11 @@ fn objects_on_one_page_are_all_in_its_image() {
     }
     assert!(rows > 100, "{rows}");
     assert_eq!(elf.section_by_name(".debug_info").unwrap().size(), units, "every compilation unit is there");
-    judge_dwarf(&image.bytes);
+    check_dwarf(&image.bytes);
 }
 
 /// Every name and every reference of every unit can be followed, and leads where it should: into the unit's own strings.
-fn judge_dwarf(image: &[u8]) {
+fn check_dwarf(image: &[u8]) {
     let elf = ElfFile64::<LE>::parse(image).unwrap();
     let section = |id: gimli::SectionId| {
         let data = elf.section_by_name(id.name()).map_or(&[][..], |section| section.data().unwrap());

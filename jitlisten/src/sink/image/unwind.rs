@@ -64,8 +64,8 @@ impl Rules {
         let mut rules = Rules::default();
         for part in &content.parts {
             let mut added = Ok(());
-            if let Some((range, live)) = &part.eh_frame {
-                added = rules.add(live, range.start(), content.pages);
+            if let Some((range, snapshot)) = &part.eh_frame {
+                added = rules.add(snapshot, range.start(), content.pages);
             }
             if !part.made_rules.is_empty() {
                 // They get new heads too, so it does not matter where they are made for.
@@ -84,8 +84,8 @@ impl Rules {
     }
 
     /// The entries of a section at `address` that speak of code in `pages`, and of no other.
-    fn add(&mut self, live: &[u8], address: Address, pages: AddressRange) -> Result<(), Error> {
-        let mut section = EhFrame::new(live, LittleEndian);
+    fn add(&mut self, snapshot: &[u8], address: Address, pages: AddressRange) -> Result<(), Error> {
+        let mut section = EhFrame::new(snapshot, LittleEndian);
         section.set_address_size(8);
         let bases = BaseAddresses::default().set_eh_frame(address.0);
         let mut cies: HashMap<usize, Option<usize>> = HashMap::new();
@@ -99,14 +99,14 @@ impl Rules {
                 continue;
             }
             let cie = cies.entry(fde.cie().offset()).or_insert_with(|| {
-                let copied = Cie::read(live, fde.cie().offset()).and_then(|cie| {
+                let copied = Cie::read(snapshot, fde.cie().offset()).and_then(|cie| {
                     check(fde.cie().instructions(&section, &bases))?;
                     Ok(cie.write(&mut self.eh_frame))
                 });
                 copied.map_err(|error| first_error = Err(error)).ok()
             });
             let Some(cie) = *cie else { continue };
-            let copied = cfi_entry::fde_instructions(live, fde.offset(), fde.cie())
+            let copied = cfi_entry::fde_instructions(snapshot, fde.offset(), fde.cie())
                 .and_then(|instructions| check(fde.instructions(&section, &bases)).map(|()| instructions));
             match copied {
                 Ok(instructions) => {

@@ -19,15 +19,15 @@ pub(in crate::sink) fn of_function(rows: &LineRows, function: AddressRange) -> V
     // The row in force at the start may begin before it.
     let first = all.partition_point(|row| row.address <= start).saturating_sub(1);
     let inside = all.get(first..).unwrap_or_default().iter().take_while(|row| row.address < end);
-    let mut told: Vec<DebugEntry<'_>> = Vec::new();
+    let mut reported: Vec<DebugEntry<'_>> = Vec::new();
     for entry in inside.filter_map(|row| entry(rows, row, start.0)) {
-        if told.last().is_none_or(|last| (last.lineno, last.name) != (entry.lineno, entry.name)) {
-            told.push(entry);
+        if reported.last().is_none_or(|last| (last.lineno, last.name) != (entry.lineno, entry.name)) {
+            reported.push(entry);
         }
     }
-    let last = told.last().copied().filter(|last| last.addr + 1 < end.0);
-    told.extend(last.map(|last| DebugEntry { addr: end.0 - 1, ..last }));
-    told
+    let last = reported.last().copied().filter(|last| last.addr + 1 < end.0);
+    reported.extend(last.map(|last| DebugEntry { addr: end.0 - 1, ..last }));
+    reported
 }
 
 fn entry<'a>(rows: &'a LineRows, row: &LineRow, start: u64) -> Option<DebugEntry<'a>> {
@@ -52,13 +52,13 @@ mod tests {
         let object = crate::LoadedObject::parse(NUMBA).unwrap();
         let mut with_lines = 0;
         for function in object.functions() {
-            let told = of_function(&rows, function.range);
-            let (Some(first), Some(last)) = (told.first(), told.last()) else { continue };
+            let reported = of_function(&rows, function.range);
+            let (Some(first), Some(last)) = (reported.first(), reported.last()) else { continue };
             with_lines += 1;
             assert!(first.addr >= function.range.start().0);
             assert_eq!(last.addr, function.range.end().0 - 1);
-            assert!(told.windows(2).all(|pair| pair[0].addr < pair[1].addr), "{told:?}");
-            for pair in told.windows(2).rev().skip(1) {
+            assert!(reported.windows(2).all(|pair| pair[0].addr < pair[1].addr), "{reported:?}");
+            for pair in reported.windows(2).rev().skip(1) {
                 assert_ne!((pair[0].lineno, pair[0].name), (pair[1].lineno, pair[1].name));
             }
         }
@@ -67,15 +67,15 @@ mod tests {
 
     #[test]
     fn a_line_that_no_file_has_is_none() {
-        use crate::listen::raw::{Code, Function, Line, encode};
+        use crate::producer::raw::{Code, Function, Line, encode};
         let range = AddressRange::new(crate::Address(0x1000), 16).unwrap();
         let line = |address, line| Line { address: crate::Address(address), file: b"/f", line, column: 1 };
         let lines = [line(0x1000, LINES - 1), line(0x1008, u32::MAX)];
         let functions = [Function { range, name: b"long" }];
         let code = Code { machine: crate::Machine::X86_64, functions: &functions, lines: &lines, eh_frame: None };
         let rows = LineRows::parse(&encode(&code).unwrap()).unwrap();
-        let told: Vec<_> = of_function(&rows, range).iter().map(|entry| (entry.addr, entry.lineno)).collect();
-        assert_eq!(told, [(0x1000, LINES - 1), (0x1008, 0), (0x100f, 0)]);
+        let reported: Vec<_> = of_function(&rows, range).iter().map(|entry| (entry.addr, entry.lineno)).collect();
+        assert_eq!(reported, [(0x1000, LINES - 1), (0x1008, 0), (0x100f, 0)]);
     }
 
     #[test]

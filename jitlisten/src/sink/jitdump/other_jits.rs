@@ -17,7 +17,7 @@ use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
 
-use crate::clock;
+use crate::process::clock;
 use crate::sink::{OwnLines, StaleMap, perf_map};
 use crate::{Address, AddressRange};
 
@@ -47,15 +47,15 @@ pub(super) struct OtherJits {
     offset: u64,
     inode: u64,
     /// The last line told for an address: a map that was made anew repeats itself.
-    told: HashMap<u64, Entry>,
+    reported: HashMap<u64, Entry>,
     /// No line that is still untold is older than this.
     since: u64,
 }
 
 impl OtherJits {
     pub(super) fn new(own: OwnLines, stale: Option<StaleMap>) -> Self {
-        let (told, path) = (HashMap::new(), perf_map::path_of_this_process());
-        OtherJits { path, own, stale, offset: 0, inode: 0, told, since: clock::monotonic() }
+        let (reported, path) = (HashMap::new(), perf_map::path_of_this_process());
+        OtherJits { path, own, stale, offset: 0, inode: 0, reported, since: clock::monotonic() }
     }
 
     /// What was written after now is not older than now: code has been freed, and others may use its addresses.
@@ -86,13 +86,13 @@ impl OtherJits {
         file.read_to_end(&mut bytes)?;
         let (entries, consumed) = parse(&bytes, |at| self.own.contains(self.offset + at));
         self.offset += consumed;
-        let told = &mut self.told;
-        Ok(entries.into_iter().filter(|entry| is_news(told, entry)).collect())
+        let reported = &mut self.reported;
+        Ok(entries.into_iter().filter(|entry| is_news(reported, entry)).collect())
     }
 }
 
-fn is_news(told: &mut HashMap<u64, Entry>, entry: &Entry) -> bool {
-    told.insert(entry.range.start().0, entry.clone()).as_ref() != Some(entry)
+fn is_news(reported: &mut HashMap<u64, Entry>, entry: &Entry) -> bool {
+    reported.insert(entry.range.start().0, entry.clone()).as_ref() != Some(entry)
 }
 
 /// The entries in whole lines of `bytes`, except those that begin where `is_own` says, and how many bytes that were.
@@ -143,11 +143,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_is_told_once() {
-        let mut told = HashMap::new();
+    fn an_entry_is_copied_once() {
+        let mut reported = HashMap::new();
         let entry = |name: &str| Entry { range: AddressRange::new(Address(1), 1).unwrap(), name: name.to_owned() };
-        assert!(is_news(&mut told, &entry("a")));
-        assert!(!is_news(&mut told, &entry("a")));
-        assert!(is_news(&mut told, &entry("b")));
+        assert!(is_news(&mut reported, &entry("a")));
+        assert!(!is_news(&mut reported, &entry("a")));
+        assert!(is_news(&mut reported, &entry("b")));
     }
 }

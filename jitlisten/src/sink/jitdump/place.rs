@@ -19,14 +19,14 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::ptr;
 
-use crate::own_file::{OwnFile, open_to_us};
-use crate::quiet_write::write_whole;
+use crate::process::checked_file::{CheckedFile, open_to_us};
+use crate::process::write_nosignal::write_whole;
 use crate::sink::SinkError;
 
 /// A jitdump that is being written.
 #[derive(Debug)]
 pub(super) struct Dump {
-    file: OwnFile,
+    file: CheckedFile,
     path: PathBuf,
     pid: u32,
     _marker: Marker,
@@ -53,7 +53,7 @@ impl Dump {
         file.set_permissions(Permissions::from_mode(0o600)).map_err(failed("create", &path))?;
         write_whole(&file, header).map_err(|(_, error)| failed("write", &path)(error))?;
         let marker = Marker::map(&file).map_err(failed("map as executable", &path))?;
-        let file = OwnFile::new(file).map_err(failed("stat", &path))?;
+        let file = CheckedFile::new(file).map_err(failed("stat", &path))?;
         Ok(Dump { file, path, pid: std::process::id(), _marker: marker, length: header.len() as u64 })
     }
 
@@ -89,7 +89,7 @@ impl Dump {
     /// The file, opened again if the host has closed what it did not know.
     fn file(&mut self) -> Result<&File, SinkError> {
         if self.file.get().is_none() {
-            let again = open(&self.path, false).and_then(OwnFile::new).map_err(failed("open", &self.path))?;
+            let again = open(&self.path, false).and_then(CheckedFile::new).map_err(failed("open", &self.path))?;
             if again.identity() != self.file.identity() {
                 return Err(SinkError::NotOurs { path: self.path.clone(), found: "another file" });
             }
@@ -124,7 +124,7 @@ fn open(path: &Path, create_new: bool) -> io::Result<File> {
     options.read(true).append(true).create_new(create_new).mode(0o600).custom_flags(safely).open(path)
 }
 
-/// perf takes the process number in the name for that of the innermost PID namespace, which is what `getpid(2)` answers.
+/// perf takes the process number in the name for that of the innermost PID namespace, which is what `getpid(2)` returns.
 fn file_name() -> String {
     format!("jit-{}.dump", std::process::id())
 }

@@ -11,8 +11,9 @@ use super::place::{self, Dump};
 use super::record::{self, CodeLoad, Records, Unwinding};
 use super::unwinding::{self, EhFrame};
 use crate::options::{NameStyle, Options};
-use crate::sink::{FinalizedObject, Forked, Sink, SinkError, Surroundings};
-use crate::{Address, AddressRange, LineRows, Machine, cfi, clock, foreign, log_line, name};
+use crate::process::{checked_read, clock};
+use crate::sink::{FinalizedObject, Forked, Sink, SinkContext, SinkError};
+use crate::{Address, AddressRange, LineRows, Machine, cfi, log_line, name};
 
 /// Tables that end in the page in which the text ends cannot reach code that is mapped later.
 const PAGE: u64 = 4096;
@@ -24,7 +25,7 @@ pub(in crate::sink) struct Jitdump {
     base: Option<PathBuf>,
     /// How many bytes a file may have: it has a record for every function there ever was.
     quota: u64,
-    surroundings: Surroundings,
+    context: SinkContext,
     other_jits: OtherJits,
     dump: Option<Dump>,
     /// The records of one object, kept for its memory.
@@ -37,7 +38,7 @@ pub(in crate::sink) struct Jitdump {
 }
 
 impl Jitdump {
-    pub(in crate::sink) fn new(options: &Options, surroundings: &Surroundings) -> Self {
+    pub(in crate::sink) fn new(options: &Options, context: &SinkContext) -> Self {
         let base = options.directory.as_deref().or(options.jitdump_directory.as_deref());
         // The host may change its directory before the file is made, or before it forks.
         let base = base.and_then(|base| std::path::absolute(base).ok());
@@ -45,8 +46,8 @@ impl Jitdump {
             style: options.names,
             base,
             quota: options.quota,
-            surroundings: surroundings.clone(),
-            other_jits: OtherJits::new(surroundings.own_lines.clone(), surroundings.stale_map),
+            context: context.clone(),
+            other_jits: OtherJits::new(context.own_lines.clone(), context.stale_map),
             dump: None,
             records: Records::default(),
             next_index: 0,
@@ -69,7 +70,7 @@ impl Jitdump {
     }
 
     /// What others did, unless we looked a moment ago: other JITs, and whoever removes directories.
-    fn look_around(&mut self) -> Result<(), SinkError> {
+    fn look_for_news(&mut self) -> Result<(), SinkError> {
         let now = clock::monotonic();
         if now < self.looked.saturating_add(INTERVAL) {
             return Ok(());
@@ -99,7 +100,7 @@ impl Jitdump {
     fn encode(&mut self, object: &FinalizedObject<'_>) {
         let timestamp = self.latest.max(object.since);
         self.latest = timestamp;
-        let (pid, tid) = (object.live.pid(), place::current_thread());
+        let (pid, tid) = (object.snapshot.pid(), place::current_thread());
         let debug_object = object.debug_object.filter(|_| object.object.has_lines());
         let rows = debug_object.map(LineRows::parse).transpose();
         let rows = rows.unwrap_or_else(|error| {
@@ -107,7 +108,7 @@ impl Jitdump {
             None
         });
         let eh_frame = object.object.eh_frame();
-        let eh_frame = eh_frame.and_then(|range| Some(EhFrame::new(object.live.get(range)?, range)));
+        let eh_frame = eh_frame.and_then(|range| Some(EhFrame::new(object.snapshot.get(range)?, range)));
         let mut functions = object.functions(self.style).peekable();
         while let Some((code, name)) = functions.next() {
             let next = functions.peek().map(|(next, _)| next.start());
@@ -133,7 +134,7 @@ impl Jitdump {
         let (pid, tid) = (std::process::id(), place::current_thread());
         for entry in news.entries {
             // CPython unmaps its trampolines before the process exits: their names are worth more than their bytes.
-            let code = foreign::copy(entry.range).unwrap_or_else(|_| vec![0; entry.range.size() as usize]);
+            let code = checked_read::copy(entry.range).unwrap_or_else(|_| vec![0; entry.range.size() as usize]);
             let load = CodeLoad { pid, tid, code: entry.range, code_index: self.next_index };
             self.next_index += 1;
             self.records.code_load(news.since, &load, &entry.name, &code);
@@ -145,7 +146,7 @@ impl Jitdump {
 /// more zeros than anybody's function has bytes.
 fn bytes<'a>(object: &'a FinalizedObject<'_>, code: AddressRange) -> Option<Cow<'a, [u8]>> {
     let zeros = || (code.size() <= LARGEST).then(|| vec![0; code.size() as usize].into());
-    object.live.get(code).map(Cow::Borrowed).or_else(zeros)
+    object.snapshot.get(code).map(Cow::Borrowed).or_else(zeros)
 }
 
 /// The unwind tables of the function at `code`, if there are any and room for them; `next` is where the next function of the
@@ -188,12 +189,12 @@ impl Sink for Jitdump {
         if object.object.functions().is_empty() {
             return Ok(0);
         }
-        if self.dump.as_ref().is_some_and(|dump| dump.pid() != object.live.pid()) {
+        if self.dump.as_ref().is_some_and(|dump| dump.pid() != object.snapshot.pid()) {
             // A fork that nobody has told us of: clone(2), vfork(2). What the parent had compiled is not told again.
             self.forked();
         }
         self.open(object.object.machine())?;
-        self.look_around()?;
+        self.look_for_news()?;
         self.encode(object);
         self.write()
     }
@@ -202,7 +203,7 @@ impl Sink for Jitdump {
         // The format has no word for it: what is loaded there later takes the place from its own time on. Lines of others
         // that come from now on may be about this very place.
         if self.dump.is_some() {
-            self.look_around()?;
+            self.look_for_news()?;
             self.write()?;
         }
         self.other_jits.begin_anew();
@@ -214,22 +215,22 @@ impl Sink for Jitdump {
             return Ok(0);
         }
         self.looked = 0;
-        self.look_around()?;
+        self.look_for_news()?;
         self.write()
     }
 
     fn forked(&mut self) -> Forked {
         let (style, base, quota) = (self.style, self.base.take(), self.quota);
-        let surroundings = self.surroundings.in_child();
+        let context = self.context.in_child();
         // The parent's file is closed here without a word in it.
         self.dump = None;
-        let other_jits = OtherJits::new(surroundings.own_lines.clone(), surroundings.stale_map);
+        let other_jits = OtherJits::new(context.own_lines.clone(), context.stale_map);
         let records = std::mem::take(&mut self.records);
         *self = Jitdump {
             style,
             base,
             quota,
-            surroundings,
+            context,
             other_jits,
             dump: None,
             records,

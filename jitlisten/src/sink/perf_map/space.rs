@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_is_told_again_leaves_a_dead_block() {
+    fn an_object_that_is_reported_again_leaves_a_dead_block() {
         let mut space = Space::keeping(0);
         space.written(ObjectId(7), block(0, 30));
         space.written(ObjectId(7), block(30, 30));

@@ -1,0 +1,78 @@
+//! A file of ours among the descriptors of somebody else.
+//!
+//! * **Programs close what they do not know**: a daemon calls `closefrom(3)` and opens files of its own, which get the numbers
+//!   that were ours. Written to all the same, they would be destroyed. So a file remembers its inode, is asked for it before
+//!   each use, and is closed only while it is still the same.
+//! * **Programs know numbers**: the next `open(2)` returns the lowest one that is free. Ours are high ones.
+
+#![forbid(unsafe_code)]
+
+use std::fs::{File, Metadata, Permissions};
+use std::io;
+use std::os::fd::{AsFd, IntoRawFd as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::time::SystemTime;
+
+use crate::process::write_nosignal::duplicate_high;
+
+/// What a descriptor was opened on. The number of a file that was removed is soon that of another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileIdentity {
+    device: u64,
+    inode: u64,
+    born: Option<SystemTime>,
+}
+
+impl FileIdentity {
+    pub(crate) fn of(metadata: &Metadata) -> FileIdentity {
+        FileIdentity { device: metadata.dev(), inode: metadata.ino(), born: metadata.created().ok() }
+    }
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct CheckedFile {
+    /// `None` only while it is dropped.
+    file: Option<File>,
+    identity: FileIdentity,
+}
+
+impl CheckedFile {
+    /// Takes a file over.
+    pub(crate) fn new(file: File) -> io::Result<CheckedFile> {
+        let identity = FileIdentity::of(&file.metadata()?);
+        // Where there is no room above, the low number will do.
+        let file = duplicate_high(file.as_fd()).unwrap_or(file);
+        Ok(CheckedFile { file: Some(file), identity })
+    }
+
+    /// The file, unless somebody has closed it.
+    pub(crate) fn get(&self) -> Option<&File> {
+        self.file.as_ref().filter(|file| file.metadata().is_ok_and(|now| FileIdentity::of(&now) == self.identity))
+    }
+
+    /// What it is, open or not.
+    pub(crate) fn identity(&self) -> FileIdentity {
+        self.identity
+    }
+}
+
+impl Drop for CheckedFile {
+    fn drop(&mut self) {
+        let is_closed = self.get().is_none();
+        if let Some(file) = self.file.take().filter(|_| is_closed) {
+            // The number is nobody's, or somebody else's.
+            let _ = file.into_raw_fd();
+        }
+    }
+}
+
+/// A directory just made by us is ours to use, whatever the host's umask has taken from its mode.
+pub(crate) fn open_to_us(directory: &Path) -> io::Result<FileIdentity> {
+    let metadata = std::fs::symlink_metadata(directory)?;
+    if metadata.mode() & 0o700 != 0o700 {
+        std::fs::set_permissions(directory, Permissions::from_mode(0o700))?;
+    }
+    Ok(FileIdentity::of(&metadata))
+}

@@ -1,0 +1,127 @@
+//! Reading memory that belongs to somebody else in this process, and may be gone.
+//!
+//! A debug object, a list entry of LLVM's or a text range is memory we do not own. `process_vm_readv(2)` on ourselves
+//! copies it and returns `EFAULT` where a plain load would kill the host.
+
+use std::io;
+use std::mem::MaybeUninit;
+
+use crate::{Address, AddressRange};
+
+/// No compiler emits as much at once; whoever says that there is more is mistaken, and the host has no memory for a second
+/// one of that size.
+const LARGEST: usize = 1 << 30;
+
+/// Copies `range`, or says why it cannot be read.
+pub fn copy(range: AddressRange) -> io::Result<Vec<u8>> {
+    copy_in(std::process::id(), range)
+}
+
+/// The same, for whoever has asked for the number of this process already.
+pub(crate) fn copy_in(pid: u32, range: AddressRange) -> io::Result<Vec<u8>> {
+    let size = usize::try_from(range.size()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: bytes take every bit pattern.
+    unsafe { copy_array(pid, range.start(), size) }
+}
+
+/// Copies `count` plain structures that stand one behind the other from `address` on.
+///
+/// # Safety
+/// As for [`copy_struct`].
+pub unsafe fn copy_structs<T: Copy>(address: Address, count: usize) -> io::Result<Vec<T>> {
+    // SAFETY: passed on.
+    unsafe { copy_array(std::process::id(), address, count) }
+}
+
+/// # Safety
+/// As for [`copy_struct`].
+unsafe fn copy_array<T: Copy>(pid: u32, address: Address, count: usize) -> io::Result<Vec<T>> {
+    if count.saturating_mul(size_of::<T>()) > LARGEST {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "more than a gigabyte"));
+    }
+    let mut values = Vec::<T>::new();
+    values.try_reserve_exact(count).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    let spare = &mut values.spare_capacity_mut()[..count];
+    // SAFETY: the same memory; bytes that may be uninitialised fit any content.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(spare.as_mut_ptr().cast(), size_of_val(spare)) };
+    read(pid, address, bytes)?;
+    // SAFETY: `read` succeeded, so every byte of the first `count` values, which were reserved above, is initialised, and the
+    // caller vouches for the bit pattern.
+    unsafe { values.set_len(count) };
+    Ok(values)
+}
+
+/// Copies a plain structure from `address`.
+///
+/// # Safety
+/// `T` must be valid for every bit pattern (integers and raw pointers, no padding that matters).
+pub unsafe fn copy_struct<T: Copy>(address: Address) -> io::Result<T> {
+    let mut value = MaybeUninit::<T>::uninit();
+    // SAFETY: the memory of `value` is `size_of::<T>()` bytes, and bytes that may be uninitialised fit any content.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(value.as_mut_ptr().cast(), size_of::<T>()) };
+    read(std::process::id(), address, bytes)?;
+    // SAFETY: `read` succeeded, so every byte is initialised, and the caller vouches for the bit pattern.
+    Ok(unsafe { value.assume_init() })
+}
+
+fn read(pid: u32, address: Address, into: &mut [MaybeUninit<u8>]) -> io::Result<()> {
+    let mut done = 0;
+    while done < into.len() {
+        let rest = &mut into[done..];
+        let local = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
+        let remote = libc::iovec { iov_base: (address.0 as usize + done) as *mut _, iov_len: rest.len() };
+        // SAFETY: `local` is writable memory of ours for its length; the kernel checks `remote` and returns EFAULT.
+        let copied = unsafe { libc::process_vm_readv(pid as libc::pid_t, &local, 1, &remote, 1, 0) };
+        match copied {
+            1.. => done += copied as usize,
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => return read_file(address.0 + done as u64, &mut into[done..], io::Error::last_os_error()),
+        }
+    }
+    Ok(())
+}
+
+/// `/proc/self/mem`, where a seccomp filter refuses `process_vm_readv`.
+fn read_file(address: u64, into: &mut [MaybeUninit<u8>], refused: io::Error) -> io::Result<()> {
+    if !matches!(refused.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) {
+        return Err(refused);
+    }
+    let memory = std::fs::File::open("/proc/self/mem")?;
+    into.fill(MaybeUninit::new(0));
+    // SAFETY: every byte was initialised on the line above.
+    let bytes = unsafe { &mut *(into as *mut [MaybeUninit<u8>] as *mut [u8]) };
+    std::os::unix::fs::FileExt::read_exact_at(&memory, bytes, address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_is_copied_and_what_is_not_is_an_error() {
+        let here = [1_u8, 2, 3];
+        let range = |address, size| AddressRange::new(Address(address), size).unwrap();
+        assert_eq!(copy(range(here.as_ptr() as u64, 3)).unwrap(), here);
+        assert!(copy(range(16, 8)).is_err());
+        // SAFETY: integers take every bit pattern.
+        assert_eq!(unsafe { copy_struct::<[u8; 2]>(Address(here.as_ptr() as u64)) }.unwrap(), [1, 2]);
+        let words = [1_u32, 2, 3];
+        // SAFETY: as above.
+        assert_eq!(unsafe { copy_structs::<u32>(Address(words.as_ptr() as u64), 3) }.unwrap(), words);
+        // SAFETY: as above.
+        assert!(unsafe { copy_structs::<u32>(Address(words.as_ptr() as u64), usize::MAX) }.is_err());
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "miri has no mappings without memory")]
+    fn code_of_more_than_a_gigabyte_is_refused() {
+        let (size, flags) = (LARGEST + 4096, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+        // SAFETY: a new mapping, which nobody writes to and nobody else knows.
+        let zeros = unsafe { libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ, flags, -1, 0) };
+        assert_ne!(zeros, libc::MAP_FAILED);
+        let range = |size| AddressRange::new(Address(zeros as u64), size).unwrap();
+        assert!(copy(range(4096)).is_ok() && copy(range(size as u64)).is_err());
+        // SAFETY: the mapping made above.
+        unsafe { libc::munmap(zeros, size) };
+    }
+}

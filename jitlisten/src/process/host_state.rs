@@ -1,0 +1,123 @@
+//! A thread of the host's that runs our code.
+//!
+//! ```text
+//!   host ---- hook ---------------------------------------------- host
+//!              `- HostStateGuard ------------------------------------- '
+//!                 signals wait, cancellation waits, errno is kept
+//! ```
+//!
+//! * **Signals** wait until the thread is done with us, so no handler ever runs while this thread holds a lock of ours. A
+//!   handler may then do what POSIX or luck allow it elsewhere (`fork`, `exit`, `dlopen`, `siglongjmp`, unwinding): it cannot
+//!   meet one of our locks that its own thread holds. Faults and aborts (`SIGSEGV`, `SIGABRT`, ...) do not wait: blocked,
+//!   they would end the process before its crash handler has seen them.
+//! * **Cancellation** waits: `write(2)` and `open(2)` are cancellation points, and a cancelled thread is unwound, which must
+//!   not happen through frames of Rust.
+//! * **`errno`** is what it was.
+
+use std::ffi::c_int;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+/// Signals that tell of the instruction that runs, or of the end.
+const IMMEDIATE: [c_int; 7] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
+
+/// `PTHREAD_CANCEL_DISABLE` of `<pthread.h>`
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+/// See the module's head. It ends when it is dropped, in the thread that began it.
+#[derive(Debug)]
+pub struct HostStateGuard {
+    signals: libc::sigset_t,
+    cancel_state: c_int,
+    errno: c_int,
+    _of_this_thread: PhantomData<*mut ()>,
+}
+
+impl HostStateGuard {
+    /// Begins one. Visits may be nested.
+    #[must_use]
+    pub fn enter() -> HostStateGuard {
+        let errno = errno();
+        let mut cancel_state = PTHREAD_CANCEL_DISABLE;
+        // SAFETY: changes a word of this thread's own, and writes the old one.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut cancel_state) };
+        let (mut waiting, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+        // SAFETY: writable memory for a set, which this call initialises.
+        unsafe { libc::sigfillset(waiting.as_mut_ptr()) };
+        for signal in IMMEDIATE {
+            // SAFETY: the set was initialised above; the number is a valid signal.
+            unsafe { libc::sigdelset(waiting.as_mut_ptr(), signal) };
+        }
+        // SAFETY: the first set is initialised, the second one is written by the call, which cannot fail for SIG_BLOCK.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, waiting.as_ptr(), before.as_mut_ptr()) };
+        // SAFETY: pthread_sigmask has initialised it.
+        let signals = unsafe { before.assume_init() };
+        HostStateGuard { signals, cancel_state, errno, _of_this_thread: PhantomData }
+    }
+}
+
+impl Drop for HostStateGuard {
+    fn drop(&mut self) {
+        // SAFETY: `signals` is the mask that was in force; the old one is not asked for.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.signals, ptr::null_mut()) };
+        // SAFETY: the state that was in force; the old one is not asked for.
+        unsafe { pthread_setcancelstate(self.cancel_state, ptr::null_mut()) };
+        // Last: handlers of signals that waited may have changed it, and what is cancelled here does not come back.
+        set_errno(self.errno);
+    }
+}
+
+/// `errno` alone, for work that is no visit: code of the host's that we call.
+pub fn keeping_errno(work: impl FnOnce()) {
+    let errno = errno();
+    work();
+    set_errno(errno);
+}
+
+fn errno() -> c_int {
+    // SAFETY: errno is a thread-local of libc's.
+    unsafe { *libc::__errno_location() }
+}
+
+fn set_errno(value: c_int) {
+    // SAFETY: errno is a thread-local of libc's.
+    unsafe { *libc::__errno_location() = value };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    static HANDLED: AtomicU32 = AtomicU32::new(0);
+
+    extern "C" fn handler(_: c_int) {
+        HANDLED.fetch_add(1, Ordering::SeqCst);
+        set_errno(libc::EBADF);
+    }
+
+    #[test]
+    fn a_signal_waits_and_errno_is_kept() {
+        let handler: extern "C" fn(c_int) = handler;
+        // SAFETY: the handler does what handlers may.
+        unsafe { libc::signal(libc::SIGUSR2, handler as libc::sighandler_t) };
+        set_errno(libc::EDOM);
+        let outer = HostStateGuard::enter();
+        {
+            let _inner = HostStateGuard::enter();
+            // SAFETY: sends a signal that is handled to this thread.
+            unsafe { libc::raise(libc::SIGUSR2) };
+            set_errno(libc::ENOENT);
+        }
+        assert_eq!(HANDLED.load(Ordering::SeqCst), 0);
+        drop(outer);
+        assert_eq!((HANDLED.load(Ordering::SeqCst), errno()), (1, libc::EDOM));
+    }
+}

@@ -1,0 +1,153 @@
+//! System calls that must not let the host notice: writes that never kill by signal, descriptors out of the way.
+
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _};
+use std::ptr;
+
+/// One `write(2)` (again after `EINTR`).
+pub(crate) fn write_once(file: &File, bytes: &[u8]) -> io::Result<usize> {
+    // SAFETY: `bytes` is readable for its length, and the descriptor is open while `file` is borrowed.
+    quietly(|| unsafe { libc::write(file.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) })
+}
+
+/// Overwrites what is at `offset`, which must lie in the file with all of `bytes`.
+pub(crate) fn overwrite(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    let offset = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: as in `write_once`.
+    let written = quietly(|| unsafe { libc::pwrite(file.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), offset) })?;
+    if written == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+/// The call, again after `EINTR`, with signals held back whose default action ends the process: past `RLIMIT_FSIZE` the
+/// kernel sends `SIGXFSZ`, and for a pipe that nobody reads `SIGPIPE`.
+fn quietly(call: impl Fn() -> isize) -> io::Result<usize> {
+    let held = HeldSignals::hold();
+    let result = loop {
+        match usize::try_from(call()) {
+            Ok(written) => break Ok(written),
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    break Err(error);
+                }
+            }
+        }
+    };
+    held.release(result.as_ref().err().and_then(|error| match error.raw_os_error()? {
+        libc::EFBIG => Some(libc::SIGXFSZ),
+        libc::EPIPE => Some(libc::SIGPIPE),
+        _ => None,
+    }));
+    result
+}
+
+/// As many writes as it takes. A failure tells how many bytes were written before it.
+pub(crate) fn write_whole(file: &File, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
+    let mut written = 0;
+    while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
+        match write_once(file, rest) {
+            Ok(0) => return Err((written, io::ErrorKind::WriteZero.into())),
+            // Nearly always everything; a disk that fills up takes a part and refuses the rest.
+            Ok(more) => written += more,
+            Err(error) => return Err((written, error)),
+        }
+    }
+    Ok(())
+}
+
+/// The user whose files are ours.
+pub(crate) fn effective_user() -> u32 {
+    // SAFETY: geteuid has no precondition and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// A copy of the descriptor with a number that programs do not know, closed by `exec`.
+pub(crate) fn duplicate_high(file: BorrowedFd<'_>) -> Option<File> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writable memory for the structure.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    // The kernel's table grows with the highest number.
+    let least = limit.rlim_cur.min(1024) * 3 / 4;
+    // SAFETY: the descriptor is open; the call makes a new one or fails.
+    let copy = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, least as libc::c_int) };
+    // SAFETY: a descriptor that was just made and that nobody else knows.
+    (copy >= 0).then(|| unsafe { File::from_raw_fd(copy) })
+}
+
+/// Signals blocked in this thread.
+struct HeldSignals {
+    before: libc::sigset_t,
+    /// What waited already is the host's.
+    pending: libc::sigset_t,
+}
+
+impl HeldSignals {
+    fn hold() -> Self {
+        let signals = set_of(&[libc::SIGXFSZ, libc::SIGPIPE]);
+        let (mut before, mut pending) = (set_of(&[]), set_of(&[]));
+        // SAFETY: all are sets; the last two are written by the calls.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &signals, &raw mut before) };
+        // SAFETY: as above.
+        unsafe { libc::sigpending(&raw mut pending) };
+        HeldSignals { before, pending }
+    }
+
+    /// Restores the mask; the signal that our call has `caused` is taken off first.
+    fn release(self, caused: Option<libc::c_int>) {
+        // SAFETY: `pending` is a set, the number a valid signal.
+        if let Some(signal) = caused.filter(|&signal| unsafe { libc::sigismember(&self.pending, signal) } == 0) {
+            let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            // SAFETY: the set and the time are valid for the call; no information about the signal is asked for.
+            unsafe { libc::sigtimedwait(&set_of(&[signal]), ptr::null_mut(), &now) };
+        }
+        // SAFETY: `before` is the mask that was in force; the old mask is not asked for.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, ptr::null_mut()) };
+    }
+}
+
+fn set_of(signals: &[libc::c_int]) -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: writable memory for a set, which this call initialises.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    for &signal in signals {
+        // SAFETY: the set was initialised above; the number is a valid signal.
+        unsafe { libc::sigaddset(set.as_mut_ptr(), signal) };
+    }
+    // SAFETY: as above.
+    unsafe { set.assume_init() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::checked_file::CheckedFile;
+    use std::fs;
+
+    #[test]
+    fn a_descriptor_number_that_was_reused_is_left_alone() {
+        let path = std::env::temp_dir().join(format!("jitlisten-own-file-{}", std::process::id()));
+        let ours = CheckedFile::new(File::create(&path).unwrap()).unwrap();
+        let number = ours.get().unwrap().as_raw_fd();
+        assert!(number > 31, "{number} is a number that programs know");
+        let theirs = File::open("/dev/null").unwrap();
+        // SAFETY: closes what `ours` has, as careless programs do, and opens another file under that number.
+        assert_eq!(unsafe { libc::dup2(theirs.as_raw_fd(), number) }, number);
+        assert!(ours.get().is_none());
+        drop(ours);
+        // SAFETY: asks for the flags of a descriptor.
+        assert!(unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0, "closed under the feet of its owner");
+        fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_pipe_without_a_reader_is_an_error_and_nothing_else() {
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        let writer = File::from(std::os::fd::OwnedFd::from(writer));
+        // SAFETY: the runtime of tests ignores the signal; a host may not.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+        assert_eq!(write_once(&writer, b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+}

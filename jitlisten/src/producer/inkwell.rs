@@ -1,0 +1,130 @@
+//! The door for programs that use LLVM through inkwell.
+//!
+//! ```text
+//! make_unwindable(&module);                                  // before an engine gets it
+//! let (engine, _) = create_engine(&module, level)?;          // or, for an engine made elsewhere:
+//! let listener = attach(&engine);
+//! let alpha = engine.get_function::<Alpha>("alpha")?;
+//! listener.finalized();                                      // only for `attach`
+//! ```
+//!
+//! An engine that is dropped takes its code out of every tool; it does not matter when the listener is dropped.
+//! `examples/inkwell.rs` is a whole program.
+
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::rc::Rc;
+
+use inkwell::OptimizationLevel;
+use inkwell::execution_engine::ExecutionEngine;
+use inkwell::memory_manager::McjitMemoryManager;
+use inkwell::module::Module;
+use inkwell::support::LLVMString;
+use inkwell::targets::CodeModel;
+
+pub use super::llvm::Attached;
+use super::{llvm, verbs};
+use crate::options::FramePointerPolicy;
+
+/// See [`llvm::make_unwindable`].
+pub fn make_unwindable(module: &Module<'_>) {
+    // SAFETY: inkwell's module is alive, and neither Send nor Sync.
+    unsafe { llvm::make_unwindable(module.as_mut_ptr()) }
+}
+
+/// See [`llvm::attach`]: code is shown to the tools when [`Attached::finalized`] is called.
+///
+/// An engine that interprets is not heard, and nothing happens to it.
+#[must_use = "code is shown to gate before `finalized` has been called"]
+pub fn attach(engine: &ExecutionEngine<'_>) -> Attached {
+    // SAFETY: inkwell's engine is alive, and neither Send nor Sync.
+    unsafe { llvm::attach(engine.as_mut_ptr()) }
+}
+
+/// As [`Module::create_jit_execution_engine`], and the engine is heard: it says itself when code is final.
+///
+/// # Errors
+/// Inkwell's own.
+pub fn create_engine<'ctx>(
+    module: &Module<'ctx>,
+    level: OptimizationLevel,
+) -> Result<(ExecutionEngine<'ctx>, Attached), LLVMString> {
+    let attached = Rc::new(Cell::new(None));
+    let memory = Memory::new(Rc::clone(&attached));
+    // LLVM sets the attribute of every function to what is said here.
+    let frame_pointers = verbs::frame_pointer_policy() == FramePointerPolicy::FramePointers;
+    let engine = module.create_mcjit_execution_engine_with_memory_manager(
+        memory,
+        level,
+        CodeModel::JITDefault,
+        frame_pointers,
+        false,
+    )?;
+    let listener = attach(&engine);
+    attached.set(Some(listener));
+    Ok((engine, listener))
+}
+
+unsafe extern "C" {
+    fn jitlisten_crate_memory_new() -> *mut c_void;
+    fn jitlisten_crate_memory_code(memory: *mut c_void, size: usize, alignment: u32, section: u32) -> *mut u8;
+    fn jitlisten_crate_memory_data(
+        memory: *mut c_void,
+        size: usize,
+        alignment: u32,
+        section: u32,
+        is_read_only: bool,
+    ) -> *mut u8;
+    fn jitlisten_crate_memory_finalize(memory: *mut c_void) -> bool;
+    fn jitlisten_crate_memory_delete(memory: *mut c_void);
+}
+
+/// LLVM's `SectionMemoryManager`, and the engine to be told of its *finalized*.
+#[derive(Debug)]
+struct Memory {
+    memory: *mut c_void,
+    engine: Rc<Cell<Option<Attached>>>,
+}
+
+impl Memory {
+    fn new(engine: Rc<Cell<Option<Attached>>>) -> Memory {
+        // SAFETY: no precondition.
+        Memory { memory: unsafe { jitlisten_crate_memory_new() }, engine }
+    }
+}
+
+impl McjitMemoryManager for Memory {
+    fn allocate_code_section(&mut self, size: usize, alignment: u32, section: u32, _name: &str) -> *mut u8 {
+        // SAFETY: made by `new`, and LLVM calls nothing after `destroy`.
+        unsafe { jitlisten_crate_memory_code(self.memory, size, alignment, section) }
+    }
+
+    fn allocate_data_section(
+        &mut self,
+        size: usize,
+        alignment: u32,
+        section: u32,
+        _name: &str,
+        is_read_only: bool,
+    ) -> *mut u8 {
+        // SAFETY: as above.
+        unsafe { jitlisten_crate_memory_data(self.memory, size, alignment, section, is_read_only) }
+    }
+
+    fn finalize_memory(&mut self) -> Result<(), String> {
+        // SAFETY: as above.
+        if unsafe { jitlisten_crate_memory_finalize(self.memory) } {
+            return Err("memory could not be made executable".to_owned());
+        }
+        if let Some(attached) = self.engine.get() {
+            attached.finalized();
+        }
+        Ok(())
+    }
+
+    fn destroy(&mut self) {
+        // SAFETY: as above; it is not used again.
+        unsafe { jitlisten_crate_memory_delete(std::mem::replace(&mut self.memory, null_mut())) };
+    }
+}

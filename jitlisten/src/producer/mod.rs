@@ -1,0 +1,113 @@
+//! The first room's quiet door: for those who compile, and tell us themselves. No process surgery.
+//!
+//! ```text
+//!   a JIT with ELF objects     place_sections  --+
+//!                                                +-->  loaded  ->  finalized  ->  freeing
+//!   a JIT without              raw::encode     --+
+//!   inkwell, llvm-sys          llvm.cpp        --+   with one of the `llvmNN-N` features
+//! ```
+//!
+//! [`Session::loaded`] and its sisters are for those who overhear: a verb may come twice, or for nobody. Here a caller says
+//! what he does, so a wrong order is a mistake of his, and he is told. An object that somebody else has reported, too (the
+//! shim, which hears of the same object through LLVM), is one object: it has one number, and its second *finalized* or
+//! *freeing* does nothing.
+
+#![deny(unsafe_code)]
+
+#[cfg(feature = "_llvm")]
+#[allow(unsafe_code)]
+pub mod inkwell;
+#[cfg(feature = "_llvm")]
+#[allow(unsafe_code)]
+pub mod llvm;
+#[cfg(feature = "_llvm")]
+mod llvm_version;
+pub mod raw;
+mod raw_lines;
+mod section_addresses;
+#[cfg(feature = "_llvm")]
+#[allow(unsafe_code)]
+mod verbs;
+
+use crate::options::{Listening, Options};
+use crate::session::Origin;
+use crate::{Error, HostStateGuard, ObjectId, Session};
+
+#[cfg(feature = "_llvm")]
+pub use llvm_version::llvm_sys;
+pub use section_addresses::{Placed, set_section_addresses};
+
+/// Opens the session of this process to hear what is told here, and nothing else. Follows forks of the process.
+pub fn open(mut options: Options, complaints: &[String]) -> &'static Session {
+    options.listening = Listening::Calls;
+    let session = Session::open(options, complaints);
+    if session.options().listening == Listening::Calls {
+        session.follow_forks();
+    }
+    session
+}
+
+/// Who has told others of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Producer {
+    /// An LLVM, which has told libgcc of its `.eh_frame`.
+    Llvm,
+    /// Somebody who has told nobody.
+    Other,
+}
+
+/// *loaded*: an object, whose loaded sections carry their address in `sh_addr`, has been placed in memory.
+///
+/// # Errors
+/// What makes it unreadable.
+pub fn loaded(session: &Session, producer: Producer, object: Vec<u8>) -> Result<ObjectId, Error> {
+    let _host_state = HostStateGuard::enter();
+    let origin = match producer {
+        Producer::Llvm => Origin::Llvm,
+        Producer::Other => Origin::Caller,
+    };
+    session.loaded_from(origin, object).map(|loaded| loaded.id)
+}
+
+/// *loaded*, for an object that carries no addresses: see [`place_sections`].
+///
+/// # Errors
+/// What makes it unreadable.
+pub fn loaded_at(
+    session: &Session,
+    producer: Producer,
+    mut object: Vec<u8>,
+    placed: &[Placed<'_>],
+) -> Result<ObjectId, Error> {
+    set_section_addresses(&mut object, placed).inspect_err(|error| session.refuse(object.len(), error))?;
+    loaded(session, producer, object)
+}
+
+/// *loaded*, for code without an object: see [`raw::encode`].
+///
+/// # Errors
+/// As that.
+pub fn code_loaded(session: &Session, code: &raw::Code<'_>) -> Result<ObjectId, Error> {
+    let object = raw::encode(code).inspect_err(|error| session.refuse(0, error))?;
+    loaded(session, Producer::Other, object)
+}
+
+/// *finalized*: its bytes are relocated, and it may run. Takes the loader's lock when a library was opened since the last
+/// time, to look for unwinders in it.
+///
+/// # Errors
+/// [`Error::UnknownObject`] and [`Error::AlreadyFinalized`].
+pub fn finalized(session: &Session, id: ObjectId) -> Result<(), Error> {
+    let _host_state = HostStateGuard::enter();
+    session.libraries_changed();
+    session.reported_finalized(id)
+}
+
+/// *freeing*: its code goes away, and is still there. Not having been *finalized* is no mistake.
+///
+/// # Errors
+/// [`Error::UnknownObject`].
+pub fn freeing(session: &Session, id: ObjectId) -> Result<(), Error> {
+    let _host_state = HostStateGuard::enter();
+    session.reported_freeing(id)
+}

@@ -1,0 +1,283 @@
+//! Code of a JIT that makes no ELF objects: addresses, names, lines. It becomes an ELF object, so that there is one way for
+//! everything from here on.
+//!
+//! ```text
+//!   .text  .text ..   SHT_NOBITS, sh_addr where the functions are   functions that touch share one
+//!   .eh_frame         SHT_NOBITS, sh_addr where the JIT has it
+//!   .debug_*          DWARF 4 with relocations, if there are lines  raw_lines.rs
+//!   .symtab           one STT_FUNC per function
+//! ```
+
+use object::write::{Object, Relocation, SectionId, Symbol, SymbolId, SymbolSection};
+use object::{
+    Architecture, BinaryFormat, Endianness, RelocationFlags, SectionFlags, SectionKind, SymbolFlags, SymbolKind,
+    SymbolScope, elf,
+};
+
+use super::raw_lines::{self, Target};
+use super::{Placed, set_section_addresses};
+use crate::{Address, AddressRange, Error, Machine};
+
+/// A function longer than this is a mistake.
+const LONGEST_FUNCTION: u64 = u32::MAX as u64;
+/// Section numbers beyond need an extension of ELF that few readers know.
+const MOST_PIECES: usize = 0x8000;
+
+/// Where a function is, and what it is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Function<'a> {
+    /// Its code: not empty, at most 4 GiB.
+    pub range: AddressRange,
+    /// Its name, as a compiler would write it: mangled names are shown readable. Not empty.
+    pub name: &'a [u8],
+}
+
+/// The code from `address` on, to the next row or to the end of its function, comes from `line` of `file`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line<'a> {
+    /// The first byte. Rows outside all functions are left out.
+    pub address: Address,
+    /// The full path; empty where it is not known.
+    pub file: &'a [u8],
+    /// From 1; 0 where it is not known.
+    pub line: u32,
+    /// From 1; 0 where it is not known.
+    pub column: u32,
+}
+
+/// A piece of code that comes and goes as one.
+#[derive(Clone, Copy, Debug)]
+pub struct Code<'a> {
+    /// The machine it is for.
+    pub machine: Machine,
+    /// At least one; in any order.
+    pub functions: &'a [Function<'a>],
+    /// In any order. Of two at one address the later counts.
+    pub lines: &'a [Line<'a>],
+    /// Where its `.eh_frame` is in memory. It is read there, at *finalized* and later, and must stay until *freeing*.
+    pub eh_frame: Option<AddressRange>,
+}
+
+/// The code as a relocatable ELF object with load addresses, for [`super::loaded`].
+///
+/// # Errors
+/// [`Error::NoFunction`], [`Error::FunctionSize`], [`Error::TooManyPieces`], and what the writers refuse.
+pub fn encode(code: &Code<'_>) -> Result<Vec<u8>, Error> {
+    let functions = sorted(code.functions)?;
+    let pieces = pieces(&functions)?;
+    let mut object = Object::new(BinaryFormat::Elf, architecture(code.machine), Endianness::Little);
+    let sections: Vec<SectionId> = pieces.iter().map(|&piece| nobits(&mut object, b".text", piece, true)).collect();
+    let mut placed: Vec<Placed<'_>> =
+        pieces.iter().map(|piece| Placed { name: b".text", address: piece.start() }).collect();
+    if let Some(range) = code.eh_frame.filter(|range| !range.is_empty()) {
+        nobits(&mut object, b".eh_frame", range, false);
+        placed.push(Placed { name: b".eh_frame", address: range.start() });
+    }
+    for function in &functions {
+        let piece = piece_of(&pieces, function.range.start());
+        object.add_symbol(symbol(function, pieces[piece].start(), sections[piece]));
+    }
+    let lines = raw_lines::sections(code.lines, &functions, &|address| {
+        let piece = piece_of(&pieces, address);
+        (piece, address.0 - pieces[piece].start().0)
+    })?;
+    add_debug(&mut object, code.machine, &sections, lines)?;
+    let mut bytes = object.write()?;
+    set_section_addresses(&mut bytes, &placed)?;
+    Ok(bytes)
+}
+
+fn architecture(machine: Machine) -> Architecture {
+    match machine {
+        Machine::X86_64 => Architecture::X86_64,
+        Machine::Aarch64 => Architecture::Aarch64,
+    }
+}
+
+/// By address, the longest first; none without a name, none of an impossible size.
+fn sorted<'a>(functions: &[Function<'a>]) -> Result<Vec<Function<'a>>, Error> {
+    let mut sorted = functions.to_vec();
+    for function in &sorted {
+        let size = function.range.size();
+        if size == 0 || size > LONGEST_FUNCTION || function.range.start() == Address(0) {
+            return Err(Error::FunctionSize { start: function.range.start().0, size });
+        }
+    }
+    if sorted.is_empty() || sorted.iter().any(|function| function.name.is_empty() || function.name.contains(&0)) {
+        return Err(Error::NoFunction);
+    }
+    sorted.sort_by_key(|function| (function.range.start(), std::cmp::Reverse(function.range.size())));
+    Ok(sorted)
+}
+
+/// What the functions cover; what lies between them may be somebody else's.
+fn pieces(functions: &[Function<'_>]) -> Result<Vec<AddressRange>, Error> {
+    let mut pieces: Vec<AddressRange> = Vec::new();
+    for range in functions.iter().map(|function| function.range) {
+        match pieces.last_mut() {
+            Some(last) if range.start() <= last.end() => {
+                let size = last.end().max(range.end()).0 - last.start().0;
+                *last = AddressRange::new(last.start(), size).unwrap_or(*last);
+            }
+            _ => pieces.push(range),
+        }
+    }
+    if pieces.len() > MOST_PIECES {
+        return Err(Error::TooManyPieces(pieces.len()));
+    }
+    Ok(pieces)
+}
+
+/// The piece that `address`, which is in one, is in.
+fn piece_of(pieces: &[AddressRange], address: Address) -> usize {
+    pieces.partition_point(|piece| piece.start() <= address).saturating_sub(1)
+}
+
+/// A section whose bytes are in memory only.
+fn nobits(object: &mut Object<'_>, name: &[u8], range: AddressRange, executable: bool) -> SectionId {
+    let id = object.add_section(Vec::new(), name.to_vec(), SectionKind::UninitializedData);
+    object.append_section_bss(id, range.size(), 1);
+    let executable = if executable { elf::SHF_EXECINSTR.0 } else { 0 };
+    let sh_flags = elf::SectionFlags(elf::SHF_ALLOC.0 | executable);
+    object.section_mut(id).flags = SectionFlags::Elf { sh_type: elf::SHT_NOBITS, sh_flags };
+    id
+}
+
+fn symbol(function: &Function<'_>, base: Address, section: SectionId) -> Symbol {
+    Symbol {
+        name: function.name.to_vec(),
+        value: function.range.start().0 - base.0,
+        size: function.range.size(),
+        kind: SymbolKind::Text,
+        scope: SymbolScope::Dynamic,
+        weak: false,
+        section: SymbolSection::Section(section),
+        flags: SymbolFlags::None,
+    }
+}
+
+/// The `.debug_*` sections, with their relocations.
+fn add_debug(
+    object: &mut Object<'_>,
+    machine: Machine,
+    text: &[SectionId],
+    debug: Vec<raw_lines::DebugSection>,
+) -> Result<(), Error> {
+    let mut ids = Vec::new();
+    for section in &debug {
+        let id = object.add_section(Vec::new(), section.id.name().into(), SectionKind::Debug);
+        object.append_section_data(id, &section.bytes, 1);
+        ids.push(id);
+    }
+    for (section, &id) in debug.iter().zip(&ids) {
+        for relocation in &section.relocations {
+            let target = match relocation.target {
+                Target::Piece(piece) => text.get(piece).copied(),
+                Target::Section(name) => debug.iter().position(|other| other.id == name).map(|at| ids[at]),
+            };
+            // What a reference leads to is always written.
+            let Some(target) = target else { continue };
+            let symbol: SymbolId = object.section_symbol(target);
+            let flags = RelocationFlags::Elf { r_type: absolute(machine, relocation.size) };
+            let (offset, addend) = (relocation.offset, relocation.addend);
+            object.add_relocation(id, Relocation { offset, symbol, addend, flags })?;
+        }
+    }
+    Ok(())
+}
+
+fn absolute(machine: Machine, size: u8) -> elf::RelocationType {
+    match (machine, size) {
+        (Machine::X86_64, 8) => elf::R_X86_64_64,
+        (Machine::X86_64, _) => elf::R_X86_64_32,
+        (Machine::Aarch64, 8) => elf::R_AARCH64_ABS64,
+        (Machine::Aarch64, _) => elf::R_AARCH64_ABS32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{LineRows, LoadedObject};
+
+    fn range(start: u64, size: u64) -> AddressRange {
+        AddressRange::new(Address(start), size).unwrap()
+    }
+
+    fn function(start: u64, size: u64, name: &str) -> Function<'_> {
+        Function { range: range(start, size), name: name.as_bytes() }
+    }
+
+    fn line(address: u64, file: &str, line: u32) -> Line<'_> {
+        Line { address: Address(address), file: file.as_bytes(), line, column: 7 }
+    }
+
+    #[test]
+    fn what_goes_in_comes_out() {
+        let functions = [
+            function(0x7000_0000_1020, 0x20, "beta"),
+            function(0x7000_0000_1000, 0x20, "alpha"),
+            function(0x7000_0000_2000, 0x10, "gamma"),
+            function(0x7000_0000_2000, 0x10, "another_name_of_gamma"),
+        ];
+        let lines = [
+            line(0x7000_0000_1000, "/src/a.lang", 1),
+            line(0x7000_0000_1010, "/src/a.lang", 100_000),
+            line(0x7000_0000_1020, "/src/b.lang", 3),
+            line(0x7000_0000_2004, "/src/a.lang", 5),
+            line(0x7000_0000_2008, "", 6),
+            line(0x9000_0000_0000, "/src/nowhere", 5),
+        ];
+        let eh_frame = Some(range(0x5000, 0x80));
+        for machine in [Machine::X86_64, Machine::Aarch64] {
+            let bytes = encode(&Code { machine, functions: &functions, lines: &lines, eh_frame }).unwrap();
+            let object = LoadedObject::parse(&bytes).unwrap();
+            assert_eq!(object.machine(), machine);
+            let names: Vec<_> = object.functions().iter().map(|f| (&*f.linkage_name, f.range)).collect();
+            assert_eq!(
+                names,
+                [
+                    ("alpha", range(0x7000_0000_1000, 0x20)),
+                    ("beta", range(0x7000_0000_1020, 0x20)),
+                    ("gamma", range(0x7000_0000_2000, 0x10))
+                ]
+            );
+            assert_eq!(object.functions()[2].aliases, ["another_name_of_gamma".into()]);
+            assert_eq!(object.text().len(), 2);
+            assert_eq!(object.eh_frame(), eh_frame);
+            let rows = LineRows::parse(&bytes).unwrap();
+            let at = |address| rows.find(Address(address));
+            assert_eq!(at(0x7000_0000_1000), Some(("/src/a.lang", 1)));
+            assert_eq!(at(0x7000_0000_101f), Some(("/src/a.lang", 100_000)));
+            assert_eq!(at(0x7000_0000_1030), Some(("/src/b.lang", 3)));
+            assert_eq!((at(0x7000_0000_2000), at(0x7000_0000_2008)), (None, None));
+            assert_eq!(at(0x7000_0000_2005), Some(("/src/a.lang", 5)));
+            assert_eq!(rows.rows()[0].column, 7);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let refused = |functions: &[Function<'_>]| {
+            let code = Code { machine: Machine::X86_64, functions, lines: &[], eh_frame: None };
+            encode(&code).unwrap_err()
+        };
+        assert!(matches!(refused(&[]), Error::NoFunction));
+        assert!(matches!(refused(&[function(0x1000, 1, "")]), Error::NoFunction));
+        assert!(matches!(refused(&[function(0x1000, 0, "f")]), Error::FunctionSize { .. }));
+        assert!(matches!(refused(&[function(0, 1, "f")]), Error::FunctionSize { .. }));
+        assert!(matches!(refused(&[function(0x1000, 1 << 40, "f")]), Error::FunctionSize { .. }));
+        let many: Vec<_> = (1..=MOST_PIECES as u64 + 1).map(|n| function(n * 16, 1, "f")).collect();
+        assert!(matches!(refused(&many), Error::TooManyPieces(_)));
+    }
+
+    #[test]
+    fn long_functions_and_far_lines_are_no_trouble() {
+        let functions = [function(0x1000, u32::MAX as u64, "long")];
+        let lines = [line(0x1000, "/f", u32::MAX), line(0xf000_0000, "/f", 1), line(0xf000_0001, "/g", u32::MAX)];
+        let code = Code { machine: Machine::X86_64, functions: &functions, lines: &lines, eh_frame: None };
+        let rows = LineRows::parse(&encode(&code).unwrap()).unwrap();
+        assert_eq!(rows.find(Address(0xf000_0000)), Some(("/f", 1)));
+        assert_eq!(rows.find(Address(0xf000_0002)), Some(("/g", u32::MAX)));
+    }
+}

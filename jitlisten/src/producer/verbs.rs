@@ -1,0 +1,152 @@
+//! What the C++ adapters call: the C verbs of `include/jitlisten.h`, under names of the crate's own.
+//!
+//! Where a `libjitlisten` is in the process already, under `LD_PRELOAD` for instance, its session is the session of the
+//! process: the verbs go on to it, and this copy of the library stays closed. Two would each write a perf map.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::mem::transmute;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use once_cell::race::OnceBox;
+
+use super::Producer;
+use crate::options::{FramePointerPolicy, Options};
+use crate::{ObjectId, Session};
+
+/// `JITLISTEN_OK`, and what stands for every failure: the adapters tell zero from the rest.
+const OK: i32 = 0;
+const FAILED: i32 = 5;
+
+/// Who hears what the adapters tell.
+enum Backend {
+    Ours(&'static Session),
+    Library(Library),
+}
+
+type ObjectLoaded = unsafe extern "C" fn(*const c_void, usize, *const c_void, usize, *mut u64) -> i32;
+type Verb = unsafe extern "C" fn(u64) -> i32;
+
+/// A `libjitlisten` beside us.
+struct Library {
+    loaded: ObjectLoaded,
+    finalized: Verb,
+    freeing: Verb,
+}
+
+/// `struct jitlisten_options`: everything as the environment says, and `listen`.
+#[repr(C)]
+struct OpenOptions {
+    size: usize,
+    strings: [*const c_char; 5],
+    listen: u32,
+}
+
+const LISTEN_CALLS: u32 = 1;
+
+impl Library {
+    fn find() -> Option<Library> {
+        let [loaded, finalized, freeing, open] =
+            [c"jitlisten_object_loaded", c"jitlisten_finalized", c"jitlisten_freeing", c"jitlisten_open_with"]
+                .map(symbol);
+        let (loaded, finalized, freeing, open) = (loaded?, finalized?, freeing?, open?);
+        // SAFETY: the header declares them with these types.
+        unsafe {
+            let open = transmute::<*mut c_void, unsafe extern "C" fn(*const OpenOptions) -> i32>(open);
+            let options =
+                OpenOptions { size: size_of::<OpenOptions>(), strings: [std::ptr::null(); 5], listen: LISTEN_CALLS };
+            // Nothing happens if it is open.
+            open(&raw const options);
+            Some(Library {
+                loaded: transmute::<*mut c_void, ObjectLoaded>(loaded),
+                finalized: transmute::<*mut c_void, Verb>(finalized),
+                freeing: transmute::<*mut c_void, Verb>(freeing),
+            })
+        }
+    }
+}
+
+fn symbol(name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: a C string; any answer is an address or null.
+    Some(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }).filter(|address| !address.is_null())
+}
+
+/// Opens the session of the process, if none is open.
+pub(super) fn open() {
+    backend();
+}
+
+fn backend() -> &'static Backend {
+    static BACKEND: OnceBox<Backend> = OnceBox::new();
+    BACKEND.get_or_init(|| Box::new(Library::find().map_or_else(|| Backend::Ours(open_ours()), Backend::Library)))
+}
+
+fn open_ours() -> &'static Session {
+    let (options, complaints) = Options::read(|name| std::env::var_os(name));
+    let session = super::open(options, &complaints);
+    // SAFETY: the handler is a function of this program.
+    unsafe { libc::atexit(ending) };
+    session
+}
+
+extern "C" fn ending() {
+    let _ = catch_unwind(|| Session::process().map(Session::ending));
+}
+
+/// Opens the session of the process, if none is open, and returns what is to be done to functions.
+pub(super) fn frame_pointer_policy() -> FramePointerPolicy {
+    let options = match backend() {
+        Backend::Ours(session) => session.options().clone(),
+        Backend::Library(_) => Options::read(|name| std::env::var_os(name)).0,
+    };
+    if options.active { options.frame_pointer_policy } else { FramePointerPolicy::Untouched }
+}
+
+fn guarded(work: impl FnOnce() -> i32) -> i32 {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or(FAILED)
+}
+
+/// `jitlisten_object_loaded`, as the adapters call it: addresses are in the file, and `object` is a variable of theirs.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn jitlisten_crate_object_loaded(
+    elf: *const c_void,
+    size: usize,
+    sections: *const c_void,
+    count: usize,
+    object: *mut u64,
+) -> i32 {
+    guarded(|| match backend() {
+        // SAFETY: passed on.
+        Backend::Library(library) => unsafe { (library.loaded)(elf, size, sections, count, object) },
+        Backend::Ours(session) if session.options().active => {
+            // SAFETY: a StringRef of the adapters, alive for the call.
+            let bytes = unsafe { std::slice::from_raw_parts(elf.cast::<u8>(), size) };
+            let Ok(ObjectId(id)) = super::loaded(session, Producer::Llvm, bytes.to_vec()) else { return FAILED };
+            // SAFETY: a variable of the adapters. Zero is no object there.
+            unsafe { object.write(id + 1) };
+            OK
+        }
+        Backend::Ours(_) => FAILED,
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn jitlisten_crate_finalized(object: u64) -> i32 {
+    guarded(|| match backend() {
+        // SAFETY: any number may be passed.
+        Backend::Library(library) => unsafe { (library.finalized)(object) },
+        Backend::Ours(session) => status(super::finalized(session, ObjectId(object.wrapping_sub(1)))),
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn jitlisten_crate_freeing(object: u64) -> i32 {
+    guarded(|| match backend() {
+        // SAFETY: any number may be passed.
+        Backend::Library(library) => unsafe { (library.freeing)(object) },
+        Backend::Ours(session) => status(super::freeing(session, ObjectId(object.wrapping_sub(1)))),
+    })
+}
+
+fn status(done: Result<(), crate::Error>) -> i32 {
+    done.map_or(FAILED, |()| OK)
+}

@@ -1,0 +1,126 @@
+//! What a caller says himself, and what he may say; see [`crate::producer`].
+
+#![forbid(unsafe_code)]
+
+use super::{Session, State};
+use crate::{AddressRange, Error, LoadedObject, ObjectId};
+
+/// How we know of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Channel {
+    /// By listening to an LLVM.
+    Discovered,
+    /// From who made it.
+    Api,
+}
+
+impl Session {
+    pub(crate) fn reported_finalized(&self, id: ObjectId) -> Result<(), Error> {
+        match self.lock().reported.get_mut(&id) {
+            None => return Err(Error::UnknownObject(id)),
+            Some(true) => return Err(Error::AlreadyFinalized(id)),
+            Some(finalized) => *finalized = true,
+        }
+        self.finalized(id);
+        Ok(())
+    }
+
+    pub(crate) fn reported_freeing(&self, id: ObjectId) -> Result<(), Error> {
+        self.lock().reported.remove(&id).ok_or(Error::UnknownObject(id))?;
+        self.freeing(id);
+        Ok(())
+    }
+}
+
+impl State {
+    /// The object that `object` is, reported by another door or, word for word, by the same one. Whoever forgets *freeing* and
+    /// uses the addresses again for something else has a new object.
+    pub(super) fn same(&mut self, object: &LoadedObject, channel: Channel) -> Option<ObjectId> {
+        let starts = |object: &LoadedObject| -> Vec<u64> {
+            object.text().iter().map(|text: &crate::TextRange| AddressRange::start(text.range).0).collect()
+        };
+        let first = object.text().first()?.range.start().0;
+        let id = self.pending.get(&first).copied().or_else(|| Some(self.text.get(&first)?.1))?;
+        let record = self.objects.get_mut(&id)?;
+        let (again, equal) = (record.from_both || record.origin.channel() == channel, record.object == *object);
+        if starts(&record.object) != starts(object) || (again && !equal) {
+            return None;
+        }
+        record.from_both |= !again;
+        if channel == Channel::Api {
+            self.reported.entry(id).or_default();
+        }
+        Some(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{Options, SinkSet};
+    use crate::producer::raw::{self, Code, Function};
+    use crate::session::Origin;
+    use crate::{Address, Machine};
+
+    fn session() -> Session {
+        Session::new(Options { sinks: SinkSet::NONE, ..Options::default() })
+    }
+
+    fn reported_loaded(session: &Session, object: Vec<u8>) -> Result<ObjectId, Error> {
+        session.loaded_from(Origin::Caller, object).map(|loaded| loaded.id)
+    }
+
+    fn object(start: u64, name: &str) -> Vec<u8> {
+        let range = AddressRange::new(Address(start), 16).unwrap();
+        let functions = [Function { range, name: name.as_bytes() }];
+        raw::encode(&Code { machine: Machine::X86_64, functions: &functions, lines: &[], eh_frame: None }).unwrap()
+    }
+
+    #[test]
+    fn both_channels_report_one_object_in_either_order() {
+        let session = session();
+        let discovered = session.loaded(object(0x1000, "alpha"), None).unwrap().id;
+        let reported = reported_loaded(&session, object(0x1000, "other_name_of_alpha")).unwrap();
+        assert_eq!(reported, discovered);
+        session.finalized(discovered);
+        session.reported_finalized(reported).unwrap();
+        session.reported_freeing(reported).unwrap();
+        session.freeing(discovered);
+
+        let reported = reported_loaded(&session, object(0x1000, "alpha")).unwrap();
+        assert_ne!(reported, discovered, "a number is used once");
+        session.reported_finalized(reported).unwrap();
+        assert_eq!(session.loaded(object(0x1000, "alpha"), None).unwrap().id, reported);
+        session.finalized(reported);
+        session.freeing(reported);
+        session.reported_freeing(reported).unwrap();
+        let counted = session.statistics();
+        assert_eq!((counted.objects_loaded, counted.objects_finalized, counted.objects_freed), (2, 2, 2));
+    }
+
+    #[test]
+    fn a_wrong_order_is_an_error() {
+        let session = session();
+        assert!(matches!(session.reported_finalized(ObjectId(7)), Err(Error::UnknownObject(ObjectId(7)))));
+        let id = reported_loaded(&session, object(0x1000, "alpha")).unwrap();
+        assert_eq!(reported_loaded(&session, object(0x1000, "alpha")).unwrap(), id);
+        session.reported_finalized(id).unwrap();
+        assert!(matches!(session.reported_finalized(id), Err(Error::AlreadyFinalized(_))));
+        session.reported_freeing(id).unwrap();
+        assert!(matches!(session.reported_freeing(id), Err(Error::UnknownObject(_))));
+        assert!(matches!(session.reported_finalized(id), Err(Error::UnknownObject(_))));
+        let discovered = session.loaded(object(0x1000, "alpha"), None).unwrap().id;
+        assert!(session.reported_freeing(discovered).is_err(), "it is not the caller's");
+    }
+
+    #[test]
+    fn an_address_that_is_used_again_without_a_word_is_a_new_object() {
+        let session = session();
+        let old = reported_loaded(&session, object(0x1000, "alpha")).unwrap();
+        session.reported_finalized(old).unwrap();
+        let new = reported_loaded(&session, object(0x1000, "beta")).unwrap();
+        assert_ne!(new, old);
+        session.reported_finalized(new).unwrap();
+        assert!(!session.is_alive(old));
+    }
+}

@@ -1,0 +1,56 @@
+//! What the code of an object offers to those who walk stacks, and rules for the functions its `.eh_frame` says nothing of.
+//!
+//! Code that LLVM compiled under us has both a frame pointer and an entry in `.eh_frame`. Code that comes from a cache written
+//! without us, or was compiled before we came, may lack either.
+
+#![forbid(unsafe_code)]
+
+use crate::LoadedObject;
+use crate::cfi::{self, FunctionRules};
+use crate::code_snapshot::CodeSnapshot;
+use crate::loaded_object::Function;
+
+/// What is missing in an object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Unwindability {
+    /// How many functions keep no frame pointer.
+    pub(crate) without_frame_pointer: u64,
+    /// How many functions no entry of the live `.eh_frame` describes.
+    pub(crate) without_unwind_table: u64,
+    /// Rules for those of them where the code tells.
+    pub(crate) made_rules: Vec<FunctionRules>,
+}
+
+impl Unwindability {
+    /// Looks at the live code and the live `.eh_frame`; call it at *finalized* or later. What cannot be read is not counted.
+    pub(crate) fn of(object: &LoadedObject, snapshot: &CodeSnapshot) -> Unwindability {
+        let table = object.eh_frame().and_then(|range| cfi::covered(snapshot.get(range)?, range.start()).ok());
+        let covered = table.unwrap_or_default();
+        let mut shape = Unwindability::default();
+        for text in object.text() {
+            let Some(code) = snapshot.get(text.range) else { continue };
+            let inside = object.functions().iter().filter(|function| text.range.covers(function.range));
+            for function in inside {
+                let start = (function.range.start().0 - text.range.start().0) as usize;
+                let Some(code) = code.get(start..start + function.range.size() as usize) else { continue };
+                // Sorted by start, so the last one that begins early enough is the one.
+                let at = covered.partition_point(|range| range.start() <= function.range.start());
+                let described = covered[..at].last().is_some_and(|range| range.covers(function.range));
+                shape.add(object, function, code, described);
+            }
+        }
+        shape
+    }
+
+    fn add(&mut self, object: &LoadedObject, function: &Function, code: &[u8], described: bool) {
+        let machine = object.machine();
+        self.without_frame_pointer += u64::from(!cfi::sets_up_frame_pointer(code, machine));
+        if described {
+            return;
+        }
+        self.without_unwind_table += 1;
+        if let Some(rows) = cfi::synthesise(code, function.range.start(), machine) {
+            self.made_rules.push(FunctionRules { range: function.range, rows });
+        }
+    }
+}

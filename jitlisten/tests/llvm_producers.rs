@@ -1,0 +1,133 @@
+//! Lifetimes at the Rust doors: what the session counts when engines and listeners come and go in every order.
+//!
+//! Needs an LLVM: `cargo test -p jitlisten --test llvm_producers --features llvm22-1,inkwell/llvm22-1-prefer-dynamic`.
+
+#![cfg(feature = "_llvm")]
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use inkwell::OptimizationLevel;
+use inkwell::context::Context;
+use inkwell::module::Module;
+use inkwell::targets::{InitializationConfig, Target};
+use jitlisten::Session;
+use jitlisten::producer::inkwell as producer;
+
+type FileIdentity = unsafe extern "C" fn(i64) -> i64;
+
+/// The session is the process's: one test at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    Target::initialize_native(&InitializationConfig::default()).unwrap();
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Objects loaded, finalized, freed.
+fn counted() -> [u64; 3] {
+    let statistics = Session::process().expect("a door has opened it").statistics();
+    [statistics.objects_loaded, statistics.objects_finalized, statistics.objects_freed]
+}
+
+fn since(before: [u64; 3]) -> [u64; 3] {
+    let now = counted();
+    std::array::from_fn(|at| now[at] - before[at])
+}
+
+fn identity(context: &Context) -> Module<'_> {
+    let module = context.create_module("identity");
+    let long = context.i64_type();
+    let function = module.add_function("identity", long.fn_type(&[long.into()], false), None);
+    let builder = context.create_builder();
+    builder.position_at_end(context.append_basic_block(function, "entry"));
+    builder.build_return(Some(&function.get_nth_param(0).unwrap())).unwrap();
+    producer::make_unwindable(&module);
+    module
+}
+
+#[test]
+fn an_engine_of_ours_says_everything_itself() {
+    let _alone = alone();
+    let context = Context::create();
+    let module = identity(&context);
+    let before = counted();
+    let (engine, listener) = producer::create_engine(&module, OptimizationLevel::Default).unwrap();
+    // SAFETY: its signature.
+    let result = unsafe { engine.get_function::<FileIdentity>("identity").unwrap().call(7) };
+    assert_eq!((result, since(before)), (7, [1, 1, 0]));
+    drop((module, engine));
+    assert_eq!(since(before), [1, 1, 1]);
+    // The listener outlives its engine.
+    listener.finalized();
+    assert_eq!(since(before), [1, 1, 1]);
+}
+
+#[test]
+fn another_engine_is_discovered_and_code_is_final_when_reported() {
+    let _alone = alone();
+    let context = Context::create();
+    let module = identity(&context);
+    let before = counted();
+    let engine = module.create_jit_execution_engine(OptimizationLevel::None).unwrap();
+    let listener = producer::attach(&engine);
+    assert_eq!(producer::attach(&engine), listener, "a second time changes nothing");
+    engine.get_function_address("identity").unwrap();
+    assert_eq!(since(before), [1, 0, 0]);
+    listener.finalized();
+    listener.finalized();
+    assert_eq!(since(before), [1, 1, 0]);
+    drop((module, engine));
+    assert_eq!(since(before), [1, 1, 1]);
+}
+
+#[test]
+fn a_listener_may_go_before_its_engine() {
+    let _alone = alone();
+    let context = Context::create();
+    let module = identity(&context);
+    let before = counted();
+    let (engine, listener) = producer::create_engine(&module, OptimizationLevel::None).unwrap();
+    drop(Box::new(listener));
+    engine.get_function_address("identity").unwrap();
+    assert_eq!(since(before), [1, 1, 0]);
+    drop((module, engine));
+    assert_eq!(since(before), [1, 1, 1]);
+}
+
+#[test]
+fn many_engines_one_after_the_other_leave_nothing() {
+    let _alone = alone();
+    let context = Context::create();
+    let before = {
+        identity(&context);
+        counted()
+    };
+    for _ in 0..20 {
+        let module = identity(&context);
+        let (engine, _) = producer::create_engine(&module, OptimizationLevel::None).unwrap();
+        engine.get_function_address("identity").unwrap();
+    }
+    assert_eq!(since(before), [20, 20, 20]);
+}
+
+/// One session hears of engines in two threads, each of its own.
+#[test]
+fn engines_in_threads_are_distinguished() {
+    let _alone = alone();
+    let before = {
+        identity(&Context::create());
+        counted()
+    };
+    let in_thread = || {
+        let context = Context::create();
+        for _ in 0..10 {
+            let module = identity(&context);
+            let engine = module.create_jit_execution_engine(OptimizationLevel::None).unwrap();
+            let listener = producer::attach(&engine);
+            engine.get_function_address("identity").unwrap();
+            listener.finalized();
+        }
+    };
+    let threads = [(); 2].map(|()| std::thread::spawn(in_thread));
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(since(before), [20, 20, 20]);
+}

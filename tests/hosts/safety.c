@@ -1,0 +1,698 @@
+/* A program with LLVM that does what programs do, and looks at what its guest makes of it: guest STORY [WORD...]
+ *
+ * Prints the same with and without the library. Functions are called `first`, `second`, ... and answer 3 n + their number. */
+#define _GNU_SOURCE
+#include "jitlisten.h"
+#include "llvm_c.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <link.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+extern char **environ;
+
+static void compile(const char *name, long number) {
+    printf("%s: %s\n", name, is_right(compile_named(name, name, number), number) ? "right" : "wrong");
+    fflush(stdout);
+}
+
+static void fail(const char *what) {
+    perror(what);
+    exit(1);
+}
+
+/* --- What the guest calls comes by here ------------------------------------------------------------------------------- */
+
+static uintptr_t host_start, host_end;
+
+static int find_host(struct dl_phdr_info *info, size_t size, void *nothing) {
+    (void)size, (void)nothing;
+    if (strstr(info->dlpi_name, "libjitlisten") == NULL) return 0;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *header = &info->dlpi_phdr[i];
+        if (header->p_type != PT_LOAD || !(header->p_flags & PF_X)) continue;
+        host_start = info->dlpi_addr + header->p_vaddr;
+        host_end = host_start + header->p_memsz;
+    }
+    return 1;
+}
+
+#define FROM_GUEST (host_end && (uintptr_t)__builtin_return_address(0) - host_start < host_end - host_start)
+
+/* Called in the middle of each write of the guest's to a file, that is, while it holds its locks. */
+static void (*in_write)(void);
+
+ssize_t write(int file, const void *bytes, size_t size) {
+    if (in_write && FROM_GUEST) in_write();
+    return syscall(SYS_write, file, bytes, size);
+}
+
+/* Allocations of the guest's fail from number `fails_from` up to `fails_to`. */
+static volatile long allocations, fails_from = LONG_MAX, fails_to = LONG_MAX;
+#define STARVED (FROM_GUEST && fails_from != LONG_MAX && starved())
+
+static int starved(void) {
+    long number = __sync_fetch_and_add(&allocations, 1);
+    return number >= fails_from && number <= fails_to;
+}
+
+/* In a process whose address space may not grow (RLIMIT_AS), the host gets what it asks for, and the kernel refuses the rest. */
+static struct rlimit narrow, wide;
+static int is_narrow;
+static volatile long *refused;
+
+#define NARROWLY(result, is_refused, call)                                                                                \
+    if (is_narrow) {                                                                                                      \
+        int for_host = FROM_GUEST;                                                                                       \
+        if (!for_host) setrlimit(RLIMIT_AS, &wide);                                                                      \
+        result = call;                                                                                                    \
+        int number = errno;                                                                                               \
+        if (!for_host) setrlimit(RLIMIT_AS, &narrow);                                                                    \
+        if (for_host && (is_refused)) ++*refused;                                                                        \
+        errno = number;                                                                                                   \
+    } else {                                                                                                              \
+        result = call;                                                                                                    \
+    }
+
+void *__libc_malloc(size_t);
+void *__libc_calloc(size_t, size_t);
+void *__libc_realloc(void *, size_t);
+void *__libc_memalign(size_t, size_t);
+
+void *malloc(size_t size) {
+    void *memory;
+    if (STARVED) return errno = ENOMEM, NULL;
+    NARROWLY(memory, memory == NULL, __libc_malloc(size));
+    return memory;
+}
+void *calloc(size_t count, size_t size) {
+    void *memory;
+    if (STARVED) return errno = ENOMEM, NULL;
+    NARROWLY(memory, memory == NULL, __libc_calloc(count, size));
+    return memory;
+}
+void *realloc(void *old, size_t size) {
+    void *memory;
+    if (STARVED) return errno = ENOMEM, NULL;
+    NARROWLY(memory, memory == NULL && size > 0, __libc_realloc(old, size));
+    return memory;
+}
+int posix_memalign(void **result, size_t alignment, size_t size) {
+    if (STARVED) return ENOMEM;
+    NARROWLY(*result, *result == NULL, __libc_memalign(alignment, size));
+    return *result ? 0 : ENOMEM;
+}
+
+/* What the guest maps for itself, not what it maps for the host. */
+void *mmap(void *address, size_t size, int protection, int flags, int file, off_t offset) {
+    void *memory;
+    int for_itself = flags & MAP_FIXED || file >= 0 || protection == PROT_NONE;
+    if (for_itself && STARVED) {
+        errno = ENOMEM;
+        return MAP_FAILED;
+    }
+    if (is_narrow && !for_itself) setrlimit(RLIMIT_AS, &wide);
+    NARROWLY(memory, memory == MAP_FAILED, (void *)syscall(SYS_mmap, address, size, protection, flags, file, offset));
+    if (is_narrow && !for_itself) setrlimit(RLIMIT_AS, &narrow);
+    return memory;
+}
+
+/* While this is set, whoever lists libraries for the guest takes his time, with a lock of the loader's held. */
+static volatile int lists_slowly;
+
+struct listing {
+    int (*callback)(struct dl_phdr_info *, size_t, void *);
+    void *data;
+    int waits;
+};
+
+static int list_slowly(struct dl_phdr_info *info, size_t size, void *pointer) {
+    struct listing *listing = pointer;
+    if (listing->waits) listing->waits = 0, usleep(3000);
+    return listing->callback(info, size, listing->data);
+}
+
+int dl_iterate_phdr(int (*callback)(struct dl_phdr_info *, size_t, void *), void *data) {
+    int (*next)(int (*)(struct dl_phdr_info *, size_t, void *), void *) = dlsym(RTLD_NEXT, "dl_iterate_phdr");
+    struct listing listing = {callback, data, lists_slowly && FROM_GUEST};
+    return next(list_slowly, &listing);
+}
+
+/* --- Signals that come while the guest holds its locks ---------------------------------------------------------------- */
+
+static struct compiled alive;
+static void dispose_alive(void) { dispose(alive); }
+
+static void on_exit_signal(int number) {
+    (void)number;
+    puts("the handler exits");
+    exit(0); /* dispose_alive: freeing */
+}
+
+static void on_fork_signal(int number) {
+    (void)number;
+    int status;
+    pid_t child = fork();
+    if (child == 0) _exit(7);
+    waitpid(child, &status, 0);
+    printf("the handler's child ended with %d\n", WEXITSTATUS(status));
+}
+
+static void on_dlopen_signal(int number) {
+    (void)number;
+    printf("the handler opened a library: %d\n", dlopen("libresolv.so.2", RTLD_NOW) != NULL);
+}
+
+static int writes;
+
+static void raise_in_write(void) {
+    if (writes++ == 0) raise(SIGUSR1);
+}
+
+static int interrupted(const char *action) {
+    signal(SIGUSR1, !strcmp(action, "exit") ? on_exit_signal : !strcmp(action, "fork") ? on_fork_signal : on_dlopen_signal);
+    alive = compile_named("first", "first", 1);
+    atexit(dispose_alive);
+    in_write = raise_in_write;
+    alarm(60);
+    struct compiled second = compile_named("second", "second", 2);
+    in_write = NULL;
+    if (writes == 0) raise(SIGUSR1); /* alone in the process */
+    printf("second: %d\n", is_right(second, 2));
+    compile("third", 3);
+    return 0;
+}
+
+static void cancel_in_write(void) {
+    if (writes++ == 0) {
+        pthread_cancel(pthread_self());
+        pthread_testcancel(); /* as the real write does */
+    }
+}
+
+static void *compile_and_be_cancelled(void *nothing) {
+    in_write = cancel_in_write;
+    struct compiled second = compile_named("second", "second", 2);
+    in_write = NULL;
+    if (writes == 0) pthread_cancel(pthread_self());
+    printf("second: %d\n", is_right(second, 2));
+    fflush(stdout);
+    pthread_testcancel();
+    return nothing;
+}
+
+static int cancelled(void) {
+    pthread_t thread;
+    void *result;
+    compile("first", 1);
+    alarm(60);
+    pthread_create(&thread, NULL, compile_and_be_cancelled, NULL);
+    pthread_join(thread, &result);
+    printf("cancelled: %d\n", result == PTHREAD_CANCELED);
+    compile("third", 3);
+    return 0;
+}
+
+/* --- errno ------------------------------------------------------------------------------------------------------------ */
+
+void __jit_debug_register_code(void);
+
+static int keeps_errno(void) {
+    compile("first", 1);
+    errno = EXDEV;
+    __jit_debug_register_code();
+    printf("LLVM's rendezvous: %d\n", errno == EXDEV);
+    errno = EXDEV;
+    void *library = dlopen("libresolv.so.2", RTLD_NOW);
+    printf("dlopen: %d %d\n", library != NULL, errno);
+    errno = EXDEV;
+    dlclose(library);
+    printf("dlclose: %d\n", errno);
+    errno = EXDEV;
+    struct compiled second = compile_named("second", "second", 2);
+    printf("a function: %d\n", errno);
+    errno = EXDEV;
+    dispose(second);
+    printf("none: %d\n", errno);
+    return 0;
+}
+
+/* --- Descriptors ------------------------------------------------------------------------------------------------------ */
+
+/* What somebody else does meanwhile, who does not know of the guest. */
+static void runs(const char *command) {
+    const char *preload = getenv("LD_PRELOAD");
+    char *kept = preload ? strdup(preload) : NULL;
+    unsetenv("LD_PRELOAD");
+    if (system(command)) fail(command);
+    if (kept) setenv("LD_PRELOAD", kept, 1);
+    usleep(20000); /* the jitdump looks around every 10 ms */
+}
+
+/* Closes everything it does not know, as a daemon does, and then has files of its own under all those numbers. */
+static int daemon_closes(const char *path) {
+    compile("first", 1);
+    for (int file = 3; file < 1100; file++) close(file);
+    int mine = open(path, O_RDWR | O_CREAT, 0600);
+    printf("the lowest number: %d\n", mine);
+    for (int file = mine + 1; file < 1000; file++)
+        if (dup2(mine, file) < 0) fail("dup2");
+    if (getenv("GUEST_RUNS")) runs(getenv("GUEST_RUNS"));
+    compile("second", 2);
+    int open_ones = 0;
+    for (int file = mine; file < 1000; file++) open_ones += fcntl(file, F_GETFD) >= 0;
+    printf("mine: %d of %d, %ld bytes\n", open_ones, 1000 - mine, (long)lseek(mine, 0, SEEK_END));
+    for (int file = mine; file < 1000; file++) close(file);
+    compile("third", 3);
+    return 0;
+}
+
+static int numbers(void) {
+    compile("first", 1);
+    int file = open("/dev/null", O_RDONLY);
+    printf("the next descriptor: %d\n", file);
+    return 0;
+}
+
+static void wait_for(pid_t child) {
+    int status = -1;
+    if (child > 0 && waitpid(child, &status, 0) == child && status == 0) return;
+    fprintf(stderr, "child %d: status %x\n", child, status);
+    exit(1);
+}
+
+/* Children that run another program see the descriptors of the host and no others. */
+static int runs_others(void) {
+    char *words[] = {"sh", "-c", "cd /proc/self/fd && echo *", NULL};
+    char *variables[] = {"PATH=/usr/bin:/bin", NULL};
+    pid_t child;
+    compile("first", 1);
+    if (posix_spawn(&child, "/bin/sh", NULL, NULL, words, variables)) fail("posix_spawn");
+    wait_for(child);
+    child = vfork();
+    if (child == 0) {
+        execve("/bin/sh", words, variables);
+        _exit(1);
+    }
+    wait_for(child);
+    child = fork();
+    if (child == 0) {
+        compile("second", 2);
+        execve("/bin/sh", words, variables);
+        _exit(1);
+    }
+    wait_for(child);
+    compile("third", 3);
+    unsetenv("LD_PRELOAD");
+    return system(words[2]);
+}
+
+/* Children that no handler of pthread_atfork is called for. */
+static int raw_fork(void) {
+    compile("first", 1);
+    pid_t child = syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+    if (child == 0) {
+        compile("of_child", 2);
+        _exit(0);
+    }
+    wait_for(child);
+    compile("of_parent", 3);
+    fprintf(stderr, "child %d\n", child);
+    return 0;
+}
+
+/* The same process, another program. */
+static int execs(void) {
+    compile("first", 1);
+    execl("/proc/self/exe", "safety", "second", NULL);
+    fail("exec");
+    return 1;
+}
+
+/* A child that does nothing of the kind. */
+static int idle_fork(void) {
+    compile("first", 1);
+    pid_t child = fork();
+    if (child == 0) _exit(0);
+    wait_for(child);
+    fprintf(stderr, "child %d\n", child);
+    return 0;
+}
+
+/* Forks again and again while other threads compile and free; each child uses what the guest holds locks for. */
+static volatile int stop;
+
+static void *compile_for_ever(void *number) {
+    for (int round = 0; !stop; round++) {
+        char name[32];
+        snprintf(name, sizeof name, "worker_%ld_%d", (long)number, round % 10);
+        dispose(compile_named(name, name, round));
+    }
+    return NULL;
+}
+
+static int fork_storm(int forks) {
+    pthread_t threads[2];
+    jitlisten_status (*enable)(const char *) = dlsym(RTLD_DEFAULT, "jitlisten_enable");
+    jitlisten_status (*disable)(const char *) = dlsym(RTLD_DEFAULT, "jitlisten_disable");
+    compile("first", 1);
+    lists_slowly = 1;
+    for (long i = 0; i < 2; i++) pthread_create(&threads[i], NULL, compile_for_ever, (void *)i);
+    for (int i = 0; i < forks; i++) {
+        usleep(1000 * (i % 7));
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(30);
+            if (enable && (disable("perfmap") || enable("perfmap"))) _exit(1);
+            _exit(dlopen("libresolv.so.2", RTLD_NOW) ? 0 : 2);
+        }
+        fprintf(stderr, "child %d\n", child);
+        wait_for(child);
+    }
+    stop = 1;
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    compile("last", 2);
+    return 0;
+}
+
+/* --- Ends ------------------------------------------------------------------------------------------------------------- */
+
+static int ends(const char *how) {
+    compile("first", 1);
+    if (getenv("GUEST_RUNS")) runs(getenv("GUEST_RUNS"));
+    compile("second", 2);
+    if (!strcmp(how, "_exit")) _exit(3);
+    if (!strcmp(how, "kill")) kill(getpid(), SIGKILL);
+    if (!strcmp(how, "fault")) {
+        signal(SIGSEGV, SIG_DFL);
+        *(volatile int *)8 = 1;
+    }
+    if (!strcmp(how, "abort")) abort();
+    return 0; /* with engines alive */
+}
+
+/* --- Resources -------------------------------------------------------------------------------------------------------- */
+
+/* What a child does with two functions, and so many more, while its guest gets no memory from allocation FROM to TO. */
+static int starved_child(long from, long to, int more) {
+    int status;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        allocations = 0, fails_from = from, fails_to = to;
+        struct compiled second = compile_named("second", "second", 2), third = compile_named("third", "third", 3);
+        dispose(second);
+        for (int i = 0; i < more; i++)
+            if (!is_right(compile_named("more", "more", i), i)) _exit(1);
+        _exit(is_right(third, 3) ? 0 : 1);
+    }
+    waitpid(child, &status, 0);
+    return status;
+}
+
+/* One child after another gets no memory from its N-th allocation on, or not the N-th. */
+static int starves(long step) {
+    long bad = 0, *counted = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    compile("first", 1);
+    pid_t child = fork();
+    if (child == 0) {
+        allocations = 0, fails_from = LONG_MAX - 1;
+        compile_named("second", "second", 2), dispose(compile_named("third", "third", 3));
+        *counted = allocations;
+        _exit(0);
+    }
+    wait_for(child);
+    fprintf(stderr, "%ld allocations\n", *counted);
+    for (long number = 0; number <= *counted; number += step) {
+        long ends[] = {LONG_MAX, number};
+        for (int i = 0; i < 2; i++) {
+            int status = starved_child(number, ends[i], 0);
+            if (status) fprintf(stderr, "from %ld to %ld: status %x\n", number, ends[i], status), bad++;
+        }
+    }
+    /* More than what the guest has set aside is enough for. */
+    int status = starved_child(0, LONG_MAX, 300);
+    if (status) fprintf(stderr, "300 more: status %x\n", status), bad++;
+    printf("%ld children went wrong\n", bad);
+    return bad != 0;
+}
+
+/* Bytes of address space that are in use. */
+static rlim_t address_space(void) {
+    unsigned long pages = 0;
+    FILE *statm = fopen("/proc/self/statm", "r");
+    if (statm == NULL || fscanf(statm, "%lu", &pages) != 1) fail("statm");
+    fclose(statm);
+    return pages * (rlim_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Compiles in a process that may have so many bytes more. */
+static void narrow_child(rlim_t more) {
+    jitlisten_status (*ask)(struct jitlisten_statistics *) = dlsym(RTLD_DEFAULT, "jitlisten_statistics");
+    jitlisten_status (*enable)(const char *) = dlsym(RTLD_DEFAULT, "jitlisten_enable");
+    jitlisten_status (*disable)(const char *) = dlsym(RTLD_DEFAULT, "jitlisten_disable");
+    struct jitlisten_statistics counted = {.size = sizeof counted};
+    alarm(60);
+    /* What this sink maps, it has mapped when the process was forked: let it do that once more. */
+    if (disable) disable("jitdump");
+    getrlimit(RLIMIT_AS, &wide);
+    narrow = wide;
+    narrow.rlim_cur = address_space() + more;
+    setrlimit(RLIMIT_AS, &narrow);
+    is_narrow = 1;
+    if (enable) enable("jitdump");
+    struct compiled second = compile_named("second", "second", 2), third = compile_named("third", "third", 3);
+    int right = is_right(second, 2) && is_right(third, 3);
+    dispose(second);
+    right &= is_right(third, 3);
+    is_narrow = 0;
+    setrlimit(RLIMIT_AS, &wide);
+    if (ask && ask(&counted) == JITLISTEN_OK)
+        fprintf(stderr, "child %d perfmap %lu jitdump %lu image %lu\n", getpid(), counted.perfmap_failures,
+                counted.jitdump_failures, counted.image_failures);
+    _exit(right ? 0 : 1);
+}
+
+static int narrows(void) {
+    static const rlim_t more[] = {0, 4096, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20};
+    refused = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    mallopt(M_TOP_PAD, 0); /* the host gets no more than it asks for: nothing is left over */
+    compile("first", 1);
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
+        int status;
+        long before = *refused;
+        pid_t child = fork();
+        if (child == 0) narrow_child(more[i]);
+        waitpid(child, &status, 0);
+        printf("%lu bytes more: status %x\n", (unsigned long)more[i], status);
+        fflush(stdout);
+        fprintf(stderr, "refused %ld\n", *refused - before);
+    }
+    return 0;
+}
+
+static int limited(const char *what) {
+    int is_files = !strcmp(what, "files");
+    struct rlimit before, limit;
+    getrlimit(is_files ? RLIMIT_NOFILE : RLIMIT_FSIZE, &before);
+    limit = before;
+    limit.rlim_cur = is_files ? 3 : 0;
+    setrlimit(is_files ? RLIMIT_NOFILE : RLIMIT_FSIZE, &limit);
+    struct compiled first = compile_named("first", "first", 1), second = compile_named("second", "second", 2);
+    setrlimit(is_files ? RLIMIT_NOFILE : RLIMIT_FSIZE, &before);
+    printf("%d %d\n", is_right(first, 1), is_right(second, 2));
+    compile("third", 3);
+    return 0;
+}
+
+/* EPERM, as the profile of a container returns. */
+static int filtered(void) {
+    static const int forbidden[] = {SYS_process_vm_readv, SYS_process_vm_writev, SYS_flock, SYS_fstatfs, SYS_ioctl,
+                                    SYS_membarrier, SYS_getrandom, SYS_memfd_create, SYS_rt_sigtimedwait, SYS_ptrace};
+    struct sock_filter filter[64];
+    int count = 0;
+    filter[count++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+    for (size_t i = 0; i < sizeof forbidden / sizeof *forbidden; i++) {
+        filter[count++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)forbidden[i], 0, 1);
+        filter[count++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
+    }
+    filter[count++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog program = {(unsigned short)count, filter};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) fail("seccomp");
+    compile("first", 1);
+    compile("second", 2);
+    return 0;
+}
+
+/* --- The rest --------------------------------------------------------------------------------------------------------- */
+
+/* Names as LLVM assembly spells them. */
+static int names(void) {
+    static const char *const spelled[] = {"two\\0Alines",         "7f0000000000 10 forged\\0A7f0000001000 10 other",
+                                          "\\1B[31mred\\1B[0m",    "\\1B]0;title\\07",
+                                          "bad \\FF\\FE utf-8",    "\\E2\\80\\AEright to left",
+                                          " ",                    "x",
+                                          "0xdeadbeef",           "\\0D\\0A",
+                                          "\\7F\\C2\\9B31m",       "../../../../etc/passwd",
+                                          "%s%n%x",               "\\C0\\80overlong"};
+    int count = sizeof spelled / sizeof *spelled;
+    for (int i = 0; i < count; i++) {
+        char plain[256], *end = plain;
+        for (const char *at = spelled[i]; *at; at++) {
+            unsigned byte = (unsigned char)*at;
+            if (byte == '\\') sscanf(at + 1, "%2x", &byte), at += 2;
+            *end++ = (char)byte;
+        }
+        *end = 0;
+        printf("%d", is_right(compile_named(spelled[i], plain, i), i));
+    }
+    char *huge = malloc((1 << 20) + 1);
+    memset(huge, 'n', 1 << 20);
+    huge[1 << 20] = 0;
+    printf("%d\n", is_right(compile_named(huge, huge, 99), 99));
+    compile("last", 1);
+    return 0;
+}
+
+/* A function that takes its time, for a profiler. */
+static struct compiled compile_loop(const char *name) {
+    char text[512];
+    snprintf(text, sizeof text,
+             "define i64 @%s(i64 %%n) uwtable \"frame-pointer\"=\"all\" {\nentry:\n  br label %%loop\nloop:\n"
+             "  %%i = phi i64 [ %%n, %%entry ], [ %%next, %%loop ]\n  %%next = sub i64 %%i, 1\n"
+             "  %%more = icmp ne i64 %%next, 0\n  br i1 %%more, label %%loop, label %%out\nout:\n  ret i64 %%next\n}\n",
+             name);
+    return compile_text(text, name);
+}
+
+static void run_loop(struct compiled compiled, double seconds) {
+    clock_t until = clock() + (clock_t)(seconds * CLOCKS_PER_SEC);
+    while (clock() < until) ((long (*)(long))compiled.address)(10 * 1000 * 1000);
+}
+
+/* Frees a function and compiles others until one of them lies where it was. */
+static int recycles(double seconds) {
+    struct compiled compiled = compile_loop("summer");
+    unsigned long address = compiled.address;
+    int turns = 0;
+    run_loop(compiled, seconds);
+    do {
+        dispose(compiled);
+        compiled = compile_loop("winter");
+    } while (compiled.address != address && ++turns < 8000);
+    printf("%s address after %d others\n", compiled.address == address ? "the same" : "another", turns);
+    run_loop(compiled, seconds);
+    return 0;
+}
+
+/* The library comes by dlopen, and goes. */
+static int opens_host(const char *path) {
+    compile("first", 1);
+    void *guest = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (guest == NULL) fail(dlerror());
+    int (*open_host)(void) = (int (*)(void))dlsym(guest, "jitlisten_open");
+    printf("open: %d\n", open_host());
+    compile("second", 2);
+    printf("close: %d\n", dlclose(guest));
+    compile("third", 3);
+    return 0;
+}
+
+/* What the guest has counted, into $SAFETY_STATISTICS: `name number` in each line. */
+static void write_statistics(void) {
+    jitlisten_status (*ask)(struct jitlisten_statistics *) = dlsym(RTLD_DEFAULT, "jitlisten_statistics");
+    const char *path = getenv("SAFETY_STATISTICS");
+    struct jitlisten_statistics counted = {.size = sizeof counted};
+    if (path == NULL || ask == NULL || ask(&counted) != JITLISTEN_OK) return;
+    FILE *file = fopen(path, "w");
+    fprintf(file, "loaded %lu\nfinalized %lu\nfreed %lu\nrefused %lu\n", counted.objects_loaded,
+            counted.objects_finalized, counted.objects_freed, counted.objects_refused);
+    fprintf(file, "perfmap %lu\njitdump %lu\nimage %lu\n", counted.perfmap_failures, counted.jitdump_failures,
+            counted.image_failures);
+    fclose(file);
+}
+
+/* A program that is linked with the library, and may do what its user may not. */
+static int privileged(void) {
+    jitlisten_status (*open_host)(void) = dlsym(RTLD_DEFAULT, "jitlisten_open");
+    jitlisten_status (*enable)(const char *) = dlsym(RTLD_DEFAULT, "jitlisten_enable");
+    printf("AT_SECURE: %lu\n", getauxval(AT_SECURE));
+    int opened = open_host();
+    printf("open: %d, enable: %d\n", opened, enable("perfmap"));
+    compile("first", 1);
+    return 0;
+}
+
+/* Whether a function is what a debugger's rendezvous is before anybody has been there: a return. */
+static const char *is_empty(uintptr_t function) {
+#ifdef __aarch64__
+    static const unsigned char mark[] = {0x5f, 0x24, 0x03, 0xd5}, returns[] = {0xc0, 0x03, 0x5f, 0xd6};
+#else
+    static const unsigned char mark[] = {0xf3, 0x0f, 0x1e, 0xfa}, returns[] = {0xc3};
+#endif
+    const unsigned char *code = (const unsigned char *)function;
+    if (!memcmp(code, mark, sizeof mark)) code += sizeof mark;
+    return memcmp(code, returns, sizeof returns) ? "changed" : "empty";
+}
+
+/* A program into which somebody else has brought the library, by a way that set-user-ID programs take, too. */
+static int preloaded(void) {
+    jitlisten_status (*open_host)(void) = dlsym(RTLD_DEFAULT, "jitlisten_open");
+    printf("AT_SECURE: %lu, library: %s\n", getauxval(AT_SECURE), open_host && host_end ? "there" : "not there");
+    compile("first", 1);
+    printf("rendezvous: %s, %s\n", is_empty(_r_debug.r_brk), is_empty((uintptr_t)__jit_debug_register_code));
+    if (open_host) printf("open: %d\n", open_host());
+    compile("second", 2);
+    printf("rendezvous: %s, %s\n", is_empty(_r_debug.r_brk), is_empty((uintptr_t)__jit_debug_register_code));
+    return 0;
+}
+
+int main(int count, char **words) {
+    const char *story = count > 1 ? words[1] : "";
+    const char *word = count > 2 ? words[2] : "";
+    dl_iterate_phdr(find_host, NULL);
+    llvm_begin();
+    atexit(write_statistics);
+    if (!strcmp(story, "interrupted")) return interrupted(word);
+    if (!strcmp(story, "cancelled")) return cancelled();
+    if (!strcmp(story, "errno")) return keeps_errno();
+    if (!strcmp(story, "daemon")) return daemon_closes(word);
+    if (!strcmp(story, "numbers")) return numbers();
+    if (!strcmp(story, "runs-others")) return runs_others();
+    if (!strcmp(story, "fork-storm")) return fork_storm(atoi(word));
+    if (!strcmp(story, "raw-fork")) return raw_fork();
+    if (!strcmp(story, "execs")) return execs();
+    if (!strcmp(story, "idle-fork")) return idle_fork();
+    if (!strcmp(story, "ends")) return ends(word);
+    if (!strcmp(story, "starves")) return starves(atol(word));
+    if (!strcmp(story, "limited")) return limited(word);
+    if (!strcmp(story, "narrows")) return narrows();
+    if (!strcmp(story, "filtered")) return filtered();
+    if (!strcmp(story, "privileged")) return privileged();
+    if (!strcmp(story, "preloaded")) return preloaded();
+    if (!strcmp(story, "names")) return names();
+    if (!strcmp(story, "opens")) return opens_host(word);
+    if (!strcmp(story, "recycles")) return recycles(atof(word));
+    for (int i = 1; i < count; i++) compile(words[i], i);
+    return 0;
+}

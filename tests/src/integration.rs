@@ -1,0 +1,117 @@
+//! The doors: the ways LLVM code gets into a process, each able to run the chain.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::host::Host;
+use crate::paths;
+use crate::tool::{self, Absence};
+
+/// One way in.
+#[derive(Clone, Copy, Debug)]
+pub enum Integration {
+    /// Numba's and llvmlite's wheels as PyPI has them, in the virtual environment of this name.
+    Numba(&'static str),
+    /// LLVM's own interpreter, of this major version with these options. It has no module hook, so its bitcode comes with
+    /// frame pointers and unwind tables.
+    Lli(u32, &'static [&'static str]),
+}
+
+impl Integration {
+    /// The host that runs the chain for a while, or `None` after a loud skip. `words` are those of `hosts/chain.py`.
+    #[must_use]
+    pub fn chain(self, seconds: u32, words: &[&str]) -> Option<Host> {
+        let host = match self {
+            Self::Numba(venv) => Host::new(python(venv)?, venv).argument(paths::host("chain.py")),
+            Self::Lli(version, options) => lli(version, options, "chain.c")?,
+        };
+        Some(words.iter().fold(host.argument(seconds.to_string()), |host, word| host.argument(word)))
+    }
+
+    /// Its row in the table of doors and consumers.
+    #[must_use]
+    pub fn row(self) -> &'static str {
+        match self {
+            Self::Numba(_) => "shim, stock wheels",
+            Self::Lli(..) => "shim, lli",
+        }
+    }
+
+    /// Part of the file name of the code that calls the JIT code.
+    #[must_use]
+    pub fn caller_object(self) -> &'static str {
+        match self {
+            Self::Numba(_) => "_dispatcher",
+            Self::Lli(..) => "libLLVM",
+        }
+    }
+
+    /// Part of what gdb prints for the frame that calls the JIT code.
+    #[must_use]
+    pub fn caller_frame(self) -> &'static str {
+        match self {
+            Self::Numba(_) => "Dispatcher_call",
+            Self::Lli(..) => "libLLVM",
+        }
+    }
+}
+
+/// The interpreter of a virtual environment, or `None` after a loud skip. Where no suitable Python is on the machine,
+/// `ci/setup.sh` leaves a note that says so.
+#[must_use]
+pub fn python(venv: &str) -> Option<PathBuf> {
+    let directory = paths::venv(venv);
+    let python = directory.join("bin/python");
+    if python.exists() {
+        return Some(python);
+    }
+    match fs::read_to_string(paths::venv(&format!("{venv}.skipped"))) {
+        Ok(why) => tool::skip(venv, why.trim(), Absence::IsAllowed),
+        Err(_) => tool::skip(venv, "no virtual environment; run ci/setup.sh", Absence::FailsInCi),
+    }
+    None
+}
+
+/// A Numba program in a virtual environment, or `None` after a loud skip.
+#[must_use]
+pub fn numba(venv: &str, program: &str) -> Option<Host> {
+    Some(Host::new(python(venv)?, venv).argument(paths::host(program)))
+}
+
+/// The shared library of a virtual environment's llvmlite.
+///
+/// # Panics
+/// When the environment has none.
+#[must_use]
+pub fn libllvmlite(python: &Path) -> PathBuf {
+    let lib = python.parent().and_then(Path::parent).expect("bin/python").join("lib");
+    let versions = fs::read_dir(&lib).unwrap_or_else(|error| panic!("read {}: {error}", lib.display()));
+    let inside = "site-packages/llvmlite/binding/libllvmlite.so";
+    let mut found = versions.flatten().map(|entry| entry.path().join(inside)).filter(|path| path.is_file());
+    found.next().expect("llvmlite is installed")
+}
+
+/// A C program run by `lli` of this version with these options, or `None` after a loud skip.
+#[must_use]
+pub fn lli(version: u32, options: &[&str], source: &str) -> Option<Host> {
+    let lli = tool::require(&format!("lli-{version}"), absence(version))?;
+    let host = Host::new(lli, &format!("lli-{version}"));
+    let file = host.scratch("program.bc");
+    bitcode(version, source, &file)?;
+    let host = options.iter().fold(host, |host, option| host.argument(option));
+    Some(host.argument(file))
+}
+
+/// Compiles a C host to bitcode with debug information; `None` after a loud skip.
+#[must_use]
+pub fn bitcode(version: u32, source: &str, file: &Path) -> Option<()> {
+    let clang = tool::require(&format!("clang-{version}"), absence(version))?;
+    let flags = ["-O1", "-g", "-fno-omit-frame-pointer", "-fasynchronous-unwind-tables", "-emit-llvm", "-c"];
+    tool::compile(&clang, &flags, &paths::host(source), file);
+    Some(())
+}
+
+/// Debian 12 has both releases, other systems may have only the older one.
+fn absence(version: u32) -> Absence {
+    if version == 14 { Absence::FailsInCi } else { Absence::IsAllowed }
+}

@@ -1,0 +1,90 @@
+//! `hosts/safety.c`: a small program with LLVM, and the stories it can tell.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::host::Host;
+use crate::paths::{self, Scratch};
+use crate::tool::{self, Absence};
+
+/// LLVM as Debian has it; the hosts need no header of it.
+const LLVM: &str = "/usr/lib/llvm-14/lib/libLLVM-14.so.1";
+
+/// Builds a host in C against LLVM, or `None` after a loud skip.
+///
+/// # Panics
+/// When the compiler refuses.
+#[must_use]
+pub fn build(source: &str, words: &[&str], program: &std::path::Path) -> Option<()> {
+    let compiler = tool::require("cc", Absence::FailsInCi)?;
+    if !PathBuf::from(LLVM).is_file() {
+        tool::skip(LLVM, "not installed; run ci/setup.sh", Absence::FailsInCi);
+        return None;
+    }
+    let mut command = Command::new(compiler);
+    command.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-nonnull", "-rdynamic", "-pthread", "-I"]);
+    command.arg(paths::root().join("include")).arg(paths::host(source)).arg(LLVM).args(words);
+    let built = tool::run(command.arg("-o").arg(program));
+    assert!(built.status.success(), "{source}: {}", String::from_utf8_lossy(&built.stderr));
+    Some(())
+}
+
+/// The program, built once for a test binary.
+///
+/// # Panics
+/// When the compiler refuses.
+#[must_use]
+pub fn program() -> Option<PathBuf> {
+    static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let make = || {
+        // Every test of this binary uses it; `ci/test.sh` removes it.
+        let scratch = std::mem::ManuallyDrop::new(Scratch::new("safety-program"));
+        let program = scratch.join("safety");
+        build("safety.c", &[], &program).map(|()| program)
+    };
+    PROGRAM.get_or_init(make).clone()
+}
+
+/// A host that tells a story, with every sink on, or `None` after a loud skip.
+#[must_use]
+pub fn scenario(words: &[&str]) -> Option<Host> {
+    let name: String = words[0].chars().take(32).collect();
+    let host = Host::new(program()?, &format!("safety-{name}")).variable("JITLISTEN", "all");
+    let counted = host.scratch("statistics");
+    Some(words.iter().fold(host.variable("SAFETY_STATISTICS", counted), |host, word| host.argument(word)))
+}
+
+/// The same, started by a shell after it has done something: `$$` is the number the host will have.
+///
+/// # Panics
+/// When there is no shell.
+#[must_use]
+pub fn scenario_after(first: &str, words: &[&str]) -> Option<Host> {
+    let program = program()?;
+    let host = Host::new("/bin/sh", &format!("safety-{}", words[0])).variable("JITLISTEN", "all");
+    let counted = host.scratch("statistics");
+    let host = host.variable("SAFETY_STATISTICS", counted);
+    // What the shell runs first must not hear of the library.
+    let script = format!("preload=$LD_PRELOAD; unset LD_PRELOAD; {first}\nexport LD_PRELOAD=$preload; exec \"$@\"");
+    let host = host.argument("-c").argument(script).argument("sh").argument(program);
+    Some(words.iter().fold(host, |host, word| host.argument(word)))
+}
+
+/// A number the library has counted in the host.
+///
+/// # Panics
+/// When the host has not written it.
+#[must_use]
+pub fn counted(host: &Host, name: &str) -> u64 {
+    let text = fs::read_to_string(host.scratch("statistics")).expect("the host writes its statistics");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("no {name}: {text}"));
+    line.trim().parse().expect("a number")
+}
+
+/// The lines of the log that tell of a sink that stops.
+#[must_use]
+pub fn stops(host: &Host) -> Vec<String> {
+    host.log().lines().filter(|line| line.contains(" sink stops: ")).map(str::to_owned).collect()
+}

@@ -1,0 +1,295 @@
+//! The one expectation: `gamma` is named, and its stack reads `gamma`, `beta`, `alpha`, then the C code that called.
+//!
+//! Pure: the input is what the tools' readers made of the tools' output.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use crate::gdb::Backtrace;
+use crate::perf_map::PerfMap;
+use crate::perf_script::{Frame, Sample};
+
+/// The JIT functions, leaf first.
+pub const CHAIN: [&str; 3] = ["gamma", "beta", "alpha"];
+
+/// Whether a symbol names this function as a person would recognise it: the bare identifier, not a part of a mangled or
+/// longer one.
+#[must_use]
+pub fn names(symbol: &str, function: &str) -> bool {
+    let part_of_identifier = |c: char| c.is_alphanumeric() || c == '_';
+    symbol.match_indices(function).any(|(at, _)| {
+        let before = symbol[..at].chars().next_back();
+        let after = symbol[at + function.len()..].chars().next();
+        !before.is_some_and(part_of_identifier) && !after.is_some_and(part_of_identifier)
+    })
+}
+
+/// What perf made of a process's JIT code.
+#[derive(Debug, Default)]
+pub struct Verdict {
+    /// Samples whose leaf is JIT code.
+    pub jit: usize,
+    /// Those without a name.
+    pub unnamed: usize,
+    /// Those whose stack shows the whole chain and the caller.
+    pub complete: usize,
+    /// How often which leaf was seen; `None` is no name.
+    pub leaves: BTreeMap<Option<String>, usize>,
+    /// Incomplete stacks to show when a test fails, the first few.
+    pub incomplete: Vec<Sample>,
+}
+
+impl Verdict {
+    /// Judges the samples against the chain; `caller` is part of the file name of the code that called into the JIT.
+    #[must_use]
+    pub fn of(samples: &[Sample], caller: &str) -> Self {
+        let mut verdict = Self::default();
+        for sample in samples {
+            let Some(leaf) = sample.frames.first().filter(|leaf| is_jit(leaf)) else { continue };
+            verdict.jit += 1;
+            verdict.unnamed += usize::from(leaf.symbol.is_none());
+            *verdict.leaves.entry(leaf.symbol.clone()).or_default() += 1;
+            if is_complete(&sample.frames, caller) {
+                verdict.complete += 1;
+            } else if verdict.incomplete.len() < 5 {
+                verdict.incomplete.push(sample.clone());
+            }
+        }
+        verdict
+    }
+
+    /// Requires enough samples to judge by.
+    ///
+    /// # Panics
+    /// When there are too few.
+    #[track_caller]
+    pub fn has_samples(&self) {
+        assert!(self.jit >= 150, "only {} samples in JIT code:\n{self}", self.jit);
+    }
+
+    /// Requires a name for the leaves. One sample in a hundred may be foreign: ctypes and libffi keep trampolines of their
+    /// own in anonymous memory.
+    ///
+    /// # Panics
+    /// When names are missing.
+    #[track_caller]
+    pub fn is_named(&self) {
+        self.has_samples();
+        assert!(self.unnamed * 100 <= self.jit, "{} of {} leaves have no name:\n{self}", self.unnamed, self.jit);
+    }
+
+    /// Requires the whole chain up to the caller in at least 95 of 100 samples. The rest is the unavoidable: a sample in
+    /// a prologue, before the frame pointer is set.
+    ///
+    /// # Panics
+    /// When too many stacks are incomplete.
+    #[track_caller]
+    pub fn is_complete(&self) {
+        self.is_named();
+        assert!(self.complete * 100 >= self.jit * 95, "{} of {} stacks are complete:\n{self}", self.complete, self.jit);
+    }
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (leaf, count) in &self.leaves {
+            writeln!(out, "{count:6} {}", leaf.as_deref().unwrap_or("(no name)"))?;
+        }
+        for sample in &self.incomplete {
+            writeln!(out, "incomplete, thread {}:", sample.tid)?;
+            for frame in sample.frames.iter().take(8) {
+                writeln!(out, "  {:16x} {} ({})", frame.ip, frame.symbol.as_deref().unwrap_or("?"), frame.object)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the address is in anonymous executable memory, or nowhere: no file of this process explains it.
+#[must_use]
+pub fn is_jit(frame: &Frame) -> bool {
+    let map = frame.object.starts_with("/tmp/perf-") && frame.object.ends_with(".map");
+    map || matches!(frame.object.as_str(), "//anon" | "[anon]" | "[unknown]")
+}
+
+/// Whether a stack reads `gamma`, `beta`, `alpha`, and goes on.
+#[must_use]
+pub fn begins_with_chain(frames: &[Frame]) -> bool {
+    let named = |frame: &Frame, function| frame.symbol.as_deref().is_some_and(|symbol| names(symbol, function));
+    frames.len() > CHAIN.len() && CHAIN.iter().zip(frames).all(|(function, frame)| named(frame, function))
+}
+
+fn is_complete(frames: &[Frame], caller: &str) -> bool {
+    if !begins_with_chain(frames) {
+        return false;
+    }
+    // Between alpha and C there may be more JIT code (Numba's wrapper, a JIT-compiled main), which then has a name too.
+    let above = &frames[CHAIN.len()..];
+    let first_outside = above.iter().position(|frame| !is_jit(frame));
+    first_outside
+        .is_some_and(|at| above[..at].iter().all(|frame| frame.symbol.is_some()) && above[at].object.contains(caller))
+}
+
+/// Requires that every sample inside a function the map knows by this name was given this name by perf.
+///
+/// # Panics
+/// When perf says otherwise, or no sample is there.
+#[track_caller]
+pub fn every_sample_is_named(samples: &[Sample], map: &PerfMap, function: &str) {
+    let ranges: Vec<_> = map.named(function).map(|entry| entry.start..entry.start + entry.size).collect();
+    assert!(!ranges.is_empty(), "the perf map does not name {function}:\n{}", map.names());
+    let mut inside = 0;
+    for leaf in samples.iter().filter_map(|sample| sample.frames.first()).filter(|leaf| is_jit(leaf)) {
+        if ranges.iter().any(|range| range.contains(&leaf.ip)) {
+            inside += 1;
+            let right = leaf.symbol.as_deref().is_some_and(|symbol| names(symbol, function));
+            assert!(right, "a sample in {function} at {:x} is called {:?}", leaf.ip, leaf.symbol);
+        }
+    }
+    assert!(inside > 0, "no sample is in {function}");
+}
+
+/// Whether a debugger may be expected to name every frame outside the JIT code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Symbols {
+    /// The program has a symbol table: no `??` anywhere.
+    Present,
+    /// It is stripped, as a distribution's python is: `??` only beyond the code that called into the JIT.
+    Stripped,
+}
+
+/// Whether a backtrace starts in `gamma`, shows the chain, reaches the caller, and goes on to the start of the program.
+/// `caller` is part of what the debugger prints for that frame: a function or a file.
+///
+/// # Errors
+/// What is missing, in words.
+pub fn check_backtrace(backtrace: &Backtrace, caller: &str, symbols: Symbols) -> Result<(), String> {
+    let frames = &backtrace.frames;
+    let wrong = |what: &str| {
+        let mut shown = format!("{what} in this backtrace:\n");
+        for frame in frames {
+            let _ = writeln!(shown, "  {frame}");
+        }
+        Err(shown)
+    };
+    for (index, function) in CHAIN.iter().enumerate() {
+        if !frames.get(index).is_some_and(|frame| names(frame, function)) {
+            return wrong(&format!("frame {index} is not {function}"));
+        }
+    }
+    let Some(outside) = frames.iter().position(|frame| frame.contains(caller)) else {
+        return wrong(&format!("{caller} is not"));
+    };
+    let nameless = frames.iter().position(|frame| frame.starts_with("??"));
+    match (nameless, symbols) {
+        (Some(at), Symbols::Present) => return wrong(&format!("frame {at} has no name")),
+        (Some(at), Symbols::Stripped) if at < outside => return wrong(&format!("frame {at} has no name")),
+        _ => {}
+    }
+    let start = frames.last().is_some_and(|frame| frame.starts_with("_start") || frame.contains("clone"));
+    if start || symbols == Symbols::Stripped { Ok(()) } else { wrong("the start of the program is not") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(symbol: &str, object: &str) -> Frame {
+        Frame { ip: 0x1000, symbol: (symbol != "?").then(|| symbol.to_owned()), object: object.to_owned() }
+    }
+
+    fn sample(frames: &[(&str, &str)]) -> Sample {
+        Sample { pid: 1, tid: 1, frames: frames.iter().map(|(symbol, object)| frame(symbol, object)).collect() }
+    }
+
+    const MAP: &str = "/tmp/perf-1.map";
+
+    #[test]
+    fn names_are_whole_identifiers() {
+        assert!(names("__main__.gamma(long long, double)", "gamma"));
+        assert!(names("__main__::gamma[abi:v3](long long)", "gamma"));
+        assert!(names("gamma", "gamma"));
+        assert!(!names("_ZN8__main__5gammaB2v3B38c8tJTIe", "gamma"));
+        assert!(!names("gamma2", "gamma"));
+        assert!(!names("lgamma", "gamma"));
+        assert!(names("lgamma gamma", "gamma"));
+    }
+
+    #[test]
+    fn a_complete_stack_is_complete() {
+        let good = sample(&[
+            ("m.gamma(double)", MAP),
+            ("m.beta(double)", MAP),
+            ("m.alpha(double)", MAP),
+            ("m.alpha [cpython]", MAP),
+            ("Dispatcher_call", "/x/_dispatcher.so"),
+            ("?", "[unknown]"),
+        ]);
+        let verdict = Verdict::of(&vec![good; 300], "_dispatcher");
+        assert_eq!((verdict.jit, verdict.unnamed, verdict.complete), (300, 0, 300));
+        verdict.is_complete();
+    }
+
+    #[test]
+    fn whatever_is_missing_makes_a_stack_incomplete() {
+        let c = ("Dispatcher_call", "/x/_dispatcher.so");
+        let (gamma, beta, alpha) = (("gamma", MAP), ("beta", MAP), ("alpha", MAP));
+        for frames in [
+            vec![gamma, beta, alpha],
+            vec![gamma, alpha, c],
+            vec![gamma, ("?", MAP), alpha, c],
+            vec![("?", MAP), beta, alpha, c],
+            vec![gamma, beta, alpha, ("?", MAP), c],
+            vec![gamma, beta, alpha, ("other", "/x/libother.so"), c],
+            vec![gamma, beta, alpha, ("?", "[unknown]")],
+            vec![gamma],
+        ] {
+            let verdict = Verdict::of(&[sample(&frames)], "_dispatcher");
+            assert_eq!((verdict.jit, verdict.complete), (1, 0), "{frames:?}");
+        }
+    }
+
+    #[test]
+    fn code_in_files_is_not_checked() {
+        let verdict = Verdict::of(&[sample(&[("memcpy", "/x/libc.so")]), sample(&[])], "python");
+        assert_eq!(verdict.jit, 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "have no name")]
+    fn stock_samples_are_unnamed() {
+        Verdict::of(&vec![sample(&[("?", MAP), ("?", "[unknown]")]); 400], "python").is_named();
+    }
+
+    #[test]
+    #[should_panic(expected = "is called")]
+    fn a_wrong_name_in_a_known_range_is_noticed() {
+        let map = PerfMap::parse(b"1000 10 m.gamma(double)\n").unwrap();
+        every_sample_is_named(&[sample(&[("m.outdated(double)", MAP)])], &map, "gamma");
+    }
+
+    fn backtrace(frames: &[&str]) -> Backtrace {
+        Backtrace { frames: frames.iter().map(|&frame| frame.to_owned()).collect() }
+    }
+
+    #[test]
+    fn backtraces_are_checked_by_what_symbols_permit() {
+        let jit = ["m::gamma(double) ()", "m::beta(double) ()", "m::alpha(double) ()"];
+        let whole = backtrace(&[&jit[..], &["Dispatcher_call (...)", "main (...)", "_start ()"]].concat());
+        assert_eq!(check_backtrace(&whole, "Dispatcher_call", Symbols::Present), Ok(()));
+
+        let stripped = backtrace(&[&jit[..], &["Dispatcher_call (...)", "?? ()", "_start ()"]].concat());
+        assert!(check_backtrace(&stripped, "Dispatcher_call", Symbols::Present).is_err());
+        assert_eq!(check_backtrace(&stripped, "Dispatcher_call", Symbols::Stripped), Ok(()));
+
+        for broken in [
+            backtrace(&[&jit[..], &["?? ()", "Dispatcher_call (...)", "_start ()"]].concat()),
+            backtrace(&[&jit[..1], &["?? ()"]].concat()),
+            backtrace(&[]),
+        ] {
+            assert!(check_backtrace(&broken, "Dispatcher_call", Symbols::Stripped).is_err());
+        }
+        let cut = backtrace(&[&jit[..], &["Dispatcher_call (...)"]].concat());
+        assert!(check_backtrace(&cut, "Dispatcher_call", Symbols::Present).is_err());
+    }
+}
