@@ -21,7 +21,7 @@ cargo +nightly fuzz build --target-dir $nightly 2>&1 | grep -E '^(warning|error)
 found=$(mktemp -d)
 trap 'rm -rf "$found"' EXIT
 for target in "${targets[@]}"; do
-    # What is found goes nowhere but here: the corpus of a long run is nobody else's business.
+    # What is found goes nowhere but here: the corpus of a long run stays untouched.
     if ! "$nightly/x86_64-unknown-linux-gnu/release/$target" -max_len=16384 -max_total_time="$seconds" -seed=1 -timeout=60 \
         -artifact_prefix="fuzz/$target-" "$found" "fuzz/corpus/$target" >"$found.log" 2>&1; then
         tail -n 40 "$found.log"

@@ -28,7 +28,7 @@ as_root() {
 may_install() {
     command -v apt-get >/dev/null || return 1
     [ "$(id -u)" = 0 ] && return
-    # Asks for a password only where somebody can type one.
+    # Asks for a password only where there is a terminal.
     command -v sudo >/dev/null && { sudo -n true 2>/dev/null || { [ -t 0 ] && sudo true; }; }
 }
 

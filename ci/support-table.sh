@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The door x consumer table of the README, from what one run of the test suite has seen.
+# The integration x consumer table of the README, from what one run of the test suite has seen.
 #
-#   ci/integrations.sh LINES          compares README.md with the lines `door<TAB>consumer` in the file LINES
-#   ci/integrations.sh --write LINES  writes the table into README.md
+#   ci/support-table.sh LINES          compares README.md with the lines `integration<TAB>consumer` in the file LINES
+#   ci/support-table.sh --write LINES  writes the table into README.md
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,18 +12,18 @@ lines=${1:?the file with the lines of a test run}
 table=$(mktemp)
 trap 'rm -f "$table"' EXIT
 
-# Names and order are those of tests/src/doors.rs. What no test has seen is an empty cell, which the text below the table
+# Names and order are those of tests/src/support_table.rs. What no test has seen is an empty cell, which the text below the table
 # has to explain.
-names() { sed -n "/^pub const $1:/{:more;/;\$/!{N;b more};s/.*= //;p}" tests/src/doors.rs | grep -o '"[^"]*"' | tr -d '"'; }
-mapfile -t doors < <(names DOORS)
+names() { sed -n "/^pub const $1:/{:more;/;\$/!{N;b more};s/.*= //;p}" tests/src/support_table.rs | grep -o '"[^"]*"' | tr -d '"'; }
+mapfile -t integrations < <(names INTEGRATIONS)
 mapfile -t consumers < <(names CONSUMERS)
 {
-    printf '| door |'; printf ' %s |' "${consumers[@]}"; printf '\n| --- |'
+    printf '| integration |'; printf ' %s |' "${consumers[@]}"; printf '\n| --- |'
     printf ' --- |%.0s' "${consumers[@]}"; printf '\n'
-    for door in "${doors[@]}"; do
-        printf '| %s |' "$door"
+    for integration in "${integrations[@]}"; do
+        printf '| %s |' "$integration"
         for consumer in "${consumers[@]}"; do
-            if grep -qxF "$door"$'\t'"$consumer" "$lines"; then printf ' yes |'; else printf '  |'; fi
+            if grep -qxF "$integration"$'\t'"$consumer" "$lines"; then printf ' yes |'; else printf '  |'; fi
         done
         printf '\n'
     done
@@ -35,6 +35,6 @@ if [ -n "$write" ]; then
     sed -i -e "/^$begin\$/,/^$end\$/{/^$begin\$/{p;r $table
 };/^$end\$/p;d}" README.md
 elif ! diff -u --label README.md --label 'this run' <(sed "1,/^$begin\$/d; /^$end\$/,\$d" README.md) "$table"; then
-    echo "doors: README.md (-) and this run (+) disagree; ci/integrations.sh --write makes them agree" >&2
+    echo "support-table: README.md (-) and this run (+) disagree; ci/support-table.sh --write makes them agree" >&2
     exit 1
 fi

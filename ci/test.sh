@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything CI runs, in one command: set-up, release build, checks, every test, miri and fuzz targets where they can be
-# built. Goes on after a failure, tells all of them at the end, and ends with one line that counts everything.
+# built. Goes on after a failure, lists all of them at the end, and ends with one line that counts everything.
 #
 # With CI set, what is missing is a failure; elsewhere it is a loud skip.
 set -uo pipefail
@@ -100,8 +100,8 @@ count_tests
 
 if cargo +nightly miri --version >/dev/null 2>&1; then step miri ci/miri.sh; else skip miri "no nightly toolchain with miri"; fi
 step fuzz ci/fuzz.sh
-# Only CI has to have every door.
-[ -z "${CI:-}" ] || step doors ci/integrations.sh target/test.support
+# Only CI has to have every integration.
+[ -z "${CI:-}" ] || step support-table ci/support-table.sh target/test.support
 
 if [ -s "$JITLISTEN_SKIPS" ] || [ "$skipped" -gt 0 ]; then
     printf '\nskipped:\n'

@@ -1,14 +1,14 @@
 /* jitlisten.h - make code that is compiled at run time visible to profilers, debuggers and unwinders.
  *
  * What this is
- *   The C contract of libjitlisten. A process has one session. It hears of code that is compiled in the process, and tells its
- *   sinks: the perf map, jitdump, images, the unwinders of the process (see the README). It hears in two ways:
+ *   The C contract of libjitlisten. A process has one session. It learns of code that is compiled in the process, and notifies its
+ *   sinks: the perf map, jitdump, images, the unwinders of the process (see the README). It learns in two ways:
  *
  *   by listening  to every LLVM in the process, as a debugger does. So it is under LD_PRELOAD=libjitlisten.so, where the
  *                 session opens by itself before the program starts, and after jitlisten_open(). Code that was compiled before
  *                 is found, too; but llvmlite's code gets no frame pointers from a library that comes late, because Python's
  *                 ctypes has looked the functions up already.
- *   by being told with the three verbs below, by who compiles. A session opened with JITLISTEN_LISTEN_CALLS hears nothing
+ *   by calls     of the three verbs below, from a producer. A session opened with JITLISTEN_LISTEN_CALLS learns of nothing
  *                 else, and touches nothing of the process.
  *
  * Ownership
@@ -18,7 +18,7 @@
  * Threads
  *   Every function may be called from any thread, at any time, in a child of a fork, too; but not from a signal handler. What
  *   more there is to know is said at each function in a line that begins with "Threads:". "Loader" there: the function may take
- *   the dynamic loader's lock, so do not call it while holding a lock that somebody waits for inside the loader (in a library's
+ *   the dynamic loader's lock, so do not call it while holding a lock that another thread waits for inside the loader (in a library's
  *   constructor, say).
  *
  * Errors
@@ -94,9 +94,9 @@ const char *jitlisten_version(void);
 jitlisten_status jitlisten_open(void);
 
 enum {
-    /* Every LLVM in the process is found and heard, as under LD_PRELOAD; and what is told. */
+    /* Every LLVM in the process is found and listened to, as under LD_PRELOAD; and calls. */
     JITLISTEN_LISTEN_PROCESS = 0,
-    /* Only what is told. Nothing in the process is changed. */
+    /* Only calls. Nothing in the process is changed. */
     JITLISTEN_LISTEN_CALLS = 1
 };
 
@@ -127,20 +127,20 @@ jitlisten_status jitlisten_open_with(const struct jitlisten_options *options);
  * on again. Threads: any. */
 jitlisten_status jitlisten_close(void);
 
-/* Switches a sink on by its name, as in JITLISTEN: "perfmap", "jitdump", "image", "unwind", "gdb". It is told of all code
+/* Switches a sink on by its name, as in JITLISTEN: "perfmap", "jitdump", "image", "unwind", "gdb". It is notified of all code
  * that is alive, so this takes effect for code that was compiled earlier. Nothing happens if it is on. Threads: any. */
 jitlisten_status jitlisten_enable(const char *sink);
 
 /* Switches a sink off. Nothing happens if it is off. Threads: any. */
 jitlisten_status jitlisten_disable(const char *sink);
 
-/* Telling of objects. ------------------------------------------------------------------------------------------------
+/* Reporting objects. -------------------------------------------------------------------------------------------------
  *
- * For who compiles: three verbs. An object is *loaded* (its addresses are known), *finalized* (its
+ * For producers: three verbs. An object is *loaded* (its addresses are known), *finalized* (its
  * bytes are final and executable, and nothing of it has run), and *freeing* (its code is about to go away and still there).
  * *freeing* may come at any time after *loaded*, *finalized* once between the two.
  *
- * An object that is also heard of by listening, because it was compiled by an LLVM of the process, is one object: reporting it
+ * An object that is also discovered by listening, because it was compiled by an LLVM of the process, is one object: reporting it
  * here, too, does no harm, whoever is first. Of two objects at one address the older is taken for gone. */
 
 /* An object that was loaded. 0 is never one; numbers are not used again. */
@@ -156,7 +156,7 @@ struct jitlisten_section {
  * address in sh_addr; addresses in sections (may be NULL if section_count is 0) override those by name. If several sections
  * of the object have one name, the first entry with that name is for the first of them, and so on. Entries for other sections
  * are passed over. Everything is copied, except the live .eh_frame: it is read where it was loaded. Whoever loaded the object
- * tells libgcc of that with __register_frame, as the engines of LLVM do. Threads: any. */
+ * registers that with libgcc by __register_frame, as the engines of LLVM do. Threads: any. */
 jitlisten_status jitlisten_object_loaded(const void *elf, size_t elf_size, const struct jitlisten_section *sections,
                                          size_t section_count, jitlisten_object *object);
 
@@ -189,7 +189,7 @@ struct jitlisten_code {
     const struct jitlisten_line *lines;
     size_t line_count;
     /* The .eh_frame (Linux Standard Base, with or without a terminating zero word) that describes the functions; NULL if
-     * eh_frame_size is 0. Not copied: it is read where it is, from *finalized* to *freeing*. The unwind sink tells libgcc of it
+     * eh_frame_size is 0. Not copied: it is read where it is, from *finalized* to *freeing*. The unwind sink registers it with libgcc
      * at *finalized*, unless the JIT has done so by then; afterwards it must not. Functions that it does not describe get
      * rules from their machine code where these can be known. */
     const void *eh_frame;
@@ -199,11 +199,11 @@ struct jitlisten_code {
 /* *loaded*, for a JIT that makes no ELF objects. Copied, except eh_frame. Threads: any. */
 jitlisten_status jitlisten_code_loaded(const struct jitlisten_code *code, jitlisten_object *object);
 
-/* *finalized*: the bytes are relocated, executable and, for the image sink, no longer writable. The sinks have been told when
+/* *finalized*: the bytes are relocated, executable and, for the image sink, no longer writable. The sinks have been notified when
  * this returns; let the code run after that. Threads: loader, in the first call after a library was opened. */
 jitlisten_status jitlisten_finalized(jitlisten_object object);
 
-/* *freeing*: the code is still there, and goes away next. Threads: any. */
+/* *freeing*: the code is still there, and is freed next. Threads: any. */
 jitlisten_status jitlisten_freeing(jitlisten_object object);
 
 /* Unwind registration alone. -------------------------------------------------------------------------------------------
@@ -213,15 +213,15 @@ jitlisten_status jitlisten_freeing(jitlisten_object object);
 /* A registration. 0 is never one; numbers are not used again. */
 typedef uint64_t jitlisten_unwind;
 
-/* Tells libunwind, libgcc and LLVM's libunwind, as far as they are in the process, how to walk through the functions of text that
+/* Registers with libunwind, libgcc and LLVM's libunwind, as far as they are in the process, how to walk through the functions of text that
  * an .eh_frame describes: every copy of them, also those that have been opened with dlopen since. The .eh_frame must be relocated
  * for where it is now, and be true of the code until it is deregistered; it is copied, the code's personality routines and LSDAs
- * are not. Entries for code outside of text are left out. libgcc is told only if it does not know yet: after this, do not call
+ * are not. Entries for code outside of text are left out. It is registered with libgcc only if it is not yet: after this, do not call
  * __register_frame for it. JITLISTEN_NOT_UNDERSTOOD if there is nothing in it. Threads: loader. */
 jitlisten_status jitlisten_unwind_register(const void *eh_frame, size_t eh_frame_size, uint64_t text, size_t text_size,
                                            jitlisten_unwind *out);
 
-/* Undoes it, before the code goes away. JITLISTEN_UNKNOWN_OBJECT if that has been done. Threads: any. */
+/* Undoes it, before the code is freed. JITLISTEN_UNKNOWN_OBJECT if that has been done. Threads: any. */
 jitlisten_status jitlisten_unwind_deregister(jitlisten_unwind registration);
 
 /* The log. -------------------------------------------------------------------------------------------------------------- */
@@ -247,7 +247,7 @@ struct jitlisten_statistics {
     uint64_t objects_loaded;
     /* Objects whose code became final and executable. */
     uint64_t objects_finalized;
-    /* Objects whose code went away. */
+    /* Objects whose code was freed. */
     uint64_t objects_freed;
     /* Objects that could not be read: truncated, corrupt, of another machine. And code that makes no sense. */
     uint64_t objects_refused;
@@ -276,7 +276,7 @@ struct jitlisten_statistics {
     uint64_t image_failures;
     /* Images written and mapped. */
     uint64_t images_written;
-    /* Of those, images with no room in front of the code: `perf record --call-graph dwarf` cannot use their unwind tables. */
+    /* Of those, images without header padding in front of the code: `perf record --call-graph dwarf` cannot use their unwind tables. */
     uint64_t images_without_padding;
     /* Runs of code pages without an image: not readable, not final (writable, shared, not executable), or nothing that an
      * ELF file can be made of. The log says which. */

@@ -1,4 +1,4 @@
-/* jitlisten_llvm.hpp - hear of code from inside LLVM's own engines, for programs that embed LLVM 14 to 22.
+/* jitlisten_llvm.hpp - report code from inside LLVM's own engines, for programs that embed LLVM 14 to 22.
  *
  * Header-only, C++17, compiled against your LLVM and linked with libjitlisten (jitlisten.h). Works with and without RTTI
  * and exceptions, whichever your LLVM was built with. One line for each engine; the engine decides which:
@@ -36,26 +36,26 @@
  *     LlvmLinkPlugin             an llvm::orc::ObjectLinkingLayer::Plugin, for JITLink
  *
  * When code is final
- *   An object is told of twice: when it has addresses, and when its bytes are relocated and may run. MCJIT calls its
+ *   An object is reported twice: when it has addresses, and when its bytes are relocated and may run. MCJIT calls its
  *   listeners the first time only, so it is its memory manager that knows of the second (or you, by calling finalized()).
- *   Objects that nobody calls final are not shown to any tool. RTDyldObjectLinkingLayer calls its listeners when memory is
+ *   Objects that are never called final are not shown to any tool. RTDyldObjectLinkingLayer calls its listeners when memory is
  *   final, after the symbols were published: a thread that looked one up may run for a moment before its name is known.
- *   JITLink tells its plugins when memory is final and before symbols are published.
+ *   JITLink notifies its plugins when memory is final and before symbols are published.
  *
- * When code goes away
+ * When code is freed
  *   Every engine says so in time, and an engine that is destroyed says it for all its code. Three exceptions, where memory
  *   goes without a word: a listener you unregister or a plugin you remove; an ORC resource tracker removed by another
  *   thread while the last step of a link for it runs; and an error of another JITLink plugin in that step. What was there is
  *   then named until other code takes its place.
  *
- * Who tells gdb
+ * Registration with gdb
  *   LLVM, or the sink "gdb" where it is on. MCJIT does by itself. For RTDyldObjectLinkingLayer call
  *   layer.registerJITEventListener(*llvm::JITEventListener::createGDBRegistrationListener()). For JITLink call
  *   llvm::orc::enableDebuggerSupport(lljit) from LLVM 19 on; before, llvm::orc::DebugObjectManagerPlugin leaves out what has no
  *   debug information, and the sink does not.
  *
- * Who tells the C++ runtime (libgcc)
- *   MCJIT and RTDyldObjectLinkingLayer by themselves; with JITLink a plugin of LLVM, which LLJIT adds. The sink "unwind" tells
+ * Registration with the C++ runtime (libgcc)
+ *   MCJIT and RTDyldObjectLinkingLayer by themselves; with JITLink a plugin of LLVM, which LLJIT adds. The sink "unwind" registers
  *   libunwind in any case.
  *
  * Lifetimes
@@ -103,7 +103,7 @@
 
 namespace jitlisten {
 
-/* Opens the session of this process to hear what is called here and nothing else; options from the environment, see the
+/* Opens the session of this process for what is reported here and nothing else; options from the environment, see the
  * README. Where a session is open already, under LD_PRELOAD for instance, that one goes on. */
 inline jitlisten_status open() {
   jitlisten_options options{};
@@ -155,7 +155,7 @@ class PluginOfAnyVersion : public llvm::orc::ObjectLinkingLayer::Plugin {
 
 /* ------------------------------------------------------------------------------------------------------------------- */
 
-/* 0 where the session is not open or does not understand the object: nobody is told, and nothing else is lost. */
+/* 0 where the session is not open or does not understand the object: no sink is notified, and nothing else is lost. */
 inline jitlisten_object loaded(llvm::StringRef elf) {
   jitlisten_object object = 0;
   return jitlisten_object_loaded(elf.data(), elf.size(), nullptr, 0, &object) == JITLISTEN_OK ? object : 0;
@@ -216,14 +216,14 @@ inline void setUnwindable(llvm::Module &module, FramePointers frame_pointers = F
   }
 }
 
-/* Hears of objects from MCJIT or from ORC's RTDyldObjectLinkingLayer. Made by listenTo() and ListeningMemoryManager only,
+/* Reports objects from MCJIT or from ORC's RTDyldObjectLinkingLayer. Made by listenTo() and ListeningMemoryManager only,
  * because LLVM keeps a plain pointer to it. */
 class LlvmListener final : public llvm::JITEventListener {
  public:
   LlvmListener(const LlvmListener &) = delete;
   LlvmListener &operator=(const LlvmListener &) = delete;
 
-  /* Tells of what is left; its memory is still there. */
+  /* Reports what is left; its memory is still there. */
   ~LlvmListener() override {
     for (const auto &[key, object] : objects_) jitlisten_freeing(object);
   }
@@ -283,7 +283,7 @@ class LlvmListener final : public llvm::JITEventListener {
     return listener;
   }
 
-  /* One for each address that an engine has had, because finalized() is about one engine. Never destroyed: nobody says when
+  /* One for each address that an engine has had, because finalized() is about one engine. Never destroyed: nothing says when
    * an engine is. Null unless it is to be made. */
   static LlvmListener *ofMcjit(const llvm::ExecutionEngine &engine, bool make) {
     static std::mutex &mutex = *new std::mutex;
@@ -333,14 +333,14 @@ class ListeningMemoryManager : public Base {
   bool is_registered_ = false;
 };
 
-/* Hears of objects from ORC's ObjectLinkingLayer, that is, from JITLink.
+/* Reports objects from ORC's ObjectLinkingLayer, that is, from JITLink.
  *
- * JITLink takes an object apart into blocks, drops what nobody needs, and places the rest; of the object file's `.eh_frame`
+ * JITLink takes an object apart into blocks, drops what is not needed, and places the rest; of the object file's `.eh_frame`
  * only the records of functions that stay are left, with a terminator behind them. So the file is copied, and its section
  * table is given the addresses of the blocks, and to `.eh_frame` the size it has now.
  *
  * One thing is set right: each record keeps the alignment it had in the file, so where one was dropped there may be four
- * zero bytes, which is how the end of the table looks. Nobody, libgcc included, would find the records behind. */
+ * zero bytes, which is how the end of the table looks. No unwinder, libgcc included, would find the records behind. */
 class LlvmLinkPlugin final : public detail::PluginOfAnyVersion {
  public:
   void notifyMaterializing(llvm::orc::MaterializationResponsibility &responsibility, llvm::jitlink::LinkGraph &,

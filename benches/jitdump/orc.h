@@ -1,4 +1,4 @@
-// ORC's perf plugin, told of an object: see orc.cpp.
+// ORC's perf plugin, given an object: see orc.cpp.
 #pragma once
 
 #include "llvm/Support/MemoryBuffer.h"

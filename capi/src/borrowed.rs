@@ -1,4 +1,4 @@
-//! What callers point to, copied in a way that cannot crash: a wild pointer is an answer, not a signal.
+//! What callers point to, copied in a way that cannot crash: a wild pointer is an error, not a signal.
 
 use std::collections::BTreeMap;
 use std::ffi::c_char;

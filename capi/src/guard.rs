@@ -18,7 +18,7 @@ thread_local! {
     static LAST: UnsafeCell<[u8; WORDS]> = const { UnsafeCell::new([0; WORDS]) };
 }
 
-/// The one panic boundary. At the end, when no lock is held and signals no longer wait, the program may hear what was logged.
+/// The one panic boundary. At the end, when no lock is held and signals no longer wait, messages go to the program's callback.
 pub(crate) fn guarded(work: impl FnOnce() -> Result<(), Failure>) -> i32 {
     let status = guarding_host_state(work);
     if jitlisten::log::waits() {

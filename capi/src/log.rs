@@ -27,7 +27,7 @@ const MOST_AT_ONCE: usize = 4096;
 static CALLBACK: AtomicPtr<Callback> = AtomicPtr::new(ptr::null_mut());
 /// Every callback there was.
 static KEPT: AtomicPtr<Callback> = AtomicPtr::new(ptr::null_mut());
-/// Who hands over: the process in the upper half, the thread in the lower; or 0.
+/// Which thread hands over: the process in the upper half, the thread in the lower; or 0.
 static HOLDER: AtomicU64 = AtomicU64::new(0);
 /// How many callbacks have returned.
 static RETURNED: AtomicU64 = AtomicU64::new(0);
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn jitlisten_set_log(function: Option<Function>, user: *mu
         let level = u8::try_from(level).ok().and_then(Level::from_number);
         let level = level.ok_or_else(|| Failure::argument("level: from 1 (errors) to 4 (everything)"))?;
         let new = Box::into_raw(Box::new(Callback { function, user, before: ptr::null_mut() }));
-        // SAFETY: it is ours and nobody else's until it is stored in CALLBACK.
+        // SAFETY: it is known only here until it is stored in CALLBACK.
         unsafe { (*new).before = KEPT.swap(new, SeqCst) };
         CALLBACK.store(new, SeqCst);
         log::listen(Some(level));
@@ -88,7 +88,7 @@ fn notify(level: Level, text: String) {
     let text = CString::new(text).unwrap_or_default();
     // SAFETY: callbacks are never freed.
     if let Some(callback) = unsafe { CALLBACK.load(SeqCst).as_ref() } {
-        // SAFETY: who set the callback vouches for it; the text lives until it returns.
+        // SAFETY: the program that set the callback vouches for it; the text lives until it returns.
         unsafe { (callback.function)(callback.user, level as i32, text.as_ptr()) };
     }
     RETURNED.fetch_add(1, SeqCst);

@@ -1,4 +1,4 @@
-//! The three verbs, told by who compiles.
+//! The three verbs, reported by a producer.
 
 use std::ffi::c_char;
 
@@ -92,7 +92,7 @@ fn placed(session: &Session, elf: Vec<u8>, sections: &[CSection]) -> Result<Obje
     let placed =
         sections.iter().map(|section| Placed { name: names.get(section.name), address: Address(section.address) });
     let placed: Vec<Placed<'_>> = placed.filter(|placed| !placed.name.is_empty()).collect();
-    // Whoever says nothing may have an object whose sections nobody can read.
+    // A caller that gives no sections may have an object whose sections cannot be read.
     let object = match placed.is_empty() {
         true => producer::loaded(session, Producer::Llvm, elf),
         false => producer::loaded_at(session, Producer::Llvm, elf, &placed),

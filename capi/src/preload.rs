@@ -2,7 +2,7 @@
 //!
 //! A program that is linked with the library decides for itself when to call `jitlisten_open`; only the environment
 //! variable `LD_PRELOAD` naming us starts anything by itself. In a set-user-ID program nothing is done at all: the
-//! environment is somebody else's there, and a session that the program itself opens is switched off.
+//! environment is not to be trusted there, and a session that the program itself opens is switched off.
 
 use std::panic::catch_unwind;
 

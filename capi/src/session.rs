@@ -103,7 +103,7 @@ fn open(given: &Given, listening: Listening) -> Result<(), Failure> {
     if !session.options().active {
         return Err(Status::SwitchedOff.into());
     }
-    // Whoever came first has said whom to listen to.
+    // The first caller has said what to listen to.
     if session.options().listening == Listening::Process {
         jitlisten_shim::start(session);
     }

@@ -8,7 +8,7 @@ use crate::borrowed;
 use crate::guard::guarded;
 use crate::status::{Failure, Status};
 
-/// Tells the unwinders of the process of an `.eh_frame`.
+/// Registers an `.eh_frame` with the unwinders of the process.
 ///
 /// # Safety
 /// `out` must be null or point to a writable `uint64_t`. The tables must be true of the code until they are deregistered.

@@ -30,7 +30,7 @@ fn jitdump(live: &[u8], start: u64, size: u64) {
     let (Some(place), Some(function)) = (fuzzing::range(PLACE, live.len() as u64), fuzzing::range(start, size)) else {
         return;
     };
-    // perf has no room for a function that ends outside the address space, or one larger than an offset can say.
+    // perf has no record for a function that ends outside the address space, or one larger than an offset can say.
     if size == 0 || size > 1 << 30 || start.checked_add(size + 0x1_0000).is_none() {
         return;
     }
@@ -77,14 +77,14 @@ fn first_fde<'a>(section: &EhFrame<Bytes<'a>>, bases: &BaseAddresses, start: u64
 fn row(section: &EhFrame<Bytes<'_>>, bases: &BaseAddresses, fde: &Fde<'_>, address: u64) -> Option<String> {
     let mut context = gimli::UnwindContext::new();
     let row = fde.unwind_info_for_address(section, bases, &mut context, address).ok()?;
-    // Expressions are told by where they stand, which differs.
+    // Expressions are distinguished by where they stand, which differs.
     let rules = format!("{:?} {:?}", row.cfa(), row.registers().collect::<Vec<_>>());
     (!rules.contains("Expression")).then_some(rules)
 }
 
 fn register(live: &[u8], functions: &[Range<usize>]) {
     let section = Section::new(live, PLACE as usize).functions(functions).by_host(ByHost::Everything);
-    // SAFETY: nothing walks a stack here, so nobody looks for code at these addresses.
+    // SAFETY: nothing walks a stack here, so no code is looked for at these addresses.
     let Ok(registration) = (unsafe { Registry::process().register(&section) }) else { return };
     let coverage = registration.coverage();
     assert!(coverage.synthesized == 0, "nothing was said of frame pointers");

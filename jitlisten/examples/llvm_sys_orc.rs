@@ -121,7 +121,7 @@ unsafe fn create_jit(is_default: bool) -> Result<LLVMOrcLLJITRef, String> {
     Ok(jit)
 }
 
-/// RuntimeDyld, of which gdb is told, too.
+/// RuntimeDyld, registered with gdb, too.
 extern "C" fn create_layer(
     _context: *mut c_void,
     session: LLVMOrcExecutionSessionRef,

@@ -1,4 +1,4 @@
-//! The memory of an object, read once for everybody who looks at it.
+//! The memory of an object, read once for all sinks.
 
 #![forbid(unsafe_code)]
 
@@ -10,7 +10,7 @@ use crate::{AddressRange, LoadedObject};
 /// The most bytes between what is wanted that are read along: reading in one piece takes half the time of reading in two.
 const LARGEST_GAP: u64 = 8192;
 
-/// The text ranges and the `.eh_frame` of an object, as they are in memory when somebody asks for the first time.
+/// The text ranges and the `.eh_frame` of an object, as they are in memory when they are first asked for.
 pub(crate) struct CodeSnapshot {
     pid: u32,
     wanted: Vec<AddressRange>,

@@ -58,7 +58,7 @@ pub enum Error {
     },
     /// Raw code in so many pieces that do not touch.
     TooManyPieces(usize),
-    /// Nobody has reported an object of that number, or it has been freed.
+    /// No object of that number has been reported, or it has been freed.
     UnknownObject(ObjectId),
     /// *finalized* comes a second time from the same caller.
     AlreadyFinalized(ObjectId),

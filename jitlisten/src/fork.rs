@@ -1,4 +1,4 @@
-//! `fork(2)` in a process where nobody else takes the session's lock across it (the shim does, with its own).
+//! `fork(2)` in a process where nothing else takes the session's lock across it (the shim does, with its own).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -18,12 +18,12 @@ static FOLLOWS: AtomicBool = AtomicBool::new(false);
 
 impl Session {
     /// Takes the session's lock across every `fork(2)` from now on, so that the child finds it free and goes on with files of
-    /// its own. Not for who calls [`Session::lock_for_fork`] himself.
+    /// its own. Not for callers of [`Session::lock_for_fork`].
     pub fn follow_forks(&'static self) {
         if FOLLOWS.swap(true, Ordering::Relaxed) {
             return;
         }
-        // SAFETY: the handlers are functions of this library; what keeps it loaded is the business of who links it.
+        // SAFETY: the handlers are functions of this library; keeping it loaded is up to the program that links it.
         unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
     }
 }

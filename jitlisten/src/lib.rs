@@ -2,7 +2,7 @@
 //! ordinary shared library.
 //!
 //! ```text
-//!    LISTEN  how we hear            OBJECT  what we heard        SINK  whom we tell
+//!    EVENT SOURCES                  MODEL                        SINKS
 //!  +--------------------------+   +----------------------+   +-------------------------------+
 //!  | shim    stock llvmlite,  |   |  LoadedObject        |   | perf_map   /tmp/perf-PID.map  |
 //!  |         any LLVM host    | > |   functions          | > | jitdump    jit-PID.dump       |
@@ -10,10 +10,10 @@
 //!  +--------------------------+   |   eh_frame           |   +-------------------------------+
 //!    loaded / finalized / freeing |   text ranges        |
 //!                                 +----------------------+
-//!                                   SESSION (the trunk)
+//!                                   SESSION
 //! ```
 //!
-//! Three rooms, one trunk, one noun ([`LoadedObject`]), three verbs (*loaded*, *finalized*, *freeing*): see [`Session`].
+//! One noun ([`LoadedObject`]), three verbs (*loaded*, *finalized*, *freeing*): see [`Session`].
 
 mod address;
 pub mod cfi;

@@ -1,4 +1,4 @@
-//! The log: silent unless `JITLISTEN_LOG` names a place, because the process belongs to somebody else.
+//! The log: silent unless `JITLISTEN_LOG` names a place, because the process is not ours.
 //!
 //! ```text
 //! JITLISTEN_LOG=/var/tmp/jit.log          warnings and errors

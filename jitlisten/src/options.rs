@@ -2,7 +2,7 @@
 //!
 //! | variable | value | meaning |
 //! | --- | --- | --- |
-//! | `JITLISTEN` | comma list of sinks, `all`, `off` | what is told to whom; unset: [`SinkSet::DEFAULT`] |
+//! | `JITLISTEN` | comma list of sinks, `all`, `off` | which sinks are on; unset: [`SinkSet::DEFAULT`] |
 //! | `JITLISTEN_DIR` | directory | where files other than the perf map go |
 //! | `JITDUMPDIR`, `HOME` | directory | where jitdumps go otherwise, as with other JITs: there, or below `.debug/jit` |
 //! | `JITLISTEN_QUOTA` | bytes, or with `K`, `M`, `G` | how much one process may have in a jitdump, and how much in images |
@@ -10,7 +10,7 @@
 //! | `JITLISTEN_FRAME_POINTERS` | `1`, `0`, `untouched` | see [`FramePointerPolicy`] |
 //! | `JITLISTEN_NAMES` | `readable`, `linkage` | see [`NameStyle`] |
 //!
-//! A value nobody understands is a complaint in the log and changes nothing else.
+//! A value that is not understood is a complaint in the log and changes nothing else.
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +19,7 @@ use std::path::PathBuf;
 
 use crate::log::LogTarget;
 
-/// Whom we can tell.
+/// The sinks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[repr(u32)]
@@ -32,7 +32,7 @@ pub enum SinkKind {
     Unwind = 2,
     /// ELF files mapped over the pages of the code.
     Image = 3,
-    /// GDB's JIT interface, for code that LLVM has not told debuggers of itself.
+    /// GDB's JIT interface, for code that LLVM has not registered with debuggers itself.
     Gdb = 4,
 }
 
@@ -41,7 +41,7 @@ impl SinkKind {
     pub const ALL: [SinkKind; 5] =
         [SinkKind::PerfMap, SinkKind::Jitdump, SinkKind::Unwind, SinkKind::Image, SinkKind::Gdb];
 
-    /// The word for it in `JITLISTEN` and in the C API.
+    /// Its name in `JITLISTEN` and in the C API.
     pub fn name(self) -> &'static str {
         match self {
             SinkKind::PerfMap => "perfmap",
@@ -102,17 +102,17 @@ pub enum NameStyle {
     Linkage,
 }
 
-/// Whom the session listens to.
+/// What the session listens to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Listening {
-    /// Every LLVM in the process, and who calls us.
+    /// Every LLVM in the process, and calls of the API.
     #[default]
     Process,
-    /// Only who calls us.
+    /// Only calls of the API.
     Calls,
 }
 
-/// [`Options::quota`] where nobody says.
+/// [`Options::quota`] where nothing else is asked for.
 const QUOTA: u64 = 2 << 30;
 
 /// Everything that can be set from outside.
@@ -135,7 +135,7 @@ pub struct Options {
     pub frame_pointer_policy: FramePointerPolicy,
     /// Readable or linkage names.
     pub names: NameStyle,
-    /// Whom to listen to. No variable sets it.
+    /// What to listen to. No variable sets it.
     pub listening: Listening,
 }
 

@@ -1,9 +1,9 @@
-//! The trunk: hears the three verbs from any door, keeps what is alive, tells the sinks.
+//! Takes the three verbs from every producer, keeps what is alive, notifies the sinks.
 //!
 //! ```text
 //!   loaded(debug object)  ->  Loaded { id, text, .. }     names and addresses are true
-//!   finalized(id)                                         bytes and .eh_frame are true; sinks are told
-//!   freeing(id)                                           last moment the code is there; sinks are told
+//!   finalized(id)                                         bytes and .eh_frame are true; sinks are notified
+//!   freeing(id)                                           last moment the code is there; sinks are notified
 //! ```
 //!
 //! A verb may come for an object that is unknown, or twice: the second time nothing happens. Every method may be called
@@ -39,7 +39,7 @@ use reported::Channel;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectId(pub u64);
 
-/// What a door learns about the object it reported.
+/// What an event source learns about the object it reported.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     /// The object's name in the other verbs.
@@ -50,7 +50,7 @@ pub struct Loaded {
     pub eh_frame: Option<AddressRange>,
 }
 
-/// Where a door has an object from, which tells who else knows of it.
+/// Where an object comes from, and so where else it is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// From LLVM's list for debuggers: gdb knows it, and libgcc has its `.eh_frame`. LLVM keeps the debug object there until
@@ -61,7 +61,7 @@ pub(crate) enum Origin {
     },
     /// From an LLVM, by a listener: libgcc has its `.eh_frame`. The session keeps the debug object.
     Llvm,
-    /// From somebody who tells nobody but us. The session keeps the debug object.
+    /// From a producer that registers it nowhere else. The session keeps the debug object.
     Caller,
 }
 
@@ -122,14 +122,14 @@ struct State {
     pending: BTreeMap<u64, ObjectId>,
     padding: HeaderPadding,
     sinks: [Option<Box<dyn Sink>>; SinkKind::ALL.len()],
-    /// The objects that a caller has told of and not freed, also those that others have freed: whether he has finalized them.
+    /// The objects reported through the API and not freed there, also those whose memory went before: whether they are finalized.
     reported: BTreeMap<ObjectId, bool>,
 }
 
 struct Record {
     origin: Origin,
     object: LoadedObject,
-    /// Whether the other kind of door has reported it, too.
+    /// Whether the other channel has reported it, too.
     from_both: bool,
     names: Vec<ReadableName>,
     debug_object: DebugObject,
@@ -249,7 +249,7 @@ impl Session {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic under the lock was caught at the door it came through; the state is a set of independent records.
+        // A panic under the lock was caught at its entry point; the state is a set of independent records.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -262,7 +262,7 @@ impl Session {
         state
     }
 
-    /// In the child of a fork: the parent's files stay the parent's, and everything alive is told again to files of this
+    /// In the child of a fork: the parent's files stay the parent's, and everything alive is written again to files of this
     /// process.
     fn become_child(&self, state: &mut State) {
         state.pid = std::process::id();
@@ -288,7 +288,7 @@ impl Session {
         self.loaded_from(Origin::LlvmList { kept_at }, debug_object)
     }
 
-    /// *loaded*, by a door that says where it has the object from.
+    /// *loaded*, by an event source that says where the object comes from.
     ///
     /// # Errors
     /// As [`Session::loaded`].
@@ -351,7 +351,7 @@ impl Session {
         let ranges: Vec<AddressRange> = record.object.text().iter().map(|text| text.range).collect();
         let snapshot = CodeSnapshot::of(&record.object);
         record.made_rules = self.count_unwindability(&record.object, &snapshot);
-        // Whatever lived there before is gone, whether somebody told us or not.
+        // What was alive there before has been freed, whether that was reported or not.
         for stale in ranges.iter().flat_map(|&range| state.owners(range)).collect::<Vec<_>>() {
             self.free(&mut state, stale);
         }
@@ -371,13 +371,13 @@ impl Session {
         }
     }
 
-    /// *freeing*: the object's code goes away; its memory is still there.
+    /// *freeing*: the object's code is about to be freed; its memory is still there.
     pub fn freeing(&self, id: ObjectId) {
         let mut state = self.lock_here();
         self.free(&mut state, id);
     }
 
-    /// Somebody has reserved memory in front of code that is still to come; sinks may use it once that is *finalized*.
+    /// Memory was reserved in front of code that is still to come; sinks may use it once that is *finalized*.
     pub fn reserve_header_padding(&self, padding: AddressRange) {
         self.lock().padding.insert(padding.end(), padding);
     }
@@ -388,7 +388,7 @@ impl Session {
     }
 
     /// What is in `range` may change from now on: its owner is about to make it writable, or to take the right to execute
-    /// it, and has told of all that is *freeing* there. No image names it any more.
+    /// it, and has reported all that is *freeing* there. No image names it any more.
     pub fn changing(&self, range: AddressRange) {
         let state = self.lock();
         self.images().withdraw(range, &state.padding);
@@ -436,7 +436,7 @@ impl Session {
         }
     }
 
-    /// Switches a sink on, and tells it of everything that is alive. Nothing happens if it is on.
+    /// Switches a sink on, and notifies it of everything that is alive. Nothing happens if it is on.
     pub fn enable(&self, kind: SinkKind) {
         let mut state = self.lock_here();
         if state.sinks[kind as usize].is_none() {
@@ -455,7 +455,7 @@ impl Session {
 
     /// The process exits: sinks write what they have kept. They stay on, because other threads may still compile.
     pub fn ending(&self) {
-        // Whoever holds the lock now will not be waited for: it may be this very thread, whose signal handler exits.
+        // The lock is not waited for: its holder may be this very thread, whose signal handler exits.
         if let Ok(mut state) = self.state.try_lock()
             && state.pid == std::process::id()
         {
@@ -530,8 +530,8 @@ impl Session {
         shape.made_rules
     }
 
-    /// Libraries have come, or may have: unwinders in them are told of what is alive. Cheap when none has. Must not be called
-    /// under a lock that somebody inside the loader waits for.
+    /// Libraries have come, or may have: what is alive is registered with unwinders in them. Cheap when none has. Must not be called
+    /// under a lock that another thread waits for inside the loader.
     pub fn libraries_changed(&self) -> Unwinders {
         if self.counters.objects_loaded.get() == 0 || !self.is_enabled(SinkKind::Unwind) {
             return Unwinders::Known;
@@ -557,7 +557,7 @@ pub struct ForkGuard {
 }
 
 impl ForkGuard {
-    /// In the child: everything alive is told again, to files of its own.
+    /// In the child: everything alive is written again, to files of its own.
     pub fn in_child(self) {
         let ForkGuard { session, mut state, log, _gate } = self;
         drop(log);
@@ -574,7 +574,7 @@ impl State {
     }
 }
 
-/// Everybody who has text in `range`.
+/// All objects that have text in `range`.
 fn neighbours<'a>(
     objects: &'a BTreeMap<ObjectId, Record>,
     text: &BTreeMap<u64, (u64, ObjectId)>,

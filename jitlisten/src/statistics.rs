@@ -11,11 +11,11 @@ use crate::options::SinkKind;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// Objects heard of at *loaded*.
+    /// Objects reported as *loaded*.
     pub objects_loaded: u64,
     /// Objects whose code became final and executable.
     pub objects_finalized: u64,
-    /// Objects whose code went away.
+    /// Objects whose code was freed.
     pub objects_freed: u64,
     /// Objects that could not be read (truncated, corrupt, of another machine).
     pub objects_refused: u64,
@@ -40,7 +40,7 @@ pub struct Statistics {
 pub struct ImageStatistics {
     /// Images written and mapped.
     pub written: u64,
-    /// Of those, images that had no room in front of the code: perf's `--call-graph dwarf` is not served by them.
+    /// Of those, images without header padding: perf's `--call-graph dwarf` cannot use their unwind tables.
     pub without_padding: u64,
     /// Runs of pages without an image because their memory cannot be read.
     pub refused_unreadable: u64,

@@ -1,4 +1,4 @@
-//! What the code of an object offers to those who walk stacks, and rules for the functions its `.eh_frame` says nothing of.
+//! What the code of an object offers to unwinders, and rules for the functions its `.eh_frame` lacks.
 //!
 //! Code that LLVM compiled under us has both a frame pointer and an entry in `.eh_frame`. Code that comes from a cache written
 //! without us, or was compiled before we came, may lack either.
@@ -17,7 +17,7 @@ pub(crate) struct Unwindability {
     pub(crate) without_frame_pointer: u64,
     /// How many functions no entry of the live `.eh_frame` describes.
     pub(crate) without_unwind_table: u64,
-    /// Rules for those of them where the code tells.
+    /// Rules for those of them where they can be read from the code.
     pub(crate) made_rules: Vec<FunctionRules>,
 }
 

@@ -1,4 +1,4 @@
-//! Lifetimes at the Rust doors: what the session counts when engines and listeners come and go in every order.
+//! Lifetimes in the Rust integrations: what the session counts when engines and listeners come and go in every order.
 //!
 //! Needs an LLVM: `cargo test -p jitlisten --test llvm_producers --features llvm22-1,inkwell/llvm22-1-prefer-dynamic`.
 
@@ -24,7 +24,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 /// Objects loaded, finalized, freed.
 fn counted() -> [u64; 3] {
-    let statistics = Session::process().expect("a door has opened it").statistics();
+    let statistics = Session::process().expect("an integration has opened it").statistics();
     [statistics.objects_loaded, statistics.objects_finalized, statistics.objects_freed]
 }
 
@@ -109,7 +109,7 @@ fn many_engines_one_after_the_other_leave_nothing() {
     assert_eq!(since(before), [20, 20, 20]);
 }
 
-/// One session hears of engines in two threads, each of its own.
+/// One session for engines in two threads.
 #[test]
 fn engines_in_threads_are_distinguished() {
     let _alone = alone();

@@ -4,7 +4,7 @@
 //! `.eh_frame`: nothing can walk past them. So every function that has a body gets `"frame-pointer"="all"` and `uwtable`.
 //!
 //! The llvmlite wheels are built with assertions: a wrong edit aborts the host. `uwtable` carries a value from LLVM 15 on
-//! (2: asynchronous, correct at every instruction) and none before; with a version nobody knows, nothing is set.
+//! (2: asynchronous, correct at every instruction) and none before; with an unknown version, nothing is set.
 
 use std::ffi::{CString, c_char, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt as _;
@@ -38,7 +38,7 @@ macro_rules! c_functions {
             const NAMES: &[&str] = &[$($symbol),*];
 
             /// # Safety
-            /// `address` must answer the address of the function of that name and of the type given in this table.
+            /// `address` must return the address of the function of that name and of the type given in this table.
             unsafe fn new(address: impl Fn(&str) -> Option<usize>) -> Option<$table> {
                 Some($table {
                     $($field: {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::loader::{Rendezvous, with_libraries_held};
 
-/// Exported by every copy. It returns 0 where the session is open, and writes no more than the size it is told.
+/// Exported by every copy. It returns 0 where the session is open, and writes no more than the size it is given.
 const STATISTICS: &str = "jitlisten_statistics";
 
 /// The path of a copy that is at work, if there is one.
@@ -29,16 +29,16 @@ pub fn duplicate_copy() -> Option<PathBuf> {
             }
         }
     });
-    // Asked when nothing is held: it is somebody else's code. A copy is never unloaded (`nodelete`).
+    // Called when no lock is held: it is foreign code. A copy is never unloaded (`nodelete`).
     copies.into_iter().find(|(_, function)| is_open(*function)).map(|(path, _)| path)
 }
 
 /// Where the library is mapped that this code is in.
 fn own_base() -> Option<usize> {
     let mut found = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: an address of our code, and writable memory for the answer.
+    // SAFETY: an address of our code, and writable memory for the result.
     let result = unsafe { libc::dladdr(own_base as *const c_void, found.as_mut_ptr()) };
-    // SAFETY: zeros are a valid answer, whatever was written over them.
+    // SAFETY: zeros are a valid result, whatever was written over them.
     let found = unsafe { found.assume_init() };
     (result != 0).then_some(found.dli_fbase as usize)
 }

@@ -1,17 +1,17 @@
-//! Room in front of code: a few pages more than LLVM asks for, so that an image can begin with its ELF header.
+//! Header padding: a few pages more than LLVM asks for, in front of code, so that an image can begin with its ELF header.
 //!
 //! ```text
 //!   LLVM asks      mmap(RW, private, anonymous, 8 KiB)
-//!   the kernel     |  room  |         8 KiB         |
+//!   the kernel     | padding|         8 KiB         |
 //!   LLVM gets               ^
 //!   code becomes   |  ELF header, .eh_frame, .text  |     one mapping of the image's file, from its byte 0 on
-//!   data becomes            |         8 KiB         |     the room is given back
+//!   data becomes            |         8 KiB         |     the padding is given back
 //! ```
 //!
-//! When memory is allocated nobody says what it is for: LLVM makes code executable, or data read-only, later. So all of it
-//! is padded, and what turns out to be data is unpadded then. Pages of the room that nobody writes to cost nothing.
+//! An allocation does not say what it is for: LLVM makes code executable, or data read-only, later. So all of it
+//! is padded, and what turns out to be data is unpadded then. Pages of padding that are not written to cost nothing.
 //!
-//! The session keeps the list of rooms, because its sinks use them, and its lock is held across `fork(2)`.
+//! The session keeps the list of padding, because its sinks use it, and its lock is held across `fork(2)`.
 
 use std::ffi::{c_int, c_void};
 
@@ -26,7 +26,7 @@ fn is_allocation(protection: c_int, flags: c_int, file: c_int) -> bool {
     protection == libc::PROT_READ | libc::PROT_WRITE && flags & !libc::MAP_NORESERVE == wanted && file == -1
 }
 
-/// The room for code of `size` bytes: one page, and an eighth for unwind tables where there is much code.
+/// The padding for code of `size` bytes: one page, and an eighth for unwind tables where there is much code.
 fn padding_for(size: usize) -> usize {
     let page = page_size();
     match size.checked_sub(8 * page) {
@@ -35,7 +35,7 @@ fn padding_for(size: usize) -> usize {
     }
 }
 
-/// `mmap(2)` with room in front, or `None` to do what was asked for.
+/// `mmap(2)` with padding in front, or `None` to do what was asked for.
 pub(crate) fn mmap(
     session: &Session,
     address: *mut c_void,
@@ -58,10 +58,10 @@ pub(crate) fn mmap(
     Some(mapped.wrapping_byte_add(padding))
 }
 
-/// Gives back the room in front of `code`, if there is one.
+/// Gives back the padding in front of `code`, if there is any.
 pub(crate) fn give_back(session: &Session, code: Address) {
     if let Some(padding) = session.take_header_padding(code) {
-        // SAFETY: we have mapped this range and told nobody of it but the sinks, which use it no longer than the code
+        // SAFETY: we have mapped this range and it is known only to the sinks, which use it no longer than the code
         // behind it is there.
         unsafe { libc::munmap(padding.start().0 as *mut c_void, padding.size() as usize) };
     }

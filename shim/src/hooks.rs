@@ -21,7 +21,7 @@ use crate::header_padding;
 use crate::memory::Executable;
 use crate::state::{Shim, shim};
 
-/// How many libraries with LLVM a process may have for us to hear them all.
+/// How many libraries with LLVM are listened to in a process.
 pub(crate) const SLOTS: usize = 16;
 
 static BROKEN: AtomicBool = AtomicBool::new(false);
@@ -87,7 +87,7 @@ pub(crate) unsafe extern "C" fn mprotect(address: *mut c_void, size: usize, prot
     result
 }
 
-/// `munmap(2)`: code that nobody unregistered goes away here.
+/// `munmap(2)`: code that was not unregistered is freed here.
 pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, size: usize) -> c_int {
     let range = pages(address, size);
     if !guarded(|shim| shim.unmapping(range)) {

@@ -14,7 +14,7 @@ type Sym = elf::Sym64<object::Endianness>;
 type Header = elf::ProgramHeader64<object::Endianness>;
 const NATIVE: object::Endianness = object::Endianness::Little;
 
-/// What tells one mapping of a library from every other: a library that was closed and opened again is another one.
+/// What distinguishes one mapping of a library from every other: a library that was closed and opened again is another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     /// `l_addr`: what is added to addresses in the file.
@@ -103,7 +103,7 @@ impl Library {
         self.headers.iter().filter(|header| header.p_type.get(NATIVE) == elf::PT_LOAD)
     }
 
-    /// Whether an import or export is called `name`, as far as the string table tells: a cheap first look.
+    /// Whether an import or export is called `name`, as far as the string table shows: a cheap first look.
     pub(crate) fn mentions(&self, name: &str) -> bool {
         // SAFETY: DT_STRTAB and DT_STRSZ of a mapped library describe read-only mapped memory.
         let strings = unsafe { std::slice::from_raw_parts(self.tables.strtab as *const u8, self.tables.strsz) };
@@ -130,7 +130,7 @@ impl Library {
 
     fn slot(&self, address: usize) -> Option<Slot> {
         let end = |header: &Header| header.p_vaddr.get(NATIVE).saturating_add(header.p_memsz.get(NATIVE)) as usize;
-        // A program at its own addresses is relocated before anybody can look.
+        // A program at its own addresses needs no relocation.
         let first_address = if self.identity.bias == 0 { 1 } else { self.loads().map(end).max()? };
         Some(Slot { address, protection: self.protection(address)?, first_address })
     }
@@ -289,7 +289,7 @@ fn is_function_slot(kind: elf::RelocationType) -> bool {
     matches!(kind, elf::R_AARCH64_JUMP_SLOT | elf::R_AARCH64_GLOB_DAT)
 }
 
-/// The program's headers, which the kernel tells: a program not linked as PIE has no ELF header at its bias.
+/// The program's headers, which the kernel passes on: a program not linked as PIE has no ELF header at its bias.
 fn program_headers() -> Option<Vec<Header>> {
     // SAFETY: getauxval has no precondition.
     let at = unsafe { libc::getauxval(libc::AT_PHDR) };

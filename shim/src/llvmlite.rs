@@ -1,7 +1,7 @@
-//! llvmlite's doors: the functions of `libllvmlite.so` that hand a module to an engine.
+//! llvmlite's entry points: the functions of `libllvmlite.so` that hand a module to an engine.
 //!
 //! ctypes finds them with `dlsym`, once. So their value in the library's own dynamic symbol table is changed, at the
-//! loader's rendezvous, before anybody can have asked: `dlsym` then returns our function, which shapes the module (see
+//! loader's rendezvous, before they can have been looked up: `dlsym` then returns our function, which sets the module's attributes (see
 //! [`crate::attributes`]) and goes on to the real one.
 //!
 //! | function | a module is |
@@ -30,13 +30,13 @@ const ADD_MODULE: usize = 0;
 const CREATE_MCJIT: usize = 1;
 const LLJIT_LINK: usize = 2;
 const GET_VERSION: &str = "LLVMPY_GetVersionInfo";
-const DOORS: [&str; 3] = ["LLVMPY_AddModule", "LLVMPY_CreateMCJITCompiler", "LLVMPY_LLJIT_Link"];
+const ENTRY_POINTS: [&str; 3] = ["LLVMPY_AddModule", "LLVMPY_CreateMCJITCompiler", "LLVMPY_LLJIT_Link"];
 
 /// What the hooks of one llvmlite need. They run without any lock of ours.
 struct Llvmlite {
-    originals: [AtomicUsize; DOORS.len()],
+    originals: [AtomicUsize; ENTRY_POINTS.len()],
     library: Library,
-    /// Opened at the start, because the library's image differs from its file once the doors are changed.
+    /// Opened at the start, because the library's image differs from its file once the entry points are changed.
     symbols: Mutex<Option<SymbolFile>>,
     llvm: OnceBox<Option<LlvmC>>,
     closed: AtomicBool,
@@ -61,19 +61,19 @@ pub(crate) fn closed(identity: Identity) {
     found.for_each(|llvmlite| llvmlite.closed.store(true, Ordering::Release));
 }
 
-/// Puts our functions in the place of an llvmlite's doors, if there is room in the table.
+/// Puts our functions in the place of an llvmlite's entry points, if a place in the table is free.
 ///
 /// # Safety
 /// The library must be mapped, and stay so during the call. It need not be relocated.
 pub(crate) unsafe fn attach(library: Library, symbols: Option<SymbolFile>) {
     let is_free = |&slot: &usize| at(slot).is_none_or(|llvmlite| llvmlite.closed.load(Ordering::Acquire));
     let Some(slot) = (0..SLOTS).find(is_free) else { return };
-    let (originals, symbols) = ([const { AtomicUsize::new(0) }; DOORS.len()], Mutex::new(symbols));
+    let (originals, symbols) = ([const { AtomicUsize::new(0) }; ENTRY_POINTS.len()], Mutex::new(symbols));
     let (llvm, closed) = (OnceBox::new(), AtomicBool::new(false));
     let llvmlite: &Llvmlite = Box::leak(Box::new(Llvmlite { originals, library, symbols, llvm, closed }));
     TABLE[slot].store(ptr::from_ref(llvmlite).cast_mut(), Ordering::Release);
     let library = &llvmlite.library;
-    let functions: Vec<_> = DOORS.into_iter().zip(hooks(slot)).enumerate().collect();
+    let functions: Vec<_> = ENTRY_POINTS.into_iter().zip(hooks(slot)).enumerate().collect();
     for (entry_point, (name, hook)) in functions {
         let (Some(original), Some(value)) = (library.dynamic_address(name), library.dynamic_value_slot(name)) else {
             continue;
@@ -101,8 +101,8 @@ macro_rules! hooks_of_slots {
     };
 }
 
-fn hooks(slot: usize) -> [usize; DOORS.len()] {
-    let hooks: [EntryPoint; DOORS.len()] = hooks_of_slots!(slot, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+fn hooks(slot: usize) -> [usize; ENTRY_POINTS.len()] {
+    let hooks: [EntryPoint; ENTRY_POINTS.len()] = hooks_of_slots!(slot, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
     hooks.map(|hook| hook as usize)
 }
 
@@ -117,12 +117,12 @@ unsafe extern "C" fn entry_point<const SLOT: usize, const FUNCTION: usize>(
     h: usize,
     i: usize,
 ) -> usize {
-    // Nobody has this function's address who has not got it from a library in this place.
+    // This function's address is known only to callers that have it from a library in this place.
     let Some(slot) = at(SLOT) else { return 0 };
     let policy = shim().map_or(FramePointerPolicy::Untouched, |shim| shim.session.options().frame_pointer_policy);
     let mut elements = None;
     guarded(|_| match (slot.llvm(), FUNCTION) {
-        // SAFETY: the arguments are those of the function `DOOR` stands for, in the thread that owns the module.
+        // SAFETY: the arguments are those of the function `FUNCTION` stands for, in the thread that owns the module.
         (Some(llvm), ADD_MODULE) => unsafe { llvm.policy(b as *mut c_void, policy) },
         // SAFETY: as above.
         (Some(llvm), CREATE_MCJIT) => unsafe { llvm.policy(a as *mut c_void, policy) },
@@ -136,7 +136,7 @@ unsafe extern "C" fn entry_point<const SLOT: usize, const FUNCTION: usize>(
         c = elements.array.as_ptr() as usize;
     }
     let original = slot.originals[FUNCTION].load(Ordering::Acquire);
-    // SAFETY: the address is that of the function the caller asked for; see `Door` for the number of arguments.
+    // SAFETY: the address is that of the function the caller asked for; see `EntryPoint` for the number of arguments.
     let original: EntryPoint = unsafe { std::mem::transmute::<usize, EntryPoint>(original) };
     // SAFETY: the host's own call, passed on, with elements that live until it returns.
     unsafe { original(a, b, c, d, e, f, g, h, i) }

@@ -1,10 +1,10 @@
-//! The second way to hear of new libraries: calls of `dlsym`, from every library, come by here first.
+//! The second way to notice new libraries: calls of `dlsym`, from every library, come by here first.
 //!
-//! Whoever opens a library looks something up in it next, and before that answer is given, we look at the new library. It is
+//! A program that opens a library looks something up in it next, and before that call returns, we look at the new library. It is
 //! needed in two cases: a debugger sits at the loader's rendezvous (gdb does, in a process it has started); or a library with
-//! an unwinder in it came, which the loader's rendezvous tells of before the library can be called.
+//! an unwinder in it came, which the loader's rendezvous announces before the library can be called.
 //!
-//! The call itself is passed on by a jump, not made again, because `dlsym` looks at who calls it (`RTLD_NEXT`). Only relocation
+//! The call itself is passed on by a jump, not made again, because `dlsym` looks at its caller (`RTLD_NEXT`). Only relocation
 //! slots of relocated libraries are changed; a lazy one that has not been would be adjusted by the loader again.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ use crate::state::Shim;
 /// Where [`before_dlsym`] jumps when we have looked.
 pub(crate) static DLSYM: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether every call is to look: nothing else tells of new libraries.
+/// Whether every call is to look: nothing else announces new libraries.
 pub(crate) static ALWAYS: AtomicBool = AtomicBool::new(false);
 
 /// Whether the next call is to look, once: a library was not relocated.
@@ -45,7 +45,7 @@ pub(crate) struct Lookups {
 }
 
 impl Lookups {
-    /// From now on, this is a way to hear. Returns whether it was none before.
+    /// From now on, lookups announce new libraries. Returns whether they did not before.
     pub(crate) fn activate(&mut self) -> bool {
         DLSYM.store(libc::dlsym as *const () as usize, Ordering::Release);
         !std::mem::replace(&mut self.active, true)

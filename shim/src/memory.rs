@@ -1,6 +1,6 @@
 //! Which memory of an LLVM is executable, and which objects that finalizes or frees.
 //!
-//! Pure bookkeeping: the hooks tell it what the system calls did, and do what it returns.
+//! Pure bookkeeping: the hooks report what the system calls did, and do what it returns.
 
 use std::collections::BTreeMap;
 
@@ -36,8 +36,8 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// An object was loaded. It is finalized at once if its text already may run (ORC's JITLink tells late), except where
-    /// it may also be written: there the `.eh_frame`, if it has one, will tell.
+    /// An object was loaded. It is finalized at once if its text already may run (ORC's JITLink registers late), except where
+    /// it may also be written: there the registration of its `.eh_frame`, if it has one, decides.
     pub(crate) fn loaded(&mut self, loaded: Loaded) -> Outcome {
         let unfinished = loaded.eh_frame.is_some() && loaded.text.iter().any(|&text| self.writable.overlaps(text));
         self.pending.push(loaded);
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(memory.loaded(object(1, &[(0x1000, 0x1100)], Some((0x5000, 0x5100)))), finalized(&[]));
         assert_eq!(memory.eh_frame_registered(Address(0x6000)), finalized(&[]));
         assert_eq!(memory.eh_frame_registered(Address(0x5000)), finalized(&[1]));
-        // Nothing will tell of an object without one.
+        // Nothing will announce an object without one.
         assert_eq!(memory.loaded(object(2, &[(0x1200, 0x1300)], None)), finalized(&[2]));
     }
 }

@@ -1,5 +1,5 @@
-//! Relocation slots: the words through which a library calls what it imports. Changing them for one library hears that
-//! library's calls and nobody else's.
+//! Relocation slots: the words through which a library calls what it imports. Changing them for one library catches that
+//! library's calls and no others.
 
 use std::ffi::{c_int, c_void};
 use std::io;

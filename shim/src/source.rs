@@ -106,7 +106,7 @@ impl Source {
         true
     }
 
-    /// Whether the library is relocated, as far as its slots tell that are still to be changed.
+    /// Whether the library is relocated, as far as the slots show that are still to be changed.
     ///
     /// # Safety
     /// The library must be mapped.
@@ -132,7 +132,7 @@ impl Source {
         news
     }
 
-    /// Without the rendezvous nobody tells when an entry is taken out, and its memory may hold another one by now.
+    /// Without the rendezvous nothing announces that an entry is taken out, and its memory may hold another one by now.
     fn read_all(&mut self, all: Vec<ListedObject>, news: &mut News) {
         let listed: BTreeMap<u64, ListedObject> = all.iter().map(|listed| (listed.entry, *listed)).collect();
         self.known.retain(|entry, known| {
@@ -150,7 +150,7 @@ impl Source {
         self.known.insert(listed.entry, Known { listed, id });
     }
 
-    /// Every object it has told of, when the library goes away.
+    /// Every object it has reported, when the library is closed.
     pub(crate) fn objects(&self) -> Vec<ObjectId> {
         self.known.values().filter_map(|known| known.id).collect()
     }

@@ -191,7 +191,7 @@ impl Shim {
         if state.has_llvmlite {
             log_line!(
                 Info,
-                "llvmlite was there first: who has looked its functions up already compiles code as it was"
+                "llvmlite was loaded before jitlisten: callers that have looked its functions up already compile without frame pointers"
             );
         }
         for slot in 0..state.sources.len() {
@@ -295,7 +295,7 @@ impl State {
         if self.reserved.len() > RESERVED_RANGES
             && let Some(oldest) = self.reserved.pop_front()
         {
-            // SAFETY: this range was unmapped by its owner, is inaccessible since, and belongs to nobody else.
+            // SAFETY: this range was unmapped by its owner, is inaccessible since, and has no other owner.
             unsafe { libc::munmap(oldest.start().0 as *mut _, oldest.size() as usize) };
         }
         true
@@ -345,10 +345,10 @@ fn follow_forks() {
     unsafe extern "C" fn prepare() {
         hooks::guarded(|_| {
             let Some(shim) = shim() else { return };
-            let visit = HostStateGuard::enter();
+            let host_state = HostStateGuard::enter();
             let state = shim.lock();
             let guard = shim.session.lock_for_fork();
-            HELD.lock().unwrap_or_else(PoisonError::into_inner).0 = Some((state, guard, visit));
+            HELD.lock().unwrap_or_else(PoisonError::into_inner).0 = Some((state, guard, host_state));
         });
     }
     unsafe extern "C" fn parent() {
@@ -358,10 +358,10 @@ fn follow_forks() {
     unsafe extern "C" fn child() {
         let _host_state = HostStateGuard::enter();
         // What was taken is released even where our listening has ended.
-        let Some((state, guard, visit)) = take_held() else { return };
+        let Some((state, guard, host_state)) = take_held() else { return };
         hooks::guarded(|_| guard.in_child());
         drop(state);
-        drop(visit);
+        drop(host_state);
     }
     fn take_held() -> Option<(MutexGuard<'static, State>, ForkGuard, HostStateGuard)> {
         HELD.lock().unwrap_or_else(PoisonError::into_inner).0.take()

@@ -1,7 +1,7 @@
 /* A tour of jitlisten.h, all of it, for a program that compiles code at run time. Compiled as C11 and as C++17, and run, also
  * under the sanitizers and valgrind, by ci/tour.sh.
  *
- * First what one does, then what one should not do: mistakes are answered, not punished. */
+ * First correct use, then mistakes: they are errors, not crashes. */
 #define _GNU_SOURCE 1
 #include "chain_code.h"
 #include <errno.h>
@@ -82,7 +82,7 @@ static struct jitlisten_code describe(const struct chain_code *made, struct jitl
     return code;
 }
 
-/* A JIT without LLVM: tell, run, free. */
+/* A JIT without LLVM: report, run, free. */
 static void tell_of_raw_code(void) {
     struct chain_code made = chain_make();
     struct jitlisten_function functions[3];
@@ -115,13 +115,13 @@ static void tell_of_raw_code(void) {
 static void tell_of_elf(void) {
     FILE *program = fopen("/proc/self/exe", "rb");
     struct jitlisten_section sections[1] = {{".text", 0}};
-    size_t size = 0, room = 64u << 20;
-    unsigned char *elf = (unsigned char *)malloc(room);
+    size_t size = 0, capacity = 64u << 20;
+    unsigned char *elf = (unsigned char *)malloc(capacity);
     struct chain_code made = chain_make();
     jitlisten_object object = 0;
 
     require(program != NULL && elf != NULL && made.memory != NULL, "the program can be read");
-    size = fread(elf, 1, room, program);
+    size = fread(elf, 1, capacity, program);
     fclose(program);
     sections[0].address = (uint64_t)(uintptr_t)made.memory;
     EXPECT(JITLISTEN_OK, jitlisten_object_loaded(elf, size, sections, 1, &object));
@@ -137,7 +137,7 @@ static void tell_of_elf(void) {
     chain_free(&made);
 }
 
-/* Gigabytes of code, says a mistaken caller: nobody has memory or a disk for that, and nothing comes of it. */
+/* Gigabytes of code, says a mistaken caller: there is no memory or disk for that, and nothing comes of it. */
 static void tell_of_too_much(void) {
     struct jitlisten_function function = {1u << 20, UINT32_MAX, "everything"};
     struct jitlisten_statistics statistics;
@@ -184,7 +184,7 @@ static void register_unwind_tables(void) {
     chain_free(&made);
 }
 
-/* Calls nobody should make. */
+/* Calls that are mistakes. */
 static void be_hostile(void) {
     const void *nowhere = (const void *)(uintptr_t)64;
     struct chain_code made = chain_make();
@@ -293,7 +293,7 @@ static void fork_between_threads(void) {
         remove_map();
         _exit(0);
     }
-    require(child > 0 && waitpid(child, &status, 0) == child && status == 0, "the child of a fork tells of code, too");
+    require(child > 0 && waitpid(child, &status, 0) == child && status == 0, "the child of a fork reports code, too");
     for (int at = 0; at < 3; at++) require(pthread_join(threads[at], NULL) == 0, "threads end");
 }
 
@@ -376,7 +376,7 @@ int main(void) {
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_open_with(&options));
     EXPECT(JITLISTEN_NOT_OPEN, jitlisten_close());
 
-    /* A session for what we tell, which leaves the process alone. (jitlisten_open() instead finds every LLVM in it.) */
+    /* A session for what is reported, which leaves the process alone. (jitlisten_open() instead finds every LLVM in it.) */
     options.listen = JITLISTEN_LISTEN_CALLS;
     errno = 77;
     EXPECT(JITLISTEN_OK, jitlisten_open_with(&options));

@@ -1,4 +1,4 @@
-/* The engines of LLVM 14 to 22, each with jitlisten told of it and with gdb told by LLVM itself: compiles a module, returns
+/* The engines of LLVM 14 to 22, each reporting to jitlisten, and to gdb by LLVM itself: compiles a module, returns
  * the address of a function. What differs between LLVM's versions is here. */
 #ifndef ENGINES_HPP
 #define ENGINES_HPP
@@ -28,7 +28,7 @@ class Engine {
   virtual void close() = 0;
 };
 
-/* MCJIT with our memory manager, or with its own and somebody who says *finalized*. It registers with gdb by itself. */
+/* MCJIT with our memory manager, or with its own and a host that says *finalized*. It registers with gdb by itself. */
 class Mcjit final : public Engine {
  public:
   enum class Memory { Listening, Own };

@@ -98,7 +98,7 @@ void workWatched(Engine &engine, const Arguments &arguments, int seconds) {
   printf("%.17g\n", result);
 }
 
-/* A module that asks for a function nobody has, for the sake of the engines that answer with an error. */
+/* A module that needs a function that does not exist, for the engines that return an error. */
 void addBroken(Engine &engine) {
   auto context = std::make_unique<llvm::LLVMContext>();
   llvm::SMDiagnostic diagnostic;

@@ -1,4 +1,4 @@
-"""The story every test tells: alpha calls beta calls gamma, and gamma is where the time goes.
+"""The scenario of every test: alpha calls beta calls gamma, and gamma is where the time goes.
 
     chain.py SECONDS [wait] [timer] [cache]
 

@@ -34,8 +34,8 @@ def call(name, *arguments, result=pointer):
     return function(*arguments)
 
 
-def module(name, answer):
-    text = f"define i32 @{name}() {{ ret i32 {answer} }}".encode()
+def module(name, result):
+    text = f"define i32 @{name}() {{ ret i32 {result} }}".encode()
     # The parser takes the buffer over.
     buffer = call("LLVMCreateMemoryBufferWithMemoryRangeCopy", text, ctypes.c_size_t(len(text)), b"")
     parsed, complaint = pointer(), pointer()
@@ -64,35 +64,35 @@ def address_of(engine, name):
     return call("LLVMGetFunctionAddress", engine, name.encode(), result=ctypes.c_uint64)
 
 
-def tell(step, address, is_called=True):
+def report(step, address, is_called=True):
     file = "image" if file_of(address).endswith(".so") else file_of(address)
-    answer = ctypes.CFUNCTYPE(ctypes.c_int32)(address)() if is_called else "not called"
-    print(f"{step}: {file}, {answer}", flush=True)
+    result = ctypes.CFUNCTYPE(ctypes.c_int32)(address)() if is_called else "not called"
+    print(f"{step}: {file}, {result}", flush=True)
 
 
 engine = engine_of(module("f", 42))
 address = address_of(engine, "f")
 page = address // PAGE * PAGE
-tell("final", address)
+report("final", address)
 protect(page, READ | WRITE)
-tell("writable", address, is_called=False)
+report("writable", address, is_called=False)
 protect(page, READ | EXECUTE)
-tell("executable again", address)
+report("executable again", address)
 protect(page, READ | WRITE)
 # mov eax, 7; ret, or its like
 seven = {"X86": b"\xb8\x07\x00\x00\x00\xc3", "AArch64": b"\xe0\x00\x80\x52\xc0\x03\x5f\xd6"}[architecture]
 ctypes.memmove(address, seven, len(seven))
 protect(page, READ | EXECUTE)
-tell("other code", address)
+report("other code", address)
 call("LLVMAddModule", engine, module("g", 43))
-tell("another object", address_of(engine, "g"))
+report("another object", address_of(engine, "g"))
 call("LLVMDisposeExecutionEngine", engine, result=None)
 
 engine = engine_of(module("f", 42))
 address = address_of(engine, "f")
-tell("final once more", address)
+report("final once more", address)
 protect(address // PAGE * PAGE, READ | WRITE | EXECUTE)
-tell("writable and executable", address)
+report("writable and executable", address)
 call("LLVMDisposeExecutionEngine", engine, result=None)
 with open("/proc/self/maps") as maps:
     print("images left:", sum(line.rstrip().endswith(".so") and "/object-" in line for line in maps))

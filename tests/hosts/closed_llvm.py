@@ -1,7 +1,7 @@
 """An LLVM that is opened and closed, again and again: closed_llvm.py LIBLLVMLITE TIMES
 
 Opens llvmlite's library by itself, compiles `turn_N`, frees it, and closes the library, so often; at last opens it and
-compiles `last`, which stays. Prints what the functions answer, and how often the library was really gone.
+compiles `last`, which stays. Prints what the functions return, and how often the library was really unmapped.
 """
 
 import _ctypes

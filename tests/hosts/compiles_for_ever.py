@@ -1,4 +1,4 @@
-"""Compiles one function after the other and says so each time, until somebody ends it."""
+"""Compiles one function after the other and says so each time, until it is ended."""
 
 import itertools
 

@@ -16,23 +16,23 @@ engine = jit.engine()
 kind = ctypes.CFUNCTYPE(ctypes.c_int64)
 
 
-def compile(name, answer):
-    address = jit.compile_into(engine, f"define i64 @{name}() {{ ret i64 {answer} }}", name)
-    assert kind(address)() == answer
+def compile(name, result):
+    address = jit.compile_into(engine, f"define i64 @{name}() {{ ret i64 {result} }}", name)
+    assert kind(address)() == result
     return address
 
 
-def tell(who, name, address):
+def report(process, name, address):
     os.write(1, f"{who} {name} {file_of(address)}\n".encode())
 
 
 common = compile("common", 1)
-tell("parent", "common", common)
+report("parent", "common", common)
 parent = os.getpid()
 if os.fork() == 0:
     of_child = compile("of_child", 2)
-    tell("child", "common", common)
-    tell("child", "of_child", of_child)
+    report("child", "common", common)
+    report("child", "of_child", of_child)
     until = time.monotonic() + 60
     while os.getppid() == parent and time.monotonic() < until:
         time.sleep(0.02)
@@ -45,4 +45,4 @@ if os.fork() == 0:
             os.write(1, b"lock held\n")
     os._exit(0)
 of_parent = compile("of_parent", 3)
-tell("parent", "of_parent", of_parent)
+report("parent", "of_parent", of_parent)

@@ -41,7 +41,7 @@ done = False
 def work():
     global wrong
     while not done:
-        wrong += sum(function(5_000) != answer for function, answer in zip(functions, right))
+        wrong += sum(function(5_000) != result for function, result in zip(functions, right))
 
 
 def images():

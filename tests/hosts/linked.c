@@ -2,7 +2,7 @@
  *
  *     linked LIBLLVMLITE
  *
- * Prints what they answer, and what jitlisten_open() and then jitlisten_statistics() have said. */
+ * Prints what they return, and what jitlisten_open() and then jitlisten_statistics() have said. */
 #include "llvmlite.h"
 #include <jitlisten.h>
 #include <string.h>

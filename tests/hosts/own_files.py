@@ -1,4 +1,4 @@
-"""Compiles something and tells what the process has of its jitdump: own_files.py
+"""Compiles something and prints what the process has of its jitdump: own_files.py
 
 Lines: `map PERMISSIONS PATH`, `fd FLAGS PATH`, `mode OCTAL PATH`.
 """

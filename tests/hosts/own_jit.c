@@ -1,7 +1,7 @@
-/* A program with a JIT of its own that tells debuggers, in the very way LLVM does: own_jit LIBLLVMLITE CHAIN.LL OBJECT.o
+/* A program with a JIT of its own that registers with debuggers, in the very way LLVM does: own_jit LIBLLVMLITE CHAIN.LL OBJECT.o
  *
  * Its descriptor and its rendezvous have the names that the interface prescribes, and are exported. It lists OBJECT.o, an
- * object that nobody has placed anywhere, and bytes that are no object; takes the first out again; and lets the LLVM inside
+ * object that was not placed anywhere, and bytes that are no object; takes the first out again; and lets the LLVM inside
  * llvmlite compile the chain in between. Its list must be what it made of it, and its rendezvous must have been called. */
 #include "llvmlite.h"
 
@@ -21,7 +21,7 @@ __attribute__((visibility("default"))) struct jit_descriptor __jit_debug_descrip
 #ifdef COUNTS
 static int called;
 
-/* More than a return: nobody may write over it. */
+/* More than a return: it must not be written over. */
 __attribute__((visibility("default"), noinline)) void __jit_debug_register_code(void) { called++; }
 #else
 static const int called = 3;

@@ -1,8 +1,8 @@
-/* The chain from a JIT without LLVM, told of through the C API by who made it: addresses, names, lines and unwind tables.
+/* The chain from a JIT without LLVM, reported through the C API: addresses, names, lines and unwind tables.
  *
  *     raw_jit SECONDS    of processor time, however busy the machine is
  *
- * Linked with libjitlisten; what is told to whom says the environment. */
+ * Linked with libjitlisten; the environment chooses the sinks. */
 #include "../c/chain_code.h"
 #include <jitlisten.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
     mapping         a seccomp filter refuses every executable mapping of a file
     mapping-later   the same, once a quarter of the functions is there
 
-Prints how many functions answer right, and how many of them are mapped from an image.
+Prints how many functions return the right value, and how many of them are mapped from an image.
 """
 
 import ctypes
@@ -38,7 +38,7 @@ def use_up_mappings(left):
 
 def refuse_executable_files():
     """mmap(_, _, protection & PROT_EXEC, _, a file, _) fails with EACCES, as with a strict SELinux policy."""
-    load, equal, has_bit, answer = 0x20, 0x15, 0x45, 0x06
+    load, equal, has_bit, verdict = 0x20, 0x15, 0x45, 0x06
     allow, refuse = 0x7FFF0000, 0x00050000 | 13
     number, protection, file = 0, 16 + 2 * 8, 16 + 4 * 8
     mmap_number = {"x86_64": 9, "aarch64": 222}[os.uname().machine]
@@ -49,8 +49,8 @@ def refuse_executable_files():
         (has_bit, 0, 3, mmap.PROT_EXEC),
         (load, 0, 0, file),
         (equal, 1, 0, 0xFFFFFFFF),
-        (answer, 0, 0, refuse),
-        (answer, 0, 0, allow),
+        (verdict, 0, 0, refuse),
+        (verdict, 0, 0, allow),
     ]
 
     class Instruction(ctypes.Structure):

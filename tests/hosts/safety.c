@@ -1,6 +1,6 @@
-/* A program with LLVM that does what programs do, and looks at what its guest makes of it: guest STORY [WORD...]
+/* A program with LLVM that does what programs do, and looks at what the library makes of it: safety SCENARIO [WORD...]
  *
- * Prints the same with and without the library. Functions are called `first`, `second`, ... and answer 3 n + their number. */
+ * Prints the same with and without the library. Functions are called `first`, `second`, ... and return 3 n + their number. */
 #define _GNU_SOURCE
 #include "jitlisten.h"
 #include "llvm_c.h"
@@ -40,7 +40,7 @@ static void fail(const char *what) {
     exit(1);
 }
 
-/* --- What the guest calls comes by here ------------------------------------------------------------------------------- */
+/* --- What the library calls comes by here ----------------------------------------------------------------------------- */
 
 static uintptr_t host_start, host_end;
 
@@ -58,7 +58,7 @@ static int find_host(struct dl_phdr_info *info, size_t size, void *nothing) {
 
 #define FROM_GUEST (host_end && (uintptr_t)__builtin_return_address(0) - host_start < host_end - host_start)
 
-/* Called in the middle of each write of the guest's to a file, that is, while it holds its locks. */
+/* Called in the middle of each write of the library's to a file, that is, while it holds its locks. */
 static void (*in_write)(void);
 
 ssize_t write(int file, const void *bytes, size_t size) {
@@ -66,7 +66,7 @@ ssize_t write(int file, const void *bytes, size_t size) {
     return syscall(SYS_write, file, bytes, size);
 }
 
-/* Allocations of the guest's fail from number `fails_from` up to `fails_to`. */
+/* Allocations of the library's fail from number `fails_from` up to `fails_to`. */
 static volatile long allocations, fails_from = LONG_MAX, fails_to = LONG_MAX;
 #define STARVED (FROM_GUEST && fails_from != LONG_MAX && starved())
 
@@ -122,7 +122,7 @@ int posix_memalign(void **result, size_t alignment, size_t size) {
     return *result ? 0 : ENOMEM;
 }
 
-/* What the guest maps for itself, not what it maps for the host. */
+/* What the library maps for itself, not what it maps for the host. */
 void *mmap(void *address, size_t size, int protection, int flags, int file, off_t offset) {
     void *memory;
     int for_itself = flags & MAP_FIXED || file >= 0 || protection == PROT_NONE;
@@ -136,7 +136,7 @@ void *mmap(void *address, size_t size, int protection, int flags, int file, off_
     return memory;
 }
 
-/* While this is set, whoever lists libraries for the guest takes his time, with a lock of the loader's held. */
+/* While this is set, listing libraries for the library takes long, with a lock of the loader's held. */
 static volatile int lists_slowly;
 
 struct listing {
@@ -157,7 +157,7 @@ int dl_iterate_phdr(int (*callback)(struct dl_phdr_info *, size_t, void *), void
     return next(list_slowly, &listing);
 }
 
-/* --- Signals that come while the guest holds its locks ---------------------------------------------------------------- */
+/* --- Signals that come while the library holds its locks -------------------------------------------------------------- */
 
 static struct compiled alive;
 static void dispose_alive(void) { dispose(alive); }
@@ -258,7 +258,7 @@ static int keeps_errno(void) {
 
 /* --- Descriptors ------------------------------------------------------------------------------------------------------ */
 
-/* What somebody else does meanwhile, who does not know of the guest. */
+/* What other code does meanwhile, which does not know of the library. */
 static void runs(const char *command) {
     const char *preload = getenv("LD_PRELOAD");
     char *kept = preload ? strdup(preload) : NULL;
@@ -358,7 +358,7 @@ static int idle_fork(void) {
     return 0;
 }
 
-/* Forks again and again while other threads compile and free; each child uses what the guest holds locks for. */
+/* Forks again and again while other threads compile and free; each child uses what the library holds locks for. */
 static volatile int stop;
 
 static void *compile_for_ever(void *number) {
@@ -412,7 +412,7 @@ static int ends(const char *how) {
 
 /* --- Resources -------------------------------------------------------------------------------------------------------- */
 
-/* What a child does with two functions, and so many more, while its guest gets no memory from allocation FROM to TO. */
+/* What a child does with two functions, and so many more, while the library gets no memory from allocation FROM to TO. */
 static int starved_child(long from, long to, int more) {
     int status;
     fflush(stdout);
@@ -450,7 +450,7 @@ static int starves(long step) {
             if (status) fprintf(stderr, "from %ld to %ld: status %x\n", number, ends[i], status), bad++;
         }
     }
-    /* More than what the guest has set aside is enough for. */
+    /* More than what the library has set aside is enough for. */
     int status = starved_child(0, LONG_MAX, 300);
     if (status) fprintf(stderr, "300 more: status %x\n", status), bad++;
     printf("%ld children went wrong\n", bad);
@@ -608,17 +608,17 @@ static int recycles(double seconds) {
 /* The library comes by dlopen, and goes. */
 static int opens_host(const char *path) {
     compile("first", 1);
-    void *guest = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (guest == NULL) fail(dlerror());
-    int (*open_host)(void) = (int (*)(void))dlsym(guest, "jitlisten_open");
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL) fail(dlerror());
+    int (*open_host)(void) = (int (*)(void))dlsym(library, "jitlisten_open");
     printf("open: %d\n", open_host());
     compile("second", 2);
-    printf("close: %d\n", dlclose(guest));
+    printf("close: %d\n", dlclose(library));
     compile("third", 3);
     return 0;
 }
 
-/* What the guest has counted, into $SAFETY_STATISTICS: `name number` in each line. */
+/* What the library has counted, into $SAFETY_STATISTICS: `name number` in each line. */
 static void write_statistics(void) {
     jitlisten_status (*ask)(struct jitlisten_statistics *) = dlsym(RTLD_DEFAULT, "jitlisten_statistics");
     const char *path = getenv("SAFETY_STATISTICS");
@@ -643,7 +643,7 @@ static int privileged(void) {
     return 0;
 }
 
-/* Whether a function is what a debugger's rendezvous is before anybody has been there: a return. */
+/* Whether a function is what a debugger's rendezvous is before it was changed: a return. */
 static const char *is_empty(uintptr_t function) {
 #ifdef __aarch64__
     static const unsigned char mark[] = {0x5f, 0x24, 0x03, 0xd5}, returns[] = {0xc0, 0x03, 0x5f, 0xd6};
@@ -655,7 +655,7 @@ static const char *is_empty(uintptr_t function) {
     return memcmp(code, returns, sizeof returns) ? "changed" : "empty";
 }
 
-/* A program into which somebody else has brought the library, by a way that set-user-ID programs take, too. */
+/* A program into which the library was brought from outside, by a way that set-user-ID programs take, too. */
 static int preloaded(void) {
     jitlisten_status (*open_host)(void) = dlsym(RTLD_DEFAULT, "jitlisten_open");
     printf("AT_SECURE: %lu, library: %s\n", getauxval(AT_SECURE), open_host && host_end ? "there" : "not there");
@@ -668,31 +668,31 @@ static int preloaded(void) {
 }
 
 int main(int count, char **words) {
-    const char *story = count > 1 ? words[1] : "";
+    const char *scenario = count > 1 ? words[1] : "";
     const char *word = count > 2 ? words[2] : "";
     dl_iterate_phdr(find_host, NULL);
     llvm_begin();
     atexit(write_statistics);
-    if (!strcmp(story, "interrupted")) return interrupted(word);
-    if (!strcmp(story, "cancelled")) return cancelled();
-    if (!strcmp(story, "errno")) return keeps_errno();
-    if (!strcmp(story, "daemon")) return daemon_closes(word);
-    if (!strcmp(story, "numbers")) return numbers();
-    if (!strcmp(story, "runs-others")) return runs_others();
-    if (!strcmp(story, "fork-storm")) return fork_storm(atoi(word));
-    if (!strcmp(story, "raw-fork")) return raw_fork();
-    if (!strcmp(story, "execs")) return execs();
-    if (!strcmp(story, "idle-fork")) return idle_fork();
-    if (!strcmp(story, "ends")) return ends(word);
-    if (!strcmp(story, "starves")) return starves(atol(word));
-    if (!strcmp(story, "limited")) return limited(word);
-    if (!strcmp(story, "narrows")) return narrows();
-    if (!strcmp(story, "filtered")) return filtered();
-    if (!strcmp(story, "privileged")) return privileged();
-    if (!strcmp(story, "preloaded")) return preloaded();
-    if (!strcmp(story, "names")) return names();
-    if (!strcmp(story, "opens")) return opens_host(word);
-    if (!strcmp(story, "recycles")) return recycles(atof(word));
+    if (!strcmp(scenario, "interrupted")) return interrupted(word);
+    if (!strcmp(scenario, "cancelled")) return cancelled();
+    if (!strcmp(scenario, "errno")) return keeps_errno();
+    if (!strcmp(scenario, "daemon")) return daemon_closes(word);
+    if (!strcmp(scenario, "numbers")) return numbers();
+    if (!strcmp(scenario, "runs-others")) return runs_others();
+    if (!strcmp(scenario, "fork-storm")) return fork_storm(atoi(word));
+    if (!strcmp(scenario, "raw-fork")) return raw_fork();
+    if (!strcmp(scenario, "execs")) return execs();
+    if (!strcmp(scenario, "idle-fork")) return idle_fork();
+    if (!strcmp(scenario, "ends")) return ends(word);
+    if (!strcmp(scenario, "starves")) return starves(atol(word));
+    if (!strcmp(scenario, "limited")) return limited(word);
+    if (!strcmp(scenario, "narrows")) return narrows();
+    if (!strcmp(scenario, "filtered")) return filtered();
+    if (!strcmp(scenario, "privileged")) return privileged();
+    if (!strcmp(scenario, "preloaded")) return preloaded();
+    if (!strcmp(scenario, "names")) return names();
+    if (!strcmp(scenario, "opens")) return opens_host(word);
+    if (!strcmp(scenario, "recycles")) return recycles(atof(word));
     for (int i = 1; i < count; i++) compile(words[i], i);
     return 0;
 }

@@ -1,7 +1,7 @@
 /* Sixteen threads compile, run and free, for a while, under a profiler and while sinks are switched: host_safety_threads SECONDS
  *
  * A timer sends SIGPROF at 1 kHz of processor time; its handler walks the stack with libunwind. One more thread switches
- * sinks off and on. Every function that was compiled must answer right, and the library's count must be ours, which is
+ * sinks off and on. Every function that was compiled must return the right value, and the library's count must be ours, which is
  * printed: `compiled N freed N walked N`. */
 #define _GNU_SOURCE
 #define UNW_LOCAL_ONLY

@@ -1,6 +1,6 @@
 """The LLVM of a distribution beside the one inside llvmlite: two_llvms.py LIBLLVM
 
-Compiles `first` with llvmlite's LLVM, `second` with the other one, and `third` with llvmlite's again. Prints what they answer.
+Compiles `first` with llvmlite's LLVM, `second` with the other one, and `third` with llvmlite's again. Prints what they return.
 """
 
 import ctypes

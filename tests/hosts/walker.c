@@ -60,7 +60,7 @@ static _Unwind_Reason_Code frame(struct _Unwind_Context *context, void *nothing)
     return _URC_NO_REASON;
 }
 
-/* The handler's own frames and the signal frame are not part of the story. */
+/* The handler's own frames and the signal frame are not part of the scenario. */
 static void drop_until(uintptr_t address) {
     int at = 0;
     while (at < depth && stack[at] != address) at++;
@@ -185,7 +185,7 @@ __attribute__((constructor)) static void start_by_itself(void) {
     walk_start(which, own, executable_ranges());
 }
 
-__attribute__((destructor)) static void tell(void) {
+__attribute__((destructor)) static void report(void) {
     if (!asked) return;
     walk_stop();
     fprintf(stderr, "%s %d %d %d\n", asked, taken, complete, deepest);

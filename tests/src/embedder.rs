@@ -51,7 +51,7 @@ struct Installed {
 }
 
 impl Installed {
-    fn answer(&self, word: &str) -> String {
+    fn config(&self, word: &str) -> String {
         let done = tool::run(Command::new(&self.config).args(["--link-shared", word]));
         assert!(done.status.success(), "{} {word}", self.config.display());
         String::from_utf8_lossy(&done.stdout).trim().to_owned()
@@ -68,7 +68,7 @@ fn directory() -> PathBuf {
 
 fn includes(llvm: &Installed) -> [String; 2] {
     let ours = paths::root().join("include");
-    [format!("-isystem{}", llvm.answer("--includedir")), format!("-I{}", ours.display())]
+    [format!("-isystem{}", llvm.config("--includedir")), format!("-I{}", ours.display())]
 }
 
 fn program(llvm: u32, dialect: &[&str]) -> Option<PathBuf> {
@@ -89,8 +89,8 @@ fn program(llvm: u32, dialect: &[&str]) -> Option<PathBuf> {
     flags.extend(includes(&installed));
     // libgcc's unwinder first: libunwind exports functions of the same names.
     flags.extend([walker.display().to_string(), "-Wl,--no-as-needed".to_owned(), "-lgcc_s".to_owned()]);
-    flags.extend(["-lunwind".to_owned(), format!("-L{}", installed.answer("--libdir"))]);
-    flags.extend(installed.answer("--libs").split_whitespace().map(str::to_owned));
+    flags.extend(["-lunwind".to_owned(), format!("-L{}", installed.config("--libdir"))]);
+    flags.extend(installed.config("--libs").split_whitespace().map(str::to_owned));
     flags.extend([format!("-L{}", libraries.display()), "-ljitlisten".to_owned()]);
     flags.push(format!("-Wl,-rpath,{}", libraries.display()));
     // Whoever runs beside us never sees half a program.

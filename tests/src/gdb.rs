@@ -14,7 +14,7 @@ use crate::host::{Host, Preload, Running};
 use crate::scenario::{self, Symbols};
 use crate::tool::{self, Absence};
 
-/// The signal a host raises in its hot loop when told `timer`: by default gdb passes it on without stopping.
+/// The signal a host raises in its hot loop with the word `timer`: by default gdb passes it on without stopping.
 const STOP: [&str; 2] = ["-ex", "handle SIGVTALRM stop print nopass"];
 
 /// A static function of every CPython, kept because its address is in a table, and exported by none (some builds export

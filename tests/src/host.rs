@@ -304,7 +304,7 @@ fn text(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string()
 }
 
-/// The files in a directory, without the ones this module makes and without a log nobody wrote to.
+/// The files in a directory, without the ones this module makes and without an empty log.
 #[must_use]
 pub fn files_in(directory: &Path) -> Vec<OsString> {
     let ours = |entry: &fs::DirEntry| {

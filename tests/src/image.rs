@@ -110,7 +110,7 @@ pub fn complete(samples: &[Sample], callers: &[&str]) -> (usize, usize) {
     (jit.len(), jit.iter().copied().filter(is_complete).count())
 }
 
-/// What judges of ELF and DWARF say against an image; judges that are not installed say nothing.
+/// What checkers of ELF and DWARF say against an image; those that are not installed say nothing.
 ///
 /// # Panics
 /// When none of them is installed.

@@ -1,4 +1,4 @@
-//! The doors: the ways LLVM code gets into a process, each able to run the chain.
+//! The integrations: the ways LLVM code gets into a process, each able to run the chain.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ impl Integration {
         Some(words.iter().fold(host.argument(seconds.to_string()), |host, word| host.argument(word)))
     }
 
-    /// Its row in the table of doors and consumers.
+    /// Its row in the table of integrations and consumers.
     #[must_use]
     pub fn row(self) -> &'static str {
         match self {

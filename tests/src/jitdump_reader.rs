@@ -304,7 +304,7 @@ pub fn find(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Reads a file with both judges: this module and the crate `linux-perf-data`.
+/// Reads a file with both readers: this module and the crate `linux-perf-data`.
 ///
 /// # Panics
 /// When one of them refuses it, or they differ.

@@ -8,7 +8,7 @@ use gimli::{BaseAddresses, EhFrame, EhFrameHdr, LittleEndian, UnwindContext, Unw
 pub struct Tables {
     /// Where the mapping ends that perf makes of the function.
     pub mapped_end: u64,
-    /// `.eh_frame`, for the second judge.
+    /// `.eh_frame`, for the second reader.
     pub eh_frame: Vec<u8>,
 }
 

@@ -1,19 +1,19 @@
 //! Real hosts x real tools.
 //!
-//! One story, many doors: every host under `hosts/` JIT-compiles the chain `alpha -> beta -> gamma` and spends its time in
-//! `gamma`. A *door* ([`door`]) is a way LLVM code gets into a process: a Numba release, a kind of `lli`. A *consumer* is a
+//! One scenario, many integrations: every host under `hosts/` JIT-compiles the chain `alpha -> beta -> gamma` and spends its time in
+//! `gamma`. An *integration* ([`integration`]) is a way LLVM code gets into a process: a Numba release, a kind of `lli`. A *consumer* is a
 //! tool that looks at the process from outside: [`perf`], [`gdb`]. The test suite is the table of both with one
-//! expectation ([`story`]): the names are there, and so is the way from `gamma` back to the C code that called it.
+//! expectation ([`scenario`]): the names are there, and so is the way from `gamma` back to the C code that called it.
 //!
 //! ```text
-//!   door ──Host──> perf record ──> perf_script ──┐
-//!     │                                          ├──> story: named? complete?
+//!   integration ──Host──> perf record ──> perf_script ──┐
+//!     │                                                 ├──> scenario: named? complete?
 //!     ├───Host──> gdb ─────────> gdb::Backtrace ─┘
 //!     └───Host──> /tmp/perf-PID.map ──> perf_map: obeys every rule?
 //! ```
 //!
-//! What reads text (`perf_script`, `perf_map`, `gdb::backtrace`, `story`) is pure and has its own unit tests, and the table
-//! begins with the stock process, which must fail the same expectation: a judge that cannot say no proves nothing.
+//! What reads text (`perf_script`, `perf_map`, `gdb::backtrace`, `scenario`) is pure and has its own unit tests, and the table
+//! begins with the stock process, which must fail the same expectation: a check that cannot fail proves nothing.
 //!
 //! `ci/setup.sh` provides tools and virtual environments. What is missing fails a test when `CI` is set and is a loud skip
 //! elsewhere ([`tool`]).

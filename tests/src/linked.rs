@@ -1,4 +1,4 @@
-//! A door that a program opens itself, by calling the library, with every consumer.
+//! An integration in which the program calls the library itself, with every consumer.
 //!
 //! The host runs the chain; nothing is preloaded. The expectation is that of the table: names, and whole stacks.
 
@@ -11,10 +11,10 @@ use crate::{gdb, perf, perf_inject, perf_map, walk};
 /// How many samples a proof by sampling needs at least.
 const ENOUGH: usize = 100;
 
-/// The door.
+/// The integration.
 #[derive(Clone, Copy, Debug)]
 pub struct Linked {
-    /// Its name in the table of doors.
+    /// Its name in the table of integrations.
     pub name: &'static str,
     /// The host that runs the chain for so many seconds, with these words behind, or `None` after a loud skip.
     pub host: fn(u32, &[&str]) -> Option<Host>,

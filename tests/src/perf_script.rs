@@ -40,7 +40,7 @@ pub struct Unreadable {
 /// Reads the whole output.
 ///
 /// # Errors
-/// The first line that has neither of the two shapes. Nothing is skipped: a judge that overlooks lines is lenient.
+/// The first line that has neither of the two shapes. Nothing is skipped: a reader that overlooks lines is lenient.
 pub fn parse(text: &str) -> Result<Vec<Sample>, Unreadable> {
     let mut samples: Vec<Sample> = Vec::new();
     let mut inside = false;

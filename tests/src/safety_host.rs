@@ -1,4 +1,4 @@
-//! `hosts/safety.c`: a small program with LLVM, and the stories it can tell.
+//! `hosts/safety.c`: a small program with LLVM, and its scenarios.
 
 use std::fs;
 use std::path::PathBuf;
@@ -47,7 +47,7 @@ pub fn program() -> Option<PathBuf> {
     PROGRAM.get_or_init(make).clone()
 }
 
-/// A host that tells a story, with every sink on, or `None` after a loud skip.
+/// A host that runs a scenario, with every sink on, or `None` after a loud skip.
 #[must_use]
 pub fn scenario(words: &[&str]) -> Option<Host> {
     let name: String = words[0].chars().take(32).collect();
@@ -66,7 +66,7 @@ pub fn scenario_after(first: &str, words: &[&str]) -> Option<Host> {
     let host = Host::new("/bin/sh", &format!("safety-{}", words[0])).variable("JITLISTEN", "all");
     let counted = host.scratch("statistics");
     let host = host.variable("SAFETY_STATISTICS", counted);
-    // What the shell runs first must not hear of the library.
+    // What the shell runs first is not preloaded.
     let script = format!("preload=$LD_PRELOAD; unset LD_PRELOAD; {first}\nexport LD_PRELOAD=$preload; exec \"$@\"");
     let host = host.argument("-c").argument(script).argument("sh").argument(program);
     Some(words.iter().fold(host, |host, word| host.argument(word)))
@@ -83,7 +83,7 @@ pub fn counted(host: &Host, name: &str) -> u64 {
     line.trim().parse().expect("a number")
 }
 
-/// The lines of the log that tell of a sink that stops.
+/// The lines of the log about a sink that stops.
 #[must_use]
 pub fn stops(host: &Host) -> Vec<String> {
     host.log().lines().filter(|line| line.contains(" sink stops: ")).map(str::to_owned).collect()

@@ -40,7 +40,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Judges the samples against the chain; `caller` is part of the file name of the code that called into the JIT.
+    /// Checks the samples against the chain; `caller` is part of the file name of the code that called into the JIT.
     #[must_use]
     pub fn of(samples: &[Sample], caller: &str) -> Self {
         let mut verdict = Self::default();
@@ -58,7 +58,7 @@ impl Verdict {
         verdict
     }
 
-    /// Requires enough samples to judge by.
+    /// Requires enough samples for a check.
     ///
     /// # Panics
     /// When there are too few.

@@ -1,4 +1,4 @@
-//! The door x consumer table, as a run of the test suite has seen it.
+//! The integration x consumer table, as a run of the test suite has seen it.
 //!
 //! A test that has proved a cell says so with [`seen`], as its last statement; `ci/integrations.sh` makes the table of the README
 //! from the lines of one run, and CI compares the two.
@@ -21,7 +21,7 @@ pub const INTEGRATIONS: [&str; 8] = [
 /// Who looks at it, in the order of the table.
 pub const CONSUMERS: [&str; 6] = ["perf map", "jitdump", "image", "gdb", "libunwind", "libgcc"];
 
-/// This consumer has just seen the whole story of code that came through this door. Written to the file `$JITLISTEN_SUPPORT`.
+/// This consumer has just seen the whole scenario with this integration. Written to the file `$JITLISTEN_SUPPORT`.
 ///
 /// # Panics
 /// When there is no such cell.

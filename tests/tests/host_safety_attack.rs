@@ -15,7 +15,7 @@ use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{image, integration, jitdump_reader, paths, perf_map, safety_host};
 
 /// Who owns nothing.
-const NOBODY: u32 = 65534;
+const OTHER_USER: u32 = 65534;
 
 const PRECIOUS: &str = "precious\n";
 
@@ -51,7 +51,7 @@ fn is_untouched(victim: &Path, what: &str) {
     assert_eq!(fs::read_to_string(victim).expect("still there"), PRECIOUS, "{what}");
     assert!(!victim.with_extension("new").exists(), "{what}: a link to nothing was followed");
     let got = fs::read(victim.with_extension("got")).unwrap_or_default();
-    assert_eq!(String::from_utf8_lossy(&got), "", "{what}: somebody has read along");
+    assert_eq!(String::from_utf8_lossy(&got), "", "{what}: another process has read it");
 }
 
 /// The host's output is right, and whatever lies at the place of the map is taken away.
@@ -171,7 +171,7 @@ fn as_another_user(umask: &str) -> Option<Host> {
     let host = Host::new(setpriv, "other_user").variable("JITLISTEN", "all");
     let ours = host.scratch("ours");
     fs::create_dir(&ours).expect("made");
-    chown(&ours, Some(NOBODY), Some(NOBODY)).expect("given away");
+    chown(&ours, Some(OTHER_USER), Some(OTHER_USER)).expect("given away");
     let host = host.variable("JITLISTEN_LOG", format!("debug:{}", ours.join("log").display()));
     let words = ["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c"];
     let host = words.iter().fold(host.variable("JITLISTEN_DIR", &ours), |host, word| host.argument(word));
@@ -270,7 +270,7 @@ fn values_of_variables() {
     let Some(program) = safety_host::program() else { return };
     for name in names {
         for value in values {
-            // What is relative is relative to a directory of the test's own, and the shell must not hear of it before.
+            // What is relative is relative to a directory of the test's own, and the shell must not have it before.
             let host = Host::new("/bin/sh", "hostile").variable("JITLISTEN", "all");
             let script = "cd \"$0\" && export LD_PRELOAD=\"$LIBRARY\" && exec \"$@\"";
             // As deep as the deepest value goes up.

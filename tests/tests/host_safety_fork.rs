@@ -76,14 +76,14 @@ fn forks_while_other_threads_compile() {
     let children: Vec<u32> = processes(&ended, "child").map(|(pid, _)| pid).collect();
     assert_eq!(children.len(), 60);
     for pid in children {
-        // Switched off and on again after the fork: what lives is told anew.
+        // Switched off and on again after the fork: what is alive is written anew.
         assert_eq!(map_of(pid).named("first").count(), 1, "{pid}");
     }
     let map = PerfMap::parse(&without_dead_lines(&ended.map.expect("a map"))).expect("the parent's map is whole");
     assert!(map.named("first").next().is_some() && map.named("last").next().is_some());
 }
 
-/// `clone(2)` and `_Fork(3)` call nobody.
+/// `clone(2)` and `_Fork(3)` call no handler.
 #[test]
 fn a_fork_without_handlers() {
     let Some(host) = safety_host::scenario(&["raw-fork"]) else { return };
@@ -97,7 +97,7 @@ fn a_fork_without_handlers() {
     }
 }
 
-/// What lives is told to the child's files by the fork itself: a profiler may meet it there, too.
+/// What is alive is written to the child's files by the fork itself: a profiler may meet it there, too.
 #[test]
 fn a_child_that_compiles_nothing() {
     let Some(host) = safety_host::scenario(&["idle-fork"]) else { return };

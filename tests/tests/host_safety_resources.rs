@@ -41,7 +41,7 @@ fn files_may_not_grow() {
     }
 }
 
-/// Allocations of the library fail, each in turn, one alone and all from there on. Rust's own answer is to end the process.
+/// Allocations of the library fail, each in turn, one alone and all from there on. Rust itself would end the process.
 #[test]
 fn no_memory() {
     let Some(host) = safety_host::scenario(&["starves", "11"]) else { return };
@@ -107,7 +107,7 @@ fn a_program_that_closes_what_it_does_not_know() {
     assert_eq!(safety_host::stops(&host), Vec::<String>::new());
 }
 
-/// The same, and meanwhile somebody has put another file where the jitdump was.
+/// The same, and meanwhile another file was put where the jitdump was.
 #[test]
 fn a_jitdump_that_is_exchanged_when_it_is_closed() {
     let Some(host) = safety_host::scenario(&["daemon"]) else { return };
@@ -138,7 +138,7 @@ fn system_calls_that_are_forbidden() {
     for name in ["first", "second"] {
         assert!(ended.perf_map().named(name).next().is_some(), "{name}: {}", host.log());
     }
-    // Without flock nobody could know that the images are in use.
+    // Without flock it could not be known that the images are in use.
     assert_one_stop_each(&host, &["image"]);
 }
 
@@ -292,7 +292,7 @@ fn a_quota_that_is_used_up_from_the_start() {
     assert_eq!(fs::read_dir(disk.limited()).expect("read").count(), 0, "nothing is left behind");
 }
 
-/// The directory goes away between the first function and the second.
+/// The directory is removed between the first function and the second.
 #[test]
 fn a_directory_that_vanishes() {
     let Some(host) = safety_host::scenario(&["ends", "exit"]) else { return };

@@ -39,7 +39,7 @@ fn errno() {
     let _ = host::same_output(&host.variable("JITLISTEN_LOG", "debug:/dev/full")).well();
 }
 
-/// A log that nobody reads: each line of it is a `SIGPIPE`, which ends a process.
+/// A log without a reader: each line of it is a `SIGPIPE`, which ends a process.
 #[test]
 fn a_pipe_without_a_reader() {
     let other_user = "mkfifo \"$PIPE\"; exec 9<>\"$PIPE\" 2>\"$PIPE\" 9<&-";

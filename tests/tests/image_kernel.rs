@@ -53,21 +53,21 @@ fn probe(file: &Path, function: &str) -> Probe {
 
 /// How many calls `perf stat` counts while the host makes `CALLS` of them.
 fn count(host: &Host, event: &str, mut running: jitlisten_tests::host::Running<'_>) -> String {
-    let [control, answer] = ["control", "answer"].map(|name| host.scratch(name));
-    assert!(Command::new("mkfifo").args([&control, &answer]).status().is_ok_and(|status| status.success()));
+    let [control, reply] = ["control", "reply"].map(|name| host.scratch(name));
+    assert!(Command::new("mkfifo").args([&control, &reply]).status().is_ok_and(|status| status.success()));
     // Opened for both directions, a FIFO never waits for the other end.
     let both = |path: &Path| OpenOptions::new().read(true).write(true).open(path).expect("a FIFO of ours");
-    let (mut to_perf, from_perf) = (both(&control), both(&answer));
+    let (mut to_perf, from_perf) = (both(&control), both(&reply));
     let mut command = Command::new("perf");
     command.args(["stat", "-x", ",", "-D", "-1", "-e", event, "-p", &running.pid().to_string()]);
-    command.arg("--control").arg(format!("fifo:{},{}", control.display(), answer.display()));
+    command.arg("--control").arg(format!("fifo:{},{}", control.display(), reply.display()));
     let mut stat = Killed(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("perf is here"));
-    to_perf.write_all(b"enable\n").expect("room for a line");
+    to_perf.write_all(b"enable\n").expect("space for a line");
     let acknowledged = std::thread::spawn(move || BufReader::new(from_perf).read_line(&mut String::new()));
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while !acknowledged.is_finished() {
         assert!(stat.0.try_wait().expect("our child").is_none(), "perf stat ended at once");
-        assert!(std::time::Instant::now() < deadline, "perf stat does not answer");
+        assert!(std::time::Instant::now() < deadline, "perf stat does not reply");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     running.nod();

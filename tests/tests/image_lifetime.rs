@@ -36,7 +36,7 @@ more mappings: 0
 ";
     assert_eq!(seen, expected);
     let stock = changing(Preload::Nothing).unwrap_or_default();
-    assert_eq!(stock, expected.replace("image,", "nothing,"), "every answer is that of the stock process");
+    assert_eq!(stock, expected.replace("image,", "nothing,"), "every result is that of the stock process");
 }
 
 #[test]

@@ -102,13 +102,13 @@ fn symbolizers_find_python_lines() {
         let returns = symbolize(&program, words, &file, &kernel);
         let show = || format!("{}:\n{}", program.display(), returns.concat());
         assert!(
-            returns.iter().all(|answer| answer.contains("kernel") && answer.contains("two_loops.py:")),
+            returns.iter().all(|output| output.contains("kernel") && output.contains("two_loops.py:")),
             "{}",
             show()
         );
         for part in ["# three of four", "# one of four"] {
             let place = format!("{}:{}", paths::host("two_loops.py").display(), line_of(part));
-            assert!(returns.iter().any(|answer| answer.contains(&place)), "{part} is missing; {}", show());
+            assert!(returns.iter().any(|output| output.contains(&place)), "{part} is missing; {}", show());
         }
     }
 }
@@ -122,8 +122,8 @@ fn symbolizers_find_inlined_calls() {
     let (file, outer) = image::function(&host, "outer");
     for (program, words) in symbolizers() {
         let returns = symbolize(&program, words, &file, &outer);
-        let in_turn = |answer: &String| {
-            let mut lines = answer.lines();
+        let in_turn = |output: &String| {
+            let mut lines = output.lines();
             ["hot at ", "middle at ", "outer at "]
                 .iter()
                 .all(|name| lines.next().is_some_and(|line| line.starts_with(name) && line.contains("inlined.c:")))

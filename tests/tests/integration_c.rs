@@ -1,4 +1,4 @@
-//! The C API: a JIT without LLVM (`hosts/raw_jit.c`) makes machine code by hand and tells of it. Nothing is preloaded.
+//! The C API: a JIT without LLVM (`hosts/raw_jit.c`) makes machine code by hand and reports it. Nothing is preloaded.
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::paths::{self, Scratch};
@@ -7,7 +7,7 @@ use jitlisten_tests::scenario::{self, Symbols, Verdict};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{gdb, perf, perf_inject, support_table, walk};
 
-const DOOR: &str = "C API";
+const INTEGRATION: &str = "C API";
 
 /// The host, compiled; with these sinks.
 fn raw_jit(seconds: &str, sinks: &str, bin: &Scratch) -> Option<Host> {
@@ -36,7 +36,7 @@ fn perf_reads_the_map() {
     let recording = perf::record(&host, Preload::Nothing);
     scenario::every_sample_is_named(&recording.samples, &recording.perf_map(), "gamma");
     Verdict::of(&recording.samples, "raw_jit").is_complete();
-    support_table::seen(DOOR, "perf map");
+    support_table::seen(INTEGRATION, "perf map");
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn perf_injects_the_jitdump_with_its_lines() {
     assert!(complete * 100 >= gamma * 95, "{complete} of {gamma} stacks are complete");
     let lines = injected.dump().named("gamma").next().expect("gamma is in the dump").line_numbers();
     assert_eq!(lines, [21, 22, 23].into());
-    support_table::seen(DOOR, "jitdump");
+    support_table::seen(INTEGRATION, "jitdump");
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn perf_takes_the_image_for_a_library() {
         complete += usize::from(symbols.starts_with(&["gamma", "beta", "alpha", "call_alpha"]));
     }
     assert!(all >= 150 && complete * 100 >= all * 95, "{complete} of {all} stacks are complete\n{}", host.log());
-    support_table::seen(DOOR, "image");
+    support_table::seen(INTEGRATION, "image");
 }
 
 #[test]
@@ -85,12 +85,12 @@ fn gdb_knows_the_frames() {
     running.wait_for_line("running");
     // Now and then it looks at the clock.
     let session = gdb::attach_in("gamma", &running);
-    // gdb ends at main: there are no frames beyond it to be judged.
+    // gdb ends at main: there are no frames beyond it to be checked.
     let checked = scenario::check_backtrace(&session.backtrace, "call_alpha", Symbols::Stripped);
     checked.unwrap_or_else(|wrong| panic!("{wrong}\n{}", session.output));
     let [leaf, .., last] = &session.backtrace.frames[..] else { panic!("{}", session.output) };
     assert!(leaf.contains("chain.raw:22") && last.starts_with("main"), "{:?}", session.backtrace.frames);
-    support_table::seen(DOOR, "gdb");
+    support_table::seen(INTEGRATION, "gdb");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn unwinders_inside_walk_it() {
         }
         let Some(walked) = walk::from_inside(host, unwinder, Preload::Nothing) else { return };
         walked.is_complete();
-        support_table::seen(DOOR, unwinder);
+        support_table::seen(INTEGRATION, unwinder);
     }
 }
 

@@ -15,7 +15,7 @@ const BARE: &str = "hosts/chain.ll";
 /// The same in sections of their own, with unused functions between, which JITLink drops.
 const SPLIT: &str = "cpp/split.ll";
 
-/// Each engine is behind one of two doors.
+/// Each engine belongs to one of two integrations.
 fn seen(engine: &str, consumer: &str) {
     support_table::seen(if engine == "orc-jitlink" { "C++ plugin" } else { "C++ listener" }, consumer);
 }
@@ -107,7 +107,7 @@ fn every_walk_is_whole(llvm: u32, engine: &str, unwinder: &str) {
     seen(engine, unwinder);
 }
 
-/// Each object is heard of three times, and nothing else is, with engines in four threads: four times twelve.
+/// Each object is reported three times, and nothing else is, with engines in four threads: four times twelve.
 fn every_object_is_freed(llvm: u32, engine: &str) {
     let Some(host) = embedder::host(llvm, engine, SPLIT, 0) else { return };
     let ended = host.argument("threads").run(Preload::Nothing).well();
@@ -158,7 +158,7 @@ rows! {
     llvm_22_orc_jitlink: 22, "orc-jitlink" => [perf_map, jitdump, image, gdb, libunwind, libgcc, every_object_is_freed];
 }
 
-/// The control: as LLVM compiles these functions by itself, no unwinder gets through them, if nobody makes rules up.
+/// The control: as LLVM compiles these functions by itself, no unwinder gets through them without rules of ours.
 #[test]
 fn walks_end_in_code_that_is_left_as_it_is() {
     for (engine, unwinder) in [("mcjit", "libgcc"), ("orc-rtdyld", "libunwind"), ("orc-jitlink", "libgcc")] {

@@ -69,7 +69,7 @@ fn both_unwinders_walk_to_the_start() {
     }
 }
 
-/// The control: the same llvmlite, of which nobody has asked anything.
+/// The control: the same llvmlite, with nothing switched on.
 #[test]
 fn unasked_it_does_nothing() {
     let Some(host) = chain(1, &[]) else { return };
@@ -88,7 +88,7 @@ fn switched_off_it_does_nothing() {
     assert_eq!(ended.map, None);
 }
 
-/// Both hear of every object: the shim at LLVM's rendezvous, the listener from LLVM itself.
+/// Both learn of every object: the shim at LLVM's rendezvous, the listener from LLVM itself.
 #[test]
 fn linked_and_preloaded_nothing_is_doubled() {
     let names = |map: &PerfMap| {
@@ -107,7 +107,7 @@ fn linked_and_preloaded_nothing_is_doubled() {
     let (linked, both) = (names(&linked), names(&both));
     assert!(
         linked.iter().all(|name| both.contains(name)),
-        "the listener hears more than both:\n{linked:#?}\n{both:#?}"
+        "the listener reports more than both:\n{linked:#?}\n{both:#?}"
     );
 }
 
@@ -130,7 +130,7 @@ fn orc(linker: &str, seconds: &str) -> Option<Host> {
     Some(patched("orc.py")?.argument(seconds).argument(linker))
 }
 
-/// LLJIT with either linker. Stock llvmlite tells nobody of what JITLink links.
+/// LLJIT with either linker. Stock llvmlite registers nothing that JITLink links.
 #[test]
 fn orc_is_discovered_with_rtdyld_and_with_jitlink() {
     for linker in ["rtdyld", "jitlink"] {

@@ -1,4 +1,4 @@
-//! The Rust doors: the examples of the crate, which `ci/rust-producers.sh` builds; nothing is preloaded.
+//! The Rust integrations: the examples of the crate, which `ci/rust-producers.sh` builds; nothing is preloaded.
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::linked::Linked;

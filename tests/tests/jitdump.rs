@@ -1,4 +1,4 @@
-//! The jitdump's bytes, from real processes, read by two strict judges.
+//! The jitdump's bytes, from real processes, read by two strict readers.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -57,7 +57,7 @@ fn calls_are_disassembled_with_their_true_targets() {
     assert!(text.contains(&format!("${gamma:#x}")), "beta does not call {gamma:#x}:\n{text}");
 }
 
-/// One object per function: behind each there is room for its unwind table, and no stack is cut.
+/// One object per function: behind each there is space for its unwind table, and no stack is cut.
 #[test]
 fn unwind_tables_lead_out_of_the_code() {
     for pointers in ["1", "0"] {
@@ -112,7 +112,7 @@ fn a_function_at_a_used_address_has_its_own_samples() {
     assert!(summer.max(winter) * 4 <= summer.min(winter) * 5, "{summer} and {winter} samples of one second each");
 }
 
-/// Code that ran before the sink was switched on has its samples too: the file tells since when it is there.
+/// Code that ran before the sink was switched on has its samples too: the file says since when it is there.
 #[test]
 fn samples_from_before_the_switch_are_named() {
     let Some(host) = dumping("numba-0.68.1", "switched_late.py") else { return };

@@ -24,7 +24,7 @@ fn both_unwinders_walk_to_the_start() {
     }
 }
 
-/// What libgcc knows LLVM has told it; libunwind, nobody.
+/// What libgcc knows LLVM has registered; with libunwind nothing is.
 #[test]
 fn stock_libunwind_does_not() {
     let Some(host) = MCJIT[0].chain(1, &[]) else { return };

@@ -89,7 +89,7 @@ fn a_program_with_a_sanitizer_in_it() {
     let host = || {
         let words = [integration::libllvmlite(&python), paths::host("chain.ll")];
         let host = words.iter().fold(Host::new(&program, "sanitized"), |host, word| host.argument(word));
-        // LLVM keeps what it has until the end, and says so to nobody.
+        // LLVM keeps what it has until the end, and does not say so.
         host.argument("now").argument("0").variable("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=1")
     };
     let stock = host().run(Preload::Nothing).well();

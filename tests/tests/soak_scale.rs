@@ -1,6 +1,6 @@
 //! Thousands of functions at once: the last object costs what the first one did, in time and in memory.
 //!
-//! With `JITLISTEN_SCALE=full` as many as BENCHMARKS.md tells of: 100,000 functions, and 30,000 objects of one; ten minutes.
+//! With `JITLISTEN_SCALE=full` as many as in BENCHMARKS.md: 100,000 functions, and 30,000 objects of one; ten minutes.
 
 use std::fs;
 use std::io::{self, Write as _};

@@ -1,4 +1,4 @@
-//! The table: every door with every consumer, one expectation.
+//! The table: every integration with every consumer, one expectation.
 
 use jitlisten_tests::host::{self, Preload};
 use jitlisten_tests::integration::Integration;
@@ -38,7 +38,7 @@ fn gdb_started(integration: Integration) {
     assert_named(map.as_deref(), &session);
 }
 
-/// The same for ORC. It tells of an object after its memory is final, so with a breakpoint at the rendezvous nothing comes by
+/// The same for ORC. It registers an object after its memory is final, so with a breakpoint at the rendezvous nothing comes by
 /// us any more before the code runs: gdb walks it, but the perf map learns of it only with the next object.
 fn gdb_started_on_orc(integration: Integration) {
     let (Some(()), Some(host)) = (gdb::is_here(), integration.chain(60, &["timer"])) else { return };

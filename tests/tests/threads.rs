@@ -38,7 +38,7 @@ fn prange_on_four_threads() {
         // is all there is to know.
         let (hottest, _) = verdict.leaves.iter().max_by_key(|(_, count)| **count).expect("there are samples");
         let placed = hottest.as_deref().is_some_and(|name| name.contains("prange") || name.contains("parallel.py"));
-        assert!(placed, "other_user can tell what the kernel is:\n{verdict}");
+        assert!(placed, "the kernel cannot be distinguished:\n{verdict}");
         let threads: BTreeSet<u32> = recording
             .samples
             .iter()

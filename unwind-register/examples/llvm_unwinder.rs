@@ -1,6 +1,6 @@
 //! The registry behind a C interface, as a shared library: a host that links LLVM's libunwind opens it (`tests/llvm.rs`).
 //!
-//! It is also the shortest answer to "how do I use this from C?": one function in, one out, one to look for unwinders.
+//! It also shows how to use this from C: one function in, one out, one to look for unwinders.
 
 use std::ffi::c_void;
 use unwind_register::{Registration, Registry, Section};

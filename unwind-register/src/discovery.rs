@@ -32,10 +32,10 @@ struct Harvest {
 }
 
 impl Registry {
-    /// Looks for unwinders in libraries loaded since the last call, and tells them of everything registered so far.
+    /// Looks for unwinders in libraries loaded since the last call, and registers everything so far with them.
     ///
     /// Call it once at the start, and after every `dlopen`; without a new library it costs one `dl_iterate_phdr` that stops at
-    /// the first entry (about 0.1 us). It takes the loader's locks and therefore must not be called under a lock that someone who
+    /// the first entry (about 0.1 us). It takes the loader's locks and therefore must not be called under a lock that a thread which
     /// is inside the loader may wait for; our own lock is taken only after the loader's are released. Calling it from a rendezvous
     /// inside the loader (`_r_debug.r_brk`) is safe, but finds the new library unrelocated (`pending`) before glibc 2.41.
     ///
@@ -94,7 +94,7 @@ impl Registry {
         copies.chain(registries).chain(refused).collect()
     }
 
-    /// Adds a frame registry, unless it is known, and tells it what it does not know: asked without our lock, told under it.
+    /// Adds a frame registry, unless it is known, and registers what it does not know: looked up without our lock, registered under it.
     fn add_frame_registry(&'static self, registry: FrameRegistry) -> bool {
         let groups = self.lock().group_starts();
         let unknown: Vec<_> = groups.into_iter().filter(|&(_, _, start)| !registry.knows(start)).collect();

@@ -1,9 +1,9 @@
-//! `fork` while another thread registers: the child must not inherit a lock that nobody will release.
+//! `fork` while another thread registers: the child must not inherit a lock that no thread will release.
 //!
 //! Our lock is taken before the fork and released on both sides. Tables, entries and the unwinders' lists are private memory, so
 //! the child has its own copies of them, in a consistent state. Lock order: handlers of `pthread_atfork` run in reverse order of
-//! their registration, so ours is taken last by a caller who registered his own handler after his first call of `register`, and who
-//! holds his own lock around our calls.
+//! their registration, so ours is taken last by a caller that registered its own handler after its first call of `register`, and that
+//! holds its own lock around our calls.
 
 use crate::registry::{Registry, State};
 use std::cell::UnsafeCell;

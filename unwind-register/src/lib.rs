@@ -1,7 +1,7 @@
-//! Tell the unwinders of this process about the `.eh_frame` of run-time generated code.
+//! Register the `.eh_frame` of run-time generated code with the unwinders of this process.
 //!
 //! Profilers that sample with signals, memory profilers, crash handlers and C++ exceptions walk the stack from inside the process,
-//! with one of three libraries. Each has a way to be told of code that is in no file, and each way has traps:
+//! with one of three libraries. Each has a way to register code that is in no file, and each way has traps:
 //!
 //! ```text
 //!   your JIT --- Section ---> Registry -+-> nongnu libunwind, every copy of it   (_U_dyn_register)   module `libunwind`

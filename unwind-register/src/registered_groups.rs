@@ -1,4 +1,4 @@
-//! What which frame registry was told, so that it is told once and taken back once. Why: see `frame_registry`.
+//! What is registered with which frame registry, so that it is registered once and deregistered once. Why: see `frame_registry`.
 
 use crate::cfi;
 use crate::frame_registry::{FrameRegistry, Kind};
@@ -7,10 +7,10 @@ use crate::registry::{Live, State};
 use crate::section::ByHost;
 use std::collections::BTreeMap;
 
-/// Groups that are told of, by the registry's load address and their own first address.
+/// Registered groups, by the registry's load address and their own first address.
 pub(crate) struct RegisteredGroups(BTreeMap<(usize, u64), Group>);
 
-/// A group in our memory. It stays readable until the registry was told to forget it.
+/// A group in our memory. It stays readable until it is deregistered.
 struct Group {
     /// The registration it belongs to.
     id: u64,
@@ -26,7 +26,7 @@ impl RegisteredGroups {
     }
 }
 
-/// Which registries are to be told of which functions (in address order), one bit each.
+/// Which registries need which functions (in address order), one bit each.
 pub(crate) fn missing(registries: &[FrameRegistry], by_host: ByHost, functions: &[(u64, Origin)]) -> Vec<u32> {
     let mut masks = vec![0; functions.len()];
     for (bit, registry) in registries.iter().take(8).enumerate() {
@@ -44,7 +44,7 @@ pub(crate) fn missing(registries: &[FrameRegistry], by_host: ByHost, functions: 
     masks
 }
 
-/// From the first to the last function the host registered: a libgcc cannot be told of one in between.
+/// From the first to the last function the host registered: a libgcc cannot take one in between.
 fn host_span(kind: Kind, known: &[bool]) -> std::ops::Range<usize> {
     let first = known.iter().position(|&known| known);
     let last = known.iter().rposition(|&known| known);
@@ -55,7 +55,7 @@ fn host_span(kind: Kind, known: &[bool]) -> std::ops::Range<usize> {
 }
 
 impl State {
-    /// Tells one frame registry of one group of the registration `id`.
+    /// Registers one group of the registration `id` with one frame registry.
     pub(crate) fn register_group(&mut self, registry: &FrameRegistry, id: u64, live: &mut Live, index: usize) {
         let group_end = live.groups.get(index + 1).map_or(live.length, |next| next.offset);
         let (offset, length) = (live.offset + live.groups[index].offset, group_end - live.groups[index].offset);
@@ -71,7 +71,7 @@ impl State {
         live.registered.push((registry.base, range.0));
     }
 
-    /// Takes back everything a registration was told of with.
+    /// Takes back everything that was registered for a registration.
     pub(crate) fn deregister_groups(&mut self, live: &Live, id: u64) {
         for key in &live.registered {
             if self.registered.0.get(key).is_some_and(|group| group.id == id) {

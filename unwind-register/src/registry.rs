@@ -1,4 +1,4 @@
-//! The registry of this process: what is registered, and with whom.
+//! The registry of this process: what is registered, and with which unwinders.
 
 use crate::cfi::Group;
 use crate::error::Error;
@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Tells the unwinders of this process about generated code. There is one, because there is one process: [`Registry::process`].
+/// Registers generated code with the unwinders of this process. There is one, because there is one process: [`Registry::process`].
 pub struct Registry {
     pub(crate) state: Mutex<State>,
     /// The loader's count of loads up to which every library has been looked at.
@@ -47,7 +47,7 @@ pub(crate) struct Live {
     /// (load address of the frame registry, first address of the group).
     pub(crate) registered: Vec<(usize, u64)>,
     functions: usize,
-    /// Whether somebody knows it by number only: [`Registration::into_number`].
+    /// Whether its owner knows it by number only: [`Registration::into_number`].
     by_number: bool,
 }
 
@@ -113,7 +113,7 @@ impl Registry {
     /// * The functions and the `.eh_frame` of the section are readable during the call, as are the LSDAs and personality routines
     ///   named there until the registration is dropped.
     /// * The rules are true: unwinders follow them with plain loads.
-    /// * The registration is dropped before the code goes away.
+    /// * The registration is dropped before the code is freed.
     pub unsafe fn register(&'static self, section: &Section<'_>) -> Result<Registration, Error> {
         fork::prepare();
         loop {
@@ -123,7 +123,7 @@ impl Registry {
             // SAFETY: the caller's first promise.
             let plan = unsafe { Plan::new(section, &missing)? };
             let mut state = self.lock();
-            // Another thread may have found an unwinder in the meantime, which nobody has asked yet.
+            // Another thread may have found an unwinder in the meantime, which was not asked yet.
             if state.frame_registries.as_ref().map(Arc::as_ptr) == registries.as_ref().map(Arc::as_ptr) {
                 let id = state.add(&plan, list)?;
                 return Ok(Registration { registry: self, id, coverage: plan.coverage });
@@ -141,8 +141,8 @@ impl Registry {
         known
     }
 
-    /// Installs our handlers of `fork` now, and not at the first registration. A caller who takes his own lock across `fork`
-    /// calls this before he registers his own handlers, so that his lock is taken before ours there as everywhere.
+    /// Installs our handlers of `fork` now, and not at the first registration. A caller that takes its own lock across `fork`
+    /// calls this before it registers its own handlers, so that its lock is taken before ours there as everywhere.
     pub fn follow_forks(&self) {
         fork::prepare();
     }
@@ -199,7 +199,7 @@ impl State {
         Ok(id)
     }
 
-    /// Copies a blob to where unwinders may look; nobody does yet.
+    /// Copies a blob to where unwinders may look; none does yet.
     fn write(&mut self, bytes: &[u8]) -> Result<usize, Error> {
         self.region()?;
         let full = Error::OutOfMemory { wanted: bytes.len() };
@@ -225,7 +225,7 @@ impl State {
         functions
     }
 
-    /// Undoes [`State::add`]: nobody finds the functions any more when this returns.
+    /// Undoes [`State::add`]: no unwinder finds the functions any more when this returns.
     pub(crate) fn remove(&mut self, id: u64) {
         let Some(live) = self.live.remove(&id) else { return };
         self.deregister_groups(&live, id);
@@ -251,7 +251,7 @@ impl State {
     }
 }
 
-/// Code that unwinders know. Dropping it deregisters; do that before the code goes away.
+/// Code that unwinders know. Dropping it deregisters; do that before the code is freed.
 #[derive(Debug)]
 #[must_use = "dropping a registration deregisters the code"]
 pub struct Registration {
@@ -266,7 +266,7 @@ impl Registration {
         self.coverage
     }
 
-    /// Keeps the code registered until [`Registry::deregister`] gets this number, for callers who cannot hold a value (C). No
+    /// Keeps the code registered until [`Registry::deregister`] gets this number, for callers that cannot hold a value (C). No
     /// number is given twice.
     pub fn into_number(self) -> u64 {
         if let Some(live) = self.registry.lock().live.get_mut(&self.id) {

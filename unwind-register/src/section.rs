@@ -14,7 +14,7 @@ pub enum FramePointers {
     Kept,
 }
 
-/// What the JIT itself has told libgcc or LLVM's libunwind (`__register_frame`).
+/// What the JIT itself has registered with libgcc or LLVM's libunwind (`__register_frame`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ByHost {
     /// Not known: each unwinder is asked (`_Unwind_Find_FDE`). That takes the loader's lock where libgcc was built for a glibc
@@ -70,7 +70,7 @@ impl<'a> Section<'a> {
         self
     }
 
-    /// What the JIT has already told libgcc or LLVM's libunwind.
+    /// What the JIT has already registered with libgcc or LLVM's libunwind.
     pub fn by_host(mut self, by_host: ByHost) -> Self {
         self.by_host = by_host;
         self

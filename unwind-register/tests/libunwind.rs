@@ -23,7 +23,7 @@ fn walks_through_registered_code_and_only_that() {
         Registry::process().rescan();
         let page = Page::map(4096);
         let chain = page.chain(0, 0);
-        assert!(!complete(&chain, &walk_from(&chain, unwinder)), "{path}: nobody knows the code yet");
+        assert!(!complete(&chain, &walk_from(&chain, unwinder)), "{path}: the code is not registered yet");
         let registration = register(&chain);
         assert_eq!(registration.coverage().covered, 3);
         let frames = walk_from(&chain, unwinder);
@@ -133,7 +133,7 @@ fn fork_in_the_middle_of_registering() {
     });
 }
 
-/// A `unw_dyn_info_t` of format DYNAMIC, as somebody else may have registered it.
+/// A `unw_dyn_info_t` of format DYNAMIC, as another library may have registered it.
 #[test]
 fn what_others_registered_is_not_hidden() {
     let Some((_, unwinder)) = copies().into_iter().next() else { return };

@@ -1,5 +1,5 @@
 /* A program that is linked with LLVM's libunwind and nothing else: it writes the chain alpha -> beta -> gamma into memory, registers
- * it through the door (examples/llvm_unwinder.rs), and walks. Prints one word per step; exits with 0 if all of them are right. */
+ * it through the example (examples/llvm_unwinder.rs), and walks. Prints one word per step; exits with 0 if all of them are right. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -55,12 +55,12 @@ static int walk(void) {
 #define STEP(name, condition) do { int ok = (condition); printf("%s %s\n", name, ok ? "ok" : "WRONG"); if (!ok) return 1; } while (0)
 
 int main(int argc, char **argv) {
-    void *door = argc > 1 ? dlopen(argv[1], RTLD_NOW | RTLD_LOCAL) : NULL;
-    if (!door)
+    void *example = argc > 1 ? dlopen(argv[1], RTLD_NOW | RTLD_LOCAL) : NULL;
+    if (!example)
         return printf("%s\n", dlerror()), 2;
-    size_t (*rescan)(void) = (size_t (*)(void))dlsym(door, "example_rescan");
-    void *(*reg)(const void *, size_t) = (void *(*)(const void *, size_t))dlsym(door, "example_register");
-    void (*drop)(void *) = (void (*)(void *))dlsym(door, "example_drop");
+    size_t (*rescan)(void) = (size_t (*)(void))dlsym(example, "example_rescan");
+    void *(*reg)(const void *, size_t) = (void *(*)(const void *, size_t))dlsym(example, "example_register");
+    void (*drop)(void *) = (void (*)(void *))dlsym(example, "example_drop");
     page = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     static unsigned char frame[256] __attribute__((aligned(8)));
     unsigned char cie[24] = {20, 0, 0, 0, 0, 0, 0, 0, 1, 'z', 'R', 0, 1, 0x78, 16, 1, 0, 0x0c, 7, 8, 0x90, 1};
@@ -80,7 +80,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < 2000; i++)
         drop(reg(frame, length));
     first = reg(frame, length);
-    void *second = reg(frame, length); /* known already: must not be told again */
+    void *second = reg(frame, length); /* known already: must not be registered again */
     drop(second);
     STEP("twice", walk());
     drop(first);

@@ -134,7 +134,7 @@ fn last_error() -> String {
     text(unsafe { jitlisten_last_error() })
 }
 
-/// Whatever is called: the status is known, `errno` stays, a failure is told in words and success changes none.
+/// Whatever is called: the status is known, `errno` stays, a failure is explained in words and success changes none.
 pub(crate) fn call(what: impl FnOnce() -> i32) -> i32 {
     const ERRNO: c_int = 77;
     let before = last_error();
@@ -175,7 +175,7 @@ pub(crate) fn statistics() -> Statistics {
     statistics
 }
 
-/// The level asked for; 0 while nobody listens.
+/// The level asked for; 0 without a callback.
 static LEVEL: AtomicI32 = AtomicI32::new(0);
 
 /// Sets a callback for messages up to `level`, or takes it away (0).

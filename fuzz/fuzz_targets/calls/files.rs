@@ -54,7 +54,7 @@ pub(crate) fn check_directory(directory: &Path) {
     for path in jitdump_reader::find(directory) {
         let bytes = fs::read(&path).expect("readable");
         match Jitdump::parse(&bytes) {
-            // Code that came or went later has found a place in the room behind a function, where its tables were.
+            // Code that came or went later has found a place in the space behind a function, where its tables were.
             Err(fault) if fault.what.contains(": tables over ") => {}
             dump => drop(dump.unwrap_or_else(|fault| panic!("{fault}"))),
         }
@@ -73,7 +73,7 @@ pub(crate) fn check_new_dump<'a>(directory: &Path, code: impl Iterator<Item = &'
     }
     for function in code.flat_map(LoadedObject::functions) {
         let (start, size) = (function.range.start().0, function.range.size());
-        // Of more bytes than anybody's function has, those that cannot be read are left out.
+        // Of more bytes than any function has, those that cannot be read are left out.
         assert!(size > 1 << 24 || functions.contains(&(start, size)), "no jitdump has {}", function.linkage_name);
     }
 }

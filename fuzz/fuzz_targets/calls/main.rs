@@ -55,7 +55,7 @@ struct Run<'a> {
     model: &'a mut Model,
     /// What the library reads until an object is freed.
     kept: Kept,
-    /// Numbers that calls have answered.
+    /// Numbers that calls have returned.
     reported: Vec<u64>,
 }
 
@@ -186,12 +186,12 @@ impl Run<'_> {
             files::check_new_dump(self.directory, self.model.code());
         }
         if kind & 4 == 4 {
-            // Somebody tidies up.
+            // Files are removed.
             let _ = fs::remove_file(files::map());
         }
     }
 
-    /// A sink that is switched on is told of everything that is alive.
+    /// A sink that is switched on is notified of everything that is alive.
     fn restart(&self, sink: &CStr) {
         // SAFETY: a text.
         assert_eq!(call(|| unsafe { api::jitlisten_disable(sink.as_ptr()) }), api::OK);

@@ -39,7 +39,7 @@ pub(crate) fn renew(input: &mut Input<'_>) {
         let size = function.len().min(64);
         place[..size].copy_from_slice(&function[..size]);
     }
-    // The last page ends in something that is not zero, so that no image has room there.
+    // The last page ends in something that is not zero, so that no image has space there.
     code[(CODE_PAGES * PAGE - 1) as usize] = b'x';
     protect(0, CODE_PAGES, libc::PROT_READ | libc::PROT_EXEC);
     protect(CODE_PAGES, 1, libc::PROT_NONE);
@@ -62,7 +62,7 @@ pub(crate) fn change(input: &mut Input<'_>) {
 fn map(first: u64, count: u64) -> &'static mut [u8] {
     let (start, size) = ((BASE + first * PAGE) as *mut libc::c_void, (count * PAGE) as usize);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-    // SAFETY: these pages are for this, and nobody has a reference into them.
+    // SAFETY: these pages are for this, and there is no reference into them.
     let mapped = unsafe { libc::mmap(start, size, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
     assert_eq!(mapped, start, "{}", io::Error::last_os_error());
     // SAFETY: mapped and writable.

@@ -7,7 +7,7 @@ use jitlisten::LoadedObject;
 use crate::api::{self, Statistics};
 use crate::reported::{Expected, Reported};
 
-/// An object that was told of, until the caller frees it.
+/// An object that was reported, until the caller frees it.
 pub(crate) struct Known {
     pub(crate) id: u64,
     pub(crate) object: LoadedObject,
@@ -130,7 +130,7 @@ impl Model {
         assert!(found.functions_without_unwind_table <= found.functions);
         assert!(found.objects_without_frame_pointers <= found.objects_finalized);
         assert!(found.images_without_padding <= found.images_written);
-        assert_eq!((found.images_withdrawn, found.images_put_back), (0, 0), "nobody has said that memory changes");
+        assert_eq!((found.images_withdrawn, found.images_put_back), (0, 0), "no change of memory was reported");
     }
 
     /// Finalized code that is alive.

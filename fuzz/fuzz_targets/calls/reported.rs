@@ -10,7 +10,7 @@ use crate::input::Input;
 use crate::memory;
 use crate::text::Text;
 
-/// What the library has to answer.
+/// What the library has to return.
 pub(crate) enum Expected {
     InvalidArgument,
     NotUnderstood,
@@ -201,7 +201,7 @@ fn eh_frame(input: &mut Input<'_>, functions: &[api::Function]) -> Option<Vec<u8
     }
 }
 
-/// The library reads what it is told; here it is known.
+/// The library reads what it is given; here it is known.
 fn expected_of_code(
     names: &[Text],
     functions: &[api::Function],
@@ -239,7 +239,7 @@ fn expected_of_code(
     }
 }
 
-/// What is told of: real objects, some of them changed.
+/// What is reported: real objects, some of them changed.
 const OBJECTS: [&[u8]; 7] = [
     include_bytes!("../../../jitlisten/testdata/lli-14-mcjit-plain.o"),
     include_bytes!("../../../jitlisten/testdata/lli-14-mcjit-dwarf4.o"),
@@ -362,7 +362,7 @@ pub(crate) fn unwind(input: &mut Input<'_>) -> (i32, u64, bool) {
     };
     let mut out = 0;
     let output = if invalid { mistake.output(&mut out) } else { &raw mut out };
-    // SAFETY: the output is null, misaligned or writable. Nobody runs the code that the tables speak of.
+    // SAFETY: the output is null, misaligned or writable. The code that the tables describe never runs.
     let status = call(|| unsafe { api::jitlisten_unwind_register(start, size, text, text_size, output) });
     (status, out, invalid)
 }

@@ -7,7 +7,7 @@
 //!   ldp x29, x30, [sp], #48        CFA = x29+48     | ldp x29, x30, [sp, #32]; add sp, sp, #48
 //!   ret                            CFA = sp+0
 //! ```
-//! Only `x29` and `x30` are told: who needs the other registers needs the compiler's own entries.
+//! Only `x29` and `x30` get rules: for the other registers the compiler's own entries are needed.
 //!
 //! A compiler that keeps a frame pointer keeps `x29` for nothing else between the two, so the body needs no following.
 //! Source: Arm Architecture Reference Manual, C6.2 (encodings); AAPCS64, 6.4.6.

@@ -50,7 +50,7 @@ pub fn keeps_frame_pointer(code: &[u8], machine: Machine) -> bool {
 }
 
 /// Whether a function sets up a frame pointer anywhere. LLVM moves the set-up behind an early return where it can (shrink
-/// wrapping: Numba's `NRT_incref`); until then such a function has no frame of its own and calls nobody.
+/// wrapping: Numba's `NRT_incref`); until then such a function has no frame of its own and calls nothing.
 pub fn sets_up_frame_pointer(code: &[u8], machine: Machine) -> bool {
     let instruction_alignment = match machine {
         Machine::X86_64 => 1,

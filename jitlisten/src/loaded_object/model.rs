@@ -50,7 +50,7 @@ pub struct Function {
     pub aliases: Vec<Box<str>>,
 }
 
-/// What we heard: functions, text ranges and where the live `.eh_frame` is.
+/// An object: functions, text ranges and where the live `.eh_frame` is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadedObject {
     machine: Machine,

@@ -1,6 +1,6 @@
 //! Messages that wait for the program to take them.
 //!
-//! They come into being under locks of ours, of LLVM's and of the loader's, where nobody's code may be called. So they wait,
+//! They come into being under locks of ours, of LLVM's and of the loader's, where no foreign code may be called. So they wait,
 //! and are taken where no lock is held.
 
 use std::collections::VecDeque;
@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Level;
 
-/// Messages beyond are lost, the newest first, and the loss is told.
+/// Messages beyond are lost, the newest first, and the loss is reported.
 const MOST: usize = 1024;
 
 struct Queue {

@@ -36,7 +36,7 @@ impl fmt::Write for Bounded {
     }
 }
 
-/// Rust's `$LT$` and friends. The hash at the end (`::h0123456789abcdef`) stays: it tells instances apart.
+/// Rust's `$LT$` and friends. The hash at the end (`::h0123456789abcdef`) stays: it distinguishes instances.
 fn rust_escapes(name: String) -> String {
     const ESCAPES: [(&str, &str); 12] = [
         ("_$LT$", "<"),

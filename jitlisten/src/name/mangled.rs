@@ -39,7 +39,7 @@ pub(super) struct Arguments<'a> {
 /// Takes apart a whole name. `latest` are the arguments of the name before, or none.
 pub(super) fn parse<'a, 'known>(name: &'a str, latest: &'known mut Arguments<'a>) -> Option<Mangled<'a, 'known>> {
     let mut cursor = Cursor { rest: name.strip_prefix("_Z")? };
-    // Room for what nearly every name has: growing costs more than the rest.
+    // Capacity for what nearly every name has: growing costs more than the rest.
     let (mut path, mut tags) = (Vec::with_capacity(4), Vec::with_capacity(2));
     let nested = cursor.take("N");
     while let Some(part) = cursor.part() {

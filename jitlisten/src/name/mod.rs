@@ -12,7 +12,7 @@
 //! (`array(float64, 1d, C)`, `UniTuple(int64 x 2)`), and in front, with `::`, what the entry is for when it is not the
 //! function itself (`cpython::`, `cfunc::`, `gufunc::`, `ufunc::`, `kernel::`).
 //!
-//! `[v2]` is Numba's count of compilations in this process. It is what tells two specialisations with the same argument
+//! `[v2]` is Numba's count of compilations in this process. It is what distinguishes two specialisations with the same argument
 //! types apart (closures made twice, `recompile()`, other compiler flags), and is short, so it is always kept. The second
 //! tag (`c8tJT...`, the compiler flags, compressed) is left out.
 //!
@@ -72,7 +72,7 @@ pub(crate) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// See [`readable`]; the answer is the same.
+    /// See [`readable`]; the result is the same.
     pub(crate) fn readable(&mut self, linkage_name: &'a str, location: Option<(&str, u32)>) -> ReadableName {
         let (text, kind) = match numba::readable(linkage_name, location, &mut self.latest) {
             Some((text, kind)) => (Cow::Owned(text), kind),

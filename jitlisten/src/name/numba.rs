@@ -111,7 +111,7 @@ fn flags_mark(mangled: &Mangled<'_, '_>) -> Option<String> {
     Some(format!("flags {:04x}", fingerprint(flags) & 0xffff))
 }
 
-/// What was generated, and the part of its name that tells it from others.
+/// What was generated, and the part of its name that distinguishes it from others.
 fn generated<'a>(mangled: &Mangled<'a, '_>) -> Option<(&'static str, &'a str)> {
     let name = mangled.path.last()?;
     let (prefix, what) = GENERATED.iter().find(|(prefix, _)| name.starts_with(prefix))?;

@@ -1,6 +1,6 @@
 //! Memory when the host has none left.
 //!
-//! Rust ends the process when an allocation fails. A guest may not, so `libjitlisten.so` allocates through [`HostAllocator`]:
+//! Rust ends the process when an allocation fails. A library in a foreign process may not, so `libjitlisten.so` allocates through [`HostAllocator`]:
 //! what `malloc` refuses comes from a reserve, which is there from the start and costs nothing until then. It is meant for
 //! the work that is being done at that moment. New work is begun only where [`is_there`] says that there is memory for it.
 //!

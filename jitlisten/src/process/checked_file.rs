@@ -1,4 +1,4 @@
-//! A file of ours among the descriptors of somebody else.
+//! A file of ours among the descriptors of the host.
 //!
 //! * **Programs close what they do not know**: a daemon calls `closefrom(3)` and opens files of its own, which get the numbers
 //!   that were ours. Written to all the same, they would be destroyed. So a file remembers its inode, is asked for it before
@@ -42,12 +42,12 @@ impl CheckedFile {
     /// Takes a file over.
     pub(crate) fn new(file: File) -> io::Result<CheckedFile> {
         let identity = FileIdentity::of(&file.metadata()?);
-        // Where there is no room above, the low number will do.
+        // Where no number above is free, the low one will do.
         let file = duplicate_high(file.as_fd()).unwrap_or(file);
         Ok(CheckedFile { file: Some(file), identity })
     }
 
-    /// The file, unless somebody has closed it.
+    /// The file, unless the host has closed it.
     pub(crate) fn get(&self) -> Option<&File> {
         self.file.as_ref().filter(|file| file.metadata().is_ok_and(|now| FileIdentity::of(&now) == self.identity))
     }
@@ -62,7 +62,7 @@ impl Drop for CheckedFile {
     fn drop(&mut self) {
         let is_closed = self.get().is_none();
         if let Some(file) = self.file.take().filter(|_| is_closed) {
-            // The number is nobody's, or somebody else's.
+            // The number is free, or means another file.
             let _ = file.into_raw_fd();
         }
     }

@@ -1,4 +1,4 @@
-//! Reading memory that belongs to somebody else in this process, and may be gone.
+//! Reading memory of this process that others own and may unmap.
 //!
 //! A debug object, a list entry of LLVM's or a text range is memory we do not own. `process_vm_readv(2)` on ourselves
 //! copies it and returns `EFAULT` where a plain load would kill the host.
@@ -116,7 +116,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "miri has no mappings without memory")]
     fn code_of_more_than_a_gigabyte_is_refused() {
         let (size, flags) = (LARGEST + 4096, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
-        // SAFETY: a new mapping, which nobody writes to and nobody else knows.
+        // SAFETY: a new mapping, which nothing writes to and which is known nowhere else.
         let zeros = unsafe { libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ, flags, -1, 0) };
         assert_ne!(zeros, libc::MAP_FAILED);
         let range = |size| AddressRange::new(Address(zeros as u64), size).unwrap();

@@ -1,8 +1,8 @@
-//! Looking around among the libraries of the process, and `fork(2)`.
+//! Listing the libraries of the process, and `fork(2)`.
 //!
-//! Who lists libraries holds a lock of the loader's. glibc gives its other locks to the child of a fork anew, but not that
+//! A thread that lists libraries holds a lock of the loader's. glibc gives its other locks to the child of a fork anew, but not that
 //! one (`dl_load_write_lock`, 2.36): forked while another thread looks, the child would wait for ever at its next `dlopen` or
-//! C++ exception. So a fork waits until nobody of us looks, and nobody begins to look meanwhile.
+//! C++ exception. So a fork waits until no thread of ours lists libraries, and none begins meanwhile.
 //!
 //! It is no lock: some look under the loader's locks and some come to them while they look, and both at once are fine. For
 //! the same reason the fork waits a while and no longer.
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_millis(200);
 static INSIDE: AtomicUsize = AtomicUsize::new(0);
 static FORKING: AtomicBool = AtomicBool::new(false);
 
-/// Looks around, unless somebody forks.
+/// Runs `work`, which lists libraries, unless a fork is under way.
 pub(crate) fn look<R>(work: impl FnOnce() -> R) -> Option<R> {
     struct Done;
     impl Drop for Done {
@@ -30,7 +30,7 @@ pub(crate) fn look<R>(work: impl FnOnce() -> R) -> Option<R> {
     (!FORKING.load(Ordering::SeqCst)).then(work)
 }
 
-/// Nobody looks around, from now on until it is dropped.
+/// While it lives, [`look`] refuses.
 pub(crate) struct ClosedGate;
 
 impl ClosedGate {

@@ -19,7 +19,7 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// Signals that tell of the instruction that runs, or of the end.
+/// Signals caused by the current instruction, or by `abort`.
 const IMMEDIATE: [c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
 
@@ -40,7 +40,7 @@ pub struct HostStateGuard {
 }
 
 impl HostStateGuard {
-    /// Begins one. Visits may be nested.
+    /// Masks signals and cancellation, saves `errno`. Guards may be nested.
     #[must_use]
     pub fn enter() -> HostStateGuard {
         let errno = errno();
@@ -73,7 +73,7 @@ impl Drop for HostStateGuard {
     }
 }
 
-/// `errno` alone, for work that is no visit: code of the host's that we call.
+/// Keeps `errno` alone, for calls into code of the host.
 pub fn keeping_errno(work: impl FnOnce()) {
     let errno = errno();
     work();

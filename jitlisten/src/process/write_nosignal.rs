@@ -21,7 +21,7 @@ pub(crate) fn overwrite(file: &File, bytes: &[u8], offset: u64) -> io::Result<()
 }
 
 /// The call, again after `EINTR`, with signals held back whose default action ends the process: past `RLIMIT_FSIZE` the
-/// kernel sends `SIGXFSZ`, and for a pipe that nobody reads `SIGPIPE`.
+/// kernel sends `SIGXFSZ`, and for a pipe without a reader `SIGPIPE`.
 fn quietly(call: impl Fn() -> isize) -> io::Result<usize> {
     let held = HeldSignals::hold();
     let result = loop {
@@ -43,7 +43,7 @@ fn quietly(call: impl Fn() -> isize) -> io::Result<usize> {
     result
 }
 
-/// As many writes as it takes. A failure tells how many bytes were written before it.
+/// As many writes as it takes. An error carries how many bytes were written before it.
 pub(crate) fn write_whole(file: &File, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
     let mut written = 0;
     while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
@@ -72,7 +72,7 @@ pub(crate) fn duplicate_high(file: BorrowedFd<'_>) -> Option<File> {
     let least = limit.rlim_cur.min(1024) * 3 / 4;
     // SAFETY: the descriptor is open; the call makes a new one or fails.
     let copy = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, least as libc::c_int) };
-    // SAFETY: a descriptor that was just made and that nobody else knows.
+    // SAFETY: a descriptor that was just made and is known nowhere else.
     (copy >= 0).then(|| unsafe { File::from_raw_fd(copy) })
 }
 

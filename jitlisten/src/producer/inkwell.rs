@@ -1,4 +1,4 @@
-//! The door for programs that use LLVM through inkwell.
+//! For programs that use LLVM through inkwell.
 //!
 //! ```text
 //! make_unwindable(&module);                                  // before an engine gets it
@@ -35,14 +35,14 @@ pub fn make_unwindable(module: &Module<'_>) {
 
 /// See [`llvm::attach`]: code is shown to the tools when [`Attached::finalized`] is called.
 ///
-/// An engine that interprets is not heard, and nothing happens to it.
+/// An engine that interprets has nothing to report, and is left alone.
 #[must_use = "code is shown to gate before `finalized` has been called"]
 pub fn attach(engine: &ExecutionEngine<'_>) -> Attached {
     // SAFETY: inkwell's engine is alive, and neither Send nor Sync.
     unsafe { llvm::attach(engine.as_mut_ptr()) }
 }
 
-/// As [`Module::create_jit_execution_engine`], and the engine is heard: it says itself when code is final.
+/// As [`Module::create_jit_execution_engine`], and the engine reports its objects: it says itself when code is final.
 ///
 /// # Errors
 /// Inkwell's own.
@@ -80,7 +80,7 @@ unsafe extern "C" {
     fn jitlisten_crate_memory_delete(memory: *mut c_void);
 }
 
-/// LLVM's `SectionMemoryManager`, and the engine to be told of its *finalized*.
+/// LLVM's `SectionMemoryManager`, and the engine whose *finalized* it reports.
 #[derive(Debug)]
 struct Memory {
     memory: *mut c_void,

@@ -1,17 +1,17 @@
-//! The door for programs that use LLVM through llvm-sys: what `include/jitlisten_llvm.hpp` is in C++.
+//! For programs that use LLVM through llvm-sys: what `include/jitlisten_llvm.hpp` is in C++.
 //!
 //! ```text
 //!   a module                      make_unwindable     frame pointers, unwind tables
-//!   MCJIT, engine to be made      memory_manager      hears by itself when memory is final
+//!   MCJIT, engine to be made      memory_manager      notices itself when memory is final
 //!   MCJIT, engine that is there   attach              finalized() is called by you
-//!   ORC, RuntimeDyld or JITLink   attach_layer        hears by itself when memory is final
+//!   ORC, RuntimeDyld or JITLink   attach_layer        notices itself when memory is final
 //! ```
 //!
 //! The first of them opens the session of the process, if none is open, with the options of the environment. Nothing here
 //! keeps an engine alive, and nothing has to be dropped before or after it: LLVM's side of a listener lives as long as LLVM
 //! may call it.
 //!
-//! MCJIT registers its objects with gdb itself. ORC does so when it is told: `LLVMOrcLLJITEnableDebugSupport`, or
+//! MCJIT registers its objects with gdb itself. ORC does so when it is asked to: `LLVMOrcLLJITEnableDebugSupport`, or
 //! `LLVMOrcRTDyldObjectLinkingLayerRegisterJITEventListener` with `LLVMCreateGDBRegistrationListener`.
 
 use super::llvm_sys::execution_engine::{LLVMExecutionEngineRef, LLVMMCJITMemoryManagerRef};
@@ -45,7 +45,7 @@ pub unsafe fn make_unwindable(module: LLVMModuleRef) {
     unsafe { jitlisten_crate_make_unwindable(module, frame_pointers) }
 }
 
-/// A memory manager for `LLVMMCJITCompilerOptions::MCJMM`: LLVM's `SectionMemoryManager`, which makes its engine heard. It
+/// A memory manager for `LLVMMCJITCompilerOptions::MCJMM`: LLVM's `SectionMemoryManager`, which reports what its engine compiles. It
 /// belongs to the engine; without one, `LLVMDisposeMCJITMemoryManager` ends it.
 #[must_use]
 pub fn memory_manager() -> LLVMMCJITMemoryManagerRef {
@@ -54,13 +54,13 @@ pub fn memory_manager() -> LLVMMCJITMemoryManagerRef {
     unsafe { jitlisten_crate_memory_manager() }
 }
 
-/// An MCJIT engine that is heard. Neither keeps the engine alive nor minds its end; dropping it changes nothing.
+/// An MCJIT engine whose objects are reported. Neither keeps the engine alive nor minds its end; dropping it changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attached {
     engine: LLVMExecutionEngineRef,
 }
 
-/// Hears of what an MCJIT engine loads from now on. A second call for one engine changes nothing.
+/// Reports what an MCJIT engine loads from now on. A second call for one engine changes nothing.
 ///
 /// Which of it is final only the caller knows: see [`Attached::finalized`].
 ///
@@ -84,7 +84,7 @@ impl Attached {
     }
 }
 
-/// Hears of what an object layer of ORC links: a `RTDyldObjectLinkingLayer`, or an `ObjectLinkingLayer` (JITLink). Once for
+/// Reports what an object layer of ORC links: a `RTDyldObjectLinkingLayer`, or an `ObjectLinkingLayer` (JITLink). Once for
 /// each layer; `LLVMOrcLLJITGetObjLinkingLayer` gives that of an LLJIT. Returns whether it was one of the two.
 ///
 /// # Safety

@@ -1,4 +1,4 @@
-//! The first room's quiet door: for those who compile, and tell us themselves. No process surgery.
+//! For programs that compile code and report it themselves. No process surgery.
 //!
 //! ```text
 //!   a JIT with ELF objects     place_sections  --+
@@ -7,9 +7,9 @@
 //!   inkwell, llvm-sys          llvm.cpp        --+   with one of the `llvmNN-N` features
 //! ```
 //!
-//! [`Session::loaded`] and its sisters are for those who overhear: a verb may come twice, or for nobody. Here a caller says
-//! what he does, so a wrong order is a mistake of his, and he is told. An object that somebody else has reported, too (the
-//! shim, which hears of the same object through LLVM), is one object: it has one number, and its second *finalized* or
+//! [`Session::loaded`] and its siblings are for discovered objects: a verb may come twice, or for no object. Here a producer
+//! says what it does, so a wrong order is an error. An object that is discovered as well (the
+//! shim finds the same object through LLVM) is one object: it has one number, and its second *finalized* or
 //! *freeing* does nothing.
 
 #![deny(unsafe_code)]
@@ -37,7 +37,7 @@ use crate::{Error, HostStateGuard, ObjectId, Session};
 pub use llvm_version::llvm_sys;
 pub use section_addresses::{Placed, set_section_addresses};
 
-/// Opens the session of this process to hear what is told here, and nothing else. Follows forks of the process.
+/// Opens the session of this process for what is reported here, and nothing else. Follows forks of the process.
 pub fn open(mut options: Options, complaints: &[String]) -> &'static Session {
     options.listening = Listening::Calls;
     let session = Session::open(options, complaints);
@@ -47,12 +47,12 @@ pub fn open(mut options: Options, complaints: &[String]) -> &'static Session {
     session
 }
 
-/// Who has told others of an object.
+/// What compiled an object, and so where it is registered already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Producer {
-    /// An LLVM, which has told libgcc of its `.eh_frame`.
+    /// An LLVM, which has registered its `.eh_frame` with libgcc.
     Llvm,
-    /// Somebody who has told nobody.
+    /// Another compiler, which has registered nothing.
     Other,
 }
 
@@ -103,7 +103,7 @@ pub fn finalized(session: &Session, id: ObjectId) -> Result<(), Error> {
     session.reported_finalized(id)
 }
 
-/// *freeing*: its code goes away, and is still there. Not having been *finalized* is no mistake.
+/// *freeing*: its code is about to be freed, and is still there. Not having been *finalized* is no error.
 ///
 /// # Errors
 /// [`Error::UnknownObject`].

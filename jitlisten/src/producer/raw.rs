@@ -110,7 +110,7 @@ fn sorted<'a>(functions: &[Function<'a>]) -> Result<Vec<Function<'a>>, Error> {
     Ok(sorted)
 }
 
-/// What the functions cover; what lies between them may be somebody else's.
+/// What the functions cover; what lies between them may have another owner.
 fn pieces(functions: &[Function<'_>]) -> Result<Vec<AddressRange>, Error> {
     let mut pieces: Vec<AddressRange> = Vec::new();
     for range in functions.iter().map(|function| function.range) {

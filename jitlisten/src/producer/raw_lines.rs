@@ -35,7 +35,7 @@ pub(super) enum Target {
     Section(SectionId),
 }
 
-/// Tells the text section an address is in, and the offset there.
+/// The text section an address is in, and the offset there.
 type Locate<'a> = &'a dyn Fn(Address) -> (usize, u64);
 
 /// The sections; none if no function has a line. `functions` are sorted by address.

@@ -13,11 +13,11 @@ use super::Producer;
 use crate::options::{FramePointerPolicy, Options};
 use crate::{ObjectId, Session};
 
-/// `JITLISTEN_OK`, and what stands for every failure: the adapters tell zero from the rest.
+/// `JITLISTEN_OK`, and what stands for every failure: the adapters distinguish zero from the rest.
 const OK: i32 = 0;
 const FAILED: i32 = 5;
 
-/// Who hears what the adapters tell.
+/// Where the calls of the adapters go.
 enum Backend {
     Ours(&'static Session),
     Library(Library),
@@ -66,7 +66,7 @@ impl Library {
 }
 
 fn symbol(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: a C string; any answer is an address or null.
+    // SAFETY: a C string; any result is an address or null.
     Some(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }).filter(|address| !address.is_null())
 }
 

@@ -1,16 +1,16 @@
-//! What a caller says himself, and what he may say; see [`crate::producer`].
+//! What a producer reports through the API, and in which order it may; see [`crate::producer`].
 
 #![forbid(unsafe_code)]
 
 use super::{Session, State};
 use crate::{AddressRange, Error, LoadedObject, ObjectId};
 
-/// How we know of an object.
+/// How the session learned of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Channel {
     /// By listening to an LLVM.
     Discovered,
-    /// From who made it.
+    /// By a call of the producer.
     Api,
 }
 
@@ -33,7 +33,7 @@ impl Session {
 }
 
 impl State {
-    /// The object that `object` is, reported by another door or, word for word, by the same one. Whoever forgets *freeing* and
+    /// The object that `object` is, reported by the other channel or, byte for byte, by the same one. A producer that forgets *freeing* and
     /// uses the addresses again for something else has a new object.
     pub(super) fn same(&mut self, object: &LoadedObject, channel: Channel) -> Option<ObjectId> {
         let starts = |object: &LoadedObject| -> Vec<u64> {

@@ -1,4 +1,4 @@
-//! Doors for the fuzz targets under `fuzz/`, to encoders that are nobody else's business. Behind the feature `fuzzing`, and
+//! Entry points for the fuzz targets under `fuzz/`, to encoders that are private otherwise. Behind the feature `fuzzing`, and
 //! no part of the API.
 
 #![allow(missing_docs)]

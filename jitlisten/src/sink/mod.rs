@@ -1,4 +1,4 @@
-//! The third room: whom we tell. One file per consumer behind one small trait.
+//! The sinks: one file per consumer behind one small trait.
 
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
@@ -28,7 +28,7 @@ pub(crate) struct FinalizedObject<'a> {
     pub(crate) object: &'a LoadedObject,
     /// One per function of `object`, in its order.
     pub(crate) names: &'a [ReadableName],
-    /// Unwind rules for functions that its `.eh_frame` says nothing of, where the code tells.
+    /// Unwind rules for functions that its `.eh_frame` lacks, where they can be read from the code.
     pub(crate) made_rules: &'a [FunctionRules],
     /// The debug object, for a sink that asked for it, if it is still to be had.
     pub(crate) debug_object: Option<&'a [u8]>,
@@ -38,15 +38,15 @@ pub(crate) struct FinalizedObject<'a> {
     pub(crate) since: u64,
     /// Where the first code begins at or behind an address, of all that is loaded.
     pub(crate) next_code: &'a dyn Fn(Address) -> Option<Address>,
-    /// Who else knows of it.
+    /// What else knows of it.
     pub(crate) origin: Origin,
     /// Whose text is in a range, of all that is loaded.
     pub(crate) neighbours: &'a dyn Fn(AddressRange) -> Neighbours<'a>,
-    /// See [`Rooms`].
+    /// See [`HeaderPadding`].
     pub(crate) padding: &'a HeaderPadding,
 }
 
-/// Who has text in some memory.
+/// Which objects have text in some memory.
 #[derive(Default)]
 pub(crate) struct Neighbours<'a> {
     /// Finalized objects.
@@ -64,7 +64,7 @@ pub(crate) struct Neighbour<'a> {
     pub(crate) debug_object: &'a DebugObject,
 }
 
-/// Memory that somebody has reserved in front of code, by its end.
+/// Memory that was reserved in front of code, by its end.
 pub(crate) type HeaderPadding = BTreeMap<Address, AddressRange>;
 
 /// A consumer of objects. Called under the session's lock; must not call back into the session.
@@ -77,7 +77,7 @@ pub(crate) trait Sink: Send {
     /// The object's code is final. Returns how many bytes were written.
     fn finalized(&mut self, object: &FinalizedObject<'_>) -> Result<u64, SinkError>;
 
-    /// The object's code goes away now.
+    /// The object's code is about to be freed.
     fn freeing(&mut self, object: &FinalizedObject<'_>) -> Result<(), SinkError>;
 
     /// The sink is switched off, or the process exits, next. Returns how many bytes were written.
@@ -92,9 +92,9 @@ pub(crate) trait Sink: Send {
 /// What a sink knows in the child of a fork.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forked {
-    /// It is to be told of everything alive once more.
+    /// It is to be notified of everything alive once more.
     KnowsNothing,
-    /// What it was told in the parent holds for the child.
+    /// What it was notified of in the parent holds for the child.
     KnowsEverything,
 }
 

@@ -85,7 +85,7 @@ pub(crate) struct PerfMap {
 #[derive(Debug, Default)]
 pub(crate) struct LeftLines {
     file: Option<FileIdentity>,
-    /// Nobody makes the file shorter: one that is, is another with the same number.
+    /// The file never becomes shorter: one that is, is another with the same number.
     size: u64,
     lines: BTreeMap<u64, Line>,
     space: Space,
@@ -141,25 +141,25 @@ impl PerfMap {
         }
         let metadata = append.metadata().map_err(self.failed("stat"))?;
         if self.context.stale_map.take() == Some(StaleMap { inode: metadata.ino(), size: metadata.size() }) {
-            // Nobody has added to it since this program began, so every line is about code of a dead one.
+            // Nothing was added to it since this program began, so every line is about code of a dead process.
             edit.set_len(0).map_err(self.failed("truncate"))?;
         }
         let mut left = self.context.left_lines.lock().unwrap_or_else(PoisonError::into_inner);
         let left = std::mem::take(&mut *left);
         if left.file == Some(FileIdentity::of(&metadata)) && left.size <= metadata.size() {
-            // Nobody has told us since what became of that code: what lives will be told again.
+            // What became of that code since is unknown: what is alive will be written again.
             self.lines = left.lines;
             self.lines.values_mut().for_each(|line| line.alive = false);
             self.space = left.space;
             self.space.all_freed();
         } else if left.file.is_some() {
-            // Somebody has removed the file.
+            // The file was removed.
             self.context.own_lines.forget();
         }
         let own = |file| CheckedFile::new(file).map_err(self.failed("stat"));
         let file = MapFile { append: own(append)?, edit: own(edit)? };
         if opened_before.is_some_and(|before| before != file.append.identity()) {
-            // Somebody has removed the file meanwhile: what we knew of it is gone.
+            // The file was removed meanwhile: what we knew of it holds no longer.
             self.lines.clear();
             self.space = Space::default();
             self.context.own_lines.forget();
@@ -240,7 +240,7 @@ impl MapFile {
     }
 }
 
-/// Never follows a link, never waits for a reader of a pipe, never becomes anybody's terminal.
+/// Never follows a link, never waits for a reader of a pipe, never becomes a controlling terminal.
 const SAFELY: i32 = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
 
 /// Opens the file to append to it. A new one has mode 0600, whatever the host's umask would have taken from that.
@@ -256,7 +256,7 @@ fn create(path: &Path) -> io::Result<File> {
 }
 
 impl OpenMap<'_> {
-    /// A full disk may take part of a line. Cut it off again, unless somebody has written behind it.
+    /// A full disk may take part of a line. Cut it off again, unless another writer has appended to it.
     fn remove_torn_line(&self, end: u64, written: u64) {
         if self.edit.metadata().is_ok_and(|metadata| metadata.size() == end) {
             // Where this fails too, the torn line stays: it is the last of the file.
@@ -362,7 +362,7 @@ mod tests {
             Reported::moved(0)
         }
 
-        /// Another one, in other pages: its sections' `sh_addr` is what tells.
+        /// Another one, in other pages: its sections' `sh_addr` makes the difference.
         fn moved(pages: u64) -> Reported {
             let mut bytes = NUMBA.to_vec();
             let start = u64::from_le_bytes(bytes[40..48].try_into().unwrap()) as usize;

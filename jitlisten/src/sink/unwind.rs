@@ -1,8 +1,8 @@
 //! The unwinders inside this process: nongnu libunwind, libgcc's, LLVM's libunwind.
 //!
 //! Memory profilers, signal-based profilers, crash handlers and C++ exceptions walk the stack with one of them. MCJIT and ORC
-//! tell libgcc (or LLVM's libunwind) of every `.eh_frame` themselves, so those are told only of objects that have none and whose
-//! rules can be read from their code. libunwind is told of everything. How that is done is the business of the crate
+//! register every `.eh_frame` with libgcc (or LLVM's libunwind) themselves, so only objects are registered there that have none and whose
+//! rules can be read from their code. Everything is registered with libunwind. How that is done is described in the crate
 //! `unwind-register`.
 //!
 //! See it with any program that calls `unw_step` or `backtrace(3)` in a signal handler, or with `memray run --native`.
@@ -30,7 +30,7 @@ impl Sink for Unwind {
         if let Some(range) = object.object.eh_frame()
             && let Ok(bytes) = checked_read::copy(range)
         {
-            // A JIT may have told libgcc all the same.
+            // A JIT may have registered it with libgcc all the same.
             let by_host = if object.origin.registers_with_unwinders() { ByHost::Everything } else { ByHost::Unknown };
             let section = Section::new(&bytes, range.start().0 as usize).text(&text).by_host(by_host);
             registrations.extend(register(&section, object.id));
@@ -57,21 +57,21 @@ impl Sink for Unwind {
         Ok(())
     }
 
-    /// Unwinders and what they were told are memory, which the child has a copy of.
+    /// Unwinders and what is registered with them are memory, which the child has a copy of.
     fn forked(&mut self) -> Forked {
         Forked::KnowsEverything
     }
 }
 
-fn by_host(tells: bool) -> ByHost {
-    if tells { ByHost::Everything } else { ByHost::Nothing }
+fn by_host(registers: bool) -> ByHost {
+    if registers { ByHost::Everything } else { ByHost::Nothing }
 }
 
 fn register(section: &Section<'_>, id: ObjectId) -> Option<Registration> {
-    // SAFETY: the session tells of an object from the moment its code and tables are final until *freeing*, when the
+    // SAFETY: the session reports an object from the moment its code and tables are final until *freeing*, when the
     // registration is dropped; the rules are the compiler's own, or were read from the code.
     let registered = unsafe { Registry::process().register(section) };
-    registered.inspect_err(|error| log_line!(Debug, "nothing of {id:?} can be reported to unwinders: {error}")).ok()
+    registered.inspect_err(|error| log_line!(Debug, "nothing of {id:?} can be registered with unwinders: {error}")).ok()
 }
 
 fn ranges(ranges: impl Iterator<Item = AddressRange>) -> Vec<Range<usize>> {

@@ -56,7 +56,7 @@ pub(super) fn flush_instructions(address: usize, size: usize) {
     unsafe { __clear_cache(address as *mut _, (address + size) as *mut _) };
 }
 
-/// Tells valgrind something, if it runs this program: the instructions of `__SPECIAL_INSTRUCTION_PREAMBLE`, which leave
+/// A client request, if valgrind runs this program: the instructions of `__SPECIAL_INSTRUCTION_PREAMBLE`, which leave
 /// every register as it was, and a mark.
 pub(super) fn valgrind_request(request: &[usize; 6]) {
     // SAFETY: the rotations add up to 128 bits; valgrind reads six words at `x4` and returns in `x3`.

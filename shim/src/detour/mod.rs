@@ -5,7 +5,7 @@
 //!   after    [endbr64|bti c]  jmp   hook
 //! ```
 //!
-//! The instruction that replaces the `ret` is longer than it on x86-64, and its tail falls on padding nobody executes. So
+//! The instruction that replaces the `ret` is longer than it on x86-64, and its tail falls on padding that is not executed. So
 //! the tail is written first and the first byte last, in one store: a thread that comes by finds the old function or the
 //! new one. Nothing is relocated: the function had no other instruction. Each architecture's encoding is in a file of its
 //! own.

@@ -71,7 +71,7 @@ impl Permission {
 
 impl Drop for Permission {
     fn drop(&mut self) {
-        // SAFETY: gives the pages back the protection they had. A failure leaves them more open, which harms nobody.
+        // SAFETY: gives the pages back the protection they had. A failure leaves them more open, which does no harm.
         unsafe { libc::mprotect(self.start as *mut _, self.size, self.after) };
     }
 }

@@ -75,7 +75,7 @@ pub(super) fn island(from: usize, to: usize) -> Result<usize, Refusal> {
 /// Replaces the `ret` at `from` by a jump to `to`, which must be in reach.
 pub(super) fn write_jump(from: usize, to: usize) -> io::Result<()> {
     let displacement = displacement(from, to).ok_or(io::ErrorKind::InvalidInput)?;
-    // Behind a `ret` nobody executes; the single byte that makes it reachable comes last.
+    // Bytes behind a `ret` are not executed; the single byte that makes them reachable comes last.
     write_code(from + 1, &displacement.to_le_bytes())?;
     write_code(from, &[JMP_REL32])
 }
@@ -83,7 +83,7 @@ pub(super) fn write_jump(from: usize, to: usize) -> io::Result<()> {
 /// The caches of a core see what is written.
 pub(super) fn flush_instructions(_address: usize, _size: usize) {}
 
-/// Tells valgrind something, if it runs this program: the instructions of `__SPECIAL_INSTRUCTION_PREAMBLE`, which leave
+/// A client request, if valgrind runs this program: the instructions of `__SPECIAL_INSTRUCTION_PREAMBLE`, which leave
 /// every register as it was, and a mark.
 pub(super) fn valgrind_request(request: &[usize; 6]) {
     // SAFETY: the rotations add up to 128 bits; valgrind reads six words at `rax` and returns in `rdx`.

@@ -11,7 +11,7 @@
 use super::check;
 use super::parse::{Cie, Fde};
 
-/// FDEs that are told to libgcc together: `libgcc` wants a section, and sections whose functions do not interleave.
+/// FDEs that are registered with libgcc together: `libgcc` wants a section, and sections whose functions do not interleave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
     /// Offset of the group in the encoded bytes; a group ends with a terminator.

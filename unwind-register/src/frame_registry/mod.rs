@@ -4,7 +4,7 @@
 //!                        libgcc (libgcc_s.so.1)              LLVM libunwind (libunwind.so.1)
 //!   __register_frame(p)  p: a whole section, up to 4 zero    p: one FDE
 //!                        bytes
-//!   told apart by        no __unw_add_dynamic_fde            __unw_add_dynamic_fde
+//!   distinguished by     no __unw_add_dynamic_fde            __unw_add_dynamic_fde
 //!   a section            __register_frame                    __unw_add_dynamic_eh_frame_section (LLVM >= 13)
 //!   does it know pc?     _Unwind_Find_FDE                    _Unwind_Find_FDE
 //! ```
@@ -13,8 +13,8 @@
 //! start is silently refused, the first deregistration then removes the *other* one, and the second aborts (`gcc_assert` in
 //! `__deregister_frame_info_bases`). Ranges that overlap in another way are inserted, and break the search and the removal of their
 //! neighbours. Before GCC 13 the objects are a list by start, and the search ends at the first that starts below the address.
-//! So (module `told`): what the host registered (MCJIT does) is not registered again, nor anything between two functions of the
-//! host's section; functions are told in groups that lie side by side; and of ours, the newest wins.
+//! So (module `registered_groups`): what the host registered (MCJIT does) is not registered again, nor anything between two functions of the
+//! host's section; functions are registered in groups that lie side by side; and of ours, the newest wins.
 //!
 //! LLVM libunwind searches what was registered linearly, under a read-write lock; that is its cost, not ours.
 //!
@@ -26,7 +26,7 @@ use std::ffi::{CStr, CString};
 type Section = unsafe extern "C" fn(*const u8);
 type FindFde = unsafe extern "C" fn(usize, *mut [usize; 3]) -> usize;
 
-/// What a registry is told a group by.
+/// How a registry takes a group.
 #[derive(Clone, Copy)]
 enum Interface {
     /// A pointer to the whole group.
@@ -105,7 +105,7 @@ impl FrameRegistry {
         unsafe { (self.find)(address, &raw mut bases) != 0 }
     }
 
-    /// Tells of the group at `group`, whose FDEs are at `fdes`.
+    /// Registers the group at `group`, whose FDEs are at `fdes`.
     ///
     /// # Safety
     ///

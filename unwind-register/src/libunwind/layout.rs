@@ -59,7 +59,7 @@ pub(super) struct List {
 impl List {
     /// The ranges of all infos, also those of others, as libunwind itself walks them: without a lock.
     ///
-    /// Our own infos never overlap a leaf that is to be made, and those of the probe are empty. An owner who frees an info of his while
+    /// Our own infos never overlap a leaf that is to be made, and those of the probe are empty. An owner that frees an info while
     /// stacks are walked is lost with or without us.
     pub(super) fn ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         let mut next = self.first.load(Acquire) as u64;

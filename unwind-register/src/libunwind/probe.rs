@@ -1,8 +1,8 @@
-//! Which layout does this copy have? Asked in a way that cannot hurt, whatever the answer is.
+//! Which layout does this copy have? Found out by a probe that is harmless, whatever the result is.
 //!
 //! For format `DYNAMIC` (0) libunwind's look-up without unwind info only *copies* two words of the info (`handler` and `flags`,
 //! `Gdyn-extract.c`). So an info of that format is registered over a few bytes where no code is, with one number where the
-//! one layout has `handler` and another number where the other one has it; the number that comes back tells. Then a real
+//! one layout has `handler` and another number where the other one has it; the number that comes back decides. Then a real
 //! table with one entry is tried and must find its function. A copy that returns anything else is left alone.
 //!
 //! `_UL*_get_proc_info_by_ip` finds the info in the list, so it never gets as far as `dl_iterate_phdr`; if it does not find it, it
@@ -13,7 +13,7 @@ use super::{Info, Layout, ProcInfoByIp, Register};
 const PLAIN: u64 = 0x7072_6f62_6500_0001;
 const LOAD_OFFSET: u64 = 0x7072_6f62_6500_0002;
 
-/// `unw_proc_info_t`, as far as it is read here, with room for what future versions may append.
+/// `unw_proc_info_t`, as far as it is read here, with space for what future versions may append.
 #[repr(C)]
 #[derive(Default)]
 pub(super) struct ProcInfo {

@@ -31,38 +31,38 @@ impl<'a> Library<'a> {
     }
 }
 
-/// Calls `visit` for each library, until it breaks. Under the loader's write lock: no loading, no unwinding in there.
-pub(crate) fn libraries(mut visit: impl FnMut(Library<'_>) -> ControlFlow<()>) {
-    let mut visit: &mut dyn FnMut(&libc::dl_phdr_info) -> ControlFlow<()> = &mut |info| {
+/// Calls `each_library` for each library, until it breaks. Under the loader's write lock: no loading, no unwinding in there.
+pub(crate) fn libraries(mut each_library: impl FnMut(Library<'_>) -> ControlFlow<()>) {
+    let mut callback: &mut dyn FnMut(&libc::dl_phdr_info) -> ControlFlow<()> = &mut |info| {
         // SAFETY: the loader's name is a C string, alive during the callback.
         let name = if info.dlpi_name.is_null() { c"" } else { unsafe { CStr::from_ptr(info.dlpi_name) } };
         // SAFETY: as above for the program headers, of which there are `dlpi_phnum`.
         let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-        visit(Library { base: info.dlpi_addr as usize, name, headers })
+        each_library(Library { base: info.dlpi_addr as usize, name, headers })
     };
     // SAFETY: `each` casts the pointer back to exactly this type, and is only called before this returns.
-    unsafe { libc::dl_iterate_phdr(Some(each), (&raw mut visit).cast()) };
+    unsafe { libc::dl_iterate_phdr(Some(each), (&raw mut callback).cast()) };
 }
 
 /// How many libraries were ever loaded into this process; cheap, and changes whenever [`libraries`] may show a new one.
 pub(crate) fn loads() -> u64 {
     let mut loads = 0;
-    let mut visit: &mut dyn FnMut(&libc::dl_phdr_info) -> ControlFlow<()> = &mut |info| {
+    let mut callback: &mut dyn FnMut(&libc::dl_phdr_info) -> ControlFlow<()> = &mut |info| {
         loads = info.dlpi_adds;
         ControlFlow::Break(())
     };
     // SAFETY: as in `libraries`.
-    unsafe { libc::dl_iterate_phdr(Some(each), (&raw mut visit).cast()) };
+    unsafe { libc::dl_iterate_phdr(Some(each), (&raw mut callback).cast()) };
     loads
 }
 
-unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _size: usize, visit: *mut c_void) -> c_int {
+unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _size: usize, callback: *mut c_void) -> c_int {
     // SAFETY: our callers pass a pointer to exactly this type.
-    let visit = unsafe { &mut *visit.cast::<&mut dyn FnMut(&libc::dl_phdr_info) -> ControlFlow<()>>() };
+    let callback = unsafe { &mut *callback.cast::<&mut dyn FnMut(&libc::dl_phdr_info) -> ControlFlow<()>>() };
     // SAFETY: the loader passes a valid description.
     let info = unsafe { &*info };
     // No panic may cross the loader. One that happens ends the walk.
-    match catch_unwind(AssertUnwindSafe(|| visit(info))) {
+    match catch_unwind(AssertUnwindSafe(|| callback(info))) {
         Ok(ControlFlow::Continue(())) => 0,
         _ => 1,
     }

@@ -140,7 +140,7 @@ impl Exports {
     /// Whether the library looks relocated: its code must not be called before that.
     ///
     /// glibc before 2.41 shows a new library to debuggers (`_r_debug.r_brk`) *before* relocating it. The first relative relocations
-    /// are those of `.init_array`, which nobody changes later: the word there is the load address plus the addend, or not yet.
+    /// are those of `.init_array`, which does not change later: the word there is the load address plus the addend, or not yet.
     pub(crate) fn relocated(&self) -> bool {
         if self.base == 0 {
             return true; // a program linked to a fixed address has nothing to relocate

@@ -11,6 +11,6 @@ pub(crate) fn zeroed_cells(count: usize) -> &'static [AtomicU64] {
     if cells.is_null() {
         handle_alloc_error(layout);
     }
-    // SAFETY: the allocation has room for `count` cells, all-zero bytes are a valid `AtomicU64`, and it is never freed.
+    // SAFETY: the allocation has `count` cells, all-zero bytes are a valid `AtomicU64`, and it is never freed.
     unsafe { std::slice::from_raw_parts(cells, count) }
 }

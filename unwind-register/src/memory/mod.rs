@@ -13,7 +13,7 @@
 //! dropped, each of its FDEs gets the length 0 (one aligned store), so that even a table that was replaced long ago says "no
 //! rules"; its bytes are used again after [`places::QUARANTINE`].
 //!
-//! Who can still read a dropped FDE then? A walk looks up addresses that are on the walking thread's own stack, and code that
+//! Which thread can still read a dropped FDE then? A walk looks up addresses that are on the walking thread's own stack, and code that
 //! is on a stack is not freed by a sane JIT. What remains is a walk that followed a stale word, entered a dropped FDE in the very
 //! moment of the drop, and was stopped there for the whole quarantine.
 

@@ -33,13 +33,13 @@ impl Leaf {
     }
 }
 
-/// Whom a leaf's birth and a table's replacement are told to: every libunwind in the process.
+/// What is notified of a new leaf and of a table's replacement: every libunwind in the process.
 pub(crate) trait Publish {
     /// A new leaf hides what it covers of the earlier ones. When this returns, every new reader sees it.
     fn leaf(&mut self, id: LeafId, info: &Range<u64>, cells: &'static [AtomicU64]);
     /// The leaf has another table, with the same functions in it.
     fn table(&mut self, id: LeafId, cells: &'static [AtomicU64]);
-    /// The part of `range` around `address` in which nobody else has registered something.
+    /// The part of `range` around `address` in which nothing else is registered.
     fn clip(&self, range: Range<u64>, address: u64) -> Range<u64> {
         let _ = address;
         range
@@ -149,7 +149,7 @@ impl Forest {
         self.leaves.insert(range.start, Leaf { id, info: range.clone(), visible: range, slots });
     }
 
-    /// A table whose content nobody can still be reading, emptied; or a new one.
+    /// A table whose content no thread can still be reading, emptied; or a new one.
     fn fresh(&mut self, now: u64) -> Slots {
         let wait = if self.retired.len() > MANY { SHORT_QUARANTINE } else { QUARANTINE };
         match self.retired.pop_front() {

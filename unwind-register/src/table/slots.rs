@@ -16,7 +16,7 @@ const UNTIDY: usize = 8;
 /// A gap of fewer bytes is padding, in which no function will be placed.
 const ROOMY: u32 = 16;
 
-/// Spare slots for a gap, at most: room for this many half functions.
+/// Spare slots for a gap, at most: space for this many half functions.
 const SPARE: usize = 8;
 
 /// A function as a slot says it: offsets from the leaf's base, and the FDE's place in the arena (never 0).
@@ -159,7 +159,7 @@ impl Slots {
     /// placed upwards, downwards or anywhere always finds the spare slots where the next function is likely to come.
     fn place(&self, gap: &Gap, start: u32, end: u32, want: usize) -> Option<usize> {
         let slots = gap.right - gap.left;
-        // A slot behind every function even where the next one follows directly: when one of them goes, there is room for the
+        // A slot behind every function even where the next one follows directly: when one of them goes, there is space for the
         // two slots of a shorter one.
         let left_end = usize::from(gap.left > 0 && (gap.low < start || slots >= 3));
         let own_end = usize::from(end < gap.high || slots >= 3);
@@ -194,7 +194,7 @@ impl Slots {
         (self.functions, self.written) = (0, SLOTS);
     }
 
-    /// Fills an empty table with `functions`, in address order, and spreads spare slots: some in every gap, and room for at
+    /// Fills an empty table with `functions`, in address order, and spreads spare slots: some in every gap, and space for at
     /// least `want` further functions in the gap that has `finger`.
     pub(crate) fn fill(&mut self, functions: &[Function], finger: u32, want: usize) {
         let count = functions.len();

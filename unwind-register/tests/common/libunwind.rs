@@ -75,7 +75,7 @@ impl Unwinder {
         depth
     }
 
-    /// Registers an info, as somebody else might do.
+    /// Registers an info, as another library might do.
     pub fn register_info(&self, info: &'static [usize; 16]) {
         // SAFETY: the caller made an info of the right layout, and leaks it.
         unsafe { (self.register)(info) };
@@ -92,7 +92,7 @@ impl Unwinder {
     /// The same with `unw_backtrace`.
     #[inline(never)]
     pub fn backtrace(&self, frames: &mut [usize]) -> usize {
-        // SAFETY: the buffer has room for what is asked for.
+        // SAFETY: the buffer has space for what is asked for.
         unsafe { (self.backtrace)(frames.as_mut_ptr().cast(), frames.len() as i32) }.max(0) as usize
     }
 }

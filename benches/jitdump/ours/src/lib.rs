@@ -26,7 +26,7 @@ pub unsafe extern "C" fn ours_open(directory: *const c_char) {
     SESSION.get_or_init(|| Session::open(options, &complaints));
 }
 
-/// The object that [`ours_loaded`] was told of last.
+/// The object that [`ours_loaded`] was given last.
 static LATEST: Mutex<Option<ObjectId>> = Mutex::new(None);
 
 /// *loaded*, for the debug object of `size` bytes.

@@ -15,7 +15,7 @@ const LONGEST: usize = 1 << 18;
 ///
 /// An indirect jump is the tail call of another function (the large code model has no other) or a `switch`. The cases of
 /// a `switch` are code that nothing else leads to, entered with the stack as it is at the jump: so that is assumed of
-/// whatever was not reached, and where that does not fit with the rest, there is no answer. Without an indirect jump,
+/// whatever was not reached, and where that does not fit with the rest, there is no result. Without an indirect jump,
 /// what is not reached is padding or stands behind a call that does not return; nothing runs there.
 pub(in crate::cfi) fn states(code: &[u8], address: Address) -> Option<BTreeMap<u64, State>> {
     address.checked_add(code.len() as u64).filter(|_| code.len() <= LONGEST)?;

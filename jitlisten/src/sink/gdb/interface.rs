@@ -32,7 +32,7 @@ const JIT_NOACTION: u32 = 0;
 const JIT_REGISTER_FN: u32 = 1;
 const JIT_UNREGISTER_FN: u32 = 2;
 
-// The same in every architecture: data, and a function that returns. The padding behind it leaves room for a jump, as LLVM's has.
+// The same in every architecture: data, and a function that returns. The padding behind it leaves space for a jump, as LLVM's has.
 // Hidden names lead to the local ones.
 std::arch::global_asm!(
     ".pushsection .text.jitlisten_gdb, \"ax\", @progbits",
@@ -80,7 +80,7 @@ pub(super) struct Entry {
 unsafe impl Send for Entry {}
 
 impl Entry {
-    /// Puts a copy of the debug object at the head of the list, and tells a debugger if one listens.
+    /// Puts a copy of the debug object at the head of the list, and notifies an attached debugger.
     pub(super) fn link(debug_object: &[u8]) -> Entry {
         let debug_object: Box<[u8]> = debug_object.into();
         let (symfile_addr, symfile_size) = (debug_object.as_ptr(), debug_object.len() as u64);

@@ -1,4 +1,4 @@
-//! GDB's JIT interface, for code that nobody else has told debuggers of.
+//! GDB's JIT interface, for code that nothing else has registered with debuggers.
 //!
 //! MCJIT, and ORC where its host asks for it, link every debug object into a list that gdb and lldb read. Objects that come from
 //! there need nothing. A JIT without LLVM, or an ORC layer without a debugger plugin, gets the same from this sink: a list of our

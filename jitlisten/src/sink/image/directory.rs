@@ -5,14 +5,14 @@
 //!     image-4711-9034/            process id, start time (so that a number used again is another process); 0700
 //!       alive                     locked (flock) as long as the process, or a child that shares its mappings, lives
 //!       object-0.so  object-1.so
-//!       dead                      made by the first who finds that the process is gone
+//!       dead                      made by the first process that finds this one dead
 //! ```
 //!
 //! Files outlive the process, because `perf report` and a debugger on a core file open them by name. So each process that
 //! makes its first image removes the directories of dead ones: all but the [`DEAD_KEPT`] that died last, and all that are
-//! dead for longer than [`DEAD_AGE`]. Dead is who neither runs nor has the lock held for him: a process in another PID
-//! namespace is known by its lock alone, and so is one whose children share its mappings. Nobody can see when a process
-//! died; it counts from when somebody found out.
+//! dead for longer than [`DEAD_AGE`]. Dead is a process that neither runs nor has its lock held: one in another PID
+//! namespace is known by its lock alone, and so is one whose children share its mappings. It cannot be seen when a process
+//! died; it counts from when that was found.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
@@ -81,7 +81,7 @@ impl Directory {
             return Err(failed("use", base)(error));
         }
         remove_dead(base);
-        // In another PID namespace somebody may take a directory without a lock for a dead process's.
+        // In another PID namespace a directory without a lock may be taken for a dead process's.
         for _ in 1..ATTEMPTS {
             match Directory::create(base) {
                 Err(SinkError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => {}
@@ -205,7 +205,7 @@ fn remove_dead(base: &Path) {
     }
 }
 
-/// When the process was found to be gone: now, if nobody has found out yet. Where that cannot be written down, when it last
+/// When the process was found dead: now, if it was not found before. Where that cannot be written down, when it last
 /// wrote an image.
 fn since_when(directory: &Path, written: SystemTime) -> SystemTime {
     let mark = directory.join(DEAD);
@@ -221,7 +221,7 @@ fn parse_name(name: &str) -> Option<(u32, u64)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Whether somebody holds the lock, be it in another PID namespace.
+/// Whether the lock is held, be it in another PID namespace.
 fn is_locked(directory: &Path) -> bool {
     let options = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC).to_owned();
     options.open(directory.join(ALIVE)).is_ok_and(|file| flock(&file, libc::LOCK_EX | libc::LOCK_NB).is_err())
@@ -329,12 +329,12 @@ mod tests {
     }
 
     /// No process has such a number: `pid_max` is at most 2^22.
-    const NOBODY: u32 = 5_000_000;
+    const UNUSED_PID: u32 = 5_000_000;
 
     #[test]
     fn sixteen_dead_processes_are_kept() {
         let base = Base::new("count");
-        let name = |number: u32| format!("image-{}-1", NOBODY + number);
+        let name = |number: u32| format!("image-{}-1", UNUSED_PID + number);
         (0..20).for_each(|number| base.add(&name(number), Some(u64::from(number))));
         remove_dead(&base.0);
         assert_eq!((0..20).filter(|&number| base.has(&name(number))).collect::<Vec<_>>(), (0..16).collect::<Vec<_>>());
@@ -351,7 +351,7 @@ mod tests {
         File::open(base.0.join("image-5000003-1")).unwrap().set_modified(long_ago).unwrap();
         remove_dead(&base.0);
         let left = ["image-5000001-1", "image-5000002-1", "image-5000003-1"].map(|name| base.has(name));
-        assert_eq!(left, [true, false, true], "who wrote last a month ago may have died just now");
+        assert_eq!(left, [true, false, true], "a process that wrote last a month ago may have died just now");
         remove_dead(&base.0);
         assert!(base.has("image-5000003-1"), "and counts from now on");
         assert!(base.0.join("image-5000003-1").join(DEAD).exists());

@@ -1,4 +1,4 @@
-//! A door for the fuzz target `image`. Behind the feature `fuzzing`, and no part of the API.
+//! An entry point for the fuzz target `image`. Behind the feature `fuzzing`, and no part of the API.
 
 #![allow(missing_docs)]
 #![forbid(unsafe_code)]
@@ -12,7 +12,7 @@ use crate::options::NameStyle;
 use crate::{AddressRange, LoadedObject, Offset, name};
 
 const PAGE: u64 = 0x1000;
-/// Sections without bytes may claim any size; nobody wants to fuzz `memset`.
+/// Sections without bytes may claim any size; fuzzing `memset` is pointless.
 const LARGEST: u64 = 1 << 20;
 
 /// An image, and what a strict reader has to find in it.
@@ -35,7 +35,7 @@ pub struct Image {
     pub unwind: Option<(u64, u64)>,
 }
 
-/// Every image that `debug_object` would become, with `room` pages in front.
+/// Every image that `debug_object` would become, with `padding` pages in front.
 pub fn images(debug_object: &[u8], padding: u8, style: NameStyle) -> Vec<Image> {
     let Ok(object) = LoadedObject::parse(debug_object) else { return Vec::new() };
     let names: Vec<_> =

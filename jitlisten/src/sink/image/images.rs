@@ -1,7 +1,7 @@
 //! What this process has of images: which pages are mapped from which file, and which files there are.
 //!
 //! It outlives the sink: pages stay mapped while the sink is off, and a name must not outlive the code even then. So the
-//! session tells of memory that changes, whether the sink is on or not.
+//! session reports memory that changes, whether the sink is on or not.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
@@ -165,7 +165,7 @@ impl Images {
         Ok(size)
     }
 
-    /// Writes a file. A directory that somebody has removed is made again.
+    /// Writes a file. A directory that was removed is made again.
     fn write(&mut self, options: &Options, bytes: &[u8]) -> Result<ImageFile, SinkError> {
         if let Some(directory) = &mut self.directory {
             match directory.write(bytes) {
@@ -208,7 +208,7 @@ impl Images {
         Ok(())
     }
 
-    /// The object's code goes away. Its pages keep their name until they change: see [`Images::withdraw`].
+    /// The object's code is freed. Its pages keep their name until they change: see [`Images::withdraw`].
     pub(super) fn freeing(&mut self, id: ObjectId, run: AddressRange) {
         for start in self.overlapping(run) {
             let Some(image) = self.mapped.get_mut(&start) else { continue };
@@ -227,14 +227,14 @@ impl Images {
             let Some(image) = self.mapped.get(&start) else { continue };
             let (from, to) = (start.max(range.start().0), image.end.min(range.end().0));
             let Some(pages) = AddressRange::new(Address(from), to - from) else { continue };
-            // Memory may have been unmapped behind our back, and belong to somebody else by now.
+            // Memory may have been unmapped without our notice, and have another owner by now.
             let of_file = |mapping: &Mapping| mapping.of_file && is_final(mapping);
             if !mappings::mappings_of(pages).ok().flatten().is_some_and(|all| all.iter().all(of_file)) {
                 continue;
             }
             let padding = padding.get(&pages.start()).copied();
-            // SAFETY: these pages are mapped from a file, and LLVM, whose they are, is about to change them: nobody runs
-            // there. The room in front is listed as ours.
+            // SAFETY: these pages are mapped from a file, and LLVM, which owns them, is about to change them: nothing runs
+            // there. The header padding is listed as ours.
             match unsafe { pages::withdraw(pages, padding) } {
                 Ok(()) => self.counters.withdrawn.add(1),
                 Err(error) => log_line!(Warn, "{pages} keeps the name of an image: {error}"),
@@ -294,7 +294,7 @@ fn under_valgrind() -> bool {
     std::env::var_os("LD_PRELOAD").is_some_and(|list| list.to_string_lossy().contains("/vgpreload_core"))
 }
 
-/// Maps the file over the pages, and over the room in front of them.
+/// Maps the file over the pages, and over the header padding in front of them.
 fn put_in_place(
     encoded: &Encoded,
     pages: AddressRange,
@@ -307,8 +307,8 @@ fn put_in_place(
     let bytes = encoded.bytes.get(layout.code as usize..layout.code_end as usize).unwrap_or_default();
     let range = range.unwrap_or_default();
     // SAFETY: the pages were found private, executable and not writable, and hold these bytes but for zeros behind the
-    // text; their owner is finalizing them in this very call, or lists them as code that is alive; the room in front of
-    // them was reserved for this. The file is in a private directory, and nobody writes to it again.
+    // text; their owner is finalizing them in this very call, or lists them as code that is alive; the header padding of
+    // them was reserved for this. The file is in a private directory, and is not written to again.
     let exchanged = unsafe { pages::exchange(range, &written.file, layout.mapped, bytes) };
     exchanged.map_err(|NotExchanged { error, put_back }| {
         counters.put_back.add(u64::from(put_back));

@@ -1,10 +1,10 @@
 //! Where everything lies in an image. Offsets in the file are addresses: byte `n` of the file is address `n` of the segment.
 //!
 //! ```text
-//!   with room in front                               without
+//!   with header padding                              without
 //!   0      ELF header, program headers, build-id     0      the same            in the file only
 //!          .eh_frame_hdr, .eh_frame                  page   -- mapped from here --
-//!   room   the pages of the code                            the pages of the code; in the zeros behind the last text,
+//!   padding the pages of the code                           the pages of the code; in the zeros behind the last text,
 //!                                                           if they suffice: .eh_frame_hdr, .eh_frame
 //!          -- mapped up to here --                          -- mapped up to here --
 //!          .symtab, .strtab, .debug_*, ...                  (.eh_frame, if it found no place), .symtab, ...
@@ -12,10 +12,10 @@
 //!
 //! Unwinders of other processes (libunwind in perf and py-spy) find the search table through the file, and read the entries
 //! it leads to in the memory of the process: what is not mapped is of no use to them, and a header that promises it would
-//! make them read somebody else's memory. So without a mapped place there is an `.eh_frame` for those who read files only,
+//! make them read memory of something else. So without a mapped place there is an `.eh_frame` for those who read files only,
 //! and no header that leads to it.
 //!
-//! Without room, py-spy and elfutils are as well off as with it. perf 6.1 is not: it takes an offset of the mapping off
+//! Without padding, py-spy and elfutils are as well off as with it. perf 6.1 is not: it takes an offset of the mapping off
 //! twice (`read_unwind_spec_eh_frame`), reads a page too low, and falls back to frame pointers.
 
 #![forbid(unsafe_code)]

@@ -1,12 +1,12 @@
 //! Images: every finalized object as an ELF shared object on disk, mapped over the very pages it was loaded into.
 //!
 //! ```text
-//!   before   7f41..000-7f41..000 rw-p                          room in front, if somebody has reserved it
+//!   before   7f41..000-7f41..000 rw-p                          header padding, if it was reserved
 //!            7f41..000-7f41..000 r-xp                          code, anonymous
 //!   after    7f41..000-7f41..000 r-xp 00000000 object-3.so     the same bytes at the same addresses, with a name
 //! ```
 //!
-//! Whoever looks at `/proc/PID/maps` (or at mmap events) and opens what stands there needs to know nothing of JITs: perf,
+//! A tool that reads `/proc/PID/maps` (or mmap events) and opens what stands there needs to know nothing of JITs: perf,
 //! py-spy, pystack, bpftrace, uprobes, addr2line, gdb on a core file. See it with
 //! `JITLISTEN=image LD_PRELOAD=... perf record -g python program.py && perf report`.
 //!
@@ -14,7 +14,7 @@
 //! | --- | --- |
 //! | `layout.rs` | where everything lies in the file, and why |
 //! | `content.rs`, `encode.rs`, `sections.rs`, `symbols.rs`, `unwind.rs`, `cfi_entry.rs`, `debug.rs` | the bytes; pure |
-//! | `directory.rs`, `salt.rs` | where files go, how long they stay, what tells them apart |
+//! | `directory.rs`, `salt.rs` | where files go, how long they stay, what distinguishes them |
 //! | `pages.rs`, `mappings.rs` | how pages are exchanged under running code |
 //! | `group.rs` | which objects have to go together |
 //! | `images.rs`, `refusal.rs` | what is mapped and what is on disk; what has no image |

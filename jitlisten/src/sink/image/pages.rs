@@ -31,7 +31,7 @@ pub(super) fn can_execute(file: &File) -> io::Result<()> {
     if mapped == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the mapping just made, which nobody else knows.
+    // SAFETY: the mapping just made, which is known nowhere else.
     unsafe { libc::munmap(mapped, size) };
     Ok(())
 }
@@ -45,7 +45,7 @@ pub(super) fn show_to_valgrind(file: &File) {
 }
 
 /// Maps `file` from `offset` on over `pages`, where its bytes are what is in memory already: `before`, from
-/// `pages.end() - before.len()` on. What lies in front of that belongs to nobody.
+/// `pages.end() - before.len()` on. What lies in front of that has no owner.
 ///
 /// # Safety
 /// `pages` must be mapped private memory of this process, executable and not writable where `before` is, that its owner
@@ -95,7 +95,7 @@ unsafe fn restore_if_lost(pages: AddressRange, before: &[u8]) -> bool {
     if let Some(padding) =
         AddressRange::new(pages.start(), pages.size() - code.size()).filter(|padding| !padding.is_empty())
     {
-        // SAFETY: the caller vouches that these pages are ours; nobody uses them.
+        // SAFETY: the caller vouches that these pages are ours; nothing uses them.
         unsafe { empty(padding) };
     }
     // SAFETY: the caller vouches that the code was there, and is to be there.
@@ -104,16 +104,16 @@ unsafe fn restore_if_lost(pages: AddressRange, before: &[u8]) -> bool {
 }
 
 /// Makes anonymous memory of pages that are mapped from an image, with their bytes and the same protection, in one step; and
-/// of the room in front of them, which then is as it was when it was reserved.
+/// of the header padding in front of them, which then is as it was when it was reserved.
 ///
 /// # Safety
-/// Both must be mapped from an image and nobody else's.
+/// Both must be mapped from an image and have no other owner.
 pub(super) unsafe fn withdraw(pages: AddressRange, padding: Option<AddressRange>) -> io::Result<()> {
     let bytes = checked_read::copy(pages)?;
     // SAFETY: the same bytes.
     unsafe { put_anonymous(pages, &bytes) }?;
     if let Some(padding) = padding {
-        // SAFETY: the caller vouches that these pages are ours; nobody uses them.
+        // SAFETY: the caller vouches that these pages are ours; nothing uses them.
         unsafe { empty(padding) };
     }
     Ok(())
@@ -126,7 +126,7 @@ const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 /// pages or the new ones.
 ///
 /// # Safety
-/// The pages must hold `bytes`, or nothing, and be nobody else's.
+/// The pages must hold `bytes`, or nothing, and have no other owner.
 unsafe fn put_anonymous(pages: AddressRange, bytes: &[u8]) -> io::Result<()> {
     let size = bytes.len();
     // SAFETY: a new private mapping touches nothing that exists.
@@ -136,7 +136,7 @@ unsafe fn put_anonymous(pages: AddressRange, bytes: &[u8]) -> io::Result<()> {
     }
     // SAFETY: writable memory of that size was mapped just now.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), made.cast(), size) };
-    // SAFETY: the same memory, which nobody else knows.
+    // SAFETY: the same memory, which is known nowhere else.
     let protected = unsafe { libc::mprotect(made, size, libc::PROT_READ | libc::PROT_EXEC) };
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     let target = pages.start().0 as *mut libc::c_void;
@@ -169,7 +169,7 @@ mod tests {
 
     const CODE: &[u8] = &[0xc3; 4096];
 
-    /// Three anonymous pages, the last one executable, full of `ret`: room in front, a page behind, code.
+    /// Three anonymous pages, the last one executable, full of `ret`: padding in front, a page behind, code.
     fn code() -> (AddressRange, AddressRange) {
         let size = 3 * page_size() as usize;
         // SAFETY: a new private mapping touches nothing that exists.
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn a_file_with_other_bytes_does_not_stay() {
         let (pages, code) = code();
-        // SAFETY: the pages are the test's own, and nobody runs there now.
+        // SAFETY: the pages are the test's own, and nothing runs there now.
         let refused = unsafe { exchange(pages, &file("other", &[0xcc; 4096]), 0, CODE) }.unwrap_err();
         assert!(refused.put_back);
         runs(code);

@@ -125,7 +125,7 @@ const OBJECTS: [&str; 16] = [
     "llvmlite-0.45-llvm20-dwarf5.o",
 ];
 
-/// Every object, every run of its pages, with room in front and without.
+/// Every object, every run of its pages, with header padding and without.
 fn for_all(check: impl Fn(&str, &Live, AddressRange, &Encoded)) {
     for file in OBJECTS {
         let snapshot = Live::of(file);
@@ -244,7 +244,7 @@ fn without_a_mapped_place_no_header_promises_one() {
     let snapshot = Live::of("lli-14-mcjit-dwarf4.o");
     let pages = runs(&snapshot.object, PAGE)[0];
     let mut code = snapshot.code(pages);
-    // Somebody's bytes behind the text: no zeros to write into.
+    // Other bytes behind the text: no zeros to write into.
     *code.last_mut().unwrap() = 0xcc;
     let parts = vec![Part { debug_object: None, ..snapshot.part() }];
     let content = Content { parts, style: NameStyle::Linkage, pages, code: &code, padding: 0, build_id: [1; 20] };
@@ -300,7 +300,7 @@ fn entries_about_other_code_stay_behind() {
     assert_eq!(found, [(own.start().0.wrapping_sub(bias), RETURN_ADDRESS)]);
 }
 
-/// A compiler may call code anything; who looks for unwind tables by name must not find it.
+/// A compiler may give code any name; a reader that looks for unwind tables by name must not find it.
 #[test]
 fn text_has_no_name_of_something_else() {
     let mut snapshot = Live::of("lli-14-mcjit-dwarf4.o");

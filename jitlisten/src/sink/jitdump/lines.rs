@@ -1,7 +1,7 @@
 //! The line rows of one function, as perf's reader wants them.
 //!
 //! perf (`genelf_debug.c`) makes a line table of the entries and ends its sequence *at the last entry*, which so covers no
-//! byte. Therefore the last line is told a second time for the last byte of the function.
+//! byte. Therefore the last line is written a second time for the last byte of the function.
 
 #![forbid(unsafe_code)]
 

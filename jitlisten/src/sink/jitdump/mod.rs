@@ -21,7 +21,7 @@
 //! * **A group is whole.** perf keeps DEBUG_INFO and UNWINDING_INFO until the next CODE_LOAD *in the file*. So an object is
 //!   encoded in one buffer and written by one `write(2)` under the session's lock; where the disk takes only a part, the
 //!   file is cut back to the object before, and the sink stops.
-//! * **Times** are `CLOCK_MONOTONIC`, the moment of *finalized*, also for objects told when the sink is switched on later:
+//! * **Times** are `CLOCK_MONOTONIC`, the moment of *finalized*, also for objects reported when the sink is switched on later:
 //!   perf sorts by time, so samples from before the switch get their names, and at an address used twice every sample goes
 //!   to the function of its time. Code that was freed before the switch stays unnamed. In a child after `fork(2)` the time
 //!   is that of the fork; before it there is no such process.
@@ -32,11 +32,11 @@
 //! * **The PID**, in the file's name and in the records, is that of the innermost PID namespace. perf 6.1 asks `/proc` which
 //!   process that is, so for a container `perf inject` has to run while the process lives; afterwards it ignores the file.
 //!
-//! # Unwind tables, only where there is room
+//! # Unwind tables, only where there is space
 //!
 //! perf prolongs the mapping of a function over what lies behind it, by `mapped_size` (80 to 112 bytes), and looks there
-//! for the tables. What lies there must not be anybody's code, or that code loses its name. So a function has tables when
-//! up to the next code we know of, loaded or about to be, and up to the end of the page its text ends in, there is room
+//! for the tables. What lies there must not be code, or that code loses its name. So a function has tables when
+//! up to the next code we know of, loaded or about to be, and up to the end of the page its text ends in, there is space
 //! for them: the last function of a text range mostly, others never. With perf 6.1 (`--call-graph dwarf`) the reader gets:
 //!
 //! ```text
@@ -46,7 +46,7 @@
 //!   `--call-graph fp` on the same code                           whole stacks: nothing but frame pointers is needed
 //! ```
 //!
-//! Who wants `--call-graph dwarf` over Numba code takes the image sink, where none of these limits exist.
+//! For `--call-graph dwarf` over Numba code use the image sink, where none of these limits exist.
 //!
 //! # Other JITs in the process
 //!

@@ -5,7 +5,7 @@
 //! trampoline and a line in the perf map. So whoever writes a jitdump has to speak for all: lines that are not ours
 //! become records of ours.
 //!
-//! Nothing tells us of a new line. We look when an object of ours is written or goes, when the sink is switched off and
+//! Nothing announces a new line. We look when an object of ours is written or goes, when the sink is switched off and
 //! when the process exits; a process that is killed loses the lines since the last look. A line is taken to be as old as
 //! the look before: code of ours that came in between is younger, and keeps its place.
 
@@ -46,7 +46,7 @@ pub(super) struct OtherJits {
     /// Where reading goes on, and in which file.
     offset: u64,
     inode: u64,
-    /// The last line told for an address: a map that was made anew repeats itself.
+    /// The last line copied for an address: a map that was made anew repeats itself.
     reported: HashMap<u64, Entry>,
     /// No line that is still untold is older than this.
     since: u64,
@@ -65,7 +65,7 @@ impl OtherJits {
 
     /// Reads on in the map.
     pub(super) fn look(&mut self, now: u64) -> News {
-        // A map that cannot be read is one nobody can use, perf included.
+        // A map that cannot be read is of no use to perf either.
         let entries = self.read().unwrap_or_default();
         News { since: std::mem::replace(&mut self.since, now), entries }
     }

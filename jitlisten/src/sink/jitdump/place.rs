@@ -1,4 +1,4 @@
-//! Where a jitdump is, and how it is made so that nobody else can have a hand in it.
+//! Where a jitdump is, and how it is created safely in a shared directory.
 //!
 //! ```text
 //!   $JITLISTEN_DIR, or else $JITDUMPDIR, or else $HOME/.debug/jit
@@ -7,7 +7,7 @@
 //!          `- jitted-PID-INDEX.so     later, from `perf inject`
 //! ```
 //!
-//! perf hears of the file by a mapping of it that may be executed: the *marker*. It is never used and never unmapped while
+//! perf learns of the file by an executable mapping of it: the *marker*. It is never used and never unmapped while
 //! the file is written. A file system mounted `noexec` refuses it, and then a jitdump has no purpose there.
 
 use std::ffi::CString;
@@ -77,7 +77,7 @@ impl Dump {
         failed("add to", &self.path)(error)
     }
 
-    /// A file that was removed can still be written, but nobody will ever read it.
+    /// A file that was removed can still be written, but never read.
     pub(super) fn check_that_it_is_there(&mut self) -> Result<(), SinkError> {
         let metadata = self.file()?.metadata().map_err(failed("stat", &self.path))?;
         if metadata.nlink() == 0 {
@@ -134,7 +134,7 @@ fn failed(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SinkErro
     move |error| SinkError::Io { verb, path, error }
 }
 
-/// mkdtemp(3): a directory nobody else could have made or can look into.
+/// mkdtemp(3): a directory that no other user could have made or can look into.
 fn fresh_directory(base: &Path) -> Result<PathBuf, SinkError> {
     let template = base.join("jitlisten-XXXXXX");
     let text = CString::new(template.as_os_str().as_bytes());

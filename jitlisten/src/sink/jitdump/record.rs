@@ -142,7 +142,7 @@ impl Records {
         }
     }
 
-    /// A name up to the first NUL, and a NUL. Tools print it: names of files, too, are whatever somebody has given.
+    /// A name up to the first NUL, and a NUL. Tools print it, and names of files are input of the program, too.
     fn name(&mut self, name: &str) {
         let end = name.find('\0').unwrap_or(name.len());
         let name = &name[..end];

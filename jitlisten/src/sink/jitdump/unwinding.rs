@@ -11,7 +11,7 @@
 //! ```
 //!
 //! perf finds all of it *in the process's address space as it knows it*: the mapping of the function is prolonged by
-//! `mapped_size`, over whatever lies behind the function. So there must be room: see [`Unwinding::fits`].
+//! `mapped_size`, over whatever lies behind the function. So there must be free space: see [`Unwinding::fits`].
 //!
 //! The live `.eh_frame` has the same rules for another place; personality routines and LSDAs, which only exceptions
 //! need and which perf could not follow, are left out. Source: Linux Standard Base Core 5.0, chapter 10.6.

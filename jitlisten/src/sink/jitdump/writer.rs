@@ -143,13 +143,13 @@ impl Jitdump {
 }
 
 /// The bytes of a function. Zeros where they cannot be read, because a name is worth more than bytes; nothing where that would be
-/// more zeros than anybody's function has bytes.
+/// more zeros than any function has bytes.
 fn bytes<'a>(object: &'a FinalizedObject<'_>, code: AddressRange) -> Option<Cow<'a, [u8]>> {
     let zeros = || (code.size() <= LARGEST).then(|| vec![0; code.size() as usize].into());
     object.snapshot.get(code).map(Cow::Borrowed).or_else(zeros)
 }
 
-/// The unwind tables of the function at `code`, if there are any and room for them; `next` is where the next function of the
+/// The unwind tables of the function at `code`, if there are any and space for them; `next` is where the next function of the
 /// object begins.
 fn tables(
     object: &FinalizedObject<'_>,
@@ -190,7 +190,7 @@ impl Sink for Jitdump {
             return Ok(0);
         }
         if self.dump.as_ref().is_some_and(|dump| dump.pid() != object.snapshot.pid()) {
-            // A fork that nobody has told us of: clone(2), vfork(2). What the parent had compiled is not told again.
+            // A fork without handlers: clone(2), vfork(2). What the parent had compiled is not written again.
             self.forked();
         }
         self.open(object.object.machine())?;
@@ -200,7 +200,7 @@ impl Sink for Jitdump {
     }
 
     fn freeing(&mut self, _: &FinalizedObject<'_>) -> Result<(), SinkError> {
-        // The format has no word for it: what is loaded there later takes the place from its own time on. Lines of others
+        // The format has no record for it: what is loaded there later takes its place from its own time on. Lines of others
         // that come from now on may be about this very place.
         if self.dump.is_some() {
             self.look_for_news()?;

@@ -77,7 +77,7 @@ impl Space {
         }
     }
 
-    /// Nobody knows any more what is alive.
+    /// What is alive is no longer known.
     pub(super) fn all_freed(&mut self) {
         while let Some((&object, _)) = self.alive.first_key_value() {
             self.freed(object);
