@@ -5,6 +5,9 @@
 //!
 //! The llvmlite wheels are built with assertions: a wrong edit aborts the host. `uwtable` carries a value from LLVM 15 on
 //! (2: asynchronous, correct at every instruction) and none before; with an unknown version, nothing is set.
+//!
+//! Setting the option `-frame-pointer=all` through `LLVMPY_SetCommandLine` was tried: it is not in the wheels, and unknown options
+//! are swallowed. `inspect_llvm()` and `inspect_asm()` of Numba show the attributes: they print the module that was compiled.
 
 use std::ffi::{CString, c_char, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt as _;

@@ -19,6 +19,34 @@
 //!   where the bytes are the ones expected.
 //! * **Hooks** never panic into the host, never print, and leave `errno` as the real function left it.
 //! * A library that has gone is dropped by identity; its memory is not touched.
+//!
+//! # How code is noticed
+//!
+//! 1. **The loader's rendezvous** is detoured. It is called under the loader's lock, before a new library's constructors and,
+//!    before glibc 2.41, before the library is relocated.
+//! 2. **An LLVM in the library?** `__jit_debug_register_code` and `__jit_debug_descriptor` are looked up in the dynamic symbols
+//!    (a distribution's `libLLVM.so`), and else, in a library with more than 4 MiB of code that imports `mprotect`, in the
+//!    `.symtab` of its file (the wheels, where they are local). The file is used only if its first 64 KiB are what is mapped. In
+//!    the wheel's 174,692 symbols the two are found by searching the string table for the names first.
+//! 3. **LLVM's rendezvous** is detoured. Each time it is called, the list is read from its head to the first entry that is known:
+//!    `relevant_entry` would lose objects, because ORC links an entry, drops its lock, and calls then. Entries and debug objects
+//!    are copied with `process_vm_readv(2)`, which returns an error where a load would be a crash.
+//! 4. **Relocation slots** of `mprotect`, `munmap`, `mmap` and `__register_frame`, of that one library, lead to our hooks.
+//! 5. **llvmlite's functions**: ctypes finds `LLVMPY_AddModule` and others with `dlsym`. Their value in the library's own dynamic
+//!    symbol table is changed before they can have been looked up. Ours gives every function of the module that has a body
+//!    `"frame-pointer"="all"` and `uwtable`, with the host's own LLVM-C functions, and goes on to the real one.
+//!    `LLVMPY_LLJIT_Link` takes modules as text: they are parsed, changed and printed with the host's LLVM.
+//!
+//! Where gdb has started the process, its breakpoint is already at the loader's rendezvous: then every library's relocation slot
+//! of `dlsym` leads to a piece of assembly that looks at new libraries first (`lookup.rs`). `dlopen` would be the nearer choice,
+//! but it has returned before there is a library to look at, and it, too, looks at its caller. Where LLVM's rendezvous cannot be
+//! detoured, the list is read whenever memory of an LLVM becomes executable, and compared as a whole.
+//!
+//! # Addresses are not used again at once
+//!
+//! A perf map has no line for "this code is gone". So, while that sink is on, memory that held code and is unmapped by an LLVM
+//! is replaced by an inaccessible reservation: the memory goes back to the system, the addresses stay taken. At most 4,096 ranges
+//! are kept, the oldest is given up first.
 
 mod attributes;
 mod descriptor;

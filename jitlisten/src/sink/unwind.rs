@@ -6,6 +6,19 @@
 //! `unwind-register`.
 //!
 //! See it with any program that calls `unw_step` or `backtrace(3)` in a signal handler, or with `memray run --native`.
+//!
+//! Code that LLVM compiled elsewhere (Numba's cache) or before us may lack frame pointers and unwind entries. It is counted. For
+//! functions without an `.eh_frame` entry, rules are derived from the machine code where they can be *known* ([`crate::cfi`]), and
+//! registered with the unwinders of the process. perf and gdb are not helped by that. A gap inside a section that the host has
+//! registered is left alone: libgcc 13 and later keep one range for a whole section, and an overlapping one ends in an abort.
+//!
+//! An unwinder may come with a library opened later. The loader's rendezvous announces it before it is relocated, when it cannot be
+//! called yet; then the next `dlsym` of any library looks again, and what is alive is registered.
+//!
+//! memray and heaptrack walk with libunwind and name frames by modules: they list them with `dl_iterate_phdr`, and again only when
+//! something was opened or closed with `dlopen` or `dlclose`, which they intercept to mark the list as old. So compiled functions
+//! have no names there yet. vmprof 0.6 opens the system's libunwind and samples through registered frames. With the structure of
+//! the wrong version, tried on purpose, it dies of SIGSEGV; the version is probed before anything is registered.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

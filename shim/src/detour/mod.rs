@@ -9,6 +9,14 @@
 //! the tail is written first and the first byte last, in one store: a thread that comes by finds the old function or the
 //! new one. Nothing is relocated: the function had no other instruction. Each architecture's encoding is in a file of its
 //! own.
+//!
+//! Writes go through `/proc/self/mem`, so that the page never loses the right to execute; where that is refused, the page is made
+//! writable and executable for the moment. The hook is reached directly, or, further than 2 GiB away, over an island. valgrind runs
+//! translations of code and does not see it change in a file's memory; it is notified by a client request, which is a no-op
+//! elsewhere.
+//!
+//! Other ways were considered: interposing the symbol does not work, because LLVM's calls of it are bound inside the library; a
+//! breakpoint needs a signal handler, which belongs to the host.
 
 #[cfg(target_arch = "aarch64")]
 #[path = "aarch64.rs"]

@@ -41,6 +41,10 @@
 //! A replaced table is used again for other functions after [`QUARANTINE`] (or [`SHORT_QUARANTINE`], when [`MANY`] of them wait), but
 //! never unmapped. A reader that was stopped inside the search for so long can find a wrong entry, or none; the FDE behind an entry
 //! names its own absolute range, the unwinder checks that, and the result is "no rules", never rules of another function.
+//!
+//! # What was tried and did not work
+//!
+//! Merging tables by age: libunwind takes the first table whose range fits and does not go on to the next. Hence leaves of addresses.
 
 #![forbid(unsafe_code)]
 

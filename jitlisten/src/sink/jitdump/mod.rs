@@ -54,6 +54,10 @@
 //! `python -X perf` and Numba end up in one report, with the functions Python compiled before our first object, between,
 //! and after our last, as long as the process ends by `exit(3)`. Killed, it loses those since the last look, and so does
 //! `_exit(2)`.
+//!
+//! An object's live bytes are read once ([`crate::code_snapshot`]), for all sinks, and in one piece where code and `.eh_frame` are
+//! neighbours. One `write(2)` for each object is what a jitdump costs most, and is not put off: BENCHMARKS.md says what was tried.
+//! At `exit()` the session's lock is tried, never waited for.
 
 mod lines;
 mod other_jits;
