@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The integration x consumer table of the README, from what one run of the test suite has seen.
+# The integration x consumer table of docs/tools.md, from what one run of the test suite has seen.
 #
-#   ci/support-table.sh LINES          compares README.md with the lines `integration<TAB>consumer` in the file LINES
-#   ci/support-table.sh --write LINES  writes the table into README.md
+#   ci/support-table.sh LINES          compares docs/tools.md with the lines `integration<TAB>consumer` in the file LINES
+#   ci/support-table.sh --write LINES  writes the table into docs/tools.md
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -33,8 +33,8 @@ begin='<!-- support: begin -->'
 end='<!-- support: end -->'
 if [ -n "$write" ]; then
     sed -i -e "/^$begin\$/,/^$end\$/{/^$begin\$/{p;r $table
-};/^$end\$/p;d}" README.md
-elif ! diff -u --label README.md --label 'this run' <(sed "1,/^$begin\$/d; /^$end\$/,\$d" README.md) "$table"; then
-    echo "support-table: README.md (-) and this run (+) disagree; ci/support-table.sh --write makes them agree" >&2
+};/^$end\$/p;d}" docs/tools.md
+elif ! diff -u --label docs/tools.md --label 'this run' <(sed "1,/^$begin\$/d; /^$end\$/,\$d" docs/tools.md) "$table"; then
+    echo "support-table: docs/tools.md (-) and this run (+) disagree; ci/support-table.sh --write makes them agree" >&2
     exit 1
 fi
