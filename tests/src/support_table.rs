@@ -1,6 +1,6 @@
 //! The integration x consumer table, as a run of the test suite has seen it.
 //!
-//! A test that has proved a cell says so with [`seen`], as its last statement; `ci/integrations.sh` makes the table of docs/tools.md
+//! A test that has proved a cell says so with [`seen`], as its last statement; `ci/support-table.sh` makes the table of docs/tools.md
 //! from the lines of one run, and CI compares the two.
 
 use std::fs::OpenOptions;
