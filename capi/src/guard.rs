@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use jitlisten::{HostStateGuard, Session};
 
-use crate::log;
+use crate::log_callback;
 use crate::status::{Failure, Status};
 
 /// How long the words may be, with their terminator.
@@ -23,7 +23,7 @@ pub(crate) fn guarded(work: impl FnOnce() -> Result<(), Failure>) -> i32 {
     let status = guarding_host_state(work);
     if jitlisten::log::waits() {
         jitlisten::keeping_errno(|| {
-            let _ = catch_unwind(log::hand_over);
+            let _ = catch_unwind(log_callback::hand_over);
         });
     }
     status as i32

@@ -5,6 +5,7 @@
 mod borrowed;
 pub mod guard;
 pub mod log;
+mod log_callback;
 pub mod object;
 mod preload;
 pub mod session;

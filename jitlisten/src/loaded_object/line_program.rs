@@ -1,12 +1,12 @@
 //! Runs the line number programs of `.debug_line` (DWARF 5, 6.2; DWARF 4, 6.2).
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use gimli::{AttributeValue, ColumnType, Dwarf, EndianSlice, LittleEndian, SectionId, Unit};
 
 use super::LineRow;
 use super::budget::Budget;
-use super::lines::join;
 use crate::{Address, AddressRange, Error};
 
 type Bytes<'data> = EndianSlice<'data, LittleEndian>;
@@ -124,6 +124,14 @@ fn path<'data>(
     let directory = file.directory(header).map(text).transpose()?.unwrap_or_default();
     let directory = join(&compiled_in, &directory);
     Ok(join(&directory, &text(file.path_name())?).into_owned())
+}
+
+/// `path` in `directory`, unless it says already where it is.
+fn join<'a>(directory: &str, path: &'a str) -> Cow<'a, str> {
+    if directory.is_empty() || path.starts_with('/') || path.starts_with('<') {
+        return Cow::Borrowed(path);
+    }
+    Cow::Owned(format!("{}/{}", directory.trim_end_matches('/'), path.trim_start_matches("./")))
 }
 
 /// The files met so far; equal names are one file.

@@ -1,7 +1,5 @@
 //! Source lines: which line of which file the code at an address comes from.
 
-use std::borrow::Cow;
-
 use super::budget::Budget;
 use super::elf::{Elf, aligned_copy};
 use super::line_program::{self, Sequence};
@@ -99,12 +97,4 @@ fn merge(mut sequences: Vec<Sequence>, text: &[AddressRange]) -> Vec<LineRow> {
         }
     }
     rows
-}
-
-/// `path` in `directory`, unless it says already where it is.
-pub(super) fn join<'a>(directory: &str, path: &'a str) -> Cow<'a, str> {
-    if directory.is_empty() || path.starts_with('/') || path.starts_with('<') {
-        return Cow::Borrowed(path);
-    }
-    Cow::Owned(format!("{}/{}", directory.trim_end_matches('/'), path.trim_start_matches("./")))
 }

@@ -24,6 +24,7 @@ pub mod llvm;
 mod llvm_version;
 pub mod raw;
 mod raw_lines;
+mod reported_code;
 mod section_addresses;
 #[cfg(feature = "_llvm")]
 #[allow(unsafe_code)]

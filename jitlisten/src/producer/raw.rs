@@ -15,6 +15,7 @@ use object::{
 };
 
 use super::raw_lines::{self, Target};
+pub use super::reported_code::{Code, Function, Line};
 use super::{Placed, set_section_addresses};
 use crate::{Address, AddressRange, Error, Machine};
 
@@ -22,41 +23,6 @@ use crate::{Address, AddressRange, Error, Machine};
 const LONGEST_FUNCTION: u64 = u32::MAX as u64;
 /// Section numbers beyond need an extension of ELF that few readers know.
 const MOST_PIECES: usize = 0x8000;
-
-/// Where a function is, and what it is called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Function<'a> {
-    /// Its code: not empty, at most 4 GiB.
-    pub range: AddressRange,
-    /// Its name, as a compiler would write it: mangled names are shown readable. Not empty.
-    pub name: &'a [u8],
-}
-
-/// The code from `address` on, to the next row or to the end of its function, comes from `line` of `file`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Line<'a> {
-    /// The first byte. Rows outside all functions are left out.
-    pub address: Address,
-    /// The full path; empty where it is not known.
-    pub file: &'a [u8],
-    /// From 1; 0 where it is not known.
-    pub line: u32,
-    /// From 1; 0 where it is not known.
-    pub column: u32,
-}
-
-/// A piece of code that comes and goes as one.
-#[derive(Clone, Copy, Debug)]
-pub struct Code<'a> {
-    /// The machine it is for.
-    pub machine: Machine,
-    /// At least one; in any order.
-    pub functions: &'a [Function<'a>],
-    /// In any order. Of two at one address the later counts.
-    pub lines: &'a [Line<'a>],
-    /// Where its `.eh_frame` is in memory. It is read there, at *finalized* and later, and must stay until *freeing*.
-    pub eh_frame: Option<AddressRange>,
-}
 
 /// The code as a relocatable ELF object with load addresses, for [`super::loaded`].
 ///

@@ -7,7 +7,7 @@ use gimli::write::{
 };
 use gimli::{Encoding, Format, LineEncoding, LittleEndian, SectionId, constants as dw};
 
-use super::raw::{Function, Line};
+use super::reported_code::{Function, Line};
 use crate::{Address, AddressRange, Error};
 
 /// A section and what has to be added to it when the text has its place.
