@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::host::{Host, Preload, Running};
-use crate::scenario::{self, Symbols};
+use crate::symbols::{self, Symbols};
 use crate::tool::{self, Absence};
 
 /// The signal a host raises in its hot loop with the word `timer`: by default gdb passes it on without stopping.
@@ -58,7 +58,7 @@ pub fn attach(host: &Running<'_>) -> Session {
 #[must_use]
 pub fn attach_in(function: &str, host: &Running<'_>) -> Session {
     let is_there =
-        |session: &Session| session.backtrace.frames.first().is_some_and(|leaf| scenario::names(leaf, function));
+        |session: &Session| session.backtrace.frames.first().is_some_and(|leaf| symbols::names(leaf, function));
     let mut session = attach(host);
     for _ in 0..4 {
         if is_there(&session) {

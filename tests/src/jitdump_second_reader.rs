@@ -2,7 +2,7 @@
 
 use linux_perf_data::jitdump::{JitDumpReader, JitDumpRecord};
 
-use crate::jitdump_reader::{Function, Jitdump};
+use crate::jitdump_format::{Function, Jitdump};
 
 /// Reads `bytes` with the crate and compares with what our own reader found.
 ///

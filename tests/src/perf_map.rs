@@ -12,7 +12,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 
-use crate::scenario;
+use crate::symbols;
 
 /// One function.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl PerfMap {
 
     /// The entries that name this function.
     pub fn named<'map>(&'map self, function: &'map str) -> impl Iterator<Item = &'map Entry> {
-        self.entries.iter().filter(move |entry| scenario::names(&entry.name, function))
+        self.entries.iter().filter(move |entry| symbols::names(&entry.name, function))
     }
 
     /// All names, one a line: what a failing test shows.

@@ -8,21 +8,10 @@ use std::fmt::Write as _;
 use crate::gdb::Backtrace;
 use crate::perf_map::PerfMap;
 use crate::perf_script::{Frame, Sample};
+pub use crate::symbols::{Symbols, names};
 
 /// The JIT functions, leaf first.
 pub const CHAIN: [&str; 3] = ["gamma", "beta", "alpha"];
-
-/// Whether a symbol names this function as a person would recognise it: the bare identifier, not a part of a mangled or
-/// longer one.
-#[must_use]
-pub fn names(symbol: &str, function: &str) -> bool {
-    let part_of_identifier = |c: char| c.is_alphanumeric() || c == '_';
-    symbol.match_indices(function).any(|(at, _)| {
-        let before = symbol[..at].chars().next_back();
-        let after = symbol[at + function.len()..].chars().next();
-        !before.is_some_and(part_of_identifier) && !after.is_some_and(part_of_identifier)
-    })
-}
 
 /// What perf made of a process's JIT code.
 #[derive(Debug, Default)]
@@ -147,15 +136,6 @@ pub fn every_sample_is_named(samples: &[Sample], map: &PerfMap, function: &str) 
         }
     }
     assert!(inside > 0, "no sample is in {function}");
-}
-
-/// Whether a debugger may be expected to name every frame outside the JIT code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Symbols {
-    /// The program has a symbol table: no `??` anywhere.
-    Present,
-    /// It is stripped, as a distribution's python is: `??` only beyond the code that called into the JIT.
-    Stripped,
 }
 
 /// Whether a backtrace starts in `gamma`, shows the chain, reaches the caller, and goes on to the start of the program.

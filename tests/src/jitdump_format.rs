@@ -1,0 +1,285 @@
+//! A strict reader of jitdumps, which understands records as perf does (`tools/perf/util/jitdump.c`) and forgives nothing.
+//!
+//! ```text
+//! header | DEBUG_INFO  UNWINDING_INFO  CODE_LOAD | ... | CODE_CLOSE
+//!          \_ kept until the next CODE_LOAD takes them, whatever the addresses in them say
+//! ```
+//!
+//! perf would go on after much of what is refused here, with a wrong line, a cut stack or the rest of the file missing.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::str;
+
+use crate::jitdump_unwinding::{self, Tables};
+
+const HEADER: usize = 40;
+const PREFIX: usize = 16;
+const CODE_LOAD: u32 = 0;
+const CODE_DEBUG_INFO: u32 = 2;
+const CODE_CLOSE: u32 = 3;
+const CODE_UNWINDING_INFO: u32 = 4;
+
+/// One row of a line table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Where its code begins.
+    pub address: u64,
+    /// The line; 0 is code of no line.
+    pub line: u32,
+    /// The full name of the file.
+    pub file: String,
+}
+
+/// A `JIT_CODE_LOAD` with what stood before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// `CLOCK_MONOTONIC`, nanoseconds.
+    pub timestamp: u64,
+    /// The thread that wrote it.
+    pub tid: u32,
+    /// Where it was loaded.
+    pub address: u64,
+    /// Its machine code.
+    pub code: Vec<u8>,
+    /// Unique in the file.
+    pub index: u64,
+    /// Its name.
+    pub name: String,
+    /// Its rows, ascending.
+    pub lines: Vec<Line>,
+    /// Its unwind tables.
+    pub unwinding: Option<Tables>,
+}
+
+impl Function {
+    /// The address after its last byte.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.address + self.code.len() as u64
+    }
+
+    /// The lines it has code of, without 0.
+    #[must_use]
+    pub fn line_numbers(&self) -> HashSet<u32> {
+        self.lines.iter().map(|line| line.line).filter(|&line| line != 0).collect()
+    }
+}
+
+/// A whole file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Jitdump {
+    /// The process that wrote it.
+    pub pid: u32,
+    /// `e_machine`.
+    pub machine: u32,
+    /// When it was made.
+    pub timestamp: u64,
+    /// In the order of the file.
+    pub functions: Vec<Function>,
+    /// Whether it ends with `JIT_CODE_CLOSE`.
+    pub closed: bool,
+}
+
+/// What is wrong, and at which byte of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Where the record begins.
+    pub offset: usize,
+    /// What about it.
+    pub what: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at byte {}: {}", self.offset, self.what)
+    }
+}
+
+fn require(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(what()) }
+}
+
+/// Reads from the front; a text says what is missing.
+struct Cursor<'a>(&'a [u8]);
+
+impl<'a> Cursor<'a> {
+    fn take(&mut self, count: usize) -> Result<&'a [u8], String> {
+        let (taken, rest) = self.0.split_at_checked(count).ok_or("ends too early")?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn u32(&mut self) -> Result<u32, String> {
+        Ok(u32::from_le_bytes(self.take(4)?.try_into().expect("four bytes")))
+    }
+
+    fn u64(&mut self) -> Result<u64, String> {
+        Ok(u64::from_le_bytes(self.take(8)?.try_into().expect("eight bytes")))
+    }
+
+    fn name(&mut self) -> Result<String, String> {
+        let end = self.0.iter().position(|&byte| byte == 0).ok_or("a name without end")?;
+        let text = str::from_utf8(self.take(end)?).map_err(|_| "a name that is not UTF-8")?;
+        self.take(1)?;
+        require(!text.is_empty(), || "an empty name".to_owned())?;
+        require(!text.chars().any(char::is_control), || format!("a name with control characters: {text:?}"))?;
+        Ok(text.to_owned())
+    }
+}
+
+/// `JIT_CODE_DEBUG_INFO` and `JIT_CODE_UNWINDING_INFO` that wait for their function.
+#[derive(Default)]
+struct Waiting {
+    lines: Option<(u64, Vec<Line>)>,
+    unwinding: Option<Vec<u8>>,
+    timestamp: Option<u64>,
+}
+
+impl Jitdump {
+    /// Reads a file and checks every rule.
+    ///
+    /// # Errors
+    /// The first rule that is broken. A torn record at the end is an error too.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Fault> {
+        let mut dump = header(bytes).map_err(|what| Fault { offset: 0, what })?;
+        let mut waiting = Waiting::default();
+        let mut offset = HEADER;
+        while offset < bytes.len() {
+            let size = dump.record(&bytes[offset..], &mut waiting).map_err(|what| Fault { offset, what })?;
+            offset += size;
+        }
+        let fault = |what: &str| Fault { offset, what: what.to_owned() };
+        if waiting.timestamp.is_some() {
+            return Err(fault("the last group has no CODE_LOAD"));
+        }
+        dump.check_neighbours().map_err(|what| Fault { offset, what })?;
+        Ok(dump)
+    }
+
+    /// The functions of that name.
+    pub fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Function> {
+        self.functions.iter().filter(move |function| crate::scenario::names(&function.name, name))
+    }
+
+    fn record(&mut self, bytes: &[u8], waiting: &mut Waiting) -> Result<usize, String> {
+        require(!self.closed, || "a record behind CODE_CLOSE".to_owned())?;
+        let mut prefix = Cursor(bytes);
+        let (id, size, timestamp) = (prefix.u32()?, prefix.u32()? as usize, prefix.u64()?);
+        let body = bytes.get(PREFIX..size).ok_or("a torn record")?;
+        require(waiting.timestamp.is_none_or(|first| first == timestamp), || "a group of two times".to_owned())?;
+        waiting.timestamp = Some(timestamp);
+        match id {
+            CODE_LOAD => {
+                let function = self.load(Cursor(body), timestamp, std::mem::take(waiting))?;
+                self.functions.push(function);
+            }
+            CODE_DEBUG_INFO => {
+                require(waiting.lines.is_none(), || "two DEBUG_INFO for one function".to_owned())?;
+                require(waiting.unwinding.is_none(), || "DEBUG_INFO behind UNWINDING_INFO".to_owned())?;
+                waiting.lines = Some(lines(Cursor(body))?);
+            }
+            CODE_UNWINDING_INFO => {
+                require(waiting.unwinding.is_none(), || "two UNWINDING_INFO for one function".to_owned())?;
+                waiting.unwinding = Some(body.to_vec());
+            }
+            CODE_CLOSE => {
+                require(body.is_empty(), || "CODE_CLOSE with a body".to_owned())?;
+                require(waiting.lines.is_none() && waiting.unwinding.is_none(), || "CODE_CLOSE in a group".to_owned())?;
+                (*waiting, self.closed) = (Waiting::default(), true);
+            }
+            other => return Err(format!("a record of unknown kind {other}")),
+        }
+        Ok(size)
+    }
+
+    fn load(&self, mut body: Cursor<'_>, timestamp: u64, waiting: Waiting) -> Result<Function, String> {
+        let (pid, tid, vma, address) = (body.u32()?, body.u32()?, body.u64()?, body.u64()?);
+        let (size, index, name) = (body.u64()?, body.u64()?, body.name()?);
+        require(pid == self.pid, || format!("{name}: process {pid} in the file of {}", self.pid))?;
+        require(tid != 0 && timestamp != 0, || format!("{name}: thread {tid}, time {timestamp}"))?;
+        require(vma == address && address != 0, || format!("{name}: vma {vma:#x}, code_addr {address:#x}"))?;
+        require(size != 0 && body.0.len() as u64 == size, || {
+            format!("{name}: code_size {size} and {} bytes of code", body.0.len())
+        })?;
+        require(self.functions.iter().all(|other| other.index != index), || format!("{name}: index {index} again"))?;
+        let mut function = Function {
+            timestamp,
+            tid,
+            address,
+            code: body.0.to_vec(),
+            index,
+            name,
+            lines: Vec::new(),
+            unwinding: None,
+        };
+        if let Some((reported_address, lines)) = waiting.lines {
+            let name = &function.name;
+            require(reported_address == address, || {
+                format!("{name} at {address:#x} gets lines of {reported_address:#x}")
+            })?;
+            function.lines = lines;
+            check_lines(&function)?;
+        }
+        if let Some(unwinding) = waiting.unwinding {
+            let tables = jitdump_unwinding::parse(&unwinding, address, size);
+            function.unwinding = Some(tables.map_err(|what| format!("{}: {what}", function.name))?);
+        }
+        Ok(function)
+    }
+
+    /// What perf makes of the times and of the mappings that unwind tables prolong.
+    fn check_neighbours(&self) -> Result<(), String> {
+        for (place, function) in self.functions.iter().enumerate() {
+            let tail_end = function.unwinding.as_ref().map_or(function.end(), |tables| tables.mapped_end);
+            for (other_place, other) in self.functions.iter().enumerate().filter(|(other, _)| *other != place) {
+                let shares_code = function.address < other.end() && other.address < function.end();
+                let shares_tail = function.end() < other.end() && other.address < tail_end;
+                require(shares_code || !shares_tail, || format!("{}: tables over {}", function.name, other.name))?;
+                let in_order = (place < other_place) == (function.timestamp < other.timestamp);
+                require(!shares_code || in_order, || format!("{} and {} at once", function.name, other.name))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn header(bytes: &[u8]) -> Result<Jitdump, String> {
+    let mut cursor = Cursor(bytes);
+    let [magic, version, size] = [cursor.u32()?, cursor.u32()?, cursor.u32()?];
+    let [machine, pad, pid] = [cursor.u32()?, cursor.u32()?, cursor.u32()?];
+    let (timestamp, flags) = (cursor.u64()?, cursor.u64()?);
+    require(magic == 0x4a69_5444, || format!("magic {magic:#x}"))?;
+    require((version, size as usize, pad) == (1, HEADER, 0), || format!("version {version}, size {size}, pad {pad}"))?;
+    require(flags == 0, || format!("flags {flags:#x}: perf refuses the file or wants another clock"))?;
+    require(matches!(machine, 62 | 183), || format!("e_machine {machine}"))?;
+    require(pid != 0 && timestamp != 0, || format!("process {pid}, time {timestamp}"))?;
+    Ok(Jitdump { pid, machine, timestamp, functions: Vec::new(), closed: false })
+}
+
+fn lines(mut body: Cursor<'_>) -> Result<(u64, Vec<Line>), String> {
+    let (address, count) = (body.u64()?, body.u64()?);
+    require(count != 0, || "DEBUG_INFO without rows".to_owned())?;
+    let mut lines = Vec::new();
+    for _ in 0..count {
+        let (address, line, discriminator) = (body.u64()?, body.u32()?, body.u32()?);
+        require(discriminator == 0, || format!("discriminator {discriminator}"))?;
+        require(body.0.first() != Some(&0xff), || "a mark for \"as before\", which perf learnt in 6.4".to_owned())?;
+        lines.push(Line { address, line, file: body.name()? });
+    }
+    require(body.0.is_empty(), || format!("{} bytes behind the rows", body.0.len()))?;
+    Ok((address, lines))
+}
+
+/// perf writes address differences as unsigned numbers, and ends the table at the last row.
+fn check_lines(function: &Function) -> Result<(), String> {
+    let name = &function.name;
+    for line in &function.lines {
+        let inside = function.address <= line.address && line.address < function.end();
+        require(inside, || format!("{name}: a row at {:#x} outside of the function", line.address))?;
+        require(line.line < 1 << 24, || format!("{name}: line {}", line.line))?;
+    }
+    require(function.lines.is_sorted_by_key(|line| line.address), || format!("{name}: rows are not ascending"))?;
+    let last = function.lines.last().map(|line| line.address);
+    require(last == Some(function.end() - 1), || format!("{name}: the table ends before the function does"))
+}
