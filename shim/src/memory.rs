@@ -2,6 +2,8 @@
 //!
 //! Pure bookkeeping: the hooks report what the system calls did, and do what it returns.
 
+#![forbid(unsafe_code)]
+
 use std::collections::BTreeMap;
 
 use jitlisten::{Address, AddressRange, Loaded, ObjectId};

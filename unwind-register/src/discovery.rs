@@ -1,5 +1,7 @@
 //! Finding the unwinders: now, and again after libraries were loaded.
 
+#![forbid(unsafe_code)]
+
 use crate::error::Error;
 use crate::frame_registry::{self, FrameRegistry, Kind};
 use crate::libunwind::{self, Layout, Libunwind};

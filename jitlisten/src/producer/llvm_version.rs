@@ -1,5 +1,7 @@
 //! Which LLVM: exactly one of the `llvmNN-N` features chooses it. Two are refused by `build.rs`.
 
+#![forbid(unsafe_code)]
+
 /// The bindings of the LLVM that was chosen: the very crate that inkwell uses.
 macro_rules! choose {
     ($($feature:literal $bindings:ident),* $(,)?) => {

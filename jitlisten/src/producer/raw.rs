@@ -8,6 +8,8 @@
 //!   .symtab           one STT_FUNC per function
 //! ```
 
+#![forbid(unsafe_code)]
+
 use object::write::{Object, Relocation, SectionId, Symbol, SymbolId, SymbolSection};
 use object::{
     Architecture, BinaryFormat, Endianness, RelocationFlags, SectionFlags, SectionKind, SymbolFlags, SymbolKind,

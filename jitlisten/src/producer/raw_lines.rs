@@ -1,6 +1,8 @@
 //! The lines of a JIT as DWARF 4, which every reader knows: one unit, a `DW_TAG_subprogram` for each function, and a line
 //! program with full paths. Addresses are relocations against text sections, as in what a compiler writes.
 
+#![forbid(unsafe_code)]
+
 use gimli::write::{
     Address as WriteAddress, AttributeValue, DwarfUnit, EndianVec, FileId, LineProgram, LineString, Range, RangeList,
     RelocateWriter, RelocationTarget, Sections,

@@ -1,5 +1,7 @@
 //! Load addresses for an object that does not carry them itself.
 
+#![forbid(unsafe_code)]
+
 use object::LittleEndian as LE;
 use object::elf::{FileHeader64, SHF_ALLOC, SectionHeader64};
 use object::read::elf::{FileHeader as _, SectionHeader as _};

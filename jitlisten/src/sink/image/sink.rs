@@ -1,5 +1,7 @@
 //! The sink: an image at *finalized*, for every run of pages that is final.
 
+#![forbid(unsafe_code)]
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::content::runs;

@@ -1,5 +1,7 @@
 //! Images of real objects, read back by other readers.
 
+#![forbid(unsafe_code)]
+
 use gimli::write::{
     Address as WriteAddress, CallFrameInstruction, CommonInformationEntry, EndianVec, FrameDescriptionEntry, FrameTable,
 };
