@@ -9,8 +9,8 @@
 
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::clock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// In nanoseconds.
 const PATIENCE: u64 = 200_000_000;

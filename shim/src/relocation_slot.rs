@@ -23,9 +23,9 @@ pub(crate) struct MemorySlots {
 impl MemorySlots {
     /// Finds them; nothing is changed yet.
     pub(crate) fn find(library: &Library) -> MemorySlots {
-        let slots = IMPORTS.into_iter().flat_map(|(name, function)| {
-            library.import_slots(name).into_iter().map(move |slot| (slot, function))
-        });
+        let slots = IMPORTS
+            .into_iter()
+            .flat_map(|(name, function)| library.import_slots(name).into_iter().map(move |slot| (slot, function)));
         MemorySlots { slots: slots.collect(), library: library.range() }
     }
 

@@ -10,8 +10,8 @@ use once_cell::race::OnceBox;
 
 use crate::detour::{self, Callers};
 use crate::hooks;
-use crate::library::Identity;
 use crate::known::{Extent, KnownLibraries, KnownLibrary};
+use crate::library::Identity;
 use crate::llvmlite;
 use crate::loader::{Counts, Entry, Rendezvous, with_libraries_held};
 use crate::lookup::{self, Lookups};
