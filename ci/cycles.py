@@ -65,12 +65,12 @@ def circles(graph):
     """Strongly connected components of more than one module (Tarjan)."""
     index, low, stack, found = {}, {}, [], []
 
-    def visit(node):
+    def explore(node):
         index[node] = low[node] = len(index)
         stack.append(node)
         for other in graph[node]:
             if other not in index:
-                visit(other)
+                explore(other)
                 low[node] = min(low[node], low[other])
             elif other in stack:
                 low[node] = min(low[node], index[other])
@@ -83,7 +83,7 @@ def circles(graph):
 
     for node in graph:
         if node not in index:
-            visit(node)
+            explore(node)
     return found
 
 

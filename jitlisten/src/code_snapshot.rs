@@ -13,6 +13,7 @@ const LARGEST_GAP: u64 = 8192;
 /// The text ranges and the `.eh_frame` of an object, as they are in memory when they are first asked for.
 pub(crate) struct CodeSnapshot {
     pid: u32,
+    /// Sorted by address.
     wanted: Vec<AddressRange>,
     read: OnceCell<Read>,
 }
@@ -29,6 +30,7 @@ impl CodeSnapshot {
         let text = object.text().iter().map(|text| text.range);
         let mut wanted = Vec::with_capacity(object.text().len() + 1);
         wanted.extend(text.chain(object.eh_frame()));
+        wanted.sort();
         CodeSnapshot { pid: std::process::id(), wanted, read: OnceCell::new() }
     }
 
@@ -39,7 +41,9 @@ impl CodeSnapshot {
 
     /// The bytes of `range`, which lies in one of them; `None` where they cannot be read.
     pub(crate) fn get(&self, range: AddressRange) -> Option<&[u8]> {
-        let index = self.wanted.iter().position(|part| part.covers(range))?;
+        // Text ranges do not overlap; where an `.eh_frame` does overlap one, some of it may not be found.
+        let index = self.wanted.partition_point(|part| part.start() <= range.start()).checked_sub(1)?;
+        self.wanted.get(index).filter(|part| part.covers(range))?;
         let (start, bytes) = match self.read.get_or_init(|| self.read()) {
             Read::Whole(hull, bytes) => (hull.start(), bytes),
             Read::Apart(parts) => (self.wanted.get(index)?.start(), parts.get(index)?.as_ref()?),
@@ -72,7 +76,9 @@ mod tests {
     use crate::Address;
 
     fn snapshot(wanted: &[AddressRange]) -> CodeSnapshot {
-        CodeSnapshot { pid: std::process::id(), wanted: wanted.to_vec(), read: OnceCell::new() }
+        let mut wanted = wanted.to_vec();
+        wanted.sort();
+        CodeSnapshot { pid: std::process::id(), wanted, read: OnceCell::new() }
     }
 
     fn range(bytes: &[u8]) -> AddressRange {

@@ -96,6 +96,8 @@ impl Origin {
 pub enum Unwinders {
     /// All of them are known.
     Known,
+    /// Not looked for, because there is nothing to register yet.
+    NotWanted,
     /// The loader is not done with the library of one: look again when it is.
     Unrelocated,
 }
@@ -377,6 +379,20 @@ impl Session {
         self.free(&mut state, id);
     }
 
+    /// LLVM has taken the object out of its list for debuggers, and will give its debug object up; the code stays. Call it while
+    /// the debug object is there.
+    pub fn unregistered(&self, id: ObjectId) {
+        let mut state = self.lock_here();
+        let Some(record) = state.objects.get_mut(&id) else { return };
+        let kept_at = record.debug_object.kept_at.take();
+        if record.debug_object.copy.is_none()
+            && let Some(range) = kept_at.filter(|range| allocator::is_there(range.size() as usize))
+        {
+            record.debug_object.copy = checked_read::copy(range).ok();
+        }
+        log_line!(Debug, "unregistered {id:?}: alive until its memory goes");
+    }
+
     /// Memory was reserved in front of code that is still to come; sinks may use it once that is *finalized*.
     pub fn reserve_header_padding(&self, padding: AddressRange) {
         self.lock().padding.insert(padding.end(), padding);
@@ -534,7 +550,7 @@ impl Session {
     /// under a lock that another thread waits for inside the loader.
     pub fn libraries_changed(&self) -> Unwinders {
         if self.counters.objects_loaded.get() == 0 || !self.is_enabled(SinkKind::Unwind) {
-            return Unwinders::Known;
+            return Unwinders::NotWanted;
         }
         fork_gate::look(sink::look_for_unwinders).unwrap_or(Unwinders::Unrelocated)
     }

@@ -9,16 +9,17 @@
 //! | `llvmlite::*` | `LLVMPY_AddModule` and others | llvmlite's, in Python |
 //!
 //! Every hook does what it stands for, whatever happens to us: a panic is caught, logged once, and from then on the hooks
-//! only pass through. What we do beside that is a [`HostStateGuard`].
+//! only pass through. What we do beside that is a [`HostStateGuard`]; a hook that is called by one of ours passes through, too.
 
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use jitlisten::{Address, AddressRange, HostStateGuard, log_line};
+use jitlisten::{Address, AddressRange, Entered, HostStateGuard, Inside, log_line};
 
 use crate::header_padding;
 use crate::memory::Executable;
+use crate::next;
 use crate::state::{Shim, shim};
 
 /// How many libraries with LLVM are listened to in a process.
@@ -26,10 +27,25 @@ pub(crate) const SLOTS: usize = 16;
 
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
-/// Runs `work` with the shim. A panic in it ends our listening, not the host.
+/// Threads that are inside a hook. What a hook does may call hooks: they pass through.
+static INSIDE: Inside = Inside::new();
+
+/// Enters the hooks, unless this thread is in one. Only during a [`HostStateGuard`].
+pub(crate) fn enter() -> Option<Entered<'static>> {
+    INSIDE.enter()
+}
+
+/// Runs `work` with the shim, unless a hook of this thread is at work. A panic in it ends our listening, not the host.
 pub(crate) fn guarded<R: Default>(work: impl FnOnce(&Shim) -> R) -> R {
-    let Some(shim) = shim().filter(|_| !BROKEN.load(Ordering::Relaxed)) else { return R::default() };
+    let Some(_) = shim() else { return R::default() };
     let _host_state = HostStateGuard::enter();
+    let Some(_entered) = enter() else { return R::default() };
+    caught(work)
+}
+
+/// Runs `work` with the shim. A panic in it ends our listening, not the host.
+pub(crate) fn caught<R: Default>(work: impl FnOnce(&'static Shim) -> R) -> R {
+    let Some(shim) = shim().filter(|_| !BROKEN.load(Ordering::Relaxed)) else { return R::default() };
     catch_unwind(AssertUnwindSafe(|| work(shim))).unwrap_or_else(|_| {
         if !BROKEN.swap(true, Ordering::Relaxed) {
             log_line!(Error, "an internal error; jitlisten stops listening");
@@ -38,9 +54,25 @@ pub(crate) fn guarded<R: Default>(work: impl FnOnce(&Shim) -> R) -> R {
     })
 }
 
+/// How often news that came while news was looked at is looked at at once.
+const TURNS: usize = 8;
+
+/// Whether a hook passed the loader's news by, because it was itself called by a hook.
+static PASSED_BY: AtomicBool = AtomicBool::new(false);
+
 /// The list of libraries has changed.
 pub(crate) unsafe extern "C" fn loader_event() {
-    guarded(Shim::loader_event);
+    let Some(shim) = shim() else { return };
+    jitlisten::keeping_errno(|| shim.note_closing());
+    PASSED_BY.store(true, Ordering::Relaxed);
+    guarded(|shim| {
+        for _ in 0..TURNS {
+            if !PASSED_BY.swap(false, Ordering::Relaxed) {
+                return;
+            }
+            shim.loader_event();
+        }
+    });
 }
 
 /// The rendezvous of the LLVM in each slot of the table.
@@ -77,7 +109,7 @@ pub(crate) unsafe extern "C" fn mprotect(address: *mut c_void, size: usize, prot
         guarded(|shim| shim.session.changing(range));
     }
     // SAFETY: the host's own call, passed on.
-    let result = unsafe { libc::mprotect(address, size, protection) };
+    let result = unsafe { next::mprotect(address, size, protection) };
     if result == 0 && protection & (libc::PROT_EXEC | libc::PROT_WRITE) == 0 {
         guarded(|shim| header_padding::give_back(shim.session, range.start()));
     }
@@ -92,7 +124,7 @@ pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, size: usize) -> c_i
     let range = pages(address, size);
     if !guarded(|shim| shim.unmapping(range)) {
         // SAFETY: the host's own call, passed on.
-        let result = unsafe { libc::munmap(address, size) };
+        let result = unsafe { next::munmap(address, size) };
         if result != 0 {
             return result;
         }
@@ -113,8 +145,11 @@ pub(crate) unsafe extern "C" fn mmap(
     if let Some(mapped) = guarded(|shim| header_padding::mmap(shim.session, address, size, protection, flags, file)) {
         return mapped;
     }
+    if flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == libc::MAP_FIXED {
+        guarded(|shim| shim.replacing(pages(address, size)));
+    }
     // SAFETY: the host's own call, passed on.
-    let mapped = unsafe { libc::mmap(address, size, protection, flags, file, offset) };
+    let mapped = unsafe { next::mmap(address, size, protection, flags, file, offset) };
     if mapped != libc::MAP_FAILED && protection & libc::PROT_EXEC != 0 {
         guarded(|shim| shim.executable(pages(mapped, size), how(protection)));
     }
@@ -123,11 +158,8 @@ pub(crate) unsafe extern "C" fn mmap(
 
 /// libgcc's `__register_frame`: the `.eh_frame` at `begin` is relocated.
 pub(crate) unsafe extern "C" fn register_frame(begin: *const c_void) {
-    unsafe extern "C" {
-        fn __register_frame(begin: *const c_void);
-    }
     // SAFETY: the host's own call, passed on.
-    unsafe { __register_frame(begin) };
+    unsafe { next::register_frame(begin) };
     guarded(|shim| shim.eh_frame_registered(Address(begin as u64)));
 }
 

@@ -17,6 +17,8 @@
 //!   So no `HashMap` with its random keys here.
 //! * **Detours** are written so that a thread executing there sees the old or the new instruction, never a mix, and only
 //!   where the bytes are the ones expected.
+//! * **Re-entry**: what a hook does may call a hook in the same thread (the loader announces a change while we ask it, a handler
+//!   of `fork` opens a library while we hold our locks). The inner one only passes through: `hooks::guarded`.
 //! * **Hooks** never panic into the host, never print, and leave `errno` as the real function left it.
 //! * A library that has gone is dropped by identity; its memory is not touched.
 //!
@@ -31,7 +33,9 @@
 //! 3. **LLVM's rendezvous** is detoured. Each time it is called, the list is read from its head to the first entry that is known:
 //!    `relevant_entry` would lose objects, because ORC links an entry, drops its lock, and calls then. Entries and debug objects
 //!    are copied with `process_vm_readv(2)`, which returns an error where a load would be a crash.
-//! 4. **Relocation slots** of `mprotect`, `munmap`, `mmap` and `__register_frame`, of that one library, lead to our hooks.
+//! 4. **Relocation slots** of `mprotect`, `munmap`, `mmap` and `__register_frame`, of that one library, lead to our hooks. For a library
+//!    that is not relocated yet, its import symbols get our addresses before the loader looks at them; slots that another tool
+//!    (memray) changes again are taken back, and that tool's function is called.
 //! 5. **llvmlite's functions**: ctypes finds `LLVMPY_AddModule` and others with `dlsym`. Their value in the library's own dynamic
 //!    symbol table is changed before they can have been looked up. Ours gives every function of the module that has a body
 //!    `"frame-pointer"="all"` and `uwtable`, with the host's own LLVM-C functions, and goes on to the real one.
@@ -54,15 +58,18 @@ mod detour;
 mod duplicate_copy;
 mod header_padding;
 mod hooks;
+mod known;
 mod library;
 mod llvmlite;
 mod loader;
 mod lookup;
 mod memory;
+mod next;
 mod relocation_slot;
 mod source;
 mod state;
 mod symbol_file;
+mod unregistered;
 
 pub use duplicate_copy::duplicate_copy;
 pub use state::start;

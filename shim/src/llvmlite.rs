@@ -23,7 +23,7 @@ use crate::attributes::{LlvmC, PatchedText};
 use crate::detour::write_pointer;
 use crate::hooks::{SLOTS, guarded};
 use crate::library::{Identity, Library};
-use crate::state::shim;
+use crate::state::{Shim, shim};
 use crate::symbol_file::SymbolFile;
 
 const ADD_MODULE: usize = 0;
@@ -121,6 +121,7 @@ unsafe extern "C" fn entry_point<const SLOT: usize, const FUNCTION: usize>(
     let Some(slot) = at(SLOT) else { return 0 };
     let policy = shim().map_or(FramePointerPolicy::Untouched, |shim| shim.session.options().frame_pointer_policy);
     let mut elements = None;
+    guarded(Shim::compiling);
     guarded(|_| match (slot.llvm(), FUNCTION) {
         // SAFETY: the arguments are those of the function `FUNCTION` stands for, in the thread that owns the module.
         (Some(llvm), ADD_MODULE) => unsafe { llvm.policy(b as *mut c_void, policy) },

@@ -1,21 +1,26 @@
 //! What the shim knows, and what it does at each piece of news.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jitlisten::options::SinkKind;
-use jitlisten::{Address, AddressRange, ForkGuard, HostStateGuard, Session, Unwinders, checked_read, log_line};
+use jitlisten::{
+    Address, AddressRange, Entered, ForkGuard, HostStateGuard, ObjectId, Session, Unwinders, checked_read, log_line,
+};
 use once_cell::race::OnceBox;
 
-use crate::detour;
+use crate::detour::{self, Callers};
 use crate::hooks;
+use crate::known::{Extent, KnownLibraries, KnownLibrary};
 use crate::library::Identity;
 use crate::llvmlite;
-use crate::loader::{Entry, Rendezvous, with_libraries_held};
+use crate::loader::{Counts, Entry, Rendezvous, with_libraries_held};
 use crate::lookup::{self, Lookups};
 use crate::memory::{Executable, Memory, Outcome};
+use crate::next;
 use crate::source::Source;
+use crate::unregistered::Unregistered;
 
 /// How many ranges of freed code keep their addresses, so that a perf map, which cannot say "gone", stays true.
 const RESERVED_RANGES: usize = 4096;
@@ -29,17 +34,26 @@ pub(crate) struct Shim {
 
 #[derive(Default)]
 struct State {
-    /// Every library that was looked at, with its slot in `sources` if there is an LLVM in it.
-    libraries: Vec<(Identity, Option<usize>)>,
+    /// Every library that was looked at.
+    libraries: KnownLibraries,
+    /// What the loader had counted when it was asked last; not asked where its rendezvous is detoured.
+    counts: Counts,
     sources: Vec<Option<Source>>,
     /// Whether one of the libraries is an llvmlite.
     has_llvmlite: bool,
     memory: Memory,
+    /// Objects whose code outlives their place in LLVM's list.
+    unregistered: Unregistered,
+    /// The libraries with functions of others that our hooks call.
+    next_owners: [Option<Identity>; next::FUNCTIONS],
     lookups: Lookups,
     reserved: VecDeque<AddressRange>,
 }
 
 static SHIM: OnceBox<Shim> = OnceBox::new();
+
+/// Whether libraries were taken out of the loader's list since it was read.
+static LIBRARIES_CLOSE: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn shim() -> Option<&'static Shim> {
     SHIM.get()
@@ -57,10 +71,10 @@ pub fn start(session: &'static Session) {
         return;
     }
     follow_forks();
-    with_libraries_held(|| {
+    with_libraries_held(|_| {
         hooks::guarded(|shim| {
             shim.watch_loader();
-            shim.libraries_changed();
+            shim.libraries_changed(&mut shim.lock(), Extent::Whole, Callers::Any);
             shim.look_around();
         });
     });
@@ -76,39 +90,61 @@ impl Shim {
     fn watch_loader(&self) {
         let Some(rendezvous) = self.rendezvous.filter(|rendezvous| rendezvous.function() != 0) else {
             log_line!(Warn, "no rendezvous with the loader: an LLVM that is loaded later will not be discovered");
+            lookup::ALWAYS.store(true, Ordering::Release);
             return;
         };
         // SAFETY: the loader's function is mapped code; the hook takes no argument and may be called for ever.
-        if let Err(refusal) = unsafe { detour::detour(rendezvous.function(), hooks::loader_event) } {
+        if let Err(refusal) = unsafe { detour::detour(rendezvous.function(), hooks::loader_event, Callers::Any) } {
             log_line!(Info, "the loader's rendezvous stays as it is: {refusal}; listening to dlsym instead");
             lookup::ALWAYS.store(true, Ordering::Release);
             self.lock().lookups.activate();
         }
     }
 
-    /// The loader's list has changed. Under the loader's lock.
-    pub(crate) fn libraries_changed(&self) {
-        let Some(rendezvous) = self.rendezvous else { return };
-        // SAFETY: called from the loader's rendezvous, or with the libraries held.
-        let Some(entries) = (unsafe { rendezvous.libraries() }) else { return };
-        let mut state = self.lock();
-        self.drop_closed(&mut state, &entries);
-        for source in state.sources.iter_mut().flatten() {
-            // SAFETY: an earlier event has brought this library, so by now the loader has relocated it; it is still listed.
-            unsafe { source.hook_memory() };
+    /// The loader's list has changed. Under the loader's lock. Returns whether the list could be read.
+    fn libraries_changed(&self, state: &mut State, extent: Extent, callers: Callers) -> bool {
+        let Some(rendezvous) = self.rendezvous else { return false };
+        // SAFETY: called from the loader's rendezvous, or with the libraries held; callers know what was closed.
+        let Some(changes) = (unsafe { rendezvous.changes(&mut state.libraries, extent) }) else { return false };
+        LIBRARIES_CLOSE.store(false, Ordering::Relaxed);
+        for closed in changes.closed {
+            self.library_closed(state, closed);
         }
-        for entry in entries {
-            if state.libraries.iter().all(|known| known.0 != entry.identity) {
-                self.library_appeared(&mut state, entry);
-            }
+        for slot in 0..state.sources.len() {
+            // SAFETY: an earlier event has brought this library, so by now the loader has relocated it; it is still listed.
+            unsafe { state.hook_memory(slot) };
+        }
+        for appeared in changes.appeared {
+            let source = self.library_appeared(state, appeared.entry, callers);
+            state.libraries.add(&appeared, source);
         }
         // SAFETY: libraries that were closed have been forgotten above.
         unsafe { state.lookups.change_relocated() };
+        true
+    }
+
+    /// The same, where the loader's rendezvous is not detoured. With the libraries held.
+    pub(crate) fn libraries_may_have_changed(&self, counts: Counts) {
+        let mut state = self.lock();
+        let before = state.counts;
+        if before == counts && !state.lookups.are_waiting() {
+            return;
+        }
+        let extent = if before.unloads == counts.unloads { Extent::New } else { Extent::Whole };
+        if self.libraries_changed(&mut state, extent, Callers::Any) {
+            state.counts = counts;
+        }
     }
 
     /// Unwinders may have come with the libraries. Takes the loader's locks, or is under them.
     pub(crate) fn look_for_unwinders(&self) {
+        if !lookup::UNWINDERS.swap(false, Ordering::AcqRel) && !lookup::ALWAYS.load(Ordering::Acquire) {
+            return;
+        }
         let unwinders = self.session.libraries_changed();
+        if unwinders != Unwinders::Known {
+            lookup::UNWINDERS.store(true, Ordering::Release);
+        }
         lookup::WANTED.store(unwinders == Unwinders::Unrelocated, Ordering::Release);
     }
 
@@ -118,7 +154,7 @@ impl Shim {
         if !state.lookups.activate() {
             return;
         }
-        // SAFETY: as in `libraries_changed`.
+        // SAFETY: under the loader's lock, as its rendezvous is.
         let entries = self.rendezvous.and_then(|rendezvous| unsafe { rendezvous.libraries() }).unwrap_or_default();
         for entry in entries {
             // SAFETY: the loader's lock has been held since the entry was read.
@@ -132,57 +168,72 @@ impl Shim {
 
     /// The loader's rendezvous: under its lock.
     pub(crate) fn loader_event(&self) {
-        self.libraries_changed();
+        let closed = LIBRARIES_CLOSE.load(Ordering::Relaxed);
+        let extent = if closed { Extent::Whole } else { Extent::New };
+        self.libraries_changed(&mut self.lock(), extent, Callers::NoneYet);
         self.look_for_unwinders();
         if lookup::WANTED.load(Ordering::Acquire) {
             self.hook_lookups();
         }
     }
 
-    fn library_appeared(&self, state: &mut State, entry: Entry) {
+    /// The loader is about to take libraries out of its list, or not. Under its lock, and however deep in hooks of ours.
+    pub(crate) fn note_closing(&self) {
+        // SAFETY: called from the loader's rendezvous.
+        if self.rendezvous.is_some_and(|rendezvous| unsafe { rendezvous.is_closing() }) {
+            LIBRARIES_CLOSE.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Looks at a new library. Returns its slot in `sources` if there is an LLVM in it.
+    fn library_appeared(&self, state: &mut State, entry: Entry, callers: Callers) -> Option<usize> {
         let slot = state.sources.iter().position(Option::is_none).unwrap_or(state.sources.len());
         // SAFETY: the loader's lock has been held since the entry was read.
-        let library = unsafe { entry.library() };
+        let library = unsafe { entry.library() }?;
         let mut symbols = None;
         // SAFETY: the library is in the loader's list, whose lock is held.
-        let source = library.as_ref().and_then(|library| unsafe { Source::attach(library, &mut symbols, slot) });
-        state.libraries.push((entry.identity, source.is_some().then_some(slot)));
+        let source = unsafe { Source::attach(&library, &mut symbols, slot, callers) };
+        let is_source = source.is_some();
         // SAFETY: as above.
         let relocated = source.as_ref().is_some_and(|source| unsafe { source.is_relocated() });
         match state.sources.get_mut(slot) {
             Some(free) => *free = source,
-            None if source.is_some() => state.sources.push(source),
+            None if is_source => state.sources.push(source),
             None => {}
         }
         if relocated {
             self.catch_up(state, slot);
         }
-        library.iter().for_each(|library| state.lookups.add(library));
-        if let Some(library) = library.filter(llvmlite::is_llvmlite) {
+        state.lookups.add(&library);
+        if library.may_have_unwinder() {
+            lookup::UNWINDERS.store(true, Ordering::Release);
+        }
+        if llvmlite::is_llvmlite(&library) {
             // SAFETY: as above.
             unsafe { llvmlite::attach(library, symbols) };
             state.has_llvmlite = true;
         }
+        is_source.then_some(slot)
     }
 
-    /// Forgets libraries that were closed, and what they had compiled. Their memory is not touched.
-    fn drop_closed(&self, state: &mut State, entries: &[Entry]) {
-        let State { libraries, sources, memory, lookups, .. } = state;
-        libraries.retain(|(identity, slot)| {
-            let listed = entries.iter().any(|entry| entry.identity == *identity);
-            if !listed {
-                lookups.forget(identity.bias);
-                llvmlite::closed(*identity);
+    /// Forgets a library that was closed, and what it had compiled. Its memory is not touched.
+    fn library_closed(&self, state: &mut State, library: KnownLibrary) {
+        let State { sources, memory, lookups, next_owners, .. } = state;
+        lookups.forget(library.identity.bias);
+        llvmlite::closed(library.identity);
+        for (function, owner) in next::ALL.into_iter().zip(next_owners) {
+            if *owner == Some(library.identity) {
+                *owner = None;
+                next::set(function, 0);
             }
-            if !listed && let Some(source) = slot.and_then(|slot| sources[slot].take()) {
-                log_line!(Info, "an LLVM was closed: {:x}", source.identity.bias);
-                for id in source.objects() {
-                    memory.freed(id);
-                    self.session.freeing(id);
-                }
+        }
+        if let Some(source) = library.source.and_then(|slot| sources[slot].take()) {
+            log_line!(Info, "an LLVM was closed: {:x}", source.identity.bias);
+            for id in source.objects() {
+                memory.freed(id);
+                self.session.freeing(id);
             }
-            listed
-        });
+        }
     }
 
     /// At the start: every library that is there has been relocated, and may have compiled code already.
@@ -201,9 +252,8 @@ impl Shim {
 
     /// Starts listening to the memory of a source, and reads its list. `slot`'s library must be relocated.
     fn catch_up(&self, state: &mut State, slot: usize) {
-        let Some(source) = state.sources.get_mut(slot).and_then(Option::as_mut) else { return };
         // SAFETY: callers see to it that the library is mapped and relocated.
-        if unsafe { source.hook_memory() } {
+        if unsafe { state.hook_memory(slot) } {
             for (range, how) in executable_memory() {
                 state.memory.executable(range, how);
             }
@@ -222,6 +272,9 @@ impl Shim {
         let Some(source) = state.sources.get_mut(slot).and_then(Option::as_mut) else { return };
         let news = source.read();
         for id in news.left {
+            self.unregistered(state, id);
+        }
+        for id in state.unregistered.gone() {
             state.memory.freed(id);
             self.session.freeing(id);
         }
@@ -231,16 +284,30 @@ impl Shim {
             let range = range.filter(|range| self.session.check_memory(range.size() as usize).is_ok());
             let bytes = range.and_then(|range| checked_read::copy(range).ok());
             let loaded = bytes.and_then(|bytes| self.session.loaded(bytes, listed.debug_object).ok());
-            source.remember(listed, loaded.as_ref().map(|loaded| loaded.id));
+            if let Some(source) = state.sources[slot].as_mut() {
+                source.remember(listed, loaded.as_ref().map(|loaded| loaded.id));
+            }
             if let Some(loaded) = loaded {
                 let outcome = state.memory.loaded(loaded);
-                self.notify(outcome);
+                self.notify(state, outcome);
             }
         }
     }
 
-    fn notify(&self, outcome: Outcome) {
+    /// LLVM has deregistered an object with debuggers. Where its code is final, it lives until its memory goes.
+    fn unregistered(&self, state: &mut State, id: ObjectId) {
+        let text = state.memory.text(id).and_then(|text| text.first().copied());
+        if text.is_some_and(|text| state.unregistered.add(id, text)) {
+            self.session.unregistered(id);
+        } else {
+            state.memory.freed(id);
+            self.session.freeing(id);
+        }
+    }
+
+    fn notify(&self, state: &mut State, outcome: Outcome) {
         for id in outcome.freed {
+            state.unregistered.forget(id);
             self.session.freeing(id);
         }
         for id in outcome.finalized {
@@ -253,25 +320,47 @@ impl Shim {
         self.look_for_unwinders();
         let mut state = self.lock();
         for slot in 0..state.sources.len() {
+            // SAFETY: sources are of libraries that are mapped.
+            unsafe { state.listen_again(slot) };
             if state.sources[slot].as_ref().is_some_and(|source| !source.detoured) {
                 self.read_list(&mut state, slot);
             }
         }
         let outcome = state.memory.executable(range, how);
-        self.notify(outcome);
+        self.notify(&mut state, outcome);
     }
 
     /// Memory of an LLVM is about to be no longer executable.
     pub(crate) fn not_executable(&self, range: AddressRange) {
-        let outcome = self.lock().memory.not_executable(range);
-        self.notify(outcome);
+        let mut state = self.lock();
+        let outcome = state.memory.not_executable(range);
+        self.notify(&mut state, outcome);
+        drop(state);
         self.session.changing(range);
     }
 
     /// LLVM has handed an `.eh_frame` to the unwinder.
     pub(crate) fn eh_frame_registered(&self, address: Address) {
-        let outcome = self.lock().memory.eh_frame_registered(address);
-        self.notify(outcome);
+        let mut state = self.lock();
+        let outcome = state.memory.eh_frame_registered(address);
+        self.notify(&mut state, outcome);
+    }
+
+    /// Memory of an LLVM is about to be replaced by other memory.
+    pub(crate) fn replacing(&self, range: AddressRange) {
+        let mut state = self.lock();
+        let outcome = state.memory.not_executable(range);
+        self.notify(&mut state, outcome);
+        self.session.unmapping(range);
+    }
+
+    /// A module is about to be compiled: other tools may have changed the slots since the last one.
+    pub(crate) fn compiling(&self) {
+        let mut state = self.lock();
+        for slot in 0..state.sources.len() {
+            // SAFETY: sources are of libraries that are mapped.
+            unsafe { state.listen_again(slot) };
+        }
     }
 
     /// Memory of an LLVM is about to be unmapped. Returns whether that was done here, by keeping the addresses reserved.
@@ -279,13 +368,39 @@ impl Shim {
         let mut state = self.lock();
         let held_code = state.memory.has_executable(range);
         let outcome = state.memory.not_executable(range);
-        self.notify(outcome);
+        self.notify(&mut state, outcome);
         self.session.unmapping(range);
         held_code && self.session.is_enabled(SinkKind::PerfMap) && state.reserve(range)
     }
 }
 
 impl State {
+    /// Takes the slots of a source back, if others have changed them.
+    ///
+    /// # Safety
+    /// The library must be mapped.
+    unsafe fn listen_again(&mut self, slot: usize) {
+        if self.sources[slot].as_ref().is_some_and(Source::is_listening) {
+            // SAFETY: the caller's promise, and it was relocated when it was listened to for the first time.
+            unsafe { self.hook_memory(slot) };
+        }
+    }
+
+    /// Changes the slots of a source, and remembers what others have put there. Returns whether it was the first time.
+    ///
+    /// # Safety
+    /// The library must be mapped and relocated.
+    unsafe fn hook_memory(&mut self, slot: usize) -> bool {
+        let Some(source) = self.sources.get_mut(slot).and_then(Option::as_mut) else { return false };
+        // SAFETY: the caller's promise.
+        let (first, found) = unsafe { source.hook_memory() };
+        for (function, address) in found {
+            self.next_owners[function as usize] = self.libraries.owner(address);
+            next::set(function, address);
+        }
+        first
+    }
+
     /// Gives the memory back but not the addresses; the oldest reservation is given up for it.
     fn reserve(&mut self, range: AddressRange) -> bool {
         if !remap_inaccessible(range) {
@@ -331,8 +446,15 @@ fn anonymous_executable(line: &str) -> Option<(AddressRange, Executable)> {
 }
 
 /// Our locks, held by the thread that forks: whatever another thread was doing under them is done. No handler of a signal
-/// may run while it holds them.
-struct HeldForFork(Option<(MutexGuard<'static, State>, ForkGuard, HostStateGuard)>);
+/// may run while it holds them, and no hook in this thread waits for them: other handlers of `pthread_atfork` run meanwhile.
+struct Held {
+    state: MutexGuard<'static, State>,
+    session: ForkGuard,
+    _entered: Entered<'static>,
+    _host_state: HostStateGuard,
+}
+
+struct HeldForFork(Option<Held>);
 
 // SAFETY: put in and taken out by the one thread that forks, between the handlers of `pthread_atfork`.
 unsafe impl Sync for HeldForFork {}
@@ -343,27 +465,25 @@ static HELD: Mutex<HeldForFork> = Mutex::new(HeldForFork(None));
 
 fn follow_forks() {
     unsafe extern "C" fn prepare() {
-        hooks::guarded(|_| {
-            let Some(shim) = shim() else { return };
+        hooks::caught(|shim| {
             let host_state = HostStateGuard::enter();
-            let state = shim.lock();
-            let guard = shim.session.lock_for_fork();
-            HELD.lock().unwrap_or_else(PoisonError::into_inner).0 = Some((state, guard, host_state));
+            let Some(entered) = hooks::enter() else { return };
+            let (state, session) = (shim.lock(), shim.session.lock_for_fork());
+            let held = Held { state, session, _entered: entered, _host_state: host_state };
+            HELD.lock().unwrap_or_else(PoisonError::into_inner).0 = Some(held);
         });
     }
+    // No guards of their own: the one that was entered before the fork ends here.
     unsafe extern "C" fn parent() {
-        let _host_state = HostStateGuard::enter();
         drop(take_held());
     }
     unsafe extern "C" fn child() {
-        let _host_state = HostStateGuard::enter();
         // What was taken is released even where our listening has ended.
-        let Some((state, guard, host_state)) = take_held() else { return };
-        hooks::guarded(|_| guard.in_child());
+        let Some(Held { state, session, _entered, _host_state }) = take_held() else { return };
+        hooks::caught(|_| session.in_child());
         drop(state);
-        drop(host_state);
     }
-    fn take_held() -> Option<(MutexGuard<'static, State>, ForkGuard, HostStateGuard)> {
+    fn take_held() -> Option<Held> {
         HELD.lock().unwrap_or_else(PoisonError::into_inner).0.take()
     }
     // SAFETY: the handlers live as long as the library, which is never unloaded.

@@ -1,4 +1,13 @@
 //! AArch64: `ret` becomes `b imm26`. Written from the architecture manual (C6.2 "B", "RET", "HINT"); not yet run.
+//!
+//! May it, while other cores fetch it? Arm Architecture Reference Manual (DDI 0487), B2, "Concurrent modification and execution of
+//! instructions": what executes an instruction that is being changed, without explicit synchronization, may do anything that
+//! any sequence of instructions can do, "except where each of the instruction before modification and the instruction after
+//! modification is one of a B, BL, BRK, HVC, ISB, NOP, SMC, or SVC instruction". `ret` is not in that list. So it is changed only
+//! where no other thread can be executing it: in a library whose constructors have not run, or in a process with one thread. A
+//! thread that begins later, or a library's first caller, comes by an exception return or by the loader's lock, after
+//! `__clear_cache` has made the change visible (B2, "Synchronization and coherency issues between data and instruction
+//! accesses"). Where an empty function begins with a `nop`, that is in the list, and is changed at any time.
 
 use std::arch::{asm, naked_asm};
 use std::io;
@@ -10,16 +19,22 @@ use super::write::{near, write_code};
 pub(super) const SIZE: usize = 8;
 
 const BTI_C: u32 = 0xd503_245f;
+const NOP: u32 = 0xd503_201f;
 const RET: u32 = 0xd65f_03c0;
 
 /// The offset of the `ret` of an empty function, if `bytes` are one. One instruction replaces one: no padding is needed.
 pub(super) fn empty_function(bytes: &[u8; SIZE]) -> Option<usize> {
     let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     match (word(0), word(4)) {
-        (RET, _) => Some(0),
+        (RET, _) | (NOP, RET) => Some(0),
         (BTI_C, RET) => Some(4),
         _ => None,
     }
+}
+
+/// Whether the instruction at `offset` of `bytes` may be changed while others execute it; see the module's head.
+pub(super) fn may_change_under_way(bytes: &[u8; SIZE], offset: usize) -> bool {
+    bytes[offset..].starts_with(&NOP.to_le_bytes())
 }
 
 /// Whether a branch at `from` can reach `to`: 128 MiB either way.

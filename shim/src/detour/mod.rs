@@ -1,8 +1,8 @@
 //! Redirecting an empty function: the rendezvous functions of the loader and of LLVM do nothing, and exist to be stopped at.
 //!
 //! ```text
-//!   before   [endbr64|bti c]  ret   <padding to 16 bytes>
-//!   after    [endbr64|bti c]  jmp   hook
+//!   before   [endbr64|bti c] [push rbp; mov rbp, rsp; pop rbp]  ret   <padding>
+//!   after    [endbr64|bti c] [push rbp; mov rbp, rsp; pop rbp]  jmp   hook
 //! ```
 //!
 //! The instruction that replaces the `ret` is longer than it on x86-64, and its tail falls on padding that is not executed. So
@@ -42,6 +42,17 @@ pub(crate) enum Refusal {
     Io(io::Error),
     /// No memory for the jump was to be had near enough.
     TooFar,
+    /// Other threads may be executing it, and this processor does not allow that.
+    UnderWay,
+}
+
+/// Who may be executing a function while it is redirected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Callers {
+    /// Any thread of the process.
+    Any,
+    /// None: its library is new, and its constructors have not run.
+    NoneYet,
 }
 
 impl fmt::Display for Refusal {
@@ -50,8 +61,14 @@ impl fmt::Display for Refusal {
             Refusal::Unexpected(bytes) => write!(f, "unexpected bytes {bytes:02x?}"),
             Refusal::Io(error) => write!(f, "not writable: {error}"),
             Refusal::TooFar => write!(f, "no free memory near it"),
+            Refusal::UnderWay => write!(f, "other threads may be executing it"),
         }
     }
+}
+
+/// Whether this process has one thread only.
+fn is_alone() -> bool {
+    std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1)
 }
 
 /// Makes every call of the empty function at `function` a call of `hook`, for good.
@@ -59,10 +76,13 @@ impl fmt::Display for Refusal {
 /// # Safety
 /// `function` must be the address of mapped code. `hook` must be safe to call, without arguments, from whoever calls
 /// `function`, for as long as the process lives.
-pub(crate) unsafe fn detour(function: usize, hook: unsafe extern "C" fn()) -> Result<(), Refusal> {
+pub(crate) unsafe fn detour(function: usize, hook: unsafe extern "C" fn(), callers: Callers) -> Result<(), Refusal> {
     // SAFETY: the caller vouches that `function` is mapped code; padding to 16 bytes belongs to the same page.
     let bytes = unsafe { (function as *const [u8; arch::SIZE]).read_unaligned() };
     let patch_at = arch::empty_function(&bytes).ok_or(Refusal::Unexpected(bytes))?;
+    if callers == Callers::Any && !arch::may_change_under_way(&bytes, patch_at) && !is_alone() {
+        return Err(Refusal::UnderWay);
+    }
     let from = function + patch_at;
     let to = if arch::reaches(from, hook as usize) { hook as usize } else { arch::island(from, hook as usize)? };
     arch::write_jump(from, to).map_err(Refusal::Io)
