@@ -23,6 +23,7 @@ pub mod foreign;
 mod fork;
 pub mod listen;
 mod live;
+mod liveness;
 mod loaded_object;
 pub mod log;
 mod looking;

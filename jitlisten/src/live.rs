@@ -24,11 +24,11 @@ enum Read {
 }
 
 impl LiveBytes {
-    pub(crate) fn of(object: &LoadedObject) -> Self {
+    pub(crate) fn of(pid: u32, object: &LoadedObject) -> Self {
         let text = object.text().iter().map(|text| text.range);
         let mut wanted = Vec::with_capacity(object.text().len() + 1);
         wanted.extend(text.chain(object.eh_frame()));
-        LiveBytes { pid: std::process::id(), wanted, read: OnceCell::new() }
+        LiveBytes { pid, wanted, read: OnceCell::new() }
     }
 
     /// The process that looks; asked for once, because that is a system call.

@@ -11,8 +11,10 @@
 //! A program may take the messages itself, see [`listen`].
 //!
 //! One line is one `write(2)` on a descriptor opened with `O_APPEND`, so several processes may share the file: a regular
-//! file of ours that has one name, or a terminal, or `/dev/null`. A log that cannot be written is given up silently. So is
-//! standard error when the host has put something else in its place.
+//! file of ours that has one name, or a terminal, or `/dev/null`. It is opened, and made, for the first line and not before: a
+//! launcher that runs as root, or `/bin/true`, leaves no file that the program cannot write to. Lines that cannot be written are
+//! counted (in the statistics), and their number is the first line when it works again. Standard error is given up
+//! silently when the host has put something else in its place.
 
 #![forbid(unsafe_code)]
 
@@ -24,7 +26,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use once_cell::race::OnceBox;
 
@@ -95,19 +97,30 @@ pub use queue::{listen, take, waits};
 static LEVEL: AtomicU8 = AtomicU8::new(0);
 static LOG: OnceBox<Log> = OnceBox::new();
 
+/// Lines that could not be written.
+static LOST: AtomicU64 = AtomicU64::new(0);
+/// Of those, the ones the log does not speak of yet.
+static UNTOLD: AtomicU64 = AtomicU64::new(0);
+
 enum Log {
     Stderr(Identity),
-    File(PathBuf, OwnFile),
+    /// The file is opened for the first line.
+    File(PathBuf, OnceBox<OwnFile>),
 }
 
-/// Opens the log, once for the process.
+/// How many lines could not be written so far.
+pub(crate) fn lost() -> u64 {
+    LOST.load(Ordering::Relaxed)
+}
+
+/// Says where the log is, once for the process.
 pub(crate) fn open(target: &LogTarget) {
     let opened = match target {
         LogTarget::Silent => return,
         LogTarget::Stderr(level) => stderr().map(|(_, identity)| (*level, Log::Stderr(identity))),
         LogTarget::File(path, level) => {
-            let file = std::path::absolute(path).and_then(|path| Ok(Log::File(path.clone(), open_file(&path)?)));
-            file.map(|file| (*level, file))
+            // The host may change its directory before the first line.
+            std::path::absolute(path).map(|path| (*level, Log::File(path, OnceBox::new())))
         }
     };
     let Ok((level, log)) = opened else { return };
@@ -122,8 +135,10 @@ fn open_file(path: &Path) -> io::Result<OwnFile> {
     options.append(true).mode(0o600).custom_flags(safely);
     let file = match options.clone().create_new(true).open(path) {
         Ok(file) => {
-            // The host's umask may have taken from us, too.
-            file.set_permissions(Permissions::from_mode(0o600))?;
+            if file.metadata()?.mode() & 0o777 != 0o600 {
+                // The host's umask has taken more than we gave.
+                file.set_permissions(Permissions::from_mode(0o600))?;
+            }
             file
         }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => options.open(path)?,
@@ -158,22 +173,42 @@ pub fn line(level: Level, message: Arguments<'_>) {
     if level as u8 > LEVEL.load(Ordering::Acquire) {
         return;
     }
-    let line = format!("jitlisten[{}] {}: {text}\n", std::process::id(), level.name());
-    // A log that cannot be written must not trouble the host: nothing can be done about an error here.
-    let _ = match LOG.get() {
-        Some(Log::Stderr(identity)) => match stderr() {
-            Ok((file, now)) if now == *identity => write_once(&file, line.as_bytes()),
-            _ => return,
-        },
-        Some(Log::File(path, file)) => match file.get() {
-            Some(file) => write_once(file, line.as_bytes()),
-            // The host has closed it: it may do so again.
-            None => {
-                open_file(path).and_then(|file| write_once(file.get().ok_or(io::ErrorKind::Other)?, line.as_bytes()))
-            }
-        },
-        None => return,
+    // A log that cannot be written must not trouble the host: nothing is done about an error here but to count it.
+    let untold = UNTOLD.swap(0, Ordering::Relaxed);
+    let lost = (untold > 0).then(|| prefixed(Level::Warn, &format!("{untold} lines could not be written here")));
+    if write(&(lost.unwrap_or_default() + &prefixed(level, &text))).is_err() {
+        UNTOLD.fetch_add(untold + 1, Ordering::Relaxed);
+        LOST.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn prefixed(level: Level, text: &str) -> String {
+    format!("jitlisten[{}] {}: {text}\n", std::process::id(), level.name())
+}
+
+fn write(text: &str) -> io::Result<()> {
+    let whole = |file: &File| match write_once(file, text.as_bytes())? {
+        written if written == text.len() => Ok(()),
+        _ => Err(io::ErrorKind::WriteZero.into()),
     };
+    match LOG.get() {
+        Some(Log::Stderr(identity)) => match stderr()? {
+            (file, now) if now == *identity => whole(&file),
+            _ => Ok(()),
+        },
+        Some(Log::File(path, opened)) => {
+            if opened.get().is_none() {
+                // Another thread may be as far.
+                let _ = opened.set(Box::new(open_file(path)?));
+            }
+            match opened.get().and_then(|file| file.get()) {
+                Some(file) => whole(file),
+                // The host has closed it: it may do so again.
+                None => whole(open_file(path)?.get().ok_or(io::ErrorKind::Other)?),
+            }
+        }
+        None => Ok(()),
+    }
 }
 
 /// Logs one line at the given [`Level`](crate::log::Level), formatted like `format!`, which costs nothing while it is off.
