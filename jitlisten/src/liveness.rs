@@ -21,6 +21,9 @@ pub(crate) const DEAD_KEPT: usize = 16;
 /// How long they are kept.
 pub(crate) const DEAD_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 
+/// A recording of many short processes is looked at when they are over.
+const DEAD_RECENTLY: Duration = Duration::from_secs(3600);
+
 /// What a dead process has left.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Dead<T> {
@@ -31,10 +34,13 @@ pub(crate) struct Dead<T> {
     pub(crate) left: T,
 }
 
-/// Those that are kept no longer.
-pub(crate) fn expired<T: Ord>(mut dead: Vec<Dead<T>>) -> impl Iterator<Item = T> {
+/// Those that are kept no longer. Of those that died within the last hour, `recent` are kept even if they are more.
+pub(crate) fn expired<T: Ord>(mut dead: Vec<Dead<T>>, recent: usize) -> impl Iterator<Item = T> {
     dead.sort();
-    let (now, many) = (clock::time_of_day(), dead.len().saturating_sub(DEAD_KEPT));
+    let (now, count) = (clock::time_of_day(), dead.len());
+    let is_recent = |dead: &Dead<T>| now.duration_since(dead.since).is_ok_and(|age| age < DEAD_RECENTLY);
+    let of_last_hour = dead.iter().rev().take_while(|dead| is_recent(dead)).count();
+    let many = count.saturating_sub(of_last_hour.min(recent).max(DEAD_KEPT));
     // What seems to come from the future is young.
     let is_old = move |since: SystemTime| now.duration_since(since).is_ok_and(|age| age >= DEAD_AGE);
     dead.into_iter()
@@ -105,8 +111,11 @@ mod tests {
             let since = clock::time_of_day() - Duration::from_secs(hours * 3600);
             Dead { since, written: since, left: hours }
         };
-        let old = |ages: Vec<u64>| expired(ages.into_iter().map(dead).collect()).collect::<Vec<_>>();
-        assert_eq!(old((0..18).collect()), [17, 16]);
-        assert_eq!(old(vec![1, 7 * 24 + 1, 7 * 24 - 1]), [7 * 24 + 1]);
+        let old = |ages: Vec<u64>, recent| expired(ages.into_iter().map(dead).collect(), recent).collect::<Vec<_>>();
+        assert_eq!(old((0..18).collect(), 0), [17, 16]);
+        assert_eq!(old(vec![1, 7 * 24 + 1, 7 * 24 - 1], 0), [7 * 24 + 1]);
+        assert_eq!(old(vec![0; 30], 20).len(), 10);
+        assert_eq!(old(vec![0; 30], 50).len(), 0);
+        assert_eq!(old([vec![0; 10], vec![2; 10]].concat(), 50), [2; 4]);
     }
 }

@@ -13,7 +13,7 @@
 //! One line is one `write(2)` on a descriptor opened with `O_APPEND`, so several processes may share the file: a regular
 //! file of ours that has one name, or a terminal, or `/dev/null`. It is opened, and made, for the first line and not before: a
 //! launcher that runs as root, or `/bin/true`, leaves no file that the program cannot write to. Lines that cannot be written are
-//! counted (in the statistics), and their number is the first line when it works again. Standard error is given up
+//! counted (in the statistics); some are kept, and written before the next line or at the exit. Standard error is given up
 //! silently when the host has put something else in its place.
 
 #![forbid(unsafe_code)]
@@ -26,6 +26,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use once_cell::race::OnceBox;
@@ -99,8 +100,10 @@ static LOG: OnceBox<Log> = OnceBox::new();
 
 /// Lines that could not be written.
 static LOST: AtomicU64 = AtomicU64::new(0);
-/// Of those, the ones the log does not speak of yet.
-static UNTOLD: AtomicU64 = AtomicU64::new(0);
+/// The first of those, for a later chance. Never waited for: the thread that has it may be this one, or one of a parent.
+static KEPT: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// How many lines are kept.
+const MOST_KEPT: usize = 32;
 
 enum Log {
     Stderr(Identity),
@@ -173,12 +176,27 @@ pub fn line(level: Level, message: Arguments<'_>) {
     if level as u8 > LEVEL.load(Ordering::Acquire) {
         return;
     }
-    // A log that cannot be written must not trouble the host: nothing is done about an error here but to count it.
-    let untold = UNTOLD.swap(0, Ordering::Relaxed);
-    let lost = (untold > 0).then(|| prefixed(Level::Warn, &format!("{untold} lines could not be written here")));
-    if write(&(lost.unwrap_or_default() + &prefixed(level, &text))).is_err() {
-        UNTOLD.fetch_add(untold + 1, Ordering::Relaxed);
+    let line = prefixed(level, &text);
+    // A log that cannot be written must not trouble the host: nothing can be done about an error here but to keep the line.
+    flush();
+    if write(&line).is_err() {
         LOST.fetch_add(1, Ordering::Relaxed);
+        if let Ok(mut kept) = KEPT.try_lock()
+            && kept.len() < MOST_KEPT
+        {
+            kept.push(line);
+        }
+    }
+}
+
+/// Writes the lines that could not be written before, if that is possible now.
+pub(crate) fn flush() {
+    if let Ok(mut kept) = KEPT.try_lock()
+        && !kept.is_empty()
+        && write(&kept.concat()).is_ok()
+    {
+        LOST.fetch_sub(kept.len() as u64, Ordering::Relaxed);
+        kept.clear();
     }
 }
 

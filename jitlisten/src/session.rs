@@ -495,6 +495,7 @@ impl Session {
         {
             SinkKind::ALL.into_iter().for_each(|kind| self.end(&mut state, kind));
         }
+        crate::log::flush();
     }
 
     fn end(&self, state: &mut State, kind: SinkKind) {

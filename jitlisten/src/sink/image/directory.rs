@@ -188,7 +188,7 @@ fn remove_dead(base: &Path) {
             dead.push(found_dead(entry.path()));
         }
     }
-    liveness::expired(dead).for_each(|path| remove(&path));
+    liveness::expired(dead, 0).for_each(|path| remove(&path));
 }
 
 /// What a dead process has left, from now on if nobody has found out yet.

@@ -138,7 +138,7 @@ fn remove_dead(base: &Path) {
             dead.push(found_dead(entry.path()));
         }
     }
-    for directory in liveness::expired(dead) {
+    for directory in liveness::expired(dead, 0) {
         for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let name = name.to_string_lossy();

@@ -79,10 +79,6 @@ impl MapFile {
             if metadata.nlink() == 0 && !last {
                 continue;
             }
-            if metadata.mode() & 0o777 != 0o600 && metadata.size() == 0 {
-                // The host's umask has taken more than we gave.
-                append.set_permissions(Permissions::from_mode(0o600)).map_err(failed("open"))?;
-            }
             let own = |file| OwnFile::new(file).map_err(failed("stat"));
             let file = MapFile { append: own(append)?, edit: own(edit)? };
             return Ok(Opened { file, size: metadata.size(), is_shared });
@@ -137,6 +133,13 @@ fn create(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.append(true).mode(0o600).custom_flags(SAFELY);
     match options.clone().create_new(true).open(path) {
+        Ok(file) => {
+            if file.metadata()?.mode() & 0o777 != 0o600 {
+                // The host's umask has taken more than we gave.
+                file.set_permissions(Permissions::from_mode(0o600))?;
+            }
+            Ok(file)
+        }
         // It is there, be it since a moment ago.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => options.open(path),
         made => made,

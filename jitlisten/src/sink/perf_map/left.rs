@@ -17,6 +17,9 @@ use crate::quiet_write::{effective_user, overwrite};
 
 /// A `/tmp` with more in it is not looked through: that would take the host's time.
 const MOST_ENTRIES: usize = 20_000;
+/// So many that died within the last hour stay, beside what [`crate::liveness`] says: a map has little in it, and a program may
+/// have many workers.
+const RECENT: usize = 256;
 /// Longer than any first line.
 const FIRST_LINE: usize = 128;
 const ALIVE: &str = "alive";
@@ -78,7 +81,7 @@ pub(super) fn remove_old(directory: &Path, own: &Path) {
             dead.extend(found_dead(path, namespace));
         }
     }
-    for path in liveness::expired(dead) {
+    for path in liveness::expired(dead, RECENT) {
         // Once more under the lock: a process may have got the number meanwhile.
         if let Some((_lock, _)) = locked(&path) {
             let _ = fs::remove_file(&path);
