@@ -20,18 +20,18 @@
 
 use std::ffi::OsStr;
 use std::fmt::Arguments;
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use once_cell::race::OnceBox;
 
-use crate::own_file::{Identity, OwnFile};
+use crate::own_file::{Identity, OwnFile, only_ours};
 use crate::quiet_write::{effective_user, write_once};
 
 /// How much is logged; each level includes the ones before it.
@@ -138,10 +138,7 @@ fn open_file(path: &Path) -> io::Result<OwnFile> {
     options.append(true).mode(0o600).custom_flags(safely);
     let file = match options.clone().create_new(true).open(path) {
         Ok(file) => {
-            if file.metadata()?.mode() & 0o777 != 0o600 {
-                // The host's umask has taken more than we gave.
-                file.set_permissions(Permissions::from_mode(0o600))?;
-            }
+            only_ours(&file)?;
             file
         }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => options.open(path)?,

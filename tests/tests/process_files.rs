@@ -249,3 +249,56 @@ fn maps_of_dead_processes_are_removed() {
     // Other tests leave some, too.
     assert!(!kept.is_empty() && kept.len() <= 18, "{} of {} are kept", kept.len(), left.len());
 }
+
+/// The system calls that `strace` sees with these sinks on; none: without the library.
+fn system_calls(sinks: Option<&str>) -> Option<BTreeSet<String>> {
+    let (strace, program) = (tool::require("strace", Absence::FailsInCi)?, program()?);
+    let scratch = Scratch::new("strace");
+    let mut command = Command::new(strace);
+    command.args(["-f", "-qq", "-o"]).arg(scratch.join("calls"));
+    for (name, value) in [("LD_PRELOAD", place::library()), ("JITLISTEN_DIR", scratch.join("."))] {
+        if sinks.is_some() {
+            command.arg("-E").arg(format!("{name}={}", value.display()));
+        }
+    }
+    let log = format!("JITLISTEN_LOG=debug:{}", scratch.join("log").display());
+    command.arg("-E").arg(format!("JITLISTEN={}", sinks.unwrap_or("off"))).arg("-E").arg(log);
+    let done = tool::run(command.arg(program).arg("everything"));
+    if String::from_utf8_lossy(&done.stderr).contains("PTRACE") {
+        tool::skip("strace", String::from_utf8_lossy(&done.stderr).trim(), Absence::IsAllowed);
+        return None;
+    }
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let text = fs::read_to_string(scratch.join("calls")).expect("strace has written");
+    // `4711  openat(AT_FDCWD, ...) = 3`
+    let name = |line: &str| {
+        let call = line.split_once(' ')?.1.trim_start().split_once('(')?.0;
+        call.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_').then(|| call.to_owned())
+    };
+    let children = String::from_utf8_lossy(&done.stdout).into_owned();
+    children
+        .lines()
+        .filter_map(|line| line.strip_prefix("child ")?.parse().ok())
+        .for_each(|pid| drop(perf_map::take(pid)));
+    let first = text.split_whitespace().next().and_then(|pid| pid.parse().ok());
+    drop(first.and_then(perf_map::take));
+    Some(text.lines().filter_map(name).collect())
+}
+
+/// A filter that kills needs the whole list.
+#[test]
+fn system_calls_are_those_of_the_document() {
+    let document = fs::read_to_string(place::root().join("docs/seccomp.md")).expect("the document");
+    let row = |sink: &str| -> BTreeSet<String> {
+        let line = document.lines().find(|line| line.starts_with(&format!("| {sink} |"))).expect("a row for each sink");
+        line.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    };
+    let Some(stock) = system_calls(None) else { return };
+    for sinks in ["perfmap", "perfmap,unwind", "jitdump", "image", "unwind", "gdb"] {
+        let Some(ours) = system_calls(Some(sinks)) else { return };
+        let listed: BTreeSet<String> = std::iter::once("all").chain(sinks.split(',')).flat_map(&row).collect();
+        let missing: Vec<_> = ours.difference(&stock).filter(|call| !listed.contains(*call)).collect();
+        assert!(missing.is_empty(), "{sinks}: {missing:?} are not in docs/seccomp.md");
+        assert!(ours.contains("process_vm_readv"), "the library was there");
+    }
+}

@@ -11,16 +11,16 @@
 //! Files outlive the process; [`crate::liveness`] says for how long. Dead is who neither runs nor has the lock held for him: a
 //! process in another PID namespace is known by its lock alone, and so is one whose children share its mappings.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::pages;
 use crate::liveness::{self, Dead, Lock, start_time};
-use crate::own_file::{Identity, OwnFile, open_to_us};
+use crate::own_file::{Identity, OwnFile, only_ours, open_to_us};
 use crate::quiet_write::{effective_user, write_whole};
 use crate::sink::SinkError;
 use crate::{log_line, options::Options};
@@ -136,7 +136,7 @@ fn create_file(path: &Path) -> Result<File, SinkError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(true).mode(0o600).custom_flags(safely);
     let file = options.open(path).map_err(failed("create", path))?;
-    file.set_permissions(Permissions::from_mode(0o600)).map_err(failed("create", path))?;
+    only_ours(&file).map_err(failed("create", path))?;
     Ok(file)
 }
 

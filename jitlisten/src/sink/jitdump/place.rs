@@ -15,16 +15,16 @@
 //! the file is written. A file system mounted `noexec` refuses it, and then a jitdump has no purpose there.
 
 use std::ffi::CString;
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::ptr;
 
 use crate::liveness::{self, Lock};
-use crate::own_file::{OwnFile, open_to_us};
+use crate::own_file::{OwnFile, only_ours, open_to_us};
 use crate::quiet_write::{effective_user, write_whole};
 use crate::sink::SinkError;
 use crate::sink::image::{DEAD, found_dead};
@@ -57,7 +57,7 @@ impl Dump {
     fn create_in(directory: &Path, header: &[u8]) -> Result<Dump, SinkError> {
         let path = directory.join(file_name());
         let file = open(&path, true).map_err(failed("create", &path))?;
-        file.set_permissions(Permissions::from_mode(0o600)).map_err(failed("create", &path))?;
+        only_ours(&file).map_err(failed("create", &path))?;
         write_whole(&file, header).map_err(|(_, error)| failed("write", &path)(error))?;
         // Without a lock it is known by its number alone.
         liveness::lock_shared(&file);

@@ -12,14 +12,14 @@
 //!
 //! CPython (`-X perf`) takes no lock. What it wrote before this program began cannot be told from what a dead process left.
 
-use std::fs::{File, Metadata, OpenOptions, Permissions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Seek as _};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use super::StaleMap;
 use crate::liveness::{self, Lock};
-use crate::own_file::{Identity, OwnFile};
+use crate::own_file::{Identity, OwnFile, only_ours};
 use crate::quiet_write::{effective_user, overwrite, write_once};
 use crate::sink::SinkError;
 
@@ -133,13 +133,7 @@ fn create(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.append(true).mode(0o600).custom_flags(SAFELY);
     match options.clone().create_new(true).open(path) {
-        Ok(file) => {
-            if file.metadata()?.mode() & 0o777 != 0o600 {
-                // The host's umask has taken more than we gave.
-                file.set_permissions(Permissions::from_mode(0o600))?;
-            }
-            Ok(file)
-        }
+        Ok(file) => only_ours(&file).map(|()| file),
         // It is there, be it since a moment ago.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => options.open(path),
         made => made,
