@@ -17,12 +17,13 @@ import tempfile
 HERE = pathlib.Path(__file__).parent
 DIMENSIONS = {
     # name: (smallest size, how often it doubles, what one is, sinks, limit of the address space in KiB)
-    "objects": (2_000, 4, "objects of one function", "all", None),
-    "functions": (2_000, 5, "functions in one object, side by side", "all", None),
+    "objects": (2_000, 4, "objects of one function", "perfmap,jitdump,unwind", None),
+    "images": (500, 4, "objects of one function", "image", None),
+    "functions": (2_000, 5, "functions in one object, side by side", "perfmap,jitdump,unwind", None),
     "ranges": (2_000, 4, "functions in one object, none touching another", "perfmap,jitdump,unwind", None),
     "turns": (10_000, 4, "objects loaded and freed at one address", "perfmap,unwind", None),
     "threads": (8, 4, "threads that load 64 objects each", "perfmap,unwind", None),
-    "forks": (2_000, 4, "objects alive at a fork, until the child has been waited for", "all", None),
+    "forks": (2_000, 4, "objects alive at a fork, until the child has been waited for", "perfmap,jitdump,unwind", None),
     "libraries": (125, 4, "libraries opened", "perfmap,unwind", None),
     "narrow": (2_000, 3, "objects, under ulimit -v 2000000", "perfmap,unwind", 2_000_000),
 }
@@ -46,7 +47,7 @@ def run(program, place, name, size, library):
     words = ["env"]
     if library:
         words.append(f"LD_PRELOAD={library}")
-    words += [str(program), "objects" if name == "narrow" else name, str(size), str(place)]
+    words += [str(program), "objects" if name in ("narrow", "images") else name, str(size), str(place)]
     if limit:
         words = ["sh", "-c", f'ulimit -v {limit}; exec "$@"', "sh", *words]
     (place / "files").mkdir(exist_ok=True)

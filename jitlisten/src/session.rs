@@ -154,10 +154,8 @@ impl Record {
         neighbours: &'a dyn Fn(AddressRange) -> Neighbours<'a>,
         rooms: &'a Rooms,
         live: &'a LiveBytes,
-        forked_at: u64,
     ) -> FinalizedObject<'a> {
-        // Before the fork there was no such process.
-        let since = self.finalized.unwrap_or_default().max(forked_at);
+        let since = self.finalized.unwrap_or_default();
         let (object, names, made_rules) = (&self.object, &*self.names, &*self.made_rules);
         let origin = self.origin;
         FinalizedObject {
@@ -459,7 +457,7 @@ impl Session {
         for kind in SinkKind::ALL {
             let Some(sink) = &mut state.sinks[kind as usize] else { continue };
             let nobody = |_| Neighbours::default();
-            let freed = record.as_finalized(id, None, &|_| None, &nobody, &state.rooms, &live, state.forked_at);
+            let freed = record.as_finalized(id, None, &|_| None, &nobody, &state.rooms, &live);
             if let Err(error) = sink.freeing(&freed) {
                 self.give_up(state, kind, &error);
             }
@@ -539,8 +537,9 @@ impl Session {
             next.into_iter().flatten().min().map(Address)
         };
         let neighbours = |range: AddressRange| neighbours(objects, text, pending, range);
-        let finalized =
-            record.as_finalized(id, debug_object.as_deref(), &next_code, &neighbours, rooms, live, forked_at);
+        let mut finalized = record.as_finalized(id, debug_object.as_deref(), &next_code, &neighbours, rooms, live);
+        // Before the fork there was no such process.
+        finalized.since = finalized.since.max(forked_at);
         match sink.finalized(&finalized) {
             Ok(bytes) => self.counters.sinks[kind as usize].bytes_written.add(bytes),
             Err(error) => self.give_up(state, kind, &error),

@@ -101,8 +101,15 @@ pub(crate) struct PerfMap {
 #[derive(Default)]
 struct Many {
     text: String,
-    blocks: Vec<(ObjectId, usize, Vec<(u64, Line)>)>,
+    blocks: Vec<Unwritten>,
     written: u64,
+}
+
+/// The lines of one of them, with offsets in their text.
+struct Unwritten {
+    object: ObjectId,
+    length: u64,
+    lines: Vec<(u64, Line)>,
 }
 
 /// This much is written at once.
@@ -261,9 +268,9 @@ impl PerfMap {
             return Ok(());
         }
         let mut offset = self.append(&text)?;
-        for (object, length, lines) in blocks {
-            self.remember(object, offset, length as u64, lines);
-            offset += length as u64;
+        for Unwritten { object, length, lines } in blocks {
+            self.remember(object, offset, length, lines);
+            offset += length;
         }
         Ok(())
     }
@@ -305,7 +312,7 @@ impl Sink for PerfMap {
         }
         if let Some(many) = &mut self.many {
             many.text += &text;
-            many.blocks.push((object.id, text.len(), lines));
+            many.blocks.push(Unwritten { object: object.id, length: text.len() as u64, lines });
             let enough = many.text.len() >= LARGEST_WRITE;
             return if enough { self.write_many().map(|()| 0) } else { Ok(0) };
         }
