@@ -19,7 +19,7 @@ DIMENSIONS = {
     # name: (smallest size, how often it doubles, what one is, sinks, limit of the address space in KiB)
     "objects": (2_000, 4, "objects of one function", "perfmap,jitdump,unwind", None),
     "images": (500, 4, "objects of one function", "image", None),
-    "functions": (2_000, 5, "functions in one object, side by side", "perfmap,jitdump,unwind", None),
+    "functions": (2_000, 5, "functions in one object, each a text range of its own", "perfmap,jitdump,unwind", None),
     "ranges": (2_000, 4, "functions in one object, none touching another", "perfmap,jitdump,unwind", None),
     "turns": (10_000, 4, "objects loaded and freed at one address", "perfmap,unwind", None),
     "threads": (8, 4, "threads that load 64 objects each", "perfmap,unwind", None),
