@@ -1,6 +1,7 @@
 //! The registry of this process: what is registered, and with which unwinders.
 
 use crate::cfi::Group;
+use crate::clock::now;
 use crate::error::Error;
 use crate::frame_registry::FrameRegistry;
 use crate::libunwind::Libunwind;
@@ -286,12 +287,4 @@ impl std::fmt::Debug for Registry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Registry").field("seen_loads", &self.seen_loads.load(Acquire)).finish_non_exhaustive()
     }
-}
-
-/// Nanoseconds of a clock that only goes forwards; coarse (a few milliseconds), which is fine for quarantines.
-fn now() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the clock exists since Linux 2.6.32, and the pointer is to a timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
