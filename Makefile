@@ -1,10 +1,11 @@
 # The menu. What each line does is written in the script it calls.
-.PHONY: help demo test bench build check fmt setup install uninstall
+.PHONY: help demo test bench bench-growth build check fmt setup install uninstall
 
 help:
 	@echo "make demo    profile a Numba program under perf, with and without us"
 	@echo "make test    everything CI runs"
 	@echo "make bench   what it costs, as ratios"
+	@echo "make bench-growth   how it grows, as exponents"
 	@echo "make build   target/release/libjitlisten.so and .a"
 	@echo "make check   format, lints, documentation"
 	@echo "make fmt     format the sources"
@@ -19,6 +20,9 @@ test:
 
 bench:
 	@ci/bench.sh
+
+bench-growth: build
+	@benches/growth/run.py target/release/libjitlisten.so
 
 build:
 	cargo build --release

@@ -128,7 +128,8 @@ jitlisten_status jitlisten_open_with(const struct jitlisten_options *options);
 jitlisten_status jitlisten_close(void);
 
 /* Switches a sink on by its name, as in JITLISTEN: "perfmap", "jitdump", "image", "unwind", "gdb". It is notified of all code
- * that is alive, so this takes effect for code that was compiled earlier. Nothing happens if it is on. Threads: any. */
+ * that is alive, so this takes effect for code that was compiled earlier. Nothing happens if it is on, except in the child of a
+ * fork that has compiled nothing of its own: its perf map or jitdump is written now, with what it inherited. Threads: any. */
 jitlisten_status jitlisten_enable(const char *sink);
 
 /* Switches a sink off. Nothing happens if it is off. Threads: any. */
@@ -285,6 +286,8 @@ struct jitlisten_statistics {
     uint64_t images_withdrawn;
     /* Mappings that failed so late that the code had to be put back. */
     uint64_t images_put_back;
+    /* Lines the log did not take: its file cannot be opened, belongs to another user, is on a full disk, ... */
+    uint64_t log_lines_lost;
 };
 
 /* Copies the counters. statistics->size must be set. Threads: any. */

@@ -32,9 +32,10 @@ pub struct CStatistics {
     images_refused: u64,
     images_withdrawn: u64,
     images_put_back: u64,
+    log_lines_lost: u64,
 }
 
-const _: () = assert!(size_of::<CStatistics>() == 21 * 8);
+const _: () = assert!(size_of::<CStatistics>() == 22 * 8);
 
 impl CStatistics {
     fn new(size: usize, statistics: Statistics) -> CStatistics {
@@ -64,6 +65,7 @@ impl CStatistics {
             images_refused: images.refused_unreadable + images.refused_not_final + images.refused_not_encoded,
             images_withdrawn: images.withdrawn,
             images_put_back: images.put_back,
+            log_lines_lost: statistics.log_lines_lost,
         }
     }
 }

@@ -26,12 +26,12 @@ enum Read {
 }
 
 impl CodeSnapshot {
-    pub(crate) fn of(object: &LoadedObject) -> Self {
+    pub(crate) fn of(pid: u32, object: &LoadedObject) -> Self {
         let text = object.text().iter().map(|text| text.range);
         let mut wanted = Vec::with_capacity(object.text().len() + 1);
         wanted.extend(text.chain(object.eh_frame()));
         wanted.sort();
-        CodeSnapshot { pid: std::process::id(), wanted, read: OnceCell::new() }
+        CodeSnapshot { pid, wanted, read: OnceCell::new() }
     }
 
     /// The process that looks; asked for once, because that is a system call.

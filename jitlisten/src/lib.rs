@@ -20,6 +20,7 @@ pub mod cfi;
 mod code_snapshot;
 mod error;
 mod fork;
+mod liveness;
 mod loaded_object;
 pub mod log;
 pub mod name;

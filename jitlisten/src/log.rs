@@ -11,24 +11,27 @@
 //! A program may take the messages itself, see [`listen`].
 //!
 //! One line is one `write(2)` on a descriptor opened with `O_APPEND`, so several processes may share the file: a regular
-//! file of ours that has one name, or a terminal, or `/dev/null`. A log that cannot be written is given up silently. So is
-//! standard error when the host has put something else in its place.
+//! file of ours that has one name, or a terminal, or `/dev/null`. It is opened, and made, for the first line and not before: a
+//! launcher that runs as root, or `/bin/true`, leaves no file that the program cannot write to. Lines that cannot be written are
+//! counted (in the statistics); some are kept, and written before the next line or at the exit. Standard error is given up
+//! silently when the host has put something else in its place.
 
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
 use std::fmt::Arguments;
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use once_cell::race::OnceBox;
 
-use crate::process::checked_file::{CheckedFile, FileIdentity};
+use crate::process::checked_file::{CheckedFile, FileIdentity, only_ours};
 use crate::process::write_nosignal::{effective_user, write_once};
 
 /// How much is logged; each level includes the ones before it.
@@ -95,19 +98,32 @@ pub use queue::{listen, take, waits};
 static LEVEL: AtomicU8 = AtomicU8::new(0);
 static LOG: OnceBox<Log> = OnceBox::new();
 
+/// Lines that could not be written.
+static LOST: AtomicU64 = AtomicU64::new(0);
+/// The first of those, for a later chance. Never waited for: the thread that has it may be this one, or one of a parent.
+static KEPT: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// How many lines are kept.
+const MOST_KEPT: usize = 32;
+
 enum Log {
     Stderr(FileIdentity),
-    File(PathBuf, CheckedFile),
+    /// The file is opened for the first line.
+    File(PathBuf, OnceBox<CheckedFile>),
 }
 
-/// Opens the log, once for the process.
+/// How many lines could not be written so far.
+pub(crate) fn lost() -> u64 {
+    LOST.load(Ordering::Relaxed)
+}
+
+/// Says where the log is, once for the process.
 pub(crate) fn open(target: &LogTarget) {
     let opened = match target {
         LogTarget::Silent => return,
         LogTarget::Stderr(level) => stderr().map(|(_, identity)| (*level, Log::Stderr(identity))),
         LogTarget::File(path, level) => {
-            let file = std::path::absolute(path).and_then(|path| Ok(Log::File(path.clone(), open_file(&path)?)));
-            file.map(|file| (*level, file))
+            // The host may change its directory before the first line.
+            std::path::absolute(path).map(|path| (*level, Log::File(path, OnceBox::new())))
         }
     };
     let Ok((level, log)) = opened else { return };
@@ -122,8 +138,7 @@ fn open_file(path: &Path) -> io::Result<CheckedFile> {
     options.append(true).mode(0o600).custom_flags(safely);
     let file = match options.clone().create_new(true).open(path) {
         Ok(file) => {
-            // The host's umask may have taken from us, too.
-            file.set_permissions(Permissions::from_mode(0o600))?;
+            only_ours(&file)?;
             file
         }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => options.open(path)?,
@@ -162,22 +177,57 @@ pub fn line(level: Level, message: Arguments<'_>) {
     if level as u8 > LEVEL.load(Ordering::Acquire) {
         return;
     }
-    let line = format!("jitlisten[{}] {}: {text}\n", std::process::id(), level.name());
-    // A log that cannot be written must not trouble the host: nothing can be done about an error here.
-    let _ = match LOG.get() {
-        Some(Log::Stderr(identity)) => match stderr() {
-            Ok((file, now)) if now == *identity => write_once(&file, line.as_bytes()),
-            _ => return,
-        },
-        Some(Log::File(path, file)) => match file.get() {
-            Some(file) => write_once(file, line.as_bytes()),
-            // The host has closed it: it may do so again.
-            None => {
-                open_file(path).and_then(|file| write_once(file.get().ok_or(io::ErrorKind::Other)?, line.as_bytes()))
-            }
-        },
-        None => return,
+    let line = prefixed(level, &text);
+    // A log that cannot be written must not trouble the host: nothing can be done about an error here but to keep the line.
+    flush();
+    if write(&line).is_err() {
+        LOST.fetch_add(1, Ordering::Relaxed);
+        if let Ok(mut kept) = KEPT.try_lock()
+            && kept.len() < MOST_KEPT
+        {
+            kept.push(line);
+        }
+    }
+}
+
+/// Writes the lines that could not be written before, if that is possible now.
+pub(crate) fn flush() {
+    if let Ok(mut kept) = KEPT.try_lock()
+        && !kept.is_empty()
+        && write(&kept.concat()).is_ok()
+    {
+        LOST.fetch_sub(kept.len() as u64, Ordering::Relaxed);
+        kept.clear();
+    }
+}
+
+fn prefixed(level: Level, text: &str) -> String {
+    format!("jitlisten[{}] {}: {text}\n", std::process::id(), level.name())
+}
+
+fn write(text: &str) -> io::Result<()> {
+    let whole = |file: &File| match write_once(file, text.as_bytes())? {
+        written if written == text.len() => Ok(()),
+        _ => Err(io::ErrorKind::WriteZero.into()),
     };
+    match LOG.get() {
+        Some(Log::Stderr(identity)) => match stderr()? {
+            (file, now) if now == *identity => whole(&file),
+            _ => Ok(()),
+        },
+        Some(Log::File(path, opened)) => {
+            if opened.get().is_none() {
+                // Another thread may be as far.
+                let _ = opened.set(Box::new(open_file(path)?));
+            }
+            match opened.get().and_then(|file| file.get()) {
+                Some(file) => whole(file),
+                // The host has closed it: it may do so again.
+                None => whole(open_file(path)?.get().ok_or(io::ErrorKind::Other)?),
+            }
+        }
+        None => Ok(()),
+    }
 }
 
 /// Logs one line at the given [`Level`](crate::log::Level), formatted like `format!`, which costs nothing while it is off.

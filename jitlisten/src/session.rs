@@ -9,6 +9,11 @@
 //! A verb may come for an object that is unknown, or twice: the second time nothing happens. Every method may be called
 //! from any thread, also under LLVM's or the loader's lock. The session's own lock is the innermost one: nothing is called
 //! under it that could wait for another lock of the host.
+//!
+//! In the child of a fork the sinks close the parent's files, and everything alive is written to files of the child before its first
+//! own object, in writes of a megabyte. A link to the parent's map, made at the fork, would give names to a perf that is
+//! attached later; but CPython and others open `/tmp/perf-PID.map` to append or to truncate, in the child or after `exec`, and would
+//! write into the map of the living parent. A copy in the kernel would leave a file for each child that only calls `exec`.
 
 #![forbid(unsafe_code)]
 
@@ -27,6 +32,7 @@ use crate::loaded_object::LineRows;
 use crate::log_line;
 use crate::name::{self, ReadableName};
 use crate::options::{FramePointerPolicy, Options, SinkKind};
+use crate::process::write_nosignal::effective_user;
 use crate::process::{allocator, checked_read, clock, fork_gate};
 use crate::sink::{
     self, FinalizedObject, Forked, HeaderPadding, Images, Neighbour, Neighbours, Sink, SinkContext, SinkError, StaleMap,
@@ -124,6 +130,12 @@ struct State {
     pending: BTreeMap<u64, ObjectId>,
     padding: HeaderPadding,
     sinks: [Option<Box<dyn Sink>>; SinkKind::ALL.len()],
+    /// Sinks whose files have nothing yet of what this process has inherited from its parent: see [`Session::become_child`].
+    inherits: [bool; SinkKind::ALL.len()],
+    /// When this process was forked, by [`clock::monotonic`]; 0 in one that was not.
+    forked_at: u64,
+    /// The effective user the files are made for.
+    user: u32,
     /// The objects reported through the API and not freed there, also those whose memory went before: whether they are finalized.
     reported: BTreeMap<ObjectId, bool>,
 }
@@ -226,7 +238,7 @@ impl Session {
             images: Arc::new(Mutex::new(Images::new(Arc::clone(&counters.images)))),
             ..SinkContext::default()
         };
-        let mut state = State { pid: std::process::id(), ..State::default() };
+        let mut state = State { pid: std::process::id(), user: effective_user(), ..State::default() };
         for kind in SinkKind::ALL.into_iter().filter(|&kind| options.active && options.sinks.contains(kind)) {
             state.sinks[kind as usize] = Some(sink::create(kind, &options, &context));
         }
@@ -261,21 +273,38 @@ impl Session {
         if state.pid != std::process::id() {
             self.become_child(&mut state);
         }
+        if state.user != effective_user() {
+            self.become_user(&mut state);
+        }
         state
     }
 
-    /// In the child of a fork: the parent's files stay the parent's, and everything alive is written again to files of this
-    /// process.
+    /// In the child of a fork: the parent's files stay the parent's. Nothing is done here that takes longer the more objects
+    /// there are, and nothing is written: most children call `exec`, or run what they inherited. The first object that the
+    /// child finalizes itself brings everything alive into files of its own.
     fn become_child(&self, state: &mut State) {
         state.pid = std::process::id();
+        state.forked_at = clock::monotonic();
         fork_gate::in_child();
         self.context.forget_map();
-        self.images().forked();
-        let now = clock::monotonic();
-        state.objects.values_mut().for_each(|record| record.finalized = record.finalized.map(|_| now));
+        self.images().begin_anew();
         for kind in SinkKind::ALL {
             let Some(sink) = &mut state.sinks[kind as usize] else { continue };
-            if sink.forked() == Forked::KnowsNothing {
+            state.inherits[kind as usize] |= sink.forked() == Forked::KnowsNothing;
+        }
+    }
+
+    /// The process has become another user (`setuid(2)`): new files are made where that user may, and belong to them.
+    fn become_user(&self, state: &mut State) {
+        state.user = effective_user();
+        self.images().begin_anew();
+        log_line!(Info, "the process runs as user {} from now on", state.user);
+    }
+
+    /// Before the first object of a child's own: brings what it has inherited into its files.
+    fn tell_inherited(&self, state: &mut State) {
+        for kind in SinkKind::ALL {
+            if std::mem::take(&mut state.inherits[kind as usize]) {
                 self.notify_of_everything(state, kind);
             }
         }
@@ -345,13 +374,18 @@ impl Session {
     /// *finalized*: the object's bytes are relocated and its code may run.
     pub fn finalized(&self, id: ObjectId) {
         let mut state = self.lock_here();
-        let Some(record) = state.objects.get_mut(&id).filter(|record| record.finalized.is_none()) else { return };
+        if state.objects.get(&id).is_none_or(|record| record.finalized.is_some()) {
+            return;
+        }
+        self.tell_inherited(&mut state);
+        let pid = state.pid;
+        let Some(record) = state.objects.get_mut(&id) else { return };
         if self.check_memory(record.debug_object.copy.as_ref().map_or(0, Vec::len)).is_err() {
             return self.free(&mut state, id);
         }
         record.finalized = Some(clock::monotonic());
         let ranges: Vec<AddressRange> = record.object.text().iter().map(|text| text.range).collect();
-        let snapshot = CodeSnapshot::of(&record.object);
+        let snapshot = CodeSnapshot::of(pid, &record.object);
         record.made_rules = self.count_unwindability(&record.object, &snapshot);
         // What was alive there before has been freed, whether that was reported or not.
         for stale in ranges.iter().flat_map(|&range| state.owners(range)).collect::<Vec<_>>() {
@@ -441,7 +475,7 @@ impl Session {
         if record.finalized.is_none() {
             return;
         }
-        let snapshot = CodeSnapshot::of(&record.object);
+        let snapshot = CodeSnapshot::of(state.pid, &record.object);
         for kind in SinkKind::ALL {
             let Some(sink) = &mut state.sinks[kind as usize] else { continue };
             let gate = |_| Neighbours::default();
@@ -452,10 +486,13 @@ impl Session {
         }
     }
 
-    /// Switches a sink on, and notifies it of everything that is alive. Nothing happens if it is on.
+    /// Switches a sink on, and notifies it of everything that is alive. If it is on, nothing happens, except in the child of a
+    /// fork: what it has inherited is written now.
     pub fn enable(&self, kind: SinkKind) {
         let mut state = self.lock_here();
-        if state.sinks[kind as usize].is_none() {
+        if std::mem::take(&mut state.inherits[kind as usize]) {
+            self.notify_of_everything(&mut state, kind);
+        } else if state.sinks[kind as usize].is_none() {
             // A map that is there by now may be ours, of an earlier time: it is not stale.
             state.sinks[kind as usize] = Some(sink::create(kind, &self.options, &self.context));
             self.notify_of_everything(&mut state, kind);
@@ -467,6 +504,7 @@ impl Session {
         let mut state = self.lock();
         self.end(&mut state, kind);
         state.sinks[kind as usize] = None;
+        state.inherits[kind as usize] = false;
     }
 
     /// The process exits: sinks write what they have kept. They stay on, because other threads may still compile.
@@ -477,6 +515,7 @@ impl Session {
         {
             SinkKind::ALL.into_iter().for_each(|kind| self.end(&mut state, kind));
         }
+        crate::log::flush();
     }
 
     fn end(&self, state: &mut State, kind: SinkKind) {
@@ -496,15 +535,22 @@ impl Session {
         let finalized = state.objects.iter().filter_map(|(&id, record)| Some((record.finalized?, id)));
         let mut oldest_first: Vec<(u64, ObjectId)> = finalized.collect();
         oldest_first.sort_unstable();
+        let Some(sink) = &mut state.sinks[kind as usize] else { return };
+        sink.many_begin();
         for (_, id) in oldest_first {
             let Some(record) = state.objects.get(&id) else { continue };
-            let snapshot = CodeSnapshot::of(&record.object);
+            let snapshot = CodeSnapshot::of(state.pid, &record.object);
             self.notify(state, kind, id, &snapshot);
+        }
+        let Some(sink) = &mut state.sinks[kind as usize] else { return };
+        match sink.many_end() {
+            Ok(bytes) => self.counters.sinks[kind as usize].bytes_written.add(bytes),
+            Err(error) => self.give_up(state, kind, &error),
         }
     }
 
     fn notify(&self, state: &mut State, kind: SinkKind, id: ObjectId, snapshot: &CodeSnapshot) {
-        let State { objects, text, pending, sinks, padding, .. } = state;
+        let &mut State { ref objects, ref text, ref pending, ref mut sinks, ref padding, forked_at, .. } = state;
         let (Some(sink), Some(record)) = (&mut sinks[kind as usize], objects.get(&id)) else { return };
         let debug_object = sink.wants_debug_object().then(|| record.debug_object.bytes(&record.object)).flatten();
         let next_code = |from: Address| {
@@ -513,7 +559,10 @@ impl Session {
             next.into_iter().flatten().min().map(Address)
         };
         let neighbours = |range: AddressRange| neighbours(objects, text, pending, range);
-        let finalized = record.as_finalized(id, debug_object.as_deref(), &next_code, &neighbours, padding, snapshot);
+        let mut finalized =
+            record.as_finalized(id, debug_object.as_deref(), &next_code, &neighbours, padding, snapshot);
+        // Before the fork there was no such process.
+        finalized.since = finalized.since.max(forked_at);
         match sink.finalized(&finalized) {
             Ok(bytes) => self.counters.sinks[kind as usize].bytes_written.add(bytes),
             Err(error) => self.give_up(state, kind, &error),
@@ -522,6 +571,7 @@ impl Session {
 
     fn give_up(&self, state: &mut State, kind: SinkKind, error: &SinkError) {
         state.sinks[kind as usize] = None;
+        state.inherits[kind as usize] = false;
         self.counters.sinks[kind as usize].failures.add(1);
         log_line!(Error, "the {} sink stops: {error}", kind.name());
     }
@@ -573,7 +623,7 @@ pub struct ForkGuard {
 }
 
 impl ForkGuard {
-    /// In the child: everything alive is written again, to files of its own.
+    /// In the child: its files are its own from now on.
     pub fn in_child(self) {
         let ForkGuard { session, mut state, log, _gate } = self;
         drop(log);

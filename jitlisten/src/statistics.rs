@@ -32,6 +32,8 @@ pub struct Statistics {
     pub sinks: [SinkStatistics; SinkKind::ALL.len()],
     /// What became of images.
     pub images: ImageStatistics,
+    /// Lines that the log did not take: its file cannot be opened, belongs to another user, is on a full disk, ...
+    pub log_lines_lost: u64,
 }
 
 /// The counters of images.
@@ -140,6 +142,7 @@ impl Counters {
                 failures: self.sinks[index].failures.get(),
             }),
             images: self.images.snapshot(),
+            log_lines_lost: crate::log::lost(),
         }
     }
 }

@@ -3,6 +3,8 @@
 //! Their end comes with the memory: unmapped, no longer executable, or used again. Where none of that is seen, because the host
 //! does it with calls of its own, a few of them are looked at on each occasion: is what is there still their code?
 
+#![forbid(unsafe_code)]
+
 use std::collections::BTreeMap;
 use std::ops::Bound;
 

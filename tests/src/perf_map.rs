@@ -63,7 +63,7 @@ impl PerfMap {
     /// # Errors
     /// The first rule that is broken.
     pub fn parse(bytes: &[u8]) -> Result<Self, Fault> {
-        let text = std::str::from_utf8(bytes).map_err(|_| Fault::NotUtf8)?;
+        let text = std::str::from_utf8(without_first_line(bytes)).map_err(|_| Fault::NotUtf8)?;
         if !text.is_empty() && !text.ends_with('\n') {
             return Err(Fault::NoFinalNewline);
         }
@@ -127,6 +127,13 @@ pub fn path(pid: u32) -> PathBuf {
     PathBuf::from(format!("/tmp/perf-{pid}.map"))
 }
 
+/// A map without the line that says whose it is, `0 0 jitlisten PID ...`.
+#[must_use]
+pub fn without_first_line(bytes: &[u8]) -> &[u8] {
+    let end = bytes.iter().position(|&byte| byte == b'\n').filter(|_| bytes.starts_with(b"0 0 jitlisten "));
+    end.map_or(bytes, |end| &bytes[end + 1..])
+}
+
 /// Takes the map of an ended process away: process ids come again, and a stale map would be read with the next.
 ///
 /// # Panics
@@ -135,7 +142,7 @@ pub fn path(pid: u32) -> PathBuf {
 pub fn take(pid: u32) -> Option<Vec<u8>> {
     let path = path(pid);
     let about = fs::symlink_metadata(&path).ok()?;
-    let bytes = fs::read(&path).ok()?;
+    let bytes = without_first_line(&fs::read(&path).ok()?).to_vec();
     let _ = fs::remove_file(&path);
     if !std::thread::panicking() {
         assert!(about.is_file(), "{} is no regular file", path.display());

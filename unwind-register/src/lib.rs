@@ -50,6 +50,7 @@
 //!   with code in the same 64 MiB, do get into each other's way.
 
 mod cfi;
+mod clock;
 mod discovery;
 mod error;
 mod fork;

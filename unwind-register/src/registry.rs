@@ -1,6 +1,7 @@
 //! The registry of this process: what is registered, and with which unwinders.
 
 use crate::cfi::Group;
+use crate::clock::now;
 use crate::discovery::Seen;
 use crate::error::Error;
 use crate::frame_registry::FrameRegistry;
@@ -312,13 +313,4 @@ impl std::fmt::Debug for Registry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Registry").finish_non_exhaustive()
     }
-}
-
-/// Nanoseconds of a clock that only goes forwards; coarse (a few milliseconds), which is fine for quarantines. The kernel's: libc's
-/// may be libfaketime's, and stand still, and nothing would ever leave its quarantine.
-fn now() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the clock exists since Linux 2.6.32, and the pointer is to a timespec.
-    unsafe { libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

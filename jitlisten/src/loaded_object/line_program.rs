@@ -1,7 +1,7 @@
 //! Runs the line number programs of `.debug_line` (DWARF 5, 6.2; DWARF 4, 6.2).
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use gimli::{AttributeValue, ColumnType, Dwarf, EndianSlice, LittleEndian, SectionId, Unit};
 
@@ -27,9 +27,9 @@ pub(super) fn parse<'data>(
     section: impl Fn(&str) -> &'data [u8],
 ) -> Result<(Vec<Box<str>>, Vec<Sequence>), Error> {
     let dwarf = Dwarf::load(|id: SectionId| Ok::<_, Error>(EndianSlice::new(section(id.name()), LittleEndian)))?;
-    let mut files = Files { numbers: HashMap::new(), budget: Budget::new(object_size, 8) };
+    let mut files = Files { numbers: BTreeMap::new(), budget: Budget::new(object_size, 8) };
     let mut sequences = Vec::new();
-    let mut seen = HashSet::new();
+    let mut seen = BTreeSet::new();
     // Units may share a program, but a program read as often as there are units would take for ever.
     let mut headers = Budget::new(object_size, 64);
     let mut programs = Budget::new(section(SectionId::DebugLine.name()).len(), 1);
@@ -54,7 +54,7 @@ fn run<'data>(
     files: &mut Files,
     sequences: &mut Vec<Sequence>,
 ) -> Result<(), Error> {
-    let mut number_here: HashMap<u64, u32> = HashMap::new();
+    let mut number_here: BTreeMap<u64, u32> = BTreeMap::new();
     let mut open: Vec<LineRow> = Vec::new();
     let mut rows = program.rows();
     // Nearly every row speaks of the file of the row before.
@@ -136,7 +136,7 @@ fn join<'a>(directory: &str, path: &'a str) -> Cow<'a, str> {
 
 /// The files met so far; equal names are one file.
 struct Files {
-    numbers: HashMap<Box<str>, u32>,
+    numbers: BTreeMap<Box<str>, u32>,
     budget: Budget,
 }
 

@@ -8,11 +8,11 @@
 //! Sources: x86-64 psABI 4.4.1; AAELF64 5.7.5; `RuntimeDyldELF::resolveX86_64Relocation`.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
+use object::LittleEndian;
 use object::elf;
 use object::read::elf::{Rela, SectionHeader, Sym, SymbolTable};
-use object::{LittleEndian, SectionIndex};
 
 use super::Machine;
 use super::budget::Budget;
@@ -56,7 +56,7 @@ fn relocated(data: &[u8], wanted: fn(&[u8]) -> bool) -> Result<Vec<NamedSection<
             continue;
         }
         let mut bytes = Cow::Borrowed(section.data(LE, elf.data)?);
-        for entries in relocations.get(&index).into_iter().flatten() {
+        for entries in relocations.get(&index.0).into_iter().flatten() {
             budget.spend((bytes.len() + size_of_val(*entries)) as u64)?;
             apply(&elf, &symbols, section, entries, bytes.to_mut())?;
         }
@@ -66,11 +66,11 @@ fn relocated(data: &[u8], wanted: fn(&[u8]) -> bool) -> Result<Vec<NamedSection<
 }
 
 /// The `SHT_RELA` sections, by the section they are for. Linked files have none that still wait.
-fn relocations_by_target<'data>(elf: &Elf<'data>) -> Result<HashMap<SectionIndex, Vec<&'data [RelaEntry]>>, Error> {
-    let mut found: HashMap<_, Vec<_>> = HashMap::new();
+fn relocations_by_target<'data>(elf: &Elf<'data>) -> Result<BTreeMap<usize, Vec<&'data [RelaEntry]>>, Error> {
+    let mut found: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for section in elf.sections.iter().filter(|_| elf.relocatable) {
         if let Some((entries, _symbols)) = section.rela(LE, elf.data)? {
-            found.entry(section.info_link(LE)).or_default().push(entries);
+            found.entry(section.info_link(LE).0).or_default().push(entries);
         }
     }
     Ok(found)

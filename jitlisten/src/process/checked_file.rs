@@ -68,6 +68,12 @@ impl Drop for CheckedFile {
     }
 }
 
+/// A file just made by us has mode 0600, whatever the host's umask has taken from that.
+pub(crate) fn only_ours(file: &File) -> io::Result<()> {
+    let mode = file.metadata()?.mode() & 0o777;
+    if mode == 0o600 { Ok(()) } else { file.set_permissions(Permissions::from_mode(0o600)) }
+}
+
 /// A directory just made by us is ours to use, whatever the host's umask has taken from its mode.
 pub(crate) fn open_to_us(directory: &Path) -> io::Result<FileIdentity> {
     let metadata = std::fs::symlink_metadata(directory)?;

@@ -1,21 +1,69 @@
-//! The clock that profilers share with us.
+//! Clocks, asked of the kernel itself.
+//!
+//! libfaketime and its kin stand in for `clock_gettime` of libc (some of them for `syscall`, too), stop it or move it by
+//! years; perf is not fooled, and neither is what waits for a time to pass or for a file to grow old. So the system call is
+//! made here.
 
-use std::mem::MaybeUninit;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// `CLOCK_MONOTONIC` in nanoseconds: what `perf record -k mono` writes beside its samples, and what a jitdump is in.
 ///
 /// In a time namespace of its own (`time_namespaces(7)`) a process sees a shifted clock and perf does not; such a process
 /// cannot know by how much.
-///
-/// The kernel is asked directly: libfaketime and its kin stand in for `clock_gettime` of libc, and perf is not fooled.
 pub(crate) fn monotonic() -> u64 {
-    let mut now = MaybeUninit::<libc::timespec>::uninit();
-    // SAFETY: `now` is writable memory for a timespec; this clock exists on every Linux.
-    let failed = unsafe { libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC, now.as_mut_ptr()) } != 0;
-    if failed {
-        return 0;
-    }
-    // SAFETY: the call has succeeded and written it.
-    let now = unsafe { now.assume_init() };
+    nanoseconds(libc::CLOCK_MONOTONIC)
+}
+
+/// The time of day: what the kernel writes beside files.
+pub(crate) fn time_of_day() -> SystemTime {
+    UNIX_EPOCH + Duration::from_nanos(nanoseconds(libc::CLOCK_REALTIME))
+}
+
+fn nanoseconds(clock: libc::clockid_t) -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    clock_gettime(clock, &mut now);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+fn clock_gettime(clock: libc::clockid_t, now: &mut libc::timespec) {
+    let mut _result = libc::SYS_clock_gettime;
+    // SAFETY: `syscall` with this number writes a timespec to the address given, and changes rax, rcx and r11. A failure leaves
+    // `now` as it is.
+    unsafe {
+        std::arch::asm!("syscall", inout("rax") _result, in("rdi") i64::from(clock), in("rsi") now,
+            out("rcx") _, out("r11") _, options(nostack));
+    }
+}
+
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+fn clock_gettime(clock: libc::clockid_t, now: &mut libc::timespec) {
+    let mut _result = i64::from(clock);
+    // SAFETY: `svc` with this number writes a timespec to the address given, and changes x0. A failure leaves `now` as it is.
+    unsafe {
+        std::arch::asm!("svc #0", in("x8") libc::SYS_clock_gettime, inout("x0") _result, in("x1") now,
+            options(nostack));
+    }
+}
+
+#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+fn clock_gettime(clock: libc::clockid_t, now: &mut libc::timespec) {
+    // SAFETY: writable memory for a timespec; these clocks exist on every Linux.
+    unsafe { libc::clock_gettime(clock, now) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_clocks_are_those_of_libc() {
+        let (before, now) = (monotonic(), time_of_day());
+        let mut libcs = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: writable memory for a timespec.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut libcs) };
+        let libcs = libcs.tv_sec as u64 * 1_000_000_000 + libcs.tv_nsec as u64;
+        assert!(before > 0 && before <= libcs && libcs - before < 60_000_000_000);
+        assert!(SystemTime::now().duration_since(now).expect("later") < Duration::from_secs(60));
+    }
 }

@@ -8,13 +8,15 @@
 //! | [`allocator`] | Rust ends the process when an allocation fails, so the library's allocator has a reserve of 1 MiB for the work at hand, and objects are refused, and counted, while there is too little for them. A Rust program that links the crate has its own allocator instead |
 //! | [`write_nosignal`] | signals of our own making (`SIGXFSZ` past a file size limit, `SIGPIPE` of a log's reader) are taken off again |
 //! | [`fork_gate`] | a fork waits until no thread of ours lists libraries: glibc 2.36 does not give the child the loader's `dl_load_write_lock` anew |
-//! | [`clock`] | the system call: the C library's function may be interposed |
+//! | [`clock`] | the system call, made in assembly: libfaketime may stop the C library's, and a quarantine would never end |
 //! | [`privilege`] | nothing happens in set-user-ID programs |
 //!
 //! **Planted files**: everything is opened with `O_NOFOLLOW`, new files with `O_EXCL`, in directories made by us; a perf map or a
 //! log that exists must be a regular file of ours with one name. The mode is set after the fact, too, because an umask can take
 //! away what we need. **`_Fork`, `clone`**: no handler of `pthread_atfork` is called, so the process number is compared at each
-//! object. **seccomp**: `EPERM` and `ENOSYS` are lived with; a filter that kills, kills.
+//! object. **seccomp**: `EPERM` and `ENOSYS` are lived with; a filter that kills
+//! has to allow the calls in `docs/seccomp.md`. **Another user** (`setuid`): the effective user is compared at each verb, like the
+//! process number.
 //!
 //! `tests/MUTATIONS.md` lists which of these were taken away to see a test fail, and which test.
 

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cfi::FunctionRules;
@@ -77,6 +78,14 @@ pub(crate) trait Sink: Send {
     /// The object's code is final. Returns how many bytes were written.
     fn finalized(&mut self, object: &FinalizedObject<'_>) -> Result<u64, SinkError>;
 
+    /// Many calls of `finalized` follow, of objects that were final before: they may be written together.
+    fn many_begin(&mut self) {}
+
+    /// These were all. Returns how many bytes were written.
+    fn many_end(&mut self) -> Result<u64, SinkError> {
+        Ok(0)
+    }
+
     /// The object's code is about to be freed.
     fn freeing(&mut self, object: &FinalizedObject<'_>) -> Result<(), SinkError>;
 
@@ -85,14 +94,14 @@ pub(crate) trait Sink: Send {
         Ok(0)
     }
 
-    /// We are the child of a fork: leave the parent's files alone.
+    /// We are the child of a fork: leave the parent's files alone, and do nothing that takes longer the more there is.
     fn forked(&mut self) -> Forked;
 }
 
 /// What a sink knows in the child of a fork.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forked {
-    /// It is to be notified of everything alive once more.
+    /// It is to be notified of everything alive once more, before anything else.
     KnowsNothing,
     /// What it was notified of in the parent holds for the child.
     KnowsEverything,
@@ -130,6 +139,8 @@ pub(crate) struct SinkContext {
     pub(crate) own_lines: OwnLines,
     /// What it has left in the file, while it is off.
     pub(crate) left_lines: Arc<Mutex<LeftLines>>,
+    /// Whether another living process has the same perf map: lines that are not ours are about its code.
+    pub(crate) map_is_shared: Arc<AtomicBool>,
     /// What is mapped from images, whether that sink is on or off. Taken under the session's lock only.
     pub(crate) images: Arc<Mutex<Images>>,
 }
@@ -144,6 +155,7 @@ impl SinkContext {
     /// The perf map of this process is another file from now on.
     pub(crate) fn forget_map(&self) {
         self.own_lines.forget();
+        self.map_is_shared.store(false, Ordering::Relaxed);
         *self.left_lines.lock().unwrap_or_else(PoisonError::into_inner) = LeftLines::default();
     }
 }

@@ -11,7 +11,13 @@
 //! `JITLISTEN=perfmap LD_PRELOAD=... perf record -g python program.py && perf report`.
 //!
 //! The file may be shared: CPython's `-X perf` (3.12 and newer) appends to the same path. So it is opened with `O_APPEND`,
-//! an object is one `write(2)`, and nothing of another writer's is ever cut off.
+//! an object is one `write(2)`, and nothing of another writer's is ever cut off: see `file`. What dead processes have left is
+//! removed by a rule: see `left`.
+//!
+//! The child of a fork has no map before it finalizes an object of its own; then everything it has inherited is written with
+//! it. Until then, perf names its samples by the map of its parent, if it has seen the fork: it copies the mappings of the
+//! parent with the file they belong to. A perf that is attached to such a child later finds no names; that child has to call
+//! `jitlisten_enable("perfmap")`, or use images, which are inherited with the mappings.
 //!
 //! There is no line that says "this code is gone". A reader that finds two functions at one address picks either; so when
 //! an address is used again, the dead line is overwritten in place by one of the same length for zero bytes at address
@@ -22,23 +28,25 @@
 
 #![forbid(unsafe_code)]
 
+mod file;
+mod left;
 mod space;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::{File, Metadata, OpenOptions, Permissions};
-use std::io::{self, Seek as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 
+use self::file::MapFile;
 use self::space::{Block, Space};
 use super::{FinalizedObject, Forked, Sink, SinkContext, SinkError};
-use crate::name;
 use crate::options::NameStyle;
-use crate::process::checked_file::{CheckedFile, FileIdentity};
-use crate::process::write_nosignal::{effective_user, overwrite, write_once};
-use crate::{AddressRange, ObjectId};
+use crate::process::checked_file::FileIdentity;
+use crate::{AddressRange, ObjectId, log_line, name};
 
 /// A perf map that was there when the process (or its latest `exec`) began: nothing in it speaks of this program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +59,11 @@ impl StaleMap {
     /// Looks for one. Call it before anything in this process can have written a perf map.
     pub(crate) fn find() -> Option<StaleMap> {
         let metadata = std::fs::symlink_metadata(path_of_this_process()).ok()?;
-        (metadata.is_file() && metadata.size() > 0).then(|| StaleMap { inode: metadata.ino(), size: metadata.size() })
+        (metadata.is_file() && metadata.size() > 0).then(|| StaleMap::of(&metadata))
+    }
+
+    fn of(metadata: &Metadata) -> StaleMap {
+        StaleMap { inode: metadata.ino(), size: metadata.size() }
     }
 
     /// Whether the file `metadata` is about still begins with it.
@@ -79,7 +91,29 @@ pub(crate) struct PerfMap {
     lines: BTreeMap<u64, Line>,
     /// Where they stand.
     space: Space,
+    /// What is written together, while there is much.
+    many: Option<Many>,
+    /// Lines and space are those of the parent. To give their memory back would take a fork long.
+    of_parent: bool,
 }
+
+/// Lines of many objects that are not written yet.
+#[derive(Default)]
+struct Many {
+    text: String,
+    blocks: Vec<Unwritten>,
+    written: u64,
+}
+
+/// The lines of one of them, with offsets in their text.
+struct Unwritten {
+    object: ObjectId,
+    length: u64,
+    lines: Vec<(u64, Line)>,
+}
+
+/// This much is written at once.
+const LARGEST_WRITE: usize = 1 << 20;
 
 /// What a perf map sink that was switched off has left in the file.
 #[derive(Debug, Default)]
@@ -89,19 +123,6 @@ pub(crate) struct LeftLines {
     size: u64,
     lines: BTreeMap<u64, Line>,
     space: Space,
-}
-
-struct MapFile {
-    /// Opened with `O_APPEND`.
-    append: CheckedFile,
-    /// The same file without it: Linux appends even `pwrite(2)` on the other one.
-    edit: CheckedFile,
-}
-
-/// The same, for one use.
-struct OpenMap<'a> {
-    append: &'a File,
-    edit: &'a File,
 }
 
 #[derive(Debug)]
@@ -118,7 +139,8 @@ impl PerfMap {
     }
 
     fn at(path: PathBuf, style: NameStyle, context: SinkContext) -> Self {
-        PerfMap { style, path, context, file: None, lines: BTreeMap::new(), space: Space::default() }
+        let (lines, space) = (BTreeMap::new(), Space::default());
+        PerfMap { style, path, context, file: None, lines, space, many: None, of_parent: false }
     }
 
     fn failed(&self, verb: &'static str) -> impl FnOnce(io::Error) -> SinkError {
@@ -130,23 +152,26 @@ impl PerfMap {
         if self.file.as_ref().is_some_and(|file| file.get().is_some()) {
             return Ok(());
         }
+        if std::mem::take(&mut self.of_parent) {
+            self.forget();
+        }
         // Opened again when the host has closed what it did not know.
-        let opened_before = self.file.take().map(|file| file.append.identity());
-        let append = create(&self.path).map_err(self.failed("open"))?;
-        let edit = OpenOptions::new().write(true).custom_flags(SAFELY).open(&self.path);
-        let edit = edit.map_err(self.failed("open"))?;
-        let found = check_owner(&append, &edit).map_err(self.failed("stat"))?;
-        if let Some(found) = found {
-            return Err(SinkError::NotOurs { path: self.path.clone(), found });
+        let opened_before = self.file.take().map(|file| file.identity());
+        let opened = MapFile::open(&self.path, self.context.stale_map.take())?;
+        if opened.is_shared && !self.context.map_is_shared.swap(true, Ordering::Relaxed) {
+            let path = self.path.display();
+            log_line!(
+                Warn,
+                "{path} is also the map of another process, in a PID namespace that shares /tmp: it has both"
+            );
         }
-        let metadata = append.metadata().map_err(self.failed("stat"))?;
-        if self.context.stale_map.take() == Some(StaleMap { inode: metadata.ino(), size: metadata.size() }) {
-            // Nothing was added to it since this program began, so every line is about code of a dead process.
-            edit.set_len(0).map_err(self.failed("truncate"))?;
+        if opened_before.is_none()
+            && let Some(directory) = self.path.parent()
+        {
+            left::remove_old(directory, &self.path);
         }
-        let mut left = self.context.left_lines.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = std::mem::take(&mut *left);
-        if left.file == Some(FileIdentity::of(&metadata)) && left.size <= metadata.size() {
+        let left = std::mem::take(&mut *self.context.left_lines.lock().unwrap_or_else(PoisonError::into_inner));
+        if left.file == Some(opened.file.identity()) && left.size <= opened.size {
             // What became of that code since is unknown: what is alive will be written again.
             self.lines = left.lines;
             self.lines.values_mut().for_each(|line| line.alive = false);
@@ -156,16 +181,21 @@ impl PerfMap {
             // The file was removed.
             self.context.own_lines.forget();
         }
-        let own = |file| CheckedFile::new(file).map_err(self.failed("stat"));
-        let file = MapFile { append: own(append)?, edit: own(edit)? };
-        if opened_before.is_some_and(|before| before != file.append.identity()) {
+        if opened_before.is_some_and(|before| before != opened.file.identity()) {
             // The file was removed meanwhile: what we knew of it holds no longer.
-            self.lines.clear();
-            self.space = Space::default();
+            self.forget();
             self.context.own_lines.forget();
         }
-        self.file = Some(file);
+        self.file = Some(opened.file);
+        if opened.size == 0 {
+            self.append(&left::first_line())?;
+        }
         Ok(())
+    }
+
+    fn forget(&mut self) {
+        self.lines = BTreeMap::new();
+        self.space = Space::default();
     }
 
     /// Overwrites dead lines whose code overlaps `range`.
@@ -176,7 +206,9 @@ impl PerfMap {
         for at in dead {
             if let (Some(line), Some(file)) = (self.lines.remove(&at), self.file.as_ref().and_then(MapFile::get)) {
                 let text = tombstone(line.length);
-                overwrite(file.edit, text.as_bytes(), line.offset).map_err(self.failed("write"))?;
+                let beginning = format!("{at:x} {:x} ", line.end - at);
+                let is_ours = |there: &[u8]| there.starts_with(beginning.as_bytes());
+                file.replace(line.offset, &text, is_ours).map_err(self.failed("write"))?;
             }
         }
         Ok(())
@@ -191,94 +223,57 @@ impl PerfMap {
                 }
             }
         }
-        let starts = lines.iter().map(|line| line.0).collect();
         let length = text.len() as u64;
         let offset = match self.space.take_hole(length) {
-            Some((offset, hole)) => {
-                self.fill(offset, hole, text)?;
-                offset
-            }
-            None => self.append(text)?,
+            Some((offset, hole)) if self.fill(offset, hole, text)? => offset,
+            _ => self.append(text)?,
         };
-        self.lines.extend(lines.into_iter().map(|(at, line)| (at, Line { offset: offset + line.offset, ..line })));
-        self.space.written(object, Block { offset, length, starts });
+        self.remember(object, offset, length, lines);
         Ok(length)
     }
 
-    /// Writes `text` into a hole, and a line about no code behind it.
-    fn fill(&mut self, offset: u64, hole: u64, text: &str) -> Result<(), SinkError> {
-        let Some(file) = self.file.as_ref().and_then(MapFile::get) else { return Ok(()) };
+    /// `lines`, with offsets in their block, are in the file now.
+    fn remember(&mut self, object: ObjectId, offset: u64, length: u64, lines: Vec<(u64, Line)>) {
+        let starts = lines.iter().map(|line| line.0).collect();
+        self.lines.extend(lines.into_iter().map(|(at, line)| (at, Line { offset: offset + line.offset, ..line })));
+        self.space.written(object, Block { offset, length, starts });
+    }
+
+    /// Writes `text` into a hole, and a line about no code behind it. Not if the file is not as we left it.
+    fn fill(&mut self, offset: u64, hole: u64, text: &str) -> Result<bool, SinkError> {
+        let Some(file) = self.file.as_ref().and_then(MapFile::get) else { return Ok(true) };
         let rest = (hole as usize).saturating_sub(text.len());
         let filled = if rest > 0 { text.to_owned() + &tombstone(rest) } else { text.to_owned() };
-        overwrite(file.edit, filled.as_bytes(), offset).map_err(self.failed("write"))
+        let filled = file.replace(offset, &filled, |_| true).map_err(self.failed("write"))?;
+        if !filled {
+            self.forget();
+        }
+        Ok(filled)
     }
 
     /// Appends `text` in one `write(2)`, and returns where it stands.
     fn append(&mut self, text: &str) -> Result<u64, SinkError> {
         let Some(mut file) = self.file.as_ref().and_then(MapFile::get) else { return Ok(0) };
-        let written = write_once(file.append, text.as_bytes());
-        // After an appending write the position of the descriptor is the end of what was written.
-        let end = file.append.stream_position().unwrap_or(0);
-        match written {
-            Ok(written) if written == text.len() => {
-                let start = end.saturating_sub(text.len() as u64);
-                self.context.own_lines.add(start..end);
-                Ok(start)
-            }
-            Ok(written) => {
-                file.remove_torn_line(end, written as u64);
-                Err(self.failed("write")(io::ErrorKind::StorageFull.into()))
-            }
-            Err(error) => Err(self.failed("write")(error)),
+        let start = file.append(text).map_err(self.failed("write"))?;
+        self.context.own_lines.add(start..start + text.len() as u64);
+        Ok(start)
+    }
+
+    /// Writes what has come together.
+    fn write_many(&mut self) -> Result<(), SinkError> {
+        let Some(many) = &mut self.many else { return Ok(()) };
+        let (text, blocks) = (std::mem::take(&mut many.text), std::mem::take(&mut many.blocks));
+        many.written += text.len() as u64;
+        if text.is_empty() {
+            return Ok(());
         }
-    }
-}
-
-impl MapFile {
-    fn get(&self) -> Option<OpenMap<'_>> {
-        Some(OpenMap { append: self.append.get()?, edit: self.edit.get()? })
-    }
-}
-
-/// Never follows a link, never waits for a reader of a pipe, never becomes a controlling terminal.
-const SAFELY: i32 = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
-
-/// Opens the file to append to it. A new one has mode 0600, whatever the host's umask would have taken from that.
-fn create(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.append(true).mode(0o600).custom_flags(SAFELY);
-    match options.clone().create_new(true).open(path) {
-        Ok(file) => file.set_permissions(Permissions::from_mode(0o600)).map(|()| file),
-        // It is there, be it since a moment ago.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => options.open(path),
-        Err(error) => Err(error),
-    }
-}
-
-impl OpenMap<'_> {
-    /// A full disk may take part of a line. Cut it off again, unless another writer has appended to it.
-    fn remove_torn_line(&self, end: u64, written: u64) {
-        if self.edit.metadata().is_ok_and(|metadata| metadata.size() == end) {
-            // Where this fails too, the torn line stays: it is the last of the file.
-            let _ = self.edit.set_len(end.saturating_sub(written));
+        let mut offset = self.append(&text)?;
+        for Unwritten { object, length, lines } in blocks {
+            self.remember(object, offset, length, lines);
+            offset += length;
         }
+        Ok(())
     }
-}
-
-/// What is wrong with the file, if it is not a plain file of ours that has one name.
-fn check_owner(append: &File, edit: &File) -> io::Result<Option<&'static str>> {
-    let (one, other) = (append.metadata()?, edit.metadata()?);
-    Ok(if !one.is_file() {
-        Some("not a regular file")
-    } else if one.uid() != effective_user() {
-        Some("owned by another user")
-    } else if one.nlink() != 1 {
-        Some("a file with several names")
-    } else if (one.dev(), one.ino()) != (other.dev(), other.ino()) {
-        Some("a file that changes while it is opened")
-    } else {
-        None
-    })
 }
 
 /// A line of `length` bytes, newline included, about no code at all.
@@ -288,8 +283,19 @@ fn tombstone(length: usize) -> String {
 }
 
 impl Sink for PerfMap {
+    fn many_begin(&mut self) {
+        self.many = Some(Many::default());
+    }
+
+    fn many_end(&mut self) -> Result<u64, SinkError> {
+        self.write_many()?;
+        Ok(self.many.take().map_or(0, |many| many.written))
+    }
+
     fn finalized(&mut self, object: &FinalizedObject<'_>) -> Result<u64, SinkError> {
-        self.open()?;
+        if self.many.as_ref().is_none_or(|many| many.blocks.is_empty()) {
+            self.open()?;
+        }
         let mut text = String::new();
         let mut lines = Vec::new();
         for (range, name) in object.functions(self.style) {
@@ -304,10 +310,19 @@ impl Sink for PerfMap {
         if text.is_empty() {
             return Ok(0);
         }
+        if let Some(many) = &mut self.many {
+            many.text += &text;
+            many.blocks.push(Unwritten { object: object.id, length: text.len() as u64, lines });
+            let enough = many.text.len() >= LARGEST_WRITE;
+            return if enough { self.write_many().map(|()| 0) } else { Ok(0) };
+        }
         self.write(object.id, &text, lines)
     }
 
     fn freeing(&mut self, object: &FinalizedObject<'_>) -> Result<(), SinkError> {
+        if self.of_parent {
+            return Ok(());
+        }
         for function in object.object.functions() {
             if let Some(line) = self.lines.get_mut(&function.range.start().0) {
                 line.alive = false;
@@ -320,8 +335,8 @@ impl Sink for PerfMap {
     fn ending(&mut self) -> Result<u64, SinkError> {
         if let Some(file) = self.file.take() {
             let left = LeftLines {
-                file: Some(file.append.identity()),
-                size: file.append.get().and_then(|file| file.metadata().ok()).map_or(u64::MAX, |now| now.size()),
+                file: Some(file.identity()),
+                size: file.size().unwrap_or(u64::MAX),
                 lines: std::mem::take(&mut self.lines),
                 space: std::mem::take(&mut self.space),
             };
@@ -331,15 +346,19 @@ impl Sink for PerfMap {
     }
 
     fn forked(&mut self) -> Forked {
-        let path = path_of_this_process();
-        *self = PerfMap::at(path, self.style, self.context.in_child());
+        self.path = path_of_this_process();
+        self.context = self.context.in_child();
+        // With it, our part of the parent's lock.
+        self.file = None;
+        self.many = None;
+        self.of_parent = true;
         Forked::KnowsNothing
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::fs::{self, OpenOptions};
 
     use super::*;
     use crate::LoadedObject;
@@ -378,7 +397,13 @@ mod tests {
             let functions = object.functions().iter();
             let names = functions.map(|function| name::readable(&function.linkage_name, None)).collect();
             let id = ObjectId(pages);
-            Reported { id, snapshot: CodeSnapshot::of(&object), object, names, padding: Default::default() }
+            Reported {
+                id,
+                snapshot: CodeSnapshot::of(std::process::id(), &object),
+                object,
+                names,
+                padding: Default::default(),
+            }
         }
 
         fn finalized(&self) -> FinalizedObject<'_> {
@@ -417,12 +442,17 @@ mod tests {
         }
 
         fn text(&self) -> String {
-            fs::read_to_string(self.map()).unwrap()
+            let text = fs::read_to_string(self.map()).unwrap();
+            without_first_line(&text).to_owned()
         }
 
         fn sink(&self, stale: Option<StaleMap>) -> PerfMap {
             PerfMap::at(self.map(), NameStyle::Readable, SinkContext { stale_map: stale, ..SinkContext::default() })
         }
+    }
+
+    fn without_first_line(text: &str) -> &str {
+        text.split_once('\n').filter(|(first, _)| first.starts_with("0 0 jitlisten ")).map_or(text, |(_, rest)| rest)
     }
 
     impl Drop for Scratch {
@@ -529,7 +559,8 @@ mod tests {
             sink.ending().unwrap();
             let text = scratch.text();
             assert_eq!((text.len() as u64, text.lines().count()), (bytes, reported.lines()), "{text:?}");
-            assert!(context.own_lines.contains(bytes - 1) && !context.own_lines.contains(bytes));
+            let end = fs::metadata(scratch.map()).unwrap().len();
+            assert!(context.own_lines.contains(end - 1) && !context.own_lines.contains(end));
             fs::remove_file(scratch.map()).unwrap();
         }
     }

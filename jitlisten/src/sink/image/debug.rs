@@ -3,7 +3,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use object::LittleEndian as LE;
 use object::elf;
@@ -25,7 +25,7 @@ const SH_ADDR: usize = 16;
 #[derive(Default)]
 pub(crate) struct Linked {
     sections: Vec<DebugSection>,
-    by_name: HashMap<Box<str>, usize>,
+    by_name: BTreeMap<Box<str>, usize>,
 }
 
 impl Linked {
@@ -70,7 +70,7 @@ impl Linked {
         let sections = header.sections(LE, object)?;
         let headers = usize::try_from(header.e_shoff(LE)).unwrap_or(usize::MAX);
         let mut places = Places::default();
-        let mut ends: HashMap<&str, usize> = HashMap::new();
+        let mut ends: BTreeMap<&str, usize> = BTreeMap::new();
         for (index, section) in sections.enumerate() {
             let at = headers.saturating_add(index.0 * size_of::<elf::SectionHeader64<LE>>() + SH_ADDR);
             let flags = section.sh_flags(LE).0;

@@ -8,33 +8,27 @@
 //!       dead                      made by the first process that finds this one dead
 //! ```
 //!
-//! Files outlive the process, because `perf report` and a debugger on a core file open them by name. So each process that
-//! makes its first image removes the directories of dead ones: all but the [`DEAD_KEPT`] that died last, and all that are
-//! dead for longer than [`DEAD_AGE`]. Dead is a process that neither runs nor has its lock held: one in another PID
-//! namespace is known by its lock alone, and so is one whose children share its mappings. It cannot be seen when a process
-//! died; it counts from when that was found.
+//! Files outlive the process; [`crate::liveness`] says for how long. Dead is a process that neither runs nor has its lock held: a
+//! process in another PID namespace is known by its lock alone, and so is one whose children share its mappings.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use super::pages;
-use crate::process::checked_file::{CheckedFile, FileIdentity, open_to_us};
+use crate::liveness::{self, Dead, Lock, start_time};
+use crate::process::checked_file::{CheckedFile, FileIdentity, only_ours, open_to_us};
 use crate::process::write_nosignal::{effective_user, write_whole};
 use crate::sink::SinkError;
 use crate::{log_line, options::Options};
 
-/// How many directories of dead processes are kept.
-const DEAD_KEPT: usize = 16;
-/// How long one is kept.
-const DEAD_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The lock's file.
 const ALIVE: &str = "alive";
 /// As old as our knowledge that the process is gone.
-const DEAD: &str = "dead";
+pub(in crate::sink) const DEAD: &str = "dead";
 /// How often a new directory may be taken away under our hands.
 const ATTEMPTS: usize = 3;
 
@@ -106,7 +100,9 @@ impl Directory {
         let alive = create_file(&lock)?;
         // One byte: an empty file has no page to map.
         write_whole(&alive, b"\n").map_err(|(_, error)| failed("write", &lock)(error))?;
-        flock(&alive, libc::LOCK_SH).map_err(failed("lock", &lock))?;
+        if liveness::lock_shared(&alive) != Lock::Taken {
+            return Err(failed("lock", &lock)(io::Error::last_os_error()));
+        }
         pages::can_execute(&alive).map_err(failed("execute from", path))?;
         let alive = CheckedFile::new(alive).map_err(failed("stat", &lock))?;
         Ok(Directory { path: path.to_owned(), identity, next: 0, _alive: alive })
@@ -140,12 +136,12 @@ fn create_file(path: &Path) -> Result<File, SinkError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(true).mode(0o600).custom_flags(safely);
     let file = options.open(path).map_err(failed("create", path))?;
-    file.set_permissions(Permissions::from_mode(0o600)).map_err(failed("create", path))?;
+    only_ours(&file).map_err(failed("create", path))?;
     Ok(file)
 }
 
 /// Makes a directory that is ours alone, or finds it.
-fn private(path: &Path) -> Result<(), SinkError> {
+pub(in crate::sink) fn private(path: &Path) -> Result<(), SinkError> {
     match DirBuilder::new().mode(0o700).create(path) {
         Ok(()) => return open_to_us(path).map(|_| ()).map_err(failed("open", path)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -189,20 +185,17 @@ fn remove_dead(base: &Path) {
         let name = entry.file_name();
         let Some((pid, start)) = name.to_str().filter(|_| is_ours).and_then(parse_name) else { continue };
         if start_time(pid) != Some(start) && !is_locked(&entry.path()) {
-            let written = entry.metadata().and_then(|metadata| metadata.modified());
-            let written = written.unwrap_or(SystemTime::UNIX_EPOCH);
-            dead.push((since_when(&entry.path(), written), written, entry.path()));
+            dead.push(found_dead(entry.path()));
         }
     }
-    dead.sort();
-    // What seems to come from the future is young.
-    let young = |since: &SystemTime| since.elapsed().is_ok_and(|age| age < DEAD_AGE) || *since > SystemTime::now();
-    let spared = dead.len().saturating_sub(DEAD_KEPT);
-    for (index, (since, _, path)) in dead.iter().enumerate() {
-        if index < spared || !young(since) {
-            remove(path);
-        }
-    }
+    liveness::expired(dead, 0).for_each(|path| remove(&path));
+}
+
+/// What a dead process has left, from now on if it was not found before.
+pub(in crate::sink) fn found_dead(directory: PathBuf) -> Dead<PathBuf> {
+    let written = fs::symlink_metadata(&directory).and_then(|metadata| metadata.modified());
+    let written = written.unwrap_or(SystemTime::UNIX_EPOCH);
+    Dead { since: since_when(&directory, written), written, left: directory }
 }
 
 /// When the process was found dead: now, if it was not found before. Where that cannot be written down, when it last
@@ -224,7 +217,7 @@ fn parse_name(name: &str) -> Option<(u32, u64)> {
 /// Whether the lock is held, be it in another PID namespace.
 fn is_locked(directory: &Path) -> bool {
     let options = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC).to_owned();
-    options.open(directory.join(ALIVE)).is_ok_and(|file| flock(&file, libc::LOCK_EX | libc::LOCK_NB).is_err())
+    options.open(directory.join(ALIVE)).is_ok_and(|file| liveness::lock_exclusive(&file) != Lock::Taken)
 }
 
 /// Removes what this module makes, and the directory if nothing else is in it.
@@ -237,20 +230,6 @@ fn remove(directory: &Path) {
         }
     }
     let _ = fs::remove_dir(directory);
-}
-
-/// When a process began, in clock ticks since boot: field 22 of `proc_pid_stat(5)`.
-fn start_time(pid: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field, the program's name in parentheses, may have anything in it.
-    let (_, rest) = text.rsplit_once(')')?;
-    rest.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
-}
-
-fn flock(file: &File, operation: i32) -> io::Result<()> {
-    // SAFETY: the descriptor is open while `file` is borrowed.
-    let result = unsafe { libc::flock(file.as_raw_fd(), operation) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Whether files at `path` come over a network (`statfs(2)`): when it fails, their pages are gone, and the code with them.
@@ -276,6 +255,8 @@ fn is_remote(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -284,14 +265,6 @@ mod tests {
         assert_eq!(parse_name("image-12-345-2"), Some((12, 345)));
         assert_eq!(parse_name("jitdump-12-345"), None);
         assert_eq!(parse_name("image-12"), None);
-    }
-
-    #[test]
-    fn this_process_has_begun() {
-        let pid = std::process::id();
-        assert!(start_time(pid).is_some());
-        assert_eq!(start_time(pid), start_time(pid));
-        assert_eq!(start_time(u32::MAX), None);
     }
 
     /// A place for directories, removed at the end.
@@ -368,7 +341,7 @@ mod tests {
         [&own, &reused, locked, unlocked].into_iter().for_each(|name| base.add(name, old));
         // As a process in another PID namespace, or the child of a dead one, holds it.
         let held = File::open(base.0.join(locked).join(ALIVE)).unwrap();
-        flock(&held, libc::LOCK_SH).unwrap();
+        assert_eq!(liveness::lock_shared(&held), Lock::Taken);
         remove_dead(&base.0);
         assert_eq!([own.as_str(), &reused, locked, unlocked].map(|name| base.has(name)), [true, false, true, false]);
         drop(held);

@@ -40,6 +40,10 @@ pub(crate) struct Images {
     mapped: BTreeMap<u64, Mapped>,
     /// Files of freed code, the oldest first.
     freed: VecDeque<Stored>,
+    /// Those that are not ours to remove. To give their memory back would take a child of a fork long.
+    not_ours: Vec<VecDeque<Stored>>,
+    /// How often [`Images::begin_anew`] was called: files of an earlier time are not ours to remove.
+    generation: u32,
     /// What is on disk.
     bytes: u64,
     /// How many images may be made before mappings are counted.
@@ -54,8 +58,10 @@ struct Mapped {
     end: u64,
     /// The objects in it that are alive.
     members: Vec<ObjectId>,
-    /// Its file, if it is of this process and not among the freed ones.
+    /// Its file, if it is not among the freed ones.
     file: Option<Arc<Stored>>,
+    /// Of [`Images::generation`], when it was made.
+    generation: u32,
 }
 
 #[derive(Debug)]
@@ -80,6 +86,8 @@ impl Images {
             salt: None,
             mapped: BTreeMap::new(),
             freed: VecDeque::new(),
+            not_ours: Vec::new(),
+            generation: 0,
             bytes: 0,
             uncounted: 0,
             under_valgrind: under_valgrind(),
@@ -159,7 +167,8 @@ impl Images {
         }
         self.forget(group.pages);
         let file = Some(Arc::new(Stored { path: written.path, size }));
-        let image = Mapped { end: group.pages.end().0, members: group.ids().collect(), file };
+        let generation = self.generation;
+        let image = Mapped { end: group.pages.end().0, members: group.ids().collect(), file, generation };
         self.mapped.insert(group.pages.start().0, image);
         self.bytes += size;
         Ok(size)
@@ -214,8 +223,8 @@ impl Images {
             let Some(image) = self.mapped.get_mut(&start) else { continue };
             image.members.retain(|&member| member != id);
             if image.members.is_empty() {
-                let file = image.file.take();
-                self.retire(file);
+                let (file, generation) = (image.file.take(), image.generation);
+                self.retire(file, generation);
             }
         }
     }
@@ -253,13 +262,14 @@ impl Images {
             if image.end > range.end().0 {
                 self.mapped.insert(range.end().0, image.clone());
             }
-            self.retire(image.file);
+            self.retire(image.file, image.generation);
         }
     }
 
     /// A file whose last page is gone waits among the freed ones.
-    fn retire(&mut self, file: Option<Arc<Stored>>) {
-        self.freed.extend(file.and_then(Arc::into_inner));
+    fn retire(&mut self, file: Option<Arc<Stored>>, generation: u32) {
+        let ours = generation == self.generation;
+        self.freed.extend(file.and_then(Arc::into_inner).filter(|_| ours));
     }
 
     fn overlapping(&self, range: AddressRange) -> Vec<u64> {
@@ -267,13 +277,14 @@ impl Images {
         below.take_while(|(_, image)| image.end > range.start().0).map(|(&start, _)| start).collect()
     }
 
-    /// In the child of a fork: the parent's files are not ours to remove.
-    pub(crate) fn forked(&mut self) {
+    /// In the child of a fork, or as another user: the files so far are not ours to remove, and new ones get a directory of
+    /// their own. What is mapped stays mapped, and needs no new file.
+    pub(crate) fn begin_anew(&mut self) {
         self.inherited.extend(self.directory.take());
         self.salt = None;
-        self.freed.clear();
+        self.not_ours.push(std::mem::take(&mut self.freed));
         self.bytes = 0;
-        self.mapped.values_mut().for_each(|image| image.file = None);
+        self.generation += 1;
     }
 }
 
@@ -327,8 +338,12 @@ mod tests {
 
     /// As if an image of `pages` had been written to `path`.
     fn put(images: &mut Images, pages: AddressRange, id: u64, path: PathBuf, size: u64) {
-        let image =
-            Mapped { end: pages.end().0, members: vec![ObjectId(id)], file: Some(Arc::new(Stored { path, size })) };
+        let image = Mapped {
+            end: pages.end().0,
+            members: vec![ObjectId(id)],
+            file: Some(Arc::new(Stored { path, size })),
+            generation: 0,
+        };
         images.mapped.insert(pages.start().0, image);
         images.bytes += size;
     }
@@ -377,7 +392,7 @@ mod tests {
     fn a_child_removes_none_of_its_parents_files() {
         let mut images = Images::default();
         put(&mut images, range(0x1000, 0x2000), 1, "/nowhere/1".into(), 10);
-        images.forked();
+        images.begin_anew();
         images.freeing(ObjectId(1), range(0x1000, 0x2000));
         assert!(images.freed.is_empty());
         assert!(images.make_space(10, 10).is_ok(), "the parent's bytes are not counted");

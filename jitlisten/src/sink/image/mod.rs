@@ -73,5 +73,6 @@ mod symbols;
 mod tests;
 mod unwind;
 
+pub(super) use directory::{DEAD, found_dead, private};
 pub(crate) use images::Images;
 pub(crate) use sink::Image;

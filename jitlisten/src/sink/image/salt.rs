@@ -5,7 +5,8 @@
 
 use std::fs::File;
 use std::io::Read as _;
-use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::process::clock;
 
 /// A source of build-ids.
 #[derive(Debug)]
@@ -20,7 +21,7 @@ impl Salt {
         let mut random = [0; 12];
         let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random));
         if read.is_err() {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+            let now = clock::monotonic();
             random[..8].copy_from_slice(&now.to_le_bytes());
             random[8..].copy_from_slice(&std::process::id().to_le_bytes());
         }

@@ -20,7 +20,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use gimli::{BaseAddresses, CallFrameInstruction, CieOrFde, EhFrame, EndianSlice, LittleEndian, UnwindSection as _};
 
@@ -88,7 +88,7 @@ impl Rules {
         let mut section = EhFrame::new(snapshot, LittleEndian);
         section.set_address_size(8);
         let bases = BaseAddresses::default().set_eh_frame(address.0);
-        let mut cies: HashMap<usize, Option<usize>> = HashMap::new();
+        let mut cies: BTreeMap<usize, Option<usize>> = BTreeMap::new();
         let mut entries = section.entries(&bases);
         let mut first_error = Ok(());
         while let Some(entry) = entries.next()? {

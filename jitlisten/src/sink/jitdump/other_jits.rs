@@ -11,11 +11,13 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::process::clock;
 use crate::sink::{OwnLines, StaleMap, perf_map};
@@ -42,20 +44,22 @@ pub(super) struct News {
 pub(super) struct OtherJits {
     path: PathBuf,
     own: OwnLines,
+    /// Lines that are not ours are another process's.
+    is_shared: Arc<AtomicBool>,
     stale: Option<StaleMap>,
     /// Where reading goes on, and in which file.
     offset: u64,
     inode: u64,
     /// The last line copied for an address: a map that was made anew repeats itself.
-    reported: HashMap<u64, Entry>,
+    reported: BTreeMap<u64, Entry>,
     /// No line that is still untold is older than this.
     since: u64,
 }
 
 impl OtherJits {
-    pub(super) fn new(own: OwnLines, stale: Option<StaleMap>) -> Self {
-        let (reported, path) = (HashMap::new(), perf_map::path_of_this_process());
-        OtherJits { path, own, stale, offset: 0, inode: 0, reported, since: clock::monotonic() }
+    pub(super) fn new(own: OwnLines, is_shared: Arc<AtomicBool>, stale: Option<StaleMap>) -> Self {
+        let (reported, path) = (BTreeMap::new(), perf_map::path_of_this_process());
+        OtherJits { path, own, is_shared, stale, offset: 0, inode: 0, reported, since: clock::monotonic() }
     }
 
     /// What was written after now is not older than now: code has been freed, and others may use its addresses.
@@ -71,6 +75,9 @@ impl OtherJits {
     }
 
     fn read(&mut self) -> io::Result<Vec<Entry>> {
+        if self.is_shared.load(Ordering::Relaxed) {
+            return Ok(Vec::new());
+        }
         let metadata = std::fs::symlink_metadata(&self.path)?;
         if metadata.ino() != self.inode || metadata.size() < self.offset {
             let stale = self.stale.take().filter(|stale| stale.is_prefix_of(&metadata));
@@ -91,7 +98,7 @@ impl OtherJits {
     }
 }
 
-fn is_news(reported: &mut HashMap<u64, Entry>, entry: &Entry) -> bool {
+fn is_news(reported: &mut BTreeMap<u64, Entry>, entry: &Entry) -> bool {
     reported.insert(entry.range.start().0, entry.clone()).as_ref() != Some(entry)
 }
 
@@ -144,7 +151,7 @@ mod tests {
 
     #[test]
     fn an_entry_is_copied_once() {
-        let mut reported = HashMap::new();
+        let mut reported = BTreeMap::new();
         let entry = |name: &str| Entry { range: AddressRange::new(Address(1), 1).unwrap(), name: name.to_owned() };
         assert!(is_news(&mut reported, &entry("a")));
         assert!(!is_news(&mut reported, &entry("a")));

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use std::borrow::Cow;
+use std::io;
 use std::path::PathBuf;
 
 use super::lines;
@@ -11,7 +12,9 @@ use super::place::{self, Dump};
 use super::record::{self, CodeLoad, Records, Unwinding};
 use super::unwinding::{self, EhFrame};
 use crate::options::{NameStyle, Options};
+use crate::process::write_nosignal::effective_user;
 use crate::process::{checked_read, clock};
+use crate::sink::image::private;
 use crate::sink::{FinalizedObject, Forked, Sink, SinkContext, SinkError};
 use crate::{Address, AddressRange, LineRows, Machine, cfi, log_line, name};
 
@@ -23,6 +26,8 @@ const INTERVAL: u64 = 10_000_000;
 pub(in crate::sink) struct Jitdump {
     style: NameStyle,
     base: Option<PathBuf>,
+    /// Nowhere else, then.
+    base_is_asked_for: bool,
     /// How many bytes a file may have: it has a record for every function there ever was.
     quota: u64,
     context: SinkContext,
@@ -35,7 +40,14 @@ pub(in crate::sink) struct Jitdump {
     latest: u64,
     /// When we looked around.
     looked: u64,
+    /// Many objects follow: they are written together.
+    many: bool,
+    /// Bytes of them written so far.
+    many_written: u64,
 }
+
+/// This much is written at once.
+const LARGEST_WRITE: usize = 1 << 20;
 
 impl Jitdump {
     pub(in crate::sink) fn new(options: &Options, context: &SinkContext) -> Self {
@@ -45,14 +57,17 @@ impl Jitdump {
         Jitdump {
             style: options.names,
             base,
+            base_is_asked_for: options.directory.is_some(),
             quota: options.quota,
             context: context.clone(),
-            other_jits: OtherJits::new(context.own_lines.clone(), context.stale_map),
+            other_jits: other_jits(context),
             dump: None,
             records: Records::default(),
             next_index: 0,
             latest: 0,
             looked: 0,
+            many: false,
+            many_written: 0,
         }
     }
 
@@ -61,12 +76,26 @@ impl Jitdump {
             return Ok(());
         }
         let base = self.base.as_deref().ok_or(SinkError::NoDirectory)?;
-        let dump = Dump::create(base, &record::header(machine, std::process::id(), clock::monotonic()))?;
+        let header = record::header(machine, std::process::id(), clock::monotonic());
+        let dump = Dump::create(base, &header).or_else(|error| match self.fallback(&error) {
+            Some(other) => {
+                log_line!(Info, "{error}; trying {}", other.display());
+                private(&other).and_then(|()| Dump::create(&other, &header))
+            }
+            None => Err(error),
+        })?;
         log_line!(Info, "jitdump: {}", dump.path().display());
         // Until now perf's own rules held for the other JITs: their mappings were not dropped.
         self.other_jits.begin_anew();
         self.dump = Some(dump);
         Ok(())
+    }
+
+    /// The home directory may be that of the user the process was before `setuid(2)`.
+    fn fallback(&self, error: &SinkError) -> Option<PathBuf> {
+        let SinkError::Io { error, .. } = error else { return None };
+        let refused = error.kind() == io::ErrorKind::PermissionDenied && !self.base_is_asked_for;
+        refused.then(|| PathBuf::from(format!("/var/tmp/jitlisten-{}", effective_user())))
     }
 
     /// What others did, unless we looked a moment ago: other JITs, and whoever removes directories.
@@ -142,6 +171,11 @@ impl Jitdump {
     }
 }
 
+fn other_jits(context: &SinkContext) -> OtherJits {
+    let (own, is_shared) = (context.own_lines.clone(), context.map_is_shared.clone());
+    OtherJits::new(own, is_shared, context.stale_map)
+}
+
 /// The bytes of a function. Zeros where they cannot be read, because a name is worth more than bytes; nothing where that would be
 /// more zeros than any function has bytes.
 fn bytes<'a>(object: &'a FinalizedObject<'_>, code: AddressRange) -> Option<Cow<'a, [u8]>> {
@@ -196,7 +230,21 @@ impl Sink for Jitdump {
         self.open(object.object.machine())?;
         self.look_for_news()?;
         self.encode(object);
-        self.write()
+        if self.many && self.records.bytes().len() < LARGEST_WRITE {
+            return Ok(0);
+        }
+        let written = self.write()?;
+        self.many_written += if self.many { written } else { 0 };
+        Ok(if self.many { 0 } else { written })
+    }
+
+    fn many_begin(&mut self) {
+        (self.many, self.many_written) = (true, 0);
+    }
+
+    fn many_end(&mut self) -> Result<u64, SinkError> {
+        self.many = false;
+        Ok(self.write()? + self.many_written)
     }
 
     fn freeing(&mut self, _: &FinalizedObject<'_>) -> Result<(), SinkError> {
@@ -221,14 +269,16 @@ impl Sink for Jitdump {
 
     fn forked(&mut self) -> Forked {
         let (style, base, quota) = (self.style, self.base.take(), self.quota);
+        let base_is_asked_for = self.base_is_asked_for;
         let context = self.context.in_child();
         // The parent's file is closed here without a word in it.
         self.dump = None;
-        let other_jits = OtherJits::new(context.own_lines.clone(), context.stale_map);
+        let other_jits = other_jits(&context);
         let records = std::mem::take(&mut self.records);
         *self = Jitdump {
             style,
             base,
+            base_is_asked_for,
             quota,
             context,
             other_jits,
@@ -237,6 +287,8 @@ impl Sink for Jitdump {
             next_index: 0,
             latest: 0,
             looked: 0,
+            many: false,
+            many_written: 0,
         };
         Forked::KnowsNothing
     }

@@ -1,0 +1,197 @@
+//! The file, which may have several writers: who may do what to it.
+//!
+//! ```text
+//! 0 0 jitlisten 4711 90345 4026531836 alive         the first line, if the file was empty: process, when it began, PID namespace
+//! 7f3a1c0e5000 1a4 __main__.inner(float64, int64)
+//! ```
+//!
+//! Every process holds a shared lock (`flock(2)`) on its map. Processes of two PID namespaces that have one `/tmp` may have one
+//! number, and so one file: only who gets the lock for itself alone may empty the file of what a dead process of that number
+//! has left. Whoever does not appends and leaves the rest alone; then the names of both are in the file, and a reader finds
+//! those of each, because two processes hardly ever have code at one address.
+//!
+//! CPython (`-X perf`) takes no lock. What it wrote before this program began cannot be distinguished from what a dead process left.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Seek as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use super::StaleMap;
+use crate::liveness::{self, Lock};
+use crate::process::checked_file::{CheckedFile, FileIdentity, only_ours};
+use crate::process::write_nosignal::{effective_user, overwrite, write_once};
+use crate::sink::SinkError;
+
+/// How often the file may be taken away between two looks at it, or locked for a moment by who cleans up.
+const ATTEMPTS: usize = 16;
+
+/// Never follows a link, never waits for a reader of a pipe, never becomes a controlling terminal.
+pub(super) const SAFELY: i32 = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
+
+/// See the module's head.
+pub(super) struct MapFile {
+    /// Opened with `O_APPEND`. Holds the lock.
+    append: CheckedFile,
+    /// The same file without it: Linux appends even `pwrite(2)` on the other one.
+    edit: CheckedFile,
+}
+
+/// The same, for one use.
+pub(super) struct OpenMap<'a> {
+    append: &'a File,
+    edit: &'a File,
+}
+
+/// What was found when the file was opened.
+pub(super) struct Opened {
+    pub(super) file: MapFile,
+    /// Its length.
+    pub(super) size: u64,
+    /// Another living process has the same file.
+    pub(super) is_shared: bool,
+}
+
+impl MapFile {
+    /// Opens the file, makes it if it is not there, and empties it if it is `stale`.
+    pub(super) fn open(path: &Path, stale: Option<StaleMap>) -> Result<Opened, SinkError> {
+        let failed = |verb| move |error| SinkError::Io { verb, path: path.to_owned(), error };
+        for attempt in 1.. {
+            let append = create(path).map_err(failed("open"))?;
+            let edit = OpenOptions::new().read(true).write(true).custom_flags(SAFELY).open(path);
+            let edit = match edit {
+                Err(error) if error.kind() == io::ErrorKind::NotFound && attempt < ATTEMPTS => continue,
+                edit => edit.map_err(failed("open"))?,
+            };
+            let metadata = append.metadata().map_err(failed("stat"))?;
+            let last = attempt == ATTEMPTS;
+            match check_owner(&metadata, &edit.metadata().map_err(failed("stat"))?) {
+                // Who cleans up has removed it meanwhile.
+                Some(REMOVED | EXCHANGED) if !last => continue,
+                Some(found) => return Err(SinkError::NotOurs { path: path.to_owned(), found }),
+                None => {}
+            }
+            let Some(is_shared) = take_lock(&append, &edit, stale, &metadata, last).map_err(failed("truncate"))? else {
+                std::thread::yield_now();
+                continue;
+            };
+            let metadata = append.metadata().map_err(failed("stat"))?;
+            if metadata.nlink() == 0 && !last {
+                continue;
+            }
+            let own = |file| CheckedFile::new(file).map_err(failed("stat"));
+            let file = MapFile { append: own(append)?, edit: own(edit)? };
+            return Ok(Opened { file, size: metadata.size(), is_shared });
+        }
+        unreachable!("the last attempt returns")
+    }
+
+    /// The file, unless the host has closed it.
+    pub(super) fn get(&self) -> Option<OpenMap<'_>> {
+        Some(OpenMap { append: self.append.get()?, edit: self.edit.get()? })
+    }
+
+    pub(super) fn identity(&self) -> FileIdentity {
+        self.append.identity()
+    }
+
+    /// Its length, if it is open.
+    pub(super) fn size(&self) -> Option<u64> {
+        self.append.get()?.metadata().ok().map(|now| now.size())
+    }
+}
+
+/// Whether the file is shared with another living process; empties it if it is not, and `stale`. `None`: another process has it alone for
+/// a moment.
+fn take_lock(
+    append: &File,
+    edit: &File,
+    stale: Option<StaleMap>,
+    metadata: &Metadata,
+    is_last: bool,
+) -> io::Result<Option<bool>> {
+    match liveness::lock_exclusive(append) {
+        Lock::Taken => {
+            if stale.is_some_and(|stale| stale == StaleMap::of(metadata)) {
+                // Nothing was added to it since this program began, so every line is about code of a dead process.
+                edit.set_len(0)?;
+            }
+            liveness::lock_shared(append);
+            Ok(Some(false))
+        }
+        Lock::Held => match liveness::lock_shared(append) {
+            Lock::Held if !is_last => Ok(None),
+            _ => Ok(Some(true)),
+        },
+        // It cannot be known whose the lines are: they stay.
+        Lock::Unknown => Ok(Some(false)),
+    }
+}
+
+/// Opens the file to append to it. A new one has mode 0600.
+fn create(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.append(true).mode(0o600).custom_flags(SAFELY);
+    match options.clone().create_new(true).open(path) {
+        Ok(file) => only_ours(&file).map(|()| file),
+        // It is there, be it since a moment ago.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => options.open(path),
+        made => made,
+    }
+}
+
+const REMOVED: &str = "a file without a name";
+const EXCHANGED: &str = "a file that changes while it is opened";
+
+/// What is wrong with the file, if it is not a plain file of ours that has one name.
+fn check_owner(one: &Metadata, other: &Metadata) -> Option<&'static str> {
+    Some(if !one.is_file() {
+        "not a regular file"
+    } else if one.uid() != effective_user() {
+        "owned by another user"
+    } else if one.nlink() == 0 {
+        REMOVED
+    } else if one.nlink() != 1 {
+        "a file with several names"
+    } else if (one.dev(), one.ino()) != (other.dev(), other.ino()) {
+        EXCHANGED
+    } else {
+        return None;
+    })
+}
+
+impl OpenMap<'_> {
+    /// Appends `text` in one `write(2)`, and returns where it stands.
+    pub(super) fn append(&mut self, text: &str) -> io::Result<u64> {
+        let written = write_once(self.append, text.as_bytes())?;
+        // After an appending write the position of the descriptor is the end of what was written.
+        let end = self.append.stream_position().unwrap_or(0);
+        if written == text.len() {
+            return Ok(end.saturating_sub(text.len() as u64));
+        }
+        self.remove_torn_line(end, written as u64);
+        Err(io::ErrorKind::StorageFull.into())
+    }
+
+    /// A full disk may take part of a line. Cut it off again, unless another writer has appended to it.
+    fn remove_torn_line(&self, end: u64, written: u64) {
+        if self.edit.metadata().is_ok_and(|metadata| metadata.size() == end) {
+            // Where this fails too, the torn line stays: it is the last of the file.
+            let _ = self.edit.set_len(end.saturating_sub(written));
+        }
+    }
+
+    /// Writes `text` over what stands at `offset`. Whoever has emptied the file meanwhile has written something else there:
+    /// then nothing is done, and `false` is the result. `is_ours` is asked about what stands there.
+    pub(super) fn replace(&self, offset: u64, text: &str, is_ours: impl Fn(&[u8]) -> bool) -> io::Result<bool> {
+        let mut there = vec![0; text.len()];
+        // Also the end of the line before.
+        let mut before = [b'\n'];
+        let read = self.edit.read_exact_at(&mut there, offset).is_ok()
+            && (offset == 0 || self.edit.read_exact_at(&mut before, offset - 1).is_ok());
+        if !read || before != [b'\n'] || there.last() != Some(&b'\n') || !is_ours(&there) {
+            return Ok(false);
+        }
+        overwrite(self.edit, text.as_bytes(), offset).map(|()| true)
+    }
+}

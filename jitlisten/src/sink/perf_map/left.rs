@@ -1,0 +1,224 @@
+//! Maps that dead processes have left: see [`crate::liveness`] for how long they stay.
+//!
+//! A map is one of ours by its first line, which says whose it is. It is left alone if it belongs to another user, if its
+//! process lives, if its lock is held, or if CPython has written lines into it, too. In another PID namespace the number
+//! counts for nothing: there, a map without a lock has to be old besides.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read as _, Seek as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::file::SAFELY;
+use crate::liveness::{self, DEAD_AGE, Dead, Lock};
+use crate::process::clock;
+use crate::process::write_nosignal::{effective_user, overwrite};
+
+/// A `/tmp` with more in it is not looked through: that would take the host's time.
+const MOST_ENTRIES: usize = 20_000;
+/// So many that died within the last hour stay, beside what [`crate::liveness`] says: a map has little in it, and a program may
+/// have many workers.
+const RECENT: usize = 256;
+/// Longer than any first line.
+const FIRST_LINE: usize = 128;
+const ALIVE: &str = "alive";
+/// As long as [`ALIVE`], in whose place it is written by who finds that the process is gone.
+const ENDED: &str = "ended";
+
+/// The first line of a map of this process.
+pub(super) fn first_line() -> String {
+    let pid = std::process::id();
+    let (start, namespace) = (liveness::start_time(pid).unwrap_or(0), liveness::pid_namespace());
+    format!("0 0 jitlisten {pid} {start} {namespace} {ALIVE}\n")
+}
+
+/// What a first line says.
+#[derive(Debug, PartialEq, Eq)]
+struct FirstLine {
+    pid: u32,
+    start: u64,
+    namespace: u64,
+    /// Where it says whether the process lives.
+    state_at: u64,
+    is_ended: bool,
+}
+
+impl FirstLine {
+    fn parse(bytes: &[u8]) -> Option<FirstLine> {
+        let end = bytes.iter().position(|&byte| byte == b'\n')?;
+        let line = std::str::from_utf8(&bytes[..end]).ok()?;
+        let mut words = line.strip_prefix("0 0 jitlisten ")?.split(' ');
+        let mut number = || words.next()?.parse::<u64>().ok();
+        let (pid, start, namespace) = (u32::try_from(number()?).ok()?, number()?, number()?);
+        let is_ended = match (words.next()?, words.next()) {
+            (ALIVE, None) => false,
+            (ENDED, None) => true,
+            _ => return None,
+        };
+        Some(FirstLine { pid, start, namespace, state_at: (end - ALIVE.len()) as u64, is_ended })
+    }
+
+    /// Whether its process is dead, as far as its number shows.
+    fn is_gone(&self, namespace: u64, written: SystemTime) -> bool {
+        if self.namespace == namespace && namespace != 0 {
+            return liveness::start_time(self.pid) != Some(self.start);
+        }
+        clock::time_of_day().duration_since(written).is_ok_and(|age| age >= DEAD_AGE)
+    }
+}
+
+/// Removes what dead processes of ours have left in `directory`, except `own`.
+pub(super) fn remove_old(directory: &Path, own: &Path) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    let namespace = liveness::pid_namespace();
+    let mut dead = Vec::new();
+    for entry in entries.flatten().take(MOST_ENTRIES) {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("perf-")?.strip_suffix(".map"));
+        let path = entry.path();
+        if number.is_some_and(|number| number.parse::<u32>().is_ok()) && path != own {
+            dead.extend(found_dead(path, namespace));
+        }
+    }
+    for path in liveness::expired(dead, RECENT) {
+        // Once more under the lock: a process may have got the number meanwhile.
+        if let Some((_lock, _)) = locked(&path) {
+            let _ = fs::remove_file(&path);
+        }
+    }
+}
+
+fn found_dead(path: PathBuf, namespace: u64) -> Option<Dead<PathBuf>> {
+    let (file, first) = locked(&path)?;
+    let written = file.metadata().ok()?.modified().ok()?;
+    if first.is_ended {
+        return Some(Dead { since: written, written, left: path });
+    }
+    if !first.is_gone(namespace, written) || has_lines_of_python(&file) {
+        return None;
+    }
+    overwrite(&file, ENDED.as_bytes(), first.state_at).ok()?;
+    let since = file.metadata().ok()?.modified().ok()?;
+    Some(Dead { since, written, left: path })
+}
+
+/// The map with its first line, if it is one of ours and its lock is free, which is ours then.
+fn locked(path: &Path) -> Option<(File, FirstLine)> {
+    let about = fs::symlink_metadata(path).ok()?;
+    if !about.is_file() || about.uid() != effective_user() || about.nlink() != 1 {
+        return None;
+    }
+    let file = OpenOptions::new().read(true).write(true).custom_flags(SAFELY).open(path).ok()?;
+    let now = file.metadata().ok()?;
+    if (about.dev(), about.ino()) != (now.dev(), now.ino()) {
+        return None;
+    }
+    let mut start = Vec::new();
+    (&file).take(FIRST_LINE as u64).read_to_end(&mut start).ok()?;
+    let first = FirstLine::parse(&start)?;
+    (liveness::lock_exclusive(&file) == Lock::Taken).then_some((file, first))
+}
+
+/// CPython names its trampolines `py::function:file`.
+fn has_lines_of_python(file: &File) -> bool {
+    let mut text = Vec::new();
+    let mut file = file;
+    let read = file.rewind().and_then(|()| file.take(1 << 26).read_to_end(&mut text));
+    read.is_err() || text.windows(5).any(|bytes| bytes == b" py::")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// No process has such a number: `pid_max` is at most 2^22.
+    const UNUSED_PID: u32 = 5_000_000;
+
+    struct Place(PathBuf);
+
+    impl Place {
+        fn new(test: &str) -> Place {
+            let path = std::env::temp_dir().join(format!("jitlisten-left-{test}-{}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Place(path)
+        }
+
+        fn map(&self, number: u32) -> PathBuf {
+            self.0.join(format!("perf-{number}.map"))
+        }
+
+        /// A map that begins with `first`, last written so many hours ago.
+        fn add(&self, number: u32, first: &str, hours: u64) {
+            fs::write(self.map(number), format!("{first}1000 10 name\n")).unwrap();
+            let then = clock::time_of_day() - Duration::from_secs(hours * 3600);
+            File::options().write(true).open(self.map(number)).unwrap().set_modified(then).unwrap();
+        }
+
+        fn clean(&self) {
+            remove_old(&self.0, &self.map(1));
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn line(pid: u32, state: &str) -> String {
+        format!("0 0 jitlisten {pid} 1 {} {state}\n", liveness::pid_namespace())
+    }
+
+    #[test]
+    fn a_first_line_says_whose_the_map_is() {
+        let own = first_line();
+        let parsed = FirstLine::parse(own.as_bytes()).unwrap();
+        assert_eq!((parsed.pid, parsed.is_ended), (std::process::id(), false));
+        assert_eq!(&own[parsed.state_at as usize..], "alive\n");
+        assert!(!parsed.is_gone(liveness::pid_namespace(), clock::time_of_day()));
+        for other in ["7f00 10 name\n", "0 0 jitlisten 1 2 3\n", "0 0 jitlisten 1 2 3 alive", "0 0 freed---\n"] {
+            assert_eq!(FirstLine::parse(other.as_bytes()), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn sixteen_are_kept_for_a_week() {
+        let place = Place::new("count");
+        (0..20).for_each(|number| place.add(UNUSED_PID + number, &line(UNUSED_PID + number, ENDED), u64::from(number)));
+        place.add(UNUSED_PID + 20, &line(UNUSED_PID + 20, ENDED), 7 * 24 + 1);
+        place.clean();
+        let kept: Vec<u32> = (0..21).filter(|number| place.map(UNUSED_PID + number).exists()).collect();
+        assert_eq!(kept, (0..16).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn who_wrote_long_ago_may_have_died_just_now() {
+        let place = Place::new("found");
+        place.add(UNUSED_PID, &line(UNUSED_PID, ALIVE), 30 * 24);
+        place.clean();
+        place.clean();
+        assert!(fs::read_to_string(place.map(UNUSED_PID)).unwrap().starts_with(&line(UNUSED_PID, ENDED)));
+    }
+
+    #[test]
+    fn what_is_not_a_dead_process_of_ours_stays() {
+        let place = Place::new("others");
+        let old = 365 * 24;
+        place.add(UNUSED_PID, "", old);
+        place.add(UNUSED_PID + 1, &line(UNUSED_PID + 1, ENDED), old);
+        let held = File::open(place.map(UNUSED_PID + 1)).unwrap();
+        assert_eq!(liveness::lock_shared(&held), Lock::Taken);
+        place.add(UNUSED_PID + 2, &first_line(), old);
+        place.add(UNUSED_PID + 3, &format!("{}2000 10 py::f:/a.py\n", line(UNUSED_PID + 3, ALIVE)), old);
+        place.add(UNUSED_PID + 4, &format!("0 0 jitlisten {} 1 7 alive\n", UNUSED_PID + 4), 1);
+        place.add(UNUSED_PID + 5, &line(UNUSED_PID + 5, ENDED), old);
+        place.clean();
+        let kept: Vec<u32> = (0..6).filter(|number| place.map(UNUSED_PID + number).exists()).collect();
+        assert_eq!(kept, [0, 1, 2, 3, 4]);
+        drop(held);
+        place.clean();
+        assert!(!place.map(UNUSED_PID + 1).exists());
+    }
+}
