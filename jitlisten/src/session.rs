@@ -302,7 +302,7 @@ impl Session {
     }
 
     /// Before the first object of a child's own: brings what it has inherited into its files.
-    fn tell_inherited(&self, state: &mut State) {
+    fn notify_of_inherited(&self, state: &mut State) {
         for kind in SinkKind::ALL {
             if std::mem::take(&mut state.inherits[kind as usize]) {
                 self.notify_of_everything(state, kind);
@@ -377,7 +377,7 @@ impl Session {
         if state.objects.get(&id).is_none_or(|record| record.finalized.is_some()) {
             return;
         }
-        self.tell_inherited(&mut state);
+        self.notify_of_inherited(&mut state);
         let pid = state.pid;
         let Some(record) = state.objects.get_mut(&id) else { return };
         if self.check_memory(record.debug_object.copy.as_ref().map_or(0, Vec::len)).is_err() {
