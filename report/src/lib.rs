@@ -3,6 +3,8 @@
 
 mod error;
 mod recording;
+mod symbols;
 
 pub use error::Error;
 pub use recording::{Event, Facts, Location, MappedFile, Place, Recording, Sample, Selection, Stacks, Thread};
+pub use symbols::{FileSymbols, Frame, Function, Kind, Lookup, SourceFrame, Symbols};

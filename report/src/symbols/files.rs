@@ -1,0 +1,186 @@
+//! The files that a recording names, opened when something is asked of them.
+
+use std::path::{Path, PathBuf};
+
+use super::Lookup;
+use super::elf::{Elf, SourceFrame};
+use crate::recording::{MappedFile, Recording};
+
+/// All files of a recording.
+pub(super) struct Files {
+    files: Vec<Opened>,
+    roots: Vec<PathBuf>,
+}
+
+struct Opened {
+    file: MappedFile,
+    name: String,
+    state: State,
+    /// How many places were asked for.
+    asked: u64,
+}
+
+enum State {
+    Unopened,
+    /// No file: memory, or a part of the kernel.
+    Anonymous,
+    Open(Box<Elf>),
+    Missing(String),
+}
+
+/// What a file says about an offset.
+pub(super) struct Found {
+    pub(super) symbol: Option<String>,
+    pub(super) frames: Vec<SourceFrame>,
+    pub(super) is_image: bool,
+}
+
+impl Files {
+    pub(super) fn new(recording: &Recording, lookup: &Lookup) -> Files {
+        let files = recording.files.iter().map(|file| {
+            let anonymous = is_anonymous(&file.path);
+            let state = if anonymous { State::Anonymous } else { State::Unopened };
+            let name = file.path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or(&file.path).to_owned();
+            Opened { file: file.clone(), name: if anonymous { file.path.clone() } else { name }, state, asked: 0 }
+        });
+        Files { files: files.collect(), roots: lookup.roots.clone() }
+    }
+
+    /// The last part of the path.
+    pub(super) fn name(&self, file: u32) -> &str {
+        self.files.get(file as usize).map_or("", |opened| &opened.name)
+    }
+
+    /// Whether the file holds code that was compiled at run time; by its name where it is missing.
+    pub(super) fn is_image(&self, file: u32) -> bool {
+        match self.files.get(file as usize) {
+            Some(Opened { state: State::Open(elf), file, .. }) => elf.is_image || is_image_path(&file.path),
+            Some(opened) => is_image_path(&opened.file.path),
+            None => false,
+        }
+    }
+
+    pub(super) fn find(&mut self, file: u32, offset: u64, native_lines: bool) -> Option<Found> {
+        let roots = &self.roots;
+        let opened = self.files.get_mut(file as usize)?;
+        opened.asked += 1;
+        if matches!(opened.state, State::Unopened) {
+            opened.state = open(roots, &opened.file);
+        }
+        let is_image = is_image_path(&opened.file.path);
+        let State::Open(elf) = &mut opened.state else { return None };
+        let is_image = is_image || elf.is_image;
+        let address = elf.address_of_offset(offset)?;
+        let frames = if is_image || native_lines { elf.frames(address) } else { Vec::new() };
+        let symbol = elf.function(address).map(|(name, _)| name.to_owned());
+        Some(Found { symbol, frames, is_image })
+    }
+
+    /// The name for people of a function that is known by its linkage name.
+    pub(super) fn twin(&self, file: u32, linkage_name: &str) -> Option<String> {
+        match &self.files.get(file as usize)?.state {
+            State::Open(elf) if elf.is_image => elf.readable_twin(linkage_name).map(str::to_owned),
+            _ => None,
+        }
+    }
+
+    /// What could not be opened, with the number of places that it cost.
+    pub(super) fn notes(&self, _recording: &Recording) -> Vec<String> {
+        let missing = self.files.iter().filter_map(|opened| match &opened.state {
+            State::Missing(why) => Some((opened, why)),
+            _ => None,
+        });
+        let (images, others): (Vec<_>, Vec<_>) = missing.partition(|(opened, _)| is_image_path(&opened.file.path));
+        let mut notes = Vec::new();
+        if let Some((first, why)) = images.first() {
+            notes.push(format!(
+                "{} of the images of compiled code cannot be read (the first: {}: {why}); their code has no lines here",
+                images.len(),
+                first.file.path
+            ));
+        }
+        notes.extend(others.iter().take(8).map(|(opened, why)| {
+            format!("{}: {why}; its {} places have no names", opened.file.path, opened.asked)
+        }));
+        if let Some(more) = others.len().checked_sub(8).filter(|more| *more != 0) {
+            notes.push(format!("and {more} files more cannot be read"));
+        }
+        notes
+    }
+}
+
+fn open(roots: &[PathBuf], file: &MappedFile) -> State {
+    let path = Path::new(&file.path);
+    let mut why = String::new();
+    for candidate in candidates(roots, path) {
+        match Elf::open(&candidate) {
+            Ok(elf) if file.build_id.is_empty() || elf.build_id.is_empty() || same_id(&elf.build_id, &file.build_id) => {
+                return State::Open(Box::new(elf));
+            }
+            Ok(_) => why = "is another file than the one that was recorded (its build id differs)".to_owned(),
+            Err(error) => why = error,
+        }
+    }
+    State::Missing(why)
+}
+
+/// Some recorders fill build ids up with zeros.
+fn same_id(ours: &[u8], recorded: &[u8]) -> bool {
+    let length = ours.len().min(20);
+    recorded.len() >= length && recorded[..length] == ours[..length] && recorded[length..].iter().all(|byte| *byte == 0)
+}
+
+/// A path in each of the roots, then as it is.
+pub(super) fn candidates(roots: &[PathBuf], path: &Path) -> impl Iterator<Item = PathBuf> {
+    let relative = path.strip_prefix("/").unwrap_or(path).to_owned();
+    roots.to_vec().into_iter().map(move |root| root.join(&relative)).chain([path.to_owned()])
+}
+
+/// Whether a name of a mapping is not that of a file.
+pub(super) fn is_anonymous(path: &str) -> bool {
+    path.is_empty()
+        || path.starts_with("//anon")
+        || path.starts_with('[')
+        || path.starts_with("/memfd:")
+        || path.starts_with("/dev/")
+        || path.starts_with("/SYSV")
+        || path.starts_with("anon_inode:")
+}
+
+/// Images of jitlisten, and those that `perf inject --jit` writes.
+fn is_image_path(path: &str) -> bool {
+    let mut parts = path.rsplit('/');
+    let name = parts.next().unwrap_or_default();
+    let directory = parts.next().unwrap_or_default();
+    name.starts_with("jitted-") && name.ends_with(".so")
+        || name.starts_with("object-") && name.ends_with(".so") && directory.starts_with("image-")
+}
+
+/// The symbols of one file, without a recording: for comparison with other tools.
+pub struct FileSymbols(Elf);
+
+impl FileSymbols {
+    /// Opens an ELF file.
+    ///
+    /// # Errors
+    /// A sentence, where it is none.
+    pub fn open(path: &Path) -> Result<FileSymbols, String> {
+        Elf::open(path).map(FileSymbols)
+    }
+
+    /// The lines at an address, the innermost inlined call first.
+    pub fn frames(&mut self, address: u64) -> Vec<SourceFrame> {
+        self.0.frames(address)
+    }
+
+    /// The symbol at an address.
+    pub fn symbol(&self, address: u64) -> Option<String> {
+        self.0.function(address).map(|(name, _)| name.to_owned())
+    }
+}
+
+impl std::fmt::Debug for FileSymbols {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_tuple("FileSymbols").finish_non_exhaustive()
+    }
+}
