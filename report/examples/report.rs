@@ -1,13 +1,14 @@
-//! try
+//! `report lines|json|... FILE [OPTIONS]`: what the command does, without the command.
 #![allow(clippy::print_stdout)]
 use jitlisten_report::*;
 fn main() {
-    let r = Recording::open(std::env::args().nth(1).unwrap().as_ref(), &Selection::default()).unwrap();
-    println!("{:?} {:?} {} locs {} stacks {} samples {:?} {:?}", r.facts, r.events, r.locations.len(), r.stacks.len(), r.samples.len(), r.threads, r.notes);
-    let s = Symbols::resolve(&r, &Lookup::default());
-    println!("{:?}", s.notes);
-    for sample in r.samples.iter().rev().take(3) {
-        for l in r.stacks.get(sample.stack) { for f in s.frames(*l) { println!("  {} {:?} {:?} {} {:?}", s.function(f).name, f.source.map(|x| &s.sources[x as usize]), f.line, f.inlined, s.function(f).kind); } }
-        println!();
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let has = |flag: &str| args.iter().any(|a| a == flag);
+    let options = Options { by_thread: has("--threads"), lookup: Lookup { native_lines: has("--native"), ..Default::default() }, ..Default::default() };
+    let report = Report::open(args[1].as_ref(), &options).unwrap();
+    match args[0].as_str() {
+        "lines" => print!("{}", to_text(&report, Style { width: has("--wide").then_some(120), colour: has("--colour"), all: has("--all"), threads: has("--threads") })),
+        "json" => println!("{:#}", to_json(&report)),
+        _ => {}
     }
 }
