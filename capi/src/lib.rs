@@ -3,6 +3,7 @@
 //! Exported functions guard, check pointers and call safe Rust; there is no logic here.
 
 mod borrowed;
+mod give_back;
 pub mod guard;
 pub mod log;
 pub mod object;

@@ -7,10 +7,13 @@
 
 mod attach;
 mod clean;
+mod command;
 mod detach;
 mod doctor;
+mod installation;
 mod problem;
 mod run;
+mod sinks;
 
 use std::io::Write as _;
 use std::process::ExitCode;

@@ -30,11 +30,13 @@ mod llvmlite;
 mod loader;
 mod lookup;
 mod memory;
+mod program;
 mod relocation_slot;
 mod source;
 mod state;
 mod symbol_file;
 mod twin;
 
+pub use program::is_python;
 pub use state::start;
 pub use twin::twin;
