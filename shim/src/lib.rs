@@ -24,6 +24,7 @@ mod attributes;
 mod descriptor;
 mod detour;
 mod front_room;
+mod heard;
 mod hooks;
 mod library;
 mod llvmlite;
@@ -37,6 +38,7 @@ mod state;
 mod symbol_file;
 mod twin;
 
+pub use heard::{HeardLlvm, heard};
 pub use program::is_python;
 pub use state::start;
 pub use twin::twin;
