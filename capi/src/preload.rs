@@ -8,6 +8,7 @@ use std::panic::catch_unwind;
 
 use jitlisten::{Session, Visit, is_privileged};
 
+use crate::give_back::give_back;
 use crate::session::open_by_environment;
 
 #[used]
@@ -19,6 +20,7 @@ extern "C" fn constructor() {
     let _ = catch_unwind(|| {
         if !is_privileged() && is_preloaded() {
             open_by_environment();
+            give_back();
         }
     });
 }

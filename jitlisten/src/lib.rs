@@ -43,7 +43,7 @@ pub use error::Error;
 pub use loaded_object::{Function, LineRow, LineRows, LoadedObject, Machine, TextRange};
 pub use memory::HostMemory;
 pub use privilege::is_privileged;
-pub use session::{ForkGuard, Loaded, ObjectId, Session, Unwinders};
+pub use session::{ForkGuard, LiveFunction, Loaded, ObjectId, Session, Unwinders};
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub use sink::fuzzing;

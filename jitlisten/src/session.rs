@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod alive;
 mod told;
 
 use std::borrow::Cow;
@@ -32,6 +33,7 @@ use crate::sink::{
 };
 use crate::statistics::{Counters, Statistics};
 use crate::{Address, AddressRange, Error, LoadedObject, clock, foreign, is_privileged, looking, memory, shape};
+pub use alive::LiveFunction;
 use told::Heard;
 
 /// A loaded object of a session. Never used twice in a process.

@@ -9,6 +9,7 @@ use jitlisten::{Address, AddressRange, ForkGuard, Session, Unwinders, Visit, for
 use once_cell::race::OnceBox;
 
 use crate::detour;
+use crate::heard::HeardLlvm;
 use crate::hooks;
 use crate::library::Identity;
 use crate::llvmlite;
@@ -71,6 +72,16 @@ impl Shim {
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic under the lock ends all listening, see `hooks::guarded`.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn heard(&self) -> Vec<HeardLlvm> {
+        let state = self.lock();
+        let heard = |source: &Source| HeardLlvm {
+            path: source.path.clone(),
+            detoured: source.detoured,
+            objects: source.objects().len(),
+        };
+        state.sources.iter().flatten().map(heard).collect()
     }
 
     fn watch_loader(&self) {
