@@ -8,6 +8,7 @@ fn main() {
     let report = Report::open(args[1].as_ref(), &options).unwrap();
     match args[0].as_str() {
         "lines" => print!("{}", to_text(&report, Style { width: has("--wide").then_some(120), colour: has("--colour"), all: has("--all"), threads: has("--threads") })),
+        "html" => print!("{}", to_html(&report)),
         "json" => println!("{:#}", to_json(&report)),
         _ => {}
     }

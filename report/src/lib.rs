@@ -10,7 +10,9 @@
 //! nothing in a file is trusted: what is damaged or missing becomes a note, and the rest is read.
 #![forbid(unsafe_code)]
 
+mod assembly;
 mod error;
+mod html;
 mod json;
 mod profile;
 mod recording;
@@ -20,6 +22,7 @@ mod symbols;
 mod text;
 
 pub use error::Error;
+pub use html::to_html;
 pub use json::to_json;
 pub use profile::{Count, Detail, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, ThreadRow};
 pub use recording::{Event, Facts, Location, MappedFile, Place, Recording, Sample, Selection, Stacks, Thread};

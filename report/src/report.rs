@@ -33,6 +33,7 @@ pub struct Report {
     pub sources: Vec<SourceText>,
     /// What a reader has to know, a sentence each.
     pub notes: Vec<String>,
+    pub(crate) roots: Vec<PathBuf>,
 }
 
 impl Report {
@@ -59,7 +60,7 @@ impl Report {
         }
         notes.extend(other_events(&recording));
         notes.retain(|note| !note.is_empty());
-        Report { recording, symbols, profile, sources, notes }
+        Report { recording, symbols, profile, sources, notes, roots: options.lookup.roots.clone() }
     }
 
     /// The name of the event.

@@ -21,7 +21,7 @@ pub struct SourceText {
 impl SourceText {
     /// Reads a file: in one of the roots, or where it is. `recorded` is when the recording ended.
     pub fn open(path: &str, roots: &[PathBuf], recorded: Option<SystemTime>) -> SourceText {
-        if path.starts_with('<') {
+        if path.rsplit('/').next().is_some_and(|name| name.starts_with('<')) {
             return SourceText::missing("was not compiled from a file".to_owned());
         }
         let path = Path::new(path);

@@ -290,8 +290,8 @@ fn shown_functions(report: &Report, all: bool) -> impl Iterator<Item = &Function
 }
 
 fn around(line: u32, source: &SourceText) -> std::ops::RangeInclusive<u32> {
-    if line == 0 {
-        return 0..=0;
+    if line == 0 || source.is_empty() {
+        return line..=line;
     }
     let last = line.saturating_add(AROUND).min(source.len().max(line));
     line.saturating_sub(AROUND).max(1)..=last

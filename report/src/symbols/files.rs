@@ -184,3 +184,35 @@ impl std::fmt::Debug for FileSymbols {
         out.debug_tuple("FileSymbols").finish_non_exhaustive()
     }
 }
+
+/// The code of one image, for a disassembler.
+pub(crate) struct ImageCode(Elf);
+
+impl ImageCode {
+    pub(crate) fn open(roots: &[PathBuf], path: &Path) -> Option<ImageCode> {
+        candidates(roots, path).find_map(|path| Elf::open(&path).ok()).map(ImageCode)
+    }
+
+    pub(crate) fn is_x86_64(&self) -> bool {
+        self.0.machine == object::elf::EM_X86_64
+    }
+
+    pub(crate) fn address(&self, offset: u64) -> Option<u64> {
+        self.0.address_of_offset(offset)
+    }
+
+    /// The name of the function at an address, for people, and where it is.
+    pub(crate) fn function(&self, address: u64) -> Option<(String, std::ops::Range<u64>)> {
+        self.0.function(address).map(|(name, range)| (super::names::readable(name), range))
+    }
+
+    pub(crate) fn bytes(&self, address: u64, length: usize) -> Vec<u8> {
+        self.0.code(address, length)
+    }
+
+    /// Path and line of an instruction.
+    pub(crate) fn line(&mut self, address: u64) -> Option<(String, u32)> {
+        let frame = self.0.frames(address).into_iter().next()?;
+        Some((frame.file?, frame.line.unwrap_or_default()))
+    }
+}

@@ -12,6 +12,7 @@ use rustc_hash::FxHashMap;
 
 pub use elf::SourceFrame;
 pub use files::FileSymbols;
+pub(crate) use files::ImageCode;
 
 use crate::recording::{Location, Recording};
 use files::Files;
