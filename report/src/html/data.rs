@@ -54,9 +54,11 @@ fn numbers(shares: &Shares) -> Value {
 }
 
 fn functions(report: &Report) -> Vec<Value> {
-    let rows = report.profile.functions.iter().enumerate();
-    rows.map(|(number, row)| {
-        let listed = number < MOST_LISTED && (row.kind == Kind::Compiled || row.kind == Kind::Python || row.lines.is_some());
+    let mut left = MOST_LISTED;
+    let rows = report.profile.functions.iter();
+    rows.map(|row| {
+        let listed = left != 0 && (matches!(row.kind, Kind::Compiled | Kind::Python) || row.lines.is_some());
+        left -= usize::from(listed);
         let compilations: Vec<Value> = match listed {
             true => row.compilations.iter().map(|(name, shares)| json!([printable(name), numbers(shares)])).collect(),
             false => Vec::new(),
