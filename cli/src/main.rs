@@ -10,8 +10,11 @@ mod clean;
 mod command;
 mod detach;
 mod doctor;
+mod inject;
 mod installation;
+mod outside;
 mod problem;
+mod process;
 mod run;
 mod sinks;
 
