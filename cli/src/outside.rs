@@ -61,6 +61,23 @@ pub(crate) fn read(process: &Process, watch: bool) -> Result<ExitCode, Problem> 
     Ok(ExitCode::SUCCESS)
 }
 
+/// An LLVM that compiles while the process runs.
+pub(crate) struct Llvm {
+    pub(crate) library: PathBuf,
+    /// How many objects are in its list for debuggers, if that can be read.
+    pub(crate) objects: Option<usize>,
+}
+
+/// Every LLVM of a process that has a list for debuggers.
+pub(crate) fn llvms(process: &Process) -> Vec<Llvm> {
+    let found = process.libraries().into_iter().filter_map(|library| Some((library, descriptor(process, library)?)));
+    let llvm = |(library, descriptor): (&Path, u64)| Llvm {
+        library: library.to_owned(),
+        objects: entries(process, descriptor).ok().map(|entries| entries.len()),
+    };
+    found.map(llvm).collect()
+}
+
 fn check_access(process: &Process) -> Result<(), Problem> {
     let address = process.mappings.first().map_or(0, |mapping| mapping.start);
     read_memory(process.pid, address, 8).map(|_| ()).map_err(|error| {
@@ -100,7 +117,7 @@ impl Reader<'_> {
         let mut count = 0;
         for descriptor in self.descriptors.clone() {
             // The process runs on: a list that changes under our eyes is read again.
-            let entries = (0..3).find_map(|_| self.entries(descriptor).ok()).unwrap_or_default();
+            let entries = (0..3).find_map(|_| entries(self.process, descriptor).ok()).unwrap_or_default();
             for entry in entries {
                 let [_, address, size] = entry;
                 if self.known.contains(&entry) || size > LARGEST {
@@ -114,27 +131,27 @@ impl Reader<'_> {
         map.append(&lines)?;
         Ok(count)
     }
+}
 
-    /// `[entry, symfile_addr, symfile_size]`, the oldest last as LLVM puts new ones in front.
-    fn entries(&self, descriptor: u64) -> io::Result<Vec<[u64; 3]>> {
-        let pid = self.process.pid;
-        let [head, _, first] = words(&read_memory(pid, descriptor, 24)?);
-        let mut entries = Vec::new();
-        // Version 1, see the module's head.
-        if head as u32 != 1 {
-            return Ok(entries);
-        }
-        let (mut at, mut previous) = (first, 0);
-        while at != 0 && entries.len() < MOST_OBJECTS {
-            let [next, prev, address, size] = words(&read_memory(pid, at, 32)?);
-            if prev != previous {
-                return Err(io::ErrorKind::InvalidData.into());
-            }
-            entries.push([at, address, size]);
-            (previous, at) = (at, next);
-        }
-        Ok(entries)
+/// `[entry, symfile_addr, symfile_size]`, the oldest last as LLVM puts new ones in front.
+fn entries(process: &Process, descriptor: u64) -> io::Result<Vec<[u64; 3]>> {
+    let pid = process.pid;
+    let [head, _, first] = words(&read_memory(pid, descriptor, 24)?);
+    let mut entries = Vec::new();
+    // Version 1, see the module's head.
+    if head as u32 != 1 {
+        return Ok(entries);
     }
+    let (mut at, mut previous) = (first, 0);
+    while at != 0 && entries.len() < MOST_OBJECTS {
+        let [next, prev, address, size] = words(&read_memory(pid, at, 32)?);
+        if prev != previous {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        entries.push([at, address, size]);
+        (previous, at) = (at, next);
+    }
+    Ok(entries)
 }
 
 fn describe(debug_object: &[u8], lines: &mut String) -> usize {

@@ -31,7 +31,6 @@ pub(crate) struct Process {
 #[derive(Clone, Debug)]
 pub(crate) struct Mapping {
     pub(crate) start: u64,
-    pub(crate) end: u64,
     pub(crate) offset: u64,
     pub(crate) is_executable: bool,
     /// Empty if it is no file.
@@ -162,13 +161,12 @@ impl Mapping {
     fn parse(line: &[u8]) -> Option<Mapping> {
         let text = String::from_utf8_lossy(line);
         let mut fields = text.split_ascii_whitespace();
-        let (start, end) = fields.next()?.split_once('-')?;
+        let (start, _) = fields.next()?.split_once('-')?;
         let (protection, offset) = (fields.next()?, fields.next()?);
         let path = line.iter().position(|byte| *byte == b'/').map(|at| &line[at..]).unwrap_or_default();
         let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
         Some(Mapping {
             start: u64::from_str_radix(start, 16).ok()?,
-            end: u64::from_str_radix(end, 16).ok()?,
             offset: u64::from_str_radix(offset, 16).ok()?,
             is_executable: protection.as_bytes().get(2) == Some(&b'x'),
             path: PathBuf::from(std::ffi::OsStr::from_bytes(path)),
@@ -184,7 +182,7 @@ mod tests {
     fn a_line_of_maps() {
         let line = b"7f12a000-7f12b000 r-xp 00001000 08:01 1234                       /usr/lib/a b.so";
         let mapping = Mapping::parse(line).unwrap();
-        assert_eq!((mapping.start, mapping.end, mapping.offset), (0x7f12a000, 0x7f12b000, 0x1000));
+        assert_eq!((mapping.start, mapping.offset), (0x7f12a000, 0x1000));
         assert!(mapping.is_executable);
         assert_eq!(mapping.path, Path::new("/usr/lib/a b.so"));
         assert!(Mapping::parse(b"").is_none());
