@@ -9,9 +9,17 @@ mod attach;
 mod clean;
 mod command;
 mod detach;
+mod diff;
 mod doctor;
+mod export;
+mod flamegraph;
+mod inject;
 mod installation;
+mod outside;
+mod lines;
 mod problem;
+mod recording;
+mod process;
 mod run;
 mod sinks;
 
@@ -33,6 +41,10 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Run(run::Run),
+    Lines(lines::Lines),
+    Flamegraph(flamegraph::Flamegraph),
+    Export(export::Export),
+    Diff(diff::Diff),
     Attach(attach::Attach),
     Detach(detach::Detach),
     Doctor(doctor::Doctor),
@@ -43,6 +55,10 @@ impl Command {
     fn execute(self) -> Result<ExitCode, Problem> {
         match self {
             Command::Run(command) => command.execute(),
+            Command::Lines(command) => command.execute(),
+            Command::Flamegraph(command) => command.execute(),
+            Command::Export(command) => command.execute(),
+            Command::Diff(command) => command.execute(),
             Command::Attach(command) => command.execute(),
             Command::Detach(command) => command.execute(),
             Command::Doctor(command) => command.execute(),
