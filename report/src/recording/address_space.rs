@@ -241,7 +241,6 @@ mod tests {
         history.add(9, 2, Change::Executed);
         history.add(10, 2, Change::Mapped(mapping(0x1800, 0x2000, 9)));
         let (spaces, _) = history.into_spaces();
-        assert_eq!(file_at(&spaces, 2, 0x1900, 4), Some((7, 0x900)).filter(|_| false));
         assert_eq!(file_at(&spaces, 2, 0x1900, 8), Some((7, 0x900)));
         assert_eq!(file_at(&spaces, 2, 0x1900, 9), None);
         assert_eq!(file_at(&spaces, 2, 0x1900, 10), Some((9, 0x100)));

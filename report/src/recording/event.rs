@@ -12,8 +12,6 @@ pub(super) const PERF_SAMPLE_ID: u64 = 1 << 6;
 pub(super) const PERF_SAMPLE_CPU: u64 = 1 << 7;
 pub(super) const PERF_SAMPLE_PERIOD: u64 = 1 << 8;
 pub(super) const PERF_SAMPLE_STREAM_ID: u64 = 1 << 9;
-pub(super) const PERF_SAMPLE_RAW: u64 = 1 << 10;
-pub(super) const PERF_SAMPLE_BRANCH_STACK: u64 = 1 << 11;
 pub(super) const PERF_SAMPLE_REGS_USER: u64 = 1 << 12;
 pub(super) const PERF_SAMPLE_STACK_USER: u64 = 1 << 13;
 pub(super) const PERF_SAMPLE_IDENTIFIER: u64 = 1 << 16;
@@ -23,9 +21,6 @@ pub(super) const PERF_FORMAT_TOTAL_TIME_RUNNING: u64 = 1 << 1;
 pub(super) const PERF_FORMAT_ID: u64 = 1 << 2;
 pub(super) const PERF_FORMAT_GROUP: u64 = 1 << 3;
 pub(super) const PERF_FORMAT_LOST: u64 = 1 << 4;
-
-/// `PERF_SAMPLE_BRANCH_HW_INDEX`: one number more before a branch stack.
-pub(super) const PERF_SAMPLE_BRANCH_HW_INDEX: u64 = 1 << 17;
 
 const FLAG_FREQ: u64 = 1 << 10;
 const FLAG_SAMPLE_ID_ALL: u64 = 1 << 18;
@@ -43,8 +38,6 @@ pub struct Event {
     pub(super) config: u64,
     pub(super) sample_type: u64,
     pub(super) read_format: u64,
-    pub(super) branch_type: u64,
-    pub(super) regs_user: u64,
     pub(super) sample_id_all: bool,
     pub(super) ids: Vec<u64>,
 }
@@ -54,16 +47,12 @@ impl Event {
     pub(super) fn parse(attr: &[u8]) -> Option<Event> {
         let mut cursor = Bytes(attr);
         let kind = cursor.u32()?;
-        let size = (cursor.u32()? as usize).clamp(64, attr.len().max(64));
+        let _size = cursor.u32()?;
         let config = cursor.u64()?;
         let rate = cursor.u64()?;
         let sample_type = cursor.u64()?;
         let read_format = cursor.u64()?;
         let flags = cursor.u64()?;
-        let later = |offset: usize| {
-            let field = attr.get(..size)?.get(offset..offset + 8)?;
-            Bytes(field).u64()
-        };
         Some(Event {
             name: default_name(kind, config),
             rate,
@@ -72,8 +61,6 @@ impl Event {
             config,
             sample_type,
             read_format,
-            branch_type: later(72).unwrap_or_default(),
-            regs_user: later(80).unwrap_or_default(),
             sample_id_all: flags & FLAG_SAMPLE_ID_ALL != 0,
             ids: Vec::new(),
         })
@@ -108,7 +95,7 @@ impl Event {
         (self.sample_id_all && self.has(PERF_SAMPLE_TIME)).then_some(count * 8)
     }
 
-    /// Whether samples have stacks that this crate would have to unwind.
+    /// Whether samples have copies of registers and stack, which have to be walked.
     pub(super) fn has_stack_copies(&self) -> bool {
         self.has(PERF_SAMPLE_STACK_USER) && self.has(PERF_SAMPLE_REGS_USER)
     }

@@ -21,6 +21,7 @@ use crate::Error;
 pub(super) const PERF_RECORD_HEADER_ATTR: u32 = 64;
 pub(super) const PERF_RECORD_HEADER_FEATURE: u32 = 80;
 
+const HEADER_BUILD_ID: u32 = 2;
 const HEADER_HOSTNAME: u32 = 3;
 const HEADER_OSRELEASE: u32 = 4;
 const HEADER_ARCH: u32 = 6;
@@ -55,6 +56,8 @@ pub(super) struct Container {
     pub(super) events: Vec<Event>,
     /// Where records begin and where they end in the file.
     pub(super) data: std::ops::Range<u64>,
+    /// Build ids that perf has written down at the end, by path.
+    pub(super) build_ids: Vec<(String, Vec<u8>)>,
     pub(super) notes: Vec<String>,
 }
 
@@ -71,7 +74,7 @@ pub(super) fn open(file: &mut (impl Read + Seek)) -> Result<Container, Error> {
     }
     let size = cursor.u64().ok_or(Error::BadHeader("it ends before its size"))?;
     let mut container =
-        Container { facts: Facts::default(), events: Vec::new(), data: PIPE_HEADER_SIZE..length, notes: Vec::new() };
+        Container { facts: Facts::default(), events: Vec::new(), data: PIPE_HEADER_SIZE..length, build_ids: Vec::new(), notes: Vec::new() };
     if size == PIPE_HEADER_SIZE {
         return Ok(container);
     }
@@ -156,12 +159,28 @@ impl Container {
     pub(super) fn feature(&mut self, feature: u32, bytes: &[u8]) {
         let bytes = Bytes(bytes);
         match feature {
+            HEADER_BUILD_ID => self.build_ids(bytes),
             HEADER_HOSTNAME => self.facts.host = string(bytes),
             HEADER_OSRELEASE => self.facts.kernel = string(bytes),
             HEADER_ARCH => self.facts.architecture = string(bytes),
             HEADER_CMDLINE => self.facts.command = strings(bytes).unwrap_or_default(),
             HEADER_EVENT_DESC => self.event_names(bytes),
             _ => {}
+        }
+    }
+
+    /// `HEADER_BUILD_ID`: records of a process, twenty bytes of build id in 24, and a path.
+    fn build_ids(&mut self, mut bytes: Bytes<'_>) {
+        const PERF_RECORD_MISC_BUILD_ID_SIZE: u16 = 1 << 15;
+        let mut one = || {
+            let (_kind, misc, size) = (bytes.u32()?, bytes.u16()?, usize::from(bytes.u16()?));
+            let mut body = Bytes(bytes.take(size.checked_sub(8)?)?);
+            let (_pid, id) = (body.u32()?, body.take(24)?);
+            let length = if misc & PERF_RECORD_MISC_BUILD_ID_SIZE != 0 { usize::from(id[20]).min(20) } else { 20 };
+            Some((String::from_utf8_lossy(body.text()).into_owned(), id[..length].to_vec()))
+        };
+        while let Some(entry) = one() {
+            self.build_ids.push(entry);
         }
     }
 
@@ -179,7 +198,7 @@ impl Container {
 }
 
 fn wanted(feature: u32) -> bool {
-    [HEADER_HOSTNAME, HEADER_OSRELEASE, HEADER_ARCH, HEADER_CMDLINE, HEADER_EVENT_DESC].contains(&feature)
+    [HEADER_BUILD_ID, HEADER_HOSTNAME, HEADER_OSRELEASE, HEADER_ARCH, HEADER_CMDLINE, HEADER_EVENT_DESC].contains(&feature)
 }
 
 fn described_event(bytes: &mut Bytes<'_>, attr_size: usize) -> Option<Event> {

@@ -22,6 +22,8 @@ pub use interned::{Location, Place, Stacks};
 pub use tasks::{MappedFile, Thread};
 
 use crate::Error;
+use rustc_hash::FxHashMap;
+
 use format::Container;
 use interned::Interner;
 use records::{End, Record};
@@ -127,11 +129,15 @@ impl Recording {
     }
 
     fn begin(container: Container, counts: Vec<u64>, event: usize, tasks: Tasks) -> Recording {
-        let Container { facts, events, notes, .. } = container;
+        let Container { facts, events, notes, build_ids, .. } = container;
         let counts = counts.into_iter().chain(std::iter::repeat(0));
         let mut recording =
             Recording { facts, events: events.into_iter().zip(counts).collect(), event, notes, ..Default::default() };
         tasks.finish(&mut recording);
+        let build_ids: FxHashMap<String, Vec<u8>> = build_ids.into_iter().collect();
+        for file in recording.files.iter_mut().filter(|file| file.build_id.is_empty()) {
+            file.build_id = build_ids.get(&file.path).cloned().unwrap_or_default();
+        }
         recording
     }
 
@@ -156,7 +162,7 @@ impl Recording {
             if !selection.takes(sample.pid, sample.tid) {
                 return;
             }
-            copies += u64::from(sample.stack.is_some());
+            copies += u64::from(sample.has_stack);
             let stack = interner.stack(&sample, is_kernel(record));
             self.samples.push(Sample {
                 thread: interner.thread(sample.pid, sample.tid),

@@ -13,17 +13,8 @@ pub(super) struct RawSample<'a> {
     pub(super) period: u64,
     /// The call chain, numbers of eight bytes.
     pub(super) chain: &'a [u8],
-    /// The registers of the user's code and a copy of its stack.
-    pub(super) stack: Option<StackCopy<'a>>,
-}
-
-/// What `--call-graph dwarf` records.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct StackCopy<'a> {
-    /// Numbers of eight bytes, one for each bit of the event's mask.
-    pub(super) registers: &'a [u8],
-    /// The bytes from the stack pointer on.
-    pub(super) memory: &'a [u8],
+    /// Whether a copy of the stack is in it, as with `--call-graph dwarf`.
+    pub(super) has_stack: bool,
 }
 
 /// The id of the event that a sample is of.
@@ -71,7 +62,7 @@ pub(super) fn parse<'a>(event: &Event, body: &'a [u8]) -> Option<RawSample<'a>> 
         time: time.unwrap_or_default(),
         period: period.unwrap_or(fixed),
         chain,
-        stack: if event.has_stack_copies() { stack_copy(event, cursor) } else { None },
+        has_stack: event.has_stack_copies(),
     })
 }
 
@@ -84,23 +75,4 @@ fn skip_counts(event: &Event, cursor: &mut Bytes<'_>) -> Option<()> {
     let count = if format & event::PERF_FORMAT_GROUP != 0 { cursor.u64()? } else { 1 };
     cursor.u64s(times.checked_add(count.checked_mul(each)?)?)?;
     Some(())
-}
-
-fn stack_copy<'a>(event: &Event, mut cursor: Bytes<'a>) -> Option<StackCopy<'a>> {
-    if event.has(event::PERF_SAMPLE_RAW) {
-        let size = cursor.u32()?;
-        cursor.take(size as usize)?;
-    }
-    if event.has(event::PERF_SAMPLE_BRANCH_STACK) {
-        let count = cursor.u64()?;
-        cursor.u64s(u64::from(event.branch_type & event::PERF_SAMPLE_BRANCH_HW_INDEX != 0))?;
-        cursor.u64s(count.checked_mul(3)?)?;
-    }
-    let abi = cursor.u64()?;
-    let registers = if abi == 0 { &[] } else { cursor.u64s(u64::from(event.regs_user.count_ones()))? };
-    let size = cursor.u64()?;
-    let memory = cursor.take(usize::try_from(size).ok()?)?;
-    let used = if size == 0 { 0 } else { cursor.u64()? };
-    let memory = memory.get(..usize::try_from(used).ok()?).unwrap_or(memory);
-    (!registers.is_empty()).then_some(StackCopy { registers, memory })
 }

@@ -60,10 +60,14 @@ impl Tasks {
             PERF_RECORD_MMAP2 => self.mapped2(body, record, time),
             PERF_RECORD_COMM => self.named(body, record, time),
             PERF_RECORD_FORK => self.forked(body, time),
-            PERF_RECORD_LOST => self.lost += Bytes(record.body).u64s(1).and(record.body.get(8..16)).map_or(0, number),
-            PERF_RECORD_LOST_SAMPLES => self.lost += record.body.get(..8).map_or(0, number),
-            _ => None.unwrap_or(()),
+            PERF_RECORD_LOST => self.add_lost(record.body.get(8..16)),
+            PERF_RECORD_LOST_SAMPLES => self.add_lost(record.body.get(..8)),
+            _ => {}
         }
+    }
+
+    fn add_lost(&mut self, count: Option<&[u8]>) {
+        self.lost = self.lost.saturating_add(count.map_or(0, number));
     }
 
     fn mapped(&mut self, mut body: Bytes<'_>, record: Record<'_>, time: u64) {

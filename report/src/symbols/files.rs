@@ -16,8 +16,6 @@ struct Opened {
     file: MappedFile,
     name: String,
     state: State,
-    /// How many places were asked for.
-    asked: u64,
 }
 
 enum State {
@@ -41,7 +39,7 @@ impl Files {
             let anonymous = is_anonymous(&file.path);
             let state = if anonymous { State::Anonymous } else { State::Unopened };
             let name = file.path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or(&file.path).to_owned();
-            Opened { file: file.clone(), name: if anonymous { file.path.clone() } else { name }, state, asked: 0 }
+            Opened { file: file.clone(), name: if anonymous { file.path.clone() } else { name }, state }
         });
         Files { files: files.collect(), roots: lookup.roots.clone() }
     }
@@ -63,7 +61,6 @@ impl Files {
     pub(super) fn find(&mut self, file: u32, offset: u64, native_lines: bool) -> Option<Found> {
         let roots = &self.roots;
         let opened = self.files.get_mut(file as usize)?;
-        opened.asked += 1;
         if matches!(opened.state, State::Unopened) {
             opened.state = open(roots, &opened.file);
         }
@@ -84,8 +81,8 @@ impl Files {
         }
     }
 
-    /// What could not be opened, with the number of places that it cost.
-    pub(super) fn notes(&self, _recording: &Recording) -> Vec<String> {
+    /// What could not be opened.
+    pub(super) fn notes(&self) -> Vec<String> {
         let missing = self.files.iter().filter_map(|opened| match &opened.state {
             State::Missing(why) => Some((opened, why)),
             _ => None,
@@ -100,7 +97,7 @@ impl Files {
             ));
         }
         notes.extend(others.iter().take(8).map(|(opened, why)| {
-            format!("{}: {why}; its {} places have no names", opened.file.path, opened.asked)
+            format!("{}: {why}; its code has no names here", opened.file.path)
         }));
         if let Some(more) = others.len().checked_sub(8).filter(|more| *more != 0) {
             notes.push(format!("and {more} files more cannot be read"));

@@ -111,7 +111,6 @@ impl Symbols {
 }
 
 struct Resolver<'a> {
-    recording: &'a Recording,
     lookup: &'a Lookup,
     files: Files,
     maps: FxHashMap<u32, PerfMap>,
@@ -126,7 +125,6 @@ impl<'a> Resolver<'a> {
     fn new(recording: &'a Recording, lookup: &'a Lookup) -> Resolver<'a> {
         let kernel = if lookup.kernel { KernelSymbols::of(&recording.facts.kernel) } else { KernelSymbols::default() };
         Resolver {
-            recording,
             lookup,
             files: Files::new(recording, lookup),
             maps: FxHashMap::default(),
@@ -249,8 +247,39 @@ impl<'a> Resolver<'a> {
 
     fn finish(self) -> Symbols {
         let mut symbols = self.symbols;
-        symbols.notes = self.files.notes(self.recording);
+        join_inlined(&mut symbols);
+        symbols.notes = self.files.notes();
         symbols
+    }
+}
+
+/// A line table may call an inlined function by its plain name only. Where exactly one function of that name has lines in the
+/// same source, they are the same.
+fn join_inlined(symbols: &mut Symbols) {
+    let last = |base: &str| base.rsplit('.').next().unwrap_or_default().to_owned();
+    let mut full: FxHashMap<(String, u32), Vec<u32>> = FxHashMap::default();
+    let mut plain: Vec<(u32, u32)> = Vec::new();
+    for frame in &symbols.frames {
+        let (Some(source), function) = (frame.source, &symbols.functions[frame.function as usize]) else { continue };
+        if function.kind != Kind::Compiled {
+            continue;
+        }
+        if function.base.contains('.') {
+            full.entry((last(&function.base), source)).or_default().push(frame.function);
+        } else if frame.inlined {
+            plain.push((frame.function, source));
+        }
+    }
+    plain.sort_unstable();
+    plain.dedup();
+    for (function, source) in plain {
+        let Some(numbers) = full.get(&(symbols.functions[function as usize].base.clone(), source)) else { continue };
+        let first = symbols.functions[numbers[0] as usize].base.clone();
+        if numbers.iter().all(|number| symbols.functions[*number as usize].base == first) {
+            let function = &mut symbols.functions[function as usize];
+            function.base = first;
+            function.name.push_str(" (inlined)");
+        }
     }
 }
 
