@@ -28,3 +28,12 @@ find corpus/unwind -empty -delete
 grep -v '^#' seeds/calls.txt | while read -r name bytes; do
     [ -z "$name" ] || for byte in $bytes; do printf '%b' "\\0$(printf %o "0x$byte")"; done >"corpus/calls/$name"
 done
+
+# The first byte says which of recording, image and source is spoilt.
+mkdir -p corpus/report
+sides=../report/testdata/sides
+{ printf '\0' && cat "$sides/perf.data"; } >corpus/report/recording
+# The beginning is the header; of the records a part is enough.
+{ printf '\0' && head -c 12000 "$sides/perf.data"; } >corpus/report/recording-cut
+for image in "$sides"/root/tmp/fixture/images/*/object-22.so; do { printf '\001' && cat "$image"; } >corpus/report/image; done
+{ printf '\002' && cat "$sides/root/tmp/fixture/sides.py"; } >corpus/report/source

@@ -15,11 +15,11 @@ mod export;
 mod flamegraph;
 mod inject;
 mod installation;
-mod outside;
 mod lines;
+mod outside;
 mod problem;
-mod recording;
 mod process;
+mod recording;
 mod run;
 mod sinks;
 

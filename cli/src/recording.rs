@@ -101,9 +101,8 @@ fn terminal_columns() -> Option<usize> {
 /// Writes what was asked for: to a file, or to standard output where it is `-` or not given.
 pub(crate) fn write(out: Option<&Path>, content: &[u8]) -> Result<(), Problem> {
     match out.filter(|path| *path != Path::new("-")) {
-        Some(path) => {
-            std::fs::write(path, content).map_err(|error| Problem::new(format!("cannot write {}: {error}", path.display())))
-        }
+        Some(path) => std::fs::write(path, content)
+            .map_err(|error| Problem::new(format!("cannot write {}: {error}", path.display()))),
         None => match std::io::stdout().lock().write_all(content) {
             // The reader of the pipe has seen enough.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
@@ -124,7 +123,9 @@ impl Progress {
         let text = format!("reading {} …", file.display());
         let thread = std::thread::Builder::new()
             .spawn(move || {
-                if wait.recv_timeout(std::time::Duration::from_secs(1)).is_err_and(|error| error == std::sync::mpsc::RecvTimeoutError::Timeout)
+                if wait
+                    .recv_timeout(std::time::Duration::from_secs(1))
+                    .is_err_and(|error| error == std::sync::mpsc::RecvTimeoutError::Timeout)
                 {
                     let mut out = std::io::stderr();
                     let _ = write!(out, "{text}").and_then(|()| out.flush());

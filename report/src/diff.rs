@@ -48,7 +48,9 @@ pub fn diff(before: &Report, after: &Report) -> Difference {
     });
     let mut lines = changes(before, after, |report| {
         let files = report.profile.files.iter();
-        files.flat_map(|file| file.lines.iter().map(|(line, row)| (format!("{}:{line}", file.path), row.shares))).collect()
+        files
+            .flat_map(|file| file.lines.iter().map(|(line, row)| (format!("{}:{line}", file.path), row.shares)))
+            .collect()
     });
     for line in &mut lines {
         line.source = source_of(after, &line.name).or_else(|| source_of(before, &line.name)).unwrap_or_default();
@@ -68,7 +70,8 @@ fn changes(before: &Report, after: &Report, rows: impl Fn(&Report) -> Vec<(Strin
         let percent = |count: Count| count.percent_of(report.profile.all);
         (percent(shares.own), percent(shares.total))
     };
-    let change = |name: &String| Change { name: name.clone(), source: String::new(), own: (0.0, 0.0), total: (0.0, 0.0) };
+    let change =
+        |name: &String| Change { name: name.clone(), source: String::new(), own: (0.0, 0.0), total: (0.0, 0.0) };
     for (name, shares) in rows(before) {
         let entry = all.entry(name.clone()).or_insert_with(|| change(&name));
         (entry.own.0, entry.total.0) = percents(before, &shares);
@@ -111,9 +114,12 @@ fn table(text: &mut String, what: &str, changes: &[Change], width: Option<usize>
         count += 1;
         let columns = |(before, after): (f64, f64)| format!("{before:>8.1} {after:>8.1} {:>+8.1}", after - before);
         let name = printable(&change.name);
-        let row = format!("    {}    |     {}    | {name}  {}", columns(change.own), columns(change.total), change.source);
+        let row =
+            format!("    {}    |     {}    | {name}  {}", columns(change.own), columns(change.total), change.source);
         let row: String = match width {
-            Some(width) if row.chars().count() > width => row.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
+            Some(width) if row.chars().count() > width => {
+                row.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+            }
             _ => row,
         };
         let _ = writeln!(text, "{}", row.trim_end());

@@ -51,7 +51,9 @@ impl fmt::Display for Error {
             Error::NotARecording { begins_with } => {
                 write!(out, "not a perf.data: it begins with {:?}", String::from_utf8_lossy(begins_with))
             }
-            Error::OtherByteOrder => write!(out, "recorded on a machine of the other byte order, which is not read here"),
+            Error::OtherByteOrder => {
+                write!(out, "recorded on a machine of the other byte order, which is not read here")
+            }
             Error::OtherArchitecture(name) => {
                 write!(out, "recorded on {name:?}; x86_64 and aarch64 are read here")
             }

@@ -25,7 +25,8 @@ pub fn to_flamegraph(report: &Report, out: &mut impl io::Write) -> io::Result<()
     }
     let mut options = Options::default();
     options.title = report.title();
-    options.subtitle = Some("green: compiled at run time (bluish: inlined), yellow: Python, red: C, orange: kernel".to_owned());
+    options.subtitle =
+        Some("green: compiled at run time (bluish: inlined), yellow: Python, red: C, orange: kernel".to_owned());
     options.count_name = "samples".to_owned();
     options.palette_map = Some(&mut colours);
     flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out)

@@ -40,7 +40,11 @@ fn files(report: &Report) -> Vec<Value> {
     let files = report.profile.files.iter().zip(&report.sources);
     files
         .map(|(file, source)| {
-            let lines: Vec<Value> = file.lines.iter().map(|(number, line)| line_value(report, *number, line, source.line(*number))).collect();
+            let lines: Vec<Value> = file
+                .lines
+                .iter()
+                .map(|(number, line)| line_value(report, *number, line, source.line(*number)))
+                .collect();
             let mut value = json!({"path": file.path, "lines": lines});
             if let (Some(note), Some(map)) = (&source.note, value.as_object_mut()) {
                 map.insert("note".to_owned(), json!(note));

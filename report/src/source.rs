@@ -101,7 +101,8 @@ fn is_latin(bytes: &[u8]) -> bool {
     head.filter(|line| line.starts_with(b"#")).any(|line| {
         let line = String::from_utf8_lossy(line.get(..200).unwrap_or(line)).to_ascii_lowercase();
         ["latin-1", "latin1", "iso-8859-1", "iso-8859-15", "cp1252"].iter().any(|name| {
-            line.split_once("coding").is_some_and(|(_, rest)| rest.trim_start_matches([':', '=', ' ', '\t']).starts_with(name))
+            line.split_once("coding")
+                .is_some_and(|(_, rest)| rest.trim_start_matches([':', '=', ' ', '\t']).starts_with(name))
         })
     })
 }

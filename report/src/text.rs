@@ -94,9 +94,8 @@ impl Table<'_> {
         self.row_of_head(with_line, "compiled code, by line below");
         self.row_of_head(profile.without_line, "compiled code without a line table");
         self.row_of_head(profile.line_zero, "compiled code, line 0: the compiler names no line");
-        let outside = profile.outside.iter().take(5).map(|(name, count)| {
-            format!("{name} {}", self.percent(*count).trim())
-        });
+        let outside =
+            profile.outside.iter().take(5).map(|(name, count)| format!("{name} {}", self.percent(*count).trim()));
         let mut outside = outside.collect::<Vec<_>>().join(", ");
         if profile.outside.len() > 5 {
             outside.push_str(", …");
@@ -257,7 +256,8 @@ impl Table<'_> {
             let name = &self.report.profile.functions[call.function as usize].name;
             let short = name.rsplit('.').next().unwrap_or(name);
             let indent = "  ".repeat(depth);
-            let row = format!("{} |       | {indent}↳ {short} {path}:{}  {text}", self.columns(&call.shares), call.line);
+            let row =
+                format!("{} |       | {indent}↳ {short} {path}:{}  {text}", self.columns(&call.shares), call.line);
             self.coloured(&printable(&row), "36");
             if depth < 12 {
                 self.inlined(&call.inlined, depth + 1);

@@ -20,7 +20,6 @@ fn look_at(name: &str, report: &Report) {
     let output = Command::new(python).arg(script).arg(&page).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    println!("{name}: {}", said.trim());
 }
 
 #[test]

@@ -19,7 +19,11 @@ fn copied(name: &str) -> (PathBuf, Options) {
         fs::create_dir_all(to).unwrap();
         for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
             let target = to.join(entry.file_name());
-            if entry.path().is_dir() { copy(&entry.path(), &target) } else { fs::copy(entry.path(), &target).map(drop).unwrap() }
+            if entry.path().is_dir() {
+                copy(&entry.path(), &target)
+            } else {
+                fs::copy(entry.path(), &target).map(drop).unwrap()
+            }
         }
     }
     let directory = scratch(name);
@@ -89,7 +93,11 @@ fn a_missing_image_is_said_and_the_rest_stands() {
     fs::remove_file(&lost).unwrap();
     let (whole, report) = (fixture(), Report::open(&directory.join("perf.data"), &options).unwrap());
     assert_sums(&report);
-    assert!(report.notes.iter().any(|note| note.contains("images of compiled code") && note.contains("object-22.so")), "{:?}", report.notes);
+    assert!(
+        report.notes.iter().any(|note| note.contains("images of compiled code") && note.contains("object-22.so")),
+        "{:?}",
+        report.notes
+    );
     assert_eq!(report.profile.compiled, whole.profile.compiled, "it is compiled code all the same");
     assert!(report.profile.without_line > whole.profile.without_line);
     assert!(report.profile.functions.iter().any(|row| row.name == "__main__.heavy"));
@@ -135,7 +143,9 @@ fn hostile_sources_are_text_everywhere() {
     assert!(!page.contains("<img") && page.matches("</script>").count() == 2, "two scripts, which are ours");
     assert!(page.len() < 1_000_000);
     let text = to_text(&report, Style { all: true, ..Style::default() });
-    assert!(!text.contains('\x1b') && !text.contains('\u{202e}') && text.lines().all(|line| line.chars().count() < 2000));
+    assert!(
+        !text.contains('\x1b') && !text.contains('\u{202e}') && text.lines().all(|line| line.chars().count() < 2000)
+    );
 }
 
 #[test]

@@ -47,7 +47,10 @@ fn tools() -> Option<Tools> {
         skip("perf record: the kernel forbids it");
         return None;
     }
-    for (file, what) in [(&python, "target/venv/numba-0.68.1 (ci/setup.sh)"), (&library, "target/release/libjitlisten.so (cargo build --release)")] {
+    for (file, what) in [
+        (&python, "target/venv/numba-0.68.1 (ci/setup.sh)"),
+        (&library, "target/release/libjitlisten.so (cargo build --release)"),
+    ] {
         if !file.exists() {
             skip(what);
             return None;
@@ -78,7 +81,8 @@ impl Tools {
 
 fn assert_names_and_lines(report: &Report) {
     assert_sums(report);
-    let sides = report.profile.functions.iter().find(|row| row.name == "__main__.sides").expect("the compiled function");
+    let sides =
+        report.profile.functions.iter().find(|row| row.name == "__main__.sides").expect("the compiled function");
     assert!(sides.lines.is_some());
     let file = report.profile.files.iter().find(|file| file.path.ends_with("/sides.py")).expect("its source");
     let hot = [9, 10].map(|line| file.lines.get(&line).map_or(0, |line| line.shares.total.samples));
@@ -90,7 +94,11 @@ fn shares_are_those_of_perf_report() {
     let Some(tools) = tools() else { return };
     let directory = scratch("perf-file");
     let recording = directory.join("perf.data");
-    let status = tools.record(&directory, &["-o", recording.to_str().unwrap()], 30_000_000).stdout(Stdio::null()).status().unwrap();
+    let status = tools
+        .record(&directory, &["-o", recording.to_str().unwrap()], 30_000_000)
+        .stdout(Stdio::null())
+        .status()
+        .unwrap();
     assert!(status.success());
     let report = Report::open(&recording, &Options::default()).unwrap();
     assert_names_and_lines(&report);
@@ -129,10 +137,15 @@ fn a_recorder_that_was_killed_leaves_its_samples() {
     let Some(tools) = tools() else { return };
     let directory = scratch("perf-killed");
     let recording = directory.join("perf.data");
-    let mut child = tools.record(&directory, &["-o", recording.to_str().unwrap()], 2_000_000_000).stdout(Stdio::null()).spawn().unwrap();
+    let mut child = tools
+        .record(&directory, &["-o", recording.to_str().unwrap()], 2_000_000_000)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
     // Long enough for compiled code to run: perf has written when the file is larger than its start.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
-    let seen = || Report::open(&recording, &Options::default()).is_ok_and(|report| report.profile.compiled.samples > 50);
+    let seen =
+        || Report::open(&recording, &Options::default()).is_ok_and(|report| report.profile.compiled.samples > 50);
     while !seen() && std::time::Instant::now() < deadline {
         std::thread::sleep(std::time::Duration::from_millis(200));
     }

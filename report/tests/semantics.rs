@@ -38,7 +38,12 @@ fn a_recursive_line_counts_once_for_a_sample() {
     assert!(rows.len() == 2 && rows.iter().all(|row| row.2 == 10), "each line is on each stack: {rows:?}");
     let fibonacci = report.profile.functions.iter().find(|row| row.name == "__main__.fibonacci").unwrap();
     assert_eq!((fibonacci.shares.own.samples, fibonacci.shares.total.samples), (10, 10));
-    assert!(fibonacci.callers.iter().any(|(caller, ..)| report.profile.functions[*caller as usize].name == "__main__.fibonacci"));
+    assert!(
+        fibonacci
+            .callers
+            .iter()
+            .any(|(caller, ..)| report.profile.functions[*caller as usize].name == "__main__.fibonacci")
+    );
 }
 
 #[test]
@@ -52,7 +57,8 @@ fn what_is_outside_lost_or_without_a_line_has_a_row() {
     assert_sums(&report);
     let profile = &report.profile;
     assert_eq!((profile.all.samples, profile.compiled.samples, profile.lost), (3, 1, 10));
-    let outside: Vec<(&str, u64)> = profile.outside.iter().map(|(name, count)| (name.as_str(), count.samples)).collect();
+    let outside: Vec<(&str, u64)> =
+        profile.outside.iter().map(|(name, count)| (name.as_str(), count.samples)).collect();
     assert_eq!(outside, [("[unknown]", 1), ("libnone.so", 1)]);
     assert_eq!(profile.threads.len(), 2);
     // What a line calls is in its total.
@@ -62,7 +68,10 @@ fn what_is_outside_lost_or_without_a_line_has_a_row() {
         assert!(text.contains(row), "{row} in\n{text}");
     }
     let json = to_json(&report);
-    assert_eq!((&json["samples"], &json["compiled"], &json["without_line"], &json["lost"]), (&3.into(), &1.into(), &0.into(), &10.into()));
+    assert_eq!(
+        (&json["samples"], &json["compiled"], &json["without_line"], &json["lost"]),
+        (&3.into(), &1.into(), &0.into(), &10.into())
+    );
 }
 
 #[test]
@@ -85,7 +94,8 @@ fn a_mapping_holds_from_its_time_on_in_its_process() {
     let report = report(&writer.file());
     assert_sums(&report);
     assert_eq!(report.profile.compiled.samples, 2, "one of the parent, one of the child before exec");
-    let outside: Vec<(&str, u64)> = report.profile.outside.iter().map(|(name, count)| (name.as_str(), count.samples)).collect();
+    let outside: Vec<(&str, u64)> =
+        report.profile.outside.iter().map(|(name, count)| (name.as_str(), count.samples)).collect();
     assert_eq!(outside, [("[unknown]", 3), ("later.so", 1)]);
     assert_eq!(report.processes().len(), 3);
 }
@@ -103,7 +113,13 @@ fn the_pipe_format_reads_the_same() {
 fn of_several_events_one_is_read() {
     let mut writer = Writer { events: vec![(1, 0, 501), (0, 0, 502)], ..Writer::default() };
     writer.mmap(10, (BASE, BASE + 0x2000), 0, IMAGE, 2);
-    writer.sample_of(502, (10, 10), 10, 5, &[FIRST]).sample_of(501, (10, 10), 11, 5, &[CALL]).sample_of(502, (10, 10), 12, 5, &[CALL]);
+    writer.sample_of(502, (10, 10), 10, 5, &[FIRST]).sample_of(501, (10, 10), 11, 5, &[CALL]).sample_of(
+        502,
+        (10, 10),
+        12,
+        5,
+        &[CALL],
+    );
     let bytes = writer.file();
     let first = report(&bytes);
     assert_eq!((first.event(), first.profile.all.samples), ("cpu-clock", 1));
@@ -113,7 +129,9 @@ fn of_several_events_one_is_read() {
         Recording::read(&mut std::io::Cursor::new(&bytes), &selection)
     };
     assert_eq!(read("cycles").unwrap().samples.len(), 2);
-    assert!(matches!(read("instructions"), Err(Error::UnknownEvent { present, .. }) if present == ["cpu-clock", "cycles"]));
+    assert!(
+        matches!(read("instructions"), Err(Error::UnknownEvent { present, .. }) if present == ["cpu-clock", "cycles"])
+    );
 }
 
 #[test]

@@ -34,7 +34,8 @@ pub(crate) fn to_callgrind(report: &Report) -> String {
     for (stack, count) in counts {
         add(&mut all, &frames_of(report, stack), count);
     }
-    let event: String = report.event().chars().map(|letter| if letter.is_alphanumeric() { letter } else { '_' }).collect();
+    let event: String =
+        report.event().chars().map(|letter| if letter.is_alphanumeric() { letter } else { '_' }).collect();
     let event = if event.starts_with(char::is_alphabetic) { event } else { format!("event_{event}") };
     let command = printable(&report.recording.facts.command.join(" "));
     let mut out = format!(
@@ -78,7 +79,8 @@ fn add(all: &mut BTreeMap<Place, (Frame, Costs)>, frames: &[Frame], count: Count
         }
         seen.push(edge);
         if let Some((_, costs)) = all.get_mut(&edge.0) {
-            let call = costs.calls.entry((edge.1, edge.2)).or_insert((Count::default(), inner.line.unwrap_or_default()));
+            let call =
+                costs.calls.entry((edge.1, edge.2)).or_insert((Count::default(), inner.line.unwrap_or_default()));
             call.0 += count;
         }
     }

@@ -139,9 +139,13 @@ fn thread_value(report: &Report, thread: u32, samples: &[Sample], start: u64) ->
     let mut known: FxHashMap<u32, Option<usize>> = FxHashMap::default();
     let stacks: Vec<Option<usize>> = samples
         .iter()
-        .map(|sample| *known.entry(sample.stack).or_insert_with(|| tables.stack(report, &frames_of(report, sample.stack))))
+        .map(|sample| {
+            *known.entry(sample.stack).or_insert_with(|| tables.stack(report, &frames_of(report, sample.stack)))
+        })
         .collect();
-    let milliseconds = |time: u64| time.saturating_sub(start) as f64 / 1e6;
+    let before = std::iter::once(start).chain(samples.iter().map(|sample| sample.time));
+    let deltas: Vec<f64> =
+        samples.iter().zip(before).map(|(sample, before)| sample.time.saturating_sub(before) as f64 / 1e6).collect();
     let row = &report.recording.threads[thread as usize];
     let none = |count: usize| vec![Value::Null; count];
     let zeros = |count: usize| vec![0; count];
@@ -184,7 +188,7 @@ fn thread_value(report: &Report, thread: u32, samples: &[Sample], start: u64) ->
         "samples": {
             "length": count,
             "stack": stacks,
-            "time": samples.iter().map(|sample| milliseconds(sample.time)).collect::<Vec<_>>(),
+            "timeDeltas": deltas,
             "weight": vec![1; count],
             "weightType": "samples",
             "threadCPUDelta": zeros(count),

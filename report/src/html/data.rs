@@ -63,8 +63,12 @@ fn functions(report: &Report) -> Vec<Value> {
             true => row.compilations.iter().map(|(name, shares)| json!([printable(name), numbers(shares)])).collect(),
             false => Vec::new(),
         };
-        let callers: Vec<Value> =
-            row.callers.iter().take(MOST_CALLERS).map(|(caller, line, count)| json!([caller, line, count.weight])).collect();
+        let callers: Vec<Value> = row
+            .callers
+            .iter()
+            .take(MOST_CALLERS)
+            .map(|(caller, line, count)| json!([caller, line, count.weight]))
+            .collect();
         json!({
             "name": printable(&row.name),
             "listed": listed,
@@ -146,7 +150,8 @@ fn parts(file: &SourceLines, source: &SourceText) -> Vec<Value> {
     let around = if source.is_empty() { 0 } else { AROUND };
     for line in known.filter(|line| *line > source.len() || source.len() > LONGEST_WHOLE) {
         let around = if line > source.len() { 0 } else { around };
-        let (first, last) = (line.saturating_sub(around).max(1), line.saturating_add(around).min(source.len().max(line)));
+        let (first, last) =
+            (line.saturating_sub(around).max(1), line.saturating_add(around).min(source.len().max(line)));
         match ranges.last_mut() {
             Some((_, end)) if first <= end.saturating_add(1) => *end = last.max(*end),
             _ => ranges.push((first, last)),

@@ -202,7 +202,7 @@ impl<'a> Builder<'a> {
         let frames = self.symbols.frames(location);
         if frames.len() > 16 {
             // Every level has a tree of all below it: of very deep inlining only the outermost is kept.
-            return self.tree_below(&frames[..], own);
+            return self.tree_below(frames, own);
         }
         for end in 2..=frames.len() {
             self.tree_below(&frames[..end], own);
@@ -355,7 +355,6 @@ fn renumber(calls: &mut [Inlined], new_row: &FxHashMap<u32, u32>) {
         renumber(&mut call.inlined, new_row);
     }
 }
-
 
 fn row_order(names: &[(String, Kind)], shares: &[Shares]) -> Vec<u32> {
     let mut order: Vec<u32> = (0..names.len() as u32).filter(|row| !shares[*row as usize].total.is_zero()).collect();

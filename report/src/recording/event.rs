@@ -77,9 +77,7 @@ impl Event {
     pub(super) fn is_same(&self, other: &Event) -> bool {
         match (self.ids.first(), other.ids.first()) {
             (Some(ours), Some(theirs)) => ours == theirs,
-            _ => {
-                (self.kind, self.config, self.sample_type) == (other.kind, other.config, other.sample_type)
-            }
+            _ => (self.kind, self.config, self.sample_type) == (other.kind, other.config, other.sample_type),
         }
     }
 
@@ -89,8 +87,7 @@ impl Event {
 
     /// How far the time is from the end of a record that is no sample, in bytes; none if it has no time.
     pub(super) fn time_from_end(&self) -> Option<usize> {
-        let behind =
-            [PERF_SAMPLE_TIME, PERF_SAMPLE_ID, PERF_SAMPLE_STREAM_ID, PERF_SAMPLE_CPU, PERF_SAMPLE_IDENTIFIER];
+        let behind = [PERF_SAMPLE_TIME, PERF_SAMPLE_ID, PERF_SAMPLE_STREAM_ID, PERF_SAMPLE_CPU, PERF_SAMPLE_IDENTIFIER];
         let count = behind.iter().filter(|bit| self.has(**bit)).count();
         (self.sample_id_all && self.has(PERF_SAMPLE_TIME)).then_some(count * 8)
     }

@@ -73,8 +73,13 @@ pub(super) fn open(file: &mut (impl Read + Seek)) -> Result<Container, Error> {
         _ => return Err(Error::NotARecording { begins_with: header.get(..8).unwrap_or(&header).to_vec() }),
     }
     let size = cursor.u64().ok_or(Error::BadHeader("it ends before its size"))?;
-    let mut container =
-        Container { facts: Facts::default(), events: Vec::new(), data: PIPE_HEADER_SIZE..length, build_ids: Vec::new(), notes: Vec::new() };
+    let mut container = Container {
+        facts: Facts::default(),
+        events: Vec::new(),
+        data: PIPE_HEADER_SIZE..length,
+        build_ids: Vec::new(),
+        notes: Vec::new(),
+    };
     if size == PIPE_HEADER_SIZE {
         return Ok(container);
     }
@@ -105,7 +110,8 @@ impl Container {
             return length..length;
         }
         if size == 0 && length > start {
-            self.notes.push("the recorder did not finish its file; everything up to the end of the file is read".to_owned());
+            self.notes
+                .push("the recorder did not finish its file; everything up to the end of the file is read".to_owned());
             return start..length;
         }
         if end > length {
@@ -198,7 +204,8 @@ impl Container {
 }
 
 fn wanted(feature: u32) -> bool {
-    [HEADER_BUILD_ID, HEADER_HOSTNAME, HEADER_OSRELEASE, HEADER_ARCH, HEADER_CMDLINE, HEADER_EVENT_DESC].contains(&feature)
+    [HEADER_BUILD_ID, HEADER_HOSTNAME, HEADER_OSRELEASE, HEADER_ARCH, HEADER_CMDLINE, HEADER_EVENT_DESC]
+        .contains(&feature)
 }
 
 fn described_event(bytes: &mut Bytes<'_>, attr_size: usize) -> Option<Event> {

@@ -151,10 +151,9 @@ impl Interner {
             at = validity.next;
         }
         let found = self.spaces.get(&space).unwrap_or(&self.nowhere).find(address, time);
-        let place = found.mapping.map(|mapping| Place {
-            file: mapping.file,
-            offset: mapping.offset.wrapping_add(address - mapping.start),
-        });
+        let place = found
+            .mapping
+            .map(|mapping| Place { file: mapping.file, offset: mapping.offset.wrapping_add(address - mapping.start) });
         let number = self.locations.len() as u32;
         self.locations.push(Location { pid: (space != KERNEL).then_some(space), address, place });
         self.validity.push(Validity { from: found.from, to: found.to, next: first });

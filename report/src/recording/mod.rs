@@ -175,7 +175,9 @@ impl Recording {
             self.notes.push(format!("{unreadable} samples are damaged and not counted"));
         }
         if copies != 0 {
-            self.notes.push(format!("{copies} samples have copies of their stacks (--call-graph dwarf), which are not walked"));
+            self.notes.push(format!(
+                "{copies} samples have copies of their stacks (--call-graph dwarf), which are not walked"
+            ));
         }
         interner.finish(self);
         Ok(())
@@ -209,7 +211,9 @@ impl Container {
         match end {
             End::Whole => {}
             End::CutOff(at) => {
-                self.notes.push(format!("the recording was cut off inside of a record, at byte {at}; what is before it is read"));
+                self.notes.push(format!(
+                    "the recording was cut off inside of a record, at byte {at}; what is before it is read"
+                ));
             }
             End::Damaged(at) => {
                 self.notes.push(format!("the recording is damaged at byte {at}; what is before it is read"));

@@ -26,8 +26,7 @@ pub(super) fn id(event: &Event, body: &[u8]) -> Option<u64> {
     if !event.has(event::PERF_SAMPLE_ID) {
         return None;
     }
-    let before =
-        [event::PERF_SAMPLE_IP, event::PERF_SAMPLE_TID, event::PERF_SAMPLE_TIME, event::PERF_SAMPLE_ADDR];
+    let before = [event::PERF_SAMPLE_IP, event::PERF_SAMPLE_TID, event::PERF_SAMPLE_TIME, event::PERF_SAMPLE_ADDR];
     cursor.take(before.iter().filter(|bit| event.has(**bit)).count() * 8)?;
     cursor.u64()
 }

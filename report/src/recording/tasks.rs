@@ -2,11 +2,11 @@
 
 use rustc_hash::FxHashMap;
 
+use super::Recording;
 use super::address_space::{Change, History, KERNEL, Mapping};
 use super::bytes::Bytes;
 use super::event::Event;
 use super::records::Record;
-use super::Recording;
 
 const PERF_RECORD_MMAP: u32 = 1;
 const PERF_RECORD_LOST: u32 = 2;
@@ -47,8 +47,15 @@ pub(super) struct Tasks {
     history: History,
     files: Vec<MappedFile>,
     file_numbers: FxHashMap<MappedFile, u32>,
-    names: FxHashMap<u32, String>,
+    /// Time, thread, and its name or the thread that made it.
+    names: Vec<(u64, u32, Naming)>,
     lost: u64,
+}
+
+#[derive(Debug)]
+enum Naming {
+    Named(String),
+    LikeItsMaker(u32),
 }
 
 impl Tasks {
@@ -108,7 +115,7 @@ impl Tasks {
 
     fn named(&mut self, mut body: Bytes<'_>, record: Record<'_>, time: u64) {
         let (Some(pid), Some(tid)) = (body.u32(), body.u32()) else { return };
-        self.names.insert(tid, String::from_utf8_lossy(body.text()).into_owned());
+        self.names.push((time, tid, Naming::Named(String::from_utf8_lossy(body.text()).into_owned())));
         if record.misc & PERF_RECORD_MISC_COMM_EXEC != 0 {
             self.history.add(time, pid, Change::Executed);
         }
@@ -117,9 +124,7 @@ impl Tasks {
     fn forked(&mut self, mut body: Bytes<'_>, time: u64) {
         let (Some(pid), Some(parent)) = (body.u32(), body.u32()) else { return };
         let (Some(tid), Some(parent_tid)) = (body.u32(), body.u32()) else { return };
-        if let Some(name) = self.names.get(&parent_tid).cloned() {
-            self.names.insert(tid, name);
-        }
+        self.names.push((time, tid, Naming::LikeItsMaker(parent_tid)));
         if pid != parent {
             self.history.add(time, pid, Change::ForkedFrom(parent));
         }
@@ -133,8 +138,24 @@ impl Tasks {
         recording.files = self.files;
         recording.lost = self.lost;
         recording.stacks.spaces = spaces;
-        recording.stacks.names = self.names;
+        recording.stacks.names = last_names(self.names);
     }
+}
+
+/// Records of different processors do not come in order.
+fn last_names(mut all: Vec<(u64, u32, Naming)>) -> FxHashMap<u32, String> {
+    all.sort_by_key(|(time, ..)| *time);
+    let mut names: FxHashMap<u32, String> = FxHashMap::default();
+    for (_, tid, naming) in all {
+        let name = match naming {
+            Naming::Named(name) => Some(name),
+            Naming::LikeItsMaker(maker) => names.get(&maker).cloned(),
+        };
+        if let Some(name) = name {
+            names.insert(tid, name);
+        }
+    }
+    names
 }
 
 struct MappedRange {

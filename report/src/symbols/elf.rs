@@ -75,14 +75,22 @@ impl Elf {
         if self.segments.is_empty() {
             return Some(offset);
         }
-        let (start, _, address) =
-            self.segments.iter().find(|(start, length, _)| offset.checked_sub(*start).is_some_and(|at| at < *length))?;
+        let (start, _, address) = self
+            .segments
+            .iter()
+            .find(|(start, length, _)| offset.checked_sub(*start).is_some_and(|at| at < *length))?;
         Some(offset - start + address)
     }
 
     /// The function at an address: its name and where it begins and ends.
     pub(super) fn function(&self, address: u64) -> Option<(&str, std::ops::Range<u64>)> {
         self.symbols.find(address)
+    }
+
+    /// Every symbol that an address is in.
+    pub(super) fn all_names(&self, address: u64) -> Vec<String> {
+        let covers = |symbol: &&Symbol| address.checked_sub(symbol.address).is_some_and(|at| at < symbol.size.max(1));
+        self.symbols.entries.iter().filter(covers).map(|symbol| self.symbols.name(symbol).to_owned()).collect()
     }
 
     /// The name a function has at the address where the symbol of another name begins.
@@ -93,16 +101,17 @@ impl Elf {
     /// The lines at an address, the innermost inlined call first. Empty without line table.
     pub(super) fn frames(&mut self, address: u64) -> Vec<SourceFrame> {
         let cache = &self.cache;
-        let lines = self.lines.get_or_insert_with(|| Parsed::parse(cache).map(|file| Lines::load(&file)).unwrap_or_default());
+        let lines =
+            self.lines.get_or_insert_with(|| Parsed::parse(cache).map(|file| Lines::load(&file)).unwrap_or_default());
         lines.frames(address)
     }
 
     /// Bytes of code, at most `length`.
     pub(super) fn code(&self, address: u64, length: usize) -> Vec<u8> {
         let Ok(file) = Parsed::parse(&self.cache) else { return Vec::new() };
-        let section = file
-            .sections()
-            .find(|section| section.address() <= address && address - section.address() < section.size() && section.size() != 0);
+        let section = file.sections().find(|section| {
+            section.address() <= address && address - section.address() < section.size() && section.size() != 0
+        });
         let Some(section) = section else { return Vec::new() };
         let available = section.size() - (address - section.address());
         let data = section.data_range(address, available.min(length as u64));

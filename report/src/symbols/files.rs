@@ -96,9 +96,12 @@ impl Files {
                 first.file.path
             ));
         }
-        notes.extend(others.iter().take(8).map(|(opened, why)| {
-            format!("{}: {why}; its code has no names here", opened.file.path)
-        }));
+        notes.extend(
+            others
+                .iter()
+                .take(8)
+                .map(|(opened, why)| format!("{}: {why}; its code has no names here", opened.file.path)),
+        );
         if let Some(more) = others.len().checked_sub(8).filter(|more| *more != 0) {
             notes.push(format!("and {more} files more cannot be read"));
         }
@@ -111,11 +114,15 @@ fn open(roots: &[PathBuf], file: &MappedFile) -> State {
     let mut why = String::new();
     for candidate in candidates(roots, path) {
         match Elf::open(&candidate) {
-            Ok(elf) if file.build_id.is_empty() || elf.build_id.is_empty() || same_id(&elf.build_id, &file.build_id) => {
+            Ok(elf)
+                if file.build_id.is_empty() || elf.build_id.is_empty() || same_id(&elf.build_id, &file.build_id) =>
+            {
                 return State::Open(Box::new(elf));
             }
             Ok(_) => why = "is another file than the one that was recorded (its build id differs)".to_owned(),
-            Err(error) => why = error,
+            // Of a file that is there more can be said than of one that is not.
+            Err(error) if why.is_empty() || candidate.exists() => why = error,
+            Err(_) => {}
         }
     }
     State::Missing(why)
@@ -130,7 +137,7 @@ fn same_id(ours: &[u8], recorded: &[u8]) -> bool {
 /// A path in each of the roots, then as it is.
 pub(super) fn candidates(roots: &[PathBuf], path: &Path) -> impl Iterator<Item = PathBuf> {
     let relative = path.strip_prefix("/").unwrap_or(path).to_owned();
-    roots.to_vec().into_iter().map(move |root| root.join(&relative)).chain([path.to_owned()])
+    roots.iter().map(move |root| root.join(&relative)).chain([path.to_owned()])
 }
 
 /// Whether a name of a mapping is not that of a file.
@@ -170,9 +177,9 @@ impl FileSymbols {
         self.0.frames(address)
     }
 
-    /// The symbol at an address.
-    pub fn symbol(&self, address: u64) -> Option<String> {
-        self.0.function(address).map(|(name, _)| name.to_owned())
+    /// The symbols at an address.
+    pub fn symbols(&self, address: u64) -> Vec<String> {
+        self.0.all_names(address)
     }
 }
 

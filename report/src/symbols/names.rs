@@ -24,9 +24,10 @@ pub(super) fn readable(linkage_name: &str) -> String {
 /// `17h` and sixteen digits end the path of a symbol of Rust's old scheme.
 fn is_rust_hash(name: &str) -> bool {
     let end = name.find('.').unwrap_or(name.len());
-    name[..end].strip_suffix('E').and_then(|rest| rest.get(rest.len().checked_sub(19)?..)).is_some_and(|hash| {
-        hash.starts_with("17h") && hash[3..].bytes().all(|byte| byte.is_ascii_hexdigit())
-    })
+    name[..end]
+        .strip_suffix('E')
+        .and_then(|rest| rest.get(rest.len().checked_sub(19)?..))
+        .is_some_and(|hash| hash.starts_with("17h") && hash[3..].bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 fn cut(mut name: String) -> String {
@@ -45,9 +46,10 @@ pub(super) fn base(name: &str) -> &str {
         rest = rest.strip_prefix(prefix).unwrap_or(rest);
     }
     // `operator()` and `(anonymous namespace)` are no arguments.
-    let arguments = rest.match_indices('(').map(|(at, _)| at).find(|at| {
-        *at != 0 && !rest[..*at].ends_with("operator") && !rest[*at..].starts_with("(anonymous namespace)")
-    });
+    let arguments = rest
+        .match_indices('(')
+        .map(|(at, _)| at)
+        .find(|at| *at != 0 && !rest[..*at].ends_with("operator") && !rest[*at..].starts_with("(anonymous namespace)"));
     let end = arguments.unwrap_or(rest.len());
     let end = rest[..end].find(" [v").or_else(|| rest[..end].find(" [0x")).unwrap_or(end);
     rest[..end].trim_end()
@@ -65,9 +67,12 @@ mod tests {
 
     #[test]
     fn compilations_of_one_function_have_one_base() {
-        for name in
-            ["__main__.f(float64) [v2]", "cpython::__main__.f(array(float64, 1d, C), int64)", "__main__.f() [v1]", "__main__.f"]
-        {
+        for name in [
+            "__main__.f(float64) [v2]",
+            "cpython::__main__.f(array(float64, 1d, C), int64)",
+            "__main__.f() [v1]",
+            "__main__.f",
+        ] {
             assert_eq!(base(name), "__main__.f");
         }
         assert_eq!(base("gufunc::prange kernel [0x7fe7 v19]"), "prange kernel");

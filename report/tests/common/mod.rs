@@ -134,7 +134,8 @@ impl Writer {
         let data = ids + attrs.len() * 8;
         let mut file = b"PERFILE2".to_vec();
         let features = self.architecture.map_or(0, |_| 1_u64 << 6);
-        let numbers = [104, 144, 104, attrs.len() as u64 * 144, data as u64, self.records.len() as u64, 0, 0, features, 0, 0, 0];
+        let numbers =
+            [104, 144, 104, attrs.len() as u64 * 144, data as u64, self.records.len() as u64, 0, 0, features, 0, 0, 0];
         file.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
         for (at, (attr, id)) in attrs.iter().enumerate() {
             file.extend(attr);
@@ -182,9 +183,18 @@ pub fn report(bytes: &[u8]) -> Report {
 /// Every sample has one place of self: all the tables have to say the same.
 pub fn assert_sums(report: &Report) {
     let profile = &report.profile;
-    let lines: u64 = profile.files.iter().flat_map(|file| file.lines.values()).map(|line| line.shares.own.samples).sum();
-    assert_eq!(lines + profile.without_line.samples, profile.compiled.samples, "lines and what has none are the compiled code");
-    assert_eq!(profile.compiled.samples + profile.outside_all().samples, profile.all.samples, "compiled and outside are all");
+    let lines: u64 =
+        profile.files.iter().flat_map(|file| file.lines.values()).map(|line| line.shares.own.samples).sum();
+    assert_eq!(
+        lines + profile.without_line.samples,
+        profile.compiled.samples,
+        "lines and what has none are the compiled code"
+    );
+    assert_eq!(
+        profile.compiled.samples + profile.outside_all().samples,
+        profile.all.samples,
+        "compiled and outside are all"
+    );
     assert_eq!(profile.all.samples, report.recording.samples.len() as u64);
     let functions: u64 = profile.functions.iter().map(|row| row.shares.own.samples).sum();
     assert_eq!(functions, profile.all.samples, "selfs of functions are all");
@@ -195,7 +205,11 @@ pub fn assert_sums(report: &Report) {
         if !line.by_thread.is_empty() {
             let own: u64 = line.by_thread.values().map(|shares| shares.own.samples).sum();
             let total: u64 = line.by_thread.values().map(|shares| shares.total.samples).sum();
-            assert_eq!((own, total), (line.shares.own.samples, line.shares.total.samples), "threads of a line are the line");
+            assert_eq!(
+                (own, total),
+                (line.shares.own.samples, line.shares.total.samples),
+                "threads of a line are the line"
+            );
         }
     }
 }
@@ -203,7 +217,10 @@ pub fn assert_sums(report: &Report) {
 /// Says loudly that a test did not run. In CI everything has to be there.
 pub fn skip(what: &str) {
     use std::io::Write as _;
-    assert!(std::env::var_os("CI").is_none_or(|ci| ci.is_empty()), "cannot run: {what} (CI must have everything `ci/setup.sh` installs)");
+    assert!(
+        std::env::var_os("CI").is_none_or(|ci| ci.is_empty()),
+        "cannot run: {what} (CI must have everything `ci/setup.sh` installs)"
+    );
     let line = format!("SKIPPED {}: {what}\n", std::thread::current().name().unwrap_or("?"));
     let _ = std::io::stderr().write_all(line.as_bytes());
     if let Some(path) = std::env::var_os("JITLISTEN_SKIPS")
@@ -215,7 +232,9 @@ pub fn skip(what: &str) {
 
 /// The absolute path of a program in `PATH`.
 pub fn find(program: &str) -> Option<PathBuf> {
-    std::env::split_paths(&std::env::var_os("PATH")?).map(|directory| directory.join(program)).find(|path| path.is_file())
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|directory| directory.join(program))
+        .find(|path| path.is_file())
 }
 
 /// A directory of a test's own, empty.
