@@ -6,7 +6,7 @@
 
 use std::panic::catch_unwind;
 
-use jitlisten::{Session, Visit, is_privileged};
+use jitlisten::{Session, Visit, is_privileged, log_line};
 
 use crate::session::open_by_environment;
 
@@ -19,8 +19,18 @@ extern "C" fn constructor() {
     let _ = catch_unwind(|| {
         if !is_privileged() && is_preloaded() {
             open_by_environment();
+            record_by_environment();
         }
     });
+}
+
+/// A program whose session is switched off is not sampled either.
+fn record_by_environment() {
+    if Session::process().is_some_and(|session| session.options().active)
+        && let Err(error) = jitlisten_sampler::start_by_environment()
+    {
+        log_line!(Error, "no recording: {error}");
+    }
 }
 
 #[used]
@@ -31,6 +41,8 @@ static DESTRUCTOR: extern "C" fn() = destructor;
 extern "C" fn destructor() {
     let _visit = Visit::begin();
     let _ = catch_unwind(|| {
+        // First: the names of what was sampled are there still.
+        jitlisten_sampler::ending();
         if let Some(session) = Session::process() {
             session.ending();
         }
