@@ -43,7 +43,7 @@ pub use address::{Address, AddressRange, Offset};
 pub use error::Error;
 pub use loaded_object::{Function, LineRow, LineRows, LoadedObject, Machine, TextRange};
 pub use memory::HostMemory;
-pub use observer::{CodeObserver, ObservedCode};
+pub use observer::{CodeObserver, ObservedCode, notify_libraries_changed};
 pub use privilege::is_privileged;
 pub use session::{ForkGuard, Loaded, ObjectId, Session, Unwinders};
 #[cfg(feature = "fuzzing")]

@@ -35,6 +35,8 @@ pub trait CodeObserver: Send + Sync {
     fn freeing(&self, id: ObjectId);
     /// An image has been mapped: `range` is the file at `path` from `offset` on.
     fn image_mapped(&self, range: AddressRange, offset: u64, path: &Path);
+    /// Libraries have come or gone. Under the loader's lock, and without the session's.
+    fn libraries_changed(&self);
 }
 
 static OBSERVER: OnceBox<&'static dyn CodeObserver> = OnceBox::new();
@@ -56,6 +58,13 @@ pub(crate) fn activate(observer: &'static dyn CodeObserver) {
 
 pub(crate) fn deactivate() {
     ACTIVE.store(false, Ordering::Release);
+}
+
+/// For who watches the loader: its list has changed.
+pub fn notify_libraries_changed() {
+    if let Some(observer) = observer() {
+        observer.libraries_changed();
+    }
 }
 
 pub(crate) fn finalized(id: ObjectId, object: &LoadedObject, made_rules: &[FunctionRules], live: &LiveBytes) {

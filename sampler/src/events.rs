@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use jitlisten::{AddressRange, CodeObserver, Machine, ObjectId, ObservedCode, cfi};
 
 use crate::clock;
 use crate::code_map::{self, Range, Tables};
 use crate::unwind::FrameTable;
+use crate::writer;
 
 /// Something that happened to compiled code.
 #[derive(Debug)]
@@ -23,6 +24,9 @@ pub(crate) struct Event {
 
 /// The newest event; each leads to the one before it. No lock: a fork may come at any time.
 static NEWEST: AtomicPtr<Event> = AtomicPtr::new(ptr::null_mut());
+
+/// When libraries have come or gone since mappings were looked at; 0: they have not.
+pub(crate) static LIBRARIES_CHANGED: AtomicU64 = AtomicU64::new(0);
 
 fn push(range: AddressRange, image: Option<(PathBuf, u64)>) {
     let event = Box::into_raw(Box::new(Event { time: clock::monotonic(), range, image, next: ptr::null_mut() }));
@@ -70,6 +74,11 @@ impl CodeObserver for Observer {
 
     fn image_mapped(&self, range: AddressRange, offset: u64, path: &Path) {
         push(range, Some((path.to_owned(), offset)));
+    }
+
+    fn libraries_changed(&self) {
+        let _ = LIBRARIES_CHANGED.compare_exchange(0, clock::monotonic(), Ordering::AcqRel, Ordering::Relaxed);
+        writer::wake();
     }
 }
 

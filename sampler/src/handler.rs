@@ -11,6 +11,7 @@ use crate::code_map::{self, ProcessCode};
 use crate::slot::{self, Sample};
 use crate::timer::SI_TIMER;
 use crate::unwind::{self, Memory, REGISTERS, Registers};
+use crate::writer;
 
 /// Nanoseconds between two samples of a thread.
 pub(crate) static PERIOD: AtomicU64 = AtomicU64::new(0);
@@ -87,8 +88,8 @@ fn sample(slot: &slot::Slot, room: u64, period: u64, context: &libc::ucontext_t)
         count += 1;
         true
     });
-    if outcome == unwind::Outcome::UnknownCode {
-        UNKNOWN_CODE.store(true, Ordering::Relaxed);
+    if outcome == unwind::Outcome::UnknownCode && !UNKNOWN_CODE.swap(true, Ordering::Relaxed) {
+        writer::wake();
     }
     // SAFETY: as above.
     unsafe { slot.finish(Sample { time: clock::monotonic(), period, outcome, count }) };

@@ -14,7 +14,7 @@ use jitlisten::log_line;
 
 use crate::clock;
 use crate::code_map;
-use crate::events;
+use crate::events::{self, LIBRARIES_CHANGED};
 use crate::handler::UNKNOWN_CODE;
 use crate::interpose::ACTIVE;
 use crate::mappings::Mappings;
@@ -26,6 +26,8 @@ use crate::unwind::Outcome;
 
 /// Between two looks. What was sampled since the last one is lost when the process is killed.
 const PERIOD: Duration = Duration::from_millis(50);
+/// Between two looks at mappings, at least.
+const SPACING: Duration = Duration::from_millis(1);
 /// So much is written at once.
 const BATCH: usize = 1 << 20;
 /// Between two reads of a thread's name, in looks.
@@ -76,6 +78,8 @@ pub(crate) struct Writer {
     looks: u64,
     /// When mappings may be looked at again because of unknown code, and how long to wait after that.
     next_mappings: u64,
+    last_mappings: u64,
+    next_drain: Instant,
     patience: u64,
     first_sample: u64,
     last_sample: u64,
@@ -94,6 +98,8 @@ impl Writer {
             until,
             looks: 0,
             next_mappings: 0,
+            last_mappings: 0,
+            next_drain: Instant::now(),
             patience: 0,
             first_sample: 0,
             last_sample: 0,
@@ -109,7 +115,7 @@ impl Writer {
     pub(crate) fn begin(&mut self, after_exec: bool) {
         self.batch.comm(self.now(), &name_of(self.pid).unwrap_or_default(), after_exec);
         self.take_events();
-        self.look_at_mappings();
+        self.look_at_mappings(clock::monotonic());
         self.flush();
     }
 
@@ -132,7 +138,9 @@ impl Writer {
             if self.output.is_none() {
                 break;
             }
-            wait(seen, PERIOD);
+            wait(seen, self.next_drain.saturating_duration_since(Instant::now()));
+            // Libraries come in crowds.
+            std::thread::sleep(SPACING);
         }
         let _work = WORK.lock().unwrap_or_else(PoisonError::into_inner);
         self.end();
@@ -141,19 +149,33 @@ impl Writer {
     fn look(&mut self) {
         self.looks += 1;
         self.take_events();
-        let now = clock::monotonic();
-        if UNKNOWN_CODE.load(Ordering::Relaxed) && now >= self.next_mappings {
-            UNKNOWN_CODE.store(false, Ordering::Relaxed);
-            // Code that stays unknown, a program's own JIT's perhaps, must not cost more and more.
-            let found = self.look_at_mappings();
-            self.patience = if found { 0 } else { (self.patience * 2).clamp(100_000_000, 5_000_000_000) };
-            self.next_mappings = now + self.patience;
+        self.look_for_code();
+        // Woken because of code alone, the rest waits for its time.
+        if Instant::now() < self.next_drain {
+            return;
         }
+        self.next_drain = Instant::now() + PERIOD;
         self.scan.look();
         self.drain();
         self.batch.round();
         self.flush();
         code_map::reclaim(threads::no_handler_runs);
+    }
+
+    fn look_for_code(&mut self) {
+        let now = clock::monotonic();
+        let changed = LIBRARIES_CHANGED.swap(0, Ordering::AcqRel);
+        let wanted = UNKNOWN_CODE.load(Ordering::Relaxed) && now >= self.next_mappings;
+        if changed == 0 && !wanted {
+            return;
+        }
+        UNKNOWN_CODE.store(false, Ordering::Relaxed);
+        // They are there since the loader said so, or else since some time after the last look.
+        let since = if changed != 0 { changed } else { self.last_mappings + 1 };
+        let found = self.look_at_mappings(since);
+        // Code that stays unknown, a program's own JIT's perhaps, must not cost more and more.
+        self.patience = if found { 0 } else { (self.patience * 2).clamp(100_000_000, 5_000_000_000) };
+        self.next_mappings = now + self.patience;
     }
 
     fn take_events(&mut self) {
@@ -171,8 +193,9 @@ impl Writer {
     }
 
     /// Returns whether there was anything new.
-    fn look_at_mappings(&mut self) -> bool {
-        let at = self.now();
+    fn look_at_mappings(&mut self, since: u64) -> bool {
+        let at = Moment { time: since, ..self.now() };
+        self.last_mappings = clock::monotonic();
         let Some((new, ranges)) = self.mappings.look() else { return false };
         for mapping in &new {
             let path = PathBuf::from(std::ffi::OsStr::from_bytes(&mapping.path));
