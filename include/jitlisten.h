@@ -134,6 +134,9 @@ jitlisten_status jitlisten_enable(const char *sink);
 /* Switches a sink off. Nothing happens if it is off. Threads: any. */
 jitlisten_status jitlisten_disable(const char *sink);
 
+/* Whether a sink is on: switched on, and not off by itself since. 1 or 0. Threads: any. */
+jitlisten_status jitlisten_is_enabled(const char *sink, int32_t *enabled);
+
 /* Telling of objects. ------------------------------------------------------------------------------------------------
  *
  * For who compiles: three verbs. An object is *loaded* (its addresses are known), *finalized* (its
@@ -354,6 +357,52 @@ struct jitlisten_record_statistics {
 
 /* Copies the counters. statistics->size must be set. Threads: any. */
 jitlisten_status jitlisten_record_statistics(struct jitlisten_record_statistics *statistics);
+/* What is alive. -------------------------------------------------------------------------------------------------------- */
+
+/* A function that was finalized and not freed. */
+struct jitlisten_live_function {
+    /* The size of this structure as the library knows it. */
+    size_t struct_size;
+    uint64_t address;
+    uint64_t size;
+    /* As in the perf map. */
+    const char *name;
+    /* File and line of its first instruction; NULL and 0 where they are not known. */
+    const char *file;
+    uint32_t line;
+};
+
+/* function and what it points to are valid during the call. */
+typedef void (*jitlisten_function_callback)(void *user, const struct jitlisten_live_function *function);
+
+/* Calls back for every function that is alive, by address, in this thread and with no lock held: the callback may call any
+ * function. Reads line tables: not for a busy moment. Threads: any. */
+jitlisten_status jitlisten_functions(jitlisten_function_callback callback, void *user);
+
+enum {
+    /* The LLVM calls us for each object. */
+    JITLISTEN_HEARD_BY_CALL = 1,
+    /* Its rendezvous cannot be changed (a debugger sits there): its list is read whenever it makes memory executable. */
+    JITLISTEN_HEARD_BY_LIST = 2
+};
+
+/* An LLVM of this process that is listened to. */
+struct jitlisten_llvm {
+    /* The size of this structure as the library knows it. */
+    size_t struct_size;
+    /* The library it is in; "/proc/self/exe" for the program. */
+    const char *path;
+    /* JITLISTEN_HEARD_BY_CALL or JITLISTEN_HEARD_BY_LIST. */
+    uint32_t heard_by;
+    /* How many objects it has in its list for debuggers now. */
+    uint64_t objects;
+};
+
+/* llvm and what it points to are valid during the call. */
+typedef void (*jitlisten_llvm_callback)(void *user, const struct jitlisten_llvm *llvm);
+
+/* Calls back for every LLVM that is listened to, as jitlisten_functions does. Threads: any. */
+jitlisten_status jitlisten_llvms(jitlisten_llvm_callback callback, void *user);
 
 #ifdef __cplusplus
 }

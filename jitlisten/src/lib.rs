@@ -45,7 +45,7 @@ pub use loaded_object::{Function, LineRow, LineRows, LoadedObject, Machine, Text
 pub use memory::HostMemory;
 pub use observer::{CodeObserver, ObservedCode, notify_libraries_changed};
 pub use privilege::is_privileged;
-pub use session::{ForkGuard, Loaded, ObjectId, Session, Unwinders};
+pub use session::{ForkGuard, LiveFunction, Loaded, ObjectId, Session, Unwinders};
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub use sink::fuzzing;

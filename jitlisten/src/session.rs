@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod alive;
 mod told;
 
 use std::borrow::Cow;
@@ -34,6 +35,7 @@ use crate::statistics::{Counters, Statistics};
 use crate::{
     Address, AddressRange, Error, LoadedObject, clock, foreign, is_privileged, looking, memory, observer, shape,
 };
+pub use alive::LiveFunction;
 use told::Heard;
 
 /// A loaded object of a session. Never used twice in a process.

@@ -34,4 +34,4 @@ mod writer;
 
 pub use interpose::{Start, create};
 pub use options::{Clock, Options};
-pub use recorder::{Error, Statistics, ending, start, start_by_environment, statistics, stop};
+pub use recorder::{Error, Heirs, Statistics, ending, start, start_by_environment, statistics, stop};

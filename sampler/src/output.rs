@@ -29,17 +29,24 @@ impl Output {
     pub(crate) fn open(path: &Path, append: bool, clock: Clock, hz: u32) -> io::Result<Output> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_CLOEXEC);
-        let file = out_of_the_way(options.open(path)?);
-        let about = file.metadata()?;
-        if !about.is_file() {
-            return Err(io::Error::other("not a regular file"));
-        }
         let mut header = [0; DATA_OFFSET as usize];
-        let begun = append && file.read_exact_at(&mut header, 0).is_ok();
-        let data = if begun { perf_data::data_size(&header).unwrap_or(0) } else { 0 };
-        let end = DATA_OFFSET + data;
-        file.set_len(if end <= about.len() { end } else { 0 })?;
-        let data = if end <= about.len() { data } else { 0 };
+        let mut data = 0;
+        match fs::metadata(path) {
+            Ok(about) if !about.is_file() => return Err(io::Error::other("not a regular file")),
+            Ok(about) => {
+                let begun = append && File::open(path)?.read_exact_at(&mut header, 0).is_ok();
+                data = if begun { perf_data::data_size(&header).unwrap_or(0) } else { 0 };
+                if data == 0 || DATA_OFFSET + data > about.len() {
+                    // Anew, and not the same file: another process may be writing to it still.
+                    data = 0;
+                    fs::remove_file(path)?;
+                }
+            }
+            Err(_) => {}
+        }
+        let file = out_of_the_way(options.open(path)?);
+        file.set_len(DATA_OFFSET + data)?;
+        let about = file.metadata()?;
         let identity = (about.dev(), about.ino());
         let output = Output { path: path.to_owned(), file: Some(file), identity, clock, hz, data };
         output.file()?.write_all_at(&perf_data::header(clock, hz, data, &[]), 0)?;

@@ -236,11 +236,21 @@ fn start_writer(writer: Writer) -> Result<libc::pthread_t, i32> {
     Ok(unsafe { thread.assume_init() })
 }
 
-/// Starts a recording if the environment asks this process for one.
+/// Which other processes the variable is for, beside the one it names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heirs {
+    /// None: children sample nothing, unless they are asked for.
+    Nobody,
+    /// Whatever this process starts: it stands before the program that is meant, as a shell does.
+    Descendants,
+}
+
+/// Starts a recording if the environment asks this process for one. For a constructor: no other thread may use the
+/// environment.
 ///
 /// # Errors
 /// When it does and there is none.
-pub fn start_by_environment() -> Result<bool, Error> {
+pub fn start_by_environment(heirs: Heirs) -> Result<bool, Error> {
     let Some(value) = std::env::var_os(VARIABLE) else { return Ok(false) };
     let mut options = Options::parse(&value).map_err(Error::Options)?;
     let pid = std::process::id();
@@ -248,7 +258,11 @@ pub fn start_by_environment() -> Result<bool, Error> {
         Some(meant) if meant != pid && !options.children => return Ok(false),
         Some(meant) if meant != pid => options = options.for_child(pid),
         Some(_) => {}
-        None => set_variable(VARIABLE, &Options { pid: Some(pid), ..options.clone() }.to_value()),
+        // What this process starts with exec(2) is meant, too.
+        None if heirs == Heirs::Nobody => {
+            set_variable(VARIABLE, &Options { pid: Some(pid), ..options.clone() }.to_value());
+        }
+        None => {}
     }
     let begun = std::env::var(BEGUN).is_ok_and(|begun| begun == pid.to_string());
     set_variable(BEGUN, std::ffi::OsStr::new(&pid.to_string()));

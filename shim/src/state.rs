@@ -11,6 +11,7 @@ use jitlisten::{
 use once_cell::race::OnceBox;
 
 use crate::detour;
+use crate::heard::HeardLlvm;
 use crate::hooks;
 use crate::library::Identity;
 use crate::llvmlite;
@@ -73,6 +74,16 @@ impl Shim {
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic under the lock ends all listening, see `hooks::guarded`.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn heard(&self) -> Vec<HeardLlvm> {
+        let state = self.lock();
+        let heard = |source: &Source| HeardLlvm {
+            path: source.path.clone(),
+            detoured: source.detoured,
+            objects: source.objects().len(),
+        };
+        state.sources.iter().flatten().map(heard).collect()
     }
 
     fn watch_loader(&self) {
