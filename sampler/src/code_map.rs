@@ -14,6 +14,10 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::unwind::{Code, CodeMap, FrameTable};
+use crate::writer;
+
+/// Code was met that nothing is known of: mappings have to be looked at.
+pub(crate) static UNKNOWN_CODE: AtomicBool = AtomicBool::new(false);
 
 /// The newest entries, before they are merged.
 const NEWEST: usize = 128;
@@ -246,5 +250,11 @@ pub(crate) struct ProcessCode;
 impl CodeMap for ProcessCode {
     fn find(&self, address: u64) -> Option<Code<'_>> {
         COMPILED.find(address).or_else(|| LIBRARIES.find(address))
+    }
+
+    fn missed(&self) {
+        if !UNKNOWN_CODE.swap(true, Ordering::Relaxed) {
+            writer::wake();
+        }
     }
 }

@@ -4,19 +4,16 @@
 //! time, and whether pages of the stack are there). What it reads is its slot, published tables, and the stack.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::clock;
 use crate::code_map::{self, ProcessCode};
 use crate::slot::{self, Sample};
 use crate::timer::SI_TIMER;
 use crate::unwind::{self, Memory, REGISTERS, Registers};
-use crate::writer;
 
 /// Nanoseconds between two samples of a thread.
 pub(crate) static PERIOD: AtomicU64 = AtomicU64::new(0);
-/// Code was met that nothing is known of: mappings have to be looked at.
-pub(crate) static UNKNOWN_CODE: AtomicBool = AtomicBool::new(false);
 /// The process that samples; a child that shares memory or handlers does not.
 pub(crate) static PROCESS: AtomicU32 = AtomicU32::new(0);
 
@@ -88,9 +85,6 @@ fn sample(slot: &slot::Slot, room: u64, period: u64, context: &libc::ucontext_t)
         count += 1;
         true
     });
-    if outcome == unwind::Outcome::UnknownCode && !UNKNOWN_CODE.swap(true, Ordering::Relaxed) {
-        writer::wake();
-    }
     // SAFETY: as above.
     unsafe { slot.finish(Sample { time: clock::monotonic(), period, outcome, count }) };
 }

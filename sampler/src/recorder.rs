@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use jitlisten::options::SinkKind;
 use jitlisten::{Session, Visit, exempt_signal, log_line};
 
+use crate::code_map::UNKNOWN_CODE;
 use crate::events::Observer;
-use crate::handler::{self, PROCESS, UNKNOWN_CODE};
+use crate::handler::{self, PROCESS};
 use crate::interpose::{self, ACTIVE};
 use crate::options::Options;
 use crate::output::Output;
@@ -167,6 +168,7 @@ fn start_in(state: &mut Option<Running>, options: Options, append: bool) -> Resu
     writer.begin(append);
     ACTIVE.store(true, Ordering::Release);
     interpose::adopt_this_thread();
+    threads::arm_all();
     match start_writer(writer) {
         Ok(writer) => {
             log_line!(Info, "recording with signal {signal}");

@@ -86,8 +86,14 @@ pub(crate) fn all() -> impl Iterator<Item = (usize, &'static Slot)> {
     (0..USED.load(Ordering::Acquire)).filter_map(|index| Some((index, get(index)?)))
 }
 
-/// A slot for the calling code, in the state [`CLAIMED`]; `None` if there are none left.
+/// A slot for a thread, in the state [`CLAIMED`]; `None` if there are none left. The one that it had, if it had one: its
+/// signal stack may be there.
 pub(crate) fn claim(tid: u32) -> Option<(usize, &'static Slot)> {
+    for (index, slot) in all().filter(|(_, slot)| slot.tid.load(Ordering::Acquire) == tid) {
+        if slot.state.compare_exchange(ENDED, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return Some((index, slot.taken(tid)));
+        }
+    }
     for index in 0..BLOCK * BLOCKS {
         let slot = match get(index) {
             Some(slot) => slot,
@@ -97,11 +103,8 @@ pub(crate) fn claim(tid: u32) -> Option<(usize, &'static Slot)> {
             }
         };
         if slot.state.compare_exchange(FREE, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            slot.tid.store(tid, Ordering::Release);
-            slot.generation.fetch_add(1, Ordering::AcqRel);
-            slot.announced.store(0, Ordering::Relaxed);
             USED.fetch_max(index + 1, Ordering::AcqRel);
-            return Some((index, slot));
+            return Some((index, slot.taken(tid)));
         }
     }
     None
@@ -127,6 +130,14 @@ fn make_block(number: usize) -> Option<()> {
 }
 
 impl Slot {
+    /// The slot of another thread, or of another recording.
+    fn taken(&self, tid: u32) -> &Self {
+        self.tid.store(tid, Ordering::Release);
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        self.announced.store(0, Ordering::Relaxed);
+        self
+    }
+
     /// The cache of the thread's rules, for the handler of that thread.
     pub(crate) fn cache(&self) -> *mut RuleCache {
         self.cache.get()

@@ -121,13 +121,6 @@ impl Scan {
         Scan { own, ..Scan::default() }
     }
 
-    /// Arms every thread that is there.
-    pub(crate) fn arm_all(&mut self) {
-        for tid in tasks().filter(|&tid| tid != self.own) {
-            arm(tid);
-        }
-    }
-
     /// Looks whether threads have come or gone, and arms those that have been there for two looks.
     pub(crate) fn look(&mut self) {
         // The number of links of the directory is that of the threads, and two.
@@ -136,8 +129,9 @@ impl Scan {
             return;
         }
         self.links = links;
+        // Also one that has ended: for this thread there was no timer, or it is about to end.
         let armed: BTreeSet<u32> = slot::all()
-            .filter(|(_, slot)| matches!(slot.state.load(Ordering::Acquire), slot::ARMED | slot::CLAIMED))
+            .filter(|(_, slot)| slot.state.load(Ordering::Acquire) != slot::FREE)
             .map(|(_, slot)| slot.tid.load(Ordering::Acquire))
             .collect();
         let there: BTreeSet<u32> = tasks().filter(|&tid| tid != self.own).collect();
@@ -151,6 +145,13 @@ impl Scan {
                 disarm(slot);
             }
         }
+    }
+}
+
+/// Arms every thread that is there.
+pub(crate) fn arm_all() {
+    for tid in tasks() {
+        arm(tid);
     }
 }
 

@@ -13,9 +13,8 @@ use std::{fs, io, ptr};
 use jitlisten::log_line;
 
 use crate::clock;
-use crate::code_map;
+use crate::code_map::{self, UNKNOWN_CODE};
 use crate::events::{self, LIBRARIES_CHANGED};
-use crate::handler::UNKNOWN_CODE;
 use crate::interpose::ACTIVE;
 use crate::mappings::Mappings;
 use crate::output::{Output, Pins};
@@ -122,10 +121,6 @@ impl Writer {
     /// The thread's function.
     pub(crate) fn run(mut self) {
         self.scan = Scan::without(threads::own_tid());
-        {
-            let _work = WORK.lock().unwrap_or_else(PoisonError::into_inner);
-            self.scan.arm_all();
-        }
         loop {
             let seen = WAKE.load(Ordering::Acquire);
             if STOP.load(Ordering::Acquire) || self.until.is_some_and(|until| Instant::now() >= until) {
@@ -227,7 +222,8 @@ impl Writer {
                     self.batch.thread_ended(Moment { tid, ..self.now() });
                 }
                 slot.running.store(0, Ordering::Release);
-                slot.state.store(slot::FREE, Ordering::Release);
+                // Unless a new thread has got the number, and the slot with it.
+                let _ = slot.state.compare_exchange(slot::ENDED, slot::FREE, Ordering::AcqRel, Ordering::Relaxed);
             }
         }
     }

@@ -38,6 +38,8 @@ pub const RSP: usize = 7;
 pub const RIP: usize = 16;
 /// `rbx`, `rbp`, `rsp`, `r12` to `r15`: a called function gives these back.
 const KEPT: u32 = 1 << 3 | 1 << RBP | 1 << RSP | 0xf << 12 | 1 << RIP;
+/// What a trampoline does after its call: `add rsp, 8; ret`. In the upper bytes of a word.
+const TRAMPOLINE_END: u64 = u64::from_le_bytes([0x48, 0x83, 0xc4, 0x08, 0xc3, 0, 0, 0]) << 24;
 /// A frame larger than this is not believed where only a frame pointer tells.
 const LARGEST_FRAME: u64 = 1 << 20;
 
@@ -97,6 +99,9 @@ pub enum Code<'a> {
 pub trait CodeMap {
     /// `None` where no code is known.
     fn find(&self, address: u64) -> Option<Code<'_>>;
+
+    /// A walk has come to an address that no code is known at.
+    fn missed(&self) {}
 }
 
 /// How a walk ended.
@@ -185,10 +190,18 @@ fn step(
             caller(registers, memory, stack.wrapping_add(16), None)
         }
         Some(Code::Trampoline | Code::Bare) => by_frame_pointer(registers, code, memory),
-        None => match by_frame_pointer(registers, code, memory) {
-            Step::Broken => Step::UnknownCode,
-            step => step,
-        },
+        None => {
+            code.missed();
+            // One that was made a moment ago.
+            if !is_exact && memory.read(registers.at(RIP)).is_some_and(|code| code << 24 == TRAMPOLINE_END) {
+                let stack = registers.at(RSP);
+                return caller(registers, memory, stack.wrapping_add(16), None);
+            }
+            match by_frame_pointer(registers, code, memory) {
+                Step::Broken => Step::UnknownCode,
+                step => step,
+            }
+        }
     }
 }
 
