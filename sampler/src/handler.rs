@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::clock;
 use crate::code_map::{self, ProcessCode};
+use crate::options::Clock;
 use crate::slot::{self, Sample};
+use crate::threads;
 use crate::timer::SI_TIMER;
 use crate::unwind::{self, Memory, REGISTERS, Registers};
 
@@ -61,12 +63,22 @@ fn record(info: &TimerInfo, context: &libc::ucontext_t) {
         return;
     }
     slot.running.fetch_add(1, Ordering::AcqRel);
-    let weight = u64::from(info.overrun.max(0) as u32) + 1;
+    let period = time_since_last(slot);
     match slot.room() {
-        Some(room) => sample(slot, room, weight * PERIOD.load(Ordering::Relaxed), context),
-        None => drop(slot.lost.fetch_add(weight, Ordering::Relaxed)),
+        Some(room) => sample(slot, room, period, context),
+        None => drop(slot.lost.fetch_add(1, Ordering::Relaxed)),
     }
     slot.running.fetch_add(1, Ordering::AcqRel);
+}
+
+/// What the thread has spent since its last sample, or since it got its timer. The timer is looked at when the kernel ticks,
+/// and ticks do not always come: its period would say too little.
+pub(crate) fn time_since_last(slot: &slot::Slot) -> u64 {
+    let now = match threads::clock_now() {
+        Clock::Cpu => clock::thread_cpu(slot.tid.load(Ordering::Relaxed)),
+        Clock::Wall => clock::monotonic(),
+    };
+    now.saturating_sub(slot.clock.swap(now, Ordering::Relaxed))
 }
 
 fn sample(slot: &slot::Slot, room: u64, period: u64, context: &libc::ucontext_t) {

@@ -96,17 +96,18 @@ extern "C-unwind" fn begin(work: *mut c_void) -> *mut c_void {
     let Work { start, argument } = unsafe { work.cast::<Work>().read() };
     // SAFETY: from `malloc`, and read above.
     unsafe { libc::free(work) };
-    let _ = std::panic::catch_unwind(adopt_this_thread);
+    let _ = std::panic::catch_unwind(|| adopt_this_thread(start as usize as u64));
     start(argument)
 }
 
-/// Samples the calling thread until it ends.
-pub(crate) fn adopt_this_thread() {
+/// Samples the calling thread, which runs this function, until it ends.
+pub(crate) fn adopt_this_thread(start: u64) {
     if !ACTIVE.load(Ordering::Acquire) {
         return;
     }
     let _visit = Visit::begin();
     if let Some(slot) = threads::arm(threads::own_tid()) {
+        slot.start.store(start, Ordering::Relaxed);
         give_signal_stack(slot);
         if let Some(key) = key() {
             // SAFETY: a key that is never deleted; the slot lives for ever.
@@ -135,7 +136,7 @@ fn key() -> Option<libc::pthread_key_t> {
     unsafe extern "C" fn thread_ends(slot: *mut c_void) {
         let _visit = Visit::begin();
         // SAFETY: set by `adopt_this_thread`; slots live for ever.
-        threads::disarm(unsafe { &*slot.cast::<Slot>() });
+        threads::this_thread_ends(unsafe { &*slot.cast::<Slot>() });
     }
     match KEY.load(Ordering::Acquire) {
         0 if KEY.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() => {

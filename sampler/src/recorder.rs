@@ -167,7 +167,7 @@ fn start_in(state: &mut Option<Running>, options: Options, append: bool) -> Resu
     let mut writer = Writer::new(output, until);
     writer.begin(append);
     ACTIVE.store(true, Ordering::Release);
-    interpose::adopt_this_thread();
+    interpose::adopt_this_thread(0);
     threads::arm_all();
     match start_writer(writer) {
         Ok(writer) => {

@@ -47,6 +47,12 @@ pub(crate) struct Slot {
     pub(crate) lost: AtomicU64,
     /// What the writer has made a record of.
     pub(crate) announced: AtomicU32,
+    /// The thread's clock when it was last sampled.
+    pub(crate) clock: AtomicU64,
+    /// The thread's function, where it is known.
+    pub(crate) start: AtomicU64,
+    /// Where in the ring its last sample begins, and one; 0: it has none.
+    last: AtomicU64,
     written: AtomicU64,
     read: AtomicU64,
     cache: UnsafeCell<RuleCache>,
@@ -135,6 +141,8 @@ impl Slot {
         self.tid.store(tid, Ordering::Release);
         self.generation.fetch_add(1, Ordering::AcqRel);
         self.announced.store(0, Ordering::Relaxed);
+        self.start.store(0, Ordering::Relaxed);
+        self.last.store(0, Ordering::Relaxed);
         self
     }
 
@@ -179,7 +187,46 @@ impl Slot {
             // SAFETY: as in `put`.
             unsafe { self.word(start + number).write(word) };
         }
+        self.last.store(start + 1, Ordering::Relaxed);
         self.written.store(start + HEAD + sample.count, Ordering::Release);
+    }
+
+    /// The thread ends: what it has done since its last sample, it has done where that was, or else in its function.
+    ///
+    /// # Safety
+    /// Only in the thread whose slot it is, when its handler does not run any more.
+    pub(crate) unsafe fn close(&self, time: u64, period: u64) {
+        if self.room().is_none() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let mut sample = Sample { time, period, outcome: Outcome::Complete, count: 0 };
+        match self.last.load(Ordering::Relaxed).checked_sub(1) {
+            Some(last) => {
+                // Not overwritten yet: the ring is much larger than a sample.
+                // SAFETY: only this thread writes.
+                let head = unsafe { self.word(last).read() };
+                sample.count = (head >> 8).min(MOST_FRAMES).min(self.room().unwrap_or(0));
+                sample.outcome = outcome(head);
+                for number in 0..sample.count {
+                    // SAFETY: as above.
+                    let address = unsafe { self.word(last + HEAD + number).read() };
+                    // SAFETY: as above, and there is room for so many.
+                    unsafe { self.put(number, address) };
+                }
+            }
+            None => {
+                let start = self.start.load(Ordering::Relaxed);
+                if start == 0 {
+                    return;
+                }
+                sample.count = 1;
+                // SAFETY: as above.
+                unsafe { self.put(0, start) };
+            }
+        }
+        // SAFETY: as above.
+        unsafe { self.finish(sample) };
     }
 
     /// Takes the oldest sample out of the ring; its addresses are put into `stack`. For the one writer.
@@ -195,13 +242,16 @@ impl Slot {
         // SAFETY: as above.
         stack.extend((0..count).map(|number| unsafe { self.word(start + HEAD + number).read() }));
         self.read.store(start + HEAD + count, Ordering::Release);
-        let outcome = match head & 0xff {
-            0 => Outcome::Complete,
-            1 => Outcome::Truncated,
-            2 => Outcome::UnknownCode,
-            _ => Outcome::Broken,
-        };
-        Some(Sample { time, period, outcome, count })
+        Some(Sample { time, period, outcome: outcome(head), count })
+    }
+}
+
+fn outcome(head: u64) -> Outcome {
+    match head & 0xff {
+        0 => Outcome::Complete,
+        1 => Outcome::Truncated,
+        2 => Outcome::UnknownCode,
+        _ => Outcome::Broken,
     }
 }
 

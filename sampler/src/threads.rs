@@ -14,7 +14,7 @@ use crate::clock;
 use crate::handler::{self, PERIOD};
 use crate::options::Clock;
 use crate::slot::{self, Slot};
-use crate::timer::{self, Timer};
+use crate::timer::Timer;
 
 /// The signal of the timers; 0 before the first recording.
 pub(crate) static SIGNAL: AtomicI32 = AtomicI32::new(0);
@@ -30,7 +30,7 @@ pub(crate) fn configure(clock: Clock, hz: u32) {
     PERIOD.store(1_000_000_000 / u64::from(hz.max(1)), Ordering::Relaxed);
 }
 
-fn clock_now() -> Clock {
+pub(crate) fn clock_now() -> Clock {
     if CLOCK.load(Ordering::Relaxed) == Clock::Wall as u32 { Clock::Wall } else { Clock::Cpu }
 }
 
@@ -62,7 +62,8 @@ fn is_armed(tid: u32, limit: usize) -> bool {
 fn start_timer(index: usize, slot: &'static Slot, tid: u32) -> bool {
     let (period, clock) = (PERIOD.load(Ordering::Relaxed), clock_now());
     let value = handler::signal_value(index, slot.generation.load(Ordering::Acquire));
-    let first = first_expiry(period, clock, tid);
+    let first = first_expiry(period, tid);
+    handler::time_since_last(slot);
     // Before the timer runs: its first signal may come at once.
     slot.state.store(slot::ARMED, Ordering::Release);
     match Timer::start(clock, tid, SIGNAL.load(Ordering::Acquire), value, first, period) {
@@ -80,15 +81,29 @@ fn start_timer(index: usize, slot: &'static Slot, tid: u32) -> bool {
     }
 }
 
-/// Anywhere in the first period, so that what is cut off at a thread's end is made up for at the beginning of others. CPU
-/// timers are noticed at the next tick, half a tick late on average.
-fn first_expiry(period: u64, clock: Clock, tid: u32) -> u64 {
+/// Anywhere in the first period, so that threads are not sampled in step.
+fn first_expiry(period: u64, tid: u32) -> u64 {
     let mut random = clock::monotonic() ^ u64::from(tid) << 32;
     for shift in [13, 7, 17] {
         random ^= if shift == 7 { random >> shift } else { random << shift };
     }
-    let late = if clock == Clock::Cpu { timer::tick() / 2 } else { 0 };
-    (random.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11).checked_rem(period).unwrap_or(0).saturating_sub(late).max(1)
+    (random.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11).checked_rem(period).unwrap_or(0).max(1)
+}
+
+/// The calling thread, whose slot this is, ends.
+pub(crate) fn this_thread_ends(slot: &Slot) {
+    // The timer first: its handler and this are never at it together.
+    let timer = slot.timer.swap(-1, Ordering::AcqRel);
+    if timer >= 0 {
+        Timer(timer).delete();
+    }
+    // A signal that waits is passed over from here on.
+    if slot.state.compare_exchange(slot::ARMED, slot::CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        let period = handler::time_since_last(slot);
+        // SAFETY: in the thread itself, and the handler looks at the state first.
+        unsafe { slot.close(clock::monotonic(), period) };
+        slot.state.store(slot::ENDED, Ordering::Release);
+    }
 }
 
 /// Ends the sampling of a thread. What is in its ring is still written.

@@ -2,7 +2,7 @@
 //!
 //! `timer_create(2)` with `SIGEV_THREAD_ID` sends to one thread; a clock of the form `~tid << 3 | 6` is that thread's CPU time
 //! (`clock_getcpuclockid(3)`, `include/linux/posix-timers.h`). CPU timers are looked at when the kernel ticks, so above its
-//! rate (`CONFIG_HZ`) samples carry the weight of those that did not come: `si_overrun`.
+//! rate (`CONFIG_HZ`) no more samples come. A sample stands for all of the thread's time since the one before it.
 
 use std::ffi::c_int;
 use std::io;
@@ -51,12 +51,11 @@ impl Timer {
         first: u64,
         period: u64,
     ) -> io::Result<Timer> {
-        let tid = tid as c_int;
         let clock = match clock {
-            Clock::Cpu => !tid << 3 | THREAD_CPU_CLOCK,
+            Clock::Cpu => thread_cpu_clock(tid),
             Clock::Wall => libc::CLOCK_MONOTONIC,
         };
-        let event = SigEvent { value, signal, notify: SIGEV_THREAD_ID, tid, padding: [0; 11] };
+        let event = SigEvent { value, signal, notify: SIGEV_THREAD_ID, tid: tid as c_int, padding: [0; 11] };
         let mut number: c_int = 0;
         // SAFETY: reads a sigevent and writes a number.
         let made = unsafe { libc::syscall(libc::SYS_timer_create, clock, &raw const event, &raw mut number) };
@@ -83,21 +82,13 @@ impl Timer {
     }
 }
 
-fn timespec(nanoseconds: u64) -> libc::timespec {
-    libc::timespec { tv_sec: (nanoseconds / 1_000_000_000) as _, tv_nsec: (nanoseconds % 1_000_000_000) as _ }
+/// The clock of a thread's CPU time.
+pub(crate) fn thread_cpu_clock(tid: u32) -> libc::clockid_t {
+    !(tid as c_int) << 3 | THREAD_CPU_CLOCK
 }
 
-/// The time between two looks of the kernel's at CPU timers.
-pub(crate) fn tick() -> u64 {
-    let mut resolution = MaybeUninit::<libc::timespec>::uninit();
-    // SAFETY: writable memory for a timespec.
-    let failed = unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, resolution.as_mut_ptr()) } != 0;
-    if failed {
-        return 0;
-    }
-    // SAFETY: written by the call, which has succeeded.
-    let resolution = unsafe { resolution.assume_init() };
-    (resolution.tv_nsec as u64).min(10_000_000)
+fn timespec(nanoseconds: u64) -> libc::timespec {
+    libc::timespec { tv_sec: (nanoseconds / 1_000_000_000) as _, tv_nsec: (nanoseconds % 1_000_000_000) as _ }
 }
 
 /// Installs `handler` for a signal that nobody uses: the highest real-time one whose disposition is the default. It stays

@@ -96,8 +96,8 @@ static int loops(double seconds)
 {
     double until = cpu_of(CLOCK_THREAD_CPUTIME_ID) + seconds;
     while (cpu_of(CLOCK_THREAD_CPUTIME_ID) < until) {
-        three_of_four(100000);
-        one_of_four(100000);
+        three_of_four(200000 + rand() % 200000);
+        one_of_four(300000);
     }
     return 0;
 }
@@ -106,7 +106,8 @@ static int exps(double seconds)
 {
     double until = cpu_of(CLOCK_THREAD_CPUTIME_ID) + seconds;
     while (cpu_of(CLOCK_THREAD_CPUTIME_ID) < until)
-        sink = exp_three(30000) + exp_one(30000);
+        /* Never in step with a timer. */
+        sink = exp_three(100000 + rand() % 100000) + exp_one(150000);
     return 0;
 }
 

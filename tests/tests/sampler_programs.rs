@@ -75,8 +75,7 @@ fn short_threads_are_seen() {
     let Some((samples, stdout)) = run(&["threads", "150", "0.02", "2"]) else { return };
     let (seen, threads) = (seconds(&samples), by_thread(&samples).len());
     let time: f64 = stdout.lines().map(|line| line.split_once(' ').unwrap().1.parse::<f64>().unwrap() / 1e9).sum();
-    // A sigma is 2 % at this number of threads.
-    assert!((seen / time - 1.0).abs() < 0.08, "{seen} of {time} s");
+    assert!((seen / time - 1.0).abs() < 0.05, "{seen} of {time} s");
     assert!(threads >= 145, "{threads} of 150 threads");
 }
 
@@ -167,7 +166,7 @@ fn threads_without_a_timer_are_counted() {
     let Some((_, stdout)) = run_itself(&["no-timers"]) else { return };
     let without: u64 = stdout.lines().last().and_then(|line| line.strip_prefix("without ")).unwrap().parse().unwrap();
     // Forty threads, twenty at a time, and four timers at most; the main thread and timers of others are in the same count.
-    assert!((32..=41).contains(&without), "{without}");
+    assert!((32..=45).contains(&without), "{without}");
 }
 
 /// No space: the recording ends where it is, can be read, and the program goes on.

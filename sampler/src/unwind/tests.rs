@@ -135,3 +135,51 @@ fn expressions_are_bounded() {
     let plt = [0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22];
     assert_eq!(expression::evaluate(&plt, &registers, &mut memory, None), Some(13));
 }
+
+struct Damaged(FrameTable);
+
+impl CodeMap for Damaged {
+    fn find(&self, address: u64) -> Option<Code<'_>> {
+        (address < 1 << 30).then_some(Code::Table(&self.0))
+    }
+}
+
+/// The tables of a real library with bytes changed, over a stack of plausible words: a walk ends, and nothing panics.
+#[test]
+fn damaged_tables_are_survived() {
+    let program = std::fs::read("/proc/self/exe").unwrap();
+    let file = object::File::parse(&*program).unwrap();
+    let section = file.section_by_name(".eh_frame").unwrap();
+    let data = section.data().unwrap();
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    let mut next = move |below: usize| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        (random >> 16) as usize % below
+    };
+    let mut frames = 0_u64;
+    for _ in 0..3_000 {
+        let size = data.len().min(1024);
+        // From the start, where a CIE is.
+        let mut bytes = data[..size].to_vec();
+        for _ in 0..next(12) {
+            bytes[next(size)] = next(256) as u8;
+        }
+        let table = FrameTable::by_reading(bytes.into(), section.address(), 0);
+        let starts: Vec<u64> = table.starts().collect();
+        let Some(&first) = starts.get(next(starts.len().max(1))) else { continue };
+        let words =
+            (0..512).map(|word| if word % 3 == 0 { starts[next(starts.len())] + 4 } else { 0x10000 + 8 * word });
+        let mut stack = Words(0x10000, words.collect());
+        let mut values = [0x10040; REGISTERS];
+        values[RIP] = first + next(64) as u64;
+        let mut cache = RuleCache::default();
+        let map = Damaged(table);
+        walk(Registers::new(values), &map, &mut stack, &mut cache, |_| {
+            frames += 1;
+            true
+        });
+    }
+    assert!(frames > 3_000, "walks got nowhere: {frames}");
+}
