@@ -3,7 +3,7 @@
 # from seeds/calls.txt.
 set -eu
 cd "$(dirname "$0")"
-mkdir -p corpus/loaded_object corpus/image corpus/name corpus/lines corpus/unwind corpus/calls
+mkdir -p corpus/loaded_object corpus/image corpus/name corpus/lines corpus/unwind corpus/calls corpus/sampled_stack
 cp ../jitlisten/testdata/*.o corpus/loaded_object/
 cp ../jitlisten/testdata/*.o corpus/image/
 grep -v '^#' ../jitlisten/testdata/names.tsv | cut -f 2 | while IFS= read -r name; do
@@ -24,6 +24,12 @@ for object in ../jitlisten/testdata/*.o; do
     done
 done
 find corpus/unwind -empty -delete
+# Its size in two bytes, the section, and a stack.
+for section in corpus/unwind/*; do
+    size=$(wc -c <"$section")
+    { printf '%b' "\\0$(printf %o $((size % 256)))\\0$(printf %o $((size / 256 % 128)))" && cat "$section" &&
+        head -c 512 "$section"; } >"corpus/sampled_stack/$(basename "$section")"
+done
 
 grep -v '^#' seeds/calls.txt | while read -r name bytes; do
     [ -z "$name" ] || for byte in $bytes; do printf '%b' "\\0$(printf %o "0x$byte")"; done >"corpus/calls/$name"

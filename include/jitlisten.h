@@ -293,6 +293,70 @@ struct jitlisten_statistics {
 /* Copies the counters. statistics->size must be set. Threads: any. */
 jitlisten_status jitlisten_statistics(struct jitlisten_statistics *statistics);
 
+/* Recording. ------------------------------------------------------------------------------------------------------------
+ *
+ * Samples of every thread of this process, taken inside of it: no perf, no ptrace, no root. The file is a perf.data, for
+ * perf report, perf script, samply and the reports of the command jitlisten. Compiled code has names and lines in it if
+ * a session is open (jitlisten_open() and others); without one, what libraries have. Every thread gets a timer of the kernel
+ * (RLIMIT_SIGPENDING) on its CPU time, whose signal is the highest real-time one that nobody uses. A thread named "jitlisten"
+ * writes. Images of compiled code are kept in a directory beside the file, FILE.images. x86_64 only. See docs/record.md. */
+
+enum {
+    /* Wall-clock time: threads that wait are sampled, too, and interrupted: some system calls return EINTR. */
+    JITLISTEN_RECORD_WALL = 1,
+    /* Children of a fork write files of their own; otherwise they are not sampled. */
+    JITLISTEN_RECORD_CHILDREN = 2,
+    /* Compiled code gets no images for the recording's sake. */
+    JITLISTEN_RECORD_NO_IMAGES = 4
+};
+
+struct jitlisten_record_options {
+    /* In: sizeof(struct jitlisten_record_options). */
+    size_t size;
+    /* Samples for each second of a thread's time, from 1 to 10000; 0: 199. Above the rate of the kernel's clock (100 to 1000
+     * a second), CPU time is sampled no more often, and samples weigh more. */
+    uint32_t hz;
+    /* JITLISTEN_RECORD_WALL and others. */
+    uint32_t flags;
+    /* Ends the recording by itself after so many seconds; 0: does not. jitlisten_record_stop() is still to be called. */
+    uint32_t seconds;
+    /* 0 */
+    uint32_t reserved;
+};
+
+/* Starts a recording into the file at path, which is made anew. %p in it is the process, %h the host, %% a percent sign.
+ * options may be NULL. JITLISTEN_WRONG_ORDER while there is another one; JITLISTEN_INVALID_ARGUMENT if the file cannot be
+ * written. Threads: any. */
+jitlisten_status jitlisten_record_start(const char *path, const struct jitlisten_record_options *options);
+
+/* Ends it. The file is whole when this returns; before, and if the process is killed, it holds everything but the last
+ * twentieth of a second. JITLISTEN_WRONG_ORDER if there is none. Threads: any. */
+jitlisten_status jitlisten_record_stop(void);
+
+/* Counters of the recording that is being made, or of the last one. */
+struct jitlisten_record_statistics {
+    /* In: sizeof(struct jitlisten_record_statistics). As in struct jitlisten_statistics. */
+    size_t size;
+    /* Samples in the file. */
+    uint64_t samples;
+    /* Of those, stacks that do not reach the start of their thread. */
+    uint64_t incomplete;
+    /* Stacks of more than 512 frames; only the innermost are there. */
+    uint64_t truncated;
+    /* Samples for which there was no room. */
+    uint64_t lost;
+    /* Threads that were sampled. */
+    uint64_t threads;
+    /* Threads for which there was no timer (RLIMIT_SIGPENDING). */
+    uint64_t threads_without_timer;
+    /* Bytes of the file. */
+    uint64_t bytes;
+    /* 1 if the file could not be written to its end (a full disk): what is there can be read. */
+    uint64_t failures;
+};
+
+/* Copies the counters. statistics->size must be set. Threads: any. */
+jitlisten_status jitlisten_record_statistics(struct jitlisten_record_statistics *statistics);
 /* What is alive. -------------------------------------------------------------------------------------------------------- */
 
 /* A function that was finalized and not freed. */

@@ -36,6 +36,13 @@ pub(crate) fn give_back() {
     set(RUN, lines);
 }
 
+/// Whether the program is yet to come: this process stands before it.
+pub(crate) fn stands_before_program() -> bool {
+    let run = env::var_os(RUN).unwrap_or_default();
+    let words = run.as_bytes().split(|byte| *byte == b':').next().unwrap_or_default();
+    words.split(|byte| *byte == b'+').any(|word| word == b"program") && !jitlisten_shim::is_python()
+}
+
 fn set(variable: &str, value: Option<Vec<u8>>) {
     match value {
         // SAFETY: constructors of preloaded libraries run before the program has threads.

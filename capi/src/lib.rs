@@ -9,6 +9,7 @@ pub mod guard;
 pub mod log;
 pub mod object;
 mod preload;
+pub mod record;
 pub mod session;
 pub mod sinks;
 pub mod statistics;

@@ -29,8 +29,13 @@ const SOON: Duration = Duration::from_secs(3);
 
 /// What is to be done in the process.
 pub(crate) enum Request {
-    Enable { sinks: Sinks, lines: bool },
+    Enable {
+        sinks: Sinks,
+        lines: bool,
+    },
     Disable,
+    /// A call of the package's, as Python.
+    Call(String),
 }
 
 impl Request {
@@ -41,6 +46,7 @@ impl Request {
                 format!("jitlisten.enable({:?}, lines={lines})", sinks.to_string())
             }
             Request::Disable => "jitlisten.disable()".to_owned(),
+            Request::Call(call) => call.clone(),
         }
     }
 }

@@ -1,8 +1,11 @@
 //! `jitlisten lines`: which line is slow.
 
 use std::ffi::OsString;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use clap::Args;
 use jitlisten_report::{Style, to_html, to_json, to_text};
@@ -11,7 +14,8 @@ use crate::problem::Problem;
 use crate::recording::{self, Colour, Reading};
 
 const EXAMPLES: &str = "Examples:
-  perf record -g jitlisten run -- python prog.py && jitlisten lines
+  jitlisten lines -- python prog.py
+  perf record -g jitlisten run -- python prog.py && jitlisten lines perf.data
   jitlisten lines --html report.html perf.data
   jitlisten lines --json - perf.data | jq '.files[].lines[] | select(.self > 100)'
 
@@ -41,17 +45,18 @@ pub(crate) struct Lines {
     color: Colour,
     #[command(flatten)]
     reading: Reading,
-    /// A command is not recorded here yet
-    #[arg(last = true, value_name = "CMD", hide = true)]
+    /// Record this command first, as `jitlisten record` does; the recording is not kept
+    #[arg(last = true, value_name = "CMD", conflicts_with = "files")]
     command: Vec<OsString>,
 }
 
 impl Lines {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
         if !self.command.is_empty() {
-            return Err(Problem::new(
-                "record the command first: perf record -g jitlisten run -- CMD..., then jitlisten lines perf.data",
-            ));
+            let file = Scratch::new()?;
+            let status = record(&self.command, &file.0)?;
+            self.one(Some(&file.0), 0)?;
+            return Ok(status);
         }
         if self.files.len() > 1 && (self.html.is_some() || self.json.is_some()) {
             return Err(Problem::new("--html and --json are of one recording: give one FILE"));
@@ -86,5 +91,44 @@ impl Lines {
             text.insert_str(0, &format!("{gap}{}\n", file.display()));
         }
         recording::write(None, text.as_bytes())
+    }
+}
+
+/// `jitlisten record` of a command; returns the command's own status.
+fn record(command: &[OsString], file: &Path) -> Result<ExitCode, Problem> {
+    let program = std::env::current_exe().map_err(|error| Problem::new(format!("cannot find myself: {error}")))?;
+    let status = Command::new(program)
+        .args(["record", "-o"])
+        .arg(file)
+        .arg("--")
+        .args(command)
+        .status()
+        .map_err(|error| Problem::new(format!("cannot start jitlisten record: {error}")))?;
+    if !file.exists() {
+        return Err(Problem::new("nothing was recorded: see above, or try jitlisten doctor"));
+    }
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}
+
+/// A file of this process in a directory that only its user can enter; removed when dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Scratch, Problem> {
+        let directory = std::env::temp_dir().join(format!("jitlisten-lines-{}", std::process::id()));
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&directory)
+            .map_err(|error| Problem::new(format!("cannot make {}: {error}", directory.display())))?;
+        Ok(Scratch(directory.join("jitlisten.perf.data")))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Some(directory) = self.0.parent() {
+            let _ = std::fs::remove_dir_all(directory);
+        }
     }
 }

@@ -19,6 +19,7 @@ mod lines;
 mod outside;
 mod problem;
 mod process;
+mod record;
 mod recording;
 mod run;
 mod sinks;
@@ -41,6 +42,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Run(run::Run),
+    Record(record::Record),
     Lines(lines::Lines),
     Flamegraph(flamegraph::Flamegraph),
     Export(export::Export),
@@ -55,6 +57,7 @@ impl Command {
     fn execute(self) -> Result<ExitCode, Problem> {
         match self {
             Command::Run(command) => command.execute(),
+            Command::Record(command) => command.execute(),
             Command::Lines(command) => command.execute(),
             Command::Flamegraph(command) => command.execute(),
             Command::Export(command) => command.execute(),

@@ -28,6 +28,7 @@ pub mod log;
 mod looking;
 mod memory;
 pub mod name;
+mod observer;
 pub mod options;
 mod own_file;
 mod privilege;
@@ -42,10 +43,11 @@ pub use address::{Address, AddressRange, Offset};
 pub use error::Error;
 pub use loaded_object::{Function, LineRow, LineRows, LoadedObject, Machine, TextRange};
 pub use memory::HostMemory;
+pub use observer::{CodeObserver, ObservedCode, notify_libraries_changed};
 pub use privilege::is_privileged;
 pub use session::{ForkGuard, LiveFunction, Loaded, ObjectId, Session, Unwinders};
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub use sink::fuzzing;
 pub use statistics::{SinkStatistics, Statistics};
-pub use visit::{Visit, keeping_errno};
+pub use visit::{Visit, exempt_signal, keeping_errno};

@@ -32,7 +32,9 @@ use crate::sink::{
     self, FinalizedObject, Forked, Images, Neighbour, Neighbours, Rooms, Sink, SinkError, StaleMap, Surroundings,
 };
 use crate::statistics::{Counters, Statistics};
-use crate::{Address, AddressRange, Error, LoadedObject, clock, foreign, is_privileged, looking, memory, shape};
+use crate::{
+    Address, AddressRange, Error, LoadedObject, clock, foreign, is_privileged, looking, memory, observer, shape,
+};
 pub use alive::LiveFunction;
 use told::Heard;
 
@@ -362,6 +364,9 @@ impl Session {
         }
         self.counters.objects_finalized.add(1);
         log_line!(Debug, "finalized {id:?}");
+        if let Some(record) = state.objects.get(&id) {
+            observer::finalized(id, &record.object, &record.made_rules, &live);
+        }
         for kind in SinkKind::ALL {
             self.tell(&mut state, kind, id, &live);
         }
@@ -426,6 +431,9 @@ impl Session {
         if record.finalized.is_none() {
             return;
         }
+        if let Some(observer) = observer::observer() {
+            observer.freeing(id);
+        }
         let live = LiveBytes::of(&record.object);
         for kind in SinkKind::ALL {
             let Some(sink) = &mut state.sinks[kind as usize] else { continue };
@@ -435,6 +443,21 @@ impl Session {
                 self.give_up(state, kind, &error);
             }
         }
+    }
+
+    /// Tells `observer` of all code that is alive, and from now on of all that comes and goes. One observer in a process.
+    pub fn observe(&self, observer: &'static dyn observer::CodeObserver) {
+        let state = self.lock_here();
+        observer::activate(observer);
+        for (&id, record) in state.objects.iter().filter(|(_, record)| record.finalized.is_some()) {
+            observer::finalized(id, &record.object, &record.made_rules, &LiveBytes::of(&record.object));
+        }
+    }
+
+    /// Ends that.
+    pub fn stop_observing(&self) {
+        let _state = self.lock();
+        observer::deactivate();
     }
 
     /// Switches a sink on, and tells it of everything that is alive. Nothing happens if it is on.

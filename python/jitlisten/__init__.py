@@ -8,10 +8,24 @@
 Importing this module does nothing.
 """
 
-from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
+import os
+from typing import ContextManager, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 __version__ = "0.1.0"
-__all__ = ["Error", "Function", "Llvm", "Status", "disable", "enable", "functions", "status"]
+__all__ = [
+    "Error",
+    "Function",
+    "Llvm",
+    "Recording",
+    "Status",
+    "disable",
+    "enable",
+    "functions",
+    "record",
+    "start_recording",
+    "status",
+    "stop_recording",
+]
 
 #: The sinks of :func:`enable`, if it is called without any.
 SINKS = ("perfmap", "image", "unwind")
@@ -49,6 +63,27 @@ class Status(NamedTuple):
     llvms: Tuple[Llvm, ...]
     #: Whether Numba's code gets line tables.
     lines: bool
+
+
+class Recording(NamedTuple):
+    """What a recording consists of; see ``struct jitlisten_record_statistics`` in ``jitlisten.h``."""
+
+    #: Samples in the file.
+    samples: int
+    #: Of those, stacks that do not reach the start of their thread.
+    incomplete: int
+    #: Stacks that were too deep; only the innermost frames are there.
+    truncated: int
+    #: Samples for which there was no room.
+    lost: int
+    #: Threads that were sampled.
+    threads: int
+    #: Threads for which there was no timer.
+    threads_without_timer: int
+    #: Bytes of the file.
+    bytes: int
+    #: Whether the file could not be written to its end.
+    failures: int
 
 
 class Function(NamedTuple):
@@ -98,3 +133,51 @@ def functions() -> List[Function]:
     from . import _session
 
     return _session.functions()
+
+
+def start_recording(
+    path: "Union[str, os.PathLike[str]]",
+    *,
+    hz: int = 199,
+    wall: bool = False,
+    children: bool = False,
+    seconds: int = 0,
+    python: bool = True,
+    lines: bool = True,
+) -> None:
+    """Samples every thread of this process from now on, into a ``perf.data`` for ``perf report``, samply and ``jitlisten lines``.
+
+    ``hz`` samples for each second of processor time, with ``wall`` of all time (waiting system calls are interrupted then).
+    ``python``: functions of Python are frames of their own, from Python 3.12 on. ``lines``: as in :func:`enable`, which is called
+    if it has not been.
+    """
+    from . import _record
+
+    _record.start(os.fspath(path), hz, wall, children, seconds, python, lines)
+
+
+def stop_recording() -> Recording:
+    """Ends the recording. The file is whole when this returns."""
+    from . import _record
+
+    return _record.stop()
+
+
+def record(
+    path: "Union[str, os.PathLike[str]]",
+    *,
+    hz: int = 199,
+    wall: bool = False,
+    children: bool = False,
+    seconds: int = 0,
+    python: bool = True,
+    lines: bool = True,
+) -> "ContextManager[None]":
+    """Records what is done inside of ``with``; the arguments are those of :func:`start_recording`.
+
+    >>> with jitlisten.record("part.data"):
+    ...     kernel(data)
+    """
+    from . import _record
+
+    return _record.during(os.fspath(path), hz, wall, children, seconds, python, lines)

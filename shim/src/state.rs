@@ -5,7 +5,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jitlisten::options::SinkKind;
-use jitlisten::{Address, AddressRange, ForkGuard, Session, Unwinders, Visit, foreign, log_line};
+use jitlisten::{
+    Address, AddressRange, ForkGuard, Session, Unwinders, Visit, foreign, log_line, notify_libraries_changed,
+};
 use once_cell::race::OnceBox;
 
 use crate::detour;
@@ -144,6 +146,7 @@ impl Shim {
     /// The loader's rendezvous: under its lock.
     pub(crate) fn loader_event(&self) {
         self.libraries_changed();
+        notify_libraries_changed();
         self.look_for_unwinders();
         if lookup::WANTED.load(Ordering::Acquire) {
             self.listen_to_lookups();

@@ -38,6 +38,7 @@ pub mod perf_lines;
 pub mod perf_map;
 pub mod perf_script;
 pub mod place;
+pub mod sampled;
 pub mod story;
 pub mod tool;
 pub mod walk;
