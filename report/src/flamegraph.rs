@@ -3,7 +3,7 @@
 use std::io;
 
 use inferno::flamegraph::color::{Color, PaletteMap};
-use inferno::flamegraph::{self, Options};
+use inferno::flamegraph::{self, Options, TextTruncateDirection};
 use rustc_hash::FxHasher;
 use std::hash::Hasher;
 
@@ -27,6 +27,8 @@ pub fn to_flamegraph(report: &Report, out: &mut impl io::Write) -> io::Result<()
     options.title = report.title();
     options.subtitle =
         Some("green: compiled at run time (bluish: inlined), yellow: Python, red: C, orange: kernel".to_owned());
+    // The end of a name is its argument types.
+    options.text_truncate_direction = TextTruncateDirection::Right;
     options.count_name = "samples".to_owned();
     options.palette_map = Some(&mut colours);
     flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out)
