@@ -131,7 +131,7 @@ impl Table<'_> {
         }
         let hidden = profile.functions.iter().filter(|row| is_listed(row)).count().saturating_sub(shown);
         if hidden != 0 && !self.style.all {
-            self.coloured(&format!("{hidden} functions more have less; --all shows them"), "2");
+            self.coloured(&format!("{hidden} more with less: --all shows them"), "2");
         }
     }
 

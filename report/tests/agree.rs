@@ -125,7 +125,8 @@ fn subjects() -> Vec<(PathBuf, Vec<u64>)> {
 }
 
 fn compare(tool: &str, arguments: impl Fn(&Path) -> Vec<String>, same: impl Fn(&Frames, &Frames, &[String]) -> bool) {
-    let Some(program) = find(tool) else { return skip(tool) };
+    // Debian's packages of LLVM have the version in the name.
+    let Some(program) = find(&format!("{tool}-14")).or_else(|| find(tool)) else { return skip(tool) };
     let (mut count, mut inlined, mut different) = (0, 0, Vec::new());
     for (path, addresses) in subjects() {
         let mut symbols = FileSymbols::open(&path).unwrap();
