@@ -54,7 +54,7 @@ impl Program {
         let mut program = Program::with_sinks(&sinks);
         match Installation::find() {
             Ok(installation) => {
-                program.lines = !surroundings.no_lines && installation.site().is_some();
+                program.lines = !surroundings.no_lines && installation.site().is_some() && installation.has_lines();
                 let library = installation.library().display();
                 program.findings.push(Finding::ok("library", format!("{library}, {}", env!("CARGO_PKG_VERSION"))));
             }
