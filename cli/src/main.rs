@@ -17,6 +17,8 @@ mod problem;
 mod process;
 mod run;
 mod sinks;
+mod symbols;
+mod trace;
 
 use std::io::Write as _;
 use std::process::ExitCode;

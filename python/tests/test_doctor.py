@@ -28,7 +28,7 @@ def test_the_machine(run):
 
 
 def test_a_place_that_is_no_good(run):
-    tools, _, found = report(run(command(), "doctor", "--json", JITLISTEN_DIR="/proc"))
+    tools, _, found = report(run(command(), "doctor", "--json", JITLISTEN_DIR="/nonexistent"))
     assert about(found, "images")[0]["state"] == "no" and about(found, "images")[0]["advice"]
     assert not tools["perf record --call-graph dwarf"]["stacks"]
 
