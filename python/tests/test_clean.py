@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pathlib
+import shutil
 
 import pytest
 from conftest import command, python
@@ -15,6 +16,7 @@ NOBODY = 5_000_001
 def left(environment, tmp_path):
     """Files of dead and living processes; the perf maps are in /tmp, because that is where they are."""
     base = pathlib.Path(environment["JITLISTEN_DIR"]) / f"clean-{os.getpid()}"
+    shutil.rmtree(base, ignore_errors=True)
     base.mkdir()
     namespace = os.stat("/proc/self/ns/pid").st_ino
     start = open("/proc/self/stat").read().rsplit(")", 1)[1].split()[19]
@@ -40,6 +42,7 @@ def left(environment, tmp_path):
         yield base, files
     for file in files.values():
         file.unlink(missing_ok=True)
+    shutil.rmtree(base)
 
 
 #: /tmp is everybody's: other maps of dead processes are none of this test's business.
@@ -80,6 +83,7 @@ def test_maps_of_others_only_when_asked(run, left):
 
 def test_images_of_a_program_that_has_ended(run, environment, tmp_path):
     place = pathlib.Path(environment["JITLISTEN_DIR"]) / f"ended-{os.getpid()}"
+    shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
     program = pathlib.Path(__file__).parent / "programs" / "kernel.py"
     said = run(command(), "run", "--", python(), program, "once", JITLISTEN_DIR=place).stdout
@@ -87,3 +91,4 @@ def test_images_of_a_program_that_has_ended(run, environment, tmp_path):
     assert list(place.glob("image-*/object-*.so"))
     done = run(command(), "clean", pid, JITLISTEN_DIR=place)
     assert "images" in done.stdout and not list(place.iterdir())
+    place.rmdir()

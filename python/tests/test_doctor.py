@@ -47,10 +47,10 @@ def test_a_process_without_the_library_and_with_it(run, start):
 
 
 def test_a_command_that_ends_and_one_that_does_not(run):
-    tools, _, found = report(run(command(), "doctor", "--json", "--", python(), KERNEL, "once"))
+    tools, _, found = report(run(command(), "doctor", "--json", "--seconds", "50", "--", python(), KERNEL, "once"))
     assert "ended" in about(found, "command")[0]["found"] and tools["py-spy --native, pystack"]["names"]
     assert any("can be had" in finding["found"] for finding in about(found, "frame pointers"))
-    tools, _, found = report(run(command(), "doctor", "--json", "--seconds", "8", "--", python(), KERNEL))
+    tools, _, found = report(run(command(), "doctor", "--json", "--seconds", "50", "--", python(), KERNEL))
     assert "stopped" in about(found, "command")[0]["found"] and about(found, "LLVM")
 
 
@@ -58,13 +58,13 @@ def test_a_cache_without_frame_pointers(run, tmp_path):
     program = tmp_path / "cached.py"
     program.write_text("import numba\n@numba.njit(cache=True)\ndef cached(x):\n    return x + 1\ncached(1)\n")
     run(python(), program)
-    tools, _, found = report(run(command(), "doctor", "--json", "--", python(), program))
+    tools, _, found = report(run(command(), "doctor", "--json", "--seconds", "50", "--", python(), program))
     assert any("cache" in finding["found"] for finding in about(found, "frame pointers"))
     assert not tools["perf record -g"]["stacks"]
 
 
 def test_an_isolated_python(run):
-    tools, _, found = report(run(command(), "doctor", "--json", "--", python(), "-I", KERNEL, "once"))
+    tools, _, found = report(run(command(), "doctor", "--json", "--seconds", "50", "--", python(), "-I", KERNEL, "once"))
     assert about(found, "lines") and not tools["gdb"]["lines"]
 
 

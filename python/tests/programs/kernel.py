@@ -1,4 +1,6 @@
-"""Compiles a function and stays in it. With the argument ``later``, a second one when the file ``go`` is there."""
+"""Compiles a function and stays in it for ever, or for two seconds of the processor with the argument ``work``. With ``later``, a
+second function is compiled when the file ``go`` is there; with ``blocked`` the main thread waits; with ``once`` it ends at once.
+"""
 
 import os
 import sys
@@ -25,6 +27,7 @@ def compiled_later(n):
 
 
 burn(1)
+began = time.process_time()
 print("pid", os.getpid(), flush=True)
 print("ready", flush=True)
 if "later" in sys.argv:
@@ -37,5 +40,5 @@ if "blocked" in sys.argv:
     thread = threading.Thread(target=time.sleep, args=(600,), daemon=True)
     thread.start()
     thread.join()
-while "once" not in sys.argv:
+while "once" not in sys.argv and not ("work" in sys.argv and time.process_time() > began + 2):
     burn(1_000_000)
