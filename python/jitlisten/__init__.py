@@ -8,7 +8,7 @@
 Importing this module does nothing.
 """
 
-from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 __version__ = "0.1.0"
 __all__ = ["Error", "Function", "Llvm", "Status", "disable", "enable", "functions", "status"]
@@ -45,7 +45,7 @@ class Status(NamedTuple):
     #: The sinks that are on.
     sinks: Tuple[str, ...]
     #: What has been counted; see ``struct jitlisten_statistics`` in ``jitlisten.h``.
-    counters: "dict[str, int]"
+    counters: Dict[str, int]
     llvms: Tuple[Llvm, ...]
     #: Whether Numba's code gets line tables.
     lines: bool
