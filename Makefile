@@ -1,11 +1,12 @@
 # The menu. What each line does is written in the script it calls.
-.PHONY: help demo test bench build check fmt setup install uninstall
+.PHONY: help demo test bench build wheel check fmt setup install uninstall
 
 help:
 	@echo "make demo    profile a Numba program under perf, with and without us"
 	@echo "make test    everything CI runs"
 	@echo "make bench   what it costs, as ratios"
 	@echo "make build   target/release/libjitlisten.so and .a"
+	@echo "make wheel   target/wheels: the Python wheels and the source distribution"
 	@echo "make check   format, lints, documentation"
 	@echo "make fmt     format the sources"
 	@echo "make install [PREFIX=/usr/local] [DESTDIR=], make uninstall"
@@ -22,6 +23,10 @@ bench:
 
 build:
 	cargo build --release
+
+wheel:
+	@ci/setup.sh wheel
+	@ci/wheel.sh build
 
 check:
 	@ci/check.sh

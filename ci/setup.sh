@@ -6,6 +6,7 @@
 #   ci/setup.sh demo     perf and the first environment
 #   ci/setup.sh bench    the first environment
 #   ci/setup.sh gdb      gdb
+#   ci/setup.sh wheel    what builds and tests the wheel, in target/wheel/tools
 #
 # What cannot be had is said and does not stop the rest: a test that misses it fails in CI and skips loudly elsewhere.
 set -euo pipefail
@@ -99,7 +100,7 @@ make_venv() {
     made="$(realpath -m "$venvs/$name"): $*"
     [ "$(cat "$venvs/$name/.requirements" 2>/dev/null)" = "$made" ] && [ -x "$venvs/$name/bin/python" ] && return
     for version in $versions; do python=$(find_python "$version") && break; done
-    mkdir -p $venvs
+    mkdir -p "$venvs"
     if [ -z "$python" ]; then
         printf 'needs a Python of version %s with venv\n' "${versions// / or }" >"$venvs/$name.skipped"
         lack "make $name: no Python of version ${versions// / or } with venv here"
@@ -138,6 +139,12 @@ other_venvs() {
     make_venv numba-0.68.1-python-3.13 "3.13" numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6
 }
 
+# zig links for an old glibc.
+wheel_venv() {
+    local venvs=target/wheel
+    make_venv tools "3.11 3.12 3.13 3.10" maturin==1.16.0 ziglang==0.17.1 cargo-zigbuild==0.24.0 pytest==8.4.2 mypy==1.18.2
+}
+
 # --------------------------------------------------------------------------------------------------------------------
 
 PATH=$PWD/$tools:$PATH
@@ -161,6 +168,11 @@ all)
     install_perf
     first_venv
     other_venvs
+    wheel_venv
+    ;;
+wheel)
+    install_packages build-essential python3-venv binutils
+    wheel_venv
     ;;
 *)
     say "no such part: $part"

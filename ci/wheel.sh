@@ -32,7 +32,7 @@ build() {
     export JITLISTEN_LIBRARY
     check_symbols "$JITLISTEN_LIBRARY"
     # The backend puts the library into the package; maturin is called by itself because only so it takes --zig.
-    python3 - <<<"import sys; sys.path.insert(0, 'python/build'); sys.modules['maturin'] = sys; import backend; backend._prepare()"
+    PYTHONPATH=python/build python3 -B -c 'import backend; backend.prepare()'
     maturin build --quiet --zig --target "$target" --compatibility "manylinux_${glibc/./_}" --target-dir "$out" --out "$wheels"
     check_symbols "$out/$target/wheel/jitlisten"
 }
@@ -69,9 +69,8 @@ build_all() {
             echo "SKIPPED wheel: no Rust standard library for $machine" >&2
         fi
     done
-    for wheel in $wheels/jitlisten-*.whl; do check_wheel "$wheel"; done
-    python3 - <<<"import sys; sys.path.insert(0, 'python/build'); sys.modules['maturin'] = sys; import backend
-print('wheel: $wheels/' + backend.build_sdist('$wheels'))"
+    for wheel in "$wheels"/jitlisten-*.whl; do check_wheel "$wheel"; done
+    PYTHONPATH=python/build python3 -B -c 'import backend, sys; print("wheel:", backend.build_sdist(sys.argv[1]))' $wheels
 }
 
 # A fresh environment with the wheel, what its tests need, and nothing of the source tree.

@@ -1,7 +1,7 @@
 //! `jitlisten attach`: a process that runs already.
 //!
 //! ```text
-//!   inside    sys.remote_exec (Python 3.14), gdb       inject.rs    all sinks, frame pointers and lines for what comes
+//!   inside    sys.remote_exec (Python 3.14), ptrace    inject.rs    all sinks, frame pointers and lines for what comes
 //!   outside   process_vm_readv                         outside.rs   the perf map of what is there, and with --watch of what comes
 //! ```
 

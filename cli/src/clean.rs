@@ -28,6 +28,8 @@ const EXAMPLE: &str = "Example: jitlisten clean --dry-run";
 #[derive(Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Clean {
+    /// Only the files of these processes
+    pids: Vec<u32>,
     /// Only say what would be removed
     #[arg(short = 'n', long)]
     dry_run: bool,
@@ -38,6 +40,7 @@ pub(crate) struct Clean {
 
 /// Files of one dead process.
 struct Left {
+    pid: u32,
     what: &'static str,
     /// The directory, if there is one, comes last.
     paths: Vec<PathBuf>,
@@ -50,6 +53,7 @@ impl Clean {
         for place in places() {
             left.extend(directories(&place));
         }
+        left.retain(|dead| self.pids.is_empty() || self.pids.contains(&dead.pid));
         let mut out = std::io::stdout().lock();
         let (mut sum, mut failed) = (0, 0);
         for dead in &left {
@@ -121,7 +125,12 @@ fn perf_map(path: PathBuf, all: bool) -> Option<Left> {
         Some(signed) => signed.is_dead(),
         None => all && process::start_time(number).is_none(),
     };
-    (is_dead && is_unlocked(&file)).then(|| Left { what: "perf map", bytes: about.len(), paths: vec![path] })
+    (is_dead && is_unlocked(&file)).then(|| Left {
+        pid: number,
+        what: "perf map",
+        bytes: about.len(),
+        paths: vec![path],
+    })
 }
 
 /// The first line of a perf map that jitlisten has written.
@@ -165,7 +174,7 @@ fn images(directory: &Path) -> Option<Left> {
     }
     let is_ours =
         |name: &str| ["alive", "dead"].contains(&name) || (name.starts_with("object-") && name.ends_with(".so"));
-    Some(contents("images", directory, is_ours))
+    Some(contents(pid, "images", directory, is_ours))
 }
 
 fn jitdump(directory: &Path) -> Option<Left> {
@@ -184,19 +193,19 @@ fn jitdump(directory: &Path) -> Option<Left> {
         return None;
     }
     let is_ours = |name: &str| name == "dead" || (name.starts_with("jit-") || name.starts_with("jitted-"));
-    Some(contents("jitdump", directory, is_ours))
+    Some(contents(dumped_by(dumps.first()?)?, "jitdump", directory, is_ours))
 }
 
 fn dumped_by(path: &Path) -> Option<u32> {
     name_of(path).strip_prefix("jit-")?.strip_suffix(".dump")?.parse().ok()
 }
 
-fn contents(what: &'static str, directory: &Path, is_ours: impl Fn(&str) -> bool) -> Left {
+fn contents(pid: u32, what: &'static str, directory: &Path, is_ours: impl Fn(&str) -> bool) -> Left {
     let mut paths = entries(directory);
     paths.retain(|path| is_ours(&name_of(path)) && own_file(path).is_some());
     let bytes = paths.iter().filter_map(|path| own_file(path)).map(|about| about.len()).sum();
     paths.push(directory.to_owned());
-    Left { what, paths, bytes }
+    Left { pid, what, paths, bytes }
 }
 
 fn entries(directory: &Path) -> Vec<PathBuf> {

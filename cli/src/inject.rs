@@ -2,9 +2,12 @@
 //! thread and with the lock that signal handlers of Python have. They call `jitlisten.enable` or `jitlisten.disable`.
 //!
 //! 1. `sys.remote_exec` (Python 3.14, PEP 768), called by the interpreter of the process itself, started a second time.
-//! 2. gdb, which maps a page in the process for the text, and hands `PyRun_SimpleString` with it to `Py_AddPendingCall`. That
+//! 2. `ptrace`: a page is mapped in the process for the text, and `PyRun_SimpleString` with it handed to `Py_AddPendingCall`. That
 //!    function is made for signal handlers: wherever threads stand, it takes no lock but its own and allocates nothing. Where the
-//!    main thread waits in the kernel, it is told to look: `Py_MakePendingCalls` with the interpreter's lock.
+//!    main thread waits for a lock, the wait is interrupted, as by a signal, and Python looks at what is pending.
+//!
+//! Not by gdb: gdb 13 cannot write the vector registers of a processor that has more of them than it knows, and a call that it has
+//! to give up there leaves the thread with half of its registers: the process dies.
 //!
 //! The lines are in a file in a directory of mode 0700 that the user of the process owns; what came of it is written beside it.
 
@@ -16,11 +19,12 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::command;
 use crate::installation::Installation;
 use crate::problem::Problem;
 use crate::process::Process;
 use crate::sinks::Sinks;
+use crate::symbols;
+use crate::trace::{self, Stopped};
 
 /// How often to look whether the process has done it.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -77,8 +81,8 @@ pub(crate) fn inject(
             Err(problem) => tried.push(problem.to_string()),
         }
     }
-    match gdb_arm(process, &script.inside) {
-        Ok(()) => script.wait(process, timeout, || gdb_wake(process)).map(|done| format!("{done}, by gdb")),
+    match arm(process, &script.inside) {
+        Ok(()) => script.wait(process, timeout, || wake(process)).map(|done| format!("{done}, by ptrace")),
         Err(problem) => {
             tried.push(problem.to_string());
             Err(Problem::new(format!("process {pid} cannot be changed: {}", tried.join("; "))))
@@ -146,7 +150,7 @@ impl Script {
         mut self,
         process: &Process,
         timeout: Duration,
-        wake: impl FnOnce() -> Result<(), Problem>,
+        wake: impl FnOnce() -> io::Result<()>,
     ) -> Result<String, Problem> {
         let began = Instant::now();
         let mut wake = Some(wake);
@@ -217,123 +221,53 @@ fn remote_exec(process: &Process, script: &Path) -> Result<(), Problem> {
     Err(Problem::new(format!("sys.remote_exec: {last}")))
 }
 
-/// gdb with these commands, attached to the process.
-fn gdb(process: &Process, commands: &[String]) -> Result<String, Problem> {
-    let program = command::find("gdb".as_ref()).ok_or_else(|| Problem::new("gdb is not installed"))?;
-    let mut gdb = Command::new(program);
-    // Symbols of the interpreter and of libc are enough; those of an LLVM would take seconds.
-    gdb.args(["-nx", "-batch", "-iex", "set auto-solib-add off", "-iex", "set debuginfod enabled off"]);
-    gdb.args(["-ex", "set pagination off", "-p", &process.pid.to_string()]);
-    gdb.args(["-ex", "sharedlibrary libc\\.|libpython|libpthread"]);
-    for command in commands {
-        gdb.args(["-ex", command]);
-    }
-    gdb.args(["-ex", "detach"]).stdin(Stdio::null()).env_remove("LD_PRELOAD");
-    let output = gdb.output().map_err(|error| Problem::new(format!("gdb cannot be started: {error}")))?;
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    let refused = ["ptrace: ", "Could not attach", "No such process"];
-    if let Some(line) = errors.lines().find(|line| refused.iter().any(|word| line.contains(word))) {
-        return Err(Problem::new(format!("gdb: {}", explained(line.trim()))));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned() + &errors)
-}
-
-fn explained(line: &str) -> String {
-    if line.contains("not permitted") {
-        return format!("{line} (see `jitlisten doctor` for who may trace)");
-    }
-    line.trim_end_matches('.').to_owned()
-}
-
-fn gdb_arm(process: &Process, script: &Path) -> Result<(), Problem> {
+/// Hands the lines to `Py_AddPendingCall`, in a page that stays for as long as the process.
+fn arm(process: &Process, script: &Path) -> Result<(), Problem> {
+    let find = |name: &str| {
+        let is_python = |path: &&Path| {
+            path.file_name().is_some_and(|file| file.to_string_lossy().contains("python"))
+                || Some(*path) == process.executable()
+        };
+        let found =
+            process.libraries().into_iter().filter(is_python).find_map(|path| symbols::address(process, path, name));
+        found.ok_or_else(|| Problem::new(format!("its interpreter exports no {name}")))
+    };
+    let (add, run) = (find("Py_AddPendingCall")?, find("PyRun_SimpleString")?);
+    let libc = process.libraries().into_iter().find(|path| is_libc(path));
+    let mmap = libc.and_then(|libc| symbols::address(process, libc, "mmap"));
+    let mmap = mmap.ok_or_else(|| Problem::new("its libc is not known"))?;
     let text = format!(
-        "try:\\n exec(compile(open('{}').read(), 'jitlisten', 'exec'), {{}})\\nexcept BaseException: pass\\n",
-        script.display()
+        "try:\n exec(compile(open({}).read(), 'jitlisten', 'exec'), {{}})\nexcept BaseException: pass\n\0",
+        quoted(script)
     );
-    let length = text.replace("\\n", "\n").len() + 1;
-    let commands = [
-        // PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS: a page that stays for as long as the process.
-        "set $page = ((char *(*)(long, long, int, int, int, long)) mmap)(0, 4096, 3, 0x22, -1, 0)".to_owned(),
-        format!("set {{char[{length}]}} $page = \"{text}\""),
-        "printf \"armed: %d\\n\", ((int (*)(void *, void *)) Py_AddPendingCall)((void *) PyRun_SimpleString, $page)"
-            .to_owned(),
-    ];
-    let said = gdb(process, &commands)?;
-    if said.lines().any(|line| line.trim() == "armed: 0") {
-        return Ok(());
-    }
-    let reason =
-        said.lines().rfind(|line| line.starts_with("No symbol") || line.contains("rror")).unwrap_or("no reason given");
-    Err(Problem::new(format!("gdb: {}", reason.trim().trim_end_matches('.'))))
+    let arm = || -> io::Result<()> {
+        let stopped = Stopped::main_thread(process.pid)?;
+        let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+        let page = stopped.call(mmap, [0, 4096, protection, flags, u64::MAX, 0])?;
+        if page == u64::MAX || page == 0 {
+            return Err(io::Error::other("it has no memory left"));
+        }
+        trace::write_memory(process.pid as i32, page, text.as_bytes())?;
+        match stopped.call(add, [run, page, 0, 0, 0, 0])? as i32 {
+            0 => Ok(()),
+            _ => Err(io::Error::other("too many pending calls")),
+        }
+    };
+    arm().map_err(|error| match error.raw_os_error() {
+        Some(libc::EPERM) => Problem::new(format!("ptrace is not permitted (see `jitlisten doctor {}`)", process.pid)),
+        _ => Problem::new(format!("ptrace: {error}")),
+    })
 }
 
-/// Functions in which a thread waits in the kernel and holds nothing.
-const WAITING: [&str; 14] = [
-    "poll",
-    "ppoll",
-    "select",
-    "pselect",
-    "epoll_wait",
-    "accept",
-    "recv",
-    "nanosleep",
-    "futex",
-    "sem_",
-    "waitpid",
-    "wait4",
-    "read",
-    "pause",
-];
-/// Functions that hold something, or wait for the interpreter's lock and then look by themselves.
-const BUSY: [&str; 12] = [
-    "malloc",
-    "calloc",
-    "realloc",
-    "free",
-    "dlopen",
-    "_dl_",
-    "LLVM",
-    "llvm",
-    "take_gil",
-    "PyEval_RestoreThread",
-    "PyEval_AcquireThread",
-    "pthread_mutex_lock",
-];
-
-/// Lets the main thread look at its pending calls, if it waits for something outside of Python.
-fn gdb_wake(process: &Process) -> Result<(), Problem> {
-    let said = gdb(process, &["thread 1".to_owned(), "backtrace 12".to_owned()])?;
-    if !waits_in_kernel(&said) {
-        return Err(Problem::new("the main thread computes"));
-    }
-    let commands = [
-        "thread 1",
-        "set $state = ((int (*)(void)) PyGILState_Ensure)()",
-        "set $made = ((int (*)(void)) Py_MakePendingCalls)()",
-        "call ((void (*)(int)) PyGILState_Release)($state)",
-    ];
-    gdb(process, &commands.map(str::to_owned)).map(|_| ())
+fn is_libc(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| {
+        let name = name.to_string_lossy();
+        name == "libc.so.6" || name.starts_with("libc-2.")
+    })
 }
 
-/// Whether a backtrace of gdb is of a thread that waits in a call that Python's interpreter has made.
-fn waits_in_kernel(backtrace: &str) -> bool {
-    let frames: Vec<&str> = backtrace.lines().filter(|line| line.starts_with('#')).collect();
-    let is = |frame: &str, words: &[&str]| words.iter().any(|word| frame.contains(word));
-    frames.first().is_some_and(|first| is(first, &WAITING))
-        && frames.iter().any(|frame| frame.contains("_PyEval_EvalFrame"))
-        && !frames.iter().any(|frame| is(frame, &BUSY))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_thread_that_waits_is_told_from_one_that_is_busy() {
-        let join = "#0  0x1 in __futex_abstimed_wait () from libc.so.6\n#1  0x2 in PyThread_acquire_lock_timed ()\n#2  0x3 in ?? ()\n#3  0x4 in _PyEval_EvalFrameDefault ()";
-        assert!(waits_in_kernel(join));
-        assert!(!waits_in_kernel(&join.replace("PyThread_acquire_lock_timed", "take_gil")));
-        assert!(!waits_in_kernel(&join.replace("?? ", "malloc ")));
-        assert!(!waits_in_kernel("#0  0x1 in kernel ()\n#1  0x4 in _PyEval_EvalFrameDefault ()"));
-    }
+/// Where the main thread waits for a lock, such as for the end of another thread, it looks at its pending calls now.
+fn wake(process: &Process) -> io::Result<()> {
+    Stopped::main_thread(process.pid)?.interrupt_lock().map(|_| ())
 }

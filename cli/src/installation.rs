@@ -66,6 +66,13 @@ impl Installation {
         self.package.as_ref().map(|package| package.join("_site")).filter(|site| site.is_dir())
     }
 
+    /// Whether the package can give Numba's code line tables.
+    pub(crate) fn has_lines(&self) -> bool {
+        self.package
+            .as_ref()
+            .is_some_and(|package| package.join("_lines").is_dir() || package.join("_lines.py").is_file())
+    }
+
     /// The Python package.
     pub(crate) fn package(&self) -> Option<&Path> {
         self.package.as_deref()

@@ -23,6 +23,8 @@ mod record;
 mod recording;
 mod run;
 mod sinks;
+mod symbols;
+mod trace;
 
 use std::io::Write as _;
 use std::process::ExitCode;

@@ -19,12 +19,10 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use jitlisten::{LoadedObject, name};
-use object::elf::PT_LOAD;
-use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _};
-use object::{Endianness, Object as _, ObjectSymbol as _, ReadCache};
 
 use crate::problem::Problem;
 use crate::process::Process;
+use crate::symbols;
 
 const DESCRIPTOR: &str = "__jit_debug_descriptor";
 /// Below this size a file cannot hold an LLVM with a code generator, unless it exports the descriptor and its name says LLVM.
@@ -33,7 +31,6 @@ const SMALLEST: u64 = 4 << 20;
 const MOST_OBJECTS: usize = 1_000_000;
 /// No debug object is larger.
 const LARGEST: u64 = 1 << 30;
-const PAGE: u64 = 4096;
 /// How often to look for what is new.
 const PAUSE: Duration = Duration::from_millis(250);
 
@@ -175,29 +172,16 @@ fn words<const N: usize>(bytes: &[u8]) -> [u64; N] {
 /// Where the descriptor of a library is in the process.
 fn descriptor(process: &Process, library: &Path) -> Option<u64> {
     let file = File::open(process.visible(library)).ok()?;
-    let says_llvm = library.file_name()?.to_string_lossy().to_lowercase().contains("llvm");
+    let name = library.file_name()?.to_string_lossy().to_lowercase();
+    // Ours has a list for code that no LLVM has compiled (the gdb sink).
+    if name.starts_with("libjitlisten") {
+        return None;
+    }
+    let says_llvm = name.contains("llvm");
     if !says_llvm && file.metadata().ok()?.len() < SMALLEST {
         return None;
     }
-    let cache = ReadCache::new(file);
-    let elf = ElfFile64::<Endianness, _>::parse(&cache).ok()?;
-    let named = |symbol: &object::read::elf::ElfSymbol64<'_, '_, Endianness, _>| {
-        symbol.name() == Ok(DESCRIPTOR) && symbol.address() != 0
-    };
-    let address = elf.dynamic_symbols().find(named).or_else(|| elf.symbols().find(named))?.address();
-    Some(bias(process, library, &elf)?.wrapping_add(address))
-}
-
-/// What is added to addresses in the file: from the first mapping of a segment.
-fn bias<'a>(process: &Process, library: &Path, elf: &ElfFile64<'a, Endianness, &'a ReadCache<File>>) -> Option<u64> {
-    let endian = elf.endian();
-    let headers = elf.elf_header().program_headers(endian, elf.data()).ok()?;
-    let page = |value: u64| value & !(PAGE - 1);
-    headers.iter().filter(|header| header.p_type(endian) == PT_LOAD).find_map(|header| {
-        let offset = page(header.p_offset(endian));
-        let mapping = process.mappings.iter().find(|mapping| mapping.path == library && mapping.offset == offset)?;
-        Some(mapping.start.wrapping_sub(page(header.p_vaddr(endian))))
-    })
+    symbols::address(process, library, DESCRIPTOR)
 }
 
 fn read_memory(pid: u32, address: u64, size: usize) -> io::Result<Vec<u8>> {

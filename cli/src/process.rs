@@ -102,6 +102,12 @@ impl Process {
         PathBuf::from(format!("/proc/{}/root", self.pid)).join(path.strip_prefix("/").unwrap_or(path))
     }
 
+    /// The program, among the files that are mapped.
+    pub(crate) fn executable(&self) -> Option<&Path> {
+        let path = fs::read_link(format!("/proc/{}/exe", self.pid)).ok()?;
+        self.libraries().into_iter().find(|library| *library == path)
+    }
+
     /// A library of that name.
     pub(crate) fn library_named(&self, name: &str) -> Option<&Path> {
         self.libraries().into_iter().find(|path| path.file_name().is_some_and(|found| found == name))

@@ -12,12 +12,10 @@ import subprocess
 import sys
 import tarfile
 
-import maturin
-
 _PACKAGE = os.path.join("python", "jitlisten")
 
 
-def _prepare():
+def prepare():
     built = os.environ.get("JITLISTEN_LIBRARY")
     if not built:
         subprocess.run(["cargo", "build", "--profile", "wheel", "-p", "jitlisten-capi"], check=True, stdout=sys.stderr)
@@ -39,11 +37,15 @@ def get_requires_for_build_sdist(config_settings=None):
 
 
 def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
+    import maturin
+
     return maturin.prepare_metadata_for_build_wheel(metadata_directory, config_settings)
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    _prepare()
+    prepare()
+    import maturin
+
     return maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
 
 

@@ -9,7 +9,7 @@ Importing this module does nothing.
 """
 
 import os
-from typing import ContextManager, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import ContextManager, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 __version__ = "0.1.0"
 __all__ = [
@@ -59,7 +59,7 @@ class Status(NamedTuple):
     #: The sinks that are on.
     sinks: Tuple[str, ...]
     #: What has been counted; see ``struct jitlisten_statistics`` in ``jitlisten.h``.
-    counters: "dict[str, int]"
+    counters: Dict[str, int]
     llvms: Tuple[Llvm, ...]
     #: Whether Numba's code gets line tables.
     lines: bool

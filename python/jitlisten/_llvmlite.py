@@ -17,10 +17,11 @@ def _opened() -> Optional[ctypes.CDLL]:
     """llvmlite's library, if it was opened: an attribute of a wrapper, and not always under the same name."""
     ffi: Any = sys.modules.get("llvmlite.binding.ffi")
     wrapper = getattr(ffi, "lib", None)
+    slots = getattr(type(wrapper), "__slots__", ())
     for name in ("_lib_handle", "_lib"):
         # A property would open it.
         try:
-            found = object.__getattribute__(wrapper, name) if name in type(wrapper).__slots__ else None
+            found = object.__getattribute__(wrapper, name) if name in slots else None
         except AttributeError:
             continue
         if isinstance(found, ctypes.CDLL):

@@ -1,6 +1,7 @@
 """The session of this process, through the C API."""
 
 import ctypes
+import importlib
 import os
 import re
 import sys
@@ -54,10 +55,9 @@ def _open(names: Tuple[str, ...], directory: Optional[str], log: Optional[str]) 
 def _lines() -> Optional[ModuleType]:
     """The module that gives Numba's code line tables, if it is installed."""
     try:
-        from . import _lines as lines
+        return importlib.import_module("jitlisten._lines")
     except ImportError:
         return None
-    return lines
 
 
 def _install_lines() -> None:
@@ -71,9 +71,9 @@ def disable() -> None:
         return
     check(library().jitlisten_close())
     _llvmlite.use_originals()
-    uninstall = getattr(_lines(), "uninstall", None)
-    if uninstall is not None:
-        uninstall()
+    remove = getattr(_lines(), "remove", None)
+    if remove is not None:
+        remove()
 
 
 def status() -> Status:
@@ -83,7 +83,7 @@ def status() -> Status:
     version = library().jitlisten_version().decode()
     counters = {name: getattr(found, name) for name in COUNTERS}
     llvms = collect(library().jitlisten_llvms, _llvm)
-    installed = getattr(_lines(), "is_installed", None)
+    lines = getattr(_lines(), "status", None)
     return Status(
         True,
         in_process(),
@@ -91,7 +91,7 @@ def status() -> Status:
         tuple(name for name in _ALL if _is_on(name)),
         counters,
         tuple(llvms),
-        bool(installed and installed()),
+        bool(lines and lines()["active"]),
     )
 
 

@@ -138,7 +138,7 @@ fn trace() -> (Finding, bool) {
 
 fn gdb() -> (Finding, Option<u32>) {
     let Some(program) = command::find("gdb".as_ref()) else {
-        return (Finding::note("gdb", "is not installed", "needed for `jitlisten attach` before Python 3.14"), None);
+        return (Finding::note("gdb", "is not installed", "install it to debug compiled code"), None);
     };
     let text = first_line(&program, "--version");
     let number = text.rsplit(' ').next().unwrap_or_default();
@@ -158,8 +158,12 @@ fn gdb() -> (Finding, Option<u32>) {
 fn image_place() -> (Finding, bool) {
     // SAFETY: geteuid has no precondition.
     let usual = || PathBuf::from(format!("/var/tmp/jitlisten-{}", unsafe { libc::geteuid() }));
-    let wanted = std::env::var_os("JITLISTEN_DIR").filter(|place| !place.is_empty()).map_or_else(usual, PathBuf::from);
-    let there = if wanted.is_dir() { wanted.as_path() } else { wanted.parent().unwrap_or(Path::new("/")) };
+    let given = std::env::var_os("JITLISTEN_DIR").filter(|place| !place.is_empty()).map(PathBuf::from);
+    // The usual place is made when it is needed.
+    let may_be_made = given.is_none();
+    let wanted = given.unwrap_or_else(usual);
+    let is_there = wanted.is_dir() || !may_be_made;
+    let there = if is_there { wanted.as_path() } else { wanted.parent().unwrap_or(Path::new("/")) };
     let shown = wanted.display();
     if !is_writable(there) {
         let advice = "set JITLISTEN_DIR to a directory of yours";

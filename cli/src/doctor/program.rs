@@ -16,7 +16,6 @@ use crate::process::Process;
 use crate::run::Surroundings;
 
 const LIBRARY: &str = "libjitlisten.so";
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// What was found.
 pub(super) struct Program {
@@ -30,6 +29,9 @@ pub(super) struct Program {
     pub(super) python_keeps_frame_pointers: bool,
     /// Who starts a program may trace it.
     pub(super) is_started_by_tool: bool,
+    is_python: bool,
+    /// An LLVM in it has.
+    has_compiled: bool,
 }
 
 impl Program {
@@ -45,6 +47,8 @@ impl Program {
             code_keeps_frame_pointers: true,
             python_keeps_frame_pointers: true,
             is_started_by_tool: true,
+            is_python: false,
+            has_compiled: false,
         }
     }
 
@@ -54,7 +58,7 @@ impl Program {
         let mut program = Program::with_sinks(&sinks);
         match Installation::find() {
             Ok(installation) => {
-                program.lines = !surroundings.no_lines && installation.site().is_some();
+                program.lines = !surroundings.no_lines && installation.site().is_some() && installation.has_lines();
                 let library = installation.library().display();
                 program.findings.push(Finding::ok("library", format!("{library}, {}", env!("CARGO_PKG_VERSION"))));
             }
@@ -121,9 +125,7 @@ impl Program {
         self.python_keeps_frame_pointers = seen.program.python_keeps_frame_pointers;
         let without_library = seen.program.findings.into_iter().filter(|finding| finding.about != "library");
         self.findings.extend(without_library);
-        if let Some(status) = seen.status {
-            self.findings.push(Finding::ok("command", status));
-        }
+        self.findings.push(Finding::ok("command", seen.status));
     }
 
     /// What the library has said: see the log lines of `shim` and of the session.
@@ -158,6 +160,7 @@ impl Program {
 
     fn examine_python(&mut self, process: &Process, environment: &Environment) {
         let Some((major, minor)) = process.python() else { return };
+        self.is_python = true;
         let flags = PythonFlags::of(process.pid);
         self.findings.push(Finding::ok("Python", format!("{major}.{minor}, process {}", process.pid)));
         if flags.is_isolated && environment.get("JITLISTEN_RUN").is_some() {
@@ -188,6 +191,7 @@ impl Program {
     fn examine_llvms(&mut self, process: &Process) {
         let llvms = outside::llvms(process);
         for llvm in &llvms {
+            self.has_compiled |= llvm.objects.is_some_and(|objects| objects > 0);
             let objects = llvm.objects.map_or("objects that cannot be counted".to_owned(), |n| format!("{n} objects"));
             let path = llvm.library.display();
             self.findings.push(Finding::ok("LLVM", format!("{path}: {objects} in its list for debuggers")));
@@ -232,37 +236,43 @@ fn library_of(process: &Process) -> Finding {
 /// What was seen of a command.
 struct Seen {
     program: Program,
-    status: Option<String>,
+    status: String,
 }
 
-/// Looks at the newest state of the process that has the library and an LLVM, until it ends or the time is over.
+/// How long a command runs on after it was seen to compile.
+const ENOUGH: Duration = Duration::from_secs(2);
+/// How often to look: an interpreter is asked how it was built, which takes time.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// Looks at the process that has the library until it has compiled something, has ended, or the time is over.
 fn watch(mut child: Child, time: Duration) -> Option<Seen> {
     let began = Instant::now();
-    let mut best: Option<(usize, Program)> = None;
+    let mut end = began + time;
+    let mut best: Option<Program> = None;
     let status = loop {
-        for pid in descendants(child.id()) {
-            let Ok(process) = Process::open(pid) else { continue };
-            if process.library_named(LIBRARY).is_none() {
-                continue;
-            }
-            // The more is mapped, the more is known; looking into an interpreter takes time.
-            let size = process.mappings.len() + if process.python().is_some() { 100_000 } else { 0 };
-            if best.as_ref().is_none_or(|(seen, _)| size > seen + 20)
-                && let Ok(program) = Program::of_process(pid)
-            {
-                best = Some((size, program));
+        if !best.as_ref().is_some_and(|seen| seen.has_compiled) {
+            best = look(child.id()).or(best);
+            if best.as_ref().is_some_and(|seen| seen.has_compiled) {
+                end = end.min(Instant::now() + ENOUGH);
             }
         }
         match child.try_wait() {
-            Ok(Some(status)) => break Some(format!("ended ({status}) after {:.1} s", began.elapsed().as_secs_f32())),
-            Ok(None) if began.elapsed() < time => sleep(PAUSE),
-            _ => break Some(format!("was stopped after {} s", time.as_secs())),
+            Ok(Some(status)) => break format!("ended ({status}) after {:.1} s", began.elapsed().as_secs_f32()),
+            Ok(None) if Instant::now() < end => sleep(PAUSE),
+            _ => break format!("was stopped after {:.1} s", began.elapsed().as_secs_f32()),
         }
     };
     // SAFETY: the group was made for this child.
     unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
     let _ = child.wait();
-    best.map(|(_, program)| Seen { program, status })
+    best.map(|program| Seen { program, status })
+}
+
+/// Of the processes with the library, one that compiles, else one with a Python.
+fn look(pid: u32) -> Option<Program> {
+    let with_library = |pid: &u32| Process::open(*pid).is_ok_and(|process| process.library_named(LIBRARY).is_some());
+    let programs = descendants(pid).into_iter().filter(with_library).filter_map(|pid| Program::of_process(pid).ok());
+    programs.max_by_key(|program| (program.has_compiled, program.is_python))
 }
 
 fn descendants(pid: u32) -> Vec<u32> {
