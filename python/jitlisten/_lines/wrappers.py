@@ -1,0 +1,102 @@
+"""Functions that Numba generates around others, and calls that have no location yet.
+
+A wrapper inlines what it wraps, so often it is the code that runs: without a description of its own, the inlined lines are lost.
+It belongs to the line of the function it is for, and is named as the native library names it: `cpython::f`, `gufunc::f`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, List, NamedTuple, Optional
+
+from llvmlite.ir import instructions
+
+from . import log
+from .metadata import begin, lines_of
+
+_UNKNOWN = "<numba>"
+_KEPT = 20000
+
+_PREFIXES = (
+    ("_ZN7cpython", "cpython::"),
+    ("cfunc.", "cfunc::"),
+    ("__gufunc__", "gufunc::"),
+    ("__ufunc__", "ufunc::"),
+)
+
+
+class Place(NamedTuple):
+    """Where a function is, and its name for people."""
+
+    name: str
+    path: str
+    line: int
+
+
+_places: "OrderedDict[str, Place]" = OrderedDict()
+
+
+def remember(linkage_name: str, place: Place) -> None:
+    """For wrappers that come later, in modules of their own."""
+    _places[linkage_name] = place
+    while len(_places) > _KEPT:
+        _places.popitem(last=False)
+
+
+def complete(module: Any) -> None:
+    """Before a module goes to LLVM."""
+    try:
+        for function in module.functions:
+            if function.blocks:
+                _complete_function(module, function)
+    except Exception as error:
+        _strip(module)
+        log.warn("no lines for %s: %s: %s" % (module.name, type(error).__name__, error))
+
+
+def _complete_function(module: Any, function: Any) -> None:
+    subprogram = function.metadata.get("dbg")
+    if subprogram is not None:
+        lines = lines_of(module)
+        if lines is not None:
+            # The verifier refuses a call without a location between two described functions.
+            _locate(_calls(function), lines.location(subprogram, 0), only_calls=True)
+        return
+    place = _wrapped(function)
+    if place is not None:
+        lines = begin(module, place.path)
+        subprogram = lines.subprogram(function, place.name, place.path, place.line)
+        location = lines.location(subprogram, place.line)
+        for block in function.blocks:
+            for instruction in block.instructions:
+                if "dbg" not in instruction.metadata:
+                    instruction.set_metadata("dbg", location)
+
+
+def _calls(function: Any) -> List[Any]:
+    return [i for b in function.blocks for i in b.instructions if isinstance(i, instructions.CallInstr)]
+
+
+def _locate(calls: List[Any], location: Any, only_calls: bool) -> None:
+    for call in calls:
+        if "dbg" not in call.metadata:
+            call.set_metadata("dbg", location)
+
+
+def _wrapped(function: Any) -> Optional[Place]:
+    """Whom a function is a wrapper of; `None` if it is none."""
+    shown = next((shown for prefix, shown in _PREFIXES if function.name.startswith(prefix)), None)
+    for call in _calls(function):
+        place = _places.get(str(getattr(call.callee, "name", "")))
+        if place is not None:
+            return place._replace(name=(shown or "") + place.name)
+    return Place(function.name.split(".")[0], _UNKNOWN, 0) if shown else None
+
+
+def _strip(module: Any) -> None:
+    """Half a description is worse than none: the verifier may refuse it."""
+    for function in module.functions:
+        function.metadata.pop("dbg", None)
+        for block in function.blocks:
+            for instruction in block.instructions:
+                instruction.metadata.pop("dbg", None)
