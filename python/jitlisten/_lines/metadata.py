@@ -7,7 +7,7 @@ instruction a location in one of them. With `LineTablesOnly` inlined calls are s
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Set, Tuple
 
 from llvmlite import ir
 
@@ -30,6 +30,7 @@ class ModuleLines:
         self._files: Dict[str, Any] = {}
         self._locations: Dict[Tuple[Any, int], Any] = {}
         self._scopes: Dict[Tuple[Any, str], Any] = {}
+        self._described: Set[Tuple[str, str, int]] = set()
         self._unit = self._write_unit(path)
         self._type = module.add_debug_info("DISubroutineType", {"types": module.add_metadata([])})
 
@@ -74,22 +75,24 @@ class ModuleLines:
     def subprogram(self, function: Any, name: str, path: str, line: int) -> Any:
         """Describes a function, by attaching what it returns to it."""
         file = self._file(path)
-        described = self._module.add_debug_info(
-            "DISubprogram",
-            {
-                "name": name,
-                "scope": file,
-                "file": file,
-                "line": line,
-                "scopeLine": line,
-                "type": self._type,
-                "isLocal": False,
-                "isDefinition": True,
-                "isOptimized": self._optimized,
-                "unit": self._unit,
-            },
-            is_distinct=True,
-        )
+        operands = {
+            "name": name,
+            "scope": file,
+            "file": file,
+            "line": line,
+            "scopeLine": line,
+            "type": self._type,
+            "isLocal": False,
+            "isDefinition": True,
+            "isOptimized": self._optimized,
+            "unit": self._unit,
+        }
+        # llvmlite writes what is equal once, "distinct" or not, and LLVM refuses one description for two functions: those
+        # of a generator. Elsewhere there is no linkage name, because tools would show it in the place of the name.
+        if (name, path, line) in self._described:
+            operands["linkageName"] = function.name
+        self._described.add((name, path, line))
+        described = self._module.add_debug_info("DISubprogram", operands, is_distinct=True)
         function.set_metadata("dbg", described)
         return described
 
