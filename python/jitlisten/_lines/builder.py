@@ -125,8 +125,10 @@ class LineBuilder:
 
     def _location(self, line: int) -> Any:
         loc = self._lowerer.loc
-        filename = loc.filename
         lines = begin(self._module, self._path)
+        if loc.line < 1:
+            return lines.location(self._subprogram, 0)
+        filename = loc.filename
         # Arguments are stored at another line than the instruction's: the function's.
         of_function = line != loc.line or (filename == self._source and self._first <= line <= self._line)
         if of_function or (self._generated and filename == GENERATED):

@@ -18,6 +18,8 @@ _WARNING = 2
 _DWARF_VERSION = 4
 _DEBUG_INFO_VERSION = 3
 
+_LAST_LINE = 0x7FFF_FFFF
+
 _ATTRIBUTE = "_jitlisten_lines"
 
 
@@ -68,7 +70,8 @@ class ModuleLines:
             # What is no file (`<string>`) has no directory.
             directory = "" if path.startswith("<") else os.path.dirname(path)
             name = path if path.startswith("<") else os.path.basename(path)
-            found = self._module.add_debug_info("DIFile", {"directory": directory, "filename": name})
+            file = {"directory": _text(directory), "filename": _text(name)}
+            found = self._module.add_debug_info("DIFile", file)
             self._files[path] = found
         return found
 
@@ -76,11 +79,11 @@ class ModuleLines:
         """Describes a function, by attaching what it returns to it."""
         file = self._file(path)
         operands = {
-            "name": name,
+            "name": _text(name),
             "scope": file,
             "file": file,
-            "line": line,
-            "scopeLine": line,
+            "line": max(line, 0),
+            "scopeLine": max(line, 0),
             "type": self._type,
             "isLocal": False,
             "isDefinition": True,
@@ -109,6 +112,8 @@ class ModuleLines:
 
     def location(self, scope: Any, line: int) -> Any:
         """A line; 0 where there is none."""
+        # Numba's unknown location has line -1.
+        line = line if 0 < line <= _LAST_LINE else 0
         key = (scope, line)
         found = self._locations.get(key)
         if found is None:
@@ -133,3 +138,25 @@ def begin(module: Any, path: str) -> ModuleLines:
         found = ModuleLines(module, path, config.OPT != 0)
         setattr(module, _ATTRIBUTE, found)
     return found
+
+
+def strip(module: Any) -> None:
+    """Takes everything out again: half a description is worse than none, because LLVM may refuse it."""
+    module.namedmetadata.pop("llvm.dbg.cu", None)
+    for value in module.metadata:
+        # Other metadata refers to its neighbours by number, so each node stays, with nothing in it.
+        if isinstance(value, ir.DIValue):
+            value.kind, value.is_distinct = "DIFile", False
+            value.operands = (("directory", ""), ("filename", ""))
+            value._clear_string_cache()
+    for function in module.functions:
+        function.metadata.pop("dbg", None)
+        for block in function.blocks:
+            for instruction in block.instructions:
+                instruction.metadata.pop("dbg", None)
+                instruction._clear_string_cache()
+
+
+def _text(text: str) -> str:
+    """Undecodable bytes of a file's name cannot be written as they are."""
+    return text.encode("utf-8", "replace").decode("utf-8")

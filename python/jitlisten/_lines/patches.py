@@ -145,9 +145,16 @@ def _parfor_lowering(module: Any) -> None:
 def _codegen(module: Any) -> None:
     def make_add(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         def add_ir_module(self: Any, ir_module: Any) -> Any:
-            if _is_active() and not isinstance(self.codegen, module.AOTCPUCodegen):
-                wrappers.complete(ir_module)
-            return original(self, ir_module)
+            if not _is_active() or isinstance(self.codegen, module.AOTCPUCodegen):
+                return original(self, ir_module)
+            wrappers.complete(ir_module)
+            try:
+                return original(self, ir_module)
+            except RuntimeError as error:
+                # Text that LLVM does not read: nothing has been added yet.
+                if not wrappers.without_lines(ir_module, error):
+                    raise
+                return original(self, ir_module)
 
         return add_ir_module
 

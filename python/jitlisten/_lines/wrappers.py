@@ -12,7 +12,7 @@ from typing import Any, List, NamedTuple, Optional
 from llvmlite.ir import instructions
 
 from . import log
-from .metadata import begin, lines_of
+from .metadata import begin, lines_of, strip
 
 _UNKNOWN = "<numba>"
 _KEPT = 20000
@@ -50,8 +50,18 @@ def complete(module: Any) -> None:
             if function.blocks:
                 _complete_function(module, function)
     except Exception as error:
-        _strip(module)
+        if lines_of(module) is not None:
+            strip(module)
         log.warn("no lines for %s: %s: %s" % (module.name, type(error).__name__, error))
+
+
+def without_lines(module: Any, error: Exception) -> bool:
+    """After LLVM has refused a module: whether it is another one now."""
+    if lines_of(module) is None:
+        return False
+    strip(module)
+    log.warn("no lines for %s: %s" % (module.name, error))
+    return True
 
 
 def _complete_function(module: Any, function: Any) -> None:
@@ -60,7 +70,10 @@ def _complete_function(module: Any, function: Any) -> None:
         lines = lines_of(module)
         if lines is not None:
             # The verifier refuses a call without a location between two described functions.
-            _locate(_calls(function), lines.location(subprogram, 0), only_calls=True)
+            location = lines.location(subprogram, 0)
+            for call in _calls(function):
+                if "dbg" not in call.metadata:
+                    call.set_metadata("dbg", location)
         return
     place = _wrapped(function)
     if place is not None:
@@ -77,12 +90,6 @@ def _calls(function: Any) -> List[Any]:
     return [i for b in function.blocks for i in b.instructions if isinstance(i, instructions.CallInstr)]
 
 
-def _locate(calls: List[Any], location: Any, only_calls: bool) -> None:
-    for call in calls:
-        if "dbg" not in call.metadata:
-            call.set_metadata("dbg", location)
-
-
 def _wrapped(function: Any) -> Optional[Place]:
     """Whom a function is a wrapper of; `None` if it is none."""
     shown = next((shown for prefix, shown in _PREFIXES if function.name.startswith(prefix)), None)
@@ -92,11 +99,3 @@ def _wrapped(function: Any) -> Optional[Place]:
             return place._replace(name=(shown or "") + place.name)
     return Place(function.name.split(".")[0], _UNKNOWN, 0) if shown else None
 
-
-def _strip(module: Any) -> None:
-    """Half a description is worse than none: the verifier may refuse it."""
-    for function in module.functions:
-        function.metadata.pop("dbg", None)
-        for block in function.blocks:
-            for instruction in block.instructions:
-                instruction.metadata.pop("dbg", None)
