@@ -10,6 +10,7 @@ import os
 from typing import Any, Dict, Optional, Set, Tuple
 
 from llvmlite import ir
+from numba.core import config
 
 # llvm::DICompileUnit::DebugEmissionKind
 _LINE_TABLES_ONLY = 2
@@ -133,8 +134,6 @@ def begin(module: Any, path: str) -> ModuleLines:
     """The debug metadata of a module; a new compile unit the first time."""
     found = lines_of(module)
     if found is None:
-        from numba.core import config
-
         found = ModuleLines(module, path, config.OPT != 0)
         setattr(module, _ATTRIBUTE, found)
     return found

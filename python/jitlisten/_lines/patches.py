@@ -18,7 +18,7 @@ import sys
 from types import ModuleType
 from typing import Any, Callable, List, Optional, Tuple
 
-from . import builder, log, versions, wrappers
+from . import log, versions
 from .imports import Watch
 
 MARKER = "jitlisten-lines-1"
@@ -108,6 +108,9 @@ def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
 
 
 def _lowering(module: Any) -> None:
+    # What imports Numba and llvmlite is imported when they are.
+    from . import builder
+
     def make(original: Callable[..., None]) -> Callable[..., None]:
         def __init__(self: Any, *arguments: Any, **named: Any) -> None:
             original(self, *arguments, **named)
@@ -120,6 +123,8 @@ def _lowering(module: Any) -> None:
 
 
 def _pylowering(module: Any) -> None:
+    from . import builder
+
     def make(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
         def lower_inst(self: Any, inst: Any) -> None:
             if isinstance(self.debuginfo, builder.LineBuilder):
@@ -132,6 +137,8 @@ def _pylowering(module: Any) -> None:
 
 
 def _parfor_lowering(module: Any) -> None:
+    from . import builder
+
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def _create_gufunc_for_parfor_body(lowerer: Any, parfor: Any, *arguments: Any, **named: Any) -> Any:
             with builder.within_loop(lowerer, parfor):
@@ -143,6 +150,8 @@ def _parfor_lowering(module: Any) -> None:
 
 
 def _codegen(module: Any) -> None:
+    from . import wrappers
+
     def make_add(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         def add_ir_module(self: Any, ir_module: Any) -> Any:
             if not _is_active() or isinstance(self.codegen, module.AOTCPUCodegen):

@@ -11,6 +11,8 @@ from typing import Any, List, NamedTuple, Optional
 
 from llvmlite.ir import instructions
 
+from numba.core import config
+
 from . import log
 from .metadata import begin, lines_of, strip
 
@@ -97,5 +99,8 @@ def _wrapped(function: Any) -> Optional[Place]:
         place = _places.get(str(getattr(call.callee, "name", "")))
         if place is not None:
             return place._replace(name=(shown or "") + place.name)
-    return Place(function.name.split(".")[0], _UNKNOWN, 0) if shown else None
+    # A kernel from the cache, or one that is compiled with debug information of Numba's.
+    if shown in ("gufunc::", "ufunc::") and not config.DEBUGINFO_DEFAULT:
+        return Place(shown + "kernel", _UNKNOWN, 0)
+    return None
 

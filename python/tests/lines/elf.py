@@ -120,7 +120,8 @@ def compare(one: Loaded, two: Loaded) -> Tuple[List[str], int]:
             return sorted((masked_name(s[0]),) + s[1:] for s in loaded.symbols)
 
         if key(one) != key(two):
-            different.append("symbols")
+            pair = next(pair for pair in zip(key(one), key(two)) if pair[0] != pair[1])
+            different.append("symbols, first %s and %s" % pair)
     return different, masked
 
 

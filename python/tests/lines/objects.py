@@ -13,6 +13,8 @@ import itertools
 import json
 import os
 import pickle
+import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -88,11 +90,40 @@ def in_child(names, lines):
         return pickle.load(file)
 
 
+def instructions(data):
+    """What the processor is asked to do, without padding and distances."""
+    with tempfile.NamedTemporaryFile(suffix=".o") as file:
+        file.write(data)
+        file.flush()
+        command = ["objdump", "-d", "-w", "--no-show-raw-insn", file.name]
+        text = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.decode()
+    found = []
+    for line in text.splitlines():
+        words = line.partition("\t")[2].split("#")[0].split()
+        if words and "nop" not in line and words[:2] != ["xchg", "%ax,%ax"]:
+            jumps = words[0].startswith(("j", "call", "loop"))
+            found.append(words[0] if jumps else re.sub("0x[0-9a-f]{10,}", "ADDRESS", " ".join(words)))
+    return found
+
+
+def padded_otherwise(pair, different):
+    """LLVM 11 alone (Numba 0.56) aligns loops with longer jumps, and with nothing where a line begins: there it takes `nop`s.
+
+    Of the newer ones, none does: the exception is made for no other.
+    """
+    import llvmlite.binding
+
+    if llvmlite.binding.llvm_version_info[0] != 11 or any(".text" not in what for what in different):
+        return False
+    one, two = (instructions(data) for data in pair)
+    return one == two
+
+
 def report(one, two):
     """Of two runs: totals, and what differs."""
     import elf
 
-    total = {"programs": len(one), "objects": 0, "different": 0, "masked": 0, "text": 0, "size": [0, 0], "seconds": [0, 0]}
+    total = {"programs": len(one), "objects": 0, "different": 0, "padded": 0, "masked": 0, "text": 0, "size": [0, 0], "seconds": [0, 0]}
     details = []
     for name in one:
         (result_one, objects_one, seconds_one), (result_two, objects_two, seconds_two) = one[name], two[name]
@@ -111,7 +142,9 @@ def report(one, two):
             total["text"] += sum(len(data) for name, data in loaded[0].sections.items() if "text" in name)
             total["size"][0] += loaded[0].size
             total["size"][1] += loaded[1].size
-            if different:
+            if different and padded_otherwise(pair, different):
+                total["padded"] += 1
+            elif different:
                 total["different"] += 1
                 details.append("%s, object %d: %s" % (name, number, "; ".join(different)))
     return total, details
