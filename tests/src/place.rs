@@ -34,6 +34,12 @@ pub fn venv(name: &str) -> PathBuf {
     env::var_os("JITLISTEN_VENVS").map_or_else(|| root().join("target/venv"), PathBuf::from).join(name)
 }
 
+/// Whether the suite runs inside another release's userland (`ci/systems.sh`), which has what its scenarios need and no more.
+#[must_use]
+pub fn in_userland() -> bool {
+    env::var_os("JITLISTEN_USERLAND").is_some()
+}
+
 /// A directory of one test, removed when the test is done and kept for inspection when it failed.
 #[derive(Debug)]
 pub struct Scratch {
