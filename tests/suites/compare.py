@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import pkgutil
+import shutil
 import subprocess
 import sys
 import time
@@ -33,7 +34,7 @@ class Runs:
     """Both ways to run tests of one suite, and where the results go."""
 
     def __init__(self, library, results):
-        self.library, self.results, self.number = library, results, 0
+        self.library, self.results, self.number, self.objects = library, results, 0, None
 
     def run(self, preload, tests):
         """Outcomes by test, and the seconds it took."""
@@ -41,10 +42,15 @@ class Runs:
         name = f"{self.number:03}-{'library' if preload else 'stock'}-{tests[0].rsplit('.', 1)[-1][:60]}"
         directory = self.results / name
         directory.mkdir(parents=True)
-        environment = dict(os.environ, NUMBA_CACHE_DIR=str(directory / "cache"), JITLISTEN_DIR=str(directory))
+        # Not NUMBA_CACHE_DIR: Numba's own tests look for their files where they are without it.
+        environment = dict(os.environ, JITLISTEN_DIR=str(directory))
+        if gdb := shutil.which("gdb"):
+            # Numba does not look for it in PATH.
+            environment["NUMBA_GDB_BINARY"] = gdb
         if preload:
             environment["LD_PRELOAD"] = self.library
-            environment["JITLISTEN_LOG"] = str(directory / "log")
+            # Every object is a line there: a suite under a library that hears nothing proves nothing.
+            environment["JITLISTEN_LOG"] = f"debug:{directory / 'log'}"
         script = pathlib.Path(__file__).with_name("run_module.py")
         words = [sys.executable, str(script), str(directory / "outcomes"), *tests]
         began = time.monotonic()
@@ -55,12 +61,17 @@ class Runs:
                 )
             except subprocess.TimeoutExpired:
                 output.write(b"\nstopped: it ran too long\n")
+        self.objects = objects_in(directory / "log") if preload else None
         return outcomes(directory / "outcomes"), time.monotonic() - began
 
     def both(self, tests):
         stock, stock_seconds = self.run(False, tests)
         ours, our_seconds = self.run(True, tests)
         return stock, ours, stock_seconds, our_seconds
+
+
+def objects_in(log):
+    return log.read_text(errors="replace").count(" finalized ObjectId(") if log.exists() else 0
 
 
 def outcomes(path):
@@ -100,6 +111,7 @@ def main():
     different = 0
     for module in modules or modules_of(suite):
         stock, ours, stock_seconds, our_seconds = runs.both([module])
+        objects = runs.objects
         differ = differences(stock, ours)
         unsteady = [test for test in differ if again(runs, test)]
         differ = [test for test in differ if test not in unsteady]
@@ -108,7 +120,7 @@ def main():
         skipped = sum(kind == "skipped" for kind in stock.values())
         print(
             f"| {module} | {len(stock)} | {skipped} | {bad['stock']} | {bad['ours']} | {len(differ)} | {len(unsteady)}"
-            f" | {stock_seconds:.0f} s | {our_seconds:.0f} s |",
+            f" | {objects} | {stock_seconds:.0f} s | {our_seconds:.0f} s |",
             flush=True,
         )
         for test in differ:
