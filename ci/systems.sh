@@ -61,14 +61,14 @@ scenario() {
     log=$results/$((count += 1)).log
     variables=(JITLISTEN_USERLAND="$name" JITLISTEN_VENVS=/opt/venv JITLISTEN_LIBRARY="$under_test" JITLISTEN_LLVM="$llvm"
         JITLISTEN_SKIPS="$results/skips" "${variables[@]}")
-    if inside env "${variables[@]}" "$program" --test-threads=2 "$@" >"$log" 2>&1; then
+    if inside env "${variables[@]}" "$program" --test-threads=2 --include-ignored "$@" >"$log" 2>&1; then
         result=ok
     else
         mapfile -t again < <(awk '/^test .* FAILED$/ { print $2 }' "$log" | sort -u)
         if [ ${#again[@]} -gt 0 ] && [ ${#again[@]} -le 2 ]; then
             say "$title: once more, alone: ${again[*]}"
             cp "$log" "$log.first"
-            inside env "${variables[@]}" "$program" --test-threads=1 --exact "${again[@]}" >"$log" 2>&1 && result=ok
+            inside env "${variables[@]}" "$program" --test-threads=1 --include-ignored --exact "${again[@]}" >"$log" 2>&1 && result=ok
         fi
     fi
     # Words that fit no test prove nothing.
@@ -107,6 +107,14 @@ every_scenario() {
     scenario 'opened late' opened_by_c ''
     scenario 'variables' environment all_includes an_unknown_sink off_is_off programs_are_left_alone
     command_succeeds 'C tour, installed and uninstalled' env CI= PREFIX=/tmp/prefix ci/tour.sh "${under_test%/*}"
+}
+
+# Python 3.15 keeps frame pointers.
+of_python_3_15() {
+    [ "$name" = sid ] || return 0
+    scenario 'Python 3.15: output' JITLISTEN_VENVS=/opt/venv-3.15 table $numba::output
+    scenario 'Python 3.15: perf, frame pointers, to main' JITLISTEN_VENVS=/opt/venv-3.15 python_frame_pointers whole_chains
+    scenario 'Python 3.15: perf, gdb' JITLISTEN_VENVS=/opt/venv-3.15 table $numba::perf $numba::gdb
 }
 
 installed() {
@@ -151,6 +159,7 @@ system() {
         tr '\n' ';')" | tee -a "$table"
     printf '\n| scenario | | | |\n| --- | --- | --- | --- |\n' | tee -a "$table"
     every_scenario
+    of_python_3_15
     installed
 }
 
