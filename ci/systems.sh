@@ -18,18 +18,22 @@ inside() { nice -n "${NICE:-0}" ci/in-userland.sh "$name" "$@"; }
 
 # --- the programs of the tests --------------------------------------------------------------------------------------------
 
-# Prints `NAME PATH` for each file in tests/tests.
+# Writes `NAME PATH` for each file in tests/tests.
 programs() {
-    cargo test --workspace --no-run "$@" 2>&1 | sed -n 's|^ *Executable tests/\([a-z_0-9]*\)\.rs (\(.*\))$|\1 \2|p'
+    if ! cargo test --no-run "$@" >"$work/cargo" 2>&1; then
+        cat "$work/cargo" >&2
+        return 1
+    fi
+    sed -n 's|^ *Executable tests/\([a-z_0-9]*\)\.rs (\(.*\))$|\1 \2|p' "$work/cargo" >"$work/programs"
 }
 
 # Programs that were linked here run where the C library is not older than here; elsewhere they have to bring their own.
 choose_programs() {
-    programs >"$work/programs"
+    programs --workspace
     local one
     one=$(sed -n 's/^table //p' "$work/programs")
     if ! inside "$one" --list >/dev/null 2>&1; then
-        RUSTFLAGS='-C target-feature=+crt-static' programs -p jitlisten-tests --target "$host" >"$work/programs"
+        RUSTFLAGS='-C target-feature=+crt-static' programs -p jitlisten-tests --target "$host"
     fi
 }
 
