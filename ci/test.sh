@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.." || exit
 log=target/test.log
 export CARGO_TARGET_DIR=$PWD/target JITLISTEN_SKIPS=$PWD/target/test.skips JITLISTEN_DOORS=$PWD/target/test.doors
 mkdir -p target
-rm -rf target/scratch "$log" "$JITLISTEN_SKIPS" "$JITLISTEN_DOORS"
+rm -rf target/scratch /opt/jitlisten-scratch "$log" "$JITLISTEN_SKIPS" "$JITLISTEN_DOORS"
 touch "$log" "$JITLISTEN_SKIPS" "$JITLISTEN_DOORS"
 PATH=$PWD/target/tools:$PATH
 passed=0 failed=0 skipped=0
@@ -99,6 +99,10 @@ else
     grep -q '^test result: FAILED' "$log" || { failed=$((failed + 1)); failures+=("cargo test"); }
 fi
 count_tests
+
+# Other userlands and other processors, with tests that have just been built.
+step 'Debian 13' ci/systems.sh trixie
+step processors ci/processors.sh
 
 if cargo +nightly miri --version >/dev/null 2>&1; then step miri ci/miri.sh; else skip miri "no nightly toolchain with miri"; fi
 step fuzz ci/fuzz.sh
