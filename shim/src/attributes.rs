@@ -137,13 +137,7 @@ impl LlvmC {
         }
     }
 
-    unsafe fn patch_function(
-        &self,
-        function: Function,
-        policy: FramePointerPolicy,
-        kind: c_uint,
-        uwtable: Option<Attribute>,
-    ) {
+    unsafe fn patch_function(&self, function: Function, policy: FramePointerPolicy, kind: c_uint, uwtable: Option<Attribute>) {
         // SAFETY: the caller vouches for the function; so below.
         if unsafe { (self.module.is_declaration)(function) } != 0 {
             return;

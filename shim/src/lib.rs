@@ -23,18 +23,22 @@
 mod attributes;
 mod descriptor;
 mod detour;
-mod duplicate_copy;
 mod header_padding;
+mod discovered;
 mod hooks;
 mod library;
 mod llvmlite;
 mod loader;
 mod lookup;
 mod memory;
+mod program;
 mod relocation_slot;
 mod source;
 mod state;
 mod symbol_file;
+mod duplicate_copy;
 
-pub use duplicate_copy::duplicate_copy;
+pub use discovered::{HeardLlvm, discovered};
+pub use program::is_python;
 pub use state::start;
+pub use duplicate_copy::duplicate_copy;

@@ -300,8 +300,7 @@ fn program_headers() -> Option<Vec<Header>> {
 
 fn library_headers(bias: usize) -> Option<Vec<Header>> {
     // SAFETY: an ELF header is integers.
-    let header: elf::FileHeader64<object::Endianness> =
-        unsafe { checked_read::copy_struct(Address(bias as u64)) }.ok()?;
+    let header: elf::FileHeader64<object::Endianness> = unsafe { checked_read::copy_struct(Address(bias as u64)) }.ok()?;
     (header.e_ident.magic == elf::ELFMAG)
         .then(|| copy_headers(bias as u64 + header.e_phoff.get(NATIVE), header.e_phnum.get(NATIVE).into()))?
 }

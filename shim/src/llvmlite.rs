@@ -186,12 +186,7 @@ struct Elements<'a> {
 impl<'a> Elements<'a> {
     /// # Safety
     /// `elements` must be an array of `count` elements, as `LLVMPY_LLJIT_Link` takes it.
-    unsafe fn shaped(
-        llvm: &'a LlvmC,
-        policy: FramePointerPolicy,
-        elements: *const LinkElement,
-        count: usize,
-    ) -> Elements<'a> {
+    unsafe fn shaped(llvm: &'a LlvmC, policy: FramePointerPolicy, elements: *const LinkElement, count: usize) -> Elements<'a> {
         let mut shaped = Elements { array: Vec::new(), _texts: Vec::new() };
         for index in 0..count {
             // SAFETY: the caller says how many there are.

@@ -5,10 +5,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jitlisten::options::SinkKind;
-use jitlisten::{Address, AddressRange, ForkGuard, HostStateGuard, Session, Unwinders, checked_read, log_line};
+use jitlisten::{
+    Address, AddressRange, ForkGuard, Session, Unwinders, HostStateGuard, checked_read, log_line, notify_libraries_changed,
+};
 use once_cell::race::OnceBox;
 
 use crate::detour;
+use crate::discovered::HeardLlvm;
 use crate::hooks;
 use crate::library::Identity;
 use crate::llvmlite;
@@ -73,6 +76,16 @@ impl Shim {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(crate) fn discovered(&self) -> Vec<HeardLlvm> {
+        let state = self.lock();
+        let discovered = |source: &Source| HeardLlvm {
+            path: source.path.clone(),
+            detoured: source.detoured,
+            objects: source.objects().len(),
+        };
+        state.sources.iter().flatten().map(discovered).collect()
+    }
+
     fn watch_loader(&self) {
         let Some(rendezvous) = self.rendezvous.filter(|rendezvous| rendezvous.function() != 0) else {
             log_line!(Warn, "no rendezvous with the loader: an LLVM that is loaded later will not be discovered");
@@ -133,6 +146,7 @@ impl Shim {
     /// The loader's rendezvous: under its lock.
     pub(crate) fn loader_event(&self) {
         self.libraries_changed();
+        notify_libraries_changed();
         self.look_for_unwinders();
         if lookup::WANTED.load(Ordering::Acquire) {
             self.hook_lookups();
