@@ -1,12 +1,17 @@
 # The menu. What each line does is written in the script it calls.
-.PHONY: help demo test bench bench-growth build check fmt setup install uninstall
+.PHONY: help demo quick test one test-systems test-suites test-lines bench bench-growth build wheel check fmt setup install uninstall
 
 help:
 	@echo "make demo    profile a Numba program under perf, with and without us"
-	@echo "make test    everything CI runs"
+	@echo "make quick   checks, unit tests, one wheel, one tool of each kind: some minutes"
+	@echo "make test    everything CI runs: most of an hour"
+	@echo "make one T=name  one test, and what it needs"
+	@echo "make test-systems  the chain in Debian 11, 13 and unstable; not part of test"
+	@echo "make test-suites   llvmlite's, Numba's, CPython's own tests; not part of test"
 	@echo "make bench   what it costs, as ratios"
 	@echo "make bench-growth   how it grows, as exponents"
 	@echo "make build   target/release/libjitlisten.so and .a"
+	@echo "make wheel   target/wheels: the Python wheels and the source distribution"
 	@echo "make check   format, lints, documentation"
 	@echo "make fmt     format the sources"
 	@echo "make install [PREFIX=/usr/local] [DESTDIR=], make uninstall"
@@ -15,8 +20,20 @@ help:
 demo:
 	@demo/run.sh
 
+quick:
+	@ci/quick.sh
+
 test:
 	@ci/test.sh
+
+one:
+	@ci/one.sh '$(T)'
+
+test-systems: build
+	@ci/systems.sh trixie sid bullseye
+
+test-suites:
+	@ci/suites.sh
 
 bench:
 	@ci/bench.sh
@@ -26,6 +43,10 @@ bench-growth: build
 
 build:
 	cargo build --release
+
+wheel:
+	@ci/setup.sh wheel
+	@ci/wheel.sh build
 
 check:
 	@ci/check.sh

@@ -18,7 +18,14 @@ trap 'rm -rf "$work"' EXIT
 # Comments away, then every name before a parenthesis.
 cc -fpreprocessed -E -P include/jitlisten.h 2>/dev/null | grep -oE '\bjitlisten_[a-z0-9_]+ *\(' | tr -d ' (' |
     sort -u >"$work/declared"
-nm -D --defined-only --with-symbol-versions "$library" | awk '$2 != "A" { print $NF }' | sort -u >"$work/exported"
+# pthread_create stands in for libc's, so that threads that begin while a recording is made are seen. It has no version, as
+# programs ask for libc's.
+nm -D --defined-only --with-symbol-versions "$library" | awk '$2 != "A" && $NF !~ /^pthread_create(@|$)/ { print $NF }' |
+    sort -u >"$work/exported"
+if ! nm -D --defined-only --with-symbol-versions "$library" | grep -qE ' T pthread_create(@@Base)?$'; then
+    echo "exports: pthread_create is missing, or has a version" >&2
+    exit 1
+fi
 # The version that the header promises.
 if [ -n "$versions" ]; then sed -i 's/$/@@JITLISTEN_0.1/' "$work/declared"; fi
 if ! diff -u "$work/declared" "$work/exported"; then

@@ -6,8 +6,12 @@
 #   ci/setup.sh demo     perf and the first environment
 #   ci/setup.sh bench    the first environment
 #   ci/setup.sh gdb      gdb
+#   ci/setup.sh wheel    what builds and tests the wheel, in target/wheel/tools
+#   ci/setup.sh quick    what ci/quick.sh needs
+#   ci/setup.sh suites   what ci/suites.sh needs
 #
-# What cannot be had is said and does not stop the rest: a test that misses it fails in CI and skips loudly elsewhere.
+# What this system does not have is said and does not stop the rest: a test that misses it skips loudly. What it has and could not
+# be installed, after three attempts, is a failure when CI is set: half of the suite would be skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,9 +19,11 @@ venvs=target/venv
 tools=target/tools
 part=${1:-all}
 lacking=()
+failed=
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 lack() { lacking+=("$*"); say "could not: $*"; }
+fail() { failed=yes; lack "$@"; }
 
 # --- packages -------------------------------------------------------------------------------------------------------
 
@@ -40,19 +46,42 @@ install_packages() {
     local package missing=() available=()
     for package in "$@"; do is_installed "$package" || missing+=("$package"); done
     [ ${#missing[@]} -gt 0 ] || return 0
-    if ! may_install; then
-        lack "install ${missing[*]}: apt-get and root (or sudo) are needed"
-        return 0
-    fi
-    apt_get update || say "apt-get update failed, going on with the old lists"
+    local listed=yes
+    if may_install; then update_lists || listed=; fi
     for package in "${missing[@]}"; do
-        if apt-cache show "$package" >/dev/null 2>&1; then available+=("$package"); else
+        # Without lists, any package looks like one that is not there.
+        if [ -z "$listed" ] || apt-cache show "$package" >/dev/null 2>&1; then available+=("$package"); else
             lack "install $package: this system does not have it"
         fi
     done
     [ ${#available[@]} -gt 0 ] || return 0
+    if ! may_install; then
+        fail "install ${available[*]}: apt-get and root (or sudo) are needed"
+        return 0
+    fi
     say "installing ${available[*]}"
-    apt_get install -y --no-install-recommends "${available[@]}" || lack "install ${available[*]}"
+    local attempt
+    for attempt in 1 2 3; do
+        apt_get install -y --no-install-recommends "${available[@]}" && return
+        say "apt-get failed, attempt $attempt of 3"
+        sleep $((attempt * 5))
+        update_lists || true
+    done
+    # One that cannot be had does not take the others with it.
+    for package in "${available[@]}"; do
+        is_installed "$package" || apt_get install -y --no-install-recommends "$package" || fail "install $package"
+    done
+}
+
+# Old lists name packages that the archive no longer has.
+update_lists() {
+    local attempt
+    for attempt in 1 2 3; do
+        apt_get update && return
+        sleep $((attempt * 5))
+    done
+    say "apt-get update failed, going on with the old lists"
+    return 1
 }
 
 perf_works() { perf --version >/dev/null 2>&1; }
@@ -70,7 +99,7 @@ install_perf() {
     else
         install_packages linux-perf
     fi
-    perf_works || lack "find a perf that runs"
+    perf_works || fail "find a perf that runs"
 }
 
 # --- virtual environments -------------------------------------------------------------------------------------------
@@ -99,7 +128,7 @@ make_venv() {
     made="$(realpath -m "$venvs/$name"): $*"
     [ "$(cat "$venvs/$name/.requirements" 2>/dev/null)" = "$made" ] && [ -x "$venvs/$name/bin/python" ] && return
     for version in $versions; do python=$(find_python "$version") && break; done
-    mkdir -p $venvs
+    mkdir -p "$venvs"
     if [ -z "$python" ]; then
         printf 'needs a Python of version %s with venv\n' "${versions// / or }" >"$venvs/$name.skipped"
         lack "make $name: no Python of version ${versions// / or } with venv here"
@@ -119,7 +148,7 @@ make_venv() {
         done
     fi
     rm -rf "${venvs:?}/$name"
-    lack "make $name: see above"
+    fail "make $name: see above"
 }
 
 first_venv() {
@@ -138,6 +167,12 @@ other_venvs() {
     make_venv numba-0.68.1-python-3.13 "3.13" numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6
 }
 
+# zig links for an old glibc.
+wheel_venv() {
+    local venvs=target/wheel
+    make_venv tools "3.11 3.12 3.13 3.10" maturin==1.16.0 ziglang==0.17.1 cargo-zigbuild==0.24.0 pytest==8.4.2 mypy==1.18.2
+}
+
 # --------------------------------------------------------------------------------------------------------------------
 
 PATH=$PWD/$tools:$PATH
@@ -150,17 +185,35 @@ demo)
 gdb)
     install_packages gdb
     ;;
+quick)
+    install_packages build-essential pkg-config python3-venv gdb binutils shellcheck libunwind-dev
+    install_perf
+    first_venv
+    ;;
+suites)
+    install_packages build-essential python3-venv gdb
+    install_perf
+    first_venv
+    other_venvs
+    make_venv suites "3.11 3.12 3.13" numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6 pexpect==4.9.0
+    ;;
 bench)
     install_packages build-essential python3-venv
     first_venv
     ;;
 all)
     install_packages build-essential pkg-config python3-venv gdb binutils shellcheck libunwind-dev libunwind-19 \
-        valgrind strace elfutils btrfs-progs bpftrace libjemalloc2 faketime libheaptrack zlib1g-dev libzstd-dev \
+        valgrind strace chromium chromium-driver elfutils btrfs-progs bpftrace libjemalloc2 faketime libheaptrack zlib1g-dev \
+        libzstd-dev mmdebstrap \
         llvm-14 clang-14 llvm-22 clang-22 llvm-14-dev llvm-15-dev llvm-16-dev llvm-19-dev llvm-22-dev
     install_perf
     first_venv
     other_venvs
+    wheel_venv
+    ;;
+wheel)
+    install_packages build-essential python3-venv binutils
+    wheel_venv
     ;;
 *)
     say "no such part: $part"
@@ -172,3 +225,4 @@ if [ ${#lacking[@]} -gt 0 ]; then
     say "not everything is here:"
     printf '    %s\n' "${lacking[@]}" >&2
 fi
+if [ -n "$failed" ] && [ -n "${CI:-}" ]; then exit 1; fi

@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.." || exit
 log=target/test.log
 export CARGO_TARGET_DIR=$PWD/target JITLISTEN_SKIPS=$PWD/target/test.skips JITLISTEN_SUPPORT=$PWD/target/test.support
 mkdir -p target
-rm -rf target/scratch "$log" "$JITLISTEN_SKIPS" "$JITLISTEN_SUPPORT"
+rm -rf target/scratch /opt/jitlisten-scratch "$log" "$JITLISTEN_SKIPS" "$JITLISTEN_SUPPORT"
 touch "$log" "$JITLISTEN_SKIPS" "$JITLISTEN_SUPPORT"
 PATH=$PWD/target/tools:$PATH
 passed=0 failed=0 skipped=0
@@ -76,6 +76,8 @@ step build cargo build --release
 step check ci/check.sh
 step exports ci/exports.sh
 step tour ci/tour.sh
+step wheel ci/wheel.sh build
+step wheel-tests ci/wheel.sh test
 if [ -n "${CI:-}" ] || [ -d /usr/lib/llvm-22/lib/cmake/llvm ]; then
     step llvmlite integrations/llvmlite/build.sh
     step rust-producers ci/rust-producers.sh
@@ -97,6 +99,10 @@ else
     grep -q '^test result: FAILED' "$log" || { failed=$((failed + 1)); failures+=("cargo test"); }
 fi
 count_tests
+
+# Other userlands and other processors, with tests that have just been built.
+step 'Debian 13' ci/systems.sh trixie
+step processors ci/processors.sh
 
 if cargo +nightly miri --version >/dev/null 2>&1; then step miri ci/miri.sh; else skip miri "no nightly toolchain with miri"; fi
 step fuzz ci/fuzz.sh

@@ -103,6 +103,14 @@ with_perf() {
     echo "  $map   the names; perf looks for them there (a copy: $PWD/$out/perf.map)"
     echo
     echo "  perf report -i $out/after.data --no-children      # browse it"
+    with_the_wheel
+}
+
+with_the_wheel() {
+    heading "The same with the wheel, which needs neither this repository nor a compiler"
+    echo "  pip install jitlisten        # or: make wheel; pip install target/wheels/jitlisten-*-manylinux_*_$(uname -m).whl"
+    echo "  jitlisten run -- perf record -g python program.py"
+    echo "  jitlisten doctor -- python program.py      # what you will see, and what to do about the rest"
 }
 
 # Stops the program every now and then where it computes, and prints each stack.
@@ -127,6 +135,7 @@ with_gdb() {
         cut -c 1-110
     heading "Files"
     echo "  $PWD/$out/gdb.log   what gdb said"
+    with_the_wheel
 }
 
 prepare

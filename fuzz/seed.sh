@@ -3,7 +3,7 @@
 # from seeds/calls.txt.
 set -eu
 cd "$(dirname "$0")"
-mkdir -p corpus/loaded_object corpus/image corpus/name corpus/lines corpus/unwind corpus/calls
+mkdir -p corpus/loaded_object corpus/image corpus/name corpus/lines corpus/unwind corpus/calls corpus/sampled_stack
 cp ../jitlisten/testdata/*.o corpus/loaded_object/
 cp ../jitlisten/testdata/*.o corpus/image/
 grep -v '^#' ../jitlisten/testdata/names.tsv | cut -f 2 | while IFS= read -r name; do
@@ -24,7 +24,22 @@ for object in ../jitlisten/testdata/*.o; do
     done
 done
 find corpus/unwind -empty -delete
+# Its size in two bytes, the section, and a stack.
+for section in corpus/unwind/*; do
+    size=$(wc -c <"$section")
+    { printf '%b' "\\0$(printf %o $((size % 256)))\\0$(printf %o $((size / 256 % 128)))" && cat "$section" &&
+        head -c 512 "$section"; } >"corpus/sampled_stack/$(basename "$section")"
+done
 
 grep -v '^#' seeds/calls.txt | while read -r name bytes; do
     [ -z "$name" ] || for byte in $bytes; do printf '%b' "\\0$(printf %o "0x$byte")"; done >"corpus/calls/$name"
 done
+
+# The first byte says which of recording, image and source is spoilt.
+mkdir -p corpus/report
+sides=../report/testdata/sides
+{ printf '\0' && cat "$sides/perf.data"; } >corpus/report/recording
+# The beginning is the header; of the records a part is enough.
+{ printf '\0' && head -c 12000 "$sides/perf.data"; } >corpus/report/recording-cut
+for image in "$sides"/root/tmp/fixture/images/*/object-22.so; do { printf '\001' && cat "$image"; } >corpus/report/image; done
+{ printf '\002' && cat "$sides/root/tmp/fixture/sides.py"; } >corpus/report/source

@@ -135,6 +135,9 @@ jitlisten_status jitlisten_enable(const char *sink);
 /* Switches a sink off. Nothing happens if it is off. Threads: any. */
 jitlisten_status jitlisten_disable(const char *sink);
 
+/* Whether a sink is on: switched on, and not off by itself since. 1 or 0. Threads: any. */
+jitlisten_status jitlisten_is_enabled(const char *sink, int32_t *enabled);
+
 /* Reporting objects. -------------------------------------------------------------------------------------------------
  *
  * For producers: three verbs. An object is *loaded* (its addresses are known), *finalized* (its
@@ -292,6 +295,117 @@ struct jitlisten_statistics {
 
 /* Copies the counters. statistics->size must be set. Threads: any. */
 jitlisten_status jitlisten_statistics(struct jitlisten_statistics *statistics);
+
+/* Recording. ------------------------------------------------------------------------------------------------------------
+ *
+ * Samples of every thread of this process, taken inside of it: no perf, no ptrace, no root. The file is a perf.data, for
+ * perf report, perf script, samply and the reports of the command jitlisten. Compiled code has names and lines in it if
+ * a session is open (jitlisten_open() and others); without one, what libraries have. Every thread gets a timer of the kernel
+ * (RLIMIT_SIGPENDING) on its CPU time, whose signal is the highest real-time one that nobody uses. A thread named "jitlisten"
+ * writes. Images of compiled code are kept in a directory beside the file, FILE.images. x86_64 only. See docs/record.md. */
+
+enum {
+    /* Wall-clock time: threads that wait are sampled, too, and interrupted: some system calls return EINTR. */
+    JITLISTEN_RECORD_WALL = 1,
+    /* Children of a fork write files of their own; otherwise they are not sampled. */
+    JITLISTEN_RECORD_CHILDREN = 2,
+    /* Compiled code gets no images for the recording's sake. */
+    JITLISTEN_RECORD_NO_IMAGES = 4
+};
+
+struct jitlisten_record_options {
+    /* In: sizeof(struct jitlisten_record_options). */
+    size_t size;
+    /* Samples for each second of a thread's time, from 1 to 10000; 0: 199. Above the rate of the kernel's clock (100 to 1000
+     * a second), CPU time is sampled no more often, and samples weigh more. */
+    uint32_t hz;
+    /* JITLISTEN_RECORD_WALL and others. */
+    uint32_t flags;
+    /* Ends the recording by itself after so many seconds; 0: does not. jitlisten_record_stop() is still to be called. */
+    uint32_t seconds;
+    /* 0 */
+    uint32_t reserved;
+};
+
+/* Starts a recording into the file at path, which is made anew. %p in it is the process, %h the host, %% a percent sign.
+ * options may be NULL. JITLISTEN_WRONG_ORDER while there is another one; JITLISTEN_INVALID_ARGUMENT if the file cannot be
+ * written. Threads: any. */
+jitlisten_status jitlisten_record_start(const char *path, const struct jitlisten_record_options *options);
+
+/* Ends it. The file is whole when this returns; before, and if the process is killed, it holds everything but the last
+ * twentieth of a second. JITLISTEN_WRONG_ORDER if there is none. Threads: any. */
+jitlisten_status jitlisten_record_stop(void);
+
+/* Counters of the recording that is being made, or of the last one. */
+struct jitlisten_record_statistics {
+    /* In: sizeof(struct jitlisten_record_statistics). As in struct jitlisten_statistics. */
+    size_t size;
+    /* Samples in the file. */
+    uint64_t samples;
+    /* Of those, stacks that do not reach the start of their thread. */
+    uint64_t incomplete;
+    /* Stacks of more than 512 frames; only the innermost are there. */
+    uint64_t truncated;
+    /* Samples for which there was no room. */
+    uint64_t lost;
+    /* Threads that were sampled. */
+    uint64_t threads;
+    /* Threads for which there was no timer (RLIMIT_SIGPENDING). */
+    uint64_t threads_without_timer;
+    /* Bytes of the file. */
+    uint64_t bytes;
+    /* 1 if the file could not be written to its end (a full disk): what is there can be read. */
+    uint64_t failures;
+};
+
+/* Copies the counters. statistics->size must be set. Threads: any. */
+jitlisten_status jitlisten_record_statistics(struct jitlisten_record_statistics *statistics);
+/* What is alive. -------------------------------------------------------------------------------------------------------- */
+
+/* A function that was finalized and not freed. */
+struct jitlisten_live_function {
+    /* The size of this structure as the library knows it. */
+    size_t struct_size;
+    uint64_t address;
+    uint64_t size;
+    /* As in the perf map. */
+    const char *name;
+    /* File and line of its first instruction; NULL and 0 where they are not known. */
+    const char *file;
+    uint32_t line;
+};
+
+/* function and what it points to are valid during the call. */
+typedef void (*jitlisten_function_callback)(void *user, const struct jitlisten_live_function *function);
+
+/* Calls back for every function that is alive, by address, in this thread and with no lock held: the callback may call any
+ * function. Reads line tables: not for a busy moment. Threads: any. */
+jitlisten_status jitlisten_functions(jitlisten_function_callback callback, void *user);
+
+enum {
+    /* The LLVM calls us for each object. */
+    JITLISTEN_DISCOVERED_BY_CALL = 1,
+    /* Its rendezvous cannot be changed (a debugger sits there): its list is read whenever it makes memory executable. */
+    JITLISTEN_DISCOVERED_BY_LIST = 2
+};
+
+/* An LLVM of this process that is listened to. */
+struct jitlisten_llvm {
+    /* The size of this structure as the library knows it. */
+    size_t struct_size;
+    /* The library it is in; "/proc/self/exe" for the program. */
+    const char *path;
+    /* JITLISTEN_DISCOVERED_BY_CALL or JITLISTEN_DISCOVERED_BY_LIST. */
+    uint32_t discovered_by;
+    /* How many objects it has in its list for debuggers now. */
+    uint64_t objects;
+};
+
+/* llvm and what it points to are valid during the call. */
+typedef void (*jitlisten_llvm_callback)(void *user, const struct jitlisten_llvm *llvm);
+
+/* Calls back for every LLVM that is listened to, as jitlisten_functions does. Threads: any. */
+jitlisten_status jitlisten_llvms(jitlisten_llvm_callback callback, void *user);
 
 #ifdef __cplusplus
 }

@@ -9,8 +9,10 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt as _;
 use std::panic::catch_unwind;
 
-use jitlisten::{HostStateGuard, Session, is_privileged};
+use jitlisten::{HostStateGuard, Session, is_privileged, log_line};
+use jitlisten_sampler::Heirs;
 
+use crate::give_back::{self, give_back};
 use crate::session::open_by_environment;
 
 #[used]
@@ -22,8 +24,23 @@ extern "C" fn constructor() {
     let _ = catch_unwind(|| {
         if !is_privileged() && is_preloaded() {
             open_by_environment();
+            // Before the environment is given back.
+            record_by_environment();
+            give_back();
         }
     });
+}
+
+/// A program whose session is switched off is not sampled either. What stands before the program of `jitlisten record` is
+/// sampled, and leaves the file to the program when that begins; the program's children are not sampled.
+fn record_by_environment() {
+    if !Session::process().is_some_and(|session| session.options().active) {
+        return;
+    }
+    let heirs = if give_back::stands_before_program() { Heirs::Descendants } else { Heirs::Nobody };
+    if let Err(error) = jitlisten_sampler::start_by_environment(heirs) {
+        log_line!(Error, "no recording: {error}");
+    }
 }
 
 #[used]
@@ -34,6 +51,8 @@ static DESTRUCTOR: extern "C" fn() = destructor;
 extern "C" fn destructor() {
     let _host_state = HostStateGuard::enter();
     let _ = catch_unwind(|| {
+        // First: the names of what was sampled are there still.
+        jitlisten_sampler::ending();
         if let Some(session) = Session::process() {
             session.ending();
         }

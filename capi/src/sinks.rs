@@ -35,6 +35,21 @@ pub extern "C" fn jitlisten_disable(name: *const c_char) -> i32 {
     })
 }
 
+/// Whether a sink is on.
+///
+/// # Safety
+/// `enabled` must be null, or point to an `int32_t` that can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jitlisten_is_enabled(name: *const c_char, enabled: *mut i32) -> i32 {
+    with_session(|session| {
+        let kind = sink(name)?;
+        borrowed::check_output(enabled, "enabled")?;
+        // SAFETY: not null and aligned; the caller vouches for the rest.
+        unsafe { enabled.write(i32::from(session.is_enabled(kind))) };
+        Ok(())
+    })
+}
+
 fn sink(name: *const c_char) -> Result<SinkKind, Failure> {
     let name = borrowed::text(name, "sink")?;
     let name = String::from_utf8_lossy(&name);

@@ -24,6 +24,7 @@ mod liveness;
 mod loaded_object;
 pub mod log;
 pub mod name;
+mod observer;
 pub mod options;
 mod process;
 pub mod producer;
@@ -35,11 +36,12 @@ mod unwindability;
 pub use address::{Address, AddressRange, Offset};
 pub use error::Error;
 pub use loaded_object::{Function, LineRow, LineRows, LoadedObject, Machine, TextRange};
+pub use observer::{CodeObserver, ObservedCode, notify_libraries_changed};
 pub use process::allocator::HostAllocator;
 pub use process::checked_read;
-pub use process::host_state::{HostStateGuard, keeping_errno};
+pub use process::host_state::{HostStateGuard, exempt_signal, keeping_errno};
 pub use process::privilege::is_privileged;
-pub use session::{ForkGuard, Loaded, ObjectId, Session, Unwinders};
+pub use session::{ForkGuard, LiveFunction, Loaded, ObjectId, Session, Unwinders};
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub use sink::fuzzing;

@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+mod alive;
 mod reported;
 
 use std::borrow::Cow;
@@ -38,7 +39,8 @@ use crate::sink::{
     self, FinalizedObject, Forked, HeaderPadding, Images, Neighbour, Neighbours, Sink, SinkContext, SinkError, StaleMap,
 };
 use crate::statistics::{Counters, Statistics};
-use crate::{Address, AddressRange, Error, LoadedObject, is_privileged, unwindability};
+use crate::{Address, AddressRange, Error, LoadedObject, is_privileged, observer, unwindability};
+pub use alive::LiveFunction;
 use reported::Channel;
 
 /// A loaded object of a session. Never used twice in a process.
@@ -397,6 +399,9 @@ impl Session {
         }
         self.counters.objects_finalized.add(1);
         log_line!(Debug, "finalized {id:?}");
+        if let Some(record) = state.objects.get(&id) {
+            observer::finalized(id, &record.object, &record.made_rules, &snapshot);
+        }
         for kind in SinkKind::ALL {
             self.notify(&mut state, kind, id, &snapshot);
         }
@@ -475,6 +480,9 @@ impl Session {
         if record.finalized.is_none() {
             return;
         }
+        if let Some(observer) = observer::observer() {
+            observer.freeing(id);
+        }
         let snapshot = CodeSnapshot::of(state.pid, &record.object);
         for kind in SinkKind::ALL {
             let Some(sink) = &mut state.sinks[kind as usize] else { continue };
@@ -484,6 +492,21 @@ impl Session {
                 self.give_up(state, kind, &error);
             }
         }
+    }
+
+    /// Notifies `observer` of all code that is alive, and from now on of all that comes and goes. One observer in a process.
+    pub fn observe(&self, observer: &'static dyn observer::CodeObserver) {
+        let state = self.lock_here();
+        observer::activate(observer);
+        for (&id, record) in state.objects.iter().filter(|(_, record)| record.finalized.is_some()) {
+            observer::finalized(id, &record.object, &record.made_rules, &CodeSnapshot::of(state.pid, &record.object));
+        }
+    }
+
+    /// Ends that.
+    pub fn stop_observing(&self) {
+        let _state = self.lock();
+        observer::deactivate();
     }
 
     /// Switches a sink on, and notifies it of everything that is alive. If it is on, nothing happens, except in the child of a

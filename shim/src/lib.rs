@@ -55,6 +55,7 @@
 mod attributes;
 mod descriptor;
 mod detour;
+mod discovered;
 mod duplicate_copy;
 mod header_padding;
 mod hooks;
@@ -65,11 +66,14 @@ mod loader;
 mod lookup;
 mod memory;
 mod next;
+mod program;
 mod relocation_slot;
 mod source;
 mod state;
 mod symbol_file;
 mod unregistered;
 
+pub use discovered::{DiscoveredLlvm, discovered};
 pub use duplicate_copy::duplicate_copy;
+pub use program::is_python;
 pub use state::start;

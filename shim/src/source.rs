@@ -1,6 +1,7 @@
 //! One library with an LLVM in it.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use jitlisten::{ObjectId, log_line};
 
@@ -21,6 +22,7 @@ const RENDEZVOUS_FUNCTION: &str = "__jit_debug_register_code";
 /// An LLVM we listen to.
 pub(crate) struct Source {
     pub(crate) identity: Identity,
+    pub(crate) path: PathBuf,
     descriptor: DescriptorAddress,
     /// Whether calls of the rendezvous reach us; otherwise the list is read whenever memory becomes executable.
     pub(crate) detoured: bool,
@@ -107,6 +109,7 @@ impl Source {
         }
         Some(Source {
             identity: library.identity,
+            path: library.path.clone(),
             descriptor: DescriptorAddress(interface.descriptor),
             detoured: detoured.is_ok(),
             slots,

@@ -7,10 +7,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use jitlisten::options::SinkKind;
 use jitlisten::{
     Address, AddressRange, Entered, ForkGuard, HostStateGuard, ObjectId, Session, Unwinders, checked_read, log_line,
+    notify_libraries_changed,
 };
 use once_cell::race::OnceBox;
 
 use crate::detour::{self, Callers};
+use crate::discovered::DiscoveredLlvm;
 use crate::hooks;
 use crate::known::{Extent, KnownLibraries, KnownLibrary};
 use crate::library::Identity;
@@ -85,6 +87,16 @@ impl Shim {
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic under the lock ends all listening, see `hooks::guarded`.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn discovered(&self) -> Vec<DiscoveredLlvm> {
+        let state = self.lock();
+        let discovered = |source: &Source| DiscoveredLlvm {
+            path: source.path.clone(),
+            detoured: source.detoured,
+            objects: source.objects().len(),
+        };
+        state.sources.iter().flatten().map(discovered).collect()
     }
 
     fn watch_loader(&self) {
@@ -171,6 +183,7 @@ impl Shim {
         let closed = LIBRARIES_CLOSE.load(Ordering::Relaxed);
         let extent = if closed { Extent::Whole } else { Extent::New };
         self.libraries_changed(&mut self.lock(), extent, Callers::NoneYet);
+        notify_libraries_changed();
         self.look_for_unwinders();
         if lookup::WANTED.load(Ordering::Acquire) {
             self.hook_lookups();

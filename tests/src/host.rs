@@ -60,13 +60,17 @@ impl Host {
     /// A host that has a scratch directory of its own; caches, logs and files of the library go there.
     #[must_use]
     pub fn new(program: impl Into<PathBuf>, name: &str) -> Self {
-        let mut host = Self {
-            program: program.into(),
-            arguments: Vec::new(),
-            environment: Vec::new(),
-            scratch: Scratch::new(name),
-            patience: PATIENCE,
-        };
+        Self::in_scratch(program.into(), Scratch::new(name))
+    }
+
+    /// The same for a program that becomes another user, who has to get at what is in the scratch directory.
+    #[must_use]
+    pub fn open_to_others(program: impl Into<PathBuf>, name: &str) -> Self {
+        Self::in_scratch(program.into(), Scratch::open_to_others(name))
+    }
+
+    fn in_scratch(program: PathBuf, scratch: Scratch) -> Self {
+        let mut host = Self { program, arguments: Vec::new(), environment: Vec::new(), scratch, patience: PATIENCE };
         for (variable, file) in [("NUMBA_CACHE_DIR", "cache"), ("JITLISTEN_DIR", "."), ("JITLISTEN_LOG", "log")] {
             let path = host.scratch.join(file);
             host.environment.push((variable.to_owned(), path.into()));
@@ -141,7 +145,8 @@ impl Host {
         std::iter::once(self.program.clone().into()).chain(self.arguments.iter().cloned()).collect()
     }
 
-    /// The same host in a mount namespace of its own, in which `script` was run by a shell; `None` after a loud skip.
+    /// The same host in a mount namespace of its own, in which `script` was run by a shell; `None` after a loud skip. What the
+    /// script mounts may lie over the repository, which then gets its place back.
     #[must_use]
     pub fn in_mount_namespace(mut self, script: &str) -> Option<Self> {
         let unshare = tool::require("unshare", Absence::FailsInCi)?;
@@ -151,8 +156,15 @@ impl Host {
             tool::skip("unshare --mount", String::from_utf8_lossy(&tried.stderr).trim(), Absence::IsAllowed);
             return None;
         }
-        let script =
-            format!("preload=$LD_PRELOAD; unset LD_PRELOAD; {script}\nexport LD_PRELOAD=$preload; exec \"$@\"");
+        let script = format!(
+            "preload=$LD_PRELOAD; unset LD_PRELOAD; exec 9<'{root}'
+            {script}
+            [ -e '{root}/Cargo.toml' ] || {{
+                mkdir -p '{root}'; mount --no-canonicalize --rbind /proc/self/fd/9 '{root}'
+            }}
+            exec 9<&-; export LD_PRELOAD=$preload; exec \"$@\"",
+            root = paths::root().display()
+        );
         let words = ["--mount".into(), "sh".into(), "-ec".into(), OsString::from(script), "sh".into()];
         let words = words.into_iter().chain([self.program.into()]);
         self.arguments = words.chain(self.arguments).collect();

@@ -38,6 +38,7 @@ pub mod perf_lines;
 pub mod perf_map;
 pub mod perf_script;
 pub mod safety_host;
+pub mod sampled;
 pub mod scenario;
 pub mod support_table;
 pub mod symbols;

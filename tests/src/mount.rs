@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::paths::Scratch;
+use crate::paths::{self, Scratch};
 use crate::tool::{self, Absence};
 
 /// A file system in a directory of its own. Unmounted when dropped, and then the directory is removed.
@@ -38,6 +38,14 @@ impl Mount {
         let mount = Mount::at(scratch, &["-o", "loop", &disk.display().to_string()])?;
         let btrfs = |words: &[&str]| done(Command::new("btrfs").args(words).arg(mount.limited()));
         btrfs(&["--quiet", "subvolume", "create"]);
+        // A place for the repository, where this is mounted over a directory above it (`Host::in_mount_namespace`); later the
+        // quota may not allow it.
+        for below in ["/tmp", "/var/tmp"] {
+            if let Ok(inside) = paths::root().strip_prefix(below) {
+                let place = mount.limited().join(inside);
+                std::fs::create_dir_all(&place).unwrap_or_else(|error| panic!("create {}: {error}", place.display()));
+            }
+        }
         btrfs(&["quota", "enable"]);
         btrfs(&["qgroup", "limit", &bytes.to_string()]);
         Some(mount)

@@ -1,5 +1,6 @@
 //! Where things are: the library under test, the hosts, the virtual environments, a scratch directory per test.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs, process};
@@ -34,6 +35,16 @@ pub fn venv(name: &str) -> PathBuf {
     env::var_os("JITLISTEN_VENVS").map_or_else(|| root().join("target/venv"), PathBuf::from).join(name)
 }
 
+/// Whether the suite runs inside another release's userland (`ci/systems.sh`), which has what its scenarios need and no more.
+#[must_use]
+pub fn in_userland() -> bool {
+    env::var_os("JITLISTEN_USERLAND").is_some()
+}
+
+fn is_open_to_others(path: &Path) -> bool {
+    path.ancestors().all(|path| fs::metadata(path).is_ok_and(|about| about.permissions().mode() & 0o001 != 0))
+}
+
 /// A directory of one test, removed when the test is done and kept for inspection when it failed.
 #[derive(Debug)]
 pub struct Scratch {
@@ -50,6 +61,24 @@ impl Scratch {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = root().join("target/scratch").join(format!("{name}-{}-{count}", process::id()));
+        fs::create_dir_all(&path).unwrap_or_else(|error| panic!("create {}: {error}", path.display()));
+        Self { path }
+    }
+
+    /// The same where every user may go: below a home that others may not enter, that is not `target/scratch`. `ci/test.sh`
+    /// removes the other place, too.
+    ///
+    /// # Panics
+    /// When the directory cannot be made.
+    #[must_use]
+    pub fn open_to_others(name: &str) -> Self {
+        let usual = Self::new(name);
+        if is_open_to_others(&usual.path) {
+            return usual;
+        }
+        let directory = usual.path.file_name().expect("a name");
+        // Not /tmp and not /var/tmp: some tests mount over them.
+        let path = Path::new("/opt/jitlisten-scratch").join(directory);
         fs::create_dir_all(&path).unwrap_or_else(|error| panic!("create {}: {error}", path.display()));
         Self { path }
     }

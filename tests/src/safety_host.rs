@@ -1,16 +1,18 @@
 //! `hosts/safety.c`: a small program with LLVM, and its scenarios.
 
-use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
+use std::{env, fs};
 
 use crate::host::Host;
 use crate::paths::{self, Scratch};
 use crate::tool::{self, Absence};
 
-/// LLVM as Debian has it; the hosts need no header of it.
-const LLVM: &str = "/usr/lib/llvm-14/lib/libLLVM-14.so.1";
+/// LLVM as Debian has it, or `$JITLISTEN_LLVM`; the hosts need no header of it.
+fn llvm() -> PathBuf {
+    env::var_os("JITLISTEN_LLVM").map_or_else(|| "/usr/lib/llvm-14/lib/libLLVM-14.so.1".into(), PathBuf::from)
+}
 
 /// Builds a host in C against LLVM, or `None` after a loud skip.
 ///
@@ -19,13 +21,14 @@ const LLVM: &str = "/usr/lib/llvm-14/lib/libLLVM-14.so.1";
 #[must_use]
 pub fn build(source: &str, words: &[&str], program: &std::path::Path) -> Option<()> {
     let compiler = tool::require("cc", Absence::FailsInCi)?;
-    if !PathBuf::from(LLVM).is_file() {
-        tool::skip(LLVM, "not installed; run ci/setup.sh", Absence::FailsInCi);
+    let llvm = llvm();
+    if !llvm.is_file() {
+        tool::skip(&llvm.to_string_lossy(), "not installed; run ci/setup.sh", Absence::FailsInCi);
         return None;
     }
     let mut command = Command::new(compiler);
     command.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-nonnull", "-rdynamic", "-pthread", "-I"]);
-    command.arg(paths::root().join("include")).arg(paths::host(source)).arg(LLVM).args(words);
+    command.arg(paths::root().join("include")).arg(paths::host(source)).arg(llvm).args(words);
     let built = tool::run(command.arg("-o").arg(program));
     assert!(built.status.success(), "{source}: {}", String::from_utf8_lossy(&built.stderr));
     Some(())

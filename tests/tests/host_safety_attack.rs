@@ -15,7 +15,7 @@ use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{image, integration, jitdump_reader, paths, perf_map, safety_host};
 
 /// Who owns nothing.
-const OTHER_USER: u32 = 65534;
+const UNUSED_PID: u32 = 65534;
 
 const PRECIOUS: &str = "precious\n";
 
@@ -168,17 +168,19 @@ fn ours_below(directory: &Path) -> Vec<(PathBuf, u32)> {
 /// An unprivileged user, because root may do everything whatever the mode.
 fn as_another_user(umask: &str) -> Option<Host> {
     let setpriv = tool::require("setpriv", Absence::FailsInCi)?;
-    let host = Host::new(setpriv, "other_user").variable("JITLISTEN", "all");
+    let host = Host::open_to_others(setpriv, "other_user").variable("JITLISTEN", "all");
     let ours = host.scratch("ours");
     fs::create_dir(&ours).expect("made");
-    chown(&ours, Some(OTHER_USER), Some(OTHER_USER)).expect("given away");
+    chown(&ours, Some(UNUSED_PID), Some(UNUSED_PID)).expect("given away");
     let host = host.variable("JITLISTEN_LOG", format!("debug:{}", ours.join("log").display()));
     let words = ["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c"];
     let host = words.iter().fold(host.variable("JITLISTEN_DIR", &ours), |host, word| host.argument(word));
-    let program = safety_host::program()?;
+    let (program, library) = (host.scratch("program"), host.scratch("libjitlisten.so"));
+    fs::copy(safety_host::program()?, &program).expect("copied");
+    fs::copy(paths::library(), &library).expect("copied");
     // The shell must not make the log before it has set the umask.
     let script = format!("umask {umask}; export LD_PRELOAD=\"$LIBRARY\"; exec \"$@\"");
-    let host = host.variable("LIBRARY", paths::library()).argument(script).argument("sh").argument(program);
+    let host = host.variable("LIBRARY", library).argument(script).argument("sh").argument(program);
     Some(host.argument("first").argument("second"))
 }
 
@@ -294,9 +296,10 @@ fn values_of_variables() {
 #[test]
 fn a_set_user_id_program() {
     let (true, Some(setpriv)) = (is_root(), tool::require("setpriv", Absence::FailsInCi)) else { return };
-    let host = Host::new(setpriv, "privileged").variable("JITLISTEN", "all");
+    let host = Host::open_to_others(setpriv, "privileged").variable("JITLISTEN", "all");
     let program = host.scratch("program");
-    let library = paths::library();
+    let library = host.scratch("libjitlisten.so");
+    fs::copy(paths::library(), &library).expect("copied");
     let directory = library.parent().expect("a directory").to_owned();
     let library = library.to_str().expect("UTF-8");
     let rpath = format!("-Wl,-rpath,{}", directory.display());
@@ -332,8 +335,9 @@ const PRELOADS: [(&str, &str); 2] = [
 /// The program, with the library preloaded that way into it alone (what starts it would write a log, too), and the directory
 /// that it may write to.
 fn preloaded(place: &str, put: &str, program: &Path) -> Option<(Host, PathBuf)> {
-    let host = Host::new(tool::require("setpriv", Absence::FailsInCi)?, "preloaded");
-    let library = paths::library();
+    let host = Host::open_to_others(tool::require("setpriv", Absence::FailsInCi)?, "preloaded");
+    let library = host.scratch("libjitlisten.so");
+    fs::copy(paths::library(), &library).expect("copied");
     let named = if place == "/etc" { library.display().to_string() } else { "libjitlisten.so".to_owned() };
     let ours = host.scratch("ours");
     fs::create_dir(&ours).expect("made");
@@ -358,7 +362,7 @@ fn preloaded(place: &str, put: &str, program: &Path) -> Option<(Host, PathBuf)> 
 /// itself. The same program without the bit shows that the library is there and would work.
 #[test]
 fn a_set_user_id_program_that_it_is_preloaded_into() {
-    let built = paths::Scratch::new("preloaded-program");
+    let built = paths::Scratch::open_to_others("preloaded-program");
     let program = built.join("program");
     if !is_root() || safety_host::build("safety.c", &[], &program).is_none() {
         return;

@@ -18,7 +18,7 @@ fn perf_report_names_code_without_map_or_inject() {
         let host = with_images(host);
         let recording = perf::record(&host, Preload::Library);
         assert_eq!(recording.map, None, "no perf map was asked for");
-        let caller = [integration.caller_frame(), "runFunction", "main"];
+        let caller = [integration.caller_frame(), "call_cfunc", "runFunction", "main"];
         let (jit, complete) = complete(&recording.samples, &caller);
         assert!(jit >= 150, "{integration:?}: only {jit} samples in images\n{}", host.log());
         assert!(complete * 100 >= jit * 95, "{integration:?}: {complete} of {jit} stacks are complete");

@@ -21,9 +21,17 @@ fn perf_attached_to_a_running_process_names_whole_chains() {
     let host = with_images(host);
     let mut running = host.start(Preload::Library);
     running.wait_for_line("running");
-    let samples = perf::attach(&running, 2, &host.scratch("perf.data"));
+    // On a busy machine, two seconds of the clock are few of the processor.
+    let mut samples = Vec::new();
+    for seconds in [2, 8, 32] {
+        samples = perf::attach(&running, seconds, &host.scratch("perf.data"));
+        if samples.len() >= 200 {
+            break;
+        }
+    }
     assert_eq!(perf_map::take(running.pid()), None, "no perf map was asked for");
-    let (jit, complete) = complete(&samples, &["Dispatcher_call"]);
+    // What a compiler made of Numba's dispatcher is one function or two.
+    let (jit, complete) = complete(&samples, &["Dispatcher_call", "call_cfunc"]);
     assert!(jit >= 150, "only {jit} samples in images\n{}", host.log());
     assert!(complete * 100 >= jit * 95, "{complete} of {jit} stacks are complete");
 }

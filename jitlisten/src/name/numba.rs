@@ -51,8 +51,15 @@ pub(super) fn readable<'a>(
     let version = mangled.tags.iter().find(|tag| is_version(tag)).copied();
     match generated(&mangled) {
         Some((what, identity)) => {
-            let version = version.map(|version| format!(" {version}")).unwrap_or_default();
-            shown.push_str(&format!("{what}{place} [{identity}{version}]"));
+            shown.push_str(what);
+            match version {
+                // The count alone is unique, so where the text is known, the address in the name says nothing more.
+                Some(version) if !place.is_empty() => {
+                    shown.extend([" ", place.trim_matches([' ', '(', ')']), " [", version, "]"]);
+                }
+                Some(version) => shown.extend([" [", identity, " ", version, "]"]),
+                None => shown.extend([&place, " [", identity, "]"]),
+            }
             if kind == EntryKind::Function && what == PRANGE {
                 kind = EntryKind::Gufunc;
             }

@@ -18,6 +18,7 @@ use std::ffi::c_int;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Signals caused by the current instruction, or by `abort`.
 const IMMEDIATE: [c_int; 7] =
@@ -25,6 +26,15 @@ const IMMEDIATE: [c_int; 7] =
 
 /// `PTHREAD_CANCEL_DISABLE` of `<pthread.h>`
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+/// See [`exempt_signal`]; 0: none.
+static EXEMPT: AtomicI32 = AtomicI32::new(0);
+
+/// Never holds this signal back from now on: its handler takes no lock and changes nothing, and time that a thread spends in
+/// our code is to be seen there.
+pub fn exempt_signal(signal: c_int) {
+    EXEMPT.store(signal, Ordering::Relaxed);
+}
 
 unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
@@ -53,6 +63,11 @@ impl HostStateGuard {
         for signal in IMMEDIATE {
             // SAFETY: the set was initialised above; the number is a valid signal.
             unsafe { libc::sigdelset(waiting.as_mut_ptr(), signal) };
+        }
+        let exempt = EXEMPT.load(Ordering::Relaxed);
+        if exempt != 0 {
+            // SAFETY: as above.
+            unsafe { libc::sigdelset(waiting.as_mut_ptr(), exempt) };
         }
         // SAFETY: the first set is initialised, the second one is written by the call, which cannot fail for SIG_BLOCK.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, waiting.as_ptr(), before.as_mut_ptr()) };
@@ -92,7 +107,7 @@ fn set_errno(value: c_int) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::AtomicU32;
 
     use super::*;
 

@@ -21,7 +21,7 @@ use crate::options::Options;
 use crate::process::checked_read;
 use crate::sink::{FinalizedObject, HeaderPadding, SinkError};
 use crate::statistics::ImageCounters;
-use crate::{Address, AddressRange, ObjectId, log_line};
+use crate::{Address, AddressRange, ObjectId, log_line, observer};
 
 /// This part of `vm.max_map_count` is left to the host.
 const HEADROOM: u64 = 8;
@@ -157,6 +157,9 @@ impl Images {
         self.make_space(size, options.quota)?;
         let written = self.write(options, &encoded.bytes)?;
         put_in_place(encoded, group.pages, &written, &self.counters)?;
+        if let Some(observer) = observer::observer() {
+            observer.image_mapped(group.pages, encoded.layout.code, &written.path);
+        }
         if self.under_valgrind {
             pages::show_to_valgrind(&written.file);
         }

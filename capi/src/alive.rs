@@ -1,0 +1,105 @@
+//! What is alive, and which LLVMs are listened to: handed over one by one, when no lock is held.
+
+use std::ffi::{CString, c_char, c_void};
+use std::os::unix::ffi::OsStrExt as _;
+
+use jitlisten::Session;
+
+use crate::guard::with_session;
+use crate::status::{Failure, Status};
+
+/// `struct jitlisten_live_function` of `include/jitlisten.h`.
+#[repr(C)]
+pub struct CLiveFunction {
+    struct_size: usize,
+    address: u64,
+    size: u64,
+    name: *const c_char,
+    file: *const c_char,
+    line: u32,
+}
+
+const _: () = assert!(size_of::<CLiveFunction>() == 6 * 8);
+
+/// `jitlisten_function_callback`
+pub type FunctionCallback = Option<unsafe extern "C" fn(user: *mut c_void, function: *const CLiveFunction)>;
+
+/// Hands every function over that is alive, by address.
+///
+/// # Safety
+/// `callback` must be null or a function of that type that may be called with `user`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jitlisten_functions(callback: FunctionCallback, user: *mut c_void) -> i32 {
+    let mut functions = Vec::new();
+    let status = collect(callback.is_some(), &mut functions, |session| session.live_functions());
+    let Some(callback) = callback else { return status };
+    for function in functions {
+        let (name, file) = (c_string(function.name.as_bytes()), function.location);
+        let line = file.as_ref().map_or(0, |(_, line)| *line);
+        let file = file.map(|(file, _)| c_string(file.as_bytes()));
+        let shown = CLiveFunction {
+            struct_size: size_of::<CLiveFunction>(),
+            address: function.range.start().0,
+            size: function.range.size(),
+            name: name.as_ptr(),
+            file: file.as_ref().map_or(std::ptr::null(), |file| file.as_ptr()),
+            line,
+        };
+        // SAFETY: the caller vouches for the callback; what it is shown lives until it returns.
+        unsafe { callback(user, &raw const shown) };
+    }
+    status
+}
+
+/// `struct jitlisten_llvm` of `include/jitlisten.h`.
+#[repr(C)]
+pub struct CLlvm {
+    struct_size: usize,
+    path: *const c_char,
+    discovered_by: u32,
+    objects: u64,
+}
+
+const _: () = assert!(size_of::<CLlvm>() == 4 * 8);
+
+/// `jitlisten_llvm_callback`
+pub type LlvmCallback = Option<unsafe extern "C" fn(user: *mut c_void, llvm: *const CLlvm)>;
+
+/// Hands every LLVM over that is listened to.
+///
+/// # Safety
+/// `callback` must be null or a function of that type that may be called with `user`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jitlisten_llvms(callback: LlvmCallback, user: *mut c_void) -> i32 {
+    let mut llvms = Vec::new();
+    let status = collect(callback.is_some(), &mut llvms, |_| jitlisten_shim::discovered());
+    let Some(callback) = callback else { return status };
+    for llvm in llvms {
+        let path = c_string(llvm.path.as_os_str().as_bytes());
+        let shown = CLlvm {
+            struct_size: size_of::<CLlvm>(),
+            path: path.as_ptr(),
+            discovered_by: if llvm.detoured { 1 } else { 2 },
+            objects: llvm.objects as u64,
+        };
+        // SAFETY: as above.
+        unsafe { callback(user, &raw const shown) };
+    }
+    status
+}
+
+/// Collects under the guard; callbacks run behind it.
+fn collect<T>(has_callback: bool, into: &mut Vec<T>, from: impl FnOnce(&'static Session) -> Vec<T>) -> i32 {
+    with_session(|session| {
+        if !has_callback {
+            return Err(Failure::new(Status::InvalidArgument, format_args!("callback: the pointer is null")));
+        }
+        *into = from(session);
+        Ok(())
+    })
+}
+
+fn c_string(bytes: &[u8]) -> CString {
+    let visible: Vec<u8> = bytes.iter().copied().filter(|byte| *byte != 0).collect();
+    CString::new(visible).unwrap_or_default()
+}

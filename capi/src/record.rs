@@ -1,0 +1,132 @@
+//! Recording samples of this process.
+
+use std::ffi::{OsString, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStringExt as _;
+
+use jitlisten_sampler::{Clock, Error, Options, Start, Statistics};
+
+use crate::borrowed::{self, Plain};
+use crate::guard::guarded;
+use crate::status::{Failure, Status};
+
+const WALL: u32 = 1;
+const CHILDREN: u32 = 2;
+const NO_IMAGES: u32 = 4;
+
+/// `struct jitlisten_record_options`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RecordOptions {
+    size: usize,
+    hz: u32,
+    flags: u32,
+    seconds: u32,
+    reserved: u32,
+}
+
+const _: () = assert!(size_of::<RecordOptions>() == 24);
+
+// SAFETY: integers.
+unsafe impl Plain for RecordOptions {}
+
+/// Starts a recording.
+#[unsafe(no_mangle)]
+pub extern "C" fn jitlisten_record_start(path: *const c_char, options: *const RecordOptions) -> i32 {
+    guarded(|| {
+        let path = OsString::from_vec(borrowed::text(path, "path")?);
+        let mut chosen = Options::new(path);
+        if !options.is_null() {
+            let options = borrowed::sized(options, size_of::<usize>(), "options")?;
+            if options.flags & !(WALL | CHILDREN | NO_IMAGES) != 0 {
+                return Err(Failure::argument(format_args!("flags: {:#x} is not known", options.flags)));
+            }
+            if options.hz != 0 {
+                chosen.hz = options.hz;
+            }
+            if options.flags & WALL != 0 {
+                chosen.clock = Clock::Wall;
+            }
+            chosen.children = options.flags & CHILDREN != 0;
+            chosen.images = options.flags & NO_IMAGES == 0;
+            chosen.seconds = (options.seconds != 0).then_some(options.seconds);
+        }
+        jitlisten_sampler::start(chosen).map_err(|error| failure(&error))
+    })
+}
+
+/// Ends it.
+#[unsafe(no_mangle)]
+pub extern "C" fn jitlisten_record_stop() -> i32 {
+    guarded(|| jitlisten_sampler::stop().map(drop).map_err(|error| failure(&error)))
+}
+
+/// Copies the counters of the recording that is being made, or of the last one.
+///
+/// # Safety
+/// `statistics` must be null, or point to as many writable bytes as its first member says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jitlisten_record_statistics(statistics: *mut RecordStatistics) -> i32 {
+    guarded(|| {
+        borrowed::check_output(statistics, "statistics")?;
+        // SAFETY: not null and aligned; the caller vouches for at least the first member.
+        let size = unsafe { (*statistics).size };
+        if size < size_of::<usize>() {
+            return Err(Failure::argument(format_args!("its size says {size}")));
+        }
+        let known = size.min(size_of::<RecordStatistics>());
+        let full = RecordStatistics::of(known, &jitlisten_sampler::statistics());
+        // SAFETY: the caller vouches for `size` bytes; what a newer caller has behind them is left alone.
+        unsafe { std::ptr::copy_nonoverlapping((&raw const full).cast::<u8>(), statistics.cast::<u8>(), known) };
+        Ok(())
+    })
+}
+
+/// `struct jitlisten_record_statistics`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RecordStatistics {
+    size: usize,
+    counters: [u64; 8],
+}
+
+const _: () = assert!(size_of::<RecordStatistics>() == 9 * 8);
+
+impl RecordStatistics {
+    fn of(size: usize, from: &Statistics) -> Self {
+        let counters = [
+            from.samples,
+            from.incomplete,
+            from.truncated,
+            from.lost,
+            from.threads,
+            from.threads_without_timer,
+            from.bytes,
+            from.failures,
+        ];
+        RecordStatistics { size, counters }
+    }
+}
+
+fn failure(error: &Error) -> Failure {
+    let status = match error {
+        Error::AlreadyRecording | Error::NotRecording => Status::WrongOrder,
+        Error::Options(_) | Error::Output(..) => Status::InvalidArgument,
+        _ => Status::Internal,
+    };
+    Failure::new(status, error)
+}
+
+/// Stands in for `pthread_create(3)`: see `jitlisten_sampler::create`.
+///
+/// # Safety
+/// As that.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_create(
+    thread: *mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    start: Start,
+    argument: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's arguments.
+    unsafe { jitlisten_sampler::create(thread, attributes, start, argument) }
+}

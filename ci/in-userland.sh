@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Runs a command in a userland that ci/userland.sh made, in a mount namespace of its own: /proc, /sys and /dev are this machine's,
+# the repository lies at the same path as here, /tmp is empty. Nothing stays mounted.
+#
+#   ci/in-userland.sh NAME COMMAND...
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+root=$(realpath "target/userlands/${1:?a userland}")
+shift
+as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n --preserve-env "$@"; fi; }
+
+# shellcheck disable=SC2016 # the words are those of the inner shell
+as_root unshare --mount sh -euc '
+    root=$1 repository=$2
+    shift 2
+    mount -t tmpfs tmpfs "$root/tmp"
+    chmod 1777 "$root/tmp"
+    for directory in /proc /sys /dev; do mount --rbind "$directory" "$root$directory"; done
+    mkdir -p "$root$repository"
+    mount --bind "$repository" "$root$repository"
+    exec chroot "$root" env -i HOME=/root LANG=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+        ${CI:+CI="$CI"} sh -euc "cd \"\$0\"; exec \"\$@\"" "$repository" "$@"
+' sh "$root" "$PWD" "$@"

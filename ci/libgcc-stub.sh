@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Makes a libgcc_s.so.1 to link with: zig would link its own libunwind into the library, and then an .eh_frame that an LLVM
+# hands to `__register_frame` would end there instead of in the libgcc_s of the process.
+#
+#   ci/libgcc-stub.sh DIRECTORY COMPILER...    the compiler as in `zig cc -target aarch64-linux-gnu`
+set -euo pipefail
+directory=${1:?a directory}
+shift
+
+mkdir -p "$directory"
+declare -A functions=(
+    [GCC_3.0]='_Unwind_DeleteException _Unwind_GetDataRelBase _Unwind_GetGR _Unwind_GetIP _Unwind_GetLanguageSpecificData
+        _Unwind_GetRegionStart _Unwind_GetTextRelBase _Unwind_RaiseException _Unwind_Resume _Unwind_SetGR _Unwind_SetIP
+        __register_frame __deregister_frame'
+    [GCC_3.3]='_Unwind_Backtrace _Unwind_FindEnclosingFunction _Unwind_GetCFA'
+    [GCC_4.2.0]='_Unwind_GetIPInfo'
+)
+: >"$directory/stub.c"
+for version in GCC_3.0 GCC_3.3 GCC_4.2.0; do
+    printf '%s { global:' "$version"
+    for function in ${functions[$version]}; do
+        printf ' %s;' "$function"
+        printf 'void %s(void) {}\n' "$function" >>"$directory/stub.c"
+    done
+    printf ' };\n'
+done >"$directory/stub.map"
+"$@" -shared -nostdlib -fPIC -o "$directory/libgcc_s.so.1" -Wl,-soname,libgcc_s.so.1 \
+    -Wl,--version-script="$directory/stub.map" "$directory/stub.c"

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# What a contributor waits for: checks, unit tests, and the newest wheel with one tool of each kind. Everything is `make test`.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+
+export CARGO_TARGET_DIR=$PWD/target
+PATH=$PWD/target/tools:$PATH
+began=$SECONDS
+failures=()
+
+step() {
+    local name=$1 from=$SECONDS
+    shift
+    printf '\n=== %s\n' "$name"
+    if "$@"; then
+        printf '=== %s: ok, %d s\n' "$name" $((SECONDS - from))
+    else
+        failures+=("$name")
+        printf '=== %s: FAILED, %d s\n' "$name" $((SECONDS - from))
+    fi
+}
+
+# The tests of one file; a profiler that sampled too little on a busy machine may try again.
+tools() { cargo test -q -p jitlisten-tests --test "$@" || cargo test -q -p jitlisten-tests --test "$@"; }
+
+step setup ci/setup.sh quick
+step build cargo build --release --quiet
+step check ci/check.sh
+step exports ci/exports.sh
+step 'unit tests' cargo test -q --workspace --lib
+step 'debug objects' cargo test -q -p jitlisten --tests
+step 'perf map, gdb' tools table -- numba_0_68_1
+step 'perf on images' tools image_perf -- perf_attached
+step jitdump tools jitdump_perf -- frame_pointers_lead_out
+step py-spy tools image_python_stacks -- py_spy_dumps_the_chain
+step 'libgcc, libunwind' tools unwinders -- with_images_libunwind
+step fork tools host_safety_fork -- multiprocessing
+
+if [ ${#failures[@]} -gt 0 ]; then
+    printf '\nfailed:\n'
+    printf '    %s\n' "${failures[@]}"
+fi
+printf '\nquick: %d failed, %d s\n' ${#failures[@]} $((SECONDS - began))
+[ ${#failures[@]} = 0 ]

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Test suites that others wrote, without the library and under it: what fails must be the same. Takes about an hour; what was
+# seen is in docs/test-suites.md.
+#
+#   [LIBRARY=target/release/libjitlisten.so] ci/suites.sh [llvmlite|cpython|numba...]    default: all
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+ci/setup.sh suites
+library=${LIBRARY:-}
+if [ -z "$library" ]; then
+    CARGO_TARGET_DIR=$PWD/target cargo build --release --quiet
+    library=target/release/libjitlisten.so
+fi
+library=$(realpath "$library")
+results=$PWD/target/suites
+rm -rf "$results"
+status=0
+
+# The parts of Numba's suite that load, free, cache, fork, raise through or debug compiled code. Two of them are hours long and
+# not among them: test_parfors, test_cuda.
+numba=(caching compile_cache exceptions try_except nrt nrt_refct refop_pruning generators debug debuginfo gdb_bindings gdb_dwarf
+    codegen profiler num_threads threadsafety parfors_caching parallel_backend)
+
+compare() {
+    local venv=$1 suite=$2
+    shift 2
+    if [ ! -x "target/venv/$venv/bin/python" ]; then
+        echo "SKIPPED $suite in $venv: no virtual environment" >&2
+        return
+    fi
+    printf '\n%s, %s\n\n' "$suite" "$venv"
+    echo '| module | tests | skipped | bad, stock | bad, with the library | differ | unsteady | objects | stock | with the library |'
+    echo '| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |'
+    "target/venv/$venv/bin/python" tests/suites/compare.py "$library" "$results/$suite-$venv" "$suite" "$@" || status=1
+}
+
+[ $# -gt 0 ] || set -- llvmlite cpython numba
+for suite in "$@"; do
+    case $suite in
+    llvmlite)
+        for venv in numba-0.68.1 numba-0.60.0 numba-0.57.1 numba-0.56.4 numba-0.68.1-python-3.1{2,3}; do
+            compare "$venv" llvmlite
+        done
+        ;;
+    cpython) for venv in numba-0.68.1-python-3.1{2,3}; do compare "$venv" cpython; done ;;
+    numba) compare suites numba "${numba[@]/#/numba.tests.test_}" ;;
+    *)
+        echo "suites: no such suite: $suite" >&2
+        exit 2
+        ;;
+    esac
+done
+exit $status

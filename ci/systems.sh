@@ -1,0 +1,174 @@
+#!/usr/bin/env bash
+# The library in userlands of other Debian releases: the same tests as here, run inside, with the tools of that release.
+#
+#   [LIBRARY=target/release/libjitlisten.so] ci/systems.sh NAME...        trixie, sid, bullseye
+#
+# Prints a table for each, and leaves it in target/systems/NAME.md. A userland that cannot be made is a failure in CI and a loud
+# skip elsewhere.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+library=$(realpath "${LIBRARY:-target/release/libjitlisten.so}")
+export CARGO_TARGET_DIR=$PWD/target
+host=$(rustc -vV | sed -n 's/^host: //p')
+failures=0
+
+say() { printf 'systems: %s\n' "$*" >&2; }
+inside() { nice -n "${NICE:-0}" ci/in-userland.sh "$name" "$@"; }
+
+# --- the programs of the tests --------------------------------------------------------------------------------------------
+
+# Writes `NAME PATH` for each file in tests/tests.
+programs() {
+    if ! cargo test --no-run "$@" >"$work/cargo" 2>&1; then
+        cat "$work/cargo" >&2
+        return 1
+    fi
+    sed -n 's|^ *Executable tests/\([a-z_0-9]*\)\.rs (\(.*\))$|\1 \2|p' "$work/cargo" >"$work/programs"
+}
+
+# Programs that were linked here run where the C library is not older than here; elsewhere they have to bring their own.
+choose_programs() {
+    programs --workspace
+    local one
+    one=$(sed -n 's/^table //p' "$work/programs")
+    if ! inside "$one" --list >/dev/null 2>&1; then
+        RUSTFLAGS='-C target-feature=+crt-static' programs -p jitlisten-tests --target "$host"
+    fi
+}
+
+# --- scenarios ------------------------------------------------------------------------------------------------------------
+
+row() {
+    printf '| %s | %s | %s | %d s |\n' "$1" "$2" "$3" "$4" | tee -a "$table"
+    [ "$2" = ok ] || { failures=$((failures + 1)); tail -n 40 "$log" >&2; }
+}
+
+# What stands between `running 5 tests` and the end, as `5 tests` or the names of those that failed.
+said() {
+    local failed
+    failed=$(awk '/^test .* FAILED$/ { print $2 }' "$log" | sort -u | tr '\n' ' ')
+    if [ -n "$failed" ]; then echo "$failed"; else
+        # What passed at the second time only is in two files.
+        cat "$log" "$log.first" 2>/dev/null | awk '/^test result:/ { n += $4 } END { print n + 0 " tests" }'
+    fi
+}
+
+# scenario TITLE [VARIABLE=VALUE...] PROGRAM TEST...: every test whose name has one of these words in it; one that failed is run
+# once more, alone.
+scenario() {
+    local title=$1 began=$SECONDS variables=() program again result=FAILED
+    shift
+    while [[ $1 == *=* ]]; do variables+=("$1"); shift; done
+    program=$(sed -n "s/^$1 //p" "$work/programs")
+    shift
+    log=$results/$((count += 1)).log
+    variables=(JITLISTEN_USERLAND="$name" JITLISTEN_VENVS=/opt/venv JITLISTEN_LIBRARY="$under_test" JITLISTEN_LLVM="$llvm"
+        JITLISTEN_SKIPS="$results/skips" "${variables[@]}")
+    if inside env "${variables[@]}" "$program" --test-threads=2 --include-ignored "$@" >"$log" 2>&1; then
+        result=ok
+    else
+        mapfile -t again < <(awk '/^test .* FAILED$/ { print $2 }' "$log" | sort -u)
+        if [ ${#again[@]} -gt 0 ] && [ ${#again[@]} -le 2 ]; then
+            say "$title: once more, alone: ${again[*]}"
+            cp "$log" "$log.first"
+            inside env "${variables[@]}" "$program" --test-threads=1 --include-ignored --exact "${again[@]}" >"$log" 2>&1 && result=ok
+        fi
+    fi
+    # Words that fit no test prove nothing.
+    if grep -q '^running 0 tests' "$log"; then result=FAILED; fi
+    row "$title" "$result" "$(said)" $((SECONDS - began))
+}
+
+# command TITLE COMMAND...: one that succeeds.
+command_succeeds() {
+    local title=$1 began=$SECONDS result=FAILED
+    shift
+    log=$results/$((count += 1)).log
+    if inside "$@" >"$log" 2>&1; then result=ok; fi
+    row "$title" "$result" "$(tail -n 1 "$log" | cut -c 1-100 | tr '|' ' ')" $((SECONDS - began))
+}
+
+numba=numba_0_68_1
+
+every_scenario() {
+    scenario 'program prints what it prints without us' table $numba::output
+    scenario 'perf, frame pointers, perf map' table $numba::perf
+    scenario 'perf without us names nothing' table stock::perf_finds_no_name
+    scenario 'perf, frame pointers, images' image perf_report_names_code
+    scenario 'perf attached, images' image_perf perf_attached_to_a_running_process
+    scenario 'perf, --call-graph dwarf, images' image perf_walks_by_unwind_tables
+    scenario 'perf inject, jitdump' jitdump_perf frame_pointers_lead_out unwind_tables_lead_out
+    scenario 'gdb, attached and started' table $numba::gdb
+    scenario 'gdb, unwind tables alone' environment unwind_tables_alone_serve_gdb
+    scenario 'py-spy, images' image_python_stacks py_spy_dumps_the_chain
+    # From Python 3.14 on, py-spy 0.4.3 does not know where among them Python's own frames belong.
+    [ "$name" = sid ] || scenario 'py-spy, images, over Python' image_python_stacks py_spy_records py_spy_dumps_names stock_stacks
+    scenario 'libgcc and libunwind inside' unwinders ''
+    scenario 'fork' host_safety_fork ''
+    scenario 'threads' threads ''
+    scenario 'cached code' cache ''
+    scenario 'opened late' opened_by_c ''
+    scenario 'variables' environment all_includes an_unknown_sink off_is_off programs_are_left_alone
+    command_succeeds 'C tour, installed and uninstalled' env CI= PREFIX=/tmp/prefix ci/tour.sh "${under_test%/*}"
+}
+
+# Python 3.15 keeps frame pointers.
+of_python_3_15() {
+    [ "$name" = sid ] || return 0
+    scenario 'Python 3.15: output' JITLISTEN_VENVS=/opt/venv-3.15 table $numba::output
+    scenario 'Python 3.15: perf, frame pointers, to main' JITLISTEN_VENVS=/opt/venv-3.15 python_frame_pointers whole_chains
+    scenario 'Python 3.15: perf, gdb' JITLISTEN_VENVS=/opt/venv-3.15 table $numba::perf $numba::gdb
+}
+
+installed() {
+    local program
+    program=$(sed -n 's/^table //p' "$work/programs")
+    # shellcheck disable=SC2016 # the words are those of the inner shell
+    command_succeeds 'installed library' sh -euc '
+        PREFIX=/tmp/prefix BUILT=$1 capi/install.sh install
+        JITLISTEN_VENVS=/opt/venv JITLISTEN_LIBRARY=/tmp/prefix/lib/libjitlisten.so "$2" "$3"
+        PREFIX=/tmp/prefix capi/install.sh uninstall
+    ' sh "${under_test%/*}" "$program" $numba::
+}
+
+# --------------------------------------------------------------------------------------------------------------------------
+
+system() {
+    name=$1 count=0
+    local status=0 directory
+    directory=$(ci/userland.sh "$name") || status=$?
+    if [ $status = 3 ] && [ -z "${CI:-}" ]; then
+        echo "SKIPPED $name: no userland can be made here, see above" | tee -a "${JITLISTEN_SKIPS:-/dev/null}" >&2
+        return
+    elif [ $status != 0 ]; then
+        say "no userland $name"
+        failures=$((failures + 1))
+        return
+    fi
+    results=target/systems/$name table=target/systems/$name.md
+    rm -rf "$results" "$table"
+    mkdir -p "$results"
+    results=$(realpath "$results")
+    # The library is taken along: the path of LIBRARY may be one that the userland does not have.
+    cp "$library" "$results/libjitlisten.so"
+    if [ -f "${library%.so}.a" ]; then cp "${library%.so}.a" "$results/"; fi
+    under_test=$results/libjitlisten.so
+    llvm=$(cd "$directory" && find usr/lib -name 'libLLVM*.so.*' | head -n 1)
+    llvm=/$llvm
+    choose_programs
+    # shellcheck disable=SC2016 # the words are those of the inner shell
+    printf '%s: %s\n' "$name" "$(inside sh -c 'getconf GNU_LIBC_VERSION; gdb --version | head -n 1; perf --version
+        /opt/venv/numba-0.68.1/bin/python -c "import sys, numba; print(sys.version.split()[0], \"Numba\", numba.__version__)"' |
+        tr '\n' ';')" | tee -a "$table"
+    printf '\n| scenario | | | |\n| --- | --- | --- | --- |\n' | tee -a "$table"
+    every_scenario
+    of_python_3_15
+    installed
+}
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+[ $# -gt 0 ] || { echo 'usage: ci/systems.sh NAME...' >&2; exit 2; }
+for name in "$@"; do system "$name"; done
+[ "$failures" = 0 ]

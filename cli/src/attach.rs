@@ -1,0 +1,77 @@
+//! `jitlisten attach`: a process that runs already.
+//!
+//! ```text
+//!   inside    sys.remote_exec (Python 3.14), ptrace    inject.rs    all sinks, frame pointers and lines for what comes
+//!   outside   process_vm_readv                         outside.rs   the perf map of what is there, and with --watch of what comes
+//! ```
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::inject::{self, Request};
+use crate::installation::Installation;
+use crate::outside;
+use crate::problem::Problem;
+use crate::process::Process;
+use crate::sinks::Sinks;
+
+const EXAMPLES: &str = "Examples:
+  jitlisten attach 4711
+  jitlisten attach 4711 --sinks image
+  jitlisten attach 4711 --no-inject --watch
+
+What is compiled already gets its names, what is compiled later everything. Needs the right to trace the process.";
+
+/// Make the code of a running process visible
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Attach {
+    /// The process
+    pid: u32,
+    /// What to switch on: a list of perfmap, image, unwind, jitdump, gdb
+    #[arg(long, value_name = "LIST", default_value = "perfmap,image,unwind")]
+    sinks: Sinks,
+    /// Leave Numba's code without line tables
+    #[arg(long)]
+    no_lines: bool,
+    /// Change nothing in the process: read its memory, and write the perf map from outside
+    #[arg(long)]
+    no_inject: bool,
+    /// Reading only: go on until the process ends
+    #[arg(long)]
+    watch: bool,
+    /// How long to wait until the process is at a place where it can be changed
+    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
+    timeout: u64,
+}
+
+impl Attach {
+    pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
+        let process = Process::open(self.pid)?;
+        if !self.no_inject {
+            match self.inject(&process) {
+                Ok(done) => {
+                    let _ = writeln!(std::io::stdout(), "{done}");
+                    return Ok(ExitCode::SUCCESS);
+                }
+                Err(problem) if !process.is_there() => {
+                    let _ = problem;
+                    return Err(process.ended());
+                }
+                Err(problem) => {
+                    let _ = writeln!(std::io::stderr(), "jitlisten: {problem}; reading only");
+                }
+            }
+        }
+        outside::read(&process, self.watch)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn inject(&self, process: &Process) -> Result<String, Problem> {
+        let request = Request::Enable { sinks: self.sinks.clone(), lines: !self.no_lines };
+        inject::inject(process, &Installation::find()?, &request, Duration::from_secs(self.timeout))
+    }
+}

@@ -1,0 +1,74 @@
+//! The command that is to be started: whether it is there, and whether the loader would refuse to preload a library.
+
+use std::ffi::{CString, OsStr};
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use crate::problem::Problem;
+
+/// Looks the command up and says why the library could not be loaded into it.
+pub(crate) fn check(program: &OsStr) -> Result<PathBuf, Problem> {
+    let path = find(program).ok_or_else(|| {
+        let program = Path::new(program).display();
+        Problem::new(format!("{program} is not a command: it is neither a file that can be run nor in PATH"))
+    })?;
+    match refusal(&path) {
+        None => Ok(path),
+        Some(why) => Err(Problem::new(format!("{} {why}", path.display()))),
+    }
+}
+
+/// The file that `execvp(3)` would run.
+pub(crate) fn find(program: &OsStr) -> Option<PathBuf> {
+    if program.as_bytes().contains(&b'/') {
+        return Some(PathBuf::from(program)).filter(|path| is_executable(path));
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|directory| directory.join(program)).find(|path| is_executable(path))
+}
+
+fn is_executable(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}
+
+/// Why the loader would not preload our library into this program. A script, or a program without a loader, may start others.
+fn refusal(path: &Path) -> Option<&'static str> {
+    if gains_privileges(path) {
+        return Some(
+            "runs with privileges of its own (set-user-ID or file capabilities), so the loader drops LD_PRELOAD: \
+             put `jitlisten run --` behind it, before python",
+        );
+    }
+    let mut head = Vec::new();
+    File::open(path).ok()?.take(1 << 16).read_to_end(&mut head).ok()?;
+    if !head.starts_with(b"\x7fELF") {
+        return None;
+    }
+    // e_ident[EI_CLASS] of elf(5)
+    if head.get(4) != Some(&2) {
+        return Some("is a 32-bit program; jitlisten is for 64-bit programs");
+    }
+    // The path of the loader, PT_INTERP, is in the first pages.
+    let musl = head.windows(b"/ld-musl-".len()).any(|window| window == b"/ld-musl-");
+    musl.then_some("is built for musl; jitlisten is for programs with glibc")
+}
+
+fn gains_privileges(path: &Path) -> bool {
+    let Ok(metadata) = fs::metadata(path) else { return false };
+    // SAFETY: these have no precondition.
+    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let mode = metadata.mode();
+    let set_user = mode & libc::S_ISUID != 0 && metadata.uid() != user;
+    let set_group = mode & libc::S_ISGID != 0 && mode & 0o010 != 0 && metadata.gid() != group;
+    set_user || set_group || (user != 0 && has_capabilities(path))
+}
+
+/// Whether the file has capabilities (`capabilities(7)`).
+pub(crate) fn has_capabilities(path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    // SAFETY: C strings that live as long as the call; a size of 0 asks for the size.
+    unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) > 0 }
+}

@@ -1,0 +1,43 @@
+//! `jitlisten detach`: switches the sinks of a process off.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::inject::{self, Request};
+use crate::installation::Installation;
+use crate::problem::Problem;
+use crate::process::Process;
+
+const EXAMPLE: &str = "Example: jitlisten detach 4711
+
+The library stays in the process and listens on, so that `attach` can switch sinks on again.";
+
+/// Switch all sinks of a process off; the files that were written stay
+#[derive(Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Detach {
+    /// The process
+    pid: u32,
+    /// How long to wait until the process is at a place where it can be changed
+    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
+    timeout: u64,
+}
+
+impl Detach {
+    pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
+        let process = Process::open(self.pid)?;
+        if process.library_named("libjitlisten.so").is_none() {
+            return Err(Problem::new(format!(
+                "process {} does not have jitlisten: there is nothing to switch off",
+                self.pid
+            )));
+        }
+        let timeout = Duration::from_secs(self.timeout);
+        let done = inject::inject(&process, &Installation::find()?, &Request::Disable, timeout)?;
+        let _ = writeln!(std::io::stdout(), "{done}");
+        Ok(ExitCode::SUCCESS)
+    }
+}

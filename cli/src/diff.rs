@@ -1,0 +1,36 @@
+//! `jitlisten diff`: what changed between two recordings.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use jitlisten_report::diff_to_text;
+
+use crate::problem::Problem;
+use crate::recording::{self, Reading};
+
+/// Compare two recordings by function and line, in shares of all samples
+#[derive(Args)]
+#[command(after_help = "Example: jitlisten diff before.perf.data after.perf.data")]
+pub(crate) struct Diff {
+    /// The recording before
+    #[arg(value_name = "BEFORE")]
+    before: PathBuf,
+    /// The recording after
+    #[arg(value_name = "AFTER")]
+    after: PathBuf,
+    /// The smallest changes, too
+    #[arg(short, long)]
+    all: bool,
+    #[command(flatten)]
+    reading: Reading,
+}
+
+impl Diff {
+    pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
+        let before = self.reading.open(Some(&self.before), false, false)?;
+        let after = self.reading.open(Some(&self.after), false, false)?;
+        recording::write(None, diff_to_text(&before, &after, recording::width(), self.all).as_bytes())?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

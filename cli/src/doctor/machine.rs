@@ -1,0 +1,196 @@
+//! What the system allows.
+
+use std::ffi::CStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::Finding;
+use crate::command;
+use crate::sinks::is_writable;
+
+/// The system, as far as tools depend on it.
+pub(super) struct Machine {
+    pub(super) findings: Vec<Finding>,
+    pub(super) perf_may: bool,
+    pub(super) may_trace: bool,
+    /// The major version.
+    pub(super) gdb: Option<u32>,
+    pub(super) perf_maps: bool,
+    pub(super) images: bool,
+}
+
+impl Machine {
+    pub(super) fn examine() -> Machine {
+        let (perf, perf_may) = perf();
+        let (trace, may_trace) = trace();
+        let (gdb_found, gdb) = gdb();
+        let perf_maps = is_writable(Path::new("/tmp"));
+        let (image_place, images) = image_place();
+        let tmp = if perf_maps {
+            Finding::ok("perf maps", "go to /tmp")
+        } else {
+            Finding::no("perf maps", "/tmp cannot be written", "mount a /tmp that this user may write, or use images")
+        };
+        let findings = vec![perf, trace, gdb_found, tmp, image_place, glibc()];
+        Machine { findings, perf_may, may_trace, gdb, perf_maps, images }
+    }
+}
+
+fn first_line(program: &Path, argument: &str) -> String {
+    let output = Command::new(program).arg(argument).env_remove("LD_PRELOAD").output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    text.lines().next().unwrap_or_default().trim().to_owned()
+}
+
+fn perf() -> (Finding, bool) {
+    let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+    let paranoid = paranoid.trim();
+    let allowed = perf_event();
+    let Some(program) = command::find("perf".as_ref()) else {
+        let advice = "install linux-perf (Debian), linux-tools-generic (Ubuntu) or perf (Fedora)";
+        return (Finding::no("perf", "is not installed", advice), false);
+    };
+    let version = first_line(&program, "--version");
+    if version.is_empty() {
+        let advice = "Ubuntu: install linux-tools-generic and use a perf from /usr/lib/linux-tools*";
+        return (Finding::no("perf", "does not run", advice), false);
+    }
+    let finding = match allowed {
+        Ok(()) if command::has_capabilities(&program) => Finding::note(
+            "perf",
+            format!("{version} with file capabilities"),
+            "put it first: perf record -g jitlisten run -- python prog.py",
+        ),
+        Ok(()) => Finding::ok("perf", format!("{version}, may sample programs of this user")),
+        Err(libc::EACCES | libc::EPERM) if is_filtered() => {
+            let advice = "start the container with --cap-add PERFMON, or a seccomp profile that allows perf_event_open";
+            Finding::no("perf", format!("{version}, but a seccomp filter forbids perf_event_open"), advice)
+        }
+        Err(libc::EACCES | libc::EPERM) => Finding::no(
+            "perf",
+            format!("{version}, but kernel.perf_event_paranoid is {paranoid}"),
+            "sudo sysctl kernel.perf_event_paranoid=2, or give perf the capability CAP_PERFMON",
+        ),
+        Err(error) => {
+            let error = std::io::Error::from_raw_os_error(error);
+            Finding::no(
+                "perf",
+                format!("{version}, but the kernel does not let it: {error}"),
+                "try another kernel or machine",
+            )
+        }
+    };
+    (finding, allowed.is_ok())
+}
+
+/// Whether this process may count its own time, without the kernel's: what `perf record -e cpu-clock:u` asks for.
+fn perf_event() -> Result<(), i32> {
+    // PERF_ATTR_SIZE_VER0 of <linux/perf_event.h>, in words: type and size, config, .., flags.
+    const SIZE: usize = 64;
+    let mut attributes = [0u64; SIZE / 8];
+    // PERF_TYPE_SOFTWARE is 1; PERF_COUNT_SW_CPU_CLOCK is 0.
+    attributes[0] = 1 | (SIZE as u64) << 32;
+    // Of the flags: disabled, exclude_kernel, exclude_hv.
+    attributes[5] = 1 | 1 << 5 | 1 << 6;
+    // SAFETY: the structure is as large as it says; the call makes a descriptor or fails.
+    let descriptor = unsafe { libc::syscall(libc::SYS_perf_event_open, attributes.as_ptr(), 0, -1, -1, 8u64) };
+    if descriptor < 0 {
+        return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or_default());
+    }
+    // SAFETY: the descriptor was just made.
+    unsafe { libc::close(descriptor as i32) };
+    Ok(())
+}
+
+/// Whether a seccomp filter is on (`proc_pid_status(5)`).
+fn is_filtered() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2"))
+}
+
+fn trace() -> (Finding, bool) {
+    // SAFETY: geteuid has no precondition.
+    let is_root = unsafe { libc::geteuid() == 0 };
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    match scope.trim() {
+        "" | "0" => (Finding::ok("ptrace", "processes of this user may be traced"), true),
+        "1" if is_root => (Finding::ok("ptrace", "root may trace every process"), true),
+        "1" => (
+            Finding::note(
+                "ptrace",
+                "only children may be traced (kernel.yama.ptrace_scope is 1): py-spy and gdb have to start the program",
+                "to attach: sudo sysctl kernel.yama.ptrace_scope=0, or sudo py-spy, sudo gdb",
+            ),
+            false,
+        ),
+        "2" if is_root => (Finding::ok("ptrace", "root may trace every process"), true),
+        scope => (
+            Finding::no(
+                "ptrace",
+                format!("kernel.yama.ptrace_scope is {scope}: this user may trace no process"),
+                "sudo sysctl kernel.yama.ptrace_scope=0 (3 needs a reboot)",
+            ),
+            false,
+        ),
+    }
+}
+
+fn gdb() -> (Finding, Option<u32>) {
+    let Some(program) = command::find("gdb".as_ref()) else {
+        return (Finding::note("gdb", "is not installed", "install it to debug compiled code"), None);
+    };
+    let text = first_line(&program, "--version");
+    let number = text.rsplit(' ').next().unwrap_or_default();
+    let major: Option<u32> = number.split('.').next().and_then(|major| major.parse().ok());
+    let finding = match major {
+        Some(15) => Finding::no(
+            "gdb",
+            format!("{number}, which does not see code that is compiled at run time (numba issue 9817)"),
+            "use gdb 14, or 16 and newer",
+        ),
+        Some(_) => Finding::ok("gdb", number),
+        None => Finding::no("gdb", "does not run", "install it again"),
+    };
+    (finding, major)
+}
+
+fn image_place() -> (Finding, bool) {
+    // SAFETY: geteuid has no precondition.
+    let usual = || PathBuf::from(format!("/var/tmp/jitlisten-{}", unsafe { libc::geteuid() }));
+    let given = std::env::var_os("JITLISTEN_DIR").filter(|place| !place.is_empty()).map(PathBuf::from);
+    // The usual place is made when it is needed.
+    let may_be_made = given.is_none();
+    let wanted = given.unwrap_or_else(usual);
+    let is_there = wanted.is_dir() || !may_be_made;
+    let there = if is_there { wanted.as_path() } else { wanted.parent().unwrap_or(Path::new("/")) };
+    let shown = wanted.display();
+    if !is_writable(there) {
+        let advice = "set JITLISTEN_DIR to a directory of yours";
+        return (Finding::no("images", format!("{shown} cannot be written"), advice), false);
+    }
+    if is_noexec(there) {
+        let advice = "set JITLISTEN_DIR to a directory on a file system without noexec";
+        return (
+            Finding::no("images", format!("{shown} is mounted noexec: code cannot be mapped from there"), advice),
+            false,
+        );
+    }
+    (Finding::ok("images", format!("go to {shown}, and may be mapped executable")), true)
+}
+
+fn is_noexec(place: &Path) -> bool {
+    use std::os::unix::ffi::OsStrExt as _;
+    let Ok(path) = std::ffi::CString::new(place.as_os_str().as_bytes()) else { return false };
+    let mut found = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
+    // SAFETY: a C string, and writable memory for the structure.
+    unsafe { libc::statvfs(path.as_ptr(), found.as_mut_ptr()) };
+    // SAFETY: zeros are a valid structure, whatever the call has written of it.
+    unsafe { found.assume_init() }.f_flag & libc::ST_NOEXEC != 0
+}
+
+fn glibc() -> Finding {
+    // SAFETY: returns a constant string.
+    let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
+    Finding::ok("glibc", version.to_string_lossy())
+}

@@ -1,0 +1,378 @@
+//! What a process is made of, as far as tools depend on it. Nothing is changed in it.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use super::Finding;
+use crate::installation::Installation;
+use crate::outside;
+use crate::problem::Problem;
+use crate::process::Process;
+use crate::run::SinkContext;
+
+const LIBRARY: &str = "libjitlisten.so";
+
+/// What was found.
+pub(super) struct Program {
+    pub(super) findings: Vec<Finding>,
+    pub(super) has_library: bool,
+    pub(super) perf_map: bool,
+    pub(super) images: bool,
+    pub(super) unwind: bool,
+    pub(super) lines: bool,
+    pub(super) code_keeps_frame_pointers: bool,
+    pub(super) python_keeps_frame_pointers: bool,
+    /// Who starts a program may trace it.
+    pub(super) is_started_by_tool: bool,
+    is_python: bool,
+    /// An LLVM in it has.
+    has_compiled: bool,
+}
+
+impl Program {
+    fn with_sinks(sinks: &str) -> Program {
+        let has = |name: &str| sinks.split(',').any(|sink| sink.trim() == name || sink.trim() == "all");
+        Program {
+            findings: Vec::new(),
+            has_library: true,
+            perf_map: has("perfmap"),
+            images: has("image"),
+            unwind: has("unwind"),
+            lines: true,
+            code_keeps_frame_pointers: true,
+            python_keeps_frame_pointers: true,
+            is_started_by_tool: true,
+            is_python: false,
+            has_compiled: false,
+        }
+    }
+
+    /// A program that would be started by `jitlisten run`.
+    pub(super) fn expected(surroundings: &SinkContext) -> Program {
+        let sinks = surroundings.sinks.clone().unwrap_or_default().to_string();
+        let mut program = Program::with_sinks(&sinks);
+        match Installation::find() {
+            Ok(installation) => {
+                program.lines = !surroundings.no_lines && installation.site().is_some() && installation.has_lines();
+                let library = installation.library().display();
+                program.findings.push(Finding::ok("library", format!("{library}, {}", env!("CARGO_PKG_VERSION"))));
+            }
+            Err(problem) => {
+                program.has_library = false;
+                program.findings.push(Finding::no("library", problem.to_string(), "install it again"));
+            }
+        }
+        program
+    }
+
+    /// A process that runs.
+    pub(super) fn of_process(pid: u32) -> Result<Program, Problem> {
+        let process = Process::open(pid)?;
+        let environment = Environment::of(pid);
+        let preloaded = process.library_named(LIBRARY).is_some();
+        let sinks = environment.get("JITLISTEN").unwrap_or("perfmap,unwind").to_owned();
+        let mut program = Program::with_sinks(if preloaded { &sinks } else { "" });
+        program.has_library = preloaded;
+        program.is_started_by_tool = false;
+        program.code_keeps_frame_pointers = preloaded;
+        program.images |= process.mappings.iter().any(|mapping| is_image(&mapping.path));
+        program.lines = environment.says_lines();
+        program.findings.push(library_of(&process));
+        program.examine_python(&process, &environment);
+        program.examine_llvms(&process);
+        Ok(program)
+    }
+
+    /// A command: it is started as by `jitlisten run`, looked at while it runs, and stopped when the time is over.
+    pub(super) fn of_command(
+        surroundings: &SinkContext,
+        command: &OsString,
+        arguments: &[OsString],
+        time: Duration,
+    ) -> Result<Program, Problem> {
+        let log = std::env::temp_dir().join(format!("jitlisten-doctor-{}.log", std::process::id()));
+        let mut started = surroundings.command(command)?;
+        started.args(arguments).env("JITLISTEN_LOG", prefixed(&log)).process_group(0);
+        started.stdin(Stdio::null()).stdout(Stdio::null());
+        let child = started
+            .spawn()
+            .map_err(|error| Problem::new(format!("cannot start {}: {error}", Path::new(command).display())))?;
+        let seen = watch(child, time);
+        let text = fs::read_to_string(&log).unwrap_or_default();
+        let _ = fs::remove_file(&log);
+        let mut program = Program::expected(surroundings);
+        match seen {
+            Some(seen) => program.take(seen),
+            None => {
+                program.has_library = text.contains("LLVM in ");
+                program.findings.push(Finding::no(
+                    "program",
+                    "no process with the library was seen",
+                    "if the program starts others, use -s; if a tool drops LD_PRELOAD, put jitlisten run behind it",
+                ));
+            }
+        }
+        program.take_log(&text);
+        Ok(program)
+    }
+
+    fn take(&mut self, seen: Seen) {
+        self.python_keeps_frame_pointers = seen.program.python_keeps_frame_pointers;
+        let without_library = seen.program.findings.into_iter().filter(|finding| finding.about != "library");
+        self.findings.extend(without_library);
+        self.findings.push(Finding::ok("command", seen.status));
+    }
+
+    /// What the library has said: see the log lines of `shim` and of the session.
+    fn take_log(&mut self, text: &str) {
+        for (words, sink) in [("the perfmap sink stops", 0), ("the image sink stops", 1), ("the unwind sink stops", 2)]
+        {
+            if let Some(line) = text.lines().find(|line| line.contains(words)) {
+                *[&mut self.perf_map, &mut self.images, &mut self.unwind][sink] = false;
+                self.findings.push(Finding::no("sink", after(line, "the "), "see what the system has refused"));
+            }
+        }
+        if text.contains("code without frame pointers was loaded") {
+            self.code_keeps_frame_pointers = false;
+            self.findings.push(Finding::note(
+                "frame pointers",
+                "code without frame pointers was loaded, from a cache written without jitlisten",
+                "another NUMBA_CACHE_DIR, or remove __pycache__/*.nbc",
+            ));
+        }
+        if let Some(line) = text.lines().find(|line| line.contains("code is left without frame pointers")) {
+            self.code_keeps_frame_pointers = false;
+            self.findings.push(Finding::no("frame pointers", after(line, "LLVM "), "images and --call-graph dwarf"));
+        }
+        for line in text.lines().filter(|line| line.contains("frame pointers and unwind tables can be had")) {
+            self.findings.push(Finding::ok("frame pointers", after(line, "LLVM ")));
+        }
+        for line in text.lines().filter(|line| line.contains("the rendezvous stays as it is")) {
+            self.findings.push(Finding::ok("LLVM", after(line, "/")));
+        }
+        self.findings.dedup_by(|one, other| one.about == other.about && one.found == other.found);
+    }
+
+    fn examine_python(&mut self, process: &Process, environment: &Environment) {
+        let Some((major, minor)) = process.python() else { return };
+        self.is_python = true;
+        let flags = PythonFlags::of(process.pid);
+        self.findings.push(Finding::ok("Python", format!("{major}.{minor}, process {}", process.pid)));
+        if flags.is_isolated && environment.get("JITLISTEN_RUN").is_some() {
+            self.lines = false;
+            self.findings.push(Finding::note(
+                "lines",
+                "Python was started with -I, -E or -S, which keeps PYTHONPATH out: no lines",
+                "leave the flag away, or call jitlisten.enable() in the program",
+            ));
+        }
+        if flags.has_perf {
+            self.findings.push(Finding::ok("-X perf", "on: functions of Python have names in perf, too"));
+        }
+        match python_keeps_frame_pointers(process) {
+            Some(true) => self.findings.push(Finding::ok("interpreter", "built with frame pointers")),
+            Some(false) => {
+                self.python_keeps_frame_pointers = false;
+                self.findings.push(Finding::note(
+                    "interpreter",
+                    "built without frame pointers: perf record -g sees compiled code up to the interpreter, and no further",
+                    "perf record --call-graph dwarf, or a Python built with them (Ubuntu 24.04, Fedora, uv)",
+                ));
+            }
+            None => {}
+        }
+    }
+
+    fn examine_llvms(&mut self, process: &Process) {
+        let llvms = outside::llvms(process);
+        for llvm in &llvms {
+            self.has_compiled |= llvm.objects.is_some_and(|objects| objects > 0);
+            let objects = llvm.objects.map_or("objects that cannot be counted".to_owned(), |n| format!("{n} objects"));
+            let path = llvm.library.display();
+            self.findings.push(Finding::ok("LLVM", format!("{path}: {objects} in its list for debuggers")));
+        }
+        if llvms.is_empty() {
+            self.findings.push(Finding::note(
+                "LLVM",
+                "there is none in the process that compiles while it runs",
+                "look again when Numba, or whatever compiles, has been imported",
+            ));
+        }
+    }
+}
+
+fn prefixed(log: &Path) -> OsString {
+    let mut value = OsString::from("info:");
+    value.push(log);
+    value
+}
+
+fn after(line: &str, word: &str) -> String {
+    line.find(word).map_or(line, |at| &line[at..]).to_owned()
+}
+
+fn is_image(path: &Path) -> bool {
+    let is_object = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("object-"));
+    let directory = path.parent().and_then(Path::file_name).map(|name| name.to_string_lossy());
+    is_object && directory.is_some_and(|name| name.starts_with("image-"))
+}
+
+fn library_of(process: &Process) -> Finding {
+    match process.library_named(LIBRARY) {
+        Some(path) => Finding::ok("library", format!("{} is in process {}", path.display(), process.pid)),
+        None => Finding::no(
+            "library",
+            format!("process {} does not have {LIBRARY}", process.pid),
+            format!("jitlisten attach {}, or start it with jitlisten run", process.pid),
+        ),
+    }
+}
+
+/// What was seen of a command.
+struct Seen {
+    program: Program,
+    status: String,
+}
+
+/// How long a command runs on after it was seen to compile.
+const ENOUGH: Duration = Duration::from_secs(2);
+/// How often to look: an interpreter is asked how it was built, which takes time.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// Looks at the process that has the library until it has compiled something, has ended, or the time is over.
+fn watch(mut child: Child, time: Duration) -> Option<Seen> {
+    let began = Instant::now();
+    let mut end = began + time;
+    let mut best: Option<Program> = None;
+    let status = loop {
+        if !best.as_ref().is_some_and(|seen| seen.has_compiled) {
+            best = look(child.id()).or(best);
+            if best.as_ref().is_some_and(|seen| seen.has_compiled) {
+                end = end.min(Instant::now() + ENOUGH);
+            }
+        }
+        match child.try_wait() {
+            Ok(Some(status)) => break format!("ended ({status}) after {:.1} s", began.elapsed().as_secs_f32()),
+            Ok(None) if Instant::now() < end => sleep(PAUSE),
+            _ => break format!("was stopped after {:.1} s", began.elapsed().as_secs_f32()),
+        }
+    };
+    // SAFETY: the group was made for this child.
+    unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
+    let _ = child.wait();
+    best.map(|program| Seen { program, status })
+}
+
+/// Of the processes with the library, one that compiles, else one with a Python.
+fn look(pid: u32) -> Option<Program> {
+    let with_library = |pid: &u32| Process::open(*pid).is_ok_and(|process| process.library_named(LIBRARY).is_some());
+    let programs = descendants(pid).into_iter().filter(with_library).filter_map(|pid| Program::of_process(pid).ok());
+    programs.max_by_key(|program| (program.has_compiled, program.is_python))
+}
+
+fn descendants(pid: u32) -> Vec<u32> {
+    let mut found = vec![pid];
+    let mut at = 0;
+    while let Some(&pid) = found.get(at) {
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        found.extend(children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+        at += 1;
+    }
+    found
+}
+
+/// The environment a process was started with.
+struct Environment(Vec<(String, String)>);
+
+impl Environment {
+    fn of(pid: u32) -> Environment {
+        let bytes = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
+        let pairs = text.split('\0').filter_map(|pair| pair.split_once('='));
+        Environment(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(known, value)| known == name && !value.is_empty()).map(|(_, value)| value.as_str())
+    }
+
+    fn says_lines(&self) -> bool {
+        let ours = self.get("JITLISTEN_RUN").is_some_and(|run| run.split(':').next().unwrap_or(run).contains("lines"));
+        ours || self.get("NUMBA_DEBUGINFO").is_some_and(|value| value != "0")
+    }
+}
+
+#[derive(Default)]
+struct PythonFlags {
+    is_isolated: bool,
+    has_perf: bool,
+}
+
+impl PythonFlags {
+    fn of(pid: u32) -> PythonFlags {
+        let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words: Vec<String> =
+            bytes.split(|byte| *byte == 0).map(|w| String::from_utf8_lossy(w).into_owned()).collect();
+        PythonFlags::parse(&words)
+    }
+
+    fn parse(words: &[String]) -> PythonFlags {
+        let mut flags = PythonFlags::default();
+        let mut words = words.iter().skip(1);
+        while let Some(word) = words.next() {
+            let Some(letters) = word.strip_prefix('-').filter(|letters| !letters.starts_with('-')) else { break };
+            if let Some(at) = letters.find(['X', 'W', 'c', 'm']) {
+                let option = match &letters[at + 1..] {
+                    "" => words.next().map_or("", String::as_str),
+                    joined => joined,
+                };
+                flags.has_perf |= letters[at..].starts_with('X') && option.starts_with("perf");
+                if letters[at..].starts_with(['c', 'm']) {
+                    flags.is_isolated |= letters[..at].contains(['I', 'E', 'S']);
+                    break;
+                }
+                continue;
+            }
+            flags.is_isolated |= letters.contains(['I', 'E', 'S']);
+        }
+        flags
+    }
+}
+
+/// Asks the interpreter how it was built.
+fn python_keeps_frame_pointers(process: &Process) -> Option<bool> {
+    let interpreter: PathBuf = fs::read_link(format!("/proc/{}/exe", process.pid)).ok()?;
+    let ask = "import sysconfig as s; print(*(str(s.get_config_var(v)) for v in ('CFLAGS', 'PY_CORE_CFLAGS', 'CONFIG_ARGS')))";
+    let output = Command::new(interpreter)
+        .args(["-I", "-S", "-c", ask])
+        .env_remove("LD_PRELOAD")
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .ok()
+        .filter(|output| output.status.success())?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let (with, without) = (text.rfind("-fno-omit-frame-pointer"), text.rfind("-fomit-frame-pointer"));
+    Some(with.is_some() && with > without)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_of_python() {
+        let flags = |line: &str| PythonFlags::parse(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        assert!(flags("python -I prog.py").is_isolated);
+        assert!(flags("python -uE -m prog").is_isolated);
+        assert!(!flags("python prog.py -I").is_isolated);
+        assert!(!flags("python -m prog -E").is_isolated);
+        assert!(flags("python -X perf prog.py").has_perf && flags("python -Xperf prog.py").has_perf);
+        assert!(!flags("python -X dev prog.py").has_perf);
+    }
+}

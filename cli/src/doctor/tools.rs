@@ -1,0 +1,74 @@
+//! Tool by tool: what will be seen.
+
+use serde::Serialize;
+
+use super::machine::Machine;
+use super::program::Program;
+
+/// What one tool shows of compiled code.
+#[derive(Debug, Serialize)]
+pub(super) struct Tool {
+    pub(super) tool: &'static str,
+    pub(super) names: bool,
+    pub(super) stacks: bool,
+    pub(super) lines: bool,
+    /// The one thing to do for the first "no".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) todo: Option<String>,
+}
+
+/// One reason why something is not seen, and what to do.
+type Lack = (bool, &'static str);
+
+const PERF: &str = "let this user use perf, see above";
+const LIBRARY: &str = "jitlisten run -- in front of the command, or jitlisten attach";
+const NAMES: &str = "--sinks perfmap,image,unwind";
+const IMAGES: &str = "--sinks perfmap,image,unwind, and a place for images, see above";
+const LINES: &str = "lines: leave --no-lines away (Numba), or compile with debug information";
+const CACHE: &str = "code without frame pointers comes from a cache: another NUMBA_CACHE_DIR, or --call-graph dwarf";
+const PYTHON: &str = "this Python has no frame pointers, so the stack ends where it begins: --call-graph dwarf";
+const TRACE: &str = "start the program with the tool, or allow ptrace, see above";
+const GDB: &str = "gdb 14, or 16 and newer";
+
+pub(super) fn conclude(machine: &Machine, program: &Program) -> Vec<Tool> {
+    let perf: Lack = (machine.perf_may, PERF);
+    let here: Lack = (program.has_library, LIBRARY);
+    let image: Lack = (program.images && machine.images, IMAGES);
+    let named: Lack = (image.0 || (program.perf_map && machine.perf_maps), NAMES);
+    let lines: Lack = (program.lines, LINES);
+    let kept: Lack = (program.code_keeps_frame_pointers, CACHE);
+    let python: Lack = (program.python_keeps_frame_pointers, PYTHON);
+    let trace: Lack = (machine.may_trace || program.is_started_by_tool, TRACE);
+    let gdb: Lack = (machine.gdb.is_some_and(|version| version != 15), GDB);
+    vec![
+        tool("perf record -g", &[perf, here, named], &[kept, python], &[image, lines]),
+        tool("perf record --call-graph dwarf", &[perf, here, named], &[image], &[image, lines]),
+        tool("py-spy --native, pystack", &[trace, here, image], &[], &[lines]),
+        tool("gdb", &[trace, gdb, here], &[(program.unwind, NAMES)], &[lines]),
+        tool("bpftrace, other eBPF profilers", &[here, image], &[kept, python], &[lines]),
+        tool("valgrind --tool=callgrind", &[here, image], &[], &[lines]),
+        tool("libunwind, backtrace(3)", &[here, image], &[(program.unwind, NAMES)], &[lines]),
+    ]
+}
+
+/// Stacks and lines need names first.
+fn tool(tool: &'static str, names: &[Lack], stacks: &[Lack], lines: &[Lack]) -> Tool {
+    let all = |lacks: &[Lack]| lacks.iter().all(|lack| lack.0);
+    let todo = names.iter().chain(stacks).chain(lines).find(|lack| !lack.0).map(|lack| lack.1.to_owned());
+    let named = all(names);
+    Tool { tool, names: named, stacks: named && all(stacks), lines: named && all(lines), todo }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_no_has_the_advice() {
+        let shown = tool("t", &[(true, "a"), (false, "b")], &[(false, "c")], &[(true, "d")]);
+        assert_eq!((shown.names, shown.stacks, shown.lines, shown.todo.as_deref()), (false, false, false, Some("b")));
+        let shown = tool("t", &[(true, "a")], &[(false, "c")], &[(true, "d")]);
+        assert_eq!((shown.names, shown.stacks, shown.lines, shown.todo.as_deref()), (true, false, true, Some("c")));
+        assert_eq!(tool("t", &[(true, "a")], &[], &[]).todo, None);
+    }
+}

@@ -1,0 +1,273 @@
+//! Runs a few lines of Python in a running interpreter, at a place where it may: between two of its own instructions, in the
+//! thread and with the lock that signal handlers of Python have. They call `jitlisten.enable` or `jitlisten.disable`.
+//!
+//! 1. `sys.remote_exec` (Python 3.14, PEP 768), called by the interpreter of the process itself, started a second time.
+//! 2. `ptrace`: a page is mapped in the process for the text, and `PyRun_SimpleString` with it handed to `Py_AddPendingCall`. That
+//!    function is made for signal handlers: wherever threads stand, it takes no lock but its own and allocates nothing. Where the
+//!    main thread waits for a lock, the wait is interrupted, as by a signal, and Python looks at what is pending.
+//!
+//! Not by gdb: gdb 13 cannot write the vector registers of a processor that has more of them than it knows, and a call that it has
+//! to give up there leaves the thread with half of its registers: the process dies.
+//!
+//! The lines are in a file in a directory of mode 0700 that the user of the process owns; what came of it is written beside it.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::installation::Installation;
+use crate::problem::Problem;
+use crate::process::Process;
+use crate::sinks::Sinks;
+use crate::symbols;
+use crate::trace::{self, Stopped};
+
+/// How often to look whether the process has done it.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How long a main thread that runs Python takes at most to look at pending calls, generously.
+const SOON: Duration = Duration::from_secs(3);
+
+/// What is to be done in the process.
+pub(crate) enum Request {
+    Enable {
+        sinks: Sinks,
+        lines: bool,
+    },
+    Disable,
+    /// A call of the package's, as Python.
+    Call(String),
+}
+
+impl Request {
+    fn python(&self) -> String {
+        match self {
+            Request::Enable { sinks, lines } => {
+                let lines = if *lines { "True" } else { "False" };
+                format!("jitlisten.enable({:?}, lines={lines})", sinks.to_string())
+            }
+            Request::Disable => "jitlisten.disable()".to_owned(),
+            Request::Call(call) => call.clone(),
+        }
+    }
+}
+
+/// Does it, and says how. Nothing is left in the process when it fails, or the words say so.
+pub(crate) fn inject(
+    process: &Process,
+    installation: &Installation,
+    request: &Request,
+    timeout: Duration,
+) -> Result<String, Problem> {
+    let pid = process.pid;
+    let version = process.python().ok_or_else(|| Problem::new(format!("process {pid} is not a Python interpreter")))?;
+    if version < (3, 8) {
+        return Err(Problem::new(format!(
+            "process {pid} is Python {}.{}, and 3.8 is the oldest",
+            version.0, version.1
+        )));
+    }
+    let package = visible_package(process, installation)?;
+    let script = Script::write(process, &package, request)?;
+    let mut tried = Vec::new();
+    if version >= (3, 14) {
+        match remote_exec(process, &script.inside) {
+            Ok(()) => {
+                return script.wait(process, timeout, || Ok(())).map(|done| format!("{done}, by sys.remote_exec"));
+            }
+            Err(problem) => tried.push(problem.to_string()),
+        }
+    }
+    match arm(process, &script.inside) {
+        Ok(()) => script.wait(process, timeout, || wake(process)).map(|done| format!("{done}, by ptrace")),
+        Err(problem) => {
+            tried.push(problem.to_string());
+            Err(Problem::new(format!("process {pid} cannot be changed: {}", tried.join("; "))))
+        }
+    }
+}
+
+/// The package as the process sees it; it has to be the same one.
+fn visible_package(process: &Process, installation: &Installation) -> Result<PathBuf, Problem> {
+    let package = installation.package().ok_or_else(|| {
+        Problem::new("the Python package is not installed beside this command: pip install jitlisten")
+    })?;
+    let identity = |path: &Path| fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
+    let file = package.join("__init__.py");
+    if identity(&file).is_none() || identity(&file) != identity(&process.visible(&file)) {
+        return Err(Problem::new(format!(
+            "process {} is in a container, which does not see {}: install jitlisten there and attach from inside",
+            process.pid,
+            package.display()
+        )));
+    }
+    Ok(package.to_owned())
+}
+
+/// The lines and what came of them, in a directory of their own.
+struct Script {
+    /// As this process sees it.
+    directory: PathBuf,
+    /// As the target sees the file.
+    inside: PathBuf,
+    keep: bool,
+}
+
+impl Script {
+    fn write(process: &Process, package: &Path, request: &Request) -> Result<Script, Problem> {
+        let name = format!("jitlisten-attach-{}-{}", process.pid, std::process::id());
+        let inside = Path::new("/tmp").join(&name).join("script.py");
+        let directory = process.visible(Path::new("/tmp")).join(&name);
+        let script = Script { inside, directory, keep: false };
+        script
+            .fill(process, package, request)
+            .map_err(|error| Problem::new(format!("{} cannot be written: {error}", script.directory.display())))?;
+        Ok(script)
+    }
+
+    fn fill(&self, process: &Process, package: &Path, request: &Request) -> io::Result<()> {
+        DirBuilder::new().mode(0o700).create(&self.directory)?;
+        let script = self.directory.join("script.py");
+        let text = include_str!("inject.py")
+            .replace("@PACKAGES@", &quoted(package.parent().unwrap_or(package)))
+            .replace("@DIRECTORY@", &quoted(self.inside.parent().unwrap_or(Path::new("/"))))
+            .replace("@CALL@", &request.python());
+        fs::write(&script, text)?;
+        fs::set_permissions(&script, Permissions::from_mode(0o600))?;
+        // SAFETY: geteuid has no precondition.
+        if let Some((user, group)) = process.owner().filter(|(user, _)| *user != unsafe { libc::geteuid() }) {
+            chown(&script, Some(user), Some(group))?;
+            chown(&self.directory, Some(user), Some(group))?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the result; `wake` is called once if it takes long.
+    fn wait(
+        mut self,
+        process: &Process,
+        timeout: Duration,
+        wake: impl FnOnce() -> io::Result<()>,
+    ) -> Result<String, Problem> {
+        let began = Instant::now();
+        let mut wake = Some(wake);
+        loop {
+            if let Ok(result) = fs::read_to_string(self.directory.join("result")) {
+                return match result.split_once(' ') {
+                    Some(("ok", words)) => Ok(words.trim_end().to_owned()),
+                    Some((_, words)) => Err(Problem::new(format!("process {}: {}", process.pid, words.trim_end()))),
+                    None => Err(Problem::new(format!("process {} has not said what became of it", process.pid))),
+                };
+            }
+            if !process.is_there() {
+                return Err(process.ended());
+            }
+            if began.elapsed() >= SOON.min(timeout)
+                && let Some(wake) = wake.take()
+            {
+                // Where that cannot be, the main thread comes back by itself, or does not.
+                let _ = wake();
+            }
+            if began.elapsed() >= timeout {
+                // Whoever comes late finds the file, and removes it.
+                self.keep = fs::write(self.directory.join("late"), "").is_ok();
+                return Err(Problem::new(format!(
+                    "the main thread of process {} has not been in Python for {} s; it will be done when it is there again",
+                    process.pid,
+                    timeout.as_secs()
+                )));
+            }
+            sleep(PAUSE);
+        }
+    }
+}
+
+impl Drop for Script {
+    fn drop(&mut self) {
+        if !self.keep {
+            for name in ["script.py", "result", "late"] {
+                let _ = fs::remove_file(self.directory.join(name));
+            }
+            let _ = fs::remove_dir(&self.directory);
+        }
+    }
+}
+
+/// As a string of Python.
+fn quoted(path: &Path) -> String {
+    format!("{:?}", path.to_string_lossy())
+}
+
+fn remote_exec(process: &Process, script: &Path) -> Result<(), Problem> {
+    let interpreter = fs::read_link(format!("/proc/{}/exe", process.pid))
+        .map_err(|error| Problem::new(format!("its interpreter is not known: {error}")))?;
+    // It has to be of the same version as the one in the process: the same file, then.
+    let output = Command::new(&interpreter)
+        .args(["-I", "-S", "-c", "import sys; sys.remote_exec(int(sys.argv[1]), sys.argv[2])"])
+        .arg(process.pid.to_string())
+        .arg(script)
+        .stdin(Stdio::null())
+        .env_remove("LD_PRELOAD")
+        .output()
+        .map_err(|error| Problem::new(format!("{} cannot be started: {error}", interpreter.display())))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no reason given");
+    Err(Problem::new(format!("sys.remote_exec: {last}")))
+}
+
+/// Hands the lines to `Py_AddPendingCall`, in a page that stays for as long as the process.
+fn arm(process: &Process, script: &Path) -> Result<(), Problem> {
+    let find = |name: &str| {
+        let is_python = |path: &&Path| {
+            path.file_name().is_some_and(|file| file.to_string_lossy().contains("python"))
+                || Some(*path) == process.executable()
+        };
+        let found =
+            process.libraries().into_iter().filter(is_python).find_map(|path| symbols::address(process, path, name));
+        found.ok_or_else(|| Problem::new(format!("its interpreter exports no {name}")))
+    };
+    let (add, run) = (find("Py_AddPendingCall")?, find("PyRun_SimpleString")?);
+    let libc = process.libraries().into_iter().find(|path| is_libc(path));
+    let mmap = libc.and_then(|libc| symbols::address(process, libc, "mmap"));
+    let mmap = mmap.ok_or_else(|| Problem::new("its libc is not known"))?;
+    let text = format!(
+        "try:\n exec(compile(open({}).read(), 'jitlisten', 'exec'), {{}})\nexcept BaseException: pass\n\0",
+        quoted(script)
+    );
+    let arm = || -> io::Result<()> {
+        let stopped = Stopped::main_thread(process.pid)?;
+        let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+        let page = stopped.call(mmap, [0, 4096, protection, flags, u64::MAX, 0])?;
+        if page == u64::MAX || page == 0 {
+            return Err(io::Error::other("it has no memory left"));
+        }
+        trace::write_memory(process.pid as i32, page, text.as_bytes())?;
+        match stopped.call(add, [run, page, 0, 0, 0, 0])? as i32 {
+            0 => Ok(()),
+            _ => Err(io::Error::other("too many pending calls")),
+        }
+    };
+    arm().map_err(|error| match error.raw_os_error() {
+        Some(libc::EPERM) => Problem::new(format!("ptrace is not permitted (see `jitlisten doctor {}`)", process.pid)),
+        _ => Problem::new(format!("ptrace: {error}")),
+    })
+}
+
+fn is_libc(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| {
+        let name = name.to_string_lossy();
+        name == "libc.so.6" || name.starts_with("libc-2.")
+    })
+}
+
+/// Where the main thread waits for a lock, such as for the end of another thread, it looks at its pending calls now.
+fn wake(process: &Process) -> io::Result<()> {
+    Stopped::main_thread(process.pid)?.interrupt_lock().map(|_| ())
+}

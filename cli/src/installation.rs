@@ -1,0 +1,96 @@
+//! Where the parts are that were installed together with this command.
+//!
+//! ```text
+//!   PREFIX/bin/jitlisten                                          this command
+//!   PREFIX/lib*/python3.X/{site,dist}-packages/jitlisten/         pip install: the package, with libjitlisten.so in it
+//!   PREFIX/jitlisten/                                             pip install --target PREFIX
+//!   target/release/jitlisten, target/release/libjitlisten.so      cargo build; the package is python/jitlisten
+//!   PREFIX/bin/jitlisten, PREFIX/lib/libjitlisten.so              make install
+//! ```
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::problem::Problem;
+
+const LIBRARY: &str = "libjitlisten.so";
+
+/// The library, and the Python package if there is one.
+pub(crate) struct Installation {
+    library: PathBuf,
+    package: Option<PathBuf>,
+}
+
+impl Installation {
+    /// Finds the parts beside the program that runs.
+    pub(crate) fn find() -> Result<Installation, Problem> {
+        let program = env::current_exe().map_err(|error| Problem::new(format!("cannot find myself: {error}")))?;
+        let bin = program.parent().unwrap_or(Path::new("/"));
+        let prefix = bin.parent().unwrap_or(Path::new("/"));
+        if let Some(package) = package_below(prefix) {
+            return Ok(Installation { library: package.join(LIBRARY), package: Some(package) });
+        }
+        let built = prefix.parent().map(|tree| tree.join("python/jitlisten")).filter(|package| package.is_dir());
+        let candidates = [(bin.join(LIBRARY), built), (prefix.join("lib").join(LIBRARY), None)];
+        candidates
+            .into_iter()
+            .find(|(library, _)| library.is_file())
+            .map(|(library, package)| Installation { library, package })
+            .ok_or_else(|| {
+                let prefix = prefix.display();
+                Problem::new(format!(
+                    "{LIBRARY} is not installed below {prefix}: pip install --force-reinstall jitlisten"
+                ))
+            })
+    }
+
+    /// The library.
+    pub(crate) fn library(&self) -> &Path {
+        &self.library
+    }
+
+    /// The library, if `LD_PRELOAD` can name it.
+    pub(crate) fn preloadable(&self) -> Result<&Path, Problem> {
+        let path = self.library.to_string_lossy();
+        if path.contains([' ', ':', '$']) {
+            return Err(Problem::new(format!(
+                "LD_PRELOAD cannot name {path}, because of a space, colon or dollar sign in it: install jitlisten in another directory"
+            )));
+        }
+        Ok(&self.library)
+    }
+
+    /// The directory with the `sitecustomize` that switches line tables on.
+    pub(crate) fn site(&self) -> Option<PathBuf> {
+        self.package.as_ref().map(|package| package.join("_site")).filter(|site| site.is_dir())
+    }
+
+    /// Whether the package can give Numba's code line tables.
+    pub(crate) fn has_lines(&self) -> bool {
+        self.package
+            .as_ref()
+            .is_some_and(|package| package.join("_lines").is_dir() || package.join("_lines.py").is_file())
+    }
+
+    /// The Python package.
+    pub(crate) fn package(&self) -> Option<&Path> {
+        self.package.as_deref()
+    }
+}
+
+/// The package that `pip` has put below `prefix`; of several, the one with the version of this command.
+fn package_below(prefix: &Path) -> Option<PathBuf> {
+    let mut places = vec![prefix.to_owned()];
+    for lib in ["lib", "lib64"] {
+        let mut pythons: Vec<_> = fs::read_dir(prefix.join(lib)).into_iter().flatten().flatten().collect();
+        pythons.retain(|entry| entry.file_name().to_string_lossy().starts_with("python"));
+        for python in pythons {
+            places.extend(["site-packages", "dist-packages"].map(|name| python.path().join(name)));
+        }
+    }
+    places.retain(|place| place.join("jitlisten").join(LIBRARY).is_file());
+    let metadata = concat!("jitlisten-", env!("CARGO_PKG_VERSION"), ".dist-info");
+    let chosen = places.iter().find(|place| place.join(metadata).is_dir()).or(places.first())?;
+    Some(chosen.join("jitlisten"))
+}

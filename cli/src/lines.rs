@@ -1,0 +1,134 @@
+//! `jitlisten lines`: which line is slow.
+
+use std::ffi::OsString;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use clap::Args;
+use jitlisten_report::{Style, to_html, to_json, to_text};
+
+use crate::problem::Problem;
+use crate::recording::{self, Colour, Reading};
+
+const EXAMPLES: &str = "Examples:
+  jitlisten lines -- python prog.py
+  perf record -g jitlisten run -- python prog.py && jitlisten lines perf.data
+  jitlisten lines --html report.html perf.data
+  jitlisten lines --json - perf.data | jq '.files[].lines[] | select(.self > 100)'
+
+self is where the program counter was, total with everything that the line called. Percents are of all samples.";
+
+/// Show percent per source line of a recording, with the calls that were inlined there
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Lines {
+    /// Recordings of `jitlisten record` or `perf record` [default: jitlisten.perf.data, or perf.data]
+    #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Write one page of HTML that needs no network
+    #[arg(long, value_name = "OUT")]
+    html: Option<PathBuf>,
+    /// Write JSON, to standard output if OUT is -
+    #[arg(long, value_name = "OUT")]
+    json: Option<PathBuf>,
+    /// Shares of each thread
+    #[arg(long)]
+    threads: bool,
+    /// Everything that has a sample, not only what is hot
+    #[arg(short, long)]
+    all: bool,
+    /// When to use colour
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    color: Colour,
+    #[command(flatten)]
+    reading: Reading,
+    /// Record this command first, as `jitlisten record` does; the recording is not kept
+    #[arg(last = true, value_name = "CMD", conflicts_with = "files")]
+    command: Vec<OsString>,
+}
+
+impl Lines {
+    pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
+        if !self.command.is_empty() {
+            let file = Scratch::new()?;
+            let status = record(&self.command, &file.0)?;
+            self.one(Some(&file.0), 0)?;
+            return Ok(status);
+        }
+        if self.files.len() > 1 && (self.html.is_some() || self.json.is_some()) {
+            return Err(Problem::new("--html and --json are of one recording: give one FILE"));
+        }
+        let files: Vec<Option<&Path>> = match self.files.as_slice() {
+            [] => vec![None],
+            files => files.iter().map(|file| Some(file.as_path())).collect(),
+        };
+        for (at, file) in files.into_iter().enumerate() {
+            self.one(file, at)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn one(&self, file: Option<&Path>, at: usize) -> Result<(), Problem> {
+        // The page can choose a thread.
+        let report = self.reading.open(file, self.threads || self.html.is_some(), false)?;
+        if let Some(out) = &self.html {
+            recording::write(Some(out), to_html(&report).as_bytes())?;
+        }
+        if let Some(out) = &self.json {
+            recording::write(Some(out), format!("{:#}\n", to_json(&report)).as_bytes())?;
+        }
+        if self.html.is_some() || self.json.is_some() {
+            return Ok(());
+        }
+        let style =
+            Style { width: recording::width(), colour: self.color.wanted(), all: self.all, threads: self.threads };
+        let mut text = to_text(&report, style);
+        if let Some(file) = file.filter(|_| self.files.len() > 1) {
+            let gap = if at == 0 { "" } else { "\n" };
+            text.insert_str(0, &format!("{gap}{}\n", file.display()));
+        }
+        recording::write(None, text.as_bytes())
+    }
+}
+
+/// `jitlisten record` of a command; returns the command's own status.
+fn record(command: &[OsString], file: &Path) -> Result<ExitCode, Problem> {
+    let program = std::env::current_exe().map_err(|error| Problem::new(format!("cannot find myself: {error}")))?;
+    let status = Command::new(program)
+        .args(["record", "-o"])
+        .arg(file)
+        .arg("--")
+        .args(command)
+        .status()
+        .map_err(|error| Problem::new(format!("cannot start jitlisten record: {error}")))?;
+    if !file.exists() {
+        return Err(Problem::new("nothing was recorded: see above, or try jitlisten doctor"));
+    }
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}
+
+/// A file of this process in a directory that only its user can enter; removed when dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Scratch, Problem> {
+        let directory = std::env::temp_dir().join(format!("jitlisten-lines-{}", std::process::id()));
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&directory)
+            .map_err(|error| Problem::new(format!("cannot make {}: {error}", directory.display())))?;
+        Ok(Scratch(directory.join("jitlisten.perf.data")))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Some(directory) = self.0.parent() {
+            let _ = std::fs::remove_dir_all(directory);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The command `jitlisten`: arguments, environment, files and words around the library and its reports.
+//!
+//! A subcommand is one file: a `clap::Args` struct with a method `execute`. To add one, write the file, name it below with `mod`,
+//! add a variant to [`Command`] and a line to [`Command::execute`].
+//!
+//! A failure is one sentence on standard error and exit status 2. Standard output has what was asked for and nothing else.
+
+mod attach;
+mod clean;
+mod command;
+mod detach;
+mod diff;
+mod doctor;
+mod export;
+mod flamegraph;
+mod inject;
+mod installation;
+mod lines;
+mod outside;
+mod problem;
+mod process;
+mod record;
+mod recording;
+mod run;
+mod sinks;
+mod symbols;
+mod trace;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::problem::Problem;
+
+/// Makes code that LLVM compiles at run time visible to profilers, debuggers and unwinders.
+#[derive(Parser)]
+#[command(name = "jitlisten", version, after_help = "Example: jitlisten run -- perf record -g python prog.py")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::Run),
+    Record(record::Record),
+    Lines(lines::Lines),
+    Flamegraph(flamegraph::Flamegraph),
+    Export(export::Export),
+    Diff(diff::Diff),
+    Attach(attach::Attach),
+    Detach(detach::Detach),
+    Doctor(doctor::Doctor),
+    Clean(clean::Clean),
+}
+
+impl Command {
+    fn execute(self) -> Result<ExitCode, Problem> {
+        match self {
+            Command::Run(command) => command.execute(),
+            Command::Record(command) => command.execute(),
+            Command::Lines(command) => command.execute(),
+            Command::Flamegraph(command) => command.execute(),
+            Command::Export(command) => command.execute(),
+            Command::Diff(command) => command.execute(),
+            Command::Attach(command) => command.execute(),
+            Command::Detach(command) => command.execute(),
+            Command::Doctor(command) => command.execute(),
+            Command::Clean(command) => command.execute(),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match Arguments::parse().command.execute() {
+        Ok(status) => status,
+        Err(problem) => {
+            let _ = writeln!(std::io::stderr(), "jitlisten: {problem}");
+            ExitCode::from(2)
+        }
+    }
+}

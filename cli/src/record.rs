@@ -1,0 +1,160 @@
+//! `jitlisten record`: samples of a command or of a process that runs, taken inside of it.
+//!
+//! A command is started as by `jitlisten run`, with `JITLISTEN_RECORD` in its environment (`sampler/src/options.rs`), and takes
+//! this process's place; a process that runs is asked by the package to start, and later to stop (`inject.rs`).
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::mem::MaybeUninit;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use crate::inject::{self, Request};
+use crate::installation::Installation;
+use crate::problem::Problem;
+use crate::process::Process;
+use crate::run::SinkContext;
+
+const EXAMPLES: &str = "Examples:
+  jitlisten record -- python prog.py            perf report -i jitlisten.perf.data
+  jitlisten record -o f.data -r 99 -- python prog.py
+  jitlisten record -p 4711 -d 10
+
+Needs no perf, no root and no ptrace (-p needs ptrace, or Python 3.14). x86_64.";
+
+/// Record samples of every thread: a perf.data, without perf
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Record {
+    /// The file; %p in it is the process, %h the host
+    #[arg(short, long, value_name = "FILE", default_value = "jitlisten.perf.data")]
+    output: PathBuf,
+    /// Samples for each second of a thread's time
+    #[arg(short, long, value_name = "HZ", default_value_t = 199, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rate: u32,
+    /// Stop recording after so many seconds; a command goes on
+    #[arg(short, long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    duration: Option<u32>,
+    /// Wall-clock time: threads that wait, too, whose system calls are interrupted
+    #[arg(long)]
+    wall: bool,
+    /// No frames for functions of Python
+    #[arg(long)]
+    no_python: bool,
+    /// A process that runs, instead of a command
+    #[arg(short, long, value_name = "PID", conflicts_with = "command")]
+    pid: Option<u32>,
+    #[command(flatten)]
+    surroundings: SinkContext,
+    /// The command and its arguments
+    #[arg(required_unless_present = "pid", trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+impl Record {
+    pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
+        let directory = self.check_output()?;
+        match self.pid {
+            Some(pid) => self.attach(pid, &directory),
+            None => self.start(&directory),
+        }
+    }
+
+    /// The absolute path of the file, if it can be made.
+    fn check_output(&self) -> Result<PathBuf, Problem> {
+        let path = std::path::absolute(&self.output)
+            .map_err(|error| Problem::new(format!("{}: {error}", self.output.display())))?;
+        let parent = path.parent().unwrap_or(Path::new("/"));
+        if !parent.is_dir() {
+            return Err(Problem::new(format!(
+                "{} is not a directory: make it, or choose another -o",
+                parent.display()
+            )));
+        }
+        if path.is_dir() {
+            return Err(Problem::new(format!("{} is a directory: choose another -o", path.display())));
+        }
+        Ok(path)
+    }
+
+    fn start(&self, path: &Path) -> Result<ExitCode, Problem> {
+        let (program, arguments) = self.command.split_first().ok_or_else(|| Problem::new("no command is given"))?;
+        let mut command = self.surroundings.command(program)?;
+        command.args(arguments).env("JITLISTEN_RECORD", self.variable(path)).env_remove("JITLISTEN_RECORD_BEGUN");
+        if !self.no_python {
+            // `-X perf` of Python 3.12 and later; older ones do not know it.
+            command.env("PYTHONPERFSUPPORT", "1");
+        }
+        let error = command.exec();
+        Err(Problem::new(format!("cannot start {}: {error}", Path::new(program).display())))
+    }
+
+    /// See `sampler/src/options.rs`.
+    fn variable(&self, path: &Path) -> OsString {
+        let mut value = path.as_os_str().to_owned();
+        value.push(format!(",hz={}", self.rate));
+        if self.wall {
+            value.push(",wall");
+        }
+        if self.surroundings.subprocesses {
+            value.push(format!(",children,pid={}", std::process::id()));
+        }
+        if let Some(seconds) = self.duration {
+            value.push(format!(",seconds={seconds}"));
+        }
+        value
+    }
+
+    fn attach(&self, pid: u32, path: &Path) -> Result<ExitCode, Problem> {
+        const PATIENCE: Duration = Duration::from_secs(20);
+        let process = Process::open(pid)?;
+        let installation = Installation::find()?;
+        let python = |flag: bool| if flag { "True" } else { "False" };
+        let start = format!(
+            "jitlisten.start_recording({:?}, hz={}, wall={}, children={}, python={}, lines={}, seconds={})",
+            path.to_string_lossy(),
+            self.rate,
+            python(self.wall),
+            python(self.surroundings.subprocesses),
+            python(!self.no_python),
+            python(!self.surroundings.no_lines),
+            self.duration.unwrap_or(0),
+        );
+        let until = signals();
+        inject::inject(&process, &installation, &Request::Call(start), PATIENCE)?;
+        let _ = writeln!(std::io::stderr(), "jitlisten: recording process {pid} into {}", path.display());
+        let deadline = self.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds.into()));
+        while process.is_there() && deadline.is_none_or(|deadline| Instant::now() < deadline) && !arrived(&until) {}
+        if process.is_there() {
+            let stop = Request::Call("jitlisten.stop_recording()".to_owned());
+            inject::inject(&process, &installation, &stop, PATIENCE)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Blocks `SIGINT` and `SIGTERM`, which end the recording and not this process.
+fn signals() -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: writes the set.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: the set was emptied above.
+        unsafe { libc::sigaddset(set.as_mut_ptr(), signal) };
+    }
+    // SAFETY: the set is initialised; the old one is not asked for.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) };
+    // SAFETY: as above.
+    unsafe { set.assume_init() }
+}
+
+/// Waits a moment for one of them.
+fn arrived(signals: &libc::sigset_t) -> bool {
+    let moment = libc::timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    // SAFETY: a set and a time; who sent it is not asked for.
+    (unsafe { libc::sigtimedwait(signals, std::ptr::null_mut(), &raw const moment) }) > 0
+}

@@ -1,0 +1,148 @@
+//! What the subcommands that read a recording have in common.
+
+use std::io::{IsTerminal as _, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use jitlisten_report::{Lookup, Options, Report, Selection};
+
+use crate::problem::Problem;
+
+/// Which part of a recording, and where the code and the sources are.
+#[derive(Args)]
+pub(crate) struct Reading {
+    /// Only this process
+    #[arg(short, long, value_name = "PID")]
+    pid: Option<u32>,
+    /// Only this thread
+    #[arg(long, value_name = "TID")]
+    tid: Option<u32>,
+    /// The event to read, where the recording has several
+    #[arg(short, long, value_name = "NAME")]
+    event: Option<String>,
+    /// A directory in which the recording's images, libraries, perf maps and sources are looked for first
+    #[arg(long, value_name = "DIR")]
+    root: Vec<PathBuf>,
+    /// Lines and inlined calls of C, C++ and Rust libraries with debug information, too
+    #[arg(long)]
+    native: bool,
+}
+
+/// When to use colour.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum Colour {
+    /// On a terminal, unless NO_COLOR is set
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+impl Reading {
+    pub(crate) fn open(&self, file: Option<&Path>, by_thread: bool, kernel: bool) -> Result<Report, Problem> {
+        let file = file.map_or_else(default_file, |file| Ok(file.to_owned()))?;
+        let options = Options {
+            selection: Selection { event: self.event.clone(), process: self.pid, thread: self.tid },
+            lookup: Lookup { roots: self.root.clone(), native_lines: self.native, kernel },
+            by_thread,
+        };
+        let progress = std::io::stderr().is_terminal().then(|| Progress::start(&file)).flatten();
+        let report = Report::open(&file, &options);
+        drop(progress);
+        report.map_err(|error| match error {
+            jitlisten_report::Error::Io { .. } => Problem::new(error),
+            other => Problem::new(format!("{}: {other}", file.display())),
+        })
+    }
+}
+
+impl Colour {
+    pub(crate) fn wanted(self) -> bool {
+        match self {
+            Colour::Always => true,
+            Colour::Never => false,
+            Colour::Auto => {
+                let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+                std::io::stdout().is_terminal() && !plain && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+            }
+        }
+    }
+}
+
+/// `jitlisten record` writes the first, perf the second.
+fn default_file() -> Result<PathBuf, Problem> {
+    let names = ["jitlisten.perf.data", "perf.data"];
+    let found = names.iter().map(PathBuf::from).find(|path| path.exists());
+    found.ok_or_else(|| {
+        Problem::new(
+            "there is no jitlisten.perf.data or perf.data here: name a file, or record first: \
+             perf record -g jitlisten run -- python prog.py",
+        )
+    })
+}
+
+/// The columns of the terminal; none where the output goes elsewhere.
+pub(crate) fn width() -> Option<usize> {
+    if !std::io::stdout().is_terminal() {
+        return None;
+    }
+    let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    Some(columns.or_else(terminal_columns).unwrap_or(80).max(40))
+}
+
+fn terminal_columns() -> Option<usize> {
+    // SAFETY: winsize is numbers only, for which zeros are a value.
+    let mut size: libc::winsize = unsafe { std::mem::zeroed() };
+    // SAFETY: TIOCGWINSZ writes a winsize, and `size` is one.
+    let result = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size) };
+    (result == 0 && size.ws_col != 0).then_some(usize::from(size.ws_col))
+}
+
+/// Writes what was asked for: to a file, or to standard output where it is `-` or not given.
+pub(crate) fn write(out: Option<&Path>, content: &[u8]) -> Result<(), Problem> {
+    match out.filter(|path| *path != Path::new("-")) {
+        Some(path) => std::fs::write(path, content)
+            .map_err(|error| Problem::new(format!("cannot write {}: {error}", path.display()))),
+        None => match std::io::stdout().lock().write_all(content) {
+            // The reader of the pipe has seen enough.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+            result => result.map_err(|error| Problem::new(format!("cannot write to standard output: {error}"))),
+        },
+    }
+}
+
+/// A line on standard error when reading takes longer than a second.
+struct Progress {
+    done: std::sync::mpsc::Sender<()>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Progress {
+    fn start(file: &Path) -> Option<Progress> {
+        let (done, wait) = std::sync::mpsc::channel::<()>();
+        let text = format!("reading {} …", file.display());
+        let thread = std::thread::Builder::new()
+            .spawn(move || {
+                if wait
+                    .recv_timeout(std::time::Duration::from_secs(1))
+                    .is_err_and(|error| error == std::sync::mpsc::RecvTimeoutError::Timeout)
+                {
+                    let mut out = std::io::stderr();
+                    let _ = write!(out, "{text}").and_then(|()| out.flush());
+                    let _ = wait.recv();
+                    let _ = write!(out, "\r\x1b[K");
+                }
+            })
+            .ok()?;
+        Some(Progress { done, thread: Some(thread) })
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        let _ = self.done.send(());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

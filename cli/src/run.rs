@@ -1,0 +1,119 @@
+//! `jitlisten run`: sets the environment and becomes the command, with no process in between.
+//!
+//! What is set, and who gives it back to the children of the program: see `capi/src/give_back.rs`.
+
+use std::env;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use clap::Args;
+
+use crate::command;
+use crate::installation::Installation;
+use crate::problem::Problem;
+use crate::sinks::Sinks;
+
+const EXAMPLES: &str = "Examples:
+  jitlisten run -- perf record -g python prog.py
+  perf record -g jitlisten run -- python prog.py
+  jitlisten run --sinks image -- py-spy record --native -o out.svg -- python prog.py
+
+The environment goes through every tool before the first Python. That is the program; what it starts is profiled only with -s.";
+
+/// Run a command so that profilers and debuggers see the code that it compiles
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Run {
+    #[command(flatten)]
+    surroundings: SinkContext,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// What a command is started with; for every subcommand that starts one.
+#[derive(Args, Clone)]
+pub(crate) struct SinkContext {
+    /// What to write: a list of perfmap, image, unwind, jitdump, gdb [default: $JITLISTEN, or perfmap,image,unwind]
+    #[arg(long, value_name = "LIST")]
+    pub(crate) sinks: Option<Sinks>,
+    /// Leave Numba's code without line tables
+    #[arg(long)]
+    pub(crate) no_lines: bool,
+    /// The processes that the program starts, too
+    #[arg(short = 's', long)]
+    pub(crate) subprocesses: bool,
+}
+
+impl Run {
+    pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
+        let (program, arguments) = self.command.split_first().ok_or_else(|| Problem::new("no command is given"))?;
+        let mut command = self.surroundings.command(program)?;
+        command.args(arguments);
+        let error = command.exec();
+        Err(Problem::new(format!("cannot start {}: {error}", Path::new(program).display())))
+    }
+}
+
+impl SinkContext {
+    /// The command with the environment set. Checked: it is there, and the loader will not refuse the library.
+    pub(crate) fn command(&self, program: &OsString) -> Result<Command, Problem> {
+        command::check(program)?;
+        let installation = Installation::find()?;
+        let mut command = Command::new(program);
+        for (variable, value) in self.environment(&installation)? {
+            command.env(variable, value);
+        }
+        Ok(command)
+    }
+
+    fn environment(&self, installation: &Installation) -> Result<Vec<(&'static str, OsString)>, Problem> {
+        let library = installation.preloadable()?;
+        let mut variables = vec![("LD_PRELOAD", preload(library)?)];
+        let mut words = vec![if self.subprocesses { "children" } else { "program" }];
+        let sinks = self.sinks.clone().or_else(|| (!is_set("JITLISTEN")).then(Sinks::default));
+        if let Some(sinks) = &sinks {
+            sinks.check_places()?;
+            variables.push(("JITLISTEN", sinks.to_string().into()));
+            if !is_set("JITLISTEN") {
+                words.push("sinks");
+            }
+        }
+        if let Some(site) = installation.site().filter(|_| !self.no_lines) {
+            variables.push(("PYTHONPATH", prepended(site.as_os_str().to_owned(), "PYTHONPATH")));
+            words.push("lines");
+        }
+        let mut run = OsString::from(words.join("+"));
+        run.push(":");
+        run.push(library);
+        variables.push(("JITLISTEN_RUN", run));
+        Ok(variables)
+    }
+}
+
+fn is_set(variable: &str) -> bool {
+    env::var_os(variable).is_some_and(|value| !value.is_empty())
+}
+
+fn prepended(mut first: OsString, variable: &str) -> OsString {
+    if let Some(before) = env::var_os(variable).filter(|before| !before.is_empty() && *before != first) {
+        first.push(":");
+        first.push(before);
+    }
+    first
+}
+
+/// The list for `LD_PRELOAD`, with the library in front of what the user has there.
+fn preload(library: &Path) -> Result<OsString, Problem> {
+    let before = env::var("LD_PRELOAD").unwrap_or_default();
+    let is_ours = |path: &&str| Path::new(path).file_name().is_some_and(|name| name == "libjitlisten.so");
+    match before.split([' ', ':']).find(is_ours) {
+        None => Ok(prepended(library.into(), "LD_PRELOAD")),
+        Some(other) if Path::new(other) == library => Ok(before.into()),
+        Some(other) => {
+            Err(Problem::new(format!("LD_PRELOAD has another jitlisten already, {other}: unset it or run that one")))
+        }
+    }
+}

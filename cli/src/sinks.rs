@@ -1,0 +1,70 @@
+//! A list of sinks as it is written on the command line and in `JITLISTEN`.
+
+use std::fmt::{self, Display, Formatter};
+use std::path::Path;
+use std::str::FromStr;
+
+use jitlisten::options::SinkKind;
+
+use crate::problem::Problem;
+
+/// At least one.
+#[derive(Clone, Debug)]
+pub(crate) struct Sinks(Vec<SinkKind>);
+
+impl Default for Sinks {
+    fn default() -> Sinks {
+        Sinks(vec![SinkKind::PerfMap, SinkKind::Image, SinkKind::Unwind])
+    }
+}
+
+impl FromStr for Sinks {
+    type Err = String;
+
+    fn from_str(list: &str) -> Result<Sinks, String> {
+        if list == "all" {
+            return Ok(Sinks(SinkKind::ALL.to_vec()));
+        }
+        let names = SinkKind::ALL.map(SinkKind::name).join(", ");
+        let words = list.split(',').map(str::trim).filter(|word| !word.is_empty());
+        let kinds = words.map(|word| {
+            SinkKind::from_name(word).ok_or_else(|| format!("no sink is called {word:?}; there are {names} and all"))
+        });
+        let kinds = kinds.collect::<Result<Vec<_>, _>>()?;
+        if kinds.is_empty() { Err(format!("name at least one of {names}")) } else { Ok(Sinks(kinds)) }
+    }
+}
+
+impl Display for Sinks {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.names().collect::<Vec<_>>().join(","))
+    }
+}
+
+impl Sinks {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.0.iter().map(|kind| kind.name())
+    }
+
+    /// Whether the places can be written where these sinks put their files.
+    pub(crate) fn check_places(&self) -> Result<(), Problem> {
+        if self.0.contains(&SinkKind::PerfMap) && !is_writable(Path::new("/tmp")) {
+            return Err(Problem::new("/tmp, where perf maps go, cannot be written: use --sinks image,unwind"));
+        }
+        match std::env::var_os("JITLISTEN_DIR").filter(|directory| !directory.is_empty()) {
+            Some(directory) if !is_writable(Path::new(&directory)) => {
+                let directory = Path::new(&directory).display();
+                Err(Problem::new(format!("JITLISTEN_DIR, {directory}, is not a directory that can be written")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether it is a directory in which this user may make files.
+pub(crate) fn is_writable(directory: &Path) -> bool {
+    use std::os::unix::ffi::OsStrExt as _;
+    let Ok(path) = std::ffi::CString::new(directory.as_os_str().as_bytes()) else { return false };
+    // SAFETY: a C string that lives as long as the call.
+    directory.is_dir() && unsafe { libc::access(path.as_ptr(), libc::W_OK | libc::X_OK) } == 0
+}

@@ -1,0 +1,183 @@
+"""Makes code that LLVM compiles at run time visible to profilers, debuggers and unwinders.
+
+>>> import jitlisten
+>>> jitlisten.enable()          # before or after Numba is imported
+>>> jitlisten.status().sinks
+('perfmap', 'unwind', 'image')
+
+Importing this module does nothing.
+"""
+
+import os
+from typing import ContextManager, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+__version__ = "0.1.0"
+__all__ = [
+    "Error",
+    "Function",
+    "Llvm",
+    "Recording",
+    "Status",
+    "disable",
+    "enable",
+    "functions",
+    "record",
+    "start_recording",
+    "status",
+    "stop_recording",
+]
+
+#: The sinks of :func:`enable`, if it is called without any.
+SINKS = ("perfmap", "image", "unwind")
+
+
+class Error(RuntimeError):
+    """What cannot be done, and why."""
+
+
+class Llvm(NamedTuple):
+    """An LLVM of this process that is listened to."""
+
+    #: The library it is in.
+    path: str
+    #: Its version, where it is known: ``"20.1.8"``.
+    version: Optional[str]
+    #: ``"call"``: it calls us for each object. ``"list"``: its list is read when it makes memory executable.
+    discovered_by: str
+    #: How many objects it has in its list for debuggers.
+    objects: int
+
+
+class Status(NamedTuple):
+    """What :func:`status` returns."""
+
+    #: Whether this process has a session; everything else is empty otherwise.
+    open: bool
+    #: The library in this process.
+    library: Optional[str]
+    version: Optional[str]
+    #: The sinks that are on.
+    sinks: Tuple[str, ...]
+    #: What has been counted; see ``struct jitlisten_statistics`` in ``jitlisten.h``.
+    counters: Dict[str, int]
+    llvms: Tuple[Llvm, ...]
+    #: Whether Numba's code gets line tables.
+    lines: bool
+
+
+class Recording(NamedTuple):
+    """What a recording consists of; see ``struct jitlisten_record_statistics`` in ``jitlisten.h``."""
+
+    #: Samples in the file.
+    samples: int
+    #: Of those, stacks that do not reach the start of their thread.
+    incomplete: int
+    #: Stacks that were too deep; only the innermost frames are there.
+    truncated: int
+    #: Samples for which there was no room.
+    lost: int
+    #: Threads that were sampled.
+    threads: int
+    #: Threads for which there was no timer.
+    threads_without_timer: int
+    #: Bytes of the file.
+    bytes: int
+    #: Whether the file could not be written to its end.
+    failures: int
+
+
+class Function(NamedTuple):
+    """A compiled function that is alive."""
+
+    name: str
+    address: int
+    size: int
+    #: File and line of its first instruction; ``None`` where they are not known.
+    file: Optional[str]
+    line: Optional[int]
+
+
+def enable(
+    sinks: Union[str, Sequence[str]] = SINKS,
+    *,
+    lines: bool = True,
+    directory: Optional[str] = None,
+    log: Optional[str] = None,
+) -> None:
+    """Listens to every LLVM of this process, and tells the tools. What is compiled already gets its names; what is compiled from
+    now on has frame pointers, unwind tables and, with ``lines``, line tables, too.
+
+    ``directory`` and ``log`` are as ``JITLISTEN_DIR`` and ``JITLISTEN_LOG``, and count in the first call only.
+    """
+    from . import _session
+
+    _session.enable(sinks, lines, directory, log)
+
+
+def disable() -> None:
+    """Switches all sinks off, and lets Numba compile as it would have. The files that were written stay."""
+    from . import _session
+
+    _session.disable()
+
+
+def status() -> Status:
+    """What is on, what was counted, and which LLVMs are listened to."""
+    from . import _session
+
+    return _session.status()
+
+
+def functions() -> List[Function]:
+    """Every compiled function that is alive, by address."""
+    from . import _session
+
+    return _session.functions()
+
+
+def start_recording(
+    path: "Union[str, os.PathLike[str]]",
+    *,
+    hz: int = 199,
+    wall: bool = False,
+    children: bool = False,
+    seconds: int = 0,
+    python: bool = True,
+    lines: bool = True,
+) -> None:
+    """Samples every thread of this process from now on, into a ``perf.data`` for ``perf report``, samply and ``jitlisten lines``.
+
+    ``hz`` samples for each second of processor time, with ``wall`` of all time (waiting system calls are interrupted then).
+    ``python``: functions of Python are frames of their own, from Python 3.12 on. ``lines``: as in :func:`enable`, which is called
+    if it has not been.
+    """
+    from . import _record
+
+    _record.start(os.fspath(path), hz, wall, children, seconds, python, lines)
+
+
+def stop_recording() -> Recording:
+    """Ends the recording. The file is whole when this returns."""
+    from . import _record
+
+    return _record.stop()
+
+
+def record(
+    path: "Union[str, os.PathLike[str]]",
+    *,
+    hz: int = 199,
+    wall: bool = False,
+    children: bool = False,
+    seconds: int = 0,
+    python: bool = True,
+    lines: bool = True,
+) -> "ContextManager[None]":
+    """Records what is done inside of ``with``; the arguments are those of :func:`start_recording`.
+
+    >>> with jitlisten.record("part.data"):
+    ...     kernel(data)
+    """
+    from . import _record
+
+    return _record.during(os.fspath(path), hz, wall, children, seconds, python, lines)

@@ -1,0 +1,134 @@
+"""The C API of ``libjitlisten.so``, as ``include/jitlisten.h`` declares it."""
+
+import ctypes
+import os
+from typing import Any, List, Optional
+
+from . import Error, __version__
+
+OK, NOT_OPEN = 0, 2
+COUNTERS = (
+    "objects_loaded",
+    "objects_finalized",
+    "objects_freed",
+    "objects_refused",
+    "functions",
+    "functions_without_frame_pointer",
+    "objects_without_frame_pointers",
+    "functions_without_unwind_table",
+    "perfmap_bytes_written",
+    "perfmap_failures",
+    "unwind_failures",
+    "jitdump_bytes_written",
+    "jitdump_failures",
+    "image_bytes_written",
+    "image_failures",
+    "images_written",
+    "images_without_padding",
+    "images_refused",
+    "images_withdrawn",
+    "images_put_back",
+)
+
+
+class Options(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("sinks", ctypes.c_char_p),
+        ("directory", ctypes.c_char_p),
+        ("log", ctypes.c_char_p),
+        ("frame_pointers", ctypes.c_char_p),
+        ("names", ctypes.c_char_p),
+        ("listen", ctypes.c_uint32),
+    ]
+
+
+class Statistics(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t)] + [(name, ctypes.c_uint64) for name in COUNTERS]
+
+
+class LiveFunction(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("address", ctypes.c_uint64),
+        ("size", ctypes.c_uint64),
+        ("name", ctypes.c_char_p),
+        ("file", ctypes.c_char_p),
+        ("line", ctypes.c_uint32),
+    ]
+
+
+class LiveLlvm(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("path", ctypes.c_char_p),
+        ("discovered_by", ctypes.c_uint32),
+        ("objects", ctypes.c_uint64),
+    ]
+
+
+FUNCTION_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(LiveFunction))
+LLVM_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(LiveLlvm))
+
+_library: Optional[ctypes.CDLL] = None
+
+
+def installed() -> str:
+    """The library that came with this package."""
+    return os.path.join(os.path.dirname(os.path.abspath(__file__)), "libjitlisten.so")
+
+
+def in_process() -> Optional[str]:
+    """The library that this process has already, by ``LD_PRELOAD`` or because it was opened."""
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        for line in maps:
+            fields = line.rstrip("\n").split(None, 5)
+            if len(fields) == 6 and os.path.basename(fields[5]).startswith("libjitlisten.so"):
+                return fields[5]
+    return None
+
+
+def library() -> ctypes.CDLL:
+    """Opens it, once."""
+    global _library
+    if _library is None:
+        path = in_process() or installed()
+        try:
+            opened = ctypes.CDLL(path)
+            opened.jitlisten_version.restype = ctypes.c_char_p
+            version = opened.jitlisten_version().decode()
+            opened.jitlisten_functions.argtypes = [FUNCTION_CALLBACK, ctypes.c_void_p]
+            opened.jitlisten_llvms.argtypes = [LLVM_CALLBACK, ctypes.c_void_p]
+        except (OSError, AttributeError) as error:
+            raise Error(f"the library cannot be used: {error}") from None
+        if version != __version__:
+            raise Error(f"this process has jitlisten {version} already, from {path}; this is {__version__}")
+        opened.jitlisten_last_error.restype = ctypes.c_char_p
+        opened.jitlisten_status_text.restype = ctypes.c_char_p
+        _library = opened
+    return _library
+
+
+def check(status: int) -> None:
+    """Raises what the library has to say about a status that is not OK."""
+    if status != OK:
+        words = library().jitlisten_last_error() or library().jitlisten_status_text(status)
+        raise Error(words.decode("utf-8", "replace"))
+
+
+def statistics() -> Optional[Statistics]:
+    """The counters; ``None`` if there is no session."""
+    found = Statistics(size=ctypes.sizeof(Statistics))
+    status = library().jitlisten_statistics(ctypes.byref(found))
+    if status == NOT_OPEN:
+        return None
+    check(status)
+    return found
+
+
+def collect(function: Any, callback: Any) -> List[Any]:
+    """Calls a function that calls back; ``callback`` makes something of each structure."""
+    found: List[Any] = []
+    kind = function.argtypes[0]
+    check(function(kind(lambda _, shown: found.append(callback(shown.contents))), None))
+    return found

@@ -1,0 +1,72 @@
+"""Python lines for the code that Numba compiles, and the same code, byte for byte.
+
+`NUMBA_DEBUGINFO=1` gives lines, too, but of other code: it forbids inlining, keeps every variable in memory and checks
+bounds. Here no compiler flag is touched. While Numba lowers a function, locations are attached to the LLVM instructions,
+and nothing else; optimisation passes carry them along.
+
+    install()   from now on, or from the moment Numba is imported
+    remove()    undoes it
+    status()    whether it is active, and if not, why
+
+`JITLISTEN_LINES=0` switches it off. Nothing here raises: where something is not as expected (a version of Numba that was not
+tried, say) there are no lines, and one line in the log.
+
+    imports.py    runs a patch when a module of Numba has been imported
+    patches.py    what is replaced in Numba, and put back
+    versions.py   for which versions
+    builder.py    stands in for Numba's debug information builder: one function at a time
+    metadata.py   the debug metadata of one LLVM module
+    wrappers.py   functions that Numba generates around others
+    sources.py    which file a location names; keeps the text of notebook cells
+    log.py        JITLISTEN_LOG
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Dict, Optional
+
+__all__ = ["install", "remove", "status"]
+
+
+def install() -> None:
+    """Gives lines to what Numba compiles from now on, in this process. Calling it again changes nothing."""
+    if os.environ.get("JITLISTEN_LINES") == "0":
+        return
+    try:
+        from . import patches
+
+        patches.install()
+    except Exception as error:  # the program goes on without lines
+        _say(error)
+
+
+def remove() -> None:
+    """Numba compiles again as if `install` had not been called."""
+    try:
+        from . import patches
+
+        patches.remove()
+    except Exception as error:
+        _say(error)
+
+
+def status() -> Dict[str, Optional[object]]:
+    """`{"numba": version or None, "active": bool, "reason": why not, or None}`."""
+    import sys
+
+    from . import patches, versions
+
+    reason = patches.reason()
+    if os.environ.get("JITLISTEN_LINES") == "0" and reason is not None:
+        reason = "JITLISTEN_LINES=0"
+    return {"numba": versions.numba_version(sys.modules.get("numba")), "active": reason is None, "reason": reason}
+
+
+def _say(error: BaseException) -> None:
+    try:
+        from . import log
+
+        log.warn("no lines: %s: %s" % (type(error).__name__, error))
+    except Exception:
+        pass

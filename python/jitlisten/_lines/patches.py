@@ -1,0 +1,186 @@
+"""What is replaced in Numba, and put back by `remove`.
+
+| replaced                                         | why |
+| ------------------------------------------------ | --- |
+| `lowering.BaseLower.__init__`                    | a builder of ours in the place of Numba's empty one |
+| `pylowering.PyLower.lower_inst`                  | object mode does not mark locations itself |
+| `parfor_lowering._create_gufunc_for_parfor_body` | whose loop a generated kernel is |
+| `codegen.CPUCodeLibrary.add_ir_module`           | wrappers; calls without a location |
+| `codegen.CPUCodegen.magic_tuple`                 | keeps cached code with lines and without apart |
+
+`flags` are left alone: debug flags make other code, and are part of every symbol's name.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from types import ModuleType
+from typing import Any, Callable, List, Optional, Tuple
+
+from . import log, versions
+from .imports import Watch
+
+MARKER = "jitlisten-lines-1"
+
+_REQUIRED = ("numba.core.lowering", "numba.core.codegen")
+
+
+class _State:
+    def __init__(self) -> None:
+        self.watch: Optional[Watch] = None
+        self.undo: List[Tuple[Any, str, Any]] = []
+        self.done: List[str] = []
+        self.failed: Optional[str] = None
+
+
+_state = _State()
+
+
+def install() -> None:
+    """Waits for Numba's modules, or patches them at once. Nothing the second time."""
+    if _state.watch is not None:
+        return
+    _state.failed = None
+    _state.watch = Watch({name: functools.partial(_patch, after) for name, after in _PATCHES.items()})
+    _state.watch.start()
+
+
+def remove() -> None:
+    """Puts everything back."""
+    if _state.watch is not None:
+        _state.watch.stop()
+    _state.watch = None
+    _put_back()
+
+
+def reason() -> Optional[str]:
+    """Why there are no lines; `None` if there are."""
+    if _state.failed is not None:
+        return _state.failed
+    if _state.watch is None:
+        return "not installed"
+    if _is_active():
+        return None
+    return "numba has not been imported"
+
+
+def _is_active() -> bool:
+    return all(name in _state.done for name in _REQUIRED)
+
+
+def _put_back() -> None:
+    while _state.undo:
+        owner, name, original = _state.undo.pop()
+        setattr(owner, name, original)
+    del _state.done[:]
+
+
+def _give_up(why: str) -> None:
+    if _state.watch is not None:
+        _state.watch.stop()
+    _put_back()
+    _state.failed = why
+    log.warn("no lines: " + why)
+
+
+def _patch(after: Callable[[ModuleType], None], module: ModuleType) -> None:
+    if _state.failed is not None or _state.watch is None:
+        return
+    try:
+        version = versions.numba_version(sys.modules.get("numba"))
+        unknown = versions.why_unknown(version)
+        if unknown is not None:
+            _give_up(unknown)
+            return
+        after(module)
+        _state.done.append(module.__name__)
+        if module.__name__ in _REQUIRED and _is_active():
+            log.info("lines for numba %s" % version)
+    except Exception as error:
+        _give_up("%s: %s: %s" % (module.__name__, type(error).__name__, error))
+
+
+def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    original = owner.__dict__[name]
+    _state.undo.append((owner, name, original))
+    setattr(owner, name, functools.wraps(original)(make(original)))
+
+
+def _lowering(module: Any) -> None:
+    # What imports Numba and llvmlite is imported when they are.
+    from . import builder
+
+    def make(original: Callable[..., None]) -> Callable[..., None]:
+        def __init__(self: Any, *arguments: Any, **named: Any) -> None:
+            original(self, *arguments, **named)
+            if _is_active():
+                builder.take_over(self)
+
+        return __init__
+
+    _replace(module.BaseLower, "__init__", make)
+
+
+def _pylowering(module: Any) -> None:
+    from . import builder
+
+    def make(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+        def lower_inst(self: Any, inst: Any) -> None:
+            if isinstance(self.debuginfo, builder.LineBuilder):
+                self.debuginfo.mark_location(self.builder, self.loc.line)
+            original(self, inst)
+
+        return lower_inst
+
+    _replace(module.PyLower, "lower_inst", make)
+
+
+def _parfor_lowering(module: Any) -> None:
+    from . import builder
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _create_gufunc_for_parfor_body(lowerer: Any, parfor: Any, *arguments: Any, **named: Any) -> Any:
+            with builder.within_loop(lowerer, parfor):
+                return original(lowerer, parfor, *arguments, **named)
+
+        return _create_gufunc_for_parfor_body
+
+    _replace(module, "_create_gufunc_for_parfor_body", make)
+
+
+def _codegen(module: Any) -> None:
+    from . import wrappers
+
+    def make_add(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def add_ir_module(self: Any, ir_module: Any) -> Any:
+            if not _is_active() or isinstance(self.codegen, module.AOTCPUCodegen):
+                return original(self, ir_module)
+            wrappers.complete(ir_module)
+            try:
+                return original(self, ir_module)
+            except RuntimeError as error:
+                # Text that LLVM does not read: nothing has been added yet.
+                if not wrappers.without_lines(ir_module, error):
+                    raise
+                return original(self, ir_module)
+
+        return add_ir_module
+
+    def make_magic(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def magic_tuple(self: Any) -> Any:
+            magic = original(self)
+            return tuple(magic) + (MARKER,) if _is_active() else magic
+
+        return magic_tuple
+
+    _replace(module.CPUCodeLibrary, "add_ir_module", make_add)
+    _replace(module.CPUCodegen, "magic_tuple", make_magic)
+
+
+_PATCHES = {
+    "numba.core.codegen": _codegen,
+    "numba.core.lowering": _lowering,
+    "numba.core.pylowering": _pylowering,
+    "numba.parfors.parfor_lowering": _parfor_lowering,
+}

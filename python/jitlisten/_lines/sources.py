@@ -1,0 +1,121 @@
+"""Which file a location names.
+
+A location outlives the process, so its file has to, as well. The text of a notebook cell is in memory only (`<ipython-input-3-...>`,
+or ipykernel's `/tmp/ipykernel_4711/123.py`, which is never written). It is saved when the first function of the cell is compiled,
+and the location names the copy: every tool that shows source finds it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import linecache
+import os
+import re
+import stat
+from typing import Dict, Optional
+
+from . import log
+
+_MOST_BYTES = 4 << 20
+
+_paths: Dict[str, str] = {}
+_first_lines: Dict["tuple[str, int]", int] = {}
+_cannot_save = False
+
+
+def path(filename: str) -> str:
+    """The absolute path of a file, or of a saved copy; `<string>` where there is neither."""
+    found = _paths.get(filename)
+    if found is None:
+        found = _find(filename)
+        # Names in angle brackets may get a text later, or another one.
+        if not found.startswith("<"):
+            _paths[filename] = found
+    return found
+
+
+def _find(filename: str) -> str:
+    if not filename.startswith("<"):
+        absolute = os.path.abspath(filename)
+        if os.path.exists(absolute):
+            return absolute
+        return _saved(filename) or absolute
+    return _saved(filename) or filename
+
+
+_DEFINES = re.compile(r"\s*(async\s+def|def)\b")
+_MOST_DECORATORS = 60
+
+
+def def_line(filename: str, first: int) -> int:
+    """The line of `def`: a function begins with its decorators for Python, and with its name for people."""
+    key = (filename, first)
+    found = _first_lines.get(key)
+    if found is None:
+        found = first
+        # Reading all of Numba's files would cost more than it is worth.
+        if "/numba/" not in filename:
+            lines = linecache.getlines(filename)
+            for line in range(first, min(first + _MOST_DECORATORS, len(lines) + 1)):
+                if not lines[line - 1].lstrip().startswith(("@", "#")) and _DEFINES.match(lines[line - 1]):
+                    found = line
+                    break
+                if line == first and not lines[line - 1].lstrip().startswith("@"):
+                    break
+        if not filename.startswith("<"):
+            _first_lines[key] = found
+    return found
+
+
+def _saved(filename: str) -> Optional[str]:
+    text = "".join(linecache.getlines(filename))
+    if not text or len(text) > _MOST_BYTES:
+        return None
+    global _cannot_save
+    if _cannot_save:
+        return None
+    try:
+        return _save(filename, text.encode("utf-8", "surrogateescape"))
+    except OSError as error:
+        _cannot_save = True
+        log.warn("sources of notebook cells are not kept: %s" % error)
+        return None
+
+
+def _save(filename: str, data: bytes) -> str:
+    """One file for one text: the same cell, run again, is the same file."""
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", os.path.basename(filename).strip("<>")).strip("-.") or "source"
+    if name.endswith(".py"):
+        name = name[:-3]
+    directory = _directory()
+    digest = hashlib.sha256(data).hexdigest()[:12]
+    saved = os.path.join(directory, "%s-%s.py" % (name[:80], digest))
+    if not os.path.exists(saved):
+        partial = "%s.%d" % (saved, os.getpid())
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(partial, flags, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.rename(partial, saved)
+    return saved
+
+
+def _directory() -> str:
+    """`sources` beside the images: JITLISTEN_DIR, or /var/tmp/jitlisten-UID."""
+    base = os.environ.get("JITLISTEN_DIR")
+    if not base:
+        base = "/var/tmp/jitlisten-%d" % os.geteuid()
+        _make_private(base)
+    directory = os.path.join(os.path.abspath(base), "sources")
+    _make_private(directory)
+    return directory
+
+
+def _make_private(directory: str) -> None:
+    try:
+        os.mkdir(directory, 0o700)
+    except FileExistsError:
+        pass
+    found = os.lstat(directory)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise OSError("%s is not a directory of this user alone" % directory)

@@ -1,0 +1,106 @@
+"""Functions that Numba generates around others, and calls that have no location yet.
+
+A wrapper inlines what it wraps, so often it is the code that runs: without a description of its own, the inlined lines are lost.
+It belongs to the line of the function it is for, and is named as the native library names it: `cpython::f`, `gufunc::f`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, List, NamedTuple, Optional
+
+from llvmlite.ir import instructions
+
+from numba.core import config
+
+from . import log
+from .metadata import begin, lines_of, strip
+
+_UNKNOWN = "<numba>"
+_KEPT = 20000
+
+_PREFIXES = (
+    ("_ZN7cpython", "cpython::"),
+    ("cfunc.", "cfunc::"),
+    ("__gufunc__", "gufunc::"),
+    ("__ufunc__", "ufunc::"),
+)
+
+
+class Place(NamedTuple):
+    """Where a function is, and its name for people."""
+
+    name: str
+    path: str
+    line: int
+
+
+_places: "OrderedDict[str, Place]" = OrderedDict()
+
+
+def remember(linkage_name: str, place: Place) -> None:
+    """For wrappers that come later, in modules of their own."""
+    _places[linkage_name] = place
+    while len(_places) > _KEPT:
+        _places.popitem(last=False)
+
+
+def complete(module: Any) -> None:
+    """Before a module goes to LLVM."""
+    try:
+        for function in module.functions:
+            if function.blocks:
+                _complete_function(module, function)
+    except Exception as error:
+        if lines_of(module) is not None:
+            strip(module)
+        log.warn("no lines for %s: %s: %s" % (module.name, type(error).__name__, error))
+
+
+def without_lines(module: Any, error: Exception) -> bool:
+    """After LLVM has refused a module: whether it is another one now."""
+    if lines_of(module) is None:
+        return False
+    strip(module)
+    log.warn("no lines for %s: %s" % (module.name, error))
+    return True
+
+
+def _complete_function(module: Any, function: Any) -> None:
+    subprogram = function.metadata.get("dbg")
+    if subprogram is not None:
+        lines = lines_of(module)
+        if lines is not None:
+            # The verifier refuses a call without a location between two described functions.
+            location = lines.location(subprogram, 0)
+            for call in _calls(function):
+                if "dbg" not in call.metadata:
+                    call.set_metadata("dbg", location)
+        return
+    place = _wrapped(function)
+    if place is not None:
+        lines = begin(module, place.path)
+        subprogram = lines.subprogram(function, place.name, place.path, place.line)
+        location = lines.location(subprogram, place.line)
+        for block in function.blocks:
+            for instruction in block.instructions:
+                if "dbg" not in instruction.metadata:
+                    instruction.set_metadata("dbg", location)
+
+
+def _calls(function: Any) -> List[Any]:
+    return [i for b in function.blocks for i in b.instructions if isinstance(i, instructions.CallInstr)]
+
+
+def _wrapped(function: Any) -> Optional[Place]:
+    """Whom a function is a wrapper of; `None` if it is none."""
+    shown = next((shown for prefix, shown in _PREFIXES if function.name.startswith(prefix)), None)
+    for call in _calls(function):
+        place = _places.get(str(getattr(call.callee, "name", "")))
+        if place is not None:
+            return place._replace(name=(shown or "") + place.name)
+    # A kernel from the cache, or one that is compiled with debug information of Numba's.
+    if shown in ("gufunc::", "ufunc::") and not config.DEBUGINFO_DEFAULT:
+        return Place(shown + "kernel", _UNKNOWN, 0)
+    return None
+

@@ -1,0 +1,79 @@
+"""Recordings, through the C API."""
+
+import ctypes
+import os
+import sys
+from contextlib import contextmanager
+from typing import Iterator
+
+from . import SINKS, Recording, enable
+from ._library import check, library, statistics
+
+_WALL, _CHILDREN = 1, 2
+#: Whether the trampolines of Python are on for our sake.
+_trampolines = False
+
+
+class Options(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("hz", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("seconds", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+    ]
+
+
+class Statistics(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t)] + [(name, ctypes.c_uint64) for name in Recording._fields]
+
+
+def start(path: str, hz: int, wall: bool, children: bool, seconds: int, python: bool, lines: bool) -> None:
+    if statistics() is None:
+        enable(SINKS, lines=lines)
+    flags = (_WALL if wall else 0) | (_CHILDREN if children else 0)
+    options = Options(size=ctypes.sizeof(Options), hz=hz, flags=flags, seconds=seconds)
+    call = library().jitlisten_record_start
+    call.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
+    check(call(os.fsencode(path), ctypes.byref(options)))
+    if python:
+        _use_trampolines()
+
+
+def stop() -> Recording:
+    check(library().jitlisten_record_stop())
+    _leave_trampolines()
+    counters = Statistics(size=ctypes.sizeof(Statistics))
+    check(library().jitlisten_record_statistics(ctypes.byref(counters)))
+    return Recording(*(getattr(counters, name) for name in Recording._fields))
+
+
+@contextmanager
+def during(
+    path: str, hz: int, wall: bool, children: bool, seconds: int, python: bool, lines: bool
+) -> Iterator[None]:
+    start(path, hz, wall, children, seconds, python, lines)
+    try:
+        yield
+    finally:
+        stop()
+
+
+def _use_trampolines() -> None:
+    global _trampolines
+    active = getattr(sys, "is_stack_trampoline_active", None)
+    if active is None or active():
+        return
+    try:
+        sys.activate_stack_trampoline("perf")  # type: ignore[attr-defined]
+    except ValueError:
+        # This Python was built without them.
+        return
+    _trampolines = True
+
+
+def _leave_trampolines() -> None:
+    global _trampolines
+    if _trampolines:
+        sys.deactivate_stack_trampoline()  # type: ignore[attr-defined]
+        _trampolines = False

@@ -1,0 +1,78 @@
+# mypy: ignore-errors
+# No annotations: any Python may come by here, also one of version 2, and must see nothing that it does not understand.
+"""Runs at the start of a Python below ``jitlisten run``: switches line tables for Numba on, takes itself out of the way, and
+calls the ``sitecustomize`` that would have run otherwise. Says nothing, whatever happens.
+"""
+
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def _take_away():
+    """Nobody finds this directory from now on; returns what ``jitlisten run`` has said."""
+    sys.path[:] = [place for place in sys.path if place != _HERE]
+    sys.path_importer_cache.pop(_HERE, None)
+    said = os.environ.get("JITLISTEN_RUN", "")
+    if said.split(":")[0].split("+")[0] != "children":
+        # capi/src/give_back.rs has given the rest back.
+        places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        left = [place for place in places if place != _HERE]
+        if len(left) != len(places):
+            if left:
+                os.environ["PYTHONPATH"] = os.pathsep.join(left)
+            else:
+                del os.environ["PYTHONPATH"]
+        os.environ.pop("JITLISTEN_RUN", None)
+    return said
+
+
+def _load(name, places):
+    """The module of that name that is found there, executed; None if there is none."""
+    from importlib.machinery import PathFinder
+
+    spec = PathFinder.find_spec(name, places)
+    if spec is None or spec.loader is None:
+        return None
+    module = type(sys)(name)
+    module.__spec__ = spec
+    module.__loader__ = spec.loader
+    module.__file__ = spec.origin
+    module.__package__ = spec.parent
+    if spec.submodule_search_locations is not None:
+        module.__path__ = spec.submodule_search_locations
+    before = sys.modules.get(name)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        if before is None:
+            del sys.modules[name]
+        else:
+            sys.modules[name] = before
+        raise
+    return module
+
+
+def _lines(said):
+    words = said.split(":")[0].split("+")
+    if sys.version_info < (3, 8) or "lines" not in words:
+        return
+    # After a Python that was started with -I or -E, its children get here without the library.
+    if words == ["lines"] and said != "lines:%d" % os.getpid():
+        return
+    try:
+        # This Python may be another than the one jitlisten is installed in.
+        if "jitlisten" not in sys.modules:
+            _load("jitlisten", [os.path.dirname(os.path.dirname(_HERE))])
+        from jitlisten import _lines as lines
+
+        lines.install()
+    except Exception:
+        pass
+
+
+_lines(_take_away())
+if sys.version_info >= (3, 4):
+    _load("sitecustomize", sys.path)

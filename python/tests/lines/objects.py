@@ -1,0 +1,187 @@
+"""Compiles the programs in children of one process, without lines, with lines, and without again, and compares the objects.
+
+    python objects.py [--short] [--again] [--only NAME,...] [--json]
+
+A child of a fork begins where the others begin: the same counters in names, nearly the same addresses.
+
+Run it with `LD_PRELOAD=libjitlisten.so JITLISTEN=unwind`, as users do: the library asks for unwind tables. Without it, a
+description of lines alone makes LLVM add some for functions that need none; all else is the same.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, os.pardir, os.pardir)]
+
+CAPTURED = []
+
+
+def capture():
+    """Has every object that is compiled in this process put into `CAPTURED`."""
+    import uuid
+
+    from llvmlite import binding
+
+    # Written into the code of a `with objmode` block.
+    numbers = itertools.count(1)
+    uuid.uuid4 = lambda: uuid.UUID(int=next(numbers))
+
+    original = binding.ExecutionEngine.set_object_cache
+
+    def set_object_cache(self, notify_func=None, getbuffer_func=None):
+        def notify(module, data):
+            CAPTURED.append(bytes(data))
+            if notify_func is not None:
+                notify_func(module, data)
+
+        return original(self, notify, getbuffer_func)
+
+    binding.ExecutionEngine.set_object_cache = set_object_cache
+
+
+def run(names, lines):
+    """In a child: the objects of each program, its result, and the processor time."""
+    import programs
+
+    warnings.simplefilter("ignore")
+    if lines:
+        import jitlisten._lines
+
+        jitlisten._lines.install()
+        assert jitlisten._lines.status()["active"], jitlisten._lines.status()
+    done = {}
+    for name in names:
+        del CAPTURED[:]
+        begin = time.process_time()
+        try:
+            result = repr(programs.PROGRAMS[name]())
+        except Exception as error:
+            result = "%s: %s" % (type(error).__name__, str(error)[-300:])
+        done[name] = (result, list(CAPTURED), time.process_time() - begin)
+    return done
+
+
+def in_child(names, lines):
+    with tempfile.TemporaryFile() as file:
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            try:
+                file.write(pickle.dumps(run(names, lines)))
+                file.flush()
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+        _, status = os.waitpid(child, 0)
+        assert status == 0, "a child ended with %d" % status
+        file.seek(0)
+        return pickle.load(file)
+
+
+def instructions(data):
+    """What the processor is asked to do, without padding and distances."""
+    with tempfile.NamedTemporaryFile(suffix=".o") as file:
+        file.write(data)
+        file.flush()
+        command = ["objdump", "-d", "-w", "--no-show-raw-insn", file.name]
+        text = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.decode()
+    found = []
+    for line in text.splitlines():
+        words = line.partition("\t")[2].split("#")[0].split()
+        if words and "nop" not in line and words[:2] != ["xchg", "%ax,%ax"]:
+            jumps = words[0].startswith(("j", "call", "loop"))
+            found.append(words[0] if jumps else re.sub("0x[0-9a-f]{10,}", "ADDRESS", " ".join(words)))
+    return found
+
+
+def padded_otherwise(pair, different):
+    """LLVM 11 alone (Numba 0.56) aligns loops with longer jumps, and with nothing where a line begins: there it takes `nop`s.
+
+    Of the newer ones, none does: the exception is made for no other.
+    """
+    import llvmlite.binding
+
+    if llvmlite.binding.llvm_version_info[0] != 11 or any(".text" not in what for what in different):
+        return False
+    one, two = (instructions(data) for data in pair)
+    return one == two
+
+
+def report(one, two):
+    """Of two runs: totals, and what differs."""
+    import elf
+
+    total = {"programs": len(one), "objects": 0, "different": 0, "padded": 0, "masked": 0, "text": 0, "size": [0, 0], "seconds": [0, 0]}
+    details = []
+    for name in one:
+        (result_one, objects_one, seconds_one), (result_two, objects_two, seconds_two) = one[name], two[name]
+        total["seconds"][0] += seconds_one
+        total["seconds"][1] += seconds_two
+        if result_one != result_two:
+            details.append("%s: results %s and %s" % (name, result_one, result_two))
+        if len(objects_one) != len(objects_two):
+            details.append("%s: %d and %d objects" % (name, len(objects_one), len(objects_two)))
+        total["objects"] += max(len(objects_one), len(objects_two))
+        total["different"] += abs(len(objects_one) - len(objects_two))
+        for number, pair in enumerate(zip(objects_one, objects_two)):
+            loaded = [elf.read(data) for data in pair]
+            different, masked = elf.compare(*loaded)
+            total["masked"] += masked
+            total["text"] += sum(len(data) for name, data in loaded[0].sections.items() if "text" in name)
+            total["size"][0] += loaded[0].size
+            total["size"][1] += loaded[1].size
+            if different and padded_otherwise(pair, different):
+                total["padded"] += 1
+            elif different:
+                total["different"] += 1
+                details.append("%s, object %d: %s" % (name, number, "; ".join(different)))
+    return total, details
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--short", action="store_true", help="one program of each kind")
+    parser.add_argument("--again", action="store_true", help="compare without lines to without lines, too")
+    parser.add_argument("--only", help="these programs")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+
+    capture()
+    import numba
+    import programs
+
+    names = list(programs.PROGRAMS)
+    if arguments.short:
+        names = [name for name in names if name in programs.SHORT]
+    if arguments.only:
+        names = arguments.only.split(",")
+    without = in_child(names, False)
+    compared = {"lines": report(without, in_child(names, True))}
+    if arguments.again:
+        compared["again"] = report(without, in_child(names, False))
+    failed = ["%s: %s" % (name, result) for name, (result, _, _) in without.items() if "Error: " in result]
+    if arguments.json:
+        print(json.dumps({"numba": numba.__version__, "compared": compared, "failed": failed}))
+        return
+    for what, (total, details) in compared.items():
+        print(numba.__version__, what, total)
+        for line in details:
+            print("   ", line)
+    for line in failed:
+        print("    fails without lines, too:", line)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Programs whose distribution over lines is known. Run: `truth.py NAME SECONDS`; 0 seconds is one round, for callgrind.
+
+The marks at the ends of lines are what a test looks for: `# 3` and `# 1` cost three to one.
+"""
+
+import os
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, os.pardir, os.pardir)]
+
+import jitlisten._lines
+
+jitlisten._lines.install()
+assert jitlisten._lines.status()["numba"] is None
+
+import numpy as np
+from numba import njit, prange
+
+import truth_other
+
+assert jitlisten._lines.status()["active"], jitlisten._lines.status()
+
+N = 4000
+
+
+@njit
+def two_loops(a):
+    x = a[0]
+    for _ in range(3 * a.size):
+        x = x * 0.999 + 1.5 / (x + 2.5)  # loop three
+    for _ in range(a.size):
+        x = x * 0.999 + 1.5 / (x + 2.5)  # loop one
+    return x
+
+
+@njit
+def light(x):
+    return x * 0.999 + 1.5 / (x + 2.5)  # light callee
+
+
+@njit
+def heavy(x):
+    for _ in range(3):
+        x = x * 0.999 + 1.5 / (x + 2.5)  # heavy callee
+    return x
+
+
+@njit
+def inlined(a):
+    x = a[0]
+    for _ in range(a.size):
+        x = light(x)
+        x = heavy(x)
+    return x
+
+
+@njit
+def two_files(a):
+    x = a[0]
+    for _ in range(a.size):
+        x = truth_other.chain(x)
+        x = x * 0.999 + 1.5 / (x + 2.5)  # own line
+    return x
+
+
+@njit(parallel=True)
+def parallel(a):
+    out = np.empty(64)
+    for k in prange(64):
+        x = a[k] + 0.5
+        for _ in range(300):
+            x = x * 0.999 + 1.5 / (x + 2.5)  # parallel three
+        for _ in range(100):
+            x = x * 0.999 + 1.5 / (x + 2.5)  # parallel one
+        out[k] = x
+    return out[0]
+
+
+def main():
+    work = {"two_loops": two_loops, "inlined": inlined, "two_files": two_files, "parallel": parallel}[sys.argv[1]]
+    a = np.linspace(0.5, 9.5, N)
+    work(a)
+    seconds = float(sys.argv[2])
+    end = time.monotonic() + seconds
+    rounds = 30
+    while rounds > 0 or time.monotonic() < end:
+        work(a)
+        rounds -= 1
+
+
+main()

@@ -1,0 +1,44 @@
+"""Compiles a function and stays in it for ever, or for two seconds of the processor with the argument ``work``. With ``later``, a
+second function is compiled when the file ``go`` is there; with ``blocked`` the main thread waits; with ``once`` it ends at once.
+"""
+
+import os
+import sys
+import threading
+import time
+
+import numba
+
+
+@numba.njit(nogil=True)
+def burn(n):
+    total = 0.0
+    for i in range(n):
+        total += (i % 7) * 0.5
+    return total
+
+
+@numba.njit
+def compiled_later(n):
+    total = 1.0
+    for i in range(n):
+        total += total % 3.0
+    return total
+
+
+burn(1)
+began = time.process_time()
+print("pid", os.getpid(), flush=True)
+print("ready", flush=True)
+if "later" in sys.argv:
+    while not os.path.exists("go"):
+        time.sleep(0.05)
+    compiled_later(10)
+    print("compiled", flush=True)
+if "blocked" in sys.argv:
+    # The main thread waits for a thread for ever.
+    thread = threading.Thread(target=time.sleep, args=(600,), daemon=True)
+    thread.start()
+    thread.join()
+while "once" not in sys.argv and not ("work" in sys.argv and time.process_time() > began + 2):
+    burn(1_000_000)

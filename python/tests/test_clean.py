@@ -1,0 +1,94 @@
+"""`jitlisten clean`."""
+
+import fcntl
+import os
+import pathlib
+import shutil
+
+import pytest
+from conftest import command, python
+
+#: No process has such a number: pid_max is at most 2^22.
+UNUSED_PID = 5_000_001
+
+
+@pytest.fixture
+def left(environment, tmp_path):
+    """Files of dead and living processes; the perf maps are in /tmp, because that is where they are."""
+    base = pathlib.Path(environment["JITLISTEN_DIR"]) / f"clean-{os.getpid()}"
+    shutil.rmtree(base, ignore_errors=True)
+    base.mkdir()
+    namespace = os.stat("/proc/self/ns/pid").st_ino
+    start = open("/proc/self/stat").read().rsplit(")", 1)[1].split()[19]
+    files = {
+        "dead image": base / f"image-{UNUSED_PID}-1/object-0.so",
+        "living image": base / f"image-{os.getpid()}-{start}/object-0.so",
+        "locked image": base / f"image-{UNUSED_PID}-2/object-0.so",
+        "dead dump": base / f"jitlisten-abc123/jit-{UNUSED_PID}.dump",
+        "living dump": base / f"jitlisten-abc124/jit-{os.getpid()}.dump",
+        "other": base / "notes.txt",
+        "dead map": pathlib.Path(f"/tmp/perf-{UNUSED_PID}.map"),
+        "unsigned map": pathlib.Path(f"/tmp/perf-{UNUSED_PID + 1}.map"),
+    }
+    for file in files.values():
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("x" * 1000)
+    files["dead map"].write_text(f"0 0 jitlisten {UNUSED_PID} 1 {namespace} alive\n1000 10 f\n")
+    files["living map"] = pathlib.Path(f"/tmp/perf-{os.getpid()}.map")
+    files["living map"].write_text(f"0 0 jitlisten {os.getpid()} {start} {namespace} alive\n")
+    alive = files["locked image"].parent / "alive"
+    with open(alive, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        yield base, files
+    for file in files.values():
+        file.unlink(missing_ok=True)
+    shutil.rmtree(base)
+
+
+#: /tmp is everybody's: other maps of dead processes are none of this test's business.
+PIDS = [UNUSED_PID, UNUSED_PID + 1, os.getpid()]
+DEAD = ["dead image", "dead dump", "dead map"]
+
+
+def there(files):
+    return sorted(name for name, file in files.items() if file.exists())
+
+
+def test_dry_run_says_and_does_nothing(run, left):
+    base, files = left
+    done = run(command(), "clean", "--dry-run", *PIDS, JITLISTEN_DIR=base)
+    assert there(files) == sorted(files)
+    for name in DEAD:
+        shown = files[name] if name.endswith("map") else files[name].parent
+        assert str(shown) in done.stdout
+    assert "would be removed" in done.stdout
+
+
+def test_what_dead_processes_have_left_goes_and_nothing_else(run, left):
+    base, files = left
+    done = run(command(), "clean", *PIDS, JITLISTEN_DIR=base)
+    assert there(files) == sorted(set(files) - set(DEAD))
+    assert not (base / f"image-{UNUSED_PID}-1").exists() and not (base / "jitlisten-abc123").exists()
+    assert "removed" in done.stdout and "KiB" in done.stdout
+    again = run(command(), "clean", *PIDS, JITLISTEN_DIR=base)
+    assert str(base) not in again.stdout
+
+
+def test_maps_of_others_only_when_asked(run, left):
+    base, files = left
+    done = run(command(), "clean", "--all", *PIDS, JITLISTEN_DIR=base)
+    assert not files["unsigned map"].exists() and files["living map"].exists()
+    assert str(files["unsigned map"]) in done.stdout
+
+
+def test_images_of_a_program_that_has_ended(run, environment, tmp_path):
+    place = pathlib.Path(environment["JITLISTEN_DIR"]) / f"ended-{os.getpid()}"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    program = pathlib.Path(__file__).parent / "programs" / "kernel.py"
+    said = run(command(), "run", "--", python(), program, "once", JITLISTEN_DIR=place).stdout
+    pid = said.split()[1]
+    assert list(place.glob("image-*/object-*.so"))
+    done = run(command(), "clean", pid, JITLISTEN_DIR=place)
+    assert "images" in done.stdout and not list(place.iterdir())
+    place.rmdir()

@@ -1,0 +1,296 @@
+"""Line tables: when they are there, when not, and what they say. The comparison of code is in `test_lines_same_code.py`."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PACKAGE = os.path.join(HERE, os.pardir)
+
+pytest.importorskip("numba")
+
+# Prints `file:line name` of every row of the line tables that are compiled.
+CAPTURE = """
+import os, sys
+sys.path[:0] = [{package!r}, {lines!r}]
+import objects
+import jitlisten._lines as lines
+lines.install()
+objects.capture()
+"""
+
+
+def run(program, check=True, **environment):
+    """Runs a Python program in a process of its own; what it printed."""
+    variables = dict(os.environ, PYTHONPATH=PACKAGE, **environment)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=600
+    )
+    if check:
+        assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+HEAD = "import jitlisten._lines as lines\n"
+STATUS = "print(lines.status()['active'], lines.status()['reason'])\n"
+
+
+def test_importing_the_package_does_nothing():
+    program = "import sys; before = list(sys.meta_path); import jitlisten, jitlisten._lines; print(before == sys.meta_path)"
+    assert run(program) == "True\n"
+
+
+def test_numba_may_come_before_or_after():
+    assert run(HEAD + "lines.install(); lines.install(); " + STATUS) == "False numba has not been imported\n"
+    assert run(HEAD + "lines.install(); import numba; " + STATUS) == "True None\n"
+    assert run(HEAD + "import numba; lines.install(); " + STATUS) == "True None\n"
+
+
+def test_the_finder_leaves_when_all_is_patched():
+    program = HEAD + (
+        "import sys; before = list(sys.meta_path); lines.install(); import numba\n"
+        "import numba.parfors.parfor_lowering, numba.core.pylowering\n"
+        "print(before == sys.meta_path, numba.core.lowering.__spec__.loader.__dict__.get('exec_module'))"
+    )
+    assert run(program) == "True None\n"
+
+
+def test_it_can_be_switched_off():
+    assert run(HEAD + "lines.install(); import numba; " + STATUS, JITLISTEN_LINES="0") == "False JITLISTEN_LINES=0\n"
+
+
+def test_remove_puts_everything_back():
+    program = HEAD + (
+        "import numba, numba.core.lowering as a, numba.core.pylowering as b, numba.core.codegen as c\n"
+        "import numba.parfors.parfor_lowering as d\n"
+        "def now(): return [a.BaseLower.__init__, b.PyLower.lower_inst, c.CPUCodeLibrary.add_ir_module,\n"
+        "    c.CPUCodegen.magic_tuple, d._create_gufunc_for_parfor_body]\n"
+        "stock = now(); lines.install(); ours = now(); lines.remove(); again = now()\n"
+        "print(any(x is y for x, y in zip(stock, ours)), all(x is y for x, y in zip(stock, again)))\n"
+    )
+    assert run(program + STATUS) == "False True\nFalse not installed\n"
+
+
+@pytest.mark.parametrize("version", ["0.55.2", "0.99.0", "0.68.0rc1", "0+unknown"])
+def test_an_unknown_version_gets_no_lines_and_a_word_in_the_log(version, tmp_path):
+    log = tmp_path / "log"
+    program = HEAD + (
+        "import numba; numba.__version__ = %r; lines.install()\n" % version
+        + "print(numba.njit(lambda x: x + 1)(2)); print(lines.status()['active'])"
+    )
+    assert run(program, JITLISTEN_LOG=str(log)) == "3\nFalse\n"
+    (line,) = log.read_text().splitlines()
+    assert "no lines: numba " + version in line
+
+
+def test_something_else_in_the_place_of_a_class_is_no_trouble(tmp_path):
+    log = tmp_path / "log"
+    program = HEAD + (
+        "import numba, numba.core.codegen as c; original = c.CPUCodeLibrary.add_ir_module\n"
+        "del c.CPUCodegen.magic_tuple; lines.install(); print(lines.status()['active'])\n"
+        "print(c.CPUCodeLibrary.add_ir_module is original)"
+    )
+    assert run(program, JITLISTEN_LOG=str(log)) == "False\nTrue\n"
+    assert len(log.read_text().splitlines()) == 1
+
+
+def test_a_defect_of_ours_costs_the_lines_only(tmp_path):
+    log = tmp_path / "log"
+    program = HEAD + (
+        "lines.install(); from numba import njit; from jitlisten._lines import metadata\n"
+        "def bad(self, scope, line): return self._module.add_debug_info('DILocation', {'line': -5, 'scope': scope})\n"
+        "metadata.ModuleLines.location = bad\n"
+        "f = njit(lambda x: x + 1); print(njit(lambda x: f(x) * 2)(2))\n"
+        "def bad(self, scope, line): raise KeyError(line)\n"
+        "metadata.ModuleLines.location = bad\n"
+        "print(njit(lambda x: f(x) * 2)(2.5))\n"
+    )
+    assert run(program, JITLISTEN_LOG=str(log)) == "6\n7.0\n"
+    assert "no lines for" in log.read_text()
+
+
+@pytest.mark.parametrize("name", ['a"b.py', "a\\b\n.py", "/tmp/\xfc/\udcff.py", "", '<x"y>', "!dbg.py"])
+def test_any_name_of_a_file_is_no_trouble(name):
+    program = HEAD + (
+        "lines.install(); from numba import njit\n"
+        "exec(compile('def f(x):\\n    return x + 1\\n', %a, 'exec'))\nprint(njit(f)(2))" % name
+    )
+    assert run(program) == "3\n"
+
+
+def test_a_users_own_debug_information_stays():
+    program = HEAD + (
+        "lines.install(); import numba\n"
+        "@numba.njit(debug=True)\ndef f(x): return x\nf(1)\n"
+        "@numba.njit\ndef g(x): return x\ng(1)\n"
+        "f, g = [next(iter(h.inspect_llvm().values())) for h in (f, g)]\n"
+        "print('DILocalVariable' in f, 'LineTablesOnly' in f, 'LineTablesOnly' in g)"
+    )
+    assert run(program) == "True False True\n"
+
+
+CACHED = """
+import sys, jitlisten._lines as lines
+lines.install()
+sys.path.insert(0, {directory!r})
+import cached
+cached.f(3)
+print(sum(cached.f.stats.cache_hits.values()))
+"""
+
+
+def test_cached_code_with_lines_and_without_are_kept_apart(tmp_path):
+    (tmp_path / "cached.py").write_text("from numba import njit\n@njit(cache=True)\ndef f(x):\n    return x + 1\n")
+    program = CACHED.format(directory=str(tmp_path))
+
+    def hits(lines):
+        return run(program, NUMBA_CACHE_DIR=str(tmp_path / "cache"), JITLISTEN_LINES="1" if lines else "0")
+
+    # What was cached without lines is not used with lines, nor the other way round; each finds its own.
+    assert [hits(False), hits(True), hits(True), hits(False)] == ["0\n", "0\n", "1\n", "1\n"]
+
+
+def rows(program, tmp_path, **environment):
+    """The files and lines of all objects that the program compiles, from their line tables."""
+    text = CAPTURE.format(package=PACKAGE, lines=os.path.join(HERE, "lines")) + program
+    text += "\nfor i, data in enumerate(objects.CAPTURED): open({!r} + '/%d.o' % i, 'wb').write(data)".format(str(tmp_path))
+    run(text, **environment)
+    return rows_of(tmp_path)
+
+
+def dwarfdump(option, names):
+    tool = next((t for t in ("llvm-dwarfdump-22", "llvm-dwarfdump-14", "llvm-dwarfdump") if shutil.which(t)), None)
+    assert tool, "llvm-dwarfdump is needed"
+    return subprocess.run([tool, option] + [str(name) for name in names], stdout=subprocess.PIPE).stdout.decode("utf-8", "replace")
+
+
+def rows_of(directory, pattern="*.o"):
+    found, files = set(), {}
+    for line in dwarfdump("--debug-line", directory.glob(pattern)).splitlines():
+        words = line.split()
+        if line.startswith("Line table prologue"):
+            files = {}
+        elif line.startswith("file_names["):
+            number = int(line[len("file_names[") : line.index("]")])
+        elif words[:1] == ["name:"]:
+            files[number] = line.split('"')[1]
+        elif len(words) > 5 and words[0].startswith("0x") and "end_sequence" not in line:
+            found.add((files[int(words[3])], int(words[1])))
+    return found
+
+
+def source(tmp_path, text, name="prog.py"):
+    path = tmp_path / name
+    path.write_text(text)
+    return "import sys; sys.path.insert(0, %r); import %s\n" % (str(tmp_path), name[:-3])
+
+
+KINDS = {
+    "loop": ("from numba import njit\n@njit\ndef f(n):\n    s = 0.0\n    for i in range(n):\n        s += i ** 0.5\n    return s\nf(9)\n", 6),
+    "prange": (
+        "import numpy as np\nfrom numba import njit, prange\n@njit(parallel=True)\ndef f(a):\n    s = 0.0\n"
+        "    for i in prange(a.size):\n        s += np.sqrt(a[i])\n    return s\nf(np.ones(9))\n",
+        7,
+    ),
+    "vectorize": ("from numba import vectorize\n@vectorize(['f8(f8)'])\ndef f(x):\n    y = x * 3\n    return y ** 0.5\n", 5),
+    "guvectorize": (
+        "from numba import guvectorize\n@guvectorize(['f8[:], f8[:]'], '(n)->(n)')\ndef f(a, b):\n"
+        "    for i in range(a.size):\n        b[i] = a[i] * 3\n",
+        5,
+    ),
+    "cfunc": ("from numba import cfunc\n@cfunc('f8(f8)')\ndef f(x):\n    return x ** 0.5 + 1\n", 4),
+    "stencil": (
+        "import numpy as np\nfrom numba import stencil, njit\n@stencil\ndef k(a):\n    return a[-1] + a[1]\n"
+        "@njit\ndef f(a):\n    return k(a)\nf(np.ones(9))\n",
+        5,
+    ),
+    "array expression": ("import numpy as np\nfrom numba import njit\n@njit\ndef f(a):\n    return a * 2 + np.sqrt(a)\nf(np.ones(9))\n", 5),
+    "generator": ("from numba import njit\n@njit\ndef f(n):\n    for i in range(n):\n        yield i * n\nlist(f(3))\n", 5),
+    "jitclass": (
+        "from numba import float64\nfrom numba.experimental import jitclass\n@jitclass([('x', float64)])\nclass C:\n"
+        "    def __init__(self, x):\n        self.x = x * 2\n    def add(self, y):\n        self.x += y ** 0.5\nC(1.0).add(2.0)\n",
+        8,
+    ),
+    "object mode": ("from numba import jit\n@jit(forceobj=True)\ndef f(x):\n    y = str(x)\n    return y + 'a'\nf(3)\n", 5),
+    "lambda": ("from numba import njit\nf = njit(\n    lambda x: x ** 0.5\n)\nf(3.0)\n", 3),
+    "recursion": ("from numba import njit\n@njit\ndef f(n):\n    return n if n < 2 else f(n - 1) + f(n - 2)\nf(5)\n", 4),
+    "overload": (
+        "from numba import njit\nfrom numba.extending import overload\ndef g(x): pass\n@overload(g)\ndef o(x):\n    def impl(x):\n"
+        "        return x ** 0.5 + 2\n    return impl\n@njit\ndef f(x):\n    return g(x)\nf(2.0)\n",
+        7,
+    ),
+    "unroll": (
+        "from numba import njit, literal_unroll\n@njit\ndef f(t):\n    s = 0.0\n    for x in literal_unroll(t):\n"
+        "        s += x ** 0.5\n    return s\nf((1, 2.5))\n",
+        6,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory):
+    """The rows of each kind of code: all compiled by one process."""
+    directory = tmp_path_factory.mktemp("kinds")
+    program = "sys.path.insert(0, %r)\n" % str(directory)
+    for number, (text, _) in enumerate(KINDS[kind] for kind in sorted(KINDS)):
+        (directory / ("prog%d.py" % number)).write_text(text)
+        program += "import prog%d\n" % number
+        program += "for i, data in enumerate(objects.CAPTURED): open('%s/%d-%%d.o' %% i, 'wb').write(data)\n" % (directory, number)
+        program += "del objects.CAPTURED[:]\n"
+    run(CAPTURE.format(package=PACKAGE, lines=os.path.join(HERE, "lines")) + program)
+    return directory
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_every_kind_of_code_has_the_line(kind, kinds):
+    number = sorted(KINDS).index(kind)
+    found = rows_of(kinds, "%d-*.o" % number)
+    assert ("prog%d.py" % number, KINDS[kind][1]) in found, sorted(found)
+    # Lines of text that Numba generated (`<string>`) are the user's line, except where a function has no other.
+    if kind != "jitclass":
+        assert not [row for row in found if row[0] == "<string>"], sorted(found)
+
+
+def test_what_numba_inlines_has_the_file_it_comes_from(tmp_path):
+    source(tmp_path, "\n" * 40 + "from numba import njit\n@njit(inline='always')\ndef g(x):\n    return x ** 0.5\n", "callee.py")
+    text = "from numba import njit\nimport callee\n@njit\ndef f(x):\n    return callee.g(x) + 1\nf(2.0)\n"
+    found = rows(source(tmp_path, text), tmp_path)
+    assert ("callee.py", 44) in found and ("prog.py", 5) in found, sorted(found)
+    assert not {row for row in found if row[0] == "prog.py" and row[1] > 6}, sorted(found)
+
+
+def test_a_prange_kernel_is_named_by_its_line(kinds):
+    number = sorted(KINDS).index("prange")
+    names = dwarfdump("--debug-info", kinds.glob("%d-*.o" % number))
+    assert '"gufunc::prange kernel prog%d.py:6"' % number in names
+    assert '"prange kernel prog%d.py:6"' % number in names
+
+
+def test_the_text_of_a_notebook_cell_is_kept(tmp_path):
+    cell = "from numba import njit\n@njit\ndef f(x):\n    return x ** 0.5\n"
+    program = (
+        "import linecache\ntext = %r\nname = '<ipython-input-3-0123abcd>'\n"
+        "linecache.cache[name] = (len(text), None, text.splitlines(True), name)\n"
+        "exec(compile(text, name, 'exec'))\nf(2.0)\n" % cell
+    )
+    found = rows(program, tmp_path, JITLISTEN_DIR=str(tmp_path))
+    (kept,) = (tmp_path / "sources").iterdir()
+    assert kept.name.startswith("ipython-input-3-0123abcd-") and kept.read_text() == cell
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert (kept.name, 4) in found, sorted(found)
+
+
+def test_where_the_text_cannot_be_kept_there_are_lines_all_the_same(tmp_path):
+    (tmp_path / "sources").write_text("a file in the way")
+    program = (
+        "import linecache\ntext = 'def f(x):\\n    return x ** 0.5\\n'\nname = '<ipython-input-3-0123abcd>'\n"
+        "linecache.cache[name] = (len(text), None, text.splitlines(True), name)\n"
+        "exec(compile(text, name, 'exec'))\nimport numba\nnumba.njit(f)(2.0)\n"
+    )
+    log = tmp_path / "log"
+    found = rows(program, tmp_path, JITLISTEN_DIR=str(tmp_path), JITLISTEN_LOG=str(log))
+    assert ("<ipython-input-3-0123abcd>", 2) in found, sorted(found)
+    assert "sources of notebook cells are not kept" in log.read_text()

@@ -1,0 +1,149 @@
+"""`import jitlisten` in a running interpreter."""
+
+import textwrap
+
+import pytest
+from conftest import PROGRAMS, command, python
+
+
+@pytest.fixture
+def execute(run, tmp_path):
+    """Runs lines of Python, returns what they have printed."""
+
+    def execute(text, *before, **environment):
+        program = tmp_path / "prog.py"
+        program.write_text(textwrap.dedent(text))
+        return run(*before, python(), program, **environment).stdout.split()
+
+    return execute
+
+
+def test_importing_does_nothing(execute):
+    said = execute("""
+        import sys
+        before = set(sys.modules)
+        import jitlisten
+        print("ctypes" in sys.modules, "libjitlisten" in open("/proc/self/maps").read())
+        print(jitlisten.status().open, "libjitlisten" in open("/proc/self/maps").read())
+    """)
+    assert said == ["False", "False", "False", "False"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_enable_before_or_after_numba(execute, when):
+    said = execute(f"""
+        import jitlisten, os
+        when = {when!r}
+        if when == "before":
+            jitlisten.enable(["perfmap"], lines=False)
+        import numba
+        @numba.njit
+        def first(x):
+            return x + 1
+        first(1)
+        jitlisten.enable(["perfmap"], lines=False)
+        without = jitlisten.status().counters["functions_without_frame_pointer"]
+        @numba.njit
+        def second(x):
+            return x * 2.5
+        second(1)
+        now = jitlisten.status()
+        print("first", without > 0)
+        print("second", now.counters["functions_without_frame_pointer"] - without)
+        text = open("/tmp/perf-%d.map" % os.getpid()).read()
+        print("__main__.first" in text, "__main__.second" in text, now.sinks == ("perfmap",))
+        print(any(f.name.startswith("__main__.second") and f.size > 0 for f in jitlisten.functions()))
+        print(now.llvms[0].discovered_by, now.llvms[0].version is not None, "libllvmlite" in now.llvms[0].path)
+    """)
+    late = str(when == "after")
+    assert said == ["first", late, "second", "0", "True", "True", "True", "True", "call", "True", "True"]
+
+
+def test_sinks_are_switched_off_and_on(execute):
+    said = execute("""
+        import jitlisten
+        jitlisten.enable("perfmap, unwind", lines=False)
+        print(jitlisten.status().sinks)
+        jitlisten.disable()
+        print(jitlisten.status().sinks)
+        jitlisten.disable()
+        jitlisten.enable("image", lines=False)
+        print(jitlisten.status().sinks)
+    """)
+    assert " ".join(said) == "('perfmap', 'unwind') () ('image',)"
+
+
+def test_code_is_as_it_would_have_been_after_disable(execute):
+    said = execute("""
+        import numba, ctypes, llvmlite.binding.ffi as ffi
+        numba.njit(lambda x: x + 1)(1)
+        def addresses():
+            library = ffi.lib._lib
+            return [ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+                    for name in ("LLVMPY_AddModule", "LLVMPY_CreateMCJITCompiler")]
+        before = addresses()
+        import jitlisten
+        jitlisten.enable("perfmap", lines=False)
+        during = addresses()
+        jitlisten.disable()
+        print(before != during, before == addresses())
+    """)
+    assert said == ["True", "True"]
+
+
+def test_mistakes_are_exceptions_with_a_reason(execute):
+    said = execute("""
+        import jitlisten
+        def reason(call):
+            try:
+                call()
+                print("nothing")
+            except jitlisten.Error as error:
+                print(str(error).replace(" ", "_"))
+        reason(lambda: jitlisten.enable("nonsense"))
+        reason(lambda: jitlisten.enable([]))
+        reason(lambda: jitlisten.enable(directory="/nonexistent"))
+        reason(jitlisten.functions)
+        jitlisten.disable()
+    """)
+    assert "nonsense" in said[0] and "at_least_one" in said[1] and "/nonexistent" in said[2] and "enable()" in said[3]
+
+
+def test_switched_off_by_the_environment(execute):
+    said = execute("""
+        import jitlisten
+        try:
+            jitlisten.enable("perfmap")
+        except jitlisten.Error as error:
+            print("Error", error)
+    """, JITLISTEN="off")
+    assert said[0] == "Error" and len(said) > 2
+
+
+def test_a_preloaded_library_is_the_one_that_is_used(execute):
+    said = execute("""
+        import jitlisten
+        print(jitlisten.status().sinks)
+        jitlisten.enable("jitdump", lines=False)
+        print("jitdump" in jitlisten.status().sinks)
+        print(open("/proc/self/maps").read().count("r-xp") > 0, jitlisten.status().version == jitlisten.__version__)
+    """, command(), "run", "--")
+    assert " ".join(said) == "('perfmap', 'unwind', 'image') True True True"
+
+
+def test_lines_of_functions_that_have_them(execute):
+    said = execute("""
+        import jitlisten, numba
+        jitlisten.enable("perfmap", lines=False)
+        @numba.njit(debug=True)
+        def traced(x):
+            return x + 1
+        traced(1)
+        found = [f for f in jitlisten.functions() if f.name.startswith("__main__.traced")]
+        print(found[0].file.endswith("prog.py"), found[0].line)
+    """)
+    assert said[0] == "True" and int(said[1]) in (4, 5, 6)
+
+
+def test_every_program_of_these_tests_is_there():
+    assert (PROGRAMS / "kernel.py").exists()

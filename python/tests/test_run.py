@@ -1,0 +1,242 @@
+"""`jitlisten run`: what reaches the program, and what its children get."""
+
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+from conftest import HERE, PROGRAMS, command, need, perf_map, python, wait_for
+
+LOOK = PROGRAMS / "environment.py"
+KERNEL = PROGRAMS / "kernel.py"
+LIBM = "/lib/x86_64-linux-gnu/libm.so.6" if os.path.exists("/lib/x86_64-linux-gnu/libm.so.6") else ""
+
+
+def look(done):
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def is_as_before(seen, preload=None, path=None):
+    return seen["LD_PRELOAD"] == preload and seen["PYTHONPATH"] == path and not (seen["JITLISTEN"] or seen["JITLISTEN_RUN"])
+
+
+def test_the_program_has_the_library_and_its_children_have_what_was_before(run):
+    seen = look(run(command(), "run", "--", python(), LOOK))
+    assert seen["self"]["library"] and not seen["child"]["library"]
+    assert is_as_before(seen["self"]) and is_as_before(seen["child"])
+    assert seen["self"]["paths"] == [] and seen["child"]["paths"] == []
+
+
+def test_values_of_the_user_are_kept(run):
+    seen = look(run(command(), "run", "--", python(), LOOK, LD_PRELOAD=LIBM, PYTHONPATH="/a:/b"))
+    assert seen["self"]["library"] and not seen["child"]["library"]
+    assert is_as_before(seen["self"], LIBM or None, "/a:/b") and is_as_before(seen["child"], LIBM or None, "/a:/b")
+    seen = look(run(command(), "run", "--", python(), LOOK, JITLISTEN="unwind"))
+    assert seen["self"]["JITLISTEN"] == seen["child"]["JITLISTEN"] == "unwind"
+
+
+def test_children_are_asked_for(run):
+    seen = look(run(command(), "run", "-s", "--", python(), LOOK))
+    assert seen["self"]["library"] and seen["child"]["library"]
+    assert seen["child"]["JITLISTEN"] == "perfmap,image,unwind"
+
+
+def test_the_next_sitecustomize_runs_once(run, tmp_path):
+    place = tmp_path / "site"
+    place.mkdir()
+    (place / "sitecustomize.py").write_text("import sys\nsys.customized = getattr(sys, 'customized', 0) + 1\n")
+    seen = look(run(command(), "run", "--", python(), LOOK, PYTHONPATH=place))
+    assert seen["self"]["customized"] == 1 and seen["self"]["PYTHONPATH"] == str(place)
+    (place / "sitecustomize.py").write_text("raise RuntimeError('of the user')\n")
+    done = run(command(), "run", "--", python(), LOOK, PYTHONPATH=place)
+    alone = run(python(), LOOK, PYTHONPATH=place)
+    assert "of the user" in done.stderr and "of the user" in alone.stderr
+    assert done.stderr == alone.stderr
+
+
+def test_an_isolated_python_has_the_library_alone(run):
+    seen = look(run(command(), "run", "--", python(), "-I", LOOK))
+    assert seen["self"]["library"] and not seen["child"]["library"]
+    # Nothing could take it out of PYTHONPATH but the child itself.
+    assert is_as_before(seen["child"])
+
+
+@pytest.mark.parametrize("words", [["env", "A=1"], ["sh", "-c", 'exec "$0" "$@"'], ["sh", "-c", '"$0" "$@"; exit $?'], ["nice"]])
+def test_tools_pass_it_on(run, words):
+    seen = look(run(command(), "run", "--", *words, python(), LOOK))
+    assert seen["self"]["library"] and not seen["child"]["library"]
+    assert is_as_before(seen["self"]) and is_as_before(seen["child"])
+
+
+def test_before_and_behind_perf(run, tmp_path):
+    need("perf")
+    words = ["perf", "record", "-q", "-e", "cpu-clock:u", "-g", "-o", tmp_path / "perf.data", "--"]
+    seen = look(run(command(), "run", "--", *words, python(), LOOK))
+    assert seen["self"]["library"] and not seen["child"]["library"]
+    seen = look(run(*words, command(), "run", "--", python(), LOOK))
+    assert seen["self"]["library"] and not seen["child"]["library"]
+
+
+def test_before_gdb(run):
+    need("gdb")
+    done = run(command(), "run", "--", "gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off", "-ex", "run", "--args",
+               python(), LOOK)
+    seen = json.loads(next(line for line in done.stdout.splitlines() if line.startswith('{"self"')))
+    assert seen["self"]["library"] and not seen["child"]["library"]
+
+
+def test_before_valgrind(run):
+    need("valgrind")
+    done = run(command(), "run", "--", "valgrind", "-q", "--tool=none", python(), "-S", LOOK, "child", timeout=180)
+    assert look(done)["library"]
+
+
+def other_environment(program):
+    found = HERE.parent.parent / "target" / "venv" / program
+    if not found.exists():
+        if os.environ.get("CI"):
+            pytest.fail(f"CI must have {found}")
+        pytest.skip(f"no {found}")
+    return found
+
+
+def test_before_py_spy(run, tmp_path):
+    spy = other_environment("numba-0.68.1/bin/py-spy")
+    output = tmp_path / "out.txt"
+    run(command(), "run", "--", spy, "record", "--native", "-f", "raw", "-o", output, "--", python(), KERNEL, "work")
+    assert "kernel.burn" in output.read_text() or "__main__.burn" in output.read_text()
+
+
+def test_before_memray_in_another_python(run, tmp_path):
+    memray = other_environment("numba-0.60.0/bin/memray")
+    words = [memray, "run", "-q", "--native", "-o", tmp_path / "out.bin", LOOK]
+    seen = look(run(command(), "run", "--", *words))
+    assert seen["self"]["library"] and not seen["child"]["library"]
+
+
+def test_perf_names_the_compiled_function(run, tmp_path):
+    need("perf")
+    data = tmp_path / "perf.data"
+    words = ["perf", "record", "-q", "-e", "cpu-clock:u", "-g", "-o", data, "--", python(), KERNEL, "work"]
+    run(command(), "run", "--", *words)
+    script = run("perf", "script", "-i", data, "--no-inline", "-F", "ip,sym,dso").stdout
+    assert "burn" in script
+
+
+def test_names_without_images_are_in_the_perf_map(start):
+    program = start(command(), "run", "--sinks", "perfmap", "--", python(), KERNEL)
+    assert "__main__.burn" in perf_map(program.pid)
+
+
+def test_there_is_no_process_in_between(start):
+    program = start(command(), "run", "--", python(), KERNEL)
+    assert program.has_said(f"pid {program.pid}\n")
+
+
+def test_exit_status_and_signals_are_those_of_the_program(run):
+    run(command(), "run", "--", python(), LOOK, STATUS=7, status=7)
+    run(command(), "run", "--", "sh", "-c", "kill -TERM $$", status=-signal.SIGTERM)
+
+
+def test_scripts_modules_and_console_scripts(run, tmp_path):
+    script = tmp_path / "script"
+    script.write_text(f"#!{python()}\n" + LOOK.read_text())
+    script.chmod(0o755)
+    assert look(run(command(), "run", "--", script, "child"))["library"]
+    (tmp_path / "module.py").write_text(LOOK.read_text())
+    assert look(run(command(), "run", "--", python(), "-m", "module", "child"))["library"]
+    console = python().parent / "jitlisten-look"
+    console.write_text(f"#!{python()}\nimport sys\nsys.argv[1:] = ['child']\n" + LOOK.read_text())
+    console.chmod(0o755)
+    path = f"{python().parent}:{os.environ['PATH']}"
+    try:
+        assert look(run(command(), "run", "--", "jitlisten-look", PATH=path))["library"]
+    finally:
+        console.unlink()
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_workers_of_multiprocessing(run, tmp_path, method):
+    program = tmp_path / "pool.py"
+    program.write_text(
+        "import multiprocessing as m, os, sys, numba\n"
+        "@numba.njit\ndef work(n):\n    return n + 1\n"
+        "def task(n):\n    work(n)\n    return os.getpid(), os.path.exists('/tmp/perf-%d.map' % os.getpid())\n"
+        "if __name__ == '__main__':\n"
+        "    with m.get_context(sys.argv[1]).Pool(2) as pool:\n"
+        "        print(pool.map(task, range(4)))\n"
+    )
+    done = run(command(), "run", "-s", "--", python(), program, method, timeout=180)
+    assert "True" in done.stdout and "False" not in done.stdout
+    if method == "spawn":
+        done = run(command(), "run", "--", python(), program, method, timeout=180)
+        assert "False" in done.stdout and "True" not in done.stdout
+
+
+def test_a_launcher_with_the_children_it_starts(run, tmp_path):
+    launcher = tmp_path / "launch.py"
+    launcher.write_text("import subprocess, sys\nsys.exit(subprocess.call([sys.executable] + sys.argv[1:]))\n")
+    assert look(run(command(), "run", "-s", "--", python(), launcher, LOOK, "child"))["library"]
+
+
+def test_python_dash_m_is_the_same_command(run):
+    seen = look(run(python(), "-m", "jitlisten", "run", "--", python(), LOOK))
+    assert seen["self"]["library"] and not seen["child"]["library"]
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["--", "no-such-command"], "no-such-command is not a command"),
+        (["--sinks", "nonsense", "--", "true"], "no sink is called"),
+        ([], "required"),
+    ],
+)
+def test_bad_input_is_one_sentence(run, words, said):
+    done = run(command(), "run", *words, status=2)
+    assert said in done.stderr and done.stdout == ""
+
+
+def test_a_place_that_cannot_be_written(run):
+    done = run(command(), "run", "--", "true", JITLISTEN_DIR="/nonexistent", status=2)
+    assert "/nonexistent" in done.stderr
+
+
+def test_another_jitlisten_is_there_already(run, tmp_path):
+    done = run(command(), "run", "--", "true", LD_PRELOAD=tmp_path / "libjitlisten.so", status=2)
+    assert "another jitlisten" in done.stderr
+
+
+def test_programs_that_take_no_library(run, tmp_path):
+    small = tmp_path / "small"
+    small.write_bytes(b"\x7fELF\x01" + bytes(64))
+    small.chmod(0o755)
+    assert "32-bit" in run(command(), "run", "--", small, status=2).stderr
+    other = tmp_path / "other"
+    other.write_bytes(b"\x7fELF\x02" + bytes(64) + b"/lib/ld-musl-x86_64.so.1\0")
+    other.chmod(0o755)
+    assert "musl" in run(command(), "run", "--", other, status=2).stderr
+
+
+def test_set_user_id(environment, tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("needs root to become another user")
+    program = tmp_path / "privileged"
+    program.write_bytes(open("/bin/true", "rb").read())
+    program.chmod(0o4755)
+    words = [str(command()), "run", "--", str(program)]
+    for parent in [tmp_path, *tmp_path.parents]:
+        if parent.stat().st_mode & 0o001 == 0:
+            parent.chmod(parent.stat().st_mode | 0o011)
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, preexec_fn=lambda: os.setuid(65534))
+    if "Permission denied" in done.stderr:
+        pytest.skip("another user cannot get at the installed command")
+    assert done.returncode == 2 and "set-user-ID" in done.stderr
+
+
+def test_no_lines(start):
+    program = start(command(), "run", "--no-lines", "--", python(), KERNEL)
+    environ = open(f"/proc/{program.pid}/environ").read().split("\0")
+    assert not any("_site" in pair for pair in environ)
+    wait_for(lambda: "__main__.burn" in perf_map(program.pid), "the perf map")

@@ -1,0 +1,206 @@
+//! The processed profile format of the Firefox Profiler.
+//! Format: <https://github.com/firefox-devtools/profiler/blob/main/src/types/profile.js>, version 55.
+//!
+//! Written by hand because the crate fxprof-processed-profile has no lines; the test suite compares the tables and their
+//! columns with what that crate writes.
+
+use rustc_hash::FxHashMap;
+use serde_json::{Value, json};
+
+use crate::recording::Sample;
+use crate::report::Report;
+use crate::symbols::{Frame, Kind};
+
+use super::{by_thread, frames_of, label, path};
+
+const CATEGORIES: [(&str, &str); 5] =
+    [("Other", "grey"), ("Compiled", "green"), ("Python", "yellow"), ("Native", "blue"), ("Kernel", "orange")];
+
+/// The profile.
+pub(crate) fn to_firefox(report: &Report) -> Value {
+    let start = report.recording.samples.iter().map(|sample| sample.time).min().unwrap_or_default();
+    let threads: Vec<Value> =
+        by_thread(report).into_iter().map(|(thread, samples)| thread_value(report, thread, &samples, start)).collect();
+    let categories: Vec<Value> = CATEGORIES
+        .iter()
+        .map(|(name, colour)| json!({"name": name, "color": colour, "subcategories": ["Other"]}))
+        .collect();
+    json!({
+        "meta": {
+            "categories": categories,
+            "debug": false,
+            "extensions": {"baseURL": [], "id": [], "length": 0, "name": []},
+            "interval": interval(report),
+            "preprocessedProfileVersion": 55,
+            "processType": 0,
+            "product": report.title(),
+            "sampleUnits": {"eventDelay": "ms", "threadCPUDelta": "µs", "time": "ms"},
+            "startTime": 0.0,
+            "symbolicated": true,
+            "pausedRanges": [],
+            "version": 24,
+            "usesOnlyOneStackType": true,
+            "sourceCodeIsNotOnSearchfox": true,
+            "markerSchema": [],
+            "oscpu": report.recording.facts.architecture,
+            "platform": "Linux",
+        },
+        "libs": [],
+        "shared": {"stringArray": []},
+        "threads": threads,
+        "pages": [],
+        "profilerOverhead": [],
+        "counters": [],
+    })
+}
+
+/// Milliseconds between two samples.
+fn interval(report: &Report) -> f64 {
+    match report.recording.events.get(report.recording.event) {
+        Some((event, _)) if event.is_frequency && event.rate != 0 => 1000.0 / event.rate as f64,
+        _ => 1.0,
+    }
+}
+
+#[derive(Default)]
+struct Tables {
+    strings: Vec<String>,
+    string_numbers: FxHashMap<String, usize>,
+    functions: Vec<(usize, Option<usize>)>,
+    function_numbers: FxHashMap<(u32, Option<u32>), usize>,
+    frames: Vec<(usize, usize, u32, Option<u32>)>,
+    frame_numbers: FxHashMap<(Frame, u32), usize>,
+    stacks: Vec<(Option<usize>, usize)>,
+    stack_numbers: FxHashMap<(Option<usize>, usize), usize>,
+}
+
+impl Tables {
+    fn string(&mut self, text: &str) -> usize {
+        let next = self.strings.len();
+        let strings = &mut self.strings;
+        *self.string_numbers.entry(text.to_owned()).or_insert_with(|| {
+            strings.push(text.to_owned());
+            next
+        })
+    }
+
+    fn frame(&mut self, report: &Report, frame: &Frame, depth: u32) -> usize {
+        if let Some(number) = self.frame_numbers.get(&(*frame, depth)) {
+            return *number;
+        }
+        let key = (frame.function, frame.source);
+        let function = match self.function_numbers.get(&key) {
+            Some(number) => *number,
+            None => {
+                let name = self.string(&label(report, frame));
+                let file = path(report, frame).map(|path| self.string(path));
+                self.functions.push((name, file));
+                self.function_numbers.insert(key, self.functions.len() - 1);
+                self.functions.len() - 1
+            }
+        };
+        let category = category(report.symbols.function(frame).kind);
+        self.frames.push((function, category, depth, frame.line.filter(|line| *line != 0)));
+        self.frame_numbers.insert((*frame, depth), self.frames.len() - 1);
+        self.frames.len() - 1
+    }
+
+    /// The number of a stack, of which the outermost frame comes first.
+    fn stack(&mut self, report: &Report, frames: &[Frame]) -> Option<usize> {
+        let mut prefix = None;
+        let mut depth = 0;
+        for frame in frames.iter().rev() {
+            depth = if frame.inlined { depth + 1 } else { 0 };
+            let frame = self.frame(report, frame, depth);
+            let next = self.stacks.len();
+            let stacks = &mut self.stacks;
+            let number = *self.stack_numbers.entry((prefix, frame)).or_insert_with(|| {
+                stacks.push((prefix, frame));
+                next
+            });
+            prefix = Some(number);
+        }
+        prefix
+    }
+}
+
+fn category(kind: Kind) -> usize {
+    match kind {
+        Kind::Unknown => 0,
+        Kind::Compiled => 1,
+        Kind::Python => 2,
+        Kind::Native => 3,
+        Kind::Kernel => 4,
+    }
+}
+
+fn thread_value(report: &Report, thread: u32, samples: &[Sample], start: u64) -> Value {
+    let mut tables = Tables::default();
+    let mut known: FxHashMap<u32, Option<usize>> = FxHashMap::default();
+    let stacks: Vec<Option<usize>> = samples
+        .iter()
+        .map(|sample| {
+            *known.entry(sample.stack).or_insert_with(|| tables.stack(report, &frames_of(report, sample.stack)))
+        })
+        .collect();
+    let before = std::iter::once(start).chain(samples.iter().map(|sample| sample.time));
+    let deltas: Vec<f64> =
+        samples.iter().zip(before).map(|(sample, before)| sample.time.saturating_sub(before) as f64 / 1e6).collect();
+    let row = &report.recording.threads[thread as usize];
+    let none = |count: usize| vec![Value::Null; count];
+    let zeros = |count: usize| vec![0; count];
+    let (frames, functions, count) = (&tables.frames, &tables.functions, samples.len());
+    json!({
+        "frameTable": {
+            "length": frames.len(),
+            "address": vec![-1; frames.len()],
+            "inlineDepth": frames.iter().map(|frame| frame.2).collect::<Vec<_>>(),
+            "category": frames.iter().map(|frame| frame.1).collect::<Vec<_>>(),
+            "subcategory": zeros(frames.len()),
+            "func": frames.iter().map(|frame| frame.0).collect::<Vec<_>>(),
+            "nativeSymbol": none(frames.len()),
+            "innerWindowID": zeros(frames.len()),
+            "line": frames.iter().map(|frame| frame.3).collect::<Vec<_>>(),
+            "column": none(frames.len()),
+        },
+        "funcTable": {
+            "length": functions.len(),
+            "name": functions.iter().map(|function| function.0).collect::<Vec<_>>(),
+            "isJS": vec![false; functions.len()],
+            "relevantForJS": vec![false; functions.len()],
+            "resource": vec![-1; functions.len()],
+            "fileName": functions.iter().map(|function| function.1).collect::<Vec<_>>(),
+            "lineNumber": none(functions.len()),
+            "columnNumber": none(functions.len()),
+        },
+        "markers": {"length": 0, "category": [], "data": [], "endTime": [], "name": [], "phase": [], "startTime": []},
+        "name": row.name,
+        "isMainThread": row.pid == row.tid,
+        "nativeSymbols": {"length": 0, "address": [], "functionSize": [], "libIndex": [], "name": []},
+        "pausedRanges": [],
+        "pid": row.pid.to_string(),
+        "processName": row.name,
+        "processShutdownTime": Value::Null,
+        "processStartupTime": 0.0,
+        "processType": "default",
+        "registerTime": 0.0,
+        "resourceTable": {"length": 0, "lib": [], "name": [], "host": [], "type": []},
+        "samples": {
+            "length": count,
+            "stack": stacks,
+            "timeDeltas": deltas,
+            "weight": vec![1; count],
+            "weightType": "samples",
+            "threadCPUDelta": zeros(count),
+        },
+        "stackTable": {
+            "length": tables.stacks.len(),
+            "prefix": tables.stacks.iter().map(|stack| stack.0).collect::<Vec<_>>(),
+            "frame": tables.stacks.iter().map(|stack| stack.1).collect::<Vec<_>>(),
+        },
+        "stringArray": tables.strings,
+        "tid": row.tid,
+        "unregisterTime": Value::Null,
+        "showMarkersInTimeline": false,
+    })
+}

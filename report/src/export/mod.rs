@@ -1,0 +1,62 @@
+//! Stacks in the formats of other tools.
+
+pub(crate) mod callgrind;
+pub(crate) mod collapsed;
+pub(crate) mod firefox;
+pub(crate) mod speedscope;
+
+use crate::recording::Sample;
+use crate::report::Report;
+use crate::source::printable;
+use crate::symbols::{Frame, Kind};
+
+/// The frames of a stack, the innermost first. What is behind the last known caller is left out: a walk by frame pointers that
+/// comes into code without them goes on into nowhere.
+pub(crate) fn frames_of(report: &Report, stack: u32) -> Vec<Frame> {
+    let locations = report.recording.stacks.get(stack);
+    let known = |location: &u32| {
+        report.symbols.frames(*location).iter().any(|frame| report.symbols.function(frame).kind != Kind::Unknown)
+    };
+    let end = locations.iter().rposition(known).map_or(1, |last| last + 1).min(locations.len());
+    locations[..end].iter().flat_map(|location| report.symbols.frames(*location)).copied().collect()
+}
+
+/// What a frame is called in a tool that has one line for it.
+pub(crate) fn label(report: &Report, frame: &Frame) -> String {
+    let function = report.symbols.function(frame);
+    match function.kind {
+        Kind::Python => {
+            let file = function.module.rsplit('/').next().unwrap_or_default();
+            printable(&format!("{} ({file})", function.name))
+        }
+        _ => printable(&function.name),
+    }
+}
+
+/// Path of a frame's source.
+pub(crate) fn path<'a>(report: &'a Report, frame: &Frame) -> Option<&'a str> {
+    frame.source.map(|source| report.symbols.sources[source as usize].as_str())
+}
+
+/// Nanoseconds, where the event is a clock.
+pub(crate) fn is_time(report: &Report) -> bool {
+    let event = report.event().split(':').next().unwrap_or_default();
+    ["cpu-clock", "task-clock", "wall-clock"].contains(&event)
+}
+
+/// The samples of each thread in the order of their times, threads in the order of their numbers.
+pub(crate) fn by_thread(report: &Report) -> Vec<(u32, Vec<Sample>)> {
+    let mut threads: Vec<(u32, Vec<Sample>)> =
+        (0..report.recording.threads.len() as u32).map(|thread| (thread, Vec::new())).collect();
+    for sample in &report.recording.samples {
+        threads[sample.thread as usize].1.push(*sample);
+    }
+    for (_, samples) in &mut threads {
+        samples.sort_by_key(|sample| sample.time);
+    }
+    threads.sort_by_key(|(thread, _)| {
+        let thread = &report.recording.threads[*thread as usize];
+        (thread.pid, thread.tid)
+    });
+    threads
+}

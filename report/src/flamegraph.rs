@@ -1,0 +1,52 @@
+//! Stacks as a flame graph: Python, compiled and other code in three colours, inlined calls marked, the kernel in a fourth.
+
+use std::io;
+
+use inferno::flamegraph::color::{Color, PaletteMap};
+use inferno::flamegraph::{self, Options, TextTruncateDirection};
+use rustc_hash::FxHasher;
+use std::hash::Hasher;
+
+use crate::export::{collapsed, frames_of};
+use crate::report::Report;
+use crate::symbols::{Frame, Kind};
+
+/// Writes an SVG.
+///
+/// # Errors
+/// When it cannot be written, or when there is no sample.
+pub fn to_flamegraph(report: &Report, out: &mut impl io::Write) -> io::Result<()> {
+    let lines = collapsed::collapsed(report);
+    let mut colours = PaletteMap::default();
+    for stack in 0..report.recording.stacks.len() as u32 {
+        for frame in frames_of(report, stack) {
+            colours.insert(collapsed::name(report, &frame), colour(report, &frame));
+        }
+    }
+    let mut options = Options::default();
+    options.title = report.title();
+    options.subtitle =
+        Some("green: compiled at run time (bluish: inlined), yellow: Python, red: C, orange: kernel".to_owned());
+    // The end of a name is its argument types.
+    options.text_truncate_direction = TextTruncateDirection::Right;
+    options.count_name = "samples".to_owned();
+    options.palette_map = Some(&mut colours);
+    flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out)
+}
+
+/// A hue for whose code it is, a shade for the name.
+fn colour(report: &Report, frame: &Frame) -> Color {
+    let function = report.symbols.function(frame);
+    let mut hasher = FxHasher::default();
+    hasher.write(function.name.as_bytes());
+    let shade = (hasher.finish() >> 32) as u8 % 40;
+    let (r, g, b) = match function.kind {
+        Kind::Compiled if frame.inlined => (90, 190 + shade, 190 + shade),
+        Kind::Compiled => (90 + shade, 200 + shade, 90),
+        Kind::Python => (225 + shade / 2, 205 + shade, 70),
+        Kind::Native => (225 + shade / 2, 95 + shade, 80 + shade),
+        Kind::Kernel => (240, 150 + shade, 60),
+        Kind::Unknown => (180 + shade, 180 + shade, 180 + shade),
+    };
+    Color { r, g, b }
+}

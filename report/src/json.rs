@@ -1,0 +1,138 @@
+//! The table as JSON, for programs.
+//!
+//! ```text
+//! {"samples": n, "compiled": n, "without_line": n, "lost": n,
+//!  "files":   [{"path": p, "note": s, "lines": [{"line": l, "self": n, "total": n, "source": s, "inlined": [...]}]}],
+//!  "threads": [{"pid": n, "tid": n, "name": s, "samples": n, "compiled": n}], ...}
+//! ```
+//! The selfs of all `lines` (0 is the code that has no line by the compiler's own word) and `without_line` are `compiled`;
+//! those with `outside` are `samples`. What is in `inlined` is a view of the same samples, below the line that calls.
+//! Percents are by weight, which is the same unless the recorder changed its period; counts are samples.
+
+use serde_json::{Map, Value, json};
+
+use crate::profile::{Inlined, Line, Shares};
+use crate::report::Report;
+use crate::symbols::Kind;
+
+/// The whole report.
+pub fn to_json(report: &Report) -> Value {
+    let profile = &report.profile;
+    json!({
+        "samples": profile.all.samples,
+        "compiled": profile.compiled.samples,
+        "without_line": profile.without_line.samples,
+        "line_zero": profile.line_zero.samples,
+        "lost": profile.lost,
+        "weight": profile.all.weight,
+        "event": report.event(),
+        "host": report.recording.facts.host,
+        "command": report.recording.facts.command,
+        "outside": profile.outside.iter().map(|(name, count)| json!({"name": name, "samples": count.samples})).collect::<Vec<_>>(),
+        "files": files(report),
+        "functions": functions(report),
+        "threads": threads(report),
+        "notes": report.notes,
+    })
+}
+
+fn files(report: &Report) -> Vec<Value> {
+    let files = report.profile.files.iter().zip(&report.sources);
+    files
+        .map(|(file, source)| {
+            let lines: Vec<Value> = file
+                .lines
+                .iter()
+                .map(|(number, line)| line_value(report, *number, line, source.line(*number)))
+                .collect();
+            let mut value = json!({"path": file.path, "lines": lines});
+            if let (Some(note), Some(map)) = (&source.note, value.as_object_mut()) {
+                map.insert("note".to_owned(), json!(note));
+            }
+            value
+        })
+        .collect()
+}
+
+fn line_value(report: &Report, number: u32, line: &Line, source: Option<&str>) -> Value {
+    let mut value = shares(report, &line.shares);
+    value.insert("line".to_owned(), json!(number));
+    value.insert("source".to_owned(), json!(source));
+    value.insert("inlined".to_owned(), inlined(report, &line.inlined));
+    if !line.by_thread.is_empty() {
+        let threads = line.by_thread.iter().filter_map(|(thread, parts)| {
+            let row = report.profile.threads.get(*thread as usize)?;
+            let mut value = shares(report, parts);
+            value.insert("tid".to_owned(), json!(row.thread.tid));
+            Some(Value::Object(value))
+        });
+        value.insert("threads".to_owned(), threads.collect());
+    }
+    Value::Object(value)
+}
+
+fn inlined(report: &Report, calls: &[Inlined]) -> Value {
+    let calls = calls.iter().map(|call| {
+        let mut value = shares(report, &call.shares);
+        let file = call.file.map(|file| file as usize);
+        value.insert("function".to_owned(), json!(report.profile.functions[call.function as usize].name));
+        value.insert("path".to_owned(), json!(file.map(|file| &report.profile.files[file].path)));
+        value.insert("line".to_owned(), json!(call.line));
+        value.insert("source".to_owned(), json!(file.and_then(|file| report.sources[file].line(call.line))));
+        value.insert("inlined".to_owned(), inlined(report, &call.inlined));
+        Value::Object(value)
+    });
+    calls.collect()
+}
+
+fn shares(report: &Report, shares: &Shares) -> Map<String, Value> {
+    let all = report.profile.all;
+    let percent = |part: f64| (part * 1000.0).round() / 1000.0;
+    let mut value = Map::new();
+    value.insert("self".to_owned(), json!(shares.own.samples));
+    value.insert("total".to_owned(), json!(shares.total.samples));
+    value.insert("self_percent".to_owned(), json!(percent(shares.own.percent_of(all))));
+    value.insert("total_percent".to_owned(), json!(percent(shares.total.percent_of(all))));
+    value
+}
+
+fn functions(report: &Report) -> Vec<Value> {
+    let rows = report.profile.functions.iter();
+    rows.map(|row| {
+        let mut value = shares(report, &row.shares);
+        value.insert("name".to_owned(), json!(row.name));
+        value.insert("kind".to_owned(), json!(kind(row.kind)));
+        let compilations = row.compilations.iter().map(|(name, parts)| {
+            let mut value = shares(report, parts);
+            value.insert("name".to_owned(), json!(name));
+            Value::Object(value)
+        });
+        value.insert("compilations".to_owned(), compilations.collect());
+        Value::Object(value)
+    })
+    .collect()
+}
+
+fn threads(report: &Report) -> Vec<Value> {
+    let rows = report.profile.threads.iter();
+    rows.map(|row| {
+        json!({
+            "pid": row.thread.pid,
+            "tid": row.thread.tid,
+            "name": row.thread.name,
+            "samples": row.all.samples,
+            "compiled": row.compiled.samples,
+        })
+    })
+    .collect()
+}
+
+pub(crate) fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Compiled => "compiled",
+        Kind::Python => "python",
+        Kind::Native => "native",
+        Kind::Kernel => "kernel",
+        Kind::Unknown => "unknown",
+    }
+}

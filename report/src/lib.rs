@@ -1,0 +1,59 @@
+//! Reads a `perf.data` and the code it names: percent per source line with inlined calls, flame graphs, exports.
+//!
+//! ```text
+//!  perf.data ─ recording ─ symbols ─ profile ─┬─ text, json, html     the line table
+//!                 │           │               └─ diff
+//!                 └───────────┴─ stacks ──────── flame graph, exports
+//! ```
+//! Give it the file of `perf record` or of `jitlisten record` of a program that ran under jitlisten; the images, libraries,
+//! perf maps and sources that it names are read where they are. Nothing is run, nothing is written but what was asked for, and
+//! nothing in a file is trusted: what is damaged or missing becomes a note, and the rest is read.
+#![forbid(unsafe_code)]
+
+mod assembly;
+mod diff;
+mod error;
+mod export;
+mod flamegraph;
+mod html;
+mod json;
+mod profile;
+mod recording;
+mod report;
+mod source;
+mod symbols;
+mod text;
+
+pub use diff::{Change, Difference, diff, diff_to_text};
+pub use error::Error;
+pub use flamegraph::to_flamegraph;
+pub use html::to_html;
+pub use json::to_json;
+pub use profile::{Count, Detail, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, ThreadRow};
+pub use recording::{Event, Facts, Location, MappedFile, Place, Recording, Sample, Selection, Stacks, Thread};
+pub use report::{Options, Report};
+pub use source::SourceText;
+pub use symbols::{FileSymbols, Frame, Function, Kind, Lookup, SourceFrame, Symbols};
+pub use text::{Style, to_text};
+
+/// Stacks as lines of `process;outermost;…;innermost COUNT`.
+pub fn to_collapsed(report: &Report) -> String {
+    let mut text = export::collapsed::collapsed(report).join("\n");
+    text.push('\n');
+    text
+}
+
+/// A file for speedscope.
+pub fn to_speedscope(report: &Report) -> serde_json::Value {
+    export::speedscope::to_speedscope(report)
+}
+
+/// A file for the Firefox Profiler.
+pub fn to_firefox(report: &Report) -> serde_json::Value {
+    export::firefox::to_firefox(report)
+}
+
+/// A file for KCachegrind and `callgrind_annotate`.
+pub fn to_callgrind(report: &Report) -> String {
+    export::callgrind::to_callgrind(report)
+}

@@ -1,0 +1,168 @@
+//! Samples added up: by line, by function, by thread.
+//!
+//! *self* is where the program counter was: every sample has exactly one place of self, so the selfs of all lines, of the code
+//! without a line, of line 0 and of what is outside compiled code are all the samples. *total* is self and everything that the
+//! line or function called; a line that is on a stack several times, as with recursion, counts once for the sample.
+//!
+//! Inlined calls are told from the line table: a place inside of `g` that was inlined into line 20 of `f` is self of `g`'s own
+//! line and total of line 20, and the tree below line 20 says how much of its total that is.
+
+mod build;
+mod tree;
+
+use std::collections::BTreeMap;
+use std::ops::AddAssign;
+
+use rustc_hash::FxHashMap;
+
+use crate::recording::{Recording, Thread};
+use crate::symbols::{Kind, Symbols};
+
+pub use tree::Inlined;
+
+/// How much: of samples, and of the events they stand for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Count {
+    /// Events: nanoseconds of a clock, cycles.
+    pub weight: u64,
+    /// Samples.
+    pub samples: u64,
+}
+
+impl Count {
+    /// Whether it is nothing.
+    pub fn is_zero(&self) -> bool {
+        self.samples == 0
+    }
+
+    /// In percent of a whole, by weight.
+    pub fn percent_of(&self, whole: Count) -> f64 {
+        if whole.weight == 0 { 0.0 } else { self.weight as f64 * 100.0 / whole.weight as f64 }
+    }
+}
+
+impl AddAssign for Count {
+    fn add_assign(&mut self, other: Count) {
+        self.weight = self.weight.saturating_add(other.weight);
+        self.samples += other.samples;
+    }
+}
+
+/// Self and total.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shares {
+    /// Where the program counter was.
+    pub own: Count,
+    /// With everything that was called.
+    pub total: Count,
+}
+
+/// One line of a source file.
+#[derive(Clone, Debug, Default)]
+pub struct Line {
+    /// Of all threads.
+    pub shares: Shares,
+    /// By thread, if that was wanted: indexes into [`Profile::threads`].
+    pub by_thread: BTreeMap<u32, Shares>,
+    /// The functions that have code here: indexes into [`Profile::functions`].
+    pub functions: Vec<u32>,
+    /// The calls that were inlined here.
+    pub inlined: Vec<Inlined>,
+    /// Functions that are called from here: indexes into [`Profile::functions`].
+    pub calls: Vec<(u32, Count)>,
+}
+
+/// The lines of one source file that have samples.
+#[derive(Clone, Debug, Default)]
+pub struct SourceLines {
+    /// As the compiler names it.
+    pub path: String,
+    /// By number; 0 is the code of which the compiler says that it is of no line.
+    pub lines: BTreeMap<u32, Line>,
+}
+
+/// A function, with all its compilations.
+#[derive(Clone, Debug)]
+pub struct FunctionRow {
+    /// Without argument types.
+    pub name: String,
+    /// Whose it is.
+    pub kind: Kind,
+    /// Added up.
+    pub shares: Shares,
+    /// Each by its full name.
+    pub compilations: Vec<(String, Shares)>,
+    /// Where its own lines are: index into [`Profile::files`], first and last line with samples.
+    pub lines: Option<(u32, u32, u32)>,
+    /// Who calls it: a function, its line, and how much.
+    pub callers: Vec<(u32, Option<u32>, Count)>,
+}
+
+/// A thread with samples.
+#[derive(Clone, Debug)]
+pub struct ThreadRow {
+    /// Which.
+    pub thread: Thread,
+    /// All its samples.
+    pub all: Count,
+    /// Those in compiled code.
+    pub compiled: Count,
+}
+
+/// A recording, added up.
+#[derive(Clone, Debug, Default)]
+pub struct Profile {
+    /// All samples.
+    pub all: Count,
+    /// Those in compiled code.
+    pub compiled: Count,
+    /// Of those, the ones in code without line table.
+    pub without_line: Count,
+    /// Of those, the ones in code of which the compiler says that it is of no line.
+    pub line_zero: Count,
+    /// Those outside of compiled code, by the library or `[kernel]`, the heaviest first.
+    pub outside: Vec<(String, Count)>,
+    /// Samples that the recorder lost.
+    pub lost: u64,
+    /// The source files of compiled code, the heaviest first.
+    pub files: Vec<SourceLines>,
+    /// Functions, the heaviest self first.
+    pub functions: Vec<FunctionRow>,
+    /// Threads, the heaviest first.
+    pub threads: Vec<ThreadRow>,
+}
+
+/// What to add up.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Detail {
+    /// The lines of each thread.
+    pub by_thread: bool,
+    /// Lines of libraries with debug information, too; the symbols must have been resolved with
+    /// [`native_lines`](crate::Lookup::native_lines).
+    pub native_lines: bool,
+}
+
+impl Profile {
+    /// Adds up.
+    pub fn new(recording: &Recording, symbols: &Symbols, detail: Detail) -> Profile {
+        build::build(recording, symbols, detail)
+    }
+
+    /// What is outside compiled code, all together.
+    pub fn outside_all(&self) -> Count {
+        let mut all = Count::default();
+        for (_, count) in &self.outside {
+            all += *count;
+        }
+        all
+    }
+}
+
+/// The counts of each stack, and of each stack in each thread.
+pub(crate) fn stack_counts(recording: &Recording) -> FxHashMap<(u32, u32), Count> {
+    let mut counts: FxHashMap<(u32, u32), Count> = FxHashMap::default();
+    for sample in &recording.samples {
+        *counts.entry((sample.stack, sample.thread)).or_default() += Count { weight: sample.weight, samples: 1 };
+    }
+    counts
+}

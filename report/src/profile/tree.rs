@@ -1,0 +1,76 @@
+//! The calls inlined at a line, and those inlined into these.
+
+use rustc_hash::FxHashMap;
+
+use super::{Count, Shares};
+
+/// An inlined call.
+#[derive(Clone, Debug)]
+pub struct Inlined {
+    /// Index into [`Profile::functions`](super::Profile::functions).
+    pub function: u32,
+    /// Index into [`Profile::files`](super::Profile::files).
+    pub file: Option<u32>,
+    /// The line in the inlined function.
+    pub line: u32,
+    /// What of the sample counts is in this call.
+    pub shares: Shares,
+    /// What was inlined into it.
+    pub inlined: Vec<Inlined>,
+}
+
+/// Below what a call is inlined: a line (source and number), or another inlined call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Parent {
+    Line(u32, u32),
+    Call(u32),
+}
+
+/// Function, source and line of an inlined call.
+pub(super) type Call = (u32, Option<u32>, u32);
+
+/// All trees while they grow.
+#[derive(Debug, Default)]
+pub(super) struct Trees {
+    numbers: FxHashMap<(Parent, Call), u32>,
+    nodes: Vec<(Parent, Call, Shares)>,
+}
+
+impl Trees {
+    pub(super) fn node(&mut self, parent: Parent, call: Call) -> u32 {
+        let next = self.nodes.len() as u32;
+        let nodes = &mut self.nodes;
+        *self.numbers.entry((parent, call)).or_insert_with(|| {
+            nodes.push((parent, call, Shares::default()));
+            next
+        })
+    }
+
+    pub(super) fn add_total(&mut self, node: u32, count: Count) {
+        self.nodes[node as usize].2.total += count;
+    }
+
+    pub(super) fn add_own(&mut self, node: u32, count: Count) {
+        self.nodes[node as usize].2.own += count;
+    }
+
+    /// The finished trees, by line.
+    pub(super) fn finish(self, file_of: &impl Fn(Option<u32>) -> Option<u32>) -> FxHashMap<(u32, u32), Vec<Inlined>> {
+        let mut below: FxHashMap<u32, Vec<Inlined>> = FxHashMap::default();
+        let mut roots: FxHashMap<(u32, u32), Vec<Inlined>> = FxHashMap::default();
+        // A parent is older than its children.
+        for (number, (parent, (function, source, line), shares)) in self.nodes.into_iter().enumerate().rev() {
+            let mut inlined = below.remove(&(number as u32)).unwrap_or_default();
+            inlined.sort_by(|a: &Inlined, b| b.shares.total.cmp(&a.shares.total).then(a.line.cmp(&b.line)));
+            let call = Inlined { function, file: file_of(source), line, shares, inlined };
+            match parent {
+                Parent::Line(source, line) => roots.entry((source, line)).or_default().push(call),
+                Parent::Call(parent) => below.entry(parent).or_default().push(call),
+            }
+        }
+        for calls in roots.values_mut() {
+            calls.sort_by(|a, b| b.shares.total.cmp(&a.shares.total).then(a.line.cmp(&b.line)));
+        }
+        roots
+    }
+}

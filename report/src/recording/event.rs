@@ -1,0 +1,114 @@
+//! `struct perf_event_attr`: what was counted, and so how its records are laid out.
+
+use super::bytes::Bytes;
+
+pub(super) const PERF_SAMPLE_IP: u64 = 1 << 0;
+pub(super) const PERF_SAMPLE_TID: u64 = 1 << 1;
+pub(super) const PERF_SAMPLE_TIME: u64 = 1 << 2;
+pub(super) const PERF_SAMPLE_ADDR: u64 = 1 << 3;
+pub(super) const PERF_SAMPLE_READ: u64 = 1 << 4;
+pub(super) const PERF_SAMPLE_CALLCHAIN: u64 = 1 << 5;
+pub(super) const PERF_SAMPLE_ID: u64 = 1 << 6;
+pub(super) const PERF_SAMPLE_CPU: u64 = 1 << 7;
+pub(super) const PERF_SAMPLE_PERIOD: u64 = 1 << 8;
+pub(super) const PERF_SAMPLE_STREAM_ID: u64 = 1 << 9;
+pub(super) const PERF_SAMPLE_REGS_USER: u64 = 1 << 12;
+pub(super) const PERF_SAMPLE_STACK_USER: u64 = 1 << 13;
+pub(super) const PERF_SAMPLE_IDENTIFIER: u64 = 1 << 16;
+
+pub(super) const PERF_FORMAT_TOTAL_TIME_ENABLED: u64 = 1 << 0;
+pub(super) const PERF_FORMAT_TOTAL_TIME_RUNNING: u64 = 1 << 1;
+pub(super) const PERF_FORMAT_ID: u64 = 1 << 2;
+pub(super) const PERF_FORMAT_GROUP: u64 = 1 << 3;
+pub(super) const PERF_FORMAT_LOST: u64 = 1 << 4;
+
+const FLAG_FREQ: u64 = 1 << 10;
+const FLAG_SAMPLE_ID_ALL: u64 = 1 << 18;
+
+/// One event of a recording.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Event {
+    /// The name it was asked for with, or its number.
+    pub name: String,
+    /// Samples a second, or events between two samples, whichever [`is_frequency`](Event::is_frequency) says.
+    pub rate: u64,
+    /// Whether `rate` is a frequency.
+    pub is_frequency: bool,
+    pub(super) kind: u32,
+    pub(super) config: u64,
+    pub(super) sample_type: u64,
+    pub(super) read_format: u64,
+    pub(super) sample_id_all: bool,
+    pub(super) ids: Vec<u64>,
+}
+
+impl Event {
+    /// `attr` may be of an older kernel, and then shorter: what is missing is zero.
+    pub(super) fn parse(attr: &[u8]) -> Option<Event> {
+        let mut cursor = Bytes(attr);
+        let kind = cursor.u32()?;
+        let _size = cursor.u32()?;
+        let config = cursor.u64()?;
+        let rate = cursor.u64()?;
+        let sample_type = cursor.u64()?;
+        let read_format = cursor.u64()?;
+        let flags = cursor.u64()?;
+        Some(Event {
+            name: default_name(kind, config),
+            rate,
+            is_frequency: flags & FLAG_FREQ != 0,
+            kind,
+            config,
+            sample_type,
+            read_format,
+            sample_id_all: flags & FLAG_SAMPLE_ID_ALL != 0,
+            ids: Vec::new(),
+        })
+    }
+
+    pub(super) fn add_ids(&mut self, bytes: &[u8]) {
+        let mut cursor = Bytes(bytes);
+        while let Some(id) = cursor.u64() {
+            self.ids.push(id);
+        }
+    }
+
+    /// Whether two descriptions are of one event.
+    pub(super) fn is_same(&self, other: &Event) -> bool {
+        match (self.ids.first(), other.ids.first()) {
+            (Some(ours), Some(theirs)) => ours == theirs,
+            _ => (self.kind, self.config, self.sample_type) == (other.kind, other.config, other.sample_type),
+        }
+    }
+
+    pub(super) fn has(&self, bit: u64) -> bool {
+        self.sample_type & bit != 0
+    }
+
+    /// How far the time is from the end of a record that is no sample, in bytes; none if it has no time.
+    pub(super) fn time_from_end(&self) -> Option<usize> {
+        let behind = [PERF_SAMPLE_TIME, PERF_SAMPLE_ID, PERF_SAMPLE_STREAM_ID, PERF_SAMPLE_CPU, PERF_SAMPLE_IDENTIFIER];
+        let count = behind.iter().filter(|bit| self.has(**bit)).count();
+        (self.sample_id_all && self.has(PERF_SAMPLE_TIME)).then_some(count * 8)
+    }
+
+    /// Whether samples have copies of registers and stack, which have to be walked.
+    pub(super) fn has_stack_copies(&self) -> bool {
+        self.has(PERF_SAMPLE_STACK_USER) && self.has(PERF_SAMPLE_REGS_USER)
+    }
+}
+
+fn default_name(kind: u32, config: u64) -> String {
+    let known = match (kind, config) {
+        (0, 0) => "cycles",
+        (0, 1) => "instructions",
+        (0, 3) => "cache-misses",
+        (0, 5) => "branch-misses",
+        (1, 0) => "cpu-clock",
+        (1, 1) => "task-clock",
+        (1, 2) => "page-faults",
+        (1, 3) => "context-switches",
+        _ => return format!("event {kind}:{config:#x}"),
+    };
+    known.to_owned()
+}

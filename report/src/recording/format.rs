@@ -1,0 +1,245 @@
+//! The container of a `perf.data`: header, events, features, records. Layout: `tools/perf/Documentation/perf.data-file-format.txt`
+//! and `include/uapi/linux/perf_event.h` in the kernel's source.
+//!
+//! ```text
+//! file   "PERFILE2" size attr_size | attrs | data | types | 256 feature bits    pipe   "PERFILE2" 16
+//!        attrs: (attr, section of ids)*                                                HEADER_ATTR*, HEADER_FEATURE*
+//!        data:  records                                                                records
+//!        after data: a section for each feature bit
+//! ```
+//!
+//! Read by hand and not with the crate linux-perf-data, because a recording may come from anywhere and may be large: the crate
+//! allocates what a number in the file says, asserts, and keeps all records until a round is finished, of which some writers
+//! have none. The test suite compares what is read here with what that crate reads.
+
+use std::io::{self, Read, Seek, SeekFrom};
+
+use super::bytes::Bytes;
+use super::event::Event;
+use crate::Error;
+
+pub(super) const PERF_RECORD_HEADER_ATTR: u32 = 64;
+pub(super) const PERF_RECORD_HEADER_FEATURE: u32 = 80;
+
+const HEADER_BUILD_ID: u32 = 2;
+const HEADER_HOSTNAME: u32 = 3;
+const HEADER_OSRELEASE: u32 = 4;
+const HEADER_ARCH: u32 = 6;
+const HEADER_CMDLINE: u32 = 11;
+const HEADER_EVENT_DESC: u32 = 12;
+
+/// A feature section longer than this is not read.
+const LONGEST_FEATURE: u64 = 16 << 20;
+/// The longest section of event descriptions or ids that is read.
+const LONGEST_EVENTS: u64 = 4 << 20;
+/// The part of the file header before the features, and with them.
+const HEADER_SIZE: usize = 104;
+const PIPE_HEADER_SIZE: u64 = 16;
+
+/// What the recording says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// The machine's name.
+    pub host: String,
+    /// Its kernel.
+    pub kernel: String,
+    /// Its architecture, as `uname -m` says it.
+    pub architecture: String,
+    /// The command line of the recorder.
+    pub command: Vec<String>,
+}
+
+/// Where the records are, and what was known before the first of them.
+#[derive(Debug)]
+pub(super) struct Container {
+    pub(super) facts: Facts,
+    pub(super) events: Vec<Event>,
+    /// Where records begin and where they end in the file.
+    pub(super) data: std::ops::Range<u64>,
+    /// Build ids that perf has written down at the end, by path.
+    pub(super) build_ids: Vec<(String, Vec<u8>)>,
+    pub(super) notes: Vec<String>,
+}
+
+/// Reads the header, and for the file format the features.
+pub(super) fn open(file: &mut (impl Read + Seek)) -> Result<Container, Error> {
+    let read = |error: io::Error| Error::io("read", "the recording", error);
+    let length = file.seek(SeekFrom::End(0)).map_err(read)?;
+    let header = read_at(file, 0, HEADER_SIZE as u64).map_err(read)?;
+    let mut cursor = Bytes(&header);
+    match cursor.take(8) {
+        Some(b"PERFILE2") => {}
+        Some(b"2ELIFREP") => return Err(Error::OtherByteOrder),
+        _ => return Err(Error::NotARecording { begins_with: header.get(..8).unwrap_or(&header).to_vec() }),
+    }
+    let size = cursor.u64().ok_or(Error::BadHeader("it ends before its size"))?;
+    let mut container = Container {
+        facts: Facts::default(),
+        events: Vec::new(),
+        data: PIPE_HEADER_SIZE..length,
+        build_ids: Vec::new(),
+        notes: Vec::new(),
+    };
+    if size == PIPE_HEADER_SIZE {
+        return Ok(container);
+    }
+    container.read_file_header(file, cursor, length).ok_or(Error::BadHeader("it ends early"))?;
+    Ok(container)
+}
+
+impl Container {
+    fn read_file_header(&mut self, file: &mut (impl Read + Seek), mut cursor: Bytes<'_>, length: u64) -> Option<()> {
+        let attr_size = cursor.u64()?;
+        let (attrs, attrs_size) = (cursor.u64()?, cursor.u64()?);
+        let (data, data_size) = (cursor.u64()?, cursor.u64()?);
+        let _event_types = (cursor.u64()?, cursor.u64()?);
+        let features = [cursor.u64()?, cursor.u64()?, cursor.u64()?, cursor.u64()?];
+        self.data = self.data_section(data, data_size, length);
+        self.read_attrs(file, attr_size, attrs, attrs_size.min(LONGEST_EVENTS));
+        if self.data.end == data.saturating_add(data_size) && data_size != 0 {
+            self.read_features(file, features);
+        }
+        Some(())
+    }
+
+    /// A recorder that was killed has left the size at 0, or at what it meant to write.
+    fn data_section(&mut self, start: u64, size: u64, length: u64) -> std::ops::Range<u64> {
+        let end = start.saturating_add(size);
+        if start > length {
+            self.notes.push("the recording was cut off before its first record".to_owned());
+            return length..length;
+        }
+        if size == 0 && length > start {
+            self.notes
+                .push("the recorder did not finish its file; everything up to the end of the file is read".to_owned());
+            return start..length;
+        }
+        if end > length {
+            let missing = end - length;
+            self.notes.push(format!("the recording was cut off: {missing} bytes of records are missing at its end"));
+            return start..length;
+        }
+        start..end
+    }
+
+    fn read_attrs(&mut self, file: &mut (impl Read + Seek), attr_size: u64, start: u64, size: u64) {
+        // attr_size counts the attribute and the section of its ids.
+        let Ok(attr_size) = usize::try_from(attr_size) else { return };
+        if !(64 + 16..=4096).contains(&attr_size) {
+            return;
+        }
+        let Ok(bytes) = read_at(file, start, size) else { return };
+        for entry in bytes.chunks_exact(attr_size) {
+            let (attr, ids) = entry.split_at(attr_size - 16);
+            let Some(mut event) = Event::parse(attr) else { continue };
+            let mut section = Bytes(ids);
+            if let (Some(offset), Some(size)) = (section.u64(), section.u64())
+                && let Ok(ids) = read_at(file, offset, size.min(LONGEST_EVENTS))
+            {
+                event.add_ids(&ids);
+            }
+            self.events.push(event);
+        }
+    }
+
+    fn read_features(&mut self, file: &mut (impl Read + Seek), bits: [u64; 4]) {
+        let mut at = self.data.end;
+        for feature in (0_u32..256).filter(|bit| bits[(bit / 64) as usize] >> (bit % 64) & 1 == 1) {
+            let Ok(section) = read_at(file, at, 16) else { break };
+            let mut section = Bytes(&section);
+            let (Some(offset), Some(size)) = (section.u64(), section.u64()) else {
+                self.notes.push("the recording was cut off before its last features".to_owned());
+                break;
+            };
+            at += 16;
+            if wanted(feature)
+                && size <= LONGEST_FEATURE
+                && let Ok(bytes) = read_at(file, offset, size)
+            {
+                self.feature(feature, &bytes);
+            }
+        }
+    }
+
+    /// Takes in one feature, wherever it was found.
+    pub(super) fn feature(&mut self, feature: u32, bytes: &[u8]) {
+        let bytes = Bytes(bytes);
+        match feature {
+            HEADER_BUILD_ID => self.build_ids(bytes),
+            HEADER_HOSTNAME => self.facts.host = string(bytes),
+            HEADER_OSRELEASE => self.facts.kernel = string(bytes),
+            HEADER_ARCH => self.facts.architecture = string(bytes),
+            HEADER_CMDLINE => self.facts.command = strings(bytes).unwrap_or_default(),
+            HEADER_EVENT_DESC => self.event_names(bytes),
+            _ => {}
+        }
+    }
+
+    /// `HEADER_BUILD_ID`: records of a process, twenty bytes of build id in 24, and a path.
+    fn build_ids(&mut self, mut bytes: Bytes<'_>) {
+        const PERF_RECORD_MISC_BUILD_ID_SIZE: u16 = 1 << 15;
+        let mut one = || {
+            let (_kind, misc, size) = (bytes.u32()?, bytes.u16()?, usize::from(bytes.u16()?));
+            let mut body = Bytes(bytes.take(size.checked_sub(8)?)?);
+            let (_pid, id) = (body.u32()?, body.take(24)?);
+            let length = if misc & PERF_RECORD_MISC_BUILD_ID_SIZE != 0 { usize::from(id[20]).min(20) } else { 20 };
+            Some((String::from_utf8_lossy(body.text()).into_owned(), id[..length].to_vec()))
+        };
+        while let Some(entry) = one() {
+            self.build_ids.push(entry);
+        }
+    }
+
+    /// `HEADER_EVENT_DESC`: the events once more, with names.
+    fn event_names(&mut self, mut bytes: Bytes<'_>) {
+        let (Some(count), Some(attr_size)) = (bytes.u32(), bytes.u32()) else { return };
+        for _ in 0..count.min(4096) {
+            let Some(event) = described_event(&mut bytes, attr_size as usize) else { return };
+            match self.events.iter_mut().find(|known| known.is_same(&event)) {
+                Some(known) => known.name = event.name,
+                None => self.events.push(event),
+            }
+        }
+    }
+}
+
+fn wanted(feature: u32) -> bool {
+    [HEADER_BUILD_ID, HEADER_HOSTNAME, HEADER_OSRELEASE, HEADER_ARCH, HEADER_CMDLINE, HEADER_EVENT_DESC]
+        .contains(&feature)
+}
+
+fn described_event(bytes: &mut Bytes<'_>, attr_size: usize) -> Option<Event> {
+    let attr = bytes.take(attr_size)?;
+    let ids = bytes.u32()?;
+    let length = bytes.u32()?;
+    let name = bytes.take(length as usize)?;
+    let ids = bytes.u64s(u64::from(ids))?;
+    let mut event = Event::parse(attr)?;
+    event.name = String::from_utf8_lossy(Bytes(name).text()).into_owned();
+    event.add_ids(ids);
+    Some(event)
+}
+
+/// `perf_header_string`: a length, and text that is filled up with zeros.
+fn header_string(bytes: &mut Bytes<'_>) -> Option<String> {
+    let length = bytes.u32()?;
+    let text = bytes.take(length as usize)?;
+    Some(String::from_utf8_lossy(Bytes(text).text()).into_owned())
+}
+
+fn string(mut bytes: Bytes<'_>) -> String {
+    header_string(&mut bytes).unwrap_or_default()
+}
+
+fn strings(mut bytes: Bytes<'_>) -> Option<Vec<String>> {
+    let count = bytes.u32()?;
+    Some((0..count).map_while(|_| header_string(&mut bytes)).collect())
+}
+
+/// At most `size` bytes from `offset`; fewer where the file ends.
+fn read_at(file: &mut (impl Read + Seek), offset: u64, size: u64) -> io::Result<Vec<u8>> {
+    file.seek(SeekFrom::Start(offset))?;
+    let mut bytes = Vec::new();
+    file.take(size).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

@@ -1,0 +1,267 @@
+//! A recording, read: which thread was where, how often. No symbols yet.
+//!
+//! Two passes over the file. The first collects what was mapped, which threads there are and what they are called; the second
+//! goes through the samples and stores each different address and each different stack once.
+
+mod address_space;
+mod bytes;
+mod event;
+mod format;
+mod interned;
+mod records;
+mod sample;
+mod tasks;
+
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::path::Path;
+
+pub use event::Event;
+pub use format::Facts;
+pub use interned::{Location, Place, Stacks};
+pub use tasks::{MappedFile, Thread};
+
+use crate::Error;
+use rustc_hash::FxHashMap;
+
+use format::Container;
+use interned::Interner;
+use records::{End, Record};
+use tasks::Tasks;
+
+const PERF_RECORD_SAMPLE: u32 = 9;
+const PERF_RECORD_COMPRESSED: u32 = 81;
+const PERF_RECORD_COMPRESSED2: u32 = 83;
+
+/// `PERF_CONTEXT_*`: what the numbers of a chain behind it belong to.
+const PERF_CONTEXT_USER: u64 = -512_i64 as u64;
+const PERF_CONTEXT_KERNEL: u64 = -128_i64 as u64;
+const PERF_CONTEXT_MAX: u64 = -4095_i64 as u64;
+const PERF_RECORD_MISC_CPUMODE_MASK: u16 = 7;
+const PERF_RECORD_MISC_KERNEL: u16 = 1;
+
+/// Which part of a recording is wanted.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    /// The name of the event; without it, the first that has samples.
+    pub event: Option<String>,
+    /// Only this process.
+    pub process: Option<u32>,
+    /// Only this thread.
+    pub thread: Option<u32>,
+}
+
+/// One sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// Index into [`Recording::threads`].
+    pub thread: u32,
+    /// Number of the stack in [`Recording::stacks`].
+    pub stack: u32,
+    /// When, in nanoseconds of the recorder's clock.
+    pub time: u64,
+    /// How many events it stands for.
+    pub weight: u64,
+}
+
+/// A recording in memory.
+#[derive(Debug, Default)]
+pub struct Recording {
+    /// What the file says of itself.
+    pub facts: Facts,
+    /// The events, with the number of samples each has.
+    pub events: Vec<(Event, u64)>,
+    /// Which of them was read.
+    pub event: usize,
+    /// The threads that have samples.
+    pub threads: Vec<Thread>,
+    /// The files that were mapped.
+    pub files: Vec<MappedFile>,
+    /// Every place that a sample or a stack names.
+    pub locations: Vec<Location>,
+    /// Every stack, once.
+    pub stacks: Stacks,
+    /// The samples, in the order of the file.
+    pub samples: Vec<Sample>,
+    /// Samples that the recorder could not keep.
+    pub lost: u64,
+    /// What a reader of the report has to know about the recording.
+    pub notes: Vec<String>,
+}
+
+impl Recording {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// When nothing of it can be read. What is cut off or damaged behind its beginning is a note.
+    pub fn open(path: &Path, selection: &Selection) -> Result<Recording, Error> {
+        let mut file = File::open(path).map_err(|error| Error::io("open", path, error))?;
+        Recording::read(&mut file, selection).map_err(|error| match error {
+            Error::Io { verb, source, .. } => Error::io(verb, path, source),
+            other => other,
+        })
+    }
+
+    /// Reads from anything that can seek.
+    ///
+    /// # Errors
+    /// As [`open`](Recording::open).
+    pub fn read(file: &mut (impl Read + Seek), selection: &Selection) -> Result<Recording, Error> {
+        let mut container = format::open(file)?;
+        let mut tasks = Tasks::default();
+        let mut counts = Vec::new();
+        let mut compressed = 0_u64;
+        let range = container.data.clone();
+        let read = |error| Error::io("read", "the recording", error);
+        let end = records::for_each(file, range.clone(), |record| match record.kind {
+            format::PERF_RECORD_HEADER_ATTR => container.pipe_attr(record.body),
+            format::PERF_RECORD_HEADER_FEATURE => container.pipe_feature(record.body),
+            PERF_RECORD_SAMPLE => count(&mut counts, event_of(&container.events, record.body)),
+            PERF_RECORD_COMPRESSED | PERF_RECORD_COMPRESSED2 => compressed += 1,
+            _ => tasks.record(record, &container.events),
+        })
+        .map_err(read)?;
+        container.say_how_it_ended(end, compressed);
+        let event = container.choose(&counts, selection)?;
+        let mut recording = Recording::begin(container, counts, event, tasks);
+        recording.read_samples(file, range, selection).map_err(read)?;
+        Ok(recording)
+    }
+
+    fn begin(container: Container, counts: Vec<u64>, event: usize, tasks: Tasks) -> Recording {
+        let Container { facts, events, notes, build_ids, .. } = container;
+        let counts = counts.into_iter().chain(std::iter::repeat(0));
+        let mut recording =
+            Recording { facts, events: events.into_iter().zip(counts).collect(), event, notes, ..Default::default() };
+        tasks.finish(&mut recording);
+        let build_ids: FxHashMap<String, Vec<u8>> = build_ids.into_iter().collect();
+        for file in recording.files.iter_mut().filter(|file| file.build_id.is_empty()) {
+            file.build_id = build_ids.get(&file.path).cloned().unwrap_or_default();
+        }
+        recording
+    }
+
+    fn read_samples(
+        &mut self,
+        file: &mut (impl Read + Seek),
+        range: std::ops::Range<u64>,
+        selection: &Selection,
+    ) -> std::io::Result<()> {
+        let mut interner = Interner::new(std::mem::take(&mut self.stacks.spaces));
+        let events: Vec<Event> = self.events.iter().map(|(event, _)| event.clone()).collect();
+        let Some(event) = events.get(self.event) else { return Ok(()) };
+        let (mut unreadable, mut copies) = (0_u64, 0_u64);
+        records::for_each(file, range, |record| {
+            if record.kind != PERF_RECORD_SAMPLE || event_of(&events, record.body) != self.event {
+                return;
+            }
+            let Some(sample) = sample::parse(event, record.body) else {
+                unreadable += 1;
+                return;
+            };
+            if !selection.takes(sample.pid, sample.tid) {
+                return;
+            }
+            copies += u64::from(sample.has_stack);
+            let stack = interner.stack(&sample, is_kernel(record));
+            self.samples.push(Sample {
+                thread: interner.thread(sample.pid, sample.tid),
+                stack,
+                time: sample.time,
+                weight: sample.period,
+            });
+        })?;
+        if unreadable != 0 {
+            self.notes.push(format!("{unreadable} samples are damaged and not counted"));
+        }
+        if copies != 0 {
+            self.notes.push(format!(
+                "{copies} samples have copies of their stacks (--call-graph dwarf), which are not walked"
+            ));
+        }
+        interner.finish(self);
+        Ok(())
+    }
+}
+
+impl Selection {
+    fn takes(&self, pid: u32, tid: u32) -> bool {
+        self.process.is_none_or(|wanted| wanted == pid) && self.thread.is_none_or(|wanted| wanted == tid)
+    }
+}
+
+impl Container {
+    fn pipe_attr(&mut self, body: &[u8]) {
+        let size = body.get(4..8).and_then(|size| bytes::Bytes(size).u32()).unwrap_or_default() as usize;
+        let (attr, ids) = body.split_at_checked(size.max(64)).unwrap_or((body, &[]));
+        if let Some(mut event) = Event::parse(attr) {
+            event.add_ids(ids);
+            self.events.push(event);
+        }
+    }
+
+    fn pipe_feature(&mut self, body: &[u8]) {
+        let mut cursor = bytes::Bytes(body);
+        if let Some(feature) = cursor.u64().and_then(|feature| u32::try_from(feature).ok()) {
+            self.feature(feature, cursor.0);
+        }
+    }
+
+    fn say_how_it_ended(&mut self, end: End, compressed: u64) {
+        match end {
+            End::Whole => {}
+            End::CutOff(at) => {
+                self.notes.push(format!(
+                    "the recording was cut off inside of a record, at byte {at}; what is before it is read"
+                ));
+            }
+            End::Damaged(at) => {
+                self.notes.push(format!("the recording is damaged at byte {at}; what is before it is read"));
+            }
+        }
+        if compressed != 0 {
+            self.notes.push(format!(
+                "{compressed} records are compressed and not read: record without -z, or run `perf inject` on the file first"
+            ));
+        }
+    }
+
+    /// The index of the event to read.
+    fn choose(&self, counts: &[u64], selection: &Selection) -> Result<usize, Error> {
+        let known = ["", "x86_64", "aarch64", "amd64", "arm64"];
+        if !known.contains(&self.facts.architecture.as_str()) {
+            return Err(Error::OtherArchitecture(self.facts.architecture.clone()));
+        }
+        if self.events.is_empty() {
+            return Err(Error::NoEvent);
+        }
+        let Some(wanted) = &selection.event else {
+            return Ok(counts.iter().position(|count| *count != 0).unwrap_or_default());
+        };
+        // `cycles` is also found as `cycles:u`.
+        let plain = |name: &str| name.split(':').next().unwrap_or_default().to_owned();
+        let named = |event: &Event| event.name == *wanted || plain(&event.name) == *wanted;
+        self.events.iter().position(named).ok_or_else(|| Error::UnknownEvent {
+            wanted: wanted.clone(),
+            present: self.events.iter().map(|event| event.name.clone()).collect(),
+        })
+    }
+}
+
+fn count(counts: &mut Vec<u64>, event: usize) {
+    if counts.len() <= event {
+        counts.resize(event + 1, 0);
+    }
+    counts[event] += 1;
+}
+
+/// The index of the event that a sample is of.
+fn event_of(events: &[Event], body: &[u8]) -> usize {
+    let [first, _, ..] = events else { return 0 };
+    let Some(id) = sample::id(first, body) else { return 0 };
+    events.iter().position(|event| event.ids.contains(&id)).unwrap_or_default()
+}
+
+fn is_kernel(record: Record<'_>) -> bool {
+    record.misc & PERF_RECORD_MISC_CPUMODE_MASK == PERF_RECORD_MISC_KERNEL
+}

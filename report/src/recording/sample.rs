@@ -1,0 +1,77 @@
+//! `PERF_RECORD_SAMPLE`: its fields stand one after the other, those that the event asked for.
+
+use super::bytes::Bytes;
+use super::event::{self, Event};
+
+/// What is used of a sample.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RawSample<'a> {
+    pub(super) ip: u64,
+    pub(super) pid: u32,
+    pub(super) tid: u32,
+    pub(super) time: u64,
+    pub(super) period: u64,
+    /// The call chain, numbers of eight bytes.
+    pub(super) chain: &'a [u8],
+    /// Whether a copy of the stack is in it, as with `--call-graph dwarf`.
+    pub(super) has_stack: bool,
+}
+
+/// The id of the event that a sample is of.
+pub(super) fn id(event: &Event, body: &[u8]) -> Option<u64> {
+    let mut cursor = Bytes(body);
+    if event.has(event::PERF_SAMPLE_IDENTIFIER) {
+        return cursor.u64();
+    }
+    if !event.has(event::PERF_SAMPLE_ID) {
+        return None;
+    }
+    let before = [event::PERF_SAMPLE_IP, event::PERF_SAMPLE_TID, event::PERF_SAMPLE_TIME, event::PERF_SAMPLE_ADDR];
+    cursor.take(before.iter().filter(|bit| event.has(**bit)).count() * 8)?;
+    cursor.u64()
+}
+
+pub(super) fn parse<'a>(event: &Event, body: &'a [u8]) -> Option<RawSample<'a>> {
+    let mut cursor = Bytes(body);
+    let mut field = |bit: u64| if event.has(bit) { cursor.u64().map(Some) } else { Some(None) };
+    field(event::PERF_SAMPLE_IDENTIFIER)?;
+    let ip = field(event::PERF_SAMPLE_IP)?;
+    let thread = field(event::PERF_SAMPLE_TID)?;
+    let time = field(event::PERF_SAMPLE_TIME)?;
+    field(event::PERF_SAMPLE_ADDR)?;
+    field(event::PERF_SAMPLE_ID)?;
+    field(event::PERF_SAMPLE_STREAM_ID)?;
+    field(event::PERF_SAMPLE_CPU)?;
+    let period = field(event::PERF_SAMPLE_PERIOD)?;
+    if event.has(event::PERF_SAMPLE_READ) {
+        skip_counts(event, &mut cursor)?;
+    }
+    let mut chain: &[u8] = &[];
+    if event.has(event::PERF_SAMPLE_CALLCHAIN) {
+        let count = cursor.u64()?;
+        chain = cursor.u64s(count)?;
+    }
+    let thread = thread.unwrap_or_default();
+    // Where every sample stands for the same number of events, the period is not in it.
+    let fixed = if event.is_frequency { 1 } else { event.rate.max(1) };
+    Some(RawSample {
+        ip: ip.unwrap_or_default(),
+        pid: thread as u32,
+        tid: (thread >> 32) as u32,
+        time: time.unwrap_or_default(),
+        period: period.unwrap_or(fixed),
+        chain,
+        has_stack: event.has_stack_copies(),
+    })
+}
+
+/// `PERF_SAMPLE_READ`: the values of the counter, or of its group.
+fn skip_counts(event: &Event, cursor: &mut Bytes<'_>) -> Option<()> {
+    let format = event.read_format;
+    let times = [event::PERF_FORMAT_TOTAL_TIME_ENABLED, event::PERF_FORMAT_TOTAL_TIME_RUNNING];
+    let times = times.iter().filter(|bit| format & **bit != 0).count() as u64;
+    let each = 1 + u64::from(format & event::PERF_FORMAT_ID != 0) + u64::from(format & event::PERF_FORMAT_LOST != 0);
+    let count = if format & event::PERF_FORMAT_GROUP != 0 { cursor.u64()? } else { 1 };
+    cursor.u64s(times.checked_add(count.checked_mul(each)?)?)?;
+    Some(())
+}

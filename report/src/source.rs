@@ -1,0 +1,152 @@
+//! Source files, as text that is safe to show.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// A larger file is not read.
+const LARGEST: u64 = 64 << 20;
+/// So much of a line is kept.
+const LONGEST_LINE: usize = 1000;
+
+/// A source file, or why it is not here.
+#[derive(Clone, Debug, Default)]
+pub struct SourceText {
+    lines: Vec<String>,
+    /// What a reader has to know: missing, or changed since.
+    pub note: Option<String>,
+}
+
+impl SourceText {
+    /// Reads a file: in one of the roots, or where it is. `recorded` is when the recording ended.
+    pub fn open(path: &str, roots: &[PathBuf], recorded: Option<SystemTime>) -> SourceText {
+        if path.rsplit('/').next().is_some_and(|name| name.starts_with('<')) {
+            return SourceText::missing("was not compiled from a file".to_owned());
+        }
+        let path = Path::new(path);
+        let relative = path.strip_prefix("/").unwrap_or(path);
+        let candidates = roots.iter().map(|root| root.join(relative)).chain([path.to_owned()]);
+        let mut why = String::new();
+        for candidate in candidates {
+            match read(&candidate) {
+                Ok((bytes, changed)) => {
+                    let late = recorded.zip(changed).is_some_and(|(recorded, changed)| changed > recorded);
+                    let note = late.then(|| "was changed after the recording; its lines may have moved".to_owned());
+                    return SourceText { lines: lines(&bytes), note };
+                }
+                Err(error) => why = error,
+            }
+        }
+        SourceText::missing(format!("cannot be read: {why}"))
+    }
+
+    fn missing(note: String) -> SourceText {
+        SourceText { lines: Vec::new(), note: Some(note) }
+    }
+
+    /// The text of a line, which is counted from 1.
+    pub fn line(&self, number: u32) -> Option<&str> {
+        self.lines.get((number as usize).checked_sub(1)?).map(String::as_str)
+    }
+
+    /// How many lines it has.
+    pub fn len(&self) -> u32 {
+        self.lines.len() as u32
+    }
+
+    /// Whether there is no line to show.
+    pub fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+}
+
+fn read(path: &Path) -> Result<(Vec<u8>, Option<SystemTime>), String> {
+    let file = File::open(path).map_err(|error| error.to_string())?;
+    let data = file.metadata().map_err(|error| error.to_string())?;
+    if !data.is_file() {
+        return Err("not a file".to_owned());
+    }
+    if data.len() > LARGEST {
+        return Err(format!("{} bytes are too many for a source", data.len()));
+    }
+    let mut bytes = Vec::new();
+    file.take(LARGEST).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    Ok((bytes, data.modified().ok()))
+}
+
+fn lines(bytes: &[u8]) -> Vec<String> {
+    let latin = is_latin(bytes);
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    let mut lines: Vec<String> = bytes
+        .split(|byte| *byte == b'\n')
+        .map(|line| {
+            let line = line.get(..LONGEST_LINE * 4).unwrap_or(line);
+            let text = match latin {
+                true => line.iter().map(|byte| char::from(*byte)).collect(),
+                false => String::from_utf8_lossy(line).into_owned(),
+            };
+            printable(text.strip_suffix('\r').unwrap_or(&text))
+        })
+        .collect();
+    if lines.last().is_some_and(String::is_empty) {
+        lines.pop();
+    }
+    lines
+}
+
+/// PEP 263: the encoding stands in one of the first two lines.
+fn is_latin(bytes: &[u8]) -> bool {
+    let head = bytes.split(|byte| *byte == b'\n').take(2);
+    head.filter(|line| line.starts_with(b"#")).any(|line| {
+        let line = String::from_utf8_lossy(line.get(..200).unwrap_or(line)).to_ascii_lowercase();
+        ["latin-1", "latin1", "iso-8859-1", "iso-8859-15", "cp1252"].iter().any(|name| {
+            line.split_once("coding")
+                .is_some_and(|(_, rest)| rest.trim_start_matches([':', '=', ' ', '\t']).starts_with(name))
+        })
+    })
+}
+
+/// Text without anything that a terminal or a browser would obey: control characters are shown as pictures, tabs are spaces,
+/// characters that change the direction of text are left out.
+pub(crate) fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for (count, character) in text.chars().enumerate() {
+        if count >= LONGEST_LINE {
+            shown.push('…');
+            break;
+        }
+        match character {
+            '\t' => shown.push_str("    "),
+            '\0'..='\x1f' => shown.push(char::from_u32(0x2400 + character as u32).unwrap_or('?')),
+            '\x7f' => shown.push('␡'),
+            '\u{80}'..='\u{9f}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+                shown.push('\u{fffd}');
+            }
+            other => shown.push(other),
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_in_a_source_moves_a_terminal() {
+        let shown = lines(b"a\x1b[2Jb\tc\r\n\xff\xfe\nlast");
+        assert_eq!(shown, ["a\u{241b}[2Jb    c", "\u{fffd}\u{fffd}", "last"]);
+        assert_eq!(lines("# -*- coding: latin-1 -*-\n\u{e9}".replace('\u{e9}', "e").as_bytes())[1], "e");
+        assert_eq!(lines(b"# coding: latin-1\n\xe9")[1], "\u{e9}");
+        let long = lines(&vec![b'x'; 100_000]);
+        assert_eq!(long[0].chars().count(), LONGEST_LINE + 1);
+    }
+
+    #[test]
+    fn a_missing_source_says_so() {
+        let text = SourceText::open("/nonexistent/x.py", &[], None);
+        assert!(text.is_empty() && text.note.is_some_and(|note| note.contains("cannot be read")));
+        assert!(SourceText::open("<string>", &[], None).note.is_some());
+    }
+}

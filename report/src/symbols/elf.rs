@@ -1,0 +1,222 @@
+//! One ELF file: what of it is mapped where, its functions, and lazily its line table.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use gimli::{EndianArcSlice, RunTimeEndian};
+use object::elf;
+use object::read::elf::{ElfFile64, ProgramHeader};
+use object::{Endianness, Object, ObjectSection, ObjectSymbol, ReadCache, SymbolKind};
+
+type Slice = EndianArcSlice<RunTimeEndian>;
+type Parsed<'a> = ElfFile64<'a, Endianness, &'a ReadCache<File>>;
+
+/// The longest name of a symbol that is kept.
+const LONGEST_NAME: usize = 64 << 10;
+/// A section of debug information that is longer is not read.
+const LONGEST_SECTION: u64 = 4 << 30;
+/// Inlined calls deeper than this are cut.
+const DEEPEST_INLINING: usize = 256;
+
+/// A function, or a call of one that was inlined.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SourceFrame {
+    /// The function's name as the compiler writes it.
+    pub linkage_name: Option<String>,
+    /// The source file.
+    pub file: Option<String>,
+    /// The line, 0 where the compiler says that there is none.
+    pub line: Option<u32>,
+}
+
+/// An ELF file that has been opened.
+pub(super) struct Elf {
+    cache: ReadCache<File>,
+    /// Executable parts: offset in the file, length, address.
+    segments: Vec<(u64, u64, u64)>,
+    symbols: Symbols,
+    lines: Option<Lines>,
+    /// The bytes of the sections with code, for the disassembler.
+    pub(super) machine: elf::Machine,
+    pub(super) build_id: Vec<u8>,
+    /// Made by no linker: compiled at run time.
+    pub(super) is_image: bool,
+}
+
+impl Elf {
+    pub(super) fn open(path: &Path) -> Result<Elf, String> {
+        let file = File::open(path).map_err(|error| error.to_string())?;
+        if !file.metadata().is_ok_and(|data| data.is_file()) {
+            return Err("not a file".to_owned());
+        }
+        let cache = ReadCache::new(file);
+        let parsed = Parsed::parse(&cache).map_err(|error| error.to_string())?;
+        let endian = parsed.endian();
+        let headers = parsed.elf_program_headers();
+        let segments = headers
+            .iter()
+            .filter(|header| header.p_type(endian) == elf::PT_LOAD)
+            .map(|header| (header.p_offset(endian), header.p_filesz(endian), header.p_vaddr(endian)))
+            .collect();
+        let is_dynamic = headers.iter().any(|header| header.p_type(endian) == elf::PT_DYNAMIC);
+        let header = parsed.elf_header();
+        let is_image = header.e_type.get(endian) == elf::ET_DYN && !is_dynamic;
+        let machine = header.e_machine.get(endian);
+        let symbols = Symbols::read(&parsed);
+        let build_id = parsed.build_id().ok().flatten().unwrap_or_default().to_vec();
+        Ok(Elf { segments, symbols, lines: None, machine, build_id, is_image, cache })
+    }
+
+    /// The address in the file's own terms of what is at an offset.
+    pub(super) fn address_of_offset(&self, offset: u64) -> Option<u64> {
+        // A file without program headers is mapped as it is.
+        if self.segments.is_empty() {
+            return Some(offset);
+        }
+        let (start, _, address) = self
+            .segments
+            .iter()
+            .find(|(start, length, _)| offset.checked_sub(*start).is_some_and(|at| at < *length))?;
+        Some(offset - start + address)
+    }
+
+    /// The function at an address: its name and where it begins and ends.
+    pub(super) fn function(&self, address: u64) -> Option<(&str, std::ops::Range<u64>)> {
+        self.symbols.find(address)
+    }
+
+    /// Every symbol that an address is in.
+    pub(super) fn all_names(&self, address: u64) -> Vec<String> {
+        let covers = |symbol: &&Symbol| address.checked_sub(symbol.address).is_some_and(|at| at < symbol.size.max(1));
+        self.symbols.entries.iter().filter(covers).map(|symbol| self.symbols.name(symbol).to_owned()).collect()
+    }
+
+    /// The name a function has at the address where the symbol of another name begins.
+    pub(super) fn readable_twin(&self, linkage_name: &str) -> Option<&str> {
+        self.symbols.twin(linkage_name)
+    }
+
+    /// The lines at an address, the innermost inlined call first. Empty without line table.
+    pub(super) fn frames(&mut self, address: u64) -> Vec<SourceFrame> {
+        let cache = &self.cache;
+        let lines =
+            self.lines.get_or_insert_with(|| Parsed::parse(cache).map(|file| Lines::load(&file)).unwrap_or_default());
+        lines.frames(address)
+    }
+
+    /// Bytes of code, at most `length`.
+    pub(super) fn code(&self, address: u64, length: usize) -> Vec<u8> {
+        let Ok(file) = Parsed::parse(&self.cache) else { return Vec::new() };
+        let section = file.sections().find(|section| {
+            section.address() <= address && address - section.address() < section.size() && section.size() != 0
+        });
+        let Some(section) = section else { return Vec::new() };
+        let available = section.size() - (address - section.address());
+        let data = section.data_range(address, available.min(length as u64));
+        data.ok().flatten().unwrap_or_default().to_vec()
+    }
+}
+
+/// Functions by address; of several at one address a global one, which in images is the readable one.
+#[derive(Default)]
+struct Symbols {
+    entries: Vec<Symbol>,
+    names: String,
+}
+
+struct Symbol {
+    address: u64,
+    size: u64,
+    name: (u32, u32),
+    global: bool,
+}
+
+impl Symbols {
+    fn read(file: &Parsed<'_>) -> Symbols {
+        let mut symbols = Symbols::default();
+        symbols.add(file.symbols());
+        symbols.add(file.dynamic_symbols());
+        symbols.entries.sort_by_key(|symbol| (symbol.address, !symbol.global));
+        symbols
+    }
+
+    fn add<'data>(&mut self, symbols: impl Iterator<Item = impl ObjectSymbol<'data>>) {
+        for symbol in symbols.filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.is_definition()) {
+            let Ok(name) = symbol.name_bytes() else { continue };
+            if name.is_empty() || name.len() > LONGEST_NAME {
+                continue;
+            }
+            let start = self.names.len();
+            self.names.push_str(&String::from_utf8_lossy(name));
+            let (Ok(from), Ok(to)) = (u32::try_from(start), u32::try_from(self.names.len())) else { return };
+            let (address, size) = (symbol.address(), symbol.size());
+            self.entries.push(Symbol { address, size, name: (from, to), global: !symbol.is_local() });
+        }
+    }
+
+    fn name(&self, symbol: &Symbol) -> &str {
+        self.names.get(symbol.name.0 as usize..symbol.name.1 as usize).unwrap_or_default()
+    }
+
+    fn find(&self, address: u64) -> Option<(&str, std::ops::Range<u64>)> {
+        let after = self.entries.partition_point(|symbol| symbol.address <= address);
+        let last = self.entries.get(after.checked_sub(1)?)?;
+        // A smaller function may lie inside of a larger one; a few steps back find it.
+        for at in (0..after).rev().take(64) {
+            let symbol = &self.entries[at];
+            let first = self.entries.partition_point(|other| other.address < symbol.address);
+            let best = self.entries[first..after].iter().find(|other| other.size > address - other.address);
+            if let Some(best) = best {
+                return Some((self.name(best), best.address..best.address.saturating_add(best.size)));
+            }
+        }
+        let next = self.entries.get(after).map_or(u64::MAX, |symbol| symbol.address);
+        (last.size == 0).then(|| (self.name(last), last.address..next))
+    }
+
+    fn twin(&self, linkage_name: &str) -> Option<&str> {
+        let known = self.entries.iter().find(|symbol| self.name(symbol) == linkage_name)?;
+        let first = self.entries.partition_point(|other| other.address < known.address);
+        self.entries.get(first).map(|symbol| self.name(symbol))
+    }
+}
+
+/// The line table, where there is one.
+#[derive(Default)]
+struct Lines {
+    context: Option<addr2line::Context<Slice>>,
+}
+
+impl Lines {
+    fn load(file: &Parsed<'_>) -> Lines {
+        let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
+        let load = |id: gimli::SectionId| -> Result<Slice, gimli::Error> {
+            let section = file.section_by_name(id.name()).filter(|section| section.size() < LONGEST_SECTION);
+            let data = section.and_then(|section| section.uncompressed_data().ok()).unwrap_or(Cow::Borrowed(&[]));
+            Ok(Slice::new(Arc::from(&*data), endian))
+        };
+        let context = gimli::Dwarf::load(load).ok().and_then(|dwarf| addr2line::Context::from_dwarf(dwarf).ok());
+        Lines { context }
+    }
+
+    fn frames(&self, address: u64) -> Vec<SourceFrame> {
+        let Some(context) = &self.context else { return Vec::new() };
+        let Ok(mut frames) = context.find_frames(address).skip_all_loads() else { return Vec::new() };
+        let mut found = Vec::new();
+        while let Ok(Some(frame)) = frames.next() {
+            if found.len() == DEEPEST_INLINING {
+                break;
+            }
+            let name = frame.function.as_ref().and_then(|function| function.raw_name().ok());
+            let location = frame.location.as_ref();
+            found.push(SourceFrame {
+                linkage_name: name.map(Cow::into_owned),
+                file: location.and_then(|location| location.file).map(str::to_owned),
+                line: location.and_then(|location| location.line),
+            });
+        }
+        found
+    }
+}

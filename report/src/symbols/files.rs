@@ -1,0 +1,222 @@
+//! The files that a recording names, opened when something is asked of them.
+
+use std::path::{Path, PathBuf};
+
+use super::Lookup;
+use super::elf::{Elf, SourceFrame};
+use crate::recording::{MappedFile, Recording};
+
+/// All files of a recording.
+pub(super) struct Files {
+    files: Vec<Opened>,
+    roots: Vec<PathBuf>,
+}
+
+struct Opened {
+    file: MappedFile,
+    name: String,
+    state: State,
+}
+
+enum State {
+    Unopened,
+    /// No file: memory, or a part of the kernel.
+    Anonymous,
+    Open(Box<Elf>),
+    Missing(String),
+}
+
+/// What a file says about an offset.
+pub(super) struct Found {
+    pub(super) symbol: Option<String>,
+    pub(super) frames: Vec<SourceFrame>,
+    pub(super) is_image: bool,
+}
+
+impl Files {
+    pub(super) fn new(recording: &Recording, lookup: &Lookup) -> Files {
+        let files = recording.files.iter().map(|file| {
+            let anonymous = is_anonymous(&file.path);
+            let state = if anonymous { State::Anonymous } else { State::Unopened };
+            let name = file.path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or(&file.path).to_owned();
+            Opened { file: file.clone(), name: if anonymous { file.path.clone() } else { name }, state }
+        });
+        Files { files: files.collect(), roots: lookup.roots.clone() }
+    }
+
+    /// The last part of the path.
+    pub(super) fn name(&self, file: u32) -> &str {
+        self.files.get(file as usize).map_or("", |opened| &opened.name)
+    }
+
+    /// Whether the file holds code that was compiled at run time; by its name where it is missing.
+    pub(super) fn is_image(&self, file: u32) -> bool {
+        match self.files.get(file as usize) {
+            Some(Opened { state: State::Open(elf), file, .. }) => elf.is_image || is_image_path(&file.path),
+            Some(opened) => is_image_path(&opened.file.path),
+            None => false,
+        }
+    }
+
+    pub(super) fn find(&mut self, file: u32, offset: u64, native_lines: bool) -> Option<Found> {
+        let roots = &self.roots;
+        let opened = self.files.get_mut(file as usize)?;
+        if matches!(opened.state, State::Unopened) {
+            opened.state = open(roots, &opened.file);
+        }
+        let is_image = is_image_path(&opened.file.path);
+        let State::Open(elf) = &mut opened.state else { return None };
+        let is_image = is_image || elf.is_image;
+        let address = elf.address_of_offset(offset)?;
+        let frames = if is_image || native_lines { elf.frames(address) } else { Vec::new() };
+        let symbol = elf.function(address).map(|(name, _)| name.to_owned());
+        Some(Found { symbol, frames, is_image })
+    }
+
+    /// The name for people of a function that is known by its linkage name.
+    pub(super) fn twin(&self, file: u32, linkage_name: &str) -> Option<String> {
+        match &self.files.get(file as usize)?.state {
+            State::Open(elf) if elf.is_image => elf.readable_twin(linkage_name).map(str::to_owned),
+            _ => None,
+        }
+    }
+
+    /// What could not be opened.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let missing = self.files.iter().filter_map(|opened| match &opened.state {
+            State::Missing(why) => Some((opened, why)),
+            _ => None,
+        });
+        let (images, others): (Vec<_>, Vec<_>) = missing.partition(|(opened, _)| is_image_path(&opened.file.path));
+        let mut notes = Vec::new();
+        if let Some((first, why)) = images.first() {
+            notes.push(format!(
+                "{} of the images of compiled code cannot be read (the first: {}: {why}); their code has no lines here",
+                images.len(),
+                first.file.path
+            ));
+        }
+        notes.extend(
+            others
+                .iter()
+                .take(8)
+                .map(|(opened, why)| format!("{}: {why}; its code has no names here", opened.file.path)),
+        );
+        if let Some(more) = others.len().checked_sub(8).filter(|more| *more != 0) {
+            notes.push(format!("and {more} files more cannot be read"));
+        }
+        notes
+    }
+}
+
+fn open(roots: &[PathBuf], file: &MappedFile) -> State {
+    let path = Path::new(&file.path);
+    let mut why = String::new();
+    for candidate in candidates(roots, path) {
+        match Elf::open(&candidate) {
+            Ok(elf)
+                if file.build_id.is_empty() || elf.build_id.is_empty() || same_id(&elf.build_id, &file.build_id) =>
+            {
+                return State::Open(Box::new(elf));
+            }
+            Ok(_) => why = "is another file than the one that was recorded (its build id differs)".to_owned(),
+            // Of a file that is there more can be said than of one that is not.
+            Err(error) if why.is_empty() || candidate.exists() => why = error,
+            Err(_) => {}
+        }
+    }
+    State::Missing(why)
+}
+
+/// Some recorders fill build ids up with zeros.
+fn same_id(ours: &[u8], recorded: &[u8]) -> bool {
+    let length = ours.len().min(20);
+    recorded.len() >= length && recorded[..length] == ours[..length] && recorded[length..].iter().all(|byte| *byte == 0)
+}
+
+/// A path in each of the roots, then as it is.
+pub(super) fn candidates(roots: &[PathBuf], path: &Path) -> impl Iterator<Item = PathBuf> {
+    let relative = path.strip_prefix("/").unwrap_or(path).to_owned();
+    roots.iter().map(move |root| root.join(&relative)).chain([path.to_owned()])
+}
+
+/// Whether a name of a mapping is not that of a file.
+pub(super) fn is_anonymous(path: &str) -> bool {
+    path.is_empty()
+        || path.starts_with("//anon")
+        || path.starts_with('[')
+        || path.starts_with("/memfd:")
+        || path.starts_with("/dev/")
+        || path.starts_with("/SYSV")
+        || path.starts_with("anon_inode:")
+}
+
+/// Images of jitlisten, and those that `perf inject --jit` writes.
+fn is_image_path(path: &str) -> bool {
+    let mut parts = path.rsplit('/');
+    let name = parts.next().unwrap_or_default();
+    let directory = parts.next().unwrap_or_default();
+    name.starts_with("jitted-") && name.ends_with(".so")
+        || name.starts_with("object-") && name.ends_with(".so") && directory.starts_with("image-")
+}
+
+/// The symbols of one file, without a recording: for comparison with other tools.
+pub struct FileSymbols(Elf);
+
+impl FileSymbols {
+    /// Opens an ELF file.
+    ///
+    /// # Errors
+    /// A sentence, where it is none.
+    pub fn open(path: &Path) -> Result<FileSymbols, String> {
+        Elf::open(path).map(FileSymbols)
+    }
+
+    /// The lines at an address, the innermost inlined call first.
+    pub fn frames(&mut self, address: u64) -> Vec<SourceFrame> {
+        self.0.frames(address)
+    }
+
+    /// The symbols at an address.
+    pub fn symbols(&self, address: u64) -> Vec<String> {
+        self.0.all_names(address)
+    }
+}
+
+impl std::fmt::Debug for FileSymbols {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_tuple("FileSymbols").finish_non_exhaustive()
+    }
+}
+
+/// The code of one image, for a disassembler.
+pub(crate) struct ImageCode(Elf);
+
+impl ImageCode {
+    pub(crate) fn open(roots: &[PathBuf], path: &Path) -> Option<ImageCode> {
+        candidates(roots, path).find_map(|path| Elf::open(&path).ok()).map(ImageCode)
+    }
+
+    pub(crate) fn is_x86_64(&self) -> bool {
+        self.0.machine == object::elf::EM_X86_64
+    }
+
+    pub(crate) fn address(&self, offset: u64) -> Option<u64> {
+        self.0.address_of_offset(offset)
+    }
+
+    /// The name of the function at an address, for people, and where it is.
+    pub(crate) fn function(&self, address: u64) -> Option<(String, std::ops::Range<u64>)> {
+        self.0.function(address).map(|(name, range)| (super::names::readable(name), range))
+    }
+
+    pub(crate) fn bytes(&self, address: u64, length: usize) -> Vec<u8> {
+        self.0.code(address, length)
+    }
+
+    /// Path and line of an instruction.
+    pub(crate) fn line(&mut self, address: u64) -> Option<(String, u32)> {
+        let frame = self.0.frames(address).into_iter().next()?;
+        Some((frame.file?, frame.line.unwrap_or_default()))
+    }
+}

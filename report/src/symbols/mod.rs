@@ -1,0 +1,289 @@
+//! From a place to what a person calls it: function, file, line, and the calls that were inlined there.
+
+mod elf;
+mod files;
+mod kernel;
+mod names;
+mod perf_map;
+
+use std::path::PathBuf;
+
+use rustc_hash::FxHashMap;
+
+pub use elf::SourceFrame;
+pub use files::FileSymbols;
+pub(crate) use files::ImageCode;
+
+use crate::recording::{Location, Recording};
+use files::Files;
+use kernel::KernelSymbols;
+use perf_map::PerfMap;
+
+/// Where symbols are looked for, and how many of them.
+#[derive(Clone, Debug, Default)]
+pub struct Lookup {
+    /// Directories in which the recording's paths are tried first.
+    pub roots: Vec<PathBuf>,
+    /// Lines of code that a compiler wrote into files, too: of C and Rust libraries with debug information.
+    pub native_lines: bool,
+    /// Names of the kernel's functions.
+    pub kernel: bool,
+}
+
+/// Whose code a function is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Kind {
+    /// Compiled at run time.
+    Compiled,
+    /// A Python function that the interpreter runs.
+    Python,
+    /// In a program or library.
+    Native,
+    /// The kernel's.
+    Kernel,
+    /// Nothing is known about the address.
+    Unknown,
+}
+
+/// A function.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Function {
+    /// With argument types and number of the specialisation.
+    pub name: String,
+    /// Without them: the same for all compilations of one function.
+    pub base: String,
+    /// Whose it is.
+    pub kind: Kind,
+    /// The last part of its file's path, or `[kernel]`.
+    pub module: String,
+}
+
+/// One level of a place: a function and the line in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Frame {
+    /// Index into [`Symbols::functions`].
+    pub function: u32,
+    /// Index into [`Symbols::sources`].
+    pub source: Option<u32>,
+    /// 0 where the compiler says that no line is meant; none without line table.
+    pub line: Option<u32>,
+    /// Whether the call that leads here was inlined.
+    pub inlined: bool,
+}
+
+/// The symbols of a recording.
+#[derive(Debug, Default)]
+pub struct Symbols {
+    /// Every function, once.
+    pub functions: Vec<Function>,
+    /// Every source file, once, as the compiler names it.
+    pub sources: Vec<String>,
+    /// What could not be found.
+    pub notes: Vec<String>,
+    frames: Vec<Frame>,
+    ends: Vec<u32>,
+}
+
+impl Symbols {
+    /// Looks up every place of a recording.
+    pub fn resolve(recording: &Recording, lookup: &Lookup) -> Symbols {
+        let mut resolver = Resolver::new(recording, lookup);
+        for location in &recording.locations {
+            resolver.location(location);
+            let end = resolver.symbols.frames.len() as u32;
+            resolver.symbols.ends.push(end);
+        }
+        resolver.finish()
+    }
+
+    /// What is at a location, the innermost inlined call first. Never empty.
+    pub fn frames(&self, location: u32) -> &[Frame] {
+        let at = location as usize;
+        let begin = at.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.frames[begin as usize..self.ends[at] as usize]
+    }
+
+    /// The function of a frame.
+    pub fn function(&self, frame: &Frame) -> &Function {
+        &self.functions[frame.function as usize]
+    }
+}
+
+struct Resolver<'a> {
+    lookup: &'a Lookup,
+    files: Files,
+    maps: FxHashMap<u32, PerfMap>,
+    kernel: KernelSymbols,
+    symbols: Symbols,
+    function_numbers: FxHashMap<Function, u32>,
+    source_numbers: FxHashMap<String, u32>,
+    readable: FxHashMap<(u32, String), String>,
+}
+
+impl<'a> Resolver<'a> {
+    fn new(recording: &'a Recording, lookup: &'a Lookup) -> Resolver<'a> {
+        let kernel = if lookup.kernel { KernelSymbols::of(&recording.facts.kernel) } else { KernelSymbols::default() };
+        Resolver {
+            lookup,
+            files: Files::new(recording, lookup),
+            maps: FxHashMap::default(),
+            kernel,
+            symbols: Symbols::default(),
+            function_numbers: FxHashMap::default(),
+            source_numbers: FxHashMap::default(),
+            readable: FxHashMap::default(),
+        }
+    }
+
+    fn location(&mut self, location: &Location) {
+        let Some(pid) = location.pid else { return self.kernel_location(location.address) };
+        if let Some(place) = location.place
+            && self.file_location(place.file, place.offset)
+        {
+            return;
+        }
+        let roots = &self.lookup.roots;
+        let map = self.maps.entry(pid).or_insert_with(|| open_map(roots, pid));
+        if let Some(name) = map.find(location.address).map(str::to_owned) {
+            return self.mapped_name(&name);
+        }
+        let module = location.place.map(|place| self.files.name(place.file).to_owned());
+        let compiled = location.place.is_some_and(|place| self.files.is_image(place.file));
+        match module {
+            Some(module) if compiled => self.plain(format!("[{module}]"), Kind::Compiled, module),
+            Some(module) if !files::is_anonymous(&module) => self.plain(format!("[{module}]"), Kind::Native, module),
+            _ => self.plain("[unknown]".to_owned(), Kind::Unknown, String::new()),
+        }
+    }
+
+    fn kernel_location(&mut self, address: u64) {
+        let name = self.kernel.find(address).unwrap_or("[kernel]").to_owned();
+        self.plain(name, Kind::Kernel, "[kernel]".to_owned());
+    }
+
+    /// A line of a perf map: compiled code, or a Python function.
+    fn mapped_name(&mut self, name: &str) {
+        match names::python(name) {
+            Some((function, file)) => {
+                let source = self.source(file);
+                let function = Function {
+                    base: function.clone().into_owned(),
+                    name: function.into_owned(),
+                    kind: Kind::Python,
+                    module: file.to_owned(),
+                };
+                let function = self.function(function);
+                self.push(function, Some(source), None, false);
+            }
+            None => self.plain(name.to_owned(), Kind::Compiled, "[perf map]".to_owned()),
+        }
+    }
+
+    /// Whether the file has anything to say.
+    fn file_location(&mut self, file: u32, offset: u64) -> bool {
+        let Some(found) = self.files.find(file, offset, self.lookup.native_lines) else { return false };
+        let kind = if found.is_image { Kind::Compiled } else { Kind::Native };
+        let module = self.files.name(file).to_owned();
+        let last = found.frames.len().saturating_sub(1);
+        if found.frames.is_empty() {
+            let name = found.symbol.map_or_else(|| format!("[{module}]"), |name| self.readable_name(file, &name));
+            self.plain(name, kind, module);
+            return true;
+        }
+        for (at, frame) in found.frames.iter().enumerate() {
+            // The symbol table's name of the function itself is the one for people.
+            let name = match (&found.symbol, &frame.linkage_name) {
+                (Some(symbol), _) if at == last => symbol.clone(),
+                (_, Some(name)) => self.files.twin(file, name).unwrap_or_else(|| name.clone()),
+                (_, None) => format!("[{module}]"),
+            };
+            let name = self.readable_name(file, &name);
+            let base = names::base(&name).to_owned();
+            let function = self.function(Function { name, base, kind, module: module.clone() });
+            let source = frame.file.as_deref().map(|path| self.source(path));
+            self.push(function, source, frame.line.or(source.map(|_| 0)), at != last);
+        }
+        true
+    }
+
+    fn readable_name(&mut self, file: u32, name: &str) -> String {
+        if let Some(known) = self.readable.get(&(file, name.to_owned())) {
+            return known.clone();
+        }
+        let readable = names::readable(name);
+        self.readable.insert((file, name.to_owned()), readable.clone());
+        readable
+    }
+
+    fn plain(&mut self, name: String, kind: Kind, module: String) {
+        let base = names::base(&name).to_owned();
+        let function = self.function(Function { name, base, kind, module });
+        self.push(function, None, None, false);
+    }
+
+    fn push(&mut self, function: u32, source: Option<u32>, line: Option<u32>, inlined: bool) {
+        self.symbols.frames.push(Frame { function, source, line, inlined });
+    }
+
+    fn function(&mut self, function: Function) -> u32 {
+        let next = self.symbols.functions.len() as u32;
+        let functions = &mut self.symbols.functions;
+        *self.function_numbers.entry(function).or_insert_with_key(|function| {
+            functions.push(function.clone());
+            next
+        })
+    }
+
+    fn source(&mut self, path: &str) -> u32 {
+        if let Some(number) = self.source_numbers.get(path) {
+            return *number;
+        }
+        let next = self.symbols.sources.len() as u32;
+        self.symbols.sources.push(path.to_owned());
+        self.source_numbers.insert(path.to_owned(), next);
+        next
+    }
+
+    fn finish(self) -> Symbols {
+        let mut symbols = self.symbols;
+        join_inlined(&mut symbols);
+        symbols.notes = self.files.notes();
+        symbols
+    }
+}
+
+/// A line table may call an inlined function by its plain name only. Where exactly one function of that name has lines in the
+/// same source, they are the same.
+fn join_inlined(symbols: &mut Symbols) {
+    let last = |base: &str| base.rsplit('.').next().unwrap_or_default().to_owned();
+    let mut full: FxHashMap<(String, u32), Vec<u32>> = FxHashMap::default();
+    let mut plain: Vec<(u32, u32)> = Vec::new();
+    for frame in &symbols.frames {
+        let (Some(source), function) = (frame.source, &symbols.functions[frame.function as usize]) else { continue };
+        if function.kind != Kind::Compiled {
+            continue;
+        }
+        if function.base.contains('.') {
+            full.entry((last(&function.base), source)).or_default().push(frame.function);
+        } else if frame.inlined {
+            plain.push((frame.function, source));
+        }
+    }
+    plain.sort_unstable();
+    plain.dedup();
+    for (function, source) in plain {
+        let Some(numbers) = full.get(&(symbols.functions[function as usize].base.clone(), source)) else { continue };
+        let first = symbols.functions[numbers[0] as usize].base.clone();
+        if numbers.iter().all(|number| symbols.functions[*number as usize].base == first) {
+            let function = &mut symbols.functions[function as usize];
+            function.base = first;
+            function.name.push_str(" (inlined)");
+        }
+    }
+}
+
+fn open_map(roots: &[PathBuf], pid: u32) -> PerfMap {
+    let path = PathBuf::from(format!("/tmp/perf-{pid}.map"));
+    files::candidates(roots, &path).find_map(|path| PerfMap::open(&path)).unwrap_or_default()
+}

@@ -1,0 +1,69 @@
+//! `/tmp/perf-PID.map`: `START SIZE name` in each line, numbers in hexadecimal.
+//! Format: `tools/perf/Documentation/jit-interface.txt` in the kernel's source.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// A larger map is cut.
+const LARGEST: u64 = 512 << 20;
+
+/// The functions of one process that have no file.
+#[derive(Debug, Default)]
+pub(super) struct PerfMap {
+    entries: Vec<Entry>,
+    text: String,
+}
+
+#[derive(Debug)]
+struct Entry {
+    start: u64,
+    end: u64,
+    name: (u32, u32),
+}
+
+impl PerfMap {
+    pub(super) fn open(path: &Path) -> Option<PerfMap> {
+        let file = File::open(path).ok().filter(|file| file.metadata().is_ok_and(|data| data.is_file()))?;
+        let mut bytes = Vec::new();
+        file.take(LARGEST).read_to_end(&mut bytes).ok()?;
+        Some(PerfMap::parse(String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    fn parse(text: String) -> PerfMap {
+        let mut entries: Vec<Entry> = text.lines().filter_map(|line| entry(line, &text)).collect();
+        // Of two lines for one address the later is right; the sort keeps their order.
+        entries.sort_by_key(|entry| entry.start);
+        PerfMap { entries, text }
+    }
+
+    /// The name of the function at an address.
+    pub(super) fn find(&self, address: u64) -> Option<&str> {
+        let after = self.entries.partition_point(|entry| entry.start <= address);
+        let entry = self.entries[..after].iter().rev().take(64).find(|entry| address < entry.end)?;
+        self.text.get(entry.name.0 as usize..entry.name.1 as usize)
+    }
+}
+
+fn entry(line: &str, text: &str) -> Option<Entry> {
+    let (start, rest) = line.split_once(' ')?;
+    let (size, name) = rest.split_once(' ')?;
+    let start = u64::from_str_radix(start, 16).ok()?;
+    let end = start.checked_add(u64::from_str_radix(size, 16).ok()?)?;
+    let at = name.as_ptr() as usize - text.as_ptr() as usize;
+    Some(Entry { start, end, name: (u32::try_from(at).ok()?, u32::try_from(at + name.len()).ok()?) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_later_of_two_lines_for_an_address_is_right() {
+        let map = PerfMap::parse("1000 10 old\n2000 20 a b\nrubbish\n1000 10 new\n".to_owned());
+        assert_eq!(map.find(0x100f), Some("new"));
+        assert_eq!(map.find(0x1010), None);
+        assert_eq!(map.find(0x201f), Some("a b"));
+        assert_eq!(map.find(0), None);
+    }
+}

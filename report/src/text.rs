@@ -1,0 +1,324 @@
+//! The line table for a terminal or a pipe.
+
+use std::fmt::Write;
+
+use crate::profile::{Count, FunctionRow, Inlined, Line, Shares};
+use crate::report::{Report, grouped};
+use crate::source::{SourceText, printable};
+use crate::symbols::Kind;
+
+/// How it looks, and how much of it there is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Style {
+    /// Columns; without it lines are as long as they are.
+    pub width: Option<usize>,
+    /// Whether to use colour.
+    pub colour: bool,
+    /// Everything that has a sample, not only what is hot.
+    pub all: bool,
+    /// The shares of each thread.
+    pub threads: bool,
+}
+
+/// Functions that are shown without [`Style::all`].
+const MOST_FUNCTIONS: usize = 15;
+/// Functions with less are not shown.
+const LEAST_PERCENT: f64 = 0.5;
+/// Lines around a line with samples.
+const AROUND: u32 = 2;
+/// How far above its first sample the head of a function is looked for.
+const HEAD_AT_MOST: u32 = 60;
+/// Columns of a bar.
+const BAR: usize = 8;
+const INDENT: usize = 30;
+
+/// The whole table.
+pub fn to_text(report: &Report, style: Style) -> String {
+    let mut table = Table { report, style, text: String::new() };
+    table.head();
+    table.functions();
+    if style.threads {
+        table.threads();
+    }
+    table.files();
+    table.text
+}
+
+struct Table<'a> {
+    report: &'a Report,
+    style: Style,
+    text: String,
+}
+
+impl Table<'_> {
+    fn line(&mut self, text: &str) {
+        self.coloured(text, "");
+    }
+
+    /// A line of the output, cut to the width.
+    fn coloured(&mut self, text: &str, colour: &str) {
+        let text = text.trim_end();
+        let cut = match self.style.width {
+            Some(width) if text.chars().count() > width => {
+                text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+            }
+            _ => text.to_owned(),
+        };
+        if self.style.colour && !colour.is_empty() {
+            let _ = writeln!(self.text, "\x1b[{colour}m{cut}\x1b[0m");
+        } else {
+            let _ = writeln!(self.text, "{cut}");
+        }
+    }
+
+    fn percent(&self, count: Count) -> String {
+        percent(count.percent_of(self.report.profile.all))
+    }
+
+    fn head(&mut self) {
+        let report = self.report;
+        let profile = &report.profile;
+        self.coloured(&report.title(), "1");
+        let command = report.recording.facts.command.join(" ");
+        if !command.is_empty() {
+            self.coloured(&printable(&format!("recorded by: {command}")), "2");
+        }
+        for note in &report.notes {
+            self.coloured(&printable(&format!("note: {note}")), "33");
+        }
+        self.line("");
+        let with_line = Count {
+            weight: profile.compiled.weight.saturating_sub(profile.without_line.weight + profile.line_zero.weight),
+            samples: profile.compiled.samples - profile.without_line.samples - profile.line_zero.samples,
+        };
+        self.row_of_head(with_line, "compiled code, by line below");
+        self.row_of_head(profile.without_line, "compiled code without a line table");
+        self.row_of_head(profile.line_zero, "compiled code, line 0: the compiler names no line");
+        let outside =
+            profile.outside.iter().take(5).map(|(name, count)| format!("{name} {}", self.percent(*count).trim()));
+        let mut outside = outside.collect::<Vec<_>>().join(", ");
+        if profile.outside.len() > 5 {
+            outside.push_str(", …");
+        }
+        self.row_of_head(profile.outside_all(), &format!("outside compiled code: {outside}"));
+        self.line(&format!("{:>7}  {:>9}  samples lost by the recorder", "", grouped(profile.lost)));
+    }
+
+    fn row_of_head(&mut self, count: Count, what: &str) {
+        self.line(&printable(&format!("{} {:>9}  {what}", self.percent(count), grouped(count.samples))));
+    }
+
+    fn functions(&mut self) {
+        let profile = &self.report.profile;
+        self.line("");
+        self.coloured("  self %  total %   samples | function", "1");
+        let mut shown = 0;
+        for row in shown_functions(self.report, self.style.all) {
+            shown += 1;
+            self.line(&printable(&format!("{} | {}", self.columns(&row.shares), row.name)));
+            if row.compilations.len() > 1 {
+                for (name, shares) in &row.compilations {
+                    self.coloured(&printable(&format!("{} |   {name}", self.columns(shares))), "2");
+                }
+            }
+        }
+        if shown == 0 {
+            let why = match profile.all.samples {
+                0 => "no samples",
+                _ => "no compiled function: was the program run with `jitlisten run`, or with images and perf map?",
+            };
+            self.line(why);
+        }
+        let hidden = profile.functions.iter().filter(|row| is_listed(row)).count().saturating_sub(shown);
+        if hidden != 0 && !self.style.all {
+            self.coloured(&format!("{hidden} more with less: --all shows them"), "2");
+        }
+    }
+
+    fn columns(&self, shares: &Shares) -> String {
+        format!("{} {} {:>9}", self.percent(shares.own), self.percent(shares.total), grouped(shares.own.samples))
+    }
+
+    fn threads(&mut self) {
+        self.line("");
+        self.coloured("  self %  in compiled code   samples | thread", "1");
+        let mut rows: Vec<_> = self.report.profile.threads.iter().collect();
+        rows.sort_by(|a, b| b.all.cmp(&a.all).then(a.thread.tid.cmp(&b.thread.tid)));
+        for row in rows {
+            let thread = &row.thread;
+            let name = printable(&thread.name);
+            let compiled = percent(row.compiled.percent_of(row.all));
+            self.line(&format!(
+                "{} {compiled:>18} {:>9} | {name} (process {}, thread {})",
+                self.percent(row.all),
+                grouped(row.all.samples),
+                thread.pid,
+                thread.tid
+            ));
+        }
+    }
+
+    fn files(&mut self) {
+        let files = self.report.profile.files.iter().zip(&self.report.sources);
+        for (number, (file, source)) in files.enumerate() {
+            let blocks = self.blocks(number as u32, source);
+            if blocks.is_empty() {
+                continue;
+            }
+            self.line("");
+            self.coloured(&printable(&file.path), "1");
+            if let Some(note) = &source.note {
+                self.coloured(&printable(&format!("note: this file {note}")), "33");
+            }
+            self.coloured("  self %  total %   samples |  line | source", "2");
+            for (at, block) in blocks.iter().enumerate() {
+                if at != 0 {
+                    self.coloured(&format!("{:>26} |     ⋮ |", ""), "2");
+                }
+                for line in block.clone() {
+                    self.source_line(file.lines.get(&line), line, source);
+                }
+            }
+        }
+    }
+
+    /// The ranges of a file's lines to show, in order, not touching.
+    fn blocks(&self, file: u32, source: &SourceText) -> Vec<std::ops::RangeInclusive<u32>> {
+        let lines = &self.report.profile.files[file as usize].lines;
+        if self.style.all {
+            return joined(lines.keys().map(|line| around(*line, source)).collect());
+        }
+        let mut blocks = Vec::new();
+        for row in shown_functions(self.report, false) {
+            let Some((_, first, last)) = row.lines.filter(|(of, ..)| *of == file) else { continue };
+            let head = head_of(row, first, source);
+            blocks.push(head..=head);
+            for (line, _) in lines.range(first..=last).filter(|(_, line)| self.is_hot(line)) {
+                blocks.push(around((*line).max(head), source));
+            }
+        }
+        joined(blocks)
+    }
+
+    fn is_hot(&self, line: &Line) -> bool {
+        line.shares.total.percent_of(self.report.profile.all) >= 0.1
+    }
+
+    fn source_line(&mut self, line: Option<&Line>, number: u32, source: &SourceText) {
+        let text = source.line(number).unwrap_or_default();
+        let text = if number == 0 { "(code of no line)" } else { text };
+        let Some(line) = line else {
+            return self.line(&format!("{:>26} | {number:>5} | {text}", ""));
+        };
+        let share = line.shares.own.percent_of(self.report.profile.all);
+        let columns = self.columns(&line.shares);
+        self.coloured(&self.with_bar(&format!("{columns} | {number:>5} | {text}"), share), heat(share));
+        if self.style.threads {
+            self.line_threads(line);
+        }
+        self.inlined(&line.inlined, 1);
+    }
+
+    /// Eighths of blocks at the end of a row, where the width leaves them a place.
+    fn with_bar(&self, row: &str, share: f64) -> String {
+        const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+        let Some(width) = self.style.width.filter(|width| *width > INDENT * 2) else { return row.to_owned() };
+        let eighths = (share / 100.0 * (BAR * 8) as f64).round() as usize;
+        let bar = format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8]);
+        if eighths == 0 {
+            return row.to_owned();
+        }
+        let space = width - BAR - 1;
+        let row: String = match row.trim_end().chars().count() > space {
+            true => row.chars().take(space - 1).chain(['…']).collect(),
+            false => row.trim_end().to_owned(),
+        };
+        format!("{row:<space$} {bar}")
+    }
+
+    fn line_threads(&mut self, line: &Line) {
+        for (thread, shares) in &line.by_thread {
+            let Some(row) = self.report.profile.threads.get(*thread as usize) else { continue };
+            let name = printable(&format!("{} {}", row.thread.name, row.thread.tid));
+            self.coloured(&format!("{} |       |   thread {name}", self.columns(shares)), "2");
+        }
+    }
+
+    fn inlined(&mut self, calls: &[Inlined], depth: usize) {
+        for call in calls {
+            if !self.style.all && call.shares.total.percent_of(self.report.profile.all) < 0.1 {
+                continue;
+            }
+            let file = call.file.map(|file| file as usize);
+            let path = file.map_or("", |file| self.report.profile.files[file].path.as_str());
+            let path = path.rsplit('/').next().unwrap_or_default();
+            let text = file.and_then(|file| self.report.sources[file].line(call.line)).unwrap_or_default().trim_start();
+            let name = &self.report.profile.functions[call.function as usize].name;
+            let short = name.rsplit('.').next().unwrap_or(name);
+            let indent = "  ".repeat(depth);
+            let row =
+                format!("{} |       | {indent}↳ {short} {path}:{}  {text}", self.columns(&call.shares), call.line);
+            self.coloured(&printable(&row), "36");
+            if depth < 12 {
+                self.inlined(&call.inlined, depth + 1);
+            }
+        }
+    }
+}
+
+fn percent(percent: f64) -> String {
+    format!("{percent:>6.1} %")
+}
+
+fn heat(share: f64) -> &'static str {
+    match share {
+        10.0.. => "1;31",
+        3.0.. => "33",
+        _ => "",
+    }
+}
+
+fn is_listed(row: &FunctionRow) -> bool {
+    matches!(row.kind, Kind::Compiled | Kind::Python) || row.lines.is_some()
+}
+
+fn shown_functions(report: &Report, all: bool) -> impl Iterator<Item = &FunctionRow> {
+    let rows = report.profile.functions.iter().filter(|row| is_listed(row));
+    let whole = report.profile.all;
+    let most = if all { usize::MAX } else { MOST_FUNCTIONS };
+    rows.filter(move |row| all || row.shares.total.percent_of(whole) >= LEAST_PERCENT).take(most)
+}
+
+fn around(line: u32, source: &SourceText) -> std::ops::RangeInclusive<u32> {
+    if line == 0 || source.is_empty() {
+        return line..=line;
+    }
+    let last = line.saturating_add(AROUND).min(source.len().max(line));
+    line.saturating_sub(AROUND).max(1)..=last
+}
+
+/// The line with the function's `def`, looked for above its first line with samples.
+fn head_of(row: &FunctionRow, first: u32, source: &SourceText) -> u32 {
+    let name = row.name.rsplit('.').next().unwrap_or(&row.name);
+    let is_head = |line: &u32| {
+        let text = source.line(*line).unwrap_or_default().trim_start();
+        let text = text.strip_prefix("async ").unwrap_or(text);
+        let rest = text.strip_prefix("def ").and_then(|rest| rest.trim_start().strip_prefix(name));
+        rest.is_some_and(|rest| rest.trim_start().starts_with('('))
+    };
+    (first.saturating_sub(HEAD_AT_MOST).max(1)..=first).rev().find(is_head).unwrap_or(first)
+}
+
+fn joined(mut blocks: Vec<std::ops::RangeInclusive<u32>>) -> Vec<std::ops::RangeInclusive<u32>> {
+    blocks.sort_by_key(|block| *block.start());
+    let mut joined: Vec<std::ops::RangeInclusive<u32>> = Vec::new();
+    for block in blocks {
+        match joined.last_mut() {
+            Some(last) if *block.start() <= last.end().saturating_add(2) => {
+                *last = *last.start()..=*last.end().max(block.end());
+            }
+            _ => joined.push(block),
+        }
+    }
+    joined
+}

@@ -1,0 +1,152 @@
+"""Opens the report's page in a headless Chromium and uses it: `browser.py PAGE [PICTURES]`.
+
+Speaks WebDriver with chromedriver, so that clicks and keys are the browser's own. Prints `ok`, or what was wrong and exits
+with 1. With a directory for pictures, saves what it sees.
+"""
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
+--disable-component-update --disable-sync --window-size=1280,720 --hide-scrollbars""".split()
+
+
+class Browser:
+    def __init__(self, profile):
+        self.driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True)
+        for line in self.driver.stdout:
+            if "started successfully on port" in line:
+                self.base = "http://127.0.0.1:" + line.rstrip().rstrip(".").rsplit(" ", 1)[1]
+                break
+        options = {"args": [*FLAGS, "--user-data-dir=" + profile]}
+        made = self.send("POST", "/session", {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}})
+        self.base += "/session/" + made["sessionId"]
+
+    def send(self, method, path, body=None):
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.base + path, data, {"Content-Type": "application/json"}, method=method)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)["value"]
+
+    def run(self, script, *arguments):
+        return self.send("POST", "/execute/sync", {"script": script, "args": list(arguments)})
+
+    def keys(self, text):
+        actions = [{"type": kind, "value": key} for key in text for kind in ("keyDown", "keyUp")]
+        self.send("POST", "/actions", {"actions": [{"type": "key", "id": "keys", "actions": actions}]})
+
+    def click(self, selector):
+        found = self.send("POST", "/element", {"using": "css selector", "value": selector})
+        self.send("POST", "/element/" + next(iter(found.values())) + "/click", {})
+
+    def picture(self, path):
+        with open(path, "wb") as out:
+            out.write(base64.b64decode(self.send("GET", "/screenshot")))
+
+    def close(self):
+        try:
+            self.send("DELETE", "")
+        finally:
+            self.driver.terminate()
+            self.driver.wait()
+
+
+def until(what, condition):
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
+
+
+def use(browser, page, pictures):
+    def save(name):
+        if pictures:
+            browser.picture(os.path.join(pictures, name))
+
+    browser.send("POST", "/url", {"url": "file://" + os.path.abspath(page)})
+    until("rows are drawn", lambda: browser.run("return document.querySelectorAll('.row.line').length") > 5)
+    assert browser.run("return typeof window.injected") == "undefined", "something in the data was executed"
+    assert browser.run("return document.images.length") == 0
+    assert browser.run("return performance.getEntriesByType('resource').length") == 0, "the page loads something"
+    dark = "return document.documentElement.classList.contains('dark')"
+    if browser.run(dark):
+        browser.keys("d")
+    save("lines-html.png")
+
+    # A hot line, its inlined calls, its callers and its assembly.
+    fold = "return [...document.querySelectorAll('.row.line')].findIndex(r => r.querySelector('button.fold'))"
+    if browser.run(fold) >= 0:
+        browser.click("button.fold")
+        assert browser.run("return document.querySelectorAll('.row.call').length") > 0, "inlined calls unfold"
+    assert browser.run("return document.querySelectorAll('.row.here').length") == 1
+    before = browser.run("return document.querySelector('.row.here').dataset.at")
+    browser.keys("n")
+    browser.keys("p")
+    browser.keys("j")
+    assert browser.run("return document.querySelector('.row.here').dataset.at") is not None
+    browser.run("document.querySelector('#functions .item').click()")
+    browser.keys("n")
+    assert browser.run("return document.querySelectorAll('#panel section').length") > 0, "callers are shown"
+    browser.keys("a")
+    assert browser.run("return (document.querySelector('#panel pre') || {}).textContent || ''").strip(), "assembly is shown"
+    save("lines-html-assembly.png")
+    assert before is not None
+
+    # Search.
+    browser.keys("/")
+    browser.keys("total +=" if browser.run("return document.body.textContent.includes('total +=')") else "a")
+    until("something is found", lambda: browser.run("return document.querySelectorAll('.row.found').length") == 1)
+    browser.keys("\ue00c")
+
+    # Threads, margin, dark.
+    if browser.run("return document.getElementById('thread').options.length") > 2:
+        head = "return document.querySelector('.row.line .number').textContent"
+        browser.run("const c = document.getElementById('thread'); c.value = '1'; c.dispatchEvent(new Event('change'))")
+        assert browser.run(head) is not None
+        browser.run("const c = document.getElementById('thread'); c.value = '-1'; c.dispatchEvent(new Event('change'))")
+    browser.keys("m")
+    assert "total" in browser.run("return document.getElementById('mode').textContent")
+    browser.keys("m")
+    browser.keys("d")
+    assert browser.run(dark) is True
+    save("lines-html-dark.png")
+
+    # Scrolling from end to end: no step may take long.
+    slowest = browser.send("POST", "/execute/async", {"args": [], "script": """
+        const done = arguments[0], main = document.getElementById('main');
+        let slowest = 0, last = performance.now(), step = 0;
+        const next = (now) => {
+            if (step > 2) slowest = Math.max(slowest, now - last);
+            last = now;
+            if (step++ === 120) return done(slowest);
+            main.scrollTop = main.scrollHeight * step / 120;
+            requestAnimationFrame(next);
+        };
+        requestAnimationFrame(next);"""})
+    assert browser.run("return document.querySelectorAll('.row').length") < 300, "only what is seen is drawn"
+    return slowest
+
+
+def main():
+    page, pictures = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
+    with tempfile.TemporaryDirectory() as profile:
+        browser = Browser(profile)
+        try:
+            slowest = use(browser, page, pictures)
+            problems = [entry for entry in browser.send("POST", "/se/log", {"type": "browser"}) if entry["level"] == "SEVERE"]
+            assert not problems, problems
+        except AssertionError as error:
+            print("failed:", error)
+            sys.exit(1)
+        finally:
+            browser.close()
+    print(f"ok, the slowest of 120 steps took {slowest:.0f} ms")
+
+
+main()

@@ -1,0 +1,55 @@
+//! The page in a real browser: `tests/browser.py` uses it with headless Chromium.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use common::{Writer, find, rooted, scratch, skip, testdata};
+use jitlisten_report::{Options, Report, to_html};
+
+fn look_at(name: &str, report: &Report) {
+    let (Some(_), Some(_), Some(python)) = (find("chromium"), find("chromedriver"), find("python3")) else {
+        return skip("chromium, chromium-driver and python3");
+    };
+    let page = scratch(name).join("page.html");
+    fs::write(&page, to_html(report)).unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser.py");
+    let output = Command::new(python).arg(script).arg(&page).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn the_page_of_a_recording_works() {
+    let options = Options { by_thread: true, ..rooted() };
+    look_at("browser", &Report::open(&testdata().join("perf.data"), &options).unwrap());
+}
+
+/// 20 files of 2,000 lines, every one with something that a careless page would execute.
+#[test]
+fn large_and_hostile_sources_work_too() {
+    let directory = scratch("browser-large-root");
+    let image = "/tmp/fixture/images/image-19001-347235/object-22.so";
+    let mut writer = Writer::default();
+    writer.comm(10, 10, "<b onclick=injected=1>", true, 1).mmap(10, (0x7000_0000_0000, 0x7000_0000_2000), 0, image, 2);
+    for time in 0..100 {
+        writer.sample((10, 10 + time as u32 % 3), 10 + time, 1000, &[0x7000_0000_1000 + time % 97, 0x7000_0000_1030]);
+    }
+    let source = directory.join("tmp/fixture/sides.py");
+    fs::create_dir_all(source.parent().unwrap()).unwrap();
+    let line = "total += '</script><img src=x onerror=\"window.injected=1\"><script>window.injected=1</script>'\n";
+    fs::write(&source, line.repeat(2000)).unwrap();
+    let mut options = Options { by_thread: true, ..rooted() };
+    options.lookup.roots.insert(0, directory);
+    let mut report = Report::new(common::read(&writer.file()).unwrap(), None, &options);
+    for copy in 1..20 {
+        let mut file = report.profile.files[0].clone();
+        file.path = format!("{}.{copy}<img src=x onerror=injected=1>", file.path);
+        report.profile.files.push(file);
+        report.sources.push(report.sources[0].clone());
+    }
+    look_at("browser-large", &report);
+}

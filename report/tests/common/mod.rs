@@ -1,0 +1,246 @@
+//! Recordings written by hand, so that every number in them is known.
+#![allow(dead_code, missing_docs, unreachable_pub)]
+
+use std::io::Cursor;
+use std::path::PathBuf;
+
+use jitlisten_report::{Lookup, Options, Recording, Report, Selection};
+
+pub const IP: u64 = 1;
+pub const TID: u64 = 2;
+pub const TIME: u64 = 4;
+pub const CALLCHAIN: u64 = 32;
+pub const ID: u64 = 64;
+pub const PERIOD: u64 = 256;
+pub const USER: u64 = -512_i64 as u64;
+
+pub fn testdata() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/sides")
+}
+
+/// Options that find the fixture's images and source.
+pub fn rooted() -> Options {
+    Options { lookup: Lookup { roots: vec![testdata().join("root")], ..Lookup::default() }, ..Options::default() }
+}
+
+/// Without an event, samples have IP, TID, TIME, PERIOD and CALLCHAIN; times are behind other records, too.
+#[derive(Clone, Default)]
+pub struct Writer {
+    pub records: Vec<u8>,
+    /// Type, config and id of each event; with none there is a cpu-clock without id.
+    pub events: Vec<(u32, u64, u64)>,
+    pub architecture: Option<&'static str>,
+}
+
+impl Writer {
+    fn sample_type(&self) -> u64 {
+        IP | TID | TIME | CALLCHAIN | PERIOD | if self.events.is_empty() { 0 } else { ID }
+    }
+
+    pub fn record(&mut self, kind: u32, misc: u16, body: &[u8]) -> &mut Writer {
+        let size = u16::try_from(body.len() + 8).expect("a short record");
+        self.records.extend(kind.to_le_bytes());
+        self.records.extend(misc.to_le_bytes());
+        self.records.extend(size.to_le_bytes());
+        self.records.extend(body);
+        self
+    }
+
+    /// What `sample_id_all` puts behind a record.
+    fn trailer(&self, pid: u32, tid: u32, time: u64) -> Vec<u8> {
+        let mut bytes = [pid.to_le_bytes(), tid.to_le_bytes()].concat();
+        bytes.extend(time.to_le_bytes());
+        if !self.events.is_empty() {
+            bytes.extend(self.events[0].2.to_le_bytes());
+        }
+        bytes
+    }
+
+    pub fn mmap(&mut self, pid: u32, range: (u64, u64), offset: u64, path: &str, time: u64) -> &mut Writer {
+        let mut body = [pid.to_le_bytes(), pid.to_le_bytes()].concat();
+        for number in [range.0, range.1 - range.0, offset, 0, 0, 0] {
+            body.extend(number.to_le_bytes());
+        }
+        body.extend(5_u32.to_le_bytes());
+        body.extend(2_u32.to_le_bytes());
+        body.extend(path.as_bytes());
+        body.resize(body.len().next_multiple_of(8) + 8, 0);
+        body.extend(self.trailer(pid, pid, time));
+        self.record(10, 2, &body)
+    }
+
+    pub fn comm(&mut self, pid: u32, tid: u32, name: &str, exec: bool, time: u64) -> &mut Writer {
+        let mut body = [pid.to_le_bytes(), tid.to_le_bytes()].concat();
+        body.extend(name.as_bytes());
+        body.resize(body.len().next_multiple_of(8) + 8, 0);
+        body.extend(self.trailer(pid, tid, time));
+        self.record(3, if exec { 1 << 13 } else { 0 }, &body)
+    }
+
+    pub fn fork(&mut self, pid: u32, parent: u32, time: u64) -> &mut Writer {
+        let mut body: Vec<u8> = [pid, parent, pid, parent].iter().flat_map(|number| number.to_le_bytes()).collect();
+        body.extend(time.to_le_bytes());
+        body.extend(self.trailer(pid, pid, time));
+        self.record(7, 0, &body)
+    }
+
+    pub fn lost(&mut self, count: u64) -> &mut Writer {
+        let mut body = [0_u64.to_le_bytes(), count.to_le_bytes()].concat();
+        body.extend(self.trailer(1, 1, 1));
+        self.record(2, 0, &body)
+    }
+
+    /// `chain`: the leaf, then return addresses.
+    pub fn sample(&mut self, tid: (u32, u32), time: u64, period: u64, chain: &[u64]) -> &mut Writer {
+        self.sample_of(self.events.first().map_or(0, |event| event.2), tid, time, period, chain)
+    }
+
+    pub fn sample_of(&mut self, id: u64, tid: (u32, u32), time: u64, period: u64, chain: &[u64]) -> &mut Writer {
+        let mut body = chain[0].to_le_bytes().to_vec();
+        body.extend([tid.0.to_le_bytes(), tid.1.to_le_bytes()].concat());
+        body.extend(time.to_le_bytes());
+        if !self.events.is_empty() {
+            body.extend(id.to_le_bytes());
+        }
+        body.extend(period.to_le_bytes());
+        body.extend((chain.len() as u64 + 1).to_le_bytes());
+        body.extend(USER.to_le_bytes());
+        body.extend(chain.iter().flat_map(|number| number.to_le_bytes()));
+        self.record(9, 2, &body)
+    }
+
+    fn attr(&self, kind: u32, config: u64) -> Vec<u8> {
+        let mut attr = vec![0; 128];
+        attr[0..4].copy_from_slice(&kind.to_le_bytes());
+        attr[4..8].copy_from_slice(&128_u32.to_le_bytes());
+        attr[8..16].copy_from_slice(&config.to_le_bytes());
+        attr[16..24].copy_from_slice(&199_u64.to_le_bytes());
+        attr[24..32].copy_from_slice(&self.sample_type().to_le_bytes());
+        attr[40..48].copy_from_slice(&((1_u64 << 10) | (1 << 18)).to_le_bytes());
+        attr
+    }
+
+    fn attrs(&self) -> Vec<(Vec<u8>, Option<u64>)> {
+        match self.events.as_slice() {
+            [] => vec![(self.attr(1, 0), None)],
+            events => events.iter().map(|(kind, config, id)| (self.attr(*kind, *config), Some(*id))).collect(),
+        }
+    }
+
+    /// The file format.
+    pub fn file(&self) -> Vec<u8> {
+        let attrs = self.attrs();
+        let ids = 104 + attrs.len() * 144;
+        let data = ids + attrs.len() * 8;
+        let mut file = b"PERFILE2".to_vec();
+        let features = self.architecture.map_or(0, |_| 1_u64 << 6);
+        let numbers =
+            [104, 144, 104, attrs.len() as u64 * 144, data as u64, self.records.len() as u64, 0, 0, features, 0, 0, 0];
+        file.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+        for (at, (attr, id)) in attrs.iter().enumerate() {
+            file.extend(attr);
+            file.extend(((ids + at * 8) as u64).to_le_bytes());
+            file.extend(if id.is_some() { 8_u64 } else { 0 }.to_le_bytes());
+        }
+        for (_, id) in &attrs {
+            file.extend(id.unwrap_or_default().to_le_bytes());
+        }
+        file.extend(&self.records);
+        if let Some(name) = self.architecture {
+            let at = file.len() as u64 + 16;
+            file.extend(at.to_le_bytes());
+            file.extend((4 + name.len() as u64).to_le_bytes());
+            file.extend((name.len() as u32).to_le_bytes());
+            file.extend(name.as_bytes());
+        }
+        file
+    }
+
+    /// The pipe format.
+    pub fn pipe(&self) -> Vec<u8> {
+        let mut stream = Writer::default();
+        for (mut attr, id) in self.attrs() {
+            attr.extend(id.iter().flat_map(|id| id.to_le_bytes()));
+            stream.record(64, 0, &attr);
+        }
+        let mut file = b"PERFILE2".to_vec();
+        file.extend(16_u64.to_le_bytes());
+        file.extend(stream.records);
+        file.extend(&self.records);
+        file
+    }
+}
+
+pub fn read(bytes: &[u8]) -> Result<Recording, jitlisten_report::Error> {
+    Recording::read(&mut Cursor::new(bytes), &Selection::default())
+}
+
+pub fn report(bytes: &[u8]) -> Report {
+    let options = Options { by_thread: true, ..rooted() };
+    Report::new(read(bytes).expect("a recording"), None, &options)
+}
+
+/// Every sample has one place of self: all the tables have to say the same.
+pub fn assert_sums(report: &Report) {
+    let profile = &report.profile;
+    let lines: u64 =
+        profile.files.iter().flat_map(|file| file.lines.values()).map(|line| line.shares.own.samples).sum();
+    assert_eq!(
+        lines + profile.without_line.samples,
+        profile.compiled.samples,
+        "lines and what has none are the compiled code"
+    );
+    assert_eq!(
+        profile.compiled.samples + profile.outside_all().samples,
+        profile.all.samples,
+        "compiled and outside are all"
+    );
+    assert_eq!(profile.all.samples, report.recording.samples.len() as u64);
+    let functions: u64 = profile.functions.iter().map(|row| row.shares.own.samples).sum();
+    assert_eq!(functions, profile.all.samples, "selfs of functions are all");
+    let threads: u64 = profile.threads.iter().map(|row| row.all.samples).sum();
+    assert_eq!(threads, profile.all.samples, "threads are all");
+    for line in profile.files.iter().flat_map(|file| file.lines.values()) {
+        assert!(line.shares.own <= line.shares.total && line.shares.total.samples <= profile.all.samples);
+        if !line.by_thread.is_empty() {
+            let own: u64 = line.by_thread.values().map(|shares| shares.own.samples).sum();
+            let total: u64 = line.by_thread.values().map(|shares| shares.total.samples).sum();
+            assert_eq!(
+                (own, total),
+                (line.shares.own.samples, line.shares.total.samples),
+                "threads of a line are the line"
+            );
+        }
+    }
+}
+
+/// Says loudly that a test did not run. In CI everything has to be there.
+pub fn skip(what: &str) {
+    use std::io::Write as _;
+    assert!(
+        std::env::var_os("CI").is_none_or(|ci| ci.is_empty()),
+        "cannot run: {what} (CI must have everything `ci/setup.sh` installs)"
+    );
+    let line = format!("SKIPPED {}: {what}\n", std::thread::current().name().unwrap_or("?"));
+    let _ = std::io::stderr().write_all(line.as_bytes());
+    if let Some(path) = std::env::var_os("JITLISTEN_SKIPS")
+        && let Ok(mut file) = std::fs::OpenOptions::new().append(true).create(true).open(path)
+    {
+        let _ = file.write_all(line.as_bytes());
+    }
+}
+
+/// The absolute path of a program in `PATH`.
+pub fn find(program: &str) -> Option<PathBuf> {
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|directory| directory.join(program))
+        .find(|path| path.is_file())
+}
+
+/// A directory of a test's own, empty.
+pub fn scratch(name: &str) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("report-{name}"));
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).expect("a directory for the test");
+    path
+}

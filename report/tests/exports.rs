@@ -1,0 +1,157 @@
+//! The exports, read by readers of their formats.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+
+use common::{find, rooted, scratch, skip, testdata};
+use fxprof_processed_profile::{
+    CategoryHandle, CpuDelta, Frame, FrameFlags, FrameInfo, Profile, ReferenceTimestamp, SamplingInterval, Timestamp,
+};
+use jitlisten_report::{Report, to_callgrind, to_collapsed, to_firefox, to_flamegraph, to_speedscope};
+use serde_json::Value;
+
+fn fixture() -> Report {
+    Report::open(&testdata().join("perf.data"), &rooted()).unwrap()
+}
+
+#[test]
+fn collapsed_stacks_count_every_sample() {
+    let text = to_collapsed(&fixture());
+    let counts = text.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap());
+    assert_eq!(counts.sum::<u64>(), 394);
+    assert!(
+        text.contains(";bell_[i]") && text.contains("_[j]") && text.lines().all(|line| !line.starts_with("perf-exec;")),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_flame_graph_has_its_colours_and_is_well_formed() {
+    let mut picture = Vec::new();
+    to_flamegraph(&fixture(), &mut picture).unwrap();
+    let picture = String::from_utf8(picture).unwrap();
+    assert!(picture.contains("<svg") && picture.contains("394 samples of cpu-clock"));
+    assert!(picture.contains("__main__.heavy"), "compiled code by name");
+    let Some(python) = find("python3") else { return skip("python3") };
+    let file = scratch("flames").join("flames.svg");
+    fs::write(&file, &picture).unwrap();
+    let check = "import sys, xml.dom.minidom as m; print(len(m.parse(sys.argv[1]).getElementsByTagName('rect')))";
+    let output = Command::new(python).args(["-c", check]).arg(&file).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn callgrind_annotate_reads_the_totals_and_the_lines() {
+    let Some(program) = find("callgrind_annotate") else { return skip("callgrind_annotate (valgrind)") };
+    let file = scratch("callgrind").join("callgrind.out");
+    fs::write(&file, to_callgrind(&fixture())).unwrap();
+    let output = Command::new(program).args(["--threshold=100", "--auto=no"]).arg(&file).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.lines().any(|line| line.contains("394 (100.0%)") && line.contains("PROGRAM TOTALS")), "{text}");
+    assert!(text.contains("/tmp/fixture/sides.py:__main__.fibonacci(int64) [v21]"), "{text}");
+}
+
+#[test]
+fn speedscope_reads_its_file() {
+    let report = fixture();
+    let file = to_speedscope(&report);
+    let frames = file["shared"]["frames"].as_array().unwrap();
+    let mut weight = 0;
+    for profile in file["profiles"].as_array().unwrap() {
+        let (samples, weights) = (profile["samples"].as_array().unwrap(), profile["weights"].as_array().unwrap());
+        assert_eq!(samples.len(), weights.len());
+        let own: u64 = weights.iter().map(|weight| weight.as_u64().unwrap()).sum();
+        assert_eq!(profile["endValue"].as_u64().unwrap(), own);
+        weight += own;
+        assert!(
+            samples
+                .iter()
+                .flat_map(|sample| sample.as_array().unwrap())
+                .all(|at| (at.as_u64().unwrap() as usize) < frames.len())
+        );
+    }
+    assert_eq!(weight, report.profile.all.weight);
+    assert!(
+        frames.iter().any(|frame| frame["name"] == "bell_[i]"
+            && frame["line"] == 12
+            && frame["file"] == "/tmp/fixture/sides.py")
+    );
+}
+
+/// The tables of a profile with their columns and the kinds of what is in them.
+fn shape(value: &Value) -> BTreeMap<String, String> {
+    fn walk(value: &Value, path: &str, found: &mut BTreeMap<String, String>) {
+        match value {
+            Value::Object(map) => map.iter().for_each(|(key, value)| walk(value, &format!("{path}.{key}"), found)),
+            Value::Array(all) => {
+                found.insert(path.to_owned(), "array".to_owned());
+                if let Some(first @ Value::Object(_)) = all.first() {
+                    walk(first, path, found);
+                }
+            }
+            Value::Number(_) => drop(found.insert(path.to_owned(), "number".to_owned())),
+            Value::String(_) => drop(found.insert(path.to_owned(), "string".to_owned())),
+            Value::Bool(_) => drop(found.insert(path.to_owned(), "bool".to_owned())),
+            Value::Null => drop(found.insert(path.to_owned(), "null".to_owned())),
+        }
+    }
+    let mut found = BTreeMap::new();
+    walk(value, "", &mut found);
+    found
+}
+
+/// What the crate that samply writes its profiles with makes of one sample.
+fn reference() -> Value {
+    let zero = Timestamp::from_millis_since_reference(0.0);
+    let start = ReferenceTimestamp::from_millis_since_unix_epoch(0.0);
+    let mut profile = Profile::new("reference", start, SamplingInterval::from_millis(1));
+    let process = profile.add_process("process", 1, zero);
+    let thread = profile.add_thread(process, 1, zero, true);
+    let frame = Frame::Label(profile.intern_string("frame"));
+    let frame = FrameInfo { frame, category_pair: CategoryHandle::OTHER.into(), flags: FrameFlags::empty() };
+    let stack = profile.intern_stack_frames(thread, [frame].into_iter());
+    profile.add_sample(thread, zero, stack, CpuDelta::ZERO, 1);
+    serde_json::to_value(&profile).unwrap()
+}
+
+#[test]
+fn the_firefox_profile_has_the_tables_and_columns_of_its_version() {
+    let report = fixture();
+    let profile = to_firefox(&report);
+    let reference = reference();
+    assert_eq!(profile["meta"]["preprocessedProfileVersion"], reference["meta"]["preprocessedProfileVersion"]);
+    let (ours, theirs) = (shape(&profile), shape(&reference));
+    let missing: Vec<_> = theirs.keys().filter(|key| !ours.contains_key(*key)).collect();
+    assert!(missing.is_empty(), "not there: {missing:?}");
+    let mut count = 0;
+    for thread in profile["threads"].as_array().unwrap() {
+        for table in ["frameTable", "funcTable", "stackTable", "samples"] {
+            let length = thread[table]["length"].as_u64().unwrap() as usize;
+            for (column, values) in thread[table].as_object().unwrap() {
+                let Some(values) = values.as_array() else { continue };
+                assert_eq!(values.len(), length, "{table}.{column}");
+            }
+        }
+        let length = |table: &str| thread[table]["length"].as_u64().unwrap();
+        let below = |table: &str, column: &str, limit: u64| {
+            let values = thread[table][column].as_array().unwrap();
+            assert!(values.iter().filter_map(Value::as_u64).all(|value| value < limit), "{table}.{column}");
+        };
+        below("samples", "stack", length("stackTable"));
+        below("stackTable", "frame", length("frameTable"));
+        below("frameTable", "func", length("funcTable"));
+        below("funcTable", "name", thread["stringArray"].as_array().unwrap().len() as u64);
+        let deltas = thread["samples"]["timeDeltas"].as_array().unwrap();
+        assert!(deltas.iter().all(|delta| delta.as_f64().unwrap() >= 0.0));
+        for (at, prefix) in thread["stackTable"]["prefix"].as_array().unwrap().iter().enumerate() {
+            assert!(prefix.as_u64().is_none_or(|prefix| prefix < at as u64), "a stack's caller comes before it");
+        }
+        count += length("samples");
+    }
+    assert_eq!(count, report.profile.all.samples);
+}

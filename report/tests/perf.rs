@@ -1,0 +1,166 @@
+//! Recordings that perf makes now: of Numba under jitlisten, in the file format, in the pipe format, and cut off by SIGKILL.
+//!
+//! Needs perf, the first environment of `ci/setup.sh` and `target/release/libjitlisten.so`.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use common::{assert_sums, find, scratch, skip};
+use jitlisten_report::{Options, Report};
+
+const PROGRAM: &str = r#"
+import math, sys
+from numba import njit
+
+@njit
+def sides(count):
+    total = 0.0
+    for i in range(count):
+        total += math.sqrt(i) / (i + 1.0) % 0.7
+        total += math.sqrt(i) / (i + 3.0) % 0.3 + (i % 7) / (i + 2.0) % 0.1 + math.sqrt(total) % 0.9
+    return total
+
+sides(10)
+print(sides(int(sys.argv[1])))
+"#;
+
+struct Tools {
+    perf: PathBuf,
+    python: PathBuf,
+    library: PathBuf,
+}
+
+fn tools() -> Option<Tools> {
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
+    let python = target.join("venv/numba-0.68.1/bin/python");
+    let library = target.join("release/libjitlisten.so");
+    let Some(perf) = find("perf").or_else(|| find_in(&target.join("tools"))) else {
+        skip("perf");
+        return None;
+    };
+    let allowed = Command::new(&perf).args(["record", "-q", "-e", "cpu-clock", "-o", "/dev/null", "true"]).output();
+    if !allowed.is_ok_and(|output| output.status.success()) {
+        skip("perf record: the kernel forbids it");
+        return None;
+    }
+    for (file, what) in [
+        (&python, "target/venv/numba-0.68.1 (ci/setup.sh)"),
+        (&library, "target/release/libjitlisten.so (cargo build --release)"),
+    ] {
+        if !file.exists() {
+            skip(what);
+            return None;
+        }
+    }
+    Some(Tools { perf, python, library })
+}
+
+fn find_in(directory: &Path) -> Option<PathBuf> {
+    Some(directory.join("perf")).filter(|path| path.is_file())
+}
+
+impl Tools {
+    /// `perf record` of the program, with images.
+    fn record(&self, directory: &Path, arguments: &[&str], count: u64) -> Command {
+        let program = directory.join("sides.py");
+        fs::write(&program, PROGRAM).unwrap();
+        let mut command = Command::new(&self.perf);
+        command.args(["record", "-q", "-e", "cpu-clock", "-F", "999", "-g"]).args(arguments);
+        command.arg("--").arg("env").arg(format!("LD_PRELOAD={}", self.library.display()));
+        command.args(["JITLISTEN=image,perfmap", "NUMBA_DEBUGINFO=1"]);
+        command.arg(format!("JITLISTEN_DIR={}", directory.display()));
+        command.arg(&self.python).arg(&program).arg(count.to_string());
+        command.stderr(Stdio::null());
+        command
+    }
+}
+
+fn assert_names_and_lines(report: &Report) {
+    assert_sums(report);
+    let sides =
+        report.profile.functions.iter().find(|row| row.name == "__main__.sides").expect("the compiled function");
+    assert!(sides.lines.is_some());
+    let file = report.profile.files.iter().find(|file| file.path.ends_with("/sides.py")).expect("its source");
+    let hot = [9, 10].map(|line| file.lines.get(&line).map_or(0, |line| line.shares.total.samples));
+    assert!(hot[0] > 0 && hot[1] > hot[0], "the second line does more: {hot:?}");
+}
+
+#[test]
+fn shares_are_those_of_perf_report() {
+    let Some(tools) = tools() else { return };
+    let directory = scratch("perf-file");
+    let recording = directory.join("perf.data");
+    let status = tools
+        .record(&directory, &["-o", recording.to_str().unwrap()], 30_000_000)
+        .stdout(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let report = Report::open(&recording, &Options::default()).unwrap();
+    assert_names_and_lines(&report);
+    let output = Command::new(&tools.perf)
+        .args(["report", "--stdio", "--no-children", "-g", "none", "--sort", "symbol", "-i"])
+        .arg(&recording)
+        .stderr(Stdio::null())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().find(|line| line.contains("] __main__.sides(")).unwrap_or_else(|| panic!("{text}"));
+    let theirs: f64 = line.trim().split('%').next().unwrap().parse().unwrap();
+    let sides = report.profile.functions.iter().find(|row| row.name == "__main__.sides").unwrap();
+    let ours = sides.shares.own.percent_of(report.profile.all);
+    assert!((ours - theirs).abs() < 0.5, "ours {ours}, perf {theirs}");
+}
+
+#[test]
+fn a_stream_reads_like_a_file() {
+    let Some(tools) = tools() else { return };
+    let directory = scratch("perf-pipe");
+    let recording = directory.join("pipe.data");
+    let out = fs::File::create(&recording).unwrap();
+    // perf owns standard output, so the program's own goes nowhere.
+    let status = tools.record(&directory, &["-o", "-"], 30_000_000).stdout(out).status().unwrap();
+    assert!(status.success());
+    let whole = fs::read(&recording).unwrap();
+    // The program prints one number into the same pipe, behind or between what perf writes: a damaged place at worst.
+    let report = Report::open(&recording, &Options::default()).unwrap();
+    assert_sums(&report);
+    assert!(report.profile.all.samples > 100, "{} bytes, {:?}", whole.len(), report.notes);
+}
+
+#[test]
+fn a_recorder_that_was_killed_leaves_its_samples() {
+    let Some(tools) = tools() else { return };
+    let directory = scratch("perf-killed");
+    let recording = directory.join("perf.data");
+    let mut child = tools
+        .record(&directory, &["-o", recording.to_str().unwrap()], 2_000_000_000)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    // Long enough for compiled code to run: perf has written when the file is larger than its start.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
+    let seen =
+        || Report::open(&recording, &Options::default()).is_ok_and(|report| report.profile.compiled.samples > 50);
+    while !seen() && std::time::Instant::now() < deadline {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // perf's child goes on without it.
+    let pattern = directory.join("sides.py");
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        if String::from_utf8_lossy(&line).contains(pattern.to_str().unwrap()) {
+            let _ = Command::new("kill").arg(entry.file_name()).status();
+        }
+    }
+    let report = Report::open(&recording, &Options::default()).unwrap();
+    assert_sums(&report);
+    assert!(report.profile.compiled.samples > 50);
+    assert!(report.notes.iter().any(|note| note.contains("did not finish")), "{:?}", report.notes);
+}

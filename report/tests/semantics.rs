@@ -1,0 +1,225 @@
+//! What self, total, lost and the rows beside the lines are, on recordings of which every number is known.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod common;
+
+use common::{Writer, assert_sums, read, report};
+use jitlisten_report::{Error, Options, Recording, Report, Selection, Style, diff, to_json, to_text};
+
+/// `fibonacci` of the fixture: 0x1000 to 0x1061, line table for `sides.py`.
+const IMAGE: &str = "/tmp/fixture/images/image-19001-347235/object-22.so";
+const BASE: u64 = 0x7000_0000_0000;
+/// Two places in `fibonacci` and one where bytes behind all functions are.
+const FIRST: u64 = BASE + 0x1000;
+const CALL: u64 = BASE + 0x1030;
+
+fn writer() -> Writer {
+    let mut writer = Writer::default();
+    writer.comm(10, 10, "python", true, 1).mmap(10, (BASE, BASE + 0x2000), 0, IMAGE, 2);
+    writer.mmap(10, (0x5000_0000, 0x5001_0000), 0, "/usr/lib/libnone.so", 2);
+    writer
+}
+
+fn lines(report: &Report) -> Vec<(u32, u64, u64)> {
+    let file = report.profile.files.iter().find(|file| file.path.ends_with("/sides.py")).expect("the source");
+    file.lines.iter().map(|(line, row)| (*line, row.shares.own.samples, row.shares.total.samples)).collect()
+}
+
+#[test]
+fn a_recursive_line_counts_once_for_a_sample() {
+    let mut writer = writer();
+    for time in 10..20 {
+        writer.sample((10, 10), time, 1000, &[FIRST, CALL, CALL, CALL, 0x5000_1000]);
+    }
+    let report = report(&writer.file());
+    assert_sums(&report);
+    let rows = lines(&report);
+    assert_eq!(rows.iter().map(|row| row.1).sum::<u64>(), 10);
+    assert!(rows.len() == 2 && rows.iter().all(|row| row.2 == 10), "each line is on each stack: {rows:?}");
+    let fibonacci = report.profile.functions.iter().find(|row| row.name == "__main__.fibonacci").unwrap();
+    assert_eq!((fibonacci.shares.own.samples, fibonacci.shares.total.samples), (10, 10));
+    assert!(
+        fibonacci
+            .callers
+            .iter()
+            .any(|(caller, ..)| report.profile.functions[*caller as usize].name == "__main__.fibonacci")
+    );
+}
+
+#[test]
+fn what_is_outside_lost_or_without_a_line_has_a_row() {
+    let mut writer = writer();
+    writer.sample((10, 10), 10, 5, &[FIRST]);
+    writer.sample((10, 11), 11, 5, &[0x5000_0100, CALL]);
+    writer.sample((10, 11), 12, 5, &[0x1234]);
+    writer.lost(7).record(13, 0, &3_u64.to_le_bytes());
+    let report = report(&writer.file());
+    assert_sums(&report);
+    let profile = &report.profile;
+    assert_eq!((profile.all.samples, profile.compiled.samples, profile.lost), (3, 1, 10));
+    let outside: Vec<(&str, u64)> =
+        profile.outside.iter().map(|(name, count)| (name.as_str(), count.samples)).collect();
+    assert_eq!(outside, [("[unknown]", 1), ("libnone.so", 1)]);
+    assert_eq!(profile.threads.len(), 2);
+    // What a line calls is in its total.
+    assert_eq!(lines(&report).iter().map(|row| row.2).sum::<u64>(), 2);
+    let text = to_text(&report, Style { threads: true, all: true, ..Style::default() });
+    for row in ["without a line table", "line 0", "outside compiled code: ", "samples lost", "thread 11"] {
+        assert!(text.contains(row), "{row} in\n{text}");
+    }
+    let json = to_json(&report);
+    assert_eq!(
+        (&json["samples"], &json["compiled"], &json["without_line"], &json["lost"]),
+        (&3.into(), &1.into(), &0.into(), &10.into())
+    );
+}
+
+#[test]
+fn shares_are_by_what_samples_stand_for() {
+    let mut writer = writer();
+    writer.sample((10, 10), 10, 3000, &[FIRST]).sample((10, 10), 11, 1000, &[0x5000_0100]);
+    let report = report(&writer.file());
+    assert_sums(&report);
+    assert!((report.profile.compiled.percent_of(report.profile.all) - 75.0).abs() < 1e-9);
+}
+
+#[test]
+fn a_mapping_holds_from_its_time_on_in_its_process() {
+    let mut writer = Writer::default();
+    // The samples come first: time decides, not the place in the file.
+    writer.sample((10, 10), 5, 1, &[FIRST]).sample((10, 10), 50, 1, &[FIRST]).sample((10, 10), 90, 1, &[FIRST]);
+    writer.sample((11, 11), 70, 1, &[FIRST]).sample((11, 11), 85, 1, &[FIRST]).sample((12, 12), 70, 1, &[FIRST]);
+    writer.mmap(10, (BASE, BASE + 0x2000), 0, IMAGE, 20).mmap(10, (BASE, BASE + 0x2000), 0, "/usr/lib/later.so", 80);
+    writer.fork(11, 10, 60).comm(11, 11, "other", true, 82);
+    let report = report(&writer.file());
+    assert_sums(&report);
+    assert_eq!(report.profile.compiled.samples, 2, "one of the parent, one of the child before exec");
+    let outside: Vec<(&str, u64)> =
+        report.profile.outside.iter().map(|(name, count)| (name.as_str(), count.samples)).collect();
+    assert_eq!(outside, [("[unknown]", 3), ("later.so", 1)]);
+    assert_eq!(report.processes().len(), 3);
+}
+
+#[test]
+fn the_pipe_format_reads_the_same() {
+    let mut writer = writer();
+    writer.sample((10, 10), 10, 5, &[FIRST]).sample((10, 10), 11, 5, &[CALL]).lost(1);
+    let (file, pipe) = (report(&writer.file()), report(&writer.pipe()));
+    assert_eq!(lines(&file), lines(&pipe));
+    assert_eq!((file.profile.lost, pipe.profile.lost), (1, 1));
+}
+
+#[test]
+fn of_several_events_one_is_read() {
+    let mut writer = Writer { events: vec![(1, 0, 501), (0, 0, 502)], ..Writer::default() };
+    writer.mmap(10, (BASE, BASE + 0x2000), 0, IMAGE, 2);
+    writer.sample_of(502, (10, 10), 10, 5, &[FIRST]).sample_of(501, (10, 10), 11, 5, &[CALL]).sample_of(
+        502,
+        (10, 10),
+        12,
+        5,
+        &[CALL],
+    );
+    let bytes = writer.file();
+    let first = report(&bytes);
+    assert_eq!((first.event(), first.profile.all.samples), ("cpu-clock", 1));
+    assert!(first.notes.iter().any(|note| note.contains("cycles (2)")), "{:?}", first.notes);
+    let read = |event: &str| {
+        let selection = Selection { event: Some(event.to_owned()), ..Selection::default() };
+        Recording::read(&mut std::io::Cursor::new(&bytes), &selection)
+    };
+    assert_eq!(read("cycles").unwrap().samples.len(), 2);
+    assert!(
+        matches!(read("instructions"), Err(Error::UnknownEvent { present, .. }) if present == ["cpu-clock", "cycles"])
+    );
+}
+
+#[test]
+fn a_process_or_a_thread_can_be_chosen() {
+    let mut writer = writer();
+    writer.sample((10, 10), 10, 5, &[FIRST]).sample((10, 11), 11, 5, &[CALL]).sample((20, 20), 11, 5, &[CALL]);
+    let count = |selection: Selection| {
+        Recording::read(&mut std::io::Cursor::new(writer.file()), &selection).unwrap().samples.len()
+    };
+    assert_eq!(count(Selection { process: Some(10), ..Selection::default() }), 2);
+    assert_eq!(count(Selection { thread: Some(11), ..Selection::default() }), 1);
+}
+
+#[test]
+fn what_is_cut_off_anywhere_is_read_up_to_there() {
+    let mut writer = writer();
+    for time in 10..14 {
+        writer.sample((10, 10), time, 5, &[FIRST, CALL]);
+    }
+    let whole = writer.file();
+    let mut counts = Vec::new();
+    for length in 0..whole.len() {
+        match read(&whole[..length]) {
+            Ok(recording) => {
+                assert!(!recording.notes.is_empty(), "cut at {length} and nothing said");
+                counts.push(recording.samples.len());
+            }
+            Err(error) => assert!(length < 400, "cut at {length}: {error}"),
+        }
+    }
+    assert!(counts.is_sorted() && counts.last() == Some(&3), "{counts:?}");
+    // A recorder that was killed has not written the size.
+    let mut killed = whole.clone();
+    killed[48..56].fill(0);
+    let recording = read(&killed).unwrap();
+    assert_eq!(recording.samples.len(), 4);
+    assert!(recording.notes.iter().any(|note| note.contains("did not finish")));
+    // Zeros behind the last whole record: a file that grew before it was filled.
+    let mut zeros = writer.clone();
+    zeros.records.extend([0; 64]);
+    let recording = read(&zeros.file()).unwrap();
+    assert_eq!(recording.samples.len(), 4);
+    assert!(recording.notes.iter().any(|note| note.contains("damaged")), "{:?}", recording.notes);
+}
+
+#[test]
+fn what_is_no_recording_is_refused_with_a_sentence() {
+    assert!(matches!(read(b"\x7fELF and so on, more than eight bytes"), Err(Error::NotARecording { .. })));
+    assert!(matches!(read(b""), Err(Error::NotARecording { .. })));
+    assert!(matches!(read(b"2ELIFREP and so on, more than eight bytes"), Err(Error::OtherByteOrder)));
+    let other = Writer { architecture: Some("riscv64"), ..writer() };
+    assert!(matches!(read(&other.file()), Err(Error::OtherArchitecture(name)) if name == "riscv64"));
+    let ours = Writer { architecture: Some("aarch64"), ..writer() };
+    assert!(read(&ours.file()).is_ok());
+}
+
+#[test]
+fn numbers_that_lie_cost_nothing() {
+    let mut writer = writer();
+    // A chain that is longer than its record, a build id of 255 bytes, a mapping to the end of the address space.
+    let mut lie = writer.clone();
+    lie.sample((10, 10), 10, 5, &[FIRST]);
+    let at = lie.records.len() - 24;
+    lie.records[at..at + 8].copy_from_slice(&u64::MAX.to_le_bytes());
+    let recording = read(&lie.file()).unwrap();
+    assert!(recording.samples.is_empty() && recording.notes.iter().any(|note| note.contains("damaged")));
+    writer.mmap(10, (1, u64::MAX), u64::MAX, "/usr/lib/all.so", 3).sample((10, 10), 10, 5, &[u64::MAX - 5000]);
+    assert_sums(&report(&writer.file()));
+    for at in 0..writer.file().len() {
+        let mut file = writer.file();
+        file[at] = 0xff;
+        if let Ok(recording) = read(&file) {
+            assert_sums(&Report::new(recording, None, &Options::default()));
+        }
+    }
+}
+
+#[test]
+fn a_difference_names_what_changed() {
+    let (mut before, mut after) = (writer(), writer());
+    for time in 0..10 {
+        before.sample((10, 10), time + 10, 5, &[if time < 2 { FIRST } else { 0x5000_0100 }]);
+        after.sample((10, 10), time + 10, 5, &[if time < 7 { FIRST } else { 0x5000_0100 }]);
+    }
+    let (before, after) = (report(&before.file()), report(&after.file()));
+    let difference = diff(&before, &after);
+    let first = &difference.functions[0];
+    assert_eq!(first.name, "__main__.fibonacci");
+    assert!((first.own.0 - 20.0).abs() < 1e-9 && (first.own.1 - 70.0).abs() < 1e-9);
+    assert!(difference.lines[0].name.contains("sides.py:") && !difference.lines[0].source.is_empty());
+}

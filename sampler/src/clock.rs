@@ -1,0 +1,28 @@
+//! The clock that samples are stamped with: what perf calls `-k mono`.
+
+use std::mem::MaybeUninit;
+
+use crate::timer;
+
+/// `CLOCK_MONOTONIC` in nanoseconds, by a system call of our own: libfaketime and its kin stand in for libc's. Safe in a
+/// signal handler.
+pub(crate) fn monotonic() -> u64 {
+    read(libc::CLOCK_MONOTONIC)
+}
+
+/// The time that a thread of this process has spent on a processor; 0 for one that is gone.
+pub(crate) fn thread_cpu(tid: u32) -> u64 {
+    read(timer::thread_cpu_clock(tid))
+}
+
+fn read(clock: libc::clockid_t) -> u64 {
+    let mut now = MaybeUninit::<libc::timespec>::uninit();
+    // SAFETY: writable memory for a timespec.
+    let failed = unsafe { libc::syscall(libc::SYS_clock_gettime, clock, now.as_mut_ptr()) } != 0;
+    if failed {
+        return 0;
+    }
+    // SAFETY: the call has succeeded and written it.
+    let now = unsafe { now.assume_init() };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

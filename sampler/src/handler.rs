@@ -1,0 +1,189 @@
+//! The signal handler: a stack into a ring.
+//!
+//! It allocates nothing, takes no lock, touches no thread-local variable but `errno`, and makes two or three system calls (the
+//! time, and whether pages of the stack are there). What it reads is its slot, published tables, and the stack.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::clock;
+use crate::code_map::{self, ProcessCode};
+use crate::options::Clock;
+use crate::slot::{self, Sample};
+use crate::threads;
+use crate::timer::SI_TIMER;
+use crate::unwind::{self, Memory, REGISTERS, Registers};
+
+/// Nanoseconds between two samples of a thread.
+pub(crate) static PERIOD: AtomicU64 = AtomicU64::new(0);
+/// The process that samples; a child that shares memory or handlers does not.
+pub(crate) static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// Of these `siginfo_t` has no accessors in libc.
+#[repr(C)]
+struct TimerInfo {
+    signal: c_int,
+    errno: c_int,
+    code: c_int,
+    padding: c_int,
+    timer: c_int,
+    overrun: c_int,
+    value: u64,
+}
+
+const _: () = assert!(std::mem::offset_of!(TimerInfo, value) == 24);
+
+/// What a timer's signal carries: which slot, and of which owner.
+pub(crate) fn signal_value(index: usize, generation: u32) -> u64 {
+    index as u64 | u64::from(generation) << 32
+}
+
+pub(crate) extern "C" fn handler(_signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: errno is a thread-local of libc's, whose place does not change.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let before = unsafe { errno.read() };
+    // SAFETY: the kernel has made both for a handler with SA_SIGINFO; a timer's has these fields.
+    let (info, context) = unsafe { (&*info.cast::<TimerInfo>(), context.cast::<libc::ucontext_t>()) };
+    if info.code == SI_TIMER && !context.is_null() {
+        // SAFETY: the kernel's, for as long as the handler runs.
+        record(info, unsafe { &*context });
+    }
+    // SAFETY: as above.
+    unsafe { errno.write(before) };
+}
+
+fn record(info: &TimerInfo, context: &libc::ucontext_t) {
+    let (index, generation) = ((info.value & 0xffff_ffff) as usize, (info.value >> 32) as u32);
+    let Some(slot) = slot::get(index) else { return };
+    let expected = slot.state.load(Ordering::Acquire) == slot::ARMED
+        && slot.generation.load(Ordering::Acquire) == generation
+        && PROCESS.load(Ordering::Relaxed) != 0;
+    if !expected {
+        return;
+    }
+    slot.running.fetch_add(1, Ordering::AcqRel);
+    let period = time_since_last(slot);
+    match slot.room() {
+        Some(room) => sample(slot, room, period, context),
+        None => drop(slot.lost.fetch_add(1, Ordering::Relaxed)),
+    }
+    slot.running.fetch_add(1, Ordering::AcqRel);
+}
+
+/// What the thread has spent since its last sample, or since it got its timer. The timer is looked at when the kernel ticks,
+/// and ticks do not always come: its period would say too little.
+pub(crate) fn time_since_last(slot: &slot::Slot) -> u64 {
+    let now = match threads::clock_now() {
+        Clock::Cpu => clock::thread_cpu(slot.tid.load(Ordering::Relaxed)),
+        Clock::Wall => clock::monotonic(),
+    };
+    now.saturating_sub(slot.clock.swap(now, Ordering::Relaxed))
+}
+
+fn sample(slot: &slot::Slot, room: u64, period: u64, context: &libc::ucontext_t) {
+    let registers = registers(context);
+    let mut memory = StackMemory::new(registers.stack_pointer());
+    let mut count = 0;
+    // SAFETY: this is the handler of the slot's thread, the only one to use it, and it is not entered again while it runs.
+    let cache = unsafe { &mut *slot.cache() };
+    cache.begin(code_map::generation());
+    let outcome = unwind::walk(registers, &ProcessCode, &mut memory, cache, |address| {
+        if count == room {
+            return false;
+        }
+        // SAFETY: as above, and `count` is less than `room`.
+        unsafe { slot.put(count, address) };
+        count += 1;
+        true
+    });
+    // SAFETY: as above.
+    unsafe { slot.finish(Sample { time: clock::monotonic(), period, outcome, count }) };
+}
+
+/// The registers at the moment of the signal, in DWARF's order.
+fn registers(context: &libc::ucontext_t) -> Registers {
+    /// In the order of DWARF: rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15, rip.
+    const ORDER: [c_int; REGISTERS] = [
+        libc::REG_RAX,
+        libc::REG_RDX,
+        libc::REG_RCX,
+        libc::REG_RBX,
+        libc::REG_RSI,
+        libc::REG_RDI,
+        libc::REG_RBP,
+        libc::REG_RSP,
+        libc::REG_R8,
+        libc::REG_R9,
+        libc::REG_R10,
+        libc::REG_R11,
+        libc::REG_R12,
+        libc::REG_R13,
+        libc::REG_R14,
+        libc::REG_R15,
+        libc::REG_RIP,
+    ];
+    let saved = &context.uc_mcontext.gregs;
+    Registers::new(ORDER.map(|register| saved.get(register as usize).copied().unwrap_or(0) as u64))
+}
+
+const PAGE: u64 = 4096;
+/// `SYS_rt_sigprocmask` with this is refused after its first argument has been read.
+const NO_SUCH_HOW: c_int = -1;
+
+/// The stack, page by page from its pointer on, as far as it is there. Elsewhere (another stack, below a signal handler)
+/// words are fetched by a system call.
+struct StackMemory {
+    start: u64,
+    end: u64,
+}
+
+impl StackMemory {
+    fn new(stack_pointer: u64) -> Self {
+        // What a function without a frame keeps below its stack pointer (x86-64 psABI, 3.2.2).
+        let page = stack_pointer.wrapping_sub(128) & !(PAGE - 1);
+        StackMemory { start: page, end: page }
+    }
+}
+
+impl Memory for StackMemory {
+    fn read(&mut self, address: u64) -> Option<u64> {
+        if address & 7 != 0 {
+            return fetch(address);
+        }
+        // Pages are looked at in order; one far away is not part of this.
+        while address >= self.end && address - self.end < PAGE {
+            if !is_readable(self.end) {
+                return fetch(address);
+            }
+            self.end += PAGE;
+        }
+        if address < self.start || address >= self.end {
+            return fetch(address);
+        }
+        // SAFETY: the kernel has just read this page, which is part of the stack that this thread is on.
+        Some(unsafe { (address as *const u64).read_volatile() })
+    }
+}
+
+/// Whether a word can be read: the kernel copies the set before it looks at what is to be done with it.
+fn is_readable(address: u64) -> bool {
+    let nothing: *mut c_void = std::ptr::null_mut();
+    // SAFETY: changes nothing: there is no such `how`.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, NO_SUCH_HOW, address, nothing, 8_usize) };
+    // SAFETY: errno is a thread-local of libc's.
+    (unsafe { *libc::__errno_location() }) != libc::EFAULT
+}
+
+/// A word of memory that may go away at any time.
+fn fetch(address: u64) -> Option<u64> {
+    let mut word = 0_u64;
+    let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: 8 };
+    let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: 8 };
+    let pid = PROCESS.load(Ordering::Relaxed);
+    // SAFETY: writes a word of ours; a bad address is an error, not a fault.
+    let copied = unsafe {
+        libc::syscall(libc::SYS_process_vm_readv, pid, &raw const local, 1_usize, &raw const remote, 1_usize, 0_usize)
+    };
+    (copied == 8).then_some(word)
+}

@@ -1,0 +1,155 @@
+//! `pthread_create`: a new thread arms itself before its function runs.
+//!
+//! The library that is preloaded exports a `pthread_create` that comes here; while nothing is recorded it goes straight on to
+//! the real one. A thread that a scan would find may have ended by then: of 100 threads of 20 ms, a scan every 50 ms saw 40 %.
+
+use std::ffi::{c_int, c_void};
+use std::mem::{self, MaybeUninit};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+
+use jitlisten::HostStateGuard;
+
+use crate::slot::{SIGNAL_STACK, Slot};
+use crate::threads;
+
+/// Whether new threads are sampled.
+pub(crate) static ACTIVE: AtomicBool = AtomicBool::new(false);
+
+/// A thread's function.
+pub type Start = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+type Create = unsafe extern "C" fn(*mut libc::pthread_t, *const libc::pthread_attr_t, Start, *mut c_void) -> c_int;
+
+static REAL: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+/// 0: not made; 1: being made; key + 2.
+static KEY: AtomicU32 = AtomicU32::new(0);
+
+/// What the new thread is to do, in memory of `malloc`: it is freed in another thread, or never.
+struct Work {
+    start: Start,
+    argument: *mut c_void,
+}
+
+/// The next `pthread_create` behind this library's.
+fn real() -> Option<Create> {
+    let mut found = REAL.load(Ordering::Acquire);
+    if found.is_null() {
+        // SAFETY: a terminated name.
+        found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"pthread_create".as_ptr()) };
+        REAL.store(found, Ordering::Release);
+    }
+    if found.is_null() {
+        return None;
+    }
+    // SAFETY: a function of that name has this type.
+    Some(unsafe { mem::transmute::<*mut c_void, Create>(found) })
+}
+
+/// Stands in for `pthread_create(3)`.
+///
+/// # Safety
+/// As that.
+pub unsafe fn create(
+    thread: *mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    start: Start,
+    argument: *mut c_void,
+) -> c_int {
+    let Some(real) = real() else { return libc::ENOSYS };
+    if !ACTIVE.load(Ordering::Relaxed) {
+        // SAFETY: the caller's arguments.
+        return unsafe { real(thread, attributes, start, argument) };
+    }
+    let Some(work) = boxed(Work { start, argument }) else {
+        // SAFETY: as above.
+        return unsafe { real(thread, attributes, start, argument) };
+    };
+    // SAFETY: as above, but for the function, which calls the caller's.
+    let failure = unsafe { real(thread, attributes, begin, work.cast()) };
+    if failure != 0 {
+        // SAFETY: no thread has got it.
+        unsafe { libc::free(work.cast()) };
+    }
+    failure
+}
+
+/// The real one, for a thread of our own.
+pub(crate) unsafe fn create_unsampled(thread: *mut libc::pthread_t, start: Start, argument: *mut c_void) -> c_int {
+    // SAFETY: the caller's arguments.
+    real().map_or(libc::ENOSYS, |real| unsafe { real(thread, ptr::null(), start, argument) })
+}
+
+fn boxed(work: Work) -> Option<*mut Work> {
+    // SAFETY: has no precondition.
+    let memory = unsafe { libc::malloc(size_of::<Work>()) }.cast::<Work>();
+    if memory.is_null() {
+        return None;
+    }
+    // SAFETY: new memory of that size, aligned for anything.
+    unsafe { memory.write(work) };
+    Some(memory)
+}
+
+/// Where a sampled thread begins. Nothing in this frame has a destructor: `pthread_exit` and cancellation unwind through it.
+extern "C-unwind" fn begin(work: *mut c_void) -> *mut c_void {
+    // SAFETY: made by `create` for this thread alone.
+    let Work { start, argument } = unsafe { work.cast::<Work>().read() };
+    // SAFETY: from `malloc`, and read above.
+    unsafe { libc::free(work) };
+    let _ = std::panic::catch_unwind(|| adopt_this_thread(start as usize as u64));
+    start(argument)
+}
+
+/// Samples the calling thread, which runs this function, until it ends.
+pub(crate) fn adopt_this_thread(start: u64) {
+    if !ACTIVE.load(Ordering::Acquire) {
+        return;
+    }
+    let _host_state = HostStateGuard::enter();
+    if let Some(slot) = threads::arm(threads::own_tid()) {
+        slot.start.store(start, Ordering::Relaxed);
+        give_signal_stack(slot);
+        if let Some(key) = key() {
+            // SAFETY: a key that is never deleted; the slot lives for ever.
+            unsafe { libc::pthread_setspecific(key, ptr::from_ref(slot).cast()) };
+        }
+    }
+}
+
+/// A signal stack for a thread that has none: the thread may be about to use up its own one.
+fn give_signal_stack(slot: &Slot) {
+    let mut now = MaybeUninit::<libc::stack_t>::uninit();
+    // SAFETY: writable memory for it; nothing is changed.
+    if unsafe { libc::sigaltstack(ptr::null(), now.as_mut_ptr()) } != 0 {
+        return;
+    }
+    // SAFETY: the call has written it.
+    if unsafe { now.assume_init() }.ss_flags & libc::SS_DISABLE != 0 {
+        let stack = libc::stack_t { ss_sp: slot.signal_stack().cast(), ss_flags: 0, ss_size: SIGNAL_STACK };
+        // SAFETY: memory that is never unmapped, and of no other thread until this one is gone.
+        unsafe { libc::sigaltstack(&raw const stack, ptr::null_mut()) };
+    }
+}
+
+/// The key whose destructor says that a thread ends, however it does.
+fn key() -> Option<libc::pthread_key_t> {
+    unsafe extern "C" fn thread_ends(slot: *mut c_void) {
+        let _host_state = HostStateGuard::enter();
+        // SAFETY: set by `adopt_this_thread`; slots live for ever.
+        threads::this_thread_ends(unsafe { &*slot.cast::<Slot>() });
+    }
+    match KEY.load(Ordering::Acquire) {
+        0 if KEY.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() => {
+            let mut key = 0;
+            // SAFETY: the destructor is a function of this library, which is never unloaded.
+            if unsafe { libc::pthread_key_create(&raw mut key, Some(thread_ends)) } != 0 {
+                return None;
+            }
+            KEY.store(key + 2, Ordering::Release);
+            Some(key)
+        }
+        // No keys left, or another thread makes it just now: the scan will see the end of this one.
+        0 | 1 => None,
+        made => Some(made - 2),
+    }
+}

@@ -1,0 +1,37 @@
+//! Samples the threads of its own process, with nobody's permission, and writes a `perf.data`.
+//!
+//! ```text
+//!   thread 1 --CPU timer--> signal --> handler: stack --> ring \
+//!   thread 2 --CPU timer--> signal --> handler: stack --> ring  > writer thread --> perf.data
+//!   ...                                    |                   /
+//!                                   tables of code: compiled (from the session), libraries (from /proc/self/maps)
+//! ```
+//!
+//! You give a file name and a rate ([`Options`]); it produces a file that `perf report`, `perf script` and samply read. It needs
+//! no `perf_event_open`, no ptrace and no root. x86_64.
+//!
+//! Rules: the handler allocates nothing, takes no lock and is bounded ([`unwind`]); the host never notices, except that one
+//! real-time signal is taken, a thread named `jitlisten` is there, and, with [`Clock::Wall`], waiting system calls are
+//! interrupted. Locks: this crate's, then the session's; the session calls back without ours (`events`).
+//!
+//! To see it: `JITLISTEN_RECORD=f.data LD_PRELOAD=libjitlisten.so python program.py; perf report -i f.data`.
+
+mod clock;
+mod code_map;
+mod events;
+mod handler;
+mod interpose;
+mod mappings;
+mod options;
+mod output;
+mod perf_data;
+mod recorder;
+mod slot;
+mod threads;
+mod timer;
+pub mod unwind;
+mod writer;
+
+pub use interpose::{Start, create};
+pub use options::{Clock, Options};
+pub use recorder::{Error, Heirs, Statistics, ending, start, start_by_environment, statistics, stop};

@@ -1,0 +1,269 @@
+//! What is mapped in this process: for the recording, and to walk through it.
+//!
+//! `/proc/self/maps` is read when something has changed, never on a clock. ELF headers and unwind tables are copied out of
+//! memory with calls that cannot fault, so a library may go away meanwhile; no lock of the loader's is taken.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+
+use jitlisten::{Address, AddressRange, checked_read};
+
+use crate::code_map::{Range, Tables};
+use crate::perf_data::Mapping;
+use crate::unwind::FrameTable;
+
+/// No unwind table is larger; what claims to be is damaged.
+const LARGEST_SECTION: u64 = 1 << 28;
+/// `sub rsp, 8; call rcx; add rsp, 8; ret`: CPython 3.12's `asm_trampoline.S`.
+const TRAMPOLINE: [u8; 11] = [0x48, 0x83, 0xec, 0x08, 0xff, 0xd1, 0x48, 0x83, 0xc4, 0x08, 0xc3];
+
+const PT_LOAD: u32 = 1;
+const PT_NOTE: u32 = 4;
+const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
+const NT_GNU_BUILD_ID: u32 = 3;
+
+/// A line of `/proc/self/maps`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Line {
+    start: u64,
+    end: u64,
+    executable: bool,
+    offset: u64,
+    device: (u32, u32),
+    inode: u64,
+    path: Vec<u8>,
+}
+
+/// What was found at an earlier look.
+#[derive(Default)]
+pub(crate) struct Mappings {
+    known: BTreeMap<Line, Known>,
+}
+
+#[derive(Clone)]
+struct Known {
+    tables: Arc<Tables>,
+    build_id: Option<[u8; 20]>,
+}
+
+impl Mappings {
+    /// Looks at all mappings. Returns the executable ones that were not there before, and all of them as a map of code.
+    pub(crate) fn look(&mut self) -> Option<(Vec<Mapping>, Vec<Range>)> {
+        let lines = parse(&fs::read("/proc/self/maps").ok()?);
+        let mut known = BTreeMap::new();
+        let (mut new, mut ranges) = (Vec::new(), Vec::new());
+        // The mapping that holds the ELF header of what comes next.
+        let mut header: Option<&Line> = None;
+        for line in &lines {
+            if line.offset == 0 && (line.inode != 0 || line.path == b"[vdso]") {
+                header = Some(line);
+            }
+            if !line.executable || line.path == b"[vsyscall]" {
+                continue;
+            }
+            let module = header.filter(|header| header.inode == line.inode && header.path == line.path);
+            let found = self.known.remove(line).unwrap_or_else(|| {
+                let found = describe(line, module);
+                new.push(line.as_mapping(found.build_id));
+                found
+            });
+            ranges.push(Range { start: line.start, end: line.end, owner: 0, tables: Arc::clone(&found.tables) });
+            known.insert(line.clone(), found);
+        }
+        self.known = known;
+        Some((new, ranges))
+    }
+}
+
+impl Line {
+    fn as_mapping(&self, build_id: Option<[u8; 20]>) -> Mapping {
+        let path = if self.path.is_empty() { b"//anon".to_vec() } else { self.path.clone() };
+        let path = path.strip_suffix(b" (deleted)").map_or(path.clone(), <[u8]>::to_vec);
+        Mapping {
+            start: self.start,
+            end: self.end,
+            offset: self.offset,
+            device: self.device,
+            inode: self.inode,
+            build_id,
+            path,
+        }
+    }
+}
+
+fn parse(text: &[u8]) -> Vec<Line> {
+    text.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
+}
+
+/// `55d0-55e0 r-xp 00001000 08:01 1234   /usr/bin/x` of `proc_pid_maps(5)`
+fn parse_line(line: &[u8]) -> Option<Line> {
+    let mut rest = line;
+    let mut field = || {
+        let end = rest.iter().position(|&byte| byte == b' ').unwrap_or(rest.len());
+        let field = std::str::from_utf8(&rest[..end]).ok();
+        rest = rest.get(end + 1..).unwrap_or_default();
+        field
+    };
+    let (start, end) = field()?.split_once('-')?;
+    let protection = field()?;
+    let offset = field()?;
+    let (major, minor) = field()?.split_once(':')?;
+    let inode = field()?;
+    let hexadecimal = |text| u64::from_str_radix(text, 16).ok();
+    Some(Line {
+        start: hexadecimal(start)?,
+        end: hexadecimal(end)?,
+        executable: protection.as_bytes().get(2) == Some(&b'x'),
+        offset: hexadecimal(offset)?,
+        device: (hexadecimal(major)? as u32, hexadecimal(minor)? as u32),
+        inode: inode.parse().ok()?,
+        path: rest.trim_ascii_start().to_vec(),
+    })
+}
+
+fn describe(line: &Line, header: Option<&Line>) -> Known {
+    let module = header.and_then(|header| Module::read(header.start));
+    let Some(module) = module else {
+        let code = read(line.start, 64.min(line.end - line.start)).unwrap_or_default();
+        let is_trampoline = line.inode == 0 && code.windows(TRAMPOLINE.len()).any(|bytes| bytes == TRAMPOLINE);
+        let tables = if is_trampoline { Tables::Trampoline } else { Tables::Bare };
+        return Known { tables: Arc::new(tables), build_id: None };
+    };
+    let tables = module.frame_table().map_or(Tables::Bare, |table| Tables::Frames(vec![table]));
+    Known { tables: Arc::new(tables), build_id: module.build_id() }
+}
+
+/// An ELF file in memory.
+struct Module {
+    base: u64,
+    bias: u64,
+    segments: Vec<Segment>,
+}
+
+#[derive(Clone, Copy)]
+struct Segment {
+    kind: u32,
+    address: u64,
+    size: u64,
+}
+
+impl Module {
+    fn read(base: u64) -> Option<Module> {
+        let header = read(base, 64)?;
+        if !header.starts_with(b"\x7fELF\x02\x01") {
+            return None;
+        }
+        let (at, count) = (word(&header, 32)?, u64::from(half(&header, 56)?));
+        if half(&header, 54)? != 56 || count > 64 || at > 1 << 20 {
+            return None;
+        }
+        let table = read(base.checked_add(at)?, count * 56)?;
+        let mut bias = None;
+        let mut segments = Vec::new();
+        for entry in table.chunks_exact(56) {
+            let kind = u32::from_le_bytes(entry.get(..4)?.try_into().ok()?);
+            let (offset, address, size) = (word(entry, 8)?, word(entry, 16)?, word(entry, 40)?);
+            if kind == PT_LOAD && offset == 0 {
+                bias = Some(base.wrapping_sub(address & !0xfff));
+            }
+            segments.push(Segment { kind, address, size });
+        }
+        Some(Module { base, bias: bias?, segments })
+    }
+
+    fn segment(&self, kind: u32) -> Option<Segment> {
+        self.segments.iter().copied().find(|segment| segment.kind == kind)
+    }
+
+    fn frame_table(&self) -> Option<FrameTable> {
+        let segment = self.segment(PT_GNU_EH_FRAME)?;
+        let header_address = self.bias.wrapping_add(segment.address);
+        let header = read(header_address, segment.size)?;
+        let section_address = FrameTable::section_address(&header, header_address)?;
+        // Its size stands nowhere; it ends where its segment does, if not before.
+        let relative = section_address.wrapping_sub(self.bias);
+        let holds =
+            |segment: &&Segment| segment.kind == PT_LOAD && relative.wrapping_sub(segment.address) < segment.size;
+        let load = self.segments.iter().find(holds)?;
+        let mut size = load.address.wrapping_add(load.size).wrapping_sub(relative);
+        if segment.address > relative && segment.address - relative < size {
+            size = segment.address - relative;
+        }
+        let section = read(section_address, size)?;
+        let table =
+            FrameTable::with_header(section.clone().into(), section_address, self.base, &header, header_address);
+        Some(table.unwrap_or_else(|| FrameTable::by_reading(section.into(), section_address, self.base)))
+    }
+
+    fn build_id(&self) -> Option<[u8; 20]> {
+        let notes = self.segments.iter().filter(|segment| segment.kind == PT_NOTE && segment.size < 1 << 16);
+        notes.filter_map(|notes| build_id(&read(self.bias.wrapping_add(notes.address), notes.size)?)).next()
+    }
+}
+
+/// The note "GNU", `NT_GNU_BUILD_ID`, if it is a usual one of twenty bytes.
+fn build_id(notes: &[u8]) -> Option<[u8; 20]> {
+    let mut rest = notes;
+    loop {
+        let field = |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));
+        let (name, size, kind) = (field(0)? as usize, field(4)? as usize, field(8)?);
+        let start = 12 + name.checked_next_multiple_of(4)?;
+        if kind == NT_GNU_BUILD_ID && rest.get(12..16) == Some(b"GNU\0") {
+            return rest.get(start..start.checked_add(size)?)?.try_into().ok();
+        }
+        rest = rest.get(start.checked_add(size.checked_next_multiple_of(4)?)?..)?;
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+/// A copy of this process's memory, if all of it can be read.
+fn read(address: u64, size: u64) -> Option<Vec<u8>> {
+    if size > LARGEST_SECTION {
+        return None;
+    }
+    let range = AddressRange::new(Address(address), size)?;
+    checked_read::copy(range).ok().or_else(|| {
+        // Where process_vm_readv(2) is not allowed.
+        let mut bytes = vec![0; size as usize];
+        fs::File::open("/proc/self/mem").ok()?.read_exact_at(&mut bytes, address).ok()?;
+        Some(bytes)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::unwind::CodeMap as _;
+
+    #[test]
+    fn lines_are_read_with_spaces_in_names() {
+        let line = parse_line(b"7f00-7fff r-xp 00001000 08:1f 42      /a b/c (deleted)").unwrap();
+        assert_eq!(
+            (line.start, line.end, line.executable, line.device, line.inode),
+            (0x7f00, 0x7fff, true, (8, 31), 42)
+        );
+        assert_eq!(line.as_mapping(None).path, b"/a b/c");
+        assert_eq!(parse_line(b"7f00-7fff rw-p 00000000 00:00 0 ").unwrap().path, b"");
+    }
+
+    #[test]
+    fn the_c_library_has_a_table_and_a_build_id() {
+        let (new, ranges) = Mappings::default().look().unwrap();
+        let libc = new.iter().find(|mapping| mapping.path.windows(8).any(|part| part == b"/libc.so")).unwrap();
+        assert!(libc.build_id.is_some());
+        crate::code_map::publish_libraries(ranges);
+        let address = libc::malloc as *const () as u64;
+        assert!(
+            matches!(crate::code_map::ProcessCode.find(address), Some(crate::unwind::Code::Table(table)) if table.len() > 1000)
+        );
+    }
+}

@@ -1,0 +1,198 @@
+//! What to record and where to.
+//!
+//! `JITLISTEN_RECORD=FILE[,hz=N][,wall][,children][,no-images][,seconds=N][,pid=N][,append]`. Words are taken from the end as long
+//! as they are known, so a name may hold commas. `%p` in the name is the process, `%h` the host, `%%` a percent sign.
+
+#![forbid(unsafe_code)]
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::PathBuf;
+
+/// Samples for each second of a thread's time, where nothing else is said. No divisor of the usual ticks.
+const USUAL_HZ: u32 = 199;
+const MOST_HZ: u32 = 10_000;
+
+/// Which time a sample stands for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Clock {
+    /// That which the thread has spent on a processor. A thread that waits is not disturbed.
+    #[default]
+    Cpu,
+    /// That which has passed. Waiting threads are interrupted: some system calls return `EINTR`.
+    Wall,
+}
+
+/// See the module's head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// As the user wrote it, `%p` and all.
+    pub pattern: OsString,
+    /// Samples a second.
+    pub hz: u32,
+    /// Of which time.
+    pub clock: Clock,
+    /// Whether children of a fork write files of their own.
+    pub children: bool,
+    /// Whether compiled code gets images, so that its name and lines outlive it.
+    pub images: bool,
+    /// Stop by itself after so many seconds.
+    pub seconds: Option<u32>,
+    /// The process that was meant; others leave the variable alone.
+    pub pid: Option<u32>,
+    /// Go on with the file: it was begun by this process before it called `exec(2)`.
+    pub append: bool,
+}
+
+impl Options {
+    /// The usual ones.
+    pub fn new(pattern: impl Into<OsString>) -> Self {
+        Options {
+            pattern: pattern.into(),
+            hz: USUAL_HZ,
+            clock: Clock::Cpu,
+            children: false,
+            images: true,
+            seconds: None,
+            pid: None,
+            append: false,
+        }
+    }
+
+    /// Parses the value of `JITLISTEN_RECORD`.
+    ///
+    /// # Errors
+    /// When there is no name, or a number is out of range.
+    pub fn parse(value: &OsStr) -> Result<Self, String> {
+        let mut rest = value.as_bytes();
+        let mut words = Vec::new();
+        while let Some(comma) = rest.iter().rposition(|&byte| byte == b',') {
+            let Ok(word) = std::str::from_utf8(&rest[comma + 1..]) else { break };
+            if !is_word(word) {
+                break;
+            }
+            words.push(word.to_owned());
+            rest = &rest[..comma];
+        }
+        if rest.is_empty() {
+            return Err("JITLISTEN_RECORD: no file is named".to_owned());
+        }
+        let mut options = Options::new(OsStr::from_bytes(rest));
+        for word in words.iter().rev() {
+            options.set(word)?;
+        }
+        Ok(options)
+    }
+
+    fn set(&mut self, word: &str) -> Result<(), String> {
+        match word.split_once('=') {
+            Some(("hz", value)) => self.hz = checked_hz(number(word, value)?)?,
+            Some(("seconds", value)) => self.seconds = Some(number(word, value)?),
+            Some(("pid", value)) => self.pid = Some(number(word, value)?),
+            _ => match word {
+                "wall" => self.clock = Clock::Wall,
+                "children" => self.children = true,
+                "append" => self.append = true,
+                "no-images" => self.images = false,
+                _ => return Err(format!("JITLISTEN_RECORD: {word:?} is not known")),
+            },
+        }
+        Ok(())
+    }
+
+    /// The value that says the same.
+    pub fn to_value(&self) -> OsString {
+        let mut value = self.pattern.clone();
+        value.push(format!(",hz={}", self.hz));
+        let flags = [
+            (self.clock == Clock::Wall, ",wall"),
+            (self.children, ",children"),
+            (!self.images, ",no-images"),
+            (self.append, ",append"),
+        ];
+        flags.iter().filter(|(set, _)| *set).for_each(|(_, word)| value.push(word));
+        self.seconds.iter().for_each(|seconds| value.push(format!(",seconds={seconds}")));
+        self.pid.iter().for_each(|pid| value.push(format!(",pid={pid}")));
+        value
+    }
+
+    /// The file of this process.
+    pub fn path(&self, pid: u32, host: &str) -> PathBuf {
+        let mut path = Vec::new();
+        let mut bytes = self.pattern.as_bytes().iter();
+        while let Some(&byte) = bytes.next() {
+            match (byte, byte == b'%') {
+                (_, false) => path.push(byte),
+                (_, true) => match bytes.next() {
+                    Some(b'p') => path.extend(pid.to_string().bytes()),
+                    Some(b'h') => path.extend(host.bytes()),
+                    Some(b'%') | None => path.push(b'%'),
+                    Some(&other) => path.extend([b'%', other]),
+                },
+            }
+        }
+        OsString::from_vec(path).into()
+    }
+
+    /// The options of a child, which writes a file of its own in any case.
+    pub fn for_child(&self, pid: u32) -> Options {
+        let mut options = Options { append: false, pid: None, ..self.clone() };
+        if !self.pattern.as_bytes().windows(2).any(|pair| pair == b"%p") {
+            options.pattern.push(format!(".{pid}"));
+        }
+        options
+    }
+}
+
+/// A rate that can be had.
+///
+/// # Errors
+/// When it cannot.
+pub(crate) fn checked_hz(hz: u32) -> Result<u32, String> {
+    (1..=MOST_HZ)
+        .contains(&hz)
+        .then_some(hz)
+        .ok_or_else(|| format!("{hz} samples a second: from 1 to {MOST_HZ} can be had"))
+}
+
+fn is_word(word: &str) -> bool {
+    matches!(word, "wall" | "children" | "append" | "no-images")
+        || word.split_once('=').is_some_and(|(name, _)| matches!(name, "hz" | "seconds" | "pid"))
+}
+
+fn number(word: &str, value: &str) -> Result<u32, String> {
+    value.parse().map_err(|_| format!("JITLISTEN_RECORD: {word:?} is not a number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Options, String> {
+        Options::parse(OsStr::new(text))
+    }
+
+    #[test]
+    fn words_are_taken_from_the_end() {
+        let options = parse("/tmp/a,b,wall,hz=997").unwrap();
+        assert_eq!((options.pattern.to_str(), options.hz, options.clock), (Some("/tmp/a,b"), 997, Clock::Wall));
+        assert_eq!(parse("file").unwrap(), Options::new("file"));
+        assert!(parse(",wall").is_err() && parse("f,hz=0").is_err() && parse("f,hz=x").is_err() && parse("").is_err());
+    }
+
+    #[test]
+    fn a_value_says_what_was_parsed() {
+        let text = "f%p,hz=10,wall,children,no-images,append,seconds=3,pid=7";
+        let options = parse(text).unwrap();
+        assert_eq!(Options::parse(&options.to_value()).unwrap(), options);
+        assert_eq!(options.to_value(), text);
+    }
+
+    #[test]
+    fn names_are_of_a_process_and_a_host() {
+        let options = Options::new("p-%h-%p-%%-%x%");
+        assert_eq!(options.path(12, "node").to_str(), Some("p-node-12-%-%x%"));
+        assert_eq!(Options::new("f").for_child(5).path(5, "h").to_str(), Some("f.5"));
+        assert_eq!(Options::new("f-%p").for_child(5).path(5, "h").to_str(), Some("f-5"));
+    }
+}

@@ -1,0 +1,160 @@
+//! The file of a recording: whole at every moment, whatever happens to the process.
+//!
+//! Records are appended, and then the size in the header is changed. The descriptor is out of the way of programs that print
+//! or compare theirs; one that the program has closed, or that means another file by now, is opened again.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd as _, FromRawFd as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use crate::options::Clock;
+use crate::perf_data::{self, Batch, DATA_OFFSET, DATA_SIZE_AT, Features};
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct Output {
+    path: PathBuf,
+    file: Option<File>,
+    identity: (u64, u64),
+    clock: Clock,
+    hz: u32,
+    /// Bytes of records that the file has.
+    data: u64,
+}
+
+impl Output {
+    /// Makes the file, or goes on with it.
+    pub(crate) fn open(path: &Path, append: bool, clock: Clock, hz: u32) -> io::Result<Output> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_CLOEXEC);
+        let mut header = [0; DATA_OFFSET as usize];
+        let mut data = 0;
+        match fs::metadata(path) {
+            Ok(about) if !about.is_file() => return Err(io::Error::other("not a regular file")),
+            Ok(about) => {
+                let begun = append && File::open(path)?.read_exact_at(&mut header, 0).is_ok();
+                data = if begun { perf_data::data_size(&header).unwrap_or(0) } else { 0 };
+                if data == 0 || DATA_OFFSET + data > about.len() {
+                    // Anew, and not the same file: another process may be writing to it still.
+                    data = 0;
+                    fs::remove_file(path)?;
+                }
+            }
+            Err(_) => {}
+        }
+        let file = out_of_the_way(options.open(path)?);
+        file.set_len(DATA_OFFSET + data)?;
+        let about = file.metadata()?;
+        let identity = (about.dev(), about.ino());
+        let output = Output { path: path.to_owned(), file: Some(file), identity, clock, hz, data };
+        output.file()?.write_all_at(&perf_data::header(clock, hz, data, &[]), 0)?;
+        Ok(output)
+    }
+
+    /// How large the file is.
+    pub(crate) fn size(&self) -> u64 {
+        DATA_OFFSET + self.data
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn file(&self) -> io::Result<&File> {
+        self.file.as_ref().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+    }
+
+    /// The file, if the descriptor still means it.
+    fn checked(&mut self) -> io::Result<&File> {
+        let identity = |file: &File| file.metadata().map(|about| (about.dev(), about.ino())).ok();
+        if self.file.as_ref().and_then(identity) != Some(self.identity) {
+            // Not ours to close.
+            std::mem::forget(self.file.take());
+            let file = out_of_the_way(OpenOptions::new().read(true).write(true).open(&self.path)?);
+            if identity(&file) != Some(self.identity) {
+                return Err(io::Error::other("another file has taken its place"));
+            }
+            self.file = Some(file);
+        }
+        self.file()
+    }
+
+    /// Appends records, and lets readers see them.
+    pub(crate) fn append(&mut self, batch: &Batch) -> io::Result<()> {
+        let (bytes, end) = (batch.as_bytes(), self.size());
+        let data = self.data + bytes.len() as u64;
+        let file = self.checked()?;
+        file.write_all_at(bytes, end)?;
+        file.write_all_at(&data.to_le_bytes(), DATA_SIZE_AT)?;
+        self.data = data;
+        Ok(())
+    }
+
+    /// Appends the features, and closes the file.
+    pub(crate) fn finish(mut self, features: &Features) -> io::Result<()> {
+        let end = self.size();
+        let (bytes, numbers) = perf_data::features(features, self.clock, self.hz, end);
+        let header = perf_data::header(self.clock, self.hz, self.data, &numbers);
+        let file = self.checked()?;
+        file.write_all_at(&bytes, end)?;
+        file.write_all_at(&header, 0)
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        if self.checked().is_err() {
+            std::mem::forget(self.file.take());
+        }
+    }
+}
+
+/// The same file with a number above three quarters of the limit.
+fn out_of_the_way(file: File) -> File {
+    let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
+    // SAFETY: writable memory for it.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    let lowest = (limit.rlim_cur.min(1 << 16) / 4 * 3) as libc::c_int;
+    // SAFETY: a descriptor that is open.
+    let number = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest) };
+    if number < 0 {
+        return file;
+    }
+    // SAFETY: a new descriptor, of nobody else.
+    unsafe { File::from_raw_fd(number) }
+}
+
+/// Keeps images of a recording beside it: the directory of a process's images is removed some time after its end.
+#[derive(Debug)]
+pub(crate) struct Pins {
+    directory: PathBuf,
+}
+
+impl Pins {
+    pub(crate) fn beside(recording: &Path) -> Pins {
+        let mut directory = recording.as_os_str().to_owned();
+        directory.push(".images");
+        Pins { directory: directory.into() }
+    }
+
+    /// Another name for the file, or a copy of it; `None` where neither can be made.
+    pub(crate) fn pin(&self, image: &Path) -> Option<PathBuf> {
+        let parent = image.parent()?.file_name()?.to_str()?;
+        let name = format!("{parent}-{}", image.file_name()?.to_str()?);
+        let pinned = self.directory.join(name);
+        if fs::symlink_metadata(&pinned).is_ok() {
+            return Some(pinned);
+        }
+        match fs::create_dir(&self.directory) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return None,
+            _ => {}
+        }
+        if fs::hard_link(image, &pinned).is_err() && fs::copy(image, &pinned).is_err() {
+            let _ = fs::remove_file(&pinned);
+            return None;
+        }
+        Some(pinned)
+    }
+}

@@ -1,0 +1,335 @@
+//! `perf.data`: the bytes.
+//!
+//! ```text
+//!   0     header, 104 bytes: where attributes and data are, which features there are
+//!   104   the attribute: what a sample consists of
+//!   248   records: COMM, MMAP2, SAMPLE, ...                    data.size says how many bytes of them
+//!   ...   the table of the features, and the features            only when the recording has ended
+//! ```
+//! A file that was cut off shows everything up to `data.size`, so that is stored after each batch, when the batch is there.
+//! A larger size, or zeros among the records, and perf 6.1 shows nothing at all.
+//!
+//! Format: `tools/perf/Documentation/perf.data-file-format.txt`, `linux/perf_event.h`. To see it: `perf report -D -i FILE`,
+//! `perf script -i FILE --header`.
+
+#![forbid(unsafe_code)]
+
+use crate::options::Clock;
+
+/// Where records begin.
+pub(crate) const DATA_OFFSET: u64 = 248;
+const HEADER_SIZE: u64 = 104;
+const ATTR_SIZE: u32 = 128;
+/// Where in the header the size of the data stands.
+pub(crate) const DATA_SIZE_AT: u64 = 48;
+const MAGIC: &[u8; 8] = b"PERFILE2";
+
+const PERF_RECORD_COMM: u32 = 3;
+const PERF_RECORD_EXIT: u32 = 4;
+const PERF_RECORD_FORK: u32 = 7;
+const PERF_RECORD_SAMPLE: u32 = 9;
+const PERF_RECORD_MMAP2: u32 = 10;
+const PERF_RECORD_LOST_SAMPLES: u32 = 13;
+const PERF_RECORD_FINISHED_ROUND: u32 = 68;
+const PERF_RECORD_MISC_USER: u16 = 2;
+const PERF_RECORD_MISC_COMM_EXEC: u16 = 1 << 13;
+const PERF_RECORD_MISC_MMAP_BUILD_ID: u16 = 1 << 14;
+const PERF_CONTEXT_USER: u64 = -512_i64 as u64;
+
+/// `PERF_SAMPLE_IP | TID | TIME | CALLCHAIN | PERIOD`
+const SAMPLE_TYPE: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 5 | 1 << 8;
+/// `mmap`, `comm`, `task`, `sample_id_all`, `mmap2`, `comm_exec`, `use_clockid`, and no kernel addresses
+const FLAGS: u64 = 1 << 5 | 1 << 8 | 1 << 9 | 1 << 13 | 1 << 18 | 1 << 23 | 1 << 24 | 1 << 25;
+
+/// Whose record it is and when.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    pub(crate) pid: u32,
+    pub(crate) tid: u32,
+    pub(crate) time: u64,
+}
+
+/// A range of addresses and what is mapped there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mapping {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) offset: u64,
+    pub(crate) device: (u32, u32),
+    pub(crate) inode: u64,
+    pub(crate) build_id: Option<[u8; 20]>,
+    pub(crate) path: Vec<u8>,
+}
+
+/// What is known when a recording has ended.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Features {
+    pub(crate) hostname: String,
+    pub(crate) release: String,
+    pub(crate) version: String,
+    pub(crate) command_line: Vec<Vec<u8>>,
+    pub(crate) first_sample: u64,
+    pub(crate) last_sample: u64,
+}
+
+/// Records, one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    bytes: Vec<u8>,
+}
+
+fn put_u16(bytes: &mut Vec<u8>, value: u16) {
+    bytes.extend(value.to_le_bytes());
+}
+
+fn put_u32(bytes: &mut Vec<u8>, value: u32) {
+    bytes.extend(value.to_le_bytes());
+}
+
+fn put_u64(bytes: &mut Vec<u8>, value: u64) {
+    bytes.extend(value.to_le_bytes());
+}
+
+impl Batch {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+    }
+
+    fn record(&mut self, kind: u32, misc: u16, content: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.bytes.len();
+        put_u32(&mut self.bytes, kind);
+        put_u16(&mut self.bytes, misc);
+        put_u16(&mut self.bytes, 0);
+        content(&mut self.bytes);
+        while !(self.bytes.len() - start).is_multiple_of(8) {
+            self.bytes.push(0);
+        }
+        match u16::try_from(self.bytes.len() - start) {
+            Ok(size) => self.bytes[start + 6..start + 8].copy_from_slice(&size.to_le_bytes()),
+            // Too long for the format, as a path of 64 KiB is: better not there at all.
+            Err(_) => self.bytes.truncate(start),
+        }
+    }
+
+    /// What every record but a sample ends with (`sample_id_all`).
+    fn identified(&mut self, kind: u32, misc: u16, at: Moment, content: impl FnOnce(&mut Vec<u8>)) {
+        self.record(kind, misc, |bytes| {
+            content(bytes);
+            put_u32(bytes, at.pid);
+            put_u32(bytes, at.tid);
+            put_u64(bytes, at.time);
+        });
+    }
+
+    /// A thread has this name. `after_exec`: and everything that was mapped is gone.
+    pub(crate) fn comm(&mut self, at: Moment, name: &[u8], after_exec: bool) {
+        let misc = if after_exec { PERF_RECORD_MISC_COMM_EXEC } else { 0 };
+        self.identified(PERF_RECORD_COMM, misc, at, |bytes| {
+            put_u32(bytes, at.pid);
+            put_u32(bytes, at.tid);
+            put_text(bytes, name);
+        });
+    }
+
+    /// A thread of the process began.
+    pub(crate) fn thread_started(&mut self, at: Moment) {
+        self.task(PERF_RECORD_FORK, at);
+    }
+
+    /// A thread of the process ended.
+    pub(crate) fn thread_ended(&mut self, at: Moment) {
+        self.task(PERF_RECORD_EXIT, at);
+    }
+
+    fn task(&mut self, kind: u32, at: Moment) {
+        self.identified(kind, 0, at, |bytes| {
+            // pid, ppid, tid, ptid: the process itself is what a thread comes from.
+            for number in [at.pid, at.pid, at.tid, at.pid] {
+                put_u32(bytes, number);
+            }
+            put_u64(bytes, at.time);
+        });
+    }
+
+    /// Something was mapped.
+    pub(crate) fn mapping(&mut self, at: Moment, mapping: &Mapping) {
+        let misc = if mapping.build_id.is_some() { PERF_RECORD_MISC_MMAP_BUILD_ID } else { 0 };
+        self.identified(PERF_RECORD_MMAP2, PERF_RECORD_MISC_USER | misc, at, |bytes| {
+            put_u32(bytes, at.pid);
+            put_u32(bytes, at.tid);
+            for number in [mapping.start, mapping.end - mapping.start, mapping.offset] {
+                put_u64(bytes, number);
+            }
+            match mapping.build_id {
+                Some(id) => {
+                    bytes.extend([20, 0, 0, 0]);
+                    bytes.extend(id);
+                }
+                None => {
+                    put_u32(bytes, mapping.device.0);
+                    put_u32(bytes, mapping.device.1);
+                    put_u64(bytes, mapping.inode);
+                    put_u64(bytes, 0);
+                }
+            }
+            // PROT_READ | PROT_EXEC, MAP_PRIVATE
+            put_u32(bytes, 5);
+            put_u32(bytes, 2);
+            put_text(bytes, &mapping.path);
+        });
+    }
+
+    /// A stack, the innermost address first, that stands for so many nanoseconds.
+    pub(crate) fn sample(&mut self, at: Moment, period: u64, stack: &[u64]) {
+        self.record(PERF_RECORD_SAMPLE, PERF_RECORD_MISC_USER, |bytes| {
+            put_u64(bytes, stack.first().copied().unwrap_or(0));
+            put_u32(bytes, at.pid);
+            put_u32(bytes, at.tid);
+            put_u64(bytes, at.time);
+            put_u64(bytes, period);
+            put_u64(bytes, stack.len() as u64 + 1);
+            put_u64(bytes, PERF_CONTEXT_USER);
+            stack.iter().for_each(|&address| put_u64(bytes, address));
+        });
+    }
+
+    /// So many samples had no place.
+    pub(crate) fn lost(&mut self, at: Moment, samples: u64) {
+        self.identified(PERF_RECORD_LOST_SAMPLES, 0, at, |bytes| put_u64(bytes, samples));
+    }
+
+    /// What comes is not earlier than the latest record of the round before.
+    pub(crate) fn round(&mut self) {
+        self.record(PERF_RECORD_FINISHED_ROUND, 0, |_| {});
+    }
+}
+
+/// A text with its terminator, up to a multiple of eight bytes.
+fn put_text(bytes: &mut Vec<u8>, text: &[u8]) {
+    let start = bytes.len();
+    bytes.extend(text.iter().copied().take_while(|&byte| byte != 0));
+    bytes.push(0);
+    while !(bytes.len() - start).is_multiple_of(8) {
+        bytes.push(0);
+    }
+}
+
+fn attribute(clock: Clock, hz: u32) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(ATTR_SIZE as usize);
+    // PERF_TYPE_SOFTWARE; PERF_COUNT_SW_TASK_CLOCK or PERF_COUNT_SW_CPU_CLOCK
+    put_u32(&mut bytes, 1);
+    put_u32(&mut bytes, ATTR_SIZE);
+    put_u64(&mut bytes, u64::from(clock == Clock::Cpu));
+    // sample_period, in nanoseconds
+    put_u64(&mut bytes, 1_000_000_000 / u64::from(hz.max(1)));
+    put_u64(&mut bytes, SAMPLE_TYPE);
+    put_u64(&mut bytes, 0);
+    put_u64(&mut bytes, FLAGS);
+    // clockid is at 92: CLOCK_MONOTONIC.
+    bytes.resize(92, 0);
+    put_u32(&mut bytes, 1);
+    bytes.resize(ATTR_SIZE as usize, 0);
+    bytes
+}
+
+/// Everything before the first record.
+pub(crate) fn header(clock: Clock, hz: u32, data_size: u64, features: &[u32]) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    put_u64(&mut bytes, HEADER_SIZE);
+    let entry = u64::from(ATTR_SIZE) + 16;
+    put_u64(&mut bytes, entry);
+    for (offset, size) in [(HEADER_SIZE, entry), (DATA_OFFSET, data_size), (0, 0)] {
+        put_u64(&mut bytes, offset);
+        put_u64(&mut bytes, size);
+    }
+    let bits = features.iter().fold(0_u64, |bits, &feature| bits | 1 << feature);
+    put_u64(&mut bytes, bits);
+    bytes.resize(HEADER_SIZE as usize, 0);
+    bytes.extend(attribute(clock, hz));
+    // No ids: there is one event.
+    put_u64(&mut bytes, HEADER_SIZE);
+    put_u64(&mut bytes, 0);
+    bytes
+}
+
+/// What the header of a file says of its records; `None` if the file is not one of ours.
+pub(crate) fn data_size(header: &[u8]) -> Option<u64> {
+    let word = |at: usize| Some(u64::from_le_bytes(header.get(at..at + 8)?.try_into().ok()?));
+    let ours = header.starts_with(MAGIC) && word(8)? == HEADER_SIZE && word(DATA_SIZE_AT as usize - 8)? == DATA_OFFSET;
+    ours.then(|| word(DATA_SIZE_AT as usize)).flatten()
+}
+
+const HEADER_HOSTNAME: u32 = 3;
+const HEADER_OSRELEASE: u32 = 4;
+const HEADER_VERSION: u32 = 5;
+const HEADER_ARCH: u32 = 6;
+const HEADER_CMDLINE: u32 = 11;
+const HEADER_EVENT_DESC: u32 = 12;
+const HEADER_SAMPLE_TIME: u32 = 21;
+
+/// The features as they stand behind the records, and their numbers for the header.
+pub(crate) fn features(features: &Features, clock: Clock, hz: u32, data_end: u64) -> (Vec<u8>, Vec<u32>) {
+    let arch = std::env::consts::ARCH;
+    let mut command_line = (features.command_line.len() as u32).to_le_bytes().to_vec();
+    features.command_line.iter().for_each(|word| put_string(&mut command_line, word));
+    let mut times = features.first_sample.to_le_bytes().to_vec();
+    put_u64(&mut times, features.last_sample);
+    let sections = [
+        (HEADER_HOSTNAME, string(features.hostname.as_bytes())),
+        (HEADER_OSRELEASE, string(features.release.as_bytes())),
+        (HEADER_VERSION, string(features.version.as_bytes())),
+        (HEADER_ARCH, string(arch.as_bytes())),
+        (HEADER_CMDLINE, command_line),
+        (HEADER_EVENT_DESC, event_description(clock, hz)),
+        (HEADER_SAMPLE_TIME, times),
+    ];
+    let mut offset = data_end + sections.len() as u64 * 16;
+    let (mut table, mut content) = (Vec::new(), Vec::<u8>::new());
+    for (_, section) in &sections {
+        put_u64(&mut table, offset);
+        put_u64(&mut table, section.len() as u64);
+        offset += section.len() as u64;
+        content.extend(section);
+    }
+    table.extend(content);
+    (table, sections.iter().map(|(number, _)| *number).collect())
+}
+
+fn event_description(clock: Clock, hz: u32) -> Vec<u8> {
+    let mut bytes = 1_u32.to_le_bytes().to_vec();
+    put_u32(&mut bytes, ATTR_SIZE);
+    bytes.extend(attribute(clock, hz));
+    put_u32(&mut bytes, 0);
+    put_string(&mut bytes, event_name(clock).as_bytes());
+    bytes
+}
+
+fn event_name(clock: Clock) -> &'static str {
+    match clock {
+        Clock::Cpu => "task-clock:u",
+        Clock::Wall => "cpu-clock:u",
+    }
+}
+
+fn string(text: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    put_string(&mut bytes, text);
+    bytes
+}
+
+/// `perf_header_string`: a length, then the text up to a multiple of 64 bytes.
+fn put_string(bytes: &mut Vec<u8>, text: &[u8]) {
+    let length = (text.len() + 1).next_multiple_of(64);
+    put_u32(bytes, length as u32);
+    let start = bytes.len();
+    bytes.extend(text);
+    bytes.resize(start + length, 0);
+}

@@ -1,0 +1,343 @@
+//! Recordings: one at a time, any number one after the other.
+
+use std::ffi::c_void;
+use std::fs;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use jitlisten::options::SinkKind;
+use jitlisten::{HostStateGuard, Session, exempt_signal, log_line};
+
+use crate::code_map::UNKNOWN_CODE;
+use crate::events::Observer;
+use crate::handler::{self, PROCESS};
+use crate::interpose::{self, ACTIVE};
+use crate::options::Options;
+use crate::output::Output;
+use crate::threads::{self, SAMPLED, SIGNAL, WITHOUT_TIMER};
+use crate::writer::{self, COUNTERS, STOP, WORK, Writer};
+use crate::{code_map, slot, timer};
+
+/// Names the process that has begun the file, for itself after `exec(2)`.
+const BEGUN: &str = "JITLISTEN_RECORD_BEGUN";
+const VARIABLE: &str = "JITLISTEN_RECORD";
+
+/// Why there is no recording.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// One is being made already.
+    AlreadyRecording,
+    /// None is being made.
+    NotRecording,
+    /// What was asked for makes no sense.
+    Options(String),
+    /// The file cannot be written.
+    Output(std::path::PathBuf, std::io::Error),
+    /// Every real-time signal is in use.
+    NoSignal,
+    /// There is no thread to be had.
+    NoThread(i32),
+    /// This machine's registers are not known.
+    Machine,
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Error::AlreadyRecording => f.write_str("a recording is being made already"),
+            Error::NotRecording => f.write_str("no recording is being made"),
+            Error::Options(text) => f.write_str(text),
+            Error::Output(path, error) => write!(f, "write {}: {error}", path.display()),
+            Error::NoSignal => f.write_str("every real-time signal is in use"),
+            Error::NoThread(number) => write!(f, "start a thread: error {number}"),
+            Error::Machine => f.write_str("threads are sampled on x86_64 only"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// What a recording consists of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Samples in the file.
+    pub samples: u64,
+    /// Of those, with a stack that does not reach the thread's start.
+    pub incomplete: u64,
+    /// Of those that reach it not, cut off because they were too deep.
+    pub truncated: u64,
+    /// Samples for which there was no room.
+    pub lost: u64,
+    /// Threads that were sampled.
+    pub threads: u64,
+    /// Threads for which no timer was to be had.
+    pub threads_without_timer: u64,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Whether the file could not be written to its end.
+    pub failures: u64,
+}
+
+struct Running {
+    options: Options,
+    writer: libc::pthread_t,
+    enabled_images: bool,
+}
+
+static STATE: Mutex<Option<Running>> = Mutex::new(None);
+static FOLLOWS_FORKS: AtomicBool = AtomicBool::new(false);
+
+fn state() -> MutexGuard<'static, Option<Running>> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts a recording.
+///
+/// # Errors
+/// See [`Error`].
+pub fn start(options: Options) -> Result<(), Error> {
+    start_in(&mut state(), options, false)
+}
+
+/// Ends it. The file is whole when this returns.
+///
+/// # Errors
+/// When none is being made.
+pub fn stop() -> Result<Statistics, Error> {
+    let running = state().take().ok_or(Error::NotRecording)?;
+    STOP.store(true, Ordering::Release);
+    writer::wake();
+    // SAFETY: a thread of ours that nobody else waits for.
+    unsafe { libc::pthread_join(running.writer, ptr::null_mut()) };
+    if let Some(session) = Session::process() {
+        session.stop_observing();
+        if running.enabled_images {
+            session.disable(SinkKind::Image);
+        }
+    }
+    code_map::clear();
+    code_map::reclaim(threads::no_handler_runs);
+    Ok(statistics())
+}
+
+/// The counters of the recording that is being made, or of the last one.
+pub fn statistics() -> Statistics {
+    let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    Statistics {
+        samples: get(&COUNTERS.samples),
+        incomplete: get(&COUNTERS.incomplete),
+        truncated: get(&COUNTERS.truncated),
+        lost: get(&COUNTERS.lost),
+        threads: get(&SAMPLED),
+        threads_without_timer: get(&WITHOUT_TIMER),
+        bytes: get(&COUNTERS.bytes),
+        failures: get(&COUNTERS.failures),
+    }
+}
+
+fn start_in(state: &mut Option<Running>, options: Options, append: bool) -> Result<(), Error> {
+    if !cfg!(target_arch = "x86_64") {
+        return Err(Error::Machine);
+    }
+    if state.is_some() {
+        return Err(Error::AlreadyRecording);
+    }
+    crate::options::checked_hz(options.hz).map_err(Error::Options)?;
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let path = options.path(std::process::id(), host.trim());
+    let absolute = std::env::current_dir().map_or(path.clone(), |directory| directory.join(&path));
+    let output = Output::open(&absolute, append, options.clock, options.hz);
+    let output = output.map_err(|error| Error::Output(absolute, error))?;
+    let signal = signal().ok_or(Error::NoSignal)?;
+    exempt_signal(signal);
+    follow_forks();
+    COUNTERS.reset();
+    SAMPLED.store(0, Ordering::Relaxed);
+    WITHOUT_TIMER.store(0, Ordering::Relaxed);
+    STOP.store(false, Ordering::Release);
+    UNKNOWN_CODE.store(false, Ordering::Relaxed);
+    PROCESS.store(std::process::id(), Ordering::Release);
+    threads::configure(options.clock, options.hz);
+    let enabled_images = observe_code(&options);
+    let until = options.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds.into()));
+    let mut writer = Writer::new(output, until);
+    writer.begin(append);
+    ACTIVE.store(true, Ordering::Release);
+    interpose::adopt_this_thread(0);
+    threads::arm_all();
+    match start_writer(writer) {
+        Ok(writer) => {
+            log_line!(Info, "recording with signal {signal}");
+            *state = Some(Running { options, writer, enabled_images });
+            Ok(())
+        }
+        Err(number) => {
+            ACTIVE.store(false, Ordering::Release);
+            slot::all().for_each(|(_, slot)| threads::disarm(slot));
+            Err(Error::NoThread(number))
+        }
+    }
+}
+
+/// The signal of the last recording, if it is still ours, or a new one.
+fn signal() -> Option<i32> {
+    let last = SIGNAL.load(Ordering::Acquire);
+    if last != 0 && timer::is_installed(last, handler::handler) {
+        return Some(last);
+    }
+    let signal = timer::install(handler::handler)?;
+    SIGNAL.store(signal, Ordering::Release);
+    Some(signal)
+}
+
+/// Learns of compiled code, and gives it images. Returns whether they were off.
+fn observe_code(options: &Options) -> bool {
+    let Some(session) = Session::process().filter(|session| session.options().active) else { return false };
+    session.observe(&Observer);
+    let enable = options.images && !session.is_enabled(SinkKind::Image);
+    if enable {
+        session.enable(SinkKind::Image);
+    }
+    enable
+}
+
+/// Starts the writer with every signal blocked.
+fn start_writer(writer: Writer) -> Result<libc::pthread_t, i32> {
+    extern "C-unwind" fn run(writer: *mut c_void) -> *mut c_void {
+        // SAFETY: made below for this thread alone.
+        let writer = unsafe { Box::from_raw(writer.cast::<Writer>()) };
+        // SAFETY: a terminated name of less than 16 bytes.
+        unsafe { libc::prctl(libc::PR_SET_NAME, c"jitlisten".as_ptr()) };
+        let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| writer.run()));
+        if ran.is_err() {
+            ACTIVE.store(false, Ordering::Release);
+        }
+        ptr::null_mut()
+    }
+    let (mut all, mut before) = (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
+    // SAFETY: writes the set.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: the first set was filled, the second one is written.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
+    let writer = Box::into_raw(Box::new(writer));
+    let mut thread = MaybeUninit::uninit();
+    // SAFETY: the function takes what it is given.
+    let failure = unsafe { interpose::create_unsampled(thread.as_mut_ptr(), run, writer.cast()) };
+    // SAFETY: the mask that was in force.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
+    if failure != 0 {
+        // SAFETY: no thread has got it.
+        drop(unsafe { Box::from_raw(writer) });
+        return Err(failure);
+    }
+    // SAFETY: written by the call, which has succeeded.
+    Ok(unsafe { thread.assume_init() })
+}
+
+/// Which other processes the variable is for, beside the one it names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heirs {
+    /// None: children sample nothing, unless they are asked for.
+    Nobody,
+    /// Whatever this process starts: it stands before the program that is meant, as a shell does.
+    Descendants,
+}
+
+/// Starts a recording if the environment asks this process for one. For a constructor: no other thread may use the
+/// environment.
+///
+/// # Errors
+/// When it does and there is none.
+pub fn start_by_environment(heirs: Heirs) -> Result<bool, Error> {
+    let Some(value) = std::env::var_os(VARIABLE) else { return Ok(false) };
+    let mut options = Options::parse(&value).map_err(Error::Options)?;
+    let pid = std::process::id();
+    match options.pid {
+        Some(meant) if meant != pid && !options.children => return Ok(false),
+        Some(meant) if meant != pid => options = options.for_child(pid),
+        Some(_) => {}
+        // What this process starts with exec(2) is meant, too.
+        None if heirs == Heirs::Nobody => {
+            set_variable(VARIABLE, &Options { pid: Some(pid), ..options.clone() }.to_value());
+        }
+        None => {}
+    }
+    let begun = std::env::var(BEGUN).is_ok_and(|begun| begun == pid.to_string());
+    set_variable(BEGUN, std::ffi::OsStr::new(&pid.to_string()));
+    start_in(&mut state(), options, begun)?;
+    Ok(true)
+}
+
+fn set_variable(name: &str, value: &std::ffi::OsStr) {
+    // SAFETY: called from a constructor, before the program has threads.
+    unsafe { std::env::set_var(name, value) };
+}
+
+/// The process ends: what is in the rings is written. Waits for nobody who holds the recorder.
+pub fn ending() {
+    let running = STATE.try_lock().ok().and_then(|state| state.is_some().then_some(()));
+    if running.is_some() && PROCESS.load(Ordering::Acquire) == std::process::id() {
+        let _ = stop();
+    }
+}
+
+/// Held by the thread that forks.
+struct Held(Option<(MutexGuard<'static, Option<Running>>, MutexGuard<'static, ()>, HostStateGuard)>);
+
+// SAFETY: put in and taken out by the one thread that forks, between the handlers of `pthread_atfork`.
+unsafe impl Send for Held {}
+
+static HELD: Mutex<Held> = Mutex::new(Held(None));
+
+fn follow_forks() {
+    unsafe extern "C" fn prepare() {
+        let _ = std::panic::catch_unwind(|| {
+            let host_state = HostStateGuard::enter();
+            let state = state();
+            let work = WORK.lock().unwrap_or_else(PoisonError::into_inner);
+            HELD.lock().unwrap_or_else(PoisonError::into_inner).0 = Some((state, work, host_state));
+        });
+    }
+    unsafe extern "C" fn parent() {
+        drop(taken());
+    }
+    unsafe extern "C" fn child() {
+        let _ = std::panic::catch_unwind(|| {
+            let Some((mut state, work, host_state)) = taken() else { return };
+            let running = state.take();
+            become_child();
+            drop(work);
+            let options = running.map(|running| running.options).filter(|options| options.children);
+            if let Some(options) = options {
+                let pid = std::process::id();
+                let _ = start_in(&mut state, options.for_child(pid), false);
+            }
+            drop(state);
+            drop(host_state);
+        });
+    }
+    fn taken() -> Option<(MutexGuard<'static, Option<Running>>, MutexGuard<'static, ()>, HostStateGuard)> {
+        HELD.lock().unwrap_or_else(PoisonError::into_inner).0.take()
+    }
+    if !FOLLOWS_FORKS.swap(true, Ordering::AcqRel) {
+        // SAFETY: the handlers live as long as the library, which is never unloaded.
+        unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    }
+}
+
+/// In the child of a fork: timers and the writer are the parent's, and so is the file.
+fn become_child() {
+    ACTIVE.store(false, Ordering::Release);
+    PROCESS.store(0, Ordering::Release);
+    slot::forget_all();
+    if let Some(session) = Session::process() {
+        session.stop_observing();
+    }
+    drop(crate::events::take());
+    code_map::clear();
+    code_map::reclaim(|| true);
+}

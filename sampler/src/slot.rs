@@ -1,0 +1,296 @@
+//! What one sampled thread has: a timer, a ring for its samples, a cache of rules, a stack for signals.
+//!
+//! ```text
+//!   handler (one thread) --words--> ring --words--> writer
+//!   word 0: count of addresses << 8 | how the walk ended    1: time    2: nanoseconds    3..: addresses, innermost first
+//! ```
+//! Slots are made in blocks that are never unmapped: a signal may come late, and a thread may have its signal stack here.
+
+use std::cell::UnsafeCell;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use crate::unwind::{Outcome, RuleCache};
+
+/// Words of a ring; at 200 samples a second and 40 addresses a sample almost a second.
+const RING: usize = 8192;
+const HEAD: u64 = 3;
+/// A sample is not written where fewer addresses than these have room.
+const FEWEST: u64 = 32;
+/// Addresses of one sample at most.
+pub(crate) const MOST_FRAMES: u64 = 512;
+/// For the signals of a thread that has no stack for them.
+pub(crate) const SIGNAL_STACK: usize = 64 << 10;
+
+const BLOCK: usize = 32;
+const BLOCKS: usize = 512;
+
+/// Free for any thread.
+pub(crate) const FREE: u32 = 0;
+/// Being filled in.
+pub(crate) const CLAIMED: u32 = 1;
+/// A timer runs.
+pub(crate) const ARMED: u32 = 2;
+/// No timer runs; the thread may live, and what is in the ring is to be written.
+pub(crate) const ENDED: u32 = 3;
+
+/// See the module's head. All zeros is a free one.
+#[repr(C, align(4096))]
+pub(crate) struct Slot {
+    pub(crate) state: AtomicU32,
+    pub(crate) tid: AtomicU32,
+    /// Distinguishes the signals of the slot's owners.
+    pub(crate) generation: AtomicU32,
+    pub(crate) timer: AtomicI32,
+    /// Odd while the handler runs.
+    pub(crate) running: AtomicU64,
+    pub(crate) lost: AtomicU64,
+    /// What the writer has made a record of.
+    pub(crate) announced: AtomicU32,
+    /// The thread's clock when it was last sampled.
+    pub(crate) clock: AtomicU64,
+    /// The thread's function, where it is known.
+    pub(crate) start: AtomicU64,
+    /// Where in the ring its last sample begins, and one; 0: it has none.
+    last: AtomicU64,
+    written: AtomicU64,
+    read: AtomicU64,
+    cache: UnsafeCell<RuleCache>,
+    ring: UnsafeCell<[u64; RING]>,
+    stack: UnsafeCell<[u8; SIGNAL_STACK]>,
+}
+
+// SAFETY: `cache` and the free part of `ring` are the handler's, which runs in one thread and not nested; the filled part
+// is the writer's. `stack` is only handed to the kernel.
+unsafe impl Sync for Slot {}
+
+static SLOTS: [AtomicPtr<Slot>; BLOCKS] = [const { AtomicPtr::new(ptr::null_mut()) }; BLOCKS];
+/// No slot from here on was ever used.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+/// A sample as it was read from a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sample {
+    pub(crate) time: u64,
+    pub(crate) period: u64,
+    pub(crate) outcome: Outcome,
+    pub(crate) count: u64,
+}
+
+/// The slot of that number, if there is one.
+pub(crate) fn get(index: usize) -> Option<&'static Slot> {
+    let block = SLOTS.get(index / BLOCK)?.load(Ordering::Acquire);
+    if block.is_null() {
+        return None;
+    }
+    // SAFETY: a block has that many slots, is never unmapped, and all zeros is a valid slot.
+    Some(unsafe { &*block.add(index % BLOCK) })
+}
+
+/// All slots that were ever used, with their numbers.
+pub(crate) fn all() -> impl Iterator<Item = (usize, &'static Slot)> {
+    (0..USED.load(Ordering::Acquire)).filter_map(|index| Some((index, get(index)?)))
+}
+
+/// A slot for a thread, in the state [`CLAIMED`]; `None` if there are none left. The one that it had, if it had one: its
+/// signal stack may be there.
+pub(crate) fn claim(tid: u32) -> Option<(usize, &'static Slot)> {
+    for (index, slot) in all().filter(|(_, slot)| slot.tid.load(Ordering::Acquire) == tid) {
+        if slot.state.compare_exchange(ENDED, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return Some((index, slot.taken(tid)));
+        }
+    }
+    for index in 0..BLOCK * BLOCKS {
+        let slot = match get(index) {
+            Some(slot) => slot,
+            None => {
+                make_block(index / BLOCK)?;
+                get(index)?
+            }
+        };
+        if slot.state.compare_exchange(FREE, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            USED.fetch_max(index + 1, Ordering::AcqRel);
+            return Some((index, slot.taken(tid)));
+        }
+    }
+    None
+}
+
+fn make_block(number: usize) -> Option<()> {
+    let size = BLOCK * size_of::<Slot>();
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: new memory, at an address of the kernel's choice.
+    let block = unsafe { libc::mmap(ptr::null_mut(), size, protection, flags, -1, 0) };
+    if block == libc::MAP_FAILED {
+        return None;
+    }
+    let place = SLOTS.get(number)?;
+    let exchanged = place.compare_exchange(ptr::null_mut(), block.cast(), Ordering::AcqRel, Ordering::Acquire);
+    if exchanged.is_err() {
+        // Another thread was first.
+        // SAFETY: mapped above, and known to nobody.
+        unsafe { libc::munmap(block, size) };
+    }
+    Some(())
+}
+
+impl Slot {
+    /// The slot of another thread, or of another recording.
+    fn taken(&self, tid: u32) -> &Self {
+        self.tid.store(tid, Ordering::Release);
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        self.announced.store(0, Ordering::Relaxed);
+        self.start.store(0, Ordering::Relaxed);
+        self.last.store(0, Ordering::Relaxed);
+        self
+    }
+
+    /// The cache of the thread's rules, for the handler of that thread.
+    pub(crate) fn cache(&self) -> *mut RuleCache {
+        self.cache.get()
+    }
+
+    pub(crate) fn signal_stack(&self) -> *mut u8 {
+        self.stack.get().cast()
+    }
+
+    fn word(&self, position: u64) -> *mut u64 {
+        // SAFETY: the remainder is inside of the ring.
+        unsafe { self.ring.get().cast::<u64>().add(position as usize % RING) }
+    }
+
+    /// How many addresses have room now; `None` if too few.
+    pub(crate) fn room(&self) -> Option<u64> {
+        let used = self.written.load(Ordering::Relaxed).wrapping_sub(self.read.load(Ordering::Acquire));
+        (RING as u64).checked_sub(used + HEAD).filter(|&room| room >= FEWEST).map(|room| room.min(MOST_FRAMES))
+    }
+
+    /// Puts address `number` of the sample that is being made. It must be less than [`Slot::room`] has said.
+    ///
+    /// # Safety
+    /// Only from the handler of the thread whose slot it is.
+    pub(crate) unsafe fn put(&self, number: u64, address: u64) {
+        let position = self.written.load(Ordering::Relaxed) + HEAD + number;
+        // SAFETY: this word is free, so it is the handler's.
+        unsafe { self.word(position).write(address) };
+    }
+
+    /// Ends the sample that is being made.
+    ///
+    /// # Safety
+    /// Only from the handler of the thread whose slot it is.
+    pub(crate) unsafe fn finish(&self, sample: Sample) {
+        let start = self.written.load(Ordering::Relaxed);
+        let head = sample.count << 8 | sample.outcome as u64;
+        for (number, word) in (0..).zip([head, sample.time, sample.period]) {
+            // SAFETY: as in `put`.
+            unsafe { self.word(start + number).write(word) };
+        }
+        self.last.store(start + 1, Ordering::Relaxed);
+        self.written.store(start + HEAD + sample.count, Ordering::Release);
+    }
+
+    /// The thread ends: what it has done since its last sample, it has done where that was, or else in its function.
+    ///
+    /// # Safety
+    /// Only in the thread whose slot it is, when its handler does not run any more.
+    pub(crate) unsafe fn close(&self, time: u64, period: u64) {
+        if self.room().is_none() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let mut sample = Sample { time, period, outcome: Outcome::Complete, count: 0 };
+        match self.last.load(Ordering::Relaxed).checked_sub(1) {
+            Some(last) => {
+                // Not overwritten yet: the ring is much larger than a sample.
+                // SAFETY: only this thread writes.
+                let head = unsafe { self.word(last).read() };
+                sample.count = (head >> 8).min(MOST_FRAMES).min(self.room().unwrap_or(0));
+                sample.outcome = outcome(head);
+                for number in 0..sample.count {
+                    // SAFETY: as above.
+                    let address = unsafe { self.word(last + HEAD + number).read() };
+                    // SAFETY: as above, and there is room for so many.
+                    unsafe { self.put(number, address) };
+                }
+            }
+            None => {
+                let start = self.start.load(Ordering::Relaxed);
+                if start == 0 {
+                    return;
+                }
+                sample.count = 1;
+                // SAFETY: as above.
+                unsafe { self.put(0, start) };
+            }
+        }
+        // SAFETY: as above.
+        unsafe { self.finish(sample) };
+    }
+
+    /// Takes the oldest sample out of the ring; its addresses are put into `stack`. For the one writer.
+    pub(crate) fn take(&self, stack: &mut Vec<u64>) -> Option<Sample> {
+        let start = self.read.load(Ordering::Relaxed);
+        if self.written.load(Ordering::Acquire) == start {
+            return None;
+        }
+        // SAFETY: words before `written` are the reader's, and there is one reader.
+        let [head, time, period] = [0, 1, 2].map(|number| unsafe { self.word(start + number).read() });
+        let count = (head >> 8).min(MOST_FRAMES);
+        stack.clear();
+        // SAFETY: as above.
+        stack.extend((0..count).map(|number| unsafe { self.word(start + HEAD + number).read() }));
+        self.read.store(start + HEAD + count, Ordering::Release);
+        Some(Sample { time, period, outcome: outcome(head), count })
+    }
+}
+
+fn outcome(head: u64) -> Outcome {
+    match head & 0xff {
+        0 => Outcome::Complete,
+        1 => Outcome::Truncated,
+        2 => Outcome::UnknownCode,
+        _ => Outcome::Broken,
+    }
+}
+
+/// In the child of a fork: the threads that were sampled are not here.
+pub(crate) fn forget_all() {
+    for (_, slot) in all() {
+        slot.state.store(FREE, Ordering::Relaxed);
+        slot.running.store(0, Ordering::Relaxed);
+        slot.read.store(slot.written.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_come_out_as_they_went_in_and_a_full_ring_says_so() {
+        let (index, slot) = claim(7).unwrap();
+        assert!(std::ptr::eq(get(index).unwrap(), slot));
+        let mut stack = Vec::new();
+        let mut number = 0;
+        for _ in 0..3 {
+            let first = number;
+            while slot.room().is_some() {
+                let sample = Sample { time: number, period: 5, outcome: Outcome::Broken, count: 20 };
+                // SAFETY: this is the only thread.
+                (0..20).for_each(|address| unsafe { slot.put(address, number + address) });
+                // SAFETY: as above.
+                unsafe { slot.finish(sample) };
+                number += 1;
+            }
+            assert!(number - first > 300);
+            for expected in first..number {
+                let sample = slot.take(&mut stack).unwrap();
+                assert_eq!((sample.time, sample.period, sample.outcome), (expected, 5, Outcome::Broken));
+                assert!(stack.iter().copied().eq(expected..expected + 20));
+            }
+            assert_eq!(slot.take(&mut stack), None);
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Which threads are sampled.
+//!
+//! ```text
+//!   pthread_create ---> the new thread itself, before its function runs          interpose.rs
+//!   /proc/self/task --> all that were there at the start, and those that came another way    scan
+//! ```
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+use crate::clock;
+use crate::handler::{self, PERIOD};
+use crate::options::Clock;
+use crate::slot::{self, Slot};
+use crate::timer::Timer;
+
+/// The signal of the timers; 0 before the first recording.
+pub(crate) static SIGNAL: AtomicI32 = AtomicI32::new(0);
+/// Threads for which there was no timer or no slot.
+pub(crate) static WITHOUT_TIMER: AtomicU64 = AtomicU64::new(0);
+/// Threads that got a timer.
+pub(crate) static SAMPLED: AtomicU64 = AtomicU64::new(0);
+static CLOCK: AtomicU32 = AtomicU32::new(0);
+
+/// What timers that are made from now on do.
+pub(crate) fn configure(clock: Clock, hz: u32) {
+    CLOCK.store(clock as u32, Ordering::Relaxed);
+    PERIOD.store(1_000_000_000 / u64::from(hz.max(1)), Ordering::Relaxed);
+}
+
+pub(crate) fn clock_now() -> Clock {
+    if CLOCK.load(Ordering::Relaxed) == Clock::Wall as u32 { Clock::Wall } else { Clock::Cpu }
+}
+
+/// Starts a timer for a thread, unless it has one.
+pub(crate) fn arm(tid: u32) -> Option<&'static Slot> {
+    if is_armed(tid, usize::MAX) {
+        return None;
+    }
+    let Some((index, slot)) = slot::claim(tid) else {
+        WITHOUT_TIMER.fetch_add(1, Ordering::Relaxed);
+        return None;
+    };
+    // The thread itself and the scan may be at it at the same time: the lower slot wins.
+    if is_armed(tid, index) {
+        slot.state.store(slot::FREE, Ordering::Release);
+        return None;
+    }
+    start_timer(index, slot, tid).then_some(slot)
+}
+
+/// Whether a slot below `limit` is this thread's.
+fn is_armed(tid: u32, limit: usize) -> bool {
+    let taken = |state| matches!(state, slot::CLAIMED | slot::ARMED);
+    slot::all()
+        .take_while(|(index, _)| *index < limit)
+        .any(|(_, slot)| slot.tid.load(Ordering::Acquire) == tid && taken(slot.state.load(Ordering::Acquire)))
+}
+
+fn start_timer(index: usize, slot: &'static Slot, tid: u32) -> bool {
+    let (period, clock) = (PERIOD.load(Ordering::Relaxed), clock_now());
+    let value = handler::signal_value(index, slot.generation.load(Ordering::Acquire));
+    let first = first_expiry(period, tid);
+    handler::time_since_last(slot);
+    // Before the timer runs: its first signal may come at once.
+    slot.state.store(slot::ARMED, Ordering::Release);
+    match Timer::start(clock, tid, SIGNAL.load(Ordering::Acquire), value, first, period) {
+        Ok(timer) => {
+            slot.timer.store(timer.0, Ordering::Release);
+            SAMPLED.fetch_add(1, Ordering::Relaxed);
+            true
+        }
+        Err(_) => {
+            slot.timer.store(-1, Ordering::Release);
+            slot.state.store(slot::ENDED, Ordering::Release);
+            WITHOUT_TIMER.fetch_add(1, Ordering::Relaxed);
+            false
+        }
+    }
+}
+
+/// Anywhere in the first period, so that threads are not sampled in step.
+fn first_expiry(period: u64, tid: u32) -> u64 {
+    let mut random = clock::monotonic() ^ u64::from(tid) << 32;
+    for shift in [13, 7, 17] {
+        random ^= if shift == 7 { random >> shift } else { random << shift };
+    }
+    (random.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11).checked_rem(period).unwrap_or(0).max(1)
+}
+
+/// The calling thread, whose slot this is, ends.
+pub(crate) fn this_thread_ends(slot: &Slot) {
+    // The timer first: its handler and this are never at it together.
+    let timer = slot.timer.swap(-1, Ordering::AcqRel);
+    if timer >= 0 {
+        Timer(timer).delete();
+    }
+    // A signal that waits is passed over from here on.
+    if slot.state.compare_exchange(slot::ARMED, slot::CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        let period = handler::time_since_last(slot);
+        // SAFETY: in the thread itself, and the handler looks at the state first.
+        unsafe { slot.close(clock::monotonic(), period) };
+        slot.state.store(slot::ENDED, Ordering::Release);
+    }
+}
+
+/// Ends the sampling of a thread. What is in its ring is still written.
+pub(crate) fn disarm(slot: &Slot) {
+    if slot.state.compare_exchange(slot::ARMED, slot::ENDED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        let timer = slot.timer.swap(-1, Ordering::AcqRel);
+        if timer >= 0 {
+            Timer(timer).delete();
+        }
+    }
+}
+
+/// Whether no handler runs at this moment, in any thread that is sampled.
+pub(crate) fn no_handler_runs() -> bool {
+    slot::all().all(|(_, slot)| slot.running.load(Ordering::Acquire).is_multiple_of(2))
+}
+
+/// Finds threads that came another way than through `pthread_create`, and those that have ended.
+#[derive(Debug, Default)]
+pub(crate) struct Scan {
+    own: u32,
+    links: u64,
+    /// Threads of the last look that had no timer: they may be about to arm themselves.
+    young: BTreeSet<u32>,
+}
+
+impl Scan {
+    /// A scan that leaves out the thread `own`, the writer.
+    pub(crate) fn without(own: u32) -> Self {
+        Scan { own, ..Scan::default() }
+    }
+
+    /// Looks whether threads have come or gone, and arms those that have been there for two looks.
+    pub(crate) fn look(&mut self) {
+        // The number of links of the directory is that of the threads, and two.
+        let links = fs::metadata("/proc/self/task").map_or(0, |about| about.nlink());
+        if links == self.links && self.young.is_empty() {
+            return;
+        }
+        self.links = links;
+        // Also one that has ended: for this thread there was no timer, or it is about to end.
+        let armed: BTreeSet<u32> = slot::all()
+            .filter(|(_, slot)| slot.state.load(Ordering::Acquire) != slot::FREE)
+            .map(|(_, slot)| slot.tid.load(Ordering::Acquire))
+            .collect();
+        let there: BTreeSet<u32> = tasks().filter(|&tid| tid != self.own).collect();
+        let unarmed: BTreeSet<u32> = there.difference(&armed).copied().collect();
+        for &tid in unarmed.intersection(&self.young) {
+            arm(tid);
+        }
+        self.young = unarmed.difference(&self.young).copied().collect();
+        for (_, slot) in slot::all() {
+            if !there.contains(&slot.tid.load(Ordering::Acquire)) {
+                disarm(slot);
+            }
+        }
+    }
+}
+
+/// Arms every thread that is there.
+pub(crate) fn arm_all() {
+    for tid in tasks() {
+        arm(tid);
+    }
+}
+
+fn tasks() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Whether a thread of this process has that number.
+pub(crate) fn exists(pid: u32, tid: u32) -> bool {
+    // SAFETY: no signal is sent.
+    (unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) }) == 0
+}
+
+/// The number of the calling thread.
+pub(crate) fn own_tid() -> u32 {
+    // SAFETY: has no precondition.
+    (unsafe { libc::syscall(libc::SYS_gettid) }) as u32
+}

@@ -1,0 +1,137 @@
+//! One timer for each thread, and the signal that it sends.
+//!
+//! `timer_create(2)` with `SIGEV_THREAD_ID` sends to one thread; a clock of the form `~tid << 3 | 6` is that thread's CPU time
+//! (`clock_getcpuclockid(3)`, `include/linux/posix-timers.h`). CPU timers are looked at when the kernel ticks, so above its
+//! rate (`CONFIG_HZ`) no more samples come. A sample stands for all of the thread's time since the one before it.
+
+use std::ffi::c_int;
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use crate::options::Clock;
+
+/// `SIGEV_THREAD_ID` of `<signal.h>`
+const SIGEV_THREAD_ID: c_int = 4;
+/// `CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED`
+const THREAD_CPU_CLOCK: c_int = 6;
+/// `SI_TIMER` of `<signal.h>`
+pub(crate) const SI_TIMER: c_int = -2;
+
+/// `struct sigevent` as the kernel reads it.
+#[repr(C)]
+struct SigEvent {
+    value: u64,
+    signal: c_int,
+    notify: c_int,
+    tid: c_int,
+    padding: [c_int; 11],
+}
+
+const _: () = assert!(size_of::<SigEvent>() == 64);
+
+#[repr(C)]
+struct TimerSpec {
+    interval: libc::timespec,
+    value: libc::timespec,
+}
+
+/// A timer of the kernel's. Its number; not deleted when dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Timer(pub(crate) c_int);
+
+impl Timer {
+    /// A timer that sends `signal` with `value` to the thread `tid`: after `first` nanoseconds of the clock, then every
+    /// `period`.
+    pub(crate) fn start(
+        clock: Clock,
+        tid: u32,
+        signal: c_int,
+        value: u64,
+        first: u64,
+        period: u64,
+    ) -> io::Result<Timer> {
+        let clock = match clock {
+            Clock::Cpu => thread_cpu_clock(tid),
+            Clock::Wall => libc::CLOCK_MONOTONIC,
+        };
+        let event = SigEvent { value, signal, notify: SIGEV_THREAD_ID, tid: tid as c_int, padding: [0; 11] };
+        let mut number: c_int = 0;
+        // SAFETY: reads a sigevent and writes a number.
+        let made = unsafe { libc::syscall(libc::SYS_timer_create, clock, &raw const event, &raw mut number) };
+        if made != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let timer = Timer(number);
+        let spec = TimerSpec { interval: timespec(period), value: timespec(first.max(1)) };
+        let none: *mut TimerSpec = ptr::null_mut();
+        // SAFETY: reads the specification of a timer that was just made; the old one is not asked for.
+        let set = unsafe { libc::syscall(libc::SYS_timer_settime, number, 0, &raw const spec, none) };
+        if set != 0 {
+            let error = io::Error::last_os_error();
+            timer.delete();
+            return Err(error);
+        }
+        Ok(timer)
+    }
+
+    /// No further signal is made. One that waits still comes.
+    pub(crate) fn delete(self) {
+        // SAFETY: a number of a timer, or of none by now.
+        unsafe { libc::syscall(libc::SYS_timer_delete, self.0) };
+    }
+}
+
+/// The clock of a thread's CPU time.
+pub(crate) fn thread_cpu_clock(tid: u32) -> libc::clockid_t {
+    !(tid as c_int) << 3 | THREAD_CPU_CLOCK
+}
+
+fn timespec(nanoseconds: u64) -> libc::timespec {
+    libc::timespec { tv_sec: (nanoseconds / 1_000_000_000) as _, tv_nsec: (nanoseconds % 1_000_000_000) as _ }
+}
+
+/// Installs `handler` for a signal that nobody uses: the highest real-time one whose disposition is the default. It stays
+/// for ever, because a signal may still wait in some thread, and the default is the end of the process.
+pub(crate) fn install(handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::c_void)) -> Option<c_int> {
+    (libc::SIGRTMIN() + 1..=libc::SIGRTMAX()).rev().find(|&signal| {
+        let mut old = MaybeUninit::<libc::sigaction>::uninit();
+        // SAFETY: writable memory for the disposition; nothing is changed.
+        if unsafe { libc::sigaction(signal, ptr::null(), old.as_mut_ptr()) } != 0 {
+            return false;
+        }
+        // SAFETY: the call has written it.
+        if unsafe { old.assume_init() }.sa_sigaction != libc::SIG_DFL {
+            return false;
+        }
+        // SAFETY: all zeros is a valid disposition.
+        let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+        action.sa_sigaction = handler as libc::sighandler_t;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+        // A handler of the host's that came meanwhile might jump out of ours.
+        // SAFETY: writes the set.
+        unsafe { libc::sigfillset(&raw mut action.sa_mask) };
+        for fault in
+            [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT]
+        {
+            // SAFETY: the set was filled above.
+            unsafe { libc::sigdelset(&raw mut action.sa_mask, fault) };
+        }
+        // SAFETY: the handler is a function of this library, which is never unloaded, and safe in every thread.
+        unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) == 0 }
+    })
+}
+
+/// Whether the disposition of `signal` is still ours.
+pub(crate) fn is_installed(
+    signal: c_int,
+    handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::c_void),
+) -> bool {
+    let mut now = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: as in `install`.
+    if unsafe { libc::sigaction(signal, ptr::null(), now.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    // SAFETY: the call has written it.
+    unsafe { now.assume_init() }.sa_sigaction == handler as libc::sighandler_t
+}

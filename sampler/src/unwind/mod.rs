@@ -1,0 +1,285 @@
+//! Walks a stack, from the registers of one moment to the outermost frame.
+//!
+//! ```text
+//!   address --CodeMap--> FrameTable --> Entry --> Row --> caller's registers --> address ...
+//!                          frame_table     row      expression
+//! ```
+//!
+//! Made for a signal handler: nothing here allocates, takes a lock or follows a pointer that it has not been given; frames,
+//! instructions and operations are counted; a walk takes less than 2 KiB of stack. Memory is read through [`Memory`], which
+//! refuses what is not there. Rules are those of `.eh_frame` with everything that compilers, linkers and C libraries write
+//! into it: expressions that read memory (realigned frames), signal frames, every general register.
+//!
+//! A walk is [`Outcome::Complete`] only if an entry says that there is no caller, as those of `_start` and of a thread's
+//! start do. That there is no more to find is not the same.
+
+#![forbid(unsafe_code)]
+
+mod expression;
+mod frame_table;
+mod reader;
+mod row;
+mod rule_cache;
+#[cfg(test)]
+mod tests;
+
+pub use frame_table::FrameTable;
+pub use rule_cache::RuleCache;
+
+use row::{Cfa, Row, Rule};
+
+/// The general registers and the return address, in DWARF's order (x86-64 psABI, 3.6.2).
+pub const REGISTERS: usize = 17;
+/// `rbp`
+pub const RBP: usize = 6;
+/// `rsp`
+pub const RSP: usize = 7;
+/// The instruction pointer.
+pub const RIP: usize = 16;
+/// `rbx`, `rbp`, `rsp`, `r12` to `r15`: a called function gives these back.
+const KEPT: u32 = 1 << 3 | 1 << RBP | 1 << RSP | 0xf << 12 | 1 << RIP;
+/// What a trampoline does after its call: `add rsp, 8; ret`. In the upper bytes of a word.
+const TRAMPOLINE_END: u64 = u64::from_le_bytes([0x48, 0x83, 0xc4, 0x08, 0xc3, 0, 0, 0]) << 24;
+/// A frame larger than this is not believed where only a frame pointer tells.
+const LARGEST_FRAME: u64 = 1 << 20;
+
+/// Register values, as far as they are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registers {
+    values: [u64; REGISTERS],
+    known: u32,
+}
+
+impl Registers {
+    /// All of them.
+    pub fn new(values: [u64; REGISTERS]) -> Self {
+        Registers { values, known: (1 << REGISTERS) - 1 }
+    }
+
+    /// Where the stack is.
+    pub fn stack_pointer(&self) -> u64 {
+        self.at(RSP)
+    }
+
+    pub(crate) fn get(&self, register: u64) -> Option<u64> {
+        let register = usize::try_from(register).ok()?;
+        self.values.get(register).copied().filter(|_| self.known & 1 << register != 0)
+    }
+
+    fn at(&self, register: usize) -> u64 {
+        self.values.get(register).copied().unwrap_or(0)
+    }
+
+    fn set(&mut self, register: usize, value: Option<u64>) {
+        if let Some(slot) = self.values.get_mut(register) {
+            *slot = value.unwrap_or(0);
+            self.known = self.known & !(1 << register) | u32::from(value.is_some()) << register;
+        }
+    }
+}
+
+/// Memory that may not be there.
+pub trait Memory {
+    /// The word at `address`, if it can be read.
+    fn read(&mut self, address: u64) -> Option<u64>;
+}
+
+/// What is known of the code at an address.
+#[derive(Clone, Copy, Debug)]
+pub enum Code<'a> {
+    /// Its unwind table.
+    Table(&'a FrameTable),
+    /// CPython's perf trampolines without a frame pointer: `sub rsp, 8; call rcx; add rsp, 8; ret`.
+    Trampoline,
+    /// Code that has no table.
+    Bare,
+}
+
+/// Says what code is at an address.
+pub trait CodeMap {
+    /// `None` where no code is known.
+    fn find(&self, address: u64) -> Option<Code<'_>>;
+
+    /// A walk has come to an address that no code is known at.
+    fn missed(&self) {}
+}
+
+/// How a walk ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Outcome {
+    /// At the outermost frame.
+    Complete,
+    /// There are more frames than were asked for.
+    Truncated,
+    /// At code that nothing is known of.
+    UnknownCode,
+    /// At rules that could not be followed.
+    Broken,
+}
+
+enum Step {
+    Caller { was_signal_frame: bool },
+    Outermost,
+    UnknownCode,
+    Broken,
+}
+
+/// Walks from `registers` on and hands every address to `frame`, the innermost first, until that says no.
+pub fn walk(
+    mut registers: Registers,
+    code: &impl CodeMap,
+    memory: &mut impl Memory,
+    cache: &mut RuleCache,
+    mut frame: impl FnMut(u64) -> bool,
+) -> Outcome {
+    // The innermost address is where the program is, and so is that below a signal handler. All others are where a call
+    // returns to, which may be behind the end of the function that called.
+    let mut is_exact = true;
+    loop {
+        if !frame(registers.at(RIP)) {
+            return Outcome::Truncated;
+        }
+        let before = registers.at(RSP);
+        match step(&mut registers, is_exact, code, memory, cache) {
+            Step::Outermost => return Outcome::Complete,
+            Step::UnknownCode => return Outcome::UnknownCode,
+            Step::Broken => return Outcome::Broken,
+            Step::Caller { was_signal_frame } => {
+                // The stack of a caller is further up; only a signal may have come to another one.
+                if !was_signal_frame && registers.at(RSP) <= before {
+                    return Outcome::Broken;
+                }
+                is_exact = was_signal_frame;
+            }
+        }
+    }
+}
+
+fn step(
+    registers: &mut Registers,
+    is_exact: bool,
+    code: &impl CodeMap,
+    memory: &mut impl Memory,
+    cache: &mut RuleCache,
+) -> Step {
+    let address = registers.at(RIP).wrapping_sub(u64::from(!is_exact));
+    if let Some(rule) = cache.get(address) {
+        return match rule.apply(registers, memory) {
+            Some(()) => Step::Caller { was_signal_frame: false },
+            None => Step::Broken,
+        };
+    }
+    match code.find(address) {
+        Some(Code::Table(table)) => match table.find(address) {
+            Some(entry) => {
+                let Some(row) = row::find(&entry, address) else { return Step::Broken };
+                let is_signal_frame = entry.common.is_signal_frame;
+                if entry.common.return_address != RIP as u64 {
+                    return Step::Broken;
+                }
+                if !is_signal_frame {
+                    cache.put(address, &row);
+                }
+                follow(&row, entry.section, is_signal_frame, registers, memory)
+            }
+            None => by_frame_pointer(registers, code, memory),
+        },
+        Some(Code::Trampoline) if !is_exact => {
+            let stack = registers.at(RSP);
+            caller(registers, memory, stack.wrapping_add(16), None)
+        }
+        Some(Code::Trampoline | Code::Bare) => by_frame_pointer(registers, code, memory),
+        None => {
+            code.missed();
+            // One that was made a moment ago.
+            if !is_exact && memory.read(registers.at(RIP)).is_some_and(|code| code << 24 == TRAMPOLINE_END) {
+                let stack = registers.at(RSP);
+                return caller(registers, memory, stack.wrapping_add(16), None);
+            }
+            match by_frame_pointer(registers, code, memory) {
+                Step::Broken => Step::UnknownCode,
+                step => step,
+            }
+        }
+    }
+}
+
+/// Moves to the caller, whose frame begins at `frame_address` and whose return address lies right below it.
+fn caller(registers: &mut Registers, memory: &mut impl Memory, frame_address: u64, rbp: Option<u64>) -> Step {
+    let Some(address) = memory.read(frame_address.wrapping_sub(8)) else { return Step::Broken };
+    registers.known &= KEPT;
+    if rbp.is_some() {
+        registers.set(RBP, rbp);
+    }
+    registers.set(RSP, Some(frame_address));
+    registers.set(RIP, Some(address));
+    Step::Caller { was_signal_frame: false }
+}
+
+/// `push rbp; mov rbp, rsp` has been done, if what `rbp` points to looks like it.
+fn by_frame_pointer(registers: &mut Registers, code: &impl CodeMap, memory: &mut impl Memory) -> Step {
+    let Some(frame) = registers.get(RBP as u64) else { return Step::Broken };
+    let distance = frame.wrapping_sub(registers.at(RSP));
+    if frame & 7 != 0 || distance >= LARGEST_FRAME {
+        return Step::Broken;
+    }
+    let (saved, address) = (memory.read(frame), memory.read(frame.wrapping_add(8)));
+    let (Some(saved), Some(address)) = (saved, address) else { return Step::Broken };
+    if code.find(address.wrapping_sub(1)).is_none() {
+        return Step::Broken;
+    }
+    caller(registers, memory, frame.wrapping_add(16), Some(saved))
+}
+
+/// Moves to the caller as the row says.
+fn follow(
+    row: &Row,
+    section: &[u8],
+    is_signal_frame: bool,
+    registers: &mut Registers,
+    memory: &mut impl Memory,
+) -> Step {
+    if row.rules.get(RIP) == Some(&Rule::Undefined) {
+        return Step::Outermost;
+    }
+    let frame_address = match row.cfa {
+        Cfa::Register(register, offset) => {
+            registers.get(u64::from(register)).map(|value| value.wrapping_add(i64::from(offset) as u64))
+        }
+        Cfa::Expression(start) => {
+            row::block(section, start).and_then(|bytes| expression::evaluate(bytes, registers, memory, None))
+        }
+    };
+    let Some(frame_address) = frame_address else { return Step::Broken };
+    let mut next = *registers;
+    if !is_signal_frame {
+        next.known &= KEPT;
+    }
+    next.set(RSP, Some(frame_address));
+    for (register, rule) in row.rules.iter().enumerate() {
+        let value = match *rule {
+            Rule::Same if register == RIP => None,
+            Rule::Same => continue,
+            Rule::Undefined => None,
+            Rule::Offset(offset) => memory.read(frame_address.wrapping_add(i64::from(offset) as u64)),
+            Rule::ValueOffset(offset) => Some(frame_address.wrapping_add(i64::from(offset) as u64)),
+            Rule::Register(other) => registers.get(u64::from(other)),
+            Rule::Expression(start) => row::block(section, start)
+                .and_then(|bytes| expression::evaluate(bytes, registers, memory, Some(frame_address)))
+                .and_then(|address| memory.read(address)),
+            Rule::ValueExpression(start) => row::block(section, start)
+                .and_then(|bytes| expression::evaluate(bytes, registers, memory, Some(frame_address))),
+        };
+        next.set(register, value);
+    }
+    if next.get(RIP as u64).is_none() || next.get(RSP as u64).is_none() {
+        return Step::Broken;
+    }
+    // An address of zero is how a stack ends where no entry says so.
+    if next.at(RIP) == 0 {
+        return Step::Outermost;
+    }
+    *registers = next;
+    Step::Caller { was_signal_frame: is_signal_frame }
+}

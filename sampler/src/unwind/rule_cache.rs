@@ -1,0 +1,106 @@
+//! Rules that were looked up before, for one thread.
+//!
+//! Only plain ones: the canonical frame address is a register and a distance, the return address lies below it, and the
+//! registers that a function gives back are where they were or in the frame. That is nearly all of them.
+
+#![forbid(unsafe_code)]
+
+use super::row::{Cfa, Row, Rule};
+use super::{KEPT, Memory, REGISTERS, RIP, RSP, Registers};
+
+const SLOTS: usize = 256;
+/// `rbx`, `rbp`, `r12` to `r15`
+const SAVED: [usize; 6] = [3, 6, 12, 13, 14, 15];
+const NOT_SAVED: i16 = i16::MIN;
+
+/// See the module's head. All zeros is an empty one.
+#[derive(Debug)]
+#[repr(C)]
+pub struct RuleCache {
+    slots: [Plain; SLOTS],
+    generation: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Plain {
+    address: u64,
+    distance: i32,
+    register: u8,
+    /// In words from the canonical frame address.
+    saved: [i16; SAVED.len()],
+}
+
+impl Default for RuleCache {
+    fn default() -> Self {
+        let empty = Plain { address: 0, distance: 0, register: 0, saved: [0; SAVED.len()] };
+        RuleCache { slots: [empty; SLOTS], generation: 0 }
+    }
+}
+
+impl RuleCache {
+    /// Forgets everything that was learned while another generation of code was there.
+    pub fn begin(&mut self, generation: u64) {
+        if self.generation != generation {
+            self.generation = generation;
+            for slot in &mut self.slots {
+                slot.address = 0;
+            }
+        }
+    }
+
+    fn slot(address: u64) -> usize {
+        (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize % SLOTS
+    }
+
+    pub(crate) fn get(&self, address: u64) -> Option<Plain> {
+        self.slots.get(Self::slot(address)).filter(|plain| plain.address == address && address != 0).copied()
+    }
+
+    pub(crate) fn put(&mut self, address: u64, row: &Row) {
+        if let (Some(plain), Some(slot)) = (Plain::of(address, row), self.slots.get_mut(Self::slot(address))) {
+            *slot = plain;
+        }
+    }
+}
+
+impl Plain {
+    fn of(address: u64, row: &Row) -> Option<Plain> {
+        let Cfa::Register(register, distance) = row.cfa else { return None };
+        let mut saved = [NOT_SAVED; SAVED.len()];
+        for number in 0..REGISTERS {
+            let rule = *row.rules.get(number)?;
+            let place = SAVED.iter().position(|&saved| saved == number);
+            match (rule, place) {
+                (Rule::Offset(-8), None) if number == RIP => {}
+                (Rule::Same, _) if number != RIP => {}
+                (Rule::Offset(offset), Some(place)) if offset % 8 == 0 => {
+                    let words = i16::try_from(offset / 8).ok().filter(|&words| words != NOT_SAVED)?;
+                    *saved.get_mut(place)? = words;
+                }
+                _ => return None,
+            }
+        }
+        Some(Plain { address, distance, register, saved })
+    }
+
+    /// Moves to the caller; `None` where memory or a register is missing.
+    pub(crate) fn apply(&self, registers: &mut Registers, memory: &mut impl Memory) -> Option<()> {
+        let start = registers.get(u64::from(self.register))?;
+        let frame_address = start.wrapping_add(i64::from(self.distance) as u64);
+        let address = memory.read(frame_address.wrapping_sub(8))?;
+        if address == 0 {
+            return None;
+        }
+        registers.known &= KEPT;
+        for (&register, &words) in SAVED.iter().zip(&self.saved) {
+            if words != NOT_SAVED {
+                let place = frame_address.wrapping_add((i64::from(words) * 8) as u64);
+                registers.set(register, memory.read(place));
+            }
+        }
+        registers.set(RSP, Some(frame_address));
+        registers.set(RIP, Some(address));
+        Some(())
+    }
+}

@@ -1,0 +1,185 @@
+//! Rows against gimli's, for every function of real libraries.
+
+use gimli::{BaseAddresses, CfaRule, EhFrame, LittleEndian, RegisterRule, UnwindContext, UnwindSection as _};
+use object::{Object as _, ObjectSection as _};
+
+use super::row::{self, Cfa, Rule};
+use super::*;
+
+/// gimli's rule in our words; `None` where it speaks of what we leave alone.
+fn same(ours: Rule, theirs: Option<RegisterRule<usize>>, register: u16) -> bool {
+    match (ours, theirs.clone()) {
+        (Rule::Same, None | Some(RegisterRule::SameValue)) => true,
+        (Rule::Undefined, Some(RegisterRule::Undefined)) => true,
+        // gimli makes no difference between the two when nothing was said.
+        (Rule::Same, Some(RegisterRule::Undefined)) => true,
+        (Rule::Offset(ours), Some(RegisterRule::Offset(theirs))) => i64::from(ours) == theirs,
+        (Rule::ValueOffset(ours), Some(RegisterRule::ValOffset(theirs))) => i64::from(ours) == theirs,
+        (Rule::Register(ours), Some(RegisterRule::Register(theirs))) => u16::from(ours) == theirs.0,
+        (Rule::Expression(_), Some(RegisterRule::Expression(_))) => true,
+        (Rule::ValueExpression(_), Some(RegisterRule::ValExpression(_))) => true,
+        _ => panic!("register {register}: {ours:?} and {theirs:?}"),
+    }
+}
+
+fn compare(path: &str) -> usize {
+    let Ok(file) = std::fs::read(path) else { return 0 };
+    let file = object::File::parse(&*file).unwrap();
+    let section = file.section_by_name(".eh_frame").unwrap();
+    let header = file.section_by_name(".eh_frame_hdr").unwrap();
+    let data = section.data().unwrap();
+    let table = FrameTable::with_header(data.into(), section.address(), 0, header.data().unwrap(), header.address());
+    let table = table.expect("a sorted table");
+    let read = FrameTable::by_reading(data.into(), section.address(), 0);
+    assert!(table.starts().eq(read.starts()), "{path}: the header's table is not what reading finds");
+    let bases = BaseAddresses::default().set_eh_frame(section.address());
+    let eh_frame = EhFrame::new(data, LittleEndian);
+    let mut context = UnwindContext::new();
+    let mut rows = 0;
+    let mut entries = eh_frame.entries(&bases);
+    while let Some(entry) = entries.next().unwrap() {
+        let gimli::CieOrFde::Fde(partial) = entry else { continue };
+        let fde = partial.parse(EhFrame::cie_from_offset).unwrap();
+        let mut theirs = fde.rows(&eh_frame, &bases, &mut context).unwrap();
+        while let Some(theirs) = theirs.next_row().unwrap() {
+            let range = [theirs.start_address(), theirs.end_address().saturating_sub(1).min(fde.end_address() - 1)];
+            for address in range {
+                if fde.len() == 0 || address < theirs.start_address() {
+                    continue;
+                }
+                let entry = table.find(address).unwrap_or_else(|| panic!("{path}: no entry for {address:#x}"));
+                if entry.start != fde.initial_address() {
+                    continue;
+                }
+                let ours = row::find(&entry, address).unwrap_or_else(|| panic!("{path}: no row for {address:#x}"));
+                match (ours.cfa, theirs.cfa()) {
+                    (Cfa::Register(register, offset), CfaRule::RegisterAndOffset { register: r, offset: o }) => {
+                        assert_eq!((u16::from(register), i64::from(offset)), (r.0, *o), "{path} {address:#x}");
+                    }
+                    (Cfa::Expression(_), CfaRule::Expression(_)) => {}
+                    (ours, theirs) => panic!("{path} {address:#x}: {ours:?} and {theirs:?}"),
+                }
+                for register in 0..REGISTERS as u16 {
+                    let rule =
+                        theirs.registers().find(|(number, _)| number.0 == register).map(|(_, rule)| rule.clone());
+                    assert!(same(ours.rules[register as usize], rule, register));
+                }
+                rows += 1;
+            }
+        }
+    }
+    rows
+}
+
+#[test]
+fn every_row_of_real_libraries_is_gimlis() {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let libraries: std::collections::BTreeSet<&str> = maps
+        .lines()
+        .filter(|line| line.contains("r-xp"))
+        .filter_map(|line| line.split_ascii_whitespace().nth(5))
+        .collect();
+    let rows: usize = libraries.iter().filter(|path| path.contains(".so")).map(|path| compare(path)).sum();
+    assert!(rows > 10_000, "only {rows} rows in {libraries:?}");
+}
+
+struct Words(u64, Vec<u64>);
+
+impl Memory for Words {
+    fn read(&mut self, address: u64) -> Option<u64> {
+        let offset = address.checked_sub(self.0)?;
+        (offset % 8 == 0).then_some(())?;
+        self.1.get(offset as usize / 8).copied()
+    }
+}
+
+struct Trampolines;
+
+impl CodeMap for Trampolines {
+    fn find(&self, address: u64) -> Option<Code<'_>> {
+        match address {
+            0x1000..0x2000 => Some(Code::Trampoline),
+            0x2000..0x3000 => Some(Code::Bare),
+            _ => None,
+        }
+    }
+}
+
+#[test]
+fn trampolines_and_frame_pointers_are_followed_and_nonsense_is_not() {
+    let mut values = [0; REGISTERS];
+    // In bare code, whose frame pointer leads to a trampoline, which leads to bare code again.
+    (values[RIP], values[RSP], values[RBP]) = (0x2500, 0x10000, 0x10010);
+    let stack = vec![0, 0, 0x10030, 0x1006, 0, 0x2600, 0x10028, 0x7777];
+    let mut seen = Vec::new();
+    let mut push = |address| {
+        seen.push(address);
+        true
+    };
+    let mut cache = RuleCache::default();
+    let outcome = walk(Registers::new(values), &Trampolines, &mut Words(0x10000, stack), &mut cache, &mut push);
+    assert_eq!(seen, [0x2500, 0x1006, 0x2600]);
+    assert_eq!(outcome, Outcome::Broken, "0x7777 is no code");
+}
+
+#[test]
+fn expressions_are_bounded() {
+    // DW_OP_skip -3: for ever.
+    let registers = Registers::new([5; REGISTERS]);
+    let mut memory = Words(0, Vec::new());
+    assert_eq!(expression::evaluate(&[0x2f, 0xfd, 0xff], &registers, &mut memory, None), None);
+    // DW_OP_dup for ever, and nothing to duplicate.
+    assert_eq!(expression::evaluate(&[0x12; 100], &registers, &mut memory, Some(1)), None);
+    assert_eq!(expression::evaluate(&[0x12; 100], &registers, &mut memory, None), None);
+    // .plt: breg7 8; breg16 0; lit15; and; lit11; ge; lit3; shl; plus
+    let plt = [0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22];
+    assert_eq!(expression::evaluate(&plt, &registers, &mut memory, None), Some(13));
+}
+
+struct Damaged(FrameTable);
+
+impl CodeMap for Damaged {
+    fn find(&self, address: u64) -> Option<Code<'_>> {
+        (address < 1 << 30).then_some(Code::Table(&self.0))
+    }
+}
+
+/// The tables of a real library with bytes changed, over a stack of plausible words: a walk ends, and nothing panics.
+#[test]
+fn damaged_tables_are_survived() {
+    let program = std::fs::read("/proc/self/exe").unwrap();
+    let file = object::File::parse(&*program).unwrap();
+    let section = file.section_by_name(".eh_frame").unwrap();
+    let data = section.data().unwrap();
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    let mut next = move |below: usize| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        (random >> 16) as usize % below
+    };
+    let mut frames = 0_u64;
+    for _ in 0..3_000 {
+        let size = data.len().min(1024);
+        // From the start, where a CIE is.
+        let mut bytes = data[..size].to_vec();
+        for _ in 0..next(12) {
+            bytes[next(size)] = next(256) as u8;
+        }
+        let table = FrameTable::by_reading(bytes.into(), section.address(), 0);
+        let starts: Vec<u64> = table.starts().collect();
+        let Some(&first) = starts.get(next(starts.len().max(1))) else { continue };
+        let words =
+            (0..512).map(|word| if word % 3 == 0 { starts[next(starts.len())] + 4 } else { 0x10000 + 8 * word });
+        let mut stack = Words(0x10000, words.collect());
+        let mut values = [0x10040; REGISTERS];
+        values[RIP] = first + next(64) as u64;
+        let mut cache = RuleCache::default();
+        let map = Damaged(table);
+        walk(Registers::new(values), &map, &mut stack, &mut cache, |_| {
+            frames += 1;
+            true
+        });
+    }
+    assert!(frames > 3_000, "walks got nowhere: {frames}");
+}

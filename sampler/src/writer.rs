@@ -1,0 +1,370 @@
+//! The thread that writes: empties the rings, looks at mappings and threads, appends to the file.
+//!
+//! All its signals are blocked, so no handler of the program runs in it. What it does under [`WORK`] is never interrupted by a
+//! fork, whose child could otherwise find a lock taken for ever.
+
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use std::{fs, io, ptr};
+
+use jitlisten::log_line;
+
+use crate::clock;
+use crate::code_map::{self, UNKNOWN_CODE};
+use crate::events::{self, LIBRARIES_CHANGED};
+use crate::interpose::ACTIVE;
+use crate::mappings::Mappings;
+use crate::output::{Output, Pins};
+use crate::perf_data::{Batch, Features, Mapping, Moment};
+use crate::slot::{self, Slot};
+use crate::threads::{self, Scan};
+use crate::unwind::Outcome;
+
+/// Between two looks. What was sampled since the last one is lost when the process is killed.
+const PERIOD: Duration = Duration::from_millis(50);
+/// Between two looks at mappings, at least.
+const SPACING: Duration = Duration::from_millis(1);
+/// So much is written at once.
+const BATCH: usize = 1 << 20;
+/// Between two reads of a thread's name, in looks.
+const NAMES_EVERY: u64 = 20;
+
+/// Held while the writer works, and by a thread that forks.
+pub(crate) static WORK: Mutex<()> = Mutex::new(());
+/// The writer is to finish the file and end.
+pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
+static WAKE: AtomicU32 = AtomicU32::new(0);
+
+/// What a recording consists of so far.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) samples: AtomicU64,
+    pub(crate) incomplete: AtomicU64,
+    pub(crate) truncated: AtomicU64,
+    pub(crate) lost: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) failures: AtomicU64,
+}
+
+pub(crate) static COUNTERS: Counters = Counters {
+    samples: AtomicU64::new(0),
+    incomplete: AtomicU64::new(0),
+    truncated: AtomicU64::new(0),
+    lost: AtomicU64::new(0),
+    bytes: AtomicU64::new(0),
+    failures: AtomicU64::new(0),
+};
+
+impl Counters {
+    pub(crate) fn reset(&self) {
+        for counter in [&self.samples, &self.incomplete, &self.truncated, &self.lost, &self.bytes, &self.failures] {
+            counter.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+pub(crate) struct Writer {
+    output: Option<Output>,
+    pins: Pins,
+    pid: u32,
+    batch: Batch,
+    mappings: Mappings,
+    scan: Scan,
+    until: Option<Instant>,
+    looks: u64,
+    /// When mappings may be looked at again because of unknown code, and how long to wait after that.
+    next_mappings: u64,
+    last_mappings: u64,
+    next_drain: Instant,
+    patience: u64,
+    first_sample: u64,
+    last_sample: u64,
+    stack: Vec<u64>,
+}
+
+impl Writer {
+    pub(crate) fn new(output: Output, until: Option<Instant>) -> Writer {
+        Writer {
+            pins: Pins::beside(output.path()),
+            output: Some(output),
+            pid: std::process::id(),
+            batch: Batch::default(),
+            mappings: Mappings::default(),
+            scan: Scan::default(),
+            until,
+            looks: 0,
+            next_mappings: 0,
+            last_mappings: 0,
+            next_drain: Instant::now(),
+            patience: 0,
+            first_sample: 0,
+            last_sample: 0,
+            stack: Vec::with_capacity(slot::MOST_FRAMES as usize),
+        }
+    }
+
+    fn now(&self) -> Moment {
+        Moment { pid: self.pid, tid: self.pid, time: clock::monotonic() }
+    }
+
+    /// What is there before the first sample.
+    pub(crate) fn begin(&mut self, after_exec: bool) {
+        self.batch.comm(self.now(), &name_of(self.pid).unwrap_or_default(), after_exec);
+        self.take_events();
+        self.look_at_mappings(clock::monotonic());
+        self.flush();
+    }
+
+    /// The thread's function.
+    pub(crate) fn run(mut self) {
+        self.scan = Scan::without(threads::own_tid());
+        loop {
+            let seen = WAKE.load(Ordering::Acquire);
+            if STOP.load(Ordering::Acquire) || self.until.is_some_and(|until| Instant::now() >= until) {
+                break;
+            }
+            {
+                let _work = WORK.lock().unwrap_or_else(PoisonError::into_inner);
+                self.look();
+            }
+            if self.output.is_none() {
+                break;
+            }
+            wait(seen, self.next_drain.saturating_duration_since(Instant::now()));
+            // Libraries come in crowds.
+            std::thread::sleep(SPACING);
+        }
+        let _work = WORK.lock().unwrap_or_else(PoisonError::into_inner);
+        self.end();
+    }
+
+    fn look(&mut self) {
+        self.looks += 1;
+        self.take_events();
+        self.look_for_code();
+        // Woken because of code alone, the rest waits for its time.
+        if Instant::now() < self.next_drain {
+            return;
+        }
+        self.next_drain = Instant::now() + PERIOD;
+        self.scan.look();
+        self.drain();
+        self.batch.round();
+        self.flush();
+        code_map::reclaim(threads::no_handler_runs);
+    }
+
+    fn look_for_code(&mut self) {
+        let now = clock::monotonic();
+        let changed = LIBRARIES_CHANGED.swap(0, Ordering::AcqRel);
+        let wanted = UNKNOWN_CODE.load(Ordering::Relaxed) && now >= self.next_mappings;
+        if changed == 0 && !wanted {
+            return;
+        }
+        UNKNOWN_CODE.store(false, Ordering::Relaxed);
+        // They are there since the loader said so, or else since some time after the last look.
+        let since = if changed != 0 { changed } else { self.last_mappings + 1 };
+        let found = self.look_at_mappings(since);
+        // Code that stays unknown, a program's own JIT's perhaps, must not cost more and more.
+        self.patience = if found { 0 } else { (self.patience * 2).clamp(100_000_000, 5_000_000_000) };
+        self.next_mappings = now + self.patience;
+    }
+
+    fn take_events(&mut self) {
+        for event in events::take() {
+            let at = Moment { time: event.time, ..self.now() };
+            let (start, end) = (event.range.start().0, event.range.end().0);
+            let mut mapping =
+                Mapping { start, end, offset: 0, device: (0, 0), inode: 0, build_id: None, path: b"//anon".to_vec() };
+            if let Some((path, offset)) = event.image {
+                let path = self.pins.pin(&path).unwrap_or(path);
+                (mapping.path, mapping.offset) = (path.as_os_str().as_bytes().to_vec(), offset);
+            }
+            self.batch.mapping(at, &mapping);
+        }
+    }
+
+    /// Returns whether there was anything new.
+    fn look_at_mappings(&mut self, since: u64) -> bool {
+        let at = Moment { time: since, ..self.now() };
+        self.last_mappings = clock::monotonic();
+        let Some((new, ranges)) = self.mappings.look() else { return false };
+        for mapping in &new {
+            let path = PathBuf::from(std::ffi::OsStr::from_bytes(&mapping.path));
+            match is_image(&path).then(|| self.pins.pin(&path)).flatten() {
+                Some(pinned) => {
+                    let path = pinned.as_os_str().as_bytes().to_vec();
+                    self.batch.mapping(at, &Mapping { path, ..mapping.clone() });
+                }
+                None => self.batch.mapping(at, mapping),
+            }
+        }
+        if !new.is_empty() {
+            code_map::publish_libraries(ranges);
+        }
+        !new.is_empty()
+    }
+
+    fn drain(&mut self) {
+        for (_, slot) in slot::all() {
+            let state = slot.state.load(Ordering::Acquire);
+            if matches!(state, slot::ARMED | slot::ENDED) {
+                self.drain_slot(slot);
+            }
+            let tid = slot.tid.load(Ordering::Acquire);
+            if state == slot::ENDED && !threads::exists(self.pid, tid) {
+                // It cannot write any more; what came between the drain and its end is here now.
+                self.drain_slot(slot);
+                if slot.announced.load(Ordering::Relaxed) != 0 && tid != self.pid {
+                    self.batch.thread_ended(Moment { tid, ..self.now() });
+                }
+                slot.running.store(0, Ordering::Release);
+                // Unless a new thread has got the number, and the slot with it.
+                let _ = slot.state.compare_exchange(slot::ENDED, slot::FREE, Ordering::AcqRel, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn drain_slot(&mut self, slot: &Slot) {
+        let tid = slot.tid.load(Ordering::Acquire);
+        let mut stack = std::mem::take(&mut self.stack);
+        let mut is_first = true;
+        while let Some(sample) = slot.take(&mut stack) {
+            let at = Moment { pid: self.pid, tid, time: sample.time };
+            if std::mem::take(&mut is_first) {
+                self.announce(slot, at);
+            }
+            COUNTERS.samples.fetch_add(1, Ordering::Relaxed);
+            match sample.outcome {
+                Outcome::Complete => {}
+                Outcome::Truncated => drop(COUNTERS.truncated.fetch_add(1, Ordering::Relaxed)),
+                Outcome::UnknownCode | Outcome::Broken => {
+                    COUNTERS.incomplete.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            if self.first_sample == 0 {
+                self.first_sample = sample.time;
+            }
+            self.last_sample = self.last_sample.max(sample.time);
+            self.batch.sample(at, sample.period, &stack);
+            if self.batch.as_bytes().len() > BATCH {
+                self.flush();
+            }
+        }
+        self.stack = stack;
+        let lost = slot.lost.swap(0, Ordering::Relaxed);
+        if lost > 0 {
+            COUNTERS.lost.fetch_add(lost, Ordering::Relaxed);
+            self.batch.lost(Moment { tid, ..self.now() }, lost);
+        }
+    }
+
+    /// Says who the thread is, before its first sample, and again later: names change.
+    fn announce(&mut self, slot: &Slot, at: Moment) {
+        let times = slot.announced.load(Ordering::Relaxed);
+        if times == 0 && at.tid != at.pid {
+            self.batch.thread_started(at);
+        }
+        if times < 2 || self.looks.is_multiple_of(NAMES_EVERY) {
+            let name = name_of(at.tid).or_else(|| name_of(at.pid)).unwrap_or_default();
+            self.batch.comm(at, &name, false);
+            slot.announced.store(times.saturating_add(1), Ordering::Relaxed);
+        }
+    }
+
+    fn flush(&mut self) {
+        if let Some(output) = &mut self.output
+            && !self.batch.is_empty()
+        {
+            match output.append(&self.batch) {
+                Ok(()) => COUNTERS.bytes.store(output.size(), Ordering::Relaxed),
+                Err(error) => self.give_up(&error),
+            }
+        }
+        self.batch.clear();
+    }
+
+    /// What is in the file stays, and can be read.
+    fn give_up(&mut self, error: &io::Error) {
+        let path = self.output.take().map(|output| output.path().to_owned()).unwrap_or_default();
+        COUNTERS.failures.fetch_add(1, Ordering::Relaxed);
+        log_line!(Error, "the recording stops: write {}: {error}", path.display());
+        self.end_sampling();
+    }
+
+    fn end_sampling(&self) {
+        ACTIVE.store(false, Ordering::Release);
+        for (_, slot) in slot::all() {
+            threads::disarm(slot);
+        }
+        // A handler is bounded; a thread that was put aside in the middle of one is waited for a while.
+        for _ in 0..1000 {
+            if threads::no_handler_runs() {
+                break;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn end(&mut self) {
+        self.end_sampling();
+        self.take_events();
+        self.drain();
+        self.batch.round();
+        self.flush();
+        if let Some(output) = self.output.take() {
+            let path = output.path().to_owned();
+            if let Err(error) = output.finish(&self.features()) {
+                log_line!(Warn, "the recording has no header: write {}: {error}", path.display());
+            }
+        }
+    }
+
+    fn features(&self) -> Features {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+        let command_line = fs::read("/proc/self/cmdline").unwrap_or_default();
+        let command_line = command_line.strip_suffix(&[0]).unwrap_or(&command_line);
+        Features {
+            hostname: read("/proc/sys/kernel/hostname"),
+            release: read("/proc/sys/kernel/osrelease"),
+            version: format!("jitlisten {}", env!("CARGO_PKG_VERSION")),
+            command_line: command_line.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect(),
+            first_sample: self.first_sample,
+            last_sample: self.last_sample,
+        }
+    }
+}
+
+/// `.../image-PID-START/object-N.so`: what the image sink writes.
+fn is_image(path: &std::path::Path) -> bool {
+    let begins = |name: Option<&std::ffi::OsStr>, with: &str| {
+        name.and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(with))
+    };
+    begins(path.file_name(), "object-") && begins(path.parent().and_then(|parent| parent.file_name()), "image-")
+}
+
+fn name_of(tid: u32) -> Option<Vec<u8>> {
+    let name = fs::read(format!("/proc/self/task/{tid}/comm")).ok()?;
+    Some(name.strip_suffix(b"\n").map_or(name.clone(), <[u8]>::to_vec))
+}
+
+/// Waits until [`wake`] is called or the time is over.
+fn wait(seen: u32, time: Duration) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: a word that lives for ever, and a time.
+    unsafe { libc::syscall(libc::SYS_futex, WAKE.as_ptr(), operation, seen, &raw const time) };
+}
+
+/// The writer looks at once.
+pub(crate) fn wake() {
+    WAKE.fetch_add(1, Ordering::AcqRel);
+    let none: *const libc::timespec = ptr::null();
+    // SAFETY: as above.
+    unsafe {
+        libc::syscall(libc::SYS_futex, WAKE.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1, none);
+    }
+}

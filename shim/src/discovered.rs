@@ -1,0 +1,21 @@
+//! The LLVMs of the process that are listened to, for people who ask.
+
+use std::path::PathBuf;
+
+use crate::state::shim;
+
+/// An LLVM that is listened to.
+#[derive(Clone, Debug)]
+pub struct DiscoveredLlvm {
+    /// The library it is in; `/proc/self/exe` for the program itself.
+    pub path: PathBuf,
+    /// Whether it calls us for each object. Otherwise its list is read whenever it makes memory executable.
+    pub detoured: bool,
+    /// How many of its objects are in its list for debuggers now.
+    pub objects: usize,
+}
+
+/// Every LLVM that is listened to, in the order they were found.
+pub fn discovered() -> Vec<DiscoveredLlvm> {
+    shim().map(|shim| shim.discovered()).unwrap_or_default()
+}

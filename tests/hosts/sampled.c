@@ -1,0 +1,448 @@
+/* A program that is sampled: each scenario does something known, so that its recording can be judged.
+ *
+ *   sampled SCENARIO [NUMBER..]
+ *
+ * The C API is looked up, so that the program runs without the library, too. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "jitlisten.h"
+
+#define KEPT __attribute__((noinline, noclone))
+
+static volatile double sink;
+
+static double cpu_of(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+KEPT static double turn(double x, long times)
+{
+    for (long i = 0; i < times; i++)
+        x = x * 0.999 + 1.0 / (x * x + 1.0);
+    return x;
+}
+
+/* This much of the thread's time. */
+KEPT static void burn(double seconds)
+{
+    double until = cpu_of(CLOCK_THREAD_CPUTIME_ID) + seconds;
+    while (cpu_of(CLOCK_THREAD_CPUTIME_ID) < until)
+        sink = turn(sink, 1000);
+}
+
+static jitlisten_status start(const char *path)
+{
+    jitlisten_status (*function)(const char *, const void *) =
+        (jitlisten_status (*)(const char *, const void *))dlsym(RTLD_DEFAULT, "jitlisten_record_start");
+    return function ? function(path, NULL) : JITLISTEN_OK;
+}
+
+static jitlisten_status stop(void)
+{
+    jitlisten_status (*function)(void) = (jitlisten_status (*)(void))dlsym(RTLD_DEFAULT, "jitlisten_record_stop");
+    return function ? function() : JITLISTEN_OK;
+}
+
+static struct jitlisten_record_statistics statistics(void)
+{
+    struct jitlisten_record_statistics found = {.size = sizeof found};
+    jitlisten_status (*function)(void *) = (jitlisten_status (*)(void *))dlsym(RTLD_DEFAULT, "jitlisten_record_statistics");
+    if (function)
+        function(&found);
+    return found;
+}
+
+/* Three to one. */
+KEPT static void three_of_four(long n) { sink = turn(1.0, 3 * n); sink = sink + 1; }
+KEPT static void one_of_four(long n) { sink = turn(1.0, n); sink = sink + 1; }
+
+KEPT static double exp_three(long n)
+{
+    double sum = 0;
+    for (long i = 0; i < 3 * n; i++)
+        sum += exp((double)(i & 7));
+    return sum;
+}
+
+KEPT static double exp_one(long n)
+{
+    double sum = 0;
+    for (long i = 0; i < n; i++)
+        sum += exp((double)(i & 7));
+    return sum;
+}
+
+static int loops(double seconds)
+{
+    double until = cpu_of(CLOCK_THREAD_CPUTIME_ID) + seconds;
+    while (cpu_of(CLOCK_THREAD_CPUTIME_ID) < until) {
+        three_of_four(200000 + rand() % 200000);
+        one_of_four(300000);
+    }
+    return 0;
+}
+
+static int exps(double seconds)
+{
+    double until = cpu_of(CLOCK_THREAD_CPUTIME_ID) + seconds;
+    while (cpu_of(CLOCK_THREAD_CPUTIME_ID) < until)
+        /* Never in step with a timer. */
+        sink = exp_three(100000 + rand() % 100000) + exp_one(150000);
+    return 0;
+}
+
+/* Fixed work, for callgrind. */
+static int fixed(double rounds)
+{
+    for (long i = 0; i < (long)rounds; i++) {
+        three_of_four(10000);
+        one_of_four(10000);
+        sink = exp_three(3000) + exp_one(3000);
+    }
+    return 0;
+}
+
+static double share;
+
+static void *burner(void *unused)
+{
+    burn(share);
+    printf("%ld %.0f\n", syscall(SYS_gettid), cpu_of(CLOCK_THREAD_CPUTIME_ID) * 1e9);
+    return unused;
+}
+
+/* Threads of so many seconds each, some at a time. */
+static int threads(int count, double seconds, int at_once)
+{
+    pthread_t running[64];
+    share = seconds;
+    for (int i = 0; i < count; i += at_once) {
+        for (int j = 0; j < at_once; j++)
+            pthread_create(&running[j], NULL, burner, NULL);
+        for (int j = 0; j < at_once; j++)
+            pthread_join(running[j], NULL);
+    }
+    return 0;
+}
+
+static volatile sig_atomic_t handled;
+
+static void burns_in_handler(int signal)
+{
+    (void)signal;
+    burn(0.05);
+    handled++;
+}
+
+/* In a handler, on the thread's stack and on one for signals. */
+static int handlers(double seconds)
+{
+    static char stack[65536];
+    stack_t other = {.ss_sp = stack, .ss_size = sizeof stack};
+    double until = cpu_of(CLOCK_THREAD_CPUTIME_ID) + seconds;
+    sigaltstack(&other, NULL);
+    for (int i = 0; cpu_of(CLOCK_THREAD_CPUTIME_ID) < until; i++) {
+        struct sigaction action = {.sa_handler = burns_in_handler, .sa_flags = i % 2 ? SA_ONSTACK : 0};
+        sigaction(SIGUSR1, &action, NULL);
+        raise(SIGUSR1);
+    }
+    return 0;
+}
+
+KEPT static int deep(int depth, double seconds)
+{
+    volatile char frame[64];
+    frame[0] = (char)depth;
+    if (depth == 0)
+        burn(seconds);
+    else
+        deep(depth - 1, seconds);
+    return frame[0];
+}
+
+static sigjmp_buf way_out;
+static void overflowed(int signal) { (void)signal; siglongjmp(way_out, 1); }
+
+KEPT static int endless(int depth)
+{
+    volatile char frame[256];
+    frame[0] = (char)depth;
+    return depth < 0 ? 0 : endless(depth + 1) + frame[0];
+}
+
+/* Uses its stack up again and again, and lives. */
+static void *overflows(void *seconds)
+{
+    static __thread char stack[65536];
+    stack_t other = {.ss_sp = stack, .ss_size = sizeof stack};
+    sigaltstack(&other, NULL);
+    double until = cpu_of(CLOCK_THREAD_CPUTIME_ID) + *(double *)seconds;
+    while (cpu_of(CLOCK_THREAD_CPUTIME_ID) < until)
+        if (sigsetjmp(way_out, 1) == 0)
+            endless(0);
+    return NULL;
+}
+
+static int overflow(double seconds)
+{
+    struct sigaction action = {.sa_handler = overflowed, .sa_flags = SA_ONSTACK};
+    pthread_t thread;
+    pthread_attr_t small;
+    sigaction(SIGSEGV, &action, NULL);
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 128 << 10);
+    pthread_create(&thread, &small, overflows, &seconds);
+    pthread_join(thread, NULL);
+    puts("alive");
+    return 0;
+}
+
+static volatile long ticks;
+static void tick(int signal) { (void)signal; ticks++; }
+
+/* A profiler of the program's own. */
+static int own_profiler(double seconds)
+{
+    struct itimerval every = {{0, 10000}, {0, 10000}};
+    signal(SIGPROF, tick);
+    setitimer(ITIMER_PROF, &every, NULL);
+    burn(seconds);
+    printf("%ld\n", ticks);
+    return 0;
+}
+
+/* System calls that wait, in a thread that works in between: how many were interrupted. */
+static int interrupted(double seconds)
+{
+    int count = 0;
+    double until = cpu_of(CLOCK_MONOTONIC) + seconds;
+    while (cpu_of(CLOCK_MONOTONIC) < until) {
+        struct timespec little = {0, 2000000};
+        count += nanosleep(&little, NULL) != 0;
+        count += poll(NULL, 0, 2) < 0;
+        burn(0.002);
+    }
+    printf("%d\n", count);
+    return 0;
+}
+
+static int forks(const char *directory)
+{
+    int status;
+    burn(0.2);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        burn(0.3);
+        /* A recording of its own can be asked for. */
+        char path[4096];
+        snprintf(path, sizeof path, "%s/child.data", directory);
+        if (start(path) != JITLISTEN_OK)
+            _exit(2);
+        burn(0.3);
+        _exit(stop() == JITLISTEN_OK ? 0 : 3);
+    }
+    waitpid(child, &status, 0);
+    burn(0.2);
+    printf("%d\n", status);
+    return 0;
+}
+
+static void *blocked(void *seconds)
+{
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, NULL);
+    burn(*(double *)seconds);
+    return NULL;
+}
+
+static int blocks(double seconds)
+{
+    pthread_t thread;
+    pthread_create(&thread, NULL, blocked, &seconds);
+    burn(seconds);
+    pthread_join(thread, NULL);
+    return 0;
+}
+
+/* Part of the program, twice, into two files. */
+static int parts(const char *directory)
+{
+    char path[4096];
+    three_of_four(50000000);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/part-%d.data", directory, i);
+        if (start(path) != JITLISTEN_OK || start(path) != JITLISTEN_WRONG_ORDER)
+            return 2;
+        burn(0.5);
+        if (stop() != JITLISTEN_OK || stop() != JITLISTEN_WRONG_ORDER)
+            return 3;
+        struct jitlisten_record_statistics found = statistics();
+        printf("%lu %lu\n", (unsigned long)found.samples, (unsigned long)found.lost);
+        three_of_four(50000000);
+    }
+    return 0;
+}
+
+static int no_timers(const char *directory)
+{
+    struct rlimit few = {4, 4};
+    char path[4096];
+    setrlimit(RLIMIT_SIGPENDING, &few);
+    snprintf(path, sizeof path, "%s/few.data", directory);
+    if (start(path) != JITLISTEN_OK)
+        return 2;
+    threads(40, 0.02, 20);
+    if (stop() != JITLISTEN_OK)
+        return 3;
+    printf("without %lu\n", (unsigned long)statistics().threads_without_timer);
+    return 0;
+}
+
+static int large_file(const char *directory)
+{
+    struct rlimit small = {100000, 100000};
+    char path[4096];
+    setrlimit(RLIMIT_FSIZE, &small);
+    snprintf(path, sizeof path, "%s/full.data", directory);
+    if (start(path) != JITLISTEN_OK)
+        return 2;
+    for (int i = 0; i < 30 && !statistics().failures; i++)
+        deep(400, 0.2);
+    if (stop() != JITLISTEN_OK)
+        return 3;
+    printf("failures %lu\n", (unsigned long)statistics().failures);
+    return 0;
+}
+
+static volatile int done;
+
+static void *restless(void *number)
+{
+    for (long i = 0; !done; i++) {
+        switch ((i + (long)number) % 5) {
+        case 0: burn(0.01); break;
+        case 1: raise(SIGUSR1); break;
+        case 2: {
+            pthread_t thread;
+            share = 0.002;
+            if (pthread_create(&thread, NULL, blocked, &share) == 0)
+                pthread_join(thread, NULL);
+            break;
+        }
+        case 3: {
+            pid_t child = fork();
+            if (child == 0) {
+                if (i % 2)
+                    execl("/bin/true", "true", (char *)NULL);
+                _exit(0);
+            }
+            int status = 1;
+            if (waitpid(child, &status, 0) != child || status != 0)
+                abort();
+            break;
+        }
+        default: {
+            void *library = dlopen("libz.so.1", RTLD_NOW);
+            if (library) {
+                unsigned long (*crc)(unsigned long, const void *, unsigned) =
+                    (unsigned long (*)(unsigned long, const void *, unsigned))dlsym(library, "crc32");
+                static char bytes[1 << 16];
+                for (int j = 0; j < 20; j++)
+                    sink += (double)crc(0, bytes, sizeof bytes);
+                dlclose(library);
+            }
+        }
+        }
+    }
+    return NULL;
+}
+
+static void nothing(int signal) { (void)signal; }
+
+/* Starts and stops, every tenth of a second, under threads that do everything. */
+static int soak(double seconds, const char *directory)
+{
+    pthread_t thread[4];
+    char path[4096];
+    int count = 0;
+    signal(SIGUSR1, nothing);
+    for (long i = 0; i < 4; i++)
+        pthread_create(&thread[i], NULL, restless, (void *)i);
+    double until = cpu_of(CLOCK_MONOTONIC) + seconds;
+    for (; cpu_of(CLOCK_MONOTONIC) < until; count++) {
+        snprintf(path, sizeof path, "%s/soak-%d.data", directory, count % 8);
+        if (start(path) != JITLISTEN_OK)
+            return 2;
+        usleep(100000);
+        if (stop() != JITLISTEN_OK)
+            return 3;
+    }
+    done = 1;
+    for (int i = 0; i < 4; i++)
+        pthread_join(thread[i], NULL);
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    fprintf(stderr, "%d recordings, %ld KiB\n", count, usage.ru_maxrss);
+    puts("done");
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    const char *scenario = argc > 1 ? argv[1] : "";
+    const char *word = argc > 2 ? argv[2] : "1";
+    double number = atof(word);
+#define SCENARIO(name, call)                                                                                              \
+    if (strcmp(scenario, name) == 0)                                                                                      \
+        return call;
+    SCENARIO("loops", loops(number))
+    SCENARIO("exps", exps(number))
+    SCENARIO("fixed", fixed(number))
+    SCENARIO("threads", threads(atoi(word), atof(argv[3]), atoi(argv[4])))
+    SCENARIO("handlers", handlers(number))
+    SCENARIO("deep", deep(atoi(word), atof(argv[3])) * 0)
+    SCENARIO("overflow", overflow(number))
+    SCENARIO("own-profiler", own_profiler(number))
+    SCENARIO("interrupted", interrupted(number))
+    SCENARIO("forks", forks(word))
+    SCENARIO("blocks", blocks(number))
+    SCENARIO("parts", parts(word))
+    SCENARIO("no-timers", no_timers(word))
+    SCENARIO("large-file", large_file(word))
+    SCENARIO("soak", soak(number, argv[3]))
+    if (strcmp(scenario, "killed") == 0) {
+        burn(number);
+        kill(getpid(), SIGKILL);
+    }
+    if (strcmp(scenario, "crashed") == 0) {
+        burn(number);
+        abort();
+    }
+    if (strcmp(scenario, "exec") == 0) {
+        burn(number);
+        execl("/proc/self/exe", "sampled", "loops", word, (char *)NULL);
+    }
+    return 1;
+}

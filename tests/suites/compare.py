@@ -1,0 +1,134 @@
+"""Runs test suites that others wrote, without the library and with it, and compares what failed.
+
+    compare.py LIBRARY RESULTS_DIRECTORY SUITE [MODULE...]
+
+SUITE is `llvmlite`, `numba` or `cpython`; the interpreter that runs this is the one that is tested. Each module is a process of
+its own. A test whose outcome differs is run again in both ways, alone, up to three times, and counts as different only if it
+never agrees. Prints one row of a Markdown table for each module, and ends with status 1 if anything differs.
+"""
+
+import json
+import os
+import pathlib
+import pkgutil
+import shutil
+import subprocess
+import sys
+import time
+
+PATIENCE = 1800
+BAD = ("failed", "error", "unexpected success", "died")
+
+
+def modules_of(suite):
+    if suite == "llvmlite":
+        import llvmlite.tests
+
+        return [f"llvmlite.tests.{m.name}" for m in pkgutil.iter_modules(llvmlite.tests.__path__) if m.name.startswith("test_")]
+    if suite == "cpython":
+        return ["test.test_perf_profiler", "test.test_perfmaps"]
+    raise SystemExit(f"name the modules of {suite}")
+
+
+class Runs:
+    """Both ways to run tests of one suite, and where the results go."""
+
+    def __init__(self, library, results):
+        self.library, self.results, self.number, self.objects = library, results, 0, None
+
+    def run(self, preload, tests):
+        """Outcomes by test, and the seconds it took."""
+        self.number += 1
+        name = f"{self.number:03}-{'library' if preload else 'stock'}-{tests[0].rsplit('.', 1)[-1][:60]}"
+        directory = self.results / name
+        directory.mkdir(parents=True)
+        # Not NUMBA_CACHE_DIR: Numba's own tests look for their files where they are without it.
+        environment = dict(os.environ, JITLISTEN_DIR=str(directory))
+        if gdb := shutil.which("gdb"):
+            # Numba does not look for it in PATH.
+            environment["NUMBA_GDB_BINARY"] = gdb
+        if preload:
+            environment["LD_PRELOAD"] = self.library
+            # Every object is a line there: a suite under a library that hears nothing proves nothing.
+            environment["JITLISTEN_LOG"] = f"debug:{directory / 'log'}"
+        script = pathlib.Path(__file__).with_name("run_module.py")
+        words = [sys.executable, str(script), str(directory / "outcomes"), *tests]
+        began = time.monotonic()
+        with open(directory / "output", "wb") as output:
+            try:
+                subprocess.run(
+                    words, env=environment, cwd=directory, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=PATIENCE
+                )
+            except subprocess.TimeoutExpired:
+                output.write(b"\nstopped: it ran too long\n")
+        self.objects = objects_in(directory / "log") if preload else None
+        return outcomes(directory / "outcomes"), time.monotonic() - began
+
+    def both(self, tests):
+        stock, stock_seconds = self.run(False, tests)
+        ours, our_seconds = self.run(True, tests)
+        return stock, ours, stock_seconds, our_seconds
+
+
+def objects_in(log):
+    return log.read_text(errors="replace").count(" finalized ObjectId(") if log.exists() else 0
+
+
+def outcomes(path):
+    found, running = {}, None
+    lines = path.read_text().splitlines() if path.exists() else []
+    for line in lines:
+        kind, test = json.loads(line)
+        if kind == "started":
+            running = test
+            continue
+        # One failed part fails the test.
+        if kind != "ended" and found.get(test) not in BAD:
+            found[test] = kind
+        running = None
+    if running:
+        found[running] = "died"
+    if not lines or json.loads(lines[-1])[0] != "ended":
+        found["(the process did not end well)"] = "died"
+    return found
+
+
+def differences(stock, ours):
+    return sorted(test for test in stock.keys() | ours.keys() if stock.get(test) != ours.get(test))
+
+
+def again(runs, test):
+    """Whether one more run of this test alone, both ways, agrees; up to three times."""
+    if test.startswith("(") or "unittest.loader" in test:
+        return False
+    name = test.split(" ")[0]
+    return any(stock == ours for stock, ours, _, _ in (runs.both([name]) for _ in range(3)))
+
+
+def main():
+    library, results, suite, *modules = sys.argv[1:]
+    runs = Runs(library, pathlib.Path(results))
+    different = 0
+    for module in modules or modules_of(suite):
+        stock, ours, stock_seconds, our_seconds = runs.both([module])
+        objects = runs.objects
+        differ = differences(stock, ours)
+        unsteady = [test for test in differ if again(runs, test)]
+        differ = [test for test in differ if test not in unsteady]
+        different += len(differ)
+        bad = {name: sum(kind in BAD for kind in found.values()) for name, found in (("stock", stock), ("ours", ours))}
+        skipped = sum(kind == "skipped" for kind in stock.values())
+        print(
+            f"| {module} | {len(stock)} | {skipped} | {bad['stock']} | {bad['ours']} | {len(differ)} | {len(unsteady)}"
+            f" | {objects} | {stock_seconds:.0f} s | {our_seconds:.0f} s |",
+            flush=True,
+        )
+        for test in differ:
+            print(f"    differs: {test}: {stock.get(test)} without, {ours.get(test)} with", file=sys.stderr, flush=True)
+        for test in unsteady:
+            print(f"    unsteady: {test}: {stock.get(test)} without, {ours.get(test)} with", file=sys.stderr, flush=True)
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+//! The sampler over stock Numba: names of compiled functions, workers of a `prange`, Python's own frames.
+
+use jitlisten_tests::host::{Host, Preload};
+use jitlisten_tests::integration;
+use jitlisten_tests::sampled::{Weighed, by_thread, complete, read, recorded};
+use jitlisten_tests::tool::{self, Absence};
+
+fn run(venv: &str, program: &str, words: &[&str]) -> Option<(Host, Vec<Weighed>)> {
+    tool::require("perf", Absence::FailsInCi)?;
+    let host = integration::numba(venv, program)?;
+    let host = words.iter().fold(host, |host, word| host.argument(word));
+    let (host, data) = recorded(host, "");
+    let _ = host.run(Preload::Library).well();
+    let samples = read(&data);
+    Some((host, samples))
+}
+
+fn is_compiled(sample: &Weighed) -> bool {
+    sample.frames.iter().any(|frame| frame.contains("prange kernel"))
+}
+
+/// The main thread computes too on tbb and omp; on workqueue it waits.
+#[test]
+fn the_workers_of_a_prange() {
+    let Some((host, samples)) = run("numba-0.68.1", "parallel.py", &["4"]) else { return };
+    let compiled: Vec<Weighed> = samples.iter().filter(|sample| is_compiled(sample)).cloned().collect();
+    let seconds: f64 = by_thread(&compiled).values().sum();
+    assert!((3.2..=4.4).contains(&seconds), "{seconds} s of 4 in the kernel\n{}", host.log());
+    assert!(by_thread(&compiled).values().filter(|&&time| time > 0.5).count() >= 4, "{:?}", by_thread(&compiled));
+    assert!(complete(&compiled) >= 99.5, "{} % of the kernel's stacks", complete(&compiled));
+    assert!(complete(&samples) >= 98.0, "{} % of all, imports and compilation too", complete(&samples));
+    let named = |sample: &Weighed| sample.frames.iter().filter(|frame| **frame != "[unknown]").count();
+    assert!(compiled.iter().all(|sample| named(sample) == sample.frames.len()), "every frame has a name");
+}
+
+/// The names are in files beside the recording: the process's own are gone some day.
+#[test]
+fn images_are_kept_beside_the_recording() {
+    let Some((host, samples)) = run("numba-0.68.1", "parallel.py", &["1"]) else { return };
+    assert!(samples.iter().any(is_compiled));
+    let entries = std::fs::read_dir(host.scratch(".")).expect("the scratch directory").flatten();
+    let of_process: Vec<_> = entries
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("image-"))
+        .map(|entry| entry.path())
+        .collect();
+    assert!(!of_process.is_empty());
+    of_process.iter().for_each(|directory| std::fs::remove_dir_all(directory).expect("images of the process"));
+    assert!(read(&host.scratch("f.data")).iter().any(is_compiled), "named from the files that were kept");
+}
+
+/// Functions of Python by CPython's trampolines, which keep no frame pointer.
+#[test]
+fn frames_of_python() {
+    let venv = "numba-0.68.1-python-3.12";
+    let Some(host) = integration::numba(venv, "parallel.py") else { return };
+    let (host, data) = recorded(host.argument("1").variable("PYTHONPERFSUPPORT", "1"), "");
+    let mut running = host.start(Preload::Library);
+    let pid = running.pid();
+    running.wait_for_line("2005.459489867906");
+    let _ = running.end_without_map().well();
+    let samples = read(&data);
+    let _ = std::fs::remove_file(format!("/tmp/perf-{pid}.map"));
+    let python: Vec<Weighed> =
+        samples.iter().filter(|sample| sample.frames.iter().any(|frame| frame.starts_with("py::"))).cloned().collect();
+    assert!(python.len() > 50, "{} of {} samples below Python", python.len(), samples.len());
+    assert!(complete(&python) >= 98.0, "{} %", complete(&python));
+}

@@ -1,0 +1,201 @@
+//! The sampler over `hosts/sampled.c`, whose scenarios do known things; read by `perf script`.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use jitlisten_tests::host::{Host, Preload};
+use jitlisten_tests::sampled::{self, Weighed, by_thread, complete, read, recorded, scenario, share};
+
+/// A scenario that runs to its end, recorded from its start.
+fn run(words: &[&str]) -> Option<(Vec<Weighed>, String)> {
+    let (host, data) = recorded(scenario(words)?, ",hz=199");
+    let ended = host.run(Preload::Library).well();
+    Some((read(&data), String::from_utf8_lossy(&ended.stdout).into_owned()))
+}
+
+/// A scenario that records parts of itself, with the host to look into its scratch directory.
+fn run_itself(scenario_words: &[&str]) -> Option<(Host, String)> {
+    let host = scenario(scenario_words)?;
+    let directory = host.scratch("");
+    let host = host.argument(directory);
+    let ended = host.run(Preload::Library).well();
+    let stdout = String::from_utf8_lossy(&ended.stdout).into_owned();
+    Some((host, stdout))
+}
+
+fn seconds(samples: &[Weighed]) -> f64 {
+    samples.iter().map(|sample| sample.period as f64 / 1e9).sum()
+}
+
+#[test]
+fn loops_of_three_to_one() {
+    let Some((samples, _)) = run(&["loops", "8"]) else { return };
+    let share = share(&samples, "three_of_four", &["three_of_four", "one_of_four"]);
+    // A sigma is 1.1 points at 1,600 samples.
+    assert!((share - 75.0).abs() < 4.0, "{share} % of {} samples", samples.len());
+    assert!((seconds(&samples) - 8.0).abs() < 0.4, "{} s", seconds(&samples));
+}
+
+/// The leaf is in libm, which keeps no frame pointer: its caller is what counts.
+#[test]
+fn exp_called_in_two_places() {
+    let Some((samples, _)) = run(&["exps", "8"]) else { return };
+    let in_libm = samples.iter().filter(|sample| sample.frames[0].contains("exp") && sample.frames.len() > 3).count();
+    assert!(in_libm * 3 > samples.len(), "{in_libm} of {} in libm", samples.len());
+    let share = share(&samples, "exp_three", &["exp_three", "exp_one"]);
+    assert!((share - 75.0).abs() < 4.0, "{share} %");
+    assert!(complete(&samples) >= 99.5, "{} % complete", complete(&samples));
+}
+
+#[test]
+fn stacks_below_signal_handlers_and_deep_ones_are_complete() {
+    for words in [&["handlers", "2"][..], &["deep", "400", "1"]] {
+        let Some((samples, _)) = run(words) else { return };
+        assert!(complete(&samples) >= 99.5, "{words:?}: {} %", complete(&samples));
+        assert!(samples.iter().all(|sample| sample.has("main")), "{words:?}");
+    }
+}
+
+#[test]
+fn a_thread_has_the_time_that_the_kernel_says() {
+    let Some((samples, stdout)) = run(&["threads", "4", "3", "4"]) else { return };
+    let seen = by_thread(&samples);
+    for line in stdout.lines() {
+        let (tid, time) = line.split_once(' ').expect("a thread and its time");
+        let (tid, time): (u32, f64) = (tid.parse().unwrap(), time.parse::<f64>().unwrap() / 1e9);
+        let seen = seen.get(&tid).copied().unwrap_or(0.0);
+        assert!((seen / time - 1.0).abs() < 0.02, "{tid}: {seen} of {time} s");
+    }
+    assert_eq!(stdout.lines().count(), 4);
+}
+
+/// 150 threads of 20 ms: a scan would miss most of them.
+#[test]
+fn short_threads_are_seen() {
+    let Some((samples, stdout)) = run(&["threads", "150", "0.02", "2"]) else { return };
+    let (seen, threads) = (seconds(&samples), by_thread(&samples).len());
+    let time: f64 = stdout.lines().map(|line| line.split_once(' ').unwrap().1.parse::<f64>().unwrap() / 1e9).sum();
+    assert!((seen / time - 1.0).abs() < 0.05, "{seen} of {time} s");
+    assert!(threads >= 145, "{threads} of 150 threads");
+}
+
+/// What was sampled is in the file when the process is killed or crashes; perf reads it.
+#[test]
+fn a_killed_process_leaves_a_file() {
+    for word in ["killed", "crashed"] {
+        let Some(host) = scenario(&[word, "1"]) else { return };
+        let (host, data) = recorded(host, "");
+        let ended = host.run(Preload::Library);
+        assert!(!ended.status.success());
+        let seen = seconds(&read(&data));
+        assert!((0.8..=1.1).contains(&seen), "{word}: {seen} s");
+    }
+}
+
+#[test]
+fn a_program_goes_on_after_exec() {
+    let Some((samples, _)) = run(&["exec", "1"]) else { return };
+    let before =
+        samples.iter().filter(|sample| sample.has("burn")).map(|sample| sample.period).sum::<u64>() as f64 / 1e9;
+    let after =
+        samples.iter().filter(|sample| sample.has("loops")).map(|sample| sample.period).sum::<u64>() as f64 / 1e9;
+    assert!((0.8..=1.1).contains(&before) && (0.8..=1.1).contains(&after), "{before} and {after} s");
+}
+
+/// A child of a fork is not sampled, and can record itself.
+#[test]
+fn children_of_a_fork() {
+    let Some(host) = scenario(&["forks"]) else { return };
+    let directory = host.scratch("");
+    let (host, data) = recorded(host.argument(directory), "");
+    let ended = host.run(Preload::Library).well();
+    assert_eq!(ended.stdout, b"0\n", "the child's status");
+    let (parent, child) = (read(&data), read(&host.scratch("child.data")));
+    assert!(parent.iter().all(|sample| sample.tid == ended.pid) && (0.3..=0.5).contains(&seconds(&parent)));
+    assert!(child.iter().all(|sample| sample.tid != ended.pid) && (0.2..=0.4).contains(&seconds(&child)));
+}
+
+#[test]
+fn children_of_a_fork_have_files_of_their_own_if_asked() {
+    let Some(host) = scenario(&["forks"]) else { return };
+    let directory = host.scratch("elsewhere-");
+    let (host, data) = recorded(host.argument(directory), ",children");
+    let ended = host.run(Preload::Library);
+    // The child's own recording is refused: one is being made.
+    assert!(String::from_utf8_lossy(&ended.stdout).trim() == "512", "{}", String::from_utf8_lossy(&ended.stdout));
+    let name = data.file_name().unwrap().to_str().unwrap().to_owned() + ".";
+    let files = fs::read_dir(data.parent().unwrap()).unwrap().flatten().map(|entry| entry.file_name());
+    let child = files
+        .filter_map(|file| file.into_string().ok())
+        .find(|file| file.strip_prefix(&name).is_some_and(|pid| pid.parse::<u32>().is_ok()));
+    let child = read(&host.scratch(&child.expect("a file of the child")));
+    assert!((0.2..=0.4).contains(&seconds(&child)), "{} s", seconds(&child));
+}
+
+/// CPU timers interrupt nothing; a program's own profiler goes on; a stack that overflows is the program's business.
+#[test]
+fn the_program_does_not_notice() {
+    for words in [&["interrupted", "1"][..], &["overflow", "2"]] {
+        let Some(host) = scenario(words) else { return };
+        let stock = host.run(Preload::Nothing).well();
+        let (host, data) = recorded(host, ",hz=997");
+        let ours = host.run(Preload::Library).well();
+        assert_eq!((stock.stdout, stock.stderr), (ours.stdout, ours.stderr), "{words:?}");
+        assert!(!read(&data).is_empty(), "{words:?}");
+    }
+    let Some((samples, stdout)) = run(&["own-profiler", "1"]) else { return };
+    let ticks: u32 = stdout.trim().parse().unwrap();
+    assert!((50..=125).contains(&ticks) && (0.8..=1.1).contains(&seconds(&samples)), "{ticks}, {}", seconds(&samples));
+}
+
+#[test]
+fn parts_of_a_program_in_files_of_their_own() {
+    let Some((host, stdout)) = run_itself(&["parts"]) else { return };
+    for (part, line) in stdout.lines().enumerate() {
+        let samples = read(&host.scratch(&format!("part-{part}.data")));
+        let counted: usize = line.split(' ').next().unwrap().parse().unwrap();
+        assert_eq!(samples.len(), counted);
+        assert!((0.4..=0.6).contains(&seconds(&samples)), "{} s", seconds(&samples));
+        assert!(!samples.iter().any(|sample| sample.has("three_of_four")), "only what was asked for");
+    }
+    assert_eq!(stdout.lines().count(), 2);
+}
+
+#[test]
+fn threads_without_a_timer_are_counted() {
+    let Some((_, stdout)) = run_itself(&["no-timers"]) else { return };
+    let without: u64 = stdout.lines().last().and_then(|line| line.strip_prefix("without ")).unwrap().parse().unwrap();
+    // Forty threads, twenty at a time, and four timers at most; the main thread and timers of others are in the same count.
+    assert!((32..=45).contains(&without), "{without}");
+}
+
+/// No space: the recording ends where it is, can be read, and the program goes on.
+#[test]
+fn a_file_that_cannot_grow() {
+    let Some((host, stdout)) = run_itself(&["large-file"]) else { return };
+    assert_eq!(stdout, "failures 1\n");
+    assert!(!read(&host.scratch("full.data")).is_empty());
+}
+
+/// Every tenth of a second, under threads that fork, exec, raise signals, begin, end, open and close a library.
+#[test]
+fn starts_and_stops() {
+    let Some(host) = scenario(&["soak", "15"]) else { return };
+    let directory = host.scratch("");
+    let host = host.argument(directory);
+    let ended = host.run(Preload::Library).well();
+    assert_eq!(ended.stdout, b"done\n");
+    let words: Vec<u64> = ended.stderr.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let [recordings, kibibytes] = words[..] else { panic!("{}", ended.stderr) };
+    assert!(recordings >= 30 && kibibytes < 200_000, "{}", ended.stderr);
+    let mut roots: BTreeMap<String, usize> = BTreeMap::new();
+    let mut all = Vec::new();
+    for number in 0..8 {
+        all.extend(read(&host.scratch(&format!("soak-{number}.data"))));
+    }
+    for sample in all.iter().filter(|sample| !sample.is_complete()) {
+        *roots.entry(sample.frames.last().cloned().unwrap_or_default()).or_default() += 1;
+    }
+    assert!(all.len() > 20, "{} samples", all.len());
+    assert!(sampled::complete(&all) >= 95.0, "{} %: {roots:?}", sampled::complete(&all));
+}
