@@ -1,9 +1,10 @@
 # The menu. What each line does is written in the script it calls.
-.PHONY: help demo test bench build check fmt setup install uninstall
+.PHONY: help demo test test-lines bench build check fmt setup install uninstall
 
 help:
 	@echo "make demo    profile a Numba program under perf, with and without us"
 	@echo "make test    everything CI runs"
+	@echo "make test-lines  line tables do not change the code, for every version of Numba: hours"
 	@echo "make bench   what it costs, as ratios"
 	@echo "make build   target/release/libjitlisten.so and .a"
 	@echo "make check   format, lints, documentation"
@@ -16,6 +17,9 @@ demo:
 
 test:
 	@ci/test.sh
+
+test-lines:
+	@ci/lines.sh all
 
 bench:
 	@ci/bench.sh
