@@ -8,6 +8,7 @@ help:
 	@echo "make one T=name  one test, and what it needs"
 	@echo "make test-systems  the chain in Debian 11, 13 and unstable; not part of test"
 	@echo "make test-suites   llvmlite's, Numba's, CPython's own tests; not part of test"
+	@echo "make test-lines    line tables do not change the code, for every version of Numba: hours"
 	@echo "make bench   what it costs, as ratios"
 	@echo "make bench-growth   how it grows, as exponents"
 	@echo "make build   target/release/libjitlisten.so and .a"
@@ -34,6 +35,9 @@ test-systems: build
 
 test-suites:
 	@ci/suites.sh
+
+test-lines:
+	@ci/lines.sh all
 
 bench:
 	@ci/bench.sh

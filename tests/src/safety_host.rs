@@ -29,7 +29,8 @@ pub fn build(source: &str, words: &[&str], program: &std::path::Path) -> Option<
     let mut command = Command::new(compiler);
     command.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-nonnull", "-rdynamic", "-pthread", "-I"]);
     command.arg(paths::root().join("include")).arg(paths::host(source)).arg(llvm).args(words);
-    let built = tool::run(command.arg("-o").arg(program));
+    // Before glibc 2.34, dlopen is in a library of its own.
+    let built = tool::run(command.args(["-ldl", "-o"]).arg(program));
     assert!(built.status.success(), "{source}: {}", String::from_utf8_lossy(&built.stderr));
     Some(())
 }

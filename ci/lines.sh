@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Line tables that do not change the code: the tests of `python/jitlisten/_lines`.
+#
+#   ci/lines.sh          one Numba, the short list of programs: about three minutes
+#   ci/lines.sh all      every Numba that `pip` has for the Pythons here, and all programs; hours
+#
+# The native library is needed (make build). Environments are made under target/venv-lines.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+venvs=target/venv-lines
+part=${1:-short}
+
+# NAME PYTHON REQUIREMENT...
+make_venv() {
+    local name=$1 version=$2 python
+    shift 2
+    [ -e "$venvs/$name/.complete" ] && return
+    python=$(command -v "python$version" || true)
+    "$python" -c 'import venv, ensurepip' 2>/dev/null ||
+        python=$(find "${PYENV_ROOT:-$HOME/.pyenv}/versions" -path "*/$version.*/bin/python$version" 2>/dev/null | head -n 1)
+    [ -n "$python" ] || { echo "lines: no Python $version, so no $name" >&2; return 1; }
+    rm -rf "${venvs:?}/$name"
+    mkdir -p "$venvs"
+    "$python" -m venv "$venvs/$name"
+    "$venvs/$name/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: "$@"
+    touch "$venvs/$name/.complete"
+}
+
+test_with() {
+    echo "lines: $1"
+    "$venvs/$1/bin/python" -m pytest -q -p no:cacheprovider "${@:2}"
+}
+
+cargo build --release
+case $part in
+short)
+    make_venv 0.68.1 3.11 numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6 pytest==8.4.2
+    test_with 0.68.1 python/tests
+    ;;
+all)
+    export JITLISTEN_LINES_PROGRAMS=all
+    while read -r name version requirements; do
+        # shellcheck disable=SC2086 # several words
+        make_venv "$name" "$version" $requirements pytest || continue
+        test_with "$name" python/tests/test_lines.py python/tests/test_lines_same_code.py
+    done <<'MATRIX'
+0.56.4 3.10 numba==0.56.4 numpy==1.23.5 setuptools==65.5.0
+0.57.1 3.11 numba==0.57.1 numpy==1.24.4
+0.58.1 3.11 numba==0.58.1 numpy==1.26.4
+0.58.1-python-3.8 3.8 numba==0.58.1
+0.59.1 3.11 numba==0.59.1 numpy==1.26.4
+0.60.0 3.11 numba==0.60.0 numpy==2.0.2
+0.60.0-python-3.9 3.9 numba==0.60.0
+0.61.2 3.11 numba==0.61.2
+0.62.1 3.11 numba==0.62.1
+0.63.1 3.11 numba==0.63.1
+0.64.0 3.11 numba==0.64.0
+0.65.1 3.11 numba==0.65.1
+0.66.0 3.11 numba==0.66.0
+0.67.0 3.11 numba==0.67.0
+0.68.1 3.11 numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6
+0.68.1-python-3.12 3.12 numba==0.68.1
+0.68.1-python-3.13 3.13 numba==0.68.1
+MATRIX
+    ;;
+*)
+    echo "lines: no such part: $part" >&2
+    exit 2
+    ;;
+esac
