@@ -92,7 +92,11 @@ static void keep_deepest(void) {
 
 static void on_signal(int number, siginfo_t *info, void *ucontext) {
     ucontext_t *context = ucontext;
+#ifdef __aarch64__
+    uintptr_t ip = context->uc_mcontext.pc;
+#else
     uintptr_t ip = context->uc_mcontext.gregs[REG_RIP];
+#endif
     (void)number, (void)info;
     if (!counts(ip)) return;
     taken++;
