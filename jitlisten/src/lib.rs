@@ -48,4 +48,6 @@ pub use session::{ForkGuard, Loaded, ObjectId, Session, Unwinders};
 #[doc(hidden)]
 pub use sink::fuzzing;
 pub use statistics::{SinkStatistics, Statistics};
+#[doc(hidden)]
+pub use unwind_register::{Entered, Inside};
 pub use visit::{Visit, keeping_errno};

@@ -95,6 +95,8 @@ impl Origin {
 pub enum Unwinders {
     /// All of them are known.
     Known,
+    /// Nobody has looked, because there is nothing to tell them yet.
+    NotWanted,
     /// The loader is not done with the library of one: look again when it is.
     Unrelocated,
 }
@@ -533,7 +535,7 @@ impl Session {
     /// under a lock that somebody inside the loader waits for.
     pub fn libraries_changed(&self) -> Unwinders {
         if self.counters.objects_loaded.get() == 0 || !self.is_enabled(SinkKind::Unwind) {
-            return Unwinders::Known;
+            return Unwinders::NotWanted;
         }
         looking::look(sink::look_for_unwinders).unwrap_or(Unwinders::Unrelocated)
     }

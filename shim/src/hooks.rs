@@ -9,13 +9,13 @@
 //! | `llvmlite::*` | `LLVMPY_AddModule` and others | llvmlite's, in Python |
 //!
 //! Every hook does what it stands for, whatever happens to us: a panic is caught, logged once, and from then on the hooks
-//! only pass through. What we do beside that is a [`Visit`].
+//! only pass through. What we do beside that is a [`Visit`]; a hook that is called by one of ours passes through, too.
 
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use jitlisten::{Address, AddressRange, Visit, log_line};
+use jitlisten::{Address, AddressRange, Entered, Inside, Visit, log_line};
 
 use crate::front_room;
 use crate::memory::Executable;
@@ -26,10 +26,25 @@ pub(crate) const SLOTS: usize = 16;
 
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
-/// Runs `work` with the shim. A panic in it ends our listening, not the host.
+/// Threads that are inside a hook. What a hook does may call hooks: they pass through.
+static INSIDE: Inside = Inside::new();
+
+/// Enters the hooks, unless this thread is in one. Only during a [`Visit`].
+pub(crate) fn enter() -> Option<Entered<'static>> {
+    INSIDE.enter()
+}
+
+/// Runs `work` with the shim, unless a hook of this thread is at work. A panic in it ends our listening, not the host.
 pub(crate) fn guarded<R: Default>(work: impl FnOnce(&Shim) -> R) -> R {
-    let Some(shim) = shim().filter(|_| !BROKEN.load(Ordering::Relaxed)) else { return R::default() };
+    let Some(_) = shim() else { return R::default() };
     let _visit = Visit::begin();
+    let Some(_entered) = enter() else { return R::default() };
+    caught(work)
+}
+
+/// Runs `work` with the shim. A panic in it ends our listening, not the host.
+pub(crate) fn caught<R: Default>(work: impl FnOnce(&'static Shim) -> R) -> R {
+    let Some(shim) = shim().filter(|_| !BROKEN.load(Ordering::Relaxed)) else { return R::default() };
     catch_unwind(AssertUnwindSafe(|| work(shim))).unwrap_or_else(|_| {
         if !BROKEN.swap(true, Ordering::Relaxed) {
             log_line!(Error, "an internal error; jitlisten stops listening");
@@ -38,9 +53,25 @@ pub(crate) fn guarded<R: Default>(work: impl FnOnce(&Shim) -> R) -> R {
     })
 }
 
+/// How often news that came while news was looked at is looked at at once.
+const TURNS: usize = 8;
+
+/// Whether a hook passed the loader's news by, because it was itself called by a hook.
+static PASSED_BY: AtomicBool = AtomicBool::new(false);
+
 /// The list of libraries has changed.
 pub(crate) unsafe extern "C" fn loader_event() {
-    guarded(Shim::loader_event);
+    let Some(shim) = shim() else { return };
+    jitlisten::keeping_errno(|| shim.note_closing());
+    PASSED_BY.store(true, Ordering::Relaxed);
+    guarded(|shim| {
+        for _ in 0..TURNS {
+            if !PASSED_BY.swap(false, Ordering::Relaxed) {
+                return;
+            }
+            shim.loader_event();
+        }
+    });
 }
 
 /// The rendezvous of the LLVM in each slot of the table.

@@ -17,6 +17,8 @@
 //!   So no `HashMap` with its random keys here.
 //! * **Detours** are written so that a thread executing there sees the old or the new instruction, never a mix, and only
 //!   where the bytes are the ones expected.
+//! * **Re-entry**: what a hook does may call a hook in the same thread (the loader announces a change while we ask it, a handler
+//!   of `fork` opens a library while we hold our locks). The inner one only passes through: `hooks::guarded`.
 //! * **Hooks** never panic into the host, never print, and leave `errno` as the real function left it.
 //! * A library that has gone is dropped by identity; its memory is not touched.
 
@@ -25,6 +27,7 @@ mod descriptor;
 mod detour;
 mod front_room;
 mod hooks;
+mod known;
 mod library;
 mod llvmlite;
 mod loader;

@@ -116,6 +116,11 @@ impl Library {
         Some(self.tables.symtab + index as usize * size_of::<Sym>())
     }
 
+    /// Whether it exports what tells an unwinder of code; see the crate `unwind-register`.
+    pub(crate) fn may_have_unwinder(&self) -> bool {
+        ["__register_frame", "_U_dyn_register"].into_iter().any(|name| self.dynamic_symbol(name).is_some())
+    }
+
     /// The address that the dynamic symbol `name` has.
     pub(crate) fn dynamic_address(&self, name: &str) -> Option<usize> {
         let symbol = self.symbol_at(self.dynamic_symbol(name)?);
@@ -161,11 +166,17 @@ impl Library {
     /// `DT_GNU_HASH`: header of four words, Bloom filter, buckets, then one hash per symbol with the low bit as end mark.
     fn gnu_lookup(&self, name: &str) -> Option<u32> {
         let table = self.tables.gnu_hash;
-        let [buckets, first, filter] = [0, 4, 8].map(|at| self.word(table + at));
-        if buckets == 0 {
+        let [buckets, first, filter, shift] = [0, 4, 8, 12].map(|at| self.word(table + at));
+        if buckets == 0 || filter == 0 {
             return None;
         }
         let hash = elf::gnu_hash(name.as_bytes());
+        let bloom = table + 16 + (hash / 64 % filter) as usize * 8;
+        // SAFETY: the index is below the number of words of the filter, which is aligned.
+        let bloom = unsafe { (bloom as *const u64).read() };
+        if bloom >> (hash % 64) & bloom >> (hash.wrapping_shr(shift) % 64) & 1 == 0 {
+            return None;
+        }
         let bucket_table = table + 16 + filter as usize * 8;
         let chain = bucket_table + buckets as usize * 4;
         let mut index = self.word(bucket_table + (hash % buckets) as usize * 4);

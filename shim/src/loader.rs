@@ -14,6 +14,7 @@ use std::ptr;
 
 use object::elf;
 
+use crate::known::{Changes, Extent, KnownLibraries};
 use crate::library::{Identity, Library};
 
 /// `struct r_debug` of `<link.h>`; from version 2 on (glibc 2.35) `next` is there too.
@@ -28,15 +29,27 @@ struct RDebug {
 }
 
 const RT_CONSISTENT: i32 = 0;
+const RT_DELETE: i32 = 2;
 
 /// The public part of `struct link_map` of `<link.h>`.
 #[repr(C)]
-struct LinkMap {
+pub(crate) struct LinkMap {
     addr: usize,
     name: *const c_char,
     ld: usize,
-    next: *const LinkMap,
+    pub(crate) next: *const LinkMap,
     prev: *const LinkMap,
+}
+
+impl LinkMap {
+    pub(crate) fn entry(&self) -> Entry {
+        Entry { identity: Identity { bias: self.addr, dynamic: self.ld }, name: self.name }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn fake(bias: usize) -> LinkMap {
+        LinkMap { addr: bias, name: ptr::null(), ld: 0, next: ptr::null(), prev: ptr::null() }
+    }
 }
 
 const _: () = assert!(std::mem::offset_of!(RDebug, brk) == 16 && std::mem::offset_of!(RDebug, next) == 40);
@@ -84,30 +97,55 @@ impl Rendezvous {
         unsafe { (*self.0).brk }
     }
 
+    /// Whether a list is being changed, and libraries taken out of it.
+    ///
+    /// # Safety
+    /// As for [`Rendezvous::libraries`].
+    pub(crate) unsafe fn is_closing(self) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { self.records() }.any(|record| record.state == RT_DELETE)
+    }
+
     /// Every library of every namespace, unless the list is being changed.
     ///
     /// # Safety
     /// The loader's lock must be held, or no other thread may run. The entries are good until it is released.
     pub(crate) unsafe fn libraries(self) -> Option<Vec<Entry>> {
-        let mut entries = Vec::new();
-        let mut namespace = self.0;
-        while !namespace.is_null() {
-            // SAFETY: the record, or one it is chained to, which live as long as the process.
-            let record = unsafe { &*namespace };
-            if record.state != RT_CONSISTENT {
-                return None;
-            }
-            let mut map = record.map;
-            while !map.is_null() {
-                // SAFETY: the caller vouches that the list does not change.
-                let entry = unsafe { &*map };
-                let identity = Identity { bias: entry.addr, dynamic: entry.ld };
-                entries.push(Entry { identity, name: entry.name });
-                map = entry.next;
-            }
-            namespace = if record.version >= 2 { record.next } else { ptr::null() };
+        // SAFETY: the caller's promise.
+        let changes = unsafe { self.changes(&mut KnownLibraries::default(), Extent::Whole) }?;
+        Some(changes.appeared.into_iter().map(|appeared| appeared.entry).collect())
+    }
+
+    /// What has changed since `known`, unless the list is being changed.
+    ///
+    /// # Safety
+    /// As for [`Rendezvous::libraries`]; and see [`KnownLibraries::read`] for `extent`.
+    pub(crate) unsafe fn changes(self, known: &mut KnownLibraries, extent: Extent) -> Option<Changes> {
+        // SAFETY: the caller's promise.
+        if unsafe { self.records() }.any(|record| record.state != RT_CONSISTENT) {
+            return None;
         }
-        Some(entries)
+        let mut changes = Changes::default();
+        // SAFETY: the caller's promise.
+        for record in unsafe { self.records() } {
+            // SAFETY: the caller's promise.
+            unsafe { known.read(ptr::from_ref(record) as usize, record.map, extent, &mut changes) };
+        }
+        Some(changes)
+    }
+
+    /// The records of all namespaces.
+    ///
+    /// # Safety
+    /// As for [`Rendezvous::libraries`].
+    unsafe fn records(self) -> impl Iterator<Item = &'static RDebug> {
+        let mut next = self.0;
+        std::iter::from_fn(move || {
+            // SAFETY: null, the record, or one it is chained to, which live as long as the process.
+            let record = unsafe { next.as_ref() }?;
+            next = if record.version >= 2 { record.next } else { ptr::null() };
+            Some(record)
+        })
     }
 }
 
@@ -143,12 +181,21 @@ unsafe extern "C" fn first_program_header(info: *mut libc::dl_phdr_info, _size: 
     1
 }
 
+/// How many libraries were ever loaded, and how many of them unloaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) loads: u64,
+    pub(crate) unloads: u64,
+}
+
 /// Runs `work` while no library can come or go.
-pub(crate) fn with_libraries_held<W: FnMut()>(mut work: W) {
-    unsafe extern "C" fn once<W: FnMut()>(_: *mut libc::dl_phdr_info, _: usize, work: *mut c_void) -> i32 {
+pub(crate) fn with_libraries_held<W: FnMut(Counts)>(mut work: W) {
+    unsafe extern "C" fn once<W: FnMut(Counts)>(info: *mut libc::dl_phdr_info, _: usize, work: *mut c_void) -> i32 {
+        // SAFETY: the loader hands a valid record.
+        let info = unsafe { &*info };
         // SAFETY: the caller below passes the address of its closure, and waits.
         let work = unsafe { &mut *work.cast::<W>() };
-        work();
+        work(Counts { loads: info.dlpi_adds, unloads: info.dlpi_subs });
         1
     }
     // SAFETY: the callback gets the closure it was made for, which outlives the call.

@@ -9,10 +9,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use jitlisten::log_line;
+use jitlisten::{Visit, log_line};
 
 use crate::detour::{before_dlsym, write_pointer};
-use crate::hooks::guarded;
+use crate::hooks::{caught, enter};
 use crate::library::{Library, Slot};
 use crate::loader::with_libraries_held;
 use crate::state::Shim;
@@ -26,15 +26,28 @@ pub(crate) static ALWAYS: AtomicBool = AtomicBool::new(false);
 /// Whether the next call is to look, once: a library was not relocated.
 pub(crate) static WANTED: AtomicBool = AtomicBool::new(false);
 
+/// Whether a library with an unwinder has come that nobody has looked at; at first all of them.
+pub(crate) static UNWINDERS: AtomicBool = AtomicBool::new(true);
+
 /// Called by [`before_dlsym`], with the caller's registers saved.
 pub(crate) unsafe extern "C" fn look() {
-    if ALWAYS.load(Ordering::Acquire) {
-        with_libraries_held(|| guarded(Shim::libraries_changed));
+    let (always, wanted) = (ALWAYS.load(Ordering::Acquire), WANTED.swap(false, Ordering::AcqRel));
+    if !always && !wanted {
+        return;
     }
-    if ALWAYS.load(Ordering::Acquire) || WANTED.swap(false, Ordering::AcqRel) {
-        // Not with the libraries held: it takes the loader's other lock.
-        guarded(Shim::look_for_unwinders);
+    let visit = Visit::begin();
+    let Some(entered) = enter() else {
+        // From inside: the loader's locks may be held, and what is to be seen stays so.
+        WANTED.fetch_or(wanted, Ordering::AcqRel);
+        return;
+    };
+    if always {
+        with_libraries_held(|counts| caught(|shim| shim.libraries_may_have_changed(counts)));
     }
+    // Not with the libraries held: it takes the loader's other lock.
+    caught(Shim::look_for_unwinders);
+    drop(entered);
+    drop(visit);
 }
 
 /// The slots of libraries that are still to be changed.
@@ -57,6 +70,11 @@ impl Lookups {
             let slots = library.import_slots("dlsym");
             self.waiting.extend(slots.into_iter().map(|slot| (library.identity.bias, slot)));
         }
+    }
+
+    /// Whether there are slots that the loader was not done with.
+    pub(crate) fn are_waiting(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// Changes the slots that the loader has relocated.

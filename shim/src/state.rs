@@ -1,18 +1,18 @@
 //! What the shim knows, and what it does at each piece of news.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jitlisten::options::SinkKind;
-use jitlisten::{Address, AddressRange, ForkGuard, Session, Unwinders, Visit, foreign, log_line};
+use jitlisten::{Address, AddressRange, Entered, ForkGuard, Session, Unwinders, Visit, foreign, log_line};
 use once_cell::race::OnceBox;
 
 use crate::detour;
 use crate::hooks;
-use crate::library::Identity;
+use crate::known::{Extent, KnownLibraries, KnownLibrary};
 use crate::llvmlite;
-use crate::loader::{Entry, Rendezvous, with_libraries_held};
+use crate::loader::{Counts, Entry, Rendezvous, with_libraries_held};
 use crate::lookup::{self, Lookups};
 use crate::memory::{Executable, Memory, Outcome};
 use crate::source::Source;
@@ -29,8 +29,10 @@ pub(crate) struct Shim {
 
 #[derive(Default)]
 struct State {
-    /// Every library that was looked at, with its slot in `sources` if there is an LLVM in it.
-    libraries: Vec<(Identity, Option<usize>)>,
+    /// Every library that was looked at.
+    libraries: KnownLibraries,
+    /// What the loader had counted when it was asked last; not asked where its rendezvous is heard.
+    counts: Counts,
     sources: Vec<Option<Source>>,
     /// Whether one of the libraries is an llvmlite.
     has_llvmlite: bool,
@@ -40,6 +42,9 @@ struct State {
 }
 
 static SHIM: OnceBox<Shim> = OnceBox::new();
+
+/// Whether libraries were taken out of the loader's list since it was read.
+static LIBRARIES_CLOSE: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn shim() -> Option<&'static Shim> {
     SHIM.get()
@@ -57,10 +62,10 @@ pub fn start(session: &'static Session) {
         return;
     }
     follow_forks();
-    with_libraries_held(|| {
+    with_libraries_held(|_| {
         hooks::guarded(|shim| {
             shim.watch_loader();
-            shim.libraries_changed();
+            shim.libraries_changed(&mut shim.lock(), Extent::Whole);
             shim.look_around();
         });
     });
@@ -76,6 +81,7 @@ impl Shim {
     fn watch_loader(&self) {
         let Some(rendezvous) = self.rendezvous.filter(|rendezvous| rendezvous.function() != 0) else {
             log_line!(Warn, "no rendezvous with the loader: an LLVM that is loaded later will not be heard");
+            lookup::ALWAYS.store(true, Ordering::Release);
             return;
         };
         // SAFETY: the loader's function is mapped code; the hook takes no argument and may be called for ever.
@@ -86,29 +92,50 @@ impl Shim {
         }
     }
 
-    /// The loader's list has changed. Under the loader's lock.
-    pub(crate) fn libraries_changed(&self) {
-        let Some(rendezvous) = self.rendezvous else { return };
-        // SAFETY: called from the loader's rendezvous, or with the libraries held.
-        let Some(entries) = (unsafe { rendezvous.libraries() }) else { return };
-        let mut state = self.lock();
-        self.drop_closed(&mut state, &entries);
+    /// The loader's list has changed. Under the loader's lock. Returns whether the list could be read.
+    fn libraries_changed(&self, state: &mut State, extent: Extent) -> bool {
+        let Some(rendezvous) = self.rendezvous else { return false };
+        // SAFETY: called from the loader's rendezvous, or with the libraries held; callers know what was closed.
+        let Some(changes) = (unsafe { rendezvous.changes(&mut state.libraries, extent) }) else { return false };
+        LIBRARIES_CLOSE.store(false, Ordering::Relaxed);
+        for closed in changes.closed {
+            self.library_closed(state, closed);
+        }
         for source in state.sources.iter_mut().flatten() {
             // SAFETY: an earlier event has brought this library, so by now the loader has relocated it; it is still listed.
             unsafe { source.listen_to_memory() };
         }
-        for entry in entries {
-            if state.libraries.iter().all(|known| known.0 != entry.identity) {
-                self.library_appeared(&mut state, entry);
-            }
+        for appeared in changes.appeared {
+            let source = self.library_appeared(state, appeared.entry);
+            state.libraries.add(&appeared, source);
         }
         // SAFETY: libraries that were closed have been forgotten above.
         unsafe { state.lookups.change_relocated() };
+        true
+    }
+
+    /// The same, where the loader's rendezvous is not heard. With the libraries held.
+    pub(crate) fn libraries_may_have_changed(&self, counts: Counts) {
+        let mut state = self.lock();
+        let before = state.counts;
+        if before == counts && !state.lookups.are_waiting() {
+            return;
+        }
+        let extent = if before.unloads == counts.unloads { Extent::New } else { Extent::Whole };
+        if self.libraries_changed(&mut state, extent) {
+            state.counts = counts;
+        }
     }
 
     /// Unwinders may have come with the libraries. Takes the loader's locks, or is under them.
     pub(crate) fn look_for_unwinders(&self) {
+        if !lookup::UNWINDERS.swap(false, Ordering::AcqRel) && !lookup::ALWAYS.load(Ordering::Acquire) {
+            return;
+        }
         let unwinders = self.session.libraries_changed();
+        if unwinders != Unwinders::Known {
+            lookup::UNWINDERS.store(true, Ordering::Release);
+        }
         lookup::WANTED.store(unwinders == Unwinders::Unrelocated, Ordering::Release);
     }
 
@@ -118,7 +145,7 @@ impl Shim {
         if !state.lookups.activate() {
             return;
         }
-        // SAFETY: as in `libraries_changed`.
+        // SAFETY: under the loader's lock, as its rendezvous is.
         let entries = self.rendezvous.and_then(|rendezvous| unsafe { rendezvous.libraries() }).unwrap_or_default();
         for entry in entries {
             // SAFETY: the loader's lock has been held since the entry was read.
@@ -132,57 +159,65 @@ impl Shim {
 
     /// The loader's rendezvous: under its lock.
     pub(crate) fn loader_event(&self) {
-        self.libraries_changed();
+        let closed = LIBRARIES_CLOSE.load(Ordering::Relaxed);
+        self.libraries_changed(&mut self.lock(), if closed { Extent::Whole } else { Extent::New });
         self.look_for_unwinders();
         if lookup::WANTED.load(Ordering::Acquire) {
             self.listen_to_lookups();
         }
     }
 
-    fn library_appeared(&self, state: &mut State, entry: Entry) {
+    /// The loader is about to take libraries out of its list, or not. Under its lock, and however deep in hooks of ours.
+    pub(crate) fn note_closing(&self) {
+        // SAFETY: called from the loader's rendezvous.
+        if self.rendezvous.is_some_and(|rendezvous| unsafe { rendezvous.is_closing() }) {
+            LIBRARIES_CLOSE.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Looks at a new library. Returns its slot in `sources` if there is an LLVM in it.
+    fn library_appeared(&self, state: &mut State, entry: Entry) -> Option<usize> {
         let slot = state.sources.iter().position(Option::is_none).unwrap_or(state.sources.len());
         // SAFETY: the loader's lock has been held since the entry was read.
-        let library = unsafe { entry.library() };
+        let library = unsafe { entry.library() }?;
         let mut symbols = None;
         // SAFETY: the library is in the loader's list, whose lock is held.
-        let source = library.as_ref().and_then(|library| unsafe { Source::attach(library, &mut symbols, slot) });
-        state.libraries.push((entry.identity, source.is_some().then_some(slot)));
+        let source = unsafe { Source::attach(&library, &mut symbols, slot) };
+        let is_source = source.is_some();
         // SAFETY: as above.
         let relocated = source.as_ref().is_some_and(|source| unsafe { source.is_relocated() });
         match state.sources.get_mut(slot) {
             Some(free) => *free = source,
-            None if source.is_some() => state.sources.push(source),
+            None if is_source => state.sources.push(source),
             None => {}
         }
         if relocated {
             self.catch_up(state, slot);
         }
-        library.iter().for_each(|library| state.lookups.add(library));
-        if let Some(library) = library.filter(llvmlite::is_llvmlite) {
+        state.lookups.add(&library);
+        if library.may_have_unwinder() {
+            lookup::UNWINDERS.store(true, Ordering::Release);
+        }
+        if llvmlite::is_llvmlite(&library) {
             // SAFETY: as above.
             unsafe { llvmlite::attach(library, symbols) };
             state.has_llvmlite = true;
         }
+        is_source.then_some(slot)
     }
 
-    /// Forgets libraries that were closed, and what they had compiled. Their memory is not touched.
-    fn drop_closed(&self, state: &mut State, entries: &[Entry]) {
-        let State { libraries, sources, memory, lookups, .. } = state;
-        libraries.retain(|(identity, slot)| {
-            let listed = entries.iter().any(|entry| entry.identity == *identity);
-            if !listed {
-                lookups.forget(identity.bias);
-                llvmlite::closed(*identity);
+    /// Forgets a library that was closed, and what it had compiled. Its memory is not touched.
+    fn library_closed(&self, state: &mut State, library: KnownLibrary) {
+        let State { sources, memory, lookups, .. } = state;
+        lookups.forget(library.identity.bias);
+        llvmlite::closed(library.identity);
+        if let Some(source) = library.source.and_then(|slot| sources[slot].take()) {
+            log_line!(Info, "an LLVM was closed: {:x}", source.identity.bias);
+            for id in source.objects() {
+                memory.freed(id);
+                self.session.freeing(id);
             }
-            if !listed && let Some(source) = slot.and_then(|slot| sources[slot].take()) {
-                log_line!(Info, "an LLVM was closed: {:x}", source.identity.bias);
-                for id in source.objects() {
-                    memory.freed(id);
-                    self.session.freeing(id);
-                }
-            }
-            listed
-        });
+        }
     }
 
     /// At the start: every library that is there has been relocated, and may have compiled code already.
@@ -331,8 +366,15 @@ fn anonymous_executable(line: &str) -> Option<(AddressRange, Executable)> {
 }
 
 /// Our locks, held by the thread that forks: whatever another thread was doing under them is done. No handler of a signal
-/// may run while it holds them.
-struct HeldForFork(Option<(MutexGuard<'static, State>, ForkGuard, Visit)>);
+/// may run while it holds them, and no hook in this thread waits for them: other handlers of `pthread_atfork` run meanwhile.
+struct Held {
+    state: MutexGuard<'static, State>,
+    session: ForkGuard,
+    _entered: Entered<'static>,
+    _visit: Visit,
+}
+
+struct HeldForFork(Option<Held>);
 
 // SAFETY: put in and taken out by the one thread that forks, between the handlers of `pthread_atfork`.
 unsafe impl Sync for HeldForFork {}
@@ -343,27 +385,25 @@ static HELD: Mutex<HeldForFork> = Mutex::new(HeldForFork(None));
 
 fn follow_forks() {
     unsafe extern "C" fn prepare() {
-        hooks::guarded(|_| {
-            let Some(shim) = shim() else { return };
+        hooks::caught(|shim| {
             let visit = Visit::begin();
-            let state = shim.lock();
-            let guard = shim.session.lock_for_fork();
-            HELD.lock().unwrap_or_else(PoisonError::into_inner).0 = Some((state, guard, visit));
+            let Some(entered) = hooks::enter() else { return };
+            let (state, session) = (shim.lock(), shim.session.lock_for_fork());
+            let held = Held { state, session, _entered: entered, _visit: visit };
+            HELD.lock().unwrap_or_else(PoisonError::into_inner).0 = Some(held);
         });
     }
+    // No visits of their own: the one that began before the fork ends here.
     unsafe extern "C" fn parent() {
-        let _visit = Visit::begin();
         drop(take_held());
     }
     unsafe extern "C" fn child() {
-        let _visit = Visit::begin();
         // What was taken is released even where our listening has ended.
-        let Some((state, guard, visit)) = take_held() else { return };
-        hooks::guarded(|_| guard.in_child());
+        let Some(Held { state, session, _entered, _visit }) = take_held() else { return };
+        hooks::caught(|_| session.in_child());
         drop(state);
-        drop(visit);
     }
-    fn take_held() -> Option<(MutexGuard<'static, State>, ForkGuard, Visit)> {
+    fn take_held() -> Option<Held> {
         HELD.lock().unwrap_or_else(PoisonError::into_inner).0.take()
     }
     // SAFETY: the handlers live as long as the library, which is never unloaded.

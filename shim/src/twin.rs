@@ -16,7 +16,7 @@ pub fn twin() -> Option<PathBuf> {
     // Not by the address of the exported function: in a second copy that is the first one's.
     let own = own_base()?;
     let mut copies = Vec::new();
-    with_libraries_held(|| {
+    with_libraries_held(|_| {
         // SAFETY: the libraries are held.
         let entries = Rendezvous::find().and_then(|rendezvous| unsafe { rendezvous.libraries() }).unwrap_or_default();
         for entry in entries {

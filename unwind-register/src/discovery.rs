@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::frame_registry::{self, FrameRegistry, Kind};
+use crate::inside::Inside;
 use crate::libunwind::{self, Layout, Libunwind};
 use crate::loader;
 use crate::registry::{Registry, State};
@@ -9,7 +10,6 @@ use crate::statistics::{Unwinder, UnwinderKind};
 use crate::table::Publish;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Release};
 
 /// What [`Registry::rescan`] found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,6 +29,19 @@ struct Harvest {
     libunwinds: Vec<libunwind::Found>,
     frame_registries: Vec<frame_registry::Found>,
     pending: usize,
+    /// How many there are.
+    libraries: usize,
+}
+
+/// What has been looked at.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Seen {
+    counts: loader::Counts,
+    libraries: usize,
+}
+
+impl Seen {
+    pub(crate) const NOTHING: Seen = Seen { counts: loader::Counts { loads: 0, unloads: 0 }, libraries: 0 };
 }
 
 impl Registry {
@@ -41,12 +54,19 @@ impl Registry {
     ///
     /// Libraries with an unwinder in them are kept loaded for good.
     pub fn rescan(&'static self) -> Rescan {
-        let loads = loader::loads();
-        if self.seen_loads.load(Acquire) == loads {
+        // Pinning a library asks the loader, which may announce a change, which may call this: the outer call finds it.
+        static SCANNING: Inside = Inside::new();
+        let Some(_entered) = SCANNING.enter() else { return Rescan::default() };
+        let counts = loader::counts();
+        let seen = self.lock().seen;
+        if seen.counts == counts {
             return Rescan::default();
         }
+        // New libraries are at the end of the list, unless one was taken out.
+        let first = if seen.counts.unloads == counts.unloads { seen.libraries } else { 0 };
         let known = self.lock().known();
-        let harvest = harvest(&known);
+        let harvest = harvest(&known, first);
+        let libraries = harvest.libraries;
         let mut rescan = Rescan { pending: harvest.pending, ..Rescan::default() };
         let mut refused = Vec::new();
         for found in harvest.libunwinds {
@@ -63,7 +83,7 @@ impl Registry {
         rescan.refused = refused.iter().map(|(_, error)| error.clone()).collect();
         self.lock().refused.extend(refused);
         if rescan.pending == 0 {
-            self.seen_loads.store(loads, Release);
+            self.lock().seen = Seen { counts, libraries };
         }
         rescan
     }
@@ -115,10 +135,14 @@ impl Registry {
     }
 }
 
-/// Asks every library that is not `known`. Runs under the loader's write lock, so it only looks.
-fn harvest(known: &[usize]) -> Harvest {
+/// Asks every library from number `first` on that is not `known`. Runs under the loader's write lock, so it only looks.
+fn harvest(known: &[usize], first: usize) -> Harvest {
     let mut harvest = Harvest::default();
     loader::libraries(|library| {
+        harvest.libraries += 1;
+        if harvest.libraries <= first {
+            return ControlFlow::Continue(());
+        }
         let Some(exports) = library.exports().filter(|_| !known.contains(&library.base)) else {
             return ControlFlow::Continue(());
         };

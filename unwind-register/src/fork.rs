@@ -5,15 +5,14 @@
 //! their registration, so ours is taken last by a caller who registered his own handler after his first call of `register`, and who
 //! holds his own lock around our calls.
 
-use crate::registry::{Registry, State};
+use crate::registry::{Locked, Registry};
 use std::cell::UnsafeCell;
-use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 static PREPARED: AtomicBool = AtomicBool::new(false);
 
 /// The guard between "before the fork" and "after it"; only the forking thread touches it, under the lock it guards.
-struct Held(UnsafeCell<Option<MutexGuard<'static, State>>>);
+struct Held(UnsafeCell<Option<Locked<'static>>>);
 
 // SAFETY: see the type.
 unsafe impl Sync for Held {}

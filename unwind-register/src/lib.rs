@@ -33,7 +33,7 @@
 //!   handlers that interrupt us: they need none of our locks.
 //! * [`Registry::register`] and dropping take our own lock, and the unwinders' own locks under it. [`Registry::rescan`] takes the
 //!   loader's locks, and ours only while it holds none of them. So the order is: loader, yours, ours.
-//! * `fork` is safe at any time.
+//! * `fork` is safe at any time, also in a signal handler: signals wait while our lock is held.
 //!
 //! # Memory
 //!
@@ -55,12 +55,14 @@ mod error;
 mod fork;
 mod frame_pointer;
 mod frame_registry;
+mod inside;
 mod libunwind;
 mod loader;
 mod memory;
 mod plan;
 mod registry;
 mod section;
+mod signals;
 mod stale;
 mod statistics;
 mod table;
@@ -68,6 +70,8 @@ mod told;
 
 pub use discovery::Rescan;
 pub use error::Error;
+#[doc(hidden)]
+pub use inside::{Entered, Inside};
 pub use registry::{Registration, Registry};
 pub use section::{ByHost, Coverage, FramePointers, Section};
 pub use statistics::{Statistics, Unwinder, UnwinderKind};

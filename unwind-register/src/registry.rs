@@ -1,27 +1,27 @@
 //! The registry of this process: what is registered, and with whom.
 
 use crate::cfi::Group;
+use crate::discovery::Seen;
 use crate::error::Error;
 use crate::frame_registry::FrameRegistry;
 use crate::libunwind::Libunwind;
 use crate::memory::{Places, Region};
 use crate::plan::{Origin, Plan};
 use crate::section::{Coverage, Section};
+use crate::signals::Masked;
 use crate::stale::{Flush, Stale};
 use crate::statistics::Statistics;
 use crate::table::{Forest, LeafId, Publish};
 use crate::told::{self, Told};
 use crate::{cfi, fork};
 use std::collections::BTreeMap;
-use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::Acquire};
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Tells the unwinders of this process about generated code. There is one, because there is one process: [`Registry::process`].
 pub struct Registry {
-    pub(crate) state: Mutex<State>,
-    /// The loader's count of loads up to which every library has been looked at.
-    pub(crate) seen_loads: AtomicU64,
+    state: Mutex<State>,
 }
 
 /// Everything behind the lock. The lock is a leaf: under it no loader, no unwinder look-up and no caller's code is called.
@@ -37,6 +37,8 @@ pub(crate) struct State {
     counted: Statistics,
     stale: Stale,
     pub(crate) told: Told,
+    /// The libraries that have been looked at.
+    pub(crate) seen: Seen,
 }
 
 /// A registration as the registry knows it.
@@ -81,9 +83,31 @@ static PROCESS: Registry = Registry {
         counted: Statistics::ZERO,
         stale: Stale::new(),
         told: Told::new(),
+        seen: Seen::NOTHING,
     }),
-    seen_loads: AtomicU64::new(0),
 };
+
+/// The lock, held while signals wait: a handler that forks would wait in our own handler of `fork` for the lock that its thread
+/// holds.
+pub(crate) struct Locked<'a> {
+    state: MutexGuard<'a, State>,
+    // Dropped after the lock is released.
+    _masked: Masked,
+}
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
 
 impl Registry {
     /// The registry of this process.
@@ -91,9 +115,11 @@ impl Registry {
         &PROCESS
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> Locked<'_> {
+        let masked = Masked::begin();
         // A panic under the lock would be a defect of ours; the host must go on anyway.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked { state, _masked: masked }
     }
 
     /// Registers a section with every unwinder known. When this returns, stacks can be walked through its functions.
@@ -283,14 +309,15 @@ impl Drop for Registration {
 
 impl std::fmt::Debug for Registry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Registry").field("seen_loads", &self.seen_loads.load(Acquire)).finish_non_exhaustive()
+        f.debug_struct("Registry").finish_non_exhaustive()
     }
 }
 
-/// Nanoseconds of a clock that only goes forwards; coarse (a few milliseconds), which is fine for quarantines.
+/// Nanoseconds of a clock that only goes forwards; coarse (a few milliseconds), which is fine for quarantines. The kernel's: libc's
+/// may be libfaketime's, and stand still, and nothing would ever leave its quarantine.
 fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the clock exists since Linux 2.6.32, and the pointer is to a timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
+    unsafe { libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -44,16 +44,23 @@ pub(crate) fn libraries(mut visit: impl FnMut(Library<'_>) -> ControlFlow<()>) {
     unsafe { libc::dl_iterate_phdr(Some(each), (&raw mut visit).cast()) };
 }
 
-/// How many libraries were ever loaded into this process; cheap, and changes whenever [`libraries`] may show a new one.
-pub(crate) fn loads() -> u64 {
-    let mut loads = 0;
+/// How many libraries were ever loaded into this process, and how many of them unloaded. Cheap, and changes whenever
+/// [`libraries`] may show something new.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) loads: u64,
+    pub(crate) unloads: u64,
+}
+
+pub(crate) fn counts() -> Counts {
+    let mut counts = Counts::default();
     let mut visit: &mut dyn FnMut(&libc::dl_phdr_info) -> ControlFlow<()> = &mut |info| {
-        loads = info.dlpi_adds;
+        counts = Counts { loads: info.dlpi_adds, unloads: info.dlpi_subs };
         ControlFlow::Break(())
     };
     // SAFETY: as in `libraries`.
     unsafe { libc::dl_iterate_phdr(Some(each), (&raw mut visit).cast()) };
-    loads
+    counts
 }
 
 unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _size: usize, visit: *mut c_void) -> c_int {
@@ -114,6 +121,6 @@ mod tests {
             ControlFlow::Continue(())
         });
         assert_eq!(found, 1);
-        assert!(loads() > 0);
+        assert!(counts().loads > 0);
     }
 }
