@@ -73,7 +73,9 @@ fn decode(word: u32) -> Word {
         0x2a5 if frame => Word::RestoreFrame { at: pair(8), moved: 0 },
         _ if rn == 31 && word & 0x3a80_0000 == 0x2880_0000 => Word::MoveSp(pair(pair_scale(word))),
         // str, ldr of any register, pre- and post-index: imm9
-        _ if rn == 31 && word & 0x3b20_0400 == 0x3800_0400 => Word::MoveSp(i64::from(word << 11 >> 23 << 23) << 32 >> 55),
+        _ if rn == 31 && word & 0x3b20_0400 == 0x3800_0400 => {
+            Word::MoveSp(i64::from(word << 11 >> 23 << 23) << 32 >> 55)
+        }
         _ if matches!(word, 0xd503_233f | 0xd503_237f) => Word::Sign,
         _ if word & 0xffff_fc1f == 0xd65f_0000 || word & 0xffff_fc1f == 0xd61f_0000 => Word::Leave,
         _ if word >> 26 == 5 => Word::Leave,

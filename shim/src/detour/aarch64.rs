@@ -1,9 +1,16 @@
-//! AArch64: `ret` becomes `b imm26`. Written from the architecture manual (C6.2 "B", "RET", "HINT"); not yet run.
+//! AArch64: `ret` becomes `b imm26`. Written from the architecture manual (C6.2 "B", "RET", "HINT").
+//!
+//! An instruction that another core may be executing may be written over only if both the old and the new one are among `B`, `BL`,
+//! `BRK`, `HVC`, `ISB`, `NOP`, `SMC` and `SVC` (Arm Architecture Reference Manual for A-profile, B2 "Concurrent modification and
+//! execution of instructions"); for any other, the core may do whatever a sequence of instructions of its exception level can do.
+//! `RET` and `BTI` are not among them. So the word is written only where this is the process's only thread, as it is when the library
+//! is preloaded; else the page is exchanged for a copy that has the branch, by a change of its translation (see [`exchange`]).
 
 use std::arch::{asm, naked_asm};
 use std::io;
 
 use super::Refusal;
+use super::exchange::{exchange, is_alone};
 use super::write::{near, write_code};
 
 /// Bytes that are looked at.
@@ -44,7 +51,7 @@ pub(super) fn write_jump(from: usize, to: usize) -> io::Result<()> {
     }
     let distance = to.wrapping_sub(from).cast_signed() >> 2;
     let branch = 0x1400_0000 | (distance as u32 & 0x03ff_ffff);
-    write_code(from, &branch.to_le_bytes())
+    if is_alone() { write_code(from, &branch.to_le_bytes()) } else { exchange(from, &branch.to_le_bytes()) }
 }
 
 /// A core may have read the old instructions ahead.

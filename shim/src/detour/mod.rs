@@ -7,7 +7,8 @@
 //!
 //! The instruction that replaces the `ret` is longer than it on x86-64, and its tail falls on padding nobody executes. So
 //! the tail is written first and the first byte last, in one store: a thread that comes by finds the old function or the
-//! new one. Nothing is relocated: the function had no other instruction. Each architecture's encoding is in a file of its
+//! new one. On AArch64 one instruction replaces another, but a `ret` is none of those that may be replaced while another core
+//! fetches them: see `exchange`. Nothing is relocated: the function had no other instruction. Each architecture's encoding is in a file of its
 //! own.
 
 #[cfg(target_arch = "aarch64")]
@@ -17,6 +18,8 @@ mod arch;
 #[path = "x86_64.rs"]
 mod arch;
 
+#[cfg(any(target_arch = "aarch64", test))]
+mod exchange;
 mod write;
 
 use std::fmt;
