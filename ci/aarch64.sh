@@ -18,7 +18,7 @@ release=trixie
 cpu=max,pauth-impdef=on,sve=off
 machine_minutes=${JITLISTEN_AARCH64_MINUTES:-60}
 here=(mmdebstrap qemu-system-arm qemu-user-static binfmt-support gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross
-    libc6-dev e2fsprogs arch-test python3-pip)
+    libc6-dev e2fsprogs arch-test python3-pip clang-14)
 there=(linux-image-arm64 initramfs-tools busybox kmod linux-perf gdb binutils python3 libunwind8 libunwind-dev libgcc-s1 procps
     llvm-19)
 wheels=(numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6 py-spy==0.4.3)
@@ -97,19 +97,20 @@ chmod +x "$1/etc/initramfs-tools/hooks/jitlisten"
 EOF
 }
 
+# shellcheck disable=SC2317 # called by `retry`
+remake_userland() {
+    as_root rm -rf --one-file-system "$work/root"
+    as_root mmdebstrap --arch=arm64 --variant=minbase --format=directory --aptopt='Acquire::Retries "5"' \
+        --include="$(IFS=,; echo "${there[*]}")" --essential-hook="$(initrd_hook)" "$release" "$work/root" >"$work/userland.log" 2>&1
+}
+
 make_userland() {
-    local key include
+    local key
     key="$release ${there[*]} $(initrd_hook)"
     kept root "$key" && return
     say "making a userland of $release for arm64: ten minutes or more"
     enable_foreign_programs
-    include=$(IFS=,; echo "${there[*]}")
     rm -f "$work"/root.key "$work"/disk.key
-    remake_userland() {
-        as_root rm -rf --one-file-system "$work/root"
-        as_root mmdebstrap --arch=arm64 --variant=minbase --format=directory --aptopt='Acquire::Retries "5"' \
-            --include="$include" --essential-hook="$(initrd_hook)" $release "$work/root" >"$work/userland.log" 2>&1
-    }
     retry remake_userland || { tail -n 30 "$work/userland.log" >&2; fail "no userland"; }
     keep root "$key"
 }
@@ -157,6 +158,8 @@ compile_programs() {
         -lgcc_s -lutil -lrt -lpthread -lm -ldl
     aarch64-linux-gnu-gcc "${strict[@]}" -fno-omit-frame-pointer tests/hosts/raw_jit.c -o "$bin/raw_jit" "${library[@]}"
     aarch64-linux-gnu-gcc "${strict[@]}" tests/hosts/through_rendezvous.c -o "$bin/through_rendezvous" -ldl -lpthread
+    clang-14 --target=aarch64-linux-gnu -isystem /usr/aarch64-linux-gnu/include -O1 -g -fno-omit-frame-pointer \
+        -fasynchronous-unwind-tables -emit-llvm -c tests/hosts/chain.c -o "$bin/chain.bc"
     for unwind in "$work"/root/usr/include/aarch64-linux-gnu/libunwind*.h; do ln -sf "$unwind" "$headers/"; done
     aarch64-linux-gnu-gcc "${strict[@]}" -I"$headers" -shared -fPIC -fexceptions tests/hosts/walker.c -o "$bin/walker.so" \
         -L"$work/root/usr/lib/aarch64-linux-gnu" -Wl,--no-as-needed -lunwind -Wl,--allow-shlib-undefined
@@ -199,6 +202,8 @@ boot() {
         -drive "file=$work/payload.img,format=raw,if=none,id=b" -device virtio-blk-pci,drive=b </dev/null || ended=$?
     [ "$ended" != 124 ] || say "not at its end after $machine_minutes minutes"
     rm -rf "$work/results"
+    # A machine that was stopped leaves a journal.
+    e2fsck -fy "$work/payload.img" >/dev/null 2>&1 || true
     debugfs -R "rdump /results $work" "$work/payload.img" 2>/dev/null
     [ -s "$work/results/table.tsv" ] || { tail -n 30 "$work/console.log" >&2; fail "the machine left no results"; }
 }
@@ -216,18 +221,24 @@ report() {
         printf "%d of %d scenarios ran, %d not ok\n", rows, expected, bad; exit bad > 0 || rows != expected }' "$work/results/table.tsv"
 }
 
-if [ "${1:-}" = --cpu ]; then cpu=$2; shift 2; fi
-mkdir -p "$work"
-install_packages "${here[@]}"
-build_library
-if [ "${1:-}" = --library ]; then exit; fi
-make_userland
-install_wheels
-make_disk
-make_payload "$@"
-began=$SECONDS
-boot
-say "the machine ran for $((SECONDS - began)) s"
-expected=$#
-[ "$expected" -gt 0 ] || expected=$(grep -c '^@scenario' tests/aarch64/scenarios.py)
-report "$expected"
+main() {
+    local began expected
+    if [ "${1:-}" = --cpu ]; then cpu=$2; shift 2; fi
+    mkdir -p "$work"
+    install_packages "${here[@]}"
+    build_library
+    if [ "${1:-}" = --library ]; then return; fi
+    make_userland
+    install_wheels
+    make_disk
+    make_payload "$@"
+    began=$SECONDS
+    boot
+    say "the machine ran for $((SECONDS - began)) s"
+    expected=$#
+    [ "$expected" -gt 0 ] || expected=$(grep -c '^@scenario' tests/aarch64/scenarios.py)
+    report "$expected"
+}
+
+# Read to its end before it begins: it runs for long, and somebody may edit it meanwhile.
+main "$@"; exit

@@ -33,7 +33,7 @@ static void *call(void *mine) {
 static void *open_and_close(void *mine) {
     volatile unsigned long *count = mine;
     while (!stop) {
-        void *library = dlopen("libunwind-ptrace.so.0", RTLD_NOW);
+        void *library = dlopen("librt.so.1", RTLD_NOW);
         if (!library) {
             fprintf(stderr, "%s\n", dlerror());
             exit(1);
@@ -72,6 +72,7 @@ int main(int count, char **words) {
     struct link_map *map = NULL;
     unsigned char before[8];
     unsigned long all = 0;
+    int (*open_session)(void);
     if (count != 4) return 2;
     alarm(300); /* a thread that does not come back is an end by signal */
     if (dlinfo(must_open(words[1]), RTLD_DI_LINKMAP, &map) != 0) return 1;
@@ -83,7 +84,8 @@ int main(int count, char **words) {
         if (pthread_create(&threads[at], NULL, work, (void *)&passed[at]) != 0) return 1;
     }
     every_thread_goes_on();
-    must_open(words[3]);
+    *(void **)&open_session = dlsym(must_open(words[3]), "jitlisten_open");
+    if (!open_session || open_session() != 0) return 1;
     every_thread_goes_on();
     show("after");
     stop = 1;

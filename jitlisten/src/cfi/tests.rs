@@ -265,6 +265,62 @@ fn agrees_with_llvm_about_aarch64() {
     assert_eq!(understood, 3);
 }
 
+/// What LLVM 22 makes of three functions with frame pointers on AArch64: a register is pushed first, there is room below the frame
+/// record, or neither. Rules for all of them, encoded and read again, say the same.
+#[test]
+fn encoded_rows_read_back_on_aarch64() {
+    const GAMMA: &[u32] = &[0xfc1d_0fe8, 0xd280_0008, 0xa901_7bfd, 0x9100_43fd, 0xa941_7bfd, 0xfc43_07e8, 0xd65f_03c0];
+    const BETA: &[u32] = &[
+        0xa9be_7bfd,
+        0xf900_0bfc,
+        0x9100_03fd,
+        0xd10c_83ff,
+        0x9100_03e8,
+        0x97ff_ffe7,
+        0x910c_83ff,
+        0xf940_0bfc,
+        0xa8c2_7bfd,
+        0xd65f_03c0,
+    ];
+    const ALPHA: &[u32] = &[0xa9bf_7bfd, 0x9100_03fd, 0x97ff_fff2, 0xa8c1_7bfd, 0xd65f_03c0];
+    let mut at = Address(0x10_0000);
+    let mut rules = Vec::new();
+    for words in [GAMMA, BETA, ALPHA] {
+        let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let range = AddressRange::new(at, code.len() as u64).expect("a range");
+        rules.push(FunctionRules { range, rows: synthesise(&code, at, Machine::Aarch64).expect("rows") });
+        at = range.end();
+    }
+    let bytes = encode(&rules, Machine::Aarch64, Address(0x20_0000)).expect("encoded");
+    let read = rows(&bytes, Address(0x20_0000));
+    assert_eq!(read.len(), rules.len());
+    for (rule, (range, read)) in rules.iter().zip(read) {
+        assert_eq!(rule.range, range);
+        for offset in (0..range.size()).step_by(4) {
+            let row = rule.rows.iter().rfind(|row| row.offset.0 <= offset).expect("a first row");
+            assert_eq!(says(&read, range.start().0 + offset), Some(row.cfa), "{range} at +{offset:#x}");
+        }
+    }
+}
+
+/// Registers of every kind, pushed in front of the frame record: each moves `sp`.
+#[test]
+fn what_is_pushed_first_on_aarch64_counts() {
+    // str d8 / str q8 / str w19 / stp s8, s9 / stp w19, w20: [sp, #-N]!; stp x29, x30, [sp, #16]; add x29, sp, #16; ret
+    for (push, size) in [(0xfc1d_0fe8, 48), (0x3c9d_0fe8, 48), (0xb81d_0ff3, 48), (0x2dba_27e8, 48), (0x29ba_53f3, 48)]
+    {
+        let words: [u32; 4] = [push, 0xa901_7bfd, 0x9100_43fd, 0xd65f_03c0];
+        let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let rows = synthesise(&code, Address(0x1000), Machine::Aarch64).expect("rows");
+        let cfa: Vec<_> = rows.iter().map(|row| (row.offset.0, row.cfa.register, row.cfa.offset)).collect();
+        assert_eq!(cfa, [(0, 31, 0), (4, 31, size), (8, 31, size), (12, 29, size - 16)], "{push:#x}");
+    }
+    // stp x29, x30, [sp, #-16]!; addvl sp, sp, #-1; add x29, sp, #0
+    let words: [u32; 3] = [0xa9bf_7bfd, 0x043f_57ff, 0x9100_03fd];
+    let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    assert_eq!(synthesise(&code, Address(0x1000), Machine::Aarch64), None, "the length of a vector is not known here");
+}
+
 fn x86(code: &[u8]) -> Option<Vec<(u64, u16, i64)>> {
     let rows = synthesise(code, Address(0x1000), Machine::X86_64)?;
     Some(rows.into_iter().map(|row| (row.offset.0, row.cfa.register, row.cfa.offset)).collect())
