@@ -383,7 +383,7 @@ def numba_forks():
 
 @scenario
 def stock():
-    """the control: stock Numba prints the same, and perf finds no name and no chain"""
+    """the control: stock Numba prints the same, and perf finds no name"""
     outputs = []
     for preload in (True, False):
         env = environment(preload=preload)
@@ -396,9 +396,9 @@ def stock():
     require(outputs[0] == outputs[1] and "running" in outputs[0], f"different output: {outputs}")
     jit = [frames for frames in perf_samples(data) if frames and is_anonymous(frames[0][1])]
     named = sum(frames[0][0] is not None for frames in jit)
-    whole = sum(any("_dispatcher" in dso for _, dso in frames) for frames in jit)
-    require(len(jit) >= 50 and named == 0 and whole == 0, f"{len(jit)} samples, {named} named, {whole} with their caller")
-    return f"same output; stock: {len(jit)} samples, 0 named, 0 with their caller"
+    # Code without frame pointers leaves x29 alone here, so the chain goes on behind it: frames lack, and not the rest of the stack.
+    require(len(jit) >= 50 and named == 0, f"{len(jit)} samples, {named} named")
+    return f"same output; stock: {len(jit)} samples, 0 named"
 
 
 # --------------------------------------------------------------------------------------------------------------------------
