@@ -140,7 +140,9 @@ fn agrees_with_rustc_about_this_program() {
     let compare: fn(&Image) -> Comparison = if cfg!(target_arch = "aarch64") { compare_aarch64 } else { compare };
     let found = compare(&this_program());
     assert!(found.understood > found.functions / 2 && found.instructions > 10_000, "{found:?}");
-    assert!(found.differ.len() * 10_000 <= found.instructions, "{found:#?}");
+    // On AArch64 rustc writes empty entries for functions that never return.
+    let share = if cfg!(target_arch = "aarch64") { 1_000 } else { 10_000 };
+    assert!(found.differ.len() * share <= found.instructions, "{found:#?}");
 }
 
 /// The same for AArch64, where only functions with a frame pointer are understood, and compilers may count from `sp` all the
