@@ -1,9 +1,12 @@
 //! The constructor, which runs before the program's own when the library was preloaded, and the destructor.
 //!
 //! A program that is linked with the library decides for itself when to call `jitlisten_open`; only the environment
-//! variable `LD_PRELOAD` naming us starts anything by itself. In a set-user-ID program nothing is done at all: the
+//! variable `LD_PRELOAD` naming us, by whatever file name, starts anything by itself. In a set-user-ID program nothing is done at all: the
 //! environment is somebody else's there, and a session that the program itself opens is switched off.
 
+use std::ffi::{CStr, c_void};
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt as _;
 use std::panic::catch_unwind;
 
 use jitlisten::{Session, Visit, is_privileged};
@@ -37,9 +40,34 @@ extern "C" fn destructor() {
     });
 }
 
-/// Whether `LD_PRELOAD` (names divided by spaces or colons, `ld.so(8)`) has a file of our name.
+/// Whether `LD_PRELOAD` (names divided by spaces or colons, `ld.so(8)`) has a file of the name that this code was loaded by.
 fn is_preloaded() -> bool {
-    let list = std::env::var_os("LD_PRELOAD").unwrap_or_default();
-    let list = list.to_string_lossy();
-    list.split([' ', ':']).any(|path| path.rsplit('/').next().is_some_and(|name| name.starts_with("libjitlisten")))
+    let Some(own) = own_file() else { return false };
+    let names_us = |list: &[u8]| list.split(|byte| b" :".contains(byte)).any(|path| file_name(path) == file_name(&own));
+    std::env::var_os("LD_PRELOAD").is_some_and(|list| names_us(list.as_bytes()))
+        || first_environment().split(|&byte| byte == 0).filter_map(|one| one.strip_prefix(b"LD_PRELOAD=")).any(names_us)
+}
+
+/// The environment as the loader saw it: another preloaded library may have taken us out of it before our constructor
+/// (heaptrack does, so that its program's children are left alone).
+fn first_environment() -> Vec<u8> {
+    std::fs::read("/proc/self/environ").unwrap_or_default()
+}
+
+fn file_name(path: &[u8]) -> Option<&[u8]> {
+    path.rsplit(|&byte| byte == b'/').next().filter(|name| !name.is_empty())
+}
+
+/// The path that the loader found the library by that this code is in.
+fn own_file() -> Option<Vec<u8>> {
+    let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: an address of our code, and writable memory for the answer.
+    let result = unsafe { libc::dladdr(own_file as *const c_void, found.as_mut_ptr()) };
+    // SAFETY: zeros are a valid answer, whatever was written over them.
+    let found = unsafe { found.assume_init() };
+    if result == 0 || found.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: the loader's name of a library that is never unloaded.
+    Some(unsafe { CStr::from_ptr(found.dli_fname) }.to_bytes().to_vec())
 }

@@ -12,6 +12,7 @@ const LARGEST_GAP: u64 = 8192;
 /// The text ranges and the `.eh_frame` of an object, as they are in memory when somebody asks for the first time.
 pub(crate) struct LiveBytes {
     pid: u32,
+    /// Sorted by address.
     wanted: Vec<AddressRange>,
     read: OnceCell<Read>,
 }
@@ -28,6 +29,7 @@ impl LiveBytes {
         let text = object.text().iter().map(|text| text.range);
         let mut wanted = Vec::with_capacity(object.text().len() + 1);
         wanted.extend(text.chain(object.eh_frame()));
+        wanted.sort();
         LiveBytes { pid: std::process::id(), wanted, read: OnceCell::new() }
     }
 
@@ -38,7 +40,9 @@ impl LiveBytes {
 
     /// The bytes of `range`, which lies in one of them; `None` where they cannot be read.
     pub(crate) fn get(&self, range: AddressRange) -> Option<&[u8]> {
-        let index = self.wanted.iter().position(|part| part.covers(range))?;
+        // Text ranges do not overlap; where an `.eh_frame` does overlap one, some of it may not be found.
+        let index = self.wanted.partition_point(|part| part.start() <= range.start()).checked_sub(1)?;
+        self.wanted.get(index).filter(|part| part.covers(range))?;
         let (start, bytes) = match self.read.get_or_init(|| self.read()) {
             Read::Whole(hull, bytes) => (hull.start(), bytes),
             Read::Apart(parts) => (self.wanted.get(index)?.start(), parts.get(index)?.as_ref()?),
@@ -71,7 +75,9 @@ mod tests {
     use crate::Address;
 
     fn live(wanted: &[AddressRange]) -> LiveBytes {
-        LiveBytes { pid: std::process::id(), wanted: wanted.to_vec(), read: OnceCell::new() }
+        let mut wanted = wanted.to_vec();
+        wanted.sort();
+        LiveBytes { pid: std::process::id(), wanted, read: OnceCell::new() }
     }
 
     fn range(bytes: &[u8]) -> AddressRange {

@@ -9,10 +9,11 @@
 
 #![forbid(unsafe_code)]
 
+use crate::clock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_millis(200);
+/// In nanoseconds.
+const PATIENCE: u64 = 200_000_000;
 
 static LOOKING: AtomicUsize = AtomicUsize::new(0);
 static FORKING: AtomicBool = AtomicBool::new(false);
@@ -36,8 +37,9 @@ pub(crate) struct Nobody;
 impl Nobody {
     pub(crate) fn looks() -> Nobody {
         FORKING.store(true, Ordering::SeqCst);
-        let until = Instant::now() + PATIENCE;
-        while LOOKING.load(Ordering::SeqCst) > 0 && Instant::now() < until {
+        // The kernel's clock: one that libfaketime has stopped would make this wait for ever.
+        let until = clock::monotonic() + PATIENCE;
+        while LOOKING.load(Ordering::SeqCst) > 0 && clock::monotonic() < until {
             std::thread::yield_now();
         }
         Nobody

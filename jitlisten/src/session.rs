@@ -378,6 +378,20 @@ impl Session {
         self.free(&mut state, id);
     }
 
+    /// LLVM has taken the object out of its list for debuggers, and will give its debug object up; the code stays. Call it while
+    /// the debug object is there.
+    pub fn unregistered(&self, id: ObjectId) {
+        let mut state = self.lock_here();
+        let Some(record) = state.objects.get_mut(&id) else { return };
+        let kept_at = record.debug_object.kept_at.take();
+        if record.debug_object.copy.is_none()
+            && let Some(range) = kept_at.filter(|range| memory::is_there(range.size() as usize))
+        {
+            record.debug_object.copy = foreign::copy(range).ok();
+        }
+        log_line!(Debug, "unregistered {id:?}: alive until its memory goes");
+    }
+
     /// Somebody has reserved memory in front of code that is still to come; sinks may use it once that is *finalized*.
     pub fn add_room(&self, room: AddressRange) {
         self.lock().rooms.insert(room.end(), room);

@@ -29,7 +29,9 @@ impl Shape {
         let mut shape = Shape::default();
         for text in object.text() {
             let Some(code) = live.get(text.range) else { continue };
-            let inside = object.functions().iter().filter(|function| text.range.covers(function.range));
+            // Functions are sorted, too, and each is inside one text range.
+            let first = object.functions().partition_point(|function| function.range.start() < text.range.start());
+            let inside = object.functions()[first..].iter().take_while(|function| text.range.covers(function.range));
             for function in inside {
                 let start = (function.range.start().0 - text.range.start().0) as usize;
                 let Some(code) = code.get(start..start + function.range.size() as usize) else { continue };

@@ -19,6 +19,7 @@ use jitlisten::options::SinkKind;
 use jitlisten::{Address, AddressRange, Session};
 
 use crate::detour::page_size;
+use crate::next::{self, Function};
 
 /// Whether a call of `mmap(2)` is LLVM's way to ask for memory: `sys::Memory::allocateMappedMemory`.
 fn is_allocation(protection: c_int, flags: c_int, file: c_int) -> bool {
@@ -53,6 +54,17 @@ pub(crate) fn mmap(
     let mapped = unsafe { libc::mmap(address, padded, protection, flags, file, 0) };
     if mapped == libc::MAP_FAILED {
         return None;
+    }
+    if next::is_set(Function::Mmap) {
+        // Another tool counts what the host asks for, no more and no less.
+        let code = mapped.wrapping_byte_add(room);
+        // SAFETY: replaces a part of the mapping just made, which nobody knows.
+        let theirs = unsafe { next::mmap(code, size, protection, flags | libc::MAP_FIXED, file, 0) };
+        if theirs != code {
+            // SAFETY: our own mapping, of which nobody knows.
+            unsafe { libc::munmap(mapped, padded) };
+            return None;
+        }
     }
     session.add_room(AddressRange::new(Address(mapped as u64), room as u64)?);
     Some(mapped.wrapping_byte_add(room))

@@ -19,6 +19,7 @@ use jitlisten::{Address, AddressRange, Entered, Inside, Visit, log_line};
 
 use crate::front_room;
 use crate::memory::Executable;
+use crate::next;
 use crate::state::{Shim, shim};
 
 /// How many libraries with LLVM a process may have for us to hear them all.
@@ -108,7 +109,7 @@ pub(crate) unsafe extern "C" fn mprotect(address: *mut c_void, size: usize, prot
         guarded(|shim| shim.session.changing(range));
     }
     // SAFETY: the host's own call, passed on.
-    let result = unsafe { libc::mprotect(address, size, protection) };
+    let result = unsafe { next::mprotect(address, size, protection) };
     if result == 0 && protection & (libc::PROT_EXEC | libc::PROT_WRITE) == 0 {
         guarded(|shim| front_room::give_back(shim.session, range.start()));
     }
@@ -123,7 +124,7 @@ pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, size: usize) -> c_i
     let range = pages(address, size);
     if !guarded(|shim| shim.unmapping(range)) {
         // SAFETY: the host's own call, passed on.
-        let result = unsafe { libc::munmap(address, size) };
+        let result = unsafe { next::munmap(address, size) };
         if result != 0 {
             return result;
         }
@@ -144,8 +145,11 @@ pub(crate) unsafe extern "C" fn mmap(
     if let Some(mapped) = guarded(|shim| front_room::mmap(shim.session, address, size, protection, flags, file)) {
         return mapped;
     }
+    if flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == libc::MAP_FIXED {
+        guarded(|shim| shim.replacing(pages(address, size)));
+    }
     // SAFETY: the host's own call, passed on.
-    let mapped = unsafe { libc::mmap(address, size, protection, flags, file, offset) };
+    let mapped = unsafe { next::mmap(address, size, protection, flags, file, offset) };
     if mapped != libc::MAP_FAILED && protection & libc::PROT_EXEC != 0 {
         guarded(|shim| shim.executable(pages(mapped, size), how(protection)));
     }
@@ -154,11 +158,8 @@ pub(crate) unsafe extern "C" fn mmap(
 
 /// libgcc's `__register_frame`: the `.eh_frame` at `begin` is relocated.
 pub(crate) unsafe extern "C" fn register_frame(begin: *const c_void) {
-    unsafe extern "C" {
-        fn __register_frame(begin: *const c_void);
-    }
     // SAFETY: the host's own call, passed on.
-    unsafe { __register_frame(begin) };
+    unsafe { next::register_frame(begin) };
     guarded(|shim| shim.eh_frame_registered(Address(begin as u64)));
 }
 

@@ -33,11 +33,13 @@ mod llvmlite;
 mod loader;
 mod lookup;
 mod memory;
+mod next;
 mod relocation_slot;
 mod source;
 mod state;
 mod symbol_file;
 mod twin;
+mod unregistered;
 
 pub use state::start;
 pub use twin::twin;

@@ -11,6 +11,7 @@ use object::elf;
 use crate::detour::page_size;
 
 type Sym = elf::Sym64<object::Endianness>;
+type Rela = elf::Rela64<object::Endianness>;
 type Header = elf::ProgramHeader64<object::Endianness>;
 const NATIVE: object::Endianness = object::Endianness::Little;
 
@@ -57,14 +58,22 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
+    /// What it holds.
+    ///
+    /// # Safety
+    /// The slot's library must be mapped.
+    pub(crate) unsafe fn value(self) -> usize {
+        // SAFETY: the caller vouches for the mapping; other threads may be writing an address there, in one store.
+        unsafe { AtomicUsize::from_ptr(self.address as *mut usize) }.load(Ordering::Relaxed)
+    }
+
     /// Whether the loader has put an address there: before that, the word is zero or an address in the file.
     ///
     /// # Safety
     /// The slot's library must be mapped.
     pub(crate) unsafe fn is_relocated(self) -> bool {
-        // SAFETY: the caller vouches for the mapping; other threads may be writing an address there, in one store.
-        let value = unsafe { AtomicUsize::from_ptr(self.address as *mut usize) }.load(Ordering::Relaxed);
-        value >= self.first_address
+        // SAFETY: the caller vouches for the mapping.
+        unsafe { self.value() >= self.first_address }
     }
 }
 
@@ -215,24 +224,45 @@ impl Library {
 
     /// Every relocation slot of an import called `name`.
     pub(crate) fn import_slots(&self, name: &str) -> Vec<Slot> {
-        let size = size_of::<elf::Rela64<object::Endianness>>();
+        let address = |relocation: &Rela| self.identity.bias.wrapping_add(relocation.r_offset.get(NATIVE) as usize);
+        self.imports(name).filter_map(|relocation| self.slot(address(relocation))).collect()
+    }
+
+    /// The two words of the symbol table entry of an import called `name`: its value, and the word with its visibility.
+    pub(crate) fn import_symbols(&self, name: &str) -> Vec<(Slot, Slot)> {
+        let mut entries: Vec<usize> = self.imports(name).map(|relocation| self.symbol_of(relocation)).collect();
+        entries.sort_unstable();
+        entries.dedup();
+        entries.retain(|&entry| self.symbol_at(entry).st_shndx.get(NATIVE) == elf::SHN_UNDEF);
+        let value = std::mem::offset_of!(Sym, st_value);
+        entries.into_iter().filter_map(|entry| self.slot(entry + value).zip(self.slot(entry))).collect()
+    }
+
+    /// Where the library is mapped.
+    pub(crate) fn range(&self) -> std::ops::Range<usize> {
+        let end = |header: &Header| header.p_vaddr.get(NATIVE).saturating_add(header.p_memsz.get(NATIVE)) as usize;
+        let start = |header: &Header| header.p_vaddr.get(NATIVE) as usize;
+        let [start, end] = [self.loads().map(start).min(), self.loads().map(end).max()].map(Option::unwrap_or_default);
+        self.identity.bias.wrapping_add(start)..self.identity.bias.wrapping_add(end)
+    }
+
+    fn symbol_of(&self, relocation: &Rela) -> usize {
+        self.tables.symtab + relocation.r_sym(NATIVE, false) as usize * size_of::<Sym>()
+    }
+
+    /// Every relocation of an import called `name`.
+    fn imports(&self, name: &str) -> impl Iterator<Item = &'static Rela> {
+        let size = size_of::<Rela>();
         let skip = self.tables.relacount * size;
         let rela = (self.tables.rela + skip, self.tables.relasz.saturating_sub(skip));
         let tables = [(self.tables.jmprel, self.tables.pltrelsz), rela];
         let relocations = tables.into_iter().filter(|table| table.0 != 0).flat_map(move |(start, bytes)| {
             // SAFETY: DT_JMPREL/DT_PLTRELSZ and DT_RELA/DT_RELASZ of a mapped library describe mapped tables.
-            unsafe { std::slice::from_raw_parts(start as *const elf::Rela64<object::Endianness>, bytes / size) }
+            unsafe { std::slice::from_raw_parts(start as *const Rela, bytes / size) }
         });
         relocations
             .filter(|relocation| is_function_slot(relocation.r_type(NATIVE, false)))
-            .filter(|relocation| {
-                let at = self.tables.symtab + relocation.r_sym(NATIVE, false) as usize * size_of::<Sym>();
-                self.name_is(&self.symbol_at(at), name)
-            })
-            .filter_map(|relocation| {
-                self.slot(self.identity.bias.wrapping_add(relocation.r_offset.get(NATIVE) as usize))
-            })
-            .collect()
+            .filter(move |relocation| self.name_is(&self.symbol_at(self.symbol_of(relocation)), name))
     }
 
     /// The protection of the page of `address`, once the library is relocated.

@@ -23,7 +23,7 @@ use crate::attributes::{LlvmC, ShapedText};
 use crate::detour::write_pointer;
 use crate::hooks::{SLOTS, guarded};
 use crate::library::{Identity, Library};
-use crate::state::shim;
+use crate::state::{Shim, shim};
 use crate::symbol_file::SymbolFile;
 
 const ADD_MODULE: usize = 0;
@@ -121,6 +121,7 @@ unsafe extern "C" fn door<const SLOT: usize, const DOOR: usize>(
     let Some(slot) = at(SLOT) else { return 0 };
     let shape = shim().map_or(CodeShape::Untouched, |shim| shim.session.options().code_shape);
     let mut elements = None;
+    guarded(Shim::compiling);
     guarded(|_| match (slot.llvm(), DOOR) {
         // SAFETY: the arguments are those of the function `DOOR` stands for, in the thread that owns the module.
         (Some(llvm), ADD_MODULE) => unsafe { llvm.shape(b as *mut c_void, shape) },

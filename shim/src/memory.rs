@@ -22,13 +22,34 @@ pub(crate) enum Executable {
     Writable,
 }
 
+/// An object that is not finalized.
+struct Pending {
+    loaded: Loaded,
+    /// A text range that may not run yet, when it was last looked at.
+    waits_for: usize,
+}
+
+impl Pending {
+    /// Whether all of its text may run. An object without code, such as Numba's first, has nothing to wait for.
+    fn runs(&mut self, executable: &Ranges) -> bool {
+        let text = &self.loaded.text;
+        // The range that was missing is probably missing still; many ranges and many calls must not multiply.
+        if text.get(self.waits_for).is_some_and(|&text| !executable.covers(text)) {
+            return false;
+        }
+        let missing = text.iter().position(|&text| !executable.covers(text));
+        self.waits_for = missing.unwrap_or_default();
+        missing.is_none()
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct Memory {
     executable: Ranges,
     /// The part of `executable` that is writable too.
     writable: Ranges,
     /// Loaded, not finalized.
-    pending: Vec<Loaded>,
+    pending: Vec<Pending>,
     /// Text of finalized objects: start to end and owner.
     text: BTreeMap<u64, (u64, ObjectId)>,
     /// The same by owner.
@@ -40,7 +61,7 @@ impl Memory {
     /// it may also be written: there the `.eh_frame`, if it has one, will tell.
     pub(crate) fn loaded(&mut self, loaded: Loaded) -> Outcome {
         let unfinished = loaded.eh_frame.is_some() && loaded.text.iter().any(|&text| self.writable.overlaps(text));
-        self.pending.push(loaded);
+        self.pending.push(Pending { loaded, waits_for: 0 });
         if unfinished { Outcome::default() } else { self.take_finalized(|_| true) }
     }
 
@@ -63,11 +84,7 @@ impl Memory {
     pub(crate) fn not_executable(&mut self, range: AddressRange) -> Outcome {
         self.executable.remove(range);
         self.writable.remove(range);
-        let (start, end) = (range.start().0, range.end().0);
-        let below = self.text.range(..end).rev().take_while(|(_, (text_end, _))| *text_end > start);
-        let mut freed: Vec<ObjectId> = below.map(|(_, &(_, owner))| owner).collect();
-        freed.sort_unstable();
-        freed.dedup();
+        let freed = self.owners(range);
         for &id in &freed {
             self.freed(id);
         }
@@ -87,7 +104,7 @@ impl Memory {
 
     /// An object was freed by other news than a system call.
     pub(crate) fn freed(&mut self, id: ObjectId) {
-        self.pending.retain(|loaded| loaded.id != id);
+        self.pending.retain(|pending| pending.loaded.id != id);
         for range in self.finalized.remove(&id).unwrap_or_default() {
             if self.text.get(&range.start().0).is_some_and(|&(_, owner)| owner == id) {
                 self.text.remove(&range.start().0);
@@ -95,20 +112,47 @@ impl Memory {
         }
     }
 
+    /// The text of an object that is finalized.
+    pub(crate) fn text(&self, id: ObjectId) -> Option<&[AddressRange]> {
+        self.finalized.get(&id).map(Vec::as_slice)
+    }
+
     fn take_finalized(&mut self, concerned: impl Fn(&Loaded) -> bool) -> Outcome {
-        let loaded = std::mem::take(&mut self.pending);
-        // An object without code, such as Numba's first, has nothing to wait for.
-        let runs = |loaded: &Loaded| loaded.text.iter().all(|&text| self.executable.covers(text));
-        let (ready, pending): (Vec<_>, Vec<_>) =
-            loaded.into_iter().partition(|loaded| concerned(loaded) && runs(loaded));
-        self.pending = pending;
-        for loaded in &ready {
-            for text in &loaded.text {
+        let pending = std::mem::take(&mut self.pending);
+        let executable = &self.executable;
+        let is_ready = |pending: &mut Pending| pending.runs(executable) && concerned(&pending.loaded);
+        let mut outcome = Outcome::default();
+        let mut ready = Vec::new();
+        for mut pending in pending {
+            if is_ready(&mut pending) {
+                ready.push(pending.loaded);
+            } else {
+                self.pending.push(pending);
+            }
+        }
+        for loaded in ready {
+            for &text in &loaded.text {
+                // Whatever had its code there is gone, seen or not.
+                for id in self.owners(text) {
+                    self.freed(id);
+                    outcome.freed.push(id);
+                }
                 self.text.insert(text.start().0, (text.end().0, loaded.id));
             }
-            self.finalized.insert(loaded.id, loaded.text.clone());
+            outcome.finalized.push(loaded.id);
+            self.finalized.insert(loaded.id, loaded.text);
         }
-        Outcome { finalized: ready.iter().map(|loaded| loaded.id).collect(), ..Outcome::default() }
+        outcome
+    }
+
+    /// The finalized objects with text in `range`.
+    fn owners(&self, range: AddressRange) -> Vec<ObjectId> {
+        let (start, end) = (range.start().0, range.end().0);
+        let below = self.text.range(..end).rev().take_while(|(_, (text_end, _))| *text_end > start);
+        let mut owners: Vec<ObjectId> = below.map(|(_, &(_, owner))| owner).collect();
+        owners.sort_unstable();
+        owners.dedup();
+        owners
     }
 }
 

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use jitlisten::{ObjectId, log_line};
 
 use crate::descriptor::{DescriptorAddress, ListedObject};
-use crate::detour;
+use crate::detour::{self, Callers};
 use crate::hooks::RENDEZVOUS;
 use crate::library::{Identity, Library};
+use crate::next::Function;
 use crate::relocation_slot::{self, MemorySlots};
 use crate::symbol_file::SymbolFile;
 
@@ -23,8 +24,10 @@ pub(crate) struct Source {
     descriptor: DescriptorAddress,
     /// Whether calls of the rendezvous reach us; otherwise the list is read whenever memory becomes executable.
     pub(crate) detoured: bool,
-    /// The slots that are still to be changed.
-    slots: Option<MemorySlots>,
+    /// The slots through which it calls for memory.
+    slots: MemorySlots,
+    /// Whether they were changed.
+    listening: bool,
     /// The list entries that were read, and what became of them; `None` for one that was refused.
     known: BTreeMap<u64, Known>,
 }
@@ -75,44 +78,72 @@ impl Source {
     ///
     /// # Safety
     /// The library must be mapped, and stay so during the call. It need not be relocated.
-    pub(crate) unsafe fn attach(library: &Library, symbols: &mut Option<SymbolFile>, slot: usize) -> Option<Source> {
+    pub(crate) unsafe fn attach(
+        library: &Library,
+        symbols: &mut Option<SymbolFile>,
+        slot: usize,
+        callers: Callers,
+    ) -> Option<Source> {
         let interface = JitInterface::find(library, symbols)?;
         // SAFETY: the address is that of a function in the mapped library; the hook takes no argument and may be called
         // from anywhere, for ever.
-        let detoured = unsafe { detour::detour(interface.function, *RENDEZVOUS.get(slot)?) };
+        let detoured = unsafe { detour::detour(interface.function, *RENDEZVOUS.get(slot)?, callers) };
         log_line!(Info, "LLVM in {}, slot {slot}", library.path.display());
         if let Err(refusal) = &detoured {
-            log_line!(Info, "{}: the rendezvous stays as it is: {refusal}", library.path.display());
+            log_line!(
+                Warn,
+                "{}: the rendezvous stays as it is: {refusal}; its list is read when memory becomes executable, which some \
+                 objects miss",
+                library.path.display()
+            );
+        }
+        let slots = MemorySlots::find(library);
+        // SAFETY: the caller vouches for the mapping.
+        if !unsafe { slots.are_relocated() } {
+            // SAFETY: the loader has not come to it yet.
+            if let Err(error) = unsafe { relocation_slot::listen_from_the_start(library) } {
+                log_line!(Info, "{}: memory is listened to from its first object on: {error}", library.path.display());
+            }
         }
         Some(Source {
             identity: library.identity,
             descriptor: DescriptorAddress(interface.descriptor),
             detoured: detoured.is_ok(),
-            slots: Some(MemorySlots::find(library)),
+            slots,
+            listening: false,
             known: BTreeMap::new(),
         })
     }
 
-    /// Changes the relocation slots, the first time. Answers whether this was the first time.
+    /// Changes the relocation slots, the first time and whenever others have changed them. Returns whether this was the first
+    /// time, and what others had put there.
     ///
     /// # Safety
     /// The library must be mapped and relocated.
-    pub(crate) unsafe fn listen_to_memory(&mut self) -> bool {
-        let Some(slots) = self.slots.take() else { return false };
+    pub(crate) unsafe fn listen_to_memory(&mut self) -> (bool, Vec<(Function, usize)>) {
+        let first = !std::mem::replace(&mut self.listening, true);
         // SAFETY: the caller vouches that the library is relocated.
-        if let Err(error) = unsafe { relocation_slot::listen(&slots) } {
-            log_line!(Warn, "mprotect of an LLVM cannot be listened to: {error}");
-        }
-        true
+        let found = unsafe { self.slots.listen() };
+        let found = found.inspect_err(|error| {
+            if first {
+                log_line!(Warn, "mprotect of an LLVM cannot be listened to: {error}");
+            }
+        });
+        (first, found.unwrap_or_default())
     }
 
-    /// Whether the library is relocated, as far as its slots tell that are still to be changed.
+    /// Whether the slots were changed.
+    pub(crate) fn is_listening(&self) -> bool {
+        self.listening
+    }
+
+    /// Whether the library is relocated, as far as its slots tell.
     ///
     /// # Safety
     /// The library must be mapped.
     pub(crate) unsafe fn is_relocated(&self) -> bool {
         // SAFETY: the caller vouches for the mapping.
-        self.slots.as_ref().is_some_and(|slots| unsafe { slots.are_relocated() })
+        unsafe { self.slots.are_relocated() }
     }
 
     /// Reads the list.

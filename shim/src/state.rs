@@ -5,17 +5,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jitlisten::options::SinkKind;
-use jitlisten::{Address, AddressRange, Entered, ForkGuard, Session, Unwinders, Visit, foreign, log_line};
+use jitlisten::{Address, AddressRange, Entered, ForkGuard, ObjectId, Session, Unwinders, Visit, foreign, log_line};
 use once_cell::race::OnceBox;
 
-use crate::detour;
+use crate::detour::{self, Callers};
 use crate::hooks;
 use crate::known::{Extent, KnownLibraries, KnownLibrary};
+use crate::library::Identity;
 use crate::llvmlite;
 use crate::loader::{Counts, Entry, Rendezvous, with_libraries_held};
 use crate::lookup::{self, Lookups};
 use crate::memory::{Executable, Memory, Outcome};
+use crate::next;
 use crate::source::Source;
+use crate::unregistered::Unregistered;
 
 /// How many ranges of freed code keep their addresses, so that a perf map, which cannot say "gone", stays true.
 const RESERVED_RANGES: usize = 4096;
@@ -37,6 +40,10 @@ struct State {
     /// Whether one of the libraries is an llvmlite.
     has_llvmlite: bool,
     memory: Memory,
+    /// Objects whose code outlives their place in LLVM's list.
+    unregistered: Unregistered,
+    /// The libraries with functions of others that our hooks call.
+    next_owners: [Option<Identity>; next::FUNCTIONS],
     lookups: Lookups,
     reserved: VecDeque<AddressRange>,
 }
@@ -65,7 +72,7 @@ pub fn start(session: &'static Session) {
     with_libraries_held(|_| {
         hooks::guarded(|shim| {
             shim.watch_loader();
-            shim.libraries_changed(&mut shim.lock(), Extent::Whole);
+            shim.libraries_changed(&mut shim.lock(), Extent::Whole, Callers::Any);
             shim.look_around();
         });
     });
@@ -85,7 +92,7 @@ impl Shim {
             return;
         };
         // SAFETY: the loader's function is mapped code; the hook takes no argument and may be called for ever.
-        if let Err(refusal) = unsafe { detour::detour(rendezvous.function(), hooks::loader_event) } {
+        if let Err(refusal) = unsafe { detour::detour(rendezvous.function(), hooks::loader_event, Callers::Any) } {
             log_line!(Info, "the loader's rendezvous stays as it is: {refusal}; listening to dlsym instead");
             lookup::ALWAYS.store(true, Ordering::Release);
             self.lock().lookups.activate();
@@ -93,7 +100,7 @@ impl Shim {
     }
 
     /// The loader's list has changed. Under the loader's lock. Returns whether the list could be read.
-    fn libraries_changed(&self, state: &mut State, extent: Extent) -> bool {
+    fn libraries_changed(&self, state: &mut State, extent: Extent, callers: Callers) -> bool {
         let Some(rendezvous) = self.rendezvous else { return false };
         // SAFETY: called from the loader's rendezvous, or with the libraries held; callers know what was closed.
         let Some(changes) = (unsafe { rendezvous.changes(&mut state.libraries, extent) }) else { return false };
@@ -101,12 +108,12 @@ impl Shim {
         for closed in changes.closed {
             self.library_closed(state, closed);
         }
-        for source in state.sources.iter_mut().flatten() {
+        for slot in 0..state.sources.len() {
             // SAFETY: an earlier event has brought this library, so by now the loader has relocated it; it is still listed.
-            unsafe { source.listen_to_memory() };
+            unsafe { state.listen_to_memory(slot) };
         }
         for appeared in changes.appeared {
-            let source = self.library_appeared(state, appeared.entry);
+            let source = self.library_appeared(state, appeared.entry, callers);
             state.libraries.add(&appeared, source);
         }
         // SAFETY: libraries that were closed have been forgotten above.
@@ -122,7 +129,7 @@ impl Shim {
             return;
         }
         let extent = if before.unloads == counts.unloads { Extent::New } else { Extent::Whole };
-        if self.libraries_changed(&mut state, extent) {
+        if self.libraries_changed(&mut state, extent, Callers::Any) {
             state.counts = counts;
         }
     }
@@ -160,7 +167,8 @@ impl Shim {
     /// The loader's rendezvous: under its lock.
     pub(crate) fn loader_event(&self) {
         let closed = LIBRARIES_CLOSE.load(Ordering::Relaxed);
-        self.libraries_changed(&mut self.lock(), if closed { Extent::Whole } else { Extent::New });
+        let extent = if closed { Extent::Whole } else { Extent::New };
+        self.libraries_changed(&mut self.lock(), extent, Callers::NoneYet);
         self.look_for_unwinders();
         if lookup::WANTED.load(Ordering::Acquire) {
             self.listen_to_lookups();
@@ -176,13 +184,13 @@ impl Shim {
     }
 
     /// Looks at a new library. Returns its slot in `sources` if there is an LLVM in it.
-    fn library_appeared(&self, state: &mut State, entry: Entry) -> Option<usize> {
+    fn library_appeared(&self, state: &mut State, entry: Entry, callers: Callers) -> Option<usize> {
         let slot = state.sources.iter().position(Option::is_none).unwrap_or(state.sources.len());
         // SAFETY: the loader's lock has been held since the entry was read.
         let library = unsafe { entry.library() }?;
         let mut symbols = None;
         // SAFETY: the library is in the loader's list, whose lock is held.
-        let source = unsafe { Source::attach(&library, &mut symbols, slot) };
+        let source = unsafe { Source::attach(&library, &mut symbols, slot, callers) };
         let is_source = source.is_some();
         // SAFETY: as above.
         let relocated = source.as_ref().is_some_and(|source| unsafe { source.is_relocated() });
@@ -208,9 +216,15 @@ impl Shim {
 
     /// Forgets a library that was closed, and what it had compiled. Its memory is not touched.
     fn library_closed(&self, state: &mut State, library: KnownLibrary) {
-        let State { sources, memory, lookups, .. } = state;
+        let State { sources, memory, lookups, next_owners, .. } = state;
         lookups.forget(library.identity.bias);
         llvmlite::closed(library.identity);
+        for (function, owner) in next::ALL.into_iter().zip(next_owners) {
+            if *owner == Some(library.identity) {
+                *owner = None;
+                next::set(function, 0);
+            }
+        }
         if let Some(source) = library.source.and_then(|slot| sources[slot].take()) {
             log_line!(Info, "an LLVM was closed: {:x}", source.identity.bias);
             for id in source.objects() {
@@ -236,9 +250,8 @@ impl Shim {
 
     /// Starts listening to the memory of a source, and reads its list. `slot`'s library must be relocated.
     fn catch_up(&self, state: &mut State, slot: usize) {
-        let Some(source) = state.sources.get_mut(slot).and_then(Option::as_mut) else { return };
         // SAFETY: callers see to it that the library is mapped and relocated.
-        if unsafe { source.listen_to_memory() } {
+        if unsafe { state.listen_to_memory(slot) } {
             for (range, how) in executable_memory() {
                 state.memory.executable(range, how);
             }
@@ -257,6 +270,9 @@ impl Shim {
         let Some(source) = state.sources.get_mut(slot).and_then(Option::as_mut) else { return };
         let news = source.read();
         for id in news.left {
+            self.unregistered(state, id);
+        }
+        for id in state.unregistered.gone() {
             state.memory.freed(id);
             self.session.freeing(id);
         }
@@ -266,16 +282,30 @@ impl Shim {
             let range = range.filter(|range| self.session.check_memory(range.size() as usize).is_ok());
             let bytes = range.and_then(|range| foreign::copy(range).ok());
             let loaded = bytes.and_then(|bytes| self.session.loaded(bytes, listed.debug_object).ok());
-            source.remember(listed, loaded.as_ref().map(|loaded| loaded.id));
+            if let Some(source) = state.sources[slot].as_mut() {
+                source.remember(listed, loaded.as_ref().map(|loaded| loaded.id));
+            }
             if let Some(loaded) = loaded {
                 let outcome = state.memory.loaded(loaded);
-                self.tell(outcome);
+                self.tell(state, outcome);
             }
         }
     }
 
-    fn tell(&self, outcome: Outcome) {
+    /// LLVM has told debuggers to forget an object. Where its code is final, it lives until its memory goes.
+    fn unregistered(&self, state: &mut State, id: ObjectId) {
+        let text = state.memory.text(id).and_then(|text| text.first().copied());
+        if text.is_some_and(|text| state.unregistered.add(id, text)) {
+            self.session.unregistered(id);
+        } else {
+            state.memory.freed(id);
+            self.session.freeing(id);
+        }
+    }
+
+    fn tell(&self, state: &mut State, outcome: Outcome) {
         for id in outcome.freed {
+            state.unregistered.forget(id);
             self.session.freeing(id);
         }
         for id in outcome.finalized {
@@ -288,25 +318,47 @@ impl Shim {
         self.look_for_unwinders();
         let mut state = self.lock();
         for slot in 0..state.sources.len() {
+            // SAFETY: sources are of libraries that are mapped.
+            unsafe { state.listen_again(slot) };
             if state.sources[slot].as_ref().is_some_and(|source| !source.detoured) {
                 self.read_list(&mut state, slot);
             }
         }
         let outcome = state.memory.executable(range, how);
-        self.tell(outcome);
+        self.tell(&mut state, outcome);
     }
 
     /// Memory of an LLVM is about to be no longer executable.
     pub(crate) fn not_executable(&self, range: AddressRange) {
-        let outcome = self.lock().memory.not_executable(range);
-        self.tell(outcome);
+        let mut state = self.lock();
+        let outcome = state.memory.not_executable(range);
+        self.tell(&mut state, outcome);
+        drop(state);
         self.session.changing(range);
     }
 
     /// LLVM has handed an `.eh_frame` to the unwinder.
     pub(crate) fn eh_frame_registered(&self, address: Address) {
-        let outcome = self.lock().memory.eh_frame_registered(address);
-        self.tell(outcome);
+        let mut state = self.lock();
+        let outcome = state.memory.eh_frame_registered(address);
+        self.tell(&mut state, outcome);
+    }
+
+    /// Memory of an LLVM is about to be replaced by other memory.
+    pub(crate) fn replacing(&self, range: AddressRange) {
+        let mut state = self.lock();
+        let outcome = state.memory.not_executable(range);
+        self.tell(&mut state, outcome);
+        self.session.unmapping(range);
+    }
+
+    /// A module is about to be compiled: other tools may have changed the slots since the last one.
+    pub(crate) fn compiling(&self) {
+        let mut state = self.lock();
+        for slot in 0..state.sources.len() {
+            // SAFETY: sources are of libraries that are mapped.
+            unsafe { state.listen_again(slot) };
+        }
     }
 
     /// Memory of an LLVM is about to be unmapped. Answers whether that was done here, by keeping the addresses reserved.
@@ -314,13 +366,39 @@ impl Shim {
         let mut state = self.lock();
         let held_code = state.memory.has_executable(range);
         let outcome = state.memory.not_executable(range);
-        self.tell(outcome);
+        self.tell(&mut state, outcome);
         self.session.unmapping(range);
         held_code && self.session.is_enabled(SinkKind::PerfMap) && state.reserve(range)
     }
 }
 
 impl State {
+    /// Takes the slots of a source back, if others have changed them.
+    ///
+    /// # Safety
+    /// The library must be mapped.
+    unsafe fn listen_again(&mut self, slot: usize) {
+        if self.sources[slot].as_ref().is_some_and(Source::is_listening) {
+            // SAFETY: the caller's promise, and it was relocated when it was listened to for the first time.
+            unsafe { self.listen_to_memory(slot) };
+        }
+    }
+
+    /// Changes the slots of a source, and remembers what others have put there. Returns whether it was the first time.
+    ///
+    /// # Safety
+    /// The library must be mapped and relocated.
+    unsafe fn listen_to_memory(&mut self, slot: usize) -> bool {
+        let Some(source) = self.sources.get_mut(slot).and_then(Option::as_mut) else { return false };
+        // SAFETY: the caller's promise.
+        let (first, found) = unsafe { source.listen_to_memory() };
+        for (function, address) in found {
+            self.next_owners[function as usize] = self.libraries.owner(address);
+            next::set(function, address);
+        }
+        first
+    }
+
     /// Gives the memory back but not the addresses; the oldest reservation is given up for it.
     fn reserve(&mut self, range: AddressRange) -> bool {
         if !remap_inaccessible(range) {

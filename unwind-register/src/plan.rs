@@ -62,10 +62,11 @@ impl Plan {
         missing: Missing<'_>,
     ) -> Result<Plan, Error> {
         let starts: Vec<(u64, Origin)> = fdes.iter().map(|(fde, origin)| (fde.start, *origin)).collect();
+        let text = Texts::new(text);
         let (mut run, mut end) = (0, 0);
         let mut labelled = Vec::with_capacity(fdes.len());
         for ((fde, _), mask) in fdes.iter().zip(missing(&starts)) {
-            run += u32::from(!side_by_side(end, fde.start, text));
+            run += u32::from(!side_by_side(end, fde.start, &text));
             end = fde.end;
             labelled.push((fde.clone(), run << 8 | mask & 0xff));
         }
@@ -83,10 +84,8 @@ impl Plan {
 /// The FDEs that can be meant, sorted; counts them and the others.
 fn usable<'a>(mut fdes: Vec<Fde<'a>>, text: &[Range<usize>], coverage: &mut Coverage) -> Vec<Fde<'a>> {
     let all = fdes.len();
-    let inside = |fde: &Fde<'_>| {
-        let mut ranges = text.iter().map(|range| range.start as u64..range.end as u64);
-        text.is_empty() || ranges.any(|range| range.start <= fde.start && fde.end <= range.end)
-    };
+    let texts = Texts::new(text);
+    let inside = |fde: &Fde<'_>| text.is_empty() || texts.covers(fde.start, fde.end);
     fdes.retain(|fde| fde.end - fde.start <= LONGEST && inside(fde));
     fdes.sort_by_key(|fde| fde.start);
     let mut end = 0;
@@ -150,7 +149,28 @@ unsafe fn make_rules(
 }
 
 /// Whether no code of others can lie between two neighbours: they touch, or are in the same text.
-fn side_by_side(end: u64, start: u64, text: &[Range<usize>]) -> bool {
-    let same = |range: &Range<usize>| (range.start as u64) < end && start < range.end as u64;
-    start - end.min(start) <= PADDING || text.iter().any(same)
+fn side_by_side(end: u64, start: u64, text: &Texts) -> bool {
+    start - end.min(start) <= PADDING || text.covers(end.saturating_sub(1), start.saturating_add(1))
+}
+
+/// Text ranges, sorted, and joined where they overlap.
+struct Texts(Vec<Range<u64>>);
+
+impl Texts {
+    fn new(text: &[Range<usize>]) -> Texts {
+        let mut sorted: Vec<Range<u64>> = text.iter().map(|range| range.start as u64..range.end as u64).collect();
+        sorted.sort_by_key(|range| range.start);
+        sorted.dedup_by(|next, range| {
+            let overlaps = next.start < range.end;
+            range.end = if overlaps { range.end.max(next.end) } else { range.end };
+            overlaps
+        });
+        Texts(sorted)
+    }
+
+    /// Whether one of them has all of `start..end`.
+    fn covers(&self, start: u64, end: u64) -> bool {
+        let after = self.0.partition_point(|range| range.start <= start);
+        self.0[..after].last().is_some_and(|range| end <= range.end)
+    }
 }

@@ -88,9 +88,13 @@ impl LineRows {
     }
 }
 
-/// The sequences of live code, one after the other. Where two claim the same code, the first has it.
+/// The sequences of live code, one after the other; `text` is sorted. Where two claim the same code, the first has it.
 fn merge(mut sequences: Vec<Sequence>, text: &[AddressRange]) -> Vec<LineRow> {
-    sequences.retain(|sequence| text.iter().any(|text| text.covers(sequence.range)));
+    let covers = |range: AddressRange| {
+        let after = text.partition_point(|text| text.start() <= range.start());
+        text[..after].last().is_some_and(|text| text.covers(range))
+    };
+    sequences.retain(|sequence| covers(sequence.range));
     sequences.sort_by_key(|sequence| sequence.range.start());
     let mut rows: Vec<LineRow> = Vec::new();
     for sequence in sequences {

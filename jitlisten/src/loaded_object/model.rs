@@ -95,6 +95,12 @@ impl LoadedObject {
         &self.text
     }
 
+    /// The text range that `address` is in.
+    pub(crate) fn text_at(&self, address: crate::Address) -> Option<&TextRange> {
+        let after = self.text().partition_point(|text| text.range.start() <= address);
+        self.text()[..after].last().filter(|text| address < text.range.end())
+    }
+
     /// The functions, sorted by address, none empty, none overlapping, each inside one text range.
     pub fn functions(&self) -> &[Function] {
         &self.functions

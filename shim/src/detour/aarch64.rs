@@ -1,32 +1,42 @@
 //! AArch64: `ret` becomes `b imm26`. Written from the architecture manual (C6.2 "B", "RET", "HINT").
 //!
-//! An instruction that another core may be executing may be written over only if both the old and the new one are among `B`, `BL`,
-//! `BRK`, `HVC`, `ISB`, `NOP`, `SMC` and `SVC` (Arm Architecture Reference Manual for A-profile, B2 "Concurrent modification and
-//! execution of instructions"); for any other, the core may do whatever a sequence of instructions of its exception level can do.
-//! `RET` and `BTI` are not among them. So the word is written only where this is the process's only thread, as it is when the library
-//! is preloaded; else the page is exchanged for a copy that has the branch, by a change of its translation (see [`exchange`]).
+//! May it, while other cores fetch it? Arm Architecture Reference Manual (DDI 0487), B2, "Concurrent modification and execution of
+//! instructions": what executes an instruction that is being changed, without explicit synchronization, may do anything that
+//! any sequence of instructions can do, "except where each of the instruction before modification and the instruction after
+//! modification is one of a B, BL, BRK, HVC, ISB, NOP, SMC, or SVC instruction". `ret` is not in that list. So it is changed only
+//! where nobody else can be executing it: in a library whose constructors have not run, or in a process with one thread. A
+//! thread that begins later, or a library's first caller, comes by an exception return or by the loader's lock, after
+//! `__clear_cache` has made the change visible (B2, "Synchronization and coherency issues between data and instruction
+//! accesses"). Where an empty function begins with a `nop`, that is in the list, and is changed at any time. Everywhere else the page
+//! is exchanged for a copy that has the branch, by a change of its translation: see [`exchange`](super::exchange).
 
 use std::arch::{asm, naked_asm};
 use std::io;
 
 use super::Refusal;
-use super::exchange::{exchange, is_alone};
+use super::exchange::exchange;
 use super::write::{near, write_code};
 
 /// Bytes that are looked at.
 pub(super) const SIZE: usize = 8;
 
 const BTI_C: u32 = 0xd503_245f;
+const NOP: u32 = 0xd503_201f;
 const RET: u32 = 0xd65f_03c0;
 
 /// The offset of the `ret` of an empty function, if `bytes` are one. One instruction replaces one: no padding is needed.
 pub(super) fn empty_function(bytes: &[u8; SIZE]) -> Option<usize> {
     let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     match (word(0), word(4)) {
-        (RET, _) => Some(0),
+        (RET, _) | (NOP, RET) => Some(0),
         (BTI_C, RET) => Some(4),
         _ => None,
     }
+}
+
+/// Whether the instruction at `offset` of `bytes` may be changed while others execute it; see the module's head.
+pub(super) fn may_change_under_way(bytes: &[u8; SIZE], offset: usize) -> bool {
+    bytes[offset..].starts_with(&NOP.to_le_bytes())
 }
 
 /// Whether a branch at `from` can reach `to`: 128 MiB either way.
@@ -44,14 +54,22 @@ pub(super) fn island(from: usize, to: usize) -> Result<usize, Refusal> {
     near(from, &code, |at| reaches(from, at)).ok_or(Refusal::TooFar)
 }
 
-/// Replaces the `ret` at `from` by a branch to `to`, which must be in reach.
+/// Replaces the `ret` at `from` by a branch to `to`, which must be in reach, and which no other thread executes meanwhile.
 pub(super) fn write_jump(from: usize, to: usize) -> io::Result<()> {
+    write_code(from, &branch(from, to)?)
+}
+
+/// The same while other threads may be executing it.
+pub(super) fn exchange_jump(from: usize, to: usize) -> io::Result<()> {
+    exchange(from, &branch(from, to)?)
+}
+
+fn branch(from: usize, to: usize) -> io::Result<[u8; 4]> {
     if !reaches(from, to) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     let distance = to.wrapping_sub(from).cast_signed() >> 2;
-    let branch = 0x1400_0000 | (distance as u32 & 0x03ff_ffff);
-    if is_alone() { write_code(from, &branch.to_le_bytes()) } else { exchange(from, &branch.to_le_bytes()) }
+    Ok((0x1400_0000 | (distance as u32 & 0x03ff_ffff)).to_le_bytes())
 }
 
 /// A core may have read the old instructions ahead.

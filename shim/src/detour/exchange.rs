@@ -17,12 +17,6 @@ use std::ptr;
 use super::arch::flush_instructions;
 use super::write::page_size;
 
-/// Whether no thread but this one may run code of this process.
-#[cfg(target_arch = "aarch64")]
-pub(super) fn is_alone() -> bool {
-    fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1)
-}
-
 /// Replaces `bytes` at `address`, within one page of code that is mapped privately from a file.
 pub(super) fn exchange(address: usize, bytes: &[u8]) -> io::Result<()> {
     let (size, page) = (page_size(), address & !(page_size() - 1));

@@ -1,8 +1,8 @@
 //! Redirecting an empty function: the rendezvous functions of the loader and of LLVM do nothing, and exist to be stopped at.
 //!
 //! ```text
-//!   before   [endbr64|bti c]  ret   <padding to 16 bytes>
-//!   after    [endbr64|bti c]  jmp   hook
+//!   before   [endbr64|bti c] [push rbp; mov rbp, rsp; pop rbp]  ret   <padding>
+//!   after    [endbr64|bti c] [push rbp; mov rbp, rsp; pop rbp]  jmp   hook
 //! ```
 //!
 //! The instruction that replaces the `ret` is longer than it on x86-64, and its tail falls on padding nobody executes. So
@@ -39,6 +39,15 @@ pub(crate) enum Refusal {
     TooFar,
 }
 
+/// Who may be executing a function while it is redirected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Callers {
+    /// Any thread of the process.
+    Any,
+    /// Nobody: its library is new, and its constructors have not run.
+    NoneYet,
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -49,16 +58,23 @@ impl fmt::Display for Refusal {
     }
 }
 
+/// Whether this process has one thread only.
+fn is_alone() -> bool {
+    std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1)
+}
+
 /// Makes every call of the empty function at `function` a call of `hook`, for good.
 ///
 /// # Safety
 /// `function` must be the address of mapped code. `hook` must be safe to call, without arguments, from whoever calls
 /// `function`, for as long as the process lives.
-pub(crate) unsafe fn detour(function: usize, hook: unsafe extern "C" fn()) -> Result<(), Refusal> {
+pub(crate) unsafe fn detour(function: usize, hook: unsafe extern "C" fn(), callers: Callers) -> Result<(), Refusal> {
     // SAFETY: the caller vouches that `function` is mapped code; padding to 16 bytes belongs to the same page.
     let bytes = unsafe { (function as *const [u8; arch::SIZE]).read_unaligned() };
     let patch_at = arch::empty_function(&bytes).ok_or(Refusal::Unexpected(bytes))?;
+    let in_place = callers == Callers::NoneYet || arch::may_change_under_way(&bytes, patch_at) || is_alone();
     let from = function + patch_at;
     let to = if arch::reaches(from, hook as usize) { hook as usize } else { arch::island(from, hook as usize)? };
-    arch::write_jump(from, to).map_err(Refusal::Io)
+    let write = if in_place { arch::write_jump } else { arch::exchange_jump };
+    write(from, to).map_err(Refusal::Io)
 }

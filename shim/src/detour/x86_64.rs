@@ -14,11 +14,22 @@ const RET: u8 = 0xc3;
 const JMP_REL32: u8 = 0xe9;
 const JMP_SIZE: usize = 5;
 
+/// `push rbp; mov rbp, rsp; pop rbp`: the stack and every register are as they were, and `ret` follows (jaxlib: compiled with
+/// `-fno-omit-frame-pointer`, and frame pointers in leaves).
+const FRAME: [u8; 5] = [0x55, 0x48, 0x89, 0xe5, 0x5d];
+
 /// The offset of the `ret` of an empty function, if `bytes` are one, padded far enough for a jump.
 pub(super) fn empty_function(bytes: &[u8; SIZE]) -> Option<usize> {
-    let at = if bytes.starts_with(&ENDBR64) { ENDBR64.len() } else { 0 };
+    let start = if bytes.starts_with(&ENDBR64) { ENDBR64.len() } else { 0 };
+    let at = if bytes[start..].starts_with(&FRAME) { start + FRAME.len() } else { start };
     let padding = bytes.get(at + 1..at + JMP_SIZE)?;
     (bytes[at] == RET && is_padding(padding, &bytes[at + 1..])).then_some(at)
+}
+
+/// Whether the instruction may be changed while others execute it. One byte is stored, so a thread fetches the old or the new
+/// instruction; the bytes behind it were never executed before (Intel SDM volume 3, "Handling Self- and Cross-Modifying Code").
+pub(super) fn may_change_under_way(_bytes: &[u8; SIZE], _offset: usize) -> bool {
+    true
 }
 
 /// Compilers and linkers pad with `nop`s of every length, `int3` or zeros. `all` is what follows the `ret`.
@@ -78,6 +89,11 @@ pub(super) fn write_jump(from: usize, to: usize) -> io::Result<()> {
     // Behind a `ret` nobody executes; the single byte that makes it reachable comes last.
     write_code(from + 1, &displacement.to_le_bytes())?;
     write_code(from, &[JMP_REL32])
+}
+
+/// Not needed here: see [`may_change_under_way`].
+pub(super) fn exchange_jump(from: usize, to: usize) -> io::Result<()> {
+    write_jump(from, to)
 }
 
 /// The caches of a core see what is written.
@@ -141,6 +157,15 @@ mod tests {
             assert_eq!(empty_function(&padded(&[RET], &padding)), Some(0), "{padding:02x?}");
         }
         assert_eq!(empty_function(&padded(&[0xf3, 0x0f, 0x1e, 0xfa, RET], &[0x90; 15])), Some(4));
+    }
+
+    #[test]
+    fn a_frame_that_is_taken_down_again_is_nothing() {
+        let frame = [0x55, 0x48, 0x89, 0xe5, 0x5d, RET];
+        assert_eq!(empty_function(&padded(&frame, &[0x90; 15])), Some(5));
+        assert_eq!(empty_function(&padded(&[&ENDBR64[..], &frame].concat(), &[0xcc; 15])), Some(9));
+        assert_eq!(empty_function(&padded(&[0x55, 0x48, 0x89, 0xe5, RET], &[0x90; 15])), None);
+        assert_eq!(empty_function(&padded(&frame, &[0x66, 0x90, 0x55, 0x48, 0x89, 0xe5, 0x5d, RET, 0x90, 0x90])), None);
     }
 
     #[test]

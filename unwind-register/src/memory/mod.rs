@@ -1,7 +1,7 @@
 //! Memory that unwinders may look into at any moment, and that is therefore never given back.
 //!
 //! ```text
-//!   reserved once: 1 GiB of addresses (less where that is refused), made writable as it fills
+//!   reserved once: 1 GiB of addresses (less where that is refused or RLIMIT_AS is set), made writable as it fills
 //!  +---------+-----------------+----------------+--------+----------------------------------------------+
 //!  | 0 ... 0 | blob            | blob           |  free  |   not accessible yet                         |
 //!  +---------+-----------------+----------------+--------+----------------------------------------------+

@@ -4,8 +4,12 @@ use crate::error::Error;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering::Release};
 
-/// What is asked for, in order. Inaccessible memory is not counted against overcommit, but against `RLIMIT_AS`.
-const SIZES: [usize; 4] = [1 << 30, 256 << 20, 32 << 20, 4 << 20];
+/// What is asked for, in order. Inaccessible memory is not counted against overcommit, but against `RLIMIT_AS`: where that is
+/// limited, nothing is asked for that exceeds [`SHARE`] of it.
+const SIZES: [usize; 7] = [1 << 30, 256 << 20, 128 << 20, 64 << 20, 32 << 20, 16 << 20, 4 << 20];
+
+/// The part of a limited address space that is taken.
+const SHARE: usize = 48;
 
 /// How much is made writable at a time.
 const STEP: usize = 1 << 20;
@@ -21,14 +25,24 @@ pub(crate) struct Region {
 // atomic stores.
 unsafe impl Send for Region {}
 
+/// What `RLIMIT_AS` allows.
+fn address_space() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: writable memory for the answer; it stays as it is where there is none.
+    unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) };
+    usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
+}
+
 impl Region {
     /// Reserves the address space.
     pub(crate) fn reserve() -> Result<Region, Error> {
-        for size in SIZES {
+        let most = (address_space() / SHARE).max(SIZES[SIZES.len() - 1]);
+        for size in SIZES.into_iter().filter(|&size| size <= most) {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            // The kernel is asked, not libc: memory profilers stand in for `mmap`, and would count it as the host's.
             // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no memory in use.
-            let base = unsafe { libc::mmap(std::ptr::null_mut(), size, libc::PROT_NONE, flags, -1, 0) };
-            if let (false, Some(base)) = (base == libc::MAP_FAILED, NonNull::new(base.cast())) {
+            let base = unsafe { libc::syscall(libc::SYS_mmap, 0_usize, size, libc::PROT_NONE, flags, -1, 0_usize) };
+            if let (false, Some(base)) = (base == -1, NonNull::new(base as *mut u8)) {
                 return Ok(Region { base, size, writable: 0 });
             }
         }

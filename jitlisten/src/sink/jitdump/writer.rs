@@ -159,7 +159,7 @@ fn tables(
     let limit = limit(object, code, next)?;
     let compilers = eh_frame.and_then(|eh_frame| eh_frame.of_function(code));
     let found = compilers.or_else(|| {
-        let made = object.made_rules.iter().position(|made| made.range == code)?;
+        let made = object.made_rules.binary_search_by_key(&code, |made| made.range).ok()?;
         // The bytes are made for a place of their own, which need not hold them.
         let bytes = cfi::encode(object.made_rules.get(made..=made)?, object.object.machine(), code.start()).ok()?;
         EhFrame::new(&bytes, AddressRange::new(code.start(), bytes.len() as u64)?).of_function(code)
@@ -170,7 +170,7 @@ fn tables(
 /// Up to where perf may prolong the mapping of the function at `code` without taking what belongs to another; `None` where
 /// that is too near for any tables.
 fn limit(object: &FinalizedObject<'_>, code: AddressRange, next: Option<Address>) -> Option<u64> {
-    let text = object.object.text().iter().find(|text| text.range.covers(code));
+    let text = object.object.text_at(code.start()).filter(|text| text.range.covers(code));
     let end = text.map_or(code.end(), |text| text.range.end());
     let end_of_page = end.0.checked_next_multiple_of(PAGE)?;
     let near = next.map_or(end_of_page, |next| next.0.min(end_of_page));
