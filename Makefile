@@ -1,9 +1,10 @@
 # The menu. What each line does is written in the script it calls.
-.PHONY: help demo test bench build check fmt setup install uninstall
+.PHONY: help demo test test-aarch64 bench build check fmt setup install uninstall
 
 help:
 	@echo "make demo    profile a Numba program under perf, with and without us"
 	@echo "make test    everything CI runs"
+	@echo "make test-aarch64  the main scenarios on an emulated machine; slow, not part of make test"
 	@echo "make bench   what it costs, as ratios"
 	@echo "make build   target/release/libjitlisten.so and .a"
 	@echo "make check   format, lints, documentation"
@@ -16,6 +17,9 @@ demo:
 
 test:
 	@ci/test.sh
+
+test-aarch64:
+	@ci/aarch64.sh
 
 bench:
 	@ci/bench.sh

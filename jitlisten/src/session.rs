@@ -96,7 +96,7 @@ impl Origin {
 pub enum Unwinders {
     /// All of them are known.
     Known,
-    /// Nobody has looked, because there is nothing to tell them yet.
+    /// Not looked for, because there is nothing to register yet.
     NotWanted,
     /// The loader is not done with the library of one: look again when it is.
     Unrelocated,

@@ -58,10 +58,10 @@ pub(crate) fn mmap(
     if next::is_set(Function::Mmap) {
         // Another tool counts what the host asks for, no more and no less.
         let code = mapped.wrapping_byte_add(padding);
-        // SAFETY: replaces a part of the mapping just made, which nobody knows.
+        // SAFETY: replaces a part of the mapping just made, which is known nowhere else.
         let theirs = unsafe { next::mmap(code, size, protection, flags | libc::MAP_FIXED, file, 0) };
         if theirs != code {
-            // SAFETY: our own mapping, of which nobody knows.
+            // SAFETY: our own mapping, which is known nowhere else.
             unsafe { libc::munmap(mapped, padded) };
             return None;
         }

@@ -114,7 +114,7 @@ impl KnownLibraries {
 mod tests {
     use super::*;
 
-    /// A list of entries whose bias tells them apart, of which `closed` are taken out.
+    /// A list of entries distinguished by their bias, of which `closed` are taken out.
     fn list(biases: &[usize]) -> Vec<LinkMap> {
         let mut list: Vec<LinkMap> = biases.iter().map(|&bias| LinkMap::fake(bias)).collect();
         for index in 1..list.len() {

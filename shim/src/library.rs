@@ -125,7 +125,7 @@ impl Library {
         Some(self.tables.symtab + index as usize * size_of::<Sym>())
     }
 
-    /// Whether it exports what tells an unwinder of code; see the crate `unwind-register`.
+    /// Whether it exports what registers code with an unwinder; see the crate `unwind-register`.
     pub(crate) fn may_have_unwinder(&self) -> bool {
         ["__register_frame", "_U_dyn_register"].into_iter().any(|name| self.dynamic_symbol(name).is_some())
     }

@@ -26,7 +26,7 @@ pub(crate) static ALWAYS: AtomicBool = AtomicBool::new(false);
 /// Whether the next call is to look, once: a library was not relocated.
 pub(crate) static WANTED: AtomicBool = AtomicBool::new(false);
 
-/// Whether a library with an unwinder has come that nobody has looked at; at first all of them.
+/// Whether a library with an unwinder has come and was not looked at; at first all of them.
 pub(crate) static UNWINDERS: AtomicBool = AtomicBool::new(true);
 
 /// Called by [`before_dlsym`], with the caller's registers saved.

@@ -137,7 +137,7 @@ impl Source {
         self.listening
     }
 
-    /// Whether the library is relocated, as far as its slots tell.
+    /// Whether the library is relocated, as far as its slots show.
     ///
     /// # Safety
     /// The library must be mapped.

@@ -36,7 +36,7 @@ pub(crate) struct Shim {
 struct State {
     /// Every library that was looked at.
     libraries: KnownLibraries,
-    /// What the loader had counted when it was asked last; not asked where its rendezvous is heard.
+    /// What the loader had counted when it was asked last; not asked where its rendezvous is detoured.
     counts: Counts,
     sources: Vec<Option<Source>>,
     /// Whether one of the libraries is an llvmlite.
@@ -123,7 +123,7 @@ impl Shim {
         true
     }
 
-    /// The same, where the loader's rendezvous is not heard. With the libraries held.
+    /// The same, where the loader's rendezvous is not detoured. With the libraries held.
     pub(crate) fn libraries_may_have_changed(&self, counts: Counts) {
         let mut state = self.lock();
         let before = state.counts;
@@ -294,7 +294,7 @@ impl Shim {
         }
     }
 
-    /// LLVM has told debuggers to forget an object. Where its code is final, it lives until its memory goes.
+    /// LLVM has deregistered an object with debuggers. Where its code is final, it lives until its memory goes.
     fn unregistered(&self, state: &mut State, id: ObjectId) {
         let text = state.memory.text(id).and_then(|text| text.first().copied());
         if text.is_some_and(|text| state.unregistered.add(id, text)) {
@@ -473,7 +473,7 @@ fn follow_forks() {
             HELD.lock().unwrap_or_else(PoisonError::into_inner).0 = Some(held);
         });
     }
-    // No visits of their own: the one that began before the fork ends here.
+    // No guards of their own: the one that was entered before the fork ends here.
     unsafe extern "C" fn parent() {
         drop(take_held());
     }

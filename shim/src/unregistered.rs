@@ -1,4 +1,4 @@
-//! Objects that a debugger was told to forget while their code is still there: a host may destroy its engine and keep the code.
+//! Objects that were deregistered with debuggers while their code is still there: a host may destroy its engine and keep the code.
 //!
 //! Their end comes with the memory: unmapped, no longer executable, or used again. Where none of that is seen, because the host
 //! does it with calls of its own, a few of them are looked at on each occasion: is what is there still their code?

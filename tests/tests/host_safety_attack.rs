@@ -15,7 +15,7 @@ use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{image, integration, jitdump_reader, paths, perf_map, safety_host};
 
 /// Who owns nothing.
-const OTHER_USER: u32 = 65534;
+const UNUSED_PID: u32 = 65534;
 
 const PRECIOUS: &str = "precious\n";
 
@@ -171,7 +171,7 @@ fn as_another_user(umask: &str) -> Option<Host> {
     let host = Host::new(setpriv, "other_user").variable("JITLISTEN", "all");
     let ours = host.scratch("ours");
     fs::create_dir(&ours).expect("made");
-    chown(&ours, Some(OTHER_USER), Some(OTHER_USER)).expect("given away");
+    chown(&ours, Some(UNUSED_PID), Some(UNUSED_PID)).expect("given away");
     let host = host.variable("JITLISTEN_LOG", format!("debug:{}", ours.join("log").display()));
     let words = ["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c"];
     let host = words.iter().fold(host.variable("JITLISTEN_DIR", &ours), |host, word| host.argument(word));

@@ -1,7 +1,7 @@
 //! Threads that are inside a piece of code, so that it is not entered from within itself.
 //!
 //! The loader may announce a change while we ask it for a library that is there already (glibc 2.41 does, for
-//! `dlopen(RTLD_NOLOAD)`); whoever hears of that and asks again would do so without end. A thread-local flag would be the usual
+//! `dlopen(RTLD_NOLOAD)`); a hook that is called then and asks again would do so without end. A thread-local flag would be the usual
 //! guard, but the first use of one in a thread may take the loader's lock. So threads are entered into a table, under the
 //! address of their descriptor (`pthread_self`).
 //!
@@ -32,7 +32,7 @@ pub struct Entered<'a> {
 }
 
 impl Inside {
-    /// Nobody is inside.
+    /// No thread is inside.
     #[expect(clippy::new_without_default, reason = "for statics only")]
     pub const fn new() -> Inside {
         Inside { threads: [const { AtomicUsize::new(0) }; PLACES], pid: AtomicU32::new(0) }

@@ -1,4 +1,4 @@
-//! Signals wait for a while, except those that tell of the instruction that runs, or of the end.
+//! Signals wait for a while, except those caused by the current instruction, or by `abort`.
 
 use std::ffi::c_int;
 use std::marker::PhantomData;

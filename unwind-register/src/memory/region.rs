@@ -28,7 +28,7 @@ unsafe impl Send for Region {}
 /// What `RLIMIT_AS` allows.
 fn address_space() -> usize {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: writable memory for the answer; it stays as it is where there is none.
+    // SAFETY: writable memory for the result; it stays as it is where there is none.
     unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) };
     usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
 }
