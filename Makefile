@@ -1,5 +1,5 @@
 # The menu. What each line does is written in the script it calls.
-.PHONY: help demo quick test one test-systems test-suites test-lines bench bench-growth build wheel check fmt setup install uninstall
+.PHONY: help demo quick test one test-systems test-suites test-lines test-aarch64 bench bench-growth build wheel check fmt setup install uninstall
 
 help:
 	@echo "make demo    profile a Numba program under perf, with and without us"
@@ -8,7 +8,7 @@ help:
 	@echo "make one T=name  one test, and what it needs"
 	@echo "make test-systems  the chain in Debian 11, 13 and unstable; not part of test"
 	@echo "make test-suites   llvmlite's, Numba's, CPython's own tests; not part of test"
-	@echo "make test-lines    line tables do not change the code, for every version of Numba: hours"
+	@echo "make test-lines test-aarch64    line tables do not change the code, for every version of Numba: hours"
 	@echo "make bench   what it costs, as ratios"
 	@echo "make bench-growth   how it grows, as exponents"
 	@echo "make build   target/release/libjitlisten.so and .a"
@@ -38,6 +38,8 @@ test-suites:
 
 test-lines:
 	@ci/lines.sh all
+test-aarch64:
+	@ci/aarch64.sh
 
 bench:
 	@ci/bench.sh

@@ -1,5 +1,5 @@
-/* The chain alpha -> beta -> gamma as a very small JIT makes it: x86-64 machine code by hand, in memory of its own, with its
- * .eh_frame behind it, relocated. For tests/c/tour.c and tests/hosts/raw_jit.c. Compiles as C11 and as C++17. */
+/* The chain alpha -> beta -> gamma as a very small JIT makes it: machine code by hand (x86-64, AArch64), in memory of its own, with
+ * its .eh_frame behind it, relocated. For tests/c/tour.c and tests/hosts/raw_jit.c. Compiles as C11 and as C++17. */
 #ifndef CHAIN_CODE_H
 #define CHAIN_CODE_H
 
@@ -8,8 +8,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#ifndef __x86_64__
-#error "the machine code here is that of x86-64"
+#if !defined(__x86_64__) && !defined(__aarch64__)
+#error "the machine code here is that of x86-64 and AArch64"
 #endif
 
 #define CHAIN_PAGE 4096
@@ -26,6 +26,8 @@ struct chain_code {
 
 enum { CHAIN_ALPHA = 0, CHAIN_BETA = 0x40, CHAIN_GAMMA = 0x80 };
 
+#ifdef __x86_64__
+
 /* A function that calls the one at target and changes the result, so that the call is not its last act. */
 static size_t chain_caller(unsigned char *at, const unsigned char *target) {
     static const unsigned char code[] = {0x55,                    /*  0 push %rbp       */
@@ -39,6 +41,9 @@ static size_t chain_caller(unsigned char *at, const unsigned char *target) {
     memcpy(at + 5, &distance, sizeof distance);
     return sizeof code;
 }
+
+/* Where the loop begins in the function that has one, and where the epilogue does. */
+enum { CHAIN_LOOP_AT = 6, CHAIN_LEAVE_AT = 17 };
 
 /* A loop of as many rounds as its argument says, at least one. */
 static size_t chain_loop(unsigned char *at) {
@@ -79,6 +84,66 @@ static size_t chain_fde(unsigned char *at, const unsigned char *cie, const unsig
     return sizeof fde;
 }
 
+#else
+
+/* A function that calls the one at target and changes the result, so that the call is not its last act. */
+static size_t chain_caller(unsigned char *at, const unsigned char *target) {
+    uint32_t code[] = {0xa9bf7bfd,  /*  0 stp x29, x30, [sp, #-16]! */
+                       0x910003fd,  /*  4 mov x29, sp               */
+                       0x94000000,  /*  8 bl  target                */
+                       0x91000400,  /* 12 add x0, x0, #1            */
+                       0xa8c17bfd,  /* 16 ldp x29, x30, [sp], #16   */
+                       0xd65f03c0}; /* 20 ret                       */
+    code[2] |= (uint32_t)((target - (at + 8)) / 4) & 0x03ffffff;
+    memcpy(at, code, sizeof code);
+    return sizeof code;
+}
+
+/* Where the loop begins in the function that has one, and where the epilogue does. */
+enum { CHAIN_LOOP_AT = 12, CHAIN_LEAVE_AT = 32 };
+
+/* A loop of as many rounds as its argument says, at least one. */
+static size_t chain_loop(unsigned char *at) {
+    static const uint32_t code[] = {0xa9bf7bfd,  /*  0 stp  x29, x30, [sp, #-16]! */
+                                    0x910003fd,  /*  4 mov  x29, sp               */
+                                    0xd2800001,  /*  8 mov  x1, #0                */
+                                    0x8b000021,  /* 12 add  x1, x1, x0            */
+                                    0x93c10421,  /* 16 ror  x1, x1, #1            */
+                                    0xf1000400,  /* 20 subs x0, x0, #1            */
+                                    0x54ffffa1,  /* 24 b.ne 12                    */
+                                    0xaa0103e0,  /* 28 mov  x0, x1                */
+                                    0xa8c17bfd,  /* 32 ldp  x29, x30, [sp], #16   */
+                                    0xd65f03c0}; /* 36 ret                        */
+    memcpy(at, code, sizeof code);
+    return sizeof code;
+}
+
+static size_t chain_cie(unsigned char *at) {
+    /* Version 1, "zR", code 4, data -8, return address 30, pointers relative and 4 bytes; CFA is sp + 0. */
+    static const unsigned char cie[] = {20,   0, 0, 0,    0,    0,    0,  0, 1, 'z', 'R', 0,
+                                        4, 0x78, 30, 1, 0x1b, 0x0c, 31, 0, 0, 0,   0,   0};
+    memcpy(at, cie, sizeof cie);
+    return sizeof cie;
+}
+
+/* The rules of a function that begins with stp x29, x30, [sp, #-16]!; mov x29, sp and ends with ldp x29, x30, [sp], #16; ret. */
+static size_t chain_fde(unsigned char *at, const unsigned char *cie, const unsigned char *function, size_t size) {
+    unsigned char fde[36] = {32, 0};
+    static const unsigned char enter[] = {0x41, 0x0e, 16, 0x80 | 29, 2, 0x80 | 30, 1, 0x41, 0x0d, 29};
+    static const unsigned char leave[] = {0x0c, 31, 0, 0xc0 | 29, 0xc0 | 30};
+    int32_t to_cie = (int32_t)(at + 4 - cie), start = (int32_t)(function - (at + 8)), length = (int32_t)size;
+    memcpy(fde + 4, &to_cie, 4);
+    memcpy(fde + 8, &start, 4);
+    memcpy(fde + 12, &length, 4);
+    memcpy(fde + 17, enter, sizeof enter);
+    fde[27] = (unsigned char)(0x40 | (size - 4 - 8) / 4);
+    memcpy(fde + 28, leave, sizeof leave);
+    memcpy(at, fde, sizeof fde);
+    return sizeof fde;
+}
+
+#endif
+
 /* Makes the code, executable; memory is NULL where the system refuses. */
 static struct chain_code chain_make(void) {
     struct chain_code made;
@@ -97,6 +162,7 @@ static struct chain_code chain_make(void) {
     at += chain_fde(at, cie, made.memory + CHAIN_BETA, made.beta_size);
     at += chain_fde(at, cie, made.memory + CHAIN_GAMMA, made.gamma_size);
     made.eh_frame_size = (size_t)(at - made.eh_frame);
+    __builtin___clear_cache((char *)made.memory, (char *)made.memory + CHAIN_PAGE);
     if (mprotect(made.memory, CHAIN_PAGE, PROT_READ | PROT_EXEC) != 0 ||
         mprotect(made.memory + CHAIN_PAGE, CHAIN_PAGE, PROT_READ) != 0) {
         munmap(made.memory, 2 * CHAIN_PAGE);

@@ -30,7 +30,7 @@
 #define MOST 256
 
 static int walker;
-static uintptr_t ranges[2 * MOST], start_code;
+static uintptr_t ranges[2 * MOST], start_code, start_callee;
 static int range_count, all_but_ranges;
 static _Unwind_Reason_Code (*backtrace_of_libgcc)(_Unwind_Trace_Fn, void *);
 static uintptr_t (*ip_of_libgcc)(struct _Unwind_Context *);
@@ -38,6 +38,12 @@ static volatile int taken, complete, kept;
 static uintptr_t stack[MOST], first[MOST];
 static char name[256];
 static volatile int depth;
+
+#ifdef __aarch64__
+enum { callee_size = 512 };
+#else
+enum { callee_size = 0 };
+#endif
 
 static int counts(uintptr_t ip) {
     for (int at = 0; at < range_count; at++) {
@@ -92,7 +98,11 @@ static void keep_deepest(void) {
 
 static void on_signal(int number, siginfo_t *info, void *ucontext) {
     ucontext_t *context = ucontext;
+#ifdef __aarch64__
+    uintptr_t ip = context->uc_mcontext.pc;
+#else
     uintptr_t ip = context->uc_mcontext.gregs[REG_RIP];
+#endif
     (void)number, (void)info;
     if (!counts(ip)) return;
     taken++;
@@ -103,9 +113,9 @@ static void on_signal(int number, siginfo_t *info, void *ucontext) {
         backtrace_of_libgcc(frame, NULL);
         drop_until(ip);
     }
-    /* The outermost frame of a whole walk is _start, in the program. */
+    /* The outermost frame of a whole walk is _start, in the program; libunwind 1.8 on aarch64 stops at its callee, in libc. */
     for (int at = depth - 1; at >= 0 && at >= depth - 3; at--) {
-        if (stack[at] - start_code < 64) {
+        if (stack[at] - start_code < 64 || (walker == 0 && stack[at] - start_callee < callee_size)) {
             complete++;
             if (all_but_ranges) keep_deepest();
             if (!kept) {
@@ -123,6 +133,7 @@ int walk_start(int which, const uintptr_t *pairs, int count) {
     if (count > MOST || (which == 1 && find_libgcc() < 0)) return -1;
     memcpy(ranges, pairs, 2 * count * sizeof *pairs);
     walker = which, range_count = count, start_code = getauxval(AT_ENTRY);
+    start_callee = (uintptr_t)dlsym(RTLD_DEFAULT, "__libc_start_main");
     taken = complete = kept = 0;
     memset(&action, 0, sizeof action);
     action.sa_sigaction = on_signal;

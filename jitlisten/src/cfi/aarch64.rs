@@ -66,17 +66,14 @@ fn decode(word: u32) -> Word {
                 _ => Word::Other,
             }
         }
-        // stp, ldp: pre-index, offset, post-index; general registers of 64 bits
+        // stp, ldp: pre-index, offset, post-index; the frame record, then any other registers
         0x2a6 if frame => Word::SaveFrame { at: 0, moved: pair(8) },
         0x2a4 if frame => Word::SaveFrame { at: pair(8), moved: 0 },
         0x2a3 if frame => Word::RestoreFrame { at: 0, moved: pair(8) },
         0x2a5 if frame => Word::RestoreFrame { at: pair(8), moved: 0 },
-        0x2a6 | 0x2a7 | 0x2a2 | 0x2a3 if rn == 31 => Word::MoveSp(pair(8)),
-        // the same with vector registers: d, q
-        0x1b6 | 0x1b7 | 0x1b2 | 0x1b3 if rn == 31 => Word::MoveSp(pair(8)),
-        0x2b6 | 0x2b7 | 0x2b2 | 0x2b3 if rn == 31 => Word::MoveSp(pair(16)),
-        // str, ldr: pre- and post-index, 64 bits
-        0x3e0 | 0x3e1 if rn == 31 && word >> 21 & 1 == 0 && word >> 10 & 1 == 1 => {
+        _ if rn == 31 && word & 0x3a80_0000 == 0x2880_0000 => Word::MoveSp(pair(pair_scale(word))),
+        // str, ldr of any register, pre- and post-index: imm9
+        _ if rn == 31 && word & 0x3b20_0400 == 0x3800_0400 => {
             Word::MoveSp(i64::from(word << 11 >> 23 << 23) << 32 >> 55)
         }
         _ if matches!(word, 0xd503_233f | 0xd503_237f) => Word::Sign,
@@ -88,7 +85,19 @@ fn decode(word: u32) -> Word {
         // add, sub (extended register); and, orr, eor (immediate)
         _ if rd == 31 && matches!(word >> 21, 0x459 | 0x659) => Word::UnknownSp,
         _ if rd == 31 && matches!(word >> 23, 0x124 | 0x164 | 0x1a4) => Word::UnknownSp,
+        // addvl, addpl: by the length of a scalable vector
+        _ if rd == 31 && word & 0xffa0_f800 == 0x0420_5000 => Word::UnknownSp,
         _ => Word::Other,
+    }
+}
+
+/// The unit of a pair's offset: general registers of 32 and 64 bits, vector registers of 32, 64 and 128.
+fn pair_scale(word: u32) -> i64 {
+    let vector = word >> 26 & 1 == 1;
+    match (word >> 30, vector) {
+        (2, true) => 16,
+        (1, true) | (2, false) => 8,
+        _ => 4,
     }
 }
 

@@ -1,4 +1,4 @@
-//! AArch64: `ret` becomes `b imm26`. Written from the architecture manual (C6.2 "B", "RET", "HINT"); not yet run.
+//! AArch64: `ret` becomes `b imm26`. Written from the architecture manual (C6.2 "B", "RET", "HINT").
 //!
 //! May it, while other cores fetch it? Arm Architecture Reference Manual (DDI 0487), B2, "Concurrent modification and execution of
 //! instructions": what executes an instruction that is being changed, without explicit synchronization, may do anything that
@@ -7,12 +7,14 @@
 //! where no other thread can be executing it: in a library whose constructors have not run, or in a process with one thread. A
 //! thread that begins later, or a library's first caller, comes by an exception return or by the loader's lock, after
 //! `__clear_cache` has made the change visible (B2, "Synchronization and coherency issues between data and instruction
-//! accesses"). Where an empty function begins with a `nop`, that is in the list, and is changed at any time.
+//! accesses"). Where an empty function begins with a `nop`, that is in the list, and is changed at any time. Everywhere else the page
+//! is exchanged for a copy that has the branch, by a change of its translation: see [`exchange`](super::exchange).
 
 use std::arch::{asm, naked_asm};
 use std::io;
 
 use super::Refusal;
+use super::exchange::exchange;
 use super::write::{near, write_code};
 
 /// Bytes that are looked at.
@@ -52,14 +54,22 @@ pub(super) fn island(from: usize, to: usize) -> Result<usize, Refusal> {
     near(from, &code, |at| reaches(from, at)).ok_or(Refusal::TooFar)
 }
 
-/// Replaces the `ret` at `from` by a branch to `to`, which must be in reach.
+/// Replaces the `ret` at `from` by a branch to `to`, which must be in reach, and which no other thread executes meanwhile.
 pub(super) fn write_jump(from: usize, to: usize) -> io::Result<()> {
+    write_code(from, &branch(from, to)?)
+}
+
+/// The same while other threads may be executing it.
+pub(super) fn exchange_jump(from: usize, to: usize) -> io::Result<()> {
+    exchange(from, &branch(from, to)?)
+}
+
+fn branch(from: usize, to: usize) -> io::Result<[u8; 4]> {
     if !reaches(from, to) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     let distance = to.wrapping_sub(from).cast_signed() >> 2;
-    let branch = 0x1400_0000 | (distance as u32 & 0x03ff_ffff);
-    write_code(from, &branch.to_le_bytes())
+    Ok((0x1400_0000 | (distance as u32 & 0x03ff_ffff)).to_le_bytes())
 }
 
 /// A core may have read the old instructions ahead.

@@ -7,7 +7,8 @@
 //!
 //! The instruction that replaces the `ret` is longer than it on x86-64, and its tail falls on padding that is not executed. So
 //! the tail is written first and the first byte last, in one store: a thread that comes by finds the old function or the
-//! new one. Nothing is relocated: the function had no other instruction. Each architecture's encoding is in a file of its
+//! new one. On AArch64 one instruction replaces another, but a `ret` is none of those that may be replaced while another core
+//! fetches them: see `exchange`. Nothing is relocated: the function had no other instruction. Each architecture's encoding is in a file of its
 //! own.
 //!
 //! Writes go through `/proc/self/mem`, so that the page never loses the right to execute; where that is refused, the page is made
@@ -25,6 +26,8 @@ mod arch;
 #[path = "x86_64.rs"]
 mod arch;
 
+#[cfg(any(target_arch = "aarch64", test))]
+mod exchange;
 mod write;
 
 use std::fmt;
@@ -42,8 +45,6 @@ pub(crate) enum Refusal {
     Io(io::Error),
     /// No memory for the jump was to be had near enough.
     TooFar,
-    /// Other threads may be executing it, and this processor does not allow that.
-    UnderWay,
 }
 
 /// Who may be executing a function while it is redirected.
@@ -61,7 +62,6 @@ impl fmt::Display for Refusal {
             Refusal::Unexpected(bytes) => write!(f, "unexpected bytes {bytes:02x?}"),
             Refusal::Io(error) => write!(f, "not writable: {error}"),
             Refusal::TooFar => write!(f, "no free memory near it"),
-            Refusal::UnderWay => write!(f, "other threads may be executing it"),
         }
     }
 }
@@ -80,10 +80,9 @@ pub(crate) unsafe fn detour(function: usize, hook: unsafe extern "C" fn(), calle
     // SAFETY: the caller vouches that `function` is mapped code; padding to 16 bytes belongs to the same page.
     let bytes = unsafe { (function as *const [u8; arch::SIZE]).read_unaligned() };
     let patch_at = arch::empty_function(&bytes).ok_or(Refusal::Unexpected(bytes))?;
-    if callers == Callers::Any && !arch::may_change_under_way(&bytes, patch_at) && !is_alone() {
-        return Err(Refusal::UnderWay);
-    }
+    let in_place = callers == Callers::NoneYet || arch::may_change_under_way(&bytes, patch_at) || is_alone();
     let from = function + patch_at;
     let to = if arch::reaches(from, hook as usize) { hook as usize } else { arch::island(from, hook as usize)? };
-    arch::write_jump(from, to).map_err(Refusal::Io)
+    let write = if in_place { arch::write_jump } else { arch::exchange_jump };
+    write(from, to).map_err(Refusal::Io)
 }

@@ -160,3 +160,20 @@ fn instructions_that_do_not_decode_are_refused() {
     assert_eq!(encoded.refused, [(16, 32), (48, 64), (64, 80)]);
     assert_eq!(encoded.groups.len(), 1, "a group without an FDE is not written");
 }
+
+/// Rules for three functions of AArch64, of which the first saves a register in front of its frame record.
+#[test]
+fn rules_of_aarch64_are_kept() {
+    let cies = [Cie::made(4, -8, 30, &[0x0c, 31, 0])];
+    let gamma: &[u8] =
+        &[0x41, 0x0c, 0x1f, 0x30, 0x43, 0x9d, 4, 0x9e, 3, 0x43, 0x0c, 0x1d, 0x20, 0x4b, 0x0c, 0x1f, 0x30, 0xdd, 0xde];
+    let beta: &[u8] =
+        &[0x41, 0x0c, 0x1f, 0x20, 0x9d, 4, 0x9e, 3, 0x42, 0x0c, 0x1d, 0x20, 0x48, 0x0c, 0x1f, 0, 0xdd, 0xde];
+    let fde = |start, end, instructions| (Fde { cie: 0, start, end, lsda: 0, instructions }, 0);
+    let fdes = [fde(0x1000, 0x1050, gamma), fde(0x1050, 0x1080, beta), fde(0x1080, 0x10a0, beta)];
+    let encoded = encode(&cies, &fdes);
+    assert_eq!(encoded.refused, []);
+    assert_eq!(entries(&encoded.bytes).count(), 3);
+    let (_, read) = parse(&encoded.bytes, 0, &|_| None).expect("readable");
+    assert_eq!(read.len(), 3);
+}

@@ -167,7 +167,10 @@ unsafe fn empty(pages: AddressRange) {
 mod tests {
     use super::*;
 
+    #[cfg(target_arch = "x86_64")]
     const CODE: &[u8] = &[0xc3; 4096];
+    #[cfg(target_arch = "aarch64")]
+    const CODE: &[u8] = [[0xc0, 0x03, 0x5f, 0xd6]; 1024].as_flattened();
 
     /// Three anonymous pages, the last one executable, full of `ret`: padding in front, a page behind, code.
     fn code() -> (AddressRange, AddressRange) {

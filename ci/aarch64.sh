@@ -1,0 +1,244 @@
+#!/usr/bin/env bash
+# The library on aarch64: cross-compiles it, makes a Debian 13 arm64 machine, boots it in QEMU, runs tests/aarch64/scenarios.py in it,
+# and prints the table. Without one processor of that kind: everything is emulated, and slow. See docs/aarch64.md.
+#
+#   ci/aarch64.sh [--cpu NAME] [SCENARIO...]   by default every scenario, on `max`
+#   ci/aarch64.sh --library                    only target/aarch64-unknown-linux-gnu/release/libjitlisten.so
+#
+# Debian 12 or newer; root (or sudo) for packages and for making the userland, which takes most of the first run and is kept in
+# target/aarch64 until the list of packages changes.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+triple=aarch64-unknown-linux-gnu
+work=$PWD/target/aarch64
+built=$PWD/target/$triple/release
+release=trixie
+# Pointer authentication of QEMU's own kind, because the standard one takes most of the time; no SVE, for the same reason.
+cpu=max,pauth-impdef=on,sve=off
+machine_minutes=${JITLISTEN_AARCH64_MINUTES:-60}
+here=(mmdebstrap qemu-system-arm qemu-user-static binfmt-support gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross
+    libc6-dev e2fsprogs arch-test python3-pip clang-14)
+there=(linux-image-arm64 initramfs-tools busybox kmod linux-perf gdb binutils python3 libunwind8 libunwind-dev libgcc-s1 procps
+    llvm-19)
+wheels=(numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6 py-spy==0.4.3)
+python=3.13
+
+say() { printf 'aarch64: %s\n' "$*" >&2; }
+fail() { say "$*"; exit 1; }
+as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
+
+# retry COMMAND...: three times, because mirrors fail now and then.
+retry() {
+    local attempt
+    for attempt in 1 2 3; do
+        "$@" && return
+        say "attempt $attempt of 3 failed: $1"
+        sleep $((attempt * 5))
+    done
+    return 1
+}
+
+# kept NAME KEY: whether NAME was made for this very key; `keep NAME KEY` says so when it was.
+kept() { [ "$(cat "$work/$1.key" 2>/dev/null)" = "$2" ]; }
+keep() { printf '%s' "$2" >"$work/$1.key"; }
+
+# --- packages of this machine ---------------------------------------------------------------------------------------
+
+install_packages() {
+    local package missing=()
+    for package in "$@"; do
+        [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+    done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    say "installing ${missing[*]}"
+    local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -q -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300)
+    retry as_root "${apt[@]}" update >&2 || fail "apt-get update"
+    retry as_root "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >&2 || fail "install ${missing[*]}"
+}
+
+# --- the library ----------------------------------------------------------------------------------------------------
+
+# rustup adds the target; a distribution's Rust has it as a package of the other architecture.
+prepare_rust() {
+    rustup target add $triple >&2 2>/dev/null && return
+    say "rustup cannot add $triple: Debian's rustc-web"
+    as_root dpkg --add-architecture arm64
+    install_packages rustc-web libstd-rust-web-dev:arm64
+    export RUSTC=/usr/bin/rustc
+}
+
+cross() { CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc cargo "$@" --target $triple; }
+
+build_library() {
+    prepare_rust
+    cross build --release -p jitlisten-capi >&2
+    # What a system must have: the newest symbol version of each library.
+    aarch64-linux-gnu-objdump -T "$built/libjitlisten.so" | grep -o '(\(GLIBC\|GCC\)_[0-9.]*)' | tr -d '()' | sort -uV |
+        paste -sd ' ' | sed 's/^/aarch64: symbol versions: /' >&2
+}
+
+# --- the machine ----------------------------------------------------------------------------------------------------
+
+enable_foreign_programs() {
+    [ -e /proc/sys/fs/binfmt_misc/status ] || as_root mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
+    [ -e /proc/sys/fs/binfmt_misc/qemu-aarch64 ] || as_root update-binfmts --enable qemu-aarch64
+}
+
+# Debian's kernel has the disk and its file system as modules; an initrd with these alone is made in seconds, one with all is not.
+initrd_hook() {
+    cat <<'EOF'
+set -e
+mkdir -p "$1/etc/initramfs-tools/conf.d" "$1/etc/initramfs-tools/hooks"
+echo MODULES=list >"$1/etc/initramfs-tools/conf.d/jitlisten"
+printf '%s\n' '#!/bin/sh' '[ "$1" = prereqs ] && exit' '. /usr/share/initramfs-tools/hook-functions' \
+    'manual_add_modules virtio_blk virtio_pci virtio_mmio ext4' >"$1/etc/initramfs-tools/hooks/jitlisten"
+chmod +x "$1/etc/initramfs-tools/hooks/jitlisten"
+EOF
+}
+
+# shellcheck disable=SC2317 # called by `retry`
+remake_userland() {
+    as_root rm -rf --one-file-system "$work/root"
+    as_root mmdebstrap --arch=arm64 --variant=minbase --format=directory --aptopt='Acquire::Retries "5"' \
+        --include="$(IFS=,; echo "${there[*]}")" --essential-hook="$(initrd_hook)" "$release" "$work/root" >"$work/userland.log" 2>&1
+}
+
+make_userland() {
+    local key
+    key="$release ${there[*]} $(initrd_hook)"
+    kept root "$key" && return
+    say "making a userland of $release for arm64: ten minutes or more"
+    enable_foreign_programs
+    rm -f "$work"/root.key "$work"/disk.key
+    retry remake_userland || { tail -n 30 "$work/userland.log" >&2; fail "no userland"; }
+    keep root "$key"
+}
+
+install_wheels() {
+    local key="$python ${wheels[*]}" platform platforms=()
+    kept wheels "$key" && [ -d "$work/root/opt/wheels" ] && return
+    for platform in manylinux_2_28 manylinux_2_27 manylinux_2_17 manylinux2014; do
+        platforms+=(--platform "${platform}_aarch64")
+    done
+    as_root rm -rf "$work/root/opt/wheels"
+    rm -f "$work/disk.key"
+    retry as_root python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --no-compile --only-binary :all: \
+        "${platforms[@]}" --implementation cp --python-version $python --target "$work/root/opt/wheels" "${wheels[@]}" >&2 ||
+        fail "pip install"
+    # Compiling Numba's sources takes minutes in the machine, in every process that may not write.
+    enable_foreign_programs
+    as_root chroot "$work/root" python3 -m compileall -q -j 2 -x /tests/ /opt/wheels >/dev/null || say "not all of the wheels compiles"
+    keep wheels "$key"
+}
+
+make_disk() {
+    local key size
+    key="$(cat "$work"/root.key "$work"/wheels.key) $(cat tests/aarch64/init)"
+    kept disk "$key" && return
+    as_root install -m 755 tests/aarch64/init "$work/root/jitlisten-init"
+    size=$(as_root du -sm --one-file-system "$work/root" | cut -f 1)
+    rm -f "$work/disk.img"
+    as_root mkfs.ext4 -q -F -d "$work/root" "$work/disk.img" $((size * 5 / 4 + 2048))M
+    as_root cp "$work"/root/boot/vmlinuz-* "$work/kernel"
+    as_root cp "$work"/root/boot/initrd.img-* "$work/initrd"
+    as_root chmod a+rw "$work/disk.img" "$work/kernel" "$work/initrd"
+    keep disk "$key"
+}
+
+# --- what the scenarios need ----------------------------------------------------------------------------------------
+
+compile_programs() {
+    local bin=$work/payload/bin headers=$work/headers strict=(-g -O1 -Wall -Wextra -Werror -Iinclude) unwind
+    local library=("-L$built" -ljitlisten -lpthread)
+    mkdir -p "$bin" "$headers"
+    aarch64-linux-gnu-gcc -std=c11 -pedantic "${strict[@]}" tests/c/tour.c -o "$bin/tour-c11" "${library[@]}"
+    aarch64-linux-gnu-g++ -std=c++17 -pedantic "${strict[@]}" -x c++ tests/c/tour.c -x none -o "$bin/tour-cpp17" "${library[@]}"
+    aarch64-linux-gnu-gcc -std=c11 -pedantic "${strict[@]}" tests/c/tour.c "$built/libjitlisten.a" -o "$bin/tour-static" \
+        -lgcc_s -lutil -lrt -lpthread -lm -ldl
+    aarch64-linux-gnu-gcc "${strict[@]}" -fno-omit-frame-pointer tests/hosts/raw_jit.c -o "$bin/raw_jit" "${library[@]}"
+    aarch64-linux-gnu-gcc "${strict[@]}" tests/hosts/through_rendezvous.c -o "$bin/through_rendezvous" -ldl -lpthread
+    clang-14 --target=aarch64-linux-gnu -isystem /usr/aarch64-linux-gnu/include -O1 -g -fno-omit-frame-pointer \
+        -fasynchronous-unwind-tables -emit-llvm -c tests/hosts/chain.c -o "$bin/chain.bc"
+    for unwind in "$work"/root/usr/include/aarch64-linux-gnu/libunwind*.h; do ln -sf "$unwind" "$headers/"; done
+    aarch64-linux-gnu-gcc "${strict[@]}" -I"$headers" -shared -fPIC -fexceptions tests/hosts/walker.c -o "$bin/walker.so" \
+        -L"$work/root/usr/lib/aarch64-linux-gnu" -Wl,--no-as-needed -lunwind -Wl,--allow-shlib-undefined
+}
+
+compile_unit_tests() {
+    local binary unit=$work/payload/unit
+    mkdir -p "$unit"
+    cross test --release --no-run --lib -p jitlisten -p unwind-register -p jitlisten-shim --message-format=json 2>"$work/unit.log" |
+        grep -o '"executable":"[^"]*"' | cut -d '"' -f 4 >"$work/unit.list" || { cat "$work/unit.log" >&2; fail "unit tests"; }
+    while read -r binary; do
+        aarch64-linux-gnu-strip --strip-debug -o "$unit/$(basename "${binary%-*}")" "$binary"
+    done <"$work/unit.list"
+}
+
+make_payload() {
+    rm -rf "$work/payload"
+    mkdir -p "$work/payload/results"
+    cp tests/aarch64/scenarios.py "$built/libjitlisten.so" "$work/payload/"
+    cp -r tests/hosts "$work/payload/hosts"
+    cp -r jitlisten/testdata "$work/payload/testdata"
+    # Where the unit tests look for it.
+    echo "$PWD/jitlisten" >"$work/payload/manifest"
+    [ $# = 0 ] || printf '%s\n' "$@" >"$work/payload/only"
+    compile_programs
+    compile_unit_tests
+    rm -f "$work/payload.img"
+    mkfs.ext4 -q -F -d "$work/payload" "$work/payload.img" 1024M
+}
+
+# --- the run --------------------------------------------------------------------------------------------------------
+
+boot() {
+    local ended=0
+    say "booting; console in target/aarch64/console.log"
+    timeout "$((machine_minutes * 60))" qemu-system-aarch64 -M virt,gic-version=3 -cpu "$cpu" -accel tcg,thread=multi -smp 2 -m 4096 \
+        -nodefaults -nographic -no-reboot -serial "file:$work/console.log" -kernel "$work/kernel" -initrd "$work/initrd" \
+        -append "console=ttyAMA0 root=/dev/vda rw init=/jitlisten-init panic=-1 quiet" \
+        -drive "file=$work/disk.img,format=raw,if=none,id=a,snapshot=on" -device virtio-blk-pci,drive=a \
+        -drive "file=$work/payload.img,format=raw,if=none,id=b" -device virtio-blk-pci,drive=b </dev/null || ended=$?
+    [ "$ended" != 124 ] || say "not at its end after $machine_minutes minutes"
+    rm -rf "$work/results"
+    # A machine that was stopped leaves a journal.
+    e2fsck -fy "$work/payload.img" >/dev/null 2>&1 || true
+    debugfs -R "rdump /results $work" "$work/payload.img" 2>/dev/null
+    [ -s "$work/results/table.tsv" ] || { tail -n 30 "$work/console.log" >&2; fail "the machine left no results"; }
+}
+
+# Prints the table; fails if a scenario did, or none came to its end.
+report() {
+    local expected=$1 rows
+    echo
+    paste -sd ';' "$work/results/versions" | sed 's/;/; /g'
+    printf '\n| scenario | | seconds | seen |\n| --- | --- | --- | --- |\n'
+    awk -F '\t' '{ printf "| %s: %s | %s | %s | %s |\n", $1, $2, $3, $4, $5 }' "$work/results/table.tsv"
+    rows=$(wc -l <"$work/results/table.tsv")
+    echo
+    awk -F '\t' -v rows="$rows" -v expected="$expected" '$3 != "ok" { bad++ } END {
+        printf "%d of %d scenarios ran, %d not ok\n", rows, expected, bad; exit bad > 0 || rows != expected }' "$work/results/table.tsv"
+}
+
+main() {
+    local began expected
+    if [ "${1:-}" = --cpu ]; then cpu=$2; shift 2; fi
+    mkdir -p "$work"
+    install_packages "${here[@]}"
+    build_library
+    if [ "${1:-}" = --library ]; then return; fi
+    make_userland
+    install_wheels
+    make_disk
+    make_payload "$@"
+    began=$SECONDS
+    boot
+    say "the machine ran for $((SECONDS - began)) s"
+    expected=$#
+    [ "$expected" -gt 0 ] || expected=$(grep -c '^@scenario' tests/aarch64/scenarios.py)
+    report "$expected"
+}
+
+# Read to its end before it begins: it runs for long, and somebody may edit it meanwhile.
+main "$@"; exit
