@@ -5,6 +5,8 @@
 //!   outside   process_vm_readv                         outside.rs   the perf map of what is there, and with --watch of what comes
 //! ```
 
+#![forbid(unsafe_code)]
+
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;

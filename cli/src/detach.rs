@@ -1,5 +1,7 @@
 //! `jitlisten detach`: switches the sinks of a process off.
 
+#![forbid(unsafe_code)]
+
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;

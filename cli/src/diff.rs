@@ -1,5 +1,7 @@
 //! `jitlisten diff`: what changed between two recordings.
 
+#![forbid(unsafe_code)]
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 

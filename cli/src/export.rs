@@ -1,5 +1,7 @@
 //! `jitlisten export`: a recording in the format of another tool.
 
+#![forbid(unsafe_code)]
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 

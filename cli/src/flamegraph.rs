@@ -1,5 +1,7 @@
 //! `jitlisten flamegraph`: the stacks of a recording as a picture.
 
+#![forbid(unsafe_code)]
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 

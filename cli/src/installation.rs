@@ -8,6 +8,8 @@
 //!   PREFIX/bin/jitlisten, PREFIX/lib/libjitlisten.so              make install
 //! ```
 
+#![forbid(unsafe_code)]
+
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,7 @@
 //! `jitlisten lines`: which line is slow.
 
+#![forbid(unsafe_code)]
+
 use std::ffi::OsString;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;

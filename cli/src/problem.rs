@@ -1,5 +1,7 @@
 //! What can go wrong, as a sentence: what is wrong, and what to do about it.
 
+#![forbid(unsafe_code)]
+
 use std::fmt::{self, Display, Formatter};
 
 /// A failure in words, without a full stop.

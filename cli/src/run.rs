@@ -2,6 +2,8 @@
 //!
 //! What is set, and who gives it back to the children of the program: see `capi/src/give_back.rs`.
 
+#![forbid(unsafe_code)]
+
 use std::env;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;

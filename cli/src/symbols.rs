@@ -1,5 +1,7 @@
 //! Where symbols of a library are in a process: from the file that it maps.
 
+#![forbid(unsafe_code)]
+
 use std::fs::File;
 use std::path::Path;
 

@@ -3,6 +3,8 @@
 //! `/proc/self/maps` is read when something has changed, never on a clock. ELF headers and unwind tables are copied out of
 //! memory with calls that cannot fault, so a library may go away meanwhile; no lock of the loader's is taken.
 
+#![forbid(unsafe_code)]
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::FileExt as _;

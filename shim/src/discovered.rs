@@ -1,5 +1,7 @@
 //! The LLVMs of the process that are listened to, for people who ask.
 
+#![forbid(unsafe_code)]
+
 use std::path::PathBuf;
 
 use crate::state::shim;

@@ -1,5 +1,7 @@
 //! Tool by tool: what will be seen.
 
+#![forbid(unsafe_code)]
+
 use serde::Serialize;
 
 use super::machine::Machine;
