@@ -106,6 +106,7 @@ step processors ci/processors.sh
 
 if cargo +nightly miri --version >/dev/null 2>&1; then step miri ci/miri.sh; else skip miri "no nightly toolchain with miri"; fi
 step fuzz ci/fuzz.sh
+step lines ci/lines.sh
 # Only CI has to have every integration.
 [ -z "${CI:-}" ] || step support-table ci/support-table.sh target/test.support
 
