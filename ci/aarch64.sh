@@ -240,5 +240,5 @@ main() {
     report "$expected"
 }
 
-# Read to its end before it begins: it runs for long, and somebody may edit it meanwhile.
+# Read to its end before it begins: it runs for long, and may be edited meanwhile.
 main "$@"; exit

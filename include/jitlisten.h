@@ -301,7 +301,7 @@ jitlisten_status jitlisten_statistics(struct jitlisten_statistics *statistics);
  * Samples of every thread of this process, taken inside of it: no perf, no ptrace, no root. The file is a perf.data, for
  * perf report, perf script, samply and the reports of the command jitlisten. Compiled code has names and lines in it if
  * a session is open (jitlisten_open() and others); without one, what libraries have. Every thread gets a timer of the kernel
- * (RLIMIT_SIGPENDING) on its CPU time, whose signal is the highest real-time one that nobody uses. A thread named "jitlisten"
+ * (RLIMIT_SIGPENDING) on its CPU time, whose signal is the highest real-time one that is not in use. A thread named "jitlisten"
  * writes. Images of compiled code are kept in a directory beside the file, FILE.images. x86_64 only. See docs/record.md. */
 
 enum {
@@ -346,7 +346,7 @@ struct jitlisten_record_statistics {
     uint64_t incomplete;
     /* Stacks of more than 512 frames; only the innermost are there. */
     uint64_t truncated;
-    /* Samples for which there was no room. */
+    /* Samples for which there was no space. */
     uint64_t lost;
     /* Threads that were sampled. */
     uint64_t threads;

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   JITLISTEN_RUN = WORD+WORD..:LIBRARY     set by `jitlisten run`
-//!     program       the first Python gives the environment back; without it (`-s`) nobody does
+//!     program       the first Python gives the environment back; without it (`-s`) no process does
 //!     sinks         JITLISTEN was not set before
 //!     lines         a sitecustomize of ours is first in PYTHONPATH; it gives that back itself, see python/jitlisten/_site
 //! ```

@@ -37,7 +37,7 @@ fn record_by_environment() {
     if !Session::process().is_some_and(|session| session.options().active) {
         return;
     }
-    let heirs = if give_back::stands_before_program() { Heirs::Descendants } else { Heirs::Nobody };
+    let heirs = if give_back::stands_before_program() { Heirs::Descendants } else { Heirs::Nothing };
     if let Err(error) = jitlisten_sampler::start_by_environment(heirs) {
         log_line!(Error, "no recording: {error}");
     }

@@ -33,7 +33,7 @@ pub(crate) struct Clean {
     /// Only say what would be removed
     #[arg(short = 'n', long)]
     dry_run: bool,
-    /// Perf maps that nobody has signed, too: of other JITs (node, java, python -X perf), of older versions
+    /// Perf maps without our first line, too: of other JITs (node, java, python -X perf), of older versions
     #[arg(long)]
     all: bool,
 }
@@ -236,7 +236,7 @@ fn open(path: &Path) -> Option<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).ok()
 }
 
-/// Whether nobody holds a lock on it (`flock(2)`), in this PID namespace or another.
+/// Whether no process holds a lock on it (`flock(2)`), in this PID namespace or another.
 fn is_unlocked(file: &File) -> bool {
     // SAFETY: the descriptor is open while `file` is borrowed. The lock goes with it.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }

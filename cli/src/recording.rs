@@ -1,7 +1,5 @@
 //! What the subcommands that read a recording have in common.
 
-#![forbid(unsafe_code)]
-
 use std::io::{IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 

@@ -74,7 +74,7 @@ class Recording(NamedTuple):
     incomplete: int
     #: Stacks that were too deep; only the innermost frames are there.
     truncated: int
-    #: Samples for which there was no room.
+    #: Samples for which there was no space.
     lost: int
     #: Threads that were sampled.
     threads: int

@@ -31,8 +31,8 @@ class Browser:
     def send(self, method, path, body=None):
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.base + path, data, {"Content-Type": "application/json"}, method=method)
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.load(answer)["value"]
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return json.load(response)["value"]
 
     def run(self, script, *arguments):
         return self.send("POST", "/execute/sync", {"script": script, "args": list(arguments)})

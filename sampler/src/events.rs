@@ -46,7 +46,7 @@ pub(crate) fn take() -> Vec<Event> {
     let mut events = Vec::new();
     let mut at = NEWEST.swap(ptr::null_mut(), Ordering::AcqRel);
     while !at.is_null() {
-        // SAFETY: made by `push`, and unlinked by the exchange: nobody else has it.
+        // SAFETY: made by `push`, and unlinked by the exchange: no other thread has it.
         let event = unsafe { Box::from_raw(at) };
         at = event.next;
         events.push(*event);

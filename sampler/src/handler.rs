@@ -64,8 +64,8 @@ fn record(info: &TimerInfo, context: &libc::ucontext_t) {
     }
     slot.running.fetch_add(1, Ordering::AcqRel);
     let period = time_since_last(slot);
-    match slot.room() {
-        Some(room) => sample(slot, room, period, context),
+    match slot.space() {
+        Some(space) => sample(slot, space, period, context),
         None => drop(slot.lost.fetch_add(1, Ordering::Relaxed)),
     }
     slot.running.fetch_add(1, Ordering::AcqRel);
@@ -81,7 +81,7 @@ pub(crate) fn time_since_last(slot: &slot::Slot) -> u64 {
     now.saturating_sub(slot.clock.swap(now, Ordering::Relaxed))
 }
 
-fn sample(slot: &slot::Slot, room: u64, period: u64, context: &libc::ucontext_t) {
+fn sample(slot: &slot::Slot, space: u64, period: u64, context: &libc::ucontext_t) {
     let registers = registers(context);
     let mut memory = StackMemory::new(registers.stack_pointer());
     let mut count = 0;
@@ -89,10 +89,10 @@ fn sample(slot: &slot::Slot, room: u64, period: u64, context: &libc::ucontext_t)
     let cache = unsafe { &mut *slot.cache() };
     cache.begin(code_map::generation());
     let outcome = unwind::walk(registers, &ProcessCode, &mut memory, cache, |address| {
-        if count == room {
+        if count == space {
             return false;
         }
-        // SAFETY: as above, and `count` is less than `room`.
+        // SAFETY: as above, and `count` is less than `space`.
         unsafe { slot.put(count, address) };
         count += 1;
         true

@@ -1,4 +1,4 @@
-//! Samples the threads of its own process, with nobody's permission, and writes a `perf.data`.
+//! Samples the threads of its own process, which needs no permission, and writes a `perf.data`.
 //!
 //! ```text
 //!   thread 1 --CPU timer--> signal --> handler: stack --> ring \

@@ -122,7 +122,7 @@ fn out_of_the_way(file: File) -> File {
     if number < 0 {
         return file;
     }
-    // SAFETY: a new descriptor, of nobody else.
+    // SAFETY: a new descriptor, known nowhere else.
     unsafe { File::from_raw_fd(number) }
 }
 

@@ -70,7 +70,7 @@ pub struct Statistics {
     pub incomplete: u64,
     /// Of those that reach it not, cut off because they were too deep.
     pub truncated: u64,
-    /// Samples for which there was no room.
+    /// Samples for which there was no space.
     pub lost: u64,
     /// Threads that were sampled.
     pub threads: u64,
@@ -111,7 +111,7 @@ pub fn stop() -> Result<Statistics, Error> {
     let running = state().take().ok_or(Error::NotRecording)?;
     STOP.store(true, Ordering::Release);
     writer::wake();
-    // SAFETY: a thread of ours that nobody else waits for.
+    // SAFETY: a thread of ours that is waited for only here.
     unsafe { libc::pthread_join(running.writer, ptr::null_mut()) };
     if let Some(session) = Session::process() {
         session.stop_observing();
@@ -242,7 +242,7 @@ fn start_writer(writer: Writer) -> Result<libc::pthread_t, i32> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heirs {
     /// None: children sample nothing, unless they are asked for.
-    Nobody,
+    Nothing,
     /// Whatever this process starts: it stands before the program that is meant, as a shell does.
     Descendants,
 }
@@ -261,7 +261,7 @@ pub fn start_by_environment(heirs: Heirs) -> Result<bool, Error> {
         Some(meant) if meant != pid => options = options.for_child(pid),
         Some(_) => {}
         // What this process starts with exec(2) is meant, too.
-        None if heirs == Heirs::Nobody => {
+        None if heirs == Heirs::Nothing => {
             set_variable(VARIABLE, &Options { pid: Some(pid), ..options.clone() }.to_value());
         }
         None => {}
@@ -277,7 +277,7 @@ fn set_variable(name: &str, value: &std::ffi::OsStr) {
     unsafe { std::env::set_var(name, value) };
 }
 
-/// The process ends: what is in the rings is written. Waits for nobody who holds the recorder.
+/// The process ends: what is in the rings is written. Does not wait for a thread that holds the recorder.
 pub fn ending() {
     let running = STATE.try_lock().ok().and_then(|state| state.is_some().then_some(()));
     if running.is_some() && PROCESS.load(Ordering::Acquire) == std::process::id() {

@@ -15,7 +15,7 @@ use crate::unwind::{Outcome, RuleCache};
 /// Words of a ring; at 200 samples a second and 40 addresses a sample almost a second.
 const RING: usize = 8192;
 const HEAD: u64 = 3;
-/// A sample is not written where fewer addresses than these have room.
+/// A sample is not written where there is space for fewer addresses.
 const FEWEST: u64 = 32;
 /// Addresses of one sample at most.
 pub(crate) const MOST_FRAMES: u64 = 512;
@@ -129,7 +129,7 @@ fn make_block(number: usize) -> Option<()> {
     let exchanged = place.compare_exchange(ptr::null_mut(), block.cast(), Ordering::AcqRel, Ordering::Acquire);
     if exchanged.is_err() {
         // Another thread was first.
-        // SAFETY: mapped above, and known to nobody.
+        // SAFETY: mapped above, and known nowhere else.
         unsafe { libc::munmap(block, size) };
     }
     Some(())
@@ -160,13 +160,13 @@ impl Slot {
         unsafe { self.ring.get().cast::<u64>().add(position as usize % RING) }
     }
 
-    /// How many addresses have room now; `None` if too few.
-    pub(crate) fn room(&self) -> Option<u64> {
+    /// For how many addresses there is space now; `None` if too few.
+    pub(crate) fn space(&self) -> Option<u64> {
         let used = self.written.load(Ordering::Relaxed).wrapping_sub(self.read.load(Ordering::Acquire));
-        (RING as u64).checked_sub(used + HEAD).filter(|&room| room >= FEWEST).map(|room| room.min(MOST_FRAMES))
+        (RING as u64).checked_sub(used + HEAD).filter(|&space| space >= FEWEST).map(|space| space.min(MOST_FRAMES))
     }
 
-    /// Puts address `number` of the sample that is being made. It must be less than [`Slot::room`] has said.
+    /// Puts address `number` of the sample that is being made. It must be less than what [`Slot::space`] has returned.
     ///
     /// # Safety
     /// Only from the handler of the thread whose slot it is.
@@ -196,7 +196,7 @@ impl Slot {
     /// # Safety
     /// Only in the thread whose slot it is, when its handler does not run any more.
     pub(crate) unsafe fn close(&self, time: u64, period: u64) {
-        if self.room().is_none() {
+        if self.space().is_none() {
             self.lost.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -206,12 +206,12 @@ impl Slot {
                 // Not overwritten yet: the ring is much larger than a sample.
                 // SAFETY: only this thread writes.
                 let head = unsafe { self.word(last).read() };
-                sample.count = (head >> 8).min(MOST_FRAMES).min(self.room().unwrap_or(0));
+                sample.count = (head >> 8).min(MOST_FRAMES).min(self.space().unwrap_or(0));
                 sample.outcome = outcome(head);
                 for number in 0..sample.count {
                     // SAFETY: as above.
                     let address = unsafe { self.word(last + HEAD + number).read() };
-                    // SAFETY: as above, and there is room for so many.
+                    // SAFETY: as above, and there is space for so many.
                     unsafe { self.put(number, address) };
                 }
             }
@@ -276,7 +276,7 @@ mod tests {
         let mut number = 0;
         for _ in 0..3 {
             let first = number;
-            while slot.room().is_some() {
+            while slot.space().is_some() {
                 let sample = Sample { time: number, period: 5, outcome: Outcome::Broken, count: 20 };
                 // SAFETY: this is the only thread.
                 (0..20).for_each(|address| unsafe { slot.put(address, number + address) });

@@ -91,7 +91,7 @@ fn timespec(nanoseconds: u64) -> libc::timespec {
     libc::timespec { tv_sec: (nanoseconds / 1_000_000_000) as _, tv_nsec: (nanoseconds % 1_000_000_000) as _ }
 }
 
-/// Installs `handler` for a signal that nobody uses: the highest real-time one whose disposition is the default. It stays
+/// Installs `handler` for a signal that is not in use: the highest real-time one whose disposition is the default. It stays
 /// for ever, because a signal may still wait in some thread, and the default is the end of the process.
 pub(crate) fn install(handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::c_void)) -> Option<c_int> {
     (libc::SIGRTMIN() + 1..=libc::SIGRTMAX()).rev().find(|&signal| {

@@ -69,7 +69,7 @@ def run(*words, env=None, may_fail=False, limit=LIMIT):
     """Runs a tool to its end; what it printed goes into the log, its standard output is returned."""
     words = [str(word) for word in words]
     print("$", *words, file=log, flush=True)
-    # A tool must not hear of the library that its host is preloaded with.
+    # A tool must not have the library that its host is preloaded with.
     done = subprocess.run(words, env=env or environment(preload=False), capture_output=True, timeout=limit)
     out, error = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
     print(out[:200_000], error[:20_000], f"-> {done.returncode}", sep="\n", file=log, flush=True)
@@ -229,7 +229,7 @@ def tour_c():
 
 @scenario
 def raw_code():
-    """code without LLVM, told of by the C API: perf map, perf record -g"""
+    """code without LLVM, reported by the C API: perf map, perf record -g"""
     env = environment(preload=False, LD_LIBRARY_PATH=str(PAYLOAD))
     data = "/tmp/raw.data"
     perf_record(data, "-F", 499, "-g", "--", "env", f"LD_LIBRARY_PATH={PAYLOAD}", PAYLOAD / "bin/raw_jit", 3)

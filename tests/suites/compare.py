@@ -49,7 +49,7 @@ class Runs:
             environment["NUMBA_GDB_BINARY"] = gdb
         if preload:
             environment["LD_PRELOAD"] = self.library
-            # Every object is a line there: a suite under a library that hears nothing proves nothing.
+            # Every object is a line there: a suite under a library that sees nothing proves nothing.
             environment["JITLISTEN_LOG"] = f"debug:{directory / 'log'}"
         script = pathlib.Path(__file__).with_name("run_module.py")
         words = [sys.executable, str(script), str(directory / "outcomes"), *tests]

@@ -11,7 +11,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _take_away():
-    """Nobody finds this directory from now on; returns what ``jitlisten run`` has said."""
+    """Removes this directory from the path; returns what ``jitlisten run`` has said."""
     sys.path[:] = [place for place in sys.path if place != _HERE]
     sys.path_importer_cache.pop(_HERE, None)
     said = os.environ.get("JITLISTEN_RUN", "")

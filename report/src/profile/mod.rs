@@ -4,7 +4,7 @@
 //! without a line, of line 0 and of what is outside compiled code are all the samples. *total* is self and everything that the
 //! line or function called; a line that is on a stack several times, as with recursion, counts once for the sample.
 //!
-//! Inlined calls are told from the line table: a place inside of `g` that was inlined into line 20 of `f` is self of `g`'s own
+//! Inlined calls are known from the line table: a place inside of `g` that was inlined into line 20 of `f` is self of `g`'s own
 //! line and total of line 20, and the tree below line 20 says how much of its total that is.
 
 mod build;

@@ -1,4 +1,4 @@
-//! Reads numbers out of bytes that nobody has checked. Everything returns `None` past the end.
+//! Reads numbers out of unchecked bytes. Everything returns `None` past the end.
 
 #![forbid(unsafe_code)]
 
@@ -111,7 +111,7 @@ impl<'a> Reader<'a> {
             0x0b => self.u32()? as i32 as u64,
             _ => return None,
         };
-        // DW_EH_PE_indirect is for personality routines only, whose value nobody here wants.
+        // DW_EH_PE_indirect is for personality routines only, whose value is not needed here.
         Some(application.wrapping_add(value))
     }
 }

@@ -52,7 +52,7 @@ impl Row {
     }
 
     fn set(&mut self, register: u64, rule: Rule) {
-        // Vector registers and the like are nobody's business here.
+        // Vector registers and the like do not matter here.
         if let Some(slot) = usize::try_from(register).ok().and_then(|register| self.rules.get_mut(register)) {
             *slot = rule;
         }
