@@ -70,7 +70,7 @@ pub fn loaded(session: &Session, producer: Producer, object: Vec<u8>) -> Result<
     session.loaded_from(origin, object).map(|loaded| loaded.id)
 }
 
-/// *loaded*, for an object that carries no addresses: see [`place_sections`].
+/// *loaded*, for an object that carries no addresses: see [`set_section_addresses`].
 ///
 /// # Errors
 /// What makes it unreadable.
