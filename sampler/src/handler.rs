@@ -101,7 +101,14 @@ fn sample(slot: &slot::Slot, space: u64, period: u64, context: &libc::ucontext_t
     unsafe { slot.finish(Sample { time: clock::monotonic(), period, outcome, count }) };
 }
 
+/// Recording is refused on other machines, so this is never called.
+#[cfg(not(target_arch = "x86_64"))]
+fn registers(_context: &libc::ucontext_t) -> Registers {
+    Registers::new([0; REGISTERS])
+}
+
 /// The registers at the moment of the signal, in DWARF's order.
+#[cfg(target_arch = "x86_64")]
 fn registers(context: &libc::ucontext_t) -> Registers {
     /// In the order of DWARF: rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15, rip.
     const ORDER: [c_int; REGISTERS] = [
