@@ -152,7 +152,8 @@ impl PerfMap {
         if self.file.as_ref().is_some_and(|file| file.get().is_some()) {
             return Ok(());
         }
-        if std::mem::take(&mut self.of_parent) {
+        let inherited = std::mem::take(&mut self.of_parent);
+        if inherited {
             self.forget();
         }
         // Opened again when the host has closed what it did not know.
@@ -165,7 +166,9 @@ impl PerfMap {
                 "{path} is also the map of another process, in a PID namespace that shares /tmp: it has both"
             );
         }
+        // A child of a fork leaves that to its parent, which has done it.
         if opened_before.is_none()
+            && !inherited
             && let Some(directory) = self.path.parent()
         {
             left::remove_old(directory, &self.path);
