@@ -27,13 +27,13 @@ class Watch:
             if module is not None:
                 self._run(name, module)
         if self._waiting:
-            sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+            sys.meta_path.insert(0, self)
 
     def stop(self) -> None:
         """Waits no more."""
         self._waiting.clear()
         if self in sys.meta_path:
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.meta_path.remove(self)
 
     def find_spec(
         self, name: str, path: Optional[Iterable[str]] = None, target: Optional[ModuleType] = None
@@ -70,7 +70,7 @@ class Watch:
     def _run(self, name: str, module: ModuleType) -> None:
         after = self._waiting.pop(name, None)
         if not self._waiting and self in sys.meta_path:
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.meta_path.remove(self)
         if after is not None:
             after(module)
 
