@@ -17,7 +17,7 @@ use crate::inject::{self, Request};
 use crate::installation::Installation;
 use crate::problem::Problem;
 use crate::process::Process;
-use crate::run::SinkContext;
+use crate::run::RunEnvironment;
 
 const EXAMPLES: &str = "Examples:
   jitlisten record -- python prog.py            perf report -i jitlisten.perf.data
@@ -49,7 +49,7 @@ pub(crate) struct Record {
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pid: Option<u32>,
     #[command(flatten)]
-    surroundings: SinkContext,
+    surroundings: RunEnvironment,
     /// The command and its arguments
     #[arg(required_unless_present = "pid", trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     command: Vec<OsString>,

@@ -29,7 +29,7 @@ The environment goes through every tool before the first Python. That is the pro
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Run {
     #[command(flatten)]
-    surroundings: SinkContext,
+    surroundings: RunEnvironment,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -37,7 +37,7 @@ pub(crate) struct Run {
 
 /// What a command is started with; for every subcommand that starts one.
 #[derive(Args, Clone)]
-pub(crate) struct SinkContext {
+pub(crate) struct RunEnvironment {
     /// What to write: a list of perfmap, image, unwind, jitdump, gdb [default: $JITLISTEN, or perfmap,image,unwind]
     #[arg(long, value_name = "LIST")]
     pub(crate) sinks: Option<Sinks>,
@@ -59,7 +59,7 @@ impl Run {
     }
 }
 
-impl SinkContext {
+impl RunEnvironment {
     /// The command with the environment set. Checked: it is there, and the loader will not refuse the library.
     pub(crate) fn command(&self, program: &OsString) -> Result<Command, Problem> {
         command::check(program)?;

@@ -23,7 +23,7 @@ def compile(name, result):
 
 
 def report(process, name, address):
-    os.write(1, f"{who} {name} {file_of(address)}\n".encode())
+    os.write(1, f"{process} {name} {file_of(address)}\n".encode())
 
 
 common = compile("common", 1)

@@ -20,7 +20,7 @@ use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use crate::problem::Problem;
-use crate::run::SinkContext;
+use crate::run::RunEnvironment;
 use machine::Machine;
 use program::Program;
 use tools::Tool;
@@ -47,7 +47,7 @@ pub(crate) struct Doctor {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    surroundings: SinkContext,
+    surroundings: RunEnvironment,
 }
 
 /// One thing that was looked at.

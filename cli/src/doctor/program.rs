@@ -13,7 +13,7 @@ use crate::installation::Installation;
 use crate::outside;
 use crate::problem::Problem;
 use crate::process::Process;
-use crate::run::SinkContext;
+use crate::run::RunEnvironment;
 
 const LIBRARY: &str = "libjitlisten.so";
 
@@ -53,7 +53,7 @@ impl Program {
     }
 
     /// A program that would be started by `jitlisten run`.
-    pub(super) fn expected(surroundings: &SinkContext) -> Program {
+    pub(super) fn expected(surroundings: &RunEnvironment) -> Program {
         let sinks = surroundings.sinks.clone().unwrap_or_default().to_string();
         let mut program = Program::with_sinks(&sinks);
         match Installation::find() {
@@ -90,7 +90,7 @@ impl Program {
 
     /// A command: it is started as by `jitlisten run`, looked at while it runs, and stopped when the time is over.
     pub(super) fn of_command(
-        surroundings: &SinkContext,
+        surroundings: &RunEnvironment,
         command: &OsString,
         arguments: &[OsString],
         time: Duration,
@@ -123,6 +123,7 @@ impl Program {
 
     fn take(&mut self, seen: Seen) {
         self.python_keeps_frame_pointers = seen.program.python_keeps_frame_pointers;
+        self.lines &= seen.program.lines;
         let without_library = seen.program.findings.into_iter().filter(|finding| finding.about != "library");
         self.findings.extend(without_library);
         self.findings.push(Finding::ok("command", seen.status));

@@ -47,6 +47,8 @@ class ModuleLines:
                 "runtimeVersion": 0,
                 "isOptimized": self._optimized,
                 "emissionKind": _LINE_TABLES_ONLY,
+                # Without it a function that inlines nothing has lines and no name: py-spy then shows an address.
+                "debugInfoForProfiling": True,
             },
             is_distinct=True,
         )
