@@ -3,7 +3,7 @@
 
     ci/docs.py BIN [PAGE...]        BIN: the directory with `jitlisten` and `python`; pages: all of docs/ by default
 
-A block is run where the line before it is `<!-- run -->` or `<!-- run, expect: TEXT -->`; TEXT must be in its output. A block
+A page that writes no `prog.py` has that of docs/perf.md. A block is run where the line before it is `<!-- run -->` or `<!-- run, expect: TEXT -->`; TEXT must be in its output. A block
 after `<!-- file NAME -->` is written to NAME first. The blocks of a page run one after the other in one directory.
 """
 
@@ -20,6 +20,8 @@ BLOCK = re.compile(r"^<!-- (file|run)(?: ([\w.-]+))?(?:, expect: (.*?))? -->\n+`
 def run_page(page, bin_directory):
     failures = ran = 0
     with tempfile.TemporaryDirectory(prefix="jitlisten-docs-") as scratch:
+        perf = BLOCK.findall(page.with_name("perf.md").read_text(encoding="utf-8"))
+        pathlib.Path(scratch, "prog.py").write_text(perf[0][3], encoding="utf-8")
         environment = dict(os.environ, PATH=f"{bin_directory}:{os.environ['PATH']}", NUMBA_CACHE_DIR=scratch + "/cache")
         for kind, name, expected, text in BLOCK.findall(page.read_text(encoding="utf-8")):
             if kind == "file":

@@ -78,6 +78,7 @@ step exports ci/exports.sh
 step tour ci/tour.sh
 step wheel ci/wheel.sh build
 step wheel-tests ci/wheel.sh test
+step docs ci/docs.py target/wheel/venv/bin
 if [ -n "${CI:-}" ] || [ -d /usr/lib/llvm-22/lib/cmake/llvm ]; then
     step llvmlite integrations/llvmlite/build.sh
     step rust-producers ci/rust-producers.sh
