@@ -2,7 +2,7 @@
 # Builds the wheels and the source distribution into target/wheels, and says what is in them. zig links for an old glibc.
 #
 #   ci/wheel.sh [build [TARGET...]]   by default x86_64, and aarch64 where its standard library can be had
-#   ci/wheel.sh test                  installs the wheel of this machine into a fresh environment and runs python/tests
+#   ci/wheel.sh test                  installs the wheel of this machine into a fresh environment and runs python/tests/wheel
 #   ci/wheel.sh userland NAME         runs it in a userland that ci/userland.sh has made: bullseye (glibc 2.31), sid
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -91,7 +91,7 @@ run_tests() {
     # Types as a user's type checker sees them.
     "$tools/bin/mypy" --python-executable "$venv/bin/python" --strict -p jitlisten
     JITLISTEN_TEST_PYTHON=$venv/bin/python PYTHONDONTWRITEBYTECODE=1 \
-        "$tools/bin/pytest" -q -p no:cacheprovider python/tests "$@"
+        "$tools/bin/pytest" -q -p no:cacheprovider "${@:-python/tests/wheel}"
 }
 
 # What an old or new system has to show: the command starts, finds its library, and Numba's code has names.
@@ -107,7 +107,7 @@ in_userland() {
     ci/in-userland.sh "$1" sh -euc '
         "$1/bin/jitlisten" --version
         ldd --version | head -n 1
-        NUMBA_CACHE_DIR=/tmp/cache "$1/bin/jitlisten" run -- "$2" python/tests/programs/kernel.py once >/tmp/said
+        NUMBA_CACHE_DIR=/tmp/cache "$1/bin/jitlisten" run -- "$2" python/tests/wheel/programs/kernel.py once >/tmp/said
         pid=$(sed -n "s/^pid //p" /tmp/said)
         grep -F "__main__.burn(int64)" "/tmp/perf-$pid.map" | head -n 1
         PYTHONPATH=$1 "$2" -B -c "import jitlisten, sys; jitlisten.enable(); print(sys.version.split()[0], jitlisten.status().sinks)"
