@@ -115,7 +115,7 @@ fn subjects() -> Vec<(PathBuf, Vec<u64>)> {
         .map(|entry| (entry.unwrap().path(), (0x1000..0x1800).step_by(3).collect()))
         .collect();
     let own = std::env::current_exe().unwrap();
-    let here = subjects as usize as u64;
+    let here = subjects as *const () as u64;
     let base = fs::read_to_string("/proc/self/maps").unwrap();
     let base = base.lines().find(|line| line.ends_with(own.to_str().unwrap())).unwrap();
     let base = u64::from_str_radix(base.split('-').next().unwrap(), 16).unwrap();
