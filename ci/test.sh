@@ -76,7 +76,7 @@ step build cargo build --release
 step check ci/check.sh
 step exports ci/exports.sh
 step tour ci/tour.sh
-step wheel ci/wheel.sh build
+step wheel ci/wheel.sh build "$(uname -m)"
 step wheel-tests ci/wheel.sh test
 step docs ci/docs.py target/wheel/venv/bin
 if [ -n "${CI:-}" ] || [ -d /usr/lib/llvm-22/lib/cmake/llvm ]; then

@@ -2,8 +2,8 @@
 # Builds the wheels and the source distribution into target/wheels, and says what is in them. zig links for an old glibc.
 #
 #   ci/wheel.sh [build [TARGET...]]   by default x86_64, and aarch64 where its standard library can be had
-#   ci/wheel.sh test                  installs the wheel of this machine into a fresh environment and runs python/tests (ci/lines.sh: test_lines*)
-#   ci/wheel.sh userland ROOT         installs it in another userland (a directory with /usr, see chroot(8)), and runs it there
+#   ci/wheel.sh test                  installs the wheel of this machine into a fresh environment and runs python/tests/wheel
+#   ci/wheel.sh userland NAME         runs it in a userland that ci/userland.sh has made: bullseye (glibc 2.31), sid
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -91,35 +91,32 @@ run_tests() {
     # Types as a user's type checker sees them.
     "$tools/bin/mypy" --python-executable "$venv/bin/python" --strict -p jitlisten
     JITLISTEN_TEST_PYTHON=$venv/bin/python PYTHONDONTWRITEBYTECODE=1 \
-        "$tools/bin/pytest" -q -p no:cacheprovider python/tests --ignore-glob="*/test_lines*" "$@"
+        "$tools/bin/pytest" -q -p no:cacheprovider "${@:-python/tests/wheel}"
 }
 
-# What an old or new system has to show: the command starts, finds its library, and a process has it.
+# What an old or new system has to show: the command starts, finds its library, and Numba's code has names.
 in_userland() {
-    local root=$1 wheel site
-    wheel=$(of_this_machine)
-    [ -d "$root/usr" ] || fail "$root is no userland"
-    site=$root/tmp/jitlisten-wheel
-    rm -rf "$site"
-    mkdir -p "$site"
-    python3 -m zipfile -e "$wheel" "$site"
-    mkdir -p "$site/bin"
-    mv "$site"/jitlisten-*.data/scripts/jitlisten "$site/bin/"
-    chmod 755 "$site/bin/jitlisten"
-    chroot "$root" /tmp/jitlisten-wheel/bin/jitlisten run -- python3 -c '
-import os, platform, sys
-mapped = "/tmp/jitlisten-wheel/jitlisten/libjitlisten.so" in open("/proc/self/maps").read()
-print("wheel:", platform.platform(), sys.version.split()[0], "library mapped:", mapped, "LD_PRELOAD:", os.environ.get("LD_PRELOAD"))
-sys.path.insert(0, "/tmp/jitlisten-wheel")
-import jitlisten
-print("wheel:", jitlisten.status())
-sys.exit(not (mapped and jitlisten.status().open))'
-    rm -rf "$site"
+    local unpacked=$PWD/target/wheel/unpacked python=/opt/venv/numba-0.68.1/bin/python
+    rm -rf "$unpacked"
+    python3 -m zipfile -e "$(of_this_machine)" "$unpacked"
+    # As `pip install --target` lays it out.
+    mkdir -p "$unpacked/bin"
+    mv "$unpacked"/jitlisten-*.data/scripts/jitlisten "$unpacked/bin/"
+    chmod 755 "$unpacked/bin/jitlisten"
+    # shellcheck disable=SC2016 # the words are those of the inner shell
+    ci/in-userland.sh "$1" sh -euc '
+        "$1/bin/jitlisten" --version
+        ldd --version | head -n 1
+        NUMBA_CACHE_DIR=/tmp/cache "$1/bin/jitlisten" run -- "$2" python/tests/wheel/programs/kernel.py once >/tmp/said
+        pid=$(sed -n "s/^pid //p" /tmp/said)
+        grep -F "__main__.burn(int64)" "/tmp/perf-$pid.map" | head -n 1
+        PYTHONPATH=$1 "$2" -B -c "import jitlisten, sys; jitlisten.enable(); print(sys.version.split()[0], jitlisten.status().sinks)"
+    ' sh "$unpacked" "$python"
 }
 
 case ${1:-build} in
 build) shift || true; build_all "$@" ;;
 test) shift; run_tests "$@" ;;
-userland) in_userland "${2:?a directory}" ;;
-*) echo "usage: ci/wheel.sh [build [MACHINE...] | test | userland ROOT]" >&2; exit 2 ;;
+userland) in_userland "${2:?a name}" ;;
+*) echo "usage: ci/wheel.sh [build [MACHINE...] | test | userland NAME]" >&2; exit 2 ;;
 esac

@@ -53,23 +53,18 @@ pub(crate) struct Attach {
 impl Attach {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
         let process = Process::open(self.pid)?;
-        if !self.no_inject {
-            match self.inject(&process) {
+        let refusal = match self.no_inject {
+            true => None,
+            false => match self.inject(&process) {
                 Ok(done) => {
                     let _ = writeln!(std::io::stdout(), "{done}");
                     return Ok(ExitCode::SUCCESS);
                 }
-                Err(problem) if !process.is_there() => {
-                    let _ = problem;
-                    return Err(process.ended());
-                }
-                Err(problem) => {
-                    let _ = writeln!(std::io::stderr(), "jitlisten: {problem}; reading only");
-                }
-            }
-        }
-        outside::read(&process, self.watch)?;
-        Ok(ExitCode::SUCCESS)
+                Err(_) if !process.is_there() => return Err(process.ended()),
+                Err(problem) => Some(problem),
+            },
+        };
+        outside::read(&process, self.watch, refusal.as_ref())
     }
 
     fn inject(&self, process: &Process) -> Result<String, Problem> {

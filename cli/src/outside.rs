@@ -34,11 +34,19 @@ const LARGEST: u64 = 1 << 30;
 /// How often to look for what is new.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Writes the perf map of what is there, and goes on with what comes until the process ends if `watch`.
-pub(crate) fn read(process: &Process, watch: bool) -> Result<ExitCode, Problem> {
-    check_access(process)?;
-    let mut reader = Reader::new(process)?;
-    let mut map = Map::create(process)?;
+/// Writes the perf map of what is there, and goes on with what comes until the process ends if `watch`. `refusal` is why nothing
+/// better could be done.
+pub(crate) fn read(process: &Process, watch: bool, refusal: Option<&Problem>) -> Result<ExitCode, Problem> {
+    let also = |problem: Problem| match refusal {
+        Some(refusal) => Problem::new(format!("{refusal}; nor can its code be named from outside: {problem}")),
+        None => problem,
+    };
+    check_access(process).map_err(also)?;
+    let mut reader = Reader::new(process).map_err(also)?;
+    let mut map = Map::create(process).map_err(also)?;
+    if let Some(refusal) = refusal {
+        let _ = writeln!(io::stderr(), "jitlisten: {refusal}; reading only");
+    }
     let functions = reader.add_new(&mut map)?;
     let pid = process.pid;
     let mut out = io::stdout().lock();

@@ -49,6 +49,10 @@ impl Process {
         }
         let maps = fs::read(format!("/proc/{pid}/maps")).map_err(|error| match error.raw_os_error() {
             Some(libc::ENOENT | libc::ESRCH) => no_such(),
+            // SAFETY: geteuid has no precondition.
+            _ if unsafe { libc::geteuid() } == 0 => {
+                Problem::new(format!("the system does not let root look into process {pid}: {error}"))
+            }
             _ => Problem::new(format!(
                 "process {pid} belongs to {}: run this as that user, or as root",
                 owner(pid).map_or("another user".to_owned(), |user| format!("user {user}"))

@@ -88,7 +88,11 @@ impl Table<'_> {
         }
         self.line("");
         let with_line = Count {
-            weight: profile.compiled.weight.saturating_sub(profile.without_line.weight + profile.line_zero.weight),
+            weight: profile
+                .compiled
+                .weight
+                .saturating_sub(profile.without_line.weight)
+                .saturating_sub(profile.line_zero.weight),
             samples: profile.compiled.samples - profile.without_line.samples - profile.line_zero.samples,
         };
         self.row_of_head(with_line, "compiled code, by line below");

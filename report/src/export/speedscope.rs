@@ -22,7 +22,7 @@ pub(crate) fn to_speedscope(report: &Report) -> Value {
             if last == Some(sample.stack)
                 && let Some(before) = weights.last_mut()
             {
-                *before += weight;
+                *before = before.saturating_add(weight);
                 continue;
             }
             last = Some(sample.stack);
@@ -39,7 +39,7 @@ pub(crate) fn to_speedscope(report: &Report) -> Value {
             "name": crate::source::printable(&format!("{} {}", row.name, row.tid)),
             "unit": if is_time(report) { "nanoseconds" } else { "none" },
             "startValue": 0,
-            "endValue": weights.iter().sum::<u64>(),
+            "endValue": weights.iter().fold(0_u64, |sum, weight| sum.saturating_add(*weight)),
             "samples": lists,
             "weights": weights,
         }));

@@ -55,7 +55,7 @@ def environment(tmp_path):
 
 
 def images_place():
-    place = HERE.parent.parent / "target" / "wheel" / "images"
+    place = HERE.parents[2] / "target" / "wheel" / "images"
     place.mkdir(parents=True, exist_ok=True)
     return place
 

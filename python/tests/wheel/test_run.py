@@ -93,7 +93,7 @@ def test_before_valgrind(run):
 
 
 def other_environment(program):
-    found = HERE.parent.parent / "target" / "venv" / program
+    found = HERE.parents[2] / "target" / "venv" / program
     if not found.exists():
         if os.environ.get("CI"):
             pytest.fail(f"CI must have {found}")
