@@ -1,7 +1,5 @@
 //! What `/proc` says of a process.
 
-#![forbid(unsafe_code)]
-
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
