@@ -23,7 +23,7 @@ fn interface() -> Option<PathBuf> {
     let mut build = Command::new(env!("CARGO"));
     build.args(["build", "--quiet", "--offline", "--example", "llvm_unwinder", "--target-dir"]).arg(profile.parent()?);
     build.current_dir(env!("CARGO_MANIFEST_DIR")).status().ok()?.success().then_some(())?;
-    let interface = profile.parent()?.join("debug/examples/libllvm_door.so");
+    let interface = profile.parent()?.join("debug/examples/libllvm_unwinder.so");
     interface.exists().then_some(interface)
 }
 
