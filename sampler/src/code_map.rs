@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crate::unwind::{Code, CodeMap, FrameTable};
 use crate::writer;
@@ -107,8 +107,10 @@ impl Table {
 #[derive(Debug)]
 struct Published {
     table: AtomicPtr<Table>,
-    /// Taken by whoever changes it, never by a handler.
-    change: Mutex<Change>,
+    /// Taken by the thread that changes it, never by a handler; see [`Published::change`].
+    first: Mutex<Change>,
+    /// What takes its place in the child of a fork that came while another thread had it. Never freed.
+    later: AtomicPtr<Mutex<Change>>,
 }
 
 #[derive(Debug)]
@@ -134,7 +136,35 @@ impl Published {
     const fn new() -> Self {
         Published {
             table: AtomicPtr::new(ptr::null_mut()),
-            change: Mutex::new(Change { retired: Vec::new(), owned: BTreeMap::new() }),
+            first: Mutex::new(Change { retired: Vec::new(), owned: BTreeMap::new() }),
+            later: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    fn lock(&self) -> &Mutex<Change> {
+        // SAFETY: null, or made by `clear_in_child` and never freed.
+        unsafe { self.later.load(Ordering::Acquire).as_ref() }.unwrap_or(&self.first)
+    }
+
+    fn change(&self) -> MutexGuard<'_, Change> {
+        self.lock().lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn clear(&self, change: &mut Change) {
+        change.owned.clear();
+        self.exchange(&mut change.retired, None);
+    }
+
+    /// Waits for no thread: those of the parent are not there, whatever they held. What one was changing is leaked.
+    fn clear_in_child(&self) {
+        match self.lock().try_lock() {
+            Ok(mut change) => self.clear(&mut change),
+            Err(TryLockError::Poisoned(poisoned)) => self.clear(&mut poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                let fresh = Mutex::new(Change { retired: Vec::new(), owned: BTreeMap::new() });
+                self.later.store(Box::into_raw(Box::new(fresh)), Ordering::Release);
+                self.table.store(ptr::null_mut(), Ordering::Release);
+            }
         }
     }
 
@@ -156,13 +186,13 @@ impl Published {
         let mut entries: Vec<Arc<Entry>> =
             ranges.into_iter().map(|range| Arc::new(Entry { range, freed: AtomicBool::new(false) })).collect();
         entries.sort_by_key(|entry| entry.range.start);
-        let mut change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut change = self.change();
         self.exchange(&mut change.retired, Some(Table::new(entries.into_boxed_slice())));
         GENERATION.fetch_add(1, Ordering::AcqRel);
     }
 
     fn add(&self, range: Range) {
-        let mut change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut change = self.change();
         // SAFETY: only who holds `change` exchanges it.
         let mut table = unsafe { self.table.load(Ordering::Acquire).as_ref() };
         if table.is_none_or(|table| table.count.load(Ordering::Relaxed) >= NEWEST) {
@@ -182,7 +212,7 @@ impl Published {
     }
 
     fn free(&self, owner: u64) {
-        let mut change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut change = self.change();
         for entry in change.owned.remove(&owner).unwrap_or_default() {
             entry.freed.store(true, Ordering::Release);
         }
@@ -218,9 +248,15 @@ pub(crate) fn free_compiled(owner: u64) {
 /// Forgets everything. What was published is freed by the next [`reclaim`].
 pub(crate) fn clear() {
     for published in [&LIBRARIES, &COMPILED] {
-        let mut change = published.change.lock().unwrap_or_else(PoisonError::into_inner);
-        change.owned.clear();
-        published.exchange(&mut change.retired, None);
+        published.clear(&mut published.change());
+    }
+    GENERATION.fetch_add(1, Ordering::AcqRel);
+}
+
+/// The same in the child of a fork.
+pub(crate) fn clear_in_child() {
+    for published in [&LIBRARIES, &COMPILED] {
+        published.clear_in_child();
     }
     GENERATION.fetch_add(1, Ordering::AcqRel);
 }
@@ -228,7 +264,7 @@ pub(crate) fn clear() {
 /// Frees what was exchanged, if `no_handler_runs`, which is asked after the exchange, says so.
 pub(crate) fn reclaim(no_handler_runs: impl Fn() -> bool) {
     for published in [&LIBRARIES, &COMPILED] {
-        let mut change = published.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut change = published.change();
         if change.retired.is_empty() || !no_handler_runs() {
             continue;
         }

@@ -338,6 +338,6 @@ fn become_child() {
         session.stop_observing();
     }
     drop(crate::events::take());
-    code_map::clear();
+    code_map::clear_in_child();
     code_map::reclaim(|| true);
 }

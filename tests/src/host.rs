@@ -70,6 +70,7 @@ impl Host {
     }
 
     fn in_scratch(program: PathBuf, scratch: Scratch) -> Self {
+        perf_map::begin();
         let mut host = Self { program, arguments: Vec::new(), environment: Vec::new(), scratch, patience: PATIENCE };
         for (variable, file) in [("NUMBA_CACHE_DIR", "cache"), ("JITLISTEN_DIR", "."), ("JITLISTEN_LOG", "log")] {
             let path = host.scratch.join(file);

@@ -11,6 +11,8 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::SystemTime;
 
 use crate::symbols;
 
@@ -134,6 +136,14 @@ pub fn without_first_line(bytes: &[u8]) -> &[u8] {
     end.map_or(bytes, |end| &bytes[end + 1..])
 }
 
+/// When this binary started its first host.
+static BEGAN: OnceLock<SystemTime> = OnceLock::new();
+
+/// A host is about to be started: what is older than the first one is of another process with the same number.
+pub fn begin() {
+    BEGAN.get_or_init(SystemTime::now);
+}
+
 /// Takes the map of an ended process away: process ids come again, and a stale map would be read with the next.
 ///
 /// # Panics
@@ -144,6 +154,9 @@ pub fn take(pid: u32) -> Option<Vec<u8>> {
     let about = fs::symlink_metadata(&path).ok()?;
     let bytes = without_first_line(&fs::read(&path).ok()?).to_vec();
     let _ = fs::remove_file(&path);
+    if BEGAN.get().is_some_and(|began| about.modified().is_ok_and(|written| written < *began)) {
+        return None;
+    }
     if !std::thread::panicking() {
         assert!(about.is_file(), "{} is no regular file", path.display());
         assert_eq!(about.permissions().mode() & 0o022, 0, "{} can be written by others", path.display());
