@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-use jitlisten::producer::{Placed, place_sections, raw};
+use jitlisten::producer::{Placed, set_section_addresses, raw};
 use jitlisten::{Address, AddressRange, LoadedObject, Machine};
 
 use crate::api::{self, call};
@@ -326,7 +326,7 @@ fn expected_of_object(elf: &[u8], names: &[Text], sections: &[api::Section]) -> 
     let placed = placed.map(|(&name, section)| Placed { name, address: Address(section.address) });
     let placed: Vec<_> = placed.filter(|placed| !placed.name.is_empty()).collect();
     let mut elf = elf.to_vec();
-    if !placed.is_empty() && place_sections(&mut elf, &placed).is_err() {
+    if !placed.is_empty() && set_section_addresses(&mut elf, &placed).is_err() {
         return Expected::NotUnderstood;
     }
     Expected::of(LoadedObject::parse(&elf))

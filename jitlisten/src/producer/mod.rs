@@ -1,7 +1,7 @@
 //! For programs that compile code and report it themselves. No process surgery.
 //!
 //! ```text
-//!   a JIT with ELF objects     place_sections  --+
+//!   a JIT with ELF objects     set_section_addresses  --+
 //!                                                +-->  loaded  ->  finalized  ->  freeing
 //!   a JIT without              raw::encode     --+
 //!   inkwell, llvm-sys          llvm.cpp        --+   with one of the `llvmNN-N` features
