@@ -61,7 +61,7 @@ nightly_runtime() {
 target=x86_64-unknown-linux-gnu
 if runtime=$(nightly_runtime); then
     RUSTFLAGS=-Zsanitizer=thread cargo +nightly build --quiet -Zbuild-std --target $target --target-dir target/tsan --release \
-        -p jitlisten-capi
+        -p jitlisten-capi --no-default-features
     link=('-Wl,--whole-archive' "$runtime" '-Wl,--no-whole-archive' "${private[@]}")
     # It must be able to say no.
     printf '%s\n' '#include <pthread.h>' 'int shared; void *work(void *none) { shared++; return none; }' \

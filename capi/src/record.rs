@@ -1,9 +1,9 @@
 //! Recording samples of this process.
 
-use std::ffi::{OsString, c_char, c_int, c_void};
+use std::ffi::{OsString, c_char};
 use std::os::unix::ffi::OsStringExt as _;
 
-use jitlisten_sampler::{Clock, Error, Options, Start, Statistics};
+use jitlisten_sampler::{Clock, Error, Options, Statistics};
 
 use crate::borrowed::{self, Plain};
 use crate::guard::guarded;
@@ -120,13 +120,14 @@ fn failure(error: &Error) -> Failure {
 ///
 /// # Safety
 /// As that.
+#[cfg(feature = "interpose")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_create(
     thread: *mut libc::pthread_t,
     attributes: *const libc::pthread_attr_t,
-    start: Start,
-    argument: *mut c_void,
-) -> c_int {
+    start: jitlisten_sampler::Start,
+    argument: *mut std::ffi::c_void,
+) -> std::ffi::c_int {
     // SAFETY: the caller's arguments.
     unsafe { jitlisten_sampler::create(thread, attributes, start, argument) }
 }
