@@ -14,12 +14,13 @@ use once_cell::race::OnceBox;
 use crate::detour::{self, Callers};
 use crate::discovered::DiscoveredLlvm;
 use crate::hooks;
-use crate::known::{Extent, KnownLibraries, KnownLibrary};
+use crate::known::{Appeared, Extent, KnownLibraries, KnownLibrary};
 use crate::library::Identity;
 use crate::llvmlite;
-use crate::loader::{Counts, Entry, Rendezvous, with_libraries_held};
+use crate::loader::{Counts, Rendezvous, with_libraries_held};
 use crate::lookup::{self, Lookups};
 use crate::memory::{Executable, Memory, Outcome};
+use crate::modules::{Imports, unwinder_appeared};
 use crate::next;
 use crate::source::Source;
 use crate::unregistered::Unregistered;
@@ -49,6 +50,7 @@ struct State {
     /// The libraries with functions of others that our hooks call.
     next_owners: [Option<Identity>; next::FUNCTIONS],
     lookups: Lookups,
+    imports: Imports,
     reserved: VecDeque<AddressRange>,
 }
 
@@ -80,7 +82,18 @@ pub fn start(session: &'static Session) {
             shim.look_around();
         });
     });
+    sinks_changed();
     hooks::guarded(Shim::look_for_unwinders);
+}
+
+/// A sink was switched on: what it needs is hooked. Must not be called under the loader's lock, except from a constructor.
+pub fn sinks_changed() {
+    let wanted = shim().is_some_and(|shim| shim.session.is_enabled(SinkKind::Modules));
+    if !wanted || Imports::are_hooked() {
+        return;
+    }
+    Imports::prepare();
+    with_libraries_held(|_| hooks::guarded(Shim::hook_imports));
 }
 
 impl Shim {
@@ -127,11 +140,13 @@ impl Shim {
             unsafe { state.hook_memory(slot) };
         }
         for appeared in changes.appeared {
-            let source = self.library_appeared(state, appeared.entry, callers);
+            let source = self.library_appeared(state, &appeared, callers);
             state.libraries.add(&appeared, source);
         }
         // SAFETY: libraries that were closed have been forgotten above.
         unsafe { state.lookups.change_relocated() };
+        // SAFETY: as above.
+        unsafe { state.imports.change_relocated() };
         true
     }
 
@@ -178,6 +193,25 @@ impl Shim {
         unsafe { state.lookups.change_relocated() };
     }
 
+    /// From now on, libraries see images where they list modules. With the libraries held.
+    fn hook_imports(&self) {
+        let mut state = self.lock();
+        if !Imports::activate() {
+            return;
+        }
+        // SAFETY: the libraries are held.
+        let appeared = self.rendezvous.and_then(|rendezvous| unsafe { rendezvous.appeared() }).unwrap_or_default();
+        let of_program = appeared.into_iter().filter(Appeared::is_of_program);
+        // SAFETY: as above.
+        let libraries: Vec<_> = of_program.filter_map(|appeared| unsafe { appeared.entry.library() }).collect();
+        // First, so that who is bound to one is found.
+        libraries.iter().for_each(unwinder_appeared);
+        for library in &libraries {
+            // SAFETY: as above.
+            unsafe { state.imports.add(library) };
+        }
+    }
+
     /// The loader's rendezvous: under its lock.
     pub(crate) fn loader_event(&self) {
         let closed = LIBRARIES_CLOSE.load(Ordering::Relaxed);
@@ -199,10 +233,10 @@ impl Shim {
     }
 
     /// Looks at a new library. Returns its slot in `sources` if there is an LLVM in it.
-    fn library_appeared(&self, state: &mut State, entry: Entry, callers: Callers) -> Option<usize> {
+    fn library_appeared(&self, state: &mut State, appeared: &Appeared, callers: Callers) -> Option<usize> {
         let slot = state.sources.iter().position(Option::is_none).unwrap_or(state.sources.len());
         // SAFETY: the loader's lock has been held since the entry was read.
-        let library = unsafe { entry.library() }?;
+        let library = unsafe { appeared.entry.library() }?;
         let mut symbols = None;
         // SAFETY: the library is in the loader's list, whose lock is held.
         let source = unsafe { Source::attach(&library, &mut symbols, slot, callers) };
@@ -221,6 +255,11 @@ impl Shim {
         if library.may_have_unwinder() {
             lookup::UNWINDERS.store(true, Ordering::Release);
         }
+        if appeared.is_of_program() {
+            // After those who compare the library with its file: it changes the library's symbols.
+            // SAFETY: as above.
+            unsafe { state.imports.add(&library) };
+        }
         if llvmlite::is_llvmlite(&library) {
             // SAFETY: as above.
             unsafe { llvmlite::attach(library, symbols) };
@@ -231,8 +270,9 @@ impl Shim {
 
     /// Forgets a library that was closed, and what it had compiled. Its memory is not touched.
     fn library_closed(&self, state: &mut State, library: KnownLibrary) {
-        let State { sources, memory, lookups, next_owners, .. } = state;
+        let State { sources, memory, lookups, imports, next_owners, .. } = state;
         lookups.forget(library.identity.bias);
+        imports.forget(library.identity.bias);
         llvmlite::closed(library.identity);
         for (function, owner) in next::ALL.into_iter().zip(next_owners) {
             if *owner == Some(library.identity) {
