@@ -12,8 +12,11 @@ use jitlisten::modules::{self, Counts, LinkMap, Module};
 
 use super::symbolize;
 
-/// What is hooked, each with our function.
-pub(super) const HOOKED: [(&str, fn() -> usize); 6] = [
+/// A function's name, and the address of ours.
+type Hooked = (&'static str, fn() -> usize);
+
+/// What is hooked.
+pub(super) const HOOKED: [Hooked; 6] = [
     ("dl_iterate_phdr", || dl_iterate_phdr as *const () as usize),
     ("dladdr", || dladdr as *const () as usize),
     ("dladdr1", || dladdr1 as *const () as usize),
