@@ -15,6 +15,9 @@ type Rela = elf::Rela64<object::Endianness>;
 type Header = elf::ProgramHeader64<object::Endianness>;
 const NATIVE: object::Endianness = object::Endianness::Little;
 
+/// The function of llvmlite that says which LLVM is in it.
+pub(crate) const LLVMLITE_VERSION: &str = "LLVMPY_GetVersionInfo";
+
 /// What distinguishes one mapping of a library from every other: a library that was closed and opened again is another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
@@ -128,6 +131,11 @@ impl Library {
     /// Whether it exports what registers code with an unwinder; see the crate `unwind-register`.
     pub(crate) fn may_have_unwinder(&self) -> bool {
         ["__register_frame", "_U_dyn_register"].into_iter().any(|name| self.dynamic_symbol(name).is_some())
+    }
+
+    /// Whether it has llvmlite's functions.
+    pub(crate) fn is_llvmlite(&self) -> bool {
+        self.dynamic_symbol(LLVMLITE_VERSION).is_some()
     }
 
     /// The address that the dynamic symbol `name` has.

@@ -6,18 +6,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jitlisten::options::SinkKind;
 use jitlisten::{
-    Address, AddressRange, Entered, ForkGuard, HostStateGuard, ObjectId, Session, Unwinders, checked_read, log_line,
-    notify_libraries_changed,
+    Address, AddressRange, ObjectId, Session, Unwinders, checked_read, log_line, notify_libraries_changed,
 };
 use once_cell::race::OnceBox;
 
 use crate::detour::{self, Callers};
 use crate::discovered::DiscoveredLlvm;
-use crate::hooks;
+use crate::hook_table::HookTable;
 use crate::known::{Extent, KnownLibraries, KnownLibrary};
 use crate::library::Identity;
-use crate::llvmlite;
-use crate::loader::{Counts, Entry, Rendezvous, with_libraries_held};
+use crate::link_map::Entry;
+use crate::loader::{Counts, Rendezvous};
 use crate::lookup::{self, Lookups};
 use crate::memory::{Executable, Memory, Outcome};
 use crate::next;
@@ -30,12 +29,14 @@ const RESERVED_RANGES: usize = 4096;
 /// The shim of this process.
 pub(crate) struct Shim {
     pub(crate) session: &'static Session,
+    hooks: &'static HookTable,
     rendezvous: Option<Rendezvous>,
     state: Mutex<State>,
 }
 
+/// What is known of the process, behind the shim's lock.
 #[derive(Default)]
-struct State {
+pub(crate) struct State {
     /// Every library that was looked at.
     libraries: KnownLibraries,
     /// What the loader had counted when it was asked last; not asked where its rendezvous is detoured.
@@ -61,35 +62,31 @@ pub(crate) fn shim() -> Option<&'static Shim> {
     SHIM.get()
 }
 
-/// Starts to listen to every LLVM in this process, now and later. Once; further calls do nothing.
-///
-/// Must not be called under the loader's lock, except from a constructor.
-pub fn start(session: &'static Session) {
-    if !session.options().active || SHIM.get().is_some() {
-        return;
-    }
-    let shim = Shim { session, rendezvous: Rendezvous::find(), state: Mutex::default() };
-    if SHIM.set(Box::new(shim)).is_err() {
-        return;
-    }
-    follow_forks();
-    with_libraries_held(|_| {
-        hooks::guarded(|shim| {
-            shim.watch_loader();
-            shim.libraries_changed(&mut shim.lock(), Extent::Whole, Callers::Any);
-            shim.look_around();
-        });
-    });
-    hooks::guarded(Shim::look_for_unwinders);
+/// Makes the shim of this process, with these hooks. Returns whether there was none yet.
+pub(crate) fn open(session: &'static Session, hooks: &'static HookTable) -> bool {
+    let shim = || Shim { session, hooks, rendezvous: Rendezvous::find(), state: Mutex::default() };
+    SHIM.get().is_none() && SHIM.set(Box::new(shim())).is_ok()
+}
+
+/// Every LLVM that is listened to, in the order they were found.
+pub fn discovered() -> Vec<DiscoveredLlvm> {
+    shim().map(Shim::discovered).unwrap_or_default()
 }
 
 impl Shim {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    /// The first look, with the libraries held.
+    pub(crate) fn begin(&self) {
+        self.watch_loader();
+        self.libraries_changed(&mut self.lock(), Extent::Whole, Callers::Any);
+        self.look_around();
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         // A panic under the lock ends all listening, see `hooks::guarded`.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn discovered(&self) -> Vec<DiscoveredLlvm> {
+    fn discovered(&self) -> Vec<DiscoveredLlvm> {
         let state = self.lock();
         let discovered = |source: &Source| DiscoveredLlvm {
             path: source.path.clone(),
@@ -106,10 +103,10 @@ impl Shim {
             return;
         };
         // SAFETY: the loader's function is mapped code; the hook takes no argument and may be called for ever.
-        if let Err(refusal) = unsafe { detour::detour(rendezvous.function(), hooks::loader_event, Callers::Any) } {
+        if let Err(refusal) = unsafe { detour::detour(rendezvous.function(), self.hooks.loader_event, Callers::Any) } {
             log_line!(Info, "the loader's rendezvous stays as it is: {refusal}; listening to dlsym instead");
             lookup::ALWAYS.store(true, Ordering::Release);
-            self.lock().lookups.activate();
+            self.lock().lookups.activate(self.hooks.before_dlsym);
         }
     }
 
@@ -163,7 +160,7 @@ impl Shim {
     /// From now on, every `dlsym` looks at new libraries first if there is something to look for.
     fn hook_lookups(&self) {
         let mut state = self.lock();
-        if !state.lookups.activate() {
+        if !state.lookups.activate(self.hooks.before_dlsym) {
             return;
         }
         // SAFETY: under the loader's lock, as its rendezvous is.
@@ -205,7 +202,7 @@ impl Shim {
         let library = unsafe { entry.library() }?;
         let mut symbols = None;
         // SAFETY: the library is in the loader's list, whose lock is held.
-        let source = unsafe { Source::attach(&library, &mut symbols, slot, callers) };
+        let source = unsafe { Source::attach(&library, &mut symbols, slot, self.hooks, callers) };
         let is_source = source.is_some();
         // SAFETY: as above.
         let relocated = source.as_ref().is_some_and(|source| unsafe { source.is_relocated() });
@@ -221,9 +218,9 @@ impl Shim {
         if library.may_have_unwinder() {
             lookup::UNWINDERS.store(true, Ordering::Release);
         }
-        if llvmlite::is_llvmlite(&library) {
+        if library.is_llvmlite() {
             // SAFETY: as above.
-            unsafe { llvmlite::attach(library, symbols) };
+            unsafe { (self.hooks.attach_llvmlite)(library, symbols) };
             state.has_llvmlite = true;
         }
         is_source.then_some(slot)
@@ -233,7 +230,7 @@ impl Shim {
     fn library_closed(&self, state: &mut State, library: KnownLibrary) {
         let State { sources, memory, lookups, next_owners, .. } = state;
         lookups.forget(library.identity.bias);
-        llvmlite::closed(library.identity);
+        (self.hooks.llvmlite_closed)(library.identity);
         for (function, owner) in next::ALL.into_iter().zip(next_owners) {
             if *owner == Some(library.identity) {
                 *owner = None;
@@ -456,49 +453,4 @@ fn anonymous_executable(line: &str) -> Option<(AddressRange, Executable)> {
     let [start, end] = [start, end].map(|text| u64::from_str_radix(text, 16).ok());
     let range = AddressRange::new(Address(start?), end?.checked_sub(start?)?)?;
     Some((range, if protection.contains('w') { Executable::Writable } else { Executable::Only }))
-}
-
-/// Our locks, held by the thread that forks: whatever another thread was doing under them is done. No handler of a signal
-/// may run while it holds them, and no hook in this thread waits for them: other handlers of `pthread_atfork` run meanwhile.
-struct Held {
-    state: MutexGuard<'static, State>,
-    session: ForkGuard,
-    _entered: Entered<'static>,
-    _host_state: HostStateGuard,
-}
-
-struct HeldForFork(Option<Held>);
-
-// SAFETY: put in and taken out by the one thread that forks, between the handlers of `pthread_atfork`.
-unsafe impl Sync for HeldForFork {}
-// SAFETY: as above; only the address of the static moves between threads.
-unsafe impl Send for HeldForFork {}
-
-static HELD: Mutex<HeldForFork> = Mutex::new(HeldForFork(None));
-
-fn follow_forks() {
-    unsafe extern "C" fn prepare() {
-        hooks::caught(|shim| {
-            let host_state = HostStateGuard::enter();
-            let Some(entered) = hooks::enter() else { return };
-            let (state, session) = (shim.lock(), shim.session.lock_for_fork());
-            let held = Held { state, session, _entered: entered, _host_state: host_state };
-            HELD.lock().unwrap_or_else(PoisonError::into_inner).0 = Some(held);
-        });
-    }
-    // No guards of their own: the one that was entered before the fork ends here.
-    unsafe extern "C" fn parent() {
-        drop(take_held());
-    }
-    unsafe extern "C" fn child() {
-        // What was taken is released even where our listening has ended.
-        let Some(Held { state, session, _entered, _host_state }) = take_held() else { return };
-        hooks::caught(|_| session.in_child());
-        drop(state);
-    }
-    fn take_held() -> Option<Held> {
-        HELD.lock().unwrap_or_else(PoisonError::into_inner).0.take()
-    }
-    // SAFETY: the handlers live as long as the library, which is never unloaded.
-    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
 }
