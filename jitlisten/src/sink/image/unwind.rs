@@ -35,6 +35,8 @@ pub(crate) struct Rules {
     eh_frame: Vec<u8>,
     /// Where a function begins in the process, and where its FDE does in `eh_frame`.
     functions: Vec<(u64, usize)>,
+    /// Whether an entry that was copied names a personality routine.
+    pub(crate) has_personality: bool,
 }
 
 /// Encoded sections; empty where there is nothing to say.
@@ -110,6 +112,7 @@ impl Rules {
                 .and_then(|instructions| check(fde.instructions(&section, &bases)).map(|()| instructions));
             match copied {
                 Ok(instructions) => {
+                    self.has_personality |= fde.cie().personality().is_some();
                     self.functions.push((range.start().0, self.eh_frame.len()));
                     cfi_entry::write_fde(&mut self.eh_frame, cie, range.size(), instructions);
                 }
