@@ -12,6 +12,8 @@ from typing import Any, Dict, Optional, Set, Tuple
 from llvmlite import ir
 from numba.core import config
 
+from . import sources
+
 # llvm::DICompileUnit::DebugEmissionKind
 _LINE_TABLES_ONLY = 2
 # llvm::Module::ModFlagBehavior
@@ -34,7 +36,11 @@ class ModuleLines:
         self._locations: Dict[Tuple[Any, int], Any] = {}
         self._scopes: Dict[Tuple[Any, str], Any] = {}
         self._described: Set[Tuple[str, str, str, int]] = set()
+        self._hashes = ""
+        self._unit: Any = None
         self._unit = self._write_unit(path)
+        if self._hashes:
+            self._set_flags(self._unit)
         self._type = module.add_debug_info("DISubroutineType", {"types": module.add_metadata([])})
 
     def _write_unit(self, path: str) -> Any:
@@ -76,7 +82,23 @@ class ModuleLines:
             file = {"directory": _text(directory), "filename": _text(name)}
             found = self._module.add_debug_info("DIFile", file)
             self._files[path] = found
+            self._note_hash(path)
         return found
+
+    def _note_hash(self, path: str) -> None:
+        """The hash of a source goes into a text of the unit, by which a report sees that the file is another one by now.
+        DWARF 4 has no field for it; `DW_AT_APPLE_flags` is left alone by the tools."""
+        digest = sources.digest(path)
+        if digest is None:
+            return
+        self._hashes += "jitlisten-source sha256:%s %s\n" % (digest, _text(path))
+        if self._unit is not None:
+            self._set_flags(self._unit)
+
+    def _set_flags(self, unit: Any) -> None:
+        others = tuple(operand for operand in unit.operands if operand[0] != "flags")
+        unit.operands = others + (("flags", self._hashes),)
+        unit._clear_string_cache()
 
     def subprogram(self, function: Any, name: str, linkage: str, path: str, line: int) -> Any:
         """Describes a function, by attaching what it returns to it. `linkage` is what most tools show."""
