@@ -3,6 +3,8 @@
 //! All its signals are blocked, so no handler of the program runs in it. What it does under [`WORK`] is never interrupted by a
 //! fork, whose child could otherwise find a lock taken for ever.
 
+#![forbid(unsafe_code)]
+
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
