@@ -18,6 +18,7 @@ use crate::installation::Installation;
 use crate::problem::Problem;
 use crate::process::Process;
 use crate::run::RunEnvironment;
+use crate::sinks::is_writable;
 
 const EXAMPLES: &str = "Examples:
   jitlisten record -- python prog.py            perf report -i jitlisten.perf.data
@@ -78,6 +79,10 @@ impl Record {
         if path.is_dir() {
             return Err(Problem::new(format!("{} is a directory: choose another -o", path.display())));
         }
+        // Another process may have other rights, and says so itself.
+        if self.pid.is_none() && !is_writable(parent) {
+            return Err(Problem::new(format!("{} cannot be written: choose another -o", parent.display())));
+        }
         Ok(path)
     }
 
@@ -125,13 +130,13 @@ impl Record {
             self.duration.unwrap_or(0),
         );
         let until = signals();
-        inject::inject(&process, &installation, &Request::Call(start), PATIENCE)?;
+        inject::inject(&process, &installation, &Request::Call(start), PATIENCE, None)?;
         let _ = writeln!(std::io::stderr(), "jitlisten: recording process {pid} into {}", path.display());
         let deadline = self.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds.into()));
         while process.is_there() && deadline.is_none_or(|deadline| Instant::now() < deadline) && !arrived(&until) {}
         if process.is_there() {
             let stop = Request::Call("jitlisten.stop_recording()".to_owned());
-            inject::inject(&process, &installation, &stop, PATIENCE)?;
+            inject::inject(&process, &installation, &stop, PATIENCE, None)?;
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -246,6 +246,25 @@ impl Library {
         entries.into_iter().filter_map(|entry| self.slot(entry + value).zip(self.slot(entry))).collect()
     }
 
+    /// Those of `names` that it imports functions by, in one pass over its relocations.
+    pub(crate) fn imported<'n>(&self, names: &[&'n str]) -> Vec<&'n str> {
+        let mut found = Vec::new();
+        for relocation in self.function_relocations() {
+            let symbol = self.symbol_at(self.symbol_of(relocation));
+            if symbol.st_shndx.get(NATIVE) != elf::SHN_UNDEF {
+                continue;
+            }
+            let name = names.iter().find(|name| self.name_is(&symbol, name));
+            found.extend(name.filter(|name| !found.contains(*name)));
+        }
+        found
+    }
+
+    /// Whether it is the program itself.
+    pub(crate) fn is_program(&self) -> bool {
+        self.path == Path::new("/proc/self/exe")
+    }
+
     /// Where the library is mapped.
     pub(crate) fn range(&self) -> std::ops::Range<usize> {
         let end = |header: &Header| header.p_vaddr.get(NATIVE).saturating_add(header.p_memsz.get(NATIVE)) as usize;
@@ -260,6 +279,12 @@ impl Library {
 
     /// Every relocation of an import called `name`.
     fn imports(&self, name: &str) -> impl Iterator<Item = &'static Rela> {
+        self.function_relocations()
+            .filter(move |relocation| self.name_is(&self.symbol_at(self.symbol_of(relocation)), name))
+    }
+
+    /// Every relocation of an imported function.
+    fn function_relocations(&self) -> impl Iterator<Item = &'static Rela> {
         let size = size_of::<Rela>();
         let skip = self.tables.relacount * size;
         let rela = (self.tables.rela + skip, self.tables.relasz.saturating_sub(skip));
@@ -268,9 +293,7 @@ impl Library {
             // SAFETY: DT_JMPREL/DT_PLTRELSZ and DT_RELA/DT_RELASZ of a mapped library describe mapped tables.
             unsafe { std::slice::from_raw_parts(start as *const Rela, bytes / size) }
         });
-        relocations
-            .filter(|relocation| is_function_slot(relocation.r_type(NATIVE, false)))
-            .filter(move |relocation| self.name_is(&self.symbol_at(self.symbol_of(relocation)), name))
+        relocations.filter(|relocation| is_function_slot(relocation.r_type(NATIVE, false)))
     }
 
     /// The protection of the page of `address`, once the library is relocated.

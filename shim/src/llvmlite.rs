@@ -9,6 +9,7 @@
 //! | `LLVMPY_AddModule(engine, module)` | the second argument |
 //! | `LLVMPY_CreateMCJITCompiler(module, machine, ...)` | the first argument |
 //! | `LLVMPY_LLJIT_Link(jit, name, elements, count, ...)` | text or bitcode in the elements of kind 0 (llvmlite 0.41 and newer) |
+//! | `LLVMPY_FinalizeObject(engine)` | none: when it returns, code is final, and no lock of LLVM's is held |
 
 use std::ffi::c_void;
 use std::ptr;
@@ -24,13 +25,16 @@ use crate::detour::write_pointer;
 use crate::hook_table::SLOTS;
 use crate::hooks::guarded;
 use crate::library::{Identity, LLVMLITE_VERSION, Library};
+use crate::modules::announce;
 use crate::state::{Shim, shim};
 use crate::symbol_file::SymbolFile;
 
 const ADD_MODULE: usize = 0;
 const CREATE_MCJIT: usize = 1;
 const LLJIT_LINK: usize = 2;
-const ENTRY_POINTS: [&str; 3] = ["LLVMPY_AddModule", "LLVMPY_CreateMCJITCompiler", "LLVMPY_LLJIT_Link"];
+const FINALIZE_OBJECT: usize = 3;
+const ENTRY_POINTS: [&str; 4] =
+    ["LLVMPY_AddModule", "LLVMPY_CreateMCJITCompiler", "LLVMPY_LLJIT_Link", "LLVMPY_FinalizeObject"];
 
 /// What the hooks of one llvmlite need. They run without any lock of ours.
 struct Llvmlite {
@@ -90,8 +94,18 @@ type EntryPoint = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize,
 macro_rules! hooks_of_slots {
     ($slot:expr, $($number:literal)*) => {
         match $slot {
-            $($number => [entry_point::<$number, ADD_MODULE>, entry_point::<$number, CREATE_MCJIT>, entry_point::<$number, LLJIT_LINK>],)*
-            _ => [entry_point::<0, ADD_MODULE>, entry_point::<0, CREATE_MCJIT>, entry_point::<0, LLJIT_LINK>],
+            $($number => [
+                entry_point::<$number, ADD_MODULE>,
+                entry_point::<$number, CREATE_MCJIT>,
+                entry_point::<$number, LLJIT_LINK>,
+                entry_point::<$number, FINALIZE_OBJECT>,
+            ],)*
+            _ => [
+                entry_point::<0, ADD_MODULE>,
+                entry_point::<0, CREATE_MCJIT>,
+                entry_point::<0, LLJIT_LINK>,
+                entry_point::<0, FINALIZE_OBJECT>,
+            ],
         }
     };
 }
@@ -135,7 +149,11 @@ unsafe extern "C" fn entry_point<const SLOT: usize, const FUNCTION: usize>(
     // SAFETY: the address is that of the function the caller asked for; see `EntryPoint` for the number of arguments.
     let original: EntryPoint = unsafe { std::mem::transmute::<usize, EntryPoint>(original) };
     // SAFETY: the host's own call, passed on, with elements that live until it returns.
-    unsafe { original(a, b, c, d, e, f, g, h, i) }
+    let result = unsafe { original(a, b, c, d, e, f, g, h, i) };
+    if FUNCTION == FINALIZE_OBJECT || FUNCTION == LLJIT_LINK {
+        announce();
+    }
+    result
 }
 
 impl Llvmlite {

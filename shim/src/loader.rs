@@ -14,7 +14,7 @@ use std::ptr;
 
 use object::elf;
 
-use crate::known::{Changes, Extent, KnownLibraries};
+use crate::known::{Appeared, Changes, Extent, KnownLibraries};
 use crate::link_map::{Entry, LinkMap};
 
 /// `struct r_debug` of `<link.h>`; from version 2 on (glibc 2.35) `next` is there too.
@@ -83,8 +83,16 @@ impl Rendezvous {
     /// The loader's lock must be held, or no other thread may run. The entries are good until it is released.
     pub(crate) unsafe fn libraries(self) -> Option<Vec<Entry>> {
         // SAFETY: the caller's promise.
-        let changes = unsafe { self.changes(&mut KnownLibraries::default(), Extent::Whole) }?;
-        Some(changes.appeared.into_iter().map(|appeared| appeared.entry).collect())
+        Some(unsafe { self.appeared() }?.into_iter().map(|appeared| appeared.entry).collect())
+    }
+
+    /// The same, with the namespaces.
+    ///
+    /// # Safety
+    /// As for [`Rendezvous::libraries`].
+    pub(crate) unsafe fn appeared(self) -> Option<Vec<Appeared>> {
+        // SAFETY: the caller's promise.
+        Some(unsafe { self.changes(&mut KnownLibraries::default(), Extent::Whole) }?.appeared)
     }
 
     /// What has changed since `known`, unless the list is being changed.

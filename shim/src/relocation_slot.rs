@@ -69,17 +69,27 @@ impl MemorySlots {
 /// The library must be mapped, and not be relocated yet.
 pub(crate) unsafe fn listen_from_the_start(library: &Library, hooks: &HookTable) -> io::Result<()> {
     for (name, function) in IMPORTS {
-        for (value, visibility) in library.import_symbols(name) {
-            let ours = hooks.memory(function).wrapping_sub(library.identity.bias);
-            // SAFETY: aligned words of the library's symbol table.
-            unsafe { write_pointer(value.address, ours, value.protection) }?;
-            // SAFETY: as above.
-            let before = unsafe { (visibility.address as *const usize).read() };
-            // `st_other`, the byte behind `st_name` and `st_info`.
-            let hidden = before & !(0x3 << 40) | usize::from(object::elf::STV_HIDDEN.0) << 40;
-            // SAFETY: as above.
-            unsafe { write_pointer(visibility.address, hidden, visibility.protection) }?;
-        }
+        // SAFETY: the caller's promise.
+        unsafe { bind_from_the_start(library, name, hooks.memory(function)) }?;
+    }
+    Ok(())
+}
+
+/// The same for one import, which is to lead to `function`.
+///
+/// # Safety
+/// As for [`listen_from_the_start`].
+pub(crate) unsafe fn bind_from_the_start(library: &Library, name: &str, function: usize) -> io::Result<()> {
+    for (value, visibility) in library.import_symbols(name) {
+        let ours = function.wrapping_sub(library.identity.bias);
+        // SAFETY: aligned words of the library's symbol table.
+        unsafe { write_pointer(value.address, ours, value.protection) }?;
+        // SAFETY: as above.
+        let before = unsafe { (visibility.address as *const usize).read() };
+        // `st_other`, the byte behind `st_name` and `st_info`.
+        let hidden = before & !(0x3 << 40) | usize::from(object::elf::STV_HIDDEN.0) << 40;
+        // SAFETY: as above.
+        unsafe { write_pointer(visibility.address, hidden, visibility.protection) }?;
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use jitlisten::Session;
 use crate::dlsym_entry::before_dlsym;
 use crate::hook_table::HookTable;
 use crate::loader::with_libraries_held;
+use crate::modules::Imports;
 use crate::state::{self, Shim};
 use crate::{fork, hooks, llvmlite};
 
@@ -31,5 +32,16 @@ pub fn start(session: &'static Session) {
     }
     fork::follow();
     with_libraries_held(|_| hooks::guarded(Shim::begin));
+    sinks_changed();
     hooks::guarded(Shim::look_for_unwinders);
+}
+
+/// A sink was switched on: what it needs is hooked. Must not be called under the loader's lock, except from a constructor.
+pub fn sinks_changed() {
+    let wanted = state::shim().is_some_and(Shim::wants_modules);
+    if !wanted || Imports::are_hooked() {
+        return;
+    }
+    Imports::prepare();
+    with_libraries_held(|_| hooks::guarded(Shim::hook_imports));
 }

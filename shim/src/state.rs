@@ -13,12 +13,12 @@ use once_cell::race::OnceBox;
 use crate::detour::{self, Callers};
 use crate::discovered::DiscoveredLlvm;
 use crate::hook_table::HookTable;
-use crate::known::{Extent, KnownLibraries, KnownLibrary};
+use crate::known::{Appeared, Extent, KnownLibraries, KnownLibrary};
 use crate::library::Identity;
-use crate::link_map::Entry;
 use crate::loader::{Counts, Rendezvous};
 use crate::lookup::{self, Lookups};
 use crate::memory::{Executable, Memory, Outcome};
+use crate::modules::{Imports, unwinder_appeared};
 use crate::next;
 use crate::source::Source;
 use crate::unregistered::Unregistered;
@@ -50,6 +50,7 @@ pub(crate) struct State {
     /// The libraries with functions of others that our hooks call.
     next_owners: [Option<Identity>; next::FUNCTIONS],
     lookups: Lookups,
+    imports: Imports,
     reserved: VecDeque<AddressRange>,
 }
 
@@ -74,6 +75,11 @@ pub fn discovered() -> Vec<DiscoveredLlvm> {
 }
 
 impl Shim {
+    /// Whether modules are to be shown to tools inside the process.
+    pub(crate) fn wants_modules(&self) -> bool {
+        self.session.is_enabled(SinkKind::Modules)
+    }
+
     /// The first look, with the libraries held.
     pub(crate) fn begin(&self) {
         self.watch_loader();
@@ -124,11 +130,13 @@ impl Shim {
             unsafe { state.hook_memory(slot) };
         }
         for appeared in changes.appeared {
-            let source = self.library_appeared(state, appeared.entry, callers);
+            let source = self.library_appeared(state, &appeared, callers);
             state.libraries.add(&appeared, source);
         }
         // SAFETY: libraries that were closed have been forgotten above.
         unsafe { state.lookups.change_relocated() };
+        // SAFETY: as above.
+        unsafe { state.imports.change_relocated() };
         true
     }
 
@@ -175,6 +183,25 @@ impl Shim {
         unsafe { state.lookups.change_relocated() };
     }
 
+    /// From now on, libraries see images where they list modules. With the libraries held.
+    pub(crate) fn hook_imports(&self) {
+        let mut state = self.lock();
+        if !Imports::activate() {
+            return;
+        }
+        // SAFETY: the libraries are held.
+        let appeared = self.rendezvous.and_then(|rendezvous| unsafe { rendezvous.appeared() }).unwrap_or_default();
+        let of_program = appeared.into_iter().filter(Appeared::is_of_program);
+        // SAFETY: as above.
+        let libraries: Vec<_> = of_program.filter_map(|appeared| unsafe { appeared.entry.library() }).collect();
+        // First, so that who is bound to one is found.
+        libraries.iter().for_each(unwinder_appeared);
+        for library in &libraries {
+            // SAFETY: as above.
+            unsafe { state.imports.add(library) };
+        }
+    }
+
     /// The loader's rendezvous: under its lock.
     pub(crate) fn loader_event(&self) {
         let closed = LIBRARIES_CLOSE.load(Ordering::Relaxed);
@@ -196,10 +223,10 @@ impl Shim {
     }
 
     /// Looks at a new library. Returns its slot in `sources` if there is an LLVM in it.
-    fn library_appeared(&self, state: &mut State, entry: Entry, callers: Callers) -> Option<usize> {
+    fn library_appeared(&self, state: &mut State, appeared: &Appeared, callers: Callers) -> Option<usize> {
         let slot = state.sources.iter().position(Option::is_none).unwrap_or(state.sources.len());
         // SAFETY: the loader's lock has been held since the entry was read.
-        let library = unsafe { entry.library() }?;
+        let library = unsafe { appeared.entry.library() }?;
         let mut symbols = None;
         // SAFETY: the library is in the loader's list, whose lock is held.
         let source = unsafe { Source::attach(&library, &mut symbols, slot, self.hooks, callers) };
@@ -218,6 +245,11 @@ impl Shim {
         if library.may_have_unwinder() {
             lookup::UNWINDERS.store(true, Ordering::Release);
         }
+        if appeared.is_of_program() {
+            // After those who compare the library with its file: it changes the library's symbols.
+            // SAFETY: as above.
+            unsafe { state.imports.add(&library) };
+        }
         if library.is_llvmlite() {
             // SAFETY: as above.
             unsafe { (self.hooks.attach_llvmlite)(library, symbols) };
@@ -228,8 +260,9 @@ impl Shim {
 
     /// Forgets a library that was closed, and what it had compiled. Its memory is not touched.
     fn library_closed(&self, state: &mut State, library: KnownLibrary) {
-        let State { sources, memory, lookups, next_owners, .. } = state;
+        let State { sources, memory, lookups, imports, next_owners, .. } = state;
         lookups.forget(library.identity.bias);
+        imports.forget(library.identity.bias);
         (self.hooks.llvmlite_closed)(library.identity);
         for (function, owner) in next::ALL.into_iter().zip(next_owners) {
             if *owner == Some(library.identity) {

@@ -33,7 +33,7 @@ class ModuleLines:
         self._files: Dict[str, Any] = {}
         self._locations: Dict[Tuple[Any, int], Any] = {}
         self._scopes: Dict[Tuple[Any, str], Any] = {}
-        self._described: Set[Tuple[str, str, int]] = set()
+        self._described: Set[Tuple[str, str, str, int]] = set()
         self._unit = self._write_unit(path)
         self._type = module.add_debug_info("DISubroutineType", {"types": module.add_metadata([])})
 
@@ -78,11 +78,16 @@ class ModuleLines:
             self._files[path] = found
         return found
 
-    def subprogram(self, function: Any, name: str, path: str, line: int) -> Any:
-        """Describes a function, by attaching what it returns to it."""
+    def subprogram(self, function: Any, name: str, linkage: str, path: str, line: int) -> Any:
+        """Describes a function, by attaching what it returns to it. `linkage` is what most tools show."""
         file = self._file(path)
+        # llvmlite writes what is equal once, "distinct" or not, and LLVM refuses one description for two functions.
+        if (name, linkage, path, line) in self._described:
+            linkage = function.name
+        self._described.add((name, linkage, path, line))
         operands = {
             "name": _text(name),
+            "linkageName": _text(linkage),
             "scope": file,
             "file": file,
             "line": max(line, 0),
@@ -93,11 +98,6 @@ class ModuleLines:
             "isOptimized": self._optimized,
             "unit": self._unit,
         }
-        # llvmlite writes what is equal once, "distinct" or not, and LLVM refuses one description for two functions: those
-        # of a generator. Elsewhere there is no linkage name, because tools would show it in the place of the name.
-        if (name, path, line) in self._described:
-            operands["linkageName"] = function.name
-        self._described.add((name, path, line))
         described = self._module.add_debug_info("DISubprogram", operands, is_distinct=True)
         function.set_metadata("dbg", described)
         return described
