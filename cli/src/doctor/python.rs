@@ -1,5 +1,7 @@
 //! The interpreter in a process: how it was started, and how it was built.
 
+#![forbid(unsafe_code)]
+
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

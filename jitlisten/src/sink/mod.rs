@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::cfi::FunctionRules;
 use crate::code_snapshot::CodeSnapshot;
 use crate::name::ReadableName;
+use crate::object::{DebugObject, Origin};
 use crate::options::{NameStyle, Options, SinkKind};
-use crate::session::{DebugObject, Origin};
 use crate::{Address, AddressRange, LoadedObject, ObjectId};
 
 /// An object whose code is final and executable, until its *freeing*.
@@ -176,6 +176,7 @@ pub(crate) fn create(kind: SinkKind, options: &Options, context: &SinkContext) -
 pub(crate) use image::Images;
 pub(crate) use own_lines::OwnLines;
 pub(crate) use perf_map::{LeftLines, StaleMap};
+pub use unwind::Unwinders;
 pub(crate) use unwind::look_for_unwinders;
 
 impl FinalizedObject<'_> {
