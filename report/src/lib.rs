@@ -17,12 +17,14 @@ mod export;
 mod flamegraph;
 mod html;
 mod json;
+mod lookup;
 mod profile;
 mod recording;
 mod report;
 mod source;
 mod symbols;
 mod text;
+mod unwind;
 
 pub use diff::{Change, Difference, diff, diff_to_text};
 pub use error::Error;

@@ -42,7 +42,7 @@ impl Report {
     /// # Errors
     /// When nothing of the recording can be read.
     pub fn open(path: &Path, options: &Options) -> Result<Report, Error> {
-        let recording = Recording::open(path, &options.selection)?;
+        let recording = Recording::open_with(path, &options.selection, &options.lookup.roots)?;
         let recorded = std::fs::metadata(path).and_then(|data| data.modified()).ok();
         Ok(Report::new(recording, recorded, options))
     }
