@@ -103,13 +103,7 @@ impl Interner {
     }
 
     /// The file at an address.
-    pub(super) fn mapped<'f>(
-        &self,
-        files: &'f [MappedFile],
-        pid: u32,
-        address: u64,
-        time: u64,
-    ) -> Option<Mapped<'f>> {
+    pub(super) fn mapped<'f>(&self, files: &'f [MappedFile], pid: u32, address: u64, time: u64) -> Option<Mapped<'f>> {
         let mapping = self.spaces.get(&pid)?.find(address, time).mapping?;
         let file = files.get(mapping.file as usize)?;
         let offset = mapping.offset.wrapping_add(address.checked_sub(mapping.start)?);

@@ -122,11 +122,7 @@ impl Recording {
         Recording::read_with(file, selection, &[])
     }
 
-    fn read_with(
-        file: &mut (impl Read + Seek),
-        selection: &Selection,
-        roots: &[PathBuf],
-    ) -> Result<Recording, Error> {
+    fn read_with(file: &mut (impl Read + Seek), selection: &Selection, roots: &[PathBuf]) -> Result<Recording, Error> {
         let mut container = format::open(file)?;
         let mut tasks = Tasks::default();
         let mut counts = Vec::new();
@@ -207,10 +203,8 @@ impl Recording {
             ));
         }
         if unwinder.broken != 0 {
-            self.notes.push(format!(
-                "{} stacks end early: how their last function is left is not known",
-                unwinder.broken
-            ));
+            self.notes
+                .push(format!("{} stacks end early: how their last function is left is not known", unwinder.broken));
         }
         interner.finish(self);
         Ok(())

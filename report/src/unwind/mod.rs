@@ -55,7 +55,9 @@ pub(crate) struct Unwinder {
 
 /// How a step to the caller ends.
 enum Outcome {
-    Caller { is_exact: bool },
+    Caller {
+        is_exact: bool,
+    },
     /// The outermost frame.
     Outermost,
     /// Something that is needed is behind the end of the copy.
@@ -130,12 +132,9 @@ impl Unwinder {
             };
         }
         // A trampoline stands between two frames of the interpreter.
-        let in_interpreter = |address: u64| {
-            callee.is_some() && find(address.wrapping_sub(1)).map(|mapped| mapped.file) == callee
-        };
-        if mapped.is_none_or(|mapped| is_anonymous(mapped.path))
-            && registers.leave_trampoline(read, in_interpreter)
-        {
+        let in_interpreter =
+            |address: u64| callee.is_some() && find(address.wrapping_sub(1)).map(|mapped| mapped.file) == callee;
+        if mapped.is_none_or(|mapped| is_anonymous(mapped.path)) && registers.leave_trampoline(read, in_interpreter) {
             return Outcome::Caller { is_exact: false };
         }
         match registers.leave_by_frame_pointer(read) {
@@ -147,7 +146,8 @@ impl Unwinder {
     fn module(&mut self, mapped: Mapped<'_>) -> Option<&mut Module> {
         let (roots, machine) = (&self.roots, self.machine);
         let open = || {
-            (!is_anonymous(mapped.path)).then(|| Module::open(roots, Path::new(mapped.path), mapped.build_id, machine))?
+            (!is_anonymous(mapped.path))
+                .then(|| Module::open(roots, Path::new(mapped.path), mapped.build_id, machine))?
         };
         self.modules.entry(mapped.file).or_insert_with(open).as_mut()
     }

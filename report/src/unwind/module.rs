@@ -114,7 +114,8 @@ impl Module {
         let (_, _, place) = self.entries.get(last).filter(|(_, end, _)| address < *end)?;
         let mut section = EhFrame::new(&self.section, LittleEndian);
         section.set_vendor(self.vendor);
-        let entry = section.fde_from_offset(&self.bases, gimli::EhFrameOffset(*place), EhFrame::cie_from_offset).ok()?;
+        let entry =
+            section.fde_from_offset(&self.bases, gimli::EhFrameOffset(*place), EhFrame::cie_from_offset).ok()?;
         let row = entry.unwind_info_for_address(&section, &self.bases, &mut self.context, address).ok()?;
         let bias = at.wrapping_sub(address);
         let rules = Rules { section: &section, encoding: entry.cie().encoding(), bias, read };
@@ -198,7 +199,10 @@ impl<F: Fn(u64) -> Option<u64>> Rules<'_, '_, F> {
             None if !is_first => return Ok(None),
             _ => caller.get(column.0),
         };
-        let Some(back) = back.map(|back| caller.address(back)).filter(|back| *back != 0) else { return Ok(None) };
+        let back = caller.address(back.ok_or(Stop::BehindTheCopy)?);
+        if back == 0 {
+            return Ok(None);
+        }
         caller.pc = back;
         Ok(Some(caller))
     }
@@ -210,13 +214,19 @@ impl<F: Fn(u64) -> Option<u64>> Rules<'_, '_, F> {
         base: u64,
         registers: &Registers,
     ) -> Result<Option<u64>, Stop> {
-        let load = |address: u64| (self.read)(address).ok_or(Stop::BehindTheCopy);
+        let stack = registers.stack_pointer();
+        // What is below the stack pointer is not in the copy; a register whose place is there has been restored already. One
+        // that is behind the end is not known, which matters only if it is needed.
+        let load = |address: u64| match (self.read)(address) {
+            None if address < stack => registers.values[number],
+            found => found,
+        };
         Ok(match rule {
             RegisterRule::SameValue => registers.values[number],
-            RegisterRule::Offset(offset) => Some(load(base.wrapping_add_signed(*offset))?),
+            RegisterRule::Offset(offset) => load(base.wrapping_add_signed(*offset)),
             RegisterRule::ValOffset(offset) => Some(base.wrapping_add_signed(*offset)),
             RegisterRule::Register(other) => registers.get(other.0),
-            RegisterRule::Expression(expression) => Some(load(self.evaluate(expression, registers, Some(base))?)?),
+            RegisterRule::Expression(expression) => load(self.evaluate(expression, registers, Some(base))?),
             RegisterRule::ValExpression(expression) => Some(self.evaluate(expression, registers, Some(base))?),
             RegisterRule::Constant(value) => Some(*value),
             _ => None,
