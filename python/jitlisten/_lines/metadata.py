@@ -86,8 +86,8 @@ class ModuleLines:
         return found
 
     def _note_hash(self, path: str) -> None:
-        """The hash of a source goes into a text of the unit, by which a report sees that the file is another one by now.
-        DWARF 4 has no field for it; `DW_AT_APPLE_flags` is left alone by the tools."""
+        """The hash of a source, by which a report sees that the file is another one by now. DWARF 4 has no field for it; LLVM
+        writes the flags of a compiler behind its name."""
         digest = sources.digest(path)
         if digest is None:
             return
