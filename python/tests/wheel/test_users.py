@@ -108,6 +108,13 @@ def test_set_user_id(user, as_user):
     assert "set-user-ID" in done.stderr and done.stdout == ""
 
 
+def test_no_place_to_write(user, as_user):
+    done = as_user(command(), "record", "-o", "/f.data", "--", "true", status=2)
+    assert done.stderr == "jitlisten: / cannot be written: choose another -o\n"
+    done = as_user(command(), "run", "--", "true", JITLISTEN_DIR="/", status=2)
+    assert "JITLISTEN_DIR, /, is not a directory that can be written" in done.stderr
+
+
 def test_a_process_that_gained_privileges(user, as_user, start):
     """Neither tracing nor reading is allowed: the words say so, and nothing is left."""
     program = start(*user.words, python(), "-c", NOT_DUMPABLE, **user.environment)
