@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How the time grows when one dimension doubles: benches/growth/run.py LIBRARY [DIMENSION...]
 
-Prints a Markdown table: milliseconds for each size without and with the library, the exponent of the growth between the
+Prints a Markdown table: milliseconds of processor time for each size without and with the library, the exponent of the growth between the
 smallest and the largest size (least squares over the logarithms), and `worse` where it is above that of n log n by more
 than 0.1. Each figure is the best of three runs; machines are noisy, so look at the figures before the verdict.
 """
