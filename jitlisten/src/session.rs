@@ -34,7 +34,7 @@ use crate::log_line;
 use crate::name::{self, ReadableName};
 use crate::object::{Channel, DebugObject, ObjectId, Origin};
 use crate::options::{FramePointerPolicy, Options, SinkKind};
-use crate::process::write_nosignal::effective_user;
+use crate::process::write_nosignal::{effective_user, user_is_final};
 use crate::process::{allocator, checked_read, clock, fork_gate};
 use crate::sink::{
     self, FinalizedObject, Forked, HeaderPadding, Images, Neighbour, Neighbours, Sink, SinkContext, SinkError,
@@ -228,6 +228,10 @@ impl Session {
     fn become_user(&self, state: &mut State) {
         state.user = effective_user();
         self.images().begin_anew();
+        for kind in SinkKind::ALL.into_iter().filter(|_| user_is_final()) {
+            let Some(sink) = &mut state.sinks[kind as usize] else { continue };
+            state.inherits[kind as usize] |= sink.user_changed() == Forked::KnowsNothing;
+        }
         log_line!(Info, "the process runs as user {} from now on", state.user);
     }
 
