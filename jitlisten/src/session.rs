@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod alive;
+mod moved;
 mod reported;
 
 use std::borrow::Cow;

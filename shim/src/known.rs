@@ -32,6 +32,13 @@ pub(crate) struct Appeared {
     pub(crate) entry: Entry,
 }
 
+impl Appeared {
+    /// Whether it is in the program's own namespace.
+    pub(crate) fn is_of_the_program(&self) -> bool {
+        self.namespace == 0
+    }
+}
+
 /// What has changed.
 #[derive(Default)]
 pub(crate) struct Changes {

@@ -53,6 +53,8 @@
 //! are kept, the oldest is given up first.
 
 mod attributes;
+mod code_pages;
+mod copies;
 mod descriptor;
 mod detour;
 mod discovered;
@@ -66,6 +68,9 @@ mod loader;
 mod lookup;
 mod memory;
 mod next;
+mod other_libraries;
+mod overdue;
+mod placement;
 mod program;
 mod relocation_slot;
 mod source;

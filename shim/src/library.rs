@@ -228,6 +228,17 @@ impl Library {
         self.imports(name).filter_map(|relocation| self.slot(address(relocation))).collect()
     }
 
+    /// Every relocation slot of an import that has one of these names, with the name's index: one pass for all of them.
+    pub(crate) fn slots_of_imports<const N: usize>(&self, names: [&str; N]) -> Vec<(Slot, usize)> {
+        let found = self.function_relocations().filter_map(|relocation| {
+            let symbol = self.symbol_at(self.symbol_of(relocation));
+            let name = names.iter().position(|name| self.name_is(&symbol, name))?;
+            let address = self.identity.bias.wrapping_add(relocation.r_offset.get(NATIVE) as usize);
+            Some((self.slot(address)?, name))
+        });
+        found.collect()
+    }
+
     /// The two words of the symbol table entry of an import called `name`: its value, and the word with its visibility.
     pub(crate) fn import_symbols(&self, name: &str) -> Vec<(Slot, Slot)> {
         let mut entries: Vec<usize> = self.imports(name).map(|relocation| self.symbol_of(relocation)).collect();
@@ -252,6 +263,12 @@ impl Library {
 
     /// Every relocation of an import called `name`.
     fn imports(&self, name: &str) -> impl Iterator<Item = &'static Rela> {
+        self.function_relocations()
+            .filter(move |relocation| self.name_is(&self.symbol_at(self.symbol_of(relocation)), name))
+    }
+
+    /// Every relocation of a slot that holds the address of an import.
+    fn function_relocations(&self) -> impl Iterator<Item = &'static Rela> {
         let size = size_of::<Rela>();
         let skip = self.tables.relacount * size;
         let rela = (self.tables.rela + skip, self.tables.relasz.saturating_sub(skip));
@@ -260,9 +277,7 @@ impl Library {
             // SAFETY: DT_JMPREL/DT_PLTRELSZ and DT_RELA/DT_RELASZ of a mapped library describe mapped tables.
             unsafe { std::slice::from_raw_parts(start as *const Rela, bytes / size) }
         });
-        relocations
-            .filter(|relocation| is_function_slot(relocation.r_type(NATIVE, false)))
-            .filter(move |relocation| self.name_is(&self.symbol_at(self.symbol_of(relocation)), name))
+        relocations.filter(|relocation| is_function_slot(relocation.r_type(NATIVE, false)))
     }
 
     /// The protection of the page of `address`, once the library is relocated.

@@ -12,6 +12,7 @@ use crate::detour::write_pointer;
 use crate::hooks;
 use crate::library::{Library, Slot};
 use crate::next::Function;
+use crate::other_libraries;
 
 /// The slots of a library that concern code memory, each with its hook.
 pub(crate) struct MemorySlots {
@@ -83,15 +84,18 @@ pub(crate) unsafe fn listen_from_the_start(library: &Library) -> io::Result<()> 
     Ok(())
 }
 
-const IMPORTS: [(&str, Function); 5] = [
+const IMPORTS: [(&str, Function); 7] = [
     ("mprotect", Function::Mprotect),
     ("munmap", Function::Munmap),
     ("mmap", Function::Mmap),
     ("mmap64", Function::Mmap),
     ("__register_frame", Function::RegisterFrame),
+    ("pkey_mprotect", Function::PkeyMprotect),
+    ("mremap", Function::Mremap),
 ];
 
-fn hook(function: Function) -> usize {
+/// The hook for a library with an LLVM.
+pub(crate) fn hook(function: Function) -> usize {
     type Mmap = unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void;
     let mprotect: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int = hooks::mprotect;
     let munmap: unsafe extern "C" fn(*mut c_void, usize) -> c_int = hooks::munmap;
@@ -102,5 +106,7 @@ fn hook(function: Function) -> usize {
         Function::Munmap => munmap as usize,
         Function::Mmap => mmap as usize,
         Function::RegisterFrame => register_frame as usize,
+        Function::PkeyMprotect => other_libraries::pkey_mprotect as *const () as usize,
+        Function::Mremap => other_libraries::mremap as *const () as usize,
     }
 }

@@ -62,7 +62,6 @@ pub(super) mod fuzzing;
 mod group;
 mod images;
 mod layout;
-mod mappings;
 mod pages;
 mod refusal;
 mod salt;
