@@ -77,6 +77,7 @@ mod source;
 mod state;
 mod symbol_file;
 mod unregistered;
+mod vtable;
 
 pub use discovered::{DiscoveredLlvm, discovered};
 pub use duplicate_copy::duplicate_copy;
