@@ -61,6 +61,7 @@ mod discovered;
 mod duplicate_copy;
 mod header_padding;
 mod hooks;
+mod jitlink;
 mod known;
 mod library;
 mod llvmlite;

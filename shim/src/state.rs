@@ -15,6 +15,7 @@ use crate::code_pages;
 use crate::detour::{self, Callers};
 use crate::discovered::DiscoveredLlvm;
 use crate::hooks;
+use crate::jitlink::emitted::EmittedObjects;
 use crate::known::{Appeared, Extent, KnownLibraries, KnownLibrary};
 use crate::library::Identity;
 use crate::llvmlite;
@@ -54,6 +55,7 @@ pub(crate) struct State {
     lookups: Lookups,
     others: OtherLibraries,
     pub(crate) overdue: Overdue,
+    pub(crate) emitted: EmittedObjects,
     reserved: VecDeque<AddressRange>,
 }
 
@@ -89,7 +91,7 @@ pub fn start(session: &'static Session) {
 }
 
 impl Shim {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         // A panic under the lock ends all listening, see `hooks::guarded`.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -261,7 +263,7 @@ impl Shim {
 
     /// Forgets a library that was closed, and what it had compiled. Its memory is not touched.
     fn library_closed(&self, state: &mut State, library: KnownLibrary) {
-        let State { sources, memory, lookups, others, next_owners, .. } = state;
+        let State { sources, memory, lookups, others, emitted, next_owners, .. } = state;
         lookups.forget(library.identity.bias);
         others.forget(library.identity.bias);
         llvmlite::closed(library.identity);
@@ -270,6 +272,9 @@ impl Shim {
                 *owner = None;
                 next::set(function, 0);
             }
+        }
+        if let Some(slot) = library.source {
+            emitted.forget(slot);
         }
         if let Some(source) = library.source.and_then(|slot| sources[slot].take()) {
             log_line!(Info, "an LLVM was closed: {:x}", source.identity.bias);
@@ -308,11 +313,15 @@ impl Shim {
     /// LLVM's rendezvous: an object came or went. Under LLVM's lock.
     pub(crate) fn rendezvous(&self, slot: usize) {
         let mut state = self.lock();
-        // The library runs, so it is relocated, and those that came with it.
-        self.catch_up(&mut state, slot);
+        self.prepare(&mut state, slot);
+    }
+
+    /// The LLVM in `slot` runs: its library is relocated, and those that came with it.
+    pub(crate) fn prepare(&self, state: &mut State, slot: usize) {
+        self.catch_up(state, slot);
         // SAFETY: libraries that are closed are forgotten.
         unsafe { state.others.change_relocated() };
-        self.look_at_overdue(&mut state);
+        self.look_at_overdue(state);
     }
 
     fn read_list(&self, state: &mut State, slot: usize) {
@@ -341,7 +350,7 @@ impl Shim {
     }
 
     /// An object was loaded. Where it may run already, and that was not heard, the kernel knows.
-    fn loaded(&self, state: &mut State, loaded: Loaded) {
+    pub(crate) fn loaded(&self, state: &mut State, loaded: Loaded) {
         let id = loaded.id;
         let outcome = state.memory.loaded(loaded);
         self.notify(state, outcome);
@@ -355,6 +364,13 @@ impl Shim {
 
     /// Objects that are loaded for a second and not final.
     fn look_at_overdue(&self, state: &mut State) {
+        if state.emitted.warns() {
+            log_line!(
+                Warn,
+                "an object that JITLink has linked was not found in executable memory for a second: it has no names. Of others \
+                 like it nothing will be said"
+            );
+        }
         if state.overdue.is_empty() {
             return;
         }
@@ -413,6 +429,7 @@ impl Shim {
         let outcome = state.executable(range, how);
         self.notify(&mut state, outcome);
         self.look_for_copies(&mut state, range);
+        self.look_for_emitted(&mut state, range);
         self.look_at_overdue(&mut state);
     }
 

@@ -85,6 +85,10 @@ impl Pattern {
             })
             .collect();
         text.sort();
+        let of_text = || search.found.iter().map(|&(at, _)| &self.sections[at]).filter(|section| section.is_text);
+        if of_text().map(Section::weight).sum::<usize>() < WEIGHTY && text.len() < self.texts() {
+            return None;
+        }
         let sections = search.found.iter().map(|&(at, address)| (self.sections[at].index, address)).collect();
         Some(Placement { sections, text })
     }

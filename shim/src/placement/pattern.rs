@@ -120,6 +120,11 @@ impl Pattern {
         object
     }
 
+    /// The size of the object.
+    pub(crate) fn size(&self) -> usize {
+        self.object.len()
+    }
+
     /// How many sections hold code.
     pub(crate) fn texts(&self) -> usize {
         self.sections.iter().filter(|section| section.is_text).count()
