@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Loaded, Session, names};
+use super::{Loaded, Origin, Session, names};
 use crate::{Error, LoadedObject, ObjectId};
 
 impl Session {
@@ -27,7 +27,7 @@ impl Session {
         let before: Vec<u64> = record.text_starts().collect();
         let text = object.text().iter().map(|text| text.range).collect();
         let eh_frame = object.eh_frame();
-        (record.object, record.names) = (object, names);
+        (record.object, record.names, record.origin) = (object, names, Origin::Moved);
         // What LLVM keeps speaks of the first place.
         record.debug_object = super::DebugObject { copy: Some(debug_object), kept_at: None };
         let starts: Vec<u64> = record.text_starts().collect();

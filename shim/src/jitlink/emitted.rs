@@ -138,7 +138,7 @@ impl Shim {
             log_line!(Info, "{} of {texts} text sections of an object of JITLink were found", placement.text.len());
         }
         let object = emitted.pattern.into_debug_object(&placement.sections);
-        if let Ok(loaded) = self.session.loaded(object, None) {
+        if let Ok(loaded) = self.session.linked(object) {
             self.loaded(state, loaded);
         }
     }

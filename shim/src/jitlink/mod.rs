@@ -28,10 +28,7 @@ use crate::hooks::{SLOTS, guarded};
 use crate::library::Library;
 use crate::placement::Pattern;
 use crate::vtable::find::Vtable;
-use crate::vtable::patch;
-
-/// The class whose vtables are looked for, as `typeid` names it.
-pub(crate) const CLASS: &str = "N4llvm3orc18ObjectLinkingLayerE";
+use crate::vtable::{OBJECT_LINKING_LAYER, patch};
 
 /// `emit` for objects, in each vtable that has it.
 const EMIT: usize = 6;
@@ -96,13 +93,15 @@ const VTABLES: usize = 2;
 static TABLE: [[Hooked; VTABLES]; SLOTS] =
     [const { [const { Hooked { original: AtomicUsize::new(0), vtable: AtomicUsize::new(0) } }; VTABLES] }; SLOTS];
 
-/// Listens to JITLink of `library`. `slot` is its place in the table of sources, `vtables` are those of [`CLASS`].
+/// Listens to JITLink of `library`. `slot` is its place in the table of sources, `vtables` are those of
+/// [`CLASSES`](crate::vtable::CLASSES).
 ///
 /// # Safety
 /// As for `runtime_dyld::attach`; `vtables` must have been found under the same hold of the loader's lock.
-pub(crate) unsafe fn attach(library: &Library, slot: usize, vtables: &[&Vtable]) -> Result<(), Refusal> {
+pub(crate) unsafe fn attach(library: &Library, slot: usize, vtables: &[Vtable]) -> Result<(), Refusal> {
     let table = TABLE.get(slot).ok_or(Refusal::Missing)?;
-    for (which, vtable) in with_emit(vtables)?.into_iter().enumerate() {
+    let of_class: Vec<&Vtable> = vtables.iter().filter(|vtable| vtable.class == OBJECT_LINKING_LAYER).collect();
+    for (which, vtable) in with_emit(&of_class)?.into_iter().enumerate() {
         table[which].original.store(vtable.slots[EMIT] as usize, Ordering::Relaxed);
         table[which].vtable.store(vtable.address_point as usize, Ordering::Release);
         // SAFETY: the caller's promise; the hook passes on whatever it is called with.
