@@ -4,7 +4,7 @@
 //! compared with what is known, in one pass, because both have the same order.
 
 use crate::library::Identity;
-use crate::loader::{Entry, LinkMap};
+use crate::link_map::{Entry, LinkMap};
 
 /// A library that has been looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -53,28 +53,42 @@
 //! are kept, the oldest is given up first.
 
 mod attributes;
+mod code_pages;
+mod copies;
 mod descriptor;
 mod detour;
 mod discovered;
+mod dlsym_entry;
 mod duplicate_copy;
+mod elsewhere;
+mod fork;
 mod header_padding;
+mod hook_table;
 mod hooks;
+mod jitlink;
 mod known;
 mod library;
+mod link_map;
 mod llvmlite;
 mod loader;
 mod lookup;
 mod memory;
 mod modules;
 mod next;
+mod other_libraries;
+mod overdue;
+mod placement;
 mod program;
 mod relocation_slot;
 mod source;
+mod start;
 mod state;
 mod symbol_file;
 mod unregistered;
+mod vtable;
 
-pub use discovered::{DiscoveredLlvm, discovered};
+pub use discovered::DiscoveredLlvm;
 pub use duplicate_copy::duplicate_copy;
 pub use program::is_python;
-pub use state::{sinks_changed, start};
+pub use start::{sinks_changed, start};
+pub use state::discovered;

@@ -15,6 +15,9 @@ type Rela = elf::Rela64<object::Endianness>;
 type Header = elf::ProgramHeader64<object::Endianness>;
 const NATIVE: object::Endianness = object::Endianness::Little;
 
+/// The function of llvmlite that says which LLVM is in it.
+pub(crate) const LLVMLITE_VERSION: &str = "LLVMPY_GetVersionInfo";
+
 /// What distinguishes one mapping of a library from every other: a library that was closed and opened again is another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
@@ -55,6 +58,17 @@ pub(crate) struct Slot {
     pub(crate) protection: i32,
     /// What is less is not an address in memory, but zero or one in the library's file.
     first_address: usize,
+}
+
+/// A part of the file as it is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Segment {
+    pub(crate) address: usize,
+    /// Of what comes from the file.
+    pub(crate) size: usize,
+    pub(crate) readable: bool,
+    pub(crate) writable: bool,
+    pub(crate) executable: bool,
 }
 
 impl Slot {
@@ -130,10 +144,68 @@ impl Library {
         ["__register_frame", "_U_dyn_register"].into_iter().any(|name| self.dynamic_symbol(name).is_some())
     }
 
+    /// Whether it has llvmlite's functions.
+    pub(crate) fn is_llvmlite(&self) -> bool {
+        self.dynamic_symbol(LLVMLITE_VERSION).is_some()
+    }
+
     /// The address that the dynamic symbol `name` has.
     pub(crate) fn dynamic_address(&self, name: &str) -> Option<usize> {
         let symbol = self.symbol_at(self.dynamic_symbol(name)?);
         Some(self.identity.bias.wrapping_add(symbol.st_value.get(NATIVE) as usize))
+    }
+
+    /// The address and the size of the dynamic symbol `name`.
+    pub(crate) fn dynamic_object(&self, name: &str) -> Option<(usize, usize)> {
+        let symbol = self.symbol_at(self.dynamic_symbol(name)?);
+        let address = self.identity.bias.wrapping_add(symbol.st_value.get(NATIVE) as usize);
+        Some((address, symbol.st_size.get(NATIVE) as usize))
+    }
+
+    /// What is mapped of its file.
+    pub(crate) fn segments(&self) -> Vec<Segment> {
+        let segment = |header: &Header| {
+            let has = |flag: elf::ProgramFlags| header.p_flags.get(NATIVE).0 & flag.0 != 0;
+            Segment {
+                address: self.identity.bias.wrapping_add(header.p_vaddr.get(NATIVE) as usize),
+                size: header.p_filesz.get(NATIVE) as usize,
+                readable: has(elf::PF_R),
+                writable: has(elf::PF_W),
+                executable: has(elf::PF_X),
+            }
+        };
+        self.loads().map(segment).collect()
+    }
+
+    /// The part of its data that is read-only once the library is relocated.
+    pub(crate) fn sealed(&self) -> Option<std::ops::Range<usize>> {
+        let header = self.headers.iter().find(|header| header.p_type.get(NATIVE) == elf::PT_GNU_RELRO)?;
+        let start = self.identity.bias.wrapping_add(header.p_vaddr.get(NATIVE) as usize);
+        Some(start..start.saturating_add(header.p_memsz.get(NATIVE) as usize))
+    }
+
+    /// Address and size of `DT_RELA`; zeros without one.
+    pub(crate) fn relocation_table(&self) -> (usize, usize) {
+        (self.tables.rela, self.tables.relasz)
+    }
+
+    /// The word of the relocation table that says what the loader will add the bias to and put at `address`.
+    pub(crate) fn relative_addend(&self, address: usize) -> Option<Slot> {
+        let offset = address.wrapping_sub(self.identity.bias) as u64;
+        let (start, bytes) = self.relocation_table();
+        // SAFETY: DT_RELA and DT_RELASZ of a mapped library describe a mapped table.
+        let table = unsafe { std::slice::from_raw_parts(start as *const Rela, bytes / size_of::<Rela>()) };
+        let mut here = table.iter().enumerate().filter(|(_, relocation)| relocation.r_offset.get(NATIVE) == offset);
+        let (index, relocation) = here.next()?;
+        if here.next().is_some() || !is_relative(relocation) {
+            return None;
+        }
+        self.slot(start + index * size_of::<Rela>() + std::mem::offset_of!(Rela, r_addend))
+    }
+
+    /// A word of its data.
+    pub(crate) fn data_slot(&self, address: usize) -> Option<Slot> {
+        address.is_multiple_of(size_of::<usize>()).then(|| self.slot(address))?
     }
 
     /// Where the value of the dynamic symbol `name` stands, and the protection of that page.
@@ -228,6 +300,17 @@ impl Library {
         self.imports(name).filter_map(|relocation| self.slot(address(relocation))).collect()
     }
 
+    /// Every relocation slot of an import that has one of these names, with the name's index: one pass for all of them.
+    pub(crate) fn slots_of_imports<const N: usize>(&self, names: [&str; N]) -> Vec<(Slot, usize)> {
+        let found = self.function_relocations().filter_map(|relocation| {
+            let symbol = self.symbol_at(self.symbol_of(relocation));
+            let name = names.iter().position(|name| self.name_is(&symbol, name))?;
+            let address = self.identity.bias.wrapping_add(relocation.r_offset.get(NATIVE) as usize);
+            Some((self.slot(address)?, name))
+        });
+        found.collect()
+    }
+
     /// The two words of the symbol table entry of an import called `name`: its value, and the word with its visibility.
     pub(crate) fn import_symbols(&self, name: &str) -> Vec<(Slot, Slot)> {
         let mut entries: Vec<usize> = self.imports(name).map(|relocation| self.symbol_of(relocation)).collect();
@@ -275,7 +358,7 @@ impl Library {
             .filter(move |relocation| self.name_is(&self.symbol_at(self.symbol_of(relocation)), name))
     }
 
-    /// Every relocation of an imported function.
+    /// Every relocation of a slot that holds the address of an import.
     fn function_relocations(&self) -> impl Iterator<Item = &'static Rela> {
         let size = size_of::<Rela>();
         let skip = self.tables.relacount * size;
@@ -341,6 +424,10 @@ impl Tables {
             at = unsafe { at.add(1) };
         }
     }
+}
+
+fn is_relative(relocation: &Rela) -> bool {
+    crate::vtable::find::is_relative(relocation.r_info.get(NATIVE))
 }
 
 #[cfg(target_arch = "x86_64")]

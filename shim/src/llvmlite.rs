@@ -22,8 +22,9 @@ use once_cell::race::OnceBox;
 
 use crate::attributes::{LlvmC, PatchedText};
 use crate::detour::write_pointer;
-use crate::hooks::{SLOTS, guarded};
-use crate::library::{Identity, Library};
+use crate::hook_table::SLOTS;
+use crate::hooks::guarded;
+use crate::library::{Identity, LLVMLITE_VERSION, Library};
 use crate::modules::announce;
 use crate::state::{Shim, shim};
 use crate::symbol_file::SymbolFile;
@@ -31,7 +32,6 @@ use crate::symbol_file::SymbolFile;
 const ADD_MODULE: usize = 0;
 const CREATE_MCJIT: usize = 1;
 const LLJIT_LINK: usize = 2;
-const GET_VERSION: &str = "LLVMPY_GetVersionInfo";
 const FINALIZE_OBJECT: usize = 3;
 const ENTRY_POINTS: [&str; 4] =
     ["LLVMPY_AddModule", "LLVMPY_CreateMCJITCompiler", "LLVMPY_LLJIT_Link", "LLVMPY_FinalizeObject"];
@@ -52,11 +52,6 @@ static TABLE: [AtomicPtr<Llvmlite>; SLOTS] = [const { AtomicPtr::new(ptr::null_m
 fn at(slot: usize) -> Option<&'static Llvmlite> {
     // SAFETY: null, or leaked in `attach`.
     unsafe { TABLE.get(slot)?.load(Ordering::Acquire).as_ref() }
-}
-
-/// Whether `library` has llvmlite's functions.
-pub(crate) fn is_llvmlite(library: &Library) -> bool {
-    library.dynamic_symbol(GET_VERSION).is_some()
 }
 
 /// Forgets an llvmlite that was closed.
@@ -166,7 +161,7 @@ impl Llvmlite {
     fn llvm(&self) -> Option<&LlvmC> {
         let find = || {
             let library = &self.library;
-            let get_version = library.dynamic_address(GET_VERSION)?;
+            let get_version = library.dynamic_address(LLVMLITE_VERSION)?;
             // SAFETY: the address is that of llvmlite's function of that name and type.
             let get_version: unsafe extern "C" fn() -> u32 = unsafe { std::mem::transmute(get_version) };
             // SAFETY: takes nothing and returns a constant: major << 16 | minor << 8 | patch.

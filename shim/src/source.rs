@@ -7,11 +7,15 @@ use jitlisten::{ObjectId, log_line};
 
 use crate::descriptor::{DescriptorAddress, ListedObject};
 use crate::detour::{self, Callers};
-use crate::hooks::RENDEZVOUS;
+use crate::hook_table::HookTable;
+use crate::jitlink;
 use crate::library::{Identity, Library};
 use crate::next::Function;
 use crate::relocation_slot::{self, MemorySlots};
 use crate::symbol_file::SymbolFile;
+use crate::vtable::patch::Patched;
+use crate::vtable::runtime_dyld::{self, Refusal};
+use crate::vtable::{self, mapped};
 
 /// Below this much code a library cannot hold LLVM with a code generator (Debian's smallest is past 40 MB).
 const SMALLEST_LLVM: u64 = 4 << 20;
@@ -23,9 +27,12 @@ const RENDEZVOUS_FUNCTION: &str = "__jit_debug_register_code";
 pub(crate) struct Source {
     pub(crate) identity: Identity,
     pub(crate) path: PathBuf,
-    descriptor: DescriptorAddress,
+    /// Its list for debuggers, if it has one that can be found.
+    descriptor: Option<DescriptorAddress>,
     /// Whether calls of the rendezvous reach us; otherwise the list is read whenever memory becomes executable.
     pub(crate) detoured: bool,
+    /// Whether its linker calls us for each object.
+    pub(crate) linker: Result<Patched, Refusal>,
     /// The slots through which it calls for memory.
     slots: MemorySlots,
     /// Whether they were changed.
@@ -75,7 +82,7 @@ impl JitInterface {
 }
 
 impl Source {
-    /// Looks for an LLVM in `library` and starts to listen to it; `slot` is its place in the table of hooks. Leaves the
+    /// Looks for an LLVM in `library` and starts to listen to it; `slot` is its place in the table of `hooks`. Leaves the
     /// library's file in `symbols` if it had to be opened.
     ///
     /// # Safety
@@ -84,34 +91,55 @@ impl Source {
         library: &Library,
         symbols: &mut Option<SymbolFile>,
         slot: usize,
+        hooks: &'static HookTable,
         callers: Callers,
     ) -> Option<Source> {
-        let interface = JitInterface::find(library, symbols)?;
+        let hook = *hooks.rendezvous.get(slot)?;
+        let interface = JitInterface::find(library, symbols);
+        // SAFETY: the caller's promise; a library at this place of the table was closed before.
+        let vtables = unsafe { mapped::vtables(library, &vtable::CLASSES) };
+        // SAFETY: as above.
+        let linker = unsafe { runtime_dyld::attach(library, slot, &vtables) };
+        // SAFETY: as above.
+        let jitlink = unsafe { jitlink::attach(library, slot, &vtables) };
+        if interface.is_none() && linker.is_err() && jitlink.is_err() {
+            return None;
+        }
+        log_line!(Info, "LLVM in {}, slot {slot}", library.path.display());
+        if let Err(refusal) = linker {
+            log_line!(Info, "{}: its linker is not listened to: {refusal}", library.path.display());
+        }
+        if let Err(refusal) = jitlink {
+            log_line!(Info, "{}: JITLink is not listened to: {refusal}", library.path.display());
+        }
         // SAFETY: the address is that of a function in the mapped library; the hook takes no argument and may be called
         // from anywhere, for ever.
-        let detoured = unsafe { detour::detour(interface.function, *RENDEZVOUS.get(slot)?, callers) };
-        log_line!(Info, "LLVM in {}, slot {slot}", library.path.display());
-        if let Err(refusal) = &detoured {
-            log_line!(
-                Warn,
-                "{}: the rendezvous stays as it is: {refusal}; its list is read when memory becomes executable, which some \
-                 objects miss",
-                library.path.display()
-            );
+        let detoured = interface.as_ref().map(|interface| unsafe { detour::detour(interface.function, hook, callers) });
+        if let Some(Err(refusal)) = &detoured {
+            let path = library.path.display();
+            match linker {
+                Ok(_) => log_line!(Info, "{path}: the rendezvous stays as it is: {refusal}"),
+                Err(_) => log_line!(
+                    Warn,
+                    "{path}: the rendezvous stays as it is: {refusal}; its list is read when memory becomes executable, which \
+                     some objects miss"
+                ),
+            }
         }
-        let slots = MemorySlots::find(library);
+        let slots = MemorySlots::find(library, hooks);
         // SAFETY: the caller vouches for the mapping.
         if !unsafe { slots.are_relocated() } {
             // SAFETY: the loader has not come to it yet.
-            if let Err(error) = unsafe { relocation_slot::listen_from_the_start(library) } {
+            if let Err(error) = unsafe { relocation_slot::listen_from_the_start(library, hooks) } {
                 log_line!(Info, "{}: memory is listened to from its first object on: {error}", library.path.display());
             }
         }
         Some(Source {
             identity: library.identity,
             path: library.path.clone(),
-            descriptor: DescriptorAddress(interface.descriptor),
-            detoured: detoured.is_ok(),
+            descriptor: interface.map(|interface| DescriptorAddress(interface.descriptor)),
+            detoured: matches!(detoured, None | Some(Ok(()))),
+            linker,
             slots,
             listening: false,
             known: BTreeMap::new(),
@@ -151,8 +179,8 @@ impl Source {
 
     /// Reads the list.
     pub(crate) fn read(&mut self) -> News {
-        let Ok(reading) = self.descriptor.read().inspect_err(|error| log_line!(Warn, "the JIT interface: {error}"))
-        else {
+        let Some(descriptor) = self.descriptor else { return News::default() };
+        let Ok(reading) = descriptor.read().inspect_err(|error| log_line!(Warn, "the JIT interface: {error}")) else {
             return News::default();
         };
         let left = reading.unregistered.and_then(|entry| self.known.remove(&entry)?.id);

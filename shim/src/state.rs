@@ -6,37 +6,45 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jitlisten::options::SinkKind;
 use jitlisten::{
-    Address, AddressRange, Entered, ForkGuard, HostStateGuard, ObjectId, Session, Unwinders, checked_read, log_line,
+    Address, AddressRange, Loaded, ObjectId, Session, Unwinders, checked_read, log_line, mappings_of,
     notify_libraries_changed,
 };
 use once_cell::race::OnceBox;
 
+use crate::code_pages;
 use crate::detour::{self, Callers};
 use crate::discovered::DiscoveredLlvm;
-use crate::hooks;
+use crate::hook_table::HookTable;
+use crate::jitlink::emitted::EmittedObjects;
 use crate::known::{Appeared, Extent, KnownLibraries, KnownLibrary};
 use crate::library::Identity;
-use crate::llvmlite;
-use crate::loader::{Counts, Rendezvous, with_libraries_held};
+use crate::loader::{Counts, Rendezvous};
 use crate::lookup::{self, Lookups};
 use crate::memory::{Executable, Memory, Outcome};
 use crate::modules::{Imports, unwinder_appeared};
 use crate::next;
+use crate::other_libraries::OtherLibraries;
+use crate::overdue::{self, Overdue};
 use crate::source::Source;
 use crate::unregistered::Unregistered;
 
 /// How many ranges of freed code keep their addresses, so that a perf map, which cannot say "gone", stays true.
 const RESERVED_RANGES: usize = 4096;
 
+/// How many objects of linkers are compared with what appears in a list. ORC lists an object once it is final.
+const LINKED: usize = 256;
+
 /// The shim of this process.
 pub(crate) struct Shim {
     pub(crate) session: &'static Session,
+    hooks: &'static HookTable,
     rendezvous: Option<Rendezvous>,
     state: Mutex<State>,
 }
 
+/// What is known of the process, behind the shim's lock.
 #[derive(Default)]
-struct State {
+pub(crate) struct State {
     /// Every library that was looked at.
     libraries: KnownLibraries,
     /// What the loader had counted when it was asked last; not asked where its rendezvous is detoured.
@@ -44,13 +52,18 @@ struct State {
     sources: Vec<Option<Source>>,
     /// Whether one of the libraries is an llvmlite.
     has_llvmlite: bool,
-    memory: Memory,
+    pub(crate) memory: Memory,
     /// Objects whose code outlives their place in LLVM's list.
     unregistered: Unregistered,
     /// The libraries with functions of others that our hooks call.
     next_owners: [Option<Identity>; next::FUNCTIONS],
     lookups: Lookups,
     imports: Imports,
+    others: OtherLibraries,
+    pub(crate) overdue: Overdue,
+    pub(crate) emitted: EmittedObjects,
+    /// Objects that linkers have reported last, with their sizes: LLVM may put them into its list.
+    linked: VecDeque<(ObjectId, usize)>,
     reserved: VecDeque<AddressRange>,
 }
 
@@ -63,46 +76,36 @@ pub(crate) fn shim() -> Option<&'static Shim> {
     SHIM.get()
 }
 
-/// Starts to listen to every LLVM in this process, now and later. Once; further calls do nothing.
-///
-/// Must not be called under the loader's lock, except from a constructor.
-pub fn start(session: &'static Session) {
-    if !session.options().active || SHIM.get().is_some() {
-        return;
-    }
-    let shim = Shim { session, rendezvous: Rendezvous::find(), state: Mutex::default() };
-    if SHIM.set(Box::new(shim)).is_err() {
-        return;
-    }
-    follow_forks();
-    with_libraries_held(|_| {
-        hooks::guarded(|shim| {
-            shim.watch_loader();
-            shim.libraries_changed(&mut shim.lock(), Extent::Whole, Callers::Any);
-            shim.look_around();
-        });
-    });
-    sinks_changed();
-    hooks::guarded(Shim::look_for_unwinders);
+/// Makes the shim of this process, with these hooks. Returns whether there was none yet.
+pub(crate) fn open(session: &'static Session, hooks: &'static HookTable) -> bool {
+    let shim = || Shim { session, hooks, rendezvous: Rendezvous::find(), state: Mutex::default() };
+    SHIM.get().is_none() && SHIM.set(Box::new(shim())).is_ok()
 }
 
-/// A sink was switched on: what it needs is hooked. Must not be called under the loader's lock, except from a constructor.
-pub fn sinks_changed() {
-    let wanted = shim().is_some_and(|shim| shim.session.is_enabled(SinkKind::Modules));
-    if !wanted || Imports::are_hooked() {
-        return;
-    }
-    Imports::prepare();
-    with_libraries_held(|_| hooks::guarded(Shim::hook_imports));
+/// Every LLVM that is listened to, in the order they were found.
+pub fn discovered() -> Vec<DiscoveredLlvm> {
+    shim().map(Shim::discovered).unwrap_or_default()
 }
 
 impl Shim {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    /// Whether modules are to be shown to tools inside the process.
+    pub(crate) fn wants_modules(&self) -> bool {
+        self.session.is_enabled(SinkKind::Modules)
+    }
+
+    /// The first look, with the libraries held.
+    pub(crate) fn begin(&self) {
+        self.watch_loader();
+        self.libraries_changed(&mut self.lock(), Extent::Whole, Callers::Any);
+        self.look_around();
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         // A panic under the lock ends all listening, see `hooks::guarded`.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn discovered(&self) -> Vec<DiscoveredLlvm> {
+    fn discovered(&self) -> Vec<DiscoveredLlvm> {
         let state = self.lock();
         let discovered = |source: &Source| DiscoveredLlvm {
             path: source.path.clone(),
@@ -119,10 +122,10 @@ impl Shim {
             return;
         };
         // SAFETY: the loader's function is mapped code; the hook takes no argument and may be called for ever.
-        if let Err(refusal) = unsafe { detour::detour(rendezvous.function(), hooks::loader_event, Callers::Any) } {
+        if let Err(refusal) = unsafe { detour::detour(rendezvous.function(), self.hooks.loader_event, Callers::Any) } {
             log_line!(Info, "the loader's rendezvous stays as it is: {refusal}; listening to dlsym instead");
             lookup::ALWAYS.store(true, Ordering::Release);
-            self.lock().lookups.activate();
+            self.lock().lookups.activate(self.hooks.before_dlsym);
         }
     }
 
@@ -143,10 +146,15 @@ impl Shim {
             let source = self.library_appeared(state, &appeared, callers);
             state.libraries.add(&appeared, source);
         }
+        if state.sources.iter().any(Option::is_some) && state.others.begin() {
+            self.listen_everywhere(state);
+        }
         // SAFETY: libraries that were closed have been forgotten above.
         unsafe { state.lookups.change_relocated() };
         // SAFETY: as above.
         unsafe { state.imports.change_relocated() };
+        // SAFETY: as above.
+        unsafe { state.others.change_relocated() };
         true
     }
 
@@ -178,7 +186,7 @@ impl Shim {
     /// From now on, every `dlsym` looks at new libraries first if there is something to look for.
     fn hook_lookups(&self) {
         let mut state = self.lock();
-        if !state.lookups.activate() {
+        if !state.lookups.activate(self.hooks.before_dlsym) {
             return;
         }
         // SAFETY: under the loader's lock, as its rendezvous is.
@@ -194,7 +202,7 @@ impl Shim {
     }
 
     /// From now on, libraries see images where they list modules. With the libraries held.
-    fn hook_imports(&self) {
+    pub(crate) fn hook_imports(&self) {
         let mut state = self.lock();
         if !Imports::activate() {
             return;
@@ -209,6 +217,23 @@ impl Shim {
         for library in &libraries {
             // SAFETY: as above.
             unsafe { state.imports.add(library) };
+        }
+    }
+
+    /// The first LLVM has come: the other libraries may handle its memory, too. Under the loader's lock.
+    fn listen_everywhere(&self, state: &mut State) {
+        let mut all = KnownLibraries::default();
+        // SAFETY: as for `libraries_changed`.
+        let changes = self.rendezvous.and_then(|rendezvous| unsafe { rendezvous.changes(&mut all, Extent::Whole) });
+        for appeared in changes.unwrap_or_default().appeared {
+            let is_source = state.sources.iter().flatten().any(|source| source.identity == appeared.entry.identity);
+            if is_source || !appeared.is_of_program() {
+                continue;
+            }
+            // SAFETY: the loader's lock has been held since the entry was read.
+            if let Some(library) = unsafe { appeared.entry.library() } {
+                state.others.add(&library, self.hooks);
+            }
         }
     }
 
@@ -239,7 +264,7 @@ impl Shim {
         let library = unsafe { appeared.entry.library() }?;
         let mut symbols = None;
         // SAFETY: the library is in the loader's list, whose lock is held.
-        let source = unsafe { Source::attach(&library, &mut symbols, slot, callers) };
+        let source = unsafe { Source::attach(&library, &mut symbols, slot, self.hooks, callers) };
         let is_source = source.is_some();
         // SAFETY: as above.
         let relocated = source.as_ref().is_some_and(|source| unsafe { source.is_relocated() });
@@ -252,6 +277,9 @@ impl Shim {
             self.catch_up(state, slot);
         }
         state.lookups.add(&library);
+        if !is_source && appeared.is_of_program() {
+            state.others.add(&library, self.hooks);
+        }
         if library.may_have_unwinder() {
             lookup::UNWINDERS.store(true, Ordering::Release);
         }
@@ -260,9 +288,9 @@ impl Shim {
             // SAFETY: as above.
             unsafe { state.imports.add(&library) };
         }
-        if llvmlite::is_llvmlite(&library) {
+        if library.is_llvmlite() {
             // SAFETY: as above.
-            unsafe { llvmlite::attach(library, symbols) };
+            unsafe { (self.hooks.attach_llvmlite)(library, symbols) };
             state.has_llvmlite = true;
         }
         is_source.then_some(slot)
@@ -270,15 +298,19 @@ impl Shim {
 
     /// Forgets a library that was closed, and what it had compiled. Its memory is not touched.
     fn library_closed(&self, state: &mut State, library: KnownLibrary) {
-        let State { sources, memory, lookups, imports, next_owners, .. } = state;
+        let State { sources, memory, lookups, others, imports, emitted, next_owners, .. } = state;
         lookups.forget(library.identity.bias);
+        others.forget(library.identity.bias);
         imports.forget(library.identity.bias);
-        llvmlite::closed(library.identity);
+        (self.hooks.llvmlite_closed)(library.identity);
         for (function, owner) in next::ALL.into_iter().zip(next_owners) {
             if *owner == Some(library.identity) {
                 *owner = None;
                 next::set(function, 0);
             }
+        }
+        if let Some(slot) = library.source {
+            emitted.forget(slot);
         }
         if let Some(source) = library.source.and_then(|slot| sources[slot].take()) {
             log_line!(Info, "an LLVM was closed: {:x}", source.identity.bias);
@@ -308,7 +340,7 @@ impl Shim {
         // SAFETY: callers see to it that the library is mapped and relocated.
         if unsafe { state.hook_memory(slot) } {
             for (range, how) in executable_memory() {
-                state.memory.executable(range, how);
+                state.executable(range, how);
             }
         }
         self.read_list(state, slot);
@@ -317,8 +349,36 @@ impl Shim {
     /// LLVM's rendezvous: an object came or went. Under LLVM's lock.
     pub(crate) fn rendezvous(&self, slot: usize) {
         let mut state = self.lock();
-        // The library runs, so it is relocated.
-        self.catch_up(&mut state, slot);
+        self.prepare(&mut state, slot);
+    }
+
+    /// The LLVM in `slot` runs: its library is relocated, and those that came with it.
+    pub(crate) fn prepare(&self, state: &mut State, slot: usize) {
+        self.catch_up(state, slot);
+        // SAFETY: libraries that are closed are forgotten.
+        unsafe { state.others.change_relocated() };
+        self.look_at_overdue(state);
+    }
+
+    /// The linker of the LLVM in `slot` has loaded an object.
+    pub(crate) fn linked(&self, slot: usize, object: Vec<u8>) {
+        let mut state = self.lock();
+        self.prepare(&mut state, slot);
+        let size = object.len();
+        if self.session.check_memory(size).is_err() {
+            return;
+        }
+        let Ok(loaded) = self.session.linked(object) else { return };
+        state.linked.push_front((loaded.id, size));
+        state.linked.truncate(LINKED);
+        self.loaded(&mut state, loaded);
+    }
+
+    /// The object that a linker has reported and that is `bytes`, which LLVM has in its list at `kept_at`.
+    fn same_as_linked(&self, state: &mut State, bytes: &[u8], kept_at: Option<AddressRange>) -> Option<ObjectId> {
+        let is_it = |&(id, size): &(ObjectId, usize)| size == bytes.len() && self.session.listed(id, bytes, kept_at);
+        let index = state.linked.iter().position(is_it)?;
+        state.linked.remove(index).map(|(id, _)| id)
     }
 
     fn read_list(&self, state: &mut State, slot: usize) {
@@ -336,13 +396,64 @@ impl Shim {
             let range = listed.debug_object;
             let range = range.filter(|range| self.session.check_memory(range.size() as usize).is_ok());
             let bytes = range.and_then(|range| checked_read::copy(range).ok());
+            let same = bytes.as_deref().and_then(|bytes| self.same_as_linked(state, bytes, listed.debug_object));
+            if same.is_some() {
+                if let Some(source) = state.sources[slot].as_mut() {
+                    source.remember(listed, same);
+                }
+                continue;
+            }
             let loaded = bytes.and_then(|bytes| self.session.loaded(bytes, listed.debug_object).ok());
             if let Some(source) = state.sources[slot].as_mut() {
                 source.remember(listed, loaded.as_ref().map(|loaded| loaded.id));
             }
             if let Some(loaded) = loaded {
-                let outcome = state.memory.loaded(loaded);
+                self.loaded(state, loaded);
+            }
+        }
+    }
+
+    /// An object was loaded. Where it may run already, and that was not heard, the kernel knows.
+    pub(crate) fn loaded(&self, state: &mut State, loaded: Loaded) {
+        let id = loaded.id;
+        let outcome = state.memory.loaded(loaded);
+        self.notify(state, outcome);
+        let Some(first) = state.memory.pending(id).and_then(|text| text.first().copied()) else { return };
+        state.overdue.add(jitlisten::monotonic(), id);
+        if !state.memory.has_executable(first) {
+            let outcome = state.look_at(first);
+            self.notify(state, outcome);
+        }
+    }
+
+    /// Objects that are loaded for a second and not final.
+    fn look_at_overdue(&self, state: &mut State) {
+        if state.emitted.warns() {
+            log_line!(
+                Warn,
+                "an object that JITLink has linked was not found in executable memory for a second: it has no names. Of others \
+                 like it nothing will be said"
+            );
+        }
+        if state.overdue.is_empty() {
+            return;
+        }
+        for id in state.overdue.take(jitlisten::monotonic()) {
+            let Some(text) = state.memory.pending(id).map(<[AddressRange]>::to_vec) else { continue };
+            let mut outcomes: Vec<Outcome> = text.iter().map(|&text| state.look_at(text)).collect();
+            outcomes.push(state.memory.overdue(id));
+            for outcome in outcomes {
                 self.notify(state, outcome);
+            }
+            if state.memory.pending(id).is_some() && state.overdue.warns() {
+                let mappings = text.first().and_then(|&text| mappings_of(text).ok().flatten());
+                let reason = overdue::reason(mappings.as_deref());
+                let at = text.first().map(|text| text.start());
+                log_line!(
+                    Warn,
+                    "an object was loaded at {at:x?} and is not final after a second: {reason}; it has no names. \
+                    Of others like it nothing will be said"
+                );
             }
         }
     }
@@ -358,7 +469,7 @@ impl Shim {
         }
     }
 
-    fn notify(&self, state: &mut State, outcome: Outcome) {
+    pub(crate) fn notify(&self, state: &mut State, outcome: Outcome) {
         for id in outcome.freed {
             state.unregistered.forget(id);
             self.session.freeing(id);
@@ -379,14 +490,24 @@ impl Shim {
                 self.read_list(&mut state, slot);
             }
         }
-        let outcome = state.memory.executable(range, how);
+        let outcome = state.executable(range, how);
+        self.notify(&mut state, outcome);
+        self.look_for_copies(&mut state, range);
+        self.look_for_emitted(&mut state, range);
+        self.look_at_overdue(&mut state);
+    }
+
+    /// Memory of the process has moved, and may hold code.
+    pub(crate) fn look_at(&self, range: AddressRange) {
+        let mut state = self.lock();
+        let outcome = state.look_at(range);
         self.notify(&mut state, outcome);
     }
 
     /// Memory of an LLVM is about to be no longer executable.
     pub(crate) fn not_executable(&self, range: AddressRange) {
         let mut state = self.lock();
-        let outcome = state.memory.not_executable(range);
+        let outcome = state.not_executable(range);
         self.notify(&mut state, outcome);
         drop(state);
         self.session.changing(range);
@@ -402,7 +523,7 @@ impl Shim {
     /// Memory of an LLVM is about to be replaced by other memory.
     pub(crate) fn replacing(&self, range: AddressRange) {
         let mut state = self.lock();
-        let outcome = state.memory.not_executable(range);
+        let outcome = state.not_executable(range);
         self.notify(&mut state, outcome);
         self.session.unmapping(range);
     }
@@ -420,7 +541,7 @@ impl Shim {
     pub(crate) fn unmapping(&self, range: AddressRange) -> bool {
         let mut state = self.lock();
         let held_code = state.memory.has_executable(range);
-        let outcome = state.memory.not_executable(range);
+        let outcome = state.not_executable(range);
         self.notify(&mut state, outcome);
         self.session.unmapping(range);
         held_code && self.session.is_enabled(SinkKind::PerfMap) && state.reserve(range)
@@ -428,6 +549,30 @@ impl Shim {
 }
 
 impl State {
+    fn executable(&mut self, range: AddressRange, how: Executable) -> Outcome {
+        code_pages::insert(range);
+        self.memory.executable(range, how)
+    }
+
+    fn not_executable(&mut self, range: AddressRange) -> Outcome {
+        code_pages::remove(range);
+        self.memory.not_executable(range)
+    }
+
+    /// Asks the kernel which of `range` may run.
+    fn look_at(&mut self, range: AddressRange) -> Outcome {
+        let mut all = Outcome::default();
+        let mappings = mappings_of(range).ok().flatten().unwrap_or_default();
+        for mapping in mappings.into_iter().filter(|mapping| mapping.executable) {
+            let is_fixed = !mapping.writable && !mapping.shared;
+            let how = if is_fixed { Executable::Only } else { Executable::Writable };
+            let outcome = self.executable(mapping.range, how);
+            all.finalized.extend(outcome.finalized);
+            all.freed.extend(outcome.freed);
+        }
+        all
+    }
+
     /// Takes the slots of a source back, if others have changed them.
     ///
     /// # Safety
@@ -496,49 +641,4 @@ fn anonymous_executable(line: &str) -> Option<(AddressRange, Executable)> {
     let [start, end] = [start, end].map(|text| u64::from_str_radix(text, 16).ok());
     let range = AddressRange::new(Address(start?), end?.checked_sub(start?)?)?;
     Some((range, if protection.contains('w') { Executable::Writable } else { Executable::Only }))
-}
-
-/// Our locks, held by the thread that forks: whatever another thread was doing under them is done. No handler of a signal
-/// may run while it holds them, and no hook in this thread waits for them: other handlers of `pthread_atfork` run meanwhile.
-struct Held {
-    state: MutexGuard<'static, State>,
-    session: ForkGuard,
-    _entered: Entered<'static>,
-    _host_state: HostStateGuard,
-}
-
-struct HeldForFork(Option<Held>);
-
-// SAFETY: put in and taken out by the one thread that forks, between the handlers of `pthread_atfork`.
-unsafe impl Sync for HeldForFork {}
-// SAFETY: as above; only the address of the static moves between threads.
-unsafe impl Send for HeldForFork {}
-
-static HELD: Mutex<HeldForFork> = Mutex::new(HeldForFork(None));
-
-fn follow_forks() {
-    unsafe extern "C" fn prepare() {
-        hooks::caught(|shim| {
-            let host_state = HostStateGuard::enter();
-            let Some(entered) = hooks::enter() else { return };
-            let (state, session) = (shim.lock(), shim.session.lock_for_fork());
-            let held = Held { state, session, _entered: entered, _host_state: host_state };
-            HELD.lock().unwrap_or_else(PoisonError::into_inner).0 = Some(held);
-        });
-    }
-    // No guards of their own: the one that was entered before the fork ends here.
-    unsafe extern "C" fn parent() {
-        drop(take_held());
-    }
-    unsafe extern "C" fn child() {
-        // What was taken is released even where our listening has ended.
-        let Some(Held { state, session, _entered, _host_state }) = take_held() else { return };
-        hooks::caught(|_| session.in_child());
-        drop(state);
-    }
-    fn take_held() -> Option<Held> {
-        HELD.lock().unwrap_or_else(PoisonError::into_inner).0.take()
-    }
-    // SAFETY: the handlers live as long as the library, which is never unloaded.
-    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
 }

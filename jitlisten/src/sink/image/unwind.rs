@@ -70,8 +70,8 @@ impl Rules {
                 added = rules.add(snapshot, range.start(), content.pages);
             }
             if !part.made_rules.is_empty() {
-                // They get new heads too, so it does not matter where they are made for.
-                let place = part.made_rules[0].range.start();
+                // They get new heads, too.
+                let place = cfi::place_behind(part.made_rules);
                 let made = cfi::encode(part.made_rules, part.object.machine(), place);
                 added = added.and(made.and_then(|made| rules.add(&made, place, content.pages)));
             }
