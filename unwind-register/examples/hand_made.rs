@@ -30,7 +30,6 @@ fn main() -> Result<(), unwind_register::Error> {
 
     // Once at the start, and after every dlopen.
     let registry = Registry::process();
-    registry.rescan();
 
     let describe = |frames: &[usize]| {
         let names = ["alpha", "beta", "gamma"];
