@@ -26,6 +26,8 @@ mod recording;
 mod run;
 mod sinks;
 mod symbols;
+mod system;
+mod top;
 mod trace;
 
 use std::io::Write as _;
@@ -48,6 +50,7 @@ enum Command {
     Run(run::Run),
     Record(record::Record),
     Lines(lines::Lines),
+    Top(top::Top),
     Flamegraph(flamegraph::Flamegraph),
     Export(export::Export),
     Diff(diff::Diff),
@@ -63,6 +66,7 @@ impl Command {
             Command::Run(command) => command.execute(),
             Command::Record(command) => command.execute(),
             Command::Lines(command) => command.execute(),
+            Command::Top(command) => command.execute(),
             Command::Flamegraph(command) => command.execute(),
             Command::Export(command) => command.execute(),
             Command::Diff(command) => command.execute(),

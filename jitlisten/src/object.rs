@@ -20,6 +20,9 @@ pub(crate) enum Origin {
         /// Where it keeps it.
         kept_at: Option<AddressRange>,
     },
+    /// From an LLVM's linker, which has put it into no list for debuggers yet: libgcc has its `.eh_frame`. The session keeps the
+    /// debug object.
+    LlvmLinker,
     /// From an LLVM, by a listener: libgcc has its `.eh_frame`. The session keeps the debug object.
     Llvm,
     /// From a producer that registers it nowhere else. The session keeps the debug object.
@@ -30,7 +33,7 @@ impl Origin {
     /// How the session learned of it.
     pub(crate) fn channel(self) -> Channel {
         match self {
-            Origin::LlvmList { .. } => Channel::Discovered,
+            Origin::LlvmList { .. } | Origin::LlvmLinker => Channel::Discovered,
             Origin::Llvm | Origin::Caller => Channel::Api,
         }
     }
@@ -39,7 +42,7 @@ impl Origin {
     pub(crate) fn kept_at(self) -> Option<AddressRange> {
         match self {
             Origin::LlvmList { kept_at } => kept_at,
-            Origin::Llvm | Origin::Caller => None,
+            Origin::LlvmLinker | Origin::Llvm | Origin::Caller => None,
         }
     }
 

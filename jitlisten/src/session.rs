@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod alive;
+mod listed;
 mod reported;
 
 use std::collections::BTreeMap;
@@ -33,7 +34,7 @@ use crate::log_line;
 use crate::name::{self, ReadableName};
 use crate::object::{Channel, DebugObject, ObjectId, Origin};
 use crate::options::{FramePointerPolicy, Options, SinkKind};
-use crate::process::write_nosignal::effective_user;
+use crate::process::write_nosignal::{effective_user, user_is_final};
 use crate::process::{allocator, checked_read, clock, fork_gate};
 use crate::sink::{
     self, FinalizedObject, Forked, HeaderPadding, Images, Neighbour, Neighbours, Sink, SinkContext, SinkError,
@@ -227,6 +228,10 @@ impl Session {
     fn become_user(&self, state: &mut State) {
         state.user = effective_user();
         self.images().begin_anew();
+        for kind in SinkKind::ALL.into_iter().filter(|_| user_is_final()) {
+            let Some(sink) = &mut state.sinks[kind as usize] else { continue };
+            state.inherits[kind as usize] |= sink.user_changed() == Forked::KnowsNothing;
+        }
         log_line!(Info, "the process runs as user {} from now on", state.user);
     }
 
@@ -412,13 +417,25 @@ impl Session {
         }
         let snapshot = CodeSnapshot::of(state.pid, &record.object);
         for kind in SinkKind::ALL {
-            let Some(sink) = &mut state.sinks[kind as usize] else { continue };
-            let gate = |_| Neighbours::default();
-            let freed = record.as_finalized(id, None, &|_| None, &gate, &state.padding, &snapshot);
-            if let Err(error) = sink.freeing(&freed) {
-                self.give_up(state, kind, &error);
-            }
+            self.notify_of_end(state, kind, id, &record, &snapshot);
         }
+    }
+
+    fn notify_of_end(&self, state: &mut State, kind: SinkKind, id: ObjectId, record: &Record, snapshot: &CodeSnapshot) {
+        let Some(sink) = &mut state.sinks[kind as usize] else { return };
+        let gate = |_| Neighbours::default();
+        let freed = record.as_finalized(id, None, &|_| None, &gate, &state.padding, snapshot);
+        if let Err(error) = sink.freeing(&freed) {
+            self.give_up(state, kind, &error);
+        }
+    }
+
+    /// One sink need not know an object any more that lives on.
+    fn notify_freeing(&self, state: &mut State, kind: SinkKind, id: ObjectId) {
+        let Some(record) = state.objects.remove(&id) else { return };
+        let snapshot = CodeSnapshot::of(state.pid, &record.object);
+        self.notify_of_end(state, kind, id, &record, &snapshot);
+        state.objects.insert(id, record);
     }
 
     /// Notifies `observer` of all code that is alive, and from now on of all that comes and goes. One observer in a process.
