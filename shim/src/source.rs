@@ -95,7 +95,7 @@ impl Source {
         let hook = *hooks.rendezvous.get(slot)?;
         let interface = JitInterface::find(library, symbols);
         // SAFETY: the caller's promise; a library at this place of the table was closed before.
-        let linker = unsafe { runtime_dyld::attach(library, slot) };
+        let linker = unsafe { runtime_dyld::attach(library, slot, *hooks.load_object.get(slot)?) };
         if interface.is_none() && linker.is_err() {
             return None;
         }

@@ -9,11 +9,13 @@ use crate::hook_table::HookTable;
 use crate::loader::with_libraries_held;
 use crate::modules::Imports;
 use crate::state::{self, Shim};
+use crate::vtable::load_object;
 use crate::{fork, hooks, llvmlite};
 
 static HOOKS: HookTable = HookTable {
     loader_event: hooks::loader_event,
     rendezvous: hooks::RENDEZVOUS,
+    load_object: load_object::HOOKS,
     before_dlsym,
     mprotect: hooks::mprotect,
     munmap: hooks::munmap,

@@ -1,3 +1,5 @@
+#![forbid(unsafe_code)]
+
 use super::*;
 
 const BIAS: u64 = 0x7000_0000_0000;
