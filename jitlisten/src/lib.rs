@@ -43,7 +43,11 @@ pub use object::ObjectId;
 pub use observer::{CodeObserver, ObservedCode, notify_libraries_changed};
 pub use process::allocator::HostAllocator;
 pub use process::checked_read;
+#[doc(hidden)]
+pub use process::clock::monotonic;
 pub use process::host_state::{HostStateGuard, exempt_signal, keeping_errno};
+#[doc(hidden)]
+pub use process::mappings::{Mapping, mappings_of};
 pub use process::privilege::is_privileged;
 pub use session::{ForkGuard, LiveFunction, Loaded, Session};
 pub use sink::Unwinders;

@@ -23,6 +23,9 @@ pub(crate) enum Origin {
     /// From an LLVM's linker, which has put it into no list for debuggers yet: libgcc has its `.eh_frame`. The session keeps the
     /// debug object.
     LlvmLinker,
+    /// From an LLVM, whose host has copied the code elsewhere: what LLVM registers is about another place. The session keeps the
+    /// debug object.
+    Moved,
     /// From an LLVM, by a listener: libgcc has its `.eh_frame`. The session keeps the debug object.
     Llvm,
     /// From a producer that registers it nowhere else. The session keeps the debug object.
@@ -33,7 +36,7 @@ impl Origin {
     /// How the session learned of it.
     pub(crate) fn channel(self) -> Channel {
         match self {
-            Origin::LlvmList { .. } | Origin::LlvmLinker => Channel::Discovered,
+            Origin::LlvmList { .. } | Origin::LlvmLinker | Origin::Moved => Channel::Discovered,
             Origin::Llvm | Origin::Caller => Channel::Api,
         }
     }
@@ -42,7 +45,7 @@ impl Origin {
     pub(crate) fn kept_at(self) -> Option<AddressRange> {
         match self {
             Origin::LlvmList { kept_at } => kept_at,
-            Origin::LlvmLinker | Origin::Llvm | Origin::Caller => None,
+            Origin::LlvmLinker | Origin::Moved | Origin::Llvm | Origin::Caller => None,
         }
     }
 
@@ -53,7 +56,7 @@ impl Origin {
 
     /// Whether libgcc, or LLVM's libunwind, has its `.eh_frame` already.
     pub(crate) fn registers_with_unwinders(self) -> bool {
-        !matches!(self, Origin::Caller)
+        !matches!(self, Origin::Caller | Origin::Moved)
     }
 }
 

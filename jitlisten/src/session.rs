@@ -19,6 +19,7 @@
 
 mod alive;
 mod listed;
+mod moved;
 mod reported;
 
 use std::collections::BTreeMap;

@@ -20,6 +20,16 @@ pub(crate) type Rendezvous = unsafe extern "C" fn();
 pub(crate) type LoadObject =
     unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> usize;
 
+/// Both registers that a result may be in.
+#[repr(C)]
+pub(crate) struct Returned([usize; 2]);
+
+/// `ObjectLinkingLayer::emit`, as [`LoadObject`].
+pub(crate) type Emit = unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> Returned;
+
+/// The vtables with `emit` of one library.
+pub(crate) const EMIT_VTABLES: usize = 2;
+
 /// See the module's head.
 pub(crate) struct HookTable {
     /// For the loader's `_dl_debug_state`.
@@ -28,12 +38,20 @@ pub(crate) struct HookTable {
     pub(crate) rendezvous: [Rendezvous; SLOTS],
     /// For `RuntimeDyldELF::loadObject` of the LLVM in each slot.
     pub(crate) load_object: [LoadObject; SLOTS],
+    /// For `ObjectLinkingLayer::emit` of the LLVM in each slot, in each of its vtables.
+    pub(crate) emit: [[Emit; EMIT_VTABLES]; SLOTS],
     /// For `dlsym`: jumps to it.
     pub(crate) before_dlsym: Rendezvous,
     pub(crate) mprotect: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,
     pub(crate) munmap: unsafe extern "C" fn(*mut c_void, usize) -> c_int,
     pub(crate) mmap: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void,
     pub(crate) register_frame: unsafe extern "C" fn(*const c_void),
+    pub(crate) pkey_mprotect: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int) -> c_int,
+    pub(crate) mremap: unsafe extern "C" fn(*mut c_void, usize, usize, c_int, *mut c_void) -> *mut c_void,
+    /// The same for libraries without an LLVM.
+    pub(crate) mprotect_elsewhere: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,
+    pub(crate) munmap_elsewhere: unsafe extern "C" fn(*mut c_void, usize) -> c_int,
+    pub(crate) mmap_elsewhere: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void,
     /// For a library that has llvmlite's functions. It must be mapped during the call.
     pub(crate) attach_llvmlite: unsafe fn(Library, Option<SymbolFile>),
     /// Such a library was closed, if it was one.
@@ -48,6 +66,19 @@ impl HookTable {
             Function::Munmap => self.munmap as usize,
             Function::Mmap => self.mmap as usize,
             Function::RegisterFrame => self.register_frame as usize,
+            Function::PkeyMprotect => self.pkey_mprotect as usize,
+            Function::Mremap => self.mremap as usize,
+        }
+    }
+
+    /// The hook for a library that has no LLVM.
+    pub(crate) fn memory_elsewhere(&self, function: Function) -> usize {
+        match function {
+            Function::Mprotect => self.mprotect_elsewhere as usize,
+            Function::Munmap => self.munmap_elsewhere as usize,
+            Function::Mmap => self.mmap_elsewhere as usize,
+            // They take no lock either where no code is concerned.
+            Function::RegisterFrame | Function::PkeyMprotect | Function::Mremap => self.memory(function),
         }
     }
 }

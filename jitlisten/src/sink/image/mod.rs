@@ -64,7 +64,6 @@ mod group;
 mod headers;
 mod images;
 mod layout;
-mod mappings;
 mod module;
 mod pages;
 mod refusal;
