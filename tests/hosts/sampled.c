@@ -92,13 +92,16 @@ KEPT static double exp_one(long n)
     return sum;
 }
 
+/* Rounds much shorter than the time between two samples, and of random length: where one sample falls says nothing about the
+ * next. With rounds as long as a tick of the kernel, samples creep through the round and their shares err by several sigma. */
 static int loops(double seconds)
 {
     double until = cpu_of(CLOCK_THREAD_CPUTIME_ID) + seconds;
-    while (cpu_of(CLOCK_THREAD_CPUTIME_ID) < until) {
-        three_of_four(200000 + rand() % 200000);
-        one_of_four(300000);
-    }
+    while (cpu_of(CLOCK_THREAD_CPUTIME_ID) < until)
+        for (int i = 0; i < 50; i++) {
+            three_of_four(2000 + rand() % 2000);
+            one_of_four(3000);
+        }
     return 0;
 }
 
@@ -106,8 +109,8 @@ static int exps(double seconds)
 {
     double until = cpu_of(CLOCK_THREAD_CPUTIME_ID) + seconds;
     while (cpu_of(CLOCK_THREAD_CPUTIME_ID) < until)
-        /* Never in step with a timer. */
-        sink = exp_three(100000 + rand() % 100000) + exp_one(150000);
+        for (int i = 0; i < 50; i++)
+            sink = exp_three(2000 + rand() % 2000) + exp_one(3000);
     return 0;
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use jitlisten_tests::host::{Host, Preload};
-use jitlisten_tests::sampled::{Weighed, by_thread, complete, read, recorded, scenario, share};
+use jitlisten_tests::sampled::{Weighed, by_thread, complete, read, recorded, scenario, share, sigma};
 
 /// A scenario that runs to its end, recorded from its start.
 fn run(words: &[&str]) -> Option<(Vec<Weighed>, String)> {
@@ -27,12 +27,16 @@ fn seconds(samples: &[Weighed]) -> f64 {
     samples.iter().map(|sample| sample.period as f64 / 1e9).sum()
 }
 
+/// Four sigma, and a point for loops that do not take the same time for each turn.
+fn off_by_chance(samples: &[Weighed]) -> f64 {
+    1.0 + 4.0 * sigma(samples)
+}
+
 #[test]
 fn loops_of_three_to_one() {
     let Some((samples, _)) = run(&["loops", "8"]) else { return };
     let share = share(&samples, "three_of_four", &["three_of_four", "one_of_four"]);
-    // On a crowded machine there are half as many samples as asked for, and a sigma is more than 1.5 points.
-    assert!((share - 75.0).abs() < 8.0, "{share} % of {} samples", samples.len());
+    assert!((share - 75.0).abs() < off_by_chance(&samples), "{share} % of {} samples", samples.len());
     assert!((seconds(&samples) - 8.0).abs() < 0.4, "{} s", seconds(&samples));
 }
 
@@ -43,8 +47,7 @@ fn exp_called_in_two_places() {
     let in_libm = samples.iter().filter(|sample| sample.frames[0].contains("exp") && sample.frames.len() > 3).count();
     assert!(in_libm * 3 > samples.len(), "{in_libm} of {} in libm", samples.len());
     let share = share(&samples, "exp_three", &["exp_three", "exp_one"]);
-    // See above. A caller that is lost, or one for another, is 25 points and more.
-    assert!((share - 75.0).abs() < 12.0, "{share} %");
+    assert!((share - 75.0).abs() < off_by_chance(&samples), "{share} % of {} samples", samples.len());
     assert!(complete(&samples) >= 99.5, "{} % complete", complete(&samples));
 }
 
