@@ -18,6 +18,8 @@
 
 mod clock;
 mod code_map;
+mod counter;
+mod event_name;
 mod events;
 mod handler;
 mod interpose;
@@ -32,6 +34,7 @@ mod timer;
 pub mod unwind;
 mod writer;
 
+pub use event_name::Counter;
 pub use interpose::{Start, create};
 pub use options::{Clock, Options};
 pub use recorder::{Error, Heirs, Statistics, ending, start, start_by_environment, statistics, stop};

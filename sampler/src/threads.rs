@@ -8,9 +8,11 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use crate::clock;
+use crate::counter::Running;
+use crate::event_name::Counter;
 use crate::handler::{self, PERIOD};
 use crate::options::Clock;
 use crate::slot::{self, Slot};
@@ -23,15 +25,41 @@ pub(crate) static WITHOUT_TIMER: AtomicU64 = AtomicU64::new(0);
 /// Threads that got a timer.
 pub(crate) static SAMPLED: AtomicU64 = AtomicU64::new(0);
 static CLOCK: AtomicU32 = AtomicU32::new(0);
+static HZ: AtomicU32 = AtomicU32::new(0);
+/// The event that is counted instead, in atomics: a thread that begins takes no lock.
+static IS_COUNTED: AtomicBool = AtomicBool::new(false);
+static COUNTER_KIND: AtomicU32 = AtomicU32::new(0);
+static COUNTER_CONFIG: AtomicU64 = AtomicU64::new(0);
+static COUNTER_IS_USERS: AtomicBool = AtomicBool::new(false);
 
-/// What timers that are made from now on do.
-pub(crate) fn configure(clock: Clock, hz: u32) {
+/// What timers that are made from now on do; or counters, if there is one.
+pub(crate) fn configure(clock: Clock, hz: u32, counter: Option<&Counter>) {
     CLOCK.store(clock as u32, Ordering::Relaxed);
+    HZ.store(hz, Ordering::Relaxed);
     PERIOD.store(1_000_000_000 / u64::from(hz.max(1)), Ordering::Relaxed);
+    if let Some(counter) = counter {
+        COUNTER_KIND.store(counter.kind, Ordering::Relaxed);
+        COUNTER_CONFIG.store(counter.config, Ordering::Relaxed);
+        COUNTER_IS_USERS.store(counter.user_only, Ordering::Relaxed);
+    }
+    IS_COUNTED.store(counter.is_some(), Ordering::Relaxed);
 }
 
 pub(crate) fn clock_now() -> Clock {
     if CLOCK.load(Ordering::Relaxed) == Clock::Wall as u32 { Clock::Wall } else { Clock::Cpu }
+}
+
+fn counter_now() -> Option<Counter> {
+    IS_COUNTED.load(Ordering::Relaxed).then(|| {
+        let (kind, config) = (COUNTER_KIND.load(Ordering::Relaxed), COUNTER_CONFIG.load(Ordering::Relaxed));
+        Counter::of(kind, config, COUNTER_IS_USERS.load(Ordering::Relaxed))
+    })
+}
+
+/// The counter that the slot has.
+pub(crate) fn counter_of(slot: &Slot) -> Option<Running> {
+    let (descriptor, id) = (slot.timer.load(Ordering::Acquire), slot.counter.load(Ordering::Acquire));
+    (id != 0 && descriptor >= 0).then_some(Running { descriptor, id })
 }
 
 /// Starts a timer for a thread, unless it has one.
@@ -60,24 +88,44 @@ fn is_armed(tid: u32, limit: usize) -> bool {
 }
 
 fn start_timer(index: usize, slot: &'static Slot, tid: u32) -> bool {
+    let started = match counter_now() {
+        Some(counter) => start_counting(&counter, index, slot, tid),
+        None => start_time(index, slot, tid),
+    };
+    if started {
+        SAMPLED.fetch_add(1, Ordering::Relaxed);
+    } else {
+        slot.state.store(slot::ENDED, Ordering::Release);
+        WITHOUT_TIMER.fetch_add(1, Ordering::Relaxed);
+    }
+    started
+}
+
+fn start_time(index: usize, slot: &'static Slot, tid: u32) -> bool {
     let (period, clock) = (PERIOD.load(Ordering::Relaxed), clock_now());
     let value = handler::signal_value(index, slot.generation.load(Ordering::Acquire));
     let first = first_expiry(period, tid);
+    slot.timer.store(-1, Ordering::Release);
+    slot.counter.store(0, Ordering::Release);
     handler::time_since_last(slot);
     // Before the timer runs: its first signal may come at once.
     slot.state.store(slot::ARMED, Ordering::Release);
-    match Timer::start(clock, tid, SIGNAL.load(Ordering::Acquire), value, first, period) {
-        Ok(timer) => {
-            slot.timer.store(timer.0, Ordering::Release);
-            SAMPLED.fetch_add(1, Ordering::Relaxed);
-            true
-        }
-        Err(_) => {
-            slot.timer.store(-1, Ordering::Release);
-            slot.state.store(slot::ENDED, Ordering::Release);
-            WITHOUT_TIMER.fetch_add(1, Ordering::Relaxed);
-            false
-        }
+    let timer = Timer::start(clock, tid, SIGNAL.load(Ordering::Acquire), value, first, period);
+    timer.map(|timer| slot.timer.store(timer.0, Ordering::Release)).is_ok()
+}
+
+fn start_counting(counter: &Counter, index: usize, slot: &'static Slot, tid: u32) -> bool {
+    let signal = SIGNAL.load(Ordering::Acquire);
+    let Ok(running) = counter.prepare(tid, signal, index, HZ.load(Ordering::Relaxed)) else { return false };
+    slot.timer.store(running.descriptor, Ordering::Release);
+    slot.counter.store(running.id, Ordering::Release);
+    slot.clock.store(0, Ordering::Relaxed);
+    // As above.
+    slot.state.store(slot::ARMED, Ordering::Release);
+    running.go_on() || {
+        slot.timer.store(-1, Ordering::Release);
+        running.close();
+        false
     }
 }
 
@@ -93,9 +141,10 @@ fn first_expiry(period: u64, tid: u32) -> u64 {
 /// The calling thread, whose slot this is, ends.
 pub(crate) fn this_thread_ends(slot: &Slot) {
     // The timer first: its handler and this are never at it together.
-    let timer = slot.timer.swap(-1, Ordering::AcqRel);
-    if timer >= 0 {
-        Timer(timer).delete();
+    let counter = counter_of(slot);
+    match counter {
+        Some(counter) => counter.stop(),
+        None => delete_timer(slot),
     }
     // A signal that waits is passed over from here on.
     if slot.state.compare_exchange(slot::ARMED, slot::CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
@@ -104,15 +153,34 @@ pub(crate) fn this_thread_ends(slot: &Slot) {
         unsafe { slot.close(clock::monotonic(), period) };
         slot.state.store(slot::ENDED, Ordering::Release);
     }
+    close_counter(slot);
 }
 
 /// Ends the sampling of a thread. What is in its ring is still written.
 pub(crate) fn disarm(slot: &Slot) {
-    if slot.state.compare_exchange(slot::ARMED, slot::ENDED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-        let timer = slot.timer.swap(-1, Ordering::AcqRel);
-        if timer >= 0 {
-            Timer(timer).delete();
+    if slot.state.compare_exchange(slot::ARMED, slot::ENDED, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+        match counter_of(slot) {
+            Some(counter) => counter.stop(),
+            None => delete_timer(slot),
         }
+        close_counter(slot);
+    }
+}
+
+fn delete_timer(slot: &Slot) {
+    let timer = slot.timer.swap(-1, Ordering::AcqRel);
+    if timer >= 0 {
+        Timer(timer).delete();
+    }
+}
+
+/// Gives back the descriptor of a slot that is sampled no more, unless its handler may be using it: then later.
+pub(crate) fn close_counter(slot: &Slot) {
+    let idle = slot.running.load(Ordering::SeqCst).is_multiple_of(2);
+    if let Some(counter) = counter_of(slot).filter(|_| idle)
+        && slot.timer.compare_exchange(counter.descriptor, -1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    {
+        counter.close();
     }
 }
 

@@ -215,6 +215,9 @@ impl Writer {
                 self.drain_slot(slot);
             }
             let tid = slot.tid.load(Ordering::Acquire);
+            if state == slot::ENDED {
+                threads::close_counter(slot);
+            }
             if state == slot::ENDED && !threads::exists(self.pid, tid) {
                 // It cannot write any more; what came between the drain and its end is here now.
                 self.drain_slot(slot);
@@ -307,6 +310,7 @@ impl Writer {
             }
             std::thread::yield_now();
         }
+        slot::all().for_each(|(_, slot)| threads::close_counter(slot));
     }
 
     fn end(&mut self) {
