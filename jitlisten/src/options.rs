@@ -34,12 +34,14 @@ pub enum SinkKind {
     Image = 3,
     /// GDB's JIT interface, for code that LLVM has not registered with debuggers itself.
     Gdb = 4,
+    /// What `dl_iterate_phdr` and `dladdr` say in this process: images, too.
+    Modules = 5,
 }
 
 impl SinkKind {
     /// Every sink, in the order of their numbers.
-    pub const ALL: [SinkKind; 5] =
-        [SinkKind::PerfMap, SinkKind::Jitdump, SinkKind::Unwind, SinkKind::Image, SinkKind::Gdb];
+    pub const ALL: [SinkKind; 6] =
+        [SinkKind::PerfMap, SinkKind::Jitdump, SinkKind::Unwind, SinkKind::Image, SinkKind::Gdb, SinkKind::Modules];
 
     /// Its name in `JITLISTEN` and in the C API.
     pub fn name(self) -> &'static str {
@@ -49,6 +51,7 @@ impl SinkKind {
             SinkKind::Jitdump => "jitdump",
             SinkKind::Image => "image",
             SinkKind::Gdb => "gdb",
+            SinkKind::Modules => "modules",
         }
     }
 
@@ -209,6 +212,9 @@ impl Options {
             }
         }
         self.sinks = asked.unwrap_or(self.sinks);
+        if self.sinks.contains(SinkKind::Modules) && !self.sinks.contains(SinkKind::Image) {
+            complaints.push("JITLISTEN: modules shows images, and image is not in the list".to_owned());
+        }
     }
 
     fn read_directory(&mut self, directory: PathBuf, complaints: &mut Vec<String>) {

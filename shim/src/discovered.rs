@@ -4,8 +4,6 @@
 
 use std::path::PathBuf;
 
-use crate::state::shim;
-
 /// An LLVM that is listened to.
 #[derive(Clone, Debug)]
 pub struct DiscoveredLlvm {
@@ -15,9 +13,4 @@ pub struct DiscoveredLlvm {
     pub detoured: bool,
     /// How many of its objects are in its list for debuggers now.
     pub objects: usize,
-}
-
-/// Every LLVM that is listened to, in the order they were found.
-pub fn discovered() -> Vec<DiscoveredLlvm> {
-    shim().map(|shim| shim.discovered()).unwrap_or_default()
 }

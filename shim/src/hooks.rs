@@ -17,13 +17,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use jitlisten::{Address, AddressRange, Entered, HostStateGuard, Inside, log_line};
 
-use crate::header_padding;
+use crate::detour::page_size;
+use crate::hook_table::{Rendezvous, SLOTS};
+use crate::loader::with_libraries_held;
 use crate::memory::Executable;
-use crate::next;
 use crate::state::{Shim, shim};
-
-/// How many libraries with LLVM are listened to in a process.
-pub(crate) const SLOTS: usize = 16;
+use crate::{header_padding, lookup, next};
 
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
@@ -75,8 +74,29 @@ pub(crate) unsafe extern "C" fn loader_event() {
     });
 }
 
+/// Called by [`before_dlsym`](crate::dlsym_entry::before_dlsym), with the caller's registers saved.
+pub(crate) unsafe extern "C" fn look() {
+    let (always, wanted) = (lookup::ALWAYS.load(Ordering::Acquire), lookup::WANTED.swap(false, Ordering::AcqRel));
+    if !always && !wanted {
+        return;
+    }
+    let host_state = HostStateGuard::enter();
+    let Some(entered) = enter() else {
+        // From inside: the loader's locks may be held, and what is to be seen stays so.
+        lookup::WANTED.fetch_or(wanted, Ordering::AcqRel);
+        return;
+    };
+    if always {
+        with_libraries_held(|counts| caught(|shim| shim.libraries_may_have_changed(counts)));
+    }
+    // Not with the libraries held: it takes the loader's other lock.
+    caught(Shim::look_for_unwinders);
+    drop(entered);
+    drop(host_state);
+}
+
 /// The rendezvous of the LLVM in each slot of the table.
-pub(crate) static RENDEZVOUS: [unsafe extern "C" fn(); SLOTS] = [
+pub(crate) const RENDEZVOUS: [Rendezvous; SLOTS] = [
     rendezvous::<0>,
     rendezvous::<1>,
     rendezvous::<2>,
@@ -168,7 +188,7 @@ fn how(protection: c_int) -> Executable {
 }
 
 fn pages(address: *mut c_void, size: usize) -> AddressRange {
-    let size = size.next_multiple_of(crate::detour::page_size()) as u64;
+    let size = size.next_multiple_of(page_size()) as u64;
     let start = Address(address as u64);
     AddressRange::new(start, size).unwrap_or_default()
 }

@@ -4,7 +4,7 @@
 //! compared with what is known, in one pass, because both have the same order.
 
 use crate::library::Identity;
-use crate::loader::{Entry, LinkMap};
+use crate::link_map::{Entry, LinkMap};
 
 /// A library that has been looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +30,13 @@ pub(crate) struct KnownLibraries(Vec<Namespace>);
 pub(crate) struct Appeared {
     namespace: usize,
     pub(crate) entry: Entry,
+}
+
+impl Appeared {
+    /// Whether it is in the program's own namespace, whose record comes first.
+    pub(crate) fn is_of_program(&self) -> bool {
+        self.namespace == 0
+    }
 }
 
 /// What has changed.

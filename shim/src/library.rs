@@ -15,6 +15,9 @@ type Rela = elf::Rela64<object::Endianness>;
 type Header = elf::ProgramHeader64<object::Endianness>;
 const NATIVE: object::Endianness = object::Endianness::Little;
 
+/// The function of llvmlite that says which LLVM is in it.
+pub(crate) const LLVMLITE_VERSION: &str = "LLVMPY_GetVersionInfo";
+
 /// What distinguishes one mapping of a library from every other: a library that was closed and opened again is another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
@@ -130,6 +133,11 @@ impl Library {
         ["__register_frame", "_U_dyn_register"].into_iter().any(|name| self.dynamic_symbol(name).is_some())
     }
 
+    /// Whether it has llvmlite's functions.
+    pub(crate) fn is_llvmlite(&self) -> bool {
+        self.dynamic_symbol(LLVMLITE_VERSION).is_some()
+    }
+
     /// The address that the dynamic symbol `name` has.
     pub(crate) fn dynamic_address(&self, name: &str) -> Option<usize> {
         let symbol = self.symbol_at(self.dynamic_symbol(name)?);
@@ -238,6 +246,25 @@ impl Library {
         entries.into_iter().filter_map(|entry| self.slot(entry + value).zip(self.slot(entry))).collect()
     }
 
+    /// Those of `names` that it imports functions by, in one pass over its relocations.
+    pub(crate) fn imported<'n>(&self, names: &[&'n str]) -> Vec<&'n str> {
+        let mut found = Vec::new();
+        for relocation in self.function_relocations() {
+            let symbol = self.symbol_at(self.symbol_of(relocation));
+            if symbol.st_shndx.get(NATIVE) != elf::SHN_UNDEF {
+                continue;
+            }
+            let name = names.iter().find(|name| self.name_is(&symbol, name));
+            found.extend(name.filter(|name| !found.contains(*name)));
+        }
+        found
+    }
+
+    /// Whether it is the program itself.
+    pub(crate) fn is_program(&self) -> bool {
+        self.path == Path::new("/proc/self/exe")
+    }
+
     /// Where the library is mapped.
     pub(crate) fn range(&self) -> std::ops::Range<usize> {
         let end = |header: &Header| header.p_vaddr.get(NATIVE).saturating_add(header.p_memsz.get(NATIVE)) as usize;
@@ -252,6 +279,12 @@ impl Library {
 
     /// Every relocation of an import called `name`.
     fn imports(&self, name: &str) -> impl Iterator<Item = &'static Rela> {
+        self.function_relocations()
+            .filter(move |relocation| self.name_is(&self.symbol_at(self.symbol_of(relocation)), name))
+    }
+
+    /// Every relocation of an imported function.
+    fn function_relocations(&self) -> impl Iterator<Item = &'static Rela> {
         let size = size_of::<Rela>();
         let skip = self.tables.relacount * size;
         let rela = (self.tables.rela + skip, self.tables.relasz.saturating_sub(skip));
@@ -260,9 +293,7 @@ impl Library {
             // SAFETY: DT_JMPREL/DT_PLTRELSZ and DT_RELA/DT_RELASZ of a mapped library describe mapped tables.
             unsafe { std::slice::from_raw_parts(start as *const Rela, bytes / size) }
         });
-        relocations
-            .filter(|relocation| is_function_slot(relocation.r_type(NATIVE, false)))
-            .filter(move |relocation| self.name_is(&self.symbol_at(self.symbol_of(relocation)), name))
+        relocations.filter(|relocation| is_function_slot(relocation.r_type(NATIVE, false)))
     }
 
     /// The protection of the page of `address`, once the library is relocated.

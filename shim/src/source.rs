@@ -7,7 +7,7 @@ use jitlisten::{ObjectId, log_line};
 
 use crate::descriptor::{DescriptorAddress, ListedObject};
 use crate::detour::{self, Callers};
-use crate::hooks::RENDEZVOUS;
+use crate::hook_table::HookTable;
 use crate::library::{Identity, Library};
 use crate::next::Function;
 use crate::relocation_slot::{self, MemorySlots};
@@ -75,7 +75,7 @@ impl JitInterface {
 }
 
 impl Source {
-    /// Looks for an LLVM in `library` and starts to listen to it; `slot` is its place in the table of hooks. Leaves the
+    /// Looks for an LLVM in `library` and starts to listen to it; `slot` is its place in the table of `hooks`. Leaves the
     /// library's file in `symbols` if it had to be opened.
     ///
     /// # Safety
@@ -84,12 +84,13 @@ impl Source {
         library: &Library,
         symbols: &mut Option<SymbolFile>,
         slot: usize,
+        hooks: &'static HookTable,
         callers: Callers,
     ) -> Option<Source> {
         let interface = JitInterface::find(library, symbols)?;
         // SAFETY: the address is that of a function in the mapped library; the hook takes no argument and may be called
         // from anywhere, for ever.
-        let detoured = unsafe { detour::detour(interface.function, *RENDEZVOUS.get(slot)?, callers) };
+        let detoured = unsafe { detour::detour(interface.function, *hooks.rendezvous.get(slot)?, callers) };
         log_line!(Info, "LLVM in {}, slot {slot}", library.path.display());
         if let Err(refusal) = &detoured {
             log_line!(
@@ -99,11 +100,11 @@ impl Source {
                 library.path.display()
             );
         }
-        let slots = MemorySlots::find(library);
+        let slots = MemorySlots::find(library, hooks);
         // SAFETY: the caller vouches for the mapping.
         if !unsafe { slots.are_relocated() } {
             // SAFETY: the loader has not come to it yet.
-            if let Err(error) = unsafe { relocation_slot::listen_from_the_start(library) } {
+            if let Err(error) = unsafe { relocation_slot::listen_from_the_start(library, hooks) } {
                 log_line!(Info, "{}: memory is listened to from its first object on: {error}", library.path.display());
             }
         }

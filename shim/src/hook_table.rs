@@ -1,0 +1,46 @@
+//! Which function of ours stands for which of the host's: what changes the host's code and slots needs the addresses only, and
+//! so knows nothing of what the hooks do. Filled in [`crate::start`].
+
+#![forbid(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+
+use crate::library::{Identity, Library};
+use crate::next::Function;
+use crate::symbol_file::SymbolFile;
+
+/// How many libraries with LLVM are listened to in a process.
+pub(crate) const SLOTS: usize = 16;
+
+/// An empty function of the host's, or ours in its place.
+pub(crate) type Rendezvous = unsafe extern "C" fn();
+
+/// See the module's head.
+pub(crate) struct HookTable {
+    /// For the loader's `_dl_debug_state`.
+    pub(crate) loader_event: Rendezvous,
+    /// For `__jit_debug_register_code` of the LLVM in each slot.
+    pub(crate) rendezvous: [Rendezvous; SLOTS],
+    /// For `dlsym`: jumps to it.
+    pub(crate) before_dlsym: Rendezvous,
+    pub(crate) mprotect: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,
+    pub(crate) munmap: unsafe extern "C" fn(*mut c_void, usize) -> c_int,
+    pub(crate) mmap: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void,
+    pub(crate) register_frame: unsafe extern "C" fn(*const c_void),
+    /// For a library that has llvmlite's functions. It must be mapped during the call.
+    pub(crate) attach_llvmlite: unsafe fn(Library, Option<SymbolFile>),
+    /// Such a library was closed, if it was one.
+    pub(crate) llvmlite_closed: fn(Identity),
+}
+
+impl HookTable {
+    /// The hook of a function that concerns memory.
+    pub(crate) fn memory(&self, function: Function) -> usize {
+        match function {
+            Function::Mprotect => self.mprotect as usize,
+            Function::Munmap => self.munmap as usize,
+            Function::Mmap => self.mmap as usize,
+            Function::RegisterFrame => self.register_frame as usize,
+        }
+    }
+}
