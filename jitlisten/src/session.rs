@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod alive;
+mod listed;
 mod reported;
 
 use std::borrow::Cow;
@@ -67,6 +68,9 @@ pub(crate) enum Origin {
         /// Where it keeps it.
         kept_at: Option<AddressRange>,
     },
+    /// From an LLVM's linker, which has put it into no list for debuggers yet: libgcc has its `.eh_frame`. The session keeps the
+    /// debug object.
+    LlvmLinker,
     /// From an LLVM, by a listener: libgcc has its `.eh_frame`. The session keeps the debug object.
     Llvm,
     /// From a producer that registers it nowhere else. The session keeps the debug object.
@@ -76,7 +80,7 @@ pub(crate) enum Origin {
 impl Origin {
     fn channel(self) -> Channel {
         match self {
-            Origin::LlvmList { .. } => Channel::Discovered,
+            Origin::LlvmList { .. } | Origin::LlvmLinker => Channel::Discovered,
             Origin::Llvm | Origin::Caller => Channel::Api,
         }
     }
@@ -84,7 +88,7 @@ impl Origin {
     fn kept_at(self) -> Option<AddressRange> {
         match self {
             Origin::LlvmList { kept_at } => kept_at,
-            Origin::Llvm | Origin::Caller => None,
+            Origin::LlvmLinker | Origin::Llvm | Origin::Caller => None,
         }
     }
 
@@ -485,13 +489,25 @@ impl Session {
         }
         let snapshot = CodeSnapshot::of(state.pid, &record.object);
         for kind in SinkKind::ALL {
-            let Some(sink) = &mut state.sinks[kind as usize] else { continue };
-            let gate = |_| Neighbours::default();
-            let freed = record.as_finalized(id, None, &|_| None, &gate, &state.padding, &snapshot);
-            if let Err(error) = sink.freeing(&freed) {
-                self.give_up(state, kind, &error);
-            }
+            self.notify_of_end(state, kind, id, &record, &snapshot);
         }
+    }
+
+    fn notify_of_end(&self, state: &mut State, kind: SinkKind, id: ObjectId, record: &Record, snapshot: &CodeSnapshot) {
+        let Some(sink) = &mut state.sinks[kind as usize] else { return };
+        let gate = |_| Neighbours::default();
+        let freed = record.as_finalized(id, None, &|_| None, &gate, &state.padding, snapshot);
+        if let Err(error) = sink.freeing(&freed) {
+            self.give_up(state, kind, &error);
+        }
+    }
+
+    /// One sink need not know an object any more that lives on.
+    fn notify_freeing(&self, state: &mut State, kind: SinkKind, id: ObjectId) {
+        let Some(record) = state.objects.remove(&id) else { return };
+        let snapshot = CodeSnapshot::of(state.pid, &record.object);
+        self.notify_of_end(state, kind, id, &record, &snapshot);
+        state.objects.insert(id, record);
     }
 
     /// Notifies `observer` of all code that is alive, and from now on of all that comes and goes. One observer in a process.

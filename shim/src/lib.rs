@@ -78,6 +78,7 @@ mod start;
 mod state;
 mod symbol_file;
 mod unregistered;
+mod vtable;
 
 pub use discovered::DiscoveredLlvm;
 pub use duplicate_copy::duplicate_copy;

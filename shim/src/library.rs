@@ -60,6 +60,17 @@ pub(crate) struct Slot {
     first_address: usize,
 }
 
+/// A part of the file as it is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Segment {
+    pub(crate) address: usize,
+    /// Of what comes from the file.
+    pub(crate) size: usize,
+    pub(crate) readable: bool,
+    pub(crate) writable: bool,
+    pub(crate) executable: bool,
+}
+
 impl Slot {
     /// What it holds.
     ///
@@ -142,6 +153,59 @@ impl Library {
     pub(crate) fn dynamic_address(&self, name: &str) -> Option<usize> {
         let symbol = self.symbol_at(self.dynamic_symbol(name)?);
         Some(self.identity.bias.wrapping_add(symbol.st_value.get(NATIVE) as usize))
+    }
+
+    /// The address and the size of the dynamic symbol `name`.
+    pub(crate) fn dynamic_object(&self, name: &str) -> Option<(usize, usize)> {
+        let symbol = self.symbol_at(self.dynamic_symbol(name)?);
+        let address = self.identity.bias.wrapping_add(symbol.st_value.get(NATIVE) as usize);
+        Some((address, symbol.st_size.get(NATIVE) as usize))
+    }
+
+    /// What is mapped of its file.
+    pub(crate) fn segments(&self) -> Vec<Segment> {
+        let segment = |header: &Header| {
+            let has = |flag: elf::ProgramFlags| header.p_flags.get(NATIVE).0 & flag.0 != 0;
+            Segment {
+                address: self.identity.bias.wrapping_add(header.p_vaddr.get(NATIVE) as usize),
+                size: header.p_filesz.get(NATIVE) as usize,
+                readable: has(elf::PF_R),
+                writable: has(elf::PF_W),
+                executable: has(elf::PF_X),
+            }
+        };
+        self.loads().map(segment).collect()
+    }
+
+    /// The part of its data that is read-only once the library is relocated.
+    pub(crate) fn sealed(&self) -> Option<std::ops::Range<usize>> {
+        let header = self.headers.iter().find(|header| header.p_type.get(NATIVE) == elf::PT_GNU_RELRO)?;
+        let start = self.identity.bias.wrapping_add(header.p_vaddr.get(NATIVE) as usize);
+        Some(start..start.saturating_add(header.p_memsz.get(NATIVE) as usize))
+    }
+
+    /// Address and size of `DT_RELA`; zeros without one.
+    pub(crate) fn relocation_table(&self) -> (usize, usize) {
+        (self.tables.rela, self.tables.relasz)
+    }
+
+    /// The word of the relocation table that says what the loader will add the bias to and put at `address`.
+    pub(crate) fn relative_addend(&self, address: usize) -> Option<Slot> {
+        let offset = address.wrapping_sub(self.identity.bias) as u64;
+        let (start, bytes) = self.relocation_table();
+        // SAFETY: DT_RELA and DT_RELASZ of a mapped library describe a mapped table.
+        let table = unsafe { std::slice::from_raw_parts(start as *const Rela, bytes / size_of::<Rela>()) };
+        let mut here = table.iter().enumerate().filter(|(_, relocation)| relocation.r_offset.get(NATIVE) == offset);
+        let (index, relocation) = here.next()?;
+        if here.next().is_some() || !is_relative(relocation) {
+            return None;
+        }
+        self.slot(start + index * size_of::<Rela>() + std::mem::offset_of!(Rela, r_addend))
+    }
+
+    /// A word of its data.
+    pub(crate) fn data_slot(&self, address: usize) -> Option<Slot> {
+        address.is_multiple_of(size_of::<usize>()).then(|| self.slot(address))?
     }
 
     /// Where the value of the dynamic symbol `name` stands, and the protection of that page.
@@ -349,6 +413,10 @@ impl Tables {
             at = unsafe { at.add(1) };
         }
     }
+}
+
+fn is_relative(relocation: &Rela) -> bool {
+    crate::vtable::find::is_relative(relocation.r_info.get(NATIVE))
 }
 
 #[cfg(target_arch = "x86_64")]

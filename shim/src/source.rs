@@ -12,6 +12,8 @@ use crate::library::{Identity, Library};
 use crate::next::Function;
 use crate::relocation_slot::{self, MemorySlots};
 use crate::symbol_file::SymbolFile;
+use crate::vtable::patch::Patched;
+use crate::vtable::runtime_dyld::{self, Refusal};
 
 /// Below this much code a library cannot hold LLVM with a code generator (Debian's smallest is past 40 MB).
 const SMALLEST_LLVM: u64 = 4 << 20;
@@ -23,9 +25,12 @@ const RENDEZVOUS_FUNCTION: &str = "__jit_debug_register_code";
 pub(crate) struct Source {
     pub(crate) identity: Identity,
     pub(crate) path: PathBuf,
-    descriptor: DescriptorAddress,
+    /// Its list for debuggers, if it has one that can be found.
+    descriptor: Option<DescriptorAddress>,
     /// Whether calls of the rendezvous reach us; otherwise the list is read whenever memory becomes executable.
     pub(crate) detoured: bool,
+    /// Whether its linker calls us for each object.
+    pub(crate) linker: Result<Patched, Refusal>,
     /// The slots through which it calls for memory.
     slots: MemorySlots,
     /// Whether they were changed.
@@ -87,18 +92,30 @@ impl Source {
         hooks: &'static HookTable,
         callers: Callers,
     ) -> Option<Source> {
-        let interface = JitInterface::find(library, symbols)?;
+        let hook = *hooks.rendezvous.get(slot)?;
+        let interface = JitInterface::find(library, symbols);
+        // SAFETY: the caller's promise; a library at this place of the table was closed before.
+        let linker = unsafe { runtime_dyld::attach(library, slot) };
+        if interface.is_none() && linker.is_err() {
+            return None;
+        }
+        log_line!(Info, "LLVM in {}, slot {slot}", library.path.display());
+        if let Err(refusal) = linker {
+            log_line!(Info, "{}: its linker is not listened to: {refusal}", library.path.display());
+        }
         // SAFETY: the address is that of a function in the mapped library; the hook takes no argument and may be called
         // from anywhere, for ever.
-        let detoured = unsafe { detour::detour(interface.function, *hooks.rendezvous.get(slot)?, callers) };
-        log_line!(Info, "LLVM in {}, slot {slot}", library.path.display());
-        if let Err(refusal) = &detoured {
-            log_line!(
-                Warn,
-                "{}: the rendezvous stays as it is: {refusal}; its list is read when memory becomes executable, which some \
-                 objects miss",
-                library.path.display()
-            );
+        let detoured = interface.as_ref().map(|interface| unsafe { detour::detour(interface.function, hook, callers) });
+        if let Some(Err(refusal)) = &detoured {
+            let path = library.path.display();
+            match linker {
+                Ok(_) => log_line!(Info, "{path}: the rendezvous stays as it is: {refusal}"),
+                Err(_) => log_line!(
+                    Warn,
+                    "{path}: the rendezvous stays as it is: {refusal}; its list is read when memory becomes executable, which \
+                     some objects miss"
+                ),
+            }
         }
         let slots = MemorySlots::find(library, hooks);
         // SAFETY: the caller vouches for the mapping.
@@ -111,8 +128,9 @@ impl Source {
         Some(Source {
             identity: library.identity,
             path: library.path.clone(),
-            descriptor: DescriptorAddress(interface.descriptor),
-            detoured: detoured.is_ok(),
+            descriptor: interface.map(|interface| DescriptorAddress(interface.descriptor)),
+            detoured: matches!(detoured, None | Some(Ok(()))),
+            linker,
             slots,
             listening: false,
             known: BTreeMap::new(),
@@ -152,8 +170,8 @@ impl Source {
 
     /// Reads the list.
     pub(crate) fn read(&mut self) -> News {
-        let Ok(reading) = self.descriptor.read().inspect_err(|error| log_line!(Warn, "the JIT interface: {error}"))
-        else {
+        let Some(descriptor) = self.descriptor else { return News::default() };
+        let Ok(reading) = descriptor.read().inspect_err(|error| log_line!(Warn, "the JIT interface: {error}")) else {
             return News::default();
         };
         let left = reading.unregistered.and_then(|entry| self.known.remove(&entry)?.id);

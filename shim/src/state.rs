@@ -26,6 +26,9 @@ use crate::unregistered::Unregistered;
 /// How many ranges of freed code keep their addresses, so that a perf map, which cannot say "gone", stays true.
 const RESERVED_RANGES: usize = 4096;
 
+/// How many objects of linkers are compared with what appears in a list. ORC lists an object once it is final.
+const LINKED: usize = 256;
+
 /// The shim of this process.
 pub(crate) struct Shim {
     pub(crate) session: &'static Session,
@@ -51,6 +54,8 @@ pub(crate) struct State {
     next_owners: [Option<Identity>; next::FUNCTIONS],
     lookups: Lookups,
     imports: Imports,
+    /// Objects that linkers have reported last, with their sizes: LLVM may put them into its list.
+    linked: VecDeque<(ObjectId, usize)>,
     reserved: VecDeque<AddressRange>,
 }
 
@@ -311,6 +316,29 @@ impl Shim {
         self.catch_up(&mut state, slot);
     }
 
+    /// The linker of the LLVM in `slot` has loaded an object.
+    pub(crate) fn linked(&self, slot: usize, object: Vec<u8>) {
+        let mut state = self.lock();
+        // The library runs, so it is relocated.
+        self.catch_up(&mut state, slot);
+        let size = object.len();
+        if self.session.check_memory(size).is_err() {
+            return;
+        }
+        let Ok(loaded) = self.session.linked(object) else { return };
+        state.linked.push_front((loaded.id, size));
+        state.linked.truncate(LINKED);
+        let outcome = state.memory.loaded(loaded);
+        self.notify(&mut state, outcome);
+    }
+
+    /// The object that a linker has reported and that is `bytes`, which LLVM has in its list at `kept_at`.
+    fn same_as_linked(&self, state: &mut State, bytes: &[u8], kept_at: Option<AddressRange>) -> Option<ObjectId> {
+        let is_it = |&(id, size): &(ObjectId, usize)| size == bytes.len() && self.session.listed(id, bytes, kept_at);
+        let index = state.linked.iter().position(is_it)?;
+        state.linked.remove(index).map(|(id, _)| id)
+    }
+
     fn read_list(&self, state: &mut State, slot: usize) {
         let Some(source) = state.sources.get_mut(slot).and_then(Option::as_mut) else { return };
         let news = source.read();
@@ -326,6 +354,13 @@ impl Shim {
             let range = listed.debug_object;
             let range = range.filter(|range| self.session.check_memory(range.size() as usize).is_ok());
             let bytes = range.and_then(|range| checked_read::copy(range).ok());
+            let same = bytes.as_deref().and_then(|bytes| self.same_as_linked(state, bytes, listed.debug_object));
+            if same.is_some() {
+                if let Some(source) = state.sources[slot].as_mut() {
+                    source.remember(listed, same);
+                }
+                continue;
+            }
             let loaded = bytes.and_then(|bytes| self.session.loaded(bytes, listed.debug_object).ok());
             if let Some(source) = state.sources[slot].as_mut() {
                 source.remember(listed, loaded.as_ref().map(|loaded| loaded.id));

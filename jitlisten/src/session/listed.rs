@@ -1,0 +1,72 @@
+//! Objects that an LLVM's linker has reported, and that LLVM then puts into its list for debuggers, or does not.
+
+#![forbid(unsafe_code)]
+
+use super::{Loaded, Origin, Session};
+use crate::options::SinkKind;
+use crate::{AddressRange, Error, ObjectId};
+
+impl Session {
+    /// *loaded*: LLVM's linker has placed an object in memory. `object` is a copy of it whose section headers have the addresses:
+    /// the debug object that LLVM would make.
+    ///
+    /// # Errors
+    /// As [`Session::loaded`].
+    pub fn linked(&self, object: Vec<u8>) -> Result<Loaded, Error> {
+        self.loaded_from(Origin::LlvmLinker, object)
+    }
+
+    /// Whether `debug_object`, which LLVM has in its list for debuggers at `kept_at`, is the object `id` that its linker has
+    /// reported, byte for byte. From then on LLVM keeps it.
+    pub fn listed(&self, id: ObjectId, debug_object: &[u8], kept_at: Option<AddressRange>) -> bool {
+        let mut state = self.lock_here();
+        let Some(record) = state.objects.get_mut(&id) else { return false };
+        if record.origin != Origin::LlvmLinker || record.debug_object.copy.as_deref() != Some(debug_object) {
+            return false;
+        }
+        record.origin = Origin::LlvmList { kept_at };
+        record.debug_object.kept_at = kept_at;
+        if record.finalized.is_some() {
+            if kept_at.is_some() {
+                record.debug_object.copy = None;
+            }
+            // LLVM's own entry takes the place of ours.
+            self.notify_freeing(&mut state, SinkKind::Gdb, id);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{Options, SinkSet};
+    use crate::producer::raw::{self, Code, Function};
+    use crate::{Address, Machine};
+
+    fn object(start: u64, name: &str) -> Vec<u8> {
+        let range = AddressRange::new(Address(start), 16).unwrap();
+        let functions = [Function { range, name: name.as_bytes() }];
+        raw::encode(&Code { machine: Machine::X86_64, functions: &functions, lines: &[], eh_frame: None }).unwrap()
+    }
+
+    #[test]
+    fn an_object_of_the_linker_is_the_one_in_the_list() {
+        let session = Session::new(Options { sinks: SinkSet::NONE.with(SinkKind::Gdb), ..Options::default() });
+        for is_final in [false, true] {
+            let (bytes, other) = (object(0x1000, "alpha"), object(0x1000, "beta"));
+            let id = session.linked(bytes.clone()).unwrap().id;
+            if is_final {
+                session.finalized(id);
+            }
+            let kept_at = AddressRange::new(Address(bytes.as_ptr() as u64), bytes.len() as u64);
+            assert!(!session.listed(id, &other, kept_at), "another object at the same place");
+            assert!(session.listed(id, &bytes, kept_at));
+            assert!(!session.listed(id, &bytes, kept_at), "it has been listed");
+            session.finalized(id);
+            session.freeing(id);
+            assert!(!session.listed(id, &bytes, kept_at), "it is gone");
+        }
+        assert_eq!(session.statistics().objects_loaded, 2);
+    }
+}

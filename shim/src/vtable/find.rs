@@ -1,0 +1,224 @@
+//! Finds the vtables of a C++ class in a library, by the Itanium C++ ABI ("Virtual Table Layout", "RTTI Layout").
+//!
+//! ```text
+//!   "N4llvm14RuntimeDyldELFE\0"   <-------------+      type name, in read-only data
+//!                                               |
+//!   typeinfo:  vtable of the typeinfo's class,  name, (bases)
+//!      ^
+//!      +----------------------------+
+//!   vtable:  offset to top,  typeinfo,  slot 0, slot 1, ...     offset to top is 0 in the first vtable of a class,
+//!                                       ^ address point         and negative in those of its further bases
+//! ```
+//!
+//! Nothing of this needs symbols. Where there is one (`_ZTV...`), its size bounds the slots. Everything here works on slices:
+//! whatever the bytes are, the worst result is a vtable that is none, which callers check further.
+
+#![forbid(unsafe_code)]
+
+use std::ops::Range;
+
+/// Bytes of a library and where they are mapped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment<'a> {
+    pub(crate) address: u64,
+    pub(crate) bytes: &'a [u8],
+}
+
+/// One entry of `DT_RELA`: offset, type and symbol, addend.
+pub(crate) type Relocation = [u64; 3];
+
+/// A library, as far as vtables are looked for in it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct View<'a> {
+    /// What is added to addresses in the file.
+    pub(crate) bias: u64,
+    /// Where the names of types are.
+    pub(crate) constants: Vec<Segment<'a>>,
+    /// Where vtables are.
+    pub(crate) data: Vec<Segment<'a>>,
+    /// Of a library that is not relocated yet: what the loader will add to `data`.
+    pub(crate) relocations: Option<&'a [Relocation]>,
+    /// Where its code is.
+    pub(crate) code: Vec<Range<u64>>,
+}
+
+/// A vtable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Vtable {
+    /// Which of the names it was found by.
+    pub(crate) class: usize,
+    /// What objects of the class point at: the address of slot 0.
+    pub(crate) address_point: u64,
+    /// 0 for the first vtable of the class.
+    pub(crate) offset_to_top: i64,
+    /// The functions, as they are or will be in memory: each is code of this library.
+    pub(crate) slots: Vec<u64>,
+    /// Whether a symbol says where the slots end; otherwise they end where something else than code is pointed at.
+    pub(crate) bounded: bool,
+}
+
+/// `_ZTV...`: all vtables of a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Symbol {
+    /// The index of the class's name.
+    pub(crate) class: usize,
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+}
+
+/// All names begin with this: one search finds them all.
+const PREFIX: &str = "N4llvm";
+
+/// More slots than any class has that is looked for.
+const MOST_SLOTS: usize = 64;
+
+/// More vtables than one class has.
+const MOST_VTABLES: usize = 32;
+
+/// Offsets to top that are larger are none.
+const LARGEST_OFFSET: i64 = 1 << 20;
+
+const WORD: u64 = 8;
+
+/// The vtables of the classes called `names` (mangled, as in `typeid(...).name()`; all in the namespace `llvm`), by the names of
+/// their types.
+pub(crate) fn by_type_name(view: &View<'_>, names: &[&str]) -> Vec<Vtable> {
+    let strings = strings(&view.constants, names);
+    let infos = view.pointing_at(&strings).into_iter().filter_map(|(class, at)| Some((class, at.checked_sub(WORD)?)));
+    let infos: Vec<(usize, u64)> = infos.collect();
+    let mut vtables = Vec::new();
+    for (class, at) in view.pointing_at(&infos) {
+        let Some(start) = at.checked_sub(WORD) else { continue };
+        vtables.extend(view.vtable(class, start, None));
+    }
+    vtables
+}
+
+/// The vtables at these symbols.
+pub(crate) fn by_symbol(view: &View<'_>, symbols: &[Symbol]) -> Vec<Vtable> {
+    symbols.iter().flat_map(|&symbol| view.group(symbol)).collect()
+}
+
+/// Where the strings are in memory, with the indices of their names.
+fn strings(constants: &[Segment<'_>], names: &[&str]) -> Vec<(usize, u64)> {
+    let mut found = Vec::new();
+    for segment in constants {
+        for at in memchr::memmem::find_iter(segment.bytes, PREFIX) {
+            let rest = &segment.bytes[at..];
+            let is_there =
+                |name: &&str| rest.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0));
+            if let Some(class) = names.iter().position(|name| is_there(&name)) {
+                found.push((class, segment.address.wrapping_add(at as u64)));
+            }
+        }
+    }
+    found
+}
+
+impl View<'_> {
+    fn is_code(&self, address: u64) -> bool {
+        self.code.iter().any(|range| range.contains(&address))
+    }
+
+    /// The addresses of words that point at one of `targets`, each with the index that comes with the target.
+    fn pointing_at(&self, targets: &[(usize, u64)]) -> Vec<(usize, u64)> {
+        let addresses = targets.iter().map(|target| target.1);
+        let (Some(first), Some(last)) = (addresses.clone().min(), addresses.max()) else { return Vec::new() };
+        let mut found = Vec::new();
+        let mut look = |value: u64, at: u64| {
+            if (first..=last).contains(&value)
+                && let Some(&(class, _)) = targets.iter().find(|target| target.1 == value)
+                && found.len() < MOST_VTABLES * targets.len()
+            {
+                found.push((class, at));
+            }
+        };
+        match self.relocations {
+            Some(relocations) => {
+                for &[offset, _, addend] in relocations.iter().filter(|relocation| is_relative(relocation[1])) {
+                    look(addend.wrapping_add(self.bias), offset.wrapping_add(self.bias));
+                }
+            }
+            None => self.data.iter().for_each(|segment| segment.words().for_each(|(at, value)| look(value, at))),
+        }
+        found
+    }
+
+    /// The words from `start` on, as they will be once the library is relocated; fewer at the end of the segment.
+    fn words(&self, start: u64, most: usize) -> Vec<u64> {
+        let Some(segment) = self.data.iter().find(|segment| segment.holds(start)) else { return Vec::new() };
+        let rest = &segment.bytes[(start - segment.address) as usize..];
+        let mut words: Vec<u64> = rest.chunks_exact(WORD as usize).take(most).map(word).collect();
+        for &[offset, info, addend] in self.relocations.unwrap_or_default() {
+            let index = offset.wrapping_add(self.bias).wrapping_sub(start) / WORD;
+            if let Some(word) = words.get_mut(index as usize).filter(|_| offset.wrapping_add(self.bias) >= start) {
+                // What another kind of relocation will put there is not known.
+                *word = if is_relative(info) { addend.wrapping_add(self.bias) } else { 0 };
+            }
+        }
+        words
+    }
+
+    /// The vtable that begins, with its offset to top, at `start`.
+    fn vtable(&self, class: usize, start: u64, bound: Option<usize>) -> Option<Vtable> {
+        let words = self.words(start, bound.unwrap_or(MOST_SLOTS + 2).min(MOST_SLOTS + 2));
+        let &[offset_to_top, _typeinfo, ref slots @ ..] = words.as_slice() else { return None };
+        let offset_to_top = offset_to_top as i64;
+        let slots: Vec<u64> = slots.iter().copied().take_while(|&slot| self.is_code(slot)).collect();
+        let is_one = !slots.is_empty()
+            && slots.len() < MOST_SLOTS
+            && (-LARGEST_OFFSET..=0).contains(&offset_to_top)
+            && start.is_multiple_of(WORD);
+        is_one.then(|| Vtable {
+            class,
+            address_point: start.wrapping_add(2 * WORD),
+            offset_to_top,
+            slots,
+            bounded: bound.is_some(),
+        })
+    }
+
+    /// The vtables one behind the other that a symbol covers.
+    fn group(&self, symbol: Symbol) -> Vec<Vtable> {
+        let mut vtables = Vec::new();
+        let (mut at, end) = (symbol.address, symbol.address.saturating_add(symbol.size));
+        while at < end && vtables.len() < MOST_VTABLES {
+            let left = ((end - at) / WORD) as usize;
+            let Some(vtable) = self.vtable(symbol.class, at, Some(left)) else { return vtables };
+            at = vtable.address_point.saturating_add(vtable.slots.len() as u64 * WORD);
+            vtables.push(vtable);
+        }
+        vtables
+    }
+}
+
+impl Segment<'_> {
+    fn holds(&self, address: u64) -> bool {
+        address >= self.address && address - self.address < self.bytes.len() as u64
+    }
+
+    /// Its aligned words, with their addresses.
+    fn words(&self) -> impl Iterator<Item = (u64, u64)> {
+        let skip = self.address.wrapping_neg() % WORD;
+        let words = self.bytes.get(skip as usize..).unwrap_or_default().chunks_exact(WORD as usize);
+        let first = self.address.wrapping_add(skip);
+        words.enumerate().map(move |(index, bytes)| (first.wrapping_add(index as u64 * WORD), word(bytes)))
+    }
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    bytes.try_into().map(u64::from_ne_bytes).unwrap_or_default()
+}
+
+/// Whether a relocation adds the bias to its addend and nothing else.
+pub(crate) fn is_relative(info: u64) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    const RELATIVE: u32 = object::elf::R_X86_64_RELATIVE.0;
+    #[cfg(target_arch = "aarch64")]
+    const RELATIVE: u32 = object::elf::R_AARCH64_RELATIVE.0;
+    info == u64::from(RELATIVE)
+}
+
+#[cfg(test)]
+#[path = "find_tests.rs"]
+mod tests;

@@ -1,0 +1,176 @@
+//! A mapped library as `find.rs` looks at it.
+//!
+//! Type names are searched for only in a library that could hold LLVM: with more than 4 MiB of code, that mentions `mprotect` or
+//! a name of LLVM's among its dynamic symbols. The search reads its read-only data once (jaxlib: 60 MB) and its pointers twice.
+
+use super::find::{self, Relocation, Segment, Symbol, View, Vtable};
+use crate::library::Library;
+
+/// Below this much code a library cannot hold LLVM with a code generator (Debian's smallest is past 40 MB).
+const SMALLEST_LLVM: u64 = 4 << 20;
+
+/// Whether an LLVM may be in `library`, as far as is cheap to see: nearly every library is ruled out here.
+pub(crate) fn may_have_llvm(library: &Library) -> bool {
+    library.code_size() >= SMALLEST_LLVM && (library.mentions("mprotect") || library.mentions("N4llvm"))
+}
+
+/// Every vtable of the classes called `names` (see [`find::by_type_name`]) that `library` has: by the dynamic symbols of those
+/// that have one, and else by the names of the types. One library, one search: ask for all classes at once.
+///
+/// # Safety
+/// The library must be mapped, and stay so during the call. It need not be relocated.
+pub(crate) unsafe fn vtables(library: &Library, names: &[&str]) -> Vec<Vtable> {
+    // SAFETY: the caller's promise.
+    let view = unsafe { view(library) };
+    let symbols = names.iter().enumerate().filter_map(|(class, name)| symbol(library, class, name));
+    let symbols: Vec<Symbol> = symbols.collect();
+    let mut vtables = find::by_symbol(&view, &symbols);
+    let without: Vec<usize> =
+        (0..names.len()).filter(|class| vtables.iter().all(|vtable| vtable.class != *class)).collect();
+    if !without.is_empty() && may_have_llvm(library) {
+        let wanted: Vec<&str> = without.iter().map(|&class| names[class]).collect();
+        let found = find::by_type_name(&view, &wanted);
+        vtables.extend(found.into_iter().map(|vtable| Vtable { class: without[vtable.class], ..vtable }));
+    }
+    vtables
+}
+
+/// The dynamic symbol of a class's vtables.
+fn symbol(library: &Library, class: usize, name: &str) -> Option<Symbol> {
+    let (address, size) = library.dynamic_object(&format!("_ZTV{name}"))?;
+    Some(Symbol { class, address: address as u64, size: size as u64 })
+}
+
+/// Whether the loader is done with the library.
+///
+/// # Safety
+/// The library must be mapped.
+pub(crate) unsafe fn is_relocated(library: &Library) -> bool {
+    let bias = library.identity.bias as u64;
+    if bias == 0 {
+        return true;
+    }
+    // SAFETY: the caller's promise; so below.
+    let data = unsafe { segments(library, |segment| segment.writable) };
+    let relative = relocations(library).iter().filter(|relocation| find::is_relative(relocation[1])).take(8);
+    let mut known = relative.filter_map(|&[offset, _, addend]| {
+        let at = offset.wrapping_add(bias);
+        let segment = data.iter().find(|segment| at.wrapping_sub(segment.address) < segment.bytes.len() as u64)?;
+        let bytes = segment.bytes.get((at - segment.address) as usize..)?.first_chunk::<8>()?;
+        Some(u64::from_ne_bytes(*bytes) == addend.wrapping_add(bias))
+    });
+    // One of them may have been changed since. A library without any has no vtables to wait for.
+    known.next().is_none_or(|first| first || known.any(|relocated| relocated))
+}
+
+/// # Safety
+/// The library must be mapped, and stay so for the life of the view.
+unsafe fn view(library: &Library) -> View<'_> {
+    // SAFETY: the caller's promise; so below.
+    let relocated = unsafe { is_relocated(library) };
+    // A program at fixed addresses has its vtables among the constants.
+    let fixed = library.identity.bias == 0;
+    // SAFETY: as above.
+    let constants = unsafe { segments(library, |segment| !segment.writable && !segment.executable) };
+    // SAFETY: as above.
+    let constants =
+        if constants.is_empty() { unsafe { segments(library, |segment| !segment.writable) } } else { constants };
+    // SAFETY: as above.
+    let data = unsafe { segments(library, |segment| segment.writable || fixed && !segment.executable) };
+    let data = match library.sealed() {
+        Some(sealed) if !fixed => data.into_iter().filter_map(|segment| cut(segment, &sealed)).collect(),
+        _ => data,
+    };
+    let code = library.segments().into_iter().filter(|segment| segment.executable);
+    let code = code.map(|segment| segment.address as u64..segment.address as u64 + segment.size as u64).collect();
+    let bias = library.identity.bias as u64;
+    View { bias, constants, data, relocations: (!relocated).then(|| relocations(library)), code }
+}
+
+/// The part of a segment that is in `range`.
+fn cut<'a>(segment: Segment<'a>, range: &std::ops::Range<usize>) -> Option<Segment<'a>> {
+    let end = segment.address + segment.bytes.len() as u64;
+    let (first, last) = (segment.address.max(range.start as u64), end.min(range.end as u64));
+    let bytes =
+        segment.bytes.get(first.checked_sub(segment.address)? as usize..last.checked_sub(segment.address)? as usize)?;
+    (!bytes.is_empty()).then_some(Segment { address: first, bytes })
+}
+
+/// # Safety
+/// The library must be mapped, and stay so for the life of the slices.
+unsafe fn segments(library: &Library, wanted: impl Fn(&crate::library::Segment) -> bool) -> Vec<Segment<'_>> {
+    let wanted = library.segments().into_iter().filter(|segment| segment.readable && segment.size > 0).filter(wanted);
+    let slice = |segment: crate::library::Segment| {
+        // SAFETY: the loader has mapped that much of the file there; the caller vouches that it still is. What is written
+        // meanwhile is in `.data`, whose words are compared and never followed.
+        let bytes = unsafe { std::slice::from_raw_parts(segment.address as *const u8, segment.size) };
+        Segment { address: segment.address as u64, bytes }
+    };
+    wanted.map(slice).collect()
+}
+
+fn relocations(library: &Library) -> &[Relocation] {
+    let (start, size) = library.relocation_table();
+    if start == 0 || !start.is_multiple_of(8) {
+        return &[];
+    }
+    // SAFETY: DT_RELA and DT_RELASZ of a mapped library describe a mapped table of entries of three words.
+    unsafe { std::slice::from_raw_parts(start as *const Relocation, size / size_of::<Relocation>()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::{CStr, CString};
+
+    use super::*;
+    use crate::library::Identity;
+    use crate::loader::LinkMap;
+
+    const CLASSES: [&str; 2] = ["N4llvm14RuntimeDyldELFE", "N4llvm3orc18ObjectLinkingLayerE"];
+
+    /// Opens a library for good.
+    fn open(path: &str) -> Option<Library> {
+        let path = CString::new(path).unwrap();
+        // SAFETY: a library of the system, with well-behaved constructors.
+        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY) };
+        // SAFETY: glibc's handle is the link map entry; the library is never closed.
+        let Identity { bias, dynamic } = unsafe { handle.cast::<LinkMap>().as_ref() }?.entry().identity;
+        // SAFETY: as above.
+        unsafe {
+            Library::read(Identity { bias, dynamic }, CStr::from_bytes_with_nul(path.as_bytes_with_nul()).unwrap())
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "no LLVM in miri")]
+    fn the_vtables_of_a_real_llvm_are_found_by_symbols_and_by_type_names() {
+        let known = [("LLVM-14.so.1", 16), ("LLVM-16.so.1", 17), ("LLVM.so.19.1", 17), ("LLVM.so.22.1", 19)];
+        let mut seen = 0;
+        for (name, slots) in known {
+            let Some(library) = open(&format!("lib{name}")) else { continue };
+            seen += 1;
+            // SAFETY: the library is never closed.
+            let (view, by_symbol) = unsafe { (view(&library), vtables(&library, &CLASSES)) };
+            assert!(view.relocations.is_none(), "the loader is done with it");
+            let strip = |vtable: Vtable| Vtable { bounded: false, ..vtable };
+            let mut by_symbol: Vec<Vtable> = by_symbol.into_iter().map(strip).collect();
+            let mut by_name = find::by_type_name(&view, &CLASSES);
+            by_symbol.sort_by_key(|vtable| vtable.address_point);
+            by_name.sort_by_key(|vtable| vtable.address_point);
+            assert_eq!(by_symbol, by_name, "{name}");
+            let elf: Vec<usize> =
+                by_name.iter().filter(|vtable| vtable.class == 0).map(|vtable| vtable.slots.len()).collect();
+            assert_eq!(elf, [slots], "{name}");
+            // As the loader's rendezvous sees it, before glibc 2.41; references to exported typeinfos are by symbol there.
+            let symbols: Vec<Symbol> = (0..2).filter_map(|class| symbol(&library, class, CLASSES[class])).collect();
+            let unrelocated = View { relocations: Some(relocations(&library)), ..view };
+            let early = find::by_symbol(&unrelocated, &symbols).into_iter().map(strip);
+            let mut early: Vec<Vtable> = early.collect();
+            early.sort_by_key(|vtable| vtable.address_point);
+            assert_eq!(early, by_name, "{name}");
+        }
+        if seen == 0 {
+            eprintln!("skipped: no libLLVM here");
+        }
+    }
+}

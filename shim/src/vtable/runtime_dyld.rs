@@ -1,0 +1,297 @@
+//! `RuntimeDyldELF::loadObject`: called by MCJIT and by ORC's older layer for every object, before anything of it runs.
+//!
+//! ```text
+//!   vtable of llvm::RuntimeDyldELF     16 slots in LLVM 10 to 15, 17 in 16 to 19, 19 in 21 and later
+//!     n-6, n-5   destructors           others in RuntimeDyldELFMips
+//!     n-4        loadObject            the same in RuntimeDyldELFMips, like all behind it
+//!     n-3        isCompatibleFile
+//!     n-2        registerEHFrames
+//!     n-1        finalizeLoad
+//! ```
+//!
+//! `std::unique_ptr<LoadedObjectInfo> loadObject(const object::ObjectFile &)`: on x86-64 the address of the result comes first, `this`
+//! second, the object third. The result's vtable has two destructors, `getSectionLoadAddress(const SectionRef &)` third, and more. That
+//! one only looks into a map. So an object is copied from the buffer it is in, each named section that has an address gets it
+//! into its header, and that is, byte for byte, the debug object that LLVM makes for its GDB listener
+//! (`getObjectForDebug`, which allocates; not called).
+//!
+//! # Nothing is taken on trust
+//! * Before the slot is changed: the number of slots is one that is known; where a symbol does not bound it, the vtable of
+//!   `RuntimeDyldELFMips` must end in the same four functions, behind another destructor, or that of `RuntimeDyldCOFFI386` be as long.
+//! * At each call: `this` has the vtable that was found, the result refers back to `this`, its vtable consists of code of the same
+//!   library, the object is an ELF file of this machine within its buffer. Whatever is not so is passed on and not listened to.
+//! * At the first object, a trial: a section that was not loaded has no address, and where the text is said to be, its bytes are.
+//!   An LLVM that fails is never asked again.
+//!
+//! The hook passes more words on than `loadObject` has, so that even in front of another function of the vtable it would do
+//! no harm. C++ exceptions and cancellation pass through it.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+
+use jitlisten::log_line;
+
+use super::elf_copy::{self, Sections};
+use super::find::Vtable;
+use super::{mapped, patch};
+use crate::hook_table::SLOTS;
+use crate::hooks::guarded;
+use crate::library::Library;
+
+/// The classes whose vtables are looked for, as `typeid` names them.
+pub(crate) const CLASSES: [&str; 3] =
+    ["N4llvm14RuntimeDyldELFE", "N4llvm18RuntimeDyldELFMipsE", "N4llvm19RuntimeDyldCOFFI386E"];
+
+/// How many slots the vtable has in the releases that are known.
+const KNOWN_SLOTS: [usize; 3] = [16, 17, 19];
+
+/// `loadObject` counted from the end, and with it the functions that a derived class inherits.
+const LAST_SLOTS: usize = 4;
+
+/// Why the linker of an LLVM is not listened to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// There is no RuntimeDyld.
+    Missing,
+    /// The vtable is there more than once.
+    Ambiguous,
+    UnknownSlots(usize),
+    /// Nothing bounds the vtable.
+    Unbounded,
+    /// Not an architecture whose calling convention is written down here.
+    Architecture,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Missing => write!(f, "no vtable of RuntimeDyldELF"),
+            Refusal::Ambiguous => write!(f, "more than one vtable of RuntimeDyldELF"),
+            Refusal::UnknownSlots(slots) => {
+                write!(f, "{slots} slots in the vtable of RuntimeDyldELF: a release that is not known")
+            }
+            Refusal::Unbounded => write!(f, "the end of the vtable of RuntimeDyldELF is not certain"),
+            Refusal::Architecture => write!(f, "not done on this architecture"),
+        }
+    }
+}
+
+/// The vtable of `RuntimeDyldELF` among those of [`CLASSES`], and the slot of `loadObject` in it.
+pub(crate) fn load_object(vtables: &[Vtable]) -> Result<(&Vtable, usize), Refusal> {
+    let of = |class: usize| vtables.iter().filter(move |vtable| vtable.class == class && vtable.offset_to_top == 0);
+    let elf = of(0).next().ok_or(Refusal::Missing)?;
+    if of(0).any(|other| other.address_point != elf.address_point) {
+        return Err(Refusal::Ambiguous);
+    }
+    if !cfg!(target_arch = "x86_64") {
+        return Err(Refusal::Architecture);
+    }
+    let slots = elf.slots.len();
+    let has_sibling = of(2).any(|coff| coff.slots.len() == slots);
+    if !elf.bounded && !of(1).any(|mips| inherits(&mips.slots, &elf.slots, has_sibling)) {
+        return Err(Refusal::Unbounded);
+    }
+    if !KNOWN_SLOTS.contains(&slots) {
+        return Err(Refusal::UnknownSlots(slots));
+    }
+    Ok((elf, slots - LAST_SLOTS))
+}
+
+/// Whether `derived` ends as the vtable of a class derived from that of `base` does. Linkers may fold equal destructors into one:
+/// then a sibling must have as many slots.
+fn inherits(derived: &[u64], base: &[u64], has_sibling: bool) -> bool {
+    let slots = base.len();
+    if derived.len() != slots || slots < LAST_SLOTS + 2 {
+        return false;
+    }
+    let inherited = slots - LAST_SLOTS;
+    let destructors = inherited - 2..inherited;
+    derived[inherited..] == base[inherited..] && (has_sibling || derived[destructors.clone()] != base[destructors])
+}
+
+/// What a hook needs. Written before the vtable is changed.
+struct Hooked {
+    original: AtomicUsize,
+    /// What objects of the class point at.
+    vtable: AtomicUsize,
+    /// Where the library is.
+    start: AtomicUsize,
+    end: AtomicUsize,
+    trust: AtomicU8,
+}
+
+const UNTRIED: u8 = 0;
+const TRUSTED: u8 = 1;
+const REFUSED: u8 = 2;
+
+static TABLE: [Hooked; SLOTS] = [const {
+    Hooked {
+        original: AtomicUsize::new(0),
+        vtable: AtomicUsize::new(0),
+        start: AtomicUsize::new(0),
+        end: AtomicUsize::new(0),
+        trust: AtomicU8::new(UNTRIED),
+    }
+}; SLOTS];
+
+/// Listens to the RuntimeDyld of `library`, if it has one that is recognised. `slot` is its place in the table of sources.
+///
+/// # Safety
+/// The library must be mapped, and stay so during the call; the loader's lock must be held. It need not be relocated. Nothing may
+/// have called the functions of an earlier library at the same place of the table.
+pub(crate) unsafe fn attach(library: &Library, slot: usize) -> Result<patch::Patched, Refusal> {
+    let Some(hooked) = TABLE.get(slot) else { return Err(Refusal::Missing) };
+    // SAFETY: the caller's promise.
+    let vtables = unsafe { mapped::vtables(library, &CLASSES) };
+    let (vtable, index) = load_object(&vtables)?;
+    let range = library.range();
+    hooked.original.store(vtable.slots[index] as usize, Ordering::Relaxed);
+    hooked.vtable.store(vtable.address_point as usize, Ordering::Relaxed);
+    hooked.start.store(range.start, Ordering::Relaxed);
+    hooked.end.store(range.end, Ordering::Relaxed);
+    hooked.trust.store(UNTRIED, Ordering::Release);
+    // SAFETY: the caller's promise; the hook passes on whatever it is called with.
+    unsafe { patch::exchange(library, vtable, index, HOOKS[slot] as *const () as usize) }
+        .inspect_err(|error| log_line!(Warn, "{}: the linker stays as it is: {error}", library.path.display()))
+        .map_err(|_| Refusal::Missing)
+}
+
+/// Whether the objects of the source in this place of the table are understood, as far as they have been tried.
+pub(crate) fn is_trusted(slot: usize) -> bool {
+    TABLE.get(slot).is_some_and(|hooked| hooked.trust.load(Ordering::Relaxed) != REFUSED)
+}
+
+/// More words than `loadObject` has: those it does not take are whatever its caller left there, and go on unread.
+type Function = unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> usize;
+
+macro_rules! hooks {
+    ($($slot:literal)*) => { [$(hook::<$slot>,)*] };
+}
+
+static HOOKS: [Function; SLOTS] = hooks!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+
+unsafe extern "C-unwind" fn hook<const SLOT: usize>(
+    result: usize,
+    this: usize,
+    object: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+    g: usize,
+    h: usize,
+) -> usize {
+    let hooked = &TABLE[SLOT];
+    // SAFETY: the function that was in the slot; the vtable leads here only once this is written.
+    let original: Function = unsafe { std::mem::transmute(hooked.original.load(Ordering::Acquire)) };
+    // SAFETY: the host's own call, passed on.
+    let returned = unsafe { original(result, this, object, d, e, f, g, h) };
+    guarded(|shim| {
+        if let Some(bytes) = hooked.loaded(result, this, object) {
+            shim.linked(SLOT, bytes);
+        }
+    });
+    returned
+}
+
+impl Hooked {
+    /// The object that was just loaded, with its addresses, if everything is as it should be.
+    fn loaded(&self, result: usize, this: usize, object: usize) -> Option<Vec<u8>> {
+        if self.trust.load(Ordering::Acquire) == REFUSED {
+            return None;
+        }
+        match self.read(result, this, object) {
+            Ok(bytes) => {
+                self.trust.store(TRUSTED, Ordering::Release);
+                bytes
+            }
+            Err(what) => {
+                // One object that is odd says nothing against the others, once there were others.
+                if self.trust.load(Ordering::Acquire) != TRUSTED {
+                    self.trust.store(REFUSED, Ordering::Release);
+                }
+                log_line!(Warn, "an object of an LLVM is left alone: {what}");
+                None
+            }
+        }
+    }
+
+    /// `Ok(None)` where nothing was loaded.
+    fn read(&self, result: usize, this: usize, object: usize) -> Result<Option<Vec<u8>>, &'static str> {
+        let word = |address: usize| elf_copy::word(address).ok_or("memory that cannot be read");
+        if word(this)? != self.vtable.load(Ordering::Relaxed) {
+            return Err("its linker is of another class");
+        }
+        let info = word(result)?;
+        if info == 0 {
+            return Ok(None);
+        }
+        // `{ vtable, RuntimeDyldImpl &, map }`
+        if word(info + size_of::<usize>())? != this {
+            return Err("what was returned does not refer to its linker");
+        }
+        let get_address = self.section_address_function(word(info)?)?;
+        // `Binary { vtable, unsigned, MemoryBufferRef { { data, size }, name } }`
+        let is_here = self.is_here(word(object)?);
+        let (data, size) = (word(object + 16)?, word(object + 24)?);
+        if !is_here {
+            return Err("no object file");
+        }
+        let mut sections = Sections::read(data, size)?;
+        let trial = self.trust.load(Ordering::Acquire) == UNTRIED;
+        // SAFETY: the checks above: `info` is what this linker has returned, for an object with these sections.
+        let address = |section: usize| unsafe { section_address(get_address, info, section, object) };
+        if trial && address(data + sections.header_offset(0)) != 0 {
+            return Err("the section that is none has an address");
+        }
+        for index in 1..sections.count() {
+            if sections.has_name(index) {
+                let at = address(data + sections.header_offset(index));
+                if at != 0 {
+                    sections.set_address(index, at as u64);
+                }
+            }
+        }
+        if trial && !sections.are_where_they_say() {
+            return Err("its bytes are not where they are said to be");
+        }
+        Ok(Some(sections.into_bytes()))
+    }
+
+    fn is_here(&self, address: usize) -> bool {
+        (self.start.load(Ordering::Relaxed)..self.end.load(Ordering::Relaxed)).contains(&address)
+    }
+
+    /// Slot 2 of the vtable of a `LoadedObjectInfo`, whose first six are functions of the library.
+    fn section_address_function(&self, vtable: usize) -> Result<usize, &'static str> {
+        const SLOTS: usize = 6;
+        if !self.is_here(vtable) || !vtable.is_multiple_of(size_of::<usize>()) {
+            return Err("what was returned has no vtable");
+        }
+        let mut slots = [0; SLOTS];
+        for (index, slot) in slots.iter_mut().enumerate() {
+            *slot = elf_copy::word(vtable + index * size_of::<usize>()).ok_or("a vtable that cannot be read")?;
+        }
+        if slots.iter().all(|&slot| self.is_here(slot)) {
+            Ok(slots[2])
+        } else {
+            Err("a vtable with functions of others")
+        }
+    }
+}
+
+/// `uint64_t LoadedObjectInfo::getSectionLoadAddress(const object::SectionRef &) const`: 0 where the section was not loaded.
+///
+/// # Safety
+/// `function` must be that function, `info` an object of its class, `section` the address of a section header of `object`.
+unsafe fn section_address(function: usize, info: usize, section: usize, object: usize) -> usize {
+    // `SectionRef { DataRefImpl, const ObjectFile * }`
+    let section = [section, object];
+    // SAFETY: the caller's promise.
+    let function: unsafe extern "C" fn(usize, *const [usize; 2]) -> usize = unsafe { std::mem::transmute(function) };
+    // SAFETY: as above.
+    unsafe { function(info, &raw const section) }
+}
+
+#[cfg(test)]
+#[path = "runtime_dyld_tests.rs"]
+mod tests;
