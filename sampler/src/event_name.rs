@@ -62,7 +62,9 @@ impl Counter {
         let (bare, user_only) = match name.split_once(':') {
             None => (name, false),
             Some((bare, "u")) => (bare, true),
-            Some((_, modifier)) => return Err(format!("event {name:?}: of modifiers, only :u is known, not :{modifier}")),
+            Some((_, modifier)) => {
+                return Err(format!("event {name:?}: of modifiers, only :u is known, not :{modifier}"));
+            }
         };
         let (kind, config) = number(bare).ok_or_else(|| {
             format!("event {name:?} is not known: perf list names some, as cycles, cache-misses, page-faults or r01c2")
@@ -91,7 +93,8 @@ fn number(name: &str) -> Option<(u32, u64)> {
     if let Some((_, kind, config)) = NAMES.iter().find(|(known, ..)| *known == name) {
         return Some((*kind, *config));
     }
-    if let Some(digits) = name.strip_prefix('r').filter(|digits| digits.chars().all(|digit| digit.is_ascii_hexdigit())) {
+    if let Some(digits) = name.strip_prefix('r').filter(|digits| digits.chars().all(|digit| digit.is_ascii_hexdigit()))
+    {
         return u64::from_str_radix(digits, 16).ok().map(|config| (RAW, config));
     }
     let (cache, rest) =

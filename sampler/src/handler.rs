@@ -4,18 +4,15 @@
 //! time, and whether pages of the stack are there; six for a counter). What it reads is its slot, published tables, and the stack.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::code_map::{self, ProcessCode};
-use crate::options::Clock;
-use crate::{clock, counter};
+use crate::measure::{counter_of, time_since_last};
 use crate::slot::{self, Sample};
-use crate::threads;
 use crate::timer::SI_TIMER;
 use crate::unwind::{self, Memory, REGISTERS, Registers};
+use crate::{clock, counter};
 
-/// Nanoseconds between two samples of a thread.
-pub(crate) static PERIOD: AtomicU64 = AtomicU64::new(0);
 /// The process that samples; a child that shares memory or handlers does not.
 pub(crate) static PROCESS: AtomicU32 = AtomicU32::new(0);
 
@@ -43,11 +40,6 @@ struct TimerInfo {
 }
 
 const _: () = assert!(std::mem::offset_of!(TimerInfo, value) == 24);
-
-/// What a timer's signal carries: which slot, and of which owner.
-pub(crate) fn signal_value(index: usize, generation: u32) -> u64 {
-    index as u64 | u64::from(generation) << 32
-}
 
 pub(crate) extern "C" fn handler(_signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: errno is a thread-local of libc's, whose place does not change.
@@ -79,7 +71,7 @@ fn slot_of_timer(value: u64) -> Option<&'static slot::Slot> {
 /// A late signal of a descriptor that is another thread's by now is none of this one's.
 fn slot_of_counter(code: c_int, descriptor: c_int) -> Option<&'static slot::Slot> {
     let slot = slot::get(counter::slot_of(code, descriptor)?)?;
-    (slot.tid.load(Ordering::Acquire) == threads::own_tid()).then_some(slot)
+    (slot.tid.load(Ordering::Acquire) == clock::own_tid()).then_some(slot)
 }
 
 fn record(slot: &slot::Slot, context: &libc::ucontext_t) {
@@ -91,25 +83,11 @@ fn record(slot: &slot::Slot, context: &libc::ucontext_t) {
             Some(space) => sample(slot, space, period, context),
             None => drop(slot.lost.fetch_add(1, Ordering::Relaxed)),
         }
-        if let Some(counter) = threads::counter_of(slot) {
+        if let Some(counter) = counter_of(slot) {
             counter.go_on();
         }
     }
     slot.running.fetch_add(1, Ordering::SeqCst);
-}
-
-/// What the thread has spent, or its counter counted, since its last sample or its start. A timer is looked at when the kernel
-/// ticks, and ticks do not always come: its period would say too little.
-pub(crate) fn time_since_last(slot: &slot::Slot) -> u64 {
-    let now = match (threads::counter_of(slot), threads::clock_now()) {
-        (Some(counter), _) => match counter.count() {
-            Some(count) => count,
-            None => return 0,
-        },
-        (None, Clock::Cpu) => clock::thread_cpu(slot.tid.load(Ordering::Relaxed)),
-        (None, Clock::Wall) => clock::monotonic(),
-    };
-    now.saturating_sub(slot.clock.swap(now, Ordering::Relaxed))
 }
 
 fn sample(slot: &slot::Slot, space: u64, period: u64, context: &libc::ucontext_t) {

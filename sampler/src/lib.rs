@@ -24,6 +24,7 @@ mod events;
 mod handler;
 mod interpose;
 mod mappings;
+mod measure;
 mod options;
 mod output;
 mod perf_data;
@@ -32,6 +33,7 @@ mod slot;
 mod threads;
 mod timer;
 pub mod unwind;
+mod wake;
 mod writer;
 
 pub use event_name::Counter;

@@ -20,8 +20,8 @@ use crate::options::Options;
 use crate::output::Output;
 use crate::perf_data::Attribute;
 use crate::threads::{self, SAMPLED, SIGNAL, WITHOUT_TIMER};
-use crate::writer::{self, COUNTERS, STOP, WORK, Writer};
-use crate::{code_map, counter, slot, timer};
+use crate::writer::{COUNTERS, STOP, WORK, Writer};
+use crate::{code_map, counter, measure, slot, timer, wake};
 
 /// Names the process that has begun the file, for itself after `exec(2)`.
 const BEGUN: &str = "JITLISTEN_RECORD_BEGUN";
@@ -115,7 +115,7 @@ pub fn start(options: Options) -> Result<(), Error> {
 pub fn stop() -> Result<Statistics, Error> {
     let running = state().take().ok_or(Error::NotRecording)?;
     STOP.store(true, Ordering::Release);
-    writer::wake();
+    wake::writer();
     // SAFETY: a thread of ours that is waited for only here.
     unsafe { libc::pthread_join(running.writer, ptr::null_mut()) };
     if let Some(session) = Session::process() {
@@ -167,7 +167,7 @@ fn start_in(state: &mut Option<Running>, options: Options, append: bool) -> Resu
     STOP.store(false, Ordering::Release);
     UNKNOWN_CODE.store(false, Ordering::Relaxed);
     PROCESS.store(std::process::id(), Ordering::Release);
-    threads::configure(options.clock, options.hz, counter.as_ref());
+    measure::configure(options.clock, options.hz, counter.as_ref());
     let enabled_images = observe_code(&options);
     let until = options.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds.into()));
     let mut writer = Writer::new(output, until);

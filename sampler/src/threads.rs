@@ -8,15 +8,13 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use crate::clock;
-use crate::counter::Running;
 use crate::event_name::Counter;
-use crate::handler::{self, PERIOD};
-use crate::options::Clock;
+use crate::measure::{self, counter_of};
 use crate::slot::{self, Slot};
-use crate::timer::Timer;
+use crate::timer::{self, Timer};
 
 /// The signal of the timers; 0 before the first recording.
 pub(crate) static SIGNAL: AtomicI32 = AtomicI32::new(0);
@@ -24,43 +22,6 @@ pub(crate) static SIGNAL: AtomicI32 = AtomicI32::new(0);
 pub(crate) static WITHOUT_TIMER: AtomicU64 = AtomicU64::new(0);
 /// Threads that got a timer.
 pub(crate) static SAMPLED: AtomicU64 = AtomicU64::new(0);
-static CLOCK: AtomicU32 = AtomicU32::new(0);
-static HZ: AtomicU32 = AtomicU32::new(0);
-/// The event that is counted instead, in atomics: a thread that begins takes no lock.
-static IS_COUNTED: AtomicBool = AtomicBool::new(false);
-static COUNTER_KIND: AtomicU32 = AtomicU32::new(0);
-static COUNTER_CONFIG: AtomicU64 = AtomicU64::new(0);
-static COUNTER_IS_USERS: AtomicBool = AtomicBool::new(false);
-
-/// What timers that are made from now on do; or counters, if there is one.
-pub(crate) fn configure(clock: Clock, hz: u32, counter: Option<&Counter>) {
-    CLOCK.store(clock as u32, Ordering::Relaxed);
-    HZ.store(hz, Ordering::Relaxed);
-    PERIOD.store(1_000_000_000 / u64::from(hz.max(1)), Ordering::Relaxed);
-    if let Some(counter) = counter {
-        COUNTER_KIND.store(counter.kind, Ordering::Relaxed);
-        COUNTER_CONFIG.store(counter.config, Ordering::Relaxed);
-        COUNTER_IS_USERS.store(counter.user_only, Ordering::Relaxed);
-    }
-    IS_COUNTED.store(counter.is_some(), Ordering::Relaxed);
-}
-
-pub(crate) fn clock_now() -> Clock {
-    if CLOCK.load(Ordering::Relaxed) == Clock::Wall as u32 { Clock::Wall } else { Clock::Cpu }
-}
-
-fn counter_now() -> Option<Counter> {
-    IS_COUNTED.load(Ordering::Relaxed).then(|| {
-        let (kind, config) = (COUNTER_KIND.load(Ordering::Relaxed), COUNTER_CONFIG.load(Ordering::Relaxed));
-        Counter::of(kind, config, COUNTER_IS_USERS.load(Ordering::Relaxed))
-    })
-}
-
-/// The counter that the slot has.
-pub(crate) fn counter_of(slot: &Slot) -> Option<Running> {
-    let (descriptor, id) = (slot.timer.load(Ordering::Acquire), slot.counter.load(Ordering::Acquire));
-    (id != 0 && descriptor >= 0).then_some(Running { descriptor, id })
-}
 
 /// Starts a timer for a thread, unless it has one.
 pub(crate) fn arm(tid: u32) -> Option<&'static Slot> {
@@ -88,7 +49,7 @@ fn is_armed(tid: u32, limit: usize) -> bool {
 }
 
 fn start_timer(index: usize, slot: &'static Slot, tid: u32) -> bool {
-    let started = match counter_now() {
+    let started = match measure::counter_now() {
         Some(counter) => start_counting(&counter, index, slot, tid),
         None => start_time(index, slot, tid),
     };
@@ -102,12 +63,12 @@ fn start_timer(index: usize, slot: &'static Slot, tid: u32) -> bool {
 }
 
 fn start_time(index: usize, slot: &'static Slot, tid: u32) -> bool {
-    let (period, clock) = (PERIOD.load(Ordering::Relaxed), clock_now());
-    let value = handler::signal_value(index, slot.generation.load(Ordering::Acquire));
+    let (period, clock) = (measure::period(), measure::clock_now());
+    let value = timer::signal_value(index, slot.generation.load(Ordering::Acquire));
     let first = first_expiry(period, tid);
     slot.timer.store(-1, Ordering::Release);
     slot.counter.store(0, Ordering::Release);
-    handler::time_since_last(slot);
+    measure::time_since_last(slot);
     // Before the timer runs: its first signal may come at once.
     slot.state.store(slot::ARMED, Ordering::Release);
     let timer = Timer::start(clock, tid, SIGNAL.load(Ordering::Acquire), value, first, period);
@@ -116,7 +77,7 @@ fn start_time(index: usize, slot: &'static Slot, tid: u32) -> bool {
 
 fn start_counting(counter: &Counter, index: usize, slot: &'static Slot, tid: u32) -> bool {
     let signal = SIGNAL.load(Ordering::Acquire);
-    let Ok(running) = counter.prepare(tid, signal, index, HZ.load(Ordering::Relaxed)) else { return false };
+    let Ok(running) = counter.prepare(tid, signal, index, measure::rate()) else { return false };
     slot.timer.store(running.descriptor, Ordering::Release);
     slot.counter.store(running.id, Ordering::Release);
     slot.clock.store(0, Ordering::Relaxed);
@@ -148,7 +109,7 @@ pub(crate) fn this_thread_ends(slot: &Slot) {
     }
     // A signal that waits is passed over from here on.
     if slot.state.compare_exchange(slot::ARMED, slot::CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-        let period = handler::time_since_last(slot);
+        let period = measure::time_since_last(slot);
         // SAFETY: in the thread itself, and the handler looks at the state first.
         unsafe { slot.close(clock::monotonic(), period) };
         slot.state.store(slot::ENDED, Ordering::Release);
@@ -247,10 +208,4 @@ fn tasks() -> impl Iterator<Item = u32> {
 pub(crate) fn exists(pid: u32, tid: u32) -> bool {
     // SAFETY: no signal is sent.
     (unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) }) == 0
-}
-
-/// The number of the calling thread.
-pub(crate) fn own_tid() -> u32 {
-    // SAFETY: has no precondition.
-    (unsafe { libc::syscall(libc::SYS_gettid) }) as u32
 }

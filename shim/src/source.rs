@@ -8,12 +8,14 @@ use jitlisten::{ObjectId, log_line};
 use crate::descriptor::{DescriptorAddress, ListedObject};
 use crate::detour::{self, Callers};
 use crate::hook_table::HookTable;
+use crate::jitlink;
 use crate::library::{Identity, Library};
 use crate::next::Function;
 use crate::relocation_slot::{self, MemorySlots};
 use crate::symbol_file::SymbolFile;
 use crate::vtable::patch::Patched;
 use crate::vtable::runtime_dyld::{self, Refusal};
+use crate::vtable::{self, mapped};
 
 /// Below this much code a library cannot hold LLVM with a code generator (Debian's smallest is past 40 MB).
 const SMALLEST_LLVM: u64 = 4 << 20;
@@ -95,13 +97,20 @@ impl Source {
         let hook = *hooks.rendezvous.get(slot)?;
         let interface = JitInterface::find(library, symbols);
         // SAFETY: the caller's promise; a library at this place of the table was closed before.
-        let linker = unsafe { runtime_dyld::attach(library, slot) };
-        if interface.is_none() && linker.is_err() {
+        let vtables = unsafe { mapped::vtables(library, &vtable::CLASSES) };
+        // SAFETY: as above.
+        let linker = unsafe { runtime_dyld::attach(library, slot, &vtables) };
+        // SAFETY: as above.
+        let jitlink = unsafe { jitlink::attach(library, slot, &vtables) };
+        if interface.is_none() && linker.is_err() && jitlink.is_err() {
             return None;
         }
         log_line!(Info, "LLVM in {}, slot {slot}", library.path.display());
         if let Err(refusal) = linker {
             log_line!(Info, "{}: its linker is not listened to: {refusal}", library.path.display());
+        }
+        if let Err(refusal) = jitlink {
+            log_line!(Info, "{}: JITLink is not listened to: {refusal}", library.path.display());
         }
         // SAFETY: the address is that of a function in the mapped library; the hook takes no argument and may be called
         // from anywhere, for ever.

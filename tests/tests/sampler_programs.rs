@@ -51,6 +51,22 @@ fn exp_called_in_two_places() {
     assert!(complete(&samples) >= 99.5, "{} % complete", complete(&samples));
 }
 
+/// A counter of the kernel's: where the page faults are, and how many.
+#[test]
+fn page_faults_are_counted() {
+    let Some(host) = scenario(&["faults", "400"]) else { return };
+    let (host, data) = recorded(host, ",hz=997,event=page-faults");
+    let ended = host.run(Preload::Library).well();
+    let faults: f64 = String::from_utf8_lossy(&ended.stdout).trim().parse().unwrap();
+    let samples = read(&data);
+    // A fault in a system call of the program's is the kernel's, and what was before the recording is not in it.
+    let counted: f64 = samples.iter().map(|sample| sample.period as f64).sum();
+    assert!(counted > 0.95 * 960_000.0 && counted <= faults, "{counted} of {faults}\n{}", host.log());
+    let share = share(&samples, "touch_three", &["touch_three", "touch_one"]);
+    assert!((share - 75.0).abs() < off_by_chance(&samples), "{share} % of {} samples", samples.len());
+    assert!(by_thread(&samples).values().filter(|&&faults| faults * 1e9 > 400_000.0).count() == 2);
+}
+
 #[test]
 fn stacks_below_signal_handlers_and_deep_ones_are_complete() {
     for words in [&["handlers", "2"][..], &["deep", "400", "1"]] {
