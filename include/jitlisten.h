@@ -345,6 +345,10 @@ struct jitlisten_record_options {
     uint32_t seconds;
     /* 0 */
     uint32_t reserved;
+    /* An event that is counted instead of time, as `perf list` names it: "cycles", "cache-misses", "page-faults"; with ":u" not
+     * what the kernel does. NULL: time. It is read during the call. Where the kernel does not count it for this process:
+     * JITLISTEN_INVALID_ARGUMENT, and the reason in jitlisten_last_error(). */
+    const char *event;
 };
 
 /* Starts a recording into the file at path, which is made anew. %p in it is the process, %h the host, %% a percent sign.

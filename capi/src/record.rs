@@ -3,7 +3,7 @@
 use std::ffi::{OsString, c_char};
 use std::os::unix::ffi::OsStringExt as _;
 
-use jitlisten_sampler::{Clock, Error, Options, Statistics};
+use jitlisten_sampler::{Clock, Counter, Error, Options, Statistics};
 
 use crate::borrowed::{self, Plain};
 use crate::guard::guarded;
@@ -22,11 +22,12 @@ pub struct RecordOptions {
     flags: u32,
     seconds: u32,
     reserved: u32,
+    event: *const c_char,
 }
 
-const _: () = assert!(size_of::<RecordOptions>() == 24);
+const _: () = assert!(size_of::<RecordOptions>() == 32);
 
-// SAFETY: integers.
+// SAFETY: integers and a pointer, for which zeros are a value.
 unsafe impl Plain for RecordOptions {}
 
 /// Starts a recording.
@@ -54,6 +55,10 @@ pub unsafe extern "C" fn jitlisten_record_start(path: *const c_char, options: *c
             }
             chosen.children = options.flags & CHILDREN != 0;
             chosen.images = options.flags & NO_IMAGES == 0;
+            if !options.event.is_null() {
+                let event = String::from_utf8_lossy(&borrowed::text(options.event, "event")?).into_owned();
+                chosen.counter = Some(Counter::named(&event).map_err(Failure::argument)?);
+            }
             chosen.seconds = (options.seconds != 0).then_some(options.seconds);
         }
         jitlisten_sampler::start(chosen).map_err(|error| failure(&error))
@@ -126,7 +131,7 @@ impl RecordStatistics {
 fn failure(error: &Error) -> Failure {
     let status = match error {
         Error::AlreadyRecording | Error::NotRecording => Status::WrongOrder,
-        Error::Options(_) | Error::Output(..) => Status::InvalidArgument,
+        Error::Options(_) | Error::Output(..) | Error::Counter(..) => Status::InvalidArgument,
         _ => Status::Internal,
     };
     Failure::new(status, error)

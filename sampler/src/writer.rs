@@ -121,7 +121,7 @@ impl Writer {
 
     /// The thread's function.
     pub(crate) fn run(mut self) {
-        self.scan = Scan::without(threads::own_tid());
+        self.scan = Scan::without(clock::own_tid());
         loop {
             let seen = wake::seen();
             if STOP.load(Ordering::Acquire) || self.until.is_some_and(|until| Instant::now() >= until) {
@@ -216,6 +216,9 @@ impl Writer {
                 self.drain_slot(slot);
             }
             let tid = slot.tid.load(Ordering::Acquire);
+            if state == slot::ENDED {
+                threads::close_counter(slot);
+            }
             if state == slot::ENDED && !threads::exists(self.pid, tid) {
                 // It cannot write any more; what came between the drain and its end is here now.
                 self.drain_slot(slot);
@@ -308,6 +311,7 @@ impl Writer {
             }
             std::thread::yield_now();
         }
+        slot::all().for_each(|(_, slot)| threads::close_counter(slot));
     }
 
     fn end(&mut self) {
