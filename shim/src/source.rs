@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use jitlisten::options::{LlvmSource, LlvmSources};
 use jitlisten::{ObjectId, log_line};
 
 use crate::descriptor::{DescriptorAddress, ListedObject};
 use crate::detour::{self, Callers};
+use crate::discovered::DiscoveredLlvm;
 use crate::hook_table::HookTable;
 use crate::library::{Identity, Library};
 use crate::next::Function;
@@ -30,7 +32,10 @@ pub(crate) struct Source {
     /// Whether calls of the rendezvous reach us; otherwise the list is read whenever memory becomes executable.
     pub(crate) detoured: bool,
     /// Whether its linker calls us for each object.
-    pub(crate) linker: Result<Patched, Refusal>,
+    linker: Result<Patched, Refusal>,
+    /// Its place in the table of hooks.
+    slot: usize,
+    version: Option<String>,
     /// The slots through which it calls for memory.
     slots: MemorySlots,
     /// Whether they were changed.
@@ -91,11 +96,15 @@ impl Source {
         slot: usize,
         hooks: &'static HookTable,
         callers: Callers,
+        wanted: LlvmSources,
     ) -> Option<Source> {
         let hook = *hooks.rendezvous.get(slot)?;
-        let interface = JitInterface::find(library, symbols);
-        // SAFETY: the caller's promise; a library at this place of the table was closed before.
-        let linker = unsafe { runtime_dyld::attach(library, slot) };
+        let interface = JitInterface::find(library, symbols).filter(|_| wanted.contains(LlvmSource::List));
+        let linker = match wanted.contains(LlvmSource::RuntimeDyld) {
+            // SAFETY: the caller's promise; a library at this place of the table was closed before.
+            true => unsafe { runtime_dyld::attach(library, slot) },
+            false => Err(Refusal::Unwanted),
+        };
         if interface.is_none() && linker.is_err() {
             return None;
         }
@@ -131,6 +140,8 @@ impl Source {
             descriptor: interface.map(|interface| DescriptorAddress(interface.descriptor)),
             detoured: matches!(detoured, None | Some(Ok(()))),
             linker,
+            slot,
+            version: library.llvm_version(),
             slots,
             listening: false,
             known: BTreeMap::new(),
@@ -201,6 +212,30 @@ impl Source {
     /// Remembers what became of an entry.
     pub(crate) fn remember(&mut self, listed: ListedObject, id: Option<ObjectId>) {
         self.known.insert(listed.entry, Known { listed, id });
+    }
+
+    /// What people are shown who ask.
+    pub(crate) fn describe(&self) -> DiscoveredLlvm {
+        let (mut heard_by, mut missing) = (Vec::new(), Vec::new());
+        match &self.linker {
+            Ok(_) if runtime_dyld::is_trusted(self.slot) => heard_by.push("runtimedyld"),
+            Ok(_) => missing.push("RuntimeDyld: its objects were not what they should be".to_owned()),
+            Err(refusal) => missing.push(format!("RuntimeDyld: {refusal}")),
+        }
+        match (self.descriptor, self.detoured) {
+            (Some(_), true) => heard_by.push("list-call"),
+            (Some(_), false) => heard_by.push("list-poll"),
+            (None, _) => missing.push("list for debuggers: not found".to_owned()),
+        }
+        DiscoveredLlvm {
+            path: self.path.clone(),
+            detoured: self.detoured,
+            objects: self.objects().len(),
+            version: self.version.clone(),
+            heard_by,
+            linked: runtime_dyld::reported(self.slot),
+            missing,
+        }
     }
 
     /// Every object it has reported, when the library is closed.
