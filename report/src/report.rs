@@ -117,7 +117,12 @@ impl Report {
     }
 }
 
-fn sources(profile: &Profile, symbols: &Symbols, roots: &[PathBuf], recorded: Option<SystemTime>) -> Vec<SourceText> {
+fn sources(
+    profile: &Profile,
+    symbols: &Symbols,
+    roots: &[PathBuf],
+    recorded: Option<SystemTime>,
+) -> Vec<SourceText> {
     let compiled = |path: &str| match symbols.source_hashes.get(path) {
         Some(hashes) => Compiled::From(hashes.clone()),
         None => recorded.map_or(Compiled::Unknown, Compiled::Before),

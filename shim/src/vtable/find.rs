@@ -105,9 +105,8 @@ fn strings(constants: &[Segment<'_>], names: &[&str]) -> Vec<(usize, u64)> {
     for segment in constants {
         for at in memchr::memmem::find_iter(segment.bytes, PREFIX) {
             let rest = &segment.bytes[at..];
-            let is_there =
-                |name: &&str| rest.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0));
-            if let Some(class) = names.iter().position(|name| is_there(&name)) {
+            let is_there = |name: &str| rest.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0));
+            if let Some(class) = names.iter().position(|name| is_there(name)) {
                 found.push((class, segment.address.wrapping_add(at as u64)));
             }
         }
