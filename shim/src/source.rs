@@ -11,6 +11,7 @@ use crate::detour::{self, Callers};
 use crate::discovered::DiscoveredLlvm;
 use crate::hook_table::HookTable;
 use crate::library::{Identity, Library};
+use crate::llvmlite;
 use crate::next::Function;
 use crate::relocation_slot::{self, MemorySlots};
 use crate::symbol_file::SymbolFile;
@@ -65,14 +66,14 @@ struct JitInterface {
 }
 
 impl JitInterface {
-    /// Looks where it costs little first: most libraries have no LLVM in them.
-    fn find(library: &Library, symbols: &mut Option<SymbolFile>) -> Option<JitInterface> {
+    /// Looks where it costs little first: most libraries have no LLVM in them. Among symbols that are not exported only with `hidden`.
+    fn find(library: &Library, symbols: &mut Option<SymbolFile>, hidden: bool) -> Option<JitInterface> {
         if let (Some(descriptor), Some(function)) =
             (library.dynamic_address(DESCRIPTOR), library.dynamic_address(RENDEZVOUS_FUNCTION))
         {
             return Some(JitInterface { descriptor, function });
         }
-        if library.code_size() < SMALLEST_LLVM || !library.mentions("mprotect") {
+        if !hidden || library.code_size() < SMALLEST_LLVM || !library.mentions("mprotect") {
             return None;
         }
         let file = SymbolFile::open(library)
@@ -99,12 +100,15 @@ impl Source {
         wanted: LlvmSources,
     ) -> Option<Source> {
         let hook = *hooks.rendezvous.get(slot)?;
-        let interface = JitInterface::find(library, symbols).filter(|_| wanted.contains(LlvmSource::List));
         let linker = match wanted.contains(LlvmSource::RuntimeDyld) {
             // SAFETY: the caller's promise; a library at this place of the table was closed before.
             true => unsafe { runtime_dyld::attach(library, slot) },
             false => Err(Refusal::Unwanted),
         };
+        // llvmlite's file is opened for other functions anyway; elsewhere the list adds nothing that the linker does not say.
+        let hidden = linker.is_err() || llvmlite::is_llvmlite(library);
+        let interface =
+            if wanted.contains(LlvmSource::List) { JitInterface::find(library, symbols, hidden) } else { None };
         if interface.is_none() && linker.is_err() {
             return None;
         }
