@@ -14,7 +14,7 @@
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, chown};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -141,9 +141,8 @@ fn visible_package(process: &Process, installation: &Installation) -> Result<Pat
     let package = installation.package().ok_or_else(|| {
         Problem::new("the Python package is not installed beside this command: pip install jitlisten")
     })?;
-    let identity = |path: &Path| fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
     let file = package.join("__init__.py");
-    if identity(&file).is_none() || identity(&file) != identity(&process.visible(&file)) {
+    if !file.is_file() || process.sees_another(&file) {
         return Err(Problem::new(format!(
             "process {} is in a container, which does not see {}: install jitlisten there and attach from inside",
             process.pid,
@@ -248,8 +247,8 @@ fn quoted(path: &Path) -> String {
 }
 
 fn remote_exec(process: &Process, script: &Path) -> Result<(), Problem> {
-    let interpreter = fs::read_link(format!("/proc/{}/exe", process.pid))
-        .map_err(|error| Problem::new(format!("its interpreter is not known: {error}")))?;
+    let program = process.program().ok_or_else(|| Problem::new("its interpreter is not known"))?;
+    let interpreter = if process.sees_another(&program) { process.visible(&program) } else { program };
     // It has to be of the same version as the one in the process: the same file, then.
     let output = Command::new(&interpreter)
         .args(["-I", "-S", "-c", "import sys; sys.remote_exec(int(sys.argv[1]), sys.argv[2])"])

@@ -98,6 +98,9 @@ impl Lines {
 
 /// `jitlisten record` of a command; returns the command's own status.
 fn record(command: &[OsString], file: &Path) -> Result<ExitCode, Problem> {
+    if let Some(first) = command.first() {
+        crate::command::check(first)?;
+    }
     let program = std::env::current_exe().map_err(|error| Problem::new(format!("cannot find myself: {error}")))?;
     let status = Command::new(program)
         .args(["record", "-o"])

@@ -9,7 +9,7 @@ Importing this module does nothing.
 """
 
 import os
-from typing import ContextManager, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, ContextManager, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 __version__ = "0.1.0"
 __all__ = [
@@ -181,3 +181,10 @@ def record(
     from . import _record
 
     return _record.during(os.fspath(path), hz, wall, children, seconds, python, lines)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """``%load_ext jitlisten``: the magics ``%jitlisten`` and ``%%jitlisten``."""
+    from . import _notebook
+
+    _notebook.load(shell)

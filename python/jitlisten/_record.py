@@ -65,7 +65,7 @@ def _use_trampolines() -> None:
     if active is None or active():
         return
     try:
-        sys.activate_stack_trampoline("perf")  # type: ignore[attr-defined]
+        getattr(sys, "activate_stack_trampoline")("perf")
     except ValueError:
         # This Python was built without them.
         return
@@ -75,5 +75,5 @@ def _use_trampolines() -> None:
 def _leave_trampolines() -> None:
     global _trampolines
     if _trampolines:
-        sys.deactivate_stack_trampoline()  # type: ignore[attr-defined]
+        getattr(sys, "deactivate_stack_trampoline")()
         _trampolines = False

@@ -17,12 +17,14 @@ mod export;
 mod flamegraph;
 mod html;
 mod json;
+mod lookup;
 mod profile;
 mod recording;
 mod report;
 mod source;
 mod symbols;
 mod text;
+mod unwind;
 
 pub use diff::{Change, Difference, diff, diff_to_text};
 pub use error::Error;
@@ -30,7 +32,9 @@ pub use flamegraph::to_flamegraph;
 pub use html::to_html;
 pub use json::to_json;
 pub use profile::{Count, Detail, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, ThreadRow};
-pub use recording::{Event, Facts, Follower, Location, MappedFile, Place, Recording, Sample, Selection, Stacks, Thread};
+pub use recording::{
+    Event, Facts, Follower, Location, MappedFile, Place, Recording, Sample, Selection, Stacks, Thread,
+};
 pub use report::{Options, Report};
 pub use source::{Compiled, SourceText, printable};
 pub use symbols::{FileSymbols, Frame, Function, Kind, Lookup, SourceFrame, SymbolCache, Symbols};

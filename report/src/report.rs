@@ -42,7 +42,7 @@ impl Report {
     /// # Errors
     /// When nothing of the recording can be read.
     pub fn open(path: &Path, options: &Options) -> Result<Report, Error> {
-        let recording = Recording::open(path, &options.selection)?;
+        let recording = Recording::open_with(path, &options.selection, &options.lookup.roots)?;
         let recorded = std::fs::metadata(path).and_then(|data| data.modified()).ok();
         Ok(Report::new(recording, recorded, options))
     }
@@ -117,12 +117,7 @@ impl Report {
     }
 }
 
-fn sources(
-    profile: &Profile,
-    symbols: &Symbols,
-    roots: &[PathBuf],
-    recorded: Option<SystemTime>,
-) -> Vec<SourceText> {
+fn sources(profile: &Profile, symbols: &Symbols, roots: &[PathBuf], recorded: Option<SystemTime>) -> Vec<SourceText> {
     let compiled = |path: &str| match symbols.source_hashes.get(path) {
         Some(hashes) => Compiled::From(hashes.clone()),
         None => recorded.map_or(Compiled::Unknown, Compiled::Before),

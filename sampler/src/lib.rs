@@ -30,6 +30,7 @@ mod slot;
 mod threads;
 mod timer;
 pub mod unwind;
+mod wake;
 mod writer;
 
 pub use interpose::{Start, create};

@@ -18,8 +18,8 @@ use crate::interpose::{self, ACTIVE};
 use crate::options::Options;
 use crate::output::Output;
 use crate::threads::{self, SAMPLED, SIGNAL, WITHOUT_TIMER};
-use crate::writer::{self, COUNTERS, STOP, WORK, Writer};
-use crate::{code_map, slot, timer};
+use crate::writer::{COUNTERS, STOP, WORK, Writer};
+use crate::{code_map, slot, timer, wake};
 
 /// Names the process that has begun the file, for itself after `exec(2)`.
 const BEGUN: &str = "JITLISTEN_RECORD_BEGUN";
@@ -110,7 +110,7 @@ pub fn start(options: Options) -> Result<(), Error> {
 pub fn stop() -> Result<Statistics, Error> {
     let running = state().take().ok_or(Error::NotRecording)?;
     STOP.store(true, Ordering::Release);
-    writer::wake();
+    wake::writer();
     // SAFETY: a thread of ours that is waited for only here.
     unsafe { libc::pthread_join(running.writer, ptr::null_mut()) };
     if let Some(session) = Session::process() {

@@ -27,6 +27,12 @@ pub(crate) struct HookTable {
     pub(crate) munmap: unsafe extern "C" fn(*mut c_void, usize) -> c_int,
     pub(crate) mmap: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void,
     pub(crate) register_frame: unsafe extern "C" fn(*const c_void),
+    pub(crate) pkey_mprotect: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int) -> c_int,
+    pub(crate) mremap: unsafe extern "C" fn(*mut c_void, usize, usize, c_int, *mut c_void) -> *mut c_void,
+    /// The same for libraries without an LLVM.
+    pub(crate) mprotect_elsewhere: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,
+    pub(crate) munmap_elsewhere: unsafe extern "C" fn(*mut c_void, usize) -> c_int,
+    pub(crate) mmap_elsewhere: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void,
     /// For a library that has llvmlite's functions. It must be mapped during the call.
     pub(crate) attach_llvmlite: unsafe fn(Library, Option<SymbolFile>),
     /// Such a library was closed, if it was one.
@@ -41,6 +47,19 @@ impl HookTable {
             Function::Munmap => self.munmap as usize,
             Function::Mmap => self.mmap as usize,
             Function::RegisterFrame => self.register_frame as usize,
+            Function::PkeyMprotect => self.pkey_mprotect as usize,
+            Function::Mremap => self.mremap as usize,
+        }
+    }
+
+    /// The hook for a library that has no LLVM.
+    pub(crate) fn memory_elsewhere(&self, function: Function) -> usize {
+        match function {
+            Function::Mprotect => self.mprotect_elsewhere as usize,
+            Function::Munmap => self.munmap_elsewhere as usize,
+            Function::Mmap => self.mmap_elsewhere as usize,
+            // They take no lock either where no code is concerned.
+            Function::RegisterFrame | Function::PkeyMprotect | Function::Mremap => self.memory(function),
         }
     }
 }

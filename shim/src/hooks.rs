@@ -5,6 +5,7 @@
 //! | [`loader_event`] | the loader's `_dl_debug_state` | the loader's |
 //! | [`RENDEZVOUS`] | `__jit_debug_register_code` of one LLVM | LLVM's (MCJIT), none (ORC) |
 //! | [`mprotect`], [`munmap`], [`mmap`] | those of libc, for libraries with LLVM | LLVM's memory manager's, if any |
+//! | `other_libraries::*` | the same and their relatives, for all other libraries | any: an allocator's, for one |
 //! | [`register_frame`] | `__register_frame` of libgcc, likewise | LLVM's engine's |
 //! | `llvmlite::*` | `LLVMPY_AddModule` and others | llvmlite's, in Python |
 //!
@@ -32,6 +33,12 @@ static INSIDE: Inside = Inside::new();
 /// Enters the hooks, unless this thread is in one. Only during a [`HostStateGuard`].
 pub(crate) fn enter() -> Option<Entered<'static>> {
     INSIDE.enter()
+}
+
+/// Numbers threads; the number may come again when a thread has ended.
+pub(crate) fn this_thread() -> u64 {
+    // SAFETY: pthread_self has no precondition.
+    unsafe { libc::pthread_self() }
 }
 
 /// Runs `work` with the shim, unless a hook of this thread is at work. A panic in it ends our listening, not the host.
@@ -122,21 +129,32 @@ unsafe extern "C" fn rendezvous<const SLOT: usize>() {
 /// `mprotect(2)`: the last step of finalization.
 pub(crate) unsafe extern "C" fn mprotect(address: *mut c_void, size: usize, protection: c_int) -> c_int {
     let range = pages(address, size);
+    protecting(range, protection);
+    // SAFETY: the host's own call, passed on.
+    let result = unsafe { next::mprotect(address, size, protection) };
+    if result == 0 {
+        protected(range, protection);
+    }
+    result
+}
+
+/// Before `range` gets another protection: *freeing* comes while the code is still there.
+pub(crate) fn protecting(range: AddressRange, protection: c_int) {
     if protection & libc::PROT_EXEC == 0 {
-        // Before the call: *freeing* comes while the code is still there.
         guarded(|shim| shim.not_executable(range));
     } else if protection & libc::PROT_WRITE != 0 {
         guarded(|shim| shim.session.changing(range));
     }
-    // SAFETY: the host's own call, passed on.
-    let result = unsafe { next::mprotect(address, size, protection) };
-    if result == 0 && protection & (libc::PROT_EXEC | libc::PROT_WRITE) == 0 {
+}
+
+/// `range` has got another protection.
+pub(crate) fn protected(range: AddressRange, protection: c_int) {
+    if protection & (libc::PROT_EXEC | libc::PROT_WRITE) == 0 {
         guarded(|shim| header_padding::give_back(shim.session, range.start()));
     }
-    if result == 0 && protection & libc::PROT_EXEC != 0 {
+    if protection & libc::PROT_EXEC != 0 {
         guarded(|shim| shim.executable(range, how(protection)));
     }
-    result
 }
 
 /// `munmap(2)`: code that was not unregistered is freed here.
@@ -165,15 +183,20 @@ pub(crate) unsafe extern "C" fn mmap(
     if let Some(mapped) = guarded(|shim| header_padding::mmap(shim.session, address, size, protection, flags, file)) {
         return mapped;
     }
-    if flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == libc::MAP_FIXED {
+    if is_fixed(flags) {
         guarded(|shim| shim.replacing(pages(address, size)));
     }
     // SAFETY: the host's own call, passed on.
     let mapped = unsafe { next::mmap(address, size, protection, flags, file, offset) };
     if mapped != libc::MAP_FAILED && protection & libc::PROT_EXEC != 0 {
-        guarded(|shim| shim.executable(pages(mapped, size), how(protection)));
+        guarded(|shim| shim.executable(pages(mapped, size), how_mapped(protection, flags)));
     }
     mapped
+}
+
+/// Whether a call of `mmap(2)` replaces what is there.
+pub(crate) fn is_fixed(flags: c_int) -> bool {
+    flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == libc::MAP_FIXED
 }
 
 /// libgcc's `__register_frame`: the `.eh_frame` at `begin` is relocated.
@@ -187,7 +210,12 @@ fn how(protection: c_int) -> Executable {
     if protection & libc::PROT_WRITE != 0 { Executable::Writable } else { Executable::Only }
 }
 
-fn pages(address: *mut c_void, size: usize) -> AddressRange {
+/// Memory that others may map, too, is written through another mapping.
+pub(crate) fn how_mapped(protection: c_int, flags: c_int) -> Executable {
+    if flags & libc::MAP_TYPE != libc::MAP_PRIVATE { Executable::Writable } else { how(protection) }
+}
+
+pub(crate) fn pages(address: *mut c_void, size: usize) -> AddressRange {
     let size = size.next_multiple_of(page_size()) as u64;
     let start = Address(address as u64);
     AddressRange::new(start, size).unwrap_or_default()

@@ -53,15 +53,19 @@
 //! are kept, the oldest is given up first.
 
 mod attributes;
+mod code_pages;
+mod copies;
 mod descriptor;
 mod detour;
 mod discovered;
 mod dlsym_entry;
 mod duplicate_copy;
+mod elsewhere;
 mod fork;
 mod header_padding;
 mod hook_table;
 mod hooks;
+mod jitlink;
 mod known;
 mod library;
 mod link_map;
@@ -71,6 +75,9 @@ mod lookup;
 mod memory;
 mod modules;
 mod next;
+mod other_libraries;
+mod overdue;
+mod placement;
 mod program;
 mod relocation_slot;
 mod source;

@@ -311,6 +311,17 @@ impl Library {
         self.imports(name).filter_map(|relocation| self.slot(address(relocation))).collect()
     }
 
+    /// Every relocation slot of an import that has one of these names, with the name's index: one pass for all of them.
+    pub(crate) fn slots_of_imports<const N: usize>(&self, names: [&str; N]) -> Vec<(Slot, usize)> {
+        let found = self.function_relocations().filter_map(|relocation| {
+            let symbol = self.symbol_at(self.symbol_of(relocation));
+            let name = names.iter().position(|name| self.name_is(&symbol, name))?;
+            let address = self.identity.bias.wrapping_add(relocation.r_offset.get(NATIVE) as usize);
+            Some((self.slot(address)?, name))
+        });
+        found.collect()
+    }
+
     /// The two words of the symbol table entry of an import called `name`: its value, and the word with its visibility.
     pub(crate) fn import_symbols(&self, name: &str) -> Vec<(Slot, Slot)> {
         let mut entries: Vec<usize> = self.imports(name).map(|relocation| self.symbol_of(relocation)).collect();
@@ -358,7 +369,7 @@ impl Library {
             .filter(move |relocation| self.name_is(&self.symbol_at(self.symbol_of(relocation)), name))
     }
 
-    /// Every relocation of an imported function.
+    /// Every relocation of a slot that holds the address of an import.
     fn function_relocations(&self) -> impl Iterator<Item = &'static Rela> {
         let size = size_of::<Rela>();
         let skip = self.tables.relacount * size;

@@ -98,6 +98,31 @@ impl Memory {
         self.executable.overlaps(range)
     }
 
+    /// Where an object that is not finalized waits for the right to run.
+    pub(crate) fn pending(&self, id: ObjectId) -> Option<&[AddressRange]> {
+        self.pending.iter().find(|pending| pending.loaded.id == id).map(|pending| pending.loaded.text.as_slice())
+    }
+
+    /// An object that waits is elsewhere, where it may run: it is finalized.
+    pub(crate) fn moved(&mut self, loaded: Loaded) -> Outcome {
+        let id = loaded.id;
+        if let Some(pending) = self.pending.iter_mut().find(|pending| pending.loaded.id == id) {
+            *pending = Pending { loaded, waits_for: 0 };
+        }
+        self.take_finalized(|loaded| loaded.id == id)
+    }
+
+    /// Whether no object is known to have its code in `range`.
+    pub(crate) fn is_free(&self, range: AddressRange) -> bool {
+        self.owners(range).is_empty()
+            && !self.pending.iter().any(|pending| pending.loaded.text.iter().any(|text| text.overlaps(range)))
+    }
+
+    /// An object has had time enough: it is finalized if all of its text may run, whatever else may be done with it.
+    pub(crate) fn overdue(&mut self, id: ObjectId) -> Outcome {
+        self.take_finalized(|loaded| loaded.id == id)
+    }
+
     /// LLVM has handed the `.eh_frame` at `address` to the unwinder: it is relocated. For memory that is writable and
     /// executable all the time this is the only sign.
     pub(crate) fn eh_frame_registered(&mut self, address: Address) -> Outcome {

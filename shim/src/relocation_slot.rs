@@ -94,10 +94,12 @@ pub(crate) unsafe fn bind_from_the_start(library: &Library, name: &str, function
     Ok(())
 }
 
-const IMPORTS: [(&str, Function); 5] = [
+const IMPORTS: [(&str, Function); 7] = [
     ("mprotect", Function::Mprotect),
     ("munmap", Function::Munmap),
     ("mmap", Function::Mmap),
     ("mmap64", Function::Mmap),
     ("__register_frame", Function::RegisterFrame),
+    ("pkey_mprotect", Function::PkeyMprotect),
+    ("mremap", Function::Mremap),
 ];

@@ -10,13 +10,14 @@ use crate::descriptor::{DescriptorAddress, ListedObject};
 use crate::detour::{self, Callers};
 use crate::discovered::DiscoveredLlvm;
 use crate::hook_table::HookTable;
+use crate::jitlink;
 use crate::library::{Identity, Library};
-use crate::llvmlite;
 use crate::next::Function;
 use crate::relocation_slot::{self, MemorySlots};
 use crate::symbol_file::SymbolFile;
 use crate::vtable::patch::Patched;
 use crate::vtable::runtime_dyld::{self, Refusal};
+use crate::vtable::{self, mapped};
 
 /// Below this much code a library cannot hold LLVM with a code generator (Debian's smallest is past 40 MB).
 const SMALLEST_LLVM: u64 = 4 << 20;
@@ -34,6 +35,7 @@ pub(crate) struct Source {
     pub(crate) detoured: bool,
     /// Whether its linker calls us for each object.
     linker: Result<Patched, Refusal>,
+    jitlink: Result<(), jitlink::Refusal>,
     /// Its place in the table of hooks.
     slot: usize,
     version: Option<String>,
@@ -57,6 +59,12 @@ pub(crate) struct News {
     pub(crate) appeared: Vec<ListedObject>,
     /// Objects whose entry was taken out.
     pub(crate) left: Vec<ObjectId>,
+}
+
+/// None where nothing is to be done with vtables.
+fn wanted_classes(wanted: LlvmSources) -> &'static [&'static str] {
+    let any = wanted.contains(LlvmSource::RuntimeDyld) || wanted.contains(LlvmSource::JitLink);
+    if any { &vtable::CLASSES } else { &[] }
 }
 
 /// Where the two symbols of the JIT interface are.
@@ -100,21 +108,32 @@ impl Source {
         wanted: LlvmSources,
     ) -> Option<Source> {
         let hook = *hooks.rendezvous.get(slot)?;
+        // SAFETY: the caller's promise; a library at this place of the table was closed before.
+        let vtables = unsafe { mapped::vtables(library, wanted_classes(wanted)) };
         let linker = match wanted.contains(LlvmSource::RuntimeDyld) {
-            // SAFETY: the caller's promise; a library at this place of the table was closed before.
-            true => unsafe { runtime_dyld::attach(library, slot) },
+            // SAFETY: as above.
+            true => unsafe { runtime_dyld::attach(library, slot, &vtables) },
             false => Err(Refusal::Unwanted),
         };
-        // llvmlite's file is opened for other functions anyway; elsewhere the list adds nothing that the linker does not say.
-        let hidden = linker.is_err() || llvmlite::is_llvmlite(library);
+        let jitlink = match wanted.contains(LlvmSource::JitLink) {
+            // SAFETY: as above.
+            true => unsafe { jitlink::attach(library, slot, &vtables) },
+            false => Err(jitlink::Refusal::Unwanted),
+        };
+        // llvmlite's file is opened for other functions anyway; elsewhere the list adds nothing that the linkers do not say.
+        let linkers_are_heard = linker.is_ok() && matches!(jitlink, Ok(()) | Err(jitlink::Refusal::Missing));
+        let hidden = !linkers_are_heard || library.is_llvmlite();
         let interface =
             if wanted.contains(LlvmSource::List) { JitInterface::find(library, symbols, hidden) } else { None };
-        if interface.is_none() && linker.is_err() {
+        if interface.is_none() && linker.is_err() && jitlink.is_err() {
             return None;
         }
         log_line!(Info, "LLVM in {}, slot {slot}", library.path.display());
         if let Err(refusal) = linker {
             log_line!(Info, "{}: its linker is not listened to: {refusal}", library.path.display());
+        }
+        if let Err(refusal) = jitlink {
+            log_line!(Info, "{}: JITLink is not listened to: {refusal}", library.path.display());
         }
         // SAFETY: the address is that of a function in the mapped library; the hook takes no argument and may be called
         // from anywhere, for ever.
@@ -144,6 +163,7 @@ impl Source {
             descriptor: interface.map(|interface| DescriptorAddress(interface.descriptor)),
             detoured: matches!(detoured, None | Some(Ok(()))),
             linker,
+            jitlink,
             slot,
             version: library.llvm_version(),
             slots,
@@ -225,6 +245,10 @@ impl Source {
             Ok(_) if runtime_dyld::is_trusted(self.slot) => heard_by.push("runtimedyld"),
             Ok(_) => missing.push("RuntimeDyld: its objects were not what they should be".to_owned()),
             Err(refusal) => missing.push(format!("RuntimeDyld: {refusal}")),
+        }
+        match &self.jitlink {
+            Ok(()) => heard_by.push("jitlink"),
+            Err(refusal) => missing.push(format!("JITLink: {refusal}")),
         }
         match (self.descriptor, self.detoured) {
             (Some(_), true) => heard_by.push("list-call"),

@@ -9,7 +9,7 @@ use crate::hook_table::HookTable;
 use crate::loader::with_libraries_held;
 use crate::modules::Imports;
 use crate::state::{self, Shim};
-use crate::{fork, hooks, llvmlite};
+use crate::{elsewhere, fork, hooks, llvmlite};
 
 static HOOKS: HookTable = HookTable {
     loader_event: hooks::loader_event,
@@ -19,6 +19,11 @@ static HOOKS: HookTable = HookTable {
     munmap: hooks::munmap,
     mmap: hooks::mmap,
     register_frame: hooks::register_frame,
+    pkey_mprotect: elsewhere::pkey_mprotect,
+    mremap: elsewhere::mremap,
+    mprotect_elsewhere: elsewhere::mprotect,
+    munmap_elsewhere: elsewhere::munmap,
+    mmap_elsewhere: elsewhere::mmap,
     attach_llvmlite: llvmlite::attach,
     llvmlite_closed: llvmlite::closed,
 };

@@ -6,13 +6,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jitlisten::options::SinkKind;
 use jitlisten::{
-    Address, AddressRange, ObjectId, Session, Unwinders, checked_read, log_line, notify_libraries_changed,
+    Address, AddressRange, Loaded, ObjectId, Session, Unwinders, checked_read, log_line, mappings_of,
+    notify_libraries_changed,
 };
 use once_cell::race::OnceBox;
 
+use crate::code_pages;
 use crate::detour::{self, Callers};
 use crate::discovered::DiscoveredLlvm;
 use crate::hook_table::HookTable;
+use crate::jitlink::emitted::EmittedObjects;
 use crate::known::{Appeared, Extent, KnownLibraries, KnownLibrary};
 use crate::library::Identity;
 use crate::loader::{Counts, Rendezvous};
@@ -20,6 +23,8 @@ use crate::lookup::{self, Lookups};
 use crate::memory::{Executable, Memory, Outcome};
 use crate::modules::{Imports, unwinder_appeared};
 use crate::next;
+use crate::other_libraries::OtherLibraries;
+use crate::overdue::{self, Overdue};
 use crate::source::Source;
 use crate::unregistered::Unregistered;
 
@@ -47,13 +52,16 @@ pub(crate) struct State {
     sources: Vec<Option<Source>>,
     /// Whether one of the libraries is an llvmlite.
     has_llvmlite: bool,
-    memory: Memory,
+    pub(crate) memory: Memory,
     /// Objects whose code outlives their place in LLVM's list.
     unregistered: Unregistered,
     /// The libraries with functions of others that our hooks call.
     next_owners: [Option<Identity>; next::FUNCTIONS],
     lookups: Lookups,
     imports: Imports,
+    others: OtherLibraries,
+    pub(crate) overdue: Overdue,
+    pub(crate) emitted: EmittedObjects,
     /// Objects that linkers have reported last, with their sizes: LLVM may put them into its list.
     linked: VecDeque<(ObjectId, usize)>,
     reserved: VecDeque<AddressRange>,
@@ -133,10 +141,15 @@ impl Shim {
             let source = self.library_appeared(state, &appeared, callers);
             state.libraries.add(&appeared, source);
         }
+        if state.sources.iter().any(Option::is_some) && state.others.begin() {
+            self.listen_everywhere(state);
+        }
         // SAFETY: libraries that were closed have been forgotten above.
         unsafe { state.lookups.change_relocated() };
         // SAFETY: as above.
         unsafe { state.imports.change_relocated() };
+        // SAFETY: as above.
+        unsafe { state.others.change_relocated() };
         true
     }
 
@@ -202,6 +215,23 @@ impl Shim {
         }
     }
 
+    /// The first LLVM has come: the other libraries may handle its memory, too. Under the loader's lock.
+    fn listen_everywhere(&self, state: &mut State) {
+        let mut all = KnownLibraries::default();
+        // SAFETY: as for `libraries_changed`.
+        let changes = self.rendezvous.and_then(|rendezvous| unsafe { rendezvous.changes(&mut all, Extent::Whole) });
+        for appeared in changes.unwrap_or_default().appeared {
+            let is_source = state.sources.iter().flatten().any(|source| source.identity == appeared.entry.identity);
+            if is_source || !appeared.is_of_program() {
+                continue;
+            }
+            // SAFETY: the loader's lock has been held since the entry was read.
+            if let Some(library) = unsafe { appeared.entry.library() } {
+                state.others.add(&library, self.hooks);
+            }
+        }
+    }
+
     /// The loader's rendezvous: under its lock.
     pub(crate) fn loader_event(&self) {
         let closed = LIBRARIES_CLOSE.load(Ordering::Relaxed);
@@ -243,6 +273,9 @@ impl Shim {
             self.catch_up(state, slot);
         }
         state.lookups.add(&library);
+        if !is_source && appeared.is_of_program() {
+            state.others.add(&library, self.hooks);
+        }
         if library.may_have_unwinder() {
             lookup::UNWINDERS.store(true, Ordering::Release);
         }
@@ -261,8 +294,9 @@ impl Shim {
 
     /// Forgets a library that was closed, and what it had compiled. Its memory is not touched.
     fn library_closed(&self, state: &mut State, library: KnownLibrary) {
-        let State { sources, memory, lookups, imports, next_owners, .. } = state;
+        let State { sources, memory, lookups, others, imports, emitted, next_owners, .. } = state;
         lookups.forget(library.identity.bias);
+        others.forget(library.identity.bias);
         imports.forget(library.identity.bias);
         (self.hooks.llvmlite_closed)(library.identity);
         for (function, owner) in next::ALL.into_iter().zip(next_owners) {
@@ -270,6 +304,9 @@ impl Shim {
                 *owner = None;
                 next::set(function, 0);
             }
+        }
+        if let Some(slot) = library.source {
+            emitted.forget(slot);
         }
         if let Some(source) = library.source.and_then(|slot| sources[slot].take()) {
             log_line!(Info, "an LLVM was closed: {:x}", source.identity.bias);
@@ -299,7 +336,7 @@ impl Shim {
         // SAFETY: callers see to it that the library is mapped and relocated.
         if unsafe { state.hook_memory(slot) } {
             for (range, how) in executable_memory() {
-                state.memory.executable(range, how);
+                state.executable(range, how);
             }
         }
         self.read_list(state, slot);
@@ -308,15 +345,21 @@ impl Shim {
     /// LLVM's rendezvous: an object came or went. Under LLVM's lock.
     pub(crate) fn rendezvous(&self, slot: usize) {
         let mut state = self.lock();
-        // The library runs, so it is relocated.
-        self.catch_up(&mut state, slot);
+        self.prepare(&mut state, slot);
+    }
+
+    /// The LLVM in `slot` runs: its library is relocated, and those that came with it.
+    pub(crate) fn prepare(&self, state: &mut State, slot: usize) {
+        self.catch_up(state, slot);
+        // SAFETY: libraries that are closed are forgotten.
+        unsafe { state.others.change_relocated() };
+        self.look_at_overdue(state);
     }
 
     /// The linker of the LLVM in `slot` has loaded an object.
     pub(crate) fn linked(&self, slot: usize, object: Vec<u8>) {
         let mut state = self.lock();
-        // The library runs, so it is relocated.
-        self.catch_up(&mut state, slot);
+        self.prepare(&mut state, slot);
         let size = object.len();
         if self.session.check_memory(size).is_err() {
             return;
@@ -324,8 +367,7 @@ impl Shim {
         let Ok(loaded) = self.session.linked(object) else { return };
         state.linked.push_front((loaded.id, size));
         state.linked.truncate(LINKED);
-        let outcome = state.memory.loaded(loaded);
-        self.notify(&mut state, outcome);
+        self.loaded(&mut state, loaded);
     }
 
     /// The object that a linker has reported and that is `bytes`, which LLVM has in its list at `kept_at`.
@@ -362,8 +404,52 @@ impl Shim {
                 source.remember(listed, loaded.as_ref().map(|loaded| loaded.id));
             }
             if let Some(loaded) = loaded {
-                let outcome = state.memory.loaded(loaded);
+                self.loaded(state, loaded);
+            }
+        }
+    }
+
+    /// An object was loaded. Where it may run already, and that was not heard, the kernel knows.
+    pub(crate) fn loaded(&self, state: &mut State, loaded: Loaded) {
+        let id = loaded.id;
+        let outcome = state.memory.loaded(loaded);
+        self.notify(state, outcome);
+        let Some(first) = state.memory.pending(id).and_then(|text| text.first().copied()) else { return };
+        state.overdue.add(jitlisten::monotonic(), id);
+        if !state.memory.has_executable(first) {
+            let outcome = state.look_at(first);
+            self.notify(state, outcome);
+        }
+    }
+
+    /// Objects that are loaded for a second and not final.
+    fn look_at_overdue(&self, state: &mut State) {
+        if state.emitted.warns() {
+            log_line!(
+                Warn,
+                "an object that JITLink has linked was not found in executable memory for a second: it has no names. Of others \
+                 like it nothing will be said"
+            );
+        }
+        if state.overdue.is_empty() {
+            return;
+        }
+        for id in state.overdue.take(jitlisten::monotonic()) {
+            let Some(text) = state.memory.pending(id).map(<[AddressRange]>::to_vec) else { continue };
+            let mut outcomes: Vec<Outcome> = text.iter().map(|&text| state.look_at(text)).collect();
+            outcomes.push(state.memory.overdue(id));
+            for outcome in outcomes {
                 self.notify(state, outcome);
+            }
+            if state.memory.pending(id).is_some() && state.overdue.warns() {
+                let mappings = text.first().and_then(|&text| mappings_of(text).ok().flatten());
+                let reason = overdue::reason(mappings.as_deref());
+                let at = text.first().map(|text| text.start());
+                log_line!(
+                    Warn,
+                    "an object was loaded at {at:x?} and is not final after a second: {reason}; it has no names. \
+                    Of others like it nothing will be said"
+                );
             }
         }
     }
@@ -379,7 +465,7 @@ impl Shim {
         }
     }
 
-    fn notify(&self, state: &mut State, outcome: Outcome) {
+    pub(crate) fn notify(&self, state: &mut State, outcome: Outcome) {
         for id in outcome.freed {
             state.unregistered.forget(id);
             self.session.freeing(id);
@@ -400,14 +486,24 @@ impl Shim {
                 self.read_list(&mut state, slot);
             }
         }
-        let outcome = state.memory.executable(range, how);
+        let outcome = state.executable(range, how);
+        self.notify(&mut state, outcome);
+        self.look_for_copies(&mut state, range);
+        self.look_for_emitted(&mut state, range);
+        self.look_at_overdue(&mut state);
+    }
+
+    /// Memory of the process has moved, and may hold code.
+    pub(crate) fn look_at(&self, range: AddressRange) {
+        let mut state = self.lock();
+        let outcome = state.look_at(range);
         self.notify(&mut state, outcome);
     }
 
     /// Memory of an LLVM is about to be no longer executable.
     pub(crate) fn not_executable(&self, range: AddressRange) {
         let mut state = self.lock();
-        let outcome = state.memory.not_executable(range);
+        let outcome = state.not_executable(range);
         self.notify(&mut state, outcome);
         drop(state);
         self.session.changing(range);
@@ -423,7 +519,7 @@ impl Shim {
     /// Memory of an LLVM is about to be replaced by other memory.
     pub(crate) fn replacing(&self, range: AddressRange) {
         let mut state = self.lock();
-        let outcome = state.memory.not_executable(range);
+        let outcome = state.not_executable(range);
         self.notify(&mut state, outcome);
         self.session.unmapping(range);
     }
@@ -441,7 +537,7 @@ impl Shim {
     pub(crate) fn unmapping(&self, range: AddressRange) -> bool {
         let mut state = self.lock();
         let held_code = state.memory.has_executable(range);
-        let outcome = state.memory.not_executable(range);
+        let outcome = state.not_executable(range);
         self.notify(&mut state, outcome);
         self.session.unmapping(range);
         held_code && self.session.is_enabled(SinkKind::PerfMap) && state.reserve(range)
@@ -449,6 +545,30 @@ impl Shim {
 }
 
 impl State {
+    fn executable(&mut self, range: AddressRange, how: Executable) -> Outcome {
+        code_pages::insert(range);
+        self.memory.executable(range, how)
+    }
+
+    fn not_executable(&mut self, range: AddressRange) -> Outcome {
+        code_pages::remove(range);
+        self.memory.not_executable(range)
+    }
+
+    /// Asks the kernel which of `range` may run.
+    fn look_at(&mut self, range: AddressRange) -> Outcome {
+        let mut all = Outcome::default();
+        let mappings = mappings_of(range).ok().flatten().unwrap_or_default();
+        for mapping in mappings.into_iter().filter(|mapping| mapping.executable) {
+            let is_fixed = !mapping.writable && !mapping.shared;
+            let how = if is_fixed { Executable::Only } else { Executable::Writable };
+            let outcome = self.executable(mapping.range, how);
+            all.finalized.extend(outcome.finalized);
+            all.freed.extend(outcome.freed);
+        }
+        all
+    }
+
     /// Takes the slots of a source back, if others have changed them.
     ///
     /// # Safety

@@ -50,8 +50,11 @@ struct compiled {
     unsigned long address;
 };
 
+/* Where a host has one: makes the memory manager of the next engine. */
+static void *(*make_manager)(void *);
+
 /* Ends the program when LLVM refuses. */
-static inline struct compiled compile_text(const char *text, const char *function) {
+static inline struct compiled compile_with(const char *text, const char *function, void *memory) {
     struct compiled compiled;
     struct LLVMMCJITCompilerOptions options;
     LLVMModuleRef module;
@@ -59,6 +62,7 @@ static inline struct compiled compile_text(const char *text, const char *functio
     compiled.context = LLVMContextCreate();
     LLVMMemoryBufferRef buffer = LLVMCreateMemoryBufferWithMemoryRangeCopy(text, strlen(text), "host");
     LLVMInitializeMCJITCompilerOptions(&options, sizeof options);
+    if (make_manager) options.MCJMM = make_manager(memory);
     if (LLVMParseIRInContext(compiled.context, buffer, &module, &error) ||
         LLVMCreateMCJITCompilerForModule(&compiled.engine, module, &options, sizeof options, &error)) {
         fprintf(stderr, "%s\n", error);
@@ -66,6 +70,10 @@ static inline struct compiled compile_text(const char *text, const char *functio
     }
     compiled.address = LLVMGetFunctionAddress(compiled.engine, function);
     return compiled;
+}
+
+static inline struct compiled compile_text(const char *text, const char *function) {
+    return compile_with(text, function, NULL);
 }
 
 /* `i64 NAME(i64 n)`, which returns 3 n + NUMBER; NAME is as LLVM assembly spells it between quotes. */

@@ -61,11 +61,11 @@ mod libunwind;
 mod loader;
 mod memory;
 mod plan;
-mod registered_groups;
 mod registry;
 mod section;
 mod signals;
 mod stale;
+mod state;
 mod statistics;
 mod table;
 

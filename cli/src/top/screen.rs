@@ -220,7 +220,8 @@ impl Screen {
         let threads = table.thread_rows().iter().filter(|(_, row)| row.amount.now != 0).count();
         let which = self.thread.map(|tid| format!(" · thread {tid} only")).unwrap_or_default();
         let threads = format!("{threads} thread{}", if threads == 1 { "" } else { "s" });
-        let title = format!(" jitlisten top · {state} · {threads}{which} · {} Hz · {}", self.rate, printable(&self.title));
+        let title =
+            format!(" jitlisten top · {state} · {threads}{which} · {} Hz · {}", self.rate, printable(&self.title));
         let share = |amount: Amount| percent(amount.now, table.all.now);
         let by_line = Amount {
             now: table.compiled.now.saturating_sub(table.without_line.now).saturating_sub(table.line_zero.now),

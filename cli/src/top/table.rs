@@ -216,7 +216,8 @@ impl FunctionRow {
         let mut rows = self.hottest(order);
         rows.retain(|(_, row)| has(order, row));
         if rows.is_empty() {
-            let order = if matches!(order, Order::OwnNow | Order::TotalNow) { Order::TotalNow } else { Order::TotalEver };
+            let order =
+                if matches!(order, Order::OwnNow | Order::TotalNow) { Order::TotalNow } else { Order::TotalEver };
             rows = self.hottest(order).into_iter().filter(|(_, row)| has(order, row)).take(1).collect();
         }
         rows

@@ -74,7 +74,8 @@ impl Target {
         let same = output.try_clone().map_err(|error| Problem::new(format!("cannot open a file twice: {error}")))?;
         command.stdin(Stdio::null()).stdout(output).stderr(same);
         end_with_parent(&mut command);
-        let recorder = command.spawn().map_err(|error| Problem::new(format!("cannot start jitlisten record: {error}")))?;
+        let recorder =
+            command.spawn().map_err(|error| Problem::new(format!("cannot start jitlisten record: {error}")))?;
         let title = match top.pid {
             Some(pid) => format!("process {pid}"),
             None => top.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "),

@@ -39,8 +39,11 @@ impl Terminal {
             give_back();
             before(panic);
         }));
-        let terminal =
-            Terminal { signals, shown: Vec::new(), colour: std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty()) };
+        let terminal = Terminal {
+            signals,
+            shown: Vec::new(),
+            colour: std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty()),
+        };
         terminal::enable_raw_mode().map_err(problem)?;
         execute!(io::stdout(), EnterAlternateScreen, cursor::Hide, Clear(ClearType::All)).map_err(problem)?;
         Ok(terminal)

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 ///
 /// In a time namespace of its own (`time_namespaces(7)`) a process sees a shifted clock and perf does not; such a process
 /// cannot know by how much.
-pub(crate) fn monotonic() -> u64 {
+pub fn monotonic() -> u64 {
     nanoseconds(libc::CLOCK_MONOTONIC)
 }
 

@@ -26,5 +26,6 @@ pub mod checked_read;
 pub(crate) mod clock;
 pub(crate) mod fork_gate;
 pub(crate) mod host_state;
+pub(crate) mod mappings;
 pub(crate) mod privilege;
 pub(crate) mod write_nosignal;

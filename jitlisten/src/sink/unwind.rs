@@ -28,7 +28,7 @@ use unwind_register::{ByHost, Registration, Registry, Section};
 use super::{FinalizedObject, Forked, Sink, SinkError};
 use crate::log_line;
 use crate::process::checked_read;
-use crate::{AddressRange, ObjectId, Unwinders, cfi};
+use crate::{AddressRange, ObjectId, cfi};
 
 #[derive(Default)]
 pub(crate) struct Unwind {
@@ -89,6 +89,17 @@ fn register(section: &Section<'_>, id: ObjectId) -> Option<Registration> {
 
 fn ranges(ranges: impl Iterator<Item = AddressRange>) -> Vec<Range<usize>> {
     ranges.map(|range| range.start().0 as usize..range.end().0 as usize).collect()
+}
+
+/// What a look at the libraries of the process has found out about unwinders in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unwinders {
+    /// All of them are known.
+    Known,
+    /// Not looked for, because there is nothing to register yet.
+    NotWanted,
+    /// The loader is not done with the library of one: look again when it is.
+    Unrelocated,
 }
 
 /// Looks for unwinders in libraries that have come since the last time. Takes the loader's locks.

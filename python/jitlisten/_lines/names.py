@@ -18,7 +18,8 @@ _PRANGE = "__numba_parfor_gufunc"
 _STENCIL = "__numba_stencil_"
 _JITCLASS = ("ctor", "accessor", "mutator", "method")
 
-_LONGEST_ARGUMENTS = 300
+# Names are a third of what lines add to an object.
+_LONGEST_ARGUMENTS = 100
 
 
 class Loop(NamedTuple):

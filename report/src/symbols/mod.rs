@@ -16,6 +16,7 @@ pub use files::FileSymbols;
 pub(crate) use files::ImageCode;
 pub(crate) use source_hashes::hash as source_hash;
 
+use crate::lookup::candidates;
 use crate::recording::{Location, Recording};
 use files::Files;
 use kernel::KernelSymbols;
@@ -319,5 +320,5 @@ fn join_inlined(symbols: &mut Symbols) {
 
 fn open_map(roots: &[PathBuf], pid: u32) -> PerfMap {
     let path = PathBuf::from(format!("/tmp/perf-{pid}.map"));
-    files::candidates(roots, &path).find_map(|path| PerfMap::open(&path)).unwrap_or_default()
+    candidates(roots, &path).find_map(|path| PerfMap::open(&path)).unwrap_or_default()
 }

@@ -36,9 +36,9 @@ impl PerfMap {
 
     /// Whether there is more in the file by now, or there was none.
     pub(super) fn has_grown(&self) -> bool {
-        self.file.as_ref().is_none_or(|(path, length)| {
-            std::fs::metadata(path).is_ok_and(|data| data.len().min(LARGEST) != *length)
-        })
+        self.file
+            .as_ref()
+            .is_none_or(|(path, length)| std::fs::metadata(path).is_ok_and(|data| data.len().min(LARGEST) != *length))
     }
 
     fn parse(text: String) -> PerfMap {

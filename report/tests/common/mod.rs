@@ -1,6 +1,8 @@
 //! Recordings written by hand, so that every number in them is known.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
+pub mod tools;
+
 use std::io::Cursor;
 use std::path::PathBuf;
 

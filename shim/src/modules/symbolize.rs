@@ -8,7 +8,7 @@ use std::ptr;
 
 use jitlisten::keeping_errno;
 
-use super::hooks::{BACKTRACE_SYMBOLS, BACKTRACE_SYMBOLS_FD, Text, real, with_name};
+use super::real::{BACKTRACE_SYMBOLS, BACKTRACE_SYMBOLS_FD, Text, real, with_name};
 
 /// The most that is written of one frame; what is longer is cut.
 const LONGEST: usize = 1024;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use jitlisten::log_line;
 
-use super::hooks::with_name;
+use super::real::with_name;
 use crate::detour::write_pointer;
 use crate::library::Library;
 

@@ -33,14 +33,10 @@ use jitlisten::log_line;
 
 use super::elf_copy::{self, Sections};
 use super::find::Vtable;
-use super::{mapped, patch};
+use super::patch;
 use crate::hook_table::SLOTS;
 use crate::hooks::guarded;
 use crate::library::Library;
-
-/// The classes whose vtables are looked for, as `typeid` names them.
-pub(crate) const CLASSES: [&str; 3] =
-    ["N4llvm14RuntimeDyldELFE", "N4llvm18RuntimeDyldELFMipsE", "N4llvm19RuntimeDyldCOFFI386E"];
 
 /// How many slots the vtable has in the releases that are known.
 const KNOWN_SLOTS: [usize; 3] = [16, 17, 19];
@@ -82,7 +78,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// The vtable of `RuntimeDyldELF` among those of [`CLASSES`], and the slot of `loadObject` in it.
+/// The vtable of `RuntimeDyldELF` among those of [`CLASSES`](super::CLASSES), and the slot of `loadObject` in it.
 pub(crate) fn load_object(vtables: &[Vtable]) -> Result<(&Vtable, usize), Refusal> {
     let of = |class: usize| vtables.iter().filter(move |vtable| vtable.class == class && vtable.offset_to_top == 0);
     let elf = of(0).next().ok_or(Refusal::Missing)?;
@@ -142,16 +138,15 @@ static TABLE: [Hooked; SLOTS] = [const {
     }
 }; SLOTS];
 
-/// Listens to the RuntimeDyld of `library`, if it has one that is recognised. `slot` is its place in the table of sources.
+/// Listens to the RuntimeDyld of `library`, if it has one that is recognised. `slot` is its place in the table of sources,
+/// `vtables` are those of [`CLASSES`](super::CLASSES), found under the same hold of the loader's lock.
 ///
 /// # Safety
 /// The library must be mapped, and stay so during the call; the loader's lock must be held. It need not be relocated. Nothing may
 /// have called the functions of an earlier library at the same place of the table.
-pub(crate) unsafe fn attach(library: &Library, slot: usize) -> Result<patch::Patched, Refusal> {
+pub(crate) unsafe fn attach(library: &Library, slot: usize, vtables: &[Vtable]) -> Result<patch::Patched, Refusal> {
     let Some(hooked) = TABLE.get(slot) else { return Err(Refusal::Missing) };
-    // SAFETY: the caller's promise.
-    let vtables = unsafe { mapped::vtables(library, &CLASSES) };
-    let (vtable, index) = load_object(&vtables)?;
+    let (vtable, index) = load_object(vtables)?;
     let range = library.range();
     hooked.original.store(vtable.slots[index] as usize, Ordering::Relaxed);
     hooked.vtable.store(vtable.address_point as usize, Ordering::Relaxed);

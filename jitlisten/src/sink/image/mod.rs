@@ -17,7 +17,7 @@
 //! | `directory.rs`, `salt.rs` | where files go, how long they stay, what distinguishes them |
 //! | `pages.rs`, `mappings.rs` | how pages are exchanged under running code |
 //! | `group.rs` | which objects have to go together |
-//! | `module.rs` | what the loader would say of an image |
+//! | `headers.rs`, `module.rs` | what the loader would say of an image |
 //! | `images.rs`, `refusal.rs` | what is mapped and what is on disk; what has no image |
 //! | `sink.rs` | when |
 //!
@@ -61,9 +61,9 @@ mod encode;
 #[cfg(feature = "fuzzing")]
 pub(super) mod fuzzing;
 mod group;
+mod headers;
 mod images;
 mod layout;
-mod mappings;
 mod module;
 mod pages;
 mod refusal;

@@ -91,6 +91,27 @@ impl Jitdump {
         Ok(())
     }
 
+    /// A new file at the next object. The one there is is closed without a word in it.
+    fn begin_anew(&mut self, context: SinkContext) -> Forked {
+        self.dump = None;
+        *self = Jitdump {
+            style: self.style,
+            base: self.base.take(),
+            base_is_asked_for: self.base_is_asked_for,
+            quota: self.quota,
+            other_jits: other_jits(&context),
+            context,
+            dump: None,
+            records: std::mem::take(&mut self.records),
+            next_index: 0,
+            latest: 0,
+            looked: 0,
+            many: false,
+            many_written: 0,
+        };
+        Forked::KnowsNothing
+    }
+
     /// The home directory may be that of the user the process was before `setuid(2)`.
     fn fallback(&self, error: &SinkError) -> Option<PathBuf> {
         let SinkError::Io { error, .. } = error else { return None };
@@ -268,29 +289,11 @@ impl Sink for Jitdump {
     }
 
     fn forked(&mut self) -> Forked {
-        let (style, base, quota) = (self.style, self.base.take(), self.quota);
-        let base_is_asked_for = self.base_is_asked_for;
-        let context = self.context.in_child();
-        // The parent's file is closed here without a word in it.
-        self.dump = None;
-        let other_jits = other_jits(&context);
-        let records = std::mem::take(&mut self.records);
-        *self = Jitdump {
-            style,
-            base,
-            base_is_asked_for,
-            quota,
-            context,
-            other_jits,
-            dump: None,
-            records,
-            next_index: 0,
-            latest: 0,
-            looked: 0,
-            many: false,
-            many_written: 0,
-        };
-        Forked::KnowsNothing
+        self.begin_anew(self.context.in_child())
+    }
+
+    fn user_changed(&mut self) -> Forked {
+        self.begin_anew(self.context.clone())
     }
 }
 

@@ -8,13 +8,17 @@ use crate::{Address, AddressRange};
 
 /// One line of `/proc/self/maps`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Mapping {
-    pub(super) range: AddressRange,
-    pub(super) writable: bool,
-    pub(super) executable: bool,
-    pub(super) shared: bool,
+pub struct Mapping {
+    /// Where it is.
+    pub range: AddressRange,
+    /// Whether it may be written.
+    pub writable: bool,
+    /// Whether it may be executed.
+    pub executable: bool,
+    /// Whether others may write it, too (`MAP_SHARED`).
+    pub shared: bool,
     /// Whether its pages come from a file.
-    pub(super) of_file: bool,
+    pub of_file: bool,
 }
 
 /// `struct procmap_query` of `linux/fs.h`.
@@ -47,7 +51,10 @@ const PROCMAP_QUERY_VMA_EXECUTABLE: u64 = 4;
 const PROCMAP_QUERY_VMA_SHARED: u64 = 8;
 
 /// The mappings of `range`, in order, or `None` where a byte of it is not mapped.
-pub(super) fn mappings_of(range: AddressRange) -> io::Result<Option<Vec<Mapping>>> {
+///
+/// # Errors
+/// Where `/proc` is not mounted, or no file can be opened.
+pub fn mappings_of(range: AddressRange) -> io::Result<Option<Vec<Mapping>>> {
     let maps = File::open("/proc/self/maps")?;
     let mut found = Vec::new();
     let mut at = range.start();
@@ -103,7 +110,7 @@ fn parse(line: &str) -> Option<Mapping> {
 }
 
 /// How many mappings the process has.
-pub(super) fn count() -> io::Result<u64> {
+pub(crate) fn count() -> io::Result<u64> {
     let mut maps = File::open("/proc/self/maps")?;
     let (mut buffer, mut lines) = (vec![0; 1 << 16], 0);
     loop {
@@ -115,7 +122,7 @@ pub(super) fn count() -> io::Result<u64> {
 }
 
 /// `vm.max_map_count`.
-pub(super) fn limit() -> u64 {
+pub(crate) fn limit() -> u64 {
     let text = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
     text.trim().parse().unwrap_or(65530)
 }

@@ -1,0 +1,68 @@
+//! Objects whose code was copied to another place after linking.
+
+#![forbid(unsafe_code)]
+
+use super::{Loaded, Origin, Session, names};
+use crate::{Error, LoadedObject, ObjectId};
+
+impl Session {
+    /// The debug object of an object that is *loaded* and not *finalized*.
+    pub fn debug_object(&self, id: ObjectId) -> Option<Vec<u8>> {
+        let state = self.lock();
+        let record = state.objects.get(&id).filter(|record| record.finalized.is_none())?;
+        record.debug_object.bytes(&record.object).map(std::borrow::Cow::into_owned)
+    }
+
+    /// An object that is *loaded* and not *finalized* is elsewhere, as this debug object says.
+    ///
+    /// # Errors
+    /// That the object is not there, or the debug object is not understood: then nothing has changed.
+    pub fn moved(&self, id: ObjectId, debug_object: Vec<u8>) -> Result<Loaded, Error> {
+        self.check_memory(debug_object.len())?;
+        let object = LoadedObject::parse(&debug_object)?;
+        let names = names(&object, &debug_object);
+        let mut state = self.lock_here();
+        let record = state.objects.get_mut(&id).filter(|record| record.finalized.is_none());
+        let record = record.ok_or(Error::UnknownObject(id))?;
+        let before: Vec<u64> = record.text_starts().collect();
+        let text = object.text().iter().map(|text| text.range).collect();
+        let eh_frame = object.eh_frame();
+        (record.object, record.names, record.origin) = (object, names, Origin::Moved);
+        // What LLVM keeps speaks of the first place.
+        record.debug_object = super::DebugObject { copy: Some(debug_object), kept_at: None };
+        let starts: Vec<u64> = record.text_starts().collect();
+        before.iter().for_each(|start| _ = state.pending.remove(start));
+        state.pending.extend(starts.into_iter().map(|start| (start, id)));
+        Ok(Loaded { id, text, eh_frame })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{Options, SinkSet};
+    use crate::producer::raw::{self, Code, Function};
+    use crate::{Address, AddressRange, Machine};
+
+    fn object(start: u64) -> Vec<u8> {
+        let range = AddressRange::new(Address(start), 16).unwrap();
+        let functions = [Function { range, name: b"alpha" }];
+        raw::encode(&Code { machine: Machine::X86_64, functions: &functions, lines: &[], eh_frame: None }).unwrap()
+    }
+
+    #[test]
+    fn an_object_may_move_until_it_is_final() {
+        let session = Session::new(Options { sinks: SinkSet::NONE, ..Options::default() });
+        let id = session.loaded(object(0x1000), None).unwrap().id;
+        assert_eq!(session.debug_object(id), Some(object(0x1000)));
+        assert!(session.moved(id, vec![1, 2, 3]).is_err());
+        let moved = session.moved(id, object(0x8000)).unwrap();
+        assert_eq!((moved.id, moved.text[0].start()), (id, Address(0x8000)));
+        // The first place is free for another object, the second is not.
+        assert_eq!(session.loaded(object(0x8000), None).unwrap().id, id);
+        assert_ne!(session.loaded(object(0x1000), None).unwrap().id, id);
+        session.finalized(id);
+        assert!(session.moved(id, object(0x9000)).is_err() && session.debug_object(id).is_none());
+        assert_eq!(session.statistics().objects_finalized, 1);
+    }
+}

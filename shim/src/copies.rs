@@ -1,0 +1,87 @@
+//! Code that a host links in one place and copies to another: an object that is *loaded* and cannot run where it is may be in
+//! memory that has just become executable.
+//!
+//! Only objects of the same thread are looked for, a few times each: a host copies what it has just linked. Objects that run
+//! where they were linked are final before anything is looked for.
+
+#![forbid(unsafe_code)]
+
+use jitlisten::{Address, AddressRange, ObjectId, checked_read, mappings_of};
+
+use crate::hooks::this_thread;
+use crate::placement::{Pattern, Piece};
+use crate::state::{Shim, State};
+
+/// So many of the last objects are looked for.
+const LAST: usize = 16;
+/// So often each.
+const TRIES: u8 = 8;
+/// Larger memory is not searched.
+const LARGEST: u64 = 64 << 20;
+/// So much is searched for unwind tables on each side of code.
+const AROUND: u64 = 4 << 20;
+
+/// An object that was not final when it was loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    pub(crate) id: ObjectId,
+    pub(crate) since: u64,
+    thread: u64,
+    tries: u8,
+}
+
+impl Waiting {
+    pub(crate) fn new(id: ObjectId, since: u64) -> Waiting {
+        Waiting { id, since, thread: this_thread(), tries: 0 }
+    }
+}
+
+impl Shim {
+    /// `range` has become executable: looks there for objects that wait elsewhere.
+    pub(crate) fn look_for_copies(&self, state: &mut State, range: AddressRange) {
+        let thread = this_thread();
+        let mut wanted = Vec::new();
+        for waiting in state.overdue.last(LAST) {
+            if waiting.thread == thread && waiting.tries < TRIES && state.memory.pending(waiting.id).is_some() {
+                waiting.tries += 1;
+                wanted.push(waiting.id);
+            }
+        }
+        if wanted.is_empty() || range.size() > LARGEST {
+            return;
+        }
+        let Some(code) = piece(range) else { return };
+        let around = around(range);
+        for id in wanted {
+            let Some(pattern) = self.session.debug_object(id).and_then(Pattern::of) else { continue };
+            let read = |range| checked_read::copy(range).ok();
+            let is_free = |range| state.memory.is_free(range);
+            let Some(placement) = pattern.place(&code, &around, &read, &is_free, false) else { continue };
+            let debug_object = pattern.into_debug_object(&placement.sections);
+            let Ok(loaded) = self.session.moved(id, debug_object) else { continue };
+            let outcome = state.memory.moved(loaded);
+            self.notify(state, outcome);
+        }
+    }
+}
+
+pub(crate) fn piece(range: AddressRange) -> Option<Piece> {
+    Some(Piece { start: range.start(), bytes: checked_read::copy(range).ok()? })
+}
+
+/// The code and the memory in front of it and behind it, as far as it may be read.
+pub(crate) fn around(range: AddressRange) -> Vec<Piece> {
+    let neighbour =
+        |address: Address| mappings_of(AddressRange::new(address, 1)?).ok()??.first().map(|found| found.range);
+    let mut pieces = Vec::new();
+    if let Some(before) = range.start().0.checked_sub(1).and_then(|last| neighbour(Address(last))) {
+        let start = before.start().0.max(range.start().0.saturating_sub(AROUND));
+        pieces.extend(AddressRange::new(Address(start), range.start().0 - start).and_then(piece));
+    }
+    pieces.extend(piece(range));
+    if let Some(behind) = neighbour(range.end()) {
+        let end = behind.end().0.min(range.end().0.saturating_add(AROUND));
+        pieces.extend(AddressRange::new(range.end(), end - range.end().0).and_then(piece));
+    }
+    pieces
+}

@@ -1,0 +1,231 @@
+//! `llvm::orc::ObjectLinkingLayer::emit`: called by ORC for every object that JITLink is to link.
+//!
+//! ```text
+//!   LLVM 13 to 19:  9 slots, then 4         destructors (2), dynamicClassID, isA, anchor, add, emit, ...
+//!   LLVM 20 on:     7 slots, then 4 and 7   emit of the layer for link graphs is in slot 3, that for objects in slot 6 of
+//!                                           the first vtable and of the third, where the caller is an ObjectLayer
+//! ```
+//!
+//! `void emit(std::unique_ptr<MaterializationResponsibility>, std::unique_ptr<MemoryBuffer>)`: by the C++ ABI both come as the
+//! addresses of pointers. A `MemoryBuffer` is its vtable, begin, and end. The object is copied before it is linked; where it goes
+//! is found out when memory becomes executable: see [`placement`](crate::placement). A host with a debug plugin lists it for
+//! debuggers later: that is the same object.
+//!
+//! # Nothing is taken on trust
+//! The vtables must have just these numbers of slots, one behind the other. At each call, `this` must have the vtable that was
+//! found, and what is behind the second pointer must be an ELF object of this machine; whatever is not so is passed on and not
+//! listened to. The hook changes nothing and passes more words on than `emit` has, so that it would do no harm in front of
+//! another function of the vtable either.
+
+pub(crate) mod emitted;
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use jitlisten::{Address, AddressRange, checked_read, log_line};
+
+use crate::hook_table::SLOTS;
+use crate::hooks::guarded;
+use crate::library::Library;
+use crate::placement::Pattern;
+use crate::vtable::find::Vtable;
+use crate::vtable::{OBJECT_LINKING_LAYER, patch};
+
+/// `emit` for objects, in each vtable that has it.
+const EMIT: usize = 6;
+
+/// In front of the slots of a vtable are the offset to top and the typeinfo.
+const HEADER: u64 = 16;
+
+/// Why JITLink of an LLVM is not listened to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// There is no JITLink.
+    Missing,
+    /// The vtables are not as in any release that is known.
+    Unknown,
+    /// `JITLISTEN_LLVM` leaves it out.
+    Unwanted,
+    /// Not tried on this architecture.
+    Architecture,
+    /// A slot could not be changed.
+    Unchanged,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Refusal::Missing => "no vtable of ObjectLinkingLayer",
+            Refusal::Unknown => "the vtables of ObjectLinkingLayer are those of a release that is not known",
+            Refusal::Unwanted => "switched off",
+            Refusal::Architecture => "not done on this architecture",
+            Refusal::Unchanged => "a slot of ObjectLinkingLayer stays as it is",
+        })
+    }
+}
+
+/// Which of the class's vtables have `emit`.
+pub(crate) fn with_emit<'a>(vtables: &[&'a Vtable]) -> Result<Vec<&'a Vtable>, Refusal> {
+    let mut all = vtables.to_vec();
+    all.sort_by_key(|vtable| vtable.address_point);
+    let Some((first, further)) = all.split_first() else { return Err(Refusal::Missing) };
+    if !cfg!(target_arch = "x86_64") {
+        return Err(Refusal::Architecture);
+    }
+    let end = |vtable: &Vtable| vtable.address_point + vtable.slots.len() as u64 * 8;
+    let joined = all.windows(2).all(|pair| end(pair[0]) + HEADER == pair[1].address_point);
+    let derived = first.offset_to_top == 0 && further.iter().all(|vtable| vtable.offset_to_top < 0);
+    let slots: Vec<usize> = all.iter().map(|vtable| vtable.slots.len()).collect();
+    match slots[..] {
+        _ if !joined || !derived => Err(Refusal::Unknown),
+        [9, 4] => Ok(vec![first]),
+        [7, 4, 7] => Ok(vec![first, further[1]]),
+        _ => Err(Refusal::Unknown),
+    }
+}
+
+/// What a hook needs. Written before the vtable is changed.
+struct Hooked {
+    original: AtomicUsize,
+    /// What objects of the class point at.
+    vtable: AtomicUsize,
+}
+
+/// The vtables with `emit` of one library.
+const VTABLES: usize = 2;
+
+static TABLE: [[Hooked; VTABLES]; SLOTS] =
+    [const { [const { Hooked { original: AtomicUsize::new(0), vtable: AtomicUsize::new(0) } }; VTABLES] }; SLOTS];
+
+/// Listens to JITLink of `library`. `slot` is its place in the table of sources, `vtables` are those of
+/// [`CLASSES`](crate::vtable::CLASSES).
+///
+/// # Safety
+/// As for `runtime_dyld::attach`; `vtables` must have been found under the same hold of the loader's lock.
+pub(crate) unsafe fn attach(library: &Library, slot: usize, vtables: &[Vtable]) -> Result<(), Refusal> {
+    let table = TABLE.get(slot).ok_or(Refusal::Missing)?;
+    let of_class: Vec<&Vtable> = vtables.iter().filter(|vtable| vtable.class == OBJECT_LINKING_LAYER).collect();
+    for (which, vtable) in with_emit(&of_class)?.into_iter().enumerate() {
+        table[which].original.store(vtable.slots[EMIT] as usize, Ordering::Relaxed);
+        table[which].vtable.store(vtable.address_point as usize, Ordering::Release);
+        // SAFETY: the caller's promise; the hook passes on whatever it is called with.
+        let exchanged = unsafe { patch::exchange(library, vtable, EMIT, HOOKS[slot][which] as *const () as usize) };
+        if let Err(error) = exchanged {
+            log_line!(Warn, "{}: JITLink stays as it is: {error}", library.path.display());
+            return Err(Refusal::Unchanged);
+        }
+    }
+    Ok(())
+}
+
+/// Both registers that a result may be in.
+#[repr(C)]
+struct Returned([usize; 2]);
+
+/// More words than `emit` has: those it does not take are whatever its caller left there, and go on unread.
+type Function = unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> Returned;
+
+macro_rules! hooks {
+    ($($slot:literal)*) => { [$([hook::<$slot, 0>, hook::<$slot, 1>],)*] };
+}
+
+static HOOKS: [[Function; VTABLES]; SLOTS] = hooks!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+
+unsafe extern "C-unwind" fn hook<const SLOT: usize, const VTABLE: usize>(
+    this: usize,
+    responsibility: usize,
+    object: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+    g: usize,
+    h: usize,
+) -> Returned {
+    let hooked = &TABLE[SLOT][VTABLE];
+    let emitted = guarded(|shim| {
+        let bytes = hooked.object(this, responsibility, object, |size| shim.session.check_memory(size).is_ok())?;
+        shim.emitted(SLOT, Pattern::of(bytes))
+    });
+    // SAFETY: the function that was in the slot; the vtable leads here only once this is written.
+    let original: Function = unsafe { std::mem::transmute(hooked.original.load(Ordering::Acquire)) };
+    // SAFETY: the host's own call, passed on.
+    let returned = unsafe { original(this, responsibility, object, d, e, f, g, h) };
+    if let Some(number) = emitted {
+        guarded(|shim| shim.emit_ends(number));
+    }
+    returned
+}
+
+/// An ELF header.
+const SMALLEST: usize = 64;
+
+impl Hooked {
+    /// The object that is to be linked, if everything is as it should be.
+    fn object(
+        &self,
+        this: usize,
+        responsibility: usize,
+        object: usize,
+        is_room: impl Fn(usize) -> bool,
+    ) -> Option<Vec<u8>> {
+        if word(this)? != self.vtable.load(Ordering::Acquire) || word(responsibility)? == 0 {
+            return None;
+        }
+        let buffer = word(object)?;
+        let (begin, end) = (word(buffer.checked_add(8)?)?, word(buffer.checked_add(16)?)?);
+        let size = end.checked_sub(begin).filter(|&size| size >= SMALLEST)?;
+        let header = checked_read::copy(AddressRange::new(Address(begin as u64), SMALLEST as u64)?).ok()?;
+        if !header.starts_with(b"\x7fELF\x02\x01\x01") || !is_room(2 * size) {
+            return None;
+        }
+        checked_read::copy(AddressRange::new(Address(begin as u64), size as u64)?).ok()
+    }
+}
+
+/// A word of memory that need not be mapped.
+fn word(address: usize) -> Option<usize> {
+    // SAFETY: integers take every bit pattern.
+    unsafe { checked_read::copy_struct::<usize>(Address(address as u64)) }.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Vtables one behind the other with so many slots each.
+    fn group(slots: &[usize]) -> Vec<Vtable> {
+        let mut next = 0x1000;
+        let mut vtables = Vec::new();
+        for (index, &slots) in slots.iter().enumerate() {
+            let (address_point, offset_to_top) = (next + HEADER, -8 * index as i64);
+            let slots = (0..slots as u64).map(|slot| 0x9000 + slot).collect::<Vec<u64>>();
+            next = address_point + slots.len() as u64 * 8;
+            vtables.push(Vtable { class: 0, address_point, offset_to_top, slots, bounded: false });
+        }
+        vtables
+    }
+
+    fn found(vtables: &[Vtable]) -> Result<Vec<u64>, Refusal> {
+        // In any order.
+        let all: Vec<&Vtable> = vtables.iter().rev().collect();
+        with_emit(&all).map(|found| found.iter().map(|vtable| vtable.address_point).collect())
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn only_vtables_of_known_releases_are_taken() {
+        assert_eq!(found(&group(&[9, 4])), Ok(vec![0x1010]));
+        let three = group(&[7, 4, 7]);
+        assert_eq!(found(&three), Ok(vec![three[0].address_point, three[2].address_point]));
+        for unknown in [&[9][..], &[9, 5], &[8, 4], &[10, 4], &[7, 4], &[7, 4, 8], &[7, 4, 7, 2], &[7, 7, 4]] {
+            assert_eq!(found(&group(unknown)), Err(Refusal::Unknown), "{unknown:?}");
+        }
+        assert_eq!(found(&[]), Err(Refusal::Missing));
+        let mut apart = group(&[9, 4]);
+        apart[1].address_point += 8;
+        assert_eq!(found(&apart), Err(Refusal::Unknown));
+        let mut twice = group(&[9, 4]);
+        twice.extend(group(&[9, 4]));
+        assert_eq!(found(&twice), Err(Refusal::Unknown));
+    }
+}

@@ -1,0 +1,238 @@
+//! What an object looks like once it is linked, wherever that is: the bytes of its sections, without those that relocations
+//! change.
+
+use jitlisten::Address;
+use object::LittleEndian as LE;
+use object::elf::{self, FileHeader64, Rela64, SectionHeader64};
+use object::read::elf::{FileHeader as _, SectionHeader as _, Sym as _};
+
+/// Offset of `sh_addr` in a section header.
+const SH_ADDR: usize = 16;
+
+/// An object whose place is not known.
+pub(crate) struct Pattern {
+    object: Vec<u8>,
+    section_table: usize,
+    /// The sections that take memory and have bytes.
+    pub(super) sections: Vec<Section>,
+}
+
+pub(super) struct Section {
+    /// Its place in the section table.
+    pub(super) index: usize,
+    pub(super) is_text: bool,
+    pub(super) is_eh_frame: bool,
+    pub(super) alignment: u64,
+    pub(super) bytes: Vec<u8>,
+    /// Whether a byte stays as it is.
+    stays: Vec<bool>,
+    /// The longest run of bytes that stay: first and length.
+    pub(super) anchor: (usize, usize),
+    pub(super) references: Vec<Reference>,
+}
+
+/// A relocation that says where another section of the object is.
+#[derive(Clone, Copy)]
+pub(super) struct Reference {
+    /// Of the field, in its section.
+    offset: u64,
+    width: usize,
+    relative: bool,
+    /// Which section, by its place in the section table.
+    pub(super) target: usize,
+    /// What the field holds beside the section's address.
+    plus: u64,
+}
+
+/// What a relocation does to the bytes around it.
+struct Effect {
+    before: u64,
+    width: u64,
+    /// For those that say where their symbol is.
+    address: Option<Kind>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Absolute,
+    Relative,
+}
+
+impl Pattern {
+    /// Reads a relocatable object; `None` where there is something in it that is not understood.
+    pub(crate) fn of(object: Vec<u8>) -> Option<Pattern> {
+        let header = FileHeader64::<LE>::parse(&*object).ok()?;
+        let here = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
+        if header.e_type(LE) != elf::ET_REL || header.e_machine(LE) != here {
+            return None;
+        }
+        let table = header.sections(LE, &*object).ok()?;
+        let section_table = usize::try_from(header.e_shoff(LE)).ok()?;
+        let symbols = table.symbols(LE, &*object, elf::SHT_SYMTAB).ok()?;
+        let mut sections = Vec::new();
+        for (index, section) in table.enumerate() {
+            let flags = section.sh_flags(LE).0;
+            if flags & elf::SHF_ALLOC.0 == 0 || section.sh_type(LE) == elf::SHT_NOBITS || section.sh_size(LE) == 0 {
+                continue;
+            }
+            let bytes = section.data(LE, &*object).ok()?.to_vec();
+            let name = table.section_name(LE, section).ok()?;
+            sections.push(Section {
+                index: index.0,
+                is_text: flags & elf::SHF_EXECINSTR.0 != 0,
+                is_eh_frame: name == b".eh_frame",
+                alignment: section.sh_addralign(LE).max(1),
+                stays: vec![true; bytes.len()],
+                bytes,
+                anchor: (0, 0),
+                references: Vec::new(),
+            });
+        }
+        for relocations in table.iter() {
+            let target = relocations.info_link(LE).0;
+            let Some(section) = sections.iter_mut().find(|section| section.index == target) else { continue };
+            if relocations.sh_type(LE) == elf::SHT_REL {
+                return None;
+            }
+            let Some((entries, _)) = relocations.rela(LE, &*object).ok()? else { continue };
+            for entry in entries {
+                section.relocate(entry, |symbol| {
+                    let symbol_entry = symbols.symbol(symbol).ok()?;
+                    let home = symbols.symbol_section(LE, symbol_entry, symbol).ok()??;
+                    Some((home.0, symbol_entry.st_value(LE)))
+                })?;
+            }
+        }
+        sections.iter_mut().for_each(Section::find_anchor);
+        Some(Pattern { section_table, sections, object })
+    }
+
+    /// The object, as a debugger would get it: sections have the addresses in `placed`, others none.
+    pub(crate) fn into_debug_object(self, placed: &[(usize, Address)]) -> Vec<u8> {
+        let Pattern { mut object, section_table, sections, .. } = self;
+        for section in sections {
+            let address = placed.iter().find(|(index, _)| *index == section.index).map_or(0, |(_, address)| address.0);
+            let at = section_table + section.index * size_of::<SectionHeader64<LE>>() + SH_ADDR;
+            if let Some(field) = object.get_mut(at..at + 8) {
+                field.copy_from_slice(&address.to_le_bytes());
+            }
+        }
+        object
+    }
+
+    /// The size of the object.
+    pub(crate) fn size(&self) -> usize {
+        self.object.len()
+    }
+
+    /// How many sections hold code.
+    pub(crate) fn texts(&self) -> usize {
+        self.sections.iter().filter(|section| section.is_text).count()
+    }
+}
+
+impl Section {
+    /// Whether `bytes` may be this section after linking.
+    pub(super) fn is(&self, bytes: &[u8]) -> bool {
+        bytes.len() == self.bytes.len()
+            && self.bytes.iter().zip(&self.stays).zip(bytes).all(|((own, stays), there)| !stays || own == there)
+    }
+
+    /// How many bytes stay as they are.
+    pub(super) fn weight(&self) -> usize {
+        self.stays.iter().filter(|&&stays| stays).count()
+    }
+
+    /// Where a reference says that its target begins, when this section, with these bytes, is at `address`.
+    pub(super) fn resolve(reference: &Reference, address: Address, bytes: &[u8]) -> Option<Address> {
+        let at = usize::try_from(reference.offset).ok()?;
+        let field = bytes.get(at..at.checked_add(reference.width)?)?;
+        let value = match *field {
+            [a, b, c, d] => i64::from(i32::from_le_bytes([a, b, c, d])) as u64,
+            _ => u64::from_le_bytes(field.try_into().ok()?),
+        };
+        let base = if reference.relative { address.0.wrapping_add(reference.offset) } else { 0 };
+        Some(Address(value.wrapping_add(base).wrapping_sub(reference.plus)))
+    }
+
+    fn relocate(
+        &mut self,
+        entry: &Rela64<LE>,
+        symbol: impl Fn(object::SymbolIndex) -> Option<(usize, u64)>,
+    ) -> Option<()> {
+        let (offset, kind) = (entry.r_offset.get(LE), entry.r_type(LE, false));
+        let effect = effect(kind.0)?;
+        let end = offset.checked_add(effect.width)?;
+        if end > self.bytes.len() as u64 {
+            return None;
+        }
+        self.stays[offset.saturating_sub(effect.before) as usize..end as usize].fill(false);
+        if let Some(kind) = effect.address
+            && let Some((target, value)) = symbol(object::SymbolIndex(entry.r_sym(LE, false) as usize))
+        {
+            let (width, relative) = (effect.width as usize, kind == Kind::Relative);
+            let plus = value.wrapping_add(entry.r_addend.get(LE) as u64);
+            self.references.push(Reference { offset, width, relative, target, plus });
+        }
+        Some(())
+    }
+
+    fn find_anchor(&mut self) {
+        let mut begin = 0;
+        for end in 0..=self.stays.len() {
+            if end == self.stays.len() || !self.stays[end] {
+                if end - begin > self.anchor.1 {
+                    self.anchor = (begin, end - begin);
+                }
+                begin = end + 1;
+            }
+        }
+    }
+}
+
+/// x86-64 psABI, table 4.9. JITLink turns loads from the table of addresses into plain ones (`optimizeGOTAndStubAccesses`),
+/// which changes up to three bytes in front of the field.
+#[cfg(target_arch = "x86_64")]
+fn effect(kind: u32) -> Option<Effect> {
+    use elf::*;
+    let plain = |width| Some(Effect { before: 0, width, address: None });
+    match elf::RelocationType(kind) {
+        R_X86_64_NONE => plain(0),
+        R_X86_64_64 => Some(Effect { before: 0, width: 8, address: Some(Kind::Absolute) }),
+        R_X86_64_PC64 => Some(Effect { before: 0, width: 8, address: Some(Kind::Relative) }),
+        R_X86_64_PC32 | R_X86_64_PLT32 => Some(Effect { before: 0, width: 4, address: Some(Kind::Relative) }),
+        R_X86_64_GOTPCREL | R_X86_64_GOTPCRELX | R_X86_64_REX_GOTPCRELX => {
+            Some(Effect { before: 3, width: 4, address: None })
+        }
+        R_X86_64_32
+        | R_X86_64_32S
+        | R_X86_64_GOTPC32
+        | R_X86_64_GOTTPOFF
+        | R_X86_64_TPOFF32
+        | R_X86_64_DTPOFF32
+        | R_X86_64_TLSGD
+        | R_X86_64_TLSLD
+        | R_X86_64_GOTPC32_TLSDESC => plain(4),
+        R_X86_64_GOTOFF64 | R_X86_64_GOTPC64 | R_X86_64_GOTPCREL64 | R_X86_64_GOT64 | R_X86_64_PLTOFF64
+        | R_X86_64_TPOFF64 | R_X86_64_DTPOFF64 => plain(8),
+        R_X86_64_TLSDESC_CALL => plain(2),
+        _ => None,
+    }
+}
+
+/// AAELF64 5.7: data, and then instructions of four bytes.
+#[cfg(target_arch = "aarch64")]
+fn effect(kind: u32) -> Option<Effect> {
+    use elf::*;
+    let kind = elf::RelocationType(kind);
+    let (width, address) = match kind {
+        R_AARCH64_NONE => (0, None),
+        R_AARCH64_ABS64 => (8, Some(Kind::Absolute)),
+        R_AARCH64_PREL64 => (8, Some(Kind::Relative)),
+        R_AARCH64_PREL32 => (4, Some(Kind::Relative)),
+        R_AARCH64_ABS32 => (4, None),
+        _ if (R_AARCH64_MOVW_UABS_G0.0..=R_AARCH64_TLSDESC_CALL.0).contains(&kind.0) => (4, None),
+        _ => return None,
+    };
+    Some(Effect { before: 0, width, address })
+}

@@ -1,0 +1,163 @@
+/* A host with a memory manager of its own, through LLVM's C API: LLVM never calls mprotect, the program does.
+ *
+ *     own_memory MODE COUNT
+ *
+ *     protect     maps memory, and lets it run with mprotect
+ *     pkey        the same with pkey_mprotect
+ *     unheard     the same with a system call that no library makes
+ *     writable    maps memory that may be written and executed all the time
+ *     early       the same, mapped by a system call that no library makes
+ *     copied      links in heap memory, and copies the code to memory of its own
+ *     moved       links in memory that is moved (mremap) before it may run
+ *     never       links and lets nothing run
+ *
+ * Compiles COUNT functions own0, own1, ..., each in an engine of its own, prints the sum of what they return and "running",
+ * waits for a line on standard input, compiles one more and calls it, and waits for another line. Then unmaps the code of the
+ * first half, prints "unmapped", and waits again. */
+#define _GNU_SOURCE
+#include "llvm_c.h"
+
+#include <stdint.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+typedef struct LLVMOpaqueMCJITMemoryManager *LLVMMCJITMemoryManagerRef;
+typedef uint8_t *(*allocate_code)(void *, uintptr_t, unsigned, unsigned, const char *);
+typedef uint8_t *(*allocate_data)(void *, uintptr_t, unsigned, unsigned, const char *, int);
+LLVMMCJITMemoryManagerRef LLVMCreateSimpleMCJITMemoryManager(void *, allocate_code, allocate_data,
+                                                             int (*)(void *, char **), void (*)(void *));
+
+enum { PAGE = 4096, HALF = 4 * PAGE };
+
+/* Code in the first half, data in the second. */
+struct memory {
+    uint8_t *start;
+    size_t code, data;
+};
+
+static const char *mode;
+
+static int is(const char *other) { return strcmp(mode, other) == 0; }
+
+static uint8_t *map(int protection) {
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    void *mapped;
+    if (is("early"))
+        mapped = (void *)syscall(SYS_mmap, NULL, 2 * HALF, protection, flags, -1, 0);
+    else
+        mapped = mmap(NULL, 2 * HALF, protection, flags, -1, 0);
+    if (mapped == MAP_FAILED) exit(1);
+    return mapped;
+}
+
+static void begin(struct memory *memory) {
+    int writable = is("writable") || is("early") ? PROT_EXEC : 0;
+    memory->code = memory->data = 0;
+    if (is("copied")) {
+        memory->start = aligned_alloc(PAGE, 2 * HALF);
+        memset(memory->start, 0, 2 * HALF);
+    } else {
+        memory->start = map(PROT_READ | PROT_WRITE | writable);
+    }
+}
+
+static uint8_t *take(size_t *used, uint8_t *start, size_t size, size_t alignment) {
+    *used = (*used + alignment - 1) & ~(alignment - 1);
+    uint8_t *taken = start + *used;
+    *used += size;
+    if (*used > HALF) exit(1);
+    return taken;
+}
+
+static uint8_t *take_code(void *memory, uintptr_t size, unsigned alignment, unsigned id, const char *name) {
+    (void)id, (void)name;
+    struct memory *ours = memory;
+    return take(&ours->code, ours->start, size, alignment ? alignment : 16);
+}
+
+static uint8_t *take_data(void *memory, uintptr_t size, unsigned alignment, unsigned id, const char *name, int fixed) {
+    (void)id, (void)name, (void)fixed;
+    struct memory *ours = memory;
+    return take(&ours->data, ours->start + HALF, size, alignment ? alignment : 16);
+}
+
+static void let_run(uint8_t *code) {
+    int protection = PROT_READ | PROT_EXEC, failed = 0;
+    if (is("pkey"))
+        failed = pkey_mprotect(code, HALF, protection, -1);
+    else if (is("unheard"))
+        failed = syscall(SYS_mprotect, code, HALF, protection) != 0;
+    else if (!is("writable") && !is("early") && !is("never"))
+        failed = mprotect(code, HALF, protection);
+    if (failed) exit(1);
+}
+
+static int finalize(void *memory, char **error) {
+    (void)error;
+    struct memory *ours = memory;
+    if (!is("copied") && !is("moved")) let_run(ours->start);
+    return 0;
+}
+
+static void destroy(void *memory) { (void)memory; }
+
+static void move(struct memory *memory) {
+    uint8_t *to = map(PROT_READ | PROT_WRITE);
+    if (is("copied")) {
+        memcpy(to, memory->start, 2 * HALF);
+        free(memory->start);
+    } else if (mremap(memory->start, 2 * HALF, 2 * HALF, MREMAP_MAYMOVE | MREMAP_FIXED, to) != to) {
+        exit(1);
+    }
+    memory->start = to;
+    let_run(to);
+}
+
+static long compile(struct memory *memory, int number) {
+    char text[256], name[16];
+    snprintf(name, sizeof name, "own%d", number);
+    snprintf(text, sizeof text,
+             "define i64 @%s(i64 %%n) uwtable \"frame-pointer\"=\"all\" {\n"
+             "  %%a = mul i64 %%n, 3\n  %%b = add i64 %%a, %d\n  %%c = xor i64 %%b, %%n\n  ret i64 %%c\n}\n",
+             name, 1000 + number);
+    begin(memory);
+    struct compiled compiled = compile_with(text, name, memory);
+    if (is("never")) return 0;
+    long moved = 0;
+    if (is("copied") || is("moved")) {
+        uint8_t *before = memory->start;
+        move(memory);
+        moved = memory->start - before;
+    }
+    return ((long (*)(long))(compiled.address + moved))(5);
+}
+
+static void *manager(void *memory) {
+    return LLVMCreateSimpleMCJITMemoryManager(memory, take_code, take_data, finalize, destroy);
+}
+
+static void say(const char *line) {
+    puts(line);
+    fflush(stdout);
+    getchar();
+}
+
+int main(int count_of_words, char **words) {
+    if (count_of_words < 3) return 2;
+    mode = words[1];
+    int count = atoi(words[2]);
+    struct memory *memories = calloc(count + 1, sizeof *memories);
+    long sum = 0;
+    llvm_begin();
+    make_manager = manager;
+    for (int number = 0; number < count; number++) sum += compile(&memories[number], number);
+    printf("%ld\n", sum);
+    say("running");
+    printf("%ld\n", compile(&memories[count], count));
+    say("one more");
+    for (int number = 0; number < count / 2; number++)
+        if (!is("never")) munmap(memories[number].start, 2 * HALF);
+    say("unmapped");
+    return 0;
+}

@@ -1,0 +1,141 @@
+//! Hosts whose LLVM never makes memory executable itself: they have memory managers of their own.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::paths::{self, Scratch};
+use jitlisten_tests::tool::{self, Absence};
+
+const COUNT: usize = 20;
+
+/// What a host does, in the order of its waits.
+const WAITS: [&str; 3] = ["running", "one more", "unmapped"];
+
+fn program(scratch: &Scratch) -> Option<PathBuf> {
+    let compiler = tool::require("cc", Absence::FailsInCi)?;
+    let config = tool::require("llvm-config-14", Absence::FailsInCi)?;
+    let output = tool::run(std::process::Command::new(config).arg("--libdir"));
+    let libraries = format!("-L{}", String::from_utf8_lossy(&output.stdout).trim());
+    let program = scratch.join("own_memory");
+    let flags = ["-O1", "-Wall", "-Wextra", "-Werror", &libraries, "-Wl,--no-as-needed", "-lLLVM-14"];
+    tool::compile(&compiler, &flags, &paths::host("own_memory.c"), &program);
+    Some(program)
+}
+
+fn host(scratch: &Scratch, mode: &str) -> Option<Host> {
+    let host = Host::new(program(scratch)?, &format!("own-memory-{mode}"));
+    let host = host.argument(mode).argument(COUNT.to_string()).variable("JITLISTEN_LOG", "debug:log");
+    Some(host.variable("JITLISTEN", "perfmap,image,unwind"))
+}
+
+/// How many objects of each kind the log speaks of.
+#[derive(Debug, PartialEq, Eq)]
+struct Heard {
+    loaded: usize,
+    finalized: usize,
+    freed: usize,
+}
+
+fn heard(host: &Host) -> Heard {
+    let log = host.log();
+    let count = |word: &str| log.matches(&format!("{word} ObjectId")).count();
+    Heard { loaded: count("loaded"), finalized: count("finalized"), freed: count("freeing") }
+}
+
+/// Lets the host go on at each of its waits, after `wait`.
+fn run(host: &Host, preload: Preload, mut wait: impl FnMut(usize)) -> Ended {
+    let mut running = host.start(preload);
+    for (place, line) in WAITS.into_iter().enumerate() {
+        running.wait_for_line(line);
+        wait(place);
+        running.nod();
+    }
+    running.end().well()
+}
+
+/// Every object is heard, named, and freed when it is unmapped; returns the log.
+fn every_object_is_heard(mode: &str, freed: usize) -> Option<(Ended, String)> {
+    let scratch = Scratch::new("own-memory");
+    let host = host(&scratch, mode)?;
+    let stock = run(&host, Preload::Nothing, |_| {});
+    let ended = run(&host, Preload::Library, |place| {
+        let expected = match place {
+            0 => Heard { loaded: COUNT, finalized: COUNT, freed: 0 },
+            1 => Heard { loaded: COUNT + 1, finalized: COUNT + 1, freed: 0 },
+            _ => Heard { loaded: COUNT + 1, finalized: COUNT + 1, freed },
+        };
+        assert_eq!(heard(&host), expected, "{mode}, at {:?}:\n{}", WAITS[place], host.log());
+    });
+    assert_eq!(ended.stdout, stock.stdout);
+    let map = ended.perf_map();
+    for number in 0..=COUNT {
+        assert_eq!(map.named(&format!("own{number}")).count(), 1, "own{number}:\n{}", map.names());
+    }
+    Some((ended, host.log()))
+}
+
+#[test]
+fn a_program_that_calls_mprotect_itself() {
+    let Some((_, log)) = every_object_is_heard("protect", COUNT / 2) else { return };
+    assert!(!log.contains("no image for"), "{log}");
+}
+
+#[test]
+fn a_program_that_calls_pkey_mprotect() {
+    every_object_is_heard("pkey", COUNT / 2);
+}
+
+#[test]
+fn memory_that_may_be_written_and_executed_all_the_time() {
+    every_object_is_heard("writable", COUNT / 2);
+}
+
+#[test]
+fn memory_that_may_be_executed_before_anything_was_heard() {
+    every_object_is_heard("early", COUNT / 2);
+}
+
+#[test]
+fn code_that_is_copied_after_linking() {
+    every_object_is_heard("copied", COUNT / 2);
+}
+
+#[test]
+fn code_that_is_moved_after_linking() {
+    every_object_is_heard("moved", COUNT / 2);
+}
+
+/// Nothing is heard of the right to run; the kernel is asked after a second, when something else happens.
+#[test]
+fn code_that_may_run_unheard_is_found_late() {
+    let scratch = Scratch::new("own-memory");
+    let Some(host) = host(&scratch, "unheard") else { return };
+    let ended = run(&host, Preload::Library, |place| match place {
+        0 => {
+            assert_eq!(heard(&host), Heard { loaded: COUNT, finalized: 0, freed: 0 });
+            thread::sleep(Duration::from_millis(1100));
+        }
+        1 => assert_eq!(heard(&host), Heard { loaded: COUNT + 1, finalized: COUNT, freed: 0 }, "{}", host.log()),
+        _ => assert_eq!(heard(&host).freed, COUNT / 2),
+    });
+    assert_eq!(ended.perf_map().named("own0").count(), 1);
+    assert!(!host.log().contains("not final after a second"), "{}", host.log());
+}
+
+#[test]
+fn an_object_that_never_becomes_final_is_worth_one_line() {
+    let scratch = Scratch::new("own-memory");
+    let Some(host) = host(&scratch, "never") else { return };
+    let began = Instant::now();
+    let _ended = run(&host, Preload::Library, |place| {
+        if place == 0 {
+            assert!(!host.log().contains("not final"), "after {:?}", began.elapsed());
+            thread::sleep(Duration::from_millis(1100));
+        }
+    });
+    let log = host.log();
+    assert_eq!(log.matches("is not final after a second: its memory may not be executed").count(), 1, "{log}");
+    assert_eq!(heard(&host), Heard { loaded: COUNT + 1, finalized: 0, freed: 0 });
+}
