@@ -223,3 +223,50 @@ fn a_difference_names_what_changed() {
     assert!((first.own.0 - 20.0).abs() < 1e-9 && (first.own.1 - 70.0).abs() < 1e-9);
     assert!(difference.lines[0].name.contains("sides.py:") && !difference.lines[0].source.is_empty());
 }
+
+#[test]
+fn several_recordings_are_added_up_and_told_apart() {
+    let recording = |host: &str, pid: u32, samples: u64| {
+        let mut writer = Writer { host: Some(host.to_owned()), ..Writer::default() };
+        writer.comm(pid, pid, "python", true, 1).mmap(pid, (BASE, BASE + 0x2000), 0, IMAGE, 2);
+        for time in 0..samples {
+            writer.sample((pid, pid), 10 + time, 5, &[FIRST, CALL]);
+        }
+        writer.lost(1);
+        read(&writer.file()).unwrap()
+    };
+    let all = vec![recording("one", 10, 3), recording("two", 10, 4), recording("two", 11, 5), recording("two", 10, 1)];
+    let merged = Recording::merged(all).unwrap();
+    assert_eq!((merged.samples.len(), merged.parts, merged.lost, merged.threads.len()), (13, 4, 4, 3));
+    let report = Report::new(merged, None, &common::rooted());
+    assert_sums(&report);
+    assert_eq!(lines(&report).iter().map(|row| row.1).sum::<u64>(), 13);
+    assert_eq!(lines(&report).iter().map(|row| row.2).max(), Some(13), "one mapped file is one file");
+    assert!(report.title().contains("13 samples of cpu-clock in 4 recordings"), "{}", report.title());
+    assert!(report.title().contains("on 2 machines"), "{}", report.title());
+    let hosts: Vec<_> = report.hosts().into_iter().map(|group| (group.host, group.all.samples)).collect();
+    assert_eq!(hosts, [("two".to_owned(), 10), ("one".to_owned(), 3)]);
+    let processes: Vec<_> =
+        report.processes().into_iter().map(|group| (group.host, group.pid, group.all.samples)).collect();
+    assert_eq!(processes, [("two".to_owned(), 10, 5), ("two".to_owned(), 11, 5), ("one".to_owned(), 10, 3)]);
+    let style = Style { threads: true, processes: true, hosts: true, ..Style::default() };
+    let text = to_text(&report, style);
+    for row in ["       10 | two, 2 threads", "| python (process 10 on two), 1 thread", "thread 10 on one)"] {
+        assert!(text.contains(row), "{row} in\n{text}");
+    }
+    let json = to_json(&report);
+    assert_eq!((&json["recordings"], &json["hosts"][0]["samples"]), (&4.into(), &10.into()));
+    assert_eq!(json["processes"][1]["pid"], 11);
+}
+
+#[test]
+fn samples_of_different_events_are_not_added_up() {
+    let of = |config: u64| {
+        let mut writer = Writer { events: vec![(0, config, 7)], ..Writer::default() };
+        writer.sample((10, 10), 10, 5, &[FIRST]);
+        read(&writer.file()).unwrap()
+    };
+    assert!(Recording::merged(vec![of(0), of(0)]).is_ok());
+    let refused = Recording::merged(vec![of(0), of(1)]).unwrap_err().to_string();
+    assert!(refused.contains("cycles") && refused.contains("instructions"), "{refused}");
+}

@@ -32,6 +32,7 @@ pub struct Writer {
     /// Type, config and id of each event; with none there is a cpu-clock without id.
     pub events: Vec<(u32, u64, u64)>,
     pub architecture: Option<&'static str>,
+    pub host: Option<String>,
 }
 
 impl Writer {
@@ -135,7 +136,10 @@ impl Writer {
         let ids = 104 + attrs.len() * 144;
         let data = ids + attrs.len() * 8;
         let mut file = b"PERFILE2".to_vec();
-        let features = self.architecture.map_or(0, |_| 1_u64 << 6);
+        // HEADER_HOSTNAME and HEADER_ARCH, in the order of their bits.
+        let texts = [(3, self.host.as_deref()), (6, self.architecture)];
+        let texts: Vec<(u32, &str)> = texts.into_iter().filter_map(|(bit, text)| Some((bit, text?))).collect();
+        let features = texts.iter().fold(0_u64, |bits, (bit, _)| bits | 1 << bit);
         let numbers =
             [104, 144, 104, attrs.len() as u64 * 144, data as u64, self.records.len() as u64, 0, 0, features, 0, 0, 0];
         file.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
@@ -148,12 +152,15 @@ impl Writer {
             file.extend(id.unwrap_or_default().to_le_bytes());
         }
         file.extend(&self.records);
-        if let Some(name) = self.architecture {
-            let at = file.len() as u64 + 16;
-            file.extend(at.to_le_bytes());
-            file.extend((4 + name.len() as u64).to_le_bytes());
-            file.extend((name.len() as u32).to_le_bytes());
-            file.extend(name.as_bytes());
+        let mut at = file.len() as u64 + 16 * texts.len() as u64;
+        for (_, text) in &texts {
+            let size = 4 + text.len() as u64;
+            file.extend([at, size].iter().flat_map(|number| number.to_le_bytes()));
+            at += size;
+        }
+        for (_, text) in &texts {
+            file.extend((text.len() as u32).to_le_bytes());
+            file.extend(text.as_bytes());
         }
         file
     }
