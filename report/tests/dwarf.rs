@@ -1,7 +1,7 @@
 //! Copies of stacks, as `perf record --call-graph dwarf` stores them: walked here, beside what perf's own walk says.
 //!
 //! Needs perf, the first environment of `ci/setup.sh` and `target/release/libjitlisten.so`.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
 

@@ -270,3 +270,76 @@ fn samples_of_different_events_are_not_added_up() {
     let refused = Recording::merged(vec![of(0), of(1)]).unwrap_err().to_string();
     assert!(refused.contains("cycles") && refused.contains("instructions"), "{refused}");
 }
+
+/// A recording with one copy, read with the fixture's images.
+fn walked(registers: &[u64; 17], stack: &[u8]) -> Recording {
+    let mut writer = Writer { copies: true, ..Writer::default() };
+    writer.comm(10, 10, "python", true, 1).mmap(10, (BASE, BASE + 0x2000), 0, IMAGE, 2);
+    writer.copy((10, 10), 20, registers, stack);
+    let path = common::scratch("walked").join("perf.data");
+    std::fs::write(&path, writer.file()).unwrap();
+    Recording::open_with(&path, &Selection::default(), &common::rooted().lookup.roots).unwrap()
+}
+
+fn addresses(recording: &Recording) -> Vec<u64> {
+    let stack = recording.stacks.get(recording.samples[0].stack);
+    stack.iter().map(|location| recording.locations[*location as usize].address).collect()
+}
+
+const STACK: u64 = 0x7ffd_0000_0000;
+
+#[test]
+fn a_copy_of_a_stack_is_walked_by_the_rules_of_the_image() {
+    let mut registers = [0; 17];
+    (registers[7], registers[8]) = (STACK, FIRST);
+    // At a function's first instruction the return address is on top of the stack.
+    let stack = [(CALL + 1).to_le_bytes(), 0_u64.to_le_bytes()].concat();
+    let recording = walked(&registers, &stack);
+    assert_eq!(addresses(&recording)[..2], [FIRST, CALL], "{:?}", recording.notes);
+    // The caller's own return address is not in the copy.
+    let recording = walked(&registers, &(CALL + 1).to_le_bytes());
+    assert_eq!(addresses(&recording), [FIRST, CALL]);
+    assert!(recording.notes.iter().any(|note| note.contains("longer than their copies")), "{:?}", recording.notes);
+    // A return address into nowhere is not believed.
+    let recording = walked(&registers, &0x1234_5678_u64.to_le_bytes());
+    assert_eq!(addresses(&recording), [FIRST]);
+    assert!(recording.notes.iter().any(|note| note.contains("end early")), "{:?}", recording.notes);
+    // Without a copy, the innermost frame is left.
+    assert_eq!(addresses(&walked(&registers, &[])), [FIRST]);
+}
+
+#[test]
+fn whatever_is_in_copies_walks_end() {
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed
+    };
+    let mut writer = Writer { copies: true, ..Writer::default() };
+    writer.comm(10, 10, "python", true, 1).mmap(10, (BASE, BASE + 0x2000), 0, IMAGE, 2);
+    for time in 0..3000 {
+        let mut number = || match random() % 4 {
+            0 => random(),
+            1 => STACK + random() % 1100,
+            2 => u64::MAX - random() % 64,
+            _ => BASE + 0x1000 + random() % 0x800,
+        };
+        let mut registers = [0; 17];
+        registers.iter_mut().for_each(|register| *register = number());
+        let stack: Vec<u8> = (0..128).flat_map(|_| number().to_le_bytes()).collect();
+        registers[8] = BASE + 0x1000 + time % 0x800;
+        if time % 16 != 0 {
+            registers[7] = STACK + time % 9;
+        }
+        writer.copy((10, 10), 20 + time, &registers, &stack[..(time % 1024) as usize]);
+    }
+    let path = common::scratch("random-copies").join("perf.data");
+    std::fs::write(&path, writer.file()).unwrap();
+    let report = Report::open(&path, &common::rooted()).unwrap();
+    assert_sums(&report);
+    assert_eq!(report.profile.all.samples, 3000);
+    let longest = (0..report.recording.stacks.len() as u32).map(|stack| report.recording.stacks.get(stack).len()).max();
+    assert!(longest.is_some_and(|longest| (3..=1024).contains(&longest)), "{longest:?}");
+}

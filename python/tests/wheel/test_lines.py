@@ -8,12 +8,16 @@ import pytest
 from conftest import PROGRAMS, command, python
 
 
+#: Two seconds of a processor, which may be shared.
+PATIENT = 300
+
+
 @pytest.fixture
 def recorded(run, tmp_path):
     """A recording of a program of this test's own, and its source."""
     program = tmp_path / "kernel.py"
     shutil.copyfile(PROGRAMS / "kernel.py", program)
-    run(command(), "record", "-o", tmp_path / "one.data", "--", python(), program, "work")
+    run(command(), "record", "-o", tmp_path / "one.data", "--", python(), program, "work", timeout=PATIENT)
     return tmp_path / "one.data", program
 
 
@@ -38,7 +42,7 @@ def test_a_source_is_known_by_its_hash(run, recorded):
 def test_recordings_are_added_up(run, recorded, tmp_path):
     one, program = recorded
     two = tmp_path / "two.data"
-    run(command(), "record", "-o", two, "--", python(), program, "work")
+    run(command(), "record", "-o", two, "--", python(), program, "work", timeout=PATIENT)
     read = lambda *files: json.loads(run(command(), "lines", "--json", "-", *files).stdout)
     first, second, both = read(one), read(two), read(one, two)
     assert both["recordings"] == 2 and both["samples"] == first["samples"] + second["samples"]
