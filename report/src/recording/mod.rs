@@ -125,7 +125,15 @@ impl Recording {
         Recording::read_with(file, selection, &[])
     }
 
-    fn read_with(file: &mut (impl Read + Seek), selection: &Selection, roots: &[PathBuf]) -> Result<Recording, Error> {
+    /// As [`open_with`](Recording::open_with), from anything that can seek.
+    ///
+    /// # Errors
+    /// As [`open`](Recording::open).
+    pub fn read_with(
+        file: &mut (impl Read + Seek),
+        selection: &Selection,
+        roots: &[PathBuf],
+    ) -> Result<Recording, Error> {
         let mut container = format::open(file)?;
         let mut tasks = Tasks::default();
         let mut counts = Vec::new();
