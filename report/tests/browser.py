@@ -30,11 +30,13 @@ class Browser:
         options = {"args": [*FLAGS, "--user-data-dir=" + profile]}
         made = self.send("POST", "/session", {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}})
         self.base += "/session/" + made["sessionId"]
+        # Of scripts that wait for frames, on a machine that has other things to do.
+        self.send("POST", "/timeouts", {"script": 180_000})
 
     def send(self, method, path, body=None):
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.base + path, data, {"Content-Type": "application/json"}, method=method)
-        with urllib.request.urlopen(request, timeout=60) as response:
+        with urllib.request.urlopen(request, timeout=200) as response:
             return json.load(response)["value"]
 
     def run(self, script, *arguments):
