@@ -203,7 +203,7 @@ bench)
     ;;
 all)
     install_packages build-essential pkg-config python3-venv gdb binutils shellcheck libunwind-dev libunwind-19 \
-        valgrind strace chromium chromium-driver elfutils btrfs-progs bpftrace libjemalloc2 faketime libheaptrack zlib1g-dev \
+        valgrind patch strace chromium chromium-driver elfutils btrfs-progs bpftrace libjemalloc2 faketime libheaptrack zlib1g-dev \
         libzstd-dev mmdebstrap \
         llvm-14 clang-14 llvm-22 clang-22 llvm-14-dev llvm-15-dev llvm-16-dev llvm-19-dev llvm-22-dev
     install_perf

@@ -154,14 +154,23 @@ print(sum(cached.f.stats.cache_hits.values()))
 
 
 def test_cached_code_with_lines_and_without_are_kept_apart(tmp_path):
-    (tmp_path / "cached.py").write_text("from numba import njit\n@njit(cache=True)\ndef f(x):\n    return x + 1\n")
+    (tmp_path / "cached.py").write_text("from numba import njit\n@njit(cache=True)\ndef f(x):\n    return x ** 0.5\n")
     program = CACHED.format(directory=str(tmp_path))
+    library = os.environ.get("JITLISTEN_LIBRARY", os.path.join(PACKAGE, os.pardir, "target", "release", "libjitlisten.so"))
+    assert os.path.exists(library), "make build makes it"
 
-    def hits(lines):
-        return run(program, NUMBA_CACHE_DIR=str(tmp_path / "cache"), JITLISTEN_LINES="1" if lines else "0")
+    def hits(lines, number):
+        """Hits of the cache, and whether the code that was loaded has the line."""
+        images = tmp_path / str(number)
+        images.mkdir()
+        sinks = {"LD_PRELOAD": os.path.abspath(library), "JITLISTEN": "image", "JITLISTEN_DIR": str(images)}
+        switch = {"JITLISTEN_LINES": "force" if lines else "0"}
+        found = run(program, NUMBA_CACHE_DIR=str(tmp_path / "cache"), **sinks, **switch)
+        return found.strip(), ("cached.py", 4) in rows_of(images, "image-*/object-*.so")
 
     # What was cached without lines is not used with lines, nor the other way round; each finds its own.
-    assert [hits(False), hits(True), hits(True), hits(False)] == ["0\n", "0\n", "1\n", "1\n"]
+    found = [hits(lines, number) for number, lines in enumerate((False, True, True, False))]
+    assert found == [("0", False), ("0", True), ("1", True), ("1", False)]
 
 
 def rows(program, tmp_path, **environment):
