@@ -121,7 +121,8 @@ def test_before_py_spy(run, tmp_path):
 def test_behind_py_spy(run, tmp_path):
     spy = other_environment("numba-0.68.1/bin/py-spy")
     output = tmp_path / "out.txt"
-    run(spy, "record", "--native", "-f", "raw", "-o", output, "--", command(), "run", "--", python(), KERNEL, "work")
+    words = [command(), "run", "--", python(), KERNEL, "work"]
+    run(spy, "record", "-r", "20", "--native", "-f", "raw", "-o", output, "--", *words, timeout=240)
     assert "burn (kernel.py:" in output.read_text()
 
 
