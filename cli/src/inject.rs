@@ -300,7 +300,7 @@ impl Functions {
         Ok(Functions {
             add: find("Py_AddPendingCall")?,
             run: find("PyRun_SimpleString")?,
-            mmap: mmap.ok_or_else(|| Problem::new("its libc is not known"))?,
+            mmap: mmap.ok_or_else(|| Problem::new("it has another libc than glibc"))?,
         })
     }
 }
