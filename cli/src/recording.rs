@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use jitlisten_report::{Lookup, Options, Report, Selection};
 
+use crate::bundle;
 use crate::problem::Problem;
 
 /// Which part of a recording, and where the code and the sources are.
@@ -40,10 +41,11 @@ pub(crate) enum Colour {
 
 impl Reading {
     pub(crate) fn open(&self, file: Option<&Path>, by_thread: bool, kernel: bool) -> Result<Report, Problem> {
-        let file = file.map_or_else(default_file, |file| Ok(file.to_owned()))?;
+        let (file, bundled) = bundle::opened(&file.map_or_else(default_file, |file| Ok(file.to_owned()))?);
+        let roots = self.root.iter().cloned().chain(bundled).collect();
         let options = Options {
             selection: Selection { event: self.event.clone(), process: self.pid, thread: self.tid },
-            lookup: Lookup { roots: self.root.clone(), native_lines: self.native, kernel },
+            lookup: Lookup { roots, native_lines: self.native, kernel },
             by_thread,
         };
         let progress = std::io::stderr().is_terminal().then(|| Progress::start(&file)).flatten();
@@ -71,7 +73,7 @@ impl Colour {
 
 /// `jitlisten record` writes the first, perf the second.
 fn default_file() -> Result<PathBuf, Problem> {
-    let names = ["jitlisten.perf.data", "perf.data"];
+    let names = ["jitlisten.perf.data", "perf.data", "jitlisten.bundle"];
     let found = names.iter().map(PathBuf::from).find(|path| path.exists());
     found.ok_or_else(|| {
         Problem::new(
