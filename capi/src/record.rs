@@ -31,13 +31,19 @@ const _: () = assert!(size_of::<RecordOptions>() == 32);
 unsafe impl Plain for RecordOptions {}
 
 /// Starts a recording.
+///
+/// # Safety
+/// `path` and `options` must be null or as the header says.
 #[unsafe(no_mangle)]
-pub extern "C" fn jitlisten_record_start(path: *const c_char, options: *const RecordOptions) -> i32 {
+pub unsafe extern "C" fn jitlisten_record_start(path: *const c_char, options: *const RecordOptions) -> i32 {
     guarded(|| {
-        let path = OsString::from_vec(borrowed::text(path, "path")?);
+        // SAFETY: the caller's promise.
+        let path = OsString::from_vec(unsafe { borrowed::text(path, "path") }?.to_vec());
         let mut chosen = Options::new(path);
         if !options.is_null() {
-            let options = borrowed::sized(options, size_of::<usize>(), "options")?;
+            // SAFETY: as above.
+            let options = unsafe { borrowed::sized(options, size_of::<usize>(), "options") }?;
+            borrowed::check_reserved(options.reserved, "options")?;
             if options.flags & !(WALL | CHILDREN | NO_IMAGES) != 0 {
                 return Err(Failure::argument(format_args!("flags: {:#x} is not known", options.flags)));
             }
@@ -65,12 +71,22 @@ pub extern "C" fn jitlisten_record_stop() -> i32 {
     guarded(|| jitlisten_sampler::stop().map(drop).map_err(|error| failure(&error)))
 }
 
+/// The name of [`jitlisten_get_record_statistics`] before there was one by which C++ can name the structure.
+///
+/// # Safety
+/// As that.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jitlisten_record_statistics(statistics: *mut RecordStatistics) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { jitlisten_get_record_statistics(statistics) }
+}
+
 /// Copies the counters of the recording that is being made, or of the last one.
 ///
 /// # Safety
 /// `statistics` must be null, or point to as many writable bytes as its first member says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn jitlisten_record_statistics(statistics: *mut RecordStatistics) -> i32 {
+pub unsafe extern "C" fn jitlisten_get_record_statistics(statistics: *mut RecordStatistics) -> i32 {
     guarded(|| {
         borrowed::check_output(statistics, "statistics")?;
         // SAFETY: not null and aligned; the caller vouches for at least the first member.

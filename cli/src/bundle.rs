@@ -74,9 +74,11 @@ fn recordings_of(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The recording that a path means, and where the files that it names are, if it is one of a bundle.
-pub(crate) fn opened(path: &Path) -> (PathBuf, Option<PathBuf>) {
-    let file = if path.is_dir() { recording_in(path) } else { path.to_owned() };
-    let root = file.parent().map(|folder| folder.join(ROOT)).filter(|root| root.is_dir());
-    (file, root)
+/// The recordings that a path means, and where the files that they name are, if they are those of a bundle.
+pub(crate) fn opened(path: &Path) -> (Vec<PathBuf>, Option<PathBuf>) {
+    let root = |folder: &Path| Some(folder.join(ROOT)).filter(|root| root.is_dir());
+    if path.is_dir() {
+        return (recordings_of(path), root(path));
+    }
+    (vec![path.to_owned()], path.parent().and_then(root))
 }

@@ -3,6 +3,8 @@
 //! A command is started as by `jitlisten run`, with `JITLISTEN_RECORD` in its environment (`sampler/src/options.rs`), and takes
 //! this process's place; a process that runs is asked by the package to start, and later to stop (`inject.rs`).
 
+#![forbid(unsafe_code)]
+
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};

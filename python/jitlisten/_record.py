@@ -48,7 +48,7 @@ def stop() -> Recording:
     check(library().jitlisten_record_stop())
     _leave_trampolines()
     counters = Statistics(size=ctypes.sizeof(Statistics))
-    check(library().jitlisten_record_statistics(ctypes.byref(counters)))
+    check(library().jitlisten_get_record_statistics(ctypes.byref(counters)))
     return Recording(*(getattr(counters, name) for name in Recording._fields))
 
 

@@ -35,12 +35,6 @@ pub(crate) fn enter() -> Option<Entered<'static>> {
     INSIDE.enter()
 }
 
-/// Numbers threads; the number may come again when a thread has ended.
-pub(crate) fn this_thread() -> u64 {
-    // SAFETY: pthread_self has no precondition.
-    unsafe { libc::pthread_self() }
-}
-
 /// Runs `work` with the shim, unless a hook of this thread is at work. A panic in it ends our listening, not the host.
 pub(crate) fn guarded<R: Default>(work: impl FnOnce(&Shim) -> R) -> R {
     let Some(_) = shim() else { return R::default() };

@@ -19,7 +19,7 @@
 #pragma weak jitlisten_finalized
 #pragma weak jitlisten_freeing
 #pragma weak jitlisten_enable
-#pragma weak jitlisten_statistics
+#pragma weak jitlisten_get_statistics
 
 #define PAGE 4096
 
@@ -39,18 +39,18 @@ static unsigned char *pages(size_t count) {
     return made;
 }
 
-/* One function at `place`. 0 without the library. */
+/* One function at `place`. Number 0 without the library. */
 static jitlisten_object load(unsigned char *place, const char *name) {
     struct jitlisten_function function = {(uintptr_t)place, sizeof LOOP, name};
     struct jitlisten_code code = {.size = sizeof code, .functions = &function, .function_count = 1};
-    jitlisten_object object = 0;
-    if (!jitlisten_code_loaded) return 0;
+    jitlisten_object object = {0};
+    if (!jitlisten_code_loaded) return object;
     if (jitlisten_code_loaded(&code, &object) || jitlisten_finalized(object)) exit(3);
     return object;
 }
 
 static void unload(jitlisten_object object) {
-    if (object && jitlisten_freeing(object)) exit(3);
+    if (object.number && jitlisten_freeing(object)) exit(3);
 }
 
 static void load_many(int count) {
@@ -244,7 +244,7 @@ static int everything(void) {
 static int lost_lines(void) {
     struct jitlisten_statistics counted = {.size = sizeof counted};
     load(pages(1), "first");
-    if (jitlisten_statistics && jitlisten_statistics(&counted)) return 3;
+    if (jitlisten_get_statistics && jitlisten_get_statistics(&counted)) return 3;
     printf("lost %s\n", counted.log_lines_lost ? "some" : "none");
     return 0;
 }

@@ -67,7 +67,7 @@ static jitlisten_status stop(void)
 static struct jitlisten_record_statistics statistics(void)
 {
     struct jitlisten_record_statistics found = {.size = sizeof found};
-    jitlisten_status (*function)(void *) = (jitlisten_status (*)(void *))dlsym(RTLD_DEFAULT, "jitlisten_record_statistics");
+    jitlisten_status (*function)(void *) = (jitlisten_status (*)(void *))dlsym(RTLD_DEFAULT, "jitlisten_get_record_statistics");
     if (function)
         function(&found);
     return found;
