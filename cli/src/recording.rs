@@ -51,6 +51,9 @@ impl Reading {
         let (mut files, mut roots) = (Vec::new(), self.root.clone());
         for path in &named {
             let (recordings, root) = bundle::opened(path);
+            if recordings.is_empty() {
+                return Err(Problem::new(format!("there is no perf.data in {}", path.display())));
+            }
             files.extend(recordings);
             roots.extend(root);
         }
