@@ -56,7 +56,8 @@ pub unsafe extern "C" fn jitlisten_record_start(path: *const c_char, options: *c
             chosen.children = options.flags & CHILDREN != 0;
             chosen.images = options.flags & NO_IMAGES == 0;
             if !options.event.is_null() {
-                let event = String::from_utf8_lossy(&borrowed::text(options.event, "event")?).into_owned();
+                // SAFETY: as above.
+                let event = String::from_utf8_lossy(unsafe { borrowed::text(options.event, "event") }?).into_owned();
                 chosen.counter = Some(Counter::named(&event).map_err(Failure::argument)?);
             }
             chosen.seconds = (options.seconds != 0).then_some(options.seconds);
