@@ -143,7 +143,7 @@ jitlisten_status jitlisten_open_with(const struct jitlisten_options *options);
  * on again. Threads: any. */
 jitlisten_status jitlisten_close(void);
 
-/* Switches a sink on by its name, as in JITLISTEN: "perfmap", "jitdump", "image", "unwind", "gdb". It is notified of all code
+/* Switches a sink on by its name, as in JITLISTEN: "perfmap", "jitdump", "image", "unwind", "gdb", "modules". It is notified of all code
  * that is alive, so this takes effect for code that was compiled earlier. Nothing happens if it is on, except in the child of a
  * fork that has compiled nothing of its own: its perf map or jitdump is written now, with what it inherited. Threads: any. */
 jitlisten_status jitlisten_enable(const char *sink);
@@ -428,6 +428,9 @@ struct jitlisten_llvm {
     uint32_t reserved;
     /* How many objects it has in its list for debuggers now. */
     uint64_t objects;
+    /* A JSON object for people and programs that look for trouble: {"file": "...", "version": "14" or null,
+       "heard_by": ["runtimedyld", "list-call", "list-poll"], "linked": 3, "listed": 2, "missing": ["..."]}. Members may be added. */
+    const char *facts;
 };
 
 /* llvm and what it points to are valid during the call. */

@@ -15,9 +15,7 @@
 //! An unwinder may come with a library opened later. The loader's rendezvous announces it before it is relocated, when it cannot be
 //! called yet; then the next `dlsym` of any library looks again, and what is alive is registered.
 //!
-//! memray and heaptrack walk with libunwind and name frames by modules: they list them with `dl_iterate_phdr`, and again only when
-//! something was opened or closed with `dlopen` or `dlclose`, which they intercept to mark the list as old. So compiled functions
-//! have no names there yet. vmprof 0.6 opens the system's libunwind and samples through registered frames. With the structure of
+//! memray and heaptrack walk with libunwind and name frames by modules: see the sink `modules`. vmprof 0.6 opens the system's libunwind and samples through registered frames. With the structure of
 //! the wrong version, tried on purpose, it dies of SIGSEGV; the version is probed before anything is registered.
 
 use std::collections::BTreeMap;

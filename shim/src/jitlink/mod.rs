@@ -44,6 +44,8 @@ pub(crate) enum Refusal {
     Missing,
     /// The vtables are not as in any release that is known.
     Unknown,
+    /// `JITLISTEN_LLVM` leaves it out.
+    Unwanted,
     /// Not tried on this architecture.
     Architecture,
     /// A slot could not be changed.
@@ -55,6 +57,7 @@ impl fmt::Display for Refusal {
         f.write_str(match self {
             Refusal::Missing => "no vtable of ObjectLinkingLayer",
             Refusal::Unknown => "the vtables of ObjectLinkingLayer are those of a release that is not known",
+            Refusal::Unwanted => "switched off",
             Refusal::Architecture => "not done on this architecture",
             Refusal::Unchanged => "a slot of ObjectLinkingLayer stays as it is",
         })

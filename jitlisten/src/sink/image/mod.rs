@@ -31,6 +31,9 @@
 //! anonymous memory they were before that call, with the same bytes, in one step (`mremap`). The new object gets an image of
 //! its own.
 //!
+//! A core file has the pages of an image, as it had those of LLVM: one byte of each mapping is written over itself, because the
+//! kernel leaves out what it can read from a file. That costs a page of memory; LLVM's own pages are given back.
+//!
 //! The exchange is one step for threads that run there; the bytes are kept and put back if it fails; the file system is tried
 //! elsewhere first. `mremap` would not do for the way in: it sends perf no event.
 //!
