@@ -57,7 +57,7 @@ pub unsafe extern "C" fn jitlisten_record_start(path: *const c_char, options: *c
             chosen.images = options.flags & NO_IMAGES == 0;
             if !options.event.is_null() {
                 // SAFETY: as above.
-                let event = String::from_utf8_lossy(unsafe { borrowed::text(options.event, "event") }?);
+                let event = String::from_utf8_lossy(unsafe { borrowed::text(options.event, "event") }?).into_owned();
                 chosen.counter = Some(Counter::named(&event).map_err(Failure::argument)?);
             }
             chosen.seconds = (options.seconds != 0).then_some(options.seconds);

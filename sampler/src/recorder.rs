@@ -6,7 +6,6 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use jitlisten::options::SinkKind;
 use jitlisten::{HostStateGuard, Session, exempt_signal, log_line};
@@ -21,7 +20,7 @@ use crate::output::Output;
 use crate::perf_data::Attribute;
 use crate::threads::{self, SAMPLED, SIGNAL, WITHOUT_TIMER};
 use crate::writer::{COUNTERS, STOP, WORK, Writer};
-use crate::{code_map, counter, measure, slot, timer, wake};
+use crate::{clock, code_map, counter, measure, slot, timer, wake};
 
 /// Names the process that has begun the file, for itself after `exec(2)`.
 const BEGUN: &str = "JITLISTEN_RECORD_BEGUN";
@@ -169,7 +168,7 @@ fn start_in(state: &mut Option<Running>, options: Options, append: bool) -> Resu
     PROCESS.store(std::process::id(), Ordering::Release);
     measure::configure(options.clock, options.hz, counter.as_ref());
     let enabled_images = observe_code(&options);
-    let until = options.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds.into()));
+    let until = options.seconds.map(|seconds| clock::monotonic() + u64::from(seconds) * 1_000_000_000);
     let mut writer = Writer::new(output, until);
     writer.begin(append);
     ACTIVE.store(true, Ordering::Release);
