@@ -96,7 +96,7 @@ impl Source {
         let hook = *RENDEZVOUS.get(slot)?;
         let interface = JitInterface::find(library, symbols);
         // SAFETY: the caller's promise; a library at this place of the table was closed before.
-        let vtables = unsafe { mapped::vtables(library, &vtable::CLASSES) };
+        let vtables = unsafe { mapped::vtables(library, &vtable::CLASSES, symbols.as_ref()) };
         // SAFETY: as above.
         let linker = unsafe { runtime_dyld::attach(library, slot, &vtables) };
         // SAFETY: as above.

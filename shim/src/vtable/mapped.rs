@@ -5,6 +5,7 @@
 
 use super::find::{self, Relocation, Segment, Symbol, View, Vtable};
 use crate::library::Library;
+use crate::symbol_file::SymbolFile;
 
 /// Below this much code a library cannot hold LLVM with a code generator (Debian's smallest is past 40 MB).
 const SMALLEST_LLVM: u64 = 4 << 20;
@@ -15,15 +16,18 @@ pub(crate) fn may_have_llvm(library: &Library) -> bool {
 }
 
 /// Every vtable of the classes called `names` (see [`find::by_type_name`]) that `library` has: by the dynamic symbols of those
-/// that have one, and else by the names of the types. One library, one search: ask for all classes at once.
+/// that have one, then by those of its `file`, and else by the names of the types. One library, one search: ask for all classes at once.
 ///
 /// # Safety
 /// The library must be mapped, and stay so during the call. It need not be relocated.
-pub(crate) unsafe fn vtables(library: &Library, names: &[&str]) -> Vec<Vtable> {
+pub(crate) unsafe fn vtables(library: &Library, names: &[&str], file: Option<&SymbolFile>) -> Vec<Vtable> {
     // SAFETY: the caller's promise.
     let view = unsafe { view(library) };
     let symbols = names.iter().enumerate().filter_map(|(class, name)| symbol(library, class, name));
-    let symbols: Vec<Symbol> = symbols.collect();
+    let mut symbols: Vec<Symbol> = symbols.collect();
+    let known = |class: usize| symbols.iter().any(|symbol| symbol.class == class);
+    let unknown: Vec<usize> = (0..names.len()).filter(|&class| !known(class)).collect();
+    symbols.extend(file.into_iter().flat_map(|file| local_symbols(library, file, &unknown, names)));
     let mut vtables = find::by_symbol(&view, &symbols);
     let without: Vec<usize> =
         (0..names.len()).filter(|class| vtables.iter().all(|vtable| vtable.class != *class)).collect();
@@ -33,6 +37,21 @@ pub(crate) unsafe fn vtables(library: &Library, names: &[&str]) -> Vec<Vtable> {
         vtables.extend(found.into_iter().map(|vtable| Vtable { class: without[vtable.class], ..vtable }));
     }
     vtables
+}
+
+/// The symbols of these classes' vtables in the library's file: where LLVM is built without RTTI there are no names of types.
+fn local_symbols(library: &Library, file: &SymbolFile, classes: &[usize], names: &[&str]) -> Vec<Symbol> {
+    let names: Vec<String> = classes.iter().map(|&class| format!("_ZTV{}", names[class])).collect();
+    let wanted: Vec<&str> = names.iter().map(String::as_str).collect();
+    if wanted.is_empty() {
+        return Vec::new();
+    }
+    let found = file.find_sized("_ZTVN4llvm", &wanted);
+    let symbol = |(at, name): (usize, &&str)| {
+        let &(value, size) = found.get(name)?;
+        Some(Symbol { class: classes[at], address: value.wrapping_add(library.identity.bias as u64), size })
+    };
+    wanted.iter().enumerate().filter_map(symbol).collect()
 }
 
 /// The dynamic symbol of a class's vtables.
@@ -150,7 +169,7 @@ mod tests {
             let Some(library) = open(&format!("lib{name}")) else { continue };
             seen += 1;
             // SAFETY: the library is never closed.
-            let (view, by_symbol) = unsafe { (view(&library), vtables(&library, &CLASSES)) };
+            let (view, by_symbol) = unsafe { (view(&library), vtables(&library, &CLASSES, None)) };
             assert!(view.relocations.is_none(), "the loader is done with it");
             let strip = |vtable: Vtable| Vtable { bounded: false, ..vtable };
             let mut by_symbol: Vec<Vtable> = by_symbol.into_iter().map(strip).collect();
