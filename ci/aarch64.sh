@@ -226,11 +226,11 @@ main() {
     if [ "${1:-}" = --cpu ]; then cpu=$2; shift 2; fi
     mkdir -p "$work"
     install_packages "${here[@]}"
-    build_library
-    if [ "${1:-}" = --library ]; then return; fi
+    if [ "${1:-}" = --library ]; then build_library; return; fi
     make_userland
     install_wheels
     make_disk
+    build_library
     make_payload "$@"
     began=$SECONDS
     boot

@@ -37,6 +37,7 @@ case $part in
 short)
     make_venv 0.68.1 3.11 numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6 pytest==8.4.2
     test_with 0.68.1 python/tests/test_lines*.py
+    integrations/numba/test.sh "$venvs/0.68.1/bin/python"
     ;;
 all)
     export JITLISTEN_LINES_PROGRAMS=all

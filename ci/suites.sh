@@ -2,7 +2,7 @@
 # Test suites that others wrote, without the library and under it: what fails must be the same. Takes about an hour; what was
 # seen is in docs/test-suites.md.
 #
-#   [LIBRARY=target/release/libjitlisten.so] ci/suites.sh [llvmlite|cpython|numba...]    default: all
+#   [LIBRARY=target/release/libjitlisten.so] ci/suites.sh [llvmlite|cpython|numba|lines...]    default: all
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,6 +22,11 @@ status=0
 numba=(caching compile_cache exceptions try_except nrt nrt_refct refop_pruning generators debug debuginfo gdb_bindings gdb_dwarf
     codegen profiler num_threads threadsafety parfors_caching parallel_backend)
 
+# Those that compile one kind of code each, for the comparison with lines and without.
+lines=(closure recursion generators looplifting object_mode inlining overlap cfunc unpack_sequence array_exprs exceptions jitclasses
+    extending dispatcher caching debuginfo parfors_passes listobject dictobject stencils)
+ufuncs=(ufunc gufunc vectorize_decor ufuncbuilding)
+
 compare() {
     local venv=$1 suite=$2
     shift 2
@@ -35,7 +40,7 @@ compare() {
     "target/venv/$venv/bin/python" tests/suites/compare.py "$library" "$results/$suite-$venv" "$suite" "$@" || status=1
 }
 
-[ $# -gt 0 ] || set -- llvmlite cpython numba
+[ $# -gt 0 ] || set -- llvmlite cpython numba lines
 for suite in "$@"; do
     case $suite in
     llvmlite)
@@ -45,6 +50,7 @@ for suite in "$@"; do
         ;;
     cpython) for venv in numba-0.68.1-python-3.1{2,3}; do compare "$venv" cpython; done ;;
     numba) compare suites numba "${numba[@]/#/numba.tests.test_}" ;;
+    lines) compare suites lines "${lines[@]/#/numba.tests.test_}" "${ufuncs[@]/#/numba.tests.npyufunc.test_}" ;;
     *)
         echo "suites: no such suite: $suite" >&2
         exit 2

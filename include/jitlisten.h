@@ -399,6 +399,9 @@ struct jitlisten_llvm {
     uint32_t discovered_by;
     /* How many objects it has in its list for debuggers now. */
     uint64_t objects;
+    /* A JSON object for people and programs that look for trouble: {"file": "...", "version": "14" or null,
+       "heard_by": ["runtimedyld", "list-call", "list-poll"], "linked": 3, "listed": 2, "missing": ["..."]}. Members may be added. */
+    const char *facts;
 };
 
 /* llvm and what it points to are valid during the call. */

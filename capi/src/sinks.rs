@@ -22,6 +22,7 @@ pub extern "C" fn jitlisten_close() -> i32 {
 pub extern "C" fn jitlisten_enable(name: *const c_char) -> i32 {
     with_active_session(|session| {
         session.enable(sink(name)?);
+        jitlisten_shim::sinks_changed();
         Ok(())
     })
 }

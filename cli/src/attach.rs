@@ -1,8 +1,8 @@
 //! `jitlisten attach`: a process that runs already.
 //!
 //! ```text
-//!   inside    sys.remote_exec (Python 3.14), ptrace    inject.rs    all sinks, frame pointers and lines for what comes
-//!   outside   process_vm_readv                         outside.rs   the perf map of what is there, and with --watch of what comes
+//!   inside    sys.remote_exec (Python 3.14), ptrace, gdb    inject.rs    all sinks, frame pointers and lines for what comes
+//!   outside   process_vm_readv                              outside.rs   the perf map of what is there, and with --watch of what comes
 //! ```
 
 #![forbid(unsafe_code)]
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::inject::{self, Request};
+use crate::inject::{self, Request, Way};
 use crate::installation::Installation;
 use crate::outside;
 use crate::problem::Problem;
@@ -42,6 +42,9 @@ pub(crate) struct Attach {
     /// Change nothing in the process: read its memory, and write the perf map from outside
     #[arg(long)]
     no_inject: bool,
+    /// Only in this way, and never reading only; by default each is tried, in this order
+    #[arg(long, value_name = "WAY", conflicts_with_all = ["no_inject", "watch"])]
+    by: Option<Way>,
     /// Reading only: go on until the process ends
     #[arg(long)]
     watch: bool,
@@ -61,6 +64,7 @@ impl Attach {
                     return Ok(ExitCode::SUCCESS);
                 }
                 Err(_) if !process.is_there() => return Err(process.ended()),
+                Err(problem) if self.by.is_some() => return Err(problem),
                 Err(problem) => Some(problem),
             },
         };
@@ -69,6 +73,6 @@ impl Attach {
 
     fn inject(&self, process: &Process) -> Result<String, Problem> {
         let request = Request::Enable { sinks: self.sinks.clone(), lines: !self.no_lines };
-        inject::inject(process, &Installation::find()?, &request, Duration::from_secs(self.timeout))
+        inject::inject(process, &Installation::find()?, &request, Duration::from_secs(self.timeout), self.by)
     }
 }

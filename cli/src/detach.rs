@@ -38,7 +38,7 @@ impl Detach {
             )));
         }
         let timeout = Duration::from_secs(self.timeout);
-        let done = inject::inject(&process, &Installation::find()?, &Request::Disable, timeout)?;
+        let done = inject::inject(&process, &Installation::find()?, &Request::Disable, timeout, None)?;
         let _ = writeln!(std::io::stdout(), "{done}");
         Ok(ExitCode::SUCCESS)
     }

@@ -32,7 +32,7 @@ def _jitlisten_attached():
             file.write(result + "\n")
         os.rename(directory + "/result.new", directory + "/result")
         if os.path.exists(directory + "/late"):
-            for name in ("script.py", "result", "late"):
+            for name in os.listdir(directory):
                 os.unlink(directory + "/" + name)
             os.rmdir(directory)
     except OSError:

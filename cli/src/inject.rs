@@ -6,8 +6,9 @@
 //!    function is made for signal handlers: wherever threads stand, it takes no lock but its own and allocates nothing. Where the
 //!    main thread waits for a lock, the wait is interrupted, as by a signal, and Python looks at what is pending.
 //!
-//! Not by gdb: gdb 13 cannot write the vector registers of a processor that has more of them than it knows, and a call that it has
-//! to give up there leaves the thread with half of its registers: the process dies.
+//! 3. gdb (`gdb.rs`) makes the same call, where it may and this command may not.
+//!
+//! Our own `ptrace` comes before gdb because it needs no gdb, and because a gdb before 14 may end the process.
 //!
 //! The lines are in a file in a directory of mode 0700 that the user of the process owns; what came of it is written beside it.
 
@@ -19,6 +20,9 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
+
+use crate::gdb;
 use crate::installation::Installation;
 use crate::problem::Problem;
 use crate::process::Process;
@@ -55,12 +59,49 @@ impl Request {
     }
 }
 
-/// Does it, and says how. Nothing is left in the process when it fails, or the words say so.
+/// How the lines get into the process, in the order in which the ways are tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum Way {
+    /// The interpreter's own, from Python 3.14 on
+    RemoteExec,
+    /// Without any other tool
+    Ptrace,
+    /// Version 14 or newer
+    Gdb,
+}
+
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Way::RemoteExec => "sys.remote_exec",
+            Way::Ptrace => "ptrace",
+            Way::Gdb => "gdb",
+        }
+    }
+
+    /// Makes the interpreter run the lines soon.
+    fn start(self, process: &Process, script: &Script, version: (u32, u32)) -> Result<(), Problem> {
+        match self {
+            Way::RemoteExec if version < (3, 14) => Err(Problem::new(format!(
+                "this is Python {}.{}, and 3.14 is the first that has it",
+                version.0, version.1
+            ))),
+            Way::RemoteExec => remote_exec(process, &script.inside),
+            Way::Ptrace => arm(process, &script.inside),
+            Way::Gdb => arm_by_gdb(process, script),
+        }
+    }
+}
+
+/// Does it, and says how. Nothing is left in the process when it fails, or the words say so. `only` is the way to go; by default
+/// all are tried.
 pub(crate) fn inject(
     process: &Process,
     installation: &Installation,
     request: &Request,
     timeout: Duration,
+    only: Option<Way>,
 ) -> Result<String, Problem> {
     let pid = process.pid;
     let version = process.python().ok_or_else(|| Problem::new(format!("process {pid} is not a Python interpreter")))?;
@@ -70,24 +111,29 @@ pub(crate) fn inject(
             version.0, version.1
         )));
     }
+    if let Some(tracer) = process.tracer() {
+        return Err(Problem::new(format!(
+            "process {pid} is traced by process {tracer} (a debugger, strace): end that first"
+        )));
+    }
     let package = visible_package(process, installation)?;
     let script = Script::write(process, &package, request)?;
     let mut tried = Vec::new();
-    if version >= (3, 14) {
-        match remote_exec(process, &script.inside) {
-            Ok(()) => {
-                return script.wait(process, timeout, || Ok(())).map(|done| format!("{done}, by sys.remote_exec"));
+    for way in [Way::RemoteExec, Way::Ptrace, Way::Gdb].into_iter().filter(|way| only.is_none_or(|only| only == *way)) {
+        match way.start(process, &script, version) {
+            Ok(()) if way == Way::RemoteExec => {
+                return script.wait(process, timeout, || Ok(())).map(|done| format!("{done}, by {}", way.name()));
             }
-            Err(problem) => tried.push(problem.to_string()),
+            Ok(()) => {
+                return script
+                    .wait(process, timeout, || wake(process))
+                    .map(|done| format!("{done}, by {}", way.name()));
+            }
+            Err(_) if !process.is_there() => return Err(process.ended()),
+            Err(problem) => tried.push(format!("{}: {problem}", way.name())),
         }
     }
-    match arm(process, &script.inside) {
-        Ok(()) => script.wait(process, timeout, || wake(process)).map(|done| format!("{done}, by ptrace")),
-        Err(problem) => {
-            tried.push(problem.to_string());
-            Err(Problem::new(format!("process {pid} cannot be changed: {}", tried.join("; "))))
-        }
-    }
+    Err(Problem::new(format!("process {pid} cannot be changed: {}", tried.join("; "))))
 }
 
 /// The package as the process sees it; it has to be the same one.
@@ -188,7 +234,7 @@ impl Script {
 impl Drop for Script {
     fn drop(&mut self) {
         if !self.keep {
-            for name in ["script.py", "result", "late"] {
+            for name in ["script.py", "result", "late", "commands"] {
                 let _ = fs::remove_file(self.directory.join(name));
             }
             let _ = fs::remove_dir(&self.directory);
@@ -218,46 +264,88 @@ fn remote_exec(process: &Process, script: &Path) -> Result<(), Problem> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no reason given");
-    Err(Problem::new(format!("sys.remote_exec: {last}")))
+    Err(Problem::new(last))
 }
 
-/// Hands the lines to `Py_AddPendingCall`, in a page that stays for as long as the process.
-fn arm(process: &Process, script: &Path) -> Result<(), Problem> {
-    let find = |name: &str| {
-        let is_python = |path: &&Path| {
-            path.file_name().is_some_and(|file| file.to_string_lossy().contains("python"))
-                || Some(*path) == process.executable()
+/// What is called to hand the lines to the interpreter.
+struct Functions {
+    /// `Py_AddPendingCall`
+    add: u64,
+    /// `PyRun_SimpleString`
+    run: u64,
+    mmap: u64,
+}
+
+impl Functions {
+    fn find(process: &Process) -> Result<Functions, Problem> {
+        let find = |name: &str| {
+            let is_python = |path: &&Path| {
+                path.file_name().is_some_and(|file| file.to_string_lossy().contains("python"))
+                    || Some(*path) == process.executable()
+            };
+            let found = process
+                .libraries()
+                .into_iter()
+                .filter(is_python)
+                .find_map(|path| symbols::address(process, path, name));
+            found.ok_or_else(|| Problem::new(format!("its interpreter exports no {name}")))
         };
-        let found =
-            process.libraries().into_iter().filter(is_python).find_map(|path| symbols::address(process, path, name));
-        found.ok_or_else(|| Problem::new(format!("its interpreter exports no {name}")))
-    };
-    let (add, run) = (find("Py_AddPendingCall")?, find("PyRun_SimpleString")?);
-    let libc = process.libraries().into_iter().find(|path| is_libc(path));
-    let mmap = libc.and_then(|libc| symbols::address(process, libc, "mmap"));
-    let mmap = mmap.ok_or_else(|| Problem::new("its libc is not known"))?;
-    let text = format!(
-        "try:\n exec(compile(open({}).read(), 'jitlisten', 'exec'), {{}})\nexcept BaseException: pass\n\0",
-        quoted(script)
-    );
+        let libc = process.libraries().into_iter().find(|path| is_libc(path));
+        let mmap = libc.and_then(|libc| symbols::address(process, libc, "mmap"));
+        Ok(Functions {
+            add: find("Py_AddPendingCall")?,
+            run: find("PyRun_SimpleString")?,
+            mmap: mmap.ok_or_else(|| Problem::new("its libc is not known"))?,
+        })
+    }
+}
+
+/// What `PyRun_SimpleString` is given. It stays in a page of its own for as long as the process.
+fn lines(script: &Path) -> String {
+    let script = quoted(script);
+    format!("try:\n exec(compile(open({script}).read(), 'jitlisten', 'exec'), {{}})\nexcept BaseException: pass\n")
+}
+
+/// Hands the lines to `Py_AddPendingCall`.
+fn arm(process: &Process, script: &Path) -> Result<(), Problem> {
+    let functions = Functions::find(process)?;
+    let mut text = lines(script).into_bytes();
+    text.push(0);
     let arm = || -> io::Result<()> {
         let stopped = Stopped::main_thread(process.pid)?;
         let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-        let page = stopped.call(mmap, [0, 4096, protection, flags, u64::MAX, 0])?;
+        let page = stopped.call(functions.mmap, [0, 4096, protection, flags, u64::MAX, 0])?;
         if page == u64::MAX || page == 0 {
             return Err(io::Error::other("it has no memory left"));
         }
-        trace::write_memory(process.pid as i32, page, text.as_bytes())?;
-        match stopped.call(add, [run, page, 0, 0, 0, 0])? as i32 {
+        trace::write_memory(process.pid as i32, page, &text)?;
+        match stopped.call(functions.add, [functions.run, page, 0, 0, 0, 0])? as i32 {
             0 => Ok(()),
             _ => Err(io::Error::other("too many pending calls")),
         }
     };
     arm().map_err(|error| match error.raw_os_error() {
-        Some(libc::EPERM) => Problem::new(format!("ptrace is not permitted (see `jitlisten doctor {}`)", process.pid)),
-        _ => Problem::new(format!("ptrace: {error}")),
+        Some(libc::EPERM) => Problem::new(format!("not permitted{}", rights())),
+        _ => Problem::new(error),
     })
+}
+
+/// Why the kernel may have said so.
+fn rights() -> &'static str {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    match scope.trim() {
+        "" | "0" => " (a seccomp filter, or privileges of the process)",
+        "3" => " (kernel.yama.ptrace_scope is 3: start the program with `jitlisten run`)",
+        _ => " (kernel.yama.ptrace_scope: use sudo, or start the program with `jitlisten run`)",
+    }
+}
+
+fn arm_by_gdb(process: &Process, script: &Script) -> Result<(), Problem> {
+    let Functions { add, run, mmap } = Functions::find(process)?;
+    let text = lines(&script.inside);
+    gdb::call(process.pid, &gdb::Call { mmap, add, run, text: &text }, &script.directory.join("commands"))
+        .map_err(Problem::new)
 }
 
 fn is_libc(path: &Path) -> bool {

@@ -13,8 +13,10 @@ mod diff;
 mod doctor;
 mod export;
 mod flamegraph;
+mod gdb;
 mod inject;
 mod installation;
+mod jit_list;
 mod lines;
 mod outside;
 mod problem;
@@ -24,6 +26,8 @@ mod recording;
 mod run;
 mod sinks;
 mod symbols;
+mod system;
+mod top;
 mod trace;
 
 use std::io::Write as _;
@@ -46,6 +50,7 @@ enum Command {
     Run(run::Run),
     Record(record::Record),
     Lines(lines::Lines),
+    Top(top::Top),
     Flamegraph(flamegraph::Flamegraph),
     Export(export::Export),
     Diff(diff::Diff),
@@ -61,6 +66,7 @@ impl Command {
             Command::Run(command) => command.execute(),
             Command::Record(command) => command.execute(),
             Command::Lines(command) => command.execute(),
+            Command::Top(command) => command.execute(),
             Command::Flamegraph(command) => command.execute(),
             Command::Export(command) => command.execute(),
             Command::Diff(command) => command.execute(),

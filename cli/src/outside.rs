@@ -1,13 +1,9 @@
 //! Reading only: names for what is compiled in a process, without changing anything in it.
 //!
-//! Every LLVM keeps a list of its objects for debuggers (`__jit_debug_descriptor`, see gdb's manual, "JIT Compilation Interface").
-//! Found in the files that the process maps, read by `process_vm_readv(2)`, and written as `/tmp/perf-PID.map`, where the process
-//! sees `/tmp`, under the number it has itself.
-//!
-//! ```text
-//!   __jit_debug_descriptor   u32 version (1), u32 action, u64 relevant_entry, u64 first_entry
-//!   jit_code_entry           u64 next, u64 prev, u64 symfile_addr, u64 symfile_size
-//! ```
+//! The lists for debuggers in it are read (`jit_list.rs`), and written as `/tmp/perf-PID.map`, where the process sees `/tmp`, under
+//! the number it has itself.
+
+#![forbid(unsafe_code)]
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -20,17 +16,10 @@ use std::time::Duration;
 
 use jitlisten::{LoadedObject, name};
 
+use crate::jit_list::{self, Entry, JitList};
 use crate::problem::Problem;
 use crate::process::Process;
-use crate::symbols;
 
-const DESCRIPTOR: &str = "__jit_debug_descriptor";
-/// Below this size a file cannot hold an LLVM with a code generator, unless it exports the descriptor and its name says LLVM.
-const SMALLEST: u64 = 4 << 20;
-/// More objects than this are a list that runs in circles.
-const MOST_OBJECTS: usize = 1_000_000;
-/// No debug object is larger.
-const LARGEST: u64 = 1 << 30;
 /// How often to look for what is new.
 const PAUSE: Duration = Duration::from_millis(250);
 
@@ -66,26 +55,9 @@ pub(crate) fn read(process: &Process, watch: bool, refusal: Option<&Problem>) ->
     Ok(ExitCode::SUCCESS)
 }
 
-/// An LLVM that compiles while the process runs.
-pub(crate) struct Llvm {
-    pub(crate) library: PathBuf,
-    /// How many objects are in its list for debuggers, if that can be read.
-    pub(crate) objects: Option<usize>,
-}
-
-/// Every LLVM of a process that has a list for debuggers.
-pub(crate) fn llvms(process: &Process) -> Vec<Llvm> {
-    let found = process.libraries().into_iter().filter_map(|library| Some((library, descriptor(process, library)?)));
-    let llvm = |(library, descriptor): (&Path, u64)| Llvm {
-        library: library.to_owned(),
-        objects: entries(process, descriptor).ok().map(|entries| entries.len()),
-    };
-    found.map(llvm).collect()
-}
-
 fn check_access(process: &Process) -> Result<(), Problem> {
     let address = process.mappings.first().map_or(0, |mapping| mapping.start);
-    read_memory(process.pid, address, 8).map(|_| ()).map_err(|error| {
+    jit_list::read_memory(process.pid, address, 8).map(|_| ()).map_err(|error| {
         if process.is_there() {
             let pid = process.pid;
             Problem::new(format!("the memory of process {pid} cannot be read: {error} (see `jitlisten doctor {pid}`)"))
@@ -98,65 +70,39 @@ fn check_access(process: &Process) -> Result<(), Problem> {
 /// What was read so far.
 struct Reader<'a> {
     process: &'a Process,
-    descriptors: Vec<u64>,
-    /// Entries and where their debug objects are: an entry's address may be used again.
-    known: HashSet<[u64; 3]>,
+    lists: Vec<JitList>,
+    known: HashSet<Entry>,
 }
 
 impl Reader<'_> {
     fn new(process: &Process) -> Result<Reader<'_>, Problem> {
-        let descriptors: Vec<u64> =
-            process.libraries().into_iter().filter_map(|library| descriptor(process, library)).collect();
-        if descriptors.is_empty() {
+        let lists = jit_list::lists(process);
+        if lists.is_empty() {
             return Err(Problem::new(format!(
                 "process {} has no LLVM that compiles code while it runs (or not yet: is Numba imported?)",
                 process.pid
             )));
         }
-        Ok(Reader { process, descriptors, known: HashSet::new() })
+        Ok(Reader { process, lists, known: HashSet::new() })
     }
 
     /// Adds what is new to the map; returns how many functions.
     fn add_new(&mut self, map: &mut Map) -> Result<usize, Problem> {
         let mut lines = String::new();
         let mut count = 0;
-        for descriptor in self.descriptors.clone() {
-            // The process runs on: a list that changes under our eyes is read again.
-            let entries = (0..3).find_map(|_| entries(self.process, descriptor).ok()).unwrap_or_default();
-            for entry in entries {
-                let [_, address, size] = entry;
-                if self.known.contains(&entry) || size > LARGEST {
+        for list in &self.lists {
+            for entry in list.entries(self.process).unwrap_or_default() {
+                if self.known.contains(&entry) {
                     continue;
                 }
-                let Ok(bytes) = read_memory(self.process.pid, address, size as usize) else { continue };
+                let Some(object) = entry.object(self.process) else { continue };
                 self.known.insert(entry);
-                count += describe(&bytes, &mut lines);
+                count += describe(&object, &mut lines);
             }
         }
         map.append(&lines)?;
         Ok(count)
     }
-}
-
-/// `[entry, symfile_addr, symfile_size]`, the oldest last as LLVM puts new ones in front.
-fn entries(process: &Process, descriptor: u64) -> io::Result<Vec<[u64; 3]>> {
-    let pid = process.pid;
-    let [head, _, first] = words(&read_memory(pid, descriptor, 24)?);
-    let mut entries = Vec::new();
-    // Version 1, see the module's head.
-    if head as u32 != 1 {
-        return Ok(entries);
-    }
-    let (mut at, mut previous) = (first, 0);
-    while at != 0 && entries.len() < MOST_OBJECTS {
-        let [next, prev, address, size] = words(&read_memory(pid, at, 32)?);
-        if prev != previous {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-        entries.push([at, address, size]);
-        (previous, at) = (at, next);
-    }
-    Ok(entries)
 }
 
 fn describe(debug_object: &[u8], lines: &mut String) -> usize {
@@ -167,42 +113,6 @@ fn describe(debug_object: &[u8], lines: &mut String) -> usize {
         let _ = writeln!(lines, "{:x} {:x} {}", function.range.start().0, function.range.size(), name.text);
     }
     object.functions().len()
-}
-
-fn words<const N: usize>(bytes: &[u8]) -> [u64; N] {
-    let mut words = [0; N];
-    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
-        *word = u64::from_le_bytes(bytes.try_into().unwrap_or_default());
-    }
-    words
-}
-
-/// Where the descriptor of a library is in the process.
-fn descriptor(process: &Process, library: &Path) -> Option<u64> {
-    let file = File::open(process.visible(library)).ok()?;
-    let name = library.file_name()?.to_string_lossy().to_lowercase();
-    // Ours has a list for code that no LLVM has compiled (the gdb sink).
-    if name.starts_with("libjitlisten") {
-        return None;
-    }
-    let says_llvm = name.contains("llvm");
-    if !says_llvm && file.metadata().ok()?.len() < SMALLEST {
-        return None;
-    }
-    symbols::address(process, library, DESCRIPTOR)
-}
-
-fn read_memory(pid: u32, address: u64, size: usize) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; size];
-    let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: size };
-    let remote = libc::iovec { iov_base: address as *mut _, iov_len: size };
-    // SAFETY: the local vector is a buffer of that size; the kernel checks the other one.
-    let read = unsafe { libc::process_vm_readv(pid as i32, &raw const local, 1, &raw const remote, 1, 0) };
-    match read {
-        _ if read == size as isize => Ok(bytes),
-        0.. => Err(io::ErrorKind::UnexpectedEof.into()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }
 
 /// The perf map, where perf looks for it.

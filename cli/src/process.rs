@@ -131,6 +131,13 @@ impl Process {
         line.and_then(|line| line.split_whitespace().last()?.parse().ok()).unwrap_or(self.pid)
     }
 
+    /// The process that traces it, if one does.
+    pub(crate) fn tracer(&self) -> Option<u32> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?;
+        line.trim().parse().ok().filter(|tracer| *tracer != 0)
+    }
+
     /// Its PID namespace; 0 if that cannot be known.
     pub(crate) fn namespace(&self) -> u64 {
         pid_namespace(&self.pid.to_string()).unwrap_or(0)

@@ -5,7 +5,6 @@
 
 use std::ffi::OsString;
 use std::io::Write as _;
-use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,6 +17,8 @@ use crate::installation::Installation;
 use crate::problem::Problem;
 use crate::process::Process;
 use crate::run::RunEnvironment;
+use crate::sinks::is_writable;
+use crate::system::Blocked;
 
 const EXAMPLES: &str = "Examples:
   jitlisten record -- python prog.py            perf report -i jitlisten.perf.data
@@ -78,6 +79,10 @@ impl Record {
         if path.is_dir() {
             return Err(Problem::new(format!("{} is a directory: choose another -o", path.display())));
         }
+        // Another process may have other rights, and says so itself.
+        if self.pid.is_none() && !is_writable(parent) {
+            return Err(Problem::new(format!("{} cannot be written: choose another -o", parent.display())));
+        }
         Ok(path)
     }
 
@@ -124,37 +129,17 @@ impl Record {
             python(!self.surroundings.no_lines),
             self.duration.unwrap_or(0),
         );
-        let until = signals();
-        inject::inject(&process, &installation, &Request::Call(start), PATIENCE)?;
+        // They end the recording and not this process.
+        let until = Blocked::new(&[libc::SIGINT, libc::SIGTERM]);
+        inject::inject(&process, &installation, &Request::Call(start), PATIENCE, None)?;
         let _ = writeln!(std::io::stderr(), "jitlisten: recording process {pid} into {}", path.display());
         let deadline = self.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds.into()));
-        while process.is_there() && deadline.is_none_or(|deadline| Instant::now() < deadline) && !arrived(&until) {}
+        let in_time = || deadline.is_none_or(|deadline| Instant::now() < deadline);
+        while process.is_there() && in_time() && !until.has_arrived(Duration::from_millis(100)) {}
         if process.is_there() {
             let stop = Request::Call("jitlisten.stop_recording()".to_owned());
-            inject::inject(&process, &installation, &stop, PATIENCE)?;
+            inject::inject(&process, &installation, &stop, PATIENCE, None)?;
         }
         Ok(ExitCode::SUCCESS)
     }
-}
-
-/// Blocks `SIGINT` and `SIGTERM`, which end the recording and not this process.
-fn signals() -> libc::sigset_t {
-    let mut set = MaybeUninit::uninit();
-    // SAFETY: writes the set.
-    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
-    for signal in [libc::SIGINT, libc::SIGTERM] {
-        // SAFETY: the set was emptied above.
-        unsafe { libc::sigaddset(set.as_mut_ptr(), signal) };
-    }
-    // SAFETY: the set is initialised; the old one is not asked for.
-    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) };
-    // SAFETY: as above.
-    unsafe { set.assume_init() }
-}
-
-/// Waits a moment for one of them.
-fn arrived(signals: &libc::sigset_t) -> bool {
-    let moment = libc::timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-    // SAFETY: a set and a time; who sent it is not asked for.
-    (unsafe { libc::sigtimedwait(signals, std::ptr::null_mut(), &raw const moment) }) > 0
 }

@@ -7,9 +7,9 @@ use std::path::Path;
 
 use object::elf::PT_LOAD;
 use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _};
-use object::{Endianness, Object as _, ObjectSymbol as _, ReadCache};
+use object::{Endianness, Object as _, ObjectSegment as _, ObjectSymbol as _, ReadCache};
 
-use crate::process::Process;
+use crate::process::{Mapping, Process};
 
 const PAGE: u64 = 4096;
 
@@ -17,22 +17,61 @@ type Elf<'a> = ElfFile64<'a, Endianness, &'a ReadCache<File>>;
 
 /// The address of the symbol `name` that `library` defines. Exported symbols come first.
 pub(crate) fn address(process: &Process, library: &Path, name: &str) -> Option<u64> {
-    let cache = ReadCache::new(File::open(process.visible(library)).ok()?);
-    let elf = Elf::parse(&cache).ok()?;
+    Symbols::of(process, library)?.address(name)
+}
+
+/// The symbols of one library.
+pub(crate) struct Symbols {
+    cache: ReadCache<File>,
+    mappings: Vec<Mapping>,
+}
+
+impl Symbols {
+    /// Opens the file of the library, as the process sees it.
+    pub(crate) fn of(process: &Process, library: &Path) -> Option<Symbols> {
+        let cache = ReadCache::new(File::open(process.visible(library)).ok()?);
+        let mappings = process.mappings.iter().filter(|mapping| mapping.path == library).cloned().collect();
+        Some(Symbols { cache, mappings })
+    }
+
+    fn address(&self, name: &str) -> Option<u64> {
+        let elf = Elf::parse(&self.cache).ok()?;
+        Some(self.bias(&elf)?.wrapping_add(value(&elf, name)?))
+    }
+
+    /// Which of these names it defines.
+    pub(crate) fn defined(&self, names: &[&str]) -> Vec<bool> {
+        let Ok(elf) = Elf::parse(&self.cache) else { return Vec::new() };
+        names.iter().map(|name| value(&elf, name).is_some()).collect()
+    }
+
+    /// Where a symbol is in the process, and at most `size` bytes that the file has for it.
+    pub(crate) fn code(&self, name: &str, size: usize) -> Option<(u64, Vec<u8>)> {
+        let elf = Elf::parse(&self.cache).ok()?;
+        let value = value(&elf, name)?;
+        let in_file = elf.segments().find_map(|segment| {
+            let left = segment.address().checked_add(segment.size())?.checked_sub(value)?;
+            segment.data_range(value, left.min(size as u64)).ok()?
+        })?;
+        Some((self.bias(&elf)?.wrapping_add(value), in_file.to_owned()))
+    }
+
+    /// What is added to addresses in the file: from the first mapping of a segment.
+    fn bias(&self, elf: &Elf<'_>) -> Option<u64> {
+        let endian = elf.endian();
+        let headers = elf.elf_header().program_headers(endian, elf.data()).ok()?;
+        let page = |value: u64| value & !(PAGE - 1);
+        headers.iter().filter(|header| header.p_type(endian) == PT_LOAD).find_map(|header| {
+            let offset = page(header.p_offset(endian));
+            let mapping = self.mappings.iter().find(|mapping| mapping.offset == offset)?;
+            Some(mapping.start.wrapping_sub(page(header.p_vaddr(endian))))
+        })
+    }
+}
+
+fn value(elf: &Elf<'_>, name: &str) -> Option<u64> {
     let exported = elf.dynamic_symbols().find(|symbol| symbol.is_definition() && symbol.name() == Ok(name));
     let symbol =
         exported.or_else(|| elf.symbols().find(|symbol| symbol.is_definition() && symbol.name() == Ok(name)))?;
-    Some(bias(process, library, &elf)?.wrapping_add(symbol.address()))
-}
-
-/// What is added to addresses in the file: from the first mapping of a segment.
-fn bias(process: &Process, library: &Path, elf: &Elf<'_>) -> Option<u64> {
-    let endian = elf.endian();
-    let headers = elf.elf_header().program_headers(endian, elf.data()).ok()?;
-    let page = |value: u64| value & !(PAGE - 1);
-    headers.iter().filter(|header| header.p_type(endian) == PT_LOAD).find_map(|header| {
-        let offset = page(header.p_offset(endian));
-        let mapping = process.mappings.iter().find(|mapping| mapping.path == library && mapping.offset == offset)?;
-        Some(mapping.start.wrapping_sub(page(header.p_vaddr(endian))))
-    })
+    Some(symbol.address())
 }

@@ -23,6 +23,8 @@ mod fork;
 mod liveness;
 mod loaded_object;
 pub mod log;
+#[doc(hidden)]
+pub mod modules;
 pub mod name;
 mod observer;
 pub mod options;

@@ -30,10 +30,12 @@ pub use flamegraph::to_flamegraph;
 pub use html::to_html;
 pub use json::to_json;
 pub use profile::{Count, Detail, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, ThreadRow};
-pub use recording::{Event, Facts, Location, MappedFile, Place, Recording, Sample, Selection, Stacks, Thread};
+pub use recording::{
+    Event, Facts, Follower, Location, MappedFile, Place, Recording, Sample, Selection, Stacks, Thread,
+};
 pub use report::{Options, Report};
-pub use source::SourceText;
-pub use symbols::{FileSymbols, Frame, Function, Kind, Lookup, SourceFrame, Symbols};
+pub use source::{Compiled, SourceText, printable};
+pub use symbols::{FileSymbols, Frame, Function, Kind, Lookup, SourceFrame, SymbolCache, Symbols};
 pub use text::{Style, to_text};
 
 /// Stacks as lines of `process;outermost;…;innermost COUNT`.

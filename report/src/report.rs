@@ -5,8 +5,8 @@ use std::time::SystemTime;
 
 use crate::profile::{Detail, Profile};
 use crate::recording::{Recording, Selection};
-use crate::source::SourceText;
-use crate::symbols::{Lookup, Symbols};
+use crate::source::{Compiled, SourceText};
+use crate::symbols::{Lookup, SymbolCache, Symbols};
 use crate::{Count, Error};
 
 /// What to read and how.
@@ -49,10 +49,20 @@ impl Report {
 
     /// From a recording that is read already; `recorded` is when it ended.
     pub fn new(recording: Recording, recorded: Option<SystemTime>, options: &Options) -> Report {
-        let symbols = Symbols::resolve(&recording, &options.lookup);
+        Report::with(&mut SymbolCache::default(), recording, recorded, options)
+    }
+
+    /// As [`new`](Report::new), with the files that are open already.
+    pub fn with(
+        cache: &mut SymbolCache,
+        recording: Recording,
+        recorded: Option<SystemTime>,
+        options: &Options,
+    ) -> Report {
+        let symbols = Symbols::resolve_with(cache, &recording, &options.lookup);
         let detail = Detail { by_thread: options.by_thread, native_lines: options.lookup.native_lines };
         let profile = Profile::new(&recording, &symbols, detail);
-        let sources = sources(&profile, &options.lookup.roots, recorded);
+        let sources = sources(&profile, &symbols, &options.lookup.roots, recorded);
         let mut notes = recording.notes.clone();
         notes.extend(symbols.notes.iter().cloned());
         if recording.samples.is_empty() {
@@ -107,8 +117,12 @@ impl Report {
     }
 }
 
-fn sources(profile: &Profile, roots: &[PathBuf], recorded: Option<SystemTime>) -> Vec<SourceText> {
-    profile.files.iter().map(|file| SourceText::open(&file.path, roots, recorded)).collect()
+fn sources(profile: &Profile, symbols: &Symbols, roots: &[PathBuf], recorded: Option<SystemTime>) -> Vec<SourceText> {
+    let compiled = |path: &str| match symbols.source_hashes.get(path) {
+        Some(hashes) => Compiled::From(hashes.clone()),
+        None => recorded.map_or(Compiled::Unknown, Compiled::Before),
+    };
+    profile.files.iter().map(|file| SourceText::open(&file.path, roots, &compiled(&file.path))).collect()
 }
 
 fn other_events(recording: &Recording) -> Option<String> {

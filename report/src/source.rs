@@ -5,6 +5,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use crate::symbols::source_hash;
+
 /// A larger file is not read.
 const LARGEST: u64 = 64 << 20;
 /// So much of a line is kept.
@@ -18,9 +20,39 @@ pub struct SourceText {
     pub note: Option<String>,
 }
 
+/// What is known of the text that was compiled.
+#[derive(Clone, Debug)]
+pub enum Compiled {
+    /// Its hash; several where the file was changed in between.
+    From(Vec<String>),
+    /// Before this time, when the recording ended.
+    Before(SystemTime),
+    /// Nothing.
+    Unknown,
+}
+
+impl Compiled {
+    /// What has to be said of a file that is there now.
+    fn compare(&self, bytes: &[u8], modified: Option<SystemTime>) -> Option<String> {
+        let note = match self {
+            Compiled::From(hashes) if !hashes.contains(&source_hash(bytes)) => {
+                "is not the text that was compiled (its hash differs): it was changed, its lines may have moved"
+            }
+            Compiled::From(hashes) if hashes.len() > 1 => {
+                "was changed while the program ran: code of several versions is added up here"
+            }
+            Compiled::Before(recorded) if modified.is_some_and(|modified| modified > *recorded) => {
+                "was changed after the recording; its lines may have moved"
+            }
+            _ => return None,
+        };
+        Some(note.to_owned())
+    }
+}
+
 impl SourceText {
-    /// Reads a file: in one of the roots, or where it is. `recorded` is when the recording ended.
-    pub fn open(path: &str, roots: &[PathBuf], recorded: Option<SystemTime>) -> SourceText {
+    /// Reads a file: in one of the roots, or where it is.
+    pub fn open(path: &str, roots: &[PathBuf], compiled: &Compiled) -> SourceText {
         if path.rsplit('/').next().is_some_and(|name| name.starts_with('<')) {
             return SourceText::missing("was not compiled from a file".to_owned());
         }
@@ -30,9 +62,8 @@ impl SourceText {
         let mut why = String::new();
         for candidate in candidates {
             match read(&candidate) {
-                Ok((bytes, changed)) => {
-                    let late = recorded.zip(changed).is_some_and(|(recorded, changed)| changed > recorded);
-                    let note = late.then(|| "was changed after the recording; its lines may have moved".to_owned());
+                Ok((bytes, modified)) => {
+                    let note = compiled.compare(&bytes, modified);
                     return SourceText { lines: lines(&bytes), note };
                 }
                 Err(error) => why = error,
@@ -109,7 +140,7 @@ fn is_latin(bytes: &[u8]) -> bool {
 
 /// Text without anything that a terminal or a browser would obey: control characters are shown as pictures, tabs are spaces,
 /// characters that change the direction of text are left out.
-pub(crate) fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for (count, character) in text.chars().enumerate() {
         if count >= LONGEST_LINE {
@@ -145,8 +176,8 @@ mod tests {
 
     #[test]
     fn a_missing_source_says_so() {
-        let text = SourceText::open("/nonexistent/x.py", &[], None);
+        let text = SourceText::open("/nonexistent/x.py", &[], &Compiled::Unknown);
         assert!(text.is_empty() && text.note.is_some_and(|note| note.contains("cannot be read")));
-        assert!(SourceText::open("<string>", &[], None).note.is_some());
+        assert!(SourceText::open("<string>", &[], &Compiled::Unknown).note.is_some());
     }
 }

@@ -88,10 +88,11 @@ fn tables(code: &ObservedCode<'_>) -> Tables {
     if let Some((range, bytes)) = code.eh_frame {
         tables.push(FrameTable::by_reading(bytes.into(), range.start().0, base));
     }
+    let place = cfi::place_behind(code.made_rules);
     if !code.made_rules.is_empty()
-        && let Ok(bytes) = cfi::encode(code.made_rules, Machine::HERE, jitlisten::Address(base))
+        && let Ok(bytes) = cfi::encode(code.made_rules, Machine::HERE, place)
     {
-        tables.push(FrameTable::by_reading(bytes.into(), base, base));
+        tables.push(FrameTable::by_reading(bytes.into(), place.0, base));
     }
     if tables.is_empty() { Tables::Bare } else { Tables::Frames(tables) }
 }

@@ -5,7 +5,7 @@
 //! | [`loader_event`] | the loader's `_dl_debug_state` | the loader's |
 //! | [`RENDEZVOUS`] | `__jit_debug_register_code` of one LLVM | LLVM's (MCJIT), none (ORC) |
 //! | [`mprotect`], [`munmap`], [`mmap`] | those of libc, for libraries with LLVM | LLVM's memory manager's, if any |
-//! | `other_libraries::*` | the same and their relatives, for all other libraries | any: an allocator's, for one |
+//! | `elsewhere::*` | the same and their relatives, for all other libraries | any: an allocator's, for one |
 //! | [`register_frame`] | `__register_frame` of libgcc, likewise | LLVM's engine's |
 //! | `llvmlite::*` | `LLVMPY_AddModule` and others | llvmlite's, in Python |
 //!
@@ -18,13 +18,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use jitlisten::{Address, AddressRange, Entered, HostStateGuard, Inside, log_line};
 
-use crate::header_padding;
+use crate::detour::page_size;
+use crate::hook_table::{Rendezvous, SLOTS};
+use crate::loader::with_libraries_held;
 use crate::memory::Executable;
-use crate::next;
 use crate::state::{Shim, shim};
-
-/// How many libraries with LLVM are listened to in a process.
-pub(crate) const SLOTS: usize = 16;
+use crate::{header_padding, lookup, next};
 
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
@@ -34,12 +33,6 @@ static INSIDE: Inside = Inside::new();
 /// Enters the hooks, unless this thread is in one. Only during a [`HostStateGuard`].
 pub(crate) fn enter() -> Option<Entered<'static>> {
     INSIDE.enter()
-}
-
-/// Numbers threads; the number may come again when a thread has ended.
-pub(crate) fn this_thread() -> u64 {
-    // SAFETY: pthread_self has no precondition.
-    unsafe { libc::pthread_self() }
 }
 
 /// Runs `work` with the shim, unless a hook of this thread is at work. A panic in it ends our listening, not the host.
@@ -82,8 +75,29 @@ pub(crate) unsafe extern "C" fn loader_event() {
     });
 }
 
+/// Called by [`before_dlsym`](crate::dlsym_entry::before_dlsym), with the caller's registers saved.
+pub(crate) unsafe extern "C" fn look() {
+    let (always, wanted) = (lookup::ALWAYS.load(Ordering::Acquire), lookup::WANTED.swap(false, Ordering::AcqRel));
+    if !always && !wanted {
+        return;
+    }
+    let host_state = HostStateGuard::enter();
+    let Some(entered) = enter() else {
+        // From inside: the loader's locks may be held, and what is to be seen stays so.
+        lookup::WANTED.fetch_or(wanted, Ordering::AcqRel);
+        return;
+    };
+    if always {
+        with_libraries_held(|counts| caught(|shim| shim.libraries_may_have_changed(counts)));
+    }
+    // Not with the libraries held: it takes the loader's other lock.
+    caught(Shim::look_for_unwinders);
+    drop(entered);
+    drop(host_state);
+}
+
 /// The rendezvous of the LLVM in each slot of the table.
-pub(crate) static RENDEZVOUS: [unsafe extern "C" fn(); SLOTS] = [
+pub(crate) const RENDEZVOUS: [Rendezvous; SLOTS] = [
     rendezvous::<0>,
     rendezvous::<1>,
     rendezvous::<2>,
@@ -196,7 +210,7 @@ pub(crate) fn how_mapped(protection: c_int, flags: c_int) -> Executable {
 }
 
 pub(crate) fn pages(address: *mut c_void, size: usize) -> AddressRange {
-    let size = size.next_multiple_of(crate::detour::page_size()) as u64;
+    let size = size.next_multiple_of(page_size()) as u64;
     let start = Address(address as u64);
     AddressRange::new(start, size).unwrap_or_default()
 }

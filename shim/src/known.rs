@@ -4,7 +4,7 @@
 //! compared with what is known, in one pass, because both have the same order.
 
 use crate::library::Identity;
-use crate::loader::{Entry, LinkMap};
+use crate::link_map::{Entry, LinkMap};
 
 /// A library that has been looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +33,8 @@ pub(crate) struct Appeared {
 }
 
 impl Appeared {
-    /// Whether it is in the program's own namespace.
-    pub(crate) fn is_of_the_program(&self) -> bool {
+    /// Whether it is in the program's own namespace, whose record comes first.
+    pub(crate) fn is_of_program(&self) -> bool {
         self.namespace == 0
     }
 }

@@ -15,6 +15,9 @@ type Rela = elf::Rela64<object::Endianness>;
 type Header = elf::ProgramHeader64<object::Endianness>;
 const NATIVE: object::Endianness = object::Endianness::Little;
 
+/// The function of llvmlite that says which LLVM is in it.
+pub(crate) const LLVMLITE_VERSION: &str = "LLVMPY_GetVersionInfo";
+
 /// What distinguishes one mapping of a library from every other: a library that was closed and opened again is another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
@@ -130,6 +133,17 @@ impl Library {
         memchr::memmem::find(strings, name.as_bytes()).is_some()
     }
 
+    /// The release of an LLVM whose symbols have versions (`LLVM_14`, `LLVM_19.1`): a distribution's.
+    pub(crate) fn llvm_version(&self) -> Option<String> {
+        // SAFETY: as in `mentions`.
+        let strings = unsafe { std::slice::from_raw_parts(self.tables.strtab as *const u8, self.tables.strsz) };
+        memchr::memmem::find_iter(strings, b"\0LLVM_").find_map(|at| {
+            let version = strings[at + 6..].split(|&byte| byte == 0).next()?;
+            let is_one = !version.is_empty() && version.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.');
+            is_one.then(|| String::from_utf8_lossy(version).into_owned())
+        })
+    }
+
     /// The address of the entry of `.dynsym` that defines `name`, found through the hash tables.
     pub(crate) fn dynamic_symbol(&self, name: &str) -> Option<usize> {
         let index = if self.tables.gnu_hash != 0 { self.gnu_lookup(name)? } else { self.sysv_lookup(name)? };
@@ -139,6 +153,11 @@ impl Library {
     /// Whether it exports what registers code with an unwinder; see the crate `unwind-register`.
     pub(crate) fn may_have_unwinder(&self) -> bool {
         ["__register_frame", "_U_dyn_register"].into_iter().any(|name| self.dynamic_symbol(name).is_some())
+    }
+
+    /// Whether it has llvmlite's functions.
+    pub(crate) fn is_llvmlite(&self) -> bool {
+        self.dynamic_symbol(LLVMLITE_VERSION).is_some()
     }
 
     /// The address that the dynamic symbol `name` has.
@@ -311,6 +330,25 @@ impl Library {
         entries.retain(|&entry| self.symbol_at(entry).st_shndx.get(NATIVE) == elf::SHN_UNDEF);
         let value = std::mem::offset_of!(Sym, st_value);
         entries.into_iter().filter_map(|entry| self.slot(entry + value).zip(self.slot(entry))).collect()
+    }
+
+    /// Those of `names` that it imports functions by, in one pass over its relocations.
+    pub(crate) fn imported<'n>(&self, names: &[&'n str]) -> Vec<&'n str> {
+        let mut found = Vec::new();
+        for relocation in self.function_relocations() {
+            let symbol = self.symbol_at(self.symbol_of(relocation));
+            if symbol.st_shndx.get(NATIVE) != elf::SHN_UNDEF {
+                continue;
+            }
+            let name = names.iter().find(|name| self.name_is(&symbol, name));
+            found.extend(name.filter(|name| !found.contains(*name)));
+        }
+        found
+    }
+
+    /// Whether it is the program itself.
+    pub(crate) fn is_program(&self) -> bool {
+        self.path == Path::new("/proc/self/exe")
     }
 
     /// Where the library is mapped.

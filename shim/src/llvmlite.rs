@@ -9,6 +9,7 @@
 //! | `LLVMPY_AddModule(engine, module)` | the second argument |
 //! | `LLVMPY_CreateMCJITCompiler(module, machine, ...)` | the first argument |
 //! | `LLVMPY_LLJIT_Link(jit, name, elements, count, ...)` | text or bitcode in the elements of kind 0 (llvmlite 0.41 and newer) |
+//! | `LLVMPY_FinalizeObject(engine)` | none: when it returns, code is final, and no lock of LLVM's is held |
 
 use std::ffi::c_void;
 use std::ptr;
@@ -21,16 +22,19 @@ use once_cell::race::OnceBox;
 
 use crate::attributes::{LlvmC, PatchedText};
 use crate::detour::write_pointer;
-use crate::hooks::{SLOTS, guarded};
-use crate::library::{Identity, Library};
+use crate::hook_table::SLOTS;
+use crate::hooks::guarded;
+use crate::library::{Identity, LLVMLITE_VERSION, Library};
+use crate::modules::announce;
 use crate::state::{Shim, shim};
 use crate::symbol_file::SymbolFile;
 
 const ADD_MODULE: usize = 0;
 const CREATE_MCJIT: usize = 1;
 const LLJIT_LINK: usize = 2;
-const GET_VERSION: &str = "LLVMPY_GetVersionInfo";
-const ENTRY_POINTS: [&str; 3] = ["LLVMPY_AddModule", "LLVMPY_CreateMCJITCompiler", "LLVMPY_LLJIT_Link"];
+const FINALIZE_OBJECT: usize = 3;
+const ENTRY_POINTS: [&str; 4] =
+    ["LLVMPY_AddModule", "LLVMPY_CreateMCJITCompiler", "LLVMPY_LLJIT_Link", "LLVMPY_FinalizeObject"];
 
 /// What the hooks of one llvmlite need. They run without any lock of ours.
 struct Llvmlite {
@@ -48,11 +52,6 @@ static TABLE: [AtomicPtr<Llvmlite>; SLOTS] = [const { AtomicPtr::new(ptr::null_m
 fn at(slot: usize) -> Option<&'static Llvmlite> {
     // SAFETY: null, or leaked in `attach`.
     unsafe { TABLE.get(slot)?.load(Ordering::Acquire).as_ref() }
-}
-
-/// Whether `library` has llvmlite's functions.
-pub(crate) fn is_llvmlite(library: &Library) -> bool {
-    library.dynamic_symbol(GET_VERSION).is_some()
 }
 
 /// Forgets an llvmlite that was closed.
@@ -95,8 +94,18 @@ type EntryPoint = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize,
 macro_rules! hooks_of_slots {
     ($slot:expr, $($number:literal)*) => {
         match $slot {
-            $($number => [entry_point::<$number, ADD_MODULE>, entry_point::<$number, CREATE_MCJIT>, entry_point::<$number, LLJIT_LINK>],)*
-            _ => [entry_point::<0, ADD_MODULE>, entry_point::<0, CREATE_MCJIT>, entry_point::<0, LLJIT_LINK>],
+            $($number => [
+                entry_point::<$number, ADD_MODULE>,
+                entry_point::<$number, CREATE_MCJIT>,
+                entry_point::<$number, LLJIT_LINK>,
+                entry_point::<$number, FINALIZE_OBJECT>,
+            ],)*
+            _ => [
+                entry_point::<0, ADD_MODULE>,
+                entry_point::<0, CREATE_MCJIT>,
+                entry_point::<0, LLJIT_LINK>,
+                entry_point::<0, FINALIZE_OBJECT>,
+            ],
         }
     };
 }
@@ -140,7 +149,11 @@ unsafe extern "C" fn entry_point<const SLOT: usize, const FUNCTION: usize>(
     // SAFETY: the address is that of the function the caller asked for; see `EntryPoint` for the number of arguments.
     let original: EntryPoint = unsafe { std::mem::transmute::<usize, EntryPoint>(original) };
     // SAFETY: the host's own call, passed on, with elements that live until it returns.
-    unsafe { original(a, b, c, d, e, f, g, h, i) }
+    let result = unsafe { original(a, b, c, d, e, f, g, h, i) };
+    if FUNCTION == FINALIZE_OBJECT || FUNCTION == LLJIT_LINK {
+        announce();
+    }
+    result
 }
 
 impl Llvmlite {
@@ -148,7 +161,7 @@ impl Llvmlite {
     fn llvm(&self) -> Option<&LlvmC> {
         let find = || {
             let library = &self.library;
-            let get_version = library.dynamic_address(GET_VERSION)?;
+            let get_version = library.dynamic_address(LLVMLITE_VERSION)?;
             // SAFETY: the address is that of llvmlite's function of that name and type.
             let get_version: unsafe extern "C" fn() -> u32 = unsafe { std::mem::transmute(get_version) };
             // SAFETY: takes nothing and returns a constant: major << 16 | minor << 8 | patch.

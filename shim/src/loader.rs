@@ -9,13 +9,13 @@
 //! It is called under the loader's lock, before the constructors of a new library, and, before glibc 2.41, before the
 //! library is relocated: its relocation slots must not be touched there.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::c_void;
 use std::ptr;
 
 use object::elf;
 
-use crate::known::{Changes, Extent, KnownLibraries};
-use crate::library::{Identity, Library};
+use crate::known::{Appeared, Changes, Extent, KnownLibraries};
+use crate::link_map::{Entry, LinkMap};
 
 /// `struct r_debug` of `<link.h>`; from version 2 on (glibc 2.35) `next` is there too.
 #[repr(C)]
@@ -31,29 +31,7 @@ struct RDebug {
 const RT_CONSISTENT: i32 = 0;
 const RT_DELETE: i32 = 2;
 
-/// The public part of `struct link_map` of `<link.h>`.
-#[repr(C)]
-pub(crate) struct LinkMap {
-    addr: usize,
-    name: *const c_char,
-    ld: usize,
-    pub(crate) next: *const LinkMap,
-    prev: *const LinkMap,
-}
-
-impl LinkMap {
-    pub(crate) fn entry(&self) -> Entry {
-        Entry { identity: Identity { bias: self.addr, dynamic: self.ld }, name: self.name }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn fake(bias: usize) -> LinkMap {
-        LinkMap { addr: bias, name: ptr::null(), ld: 0, next: ptr::null(), prev: ptr::null() }
-    }
-}
-
 const _: () = assert!(std::mem::offset_of!(RDebug, brk) == 16 && std::mem::offset_of!(RDebug, next) == 40);
-const _: () = assert!(std::mem::offset_of!(LinkMap, ld) == 16 && size_of::<LinkMap>() == 40);
 
 /// The loader's record for debuggers.
 #[derive(Clone, Copy)]
@@ -63,13 +41,6 @@ pub(crate) struct Rendezvous(*const RDebug);
 unsafe impl Send for Rendezvous {}
 // SAFETY: as above.
 unsafe impl Sync for Rendezvous {}
-
-/// A link map entry: the name borrows from it.
-#[derive(Clone, Copy)]
-pub(crate) struct Entry {
-    pub(crate) identity: Identity,
-    name: *const c_char,
-}
 
 impl Rendezvous {
     /// Finds the record through `DT_DEBUG` of the program; a static program has none.
@@ -112,8 +83,16 @@ impl Rendezvous {
     /// The loader's lock must be held, or no other thread may run. The entries are good until it is released.
     pub(crate) unsafe fn libraries(self) -> Option<Vec<Entry>> {
         // SAFETY: the caller's promise.
-        let changes = unsafe { self.changes(&mut KnownLibraries::default(), Extent::Whole) }?;
-        Some(changes.appeared.into_iter().map(|appeared| appeared.entry).collect())
+        Some(unsafe { self.appeared() }?.into_iter().map(|appeared| appeared.entry).collect())
+    }
+
+    /// The same, with the namespaces.
+    ///
+    /// # Safety
+    /// As for [`Rendezvous::libraries`].
+    pub(crate) unsafe fn appeared(self) -> Option<Vec<Appeared>> {
+        // SAFETY: the caller's promise.
+        Some(unsafe { self.changes(&mut KnownLibraries::default(), Extent::Whole) }?.appeared)
     }
 
     /// What has changed since `known`, unless the list is being changed.
@@ -146,22 +125,6 @@ impl Rendezvous {
             next = if record.version >= 2 { record.next } else { ptr::null() };
             Some(record)
         })
-    }
-}
-
-impl Entry {
-    /// Reads the library's tables.
-    ///
-    /// # Safety
-    /// As for [`Rendezvous::libraries`], and the lock has not been released since.
-    pub(crate) unsafe fn library(self) -> Option<Library> {
-        if self.name.is_null() || self.identity.dynamic == 0 {
-            return None;
-        }
-        // SAFETY: the caller vouches that the link map entry, which owns the name, is there.
-        let name = unsafe { CStr::from_ptr(self.name) };
-        // SAFETY: and so is the library.
-        unsafe { Library::read(self.identity, name) }
     }
 }
 

@@ -9,15 +9,13 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use jitlisten::{HostStateGuard, log_line};
+use jitlisten::log_line;
 
-use crate::detour::{before_dlsym, write_pointer};
-use crate::hooks::{caught, enter};
+use crate::detour::write_pointer;
+use crate::hook_table::Rendezvous;
 use crate::library::{Library, Slot};
-use crate::loader::with_libraries_held;
-use crate::state::Shim;
 
-/// Where [`before_dlsym`] jumps when we have looked.
+/// Where [`before_dlsym`](crate::dlsym_entry::before_dlsym) jumps when we have looked.
 pub(crate) static DLSYM: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether every call is to look: nothing else announces new libraries.
@@ -29,44 +27,24 @@ pub(crate) static WANTED: AtomicBool = AtomicBool::new(false);
 /// Whether a library with an unwinder has come and was not looked at; at first all of them.
 pub(crate) static UNWINDERS: AtomicBool = AtomicBool::new(true);
 
-/// Called by [`before_dlsym`], with the caller's registers saved.
-pub(crate) unsafe extern "C" fn look() {
-    let (always, wanted) = (ALWAYS.load(Ordering::Acquire), WANTED.swap(false, Ordering::AcqRel));
-    if !always && !wanted {
-        return;
-    }
-    let host_state = HostStateGuard::enter();
-    let Some(entered) = enter() else {
-        // From inside: the loader's locks may be held, and what is to be seen stays so.
-        WANTED.fetch_or(wanted, Ordering::AcqRel);
-        return;
-    };
-    if always {
-        with_libraries_held(|counts| caught(|shim| shim.libraries_may_have_changed(counts)));
-    }
-    // Not with the libraries held: it takes the loader's other lock.
-    caught(Shim::look_for_unwinders);
-    drop(entered);
-    drop(host_state);
-}
-
 /// The slots of libraries that are still to be changed.
 #[derive(Default)]
 pub(crate) struct Lookups {
-    active: bool,
+    /// What the slots lead to, once that is wanted.
+    before_dlsym: Option<Rendezvous>,
     waiting: Vec<(usize, Slot)>,
 }
 
 impl Lookups {
     /// From now on, lookups announce new libraries. Returns whether they did not before.
-    pub(crate) fn activate(&mut self) -> bool {
+    pub(crate) fn activate(&mut self, before_dlsym: Rendezvous) -> bool {
         DLSYM.store(libc::dlsym as *const () as usize, Ordering::Release);
-        !std::mem::replace(&mut self.active, true)
+        self.before_dlsym.replace(before_dlsym).is_none()
     }
 
     /// A library has come.
     pub(crate) fn add(&mut self, library: &Library) {
-        if self.active {
+        if self.before_dlsym.is_some() {
             let slots = library.import_slots("dlsym");
             self.waiting.extend(slots.into_iter().map(|slot| (library.identity.bias, slot)));
         }
@@ -82,13 +60,14 @@ impl Lookups {
     /// # Safety
     /// The libraries that were added must be mapped.
     pub(crate) unsafe fn change_relocated(&mut self) {
+        let Some(before_dlsym) = self.before_dlsym else { return };
         self.waiting.retain(|&(_, slot)| {
             // SAFETY: the caller vouches for the mapping.
             if !unsafe { slot.is_relocated() } {
                 return true;
             }
             // SAFETY: an aligned word of the library's data, which the loader is done with.
-            let written = unsafe { write_pointer(slot.address, before_dlsym as *const () as usize, slot.protection) };
+            let written = unsafe { write_pointer(slot.address, before_dlsym as usize, slot.protection) };
             if let Err(error) = written {
                 log_line!(Info, "dlsym of a library cannot be listened to: {error}");
             }

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use jitlisten::options::{LlvmSource, LlvmSources};
 use jitlisten::{ObjectId, log_line};
 
 use crate::descriptor::{DescriptorAddress, ListedObject};
 use crate::detour::{self, Callers};
-use crate::hooks::RENDEZVOUS;
+use crate::discovered::DiscoveredLlvm;
+use crate::hook_table::HookTable;
 use crate::jitlink;
 use crate::library::{Identity, Library};
 use crate::next::Function;
@@ -32,7 +34,10 @@ pub(crate) struct Source {
     /// Whether calls of the rendezvous reach us; otherwise the list is read whenever memory becomes executable.
     pub(crate) detoured: bool,
     /// Whether its linker calls us for each object.
-    pub(crate) linker: Result<Patched, Refusal>,
+    linker: Result<Patched, Refusal>,
+    /// Its place in the table of hooks.
+    slot: usize,
+    version: Option<String>,
     /// The slots through which it calls for memory.
     slots: MemorySlots,
     /// Whether they were changed.
@@ -82,7 +87,7 @@ impl JitInterface {
 }
 
 impl Source {
-    /// Looks for an LLVM in `library` and starts to listen to it; `slot` is its place in the table of hooks. Leaves the
+    /// Looks for an LLVM in `library` and starts to listen to it; `slot` is its place in the table of `hooks`. Leaves the
     /// library's file in `symbols` if it had to be opened.
     ///
     /// # Safety
@@ -91,16 +96,24 @@ impl Source {
         library: &Library,
         symbols: &mut Option<SymbolFile>,
         slot: usize,
+        hooks: &'static HookTable,
         callers: Callers,
+        wanted: LlvmSources,
     ) -> Option<Source> {
-        let hook = *RENDEZVOUS.get(slot)?;
-        let interface = JitInterface::find(library, symbols);
-        // SAFETY: the caller's promise; a library at this place of the table was closed before.
+        let hook = *hooks.rendezvous.get(slot)?;
+        let interface = JitInterface::find(library, symbols).filter(|_| wanted.contains(LlvmSource::List));
+        // SAFETY: the caller's promise.
         let vtables = unsafe { mapped::vtables(library, &vtable::CLASSES, symbols.as_ref()) };
-        // SAFETY: as above.
-        let linker = unsafe { runtime_dyld::attach(library, slot, &vtables) };
-        // SAFETY: as above.
-        let jitlink = unsafe { jitlink::attach(library, slot, &vtables) };
+        let linker = match wanted.contains(LlvmSource::RuntimeDyld) {
+            // SAFETY: the caller's promise; a library at this place of the table was closed before.
+            true => unsafe { runtime_dyld::attach(library, slot, &vtables) },
+            false => Err(Refusal::Unwanted),
+        };
+        let jitlink = match wanted.contains(LlvmSource::JitLink) {
+            // SAFETY: as above.
+            true => unsafe { jitlink::attach(library, slot, &vtables, hooks) },
+            false => Err(jitlink::Refusal::Unwanted),
+        };
         if interface.is_none() && linker.is_err() && jitlink.is_err() {
             return None;
         }
@@ -125,11 +138,11 @@ impl Source {
                 ),
             }
         }
-        let slots = MemorySlots::find(library);
+        let slots = MemorySlots::find(library, hooks);
         // SAFETY: the caller vouches for the mapping.
         if !unsafe { slots.are_relocated() } {
             // SAFETY: the loader has not come to it yet.
-            if let Err(error) = unsafe { relocation_slot::listen_from_the_start(library) } {
+            if let Err(error) = unsafe { relocation_slot::listen_from_the_start(library, hooks) } {
                 log_line!(Info, "{}: memory is listened to from its first object on: {error}", library.path.display());
             }
         }
@@ -139,6 +152,8 @@ impl Source {
             descriptor: interface.map(|interface| DescriptorAddress(interface.descriptor)),
             detoured: matches!(detoured, None | Some(Ok(()))),
             linker,
+            slot,
+            version: library.llvm_version(),
             slots,
             listening: false,
             known: BTreeMap::new(),
@@ -209,6 +224,30 @@ impl Source {
     /// Remembers what became of an entry.
     pub(crate) fn remember(&mut self, listed: ListedObject, id: Option<ObjectId>) {
         self.known.insert(listed.entry, Known { listed, id });
+    }
+
+    /// What people are shown who ask.
+    pub(crate) fn describe(&self) -> DiscoveredLlvm {
+        let (mut heard_by, mut missing) = (Vec::new(), Vec::new());
+        match &self.linker {
+            Ok(_) if runtime_dyld::is_trusted(self.slot) => heard_by.push("runtimedyld"),
+            Ok(_) => missing.push("RuntimeDyld: its objects were not what they should be".to_owned()),
+            Err(refusal) => missing.push(format!("RuntimeDyld: {refusal}")),
+        }
+        match (self.descriptor, self.detoured) {
+            (Some(_), true) => heard_by.push("list-call"),
+            (Some(_), false) => heard_by.push("list-poll"),
+            (None, _) => missing.push("list for debuggers: not found".to_owned()),
+        }
+        DiscoveredLlvm {
+            path: self.path.clone(),
+            detoured: self.detoured,
+            objects: self.objects().len(),
+            version: self.version.clone(),
+            heard_by,
+            linked: runtime_dyld::reported(self.slot),
+            missing,
+        }
     }
 
     /// Every object it has reported, when the library is closed.

@@ -6,22 +6,22 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jitlisten::options::SinkKind;
 use jitlisten::{
-    Address, AddressRange, Entered, ForkGuard, HostStateGuard, Loaded, ObjectId, Session, Unwinders, checked_read,
-    log_line, mappings_of, notify_libraries_changed,
+    Address, AddressRange, Loaded, ObjectId, Session, Unwinders, checked_read, log_line, mappings_of,
+    notify_libraries_changed,
 };
 use once_cell::race::OnceBox;
 
 use crate::code_pages;
 use crate::detour::{self, Callers};
 use crate::discovered::DiscoveredLlvm;
-use crate::hooks;
+use crate::hook_table::HookTable;
 use crate::jitlink::emitted::EmittedObjects;
 use crate::known::{Appeared, Extent, KnownLibraries, KnownLibrary};
 use crate::library::Identity;
-use crate::llvmlite;
-use crate::loader::{Counts, Rendezvous, with_libraries_held};
+use crate::loader::{Counts, Rendezvous};
 use crate::lookup::{self, Lookups};
 use crate::memory::{Executable, Memory, Outcome};
+use crate::modules::{Imports, unwinder_appeared};
 use crate::next;
 use crate::other_libraries::OtherLibraries;
 use crate::overdue::{self, Overdue};
@@ -37,10 +37,12 @@ const LINKED: usize = 256;
 /// The shim of this process.
 pub(crate) struct Shim {
     pub(crate) session: &'static Session,
+    hooks: &'static HookTable,
     rendezvous: Option<Rendezvous>,
     state: Mutex<State>,
 }
 
+/// What is known of the process, behind the shim's lock.
 #[derive(Default)]
 pub(crate) struct State {
     /// Every library that was looked at.
@@ -59,6 +61,7 @@ pub(crate) struct State {
     others: OtherLibraries,
     pub(crate) overdue: Overdue,
     pub(crate) emitted: EmittedObjects,
+    imports: Imports,
     /// Objects that linkers have reported last, with their sizes: LLVM may put them into its list.
     linked: VecDeque<(ObjectId, usize)>,
     reserved: VecDeque<AddressRange>,
@@ -73,29 +76,30 @@ pub(crate) fn shim() -> Option<&'static Shim> {
     SHIM.get()
 }
 
-/// Starts to listen to every LLVM in this process, now and later. Once; further calls do nothing.
-///
-/// Must not be called under the loader's lock, except from a constructor.
-pub fn start(session: &'static Session) {
-    if !session.options().active || SHIM.get().is_some() {
-        return;
-    }
-    let shim = Shim { session, rendezvous: Rendezvous::find(), state: Mutex::default() };
-    if SHIM.set(Box::new(shim)).is_err() {
-        return;
-    }
-    follow_forks();
-    with_libraries_held(|_| {
-        hooks::guarded(|shim| {
-            shim.watch_loader();
-            shim.libraries_changed(&mut shim.lock(), Extent::Whole, Callers::Any);
-            shim.look_around();
-        });
-    });
-    hooks::guarded(Shim::look_for_unwinders);
+/// Makes the shim of this process, with these hooks. Returns whether there was none yet.
+pub(crate) fn open(session: &'static Session, hooks: &'static HookTable) -> bool {
+    let shim = || Shim { session, hooks, rendezvous: Rendezvous::find(), state: Mutex::default() };
+    SHIM.get().is_none() && SHIM.set(Box::new(shim())).is_ok()
+}
+
+/// Every LLVM that is listened to, in the order they were found.
+pub fn discovered() -> Vec<DiscoveredLlvm> {
+    shim().map(Shim::discovered).unwrap_or_default()
 }
 
 impl Shim {
+    /// Whether modules are to be shown to tools inside the process.
+    pub(crate) fn wants_modules(&self) -> bool {
+        self.session.is_enabled(SinkKind::Modules)
+    }
+
+    /// The first look, with the libraries held.
+    pub(crate) fn begin(&self) {
+        self.watch_loader();
+        self.libraries_changed(&mut self.lock(), Extent::Whole, Callers::Any);
+        self.look_around();
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         // A panic under the lock ends all listening, see `hooks::guarded`.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -103,12 +107,7 @@ impl Shim {
 
     pub(crate) fn discovered(&self) -> Vec<DiscoveredLlvm> {
         let state = self.lock();
-        let discovered = |source: &Source| DiscoveredLlvm {
-            path: source.path.clone(),
-            detoured: source.detoured,
-            objects: source.objects().len(),
-        };
-        state.sources.iter().flatten().map(discovered).collect()
+        state.sources.iter().flatten().map(Source::describe).collect()
     }
 
     fn watch_loader(&self) {
@@ -118,10 +117,10 @@ impl Shim {
             return;
         };
         // SAFETY: the loader's function is mapped code; the hook takes no argument and may be called for ever.
-        if let Err(refusal) = unsafe { detour::detour(rendezvous.function(), hooks::loader_event, Callers::Any) } {
+        if let Err(refusal) = unsafe { detour::detour(rendezvous.function(), self.hooks.loader_event, Callers::Any) } {
             log_line!(Info, "the loader's rendezvous stays as it is: {refusal}; listening to dlsym instead");
             lookup::ALWAYS.store(true, Ordering::Release);
-            self.lock().lookups.activate();
+            self.lock().lookups.activate(self.hooks.before_dlsym);
         }
     }
 
@@ -148,7 +147,9 @@ impl Shim {
         // SAFETY: libraries that were closed have been forgotten above.
         unsafe { state.lookups.change_relocated() };
         // SAFETY: as above.
-        unsafe { state.others.change_relocated() };
+        unsafe { state.others.change_relocated(self.hooks) };
+        // SAFETY: as above.
+        unsafe { state.imports.change_relocated() };
         true
     }
 
@@ -180,7 +181,7 @@ impl Shim {
     /// From now on, every `dlsym` looks at new libraries first if there is something to look for.
     fn hook_lookups(&self) {
         let mut state = self.lock();
-        if !state.lookups.activate() {
+        if !state.lookups.activate(self.hooks.before_dlsym) {
             return;
         }
         // SAFETY: under the loader's lock, as its rendezvous is.
@@ -197,18 +198,35 @@ impl Shim {
 
     /// The first LLVM has come: the other libraries may handle its memory, too. Under the loader's lock.
     fn listen_everywhere(&self, state: &mut State) {
-        let mut all = KnownLibraries::default();
         // SAFETY: as for `libraries_changed`.
-        let changes = self.rendezvous.and_then(|rendezvous| unsafe { rendezvous.changes(&mut all, Extent::Whole) });
-        for appeared in changes.unwrap_or_default().appeared {
-            let is_source = state.sources.iter().flatten().any(|source| source.identity == appeared.entry.identity);
-            if is_source || !appeared.is_of_the_program() {
+        let appeared = self.rendezvous.and_then(|rendezvous| unsafe { rendezvous.appeared() }).unwrap_or_default();
+        for appeared in appeared.into_iter().filter(Appeared::is_of_program) {
+            if state.sources.iter().flatten().any(|source| source.identity == appeared.entry.identity) {
                 continue;
             }
             // SAFETY: the loader's lock has been held since the entry was read.
             if let Some(library) = unsafe { appeared.entry.library() } {
                 state.others.add(&library);
             }
+        }
+    }
+
+    /// From now on, libraries see images where they list modules. With the libraries held.
+    pub(crate) fn hook_imports(&self) {
+        let mut state = self.lock();
+        if !Imports::activate() {
+            return;
+        }
+        // SAFETY: the libraries are held.
+        let appeared = self.rendezvous.and_then(|rendezvous| unsafe { rendezvous.appeared() }).unwrap_or_default();
+        let of_program = appeared.into_iter().filter(Appeared::is_of_program);
+        // SAFETY: as above.
+        let libraries: Vec<_> = of_program.filter_map(|appeared| unsafe { appeared.entry.library() }).collect();
+        // First, so that who is bound to one is found.
+        libraries.iter().for_each(unwinder_appeared);
+        for library in &libraries {
+            // SAFETY: as above.
+            unsafe { state.imports.add(library) };
         }
     }
 
@@ -239,7 +257,8 @@ impl Shim {
         let library = unsafe { appeared.entry.library() }?;
         let mut symbols = None;
         // SAFETY: the library is in the loader's list, whose lock is held.
-        let source = unsafe { Source::attach(&library, &mut symbols, slot, callers) };
+        let source =
+            unsafe { Source::attach(&library, &mut symbols, slot, self.hooks, callers, self.session.options().llvm) };
         let is_source = source.is_some();
         // SAFETY: as above.
         let relocated = source.as_ref().is_some_and(|source| unsafe { source.is_relocated() });
@@ -252,15 +271,20 @@ impl Shim {
             self.catch_up(state, slot);
         }
         state.lookups.add(&library);
-        if !is_source && appeared.is_of_the_program() {
+        if !is_source && appeared.is_of_program() {
             state.others.add(&library);
         }
         if library.may_have_unwinder() {
             lookup::UNWINDERS.store(true, Ordering::Release);
         }
-        if llvmlite::is_llvmlite(&library) {
+        if appeared.is_of_program() {
+            // After those who compare the library with its file: it changes the library's symbols.
             // SAFETY: as above.
-            unsafe { llvmlite::attach(library, symbols) };
+            unsafe { state.imports.add(&library) };
+        }
+        if library.is_llvmlite() {
+            // SAFETY: as above.
+            unsafe { (self.hooks.attach_llvmlite)(library, symbols) };
             state.has_llvmlite = true;
         }
         is_source.then_some(slot)
@@ -268,10 +292,11 @@ impl Shim {
 
     /// Forgets a library that was closed, and what it had compiled. Its memory is not touched.
     fn library_closed(&self, state: &mut State, library: KnownLibrary) {
-        let State { sources, memory, lookups, others, emitted, next_owners, .. } = state;
+        let State { sources, memory, lookups, others, emitted, imports, next_owners, .. } = state;
         lookups.forget(library.identity.bias);
         others.forget(library.identity.bias);
-        llvmlite::closed(library.identity);
+        imports.forget(library.identity.bias);
+        (self.hooks.llvmlite_closed)(library.identity);
         for (function, owner) in next::ALL.into_iter().zip(next_owners) {
             if *owner == Some(library.identity) {
                 *owner = None;
@@ -325,7 +350,7 @@ impl Shim {
     pub(crate) fn prepare(&self, state: &mut State, slot: usize) {
         self.catch_up(state, slot);
         // SAFETY: libraries that are closed are forgotten.
-        unsafe { state.others.change_relocated() };
+        unsafe { state.others.change_relocated(self.hooks) };
         self.look_at_overdue(state);
     }
 
@@ -610,49 +635,4 @@ fn anonymous_executable(line: &str) -> Option<(AddressRange, Executable)> {
     let [start, end] = [start, end].map(|text| u64::from_str_radix(text, 16).ok());
     let range = AddressRange::new(Address(start?), end?.checked_sub(start?)?)?;
     Some((range, if protection.contains('w') { Executable::Writable } else { Executable::Only }))
-}
-
-/// Our locks, held by the thread that forks: whatever another thread was doing under them is done. No handler of a signal
-/// may run while it holds them, and no hook in this thread waits for them: other handlers of `pthread_atfork` run meanwhile.
-struct Held {
-    state: MutexGuard<'static, State>,
-    session: ForkGuard,
-    _entered: Entered<'static>,
-    _host_state: HostStateGuard,
-}
-
-struct HeldForFork(Option<Held>);
-
-// SAFETY: put in and taken out by the one thread that forks, between the handlers of `pthread_atfork`.
-unsafe impl Sync for HeldForFork {}
-// SAFETY: as above; only the address of the static moves between threads.
-unsafe impl Send for HeldForFork {}
-
-static HELD: Mutex<HeldForFork> = Mutex::new(HeldForFork(None));
-
-fn follow_forks() {
-    unsafe extern "C" fn prepare() {
-        hooks::caught(|shim| {
-            let host_state = HostStateGuard::enter();
-            let Some(entered) = hooks::enter() else { return };
-            let (state, session) = (shim.lock(), shim.session.lock_for_fork());
-            let held = Held { state, session, _entered: entered, _host_state: host_state };
-            HELD.lock().unwrap_or_else(PoisonError::into_inner).0 = Some(held);
-        });
-    }
-    // No guards of their own: the one that was entered before the fork ends here.
-    unsafe extern "C" fn parent() {
-        drop(take_held());
-    }
-    unsafe extern "C" fn child() {
-        // What was taken is released even where our listening has ended.
-        let Some(Held { state, session, _entered, _host_state }) = take_held() else { return };
-        hooks::caught(|_| session.in_child());
-        drop(state);
-    }
-    fn take_held() -> Option<Held> {
-        HELD.lock().unwrap_or_else(PoisonError::into_inner).0.take()
-    }
-    // SAFETY: the handlers live as long as the library, which is never unloaded.
-    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
 }

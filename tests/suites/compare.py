@@ -2,7 +2,8 @@
 
     compare.py LIBRARY RESULTS_DIRECTORY SUITE [MODULE...]
 
-SUITE is `llvmlite`, `numba` or `cpython`; the interpreter that runs this is the one that is tested. Each module is a process of
+SUITE is `llvmlite`, `numba`, `lines` (Numba's, and what it compiles has line tables) or `cpython`; the interpreter that runs this
+is the one that is tested. Each module is a process of
 its own. A test whose outcome differs is run again in both ways, alone, up to three times, and counts as different only if it
 never agrees. Prints one row of a Markdown table for each module, and ends with status 1 if anything differs.
 """
@@ -17,6 +18,7 @@ import sys
 import time
 
 PATIENCE = 1800
+SUITES = pathlib.Path(__file__).resolve().parent
 BAD = ("failed", "error", "unexpected success", "died")
 
 
@@ -33,8 +35,8 @@ def modules_of(suite):
 class Runs:
     """Both ways to run tests of one suite, and where the results go."""
 
-    def __init__(self, library, results):
-        self.library, self.results, self.number, self.objects = library, results, 0, None
+    def __init__(self, library, results, lines):
+        self.library, self.results, self.lines, self.number, self.objects = library, results, lines, 0, None
 
     def run(self, preload, tests):
         """Outcomes by test, and the seconds it took."""
@@ -51,7 +53,10 @@ class Runs:
             environment["LD_PRELOAD"] = self.library
             # Every object is a line there: a suite under a library that sees nothing proves nothing.
             environment["JITLISTEN_LOG"] = f"debug:{directory / 'log'}"
-        script = pathlib.Path(__file__).with_name("run_module.py")
+            if self.lines:
+                package = SUITES.parent.parent / "python"
+                environment["PYTHONPATH"] = f"{SUITES / 'with_lines'}:{package}"
+        script = SUITES / "run_module.py"
         words = [sys.executable, str(script), str(directory / "outcomes"), *tests]
         began = time.monotonic()
         with open(directory / "output", "wb") as output:
@@ -107,7 +112,7 @@ def again(runs, test):
 
 def main():
     library, results, suite, *modules = sys.argv[1:]
-    runs = Runs(library, pathlib.Path(results))
+    runs = Runs(library, pathlib.Path(results), suite == "lines")
     different = 0
     for module in modules or modules_of(suite):
         stock, ours, stock_seconds, our_seconds = runs.both([module])

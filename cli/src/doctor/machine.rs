@@ -7,6 +7,7 @@ use std::process::Command;
 
 use super::Finding;
 use crate::command;
+use crate::gdb;
 use crate::sinks::is_writable;
 
 /// The system, as far as tools depend on it.
@@ -24,7 +25,7 @@ impl Machine {
     pub(super) fn examine() -> Machine {
         let (perf, perf_may) = perf();
         let (trace, may_trace) = trace();
-        let (gdb_found, gdb) = gdb();
+        let (gdb_found, gdb) = debugger();
         let perf_maps = is_writable(Path::new("/tmp"));
         let (image_place, images) = image_place();
         let tmp = if perf_maps {
@@ -109,11 +110,26 @@ fn is_filtered() -> bool {
     status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2"))
 }
 
+/// Whether the call comes as far as the kernel's own checks: without a filter, a process that cannot be there is not found.
+fn may_call_ptrace() -> bool {
+    // SAFETY: takes numbers only.
+    unsafe { libc::ptrace(libc::PTRACE_SEIZE, i32::MAX, 0usize, 0usize) };
+    !matches!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EPERM | libc::ENOSYS | libc::EACCES))
+}
+
 fn trace() -> (Finding, bool) {
     // SAFETY: geteuid has no precondition.
     let is_root = unsafe { libc::geteuid() == 0 };
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     match scope.trim() {
+        _ if !may_call_ptrace() => (
+            Finding::no(
+                "ptrace",
+                "a seccomp filter forbids it: py-spy, gdb and attach cannot work here",
+                "start the container with --cap-add SYS_PTRACE, or use them from outside",
+            ),
+            false,
+        ),
         "" | "0" => (Finding::ok("ptrace", "processes of this user may be traced"), true),
         "1" if is_root => (Finding::ok("ptrace", "root may trace every process"), true),
         "1" => (
@@ -136,13 +152,11 @@ fn trace() -> (Finding, bool) {
     }
 }
 
-fn gdb() -> (Finding, Option<u32>) {
+fn debugger() -> (Finding, Option<u32>) {
     let Some(program) = command::find("gdb".as_ref()) else {
         return (Finding::note("gdb", "is not installed", "install it to debug compiled code"), None);
     };
-    let text = first_line(&program, "--version");
-    let number = text.rsplit(' ').next().unwrap_or_default();
-    let major: Option<u32> = number.split('.').next().and_then(|major| major.parse().ok());
+    let (number, major) = gdb::version(&program);
     let finding = match major {
         Some(15) => Finding::no(
             "gdb",

@@ -3,14 +3,15 @@
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::Finding;
+use super::llvm::{Compiled, Llvm};
+use super::python::{self, Environment, PythonFlags};
 use crate::installation::Installation;
-use crate::outside;
 use crate::problem::Problem;
 use crate::process::Process;
 use crate::run::RunEnvironment;
@@ -85,6 +86,7 @@ impl Program {
         program.findings.push(library_of(&process));
         program.examine_python(&process, &environment);
         program.examine_llvms(&process);
+        program.examine_sinks(&process);
         Ok(program)
     }
 
@@ -131,12 +133,13 @@ impl Program {
 
     /// What the library has said: see the log lines of `shim` and of the session.
     fn take_log(&mut self, text: &str) {
-        for (words, sink) in [("the perfmap sink stops", 0), ("the image sink stops", 1), ("the unwind sink stops", 2)]
-        {
-            if let Some(line) = text.lines().find(|line| line.contains(words)) {
-                *[&mut self.perf_map, &mut self.images, &mut self.unwind][sink] = false;
-                self.findings.push(Finding::no("sink", after(line, "the "), "see what the system has refused"));
+        for line in text.lines().filter(|line| line.contains(" sink stops: ")) {
+            for (name, works) in
+                [("perfmap", &mut self.perf_map), ("image", &mut self.images), ("unwind", &mut self.unwind)]
+            {
+                *works &= !line.contains(&format!("the {name} sink stops"));
             }
+            self.findings.push(Finding::no("sink", after(line, "the "), "see what the system has refused"));
         }
         if text.contains("code without frame pointers was loaded") {
             self.code_keeps_frame_pointers = false;
@@ -175,7 +178,7 @@ impl Program {
         if flags.has_perf {
             self.findings.push(Finding::ok("-X perf", "on: functions of Python have names in perf, too"));
         }
-        match python_keeps_frame_pointers(process) {
+        match python::keeps_frame_pointers(process) {
             Some(true) => self.findings.push(Finding::ok("interpreter", "built with frame pointers")),
             Some(false) => {
                 self.python_keeps_frame_pointers = false;
@@ -190,12 +193,15 @@ impl Program {
     }
 
     fn examine_llvms(&mut self, process: &Process) {
-        let llvms = outside::llvms(process);
+        let llvms = Llvm::all(process);
+        let mut all = Compiled::default();
         for llvm in &llvms {
-            self.has_compiled |= llvm.objects.is_some_and(|objects| objects > 0);
-            let objects = llvm.objects.map_or("objects that cannot be counted".to_owned(), |n| format!("{n} objects"));
-            let path = llvm.library.display();
-            self.findings.push(Finding::ok("LLVM", format!("{path}: {objects} in its list for debuggers")));
+            if let Some(compiled) = llvm.compiled() {
+                all.objects += compiled.objects;
+                all.functions += compiled.functions;
+                all.without_frame_pointer += compiled.without_frame_pointer;
+            }
+            self.findings.push(llvm.finding(self.has_library));
         }
         if llvms.is_empty() {
             self.findings.push(Finding::note(
@@ -204,8 +210,36 @@ impl Program {
                 "look again when Numba, or whatever compiles, has been imported",
             ));
         }
+        self.has_compiled = all.objects > 0;
+        self.code_keeps_frame_pointers &= all.without_frame_pointer == 0;
+        if self.has_library && all.without_frame_pointer > 0 {
+            let Compiled { functions, without_frame_pointer, .. } = all;
+            self.findings.push(Finding::note(
+                "frame pointers",
+                format!("{without_frame_pointer} of {functions} compiled functions have none: from Numba's cache, or older than jitlisten in this process"),
+                "perf record --call-graph dwarf, or another NUMBA_CACHE_DIR, and jitlisten run from the beginning",
+            ));
+        }
+    }
+
+    /// Sinks that were asked for and of which there is nothing, although there is code for them.
+    fn examine_sinks(&mut self, process: &Process) {
+        if !self.has_library || !self.has_compiled {
+            return;
+        }
+        let map = format!("/tmp/perf-{}.map", process.inner_pid());
+        if self.perf_map && !process.visible(Path::new(&map)).exists() {
+            self.perf_map = false;
+            self.findings.push(Finding::no("sink", format!("perfmap: there is no {map}"), SINK));
+        }
+        if self.images && !process.mappings.iter().any(|mapping| is_image(&mapping.path)) {
+            self.images = false;
+            self.findings.push(Finding::no("sink", "image: the process maps none", SINK));
+        }
     }
 }
+
+const SINK: &str = "start it with JITLISTEN_LOG=FILE, which says what the system has refused";
 
 fn prefixed(log: &Path) -> OsString {
     let mut value = OsString::from("info:");
@@ -285,95 +319,4 @@ fn descendants(pid: u32) -> Vec<u32> {
         at += 1;
     }
     found
-}
-
-/// The environment a process was started with.
-struct Environment(Vec<(String, String)>);
-
-impl Environment {
-    fn of(pid: u32) -> Environment {
-        let bytes = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        let text = String::from_utf8_lossy(&bytes);
-        let pairs = text.split('\0').filter_map(|pair| pair.split_once('='));
-        Environment(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
-    }
-
-    fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(known, value)| known == name && !value.is_empty()).map(|(_, value)| value.as_str())
-    }
-
-    fn says_lines(&self) -> bool {
-        let ours = self.get("JITLISTEN_RUN").is_some_and(|run| run.split(':').next().unwrap_or(run).contains("lines"));
-        ours || self.get("NUMBA_DEBUGINFO").is_some_and(|value| value != "0")
-    }
-}
-
-#[derive(Default)]
-struct PythonFlags {
-    is_isolated: bool,
-    has_perf: bool,
-}
-
-impl PythonFlags {
-    fn of(pid: u32) -> PythonFlags {
-        let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let words: Vec<String> =
-            bytes.split(|byte| *byte == 0).map(|w| String::from_utf8_lossy(w).into_owned()).collect();
-        PythonFlags::parse(&words)
-    }
-
-    fn parse(words: &[String]) -> PythonFlags {
-        let mut flags = PythonFlags::default();
-        let mut words = words.iter().skip(1);
-        while let Some(word) = words.next() {
-            let Some(letters) = word.strip_prefix('-').filter(|letters| !letters.starts_with('-')) else { break };
-            if let Some(at) = letters.find(['X', 'W', 'c', 'm']) {
-                let option = match &letters[at + 1..] {
-                    "" => words.next().map_or("", String::as_str),
-                    joined => joined,
-                };
-                flags.has_perf |= letters[at..].starts_with('X') && option.starts_with("perf");
-                if letters[at..].starts_with(['c', 'm']) {
-                    flags.is_isolated |= letters[..at].contains(['I', 'E', 'S']);
-                    break;
-                }
-                continue;
-            }
-            flags.is_isolated |= letters.contains(['I', 'E', 'S']);
-        }
-        flags
-    }
-}
-
-/// Asks the interpreter how it was built.
-fn python_keeps_frame_pointers(process: &Process) -> Option<bool> {
-    let interpreter: PathBuf = fs::read_link(format!("/proc/{}/exe", process.pid)).ok()?;
-    let ask = "import sysconfig as s; print(*(str(s.get_config_var(v)) for v in ('CFLAGS', 'PY_CORE_CFLAGS', 'CONFIG_ARGS')))";
-    let output = Command::new(interpreter)
-        .args(["-I", "-S", "-c", ask])
-        .env_remove("LD_PRELOAD")
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output()
-        .ok()
-        .filter(|output| output.status.success())?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let (with, without) = (text.rfind("-fno-omit-frame-pointer"), text.rfind("-fomit-frame-pointer"));
-    Some(with.is_some() && with > without)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn flags_of_python() {
-        let flags = |line: &str| PythonFlags::parse(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
-        assert!(flags("python -I prog.py").is_isolated);
-        assert!(flags("python -uE -m prog").is_isolated);
-        assert!(!flags("python prog.py -I").is_isolated);
-        assert!(!flags("python -m prog -E").is_isolated);
-        assert!(flags("python -X perf prog.py").has_perf && flags("python -Xperf prog.py").has_perf);
-        assert!(!flags("python -X dev prog.py").has_perf);
-    }
 }

@@ -5,6 +5,7 @@ pub mod fuzzing;
 mod gdb;
 mod image;
 mod jitdump;
+mod modules;
 mod own_lines;
 mod perf_map;
 mod unwind;
@@ -167,6 +168,7 @@ pub(crate) fn create(kind: SinkKind, options: &Options, context: &SinkContext) -
         SinkKind::PerfMap => Box::new(perf_map::PerfMap::new(options.names, context)),
         SinkKind::Gdb => Box::new(gdb::Gdb::default()),
         SinkKind::Image => Box::new(image::Image::new(options, &context.images)),
+        SinkKind::Modules => Box::new(modules::Modules::new(options.names, &context.images)),
         SinkKind::Jitdump => Box::new(jitdump::Jitdump::new(options, context)),
     }
 }

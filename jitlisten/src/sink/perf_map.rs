@@ -42,7 +42,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use self::file::MapFile;
-use self::space::{Block, Space};
+use self::space::{Block, Hole, Space};
 use super::{FinalizedObject, Forked, Sink, SinkContext, SinkError};
 use crate::options::NameStyle;
 use crate::process::checked_file::FileIdentity;
@@ -209,7 +209,7 @@ impl PerfMap {
         for at in dead {
             if let (Some(line), Some(file)) = (self.lines.remove(&at), self.file.as_ref().and_then(MapFile::get)) {
                 let text = tombstone(line.length);
-                let beginning = format!("{at:x} {:x} ", line.end - at);
+                let beginning = line.beginning(at);
                 let is_ours = |there: &[u8]| there.starts_with(beginning.as_bytes());
                 file.replace(line.offset, &text, is_ours).map_err(self.failed("write"))?;
             }
@@ -219,16 +219,10 @@ impl PerfMap {
 
     /// Writes `text`, which is `lines`, where dead lines have stood for long, or behind everything.
     fn write(&mut self, object: ObjectId, text: &str, lines: Vec<(u64, Line)>) -> Result<u64, SinkError> {
-        while let Some(block) = self.space.surplus() {
-            for start in &block.starts {
-                if self.lines.get(start).is_some_and(|line| block.contains(line.offset)) {
-                    self.lines.remove(start);
-                }
-            }
-        }
+        self.space.make_holes();
         let length = text.len() as u64;
         let offset = match self.space.take_hole(length) {
-            Some((offset, hole)) if self.fill(offset, hole, text)? => offset,
+            Some((offset, hole)) if self.fill(offset, &hole, text)? => offset,
             _ => self.append(text)?,
         };
         self.remember(object, offset, length, lines);
@@ -243,15 +237,26 @@ impl PerfMap {
     }
 
     /// Writes `text` into a hole, and a line about no code behind it. Not if the file is not as we left it.
-    fn fill(&mut self, offset: u64, hole: u64, text: &str) -> Result<bool, SinkError> {
+    fn fill(&mut self, offset: u64, hole: &Hole, text: &str) -> Result<bool, SinkError> {
         let Some(file) = self.file.as_ref().and_then(MapFile::get) else { return Ok(true) };
-        let rest = (hole as usize).saturating_sub(text.len());
+        let known = |start: &u64| Some((*start, self.lines.get(start)?));
+        let first = hole.starts.iter().filter_map(known).find(|(_, line)| line.offset == offset);
+        let beginning = first.map_or_else(|| FREED.to_owned(), |(start, line)| line.beginning(start));
+        let rest = (hole.length as usize).saturating_sub(text.len());
         let filled = if rest > 0 { text.to_owned() + &tombstone(rest) } else { text.to_owned() };
-        let filled = file.replace(offset, &filled, |_| true).map_err(self.failed("write"))?;
-        if !filled {
-            self.forget();
+        let is_ours = |there: &[u8]| there.starts_with(beginning.as_bytes());
+        if !file.replace(offset, &filled, is_ours).map_err(self.failed("write"))? {
+            // Nothing more is written over it. The lines stay known: each is looked at before it is overwritten.
+            self.space = Space::default();
+            return Ok(false);
         }
-        Ok(filled)
+        let bytes = offset..offset + hole.length;
+        for start in &hole.starts {
+            if self.lines.get(start).is_some_and(|line| bytes.contains(&line.offset)) {
+                self.lines.remove(start);
+            }
+        }
+        Ok(true)
     }
 
     /// Appends `text` in one `write(2)`, and returns where it stands.
@@ -279,10 +284,20 @@ impl PerfMap {
     }
 }
 
+impl Line {
+    /// What it begins with, at the address `start`.
+    fn beginning(&self, start: u64) -> String {
+        format!("{start:x} {:x} ", self.end - start)
+    }
+}
+
+/// What every line about no code begins with.
+const FREED: &str = "0 0 freed";
+
 /// A line of `length` bytes, newline included, about no code at all.
 fn tombstone(length: usize) -> String {
-    let name_length = length.saturating_sub("0 0 \n".len());
-    format!("0 0 {:-<name_length$}\n", "freed")
+    let padded = length.saturating_sub(1);
+    format!("{FREED:-<padded$}\n")
 }
 
 impl Sink for PerfMap {
@@ -535,6 +550,54 @@ mod tests {
         assert!(text.len() <= 10 * once.len(), "{} bytes, {} for one object", text.len(), once.len());
         assert!(text.lines().all(|line| line.splitn(3, ' ').count() == 3), "{text}");
         assert_eq!(sink.lines.len(), 7 * stays.lines(), "nothing is remembered of what is not in the file");
+    }
+
+    /// A reader that finds two functions at one address picks either.
+    #[test]
+    fn a_dead_line_makes_way_even_where_its_bytes_wait_for_a_new_object() {
+        let scratch = Scratch::new("hole");
+        let mut sink = scratch.sink(None);
+        sink.space = Space::keeping(0);
+        let [first, between, second] = [16, 32, 48].map(Reported::moved);
+        for reported in [&first, &between, &second] {
+            sink.finalized(&reported.finalized()).unwrap();
+        }
+        sink.freeing(&first.finalized()).unwrap();
+        sink.freeing(&second.finalized()).unwrap();
+        // Its lines fit into none of the two holes; then those of `second` go into the one that `first` has left.
+        sink.finalized(&Reported::moved(1 << 36).finalized()).unwrap();
+        sink.finalized(&second.finalized()).unwrap();
+        let text = scratch.text();
+        for function in second.object.functions() {
+            let line = format!("{:x} ", function.range.start().0);
+            assert_eq!(text.lines().filter(|there| there.starts_with(&line)).count(), 1, "{text}");
+        }
+        assert_eq!(sink.lines.len(), 3 * second.lines(), "nothing is remembered of what is not in the file");
+    }
+
+    #[test]
+    fn a_file_that_is_not_as_it_was_left_is_written_at_its_end() {
+        let scratch = Scratch::new("rewritten");
+        let mut sink = scratch.sink(None);
+        sink.space = Space::keeping(0);
+        let [first, second] = [16, 32].map(Reported::moved);
+        sink.finalized(&first.finalized()).unwrap();
+        sink.finalized(&second.finalized()).unwrap();
+        sink.freeing(&first.finalized()).unwrap();
+        sink.freeing(&second.finalized()).unwrap();
+        // Another writer has lines of its own where those of `first` stood.
+        let text = fs::read_to_string(scratch.map()).unwrap();
+        let line = text.lines().nth(1).unwrap();
+        let foreign = format!("{:-<width$}", "1000 10 py::foreign", width = line.len());
+        fs::write(scratch.map(), text.replacen(line, &foreign, 1)).unwrap();
+        sink.finalized(&Reported::moved(48).finalized()).unwrap();
+        sink.finalized(&second.finalized()).unwrap();
+        let text = scratch.text();
+        assert!(text.starts_with(&foreign), "{text}");
+        for function in second.object.functions() {
+            let line = format!("{:x} ", function.range.start().0);
+            assert_eq!(text.lines().filter(|there| there.starts_with(&line)).count(), 1, "{text}");
+        }
     }
 
     #[test]

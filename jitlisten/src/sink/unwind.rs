@@ -50,7 +50,7 @@ impl Sink for Unwind {
         }
         if !object.made_rules.is_empty() {
             // What is registered is copied, so the place the bytes are made for need not hold them.
-            let place = object.made_rules[0].range.start();
+            let place = cfi::place_behind(object.made_rules);
             if let Ok(bytes) = cfi::encode(object.made_rules, object.object.machine(), place) {
                 // libgcc 13 and later keep one range for a whole section: a gap in one that the host has registered cannot be
                 // filled there, and trying would end in an abort.
@@ -101,4 +101,43 @@ pub(crate) fn look_for_unwinders() -> Unwinders {
         log_line!(Warn, "an unwinder is left alone: {error}");
     }
     if found.pending > 0 { Unwinders::Unrelocated } else { Unwinders::Known }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cfi::{Cfa, FunctionRules, SavedRegister, UnwindRow};
+    use crate::{Address, Machine, Offset};
+
+    /// Code nobody runs, at addresses that are ours.
+    static CODE: [u8; 0x9c] = [0; 0x9c];
+
+    fn row(offset: u64, register: u16, cfa: i64, saved: bool) -> UnwindRow {
+        let pair = [(29, -32), (30, -24)].map(|(register, offset)| SavedRegister { register, offset });
+        UnwindRow {
+            offset: Offset(offset),
+            cfa: Cfa { register, offset: cfa },
+            saved: pair[..2 * usize::from(saved)].to_vec(),
+        }
+    }
+
+    /// As `tests/hosts/no_tables.py` has them on aarch64. Two functions are where the pointers to them would be in a section that begins
+    /// with the first: at 0x50 and 0x80.
+    fn functions() -> Vec<FunctionRules> {
+        let rows = vec![row(0, 31, 0, false), row(4, 31, 48, false), row(16, 29, 32, true), row(24, 31, 0, false)];
+        let base = CODE.as_ptr() as u64;
+        let range = |(start, end)| AddressRange::new(Address(base + start), end - start).expect("a range");
+        [(0, 0x50), (0x50, 0x80), (0x80, 0x9c)].map(|at| FunctionRules { range: range(at), rows: rows.clone() }).into()
+    }
+
+    #[test]
+    fn every_function_with_made_rules_is_registered() {
+        let functions = functions();
+        let place = cfi::place_behind(&functions);
+        let bytes = cfi::encode(&functions, Machine::Aarch64, place).expect("encodes");
+        let section = Section::new(&bytes, place.0 as usize).by_host(ByHost::Nothing);
+        // SAFETY: no stack has these addresses, so nothing follows the rules; the section and the functions outlive the call.
+        let registration = unsafe { Registry::process().register(&section) }.expect("registers");
+        assert_eq!((registration.coverage().covered, registration.coverage().refused), (3, 0));
+    }
 }

@@ -8,12 +8,13 @@ and nothing else; optimisation passes carry them along.
     remove()    undoes it
     status()    whether it is active, and if not, why
 
-`JITLISTEN_LINES=0` switches it off. Nothing here raises: where something is not as expected (a version of Numba that was not
-tried, say) there are no lines, and one line in the log.
+`JITLISTEN_LINES=0` switches it off, and `force` on for Numba 0.56 (see versions.py). Nothing here raises: where something is
+not as expected (a version of Numba that was not tried, say) there are no lines, and one line in the log.
 
     imports.py    runs a patch when a module of Numba has been imported
     patches.py    what is replaced in Numba, and put back
     versions.py   for which versions
+    names.py      what functions are called
     builder.py    stands in for Numba's debug information builder: one function at a time
     metadata.py   the debug metadata of one LLVM module
     wrappers.py   functions that Numba generates around others

@@ -9,21 +9,11 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import Any, Iterator, List, NamedTuple, Optional
+from typing import Any, Iterator, List, Optional
 
-from . import log, sources, wrappers
+from . import log, names, sources, wrappers
 from .metadata import begin
-
-GENERATED = "<string>"
-_PRANGE = "__numba_parfor_gufunc"
-_STENCIL = "__numba_stencil_"
-
-
-class Loop(NamedTuple):
-    """A loop that becomes a kernel."""
-
-    path: str
-    line: int
+from .names import GENERATED, Loop
 
 
 class _Loops(threading.local):
@@ -34,13 +24,19 @@ class _Loops(threading.local):
 _loops = _Loops()
 
 
+def _latest() -> Optional[Loop]:
+    return _loops.stack[-1] if _loops.stack else None
+
+
 @contextmanager
 def within_loop(lowerer: Any, parfor: Any) -> Iterator[None]:
     """While the kernel of this loop is made."""
     try:
-        loop = Loop(parfor.loc.filename, parfor.loc.line)
+        # Of nested loops, the function is the outermost's: the kernel's own text is generated.
+        function = _loops.stack[-1].function if _loops.stack else names.qualified(lowerer)
+        loop = Loop(parfor.loc.filename, parfor.loc.line, function)
     except AttributeError:
-        loop = Loop(GENERATED, 0)
+        loop = Loop(GENERATED, 0, "")
     _loops.stack.append(loop)
     try:
         yield
@@ -75,42 +71,29 @@ class LineBuilder:
         # The line of the first decorator, if there is one.
         self._first = loc.line
         self._source = loc.filename
-        self._generated = False
-        self._kind = ""
-        self._place(loc)
+        self._known = names.generated(lowerer, _latest()) if loc.filename == GENERATED else None
+        if self._known is not None:
+            source, first = self._known.path, self._known.line
+        else:
+            source, first = loc.filename, loc.line
+        whole = self._known is None or self._known.name is not None
+        self._line = sources.def_line(source, first) if whole else first
+        self._path = sources.path(source)
         self._subprogram: Any = None
         self._last: Any = None
-
-    def _place(self, loc: Any) -> None:
-        name = str(getattr(self._lowerer.func_ir.func_id, "func_name", ""))
-        if loc.filename == GENERATED and _loops.stack and name.startswith(_PRANGE):
-            loop = _loops.stack[-1]
-            self._generated, self._kind, source, self._line = True, "prange kernel", loop.path, loop.line
-        elif loc.filename == GENERATED and name.startswith(_STENCIL):
-            source, self._line = self._first_place(loc)
-            self._generated, self._kind = True, "stencil"
-        else:
-            source, self._line = loc.filename, sources.def_line(loc.filename, loc.line)
-        self._path = sources.path(source)
-
-    def _first_place(self, loc: Any) -> "tuple[str, int]":
-        """Of the user's statements in a function that is generated around them."""
-        for _, block in sorted(self._lowerer.func_ir.blocks.items()):
-            for inst in block.body:
-                if inst.loc.filename != GENERATED:
-                    return inst.loc.filename, inst.loc.line
-        return loc.filename, loc.line
 
     def mark_subprogram(self, function: Any, qualname: str, *_: Any, **__: Any) -> None:
         """A function begins."""
         self._subprogram = self._last = None
         try:
             name = qualname
-            if self._kind:
-                name = "%s %s:%d" % (self._kind, self._path.rpartition("/")[2], self._line)
+            if self._known is not None:
+                place = "%s %s:%d" % (self._known.kind, self._path.rpartition("/")[2], self._line)
+                name = self._known.name or place
+            linkage = names.linkage(self._lowerer, function, self._known, name)
             lines = begin(self._module, self._path)
-            self._subprogram = lines.subprogram(function, name, self._path, self._line)
-            wrappers.remember(function.name, wrappers.Place(name, self._path, self._line))
+            self._subprogram = lines.subprogram(function, name, linkage, self._path, self._line)
+            wrappers.remember(function.name, wrappers.Place(name, linkage, self._path, self._line))
         except Exception as error:
             self._failed(error)
 
@@ -131,7 +114,7 @@ class LineBuilder:
         filename = loc.filename
         # Arguments are stored at another line than the instruction's: the function's.
         of_function = line != loc.line or (filename == self._source and self._first <= line <= self._line)
-        if of_function or (self._generated and filename == GENERATED):
+        if of_function or (self._known is not None and filename == GENERATED):
             return lines.location(self._subprogram, self._line)
         path = sources.path(filename)
         scope = self._subprogram if path == self._path else lines.scope(self._subprogram, path)

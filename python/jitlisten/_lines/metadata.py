@@ -12,6 +12,8 @@ from typing import Any, Dict, Optional, Set, Tuple
 from llvmlite import ir
 from numba.core import config
 
+from . import sources
+
 # llvm::DICompileUnit::DebugEmissionKind
 _LINE_TABLES_ONLY = 2
 # llvm::Module::ModFlagBehavior
@@ -33,8 +35,12 @@ class ModuleLines:
         self._files: Dict[str, Any] = {}
         self._locations: Dict[Tuple[Any, int], Any] = {}
         self._scopes: Dict[Tuple[Any, str], Any] = {}
-        self._described: Set[Tuple[str, str, int]] = set()
+        self._described: Set[Tuple[str, str, str, int]] = set()
+        self._hashes = ""
+        self._unit: Any = None
         self._unit = self._write_unit(path)
+        if self._hashes:
+            self._set_flags(self._unit)
         self._type = module.add_debug_info("DISubroutineType", {"types": module.add_metadata([])})
 
     def _write_unit(self, path: str) -> Any:
@@ -76,13 +82,34 @@ class ModuleLines:
             file = {"directory": _text(directory), "filename": _text(name)}
             found = self._module.add_debug_info("DIFile", file)
             self._files[path] = found
+            self._note_hash(path)
         return found
 
-    def subprogram(self, function: Any, name: str, path: str, line: int) -> Any:
-        """Describes a function, by attaching what it returns to it."""
+    def _note_hash(self, path: str) -> None:
+        """The hash of a source goes into a text of the unit, by which a report sees that the file is another one by now.
+        DWARF 4 has no field for it; `DW_AT_APPLE_flags` is left alone by the tools."""
+        digest = sources.digest(path)
+        if digest is None:
+            return
+        self._hashes += "jitlisten-source sha256:%s %s\n" % (digest, _text(path))
+        if self._unit is not None:
+            self._set_flags(self._unit)
+
+    def _set_flags(self, unit: Any) -> None:
+        others = tuple(operand for operand in unit.operands if operand[0] != "flags")
+        unit.operands = others + (("flags", self._hashes),)
+        unit._clear_string_cache()
+
+    def subprogram(self, function: Any, name: str, linkage: str, path: str, line: int) -> Any:
+        """Describes a function, by attaching what it returns to it. `linkage` is what most tools show."""
         file = self._file(path)
+        # llvmlite writes what is equal once, "distinct" or not, and LLVM refuses one description for two functions.
+        if (name, linkage, path, line) in self._described:
+            linkage = function.name
+        self._described.add((name, linkage, path, line))
         operands = {
             "name": _text(name),
+            "linkageName": _text(linkage),
             "scope": file,
             "file": file,
             "line": max(line, 0),
@@ -93,11 +120,6 @@ class ModuleLines:
             "isOptimized": self._optimized,
             "unit": self._unit,
         }
-        # llvmlite writes what is equal once, "distinct" or not, and LLVM refuses one description for two functions: those
-        # of a generator. Elsewhere there is no linkage name, because tools would show it in the place of the name.
-        if (name, path, line) in self._described:
-            operands["linkageName"] = function.name
-        self._described.add((name, path, line))
         described = self._module.add_debug_info("DISubprogram", operands, is_distinct=True)
         function.set_metadata("dbg", described)
         return described

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from types import ModuleType
 from typing import Any, Callable, List, Optional, Tuple
@@ -89,9 +90,9 @@ def _patch(after: Callable[[ModuleType], None], module: ModuleType) -> None:
         return
     try:
         version = versions.numba_version(sys.modules.get("numba"))
-        unknown = versions.why_unknown(version)
-        if unknown is not None:
-            _give_up(unknown)
+        why_not = versions.why_not(version, os.environ.get("JITLISTEN_LINES") == "force")
+        if why_not is not None:
+            _give_up(why_not)
             return
         after(module)
         _state.done.append(module.__name__)

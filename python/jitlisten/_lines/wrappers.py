@@ -31,6 +31,7 @@ class Place(NamedTuple):
     """Where a function is, and its name for people."""
 
     name: str
+    linkage: str
     path: str
     line: int
 
@@ -80,7 +81,7 @@ def _complete_function(module: Any, function: Any) -> None:
     place = _wrapped(function)
     if place is not None:
         lines = begin(module, place.path)
-        subprogram = lines.subprogram(function, place.name, place.path, place.line)
+        subprogram = lines.subprogram(function, place.name, place.linkage, place.path, place.line)
         location = lines.location(subprogram, place.line)
         for block in function.blocks:
             for instruction in block.instructions:
@@ -98,9 +99,10 @@ def _wrapped(function: Any) -> Optional[Place]:
     for call in _calls(function):
         place = _places.get(str(getattr(call.callee, "name", "")))
         if place is not None:
-            return place._replace(name=(shown or "") + place.name)
+            shown = shown or ""
+            return place._replace(name=shown + place.name, linkage=shown + place.linkage)
     # A kernel from the cache, or one that is compiled with debug information of Numba's.
     if shown in ("gufunc::", "ufunc::") and not config.DEBUGINFO_DEFAULT:
-        return Place(shown + "kernel", _UNKNOWN, 0)
+        return Place(shown + "kernel", function.name, _UNKNOWN, 0)
     return None
 

@@ -110,7 +110,7 @@ def compare(one: Loaded, two: Loaded) -> Tuple[List[str], int]:
     for name, bytes_one in one.sections.items():
         count = compare_bytes(bytes_one, two.sections[name])
         if count is None:
-            different.append("%s: %d and %d bytes" % (name, len(bytes_one), len(two.sections[name])))
+            different.append("%s: %s" % (name, _first_difference(bytes_one, two.sections[name])))
         else:
             masked += count
     if _masked_relocations(one) != _masked_relocations(two):
@@ -124,6 +124,12 @@ def compare(one: Loaded, two: Loaded) -> Tuple[List[str], int]:
             pair = next(pair for pair in zip(key(one), key(two)) if pair[0] != pair[1])
             different.append("symbols, first %s and %s" % pair)
     return different, masked
+
+
+def _first_difference(one: bytes, two: bytes) -> str:
+    at = next((at for at, pair in enumerate(zip(one, two)) if pair[0] != pair[1]), min(len(one), len(two)))
+    around = slice(max(at - 24, 0), at + 24)
+    return "%d and %d bytes, at %d %r and %r" % (len(one), len(two), at, one[around], two[around])
 
 
 def _masked_relocations(loaded: Loaded) -> Dict[str, List[Tuple[int, int, str, int]]]:

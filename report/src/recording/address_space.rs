@@ -112,21 +112,22 @@ impl History {
     }
 
     /// Replays all of it. Says whether it was too much.
-    pub(super) fn into_spaces(mut self) -> (FxHashMap<u32, Space>, bool) {
+    pub(super) fn spaces(&mut self) -> (FxHashMap<u32, Space>, bool) {
         self.changes.sort_by_key(|(time, ..)| *time);
         let mut live: FxHashMap<u32, Live> = FxHashMap::default();
         let mut count = 0;
-        for (time, pid, change) in self.changes {
+        for (time, pid, change) in &self.changes {
+            let (time, pid) = (*time, *pid);
             if count > MOST_PIECES {
                 break;
             }
             match change {
                 Change::Mapped(mapping) => {
-                    live.entry(pid).or_default().map(mapping, time);
+                    live.entry(pid).or_default().map(mapping.clone(), time);
                     count += 1;
                 }
                 Change::ForkedFrom(parent) => {
-                    let inherited = live.get(&parent).map(|parent| parent.now.clone()).unwrap_or_default();
+                    let inherited = live.get(parent).map(|parent| parent.now.clone()).unwrap_or_default();
                     count += inherited.len();
                     let child = live.entry(pid).or_default();
                     child.clear(time);
@@ -222,7 +223,7 @@ mod tests {
         let mut history = History::default();
         history.add(20, 1, Change::Mapped(mapping(0x2000, 0x3000, 8)));
         history.add(10, 1, Change::Mapped(mapping(0x1000, 0x5000, 7)));
-        let (spaces, too_much) = history.into_spaces();
+        let (spaces, too_much) = history.spaces();
         assert!(!too_much);
         assert_eq!(file_at(&spaces, 1, 0x2800, 15), Some((7, 0x1800)));
         assert_eq!(file_at(&spaces, 1, 0x2800, 20), Some((8, 0x800)));
@@ -240,7 +241,7 @@ mod tests {
         history.add(6, 1, Change::Mapped(mapping(0x1000, 0x2000, 8)));
         history.add(9, 2, Change::Executed);
         history.add(10, 2, Change::Mapped(mapping(0x1800, 0x2000, 9)));
-        let (spaces, _) = history.into_spaces();
+        let (spaces, _) = history.spaces();
         assert_eq!(file_at(&spaces, 2, 0x1900, 8), Some((7, 0x900)));
         assert_eq!(file_at(&spaces, 2, 0x1900, 9), None);
         assert_eq!(file_at(&spaces, 2, 0x1900, 10), Some((9, 0x100)));

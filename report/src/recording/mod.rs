@@ -6,6 +6,7 @@
 mod address_space;
 mod bytes;
 mod event;
+mod follower;
 mod format;
 mod interned;
 mod records;
@@ -17,6 +18,7 @@ use std::io::{Read, Seek};
 use std::path::Path;
 
 pub use event::Event;
+pub use follower::Follower;
 pub use format::Facts;
 pub use interned::{Location, Place, Stacks};
 pub use tasks::{MappedFile, Thread};

@@ -49,6 +49,7 @@ pub(super) struct Tasks {
     file_numbers: FxHashMap<MappedFile, u32>,
     /// Time, thread, and its name or the thread that made it.
     names: Vec<(u64, u32, Naming)>,
+    last_names: FxHashMap<u32, String>,
     lost: u64,
 }
 
@@ -130,32 +131,36 @@ impl Tasks {
         }
     }
 
-    pub(super) fn finish(self, recording: &mut Recording) {
-        let (spaces, too_many) = self.history.into_spaces();
+    pub(super) fn finish(mut self, recording: &mut Recording) {
+        self.fill(recording);
+    }
+
+    /// Puts what is known so far into a recording; more may follow.
+    pub(super) fn fill(&mut self, recording: &mut Recording) {
+        let (spaces, too_many) = self.history.spaces();
         if too_many {
             recording.notes.push("the recording has millions of mappings; the last of them are ignored".to_owned());
         }
-        recording.files = self.files;
-        recording.lost = self.lost;
+        recording.files = self.files.clone();
+        recording.lost = std::mem::take(&mut self.lost);
         recording.stacks.spaces = spaces;
-        recording.stacks.names = last_names(self.names);
+        self.take_last_names();
+        recording.stacks.names = self.last_names.clone();
     }
-}
 
-/// Records of different processors do not come in order.
-fn last_names(mut all: Vec<(u64, u32, Naming)>) -> FxHashMap<u32, String> {
-    all.sort_by_key(|(time, ..)| *time);
-    let mut names: FxHashMap<u32, String> = FxHashMap::default();
-    for (_, tid, naming) in all {
-        let name = match naming {
-            Naming::Named(name) => Some(name),
-            Naming::LikeItsMaker(maker) => names.get(&maker).cloned(),
-        };
-        if let Some(name) = name {
-            names.insert(tid, name);
+    /// Records of different processors do not come in order.
+    fn take_last_names(&mut self) {
+        self.names.sort_by_key(|(time, ..)| *time);
+        for (_, tid, naming) in self.names.drain(..) {
+            let name = match naming {
+                Naming::Named(name) => Some(name),
+                Naming::LikeItsMaker(maker) => self.last_names.get(&maker).cloned(),
+            };
+            if let Some(name) = name {
+                self.last_names.insert(tid, name);
+            }
         }
     }
-    names
 }
 
 struct MappedRange {

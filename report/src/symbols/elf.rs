@@ -10,6 +10,8 @@ use object::elf;
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, ReadCache, SymbolKind};
 
+use super::source_hashes;
+
 type Slice = EndianArcSlice<RunTimeEndian>;
 type Parsed<'a> = ElfFile64<'a, Endianness, &'a ReadCache<File>>;
 
@@ -106,6 +108,11 @@ impl Elf {
         lines.frames(address)
     }
 
+    /// Path and hash of sources, as far as the line table has been read.
+    pub(super) fn source_hashes(&self) -> &[(String, String)] {
+        self.lines.as_ref().map_or(&[], |lines| &lines.hashes)
+    }
+
     /// Bytes of code, at most `length`.
     pub(super) fn code(&self, address: u64, length: usize) -> Vec<u8> {
         let Ok(file) = Parsed::parse(&self.cache) else { return Vec::new() };
@@ -187,6 +194,7 @@ impl Symbols {
 #[derive(Default)]
 struct Lines {
     context: Option<addr2line::Context<Slice>>,
+    hashes: Vec<(String, String)>,
 }
 
 impl Lines {
@@ -197,8 +205,9 @@ impl Lines {
             let data = section.and_then(|section| section.uncompressed_data().ok()).unwrap_or(Cow::Borrowed(&[]));
             Ok(Slice::new(Arc::from(&*data), endian))
         };
-        let context = gimli::Dwarf::load(load).ok().and_then(|dwarf| addr2line::Context::from_dwarf(dwarf).ok());
-        Lines { context }
+        let Ok(dwarf) = gimli::Dwarf::load(load) else { return Lines::default() };
+        let hashes = source_hashes::of(&dwarf);
+        Lines { context: addr2line::Context::from_dwarf(dwarf).ok(), hashes }
     }
 
     fn frames(&self, address: u64) -> Vec<SourceFrame> {

@@ -7,6 +7,7 @@ use super::elf::{Elf, SourceFrame};
 use crate::recording::{MappedFile, Recording};
 
 /// All files of a recording.
+#[derive(Default)]
 pub(super) struct Files {
     files: Vec<Opened>,
     roots: Vec<PathBuf>,
@@ -34,14 +35,28 @@ pub(super) struct Found {
 }
 
 impl Files {
-    pub(super) fn new(recording: &Recording, lookup: &Lookup) -> Files {
-        let files = recording.files.iter().map(|file| {
+    /// Takes in the files of a recording. Of one that grows, those that are known already stay as they are.
+    pub(super) fn extend(&mut self, recording: &Recording, lookup: &Lookup) {
+        let same = self.files.iter().zip(&recording.files).all(|(known, file)| known.file == *file);
+        if !same || self.roots != lookup.roots {
+            self.files.clear();
+        }
+        self.roots.clone_from(&lookup.roots);
+        let files = recording.files.iter().skip(self.files.len()).map(|file| {
             let anonymous = is_anonymous(&file.path);
             let state = if anonymous { State::Anonymous } else { State::Unopened };
             let name = file.path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or(&file.path).to_owned();
             Opened { file: file.clone(), name: if anonymous { file.path.clone() } else { name }, state }
         });
-        Files { files: files.collect(), roots: lookup.roots.clone() }
+        self.files.extend(files);
+    }
+
+    /// The hashes of sources that images have, by path.
+    pub(super) fn source_hashes(&self) -> impl Iterator<Item = &(String, String)> {
+        self.files.iter().flat_map(|opened| match &opened.state {
+            State::Open(elf) => elf.source_hashes(),
+            _ => &[],
+        })
     }
 
     /// The last part of the path.

@@ -5,6 +5,7 @@ mod files;
 mod kernel;
 mod names;
 mod perf_map;
+mod source_hashes;
 
 use std::path::PathBuf;
 
@@ -13,6 +14,7 @@ use rustc_hash::FxHashMap;
 pub use elf::SourceFrame;
 pub use files::FileSymbols;
 pub(crate) use files::ImageCode;
+pub(crate) use source_hashes::hash as source_hash;
 
 use crate::recording::{Location, Recording};
 use files::Files;
@@ -79,6 +81,8 @@ pub struct Symbols {
     pub functions: Vec<Function>,
     /// Every source file, once, as the compiler names it.
     pub sources: Vec<String>,
+    /// The hashes that sources had when they were compiled, by path; several if the file was changed in between.
+    pub source_hashes: FxHashMap<String, Vec<String>>,
     /// What could not be found.
     pub notes: Vec<String>,
     frames: Vec<Frame>,
@@ -88,7 +92,13 @@ pub struct Symbols {
 impl Symbols {
     /// Looks up every place of a recording.
     pub fn resolve(recording: &Recording, lookup: &Lookup) -> Symbols {
-        let mut resolver = Resolver::new(recording, lookup);
+        Symbols::resolve_with(&mut SymbolCache::default(), recording, lookup)
+    }
+
+    /// As [`resolve`](Symbols::resolve), with the files that are open already.
+    pub fn resolve_with(cache: &mut SymbolCache, recording: &Recording, lookup: &Lookup) -> Symbols {
+        cache.prepare(recording, lookup);
+        let mut resolver = Resolver::new(cache, lookup);
         for location in &recording.locations {
             resolver.location(location);
             let end = resolver.symbols.frames.len() as u32;
@@ -110,29 +120,47 @@ impl Symbols {
     }
 }
 
-struct Resolver<'a> {
-    lookup: &'a Lookup,
+/// The files of a recording that are open, for one that is looked at again and again while it grows.
+#[derive(Default)]
+pub struct SymbolCache {
     files: Files,
     maps: FxHashMap<u32, PerfMap>,
     kernel: KernelSymbols,
-    symbols: Symbols,
-    function_numbers: FxHashMap<Function, u32>,
-    source_numbers: FxHashMap<String, u32>,
     readable: FxHashMap<(u32, String), String>,
 }
 
+impl SymbolCache {
+    fn prepare(&mut self, recording: &Recording, lookup: &Lookup) {
+        self.files.extend(recording, lookup);
+        self.maps.retain(|_, map| !map.has_grown());
+        if lookup.kernel {
+            self.kernel = KernelSymbols::of(&recording.facts.kernel);
+        }
+    }
+}
+
+impl std::fmt::Debug for SymbolCache {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_tuple("SymbolCache").finish_non_exhaustive()
+    }
+}
+
+struct Resolver<'a> {
+    lookup: &'a Lookup,
+    cache: &'a mut SymbolCache,
+    symbols: Symbols,
+    function_numbers: FxHashMap<Function, u32>,
+    source_numbers: FxHashMap<String, u32>,
+}
+
 impl<'a> Resolver<'a> {
-    fn new(recording: &'a Recording, lookup: &'a Lookup) -> Resolver<'a> {
-        let kernel = if lookup.kernel { KernelSymbols::of(&recording.facts.kernel) } else { KernelSymbols::default() };
+    fn new(cache: &'a mut SymbolCache, lookup: &'a Lookup) -> Resolver<'a> {
         Resolver {
             lookup,
-            files: Files::new(recording, lookup),
-            maps: FxHashMap::default(),
-            kernel,
+            cache,
             symbols: Symbols::default(),
             function_numbers: FxHashMap::default(),
             source_numbers: FxHashMap::default(),
-            readable: FxHashMap::default(),
         }
     }
 
@@ -144,12 +172,12 @@ impl<'a> Resolver<'a> {
             return;
         }
         let roots = &self.lookup.roots;
-        let map = self.maps.entry(pid).or_insert_with(|| open_map(roots, pid));
+        let map = self.cache.maps.entry(pid).or_insert_with(|| open_map(roots, pid));
         if let Some(name) = map.find(location.address).map(str::to_owned) {
             return self.mapped_name(&name);
         }
-        let module = location.place.map(|place| self.files.name(place.file).to_owned());
-        let compiled = location.place.is_some_and(|place| self.files.is_image(place.file));
+        let module = location.place.map(|place| self.cache.files.name(place.file).to_owned());
+        let compiled = location.place.is_some_and(|place| self.cache.files.is_image(place.file));
         match module {
             Some(module) if compiled => self.plain(format!("[{module}]"), Kind::Compiled, module),
             Some(module) if !files::is_anonymous(&module) => self.plain(format!("[{module}]"), Kind::Native, module),
@@ -158,7 +186,7 @@ impl<'a> Resolver<'a> {
     }
 
     fn kernel_location(&mut self, address: u64) {
-        let name = self.kernel.find(address).unwrap_or("[kernel]").to_owned();
+        let name = self.cache.kernel.find(address).unwrap_or("[kernel]").to_owned();
         self.plain(name, Kind::Kernel, "[kernel]".to_owned());
     }
 
@@ -182,9 +210,9 @@ impl<'a> Resolver<'a> {
 
     /// Whether the file has anything to say.
     fn file_location(&mut self, file: u32, offset: u64) -> bool {
-        let Some(found) = self.files.find(file, offset, self.lookup.native_lines) else { return false };
+        let Some(found) = self.cache.files.find(file, offset, self.lookup.native_lines) else { return false };
         let kind = if found.is_image { Kind::Compiled } else { Kind::Native };
-        let module = self.files.name(file).to_owned();
+        let module = self.cache.files.name(file).to_owned();
         let last = found.frames.len().saturating_sub(1);
         if found.frames.is_empty() {
             let name = found.symbol.map_or_else(|| format!("[{module}]"), |name| self.readable_name(file, &name));
@@ -195,7 +223,7 @@ impl<'a> Resolver<'a> {
             // The symbol table's name of the function itself is the one for people.
             let name = match (&found.symbol, &frame.linkage_name) {
                 (Some(symbol), _) if at == last => symbol.clone(),
-                (_, Some(name)) => self.files.twin(file, name).unwrap_or_else(|| name.clone()),
+                (_, Some(name)) => self.cache.files.twin(file, name).unwrap_or_else(|| name.clone()),
                 (_, None) => format!("[{module}]"),
             };
             let name = self.readable_name(file, &name);
@@ -208,11 +236,11 @@ impl<'a> Resolver<'a> {
     }
 
     fn readable_name(&mut self, file: u32, name: &str) -> String {
-        if let Some(known) = self.readable.get(&(file, name.to_owned())) {
+        if let Some(known) = self.cache.readable.get(&(file, name.to_owned())) {
             return known.clone();
         }
         let readable = names::readable(name);
-        self.readable.insert((file, name.to_owned()), readable.clone());
+        self.cache.readable.insert((file, name.to_owned()), readable.clone());
         readable
     }
 
@@ -248,7 +276,13 @@ impl<'a> Resolver<'a> {
     fn finish(self) -> Symbols {
         let mut symbols = self.symbols;
         join_inlined(&mut symbols);
-        symbols.notes = self.files.notes();
+        symbols.notes = self.cache.files.notes();
+        for (path, hash) in self.cache.files.source_hashes() {
+            let known = symbols.source_hashes.entry(path.clone()).or_default();
+            if !known.contains(hash) {
+                known.push(hash.clone());
+            }
+        }
         symbols
     }
 }

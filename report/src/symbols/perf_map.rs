@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A larger map is cut.
 const LARGEST: u64 = 512 << 20;
@@ -13,6 +13,8 @@ const LARGEST: u64 = 512 << 20;
 pub(super) struct PerfMap {
     entries: Vec<Entry>,
     text: String,
+    /// The file, and how long it was.
+    file: Option<(PathBuf, u64)>,
 }
 
 #[derive(Debug)]
@@ -27,14 +29,23 @@ impl PerfMap {
         let file = File::open(path).ok().filter(|file| file.metadata().is_ok_and(|data| data.is_file()))?;
         let mut bytes = Vec::new();
         file.take(LARGEST).read_to_end(&mut bytes).ok()?;
-        Some(PerfMap::parse(String::from_utf8_lossy(&bytes).into_owned()))
+        let length = bytes.len() as u64;
+        let map = PerfMap::parse(String::from_utf8_lossy(&bytes).into_owned());
+        Some(PerfMap { file: Some((path.to_owned(), length)), ..map })
+    }
+
+    /// Whether there is more in the file by now, or there was none.
+    pub(super) fn has_grown(&self) -> bool {
+        self.file
+            .as_ref()
+            .is_none_or(|(path, length)| std::fs::metadata(path).is_ok_and(|data| data.len().min(LARGEST) != *length))
     }
 
     fn parse(text: String) -> PerfMap {
         let mut entries: Vec<Entry> = text.lines().filter_map(|line| entry(line, &text)).collect();
         // Of two lines for one address the later is right; the sort keeps their order.
         entries.sort_by_key(|entry| entry.start);
-        PerfMap { entries, text }
+        PerfMap { entries, text, file: None }
     }
 
     /// The name of the function at an address.

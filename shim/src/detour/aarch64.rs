@@ -10,7 +10,7 @@
 //! accesses"). Where an empty function begins with a `nop`, that is in the list, and is changed at any time. Everywhere else the page
 //! is exchanged for a copy that has the branch, by a change of its translation: see [`exchange`](super::exchange).
 
-use std::arch::{asm, naked_asm};
+use std::arch::asm;
 use std::io;
 
 use super::Refusal;
@@ -97,23 +97,4 @@ pub(super) fn valgrind_request(request: &[usize; 6]) {
             options(nostack),
         );
     }
-}
-
-/// Looks at new libraries, then goes on to `dlsym` as if it had been called directly (see [`crate::lookup`]).
-///
-/// The arguments are in `x0` and `x1`, the return address in `x30`.
-#[unsafe(naked)]
-pub(crate) unsafe extern "C" fn before_dlsym() {
-    naked_asm!(
-        "stp x29, x30, [sp, #-32]!",
-        "stp x0, x1, [sp, #16]",
-        "bl {look}",
-        "ldp x0, x1, [sp, #16]",
-        "ldp x29, x30, [sp], #32",
-        "adrp x16, {dlsym}",
-        "ldr x16, [x16, :lo12:{dlsym}]",
-        "br x16",
-        look = sym crate::lookup::look,
-        dlsym = sym crate::lookup::DLSYM,
-    )
 }

@@ -33,7 +33,6 @@ mod write;
 use std::fmt;
 use std::io;
 
-pub(crate) use arch::before_dlsym;
 pub(crate) use write::{page_size, write_pointer};
 
 /// Why a function was left alone.

@@ -1,6 +1,6 @@
 //! x86-64: `ret` becomes `jmp rel32`.
 
-use std::arch::{asm, naked_asm};
+use std::arch::asm;
 use std::io;
 
 use super::Refusal;
@@ -115,25 +115,6 @@ pub(super) fn valgrind_request(request: &[usize; 6]) {
             options(nostack),
         );
     }
-}
-
-/// Looks at new libraries, then goes on to `dlsym` as if it had been called directly (see [`crate::lookup`]).
-///
-/// The arguments are in `rdi` and `rsi`; the third word aligns the stack.
-#[unsafe(naked)]
-pub(crate) unsafe extern "C" fn before_dlsym() {
-    naked_asm!(
-        "push rdi",
-        "push rsi",
-        "push rax",
-        "call {look}",
-        "pop rax",
-        "pop rsi",
-        "pop rdi",
-        "jmp [rip + {dlsym}]",
-        look = sym crate::lookup::look,
-        dlsym = sym crate::lookup::DLSYM,
-    )
 }
 
 #[cfg(test)]

@@ -143,7 +143,7 @@ mod tests {
 
     use super::*;
     use crate::library::Identity;
-    use crate::loader::LinkMap;
+    use crate::link_map::LinkMap;
 
     const CLASSES: [&str; 2] = ["N4llvm14RuntimeDyldELFE", "N4llvm3orc18ObjectLinkingLayerE"];
 

@@ -15,8 +15,12 @@ pub(crate) mod patch;
 pub(crate) mod runtime_dyld;
 
 /// The classes whose vtables are looked for, as `typeid` names them: RuntimeDyld's first.
-pub(crate) const CLASSES: [&str; 3] =
-    ["N4llvm14RuntimeDyldELFE", "N4llvm18RuntimeDyldELFMipsE", "N4llvm3orc18ObjectLinkingLayerE"];
+pub(crate) const CLASSES: [&str; 4] = [
+    "N4llvm14RuntimeDyldELFE",
+    "N4llvm18RuntimeDyldELFMipsE",
+    "N4llvm19RuntimeDyldCOFFI386E",
+    "N4llvm3orc18ObjectLinkingLayerE",
+];
 
 /// The last of them.
-pub(crate) const OBJECT_LINKING_LAYER: usize = 2;
+pub(crate) const OBJECT_LINKING_LAYER: usize = 3;

@@ -27,14 +27,15 @@
 //! no harm. C++ exceptions and cancellation pass through it.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use jitlisten::log_line;
 
 use super::elf_copy::{self, Sections};
 use super::find::Vtable;
 use super::patch;
-use crate::hooks::{SLOTS, guarded};
+use crate::hook_table::SLOTS;
+use crate::hooks::guarded;
 use crate::library::Library;
 
 /// How many slots the vtable has in the releases that are known.
@@ -53,6 +54,10 @@ pub(crate) enum Refusal {
     UnknownSlots(usize),
     /// Nothing bounds the vtable.
     Unbounded,
+    /// `JITLISTEN_LLVM` leaves it out.
+    Unwanted,
+    /// It could not be changed.
+    Unchanged,
     /// Not an architecture whose calling convention is written down here.
     Architecture,
 }
@@ -66,6 +71,8 @@ impl fmt::Display for Refusal {
                 write!(f, "{slots} slots in the vtable of RuntimeDyldELF: a release that is not known")
             }
             Refusal::Unbounded => write!(f, "the end of the vtable of RuntimeDyldELF is not certain"),
+            Refusal::Unwanted => write!(f, "switched off"),
+            Refusal::Unchanged => write!(f, "its vtable could not be changed"),
             Refusal::Architecture => write!(f, "not done on this architecture"),
         }
     }
@@ -113,6 +120,7 @@ struct Hooked {
     start: AtomicUsize,
     end: AtomicUsize,
     trust: AtomicU8,
+    reported: AtomicU64,
 }
 
 const UNTRIED: u8 = 0;
@@ -126,6 +134,7 @@ static TABLE: [Hooked; SLOTS] = [const {
         start: AtomicUsize::new(0),
         end: AtomicUsize::new(0),
         trust: AtomicU8::new(UNTRIED),
+        reported: AtomicU64::new(0),
     }
 }; SLOTS];
 
@@ -143,16 +152,22 @@ pub(crate) unsafe fn attach(library: &Library, slot: usize, vtables: &[Vtable]) 
     hooked.vtable.store(vtable.address_point as usize, Ordering::Relaxed);
     hooked.start.store(range.start, Ordering::Relaxed);
     hooked.end.store(range.end, Ordering::Relaxed);
+    hooked.reported.store(0, Ordering::Relaxed);
     hooked.trust.store(UNTRIED, Ordering::Release);
     // SAFETY: the caller's promise; the hook passes on whatever it is called with.
     unsafe { patch::exchange(library, vtable, index, HOOKS[slot] as *const () as usize) }
         .inspect_err(|error| log_line!(Warn, "{}: the linker stays as it is: {error}", library.path.display()))
-        .map_err(|_| Refusal::Missing)
+        .map_err(|_| Refusal::Unchanged)
 }
 
 /// Whether the objects of the source in this place of the table are understood, as far as they have been tried.
 pub(crate) fn is_trusted(slot: usize) -> bool {
     TABLE.get(slot).is_some_and(|hooked| hooked.trust.load(Ordering::Relaxed) != REFUSED)
+}
+
+/// How many objects it has reported.
+pub(crate) fn reported(slot: usize) -> u64 {
+    TABLE.get(slot).map_or(0, |hooked| hooked.reported.load(Ordering::Relaxed))
 }
 
 /// More words than `loadObject` has: those it does not take are whatever its caller left there, and go on unread.
@@ -181,6 +196,7 @@ unsafe extern "C-unwind" fn hook<const SLOT: usize>(
     let returned = unsafe { original(result, this, object, d, e, f, g, h) };
     guarded(|shim| {
         if let Some(bytes) = hooked.loaded(result, this, object) {
+            hooked.reported.fetch_add(1, Ordering::Relaxed);
             shim.linked(SLOT, bytes);
         }
     });

@@ -22,6 +22,10 @@ pub(crate) struct Encoded {
     pub(crate) bytes: Vec<u8>,
     /// Where what is in it.
     pub(crate) layout: Layout,
+    /// Its program headers.
+    pub(crate) program_headers: [ProgramHeader; PROGRAM_HEADERS as usize],
+    /// Whether the live unwind tables name personality routines, which those of the image leave out.
+    pub(crate) has_personality: bool,
 }
 
 /// Encodes one image for pages of size `page`.
@@ -44,12 +48,15 @@ pub(crate) fn encode(content: &Content<'_>, page: u64) -> Result<Encoded, Error>
         UnwindPlace::Mapped { hdr, eh_frame } => (hdr, eh_frame),
         UnwindPlace::FileOnly { eh_frame } => (0, eh_frame),
     };
+    let has_personality = rules.has_personality;
     let unwind = rules.encode(Places { hdr, eh_frame, bias: layout.bias });
     let debug = debug_sections(content, &layout);
     let sections = sections(content, &layout, &unwind, &debug);
     let symbols = symbols(content, &layout);
-    let bytes = File { content, layout: &layout, sections: &sections, symbols: &symbols }.write()?;
-    Ok(Encoded { bytes, layout })
+    let file = File { content, layout: &layout, sections: &sections, symbols: &symbols };
+    let program_headers = file.program_headers();
+    let bytes = file.write()?;
+    Ok(Encoded { bytes, layout, program_headers, has_personality })
 }
 
 fn debug_sections(content: &Content<'_>, layout: &Layout) -> Vec<DebugSection> {

@@ -8,9 +8,10 @@
 use std::borrow::Cow;
 
 use super::content::{Part, runs};
+use crate::name::ReadableName;
 use crate::process::checked_read;
 use crate::sink::{FinalizedObject, Neighbour};
-use crate::{AddressRange, ObjectId};
+use crate::{AddressRange, Function, ObjectId};
 
 /// Objects, and the pages that their text shares.
 pub(super) struct Group<'a> {
@@ -40,6 +41,16 @@ impl<'a> Group<'a> {
 
     pub(super) fn ids(&self) -> impl Iterator<Item = ObjectId> {
         std::iter::once(self.id).chain(self.neighbours.iter().map(|neighbour| neighbour.id))
+    }
+
+    /// The functions of all members, with their names.
+    pub(super) fn functions<'b>(
+        &'b self,
+        object: &'b FinalizedObject<'_>,
+    ) -> impl Iterator<Item = (&'b Function, &'b ReadableName)> {
+        let neighbours = self.neighbours.iter().map(|neighbour| (neighbour.object, neighbour.names));
+        let all = std::iter::once((object.object, object.names)).chain(neighbours);
+        all.flat_map(|(object, names)| object.functions().iter().zip(names))
     }
 
     /// The debug objects of all members, as far as they are still to be had; the first is that of `object`.

@@ -6,13 +6,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::content::Content;
 use super::directory::{Directory, ImageFile};
 use super::encode::{Encoded, encode};
 use super::group::Group;
+use super::module::ImageHeaders;
 use super::pages::{self, NotExchanged};
 use super::refusal::{Refusal, Refusals};
 use super::salt::Salt;
@@ -21,7 +22,7 @@ use crate::process::checked_read;
 use crate::process::mappings::{self, Mapping};
 use crate::sink::{FinalizedObject, HeaderPadding, SinkError};
 use crate::statistics::ImageCounters;
-use crate::{Address, AddressRange, ObjectId, log_line, observer};
+use crate::{Address, AddressRange, ObjectId, log_line, modules, observer};
 
 /// This part of `vm.max_map_count` is left to the host.
 const HEADROOM: u64 = 8;
@@ -62,6 +63,8 @@ struct Mapped {
     file: Option<Arc<Stored>>,
     /// Of [`Images::generation`], when it was made.
     generation: u32,
+    /// `None` where pages were taken out of it.
+    headers: Option<Arc<ImageHeaders>>,
 }
 
 #[derive(Debug)]
@@ -171,7 +174,8 @@ impl Images {
         self.forget(group.pages);
         let file = Some(Arc::new(Stored { path: written.path, size }));
         let generation = self.generation;
-        let image = Mapped { end: group.pages.end().0, members: group.ids().collect(), file, generation };
+        let headers = Some(Arc::new(ImageHeaders::of(encoded)));
+        let image = Mapped { end: group.pages.end().0, members: group.ids().collect(), file, generation, headers };
         self.mapped.insert(group.pages.start().0, image);
         self.bytes += size;
         Ok(size)
@@ -226,7 +230,10 @@ impl Images {
             let Some(image) = self.mapped.get_mut(&start) else { continue };
             image.members.retain(|&member| member != id);
             if image.members.is_empty() {
-                let (file, generation) = (image.file.take(), image.generation);
+                let (file, generation, end) = (image.file.take(), image.generation, image.end);
+                if let Some(range) = AddressRange::new(Address(start), end - start) {
+                    modules::withdraw(range);
+                }
                 self.retire(file, generation);
             }
         }
@@ -235,6 +242,7 @@ impl Images {
     /// What is in `range` may change from now on: its pages become the anonymous memory they were, with the bytes and the
     /// protection they have.
     pub(crate) fn withdraw(&mut self, range: AddressRange, padding: &HeaderPadding) {
+        modules::withdraw(range);
         for start in self.overlapping(range) {
             let Some(image) = self.mapped.get(&start) else { continue };
             let (from, to) = (start.max(range.start().0), image.end.min(range.end().0));
@@ -257,8 +265,10 @@ impl Images {
 
     /// The mappings of `range` are gone, or others are there. The files stay for whoever has recorded samples in them.
     pub(crate) fn forget(&mut self, range: AddressRange) {
+        modules::withdraw(range);
         for start in self.overlapping(range) {
             let Some(image) = self.mapped.remove(&start) else { continue };
+            let image = Mapped { headers: None, ..image };
             if start < range.start().0 {
                 self.mapped.insert(start, Mapped { end: range.start().0, ..image.clone() });
             }
@@ -273,6 +283,12 @@ impl Images {
     fn retire(&mut self, file: Option<Arc<Stored>>, generation: u32) {
         let ours = generation == self.generation;
         self.freed.extend(file.and_then(Arc::into_inner).filter(|_| ours));
+    }
+
+    /// What is known of the image of exactly these pages, and its file.
+    pub(super) fn headers_of(&self, pages: AddressRange) -> Option<(&ImageHeaders, &Path)> {
+        let image = self.mapped.get(&pages.start().0).filter(|image| image.end == pages.end().0)?;
+        Some((image.headers.as_deref()?, &image.file.as_deref()?.path))
     }
 
     fn overlapping(&self, range: AddressRange) -> Vec<u64> {
@@ -346,6 +362,7 @@ mod tests {
             members: vec![ObjectId(id)],
             file: Some(Arc::new(Stored { path, size })),
             generation: 0,
+            headers: None,
         };
         images.mapped.insert(pages.start().0, image);
         images.bytes += size;

@@ -17,6 +17,7 @@
 //! | `directory.rs`, `salt.rs` | where files go, how long they stay, what distinguishes them |
 //! | `pages.rs`, `mappings.rs` | how pages are exchanged under running code |
 //! | `group.rs` | which objects have to go together |
+//! | `module.rs` | what the loader would say of an image |
 //! | `images.rs`, `refusal.rs` | what is mapped and what is on disk; what has no image |
 //! | `sink.rs` | when |
 //!
@@ -62,6 +63,7 @@ pub(super) mod fuzzing;
 mod group;
 mod images;
 mod layout;
+mod module;
 mod pages;
 mod refusal;
 mod salt;
@@ -74,4 +76,5 @@ mod unwind;
 
 pub(super) use directory::{DEAD, found_dead, private};
 pub(crate) use images::Images;
+pub(crate) use module::runs_of;
 pub(crate) use sink::Image;

@@ -35,6 +35,8 @@ pub(crate) struct Rules {
     eh_frame: Vec<u8>,
     /// Where a function begins in the process, and where its FDE does in `eh_frame`.
     functions: Vec<(u64, usize)>,
+    /// Whether an entry that was copied names a personality routine.
+    pub(crate) has_personality: bool,
 }
 
 /// Encoded sections; empty where there is nothing to say.
@@ -68,8 +70,8 @@ impl Rules {
                 added = rules.add(snapshot, range.start(), content.pages);
             }
             if !part.made_rules.is_empty() {
-                // They get new heads too, so it does not matter where they are made for.
-                let place = part.made_rules[0].range.start();
+                // They get new heads, too.
+                let place = cfi::place_behind(part.made_rules);
                 let made = cfi::encode(part.made_rules, part.object.machine(), place);
                 added = added.and(made.and_then(|made| rules.add(&made, place, content.pages)));
             }
@@ -110,6 +112,7 @@ impl Rules {
                 .and_then(|instructions| check(fde.instructions(&section, &bases)).map(|()| instructions));
             match copied {
                 Ok(instructions) => {
+                    self.has_personality |= fde.cie().personality().is_some();
                     self.functions.push((range.start().0, self.eh_frame.len()));
                     cfi_entry::write_fde(&mut self.eh_frame, cie, range.size(), instructions);
                 }

@@ -8,8 +8,10 @@
 //! ```
 //!
 //! A *block* is the lines of one object, written at once. When its code is freed it is kept, so that samples taken in it
-//! keep their names; when more than [`KEPT`] bytes are dead, the oldest become holes. An object goes into the smallest hole
-//! that its lines leave nothing of, or enough for a line about no code; only where there is none is the file prolonged.
+//! keep their names; when more than [`KEPT`] bytes are dead, the oldest become holes. The lines in a hole stay readable
+//! until it is filled, and so they stay known: one whose address is used again has to be overwritten. An object goes into
+//! the smallest hole that its lines leave nothing of, or enough for a line about no code; only where there is none is the
+//! file prolonged.
 //! Other writers' lines are in no block.
 
 #![forbid(unsafe_code)]
@@ -34,10 +36,12 @@ pub(super) struct Block {
     pub(super) starts: Vec<u64>,
 }
 
-impl Block {
-    pub(super) fn contains(&self, offset: u64) -> bool {
-        (self.offset..self.offset + self.length).contains(&offset)
-    }
+/// Bytes that may be written again.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Hole {
+    pub(super) length: u64,
+    /// The addresses that lines in it begin with.
+    pub(super) starts: Vec<u64>,
 }
 
 /// See the module's head.
@@ -47,8 +51,8 @@ pub(super) struct Space {
     /// The oldest first.
     dead: VecDeque<Block>,
     dead_bytes: u64,
-    /// By offset: length.
-    holes: BTreeMap<u64, u64>,
+    /// By offset.
+    holes: BTreeMap<u64, Hole>,
     kept: u64,
 }
 
@@ -84,44 +88,52 @@ impl Space {
         }
     }
 
-    /// The oldest dead block, if there is more than is kept. Its lines are forgotten, and its bytes may be used again.
-    pub(super) fn surplus(&mut self) -> Option<Block> {
-        if self.dead_bytes <= self.kept {
-            return None;
+    /// Makes holes of the oldest dead blocks, if there is more than is kept.
+    pub(super) fn make_holes(&mut self) {
+        while self.dead_bytes > self.kept
+            && let Some(block) = self.dead.pop_front()
+        {
+            self.dead_bytes -= block.length;
+            self.add_hole(block.offset, Hole { length: block.length, starts: block.starts });
         }
-        let block = self.dead.pop_front()?;
-        self.dead_bytes -= block.length;
-        self.add_hole(block.offset, block.length);
-        Some(block)
     }
 
-    /// Takes the best hole for `length` bytes of lines. What is left of it must be made a line at once.
-    pub(super) fn take_hole(&mut self, length: u64) -> Option<(u64, u64)> {
+    /// Takes the best hole for `length` bytes of lines. It must be filled at once, what is left of it with a line about no code.
+    pub(super) fn take_hole(&mut self, length: u64) -> Option<(u64, Hole)> {
         let fits = |hole: u64| hole == length || hole >= length + SHORTEST_LINE;
-        let fitting = self.holes.iter().filter(|&(_, &hole)| fits(hole));
-        let (&offset, &hole) = fitting.min_by_key(|&(_, &hole)| hole)?;
-        self.holes.remove(&offset);
-        if hole > length {
-            self.holes.insert(offset + length, hole - length);
+        let fitting = self.holes.iter().filter(|(_, hole)| fits(hole.length));
+        let (&offset, _) = fitting.min_by_key(|(_, hole)| hole.length)?;
+        let hole = self.holes.remove(&offset)?;
+        if hole.length > length {
+            self.holes.insert(offset + length, Hole { length: hole.length - length, starts: Vec::new() });
         }
         Some((offset, hole))
     }
 
-    fn add_hole(&mut self, mut offset: u64, mut length: u64) {
-        if let Some((&before, &size)) = self.holes.range(..offset).next_back()
-            && before + size == offset
-            && size + length <= LARGEST_HOLE
+    fn add_hole(&mut self, mut offset: u64, mut hole: Hole) {
+        if let Some((&at, before)) = self.holes.range(..offset).next_back()
+            && at + before.length == offset
+            && before.length + hole.length <= LARGEST_HOLE
+            && let Some(before) = self.holes.remove(&at)
         {
-            self.holes.remove(&before);
-            (offset, length) = (before, size + length);
+            (offset, hole) = (at, before.and(hole));
         }
-        if let Some(&size) = self.holes.get(&(offset + length))
-            && size + length <= LARGEST_HOLE
+        let end = offset + hole.length;
+        if let Some(behind) = self.holes.get(&end)
+            && behind.length + hole.length <= LARGEST_HOLE
+            && let Some(behind) = self.holes.remove(&end)
         {
-            self.holes.remove(&(offset + length));
-            length += size;
+            hole = hole.and(behind);
         }
-        self.holes.insert(offset, length);
+        self.holes.insert(offset, hole);
+    }
+}
+
+impl Hole {
+    fn and(mut self, mut behind: Hole) -> Hole {
+        self.length += behind.length;
+        self.starts.append(&mut behind.starts);
+        self
     }
 }
 
@@ -140,14 +152,14 @@ mod tests {
             space.written(ObjectId(id), block(id * 100, 100));
         }
         space.freed(ObjectId(1));
-        assert!(space.surplus().is_none(), "one is kept");
+        space.make_holes();
+        assert_eq!(space.take_hole(10), None, "one is kept");
         space.freed(ObjectId(0));
-        assert_eq!(space.surplus().unwrap().offset, 100);
-        assert!(space.surplus().is_none());
+        space.make_holes();
         assert_eq!(space.take_hole(101), None, "too small");
         assert_eq!(space.take_hole(91), None, "what is left is no line");
-        assert_eq!(space.take_hole(90), Some((100, 100)));
-        assert_eq!(space.take_hole(10), Some((190, 10)));
+        assert_eq!(space.take_hole(90), Some((100, Hole { length: 100, starts: vec![100] })));
+        assert_eq!(space.take_hole(10), Some((190, Hole { length: 10, starts: vec![] })), "its lines are overwritten");
         assert_eq!(space.take_hole(1), None);
     }
 
@@ -158,9 +170,9 @@ mod tests {
             space.written(ObjectId(id as u64), block(offset, length));
         }
         space.all_freed();
-        while space.surplus().is_some() {}
-        assert_eq!(space.take_hole(40), Some((200, 50)));
-        assert_eq!(space.take_hole(90), Some((0, 90)));
+        space.make_holes();
+        assert_eq!(space.take_hole(40), Some((200, Hole { length: 50, starts: vec![200] })));
+        assert_eq!(space.take_hole(90), Some((0, Hole { length: 90, starts: vec![0, 30, 70] })));
     }
 
     #[test]
@@ -168,7 +180,8 @@ mod tests {
         let mut space = Space::keeping(0);
         space.written(ObjectId(7), block(0, 30));
         space.written(ObjectId(7), block(30, 30));
-        assert_eq!(space.surplus().unwrap().offset, 0);
-        assert!(space.surplus().is_none());
+        space.make_holes();
+        assert_eq!(space.take_hole(30), Some((0, Hole { length: 30, starts: vec![0] })));
+        assert_eq!(space.take_hole(30), None);
     }
 }

@@ -1,0 +1,157 @@
+//! `jitlisten top`: functions and their hottest lines, while the program runs.
+//!
+//! ```text
+//!  target.rs    starts `jitlisten record`, of a command or of a process that runs, into a file that nothing else sees
+//!  table.rs     adds up what came, and says which rows there are            pure
+//!  screen.rs    the rows as lines of a terminal                             pure
+//!  terminal.rs  the other screen of the terminal, keys; gives it back whatever happens
+//! ```
+//! The recording is followed while it is written (`jitlisten_report::Follower`), and what has been read of it is given back to
+//! the file system, so that a day of it needs no more space than a second.
+
+#![forbid(unsafe_code)]
+
+mod screen;
+mod table;
+mod target;
+mod terminal;
+
+use std::ffi::OsString;
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use jitlisten_report::{Follower, Lookup, Options, Report, Selection, SymbolCache};
+
+use crate::problem::Problem;
+use crate::sinks::Sinks;
+use screen::{Screen, View};
+use table::Table;
+use target::Target;
+use terminal::{Input, Terminal};
+
+/// Between two looks at the recording.
+const TICK: Duration = Duration::from_secs(1);
+
+const EXAMPLES: &str = "Examples:
+  jitlisten top -- python prog.py
+  jitlisten top -p 4711
+
+What a command prints is kept, and shown when top ends. q ends top, and a command that it has started; a process given with -p
+goes on as before. ? lists the keys.";
+
+/// Watch functions and their hottest lines, once a second
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Top {
+    /// Samples for each second of a thread's time
+    #[arg(short, long, value_name = "HZ", default_value_t = 199, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rate: u32,
+    /// Wall-clock time: threads that wait, too, whose system calls are interrupted
+    #[arg(long)]
+    wall: bool,
+    /// A directory in which images, libraries, perf maps and sources are looked for first
+    #[arg(long, value_name = "DIR")]
+    root: Vec<PathBuf>,
+    /// A process that runs, instead of a command
+    #[arg(short, long, value_name = "PID", conflicts_with = "command")]
+    pid: Option<u32>,
+    /// What to write for other tools: a list of perfmap, image, unwind, jitdump, gdb [default: perfmap,image,unwind]
+    #[arg(long, value_name = "LIST")]
+    sinks: Option<Sinks>,
+    /// Leave Numba's code without line tables
+    #[arg(long)]
+    no_lines: bool,
+    /// The command and its arguments
+    #[arg(required_unless_present = "pid", trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+impl Top {
+    pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
+        if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
+            return Err(Problem::new(
+                "top needs a terminal for input and output; `jitlisten lines -- CMD` prints a table anywhere",
+            ));
+        }
+        let mut target = Target::start(&self)?;
+        let shown = self.watch(&mut target);
+        // The terminal is as it was by now.
+        let status = target.finish();
+        shown?;
+        Ok(status)
+    }
+
+    fn watch(&self, target: &mut Target) -> Result<(), Problem> {
+        let mut terminal = Terminal::enter()?;
+        let mut live = Live::new(&self.root);
+        let mut screen = Screen::new(target.title(), self.rate);
+        let mut next = Instant::now();
+        loop {
+            if Instant::now() >= next {
+                next = Instant::now() + TICK;
+                screen.state = target.state();
+                live.look(target, &mut screen)?;
+                terminal.draw(&screen.lines(&live.table, terminal.size()))?;
+            }
+            if screen.state.has_failed() {
+                return Err(Problem::new(target.reason()));
+            }
+            match terminal.input(next.saturating_duration_since(Instant::now()))? {
+                Input::Quit => return Ok(()),
+                Input::None => {}
+                Input::Resized => terminal.draw(&screen.lines(&live.table, terminal.size()))?,
+                Input::Key(key) => {
+                    if screen.key(key, &mut live.table, terminal.size()) {
+                        return Ok(());
+                    }
+                    terminal.draw(&screen.lines(&live.table, terminal.size()))?;
+                }
+            }
+        }
+    }
+}
+
+/// The recording, and what came of it so far.
+struct Live {
+    follower: Option<Follower>,
+    cache: SymbolCache,
+    options: Options,
+    table: Table,
+}
+
+impl Live {
+    fn new(roots: &[PathBuf]) -> Live {
+        let lookup = Lookup { roots: roots.to_vec(), ..Lookup::default() };
+        Live {
+            follower: None,
+            cache: SymbolCache::default(),
+            options: Options { lookup, ..Options::default() },
+            table: Table::default(),
+        }
+    }
+
+    /// Reads what came since the last time.
+    fn look(&mut self, target: &mut Target, screen: &mut Screen) -> Result<(), Problem> {
+        if self.follower.is_none() {
+            self.follower = target.recording().map_err(Problem::new)?;
+        }
+        let Some(follower) = &mut self.follower else { return Ok(()) };
+        let mut recording = follower.next_part(&Selection::default()).map_err(Problem::new)?;
+        let (file, read) = follower.progress();
+        target::give_back(file, read);
+        if screen.is_paused() {
+            return Ok(());
+        }
+        self.table.threads(&recording);
+        if let Some(wanted) = screen.thread() {
+            let threads = &recording.threads;
+            recording.samples.retain(|sample| threads[sample.thread as usize].tid == wanted);
+        }
+        let report = Report::with(&mut self.cache, recording, None, &self.options);
+        self.table.add(&report, matches!(screen.view(), View::Source(_)));
+        Ok(())
+    }
+}

@@ -1,0 +1,210 @@
+//! What is watched: `jitlisten record` of it, into a file in a directory of this process.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, chown};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use jitlisten_report::Follower;
+
+use super::Top;
+use crate::problem::Problem;
+use crate::process::Process;
+use crate::system::{end_with_parent, punch_hole, send_signal};
+
+/// Of what the program printed so much is shown at the end.
+const MOST_OUTPUT: u64 = 256 << 10;
+/// A program that was asked to end has so long.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// What is read is given back in pieces of this size.
+const PAGE: u64 = 4096;
+
+/// Whether it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Starting,
+    Running,
+    /// The program has ended, in these words.
+    Ended(String),
+    /// It could not be recorded.
+    Failed,
+}
+
+impl State {
+    pub(crate) fn has_failed(&self) -> bool {
+        *self == State::Failed
+    }
+}
+
+/// See the module's head.
+pub(crate) struct Target {
+    directory: Scratch,
+    recorder: Child,
+    ended: Option<ExitStatus>,
+    recorded: bool,
+    /// The process of `-p`, which goes on when this ends.
+    process: Option<Process>,
+    title: String,
+}
+
+impl Target {
+    pub(crate) fn start(top: &Top) -> Result<Target, Problem> {
+        let process = top.pid.map(Process::open).transpose()?;
+        let directory = Scratch::new(process.as_ref())?;
+        let program = std::env::current_exe().map_err(|error| Problem::new(format!("cannot find myself: {error}")))?;
+        let mut command = Command::new(program);
+        command.arg("record").arg("-o").arg(directory.recording()).arg("-r").arg(top.rate.to_string());
+        if top.wall {
+            command.arg("--wall");
+        }
+        if let Some(sinks) = &top.sinks {
+            command.arg("--sinks").arg(sinks.to_string());
+        }
+        if top.no_lines {
+            command.arg("--no-lines");
+        }
+        match top.pid {
+            Some(pid) => command.arg("-p").arg(pid.to_string()),
+            None => command.arg("--").args(&top.command),
+        };
+        let output = directory.output()?;
+        let same = output.try_clone().map_err(|error| Problem::new(format!("cannot open a file twice: {error}")))?;
+        command.stdin(Stdio::null()).stdout(output).stderr(same);
+        end_with_parent(&mut command);
+        let recorder =
+            command.spawn().map_err(|error| Problem::new(format!("cannot start jitlisten record: {error}")))?;
+        let title = match top.pid {
+            Some(pid) => format!("process {pid}"),
+            None => top.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "),
+        };
+        Ok(Target { directory, recorder, ended: None, recorded: false, process, title })
+    }
+
+    pub(crate) fn title(&self) -> String {
+        self.title.clone()
+    }
+
+    pub(crate) fn state(&mut self) -> State {
+        if self.ended.is_none() {
+            self.ended = self.recorder.try_wait().unwrap_or_default();
+        }
+        match self.ended {
+            Some(_) if !self.recorded && !self.directory.recording().exists() => State::Failed,
+            Some(status) if self.process.is_none() => State::Ended(words(status)),
+            Some(_) => State::Ended("has ended".to_owned()),
+            None if self.recorded => State::Running,
+            None => State::Starting,
+        }
+    }
+
+    /// The recording, when there is one.
+    pub(crate) fn recording(&mut self) -> Result<Option<Follower>, jitlisten_report::Error> {
+        let follower = Follower::open(&self.directory.recording())?;
+        self.recorded |= follower.is_some();
+        Ok(follower)
+    }
+
+    /// Why there is nothing to see: the last line that was printed.
+    pub(crate) fn reason(&self) -> String {
+        let said = self.directory.said();
+        let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("nothing was recorded");
+        last.strip_prefix("jitlisten: ").unwrap_or(last).to_owned()
+    }
+
+    /// Ends what was started, and shows what it has printed.
+    pub(crate) fn finish(&mut self) -> ExitCode {
+        let mut asked = false;
+        if self.ended.is_none() {
+            asked = true;
+            send_signal(self.recorder.id(), libc::SIGTERM);
+            let deadline = Instant::now() + PATIENCE;
+            while self.ended.is_none() {
+                self.ended = self.recorder.try_wait().unwrap_or_default();
+                if self.ended.is_none() && Instant::now() >= deadline {
+                    let _ = self.recorder.kill();
+                    self.ended = self.recorder.wait().ok();
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        if self.process.is_some() {
+            return ExitCode::SUCCESS;
+        }
+        if self.recorded {
+            let _ = std::io::stdout().lock().write_all(self.directory.said().as_bytes());
+        }
+        match self.ended {
+            Some(status) if !asked => ExitCode::from(status_code(status)),
+            _ => ExitCode::SUCCESS,
+        }
+    }
+}
+
+fn status_code(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    u8::try_from(code).unwrap_or(1)
+}
+
+fn words(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(0), _) => "has ended".to_owned(),
+        (Some(code), _) => format!("has ended with status {code}"),
+        (_, Some(signal)) => format!("was ended by signal {signal}"),
+        _ => "has ended".to_owned(),
+    }
+}
+
+/// Gives what has been read back to the file system. Where that cannot be done, the file grows.
+pub(crate) fn give_back(file: &File, read: u64) {
+    // The header stays: it is read at every look.
+    if read > PAGE {
+        punch_hole(file, PAGE, read / PAGE * PAGE - PAGE);
+    }
+}
+
+/// A directory that only its user can enter, and the user of the process that is watched; removed when dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(process: Option<&Process>) -> Result<Scratch, Problem> {
+        let path = std::env::temp_dir().join(format!("jitlisten-top-{}", std::process::id()));
+        let problem = |error| Problem::new(format!("cannot make {}: {error}", path.display()));
+        DirBuilder::new().mode(0o700).create(&path).map_err(problem)?;
+        let scratch = Scratch(path.clone());
+        let ours = fs::metadata(&path).map_err(problem)?.uid();
+        if let Some((user, group)) = process.and_then(Process::owner).filter(|(user, _)| *user != ours) {
+            chown(&path, Some(user), Some(group)).map_err(problem)?;
+        }
+        Ok(scratch)
+    }
+
+    fn recording(&self) -> PathBuf {
+        self.0.join("top.perf.data")
+    }
+
+    fn output(&self) -> Result<File, Problem> {
+        let path = self.0.join("output");
+        let file = File::options().create_new(true).append(true).open(&path);
+        file.map_err(|error| Problem::new(format!("cannot make {}: {error}", path.display())))
+    }
+
+    /// The end of what was printed.
+    fn said(&self) -> String {
+        let mut text = Vec::new();
+        if let Ok(mut file) = File::open(self.0.join("output")) {
+            let length = file.metadata().map_or(0, |data| data.len());
+            let _ = file.seek(SeekFrom::Start(length.saturating_sub(MOST_OUTPUT)));
+            let _ = file.take(MOST_OUTPUT).read_to_end(&mut text);
+        }
+        String::from_utf8_lossy(&text).into_owned()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,135 @@
+//! The other screen of the terminal, without echo. It is given back when this is dropped, when this program panics, and when it
+//! is asked to end by a signal.
+
+use std::io::{self, Write as _};
+use std::time::{Duration, Instant};
+
+use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use crossterm::style::{Attribute, Color, Print, ResetColor, SetAttribute, SetForegroundColor};
+use crossterm::terminal::{self, Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
+use crossterm::{cursor, execute, queue};
+
+use super::screen::{Ink, Row};
+use crate::problem::Problem;
+use crate::system::Blocked;
+
+/// Signals are looked for so often.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// What a person does.
+pub(crate) enum Input {
+    None,
+    Quit,
+    Resized,
+    Key(KeyCode),
+}
+
+/// See the module's head.
+pub(crate) struct Terminal {
+    signals: Blocked,
+    shown: Vec<Row>,
+    colour: bool,
+}
+
+impl Terminal {
+    pub(crate) fn enter() -> Result<Terminal, Problem> {
+        let signals = Blocked::new(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT]);
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            give_back();
+            before(panic);
+        }));
+        let terminal = Terminal {
+            signals,
+            shown: Vec::new(),
+            colour: std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty()),
+        };
+        terminal::enable_raw_mode().map_err(problem)?;
+        execute!(io::stdout(), EnterAlternateScreen, cursor::Hide, Clear(ClearType::All)).map_err(problem)?;
+        Ok(terminal)
+    }
+
+    /// Columns and rows.
+    pub(crate) fn size(&self) -> (usize, usize) {
+        let (columns, rows) = terminal::size().unwrap_or((80, 24));
+        (usize::from(columns.max(20)), usize::from(rows.max(5)))
+    }
+
+    /// Shows these rows; what is there already is not sent again.
+    pub(crate) fn draw(&mut self, rows: &[Row]) -> Result<(), Problem> {
+        let mut out = io::stdout().lock();
+        for (number, row) in rows.iter().enumerate() {
+            if self.shown.get(number) != Some(row) {
+                queue!(out, cursor::MoveTo(0, u16::try_from(number).unwrap_or(u16::MAX))).map_err(problem)?;
+                self.row(&mut out, row).map_err(problem)?;
+            }
+        }
+        self.shown = rows.to_vec();
+        out.flush().map_err(problem)
+    }
+
+    fn row(&self, out: &mut impl io::Write, row: &Row) -> io::Result<()> {
+        match row.ink {
+            Ink::Plain => {}
+            Ink::Bold => queue!(out, SetAttribute(Attribute::Bold))?,
+            Ink::Dim => queue!(out, SetAttribute(Attribute::Dim))?,
+            Ink::Head | Ink::Selected => queue!(out, SetAttribute(Attribute::Reverse))?,
+            Ink::Warm if self.colour => queue!(out, SetForegroundColor(Color::Yellow))?,
+            Ink::Hot if self.colour => queue!(out, SetForegroundColor(Color::Red))?,
+            Ink::Warm | Ink::Hot => {}
+        }
+        queue!(out, Print(&row.text), SetAttribute(Attribute::Reset), ResetColor, Clear(ClearType::UntilNewLine))
+    }
+
+    /// Waits for a key, a signal or the end of this time.
+    pub(crate) fn input(&mut self, within: Duration) -> Result<Input, Problem> {
+        let end = Instant::now() + within;
+        loop {
+            if self.signals.has_arrived(Duration::ZERO) {
+                return Ok(Input::Quit);
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if event::poll(left.min(SLICE)).map_err(problem)? {
+                return Ok(self.event(&event::read().map_err(problem)?));
+            }
+            if left.is_zero() {
+                return Ok(Input::None);
+            }
+        }
+    }
+
+    fn event(&mut self, event: &Event) -> Input {
+        match event {
+            Event::Resize(..) => {
+                self.shown.clear();
+                let _ = execute!(io::stdout(), Clear(ClearType::All));
+                Input::Resized
+            }
+            Event::Key(key) if key.kind != KeyEventKind::Release => match key.code {
+                KeyCode::Char('c' | 'd' | '\\') if key.modifiers.contains(KeyModifiers::CONTROL) => Input::Quit,
+                KeyCode::Char('l') if key.modifiers.contains(KeyModifiers::CONTROL) => {
+                    self.shown.clear();
+                    let _ = execute!(io::stdout(), Clear(ClearType::All));
+                    Input::Resized
+                }
+                code => Input::Key(code),
+            },
+            _ => Input::None,
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        give_back();
+    }
+}
+
+fn give_back() {
+    let _ = execute!(io::stdout(), ResetColor, SetAttribute(Attribute::Reset), cursor::Show, LeaveAlternateScreen);
+    let _ = terminal::disable_raw_mode();
+}
+
+fn problem(error: io::Error) -> Problem {
+    Problem::new(format!("the terminal cannot be used: {error}"))
+}

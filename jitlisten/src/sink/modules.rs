@@ -1,0 +1,54 @@
+//! The modules of this process: images in the lists that tools inside the process read.
+//!
+//! Memory profilers, crash handlers and unwinders ask `dl_iterate_phdr`, `dladdr` and their relatives what is at an address.
+//! This sink keeps the list ([`crate::modules`]); the hooks that show it are the shim's. It needs images: a module's file and
+//! program headers are those of an image.
+//!
+//! See it with `JITLISTEN=image,unwind,modules LD_PRELOAD=... memray run --native program.py`.
+
+#![forbid(unsafe_code)]
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::image::{Images, runs_of};
+use super::{FinalizedObject, Forked, Sink, SinkError};
+use crate::modules;
+use crate::options::NameStyle;
+
+pub(crate) struct Modules {
+    style: NameStyle,
+    images: Arc<Mutex<Images>>,
+}
+
+impl Modules {
+    pub(crate) fn new(style: NameStyle, images: &Arc<Mutex<Images>>) -> Self {
+        Modules { style, images: Arc::clone(images) }
+    }
+}
+
+impl Sink for Modules {
+    fn finalized(&mut self, object: &FinalizedObject<'_>) -> Result<u64, SinkError> {
+        let images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
+        for run in runs_of(object.object) {
+            if let Some(module) = images.module(object, run, self.style) {
+                modules::publish(module);
+            }
+        }
+        Ok(0)
+    }
+
+    /// Images say when their code is freed: several objects may have one.
+    fn freeing(&mut self, _: &FinalizedObject<'_>) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    fn forked(&mut self) -> Forked {
+        Forked::KnowsEverything
+    }
+}
+
+impl Drop for Modules {
+    fn drop(&mut self) {
+        modules::clear();
+    }
+}

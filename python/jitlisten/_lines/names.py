@@ -1,0 +1,112 @@
+"""What a function is called, and where functions belong whose text is generated.
+
+    DW_AT_name           inner                                 the qualified name, as in a traceback
+    DW_AT_linkage_name   __main__.inner(float64) [v2]          as the native library names the symbol; perf, addr2line,
+                                                               llvm-symbolizer and py-spy show this one of inlined calls
+
+The linkage name is not the symbol: that one takes a demangler that knows Numba, and tools do not. `[v2]` tells compilations of
+one function apart.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional, Tuple
+
+GENERATED = "<string>"
+
+_PRANGE = "__numba_parfor_gufunc"
+_STENCIL = "__numba_stencil_"
+_JITCLASS = ("ctor", "accessor", "mutator", "method")
+
+_LONGEST_ARGUMENTS = 300
+
+
+class Loop(NamedTuple):
+    """A loop that becomes a kernel, and the function that it is in."""
+
+    path: str
+    line: int
+    function: str
+
+
+class Described(NamedTuple):
+    """A function that is generated around a statement, a loop or a class of the user's."""
+
+    kind: str
+    # `None`: the kind, file and line.
+    name: Optional[str]
+    path: str
+    line: int
+    # The function, or the module of the class.
+    owner: str
+
+
+def generated(lowerer: Any, loop: Optional[Loop]) -> Optional[Described]:
+    """Of a function whose file is `<string>`; `None` where it is not known for what it was made."""
+    name = str(getattr(lowerer.func_ir.func_id, "func_name", ""))
+    if name.startswith(_PRANGE) and loop is not None:
+        return Described("prange kernel", None, loop.path, loop.line, loop.function)
+    if name.startswith(_STENCIL):
+        path, line = _first_place(lowerer)
+        return Described("stencil", None, path, line, "")
+    if name in _JITCLASS:
+        return _of_class(lowerer, name)
+    return None
+
+
+def qualified(lowerer: Any) -> str:
+    """Module and qualified name of the function that is lowered."""
+    description = lowerer.fndesc
+    return "%s.%s" % (description.modname, description.qualname)
+
+
+def linkage(lowerer: Any, function: Any, known: Optional[Described], shown: str) -> str:
+    """The name with everything that distinguishes it."""
+    description = lowerer.fndesc
+    uid = getattr(description, "uid", None)
+    mark = "" if uid is None else " [v%d]" % uid
+    if known is not None and known.name is None:
+        return shown + (" in " + known.owner if known.owner else "") + mark
+    name = "%s.%s" % (known.owner, shown) if known is not None else qualified(lowerer)
+    prefix = "finalize::" if function.name.startswith("finalize_") else ""
+    # The parts of a generator are functions of their own.
+    suffix = "" if prefix or function.name == description.llvm_func_name else ".next"
+    arguments = ", ".join(map(str, description.argtypes))
+    if len(arguments) > _LONGEST_ARGUMENTS:
+        arguments = arguments[:_LONGEST_ARGUMENTS] + "..."
+    return "%s%s%s(%s)%s" % (prefix, name, suffix, arguments, mark)
+
+
+def _first_place(lowerer: Any) -> Tuple[str, int]:
+    """Of the user's statements in a function that is generated around them."""
+    for _, block in sorted(lowerer.func_ir.blocks.items()):
+        for inst in block.body:
+            if inst.loc.filename != GENERATED:
+                return inst.loc.filename, inst.loc.line
+    return GENERATED, lowerer.func_ir.loc.line
+
+
+def _of_class(lowerer: Any, kind: str) -> Optional[Described]:
+    """`def ctor(x): return C(x)`, and what Python calls for each method and attribute of a jitclass."""
+    description = lowerer.fndesc
+    instance = description.restype if kind == "ctor" else description.argtypes[0]
+    class_type = getattr(instance, "class_type", None)
+    if class_type is None:
+        return None
+    attribute = "" if kind == "ctor" else _attribute(lowerer)
+    methods = instance.methods
+    accessors = getattr(instance, "jit_props", {}).get(attribute, {})
+    dispatcher = accessors.get("set" if kind == "mutator" else "get")
+    function = methods.get(attribute) or getattr(dispatcher, "py_func", None) or methods["__init__"]
+    name = ".".join(part for part in (class_type.class_name, attribute, kind) if part)
+    return Described(kind, name, function.__code__.co_filename, function.__code__.co_firstlineno, function.__module__)
+
+
+def _attribute(lowerer: Any) -> str:
+    for _, block in sorted(lowerer.func_ir.blocks.items()):
+        for inst in block.body:
+            for holder in (inst, getattr(inst, "value", None)):
+                attribute = getattr(holder, "attr", None)
+                if isinstance(attribute, str):
+                    return attribute
+    return ""

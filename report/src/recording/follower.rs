@@ -1,0 +1,86 @@
+//! A recording that is still being written: what came since the last look, as a recording of its own.
+//!
+//! The recorder appends whole records and then stores their size in the header (`data.size`), so everything up to there can be
+//! read. A file of perf itself has its size only at the end, and cannot be followed.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+
+use super::format::{self, Container};
+use super::tasks::Tasks;
+use super::{PERF_RECORD_SAMPLE, Recording, Selection, count, event_of, records};
+use crate::Error;
+
+/// Where in the header the offset and the size of the records stand.
+const DATA_AT: u64 = 40;
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Follower {
+    file: File,
+    container: Container,
+    tasks: Tasks,
+    at: u64,
+}
+
+impl Follower {
+    /// Opens the file; nothing if the recorder has not made it yet.
+    ///
+    /// # Errors
+    /// When it is no recording.
+    pub fn open(path: &Path) -> Result<Option<Follower>, Error> {
+        let mut file = match File::options().read(true).write(true).open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Error::io("open", path, error)),
+        };
+        match data_section(&mut file) {
+            Ok((start, size)) if size != 0 => {
+                let container = format::open(&mut file)?;
+                Ok(Some(Follower { file, container, tasks: Tasks::default(), at: start }))
+            }
+            // The header is written in one piece, but not at the moment when the file is made.
+            _ => Ok(None),
+        }
+    }
+
+    /// What came since the last call.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn next_part(&mut self, selection: &Selection) -> Result<Recording, Error> {
+        let read = |error| Error::io("read", "the recording", error);
+        let (start, size) = data_section(&mut self.file).map_err(read)?;
+        let range = self.at..start.saturating_add(size).max(self.at);
+        self.at = range.end;
+        let (tasks, events) = (&mut self.tasks, &self.container.events);
+        let mut counts = Vec::new();
+        records::for_each(&mut self.file, range.clone(), |record| match record.kind {
+            PERF_RECORD_SAMPLE => count(&mut counts, event_of(events, record.body)),
+            _ => tasks.record(record, events),
+        })
+        .map_err(read)?;
+        let event = self.container.choose(&counts, selection)?;
+        let counts = counts.into_iter().chain(std::iter::repeat(0));
+        let events = events.iter().cloned().zip(counts).collect();
+        let mut recording = Recording { events, event, ..Recording::default() };
+        self.tasks.fill(&mut recording);
+        recording.read_samples(&mut self.file, range, selection).map_err(read)?;
+        Ok(recording)
+    }
+
+    /// The file, and how far it has been read.
+    pub fn progress(&self) -> (&File, u64) {
+        (&self.file, self.at)
+    }
+}
+
+fn data_section(file: &mut File) -> std::io::Result<(u64, u64)> {
+    let mut bytes = [0; 16];
+    file.seek(SeekFrom::Start(DATA_AT))?;
+    file.read_exact(&mut bytes)?;
+    let (start, size) = bytes.split_at(8);
+    let number = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes).unwrap_or_default();
+    Ok((number(start), number(size)))
+}

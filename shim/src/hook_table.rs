@@ -1,0 +1,77 @@
+//! Which function of ours stands for which of the host's: what changes the host's code and slots needs the addresses only, and
+//! so knows nothing of what the hooks do. Filled in [`crate::start`].
+
+#![forbid(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+
+use crate::library::{Identity, Library};
+use crate::next::Function;
+use crate::symbol_file::SymbolFile;
+
+/// How many libraries with LLVM are listened to in a process.
+pub(crate) const SLOTS: usize = 16;
+
+/// An empty function of the host's, or ours in its place.
+pub(crate) type Rendezvous = unsafe extern "C" fn();
+
+/// The vtables of `ObjectLinkingLayer` that have `emit`.
+pub(crate) const EMIT_VTABLES: usize = 2;
+
+/// More words than `emit` has: those it does not take are whatever its caller left there, and go on unread.
+pub(crate) type Emit = unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> TwoWords;
+
+/// Both registers that a result may be in.
+#[repr(C)]
+pub(crate) struct TwoWords([usize; 2]);
+
+/// See the module's head.
+pub(crate) struct HookTable {
+    /// For the loader's `_dl_debug_state`.
+    pub(crate) loader_event: Rendezvous,
+    /// For `__jit_debug_register_code` of the LLVM in each slot.
+    pub(crate) rendezvous: [Rendezvous; SLOTS],
+    /// For `dlsym`: jumps to it.
+    pub(crate) before_dlsym: Rendezvous,
+    pub(crate) mprotect: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,
+    pub(crate) munmap: unsafe extern "C" fn(*mut c_void, usize) -> c_int,
+    pub(crate) mmap: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void,
+    pub(crate) register_frame: unsafe extern "C" fn(*const c_void),
+    pub(crate) pkey_mprotect: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int) -> c_int,
+    pub(crate) mremap: unsafe extern "C" fn(*mut c_void, usize, usize, c_int, *mut c_void) -> *mut c_void,
+    /// For the same in libraries without an LLVM.
+    pub(crate) mprotect_elsewhere: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,
+    pub(crate) munmap_elsewhere: unsafe extern "C" fn(*mut c_void, usize) -> c_int,
+    pub(crate) mmap_elsewhere: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void,
+    /// For `emit` of `ObjectLinkingLayer` of the LLVM in each slot, in each vtable that has it.
+    pub(crate) emit: [[Emit; EMIT_VTABLES]; SLOTS],
+    /// For a library that has llvmlite's functions. It must be mapped during the call.
+    pub(crate) attach_llvmlite: unsafe fn(Library, Option<SymbolFile>),
+    /// Such a library was closed, if it was one.
+    pub(crate) llvmlite_closed: fn(Identity),
+}
+
+impl HookTable {
+    /// The hook of a function that concerns memory.
+    pub(crate) fn memory(&self, function: Function) -> usize {
+        match function {
+            Function::Mprotect => self.mprotect as usize,
+            Function::Munmap => self.munmap as usize,
+            Function::Mmap => self.mmap as usize,
+            Function::RegisterFrame => self.register_frame as usize,
+            Function::PkeyMprotect => self.pkey_mprotect as usize,
+            Function::Mremap => self.mremap as usize,
+        }
+    }
+
+    /// The same for a library without an LLVM.
+    pub(crate) fn memory_elsewhere(&self, function: Function) -> usize {
+        match function {
+            Function::Mprotect => self.mprotect_elsewhere as usize,
+            Function::Munmap => self.munmap_elsewhere as usize,
+            Function::Mmap => self.mmap_elsewhere as usize,
+            // They take no lock either where no code is concerned.
+            Function::RegisterFrame | Function::PkeyMprotect | Function::Mremap => self.memory(function),
+        }
+    }
+}

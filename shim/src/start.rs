@@ -1,0 +1,53 @@
+//! The start: every hook gets its place, and then what is there already is looked at.
+
+#![forbid(unsafe_code)]
+
+use jitlisten::Session;
+
+use crate::dlsym_entry::before_dlsym;
+use crate::hook_table::HookTable;
+use crate::loader::with_libraries_held;
+use crate::modules::Imports;
+use crate::state::{self, Shim};
+use crate::{elsewhere, fork, hooks, jitlink, llvmlite};
+
+static HOOKS: HookTable = HookTable {
+    loader_event: hooks::loader_event,
+    rendezvous: hooks::RENDEZVOUS,
+    before_dlsym,
+    mprotect: hooks::mprotect,
+    munmap: hooks::munmap,
+    mmap: hooks::mmap,
+    register_frame: hooks::register_frame,
+    pkey_mprotect: elsewhere::pkey_mprotect,
+    mremap: elsewhere::mremap,
+    mprotect_elsewhere: elsewhere::mprotect,
+    munmap_elsewhere: elsewhere::munmap,
+    mmap_elsewhere: elsewhere::mmap,
+    emit: jitlink::hook::HOOKS,
+    attach_llvmlite: llvmlite::attach,
+    llvmlite_closed: llvmlite::closed,
+};
+
+/// Starts to listen to every LLVM in this process, now and later. Once; further calls do nothing.
+///
+/// Must not be called under the loader's lock, except from a constructor.
+pub fn start(session: &'static Session) {
+    if !session.options().active || !state::open(session, &HOOKS) {
+        return;
+    }
+    fork::follow();
+    with_libraries_held(|_| hooks::guarded(Shim::begin));
+    sinks_changed();
+    hooks::guarded(Shim::look_for_unwinders);
+}
+
+/// A sink was switched on: what it needs is hooked. Must not be called under the loader's lock, except from a constructor.
+pub fn sinks_changed() {
+    let wanted = state::shim().is_some_and(Shim::wants_modules);
+    if !wanted || Imports::are_hooked() {
+        return;
+    }
+    Imports::prepare();
+    with_libraries_held(|_| hooks::guarded(Shim::hook_imports));
+}
