@@ -35,6 +35,8 @@ pub(crate) struct Source {
     pub(crate) detoured: bool,
     /// Whether its linker calls us for each object.
     linker: Result<Patched, Refusal>,
+    /// Whether JITLink does.
+    jitlink: Result<(), jitlink::Refusal>,
     /// Its place in the table of hooks.
     slot: usize,
     version: Option<String>,
@@ -152,6 +154,7 @@ impl Source {
             descriptor: interface.map(|interface| DescriptorAddress(interface.descriptor)),
             detoured: matches!(detoured, None | Some(Ok(()))),
             linker,
+            jitlink,
             slot,
             version: library.llvm_version(),
             slots,
@@ -234,6 +237,10 @@ impl Source {
             Ok(_) => missing.push("RuntimeDyld: its objects were not what they should be".to_owned()),
             Err(refusal) => missing.push(format!("RuntimeDyld: {refusal}")),
         }
+        match &self.jitlink {
+            Ok(()) => heard_by.push("jitlink"),
+            Err(refusal) => missing.push(format!("JITLink: {refusal}")),
+        }
         match (self.descriptor, self.detoured) {
             (Some(_), true) => heard_by.push("list-call"),
             (Some(_), false) => heard_by.push("list-poll"),
@@ -245,7 +252,7 @@ impl Source {
             objects: self.objects().len(),
             version: self.version.clone(),
             heard_by,
-            linked: runtime_dyld::reported(self.slot),
+            linked: runtime_dyld::reported(self.slot) + jitlink::reported(self.slot),
             missing,
         }
     }

@@ -22,7 +22,7 @@ pub(crate) mod hook;
 mod search;
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use jitlisten::{Address, AddressRange, checked_read, log_line};
 
@@ -106,6 +106,7 @@ pub(crate) unsafe fn attach(
     hooks: &HookTable,
 ) -> Result<(), Refusal> {
     let table = TABLE.get(slot).ok_or(Refusal::Missing)?;
+    REPORTED[slot].store(0, Ordering::Relaxed);
     let of_class: Vec<&Vtable> = vtables.iter().filter(|vtable| vtable.class == OBJECT_LINKING_LAYER).collect();
     for (which, vtable) in with_emit(&of_class)?.into_iter().enumerate() {
         table[which].original.store(vtable.slots[EMIT] as usize, Ordering::Relaxed);
@@ -119,6 +120,14 @@ pub(crate) unsafe fn attach(
         }
     }
     Ok(())
+}
+
+/// How many objects were found in memory, of the source in each place of the table.
+static REPORTED: [AtomicU64; SLOTS] = [const { AtomicU64::new(0) }; SLOTS];
+
+/// How many objects of the source in this place of the table were found in memory.
+pub(crate) fn reported(slot: usize) -> u64 {
+    REPORTED.get(slot).map_or(0, |reported| reported.load(Ordering::Relaxed))
 }
 
 /// An ELF header.

@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+use std::sync::atomic::Ordering;
+
 use jitlisten::{AddressRange, checked_read, log_line};
 
 use super::emitted::Emitted;
@@ -80,6 +82,9 @@ impl Shim {
         }
         let object = emitted.pattern.into_debug_object(&placement.sections);
         if let Ok(loaded) = self.session.linked(object) {
+            if let Some(reported) = super::REPORTED.get(emitted.slot) {
+                reported.fetch_add(1, Ordering::Relaxed);
+            }
             self.loaded(state, loaded);
         }
     }
