@@ -1,5 +1,5 @@
 # The menu. What each line does is written in the script it calls.
-.PHONY: help demo quick test one test-systems test-suites test-lines test-aarch64 bench bench-growth build wheel check fmt setup install uninstall
+.PHONY: help demo quick test one test-systems test-suites test-lines test-aarch64 bench bench-growth build wheel wheel-aarch64 test-sdist check fmt setup install uninstall
 
 help:
 	@echo "make demo    profile a Numba program under perf, with and without us"
@@ -14,6 +14,7 @@ help:
 	@echo "make bench-growth   how it grows, as exponents"
 	@echo "make build   target/release/libjitlisten.so and .a"
 	@echo "make wheel   target/wheels: the Python wheels and the source distribution"
+	@echo "make wheel-aarch64, make test-sdist   that wheel alone; a build from the source distribution"
 	@echo "make check   format, lints, documentation"
 	@echo "make fmt     format the sources"
 	@echo "make install [PREFIX=/usr/local] [DESTDIR=], make uninstall"
@@ -54,6 +55,13 @@ build:
 wheel:
 	@ci/setup.sh wheel
 	@ci/wheel.sh build
+
+wheel-aarch64:
+	@ci/setup.sh wheel
+	@ci/wheel.sh build aarch64
+
+test-sdist:
+	@ci/wheel.sh sdist
 
 check:
 	@ci/check.sh

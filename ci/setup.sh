@@ -173,6 +173,8 @@ other_venvs() {
 wheel_venv() {
     local venvs=target/wheel
     make_venv tools "3.11 3.12 3.13 3.10" maturin==1.16.0 ziglang==0.17.1 cargo-zigbuild==0.24.0 pytest==8.4.2 mypy==1.18.2
+    # For the tests of the magics; beside the first environment, with its Python.
+    make_venv notebook "3.11 3.12 3.13" ipykernel==7.1.0 nbclient==0.10.2
 }
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -205,8 +207,8 @@ bench)
     ;;
 all)
     install_packages build-essential pkg-config python3-venv gdb binutils shellcheck libunwind-dev libunwind-19 \
-        valgrind strace chromium chromium-driver elfutils btrfs-progs bpftrace libjemalloc2 faketime libheaptrack zlib1g-dev \
-        libzstd-dev mmdebstrap postgresql-15 libegl-dev libgl-dev libegl-mesa0 libgl1-mesa-dri \
+        valgrind patch strace chromium chromium-driver elfutils btrfs-progs bpftrace libjemalloc2 faketime libheaptrack zlib1g-dev \
+        libzstd-dev mmdebstrap tmux postgresql-15 libegl-dev libgl-dev libegl-mesa0 libgl1-mesa-dri libboost-stacktrace-dev libabsl-dev \
         llvm-14 clang-14 llvm-22 clang-22 llvm-14-dev llvm-15-dev llvm-16-dev llvm-19-dev llvm-22-dev
     install_perf
     first_venv
@@ -214,7 +216,7 @@ all)
     wheel_venv
     ;;
 wheel)
-    install_packages build-essential python3-venv binutils
+    install_packages build-essential python3-venv binutils tmux
     wheel_venv
     ;;
 *)

@@ -103,6 +103,7 @@ count_tests
 
 # Other userlands and other processors, with tests that have just been built.
 step 'Debian 13' ci/systems.sh trixie
+if [ -d target/userlands/trixie/opt ]; then step 'wheel in Debian 13' ci/wheel.sh userland trixie; fi
 step processors ci/processors.sh
 
 if cargo +nightly miri --version >/dev/null 2>&1; then step miri ci/miri.sh; else skip miri "no nightly toolchain with miri"; fi

@@ -2,8 +2,10 @@
 # Builds the wheels and the source distribution into target/wheels, and says what is in them. zig links for an old glibc.
 #
 #   ci/wheel.sh [build [TARGET...]]   by default x86_64, and aarch64 where its standard library can be had
-#   ci/wheel.sh test                  installs the wheel of this machine into a fresh environment and runs python/tests/wheel
+#   ci/wheel.sh test [ARGUMENT...]    installs the wheel of this machine into a fresh environment and runs python/tests/wheel
+#   ci/wheel.sh sdist                 builds from the source distribution, as pip does, and compiles a function under it
 #   ci/wheel.sh userland NAME         runs it in a userland that ci/userland.sh has made: bullseye (glibc 2.31), sid
+#   ci/wheel.sh aarch64               runs the command and the package of the aarch64 wheel by qemu-user
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -37,13 +39,35 @@ build() {
     check_symbols "$out/$target/wheel/jitlisten"
 }
 
-# Both files may ask for no symbol that is newer than the tag says.
+# The libraries that PEP 600 lets a wheel count on, of those that are needed here.
+allowed='libc.so.6 libm.so.6 libpthread.so.0 libdl.so.2 librt.so.1 libgcc_s.so.1 ld-linux-x86-64.so.2 ld-linux-aarch64.so.1'
+# The newest symbol version of each library in RHEL 8, glibc 2.28 and GCC 8, of those that are needed here. libgcc has exported
+# `__register_frame` and the unwinder's functions since GCC 3.0 on both processors, `_Unwind_GetIPInfo` since 4.2.
+declare -A newest_allowed=([GLIBC]=$glibc [GCC]=7.0.0)
+
+# Both files may ask for no library and no symbol that a system of that age does not have.
 check_symbols() {
-    local newest
-    newest=$(readelf -V "$1" | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -n 1)
-    [ "$(printf '%s\n' "${newest#GLIBC_}" $glibc | sort -V | tail -n 1)" = $glibc ] || fail "$1 needs $newest"
-    ! readelf -d "$1" | grep -q 'NEEDED.*LLVM' || fail "$1 must not link LLVM"
-    echo "wheel: $1 needs $newest"
+    local needed version family
+    for needed in $(readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'); do
+        [[ " $allowed " == *" $needed "* ]] || fail "$1 needs $needed"
+    done
+    # Of the versions it needs, not of those it may define itself.
+    mapfile -t versions < <(readelf -VW "$1" | awk '/^Version needs/ { on = 1 } on' | sed -n 's/.*Name: \([^ ]*\).*/\1/p' | sort -uV)
+    for version in "${versions[@]}"; do
+        family=${version%%_*}
+        [ -n "${newest_allowed[$family]:-}" ] || fail "$1 needs $version"
+        is_at_most "${version#*_}" "${newest_allowed[$family]}" || fail "$1 needs $version"
+    done
+    echo "wheel: $1 needs ${versions[*]}"
+}
+
+is_at_most() { [ "$(printf '%s\n' "$1" "$2" | sort -V | tail -n 1)" = "$2" ]; }
+
+# part_of WHEEL NAME: a file of its metadata.
+part_of() {
+    python3 -c 'import sys, zipfile
+wheel = zipfile.ZipFile(sys.argv[1])
+print(wheel.read(next(n for n in wheel.namelist() if n.endswith(".dist-info/" + sys.argv[2]))).decode())' "$1" "$2"
 }
 
 check_wheel() {
@@ -55,7 +79,9 @@ check_wheel() {
         scripts/jitlisten; do
         grep -q "$part" <<<"$names" || fail "$1 lacks $part"
     done
-    ! unzip -p "$1" '*/METADATA' 2>/dev/null | grep -q '^Requires-Dist' || fail "$1 has dependencies"
+    ! part_of "$1" METADATA | grep -q '^Requires-Dist' || fail "$1 has dependencies"
+    part_of "$1" METADATA | grep -qx 'Requires-Python: >=3.8' || fail "$1 is not for Python 3.8"
+    part_of "$1" WHEEL | grep -qE "^Tag: py3-none-manylinux_${glibc/./_}_(x86_64|aarch64)$" || fail "$1 has another tag"
     echo "wheel: $1, $size bytes"
 }
 
@@ -82,41 +108,114 @@ make_venv() {
     # The packages of the pinned environment, by path: they need not be downloaded again.
     "$numba" -c 'import site; print(site.getsitepackages()[0])' >"$("$venv/bin/python" -c 'import site
 print(site.getsitepackages()[0])')/pinned.pth"
+    # A kernel for the magics, in the same way; without it those tests are skipped.
+    local notebook=target/wheel/notebook/bin/python
+    [ ! -x $notebook ] || $notebook -c 'import site; print(site.getsitepackages()[0])' \
+        >"$("$venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')/notebook.pth"
     "$venv/bin/pip" install -q --disable-pip-version-check --no-index "$(of_this_machine)"
 }
 
 run_tests() {
     [ -n "$(of_this_machine)" ] || fail "no wheel: ci/wheel.sh build"
     make_venv
-    # Types as a user's type checker sees them.
-    "$tools/bin/mypy" --python-executable "$venv/bin/python" --strict -p jitlisten
-    JITLISTEN_TEST_PYTHON=$venv/bin/python PYTHONDONTWRITEBYTECODE=1 \
-        "$tools/bin/pytest" -q -p no:cacheprovider "${@:-python/tests/wheel}"
+    # Types as a user's type checker sees them, for the oldest and the newest Python that it knows.
+    local version what=()
+    for version in 3.9 3.14; do
+        "$tools/bin/mypy" --python-executable "$venv/bin/python" --python-version $version --strict -p jitlisten
+    done
+    # Without a file or directory among the arguments, all of it.
+    for version in "$@"; do if [ -e "${version%%::*}" ]; then what=("$@"); fi; done
+    [ ${#what[@]} -gt 0 ] || what=(python/tests/wheel "$@")
+    JITLISTEN_TEST_PYTHON=$venv/bin/python PYTHONDONTWRITEBYTECODE=1 "$tools/bin/pytest" -q -p no:cacheprovider "${what[@]}"
+}
+
+# As pip does it, in an environment of its own; it fetches maturin, and the crates where cargo does not have them.
+from_source() {
+    local source fresh=$PWD/target/wheel/sdist-venv began=$SECONDS pid
+    source=$(find "$wheels" -name "jitlisten-$(version).tar.gz")
+    [ -n "$source" ] || fail "no source distribution: ci/wheel.sh build"
+    rm -rf "$fresh"
+    "$(realpath target/venv/numba-0.68.1/bin/python)" -m venv "$fresh"
+    PATH=${PATH#"$tools/bin:"} "$fresh/bin/pip" install -q --disable-pip-version-check "$source"
+    echo "wheel: built from $source in $((SECONDS - began)) s"
+    cd /
+    pid=$(NUMBA_CACHE_DIR=$fresh/cache "$fresh/bin/jitlisten" run --sinks perfmap -- \
+        "$OLDPWD/target/venv/numba-0.68.1/bin/python" "$OLDPWD/python/tests/wheel/programs/kernel.py" once | sed -n 's/^pid //p')
+    grep -F '__main__.burn(int64)' "/tmp/perf-$pid.map"
+    "$fresh/bin/python" -c 'import jitlisten; jitlisten.enable("perfmap"); print(jitlisten.status().version)'
+    cd "$OLDPWD"
+    rm -rf "$fresh"
+}
+
+# Without a machine of that kind: the command is started, and the package opens the library, in the userland of ci/aarch64.sh.
+on_aarch64() {
+    local wheel root=${JITLISTEN_AARCH64_ROOT:-$PWD/target/aarch64/root} unpacked
+    wheel=$(find "$wheels" -name "jitlisten-$(version)-*_aarch64.whl")
+    [ -n "$wheel" ] || fail "no wheel: ci/wheel.sh build aarch64"
+    [ -x "$root/usr/bin/python3" ] || fail "no userland in $root: make test-aarch64 makes one"
+    unpacked=$PWD/target/wheel/unpacked-aarch64
+    rm -rf "$unpacked"
+    python3 -m zipfile -e "$wheel" "$unpacked"
+    mkdir "$unpacked/bin"
+    mv "$unpacked"/jitlisten-*.data/scripts/jitlisten "$unpacked/bin/"
+    chmod 755 "$unpacked/bin/jitlisten"
+    # binfmt_misc makes the kernel start qemu for every program inside; nothing is written into the userland.
+    # shellcheck disable=SC2016 # the words are those of the inner shells
+    unshare --mount sh -euc '
+        mount --rbind /proc "$1/proc"; mount --rbind /dev "$1/dev"; mount -t tmpfs -o mode=1777 tmpfs "$1/tmp"
+        mkdir "$1/tmp/wheel"; mount --bind "$2" "$1/tmp/wheel"
+        exec chroot "$1" env -i PATH=/usr/bin:/bin PYTHONPATH=/tmp/wheel sh -euc "$3"
+    ' sh "$root" "$unpacked" '
+        uname -m; ldd --version | head -n 1; /tmp/wheel/bin/jitlisten --version
+        /tmp/wheel/bin/jitlisten doctor | sed -n "/^The program/,/^$/p"
+        /tmp/wheel/bin/jitlisten run --sinks perfmap -- python3 -B -c "import sys; print(sys.version.split()[0])"
+        python3 -B -c "import jitlisten; jitlisten.enable(); print(jitlisten.status().sinks, jitlisten.functions())"
+    '
 }
 
 # What an old or new system has to show: the command starts, finds its library, and Numba's code has names.
 in_userland() {
-    local unpacked=$PWD/target/wheel/unpacked python=/opt/venv/numba-0.68.1/bin/python
+    local unpacked=$PWD/target/wheel/unpacked python
     rm -rf "$unpacked"
     python3 -m zipfile -e "$(of_this_machine)" "$unpacked"
     # As `pip install --target` lays it out.
     mkdir -p "$unpacked/bin"
     mv "$unpacked"/jitlisten-*.data/scripts/jitlisten "$unpacked/bin/"
     chmod 755 "$unpacked/bin/jitlisten"
+    for python in "target/userlands/$1"/opt/venv*/numba-0.68.1/bin/python; do
+        one_userland "$1" "$unpacked" "${python#"target/userlands/$1"}"
+    done
+}
+
+# one_userland NAME PREFIX PYTHON
+one_userland() {
     # shellcheck disable=SC2016 # the words are those of the inner shell
     ci/in-userland.sh "$1" sh -euc '
         "$1/bin/jitlisten" --version
         ldd --version | head -n 1
-        NUMBA_CACHE_DIR=/tmp/cache "$1/bin/jitlisten" run -- "$2" python/tests/wheel/programs/kernel.py once >/tmp/said
+        export NUMBA_CACHE_DIR=/tmp/cache
+        "$1/bin/jitlisten" run -- "$2" python/tests/wheel/programs/kernel.py once >/tmp/said
         pid=$(sed -n "s/^pid //p" /tmp/said)
         grep -F "__main__.burn(int64)" "/tmp/perf-$pid.map" | head -n 1
         PYTHONPATH=$1 "$2" -B -c "import jitlisten, sys; jitlisten.enable(); print(sys.version.split()[0], jitlisten.status().sinks)"
-    ' sh "$unpacked" "$python"
+        # A process that knows nothing of it, in each way that there is.
+        "$2" python/tests/wheel/programs/kernel.py >/tmp/said & pid=$!
+        until grep -q ready /tmp/said; do sleep 0.1; done
+        "$1/bin/jitlisten" attach "$pid"
+        if gdb --version 2>/dev/null | head -n 1 | grep -qE " (1[4-9]|[2-9][0-9])\.[^ ]*$"; then
+            "$1/bin/jitlisten" attach --by gdb "$pid"
+        fi
+        "$1/bin/jitlisten" attach --by ptrace "$pid"
+        "$1/bin/jitlisten" doctor "$pid" | sed -n "/^The program/,/^$/p"
+        kill "$pid"
+    ' sh "$2" "$3"
 }
 
 case ${1:-build} in
 build) shift || true; build_all "$@" ;;
 test) shift; run_tests "$@" ;;
+sdist) from_source ;;
 userland) in_userland "${2:?a name}" ;;
-*) echo "usage: ci/wheel.sh [build [MACHINE...] | test | userland NAME]" >&2; exit 2 ;;
+aarch64) on_aarch64 ;;
+*) echo "usage: ci/wheel.sh [build [MACHINE...] | test [ARGUMENT...] | sdist | userland NAME | aarch64]" >&2; exit 2 ;;
 esac

@@ -125,7 +125,7 @@ impl Map {
     fn create(process: &Process) -> Result<Map, Problem> {
         let name = format!("perf-{}.map", process.inner_pid());
         let path = process.visible(Path::new("/tmp")).join(&name);
-        let shown = if process.is_elsewhere() { path } else { Path::new("/tmp").join(&name) };
+        let shown = if process.sees_another(Path::new("/tmp")) { path } else { Path::new("/tmp").join(&name) };
         let failed = |error: io::Error| Problem::new(format!("{} cannot be written: {error}", shown.display()));
         if let Some(begin) = begin_of(&shown)
             && !begin.starts_with(MARK)

@@ -56,7 +56,10 @@ impl Process {
                 owner(pid).map_or("another user".to_owned(), |user| format!("user {user}"))
             )),
         })?;
-        let mappings: Vec<_> = maps.split(|byte| *byte == b'\n').filter_map(Mapping::parse).collect();
+        let mut mappings: Vec<_> = maps.split(|byte| *byte == b'\n').filter_map(Mapping::parse).collect();
+        for mapping in &mut mappings {
+            mapping.path = as_it_sees(pid, &mapping.path);
+        }
         if mappings.is_empty() {
             return Err(Problem::new(format!("process {pid} is a thread of the kernel, or has ended")));
         }
@@ -101,15 +104,21 @@ impl Process {
         paths
     }
 
-    /// The path as this process can open it, although the target may be in a container.
+    /// A path that the process may open, as this one can open it: the process may be in a container.
     pub(crate) fn visible(&self, path: &Path) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root", self.pid)).join(path.strip_prefix("/").unwrap_or(path))
     }
 
+    /// The file of the program, as the process sees it.
+    pub(crate) fn program(&self) -> Option<PathBuf> {
+        let path = fs::read_link(format!("/proc/{}/exe", self.pid)).ok()?;
+        Some(as_it_sees(self.pid, &path))
+    }
+
     /// The program, among the files that are mapped.
     pub(crate) fn executable(&self) -> Option<&Path> {
-        let path = fs::read_link(format!("/proc/{}/exe", self.pid)).ok()?;
-        self.libraries().into_iter().find(|library| *library == path)
+        let program = self.program()?;
+        self.libraries().into_iter().find(|library| *library == program)
     }
 
     /// A library of that name.
@@ -119,7 +128,7 @@ impl Process {
 
     /// The version of the Python in it: 3.11. From the names of files it maps.
     pub(crate) fn python(&self) -> Option<(u32, u32)> {
-        let executable = fs::read_link(format!("/proc/{}/exe", self.pid)).unwrap_or_default();
+        let executable = self.program().unwrap_or_default();
         let mapped = self.mappings.iter().map(|mapping| mapping.path.as_path());
         std::iter::once(executable.as_path()).chain(mapped).find_map(python_version)
     }
@@ -148,10 +157,19 @@ impl Process {
         fs::metadata(format!("/proc/{}", self.pid)).ok().map(|metadata| (metadata.uid(), metadata.gid()))
     }
 
-    /// Whether it sees another file system than this process does.
-    pub(crate) fn is_elsewhere(&self) -> bool {
-        let root = |process: &str| fs::metadata(format!("/proc/{process}/root/")).ok().map(|m| (m.dev(), m.ino()));
-        root(&self.pid.to_string()) != root("self")
+    /// Whether `path` is another file for it than for this process: it may have a root directory or mounts of its own.
+    pub(crate) fn sees_another(&self, path: &Path) -> bool {
+        let identity = |path: &Path| fs::metadata(path).ok().map(|about| (about.dev(), about.ino()));
+        identity(path) != identity(&self.visible(path))
+    }
+}
+
+/// A path in `/proc/PID/maps` or of a link there has the root directory of the process in front of it, if that is another one.
+fn as_it_sees(pid: u32, path: &Path) -> PathBuf {
+    let root = fs::read_link(format!("/proc/{pid}/root")).unwrap_or_default();
+    match path.strip_prefix(&root) {
+        Ok(inside) if root.is_absolute() && path.is_absolute() => Path::new("/").join(inside),
+        _ => path.to_owned(),
     }
 }
 

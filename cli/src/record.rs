@@ -3,6 +3,8 @@
 //! A command is started as by `jitlisten run`, with `JITLISTEN_RECORD` in its environment (`sampler/src/options.rs`), and takes
 //! this process's place; a process that runs is asked by the package to start, and later to stop (`inject.rs`).
 
+#![forbid(unsafe_code)]
+
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -11,6 +13,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use jitlisten_sampler::Counter;
 
 use crate::inject::{self, Request};
 use crate::installation::Installation;
@@ -24,6 +27,7 @@ const EXAMPLES: &str = "Examples:
   jitlisten record -- python prog.py            perf report -i jitlisten.perf.data
   jitlisten record -o f.data -r 99 -- python prog.py
   jitlisten record -p 4711 -d 10
+  jitlisten record -e cache-misses -- python prog.py
 
 Needs no perf, no root and no ptrace (-p needs ptrace, or Python 3.14). x86_64.";
 
@@ -40,6 +44,9 @@ pub(crate) struct Record {
     /// Stop recording after so many seconds; a command goes on
     #[arg(short, long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     duration: Option<u32>,
+    /// Count this event instead of time: cycles, cache-misses, page-faults and others of perf list; :u, without the kernel
+    #[arg(short, long, value_name = "EVENT", conflicts_with = "wall", value_parser = Counter::named)]
+    event: Option<Counter>,
     /// Wall-clock time: threads that wait, too, whose system calls are interrupted
     #[arg(long)]
     wall: bool,
@@ -59,6 +66,7 @@ pub(crate) struct Record {
 impl Record {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
         let directory = self.check_output()?;
+        self.check_event()?;
         match self.pid {
             Some(pid) => self.attach(pid, &directory),
             None => self.start(&directory),
@@ -86,6 +94,14 @@ impl Record {
         Ok(path)
     }
 
+    /// The kernel counts it for us, and so very likely for the command.
+    fn check_event(&self) -> Result<(), Problem> {
+        let Some(event) = &self.event else { return Ok(()) };
+        event.clone().permitted(self.rate).map(drop).map_err(|error| {
+            Problem::new(format!("cannot count {}: {error}: {}", event.name(), Counter::reason(&error)))
+        })
+    }
+
     fn start(&self, path: &Path) -> Result<ExitCode, Problem> {
         let (program, arguments) = self.command.split_first().ok_or_else(|| Problem::new("no command is given"))?;
         let mut command = self.surroundings.command(program)?;
@@ -105,6 +121,9 @@ impl Record {
         if self.wall {
             value.push(",wall");
         }
+        if let Some(event) = &self.event {
+            value.push(format!(",event={}", event.name()));
+        }
         if self.surroundings.subprocesses {
             value.push(format!(",children,pid={}", std::process::id()));
         }
@@ -120,7 +139,7 @@ impl Record {
         let installation = Installation::find()?;
         let python = |flag: bool| if flag { "True" } else { "False" };
         let start = format!(
-            "jitlisten.start_recording({:?}, hz={}, wall={}, children={}, python={}, lines={}, seconds={})",
+            "jitlisten.start_recording({:?}, hz={}, wall={}, children={}, python={}, lines={}, seconds={}, event={})",
             path.to_string_lossy(),
             self.rate,
             python(self.wall),
@@ -128,6 +147,7 @@ impl Record {
             python(!self.no_python),
             python(!self.surroundings.no_lines),
             self.duration.unwrap_or(0),
+            self.event.as_ref().map_or_else(|| "None".to_owned(), |event| format!("{:?}", event.name())),
         );
         // They end the recording and not this process.
         let until = Blocked::new(&[libc::SIGINT, libc::SIGTERM]);

@@ -40,18 +40,25 @@ pub(crate) enum Colour {
 
 impl Reading {
     pub(crate) fn open(&self, file: Option<&Path>, by_thread: bool, kernel: bool) -> Result<Report, Problem> {
-        let file = file.map_or_else(default_file, |file| Ok(file.to_owned()))?;
+        let files: Vec<PathBuf> = file.map(Path::to_owned).into_iter().collect();
+        self.open_all(&files, by_thread, kernel)
+    }
+
+    /// Several are added up; without any, the one that lies here.
+    pub(crate) fn open_all(&self, files: &[PathBuf], by_thread: bool, kernel: bool) -> Result<Report, Problem> {
+        let files = if files.is_empty() { vec![default_file()?] } else { files.to_vec() };
         let options = Options {
             selection: Selection { event: self.event.clone(), process: self.pid, thread: self.tid },
             lookup: Lookup { roots: self.root.clone(), native_lines: self.native, kernel },
             by_thread,
         };
-        let progress = std::io::stderr().is_terminal().then(|| Progress::start(&file)).flatten();
-        let report = Report::open(&file, &options);
+        let progress = std::io::stderr().is_terminal().then(|| Progress::start(&files)).flatten();
+        let report = Report::open_all(&files, &options);
         drop(progress);
-        report.map_err(|error| match error {
-            jitlisten_report::Error::Io { .. } => Problem::new(error),
-            other => Problem::new(format!("{}: {other}", file.display())),
+        report.map_err(|error| match (error, files.as_slice()) {
+            (error @ jitlisten_report::Error::Io { .. }, _) => Problem::new(error),
+            (other, [file]) => Problem::new(format!("{}: {other}", file.display())),
+            (other, _) => Problem::new(other),
         })
     }
 }
@@ -118,9 +125,12 @@ struct Progress {
 }
 
 impl Progress {
-    fn start(file: &Path) -> Option<Progress> {
+    fn start(files: &[PathBuf]) -> Option<Progress> {
         let (done, wait) = std::sync::mpsc::channel::<()>();
-        let text = format!("reading {} …", file.display());
+        let text = match files {
+            [file] => format!("reading {} …", file.display()),
+            files => format!("reading {} recordings …", files.len()),
+        };
         let thread = std::thread::Builder::new()
             .spawn(move || {
                 if wait

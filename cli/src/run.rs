@@ -75,7 +75,7 @@ impl RunEnvironment {
         let library = installation.preloadable()?;
         let mut variables = vec![("LD_PRELOAD", preload(library)?)];
         let mut words = vec![if self.subprocesses { "children" } else { "program" }];
-        let sinks = self.sinks.clone().or_else(|| (!is_set("JITLISTEN")).then(Sinks::default));
+        let sinks = self.sinks.clone().or_else(|| (!is_set("JITLISTEN")).then(Sinks::that_can_be));
         if let Some(sinks) = &sinks {
             sinks.check_places()?;
             variables.push(("JITLISTEN", sinks.to_string().into()));

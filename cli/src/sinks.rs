@@ -1,6 +1,7 @@
 //! A list of sinks as it is written on the command line and in `JITLISTEN`.
 
 use std::fmt::{self, Display, Formatter};
+use std::io::Write as _;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -44,6 +45,16 @@ impl Display for Sinks {
 impl Sinks {
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
         self.0.iter().map(|kind| kind.name())
+    }
+
+    /// What is on unless something else is asked for. Without a /tmp that can be written, images have the names, which is said.
+    pub(crate) fn that_can_be() -> Sinks {
+        let mut sinks = Sinks::default();
+        if !is_writable(Path::new("/tmp")) {
+            let _ = writeln!(std::io::stderr(), "jitlisten: /tmp cannot be written: no perf map, only images");
+            sinks.0.retain(|kind| *kind != SinkKind::PerfMap);
+        }
+        sinks
     }
 
     /// Whether the places can be written where these sinks put their files.

@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use object::elf::PT_LOAD;
+use object::elf::{PF_X, PT_LOAD, ProgramHeader64};
 use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _};
 use object::{Endianness, Object as _, ObjectSegment as _, ObjectSymbol as _, ReadCache};
 
@@ -56,14 +56,18 @@ impl Symbols {
         Some((self.bias(&elf)?.wrapping_add(value), in_file.to_owned()))
     }
 
-    /// What is added to addresses in the file: from the first mapping of a segment.
+    /// What is added to addresses in the file: from the first mapping of a segment with code. A mapping that is not executable may be
+    /// one of the whole file, for reading: our own library has one of each LLVM.
     fn bias(&self, elf: &Elf<'_>) -> Option<u64> {
         let endian = elf.endian();
         let headers = elf.elf_header().program_headers(endian, elf.data()).ok()?;
         let page = |value: u64| value & !(PAGE - 1);
-        headers.iter().filter(|header| header.p_type(endian) == PT_LOAD).find_map(|header| {
+        let has_code = |header: &&ProgramHeader64<Endianness>| {
+            header.p_type(endian) == PT_LOAD && header.p_flags(endian) & PF_X == PF_X
+        };
+        headers.iter().filter(has_code).find_map(|header| {
             let offset = page(header.p_offset(endian));
-            let mapping = self.mappings.iter().find(|mapping| mapping.offset == offset)?;
+            let mapping = self.mappings.iter().find(|mapping| mapping.is_executable && mapping.offset == offset)?;
             Some(mapping.start.wrapping_sub(page(header.p_vaddr(endian))))
         })
     }

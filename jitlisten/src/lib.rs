@@ -26,6 +26,7 @@ pub mod log;
 #[doc(hidden)]
 pub mod modules;
 pub mod name;
+mod object;
 mod observer;
 pub mod options;
 mod process;
@@ -38,6 +39,7 @@ mod unwindability;
 pub use address::{Address, AddressRange, Offset};
 pub use error::Error;
 pub use loaded_object::{Function, LineRow, LineRows, LoadedObject, Machine, TextRange};
+pub use object::ObjectId;
 pub use observer::{CodeObserver, ObservedCode, notify_libraries_changed};
 pub use process::allocator::HostAllocator;
 pub use process::checked_read;
@@ -47,7 +49,8 @@ pub use process::host_state::{HostStateGuard, exempt_signal, keeping_errno};
 #[doc(hidden)]
 pub use process::mappings::{Mapping, mappings_of};
 pub use process::privilege::is_privileged;
-pub use session::{ForkGuard, LiveFunction, Loaded, ObjectId, Session, Unwinders};
+pub use session::{ForkGuard, LiveFunction, Loaded, Session};
+pub use sink::Unwinders;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub use sink::fuzzing;

@@ -22,7 +22,6 @@ mod listed;
 mod moved;
 mod reported;
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,20 +33,17 @@ use crate::code_snapshot::CodeSnapshot;
 use crate::loaded_object::LineRows;
 use crate::log_line;
 use crate::name::{self, ReadableName};
+use crate::object::{Channel, DebugObject, ObjectId, Origin};
 use crate::options::{FramePointerPolicy, Options, SinkKind};
-use crate::process::write_nosignal::effective_user;
+use crate::process::write_nosignal::{effective_user, user_is_final};
 use crate::process::{allocator, checked_read, clock, fork_gate};
 use crate::sink::{
-    self, FinalizedObject, Forked, HeaderPadding, Images, Neighbour, Neighbours, Sink, SinkContext, SinkError, StaleMap,
+    self, FinalizedObject, Forked, HeaderPadding, Images, Neighbour, Neighbours, Sink, SinkContext, SinkError,
+    StaleMap, Unwinders,
 };
 use crate::statistics::{Counters, Statistics};
 use crate::{Address, AddressRange, Error, LoadedObject, is_privileged, observer, unwindability};
 pub use alive::LiveFunction;
-use reported::Channel;
-
-/// A loaded object of a session. Never used twice in a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ObjectId(pub u64);
 
 /// What an event source learns about the object it reported.
 #[derive(Clone, Debug)]
@@ -58,64 +54,6 @@ pub struct Loaded {
     pub text: Vec<AddressRange>,
     /// Where its live `.eh_frame` is.
     pub eh_frame: Option<AddressRange>,
-}
-
-/// Where an object comes from, and so where else it is registered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
-    /// From LLVM's list for debuggers: gdb knows it, and libgcc has its `.eh_frame`. LLVM keeps the debug object there until
-    /// *freeing*, for sinks that are switched on later.
-    LlvmList {
-        /// Where it keeps it.
-        kept_at: Option<AddressRange>,
-    },
-    /// From an LLVM's linker, which has put it into no list for debuggers yet: libgcc has its `.eh_frame`. The session keeps the
-    /// debug object.
-    LlvmLinker,
-    /// From an LLVM, whose host has copied the code elsewhere: what LLVM registers is about another place. libgcc is not asked what
-    /// it knows all the same: it would read tables whose memory the host may have given back. The session keeps the debug object.
-    Moved,
-    /// From an LLVM, by a listener: libgcc has its `.eh_frame`. The session keeps the debug object.
-    Llvm,
-    /// From a producer that registers it nowhere else. The session keeps the debug object.
-    Caller,
-}
-
-impl Origin {
-    fn channel(self) -> Channel {
-        match self {
-            Origin::LlvmList { .. } | Origin::LlvmLinker | Origin::Moved => Channel::Discovered,
-            Origin::Llvm | Origin::Caller => Channel::Api,
-        }
-    }
-
-    fn kept_at(self) -> Option<AddressRange> {
-        match self {
-            Origin::LlvmList { kept_at } => kept_at,
-            Origin::LlvmLinker | Origin::Moved | Origin::Llvm | Origin::Caller => None,
-        }
-    }
-
-    /// Whether it is in a list for debuggers already.
-    pub(crate) fn registers_with_debuggers(self) -> bool {
-        matches!(self, Origin::LlvmList { .. })
-    }
-
-    /// Whether libgcc, or LLVM's libunwind, has its `.eh_frame` already.
-    pub(crate) fn registers_with_unwinders(self) -> bool {
-        !matches!(self, Origin::Caller)
-    }
-}
-
-/// What a look at the libraries of the process has found out about unwinders in them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unwinders {
-    /// All of them are known.
-    Known,
-    /// Not looked for, because there is nothing to register yet.
-    NotWanted,
-    /// The loader is not done with the library of one: look again when it is.
-    Unrelocated,
 }
 
 /// A process has one; see the module's head.
@@ -193,23 +131,6 @@ impl Record {
 
     fn text_starts(&self) -> impl Iterator<Item = u64> {
         self.object.text().iter().map(|text| text.range.start().0)
-    }
-}
-
-/// The debug object: a copy between *loaded* and *finalized*, and later where LLVM keeps none of its own.
-pub(crate) struct DebugObject {
-    copy: Option<Vec<u8>>,
-    kept_at: Option<AddressRange>,
-}
-
-impl DebugObject {
-    /// Its bytes, if they are still to be had and still speak of `object`.
-    pub(crate) fn bytes(&self, object: &LoadedObject) -> Option<Cow<'_, [u8]>> {
-        if let Some(copy) = &self.copy {
-            return Some(Cow::Borrowed(copy));
-        }
-        let bytes = checked_read::copy(self.kept_at?).ok()?;
-        LoadedObject::parse(&bytes).is_ok_and(|parsed| parsed == *object).then_some(Cow::Owned(bytes))
     }
 }
 
@@ -308,6 +229,10 @@ impl Session {
     fn become_user(&self, state: &mut State) {
         state.user = effective_user();
         self.images().begin_anew();
+        for kind in SinkKind::ALL.into_iter().filter(|_| user_is_final()) {
+            let Some(sink) = &mut state.sinks[kind as usize] else { continue };
+            state.inherits[kind as usize] |= sink.user_changed() == Forked::KnowsNothing;
+        }
         log_line!(Info, "the process runs as user {} from now on", state.user);
     }
 

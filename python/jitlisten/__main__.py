@@ -3,7 +3,7 @@
 import os
 import sys
 import sysconfig
-from typing import Iterator
+from typing import Iterator, Optional
 
 
 def _candidates() -> Iterator[str]:
@@ -18,10 +18,15 @@ def _candidates() -> Iterator[str]:
     yield os.path.join(sysconfig.get_path("scripts"), "jitlisten")
 
 
+def command() -> Optional[str]:
+    """The path of the command."""
+    return next((path for path in _candidates() if os.access(path, os.X_OK)), None)
+
+
 def main() -> int:
-    for command in _candidates():
-        if os.access(command, os.X_OK):
-            os.execv(command, ["jitlisten"] + sys.argv[1:])
+    program = command()
+    if program is not None:
+        os.execv(program, ["jitlisten"] + sys.argv[1:])
     print("jitlisten: the command is not installed beside this package: pip install jitlisten", file=sys.stderr)
     return 2
 

@@ -17,12 +17,14 @@ mod export;
 mod flamegraph;
 mod html;
 mod json;
+mod lookup;
 mod profile;
 mod recording;
 mod report;
 mod source;
 mod symbols;
 mod text;
+mod unwind;
 
 pub use diff::{Change, Difference, diff, diff_to_text};
 pub use error::Error;
@@ -33,7 +35,7 @@ pub use profile::{Count, Detail, FunctionRow, Inlined, Line, Profile, Shares, So
 pub use recording::{
     Event, Facts, Follower, Location, MappedFile, Place, Recording, Sample, Selection, Stacks, Thread,
 };
-pub use report::{Options, Report};
+pub use report::{Group, Options, Report};
 pub use source::{Compiled, SourceText, printable};
 pub use symbols::{FileSymbols, Frame, Function, Kind, Lookup, SourceFrame, SymbolCache, Symbols};
 pub use text::{Style, to_text};

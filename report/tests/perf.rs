@@ -6,10 +6,11 @@
 mod common;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{assert_sums, find, scratch, skip};
+use common::tools::{Tools, tools};
+use common::{assert_sums, scratch};
 use jitlisten_report::{Options, Report};
 
 const PROGRAM: &str = r#"
@@ -28,55 +29,18 @@ sides(10)
 print(sides(int(sys.argv[1])))
 "#;
 
-struct Tools {
-    perf: PathBuf,
-    python: PathBuf,
-    library: PathBuf,
-}
-
-fn tools() -> Option<Tools> {
-    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
-    let python = target.join("venv/numba-0.68.1/bin/python");
-    let library = target.join("release/libjitlisten.so");
-    let Some(perf) = find("perf").or_else(|| find_in(&target.join("tools"))) else {
-        skip("perf");
-        return None;
-    };
-    let allowed = Command::new(&perf).args(["record", "-q", "-e", "cpu-clock", "-o", "/dev/null", "true"]).output();
-    if !allowed.is_ok_and(|output| output.status.success()) {
-        skip("perf record: the kernel forbids it");
-        return None;
-    }
-    for (file, what) in [
-        (&python, "target/venv/numba-0.68.1 (ci/setup.sh)"),
-        (&library, "target/release/libjitlisten.so (cargo build --release)"),
-    ] {
-        if !file.exists() {
-            skip(what);
-            return None;
-        }
-    }
-    Some(Tools { perf, python, library })
-}
-
-fn find_in(directory: &Path) -> Option<PathBuf> {
-    Some(directory.join("perf")).filter(|path| path.is_file())
-}
-
-impl Tools {
-    /// `perf record` of the program, with images.
-    fn record(&self, directory: &Path, arguments: &[&str], count: u64) -> Command {
-        let program = directory.join("sides.py");
-        fs::write(&program, PROGRAM).unwrap();
-        let mut command = Command::new(&self.perf);
-        command.args(["record", "-q", "-e", "cpu-clock", "-F", "999", "-g"]).args(arguments);
-        command.arg("--").arg("env").arg(format!("LD_PRELOAD={}", self.library.display()));
-        command.args(["JITLISTEN=image,perfmap", "NUMBA_DEBUGINFO=1"]);
-        command.arg(format!("JITLISTEN_DIR={}", directory.display()));
-        command.arg(&self.python).arg(&program).arg(count.to_string());
-        command.stderr(Stdio::null());
-        command
-    }
+/// `perf record` of the program, with images.
+fn record(tools: &Tools, directory: &Path, arguments: &[&str], count: u64) -> Command {
+    let program = directory.join("sides.py");
+    fs::write(&program, PROGRAM).unwrap();
+    let mut command = Command::new(&tools.perf);
+    command.args(["record", "-q", "-e", "cpu-clock", "-F", "999", "-g"]).args(arguments);
+    command.arg("--").arg("env").arg(format!("LD_PRELOAD={}", tools.library.display()));
+    command.args(["JITLISTEN=image,perfmap", "NUMBA_DEBUGINFO=1"]);
+    command.arg(format!("JITLISTEN_DIR={}", directory.display()));
+    command.arg(&tools.python).arg(&program).arg(count.to_string());
+    command.stderr(Stdio::null());
+    command
 }
 
 fn assert_names_and_lines(report: &Report) {
@@ -94,8 +58,7 @@ fn shares_are_those_of_perf_report() {
     let Some(tools) = tools() else { return };
     let directory = scratch("perf-file");
     let recording = directory.join("perf.data");
-    let status = tools
-        .record(&directory, &["-o", recording.to_str().unwrap()], 30_000_000)
+    let status = record(&tools, &directory, &["-o", recording.to_str().unwrap()], 30_000_000)
         .stdout(Stdio::null())
         .status()
         .unwrap();
@@ -123,7 +86,7 @@ fn a_stream_reads_like_a_file() {
     let recording = directory.join("pipe.data");
     let out = fs::File::create(&recording).unwrap();
     // perf owns standard output, so the program's own goes nowhere.
-    let status = tools.record(&directory, &["-o", "-"], 30_000_000).stdout(out).status().unwrap();
+    let status = record(&tools, &directory, &["-o", "-"], 30_000_000).stdout(out).status().unwrap();
     assert!(status.success());
     let whole = fs::read(&recording).unwrap();
     // The program prints one number into the same pipe, behind or between what perf writes: a damaged place at worst.
@@ -137,8 +100,7 @@ fn a_recorder_that_was_killed_leaves_its_samples() {
     let Some(tools) = tools() else { return };
     let directory = scratch("perf-killed");
     let recording = directory.join("perf.data");
-    let mut child = tools
-        .record(&directory, &["-o", recording.to_str().unwrap()], 2_000_000_000)
+    let mut child = record(&tools, &directory, &["-o", recording.to_str().unwrap()], 2_000_000_000)
         .stdout(Stdio::null())
         .spawn()
         .unwrap();

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crate::unwind::{Code, CodeMap, FrameTable};
-use crate::writer;
+use crate::wake;
 
 /// Code was met that nothing is known of: mappings have to be looked at.
 pub(crate) static UNKNOWN_CODE: AtomicBool = AtomicBool::new(false);
@@ -290,7 +290,7 @@ impl CodeMap for ProcessCode {
 
     fn missed(&self) {
         if !UNKNOWN_CODE.swap(true, Ordering::Relaxed) {
-            writer::wake();
+            wake::writer();
         }
     }
 }

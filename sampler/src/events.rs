@@ -10,7 +10,7 @@ use jitlisten::{AddressRange, CodeObserver, Machine, ObjectId, ObservedCode, cfi
 use crate::clock;
 use crate::code_map::{self, Range, Tables};
 use crate::unwind::FrameTable;
-use crate::writer;
+use crate::wake;
 
 /// Something that happened to compiled code.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl CodeObserver for Observer {
 
     fn libraries_changed(&self) {
         let _ = LIBRARIES_CHANGED.compare_exchange(0, clock::monotonic(), Ordering::AcqRel, Ordering::Relaxed);
-        writer::wake();
+        wake::writer();
     }
 }
 

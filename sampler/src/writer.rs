@@ -3,16 +3,17 @@
 //! All its signals are blocked, so no handler of the program runs in it. What it does under [`WORK`] is never interrupted by a
 //! fork, whose child could otherwise find a lock taken for ever.
 
+#![forbid(unsafe_code)]
+
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use std::{fs, io, ptr};
+use std::{fs, io};
 
 use jitlisten::log_line;
 
-use crate::clock;
 use crate::code_map::{self, UNKNOWN_CODE};
 use crate::events::{self, LIBRARIES_CHANGED};
 use crate::interpose::ACTIVE;
@@ -22,6 +23,7 @@ use crate::perf_data::{Batch, Features, Mapping, Moment};
 use crate::slot::{self, Slot};
 use crate::threads::{self, Scan};
 use crate::unwind::Outcome;
+use crate::{clock, wake};
 
 /// Between two looks. What was sampled since the last one is lost when the process is killed.
 const PERIOD: Duration = Duration::from_millis(50);
@@ -36,7 +38,6 @@ const NAMES_EVERY: u64 = 20;
 pub(crate) static WORK: Mutex<()> = Mutex::new(());
 /// The writer is to finish the file and end.
 pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
-static WAKE: AtomicU32 = AtomicU32::new(0);
 
 /// What a recording consists of so far.
 #[derive(Debug, Default)]
@@ -120,9 +121,9 @@ impl Writer {
 
     /// The thread's function.
     pub(crate) fn run(mut self) {
-        self.scan = Scan::without(threads::own_tid());
+        self.scan = Scan::without(clock::own_tid());
         loop {
-            let seen = WAKE.load(Ordering::Acquire);
+            let seen = wake::seen();
             if STOP.load(Ordering::Acquire) || self.until.is_some_and(|until| Instant::now() >= until) {
                 break;
             }
@@ -133,7 +134,7 @@ impl Writer {
             if self.output.is_none() {
                 break;
             }
-            wait(seen, self.next_drain.saturating_duration_since(Instant::now()));
+            wake::wait(seen, self.next_drain.saturating_duration_since(Instant::now()));
             // Libraries come in crowds.
             std::thread::sleep(SPACING);
         }
@@ -215,6 +216,9 @@ impl Writer {
                 self.drain_slot(slot);
             }
             let tid = slot.tid.load(Ordering::Acquire);
+            if state == slot::ENDED {
+                threads::close_counter(slot);
+            }
             if state == slot::ENDED && !threads::exists(self.pid, tid) {
                 // It cannot write any more; what came between the drain and its end is here now.
                 self.drain_slot(slot);
@@ -307,6 +311,7 @@ impl Writer {
             }
             std::thread::yield_now();
         }
+        slot::all().for_each(|(_, slot)| threads::close_counter(slot));
     }
 
     fn end(&mut self) {
@@ -349,22 +354,4 @@ fn is_image(path: &std::path::Path) -> bool {
 fn name_of(tid: u32) -> Option<Vec<u8>> {
     let name = fs::read(format!("/proc/self/task/{tid}/comm")).ok()?;
     Some(name.strip_suffix(b"\n").map_or(name.clone(), <[u8]>::to_vec))
-}
-
-/// Waits until [`wake`] is called or the time is over.
-fn wait(seen: u32, time: Duration) {
-    let time = libc::timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
-    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: a word that lives for ever, and a time.
-    unsafe { libc::syscall(libc::SYS_futex, WAKE.as_ptr(), operation, seen, &raw const time) };
-}
-
-/// The writer looks at once.
-pub(crate) fn wake() {
-    WAKE.fetch_add(1, Ordering::AcqRel);
-    let none: *const libc::timespec = ptr::null();
-    // SAFETY: as above.
-    unsafe {
-        libc::syscall(libc::SYS_futex, WAKE.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1, none);
-    }
 }

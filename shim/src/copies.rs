@@ -6,11 +6,11 @@
 
 #![forbid(unsafe_code)]
 
-use jitlisten::{AddressRange, checked_read};
+use jitlisten::{Address, AddressRange, checked_read, mappings_of};
 
-use crate::placement::{Pattern, around, piece};
+use crate::placement::{Pattern, Piece};
 use crate::state::{Shim, State};
-use crate::threads::this_thread;
+use crate::thread::this_thread;
 
 /// So many of the last objects are looked for.
 const LAST: usize = 16;
@@ -18,6 +18,8 @@ const LAST: usize = 16;
 const TRIES: u8 = 8;
 /// Larger memory is not searched.
 const LARGEST: u64 = 64 << 20;
+/// So much is searched for unwind tables on each side of code.
+const AROUND: u64 = 4 << 20;
 
 impl Shim {
     /// `range` has become executable: looks there for objects that wait elsewhere.
@@ -46,4 +48,25 @@ impl Shim {
             self.notify(state, outcome);
         }
     }
+}
+
+pub(crate) fn piece(range: AddressRange) -> Option<Piece> {
+    Some(Piece { start: range.start(), bytes: checked_read::copy(range).ok()? })
+}
+
+/// The code and the memory in front of it and behind it, as far as it may be read.
+pub(crate) fn around(range: AddressRange) -> Vec<Piece> {
+    let neighbour =
+        |address: Address| mappings_of(AddressRange::new(address, 1)?).ok()??.first().map(|found| found.range);
+    let mut pieces = Vec::new();
+    if let Some(before) = range.start().0.checked_sub(1).and_then(|last| neighbour(Address(last))) {
+        let start = before.start().0.max(range.start().0.saturating_sub(AROUND));
+        pieces.extend(AddressRange::new(Address(start), range.start().0 - start).and_then(piece));
+    }
+    pieces.extend(piece(range));
+    if let Some(behind) = neighbour(range.end()) {
+        let end = behind.end().0.min(range.end().0.saturating_add(AROUND));
+        pieces.extend(AddressRange::new(range.end(), end - range.end().0).and_then(piece));
+    }
+    pieces
 }

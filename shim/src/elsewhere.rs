@@ -1,17 +1,15 @@
-//! What libraries without an LLVM, and the program, call in place of libc's functions for memory: see
-//! [`other_libraries`](crate::other_libraries).
-//!
-//! An allocator calls from under locks of its own, and whoever holds ours allocates. So what has nothing to do with code is passed
-//! on without a lock and without memory.
+//! The memory functions of libraries without an LLVM, while one is in the process: what holds no code, and gets none, is passed
+//! on without a lock (`code_pages.rs`).
 
 use std::ffi::{c_int, c_void};
 
-use jitlisten::{Address, AddressRange};
+use jitlisten::Address;
 
+use crate::code_pages;
+use crate::header_padding;
 use crate::hooks::{self, guarded, pages};
-use crate::{code_pages, header_padding, next};
+use crate::next;
 
-/// `mprotect(2)`.
 pub(crate) unsafe extern "C" fn mprotect(address: *mut c_void, size: usize, protection: c_int) -> c_int {
     if protection & libc::PROT_EXEC == 0 && !code_pages::overlaps(pages(address, size)) {
         // SAFETY: the host's own call, passed on.
@@ -21,7 +19,6 @@ pub(crate) unsafe extern "C" fn mprotect(address: *mut c_void, size: usize, prot
     unsafe { hooks::mprotect(address, size, protection) }
 }
 
-/// `munmap(2)`.
 pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, size: usize) -> c_int {
     let range = pages(address, size);
     let held_code = code_pages::overlaps(range);
@@ -36,7 +33,6 @@ pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, size: usize) -> c_i
     result
 }
 
-/// `mmap(2)`.
 pub(crate) unsafe extern "C" fn mmap(
     address: *mut c_void,
     size: usize,
@@ -99,7 +95,7 @@ pub(crate) unsafe extern "C" fn mremap(
         guarded(|shim| shim.replacing(before));
     } else if new_size < size {
         let gone = after.end().0..before.end().0;
-        let gone = AddressRange::new(Address(gone.start), gone.end.saturating_sub(gone.start));
+        let gone = jitlisten::AddressRange::new(Address(gone.start), gone.end.saturating_sub(gone.start));
         guarded(|shim| shim.replacing(gone.unwrap_or_default()));
         return moved;
     }

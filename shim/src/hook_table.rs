@@ -15,15 +15,20 @@ pub(crate) const SLOTS: usize = 16;
 /// An empty function of the host's, or ours in its place.
 pub(crate) type Rendezvous = unsafe extern "C" fn();
 
-/// The vtables of `ObjectLinkingLayer` that have `emit`.
-pub(crate) const EMIT_VTABLES: usize = 2;
-
-/// More words than `emit` has: those it does not take are whatever its caller left there, and go on unread.
-pub(crate) type Emit = unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> TwoWords;
+/// `RuntimeDyldELF::loadObject`. More words than it has: those it does not take are whatever its caller left there, and go on
+/// unread.
+pub(crate) type LoadObject =
+    unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> usize;
 
 /// Both registers that a result may be in.
 #[repr(C)]
-pub(crate) struct TwoWords([usize; 2]);
+pub(crate) struct Returned([usize; 2]);
+
+/// `ObjectLinkingLayer::emit`, as [`LoadObject`].
+pub(crate) type Emit = unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> Returned;
+
+/// The vtables with `emit` of one library.
+pub(crate) const EMIT_VTABLES: usize = 2;
 
 /// See the module's head.
 pub(crate) struct HookTable {
@@ -31,6 +36,10 @@ pub(crate) struct HookTable {
     pub(crate) loader_event: Rendezvous,
     /// For `__jit_debug_register_code` of the LLVM in each slot.
     pub(crate) rendezvous: [Rendezvous; SLOTS],
+    /// For `RuntimeDyldELF::loadObject` of the LLVM in each slot.
+    pub(crate) load_object: [LoadObject; SLOTS],
+    /// For `ObjectLinkingLayer::emit` of the LLVM in each slot, in each of its vtables.
+    pub(crate) emit: [[Emit; EMIT_VTABLES]; SLOTS],
     /// For `dlsym`: jumps to it.
     pub(crate) before_dlsym: Rendezvous,
     pub(crate) mprotect: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,
@@ -39,12 +48,10 @@ pub(crate) struct HookTable {
     pub(crate) register_frame: unsafe extern "C" fn(*const c_void),
     pub(crate) pkey_mprotect: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int) -> c_int,
     pub(crate) mremap: unsafe extern "C" fn(*mut c_void, usize, usize, c_int, *mut c_void) -> *mut c_void,
-    /// For the same in libraries without an LLVM.
+    /// The same for libraries without an LLVM.
     pub(crate) mprotect_elsewhere: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,
     pub(crate) munmap_elsewhere: unsafe extern "C" fn(*mut c_void, usize) -> c_int,
     pub(crate) mmap_elsewhere: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void,
-    /// For `emit` of `ObjectLinkingLayer` of the LLVM in each slot, in each vtable that has it.
-    pub(crate) emit: [[Emit; EMIT_VTABLES]; SLOTS],
     /// For a library that has llvmlite's functions. It must be mapped during the call.
     pub(crate) attach_llvmlite: unsafe fn(Library, Option<SymbolFile>),
     /// Such a library was closed, if it was one.
@@ -64,7 +71,7 @@ impl HookTable {
         }
     }
 
-    /// The same for a library without an LLVM.
+    /// The hook for a library that has no LLVM.
     pub(crate) fn memory_elsewhere(&self, function: Function) -> usize {
         match function {
             Function::Mprotect => self.mprotect_elsewhere as usize,

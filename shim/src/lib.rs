@@ -84,7 +84,7 @@ mod source;
 mod start;
 mod state;
 mod symbol_file;
-mod threads;
+mod thread;
 mod unregistered;
 mod vtable;
 

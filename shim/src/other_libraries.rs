@@ -44,7 +44,7 @@ struct Waiting {
     library: std::ops::Range<usize>,
     slot: Slot,
     function: Function,
-    has_memory: bool,
+    hook: usize,
 }
 
 impl OtherLibraries {
@@ -54,7 +54,7 @@ impl OtherLibraries {
     }
 
     /// A library has come that is not a source. It must be of the program's namespace.
-    pub(crate) fn add(&mut self, library: &Library) {
+    pub(crate) fn add(&mut self, library: &Library, hooks: &HookTable) {
         let range = library.range();
         if !self.listens || range.contains(&(OtherLibraries::begin as *const () as usize)) {
             return;
@@ -66,8 +66,9 @@ impl OtherLibraries {
             if range.contains(&next::of_libc(function)) {
                 continue;
             }
+            let hook = if has_memory { hooks.memory(function) } else { hooks.memory_elsewhere(function) };
             let (bias, library) = (library.identity.bias, range.clone());
-            self.waiting.push(Waiting { bias, library, slot, function, has_memory });
+            self.waiting.push(Waiting { bias, library, slot, function, hook });
         }
     }
 
@@ -75,7 +76,7 @@ impl OtherLibraries {
     ///
     /// # Safety
     /// The libraries that were added must be mapped.
-    pub(crate) unsafe fn change_relocated(&mut self, hooks: &HookTable) {
+    pub(crate) unsafe fn change_relocated(&mut self) {
         self.waiting.retain(|waiting| {
             // SAFETY: the caller vouches for the mapping.
             if !unsafe { waiting.slot.is_relocated() } {
@@ -88,10 +89,8 @@ impl OtherLibraries {
                 log_line!(Debug, "a {:?} at {:x} leads elsewhere and is left alone", waiting.function, waiting.bias);
                 return false;
             }
-            let function = waiting.function;
-            let hook = if waiting.has_memory { hooks.memory(function) } else { hooks.memory_elsewhere(function) };
             // SAFETY: an aligned word of the library's data, which the loader is done with.
-            let written = unsafe { write_pointer(waiting.slot.address, hook, waiting.slot.protection) };
+            let written = unsafe { write_pointer(waiting.slot.address, waiting.hook, waiting.slot.protection) };
             if let Err(error) = written {
                 log_line!(Info, "{:?} of a library cannot be listened to: {error}", waiting.function);
             }

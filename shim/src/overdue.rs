@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use jitlisten::{Mapping, ObjectId};
 
-use crate::threads::this_thread;
+use crate::thread::this_thread;
 
 /// In nanoseconds.
 const PATIENCE: u64 = 1_000_000_000;
@@ -20,14 +20,14 @@ const MOST: usize = 1 << 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Waiting {
     pub(crate) id: ObjectId,
-    since: u64,
+    pub(crate) since: u64,
     pub(crate) thread: u64,
     /// How often it was looked for elsewhere.
     pub(crate) tries: u8,
 }
 
 impl Waiting {
-    fn new(id: ObjectId, since: u64) -> Waiting {
+    pub(crate) fn new(id: ObjectId, since: u64) -> Waiting {
         Waiting { id, since, thread: this_thread(), tries: 0 }
     }
 }

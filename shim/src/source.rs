@@ -35,7 +35,6 @@ pub(crate) struct Source {
     pub(crate) detoured: bool,
     /// Whether its linker calls us for each object.
     linker: Result<Patched, Refusal>,
-    /// Whether JITLink does.
     jitlink: Result<(), jitlink::Refusal>,
     /// Its place in the table of hooks.
     slot: usize,
@@ -62,6 +61,12 @@ pub(crate) struct News {
     pub(crate) left: Vec<ObjectId>,
 }
 
+/// None where nothing is to be done with vtables.
+fn wanted_classes(wanted: LlvmSources) -> &'static [&'static str] {
+    let any = wanted.contains(LlvmSource::RuntimeDyld) || wanted.contains(LlvmSource::JitLink);
+    if any { &vtable::CLASSES } else { &[] }
+}
+
 /// Where the two symbols of the JIT interface are.
 struct JitInterface {
     descriptor: usize,
@@ -69,20 +74,22 @@ struct JitInterface {
 }
 
 impl JitInterface {
-    /// Looks where it costs little first: most libraries have no LLVM in them.
-    fn find(library: &Library, symbols: &mut Option<SymbolFile>) -> Option<JitInterface> {
+    /// Looks where it costs little first: most libraries have no LLVM in them. Among symbols that are not exported only with `hidden`.
+    fn find(library: &Library, symbols: &mut Option<SymbolFile>, hidden: bool) -> Option<JitInterface> {
         if let (Some(descriptor), Some(function)) =
             (library.dynamic_address(DESCRIPTOR), library.dynamic_address(RENDEZVOUS_FUNCTION))
         {
             return Some(JitInterface { descriptor, function });
         }
-        if library.code_size() < SMALLEST_LLVM || !library.mentions("mprotect") {
+        if !hidden || library.code_size() < SMALLEST_LLVM || !library.mentions("mprotect") {
             return None;
         }
-        let file = SymbolFile::open(library)
-            .inspect_err(|error| log_line!(Info, "{}: {error}", library.path.display()))
-            .ok()?;
-        let values = symbols.insert(file).find("__jit_debug_", &[DESCRIPTOR, RENDEZVOUS_FUNCTION]);
+        if symbols.is_none() {
+            *symbols = SymbolFile::open(library)
+                .inspect_err(|error| log_line!(Info, "{}: {error}", library.path.display()))
+                .ok();
+        }
+        let values = symbols.as_ref()?.find("__jit_debug_", &[DESCRIPTOR, RENDEZVOUS_FUNCTION]);
         let address = |name| Some(library.identity.bias.wrapping_add(*values.get(name)? as usize));
         Some(JitInterface { descriptor: address(DESCRIPTOR)?, function: address(RENDEZVOUS_FUNCTION)? })
     }
@@ -103,19 +110,27 @@ impl Source {
         wanted: LlvmSources,
     ) -> Option<Source> {
         let hook = *hooks.rendezvous.get(slot)?;
-        let interface = JitInterface::find(library, symbols).filter(|_| wanted.contains(LlvmSource::List));
-        // SAFETY: the caller's promise.
-        let vtables = unsafe { mapped::vtables(library, &vtable::CLASSES, symbols.as_ref()) };
+        if library.is_llvmlite() {
+            // Its symbols are needed for other things, and its constants are 60 MB.
+            *symbols = SymbolFile::open(library).ok();
+        }
+        // SAFETY: the caller's promise; a library at this place of the table was closed before.
+        let vtables = unsafe { mapped::vtables(library, wanted_classes(wanted), symbols.as_ref()) };
         let linker = match wanted.contains(LlvmSource::RuntimeDyld) {
-            // SAFETY: the caller's promise; a library at this place of the table was closed before.
-            true => unsafe { runtime_dyld::attach(library, slot, &vtables) },
+            // SAFETY: as above.
+            true => unsafe { runtime_dyld::attach(library, slot, &vtables, *hooks.load_object.get(slot)?) },
             false => Err(Refusal::Unwanted),
         };
         let jitlink = match wanted.contains(LlvmSource::JitLink) {
             // SAFETY: as above.
-            true => unsafe { jitlink::attach(library, slot, &vtables, hooks) },
+            true => unsafe { jitlink::attach(library, slot, &vtables, *hooks.emit.get(slot)?) },
             false => Err(jitlink::Refusal::Unwanted),
         };
+        // llvmlite's file is opened for other functions anyway; elsewhere the list adds nothing that the linkers do not say.
+        let linkers_are_heard = linker.is_ok() && matches!(jitlink, Ok(()) | Err(jitlink::Refusal::Missing));
+        let hidden = !linkers_are_heard || library.is_llvmlite();
+        let interface =
+            if wanted.contains(LlvmSource::List) { JitInterface::find(library, symbols, hidden) } else { None };
         if interface.is_none() && linker.is_err() && jitlink.is_err() {
             return None;
         }
@@ -252,7 +267,7 @@ impl Source {
             objects: self.objects().len(),
             version: self.version.clone(),
             heard_by,
-            linked: runtime_dyld::reported(self.slot) + jitlink::reported(self.slot),
+            linked: runtime_dyld::reported(self.slot),
             missing,
         }
     }

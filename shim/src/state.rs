@@ -58,10 +58,10 @@ pub(crate) struct State {
     /// The libraries with functions of others that our hooks call.
     next_owners: [Option<Identity>; next::FUNCTIONS],
     lookups: Lookups,
+    imports: Imports,
     others: OtherLibraries,
     pub(crate) overdue: Overdue,
     pub(crate) emitted: EmittedObjects,
-    imports: Imports,
     /// Objects that linkers have reported last, with their sizes: LLVM may put them into its list.
     linked: VecDeque<(ObjectId, usize)>,
     reserved: VecDeque<AddressRange>,
@@ -147,9 +147,9 @@ impl Shim {
         // SAFETY: libraries that were closed have been forgotten above.
         unsafe { state.lookups.change_relocated() };
         // SAFETY: as above.
-        unsafe { state.others.change_relocated(self.hooks) };
-        // SAFETY: as above.
         unsafe { state.imports.change_relocated() };
+        // SAFETY: as above.
+        unsafe { state.others.change_relocated() };
         true
     }
 
@@ -196,21 +196,6 @@ impl Shim {
         unsafe { state.lookups.change_relocated() };
     }
 
-    /// The first LLVM has come: the other libraries may handle its memory, too. Under the loader's lock.
-    fn listen_everywhere(&self, state: &mut State) {
-        // SAFETY: as for `libraries_changed`.
-        let appeared = self.rendezvous.and_then(|rendezvous| unsafe { rendezvous.appeared() }).unwrap_or_default();
-        for appeared in appeared.into_iter().filter(Appeared::is_of_program) {
-            if state.sources.iter().flatten().any(|source| source.identity == appeared.entry.identity) {
-                continue;
-            }
-            // SAFETY: the loader's lock has been held since the entry was read.
-            if let Some(library) = unsafe { appeared.entry.library() } {
-                state.others.add(&library);
-            }
-        }
-    }
-
     /// From now on, libraries see images where they list modules. With the libraries held.
     pub(crate) fn hook_imports(&self) {
         let mut state = self.lock();
@@ -227,6 +212,23 @@ impl Shim {
         for library in &libraries {
             // SAFETY: as above.
             unsafe { state.imports.add(library) };
+        }
+    }
+
+    /// The first LLVM has come: the other libraries may handle its memory, too. Under the loader's lock.
+    fn listen_everywhere(&self, state: &mut State) {
+        let mut all = KnownLibraries::default();
+        // SAFETY: as for `libraries_changed`.
+        let changes = self.rendezvous.and_then(|rendezvous| unsafe { rendezvous.changes(&mut all, Extent::Whole) });
+        for appeared in changes.unwrap_or_default().appeared {
+            let is_source = state.sources.iter().flatten().any(|source| source.identity == appeared.entry.identity);
+            if is_source || !appeared.is_of_program() {
+                continue;
+            }
+            // SAFETY: the loader's lock has been held since the entry was read.
+            if let Some(library) = unsafe { appeared.entry.library() } {
+                state.others.add(&library, self.hooks);
+            }
         }
     }
 
@@ -272,7 +274,7 @@ impl Shim {
         }
         state.lookups.add(&library);
         if !is_source && appeared.is_of_program() {
-            state.others.add(&library);
+            state.others.add(&library, self.hooks);
         }
         if library.may_have_unwinder() {
             lookup::UNWINDERS.store(true, Ordering::Release);
@@ -292,7 +294,7 @@ impl Shim {
 
     /// Forgets a library that was closed, and what it had compiled. Its memory is not touched.
     fn library_closed(&self, state: &mut State, library: KnownLibrary) {
-        let State { sources, memory, lookups, others, emitted, imports, next_owners, .. } = state;
+        let State { sources, memory, lookups, others, imports, emitted, next_owners, .. } = state;
         lookups.forget(library.identity.bias);
         others.forget(library.identity.bias);
         imports.forget(library.identity.bias);
@@ -350,7 +352,7 @@ impl Shim {
     pub(crate) fn prepare(&self, state: &mut State, slot: usize) {
         self.catch_up(state, slot);
         // SAFETY: libraries that are closed are forgotten.
-        unsafe { state.others.change_relocated(self.hooks) };
+        unsafe { state.others.change_relocated() };
         self.look_at_overdue(state);
     }
 

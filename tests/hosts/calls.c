@@ -5,6 +5,7 @@
 #include "jitlisten.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,7 @@
 #pragma weak jitlisten_finalized
 #pragma weak jitlisten_freeing
 #pragma weak jitlisten_enable
-#pragma weak jitlisten_statistics
+#pragma weak jitlisten_get_statistics
 
 #define PAGE 4096
 
@@ -38,18 +39,18 @@ static unsigned char *pages(size_t count) {
     return made;
 }
 
-/* One function at `place`. 0 without the library. */
+/* One function at `place`. Number 0 without the library. */
 static jitlisten_object load(unsigned char *place, const char *name) {
     struct jitlisten_function function = {(uintptr_t)place, sizeof LOOP, name};
     struct jitlisten_code code = {.size = sizeof code, .functions = &function, .function_count = 1};
-    jitlisten_object object = 0;
-    if (!jitlisten_code_loaded) return 0;
+    jitlisten_object object = {0};
+    if (!jitlisten_code_loaded) return object;
     if (jitlisten_code_loaded(&code, &object) || jitlisten_finalized(object)) exit(3);
     return object;
 }
 
 static void unload(jitlisten_object object) {
-    if (object && jitlisten_freeing(object)) exit(3);
+    if (object.number && jitlisten_freeing(object)) exit(3);
 }
 
 static void load_many(int count) {
@@ -152,6 +153,59 @@ static int turns(int count) {
     return 0;
 }
 
+/* One object with `count` functions that do not touch: each has a section of its own. */
+static int sections(size_t count) {
+    const size_t apart = 64;
+    unsigned char *place = mmap(NULL, count * apart, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct jitlisten_function *functions = calloc(count, sizeof *functions);
+    char(*names)[32] = calloc(count, sizeof *names);
+    struct jitlisten_code code = {.size = sizeof code, .functions = functions, .function_count = count};
+    jitlisten_object object = 0;
+    if (place == MAP_FAILED || !functions || !names) return 2;
+    for (size_t i = 0; i < count; i++) {
+        memcpy(place + i * apart, LOOP, sizeof LOOP);
+        snprintf(names[i], sizeof names[i], "function_%zu", i);
+        functions[i] = (struct jitlisten_function){(uintptr_t)place + i * apart, sizeof LOOP, names[i]};
+    }
+    if (mprotect(place, count * apart, PROT_READ | PROT_EXEC)) return 2;
+    if (jitlisten_code_loaded && (jitlisten_code_loaded(&code, &object) || jitlisten_finalized(object))) return 3;
+    return 0;
+}
+
+/* Lines of /proc/self/status that begin with `word`. */
+static void print_status(const char *word) {
+    char line[256];
+    FILE *file = fopen("/proc/self/status", "r");
+    if (!file) exit(2);
+    while (fgets(line, sizeof line, file)) {
+        char *colon = strchr(line, ':');
+        if (!strncmp(line, word, strlen(word)) && colon) *colon = ' ', fputs(line, stdout);
+    }
+    fclose(file);
+}
+
+static int address_space(void) {
+    load(pages(1), "first");
+    print_status("VmPeak");
+    return 0;
+}
+
+static void print_signals(void) {
+    print_status("SigBlk"), print_status("SigIgn"), print_status("SigCgt");
+}
+
+/* At the start, with a signal blocked, and after the life of an object. */
+static int signals(void) {
+    sigset_t set;
+    print_signals();
+    sigemptyset(&set), sigaddset(&set, SIGUSR1);
+    if (sigprocmask(SIG_BLOCK, &set, NULL)) return 2;
+    print_signals();
+    unload(load(pages(1), "first"));
+    print_signals();
+    return 0;
+}
+
 /* Root compiles, becomes another user, and compiles more; `worker`: a child of it does. */
 static int becomes(const char *who, int user) {
     unsigned char *place = pages(2);
@@ -190,7 +244,7 @@ static int everything(void) {
 static int lost_lines(void) {
     struct jitlisten_statistics counted = {.size = sizeof counted};
     load(pages(1), "first");
-    if (jitlisten_statistics && jitlisten_statistics(&counted)) return 3;
+    if (jitlisten_get_statistics && jitlisten_get_statistics(&counted)) return 3;
     printf("lost %s\n", counted.log_lines_lost ? "some" : "none");
     return 0;
 }
@@ -203,6 +257,9 @@ int main(int count, char **words) {
     if (!strcmp(scenario, "turns")) return turns(atoi(word));
     if (!strcmp(scenario, "becomes")) return becomes(word, atoi(words[3]));
     if (!strcmp(scenario, "everything")) return everything();
+    if (!strcmp(scenario, "sections")) return sections(strtoul(word, NULL, 10));
+    if (!strcmp(scenario, "address-space")) return address_space();
+    if (!strcmp(scenario, "signals")) return signals();
     if (!strcmp(scenario, "lost-lines")) return lost_lines();
     return 1;
 }

@@ -1,11 +1,12 @@
 """Reads what `memray run --native` recorded of allocates.py: prints how many allocations of its arrays' size there were, and in
-how many of their stacks the native frames go from Numba's allocator up to the C code that calls compiled functions."""
+how many of their stacks the native frames go from Numba's allocator up to the C code that calls compiled functions, and how many
+have the compiled function by name."""
 
 import sys
 
 from memray import FileReader
 
-large = whole = 0
+large = whole = named = 0
 with FileReader(sys.argv[1]) as reader:
     for record in reader.get_allocation_records():
         if not 1_600_000 <= record.size < 1_602_000:
@@ -16,5 +17,6 @@ with FileReader(sys.argv[1]) as reader:
             continue
         large += 1
         allocator = any(name.startswith("NRT_") for name in stack)
+        named += any("__main__::total" in name and "cpython" not in name for name in stack)
         whole += allocator and any(name in ("Dispatcher_call", "call_cfunc", "compile_and_invoke") for name in stack)
-print(large, whole)
+print(large, whole, named)

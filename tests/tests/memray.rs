@@ -7,27 +7,50 @@ use jitlisten_tests::{integration, paths, tool};
 
 const VENV: &str = "numba-0.60.0";
 
-/// (large allocations, those whose native stack is whole)
-fn recorded(preload: Preload) -> Option<(u32, u32)> {
+/// Allocations of the arrays' size.
+struct Recorded {
+    all: u32,
+    /// Those whose native stack is whole.
+    whole: u32,
+    /// Those that have the compiled function by name.
+    named: u32,
+    /// Whether the flame graph has it.
+    in_report: bool,
+}
+
+fn recorded(preload: Preload, sinks: &str) -> Option<Recorded> {
     let python = integration::python(VENV)?;
-    let host = Host::new(&python, VENV);
+    let host = Host::new(&python, VENV).variable("JITLISTEN", sinks);
     let output = host.scratch("memray.bin");
     let host = ["-m", "memray", "run", "--native", "-q", "-o"].iter().fold(host, |host, word| host.argument(word));
     let host = host.argument(&output).argument(paths::host("allocates.py"));
     let _ = host.run(preload).well();
-    let read = tool::run(Command::new(python).arg(paths::host("memray_stacks.py")).arg(&output));
+    let read = tool::run(Command::new(&python).arg(paths::host("memray_stacks.py")).arg(&output));
     let said = String::from_utf8_lossy(&read.stdout).into_owned();
     let numbers: Vec<u32> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    let [large, whole] = numbers[..] else { panic!("{said}{}", String::from_utf8_lossy(&read.stderr)) };
-    assert!(large >= 400, "{large} of 400 allocations were recorded");
-    Some((large, whole))
+    let [all, whole, named] = numbers[..] else { panic!("{said}{}", String::from_utf8_lossy(&read.stderr)) };
+    assert!(all >= 400, "{all} of 400 allocations were recorded");
+    let report = host.scratch("memray.html");
+    let mut flamegraph = Command::new(python);
+    let _ = tool::run(flamegraph.args(["-m", "memray", "flamegraph", "-o"]).arg(&report).arg(&output));
+    let report = std::fs::read_to_string(report).expect("memray writes a report");
+    Some(Recorded { all, whole, named, in_report: report.contains("__main__::total") })
 }
 
 #[test]
 fn native_frames_are_back() {
-    let (Some((_, stock)), Some((large, ours))) = (recorded(Preload::Nothing), recorded(Preload::Library)) else {
-        return;
-    };
-    assert_eq!(stock, 0, "memray sees these frames on its own: this proves nothing");
-    assert_eq!(ours, large, "stacks that end in compiled code");
+    let Some(stock) = recorded(Preload::Nothing, "") else { return };
+    let Some(ours) = recorded(Preload::Library, "perfmap,unwind") else { return };
+    assert_eq!(stock.whole, 0, "memray sees these frames on its own: this proves nothing");
+    assert_eq!(ours.whole, ours.all, "stacks that end in compiled code");
+}
+
+/// All of it is compiled after memray has begun: its list of modules is old by then, and has to be read again.
+#[test]
+fn compiled_functions_have_names() {
+    let Some(without) = recorded(Preload::Library, "image,unwind") else { return };
+    let Some(ours) = recorded(Preload::Library, "image,unwind,modules") else { return };
+    assert!(without.named == 0 && !without.in_report, "they have names without it: this proves nothing");
+    assert_eq!((ours.whole, ours.named), (ours.all, ours.all), "stacks with the function's name");
+    assert!(ours.in_report, "the flame graph has no name");
 }

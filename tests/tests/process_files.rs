@@ -62,13 +62,16 @@ fn a_fork_writes_nothing_and_takes_no_time() {
     for sinks in ["perfmap,unwind", "perfmap,jitdump,unwind,gdb"] {
         let Some(host) = calls(&["forks", "10000"]) else { return };
         let host = host.variable("JITLISTEN", sinks);
+        let began = SystemTime::now();
         let ended = host.run(Preload::Library).well();
         assert_eq!(
             perf_map::PerfMap::parse(ended.map.as_deref().expect("a map")).expect("whole").entries.len(),
             10_000
         );
         for child in said(&ended, "child") {
-            assert!(!perf_map::path(child.parse().expect("a number")).exists(), "{child} has a map");
+            // One of a process that had this number before is not ours.
+            let map = fs::metadata(perf_map::path(child.parse().expect("a number"))).and_then(|about| about.modified());
+            assert!(!map.is_ok_and(|written| written >= began - Duration::from_secs(1)), "{child} has a map");
         }
         let dumps = jitdump_reader::find(&host.scratch("."));
         assert_eq!(dumps.len(), usize::from(sinks.contains("jitdump")), "{dumps:?}");
@@ -209,12 +212,25 @@ fn a_process_that_becomes_another_user() {
         let place = host.scratch("place");
         fs::create_dir(&place).expect("a directory");
         fs::set_permissions(&place, fs::Permissions::from_mode(0o1777)).expect("ours");
-        let host = host.variable("JITLISTEN", "perfmap,image").variable("JITLISTEN_DIR", &place);
+        let host = host.variable("JITLISTEN", "perfmap,image,jitdump").variable("JITLISTEN_DIR", &place);
         let ended = host.run(Preload::Library).well();
         let owner_of = |path: PathBuf| fs::metadata(path).map(|about| about.uid()).ok();
-        let images: BTreeSet<Option<u32>> =
-            fs::read_dir(&place).expect("a directory").flatten().map(|entry| owner_of(entry.path())).collect();
-        assert_eq!(images, BTreeSet::from([Some(0), Some(65534)]), "{who}: {}", host.log());
+        let entries = || fs::read_dir(&place).expect("a directory").flatten().map(|entry| entry.path());
+        let of_kind =
+            |path: &PathBuf, kind: &str| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(kind));
+        for kind in ["image-", "jitlisten-"] {
+            let owners: BTreeSet<Option<u32>> = entries().filter(|path| of_kind(path, kind)).map(owner_of).collect();
+            assert_eq!(owners, BTreeSet::from([Some(0), Some(65534)]), "{who}, {kind}: {}", host.log());
+        }
+        // Each user's jitdump names what was alive when it was written.
+        for (user, named) in [(0, [true, false]), (65534, [true, true])] {
+            let theirs = entries().find(|path| of_kind(path, "jitlisten-") && owner_of(path.clone()) == Some(user));
+            let dump =
+                fs::read_dir(theirs.expect("found above")).expect("a directory").flatten().next().expect("a jitdump");
+            let bytes = fs::read(dump.path()).expect("whole");
+            let has = |name: &str| bytes.windows(name.len()).any(|window| window == name.as_bytes());
+            assert_eq!(["of_root", "of_user"].map(has), named, "{who}: of user {user}");
+        }
         if who == "worker" {
             let child: u32 = said(&ended, "child")[0].parse().expect("a number");
             assert_eq!(owner_of(perf_map::path(child)), Some(65534));

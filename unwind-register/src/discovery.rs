@@ -7,7 +7,8 @@ use crate::frame_registry::{self, FrameRegistry, Kind};
 use crate::inside::Inside;
 use crate::libunwind::{self, Layout, Libunwind};
 use crate::loader;
-use crate::registry::{Registry, State};
+use crate::registry::Registry;
+use crate::state::{self, Seen, State};
 use crate::statistics::{Unwinder, UnwinderKind};
 use crate::table::Publish;
 use std::ops::ControlFlow;
@@ -35,17 +36,6 @@ struct Harvest {
     libraries: usize,
 }
 
-/// What has been looked at.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Seen {
-    counts: loader::Counts,
-    libraries: usize,
-}
-
-impl Seen {
-    pub(crate) const NOTHING: Seen = Seen { counts: loader::Counts { loads: 0, unloads: 0 }, libraries: 0 };
-}
-
 impl Registry {
     /// Looks for unwinders in libraries loaded since the last call, and registers everything so far with them.
     ///
@@ -60,13 +50,13 @@ impl Registry {
         static SCANNING: Inside = Inside::new();
         let Some(_entered) = SCANNING.enter() else { return Rescan::default() };
         let counts = loader::counts();
-        let seen = self.lock().seen;
+        let seen = state::lock().seen;
         if seen.counts == counts {
             return Rescan::default();
         }
         // New libraries are at the end of the list, unless one was taken out.
         let first = if seen.counts.unloads == counts.unloads { seen.libraries } else { 0 };
-        let known = self.lock().known();
+        let known = state::lock().known();
         let harvest = harvest(&known, first);
         let libraries = harvest.libraries;
         let mut rescan = Rescan { pending: harvest.pending, ..Rescan::default() };
@@ -74,7 +64,7 @@ impl Registry {
         for found in harvest.libunwinds {
             let base = found.base;
             match found.probe() {
-                Ok(copy) => rescan.added += usize::from(self.lock().add_libunwind(copy)),
+                Ok(copy) => rescan.added += usize::from(state::lock().add_libunwind(copy)),
                 Err(error) => refused.push((base, error)),
             }
         }
@@ -83,16 +73,16 @@ impl Registry {
             rescan.added += usize::from(self.add_frame_registry(registry));
         }
         rescan.refused = refused.iter().map(|(_, error)| error.clone()).collect();
-        self.lock().refused.extend(refused);
+        state::lock().refused.extend(refused);
         if rescan.pending == 0 {
-            self.lock().seen = Seen { counts, libraries };
+            state::lock().seen = Seen { counts, libraries };
         }
         rescan
     }
 
     /// The unwinders that take registrations, used or not.
     pub fn unwinders(&self) -> Vec<Unwinder> {
-        let state = self.lock();
+        let state = state::lock();
         let copies = state.libunwinds.0.iter().map(|copy| {
             let kind = match copy.layout {
                 Layout::Plain => UnwinderKind::LibunwindPlain,
@@ -118,9 +108,9 @@ impl Registry {
 
     /// Adds a frame registry, unless it is known, and registers what it does not know: looked up without our lock, registered under it.
     fn add_frame_registry(&'static self, registry: FrameRegistry) -> bool {
-        let groups = self.lock().group_starts();
+        let groups = state::lock().group_starts();
         let unknown: Vec<_> = groups.into_iter().filter(|&(_, _, start)| !registry.knows(start)).collect();
-        let mut state = self.lock();
+        let mut state = state::lock();
         let mut list = state.frame_registries.as_deref().cloned().unwrap_or_default();
         if list.iter().any(|other| other.base == registry.base) {
             return false;

@@ -5,14 +5,14 @@
 //! their registration, so ours is taken last by a caller that registered its own handler after its first call of `register`, and that
 //! holds its own lock around our calls.
 
-use crate::registry::{Locked, Registry};
+use crate::state::{self, Locked};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 static PREPARED: AtomicBool = AtomicBool::new(false);
 
 /// The guard between "before the fork" and "after it"; only the forking thread touches it, under the lock it guards.
-struct Held(UnsafeCell<Option<Locked<'static>>>);
+struct Held(UnsafeCell<Option<Locked>>);
 
 // SAFETY: see the type.
 unsafe impl Sync for Held {}
@@ -28,7 +28,7 @@ pub(crate) fn prepare() {
 }
 
 unsafe extern "C" fn before() {
-    let guard = Registry::process().lock();
+    let guard = state::lock();
     // SAFETY: we hold the lock, so no other thread is here.
     unsafe { *HELD.0.get() = Some(guard) };
 }

@@ -1,114 +1,20 @@
 //! The registry of this process: what is registered, and with which unwinders.
 
-use crate::cfi::Group;
-use crate::clock::now;
-use crate::discovery::Seen;
 use crate::error::Error;
+use crate::fork;
 use crate::frame_registry::FrameRegistry;
-use crate::libunwind::Libunwind;
-use crate::memory::{Places, Region};
 use crate::plan::{Origin, Plan};
-use crate::registered_groups::{self, RegisteredGroups};
 use crate::section::{Coverage, Section};
-use crate::signals::Masked;
-use crate::stale::{Flush, Stale};
+use crate::state;
 use crate::statistics::Statistics;
-use crate::table::{Forest, LeafId, Publish};
-use crate::{cfi, fork};
-use std::collections::BTreeMap;
-use std::ops::{Deref, DerefMut, Range};
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Registers generated code with the unwinders of this process. There is one, because there is one process: [`Registry::process`].
 pub struct Registry {
-    state: Mutex<State>,
+    _one: (),
 }
 
-/// Everything behind the lock. The lock is a leaf: under it no loader, no unwinder look-up and no caller's code is called.
-pub(crate) struct State {
-    pub(crate) region: Option<Region>,
-    pub(crate) places: Places,
-    pub(crate) forest: Forest,
-    pub(crate) libunwinds: Libunwinds,
-    pub(crate) frame_registries: Option<Arc<Vec<FrameRegistry>>>,
-    pub(crate) refused: Vec<(usize, Error)>,
-    pub(crate) live: BTreeMap<u64, Live>,
-    next: u64,
-    counted: Statistics,
-    stale: Stale,
-    pub(crate) registered: RegisteredGroups,
-    /// The libraries that have been looked at.
-    pub(crate) seen: Seen,
-}
-
-/// A registration as the registry knows it.
-pub(crate) struct Live {
-    pub(crate) offset: usize,
-    pub(crate) length: usize,
-    pub(crate) groups: Vec<Group>,
-    /// (load address of the frame registry, first address of the group).
-    pub(crate) registered: Vec<(usize, u64)>,
-    functions: usize,
-    /// Whether its owner knows it by number only: [`Registration::into_number`].
-    by_number: bool,
-}
-
-/// All copies of libunwind.
-pub(crate) struct Libunwinds(pub(crate) Vec<Libunwind>);
-
-impl Publish for Libunwinds {
-    fn leaf(&mut self, id: LeafId, info: &Range<u64>, cells: &'static [AtomicU64]) {
-        self.0.iter_mut().for_each(|copy| copy.leaf(id, info, cells));
-    }
-
-    fn table(&mut self, id: LeafId, cells: &'static [AtomicU64]) {
-        self.0.iter_mut().for_each(|copy| copy.table(id, cells));
-    }
-
-    fn clip(&self, range: Range<u64>, address: u64) -> Range<u64> {
-        self.0.iter().fold(range, |range, copy| copy.clip(range, address))
-    }
-}
-
-static PROCESS: Registry = Registry {
-    state: Mutex::new(State {
-        region: None,
-        places: Places::new(),
-        forest: Forest::new(),
-        libunwinds: Libunwinds(Vec::new()),
-        frame_registries: None,
-        refused: Vec::new(),
-        live: BTreeMap::new(),
-        next: 0,
-        counted: Statistics::ZERO,
-        stale: Stale::new(),
-        registered: RegisteredGroups::new(),
-        seen: Seen::NOTHING,
-    }),
-};
-
-/// The lock, held while signals wait: a handler that forks would wait in our own handler of `fork` for the lock that its thread
-/// holds.
-pub(crate) struct Locked<'a> {
-    state: MutexGuard<'a, State>,
-    // Dropped after the lock is released.
-    _masked: Masked,
-}
-
-impl Deref for Locked<'_> {
-    type Target = State;
-
-    fn deref(&self) -> &State {
-        &self.state
-    }
-}
-
-impl DerefMut for Locked<'_> {
-    fn deref_mut(&mut self) -> &mut State {
-        &mut self.state
-    }
-}
+static PROCESS: Registry = Registry { _one: () };
 
 impl Registry {
     /// The registry of this process.
@@ -116,19 +22,14 @@ impl Registry {
         &PROCESS
     }
 
-    pub(crate) fn lock(&self) -> Locked<'_> {
-        let masked = Masked::begin();
-        // A panic under the lock would be a defect of ours; the host must go on anyway.
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        Locked { state, _masked: masked }
-    }
-
-    /// Registers a section with every unwinder known. When this returns, stacks can be walked through its functions.
+    /// Looks for unwinders that have come since the last time, and registers a section with every one. When this returns, stacks can be
+    /// walked through its functions.
     ///
-    /// Unwinders are known after [`Registry::rescan`], and get what was registered before; so the two may be called in any order.
+    /// Libraries that are opened later may bring more unwinders: the next registration finds them and gives them what was
+    /// registered before, as does [`Registry::rescan`].
     ///
-    /// Takes our own lock, which no code of the caller and nothing of the loader runs under; see [`ByHost`](crate::ByHost) for the one case in
-    /// which the loader's lock is taken. Costs a few microseconds, whatever the number of registrations.
+    /// Takes the loader's locks ([`Registry::rescan`] says what follows from that), and then our own one, which no code of the
+    /// caller and nothing of the loader runs under. Costs a few microseconds, whatever the number of registrations.
     ///
     /// # Errors
     ///
@@ -142,25 +43,43 @@ impl Registry {
     /// * The rules are true: unwinders follow them with plain loads.
     /// * The registration is dropped before the code is freed.
     pub unsafe fn register(&'static self, section: &Section<'_>) -> Result<Registration, Error> {
+        self.rescan();
+        // SAFETY: the caller's promise.
+        unsafe { self.register_with_known(section) }
+    }
+
+    /// The same without a look for new unwinders, for callers that hold a lock which a thread inside the loader may wait for: then
+    /// [`Registry::rescan`] is to be called where that is not so. The two may be called in any order.
+    ///
+    /// Takes no lock of the loader's, with one exception: see [`ByHost`](crate::ByHost).
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::register`].
+    ///
+    /// # Safety
+    ///
+    /// As [`Registry::register`].
+    pub unsafe fn register_with_known(&'static self, section: &Section<'_>) -> Result<Registration, Error> {
         fork::prepare();
         loop {
-            let registries = self.lock().frame_registries.clone();
+            let registries = state::lock().frame_registries.clone();
             let list: &[FrameRegistry] = registries.as_deref().map_or(&[], Vec::as_slice);
-            let missing = |functions: &[(u64, Origin)]| registered_groups::missing(list, section.by_host, functions);
+            let missing = |functions: &[(u64, Origin)]| state::missing(list, section.by_host, functions);
             // SAFETY: the caller's first promise.
             let plan = unsafe { Plan::new(section, &missing)? };
-            let mut state = self.lock();
+            let mut state = state::lock();
             // Another thread may have found an unwinder in the meantime, which was not asked yet.
             if state.frame_registries.as_ref().map(Arc::as_ptr) == registries.as_ref().map(Arc::as_ptr) {
                 let id = state.add(&plan, list)?;
-                return Ok(Registration { registry: self, id, coverage: plan.coverage });
+                return Ok(Registration { id, coverage: plan.coverage });
             }
         }
     }
 
     /// Deregisters what [`Registration::into_number`] has given that number. Returns whether there was such a registration.
     pub fn deregister(&self, number: u64) -> bool {
-        let mut state = self.lock();
+        let mut state = state::lock();
         let known = state.live.get(&number).is_some_and(|live| live.by_number);
         if known {
             state.remove(number);
@@ -176,7 +95,7 @@ impl Registry {
 
     /// Numbers about everything registered.
     pub fn statistics(&self) -> Statistics {
-        let state = self.lock();
+        let state = state::lock();
         let (infos, table_bytes, retired_table_bytes) = state.forest.size();
         let (entry_bytes, free_entry_bytes) = state.places.used();
         let functions = state.live.values().map(|live| live.functions).sum();
@@ -194,95 +113,10 @@ impl Registry {
     }
 }
 
-impl State {
-    /// The region, reserved when first needed.
-    pub(crate) fn region(&mut self) -> Result<&mut Region, Error> {
-        if self.region.is_none() {
-            let mut region = Region::reserve()?;
-            region.grow(1)?; // the FDE of length 0 that gaps point to
-            self.places.set_limit(region.size());
-            self.region = Some(region);
-        }
-        self.region.as_mut().ok_or(Error::OutOfMemory { wanted: 0 })
-    }
-
-    fn add(&mut self, plan: &Plan, registries: &[FrameRegistry]) -> Result<u64, Error> {
-        let bytes = &plan.encoded.bytes;
-        let offset = self.write(bytes)?;
-        let functions = self.enter(bytes, offset);
-        self.next += 1;
-        let (id, groups) = (self.next, plan.encoded.groups.clone());
-        let mut live =
-            Live { offset, length: bytes.len(), groups, registered: Vec::new(), functions, by_number: false };
-        for (bit, registry) in registries.iter().take(8).enumerate() {
-            for index in 0..live.groups.len() {
-                if live.groups[index].label >> bit & 1 != 0 {
-                    self.register_group(registry, id, &mut live, index);
-                }
-            }
-        }
-        self.count(&plan.coverage);
-        self.live.insert(id, live);
-        Ok(id)
-    }
-
-    /// Copies a blob to where unwinders may look; none does yet.
-    fn write(&mut self, bytes: &[u8]) -> Result<usize, Error> {
-        self.region()?;
-        let full = Error::OutOfMemory { wanted: bytes.len() };
-        let offset = self.places.take(bytes.len(), now()).ok_or(full)?;
-        let written = self.region()?.write(offset, bytes);
-        if written.is_err() {
-            self.places.give_back(offset, bytes.len(), now());
-        }
-        written.map(|()| offset)
-    }
-
-    /// Enters the functions of a blob into the tables; returns how many there are.
-    fn enter(&mut self, bytes: &[u8], offset: usize) -> usize {
-        let (functions, now) = (cfi::entries(bytes).count(), now());
-        for (index, (at, start, end)) in cfi::entries(bytes).enumerate() {
-            let (fde, want) = ((offset + at) as u32, functions - index);
-            self.counted.replaced += self.forest.insert(&(start..end), fde, want, now, &mut self.libunwinds);
-        }
-        let mut ranges = cfi::entries(bytes).map(|(_, start, end)| start..end);
-        if Flush::HERE == Flush::AtReuse && ranges.any(|range| self.stale.take(&range)) {
-            self.libunwinds.0.iter().for_each(Libunwind::flush_cache);
-        }
-        functions
-    }
-
-    /// Undoes [`State::add`]: no unwinder finds the functions any more when this returns.
-    pub(crate) fn remove(&mut self, id: u64) {
-        let Some(live) = self.live.remove(&id) else { return };
-        self.deregister_groups(&live, id);
-        let Some(region) = self.region.as_mut() else { return };
-        let entries: Vec<_> = cfi::entries(region.bytes(live.offset, live.length)).collect();
-        for &(at, start, end) in &entries {
-            self.forest.remove(&(start..end), (live.offset + at) as u32);
-            region.silence(live.offset + at);
-            self.stale.add(&(start..end));
-        }
-        self.places.give_back(live.offset, live.length, now());
-        if Flush::HERE == Flush::AtRemoval {
-            self.stale = Stale::new();
-            self.libunwinds.0.iter().for_each(Libunwind::flush_cache);
-        }
-    }
-
-    fn count(&mut self, coverage: &Coverage) {
-        self.counted.covered += coverage.covered;
-        self.counted.synthesized += coverage.synthesized;
-        self.counted.uncovered += coverage.uncovered;
-        self.counted.refused += coverage.refused;
-    }
-}
-
 /// Code that unwinders know. Dropping it deregisters; do that before the code is freed.
 #[derive(Debug)]
 #[must_use = "dropping a registration deregisters the code"]
 pub struct Registration {
-    registry: &'static Registry,
     id: u64,
     coverage: Coverage,
 }
@@ -296,7 +130,7 @@ impl Registration {
     /// Keeps the code registered until [`Registry::deregister`] gets this number, for callers that cannot hold a value (C). No
     /// number is given twice.
     pub fn into_number(self) -> u64 {
-        if let Some(live) = self.registry.lock().live.get_mut(&self.id) {
+        if let Some(live) = state::lock().live.get_mut(&self.id) {
             live.by_number = true;
         }
         std::mem::ManuallyDrop::new(self).id
@@ -305,7 +139,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.registry.lock().remove(self.id);
+        state::lock().remove(self.id);
     }
 }
 

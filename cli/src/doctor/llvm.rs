@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 
-use jitlisten::{Function, LoadedObject, cfi};
+use jitlisten::{Function, LineRows, LoadedObject, cfi};
 
 use super::Finding;
 use crate::jit_list::{self, JitList};
@@ -48,6 +48,7 @@ pub(super) struct Compiled {
     pub(super) objects: usize,
     pub(super) functions: usize,
     pub(super) without_frame_pointer: usize,
+    pub(super) objects_with_lines: usize,
 }
 
 impl Llvm {
@@ -100,6 +101,8 @@ fn compiled(process: &Process, list: &JitList) -> Option<Compiled> {
     let entries = list.entries(process).ok()?;
     let mut compiled = Compiled { objects: entries.len(), ..Compiled::default() };
     for object in entries.iter().filter_map(|entry| entry.object(process)) {
+        compiled.objects_with_lines +=
+            usize::from(LineRows::parse(&object).is_ok_and(|lines| !lines.rows().is_empty()));
         let Ok(object) = LoadedObject::parse(&object) else { continue };
         let keeps = |function: &Function| {
             let size = function.range.size() as usize;

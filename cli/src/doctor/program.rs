@@ -200,6 +200,7 @@ impl Program {
                 all.objects += compiled.objects;
                 all.functions += compiled.functions;
                 all.without_frame_pointer += compiled.without_frame_pointer;
+                all.objects_with_lines += compiled.objects_with_lines;
             }
             self.findings.push(llvm.finding(self.has_library));
         }
@@ -211,6 +212,7 @@ impl Program {
             ));
         }
         self.has_compiled = all.objects > 0;
+        self.lines |= self.has_library && all.objects_with_lines > 0;
         self.code_keeps_frame_pointers &= all.without_frame_pointer == 0;
         if self.has_library && all.without_frame_pointer > 0 {
             let Compiled { functions, without_frame_pointer, .. } = all;

@@ -1,7 +1,8 @@
 //! The interpreter in a process: how it was started, and how it was built.
 
+#![forbid(unsafe_code)]
+
 use std::fs;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::process::Process;
@@ -67,7 +68,8 @@ impl PythonFlags {
 
 /// Asks the interpreter how it was built.
 pub(super) fn keeps_frame_pointers(process: &Process) -> Option<bool> {
-    let interpreter: PathBuf = fs::read_link(format!("/proc/{}/exe", process.pid)).ok()?;
+    let program = process.program()?;
+    let interpreter = if process.sees_another(&program) { process.visible(&program) } else { program };
     let ask = "import sysconfig as s; print(*(str(s.get_config_var(v)) for v in ('CFLAGS', 'PY_CORE_CFLAGS', 'CONFIG_ARGS')))";
     let output = Command::new(interpreter)
         .args(["-I", "-S", "-c", ask])

@@ -26,7 +26,9 @@ const PERF: &str = "let this user use perf, see above";
 const LIBRARY: &str = "jitlisten run -- in front of the command, or jitlisten attach";
 const NAMES: &str = "--sinks perfmap,image,unwind";
 const IMAGES: &str = "--sinks perfmap,image,unwind, and a place for images, see above";
-const LINES: &str = "lines: leave --no-lines away (Numba), or compile with debug information";
+const LINES: &str = "lines: jitlisten run without --no-lines (Numba), or compile with debug information";
+const MODULES: &str =
+    "it names functions of libraries only: jitlisten record, py-spy --native or perf for compiled ones";
 const CACHE: &str = "code without frame pointers comes from a cache: another NUMBA_CACHE_DIR, or --call-graph dwarf";
 const PYTHON: &str = "this Python has no frame pointers, so the stack ends where it begins: --call-graph dwarf";
 const TRACE: &str = "start the program with the tool, or allow ptrace, see above";
@@ -42,7 +44,9 @@ pub(super) fn conclude(machine: &Machine, program: &Program) -> Vec<Tool> {
     let python: Lack = (program.python_keeps_frame_pointers, PYTHON);
     let trace: Lack = (machine.may_trace || program.is_started_by_tool, TRACE);
     let gdb: Lack = (machine.gdb.is_some_and(|version| version != 15), GDB);
+    let recordable: Lack = (program.has_library || program.is_started_by_tool || machine.may_trace, TRACE);
     vec![
+        tool("jitlisten record", &[recordable, here], &[], &[lines]),
         tool("perf record -g", &[perf, here, named], &[kept, python], &[image, lines]),
         tool("perf record --call-graph dwarf", &[perf, here, named], &[image], &[image, lines]),
         tool("py-spy --native, pystack", &[trace, here, image], &[], &[lines]),
@@ -50,6 +54,8 @@ pub(super) fn conclude(machine: &Machine, program: &Program) -> Vec<Tool> {
         tool("bpftrace, other eBPF profilers", &[here, image], &[kept, python], &[lines]),
         tool("valgrind --tool=callgrind", &[here, image], &[], &[lines]),
         tool("libunwind, backtrace(3)", &[here, image], &[(program.unwind, NAMES)], &[lines]),
+        of_modules("memray run --native", here, program),
+        of_modules("heaptrack", here, program),
     ]
 }
 
@@ -59,6 +65,13 @@ fn tool(tool: &'static str, names: &[Lack], stacks: &[Lack], lines: &[Lack]) -> 
     let todo = names.iter().chain(stacks).chain(lines).find(|lack| !lack.0).map(|lack| lack.1.to_owned());
     let named = all(names);
     Tool { tool, names: named, stacks: named && all(stacks), lines: named && all(lines), todo }
+}
+
+/// A tool that walks with libunwind and then names only what is in its list of libraries.
+fn of_modules(tool: &'static str, here: Lack, program: &Program) -> Tool {
+    let lacks = [here, (program.unwind, NAMES), (false, MODULES)];
+    let todo = lacks.iter().find(|lack| !lack.0).map(|lack| lack.1.to_owned());
+    Tool { tool, names: false, stacks: here.0 && program.unwind, lines: false, todo }
 }
 
 #[cfg(test)]

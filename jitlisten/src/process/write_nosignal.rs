@@ -63,6 +63,14 @@ pub(crate) fn effective_user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// Whether the process has become an ordinary user and can become no other again: servers change back and forth, for each request.
+pub(crate) fn user_is_final() -> bool {
+    let (mut real, mut effective, mut saved) = (0, 0, 0);
+    // SAFETY: writable memory for three numbers.
+    let failed = unsafe { libc::getresuid(&raw mut real, &raw mut effective, &raw mut saved) } != 0;
+    !failed && real == effective && effective == saved && effective != 0
+}
+
 /// A copy of the descriptor with a number that programs do not know, closed by `exec`.
 pub(crate) fn duplicate_high(file: BorrowedFd<'_>) -> Option<File> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

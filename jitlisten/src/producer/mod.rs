@@ -30,8 +30,8 @@ mod section_addresses;
 #[allow(unsafe_code)]
 mod verbs;
 
+use crate::object::Origin;
 use crate::options::{Listening, Options};
-use crate::session::Origin;
 use crate::{Error, HostStateGuard, ObjectId, Session};
 
 #[cfg(feature = "_llvm")]

@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+use std::collections::{BTreeMap, VecDeque};
+
 use object::LittleEndian as LE;
 use object::elf::{FileHeader64, SHF_ALLOC, SectionHeader64};
 use object::read::elf::{FileHeader as _, SectionHeader as _};
@@ -37,17 +39,19 @@ pub fn set_section_addresses(object: &mut [u8], placed: &[Placed<'_>]) -> Result
         let header = Header::parse(&*aligned)?;
         let sections = header.sections(LE, &*aligned)?;
         let table = usize::try_from(header.e_shoff(LE)).unwrap_or(usize::MAX);
-        let mut taken = vec![false; placed.len()];
+        // Large objects have a section for every function.
+        let mut waiting: BTreeMap<&[u8], VecDeque<Address>> = BTreeMap::new();
+        for entry in placed {
+            waiting.entry(entry.name).or_default().push_back(entry.address);
+        }
         for (index, section) in sections.enumerate() {
             if section.sh_flags(LE).0 & SHF_ALLOC.0 == 0 {
                 continue;
             }
             let name = sections.section_name(LE, section)?;
-            let entry = (0..placed.len()).find(|&at| !taken[at] && placed[at].name == name);
-            let Some(entry) = entry else { continue };
-            taken[entry] = true;
+            let Some(address) = waiting.get_mut(name).and_then(VecDeque::pop_front) else { continue };
             let at = table.saturating_add(index.0 * size_of::<Section>() + SH_ADDR);
-            fields.push((at, placed[entry].address));
+            fields.push((at, address));
         }
     }
     for (at, address) in fields {

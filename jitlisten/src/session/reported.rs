@@ -3,16 +3,8 @@
 #![forbid(unsafe_code)]
 
 use super::{Session, State};
+use crate::object::Channel;
 use crate::{AddressRange, Error, LoadedObject, ObjectId};
-
-/// How the session learned of an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Channel {
-    /// By listening to an LLVM.
-    Discovered,
-    /// By a call of the producer.
-    Api,
-}
 
 impl Session {
     pub(crate) fn reported_finalized(&self, id: ObjectId) -> Result<(), Error> {
@@ -57,9 +49,9 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::object::Origin;
     use crate::options::{Options, SinkSet};
     use crate::producer::raw::{self, Code, Function};
-    use crate::session::Origin;
     use crate::{Address, Machine};
 
     fn session() -> Session {

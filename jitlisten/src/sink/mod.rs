@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::cfi::FunctionRules;
 use crate::code_snapshot::CodeSnapshot;
 use crate::name::ReadableName;
+use crate::object::{DebugObject, Origin};
 use crate::options::{NameStyle, Options, SinkKind};
-use crate::session::{DebugObject, Origin};
 use crate::{Address, AddressRange, LoadedObject, ObjectId};
 
 /// An object whose code is final and executable, until its *freeing*.
@@ -97,14 +97,19 @@ pub(crate) trait Sink: Send {
 
     /// We are the child of a fork: leave the parent's files alone, and do nothing that takes longer the more there is.
     fn forked(&mut self) -> Forked;
+
+    /// The process has become another user for good. Who cannot have a file of that user goes on with the old one.
+    fn user_changed(&mut self) -> Forked {
+        Forked::KnowsEverything
+    }
 }
 
-/// What a sink knows in the child of a fork.
+/// What a sink knows in the child of a fork, or as another user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forked {
     /// It is to be notified of everything alive once more, before anything else.
     KnowsNothing,
-    /// What it was notified of in the parent holds for the child.
+    /// What it was notified of before holds still.
     KnowsEverything,
 }
 
@@ -176,6 +181,7 @@ pub(crate) fn create(kind: SinkKind, options: &Options, context: &SinkContext) -
 pub(crate) use image::Images;
 pub(crate) use own_lines::OwnLines;
 pub(crate) use perf_map::{LeftLines, StaleMap};
+pub use unwind::Unwinders;
 pub(crate) use unwind::look_for_unwinders;
 
 impl FinalizedObject<'_> {

@@ -15,9 +15,7 @@
 //! An unwinder may come with a library opened later. The loader's rendezvous announces it before it is relocated, when it cannot be
 //! called yet; then the next `dlsym` of any library looks again, and what is alive is registered.
 //!
-//! memray and heaptrack walk with libunwind and name frames by modules: they list them with `dl_iterate_phdr`, and again only when
-//! something was opened or closed with `dlopen` or `dlclose`, which they intercept to mark the list as old. So compiled functions
-//! have no names there yet. vmprof 0.6 opens the system's libunwind and samples through registered frames. With the structure of
+//! memray and heaptrack walk with libunwind and name frames by modules: see the sink `modules`. vmprof 0.6 opens the system's libunwind and samples through registered frames. With the structure of
 //! the wrong version, tried on purpose, it dies of SIGSEGV; the version is probed before anything is registered.
 
 use std::collections::BTreeMap;
@@ -28,7 +26,7 @@ use unwind_register::{ByHost, Registration, Registry, Section};
 use super::{FinalizedObject, Forked, Sink, SinkError};
 use crate::log_line;
 use crate::process::checked_read;
-use crate::{AddressRange, ObjectId, Unwinders, cfi};
+use crate::{AddressRange, ObjectId, cfi};
 
 #[derive(Default)]
 pub(crate) struct Unwind {
@@ -83,12 +81,23 @@ fn by_host(registers: bool) -> ByHost {
 fn register(section: &Section<'_>, id: ObjectId) -> Option<Registration> {
     // SAFETY: the session reports an object from the moment its code and tables are final until *freeing*, when the
     // registration is dropped; the rules are the compiler's own, or were read from the code.
-    let registered = unsafe { Registry::process().register(section) };
+    let registered = unsafe { Registry::process().register_with_known(section) };
     registered.inspect_err(|error| log_line!(Debug, "nothing of {id:?} can be registered with unwinders: {error}")).ok()
 }
 
 fn ranges(ranges: impl Iterator<Item = AddressRange>) -> Vec<Range<usize>> {
     ranges.map(|range| range.start().0 as usize..range.end().0 as usize).collect()
+}
+
+/// What a look at the libraries of the process has found out about unwinders in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unwinders {
+    /// All of them are known.
+    Known,
+    /// Not looked for, because there is nothing to register yet.
+    NotWanted,
+    /// The loader is not done with the library of one: look again when it is.
+    Unrelocated,
 }
 
 /// Looks for unwinders in libraries that have come since the last time. Takes the loader's locks.

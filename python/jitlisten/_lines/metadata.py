@@ -86,8 +86,8 @@ class ModuleLines:
         return found
 
     def _note_hash(self, path: str) -> None:
-        """The hash of a source goes into a text of the unit, by which a report sees that the file is another one by now.
-        DWARF 4 has no field for it; `DW_AT_APPLE_flags` is left alone by the tools."""
+        """The hash of a source, by which a report sees that the file is another one by now. DWARF 4 has no field for it; LLVM
+        writes the flags of a compiler behind its name."""
         digest = sources.digest(path)
         if digest is None:
             return
@@ -101,7 +101,7 @@ class ModuleLines:
         unit._clear_string_cache()
 
     def subprogram(self, function: Any, name: str, linkage: str, path: str, line: int) -> Any:
-        """Describes a function, by attaching what it returns to it. `linkage` is what most tools show."""
+        """Describes a function, by attaching what it returns to it. `linkage` is what most tools show, if it is not empty."""
         file = self._file(path)
         # llvmlite writes what is equal once, "distinct" or not, and LLVM refuses one description for two functions.
         if (name, linkage, path, line) in self._described:
@@ -109,7 +109,6 @@ class ModuleLines:
         self._described.add((name, linkage, path, line))
         operands = {
             "name": _text(name),
-            "linkageName": _text(linkage),
             "scope": file,
             "file": file,
             "line": max(line, 0),
@@ -120,6 +119,8 @@ class ModuleLines:
             "isOptimized": self._optimized,
             "unit": self._unit,
         }
+        if linkage:
+            operands["linkageName"] = _text(linkage)
         described = self._module.add_debug_info("DISubprogram", operands, is_distinct=True)
         function.set_metadata("dbg", described)
         return described

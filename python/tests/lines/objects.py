@@ -9,6 +9,7 @@ description of lines alone makes LLVM add some for functions that need none; all
 """
 
 import argparse
+import gc
 import itertools
 import json
 import os
@@ -24,9 +25,6 @@ import warnings
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, os.pardir, os.pardir)]
 
-# Numba then leaves the addresses of Python's objects out of the names of constants.
-os.environ.setdefault("NUMBA_DIFF_IR", "1")
-
 CAPTURED = []
 
 
@@ -40,6 +38,9 @@ def capture():
     numbers = itertools.count(1)
     uuid.uuid4 = lambda: uuid.UUID(int=next(numbers))
 
+    # What is found to be garbage, and when, moves Numba's own counters of types.
+    gc.disable()
+
     original = binding.ExecutionEngine.set_object_cache
 
     def set_object_cache(self, notify_func=None, getbuffer_func=None):
@@ -51,6 +52,24 @@ def capture():
         return original(self, notify, getbuffer_func)
 
     binding.ExecutionEngine.set_object_cache = set_object_cache
+    _name_constants_by_count()
+
+
+def _name_constants_by_count():
+    """Until 0.64 the address of a Python object is part of a constant's name, and the order of constants depends on it."""
+    from numba.core import pythonapi
+
+    numbers, kept = {}, []
+
+    def number(value):
+        if sys._getframe(1).f_code.co_name not in ("serialize_uncached", "serialize_object"):
+            return id(value)
+        if id(value) not in numbers:
+            numbers[id(value)] = 0x7F0000000000 + 16 * len(numbers)
+            kept.append(value)
+        return numbers[id(value)]
+
+    pythonapi.id = number
 
 
 def run(names, lines):

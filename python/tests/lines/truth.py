@@ -3,6 +3,7 @@
 The marks at the ends of lines are what a test looks for: one statement, run three times as often on one line as on the other.
 """
 
+import math
 import os
 import sys
 import time
@@ -65,6 +66,16 @@ def two_files(a):
     return x
 
 
+@njit
+def costly_calls(a):
+    x = a[0]
+    for _ in range(3 * a.size):
+        x = math.exp(-x)  # costly three
+    for _ in range(a.size):
+        x = math.exp(-x)  # costly one
+    return x
+
+
 @njit(parallel=True)
 def parallel(a):
     out = np.empty(64)
@@ -80,7 +91,7 @@ def parallel(a):
 
 def main():
     a = np.linspace(0.5, 9.5, N)
-    programs = (two_loops, inlined, two_files, parallel)
+    programs = (two_loops, inlined, two_files, costly_calls, parallel)
     for program in programs:
         program(a)
     end = time.monotonic() + float(sys.argv[1])

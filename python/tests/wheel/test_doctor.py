@@ -1,9 +1,10 @@
 """`jitlisten doctor`."""
 
 import json
+import os
 
-import pytest
 from conftest import PROGRAMS, command, python
+from spaces import Container, need_root
 
 KERNEL = PROGRAMS / "kernel.py"
 
@@ -71,6 +72,82 @@ def test_an_isolated_python(run):
     assert about(found, "lines") and not tools["gdb"]["lines"]
 
 
-@pytest.mark.parametrize("words, said", [([5_000_004], "there is no process"), (["--", "no-such-command"], "not a command")])
-def test_bad_input_is_one_sentence(run, words, said):
-    assert said in run(command(), "doctor", *words, status=2).stderr
+def test_each_llvm_with_version_engine_and_how_it_is_heard(run, start):
+    ask = "import llvmlite.binding as b; print('.'.join(map(str, b.llvm_version_info)))"
+    version = run(python(), "-c", ask).stdout.strip()
+    program = start(python(), KERNEL)
+    found = report(run(command(), "doctor", "--json", program.pid))[2]
+    said = about(found, "LLVM")[0]["found"]
+    assert f"LLVM {version}; with MCJIT" in said and "not listened to" in said
+    objects = int(said.split(" objects")[0].split()[-1])
+    assert objects > 0
+    program = start(command(), "run", "--", python(), KERNEL)
+    said = about(report(run(command(), "doctor", "--json", program.pid))[2], "LLVM")[0]["found"]
+    assert "reported by a call for each object" in said
+    # The library has a mapping of the file of its own, which is not where the list is.
+    assert int(said.split(" objects")[0].split()[-1]) == objects
+
+
+def test_code_that_is_older_than_the_library(run, start):
+    program = start(python(), KERNEL)
+    run(command(), "attach", program.pid)
+    tools, _, found = report(run(command(), "doctor", "--json", program.pid))
+    said = about(found, "frame pointers")[0]
+    assert said["state"] == "note" and "compiled functions have none" in said["found"] and "call-graph dwarf" in said["advice"]
+    assert tools["perf record --call-graph dwarf"]["stacks"] and not tools["perf record -g"]["stacks"]
+    assert not tools["gdb"]["lines"]
+
+
+def test_lines_of_a_process(run, start):
+    program = start(command(), "run", "--", python(), KERNEL)
+    assert report(run(command(), "doctor", "--json", program.pid))[0]["gdb"]["lines"]
+    program = start(command(), "run", "--no-lines", "--", python(), KERNEL)
+    tools = report(run(command(), "doctor", "--json", program.pid))[0]
+    assert not tools["gdb"]["lines"] and "--no-lines" in tools["valgrind --tool=callgrind"]["todo"]
+
+
+def test_a_sink_that_failed(run, start):
+    """Code cannot be mapped from a file system without exec: the image sink stops, when both places for images are on such."""
+    need_root()
+    lines = ["mount -t tmpfs -o noexec tmpfs /mnt", "mount -t tmpfs -o noexec tmpfs /var/tmp"]
+    program = Container(start, lines=lines, words="env JITLISTEN_DIR=/mnt", run=True)
+    tools, _, found = report(run(command(), "doctor", "--json", program.pid))
+    assert [one["found"] for one in about(found, "sink")] == ["image: the process maps none"]
+    assert tools["perf record -g"]["names"] and not tools["py-spy --native, pystack"]["names"]
+    words = ["unshare", "--mount", "sh", "-c", f'{lines[0]}; {lines[1]}; exec "$@"', "sh"]
+    tools, _, found = report(run(*words, command(), "doctor", "--json", "--seconds", "50", "--", python(), KERNEL, JITLISTEN_DIR="/mnt"))
+    assert about(found, "images")[0]["state"] == "no" and "noexec" in about(found, "images")[0]["found"]
+    assert any("the image sink stops" in one["found"] for one in about(found, "sink"))
+
+
+def test_the_other_place_for_images(run):
+    need_root()
+    words = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o noexec tmpfs /mnt; exec "$@"', "sh"]
+    tools, _, found = report(run(*words, command(), "doctor", "--json", JITLISTEN_DIR="/mnt"))
+    said = about(found, "images")[0]
+    assert said["state"] == "note" and "noexec" in said["found"] and "they go to /var/tmp" in said["found"]
+    assert tools["py-spy --native, pystack"]["names"]
+
+
+def test_tools_that_name_libraries_only(run):
+    tools = report(run(command(), "doctor", "--json"))[0]
+    for tool in ["memray run --native", "heaptrack"]:
+        assert not tools[tool]["names"] and tools[tool]["stacks"] and "py-spy --native" in tools[tool]["todo"]
+    assert tools["jitlisten record"]["names"]
+
+
+def test_a_gdb_that_sees_no_compiled_code(run, tmp_path):
+    """No release that is tested with has gdb 15; what this one says is what that one says."""
+    gdb = tmp_path / "gdb"
+    gdb.write_text("#!/bin/sh\necho 'GNU gdb (Ubuntu 15.0.50.20240403-0ubuntu1) 15.0.50.20240403-git'\n")
+    gdb.chmod(0o755)
+    tools, _, found = report(run(command(), "doctor", "--json", PATH=f"{tmp_path}:{os.environ['PATH']}"))
+    assert about(found, "gdb")[0]["state"] == "no" and "16 and newer" in about(found, "gdb")[0]["advice"]
+    assert not tools["gdb"]["names"] and "16 and newer" in tools["gdb"]["todo"]
+
+
+def test_every_no_has_one_thing_to_do(run, start):
+    program = start(python(), KERNEL)
+    for words in [[], [program.pid]]:
+        for tool in report(run(command(), "doctor", "--json", *words))[0].values():
+            assert (tool["names"] and tool["stacks"] and tool["lines"]) == ("todo" not in tool)

@@ -12,6 +12,8 @@ pub(super) const PERF_SAMPLE_ID: u64 = 1 << 6;
 pub(super) const PERF_SAMPLE_CPU: u64 = 1 << 7;
 pub(super) const PERF_SAMPLE_PERIOD: u64 = 1 << 8;
 pub(super) const PERF_SAMPLE_STREAM_ID: u64 = 1 << 9;
+pub(super) const PERF_SAMPLE_RAW: u64 = 1 << 10;
+pub(super) const PERF_SAMPLE_BRANCH_STACK: u64 = 1 << 11;
 pub(super) const PERF_SAMPLE_REGS_USER: u64 = 1 << 12;
 pub(super) const PERF_SAMPLE_STACK_USER: u64 = 1 << 13;
 pub(super) const PERF_SAMPLE_IDENTIFIER: u64 = 1 << 16;
@@ -22,6 +24,7 @@ pub(super) const PERF_FORMAT_ID: u64 = 1 << 2;
 pub(super) const PERF_FORMAT_GROUP: u64 = 1 << 3;
 pub(super) const PERF_FORMAT_LOST: u64 = 1 << 4;
 
+const PERF_SAMPLE_BRANCH_HW_INDEX: u64 = 1 << 17;
 const FLAG_FREQ: u64 = 1 << 10;
 const FLAG_SAMPLE_ID_ALL: u64 = 1 << 18;
 
@@ -39,6 +42,8 @@ pub struct Event {
     pub(super) sample_type: u64,
     pub(super) read_format: u64,
     pub(super) sample_id_all: bool,
+    pub(super) has_hardware_index: bool,
+    pub(super) user_registers: u64,
     pub(super) ids: Vec<u64>,
 }
 
@@ -53,6 +58,10 @@ impl Event {
         let sample_type = cursor.u64()?;
         let read_format = cursor.u64()?;
         let flags = cursor.u64()?;
+        // wakeup_events and bp_type, config1, config2
+        let _ = cursor.take(24);
+        let branches = cursor.u64().unwrap_or_default();
+        let user_registers = cursor.u64().unwrap_or_default();
         Some(Event {
             name: default_name(kind, config),
             rate,
@@ -62,6 +71,8 @@ impl Event {
             sample_type,
             read_format,
             sample_id_all: flags & FLAG_SAMPLE_ID_ALL != 0,
+            has_hardware_index: branches & PERF_SAMPLE_BRANCH_HW_INDEX != 0,
+            user_registers,
             ids: Vec::new(),
         })
     }

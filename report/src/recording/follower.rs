@@ -66,7 +66,7 @@ impl Follower {
         let events = events.iter().cloned().zip(counts).collect();
         let mut recording = Recording { events, event, ..Recording::default() };
         self.tasks.fill(&mut recording);
-        recording.read_samples(&mut self.file, range, selection).map_err(read)?;
+        recording.read_samples(&mut self.file, range, selection, &[]).map_err(read)?;
         Ok(recording)
     }
 

@@ -5,7 +5,9 @@ use std::hash::Hasher;
 
 use super::address_space::{KERNEL, Space};
 use super::sample::RawSample;
-use super::tasks::Thread;
+use super::tasks::{MappedFile, Thread};
+use crate::unwind::Mapped;
+
 use super::{PERF_CONTEXT_KERNEL, PERF_CONTEXT_MAX, PERF_CONTEXT_USER, Recording};
 
 const NONE: u32 = u32::MAX;
@@ -50,6 +52,13 @@ impl Stacks {
         self.ends.is_empty()
     }
 
+    /// Puts the stacks of another recording behind these; its locations begin at `first_location`.
+    pub(super) fn append(&mut self, other: &Stacks, first_location: u32) {
+        let first = self.places.len() as u32;
+        self.places.extend(other.places.iter().map(|place| place + first_location));
+        self.ends.extend(other.ends.iter().map(|end| end + first));
+    }
+
     /// The indexes of one stack's locations, the innermost first.
     pub fn get(&self, stack: u32) -> &[u32] {
         let at = stack as usize;
@@ -64,6 +73,12 @@ struct Validity {
     from: u64,
     to: u64,
     next: u32,
+}
+
+/// Whether the recorder itself has walked the stack of the program.
+pub(super) fn has_user_part(sample: &RawSample<'_>) -> bool {
+    let mut numbers = sample.chain.chunks_exact(8).filter_map(|number| number.try_into().map(u64::from_le_bytes).ok());
+    numbers.by_ref().any(|number| number == PERF_CONTEXT_USER) && numbers.next().is_some()
 }
 
 #[derive(Debug, Default)]
@@ -89,13 +104,21 @@ impl Interner {
         let next = self.threads.len() as u32;
         let threads = &mut self.threads;
         *self.by_tid.entry((pid, tid)).or_insert_with(|| {
-            threads.push(Thread { pid, tid, name: String::new() });
+            threads.push(Thread { pid, tid, ..Thread::default() });
             next
         })
     }
 
-    /// The number of the sample's stack.
-    pub(super) fn stack(&mut self, sample: &RawSample<'_>, kernel: bool) -> u32 {
+    /// The file at an address.
+    pub(super) fn mapped<'f>(&self, files: &'f [MappedFile], pid: u32, address: u64, time: u64) -> Option<Mapped<'f>> {
+        let mapping = self.spaces.get(&pid)?.find(address, time).mapping?;
+        let file = files.get(mapping.file as usize)?;
+        let offset = mapping.offset.wrapping_add(address.checked_sub(mapping.start)?);
+        Some(Mapped { file: mapping.file, offset, path: &file.path, build_id: &file.build_id })
+    }
+
+    /// The number of the sample's stack. `walked` is what was found in a copy of it: instructions, the innermost first.
+    pub(super) fn stack(&mut self, sample: &RawSample<'_>, kernel: bool, walked: &[u64]) -> u32 {
         self.chain.clear();
         let mut space = if kernel { KERNEL } else { sample.pid };
         // The first number behind a mark is an instruction, the others are return addresses.
@@ -113,6 +136,10 @@ impl Interner {
                     self.chain.push(place);
                 }
             }
+        }
+        for address in walked {
+            let place = self.location(sample.pid, *address, sample.time);
+            self.chain.push(place);
         }
         if self.chain.is_empty() {
             let place = self.location(space, sample.ip, sample.time);

@@ -9,13 +9,14 @@ mod event;
 mod follower;
 mod format;
 mod interned;
+mod merged;
 mod records;
 mod sample;
 mod tasks;
 
 use std::fs::File;
 use std::io::{Read, Seek};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub use event::Event;
 pub use follower::Follower;
@@ -24,6 +25,7 @@ pub use interned::{Location, Place, Stacks};
 pub use tasks::{MappedFile, Thread};
 
 use crate::Error;
+use crate::unwind::{Machine, Unwinder};
 use rustc_hash::FxHashMap;
 
 use format::Container;
@@ -87,6 +89,8 @@ pub struct Recording {
     pub samples: Vec<Sample>,
     /// Samples that the recorder could not keep.
     pub lost: u64,
+    /// How many recordings were added up.
+    pub parts: usize,
     /// What a reader of the report has to know about the recording.
     pub notes: Vec<String>,
 }
@@ -97,8 +101,17 @@ impl Recording {
     /// # Errors
     /// When nothing of it can be read. What is cut off or damaged behind its beginning is a note.
     pub fn open(path: &Path, selection: &Selection) -> Result<Recording, Error> {
+        Recording::open_with(path, selection, &[])
+    }
+
+    /// As [`open`](Recording::open). The files whose rules are needed to walk copies of stacks (`perf record --call-graph dwarf`)
+    /// are looked for in these directories first.
+    ///
+    /// # Errors
+    /// As [`open`](Recording::open).
+    pub fn open_with(path: &Path, selection: &Selection, roots: &[PathBuf]) -> Result<Recording, Error> {
         let mut file = File::open(path).map_err(|error| Error::io("open", path, error))?;
-        Recording::read(&mut file, selection).map_err(|error| match error {
+        Recording::read_with(&mut file, selection, roots).map_err(|error| match error {
             Error::Io { verb, source, .. } => Error::io(verb, path, source),
             other => other,
         })
@@ -109,6 +122,18 @@ impl Recording {
     /// # Errors
     /// As [`open`](Recording::open).
     pub fn read(file: &mut (impl Read + Seek), selection: &Selection) -> Result<Recording, Error> {
+        Recording::read_with(file, selection, &[])
+    }
+
+    /// As [`open_with`](Recording::open_with), from anything that can seek.
+    ///
+    /// # Errors
+    /// As [`open`](Recording::open).
+    pub fn read_with(
+        file: &mut (impl Read + Seek),
+        selection: &Selection,
+        roots: &[PathBuf],
+    ) -> Result<Recording, Error> {
         let mut container = format::open(file)?;
         let mut tasks = Tasks::default();
         let mut counts = Vec::new();
@@ -126,7 +151,11 @@ impl Recording {
         container.say_how_it_ended(end, compressed);
         let event = container.choose(&counts, selection)?;
         let mut recording = Recording::begin(container, counts, event, tasks);
-        recording.read_samples(file, range, selection).map_err(read)?;
+        recording.read_samples(file, range, selection, roots).map_err(read)?;
+        recording.parts = 1;
+        for thread in &mut recording.threads {
+            thread.host.clone_from(&recording.facts.host);
+        }
         Ok(recording)
     }
 
@@ -148,11 +177,15 @@ impl Recording {
         file: &mut (impl Read + Seek),
         range: std::ops::Range<u64>,
         selection: &Selection,
+        roots: &[PathBuf],
     ) -> std::io::Result<()> {
         let mut interner = Interner::new(std::mem::take(&mut self.stacks.spaces));
         let events: Vec<Event> = self.events.iter().map(|(event, _)| event.clone()).collect();
         let Some(event) = events.get(self.event) else { return Ok(()) };
-        let (mut unreadable, mut copies) = (0_u64, 0_u64);
+        let mut unreadable = 0_u64;
+        let mut unwinder = Unwinder::new(roots, self.machine());
+        let files = &self.files;
+        let samples = &mut self.samples;
         records::for_each(file, range, |record| {
             if record.kind != PERF_RECORD_SAMPLE || event_of(&events, record.body) != self.event {
                 return;
@@ -164,9 +197,11 @@ impl Recording {
             if !selection.takes(sample.pid, sample.tid) {
                 return;
             }
-            copies += u64::from(sample.has_stack);
-            let stack = interner.stack(&sample, is_kernel(record));
-            self.samples.push(Sample {
+            let walked = sample.copied.filter(|_| !interned::has_user_part(&sample)).map(|copied| {
+                unwinder.walk(&copied, |address| interner.mapped(files, sample.pid, address, sample.time))
+            });
+            let stack = interner.stack(&sample, is_kernel(record), &walked.unwrap_or_default());
+            samples.push(Sample {
                 thread: interner.thread(sample.pid, sample.tid),
                 stack,
                 time: sample.time,
@@ -176,13 +211,25 @@ impl Recording {
         if unreadable != 0 {
             self.notes.push(format!("{unreadable} samples are damaged and not counted"));
         }
-        if copies != 0 {
+        if unwinder.cut != 0 {
             self.notes.push(format!(
-                "{copies} samples have copies of their stacks (--call-graph dwarf), which are not walked"
+                "{} stacks are longer than their copies; a larger one is asked for with --call-graph dwarf,65528",
+                unwinder.cut
             ));
+        }
+        if unwinder.broken != 0 {
+            self.notes
+                .push(format!("{} stacks end early: how their last function is left is not known", unwinder.broken));
         }
         interner.finish(self);
         Ok(())
+    }
+
+    fn machine(&self) -> Machine {
+        match self.facts.architecture.as_str() {
+            "aarch64" | "arm64" => Machine::Aarch64,
+            _ => Machine::X86_64,
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::bytes::Bytes;
 use super::event::{self, Event};
+use crate::unwind::Copied;
 
 /// What is used of a sample.
 #[derive(Clone, Copy, Debug)]
@@ -13,8 +14,8 @@ pub(super) struct RawSample<'a> {
     pub(super) period: u64,
     /// The call chain, numbers of eight bytes.
     pub(super) chain: &'a [u8],
-    /// Whether a copy of the stack is in it, as with `--call-graph dwarf`.
-    pub(super) has_stack: bool,
+    /// Registers and stack, as with `--call-graph dwarf`.
+    pub(super) copied: Option<Copied<'a>>,
 }
 
 /// The id of the event that a sample is of.
@@ -61,8 +62,35 @@ pub(super) fn parse<'a>(event: &Event, body: &'a [u8]) -> Option<RawSample<'a>> 
         time: time.unwrap_or_default(),
         period: period.unwrap_or(fixed),
         chain,
-        has_stack: event.has_stack_copies(),
+        copied: copied(event, cursor),
     })
+}
+
+/// What is behind the call chain. A sample whose end is damaged is a sample without it.
+fn copied<'a>(event: &Event, mut cursor: Bytes<'a>) -> Option<Copied<'a>> {
+    if !event.has_stack_copies() {
+        return None;
+    }
+    if event.has(event::PERF_SAMPLE_RAW) {
+        let size = cursor.u32()?;
+        cursor.take(size as usize)?;
+    }
+    if event.has(event::PERF_SAMPLE_BRANCH_STACK) {
+        let count = cursor.u64()?;
+        if event.has_hardware_index {
+            cursor.u64()?;
+        }
+        cursor.u64s(count.checked_mul(3)?)?;
+    }
+    // PERF_SAMPLE_REGS_ABI_64; of a thread of the kernel there are none.
+    if cursor.u64()? != 2 {
+        return None;
+    }
+    let registers = cursor.u64s(u64::from(event.user_registers.count_ones()))?;
+    let size = usize::try_from(cursor.u64()?).ok()?;
+    let stack = cursor.take(size)?;
+    let filled = if size == 0 { 0 } else { usize::try_from(cursor.u64()?).ok()? };
+    Some(Copied { mask: event.user_registers, registers, stack: stack.get(..filled).unwrap_or(stack) })
 }
 
 /// `PERF_SAMPLE_READ`: the values of the counter, or of its group.

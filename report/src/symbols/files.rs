@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::Lookup;
 use super::elf::{Elf, SourceFrame};
+use crate::lookup::{candidates, same_id};
 use crate::recording::{MappedFile, Recording};
 
 /// All files of a recording.
@@ -141,18 +142,6 @@ fn open(roots: &[PathBuf], file: &MappedFile) -> State {
         }
     }
     State::Missing(why)
-}
-
-/// Some recorders fill build ids up with zeros.
-fn same_id(ours: &[u8], recorded: &[u8]) -> bool {
-    let length = ours.len().min(20);
-    recorded.len() >= length && recorded[..length] == ours[..length] && recorded[length..].iter().all(|byte| *byte == 0)
-}
-
-/// A path in each of the roots, then as it is.
-pub(super) fn candidates(roots: &[PathBuf], path: &Path) -> impl Iterator<Item = PathBuf> {
-    let relative = path.strip_prefix("/").unwrap_or(path).to_owned();
-    roots.iter().map(move |root| root.join(&relative)).chain([path.to_owned()])
 }
 
 /// Whether a name of a mapping is not that of a file.

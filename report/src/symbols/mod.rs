@@ -16,6 +16,7 @@ pub use files::FileSymbols;
 pub(crate) use files::ImageCode;
 pub(crate) use source_hashes::hash as source_hash;
 
+use crate::lookup::candidates;
 use crate::recording::{Location, Recording};
 use files::Files;
 use kernel::KernelSymbols;
@@ -220,8 +221,9 @@ impl<'a> Resolver<'a> {
             return true;
         }
         for (at, frame) in found.frames.iter().enumerate() {
-            // The symbol table's name of the function itself is the one for people.
+            // The symbol table's name of the function itself is the one for people, unless the compiler made the function up.
             let name = match (&found.symbol, &frame.linkage_name) {
+                (Some(symbol), Some(name)) if at == last && names::says_more(name, symbol) => name.clone(),
                 (Some(symbol), _) if at == last => symbol.clone(),
                 (_, Some(name)) => self.cache.files.twin(file, name).unwrap_or_else(|| name.clone()),
                 (_, None) => format!("[{module}]"),
@@ -319,5 +321,5 @@ fn join_inlined(symbols: &mut Symbols) {
 
 fn open_map(roots: &[PathBuf], pid: u32) -> PerfMap {
     let path = PathBuf::from(format!("/tmp/perf-{pid}.map"));
-    files::candidates(roots, &path).find_map(|path| PerfMap::open(&path)).unwrap_or_default()
+    candidates(roots, &path).find_map(|path| PerfMap::open(&path)).unwrap_or_default()
 }

@@ -1,10 +1,11 @@
 //! Hashes of the sources that an image was compiled from.
 //!
-//! jitlisten's line tables for Numba are DWARF 4, which has no field for them. They are a text in the compilation unit that
-//! consumers leave alone, `DW_AT_APPLE_flags` (LLVM's `DICompileUnit(flags: ...)`), a line for each file:
+//! jitlisten's line tables for Numba are DWARF 4, which has no field for them. They are given to LLVM as the flags of the
+//! compiler (`DICompileUnit(flags: ...)`), a line for each file, which LLVM writes behind the compiler's name in `DW_AT_producer`
+//! (or as `DW_AT_APPLE_flags`, for lldb):
 //!
 //! ```text
-//! jitlisten-source sha256:0123456789abcdef0123456789abcdef /path/prog.py
+//! Numba, jitlisten jitlisten-source sha256:0123456789abcdef0123456789abcdef /path/prog.py
 //! ```
 //! The hash is the first half of the SHA-256 of the file's bytes when the function was compiled. To see it:
 //! `readelf --debug-dump=info IMAGE | grep -a jitlisten-source`.
@@ -35,13 +36,18 @@ fn flags<R: gimli::Reader>(dwarf: &gimli::Dwarf<R>, header: gimli::UnitHeader<R>
     let unit = dwarf.unit(header).ok()?;
     let mut entries = unit.entries();
     let root = entries.next_dfs().ok()??;
-    let value = root.attr_value(gimli::DW_AT_APPLE_flags)?;
-    let text = dwarf.attr_string(&unit, value).ok()?;
-    Some(text.to_string_lossy().ok()?.into_owned())
+    let values = [gimli::DW_AT_producer, gimli::DW_AT_APPLE_flags].map(|name| root.attr_value(name));
+    let mut all = String::new();
+    for value in values.into_iter().flatten() {
+        let text = dwarf.attr_string(&unit, value).ok()?;
+        all.push_str(&text.to_string_lossy().ok()?);
+        all.push('\n');
+    }
+    Some(all)
 }
 
 fn parse(line: &str) -> Option<(String, String)> {
-    let (hash, path) = line.strip_prefix(MARK)?.split_once(' ')?;
+    let (hash, path) = line.split_once(MARK)?.1.split_once(' ')?;
     Some((path.to_owned(), hash.to_owned()))
 }
 
@@ -52,4 +58,19 @@ pub(crate) fn hash(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_stands_behind_the_name_of_the_compiler() {
+        let known = Some(("/a dir/prog.py".to_owned(), "0123".to_owned()));
+        assert_eq!(parse("Numba, jitlisten jitlisten-source sha256:0123 /a dir/prog.py"), known);
+        assert_eq!(parse("jitlisten-source sha256:0123 /a dir/prog.py"), known);
+        assert_eq!(parse("clang version 14"), None);
+        // Python: hashlib.sha256(b"abc").hexdigest()[:32]
+        assert_eq!(hash(b"abc"), "ba7816bf8f01cfea414140de5dae2223");
+    }
 }

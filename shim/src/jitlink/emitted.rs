@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use crate::placement::Pattern;
-use crate::threads::this_thread;
+use crate::thread::this_thread;
 
 /// So many wait at most, and so many bytes of them: one that is linked into another process never comes.
 const MOST: usize = 256;
@@ -13,10 +13,11 @@ const MOST_BYTES: usize = 64 << 20;
 /// In nanoseconds.
 const PATIENCE: u64 = 1_000_000_000;
 
+/// One of them.
 pub(super) struct Emitted {
     pub(super) number: u64,
     /// The source it comes from.
-    pub(super) slot: usize,
+    slot: usize,
     pub(super) pattern: Pattern,
     since: u64,
     /// The thread that is inside `emit` with it: memory that becomes executable there is most likely this object's.
@@ -31,7 +32,6 @@ pub(crate) struct EmittedObjects {
 }
 
 impl EmittedObjects {
-    /// An object is about to be linked by this thread. Returns its number.
     pub(super) fn push(&mut self, slot: usize, pattern: Pattern) -> u64 {
         let mut bytes: usize = self.waiting.iter().map(|emitted| emitted.pattern.size()).sum();
         while self.waiting.len() >= MOST || bytes > MOST_BYTES {

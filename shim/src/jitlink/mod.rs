@@ -19,14 +19,14 @@
 
 pub(crate) mod emitted;
 pub(crate) mod hook;
-mod search;
+mod linking;
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use jitlisten::{Address, AddressRange, checked_read, log_line};
 
-use crate::hook_table::{EMIT_VTABLES, HookTable, SLOTS};
+use crate::hook_table::{EMIT_VTABLES, Emit, Returned, SLOTS};
 use crate::library::Library;
 use crate::vtable::find::Vtable;
 use crate::vtable::{OBJECT_LINKING_LAYER, patch};
@@ -44,12 +44,12 @@ pub(crate) enum Refusal {
     Missing,
     /// The vtables are not as in any release that is known.
     Unknown,
+    /// `JITLISTEN_LLVM` leaves it out.
+    Unwanted,
     /// Not tried on this architecture.
     Architecture,
     /// A slot could not be changed.
     Unchanged,
-    /// Switched off.
-    Unwanted,
 }
 
 impl fmt::Display for Refusal {
@@ -57,8 +57,8 @@ impl fmt::Display for Refusal {
         f.write_str(match self {
             Refusal::Missing => "no vtable of ObjectLinkingLayer",
             Refusal::Unknown => "the vtables of ObjectLinkingLayer are those of a release that is not known",
-            Refusal::Architecture => "not done on this architecture",
             Refusal::Unwanted => "switched off",
+            Refusal::Architecture => "not done on this architecture",
             Refusal::Unchanged => "a slot of ObjectLinkingLayer stays as it is",
         })
     }
@@ -94,8 +94,8 @@ struct Hooked {
 static TABLE: [[Hooked; EMIT_VTABLES]; SLOTS] =
     [const { [const { Hooked { original: AtomicUsize::new(0), vtable: AtomicUsize::new(0) } }; EMIT_VTABLES] }; SLOTS];
 
-/// Listens to JITLink of `library`. `slot` is its place in the table of sources, `vtables` are those of
-/// [`CLASSES`](crate::vtable::CLASSES).
+/// Listens to JITLink of `library`. `slot` is its place in the table of sources, `hooks` are that place's, `vtables`
+/// those of [`CLASSES`](crate::vtable::CLASSES).
 ///
 /// # Safety
 /// As for `runtime_dyld::attach`; `vtables` must have been found under the same hold of the loader's lock.
@@ -103,17 +103,15 @@ pub(crate) unsafe fn attach(
     library: &Library,
     slot: usize,
     vtables: &[Vtable],
-    hooks: &HookTable,
+    hooks: [Emit; EMIT_VTABLES],
 ) -> Result<(), Refusal> {
     let table = TABLE.get(slot).ok_or(Refusal::Missing)?;
-    REPORTED[slot].store(0, Ordering::Relaxed);
     let of_class: Vec<&Vtable> = vtables.iter().filter(|vtable| vtable.class == OBJECT_LINKING_LAYER).collect();
     for (which, vtable) in with_emit(&of_class)?.into_iter().enumerate() {
         table[which].original.store(vtable.slots[EMIT] as usize, Ordering::Relaxed);
         table[which].vtable.store(vtable.address_point as usize, Ordering::Release);
         // SAFETY: the caller's promise; the hook passes on whatever it is called with.
-        let exchanged =
-            unsafe { patch::exchange(library, vtable, EMIT, hooks.emit[slot][which] as *const () as usize) };
+        let exchanged = unsafe { patch::exchange(library, vtable, EMIT, hooks[which] as usize) };
         if let Err(error) = exchanged {
             log_line!(Warn, "{}: JITLink stays as it is: {error}", library.path.display());
             return Err(Refusal::Unchanged);
@@ -122,12 +120,16 @@ pub(crate) unsafe fn attach(
     Ok(())
 }
 
-/// How many objects were found in memory, of the source in each place of the table.
-static REPORTED: [AtomicU64; SLOTS] = [const { AtomicU64::new(0) }; SLOTS];
-
-/// How many objects of the source in this place of the table were found in memory.
-pub(crate) fn reported(slot: usize) -> u64 {
-    REPORTED.get(slot).map_or(0, |reported| reported.load(Ordering::Relaxed))
+/// Calls the function that a hook stands for.
+///
+/// # Safety
+/// Only that hook may, with the words it was called with.
+unsafe fn call_original(slot: usize, which: usize, words: [usize; 8]) -> Returned {
+    let [a, b, c, d, e, f, g, h] = words;
+    // SAFETY: the function that was in the slot; the vtable leads to the hook only once this is written.
+    let original: Emit = unsafe { std::mem::transmute(TABLE[slot][which].original.load(Ordering::Acquire)) };
+    // SAFETY: the host's own call, passed on.
+    unsafe { original(a, b, c, d, e, f, g, h) }
 }
 
 /// An ELF header.

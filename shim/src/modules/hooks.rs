@@ -2,18 +2,21 @@
 //!
 //! They may be called in any thread, under any lock, in a signal handler. `C-unwind`: what a callback throws goes through.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::mem;
 use std::ptr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use jitlisten::Address;
 use jitlisten::modules::{self, Counts, LinkMap, Module};
 
+use super::real::{DL_FIND_OBJECT, DL_ITERATE_PHDR, DLADDR, DLADDR1, FUNCTIONS, real};
 use super::symbolize;
 
+/// A function by its name, and where ours is.
+type Hook = (&'static str, fn() -> usize);
+
 /// What is hooked, each with our function.
-pub(super) const HOOKED: [(&str, fn() -> usize); 6] = [
+pub(super) const HOOKED: [Hook; FUNCTIONS] = [
     ("dl_iterate_phdr", || dl_iterate_phdr as *const () as usize),
     ("dladdr", || dladdr as *const () as usize),
     ("dladdr1", || dladdr1 as *const () as usize),
@@ -21,34 +24,6 @@ pub(super) const HOOKED: [(&str, fn() -> usize); 6] = [
     ("backtrace_symbols", || symbolize::backtrace_symbols as *const () as usize),
     ("backtrace_symbols_fd", || symbolize::backtrace_symbols_fd as *const () as usize),
 ];
-
-const DL_ITERATE_PHDR: usize = 0;
-const DLADDR: usize = 1;
-const DLADDR1: usize = 2;
-const DL_FIND_OBJECT: usize = 3;
-pub(super) const BACKTRACE_SYMBOLS: usize = 4;
-pub(super) const BACKTRACE_SYMBOLS_FD: usize = 5;
-
-/// The functions that ours stand for, in the order of [`HOOKED`]; 0 where there is none.
-static REAL: [AtomicUsize; HOOKED.len()] = [const { AtomicUsize::new(0) }; HOOKED.len()];
-
-/// Looks them up: what every library of the program is bound to. Takes the loader's lock.
-pub(super) fn find_real() {
-    const NAMES: [&std::ffi::CStr; HOOKED.len()] =
-        [c"dl_iterate_phdr", c"dladdr", c"dladdr1", c"_dl_find_object", c"backtrace_symbols", c"backtrace_symbols_fd"];
-    for (real, name) in REAL.iter().zip(NAMES) {
-        if real.load(Ordering::Relaxed) == 0 {
-            // SAFETY: a terminated name.
-            let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-            real.store(found as usize, Ordering::Release);
-        }
-    }
-}
-
-/// Where the real function is; 0 if there is none.
-pub(super) fn real(function: usize) -> usize {
-    REAL.get(function).map_or(0, |real| real.load(Ordering::Acquire))
-}
 
 type Callback = unsafe extern "C-unwind" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
 type Iterate = unsafe extern "C-unwind" fn(Callback, *mut c_void) -> c_int;
@@ -239,21 +214,3 @@ unsafe extern "C-unwind" fn dl_find_object(address: *mut c_void, result: *mut Dl
     unsafe { result.write(found) };
     0
 }
-
-/// The name of the compiled function at `address`, and how far into it that is.
-pub(super) fn with_name<R>(
-    address: u64,
-    then: impl FnOnce(Option<&std::ffi::CStr>, Option<&std::ffi::CStr>, u64) -> R,
-) -> Option<R> {
-    if modules::counts() == Counts::default() {
-        return None;
-    }
-    let reading = modules::read();
-    let module = reading.find(Address(address))?;
-    let symbol = module.symbol(Address(address));
-    let start = symbol.as_ref().map_or(module.bias(), |symbol| symbol.range.start().0);
-    Some(then(symbol.map(|symbol| symbol.name), Some(module.path()), address.wrapping_sub(start)))
-}
-
-/// So that the strings of C have one type here.
-pub(super) type Text = *const c_char;

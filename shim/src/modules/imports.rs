@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use jitlisten::log_line;
 
-use super::hooks::{self, HOOKED};
+use super::hooks::HOOKED;
+use super::real::{find_real, real};
 use super::unwind_names;
 use crate::detour::write_pointer;
 use crate::library::{Library, Slot};
@@ -35,7 +36,7 @@ impl Imports {
 
     /// Finds what our functions stand for. Takes the loader's lock.
     pub(crate) fn prepare() {
-        hooks::find_real();
+        find_real();
     }
 
     /// A library of the program's own namespace has come.
@@ -104,7 +105,7 @@ impl Imports {
 unsafe fn hook(library: &Library, slot: Slot, function: usize) {
     // SAFETY: the caller vouches for the mapping.
     let value = unsafe { slot.value() };
-    if value != hooks::real(function) && !library.range().contains(&value) {
+    if value != real(function) && !library.range().contains(&value) {
         return;
     }
     // SAFETY: an aligned word of the library's data, which the loader is done with.

@@ -4,6 +4,7 @@
 //! | file | says |
 //! | --- | --- |
 //! | `hooks.rs` | the functions that stand for the loader's and libc's |
+//! | `real.rs` | those functions themselves |
 //! | `symbolize.rs` | the text of `backtrace_symbols` |
 //! | `imports.rs` | through which relocation slots libraries call them, and which libraries are left alone |
 //! | `unwind_names.rs` | `unw_get_proc_name` of each libunwind |
@@ -20,6 +21,7 @@
 
 mod hooks;
 mod imports;
+mod real;
 mod stale_list;
 mod symbolize;
 mod unwind_names;

@@ -8,7 +8,7 @@ use std::ptr;
 
 use jitlisten::keeping_errno;
 
-use super::hooks::{BACKTRACE_SYMBOLS, BACKTRACE_SYMBOLS_FD, Text, real, with_name};
+use super::real::{BACKTRACE_SYMBOLS, BACKTRACE_SYMBOLS_FD, Text, real, with_name};
 
 /// The most that is written of one frame; what is longer is cut.
 const LONGEST: usize = 1024;
@@ -22,8 +22,8 @@ struct Line {
     length: usize,
 }
 
-/// `file(function+0x12) [0x7f0000001012]`, as glibc writes it; `None` for what is not ours.
-fn line(address: *mut c_void) -> Option<Line> {
+/// `file(function+0x12) [0x7f0000001012]`, as glibc writes it (without the space to a file); `None` for what is not ours.
+fn line(address: *mut c_void, space: &str) -> Option<Line> {
     with_name(address as u64, |name, path, offset| {
         let mut line = Line { bytes: [0; LONGEST], length: 0 };
         let mut left = &mut line.bytes[..];
@@ -33,7 +33,7 @@ fn line(address: *mut c_void) -> Option<Line> {
         let _ = left.write_all(path.get(..path.len().min(LONGEST / 4)).unwrap_or_default());
         let _ = left.write_all(b"(");
         let _ = left.write_all(name.get(..most).unwrap_or_default());
-        let _ = write!(left, "+{offset:#x}) [{address:p}]");
+        let _ = write!(left, "+{offset:#x}){space}[{address:p}]");
         let rest = left.len();
         line.length = LONGEST - rest;
         line
@@ -58,7 +58,7 @@ pub(super) unsafe extern "C-unwind" fn backtrace_symbols(buffer: *const *mut c_v
     }
     // SAFETY: the real function has returned as many terminated strings.
     let written = |index: usize| unsafe { CStr::from_ptr(theirs.add(index).read()) }.to_bytes();
-    let length = |index: usize| line(address(index)).map_or_else(|| written(index).len(), |line| line.length) + 1;
+    let length = |index: usize| line(address(index), " ").map_or_else(|| written(index).len(), |line| line.length) + 1;
     let strings: usize = (0..count).map(length).sum();
     let pointers = count * size_of::<*mut c_char>();
     // A frame may be freed between the two looks at it: then its line is shorter or longer.
@@ -70,7 +70,7 @@ pub(super) unsafe extern "C-unwind" fn backtrace_symbols(buffer: *const *mut c_v
     }
     let mut at = pointers;
     for index in 0..count {
-        let line = line(address(index));
+        let line = line(address(index), " ");
         let text = line.as_ref().map_or_else(|| written(index), |line| &line.bytes[..line.length]);
         // SAFETY: there is as much memory as all lines may need.
         let place = unsafe { memory.add(at) };
@@ -99,7 +99,7 @@ pub(super) unsafe extern "C-unwind" fn backtrace_symbols_fd(buffer: *const *mut 
         // SAFETY: the caller says how many addresses there are.
         let place = unsafe { buffer.add(index) };
         // SAFETY: as above.
-        match line(unsafe { place.read() }) {
+        match line(unsafe { place.read() }, "") {
             Some(mut line) => {
                 line.length = line.length.min(LONGEST - 1);
                 line.bytes[line.length] = b'\n';

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use jitlisten::log_line;
 
-use super::hooks::with_name;
+use super::real::with_name;
 use crate::detour::write_pointer;
 use crate::library::Library;
 
@@ -125,7 +125,8 @@ unsafe extern "C-unwind" fn get_proc_name<const COPY: usize>(
     let original = unsafe { mem::transmute::<usize, GetProcName>(original) };
     // SAFETY: the caller's own call.
     let result = unsafe { original(cursor, buffer, size, offset) };
-    if result != -UNW_ENOINFO || buffer.is_null() || size == 0 {
+    // 1.6 takes the structure of another format for its own there, and returns `-UNW_EINVAL` or what it finds.
+    if result == 0 || result == -UNW_ENOMEM || buffer.is_null() || size == 0 {
         return result;
     }
     // SAFETY: as above.

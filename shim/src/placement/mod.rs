@@ -14,14 +14,12 @@
 
 mod eh_frame;
 mod pattern;
-mod pieces;
 
 use jitlisten::{Address, AddressRange};
 use memchr::memmem;
 
 pub(crate) use pattern::Pattern;
 use pattern::Section;
-pub(crate) use pieces::{Piece, around, piece};
 
 /// Fewer bytes than these are somewhere by chance.
 const WEIGHTY: usize = 12;
@@ -31,6 +29,19 @@ const MOST_FITS: usize = 64;
 
 /// So many bytes are searched for one object: what has thousands of sections has an unwind table, too.
 const MOST_SEARCHED: usize = 1 << 28;
+
+/// Memory, as it was copied.
+pub(crate) struct Piece {
+    pub(crate) start: Address,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Piece {
+    fn get(&self, range: AddressRange) -> Option<&[u8]> {
+        let from = range.start().0.checked_sub(self.start.0)? as usize;
+        self.bytes.get(from..from.checked_add(range.size() as usize)?)
+    }
+}
 
 /// The sections that were found, by their places in the section table.
 #[derive(Debug, PartialEq, Eq)]

@@ -90,10 +90,11 @@ unsafe fn view(library: &Library) -> View<'_> {
     // A program at fixed addresses has its vtables among the constants.
     let fixed = library.identity.bias == 0;
     // SAFETY: as above.
-    let constants = unsafe { segments(library, |segment| !segment.writable && !segment.executable) };
-    // SAFETY: as above.
-    let constants =
-        if constants.is_empty() { unsafe { segments(library, |segment| !segment.writable) } } else { constants };
+    let mut constants = unsafe { segments(library, |segment| !segment.writable && !segment.executable) };
+    if constants.is_empty() {
+        // SAFETY: as above.
+        constants = unsafe { segments(library, |segment| !segment.writable) };
+    }
     // SAFETY: as above.
     let data = unsafe { segments(library, |segment| segment.writable || fixed && !segment.executable) };
     let data = match library.sealed() {
@@ -188,8 +189,6 @@ mod tests {
             early.sort_by_key(|vtable| vtable.address_point);
             assert_eq!(early, by_name, "{name}");
         }
-        if seen == 0 {
-            eprintln!("skipped: no libLLVM here");
-        }
+        assert!(seen > 0 || std::env::var_os("CI").is_none(), "no libLLVM here");
     }
 }

@@ -4,12 +4,14 @@
 //! | --- | --- |
 //! | `find.rs` | finds the vtables of a class, in slices of memory (pure) |
 //! | `mapped.rs` | those slices, of a library that is mapped |
-//! | `runtime_dyld.rs` | `RuntimeDyldELF::loadObject`: which slot it is, the hook, what it believes |
+//! | `runtime_dyld.rs` | `RuntimeDyldELF::loadObject`: which slot it is, what is believed of a call |
+//! | `load_object.rs` | the hooks for it |
 //! | `elf_copy.rs` | the object, with the addresses of its sections |
 //! | `patch.rs` | exchanges a slot, before or after the library is relocated |
 
 mod elf_copy;
 pub(crate) mod find;
+pub(crate) mod load_object;
 pub(crate) mod mapped;
 pub(crate) mod patch;
 pub(crate) mod runtime_dyld;

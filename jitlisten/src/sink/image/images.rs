@@ -13,7 +13,7 @@ use super::content::Content;
 use super::directory::{Directory, ImageFile};
 use super::encode::{Encoded, encode};
 use super::group::Group;
-use super::module::ImageHeaders;
+use super::headers::ImageHeaders;
 use super::pages::{self, NotExchanged};
 use super::refusal::{Refusal, Refusals};
 use super::salt::Salt;
@@ -159,12 +159,14 @@ impl Images {
         let size = encoded.bytes.len() as u64;
         self.make_space(size, options.quota)?;
         let written = self.write(options, &encoded.bytes)?;
-        put_in_place(encoded, group.pages, &written, &self.counters)?;
+        put_in_place(encoded, &written, &self.counters)?;
         if let Some(observer) = observer::observer() {
             observer.image_mapped(group.pages, encoded.layout.code, &written.path);
         }
         if self.under_valgrind {
             pages::show_to_valgrind(&written.file);
+        } else if let Err(error) = pages::put_into_core(encoded.layout.mapped_range()) {
+            log_line!(Debug, "core files will lack {}: {error}", written.path.display());
         }
         self.counters.written.add(1);
         if encoded.layout.mapped > 0 {
@@ -325,17 +327,10 @@ fn under_valgrind() -> bool {
 }
 
 /// Maps the file over the pages, and over the header padding in front of them.
-fn put_in_place(
-    encoded: &Encoded,
-    pages: AddressRange,
-    written: &ImageFile,
-    counters: &ImageCounters,
-) -> Result<(), SinkError> {
+fn put_in_place(encoded: &Encoded, written: &ImageFile, counters: &ImageCounters) -> Result<(), SinkError> {
     let layout = &encoded.layout;
-    let front = layout.code - layout.mapped;
-    let range = AddressRange::new(Address(pages.start().0.wrapping_sub(front)), front + pages.size());
+    let range = layout.mapped_range();
     let bytes = encoded.bytes.get(layout.code as usize..layout.code_end as usize).unwrap_or_default();
-    let range = range.unwrap_or_default();
     // SAFETY: the pages were found private, executable and not writable, and hold these bytes but for zeros behind the
     // text; their owner is finalizing them in this very call, or lists them as code that is alive; the header padding of
     // them was reserved for this. The file is in a private directory, and is not written to again.

@@ -20,7 +20,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::AddressRange;
+use crate::{Address, AddressRange};
 
 const FILE_HEADER_SIZE: u64 = 64;
 const PROGRAM_HEADER_SIZE: u64 = 56;
@@ -90,6 +90,12 @@ impl Layout {
         }
     }
 
+    /// What is mapped, in the process.
+    pub(crate) fn mapped_range(&self) -> AddressRange {
+        let start = Address(self.bias.wrapping_add(self.mapped));
+        AddressRange::new(start, self.code_end - self.mapped).unwrap_or_default()
+    }
+
     /// The offset in the file of an address in the process.
     pub(crate) fn offset(&self, address: u64) -> u64 {
         address.wrapping_sub(self.bias)
@@ -105,7 +111,6 @@ fn place(from: u64, to: u64, needs: &Needs) -> Option<UnwindPlace> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Address;
 
     fn needs(padding: u64, slack: u64, eh_frame_size: u64) -> Needs {
         let pages = AddressRange::new(Address(0x7000_0000), 0x2000).unwrap();

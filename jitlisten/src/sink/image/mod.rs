@@ -17,7 +17,7 @@
 //! | `directory.rs`, `salt.rs` | where files go, how long they stay, what distinguishes them |
 //! | `pages.rs`, `mappings.rs` | how pages are exchanged under running code |
 //! | `group.rs` | which objects have to go together |
-//! | `module.rs` | what the loader would say of an image |
+//! | `headers.rs`, `module.rs` | what the loader would say of an image |
 //! | `images.rs`, `refusal.rs` | what is mapped and what is on disk; what has no image |
 //! | `sink.rs` | when |
 //!
@@ -30,6 +30,9 @@
 //! A name must not outlive its code. When LLVM makes pages writable, or takes the right to execute them, they become the
 //! anonymous memory they were before that call, with the same bytes, in one step (`mremap`). The new object gets an image of
 //! its own.
+//!
+//! A core file has the pages of an image, as it had those of LLVM: one byte of each mapping is written over itself, because the
+//! kernel leaves out what it can read from a file. That costs a page of memory; LLVM's own pages are given back.
 //!
 //! The exchange is one step for threads that run there; the bytes are kept and put back if it fails; the file system is tried
 //! elsewhere first. `mremap` would not do for the way in: it sends perf no event.
@@ -61,6 +64,7 @@ mod encode;
 #[cfg(feature = "fuzzing")]
 pub(super) mod fuzzing;
 mod group;
+mod headers;
 mod images;
 mod layout;
 mod module;

@@ -7,9 +7,10 @@
 //! One step, but not always one transaction: before Linux 6.12 a failure late in it can leave the hole. So what can fail is
 //! tried before, elsewhere ([`can_execute`]); the bytes are kept; and after a failure they are looked for and put back.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileExt as _;
 use std::ptr;
 
 use crate::process::checked_read;
@@ -42,6 +43,14 @@ pub(super) fn show_to_valgrind(file: &File) {
     let (size, protection) = (page_size() as usize, libc::PROT_READ | libc::PROT_WRITE);
     // SAFETY: a new private mapping touches nothing that exists. Where it fails, valgrind shows no names.
     unsafe { libc::mmap(ptr::null_mut(), size, protection, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
+}
+
+/// Makes the kernel put `pages` into core files. It leaves out what can be read from a file, unless the mapping has been written to
+/// (`anon_vma` in `vma_dump_size`, `fs/coredump.c`). One byte is written over itself, as a debugger would do it; the mapping
+/// gets a page of its own by it. Some systems forbid it (`proc_mem.force_override`); then the image file is needed, as before.
+pub(super) fn put_into_core(pages: AddressRange) -> io::Result<()> {
+    let byte = checked_read::copy(AddressRange::new(pages.start(), 1).unwrap_or_default())?;
+    OpenOptions::new().write(true).open("/proc/self/mem")?.write_all_at(&byte, pages.start().0)
 }
 
 /// Maps `file` from `offset` on over `pages`, where its bytes are what is in memory already: `before`, from

@@ -105,7 +105,7 @@ impl Dump {
             again.get().map(liveness::lock_shared);
             self.file = again;
         }
-        self.file.get().ok_or_else(|| failed("open", &self.path)(io::Error::from_raw_os_error(libc::EBADF)))
+        self.file.unchecked().ok_or_else(|| failed("open", &self.path)(io::Error::from_raw_os_error(libc::EBADF)))
     }
 
     /// Appends whole records, all of them or none.

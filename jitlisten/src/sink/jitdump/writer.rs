@@ -91,6 +91,27 @@ impl Jitdump {
         Ok(())
     }
 
+    /// A new file at the next object. The one there is is closed without a word in it.
+    fn begin_anew(&mut self, context: SinkContext) -> Forked {
+        self.dump = None;
+        *self = Jitdump {
+            style: self.style,
+            base: self.base.take(),
+            base_is_asked_for: self.base_is_asked_for,
+            quota: self.quota,
+            other_jits: other_jits(&context),
+            context,
+            dump: None,
+            records: std::mem::take(&mut self.records),
+            next_index: 0,
+            latest: 0,
+            looked: 0,
+            many: false,
+            many_written: 0,
+        };
+        Forked::KnowsNothing
+    }
+
     /// The home directory may be that of the user the process was before `setuid(2)`.
     fn fallback(&self, error: &SinkError) -> Option<PathBuf> {
         let SinkError::Io { error, .. } = error else { return None };
@@ -99,11 +120,12 @@ impl Jitdump {
     }
 
     /// What others did, unless we looked a moment ago: other JITs, and whoever removes directories.
-    fn look_for_news(&mut self) -> Result<(), SinkError> {
-        let now = clock::monotonic();
-        if now < self.looked.saturating_add(INTERVAL) {
+    /// `since` is now or before; an object knows when it became final, which saves the question.
+    fn look_for_news(&mut self, since: u64) -> Result<(), SinkError> {
+        if since < self.looked.saturating_add(INTERVAL) {
             return Ok(());
         }
+        let now = clock::monotonic();
         self.looked = now;
         self.dump.as_mut().map_or(Ok(()), Dump::check_that_it_is_there).inspect_err(|_| self.dump = None)?;
         let news = self.other_jits.look(now);
@@ -228,7 +250,7 @@ impl Sink for Jitdump {
             self.forked();
         }
         self.open(object.object.machine())?;
-        self.look_for_news()?;
+        self.look_for_news(object.since)?;
         self.encode(object);
         if self.many && self.records.bytes().len() < LARGEST_WRITE {
             return Ok(0);
@@ -251,7 +273,7 @@ impl Sink for Jitdump {
         // The format has no record for it: what is loaded there later takes its place from its own time on. Lines of others
         // that come from now on may be about this very place.
         if self.dump.is_some() {
-            self.look_for_news()?;
+            self.look_for_news(clock::monotonic())?;
             self.write()?;
         }
         self.other_jits.begin_anew();
@@ -263,34 +285,16 @@ impl Sink for Jitdump {
             return Ok(0);
         }
         self.looked = 0;
-        self.look_for_news()?;
+        self.look_for_news(clock::monotonic())?;
         self.write()
     }
 
     fn forked(&mut self) -> Forked {
-        let (style, base, quota) = (self.style, self.base.take(), self.quota);
-        let base_is_asked_for = self.base_is_asked_for;
-        let context = self.context.in_child();
-        // The parent's file is closed here without a word in it.
-        self.dump = None;
-        let other_jits = other_jits(&context);
-        let records = std::mem::take(&mut self.records);
-        *self = Jitdump {
-            style,
-            base,
-            base_is_asked_for,
-            quota,
-            context,
-            other_jits,
-            dump: None,
-            records,
-            next_index: 0,
-            latest: 0,
-            looked: 0,
-            many: false,
-            many_written: 0,
-        };
-        Forked::KnowsNothing
+        self.begin_anew(self.context.in_child())
+    }
+
+    fn user_changed(&mut self) -> Forked {
+        self.begin_anew(self.context.clone())
     }
 }
 

@@ -17,7 +17,7 @@ use std::io::{self, Seek as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-use super::StaleMap;
+use super::stale::StaleMap;
 use crate::liveness::{self, Lock};
 use crate::process::checked_file::{CheckedFile, FileIdentity, only_ours};
 use crate::process::write_nosignal::{effective_user, overwrite, write_once};

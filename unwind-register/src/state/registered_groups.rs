@@ -1,14 +1,14 @@
 //! What is registered with which frame registry, so that it is registered once and deregistered once. Why: see `frame_registry`.
 
+use super::{Live, State};
 use crate::cfi;
 use crate::frame_registry::{FrameRegistry, Kind};
 use crate::plan::Origin;
-use crate::registry::{Live, State};
 use crate::section::ByHost;
 use std::collections::BTreeMap;
 
 /// Registered groups, by the registry's load address and their own first address.
-pub(crate) struct RegisteredGroups(BTreeMap<(usize, u64), Group>);
+pub(super) struct RegisteredGroups(BTreeMap<(usize, u64), Group>);
 
 /// A group in our memory. It stays readable until it is deregistered.
 struct Group {
@@ -21,7 +21,7 @@ struct Group {
 }
 
 impl RegisteredGroups {
-    pub(crate) const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         RegisteredGroups(BTreeMap::new())
     }
 }
@@ -72,7 +72,7 @@ impl State {
     }
 
     /// Takes back everything that was registered for a registration.
-    pub(crate) fn deregister_groups(&mut self, live: &Live, id: u64) {
+    pub(super) fn deregister_groups(&mut self, live: &Live, id: u64) {
         for key in &live.registered {
             if self.registered.0.get(key).is_some_and(|group| group.id == id) {
                 self.forget(*key);

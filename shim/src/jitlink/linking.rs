@@ -1,15 +1,14 @@
-//! Where what was emitted has gone: looked for whenever memory becomes executable.
+//! Finds in memory what JITLink has linked.
 
 #![forbid(unsafe_code)]
-
-use std::sync::atomic::Ordering;
 
 use jitlisten::{AddressRange, checked_read, log_line};
 
 use super::emitted::Emitted;
-use crate::placement::{Pattern, Piece, Placement, around, piece};
+use crate::copies::{around, piece};
+use crate::placement::{Pattern, Piece, Placement};
 use crate::state::{Shim, State};
-use crate::threads::this_thread;
+use crate::thread::this_thread;
 
 /// Larger memory is not searched.
 const LARGEST: u64 = 64 << 20;
@@ -82,9 +81,6 @@ impl Shim {
         }
         let object = emitted.pattern.into_debug_object(&placement.sections);
         if let Ok(loaded) = self.session.linked(object) {
-            if let Some(reported) = super::REPORTED.get(emitted.slot) {
-                reported.fetch_add(1, Ordering::Relaxed);
-            }
             self.loaded(state, loaded);
         }
     }

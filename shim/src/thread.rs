@@ -1,6 +1,6 @@
-//! Numbers of threads.
+//! Which thread this is.
 
-/// The number of this one; it may come again when a thread has ended.
+/// Numbers threads; the number may come again when a thread has ended.
 pub(crate) fn this_thread() -> u64 {
     // SAFETY: pthread_self has no precondition.
     unsafe { libc::pthread_self() }

@@ -1,0 +1,212 @@
+"""The magics ``%jitlisten`` and ``%%jitlisten`` of IPython and Jupyter: a recording of a cell, and its line table below it.
+
+The cell is recorded by the sampler in this process, and read by the command of this installation, in a process of its own.
+"""
+
+import ast
+import html
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+from typing import Any, Dict, List, Optional, Tuple
+
+from . import Error, enable, start_recording, stop_recording
+from .__main__ import command
+
+_USAGE = """\
+%jitlisten [OPTIONS] statement
+%%jitlisten [OPTIONS]      in the first line of a cell
+
+-r HZ, --rate HZ   samples for each second of a thread's time (199)
+--wall             wall-clock time: threads that wait, too
+--threads          shares of each thread
+-a, --all          everything that has a sample, not only what is hot
+--native           lines of C, C++ and Rust libraries with debug information, too
+--html             the page of `jitlisten lines --html`, instead of the table
+-o FILE            keep the recording: a perf.data
+--no-lines         leave Numba's code without line tables
+--no-python        no frames for functions of Python"""
+
+#: Option: its name in what is parsed, and whether a value follows.
+_OPTIONS: Dict[str, Tuple[str, bool]] = {
+    "-r": ("rate", True),
+    "--rate": ("rate", True),
+    "-o": ("output", True),
+    "--output": ("output", True),
+    "--wall": ("wall", False),
+    "--threads": ("threads", False),
+    "-a": ("all", False),
+    "--all": ("all", False),
+    "--native": ("native", False),
+    "--html": ("html", False),
+    "--no-lines": ("no_lines", False),
+    "--no-python": ("no_python", False),
+    "-h": ("help", False),
+    "--help": ("help", False),
+}
+
+_HEIGHT = 640
+
+
+class _Shown:
+    """What is shown below the cell: text, and the same for a browser."""
+
+    def __init__(self, text: str, page: str) -> None:
+        self.text, self.page = text, page
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Dict[str, str]:
+        return {"text/plain": self.text, "text/html": self.page}
+
+
+def load(shell: Any) -> None:
+    """``%load_ext jitlisten``: listens from now on, so that what is compiled next has lines."""
+    enable()
+
+    def magic(line: str, cell: Optional[str] = None) -> Any:
+        return _magic(shell, line, cell)
+
+    magic.__doc__ = _USAGE
+    shell.register_magic_function(magic, "line_cell", "jitlisten")
+
+
+def _magic(shell: Any, line: str, cell: Optional[str]) -> Any:
+    options, statement = _parse(line)
+    if "help" in options:
+        print(_USAGE)
+        return None
+    if cell is not None and statement:
+        raise Error("after %%jitlisten come options only; the cell begins in the next line")
+    text = statement if cell is None else cell
+    if not text.strip():
+        raise Error("there is no statement: %jitlisten [OPTIONS] statement")
+    with tempfile.TemporaryDirectory(prefix="jitlisten-notebook-") as directory:
+        path = os.path.abspath(options.get("output") or os.path.join(directory, "jitlisten.perf.data"))
+        start_recording(
+            path,
+            hz=_rate(options),
+            wall="wall" in options,
+            python="no_python" not in options,
+            lines="no_lines" not in options,
+        )
+        try:
+            return _execute(shell, text)
+        finally:
+            # After an exception and an interrupt, too: up to there is what a person wants to see.
+            stop_recording()
+            _display(_report(path, options, directory))
+
+
+def _parse(line: str) -> Tuple[Dict[str, str], str]:
+    """Options, and what is behind them."""
+    options: Dict[str, str] = {}
+    rest = line.strip()
+    while rest.startswith("-"):
+        word, _, rest = rest.partition(" ")
+        rest = rest.lstrip()
+        if word == "--":
+            break
+        word, equals, value = word.partition("=")
+        if word not in _OPTIONS:
+            raise Error(f"no option is called {word!r}\n\n{_USAGE}")
+        name, has_value = _OPTIONS[word]
+        if has_value and not equals:
+            value, rest = _first_word(rest)
+            if not value:
+                raise Error(f"{word} needs a value")
+        elif equals and not has_value:
+            raise Error(f"{word} takes no value")
+        options[name] = value
+    return options, rest
+
+
+def _first_word(text: str) -> Tuple[str, str]:
+    """A word, which may be quoted, and what is behind it."""
+    match = re.match(r"""("[^"]*"|'[^']*'|\S)+""", text)
+    if match is None:
+        return "", text
+    return "".join(shlex.split(match.group())), text[match.end() :].lstrip()
+
+
+def _rate(options: Dict[str, str]) -> int:
+    text = options.get("rate", "199")
+    if not text.isdigit() or not 1 <= int(text) <= 10_000:
+        raise Error(f"-r is a number from 1 to 10000, not {text!r}")
+    return int(text)
+
+
+def _execute(shell: Any, text: str) -> Any:
+    """Runs the text as a cell of its own, and returns what its last expression is."""
+    text = shell.transform_cell(text)
+    name = shell.compile.cache(text)
+    tree = shell.compile.ast_parse(text, filename=name)
+    last = tree.body[-1] if tree.body else None
+    space = shell.user_ns
+    if not isinstance(last, ast.Expr):
+        exec(shell.compile(tree, name, "exec"), space)
+        return None
+    tree.body.pop()
+    exec(shell.compile(tree, name, "exec"), space)
+    value = eval(shell.compile(ast.Expression(last.value), name, "eval"), space)
+    # As at the end of a cell: a semicolon keeps the value from being shown.
+    return None if text.rstrip().endswith(";") else value
+
+
+def _report(path: str, options: Dict[str, str], directory: str) -> _Shown:
+    flags = ["--" + name for name in ("threads", "all", "native") if name in options]
+    if "html" in options:
+        page = os.path.join(directory, "page.html")
+        _command(["lines", *flags, "--html", page, path])
+        with open(page, encoding="utf-8") as file:
+            content = html.escape(file.read(), quote=True)
+        frame = f'<iframe srcdoc="{content}" style="width:100%;height:{_HEIGHT}px;border:1px solid #888"></iframe>'
+        return _Shown("a page for a browser: leave --html away for the table", frame)
+    text = _command(["lines", *flags, "--color", "always", path])
+    return _Shown(_SEQUENCE.sub("", text), _to_html(text))
+
+
+def _command(arguments: List[str]) -> str:
+    program = command()
+    if program is None:
+        raise Error("the command jitlisten is not installed beside this package: pip install jitlisten")
+    environment = {name: value for name, value in os.environ.items() if name not in ("LD_PRELOAD", "JITLISTEN")}
+    done = subprocess.run([program, *arguments], env=environment, capture_output=True)
+    if done.returncode:
+        words = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it gave no reason"]
+        raise Error(f"the recording cannot be shown: {words[-1]}")
+    return done.stdout.decode("utf-8", "replace")
+
+
+_SEQUENCE = re.compile("\x1b\\[([0-9;]*)m")
+#: The colours of the table (report/src/text.rs), readable on white and on black.
+_STYLES = {
+    "1": "font-weight:bold",
+    "2": "opacity:.65",
+    "33": "color:#b8860b",
+    "36": "color:#1a8a8a",
+    "1;31": "color:#d0392b;font-weight:bold",
+}
+
+
+def _to_html(text: str) -> str:
+    parts, opened = [], False
+    for at, part in enumerate(_SEQUENCE.split(text)):
+        if at % 2 == 0:
+            parts.append(html.escape(part))
+            continue
+        if opened:
+            parts.append("</span>")
+        style = _STYLES.get(part)
+        opened = style is not None
+        if style is not None:
+            parts.append(f'<span style="{style}">')
+    if opened:
+        parts.append("</span>")
+    return '<pre style="line-height:1.25;overflow-x:auto;white-space:pre">' + "".join(parts) + "</pre>"
+
+
+def _display(shown: _Shown) -> None:
+    from importlib import import_module
+
+    import_module("IPython.display").display(shown)

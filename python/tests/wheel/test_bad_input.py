@@ -1,0 +1,174 @@
+"""What cannot work: one sentence that says what is wrong and what to do, exit status 2, and nothing changed."""
+
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+
+import pytest
+from conftest import PROGRAMS, command, need, perf_map, python, wait_for
+from spaces import leftovers, package
+
+KERNEL = PROGRAMS / "kernel.py"
+UNUSED_PID = 5_000_003
+#: Every verb with a process.
+VERBS = [["attach"], ["attach", "--no-inject"], ["detach"], ["doctor"], ["record", "-o", "f.data", "-p"]]
+
+
+def sentence(done):
+    """What was said, which is one line for people, and nothing for programs."""
+    assert done.stdout == "" and done.stderr.startswith("jitlisten: ") and done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_a_process_that_is_not_there(run, verb, tmp_path):
+    assert f"there is no process {UNUSED_PID}" in sentence(run(command(), *verb, UNUSED_PID, status=2))
+    ended = subprocess.Popen(["true"])
+    wait_for(lambda: " Z " in pathlib.Path(f"/proc/{ended.pid}/stat").read_text(), "the process to end")
+    assert "ended already" in sentence(run(command(), *verb, ended.pid, status=2))
+    ended.wait()
+    assert not (tmp_path / "f.data").exists()
+
+
+def elf32():
+    """A program of 32 bits that waits: `mov eax, 29 (pause); int 0x80; jmp` back."""
+    code = b"\xb8\x1d\x00\x00\x00\xcd\x80\xeb\xf7"
+    base, size = 0x10000, 52 + 32 + len(code)
+    head = b"\x7fELF\x01\x01\x01" + bytes(9)
+    header = struct.pack("<HHIIIIIHHHHHH", 2, 3, 1, base + 84, 52, 0, 0, 52, 32, 1, 0, 0, 0)
+    segment = struct.pack("<IIIIIIII", 1, 0, base, base, size, size, 5, 0x1000)
+    return head + header + segment + code
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_a_program_of_32_bits(run, verb, tmp_path):
+    program = tmp_path / "small"
+    program.write_bytes(elf32())
+    program.chmod(0o755)
+    assert "32-bit" in sentence(run(command(), "run", "--", program, status=2))
+    try:
+        process = subprocess.Popen([str(program)])
+    except OSError as error:
+        pytest.skip(f"this kernel does not run it: {error}")
+    try:
+        if verb == ["detach"]:
+            # It cannot have the library, whatever it is.
+            assert "32-bit" in sentence(run(command(), *verb, process.pid, status=2))
+        else:
+            assert "is a 32-bit program; jitlisten is for 64-bit programs" in sentence(
+                run(command(), *verb, process.pid, status=2))
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("verb", [["attach"], ["record", "-o", "f.data", "-p"]], ids=" ".join)
+def test_a_process_that_ends_meanwhile(start, environment, tmp_path, verb):
+    """Its main thread sleeps, so the command waits until it is in Python again; then it ends."""
+    (tmp_path / "asleep.py").write_text("import numba, time\nprint('ready', flush=True)\ntime.sleep(600)\n")
+    program = start(python(), "asleep.py")
+    words = [str(word) for word in [command(), *verb, program.pid]]
+    waiting = subprocess.Popen(words, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for(lambda: leftovers(program.pid), "the attempt")
+        program.process.kill()
+        program.process.wait()
+        said, complained = waiting.communicate(timeout=30)
+    finally:
+        waiting.kill()
+        waiting.wait()
+    assert waiting.returncode == 2 and said == "" and "has ended meanwhile" in complained
+    assert not leftovers(program.pid)
+
+
+def test_a_main_thread_that_does_not_come_back(run, start, tmp_path):
+    (tmp_path / "asleep.py").write_text("import numba, time\nprint('ready', flush=True)\ntime.sleep(600)\n")
+    program = start(python(), "asleep.py")
+    done = run(command(), "attach", "--timeout", 1, "--by", "ptrace", program.pid, status=2)
+    assert "has not been in Python for 1 s" in sentence(done)
+    assert not program.has_ended()
+    for place in leftovers(program.pid):
+        shutil.rmtree(place)
+
+
+@pytest.mark.parametrize("words", [["run", "--"], ["record", "--"], ["doctor", "--"], ["lines", "--"]], ids=" ".join)
+def test_a_command_that_is_not_found(run, words):
+    assert "no-such-command is not a command" in sentence(run(command(), *words, "no-such-command", status=2))
+    done = run(command(), *words, "/etc/passwd", status=2)
+    assert "/etc/passwd is not a command" in sentence(done)
+
+
+@pytest.mark.parametrize("words", [["run"], ["record", "-o", "f.data"], ["doctor"]], ids=" ".join)
+def test_images_without_a_place(run, words, tmp_path):
+    done = run(command(), *words, "--", "true", JITLISTEN_DIR="/nonexistent", status=2)
+    assert "JITLISTEN_DIR, /nonexistent, is not a directory that can be written" in sentence(done)
+    assert not (tmp_path / "f.data").exists()
+
+
+def test_a_recording_without_a_place(run):
+    assert "/nonexistent is not a directory" in sentence(run(command(), "record", "-o", "/nonexistent/f", "--", "true", status=2))
+    assert "is a directory: choose another -o" in sentence(run(command(), "record", "-o", "/", "--", "true", status=2))
+
+
+def test_a_perf_map_of_the_process_itself_is_left_alone(run, start, tmp_path):
+    program = start(command(), "run", "--sinks", "perfmap", "--", python(), KERNEL)
+    before = perf_map(program.pid)
+    done = run(command(), "attach", "--no-inject", program.pid, status=2)
+    assert "is there already, from the process itself" in sentence(done)
+    assert perf_map(program.pid) == before != ""
+
+
+def other_version(tmp_path):
+    """The library, which says that it is another version."""
+    ask = "import jitlisten; print(jitlisten.__version__)"
+    version = subprocess.check_output([str(python()), "-c", ask], text=True, cwd="/").strip().encode()
+    content = (package() / "libjitlisten.so").read_bytes()
+    assert content.count(version + b"\0") >= 1
+    other = tmp_path / "libjitlisten.so"
+    other.write_bytes(content.replace(version + b"\0", b"9" + version[1:] + b"\0"))
+    return other, "9" + version[1:].decode()
+
+
+def test_another_version_is_in_the_process_already(run, start, tmp_path):
+    other, version = other_version(tmp_path)
+    program = start(python(), KERNEL, LD_PRELOAD=other, JITLISTEN="unwind")
+    done = run(command(), "attach", program.pid, "--sinks", "image,perfmap", status=None)
+    assert f"has jitlisten {version} already, from {other}" in done.stderr
+    assert "/object-" not in pathlib.Path(f"/proc/{program.pid}/maps").read_text()
+    assert version in sentence(run(command(), "detach", program.pid, status=2))
+    assert not leftovers(program.pid)
+    done = run(command(), "run", "--", "true", LD_PRELOAD=other, status=2)
+    assert "LD_PRELOAD has another jitlisten already" in sentence(done)
+
+
+def test_another_libc(run, tmp_path):
+    """The head of a program that was linked with musl: its loader is named in it."""
+    other = tmp_path / "other"
+    other.write_bytes(b"\x7fELF\x02" + bytes(64) + b"/lib/ld-musl-x86_64.so.1\0")
+    other.chmod(0o755)
+    assert "is built for musl; jitlisten is for programs with glibc" in sentence(run(command(), "run", "--", other, status=2))
+
+
+def test_a_process_that_is_traced_already(run, start, tmp_path):
+    """By a debugger, which the kernel lets nobody else join."""
+    gdb = need("gdb")
+    program = start(python(), KERNEL)
+    script = tmp_path / "attach.gdb"
+    script.write_text(f"shell {command()} attach --by ptrace {program.pid}; echo status $?\n")
+    done = run(gdb, "-nx", "-batch", "-iex", "set debuginfod enabled off", "-iex", "set auto-solib-add off", "-p", program.pid,
+               "-x", script)
+    assert f"process {program.pid} is traced by process" in done.stderr and "status 2" in done.stdout
+    assert not leftovers(program.pid) and "libjitlisten" not in pathlib.Path(f"/proc/{program.pid}/maps").read_text()
+
+
+def test_no_process_of_a_user(run):
+    """A thread of the kernel, a number that is none, and this command's own user interface."""
+    kernel = next((pid for pid in ["2"] if not os.path.exists(f"/proc/{pid}/exe") and os.path.exists(f"/proc/{pid}")), None)
+    if kernel:
+        done = run(command(), "attach", kernel, status=2)
+        assert "is a thread of the kernel" in done.stderr or "look into process" in done.stderr
+    assert run(command(), "attach", "--by", "nonsense", 1, status=2).stdout == ""
+    assert run(command(), "attach", "nonsense", status=2).stdout == ""

@@ -1,0 +1,110 @@
+"""The magics in a real Jupyter kernel."""
+
+import json
+import os
+import subprocess
+
+import pytest
+from conftest import PROGRAMS, python
+
+KERNEL = """\
+import math, numba
+@numba.njit
+def kernel(n):
+    total = 0.0
+    for i in range(n):
+        total += math.sqrt(i) / (i + 1.0)
+    return total
+ready = kernel(10)
+"""
+ENOUGH = "kernel(100_000_000)"
+
+
+@pytest.fixture
+def cells(environment, tmp_path):
+    """Runs cells after `%load_ext jitlisten`, returns the outputs of each."""
+    if subprocess.run([str(python()), "-c", "import ipykernel, nbclient"], capture_output=True).returncode:
+        if os.environ.get("CI"):
+            pytest.fail("CI must have ipykernel and nbclient: ci/setup.sh wheel")
+        pytest.skip("no ipykernel and nbclient: ci/setup.sh wheel")
+
+    def cells(*texts):
+        done = subprocess.run(
+            [str(python()), str(PROGRAMS / "notebook.py")],
+            input=json.dumps(["%load_ext jitlisten", *texts]),
+            env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        first, *others = json.loads(done.stdout)
+        assert first == [], "loading the extension shows nothing"
+        return others
+
+    return cells
+
+
+def shown(outputs):
+    """Text and HTML of the table below a cell."""
+    [table] = [output["data"] for output in outputs if output["output_type"] == "display_data"]
+    return table["text/plain"], table["text/html"]
+
+
+def result(outputs):
+    found = [output["data"]["text/plain"] for output in outputs if output["output_type"] == "execute_result"]
+    return found[0] if found else None
+
+
+def error(outputs):
+    found = [(output["ename"], output["evalue"]) for output in outputs if output["output_type"] == "error"]
+    return found[0] if found else None
+
+
+def test_a_cell_and_a_statement_show_their_lines(cells):
+    defined, cell, statement, value = cells(
+        KERNEL,
+        f"%%jitlisten --threads\nanswer = {ENOUGH}\nanswer > 0",
+        f"found = %jitlisten -r 99 {ENOUGH}",
+        "found == answer",
+    )
+    assert defined == []
+    for outputs in (cell, statement):
+        text, page = shown(outputs)
+        # The cell's own text, which is in no file that a person has made.
+        assert "|     6 |         total += math.sqrt(i) / (i + 1.0)" in text, text
+        assert "__main__.kernel" in text and "\x1b" not in text
+        assert page.startswith("<pre") and "total += math.sqrt(i) / (i + 1.0)" in page and "\x1b" not in page
+    assert "| python (process" in shown(cell)[0], "--threads"
+    assert "| python (process" not in shown(statement)[0]
+    assert result(cell) == "True", "the value of the last expression"
+    assert result(statement) is None and result(value) == "True", "a statement's value can be kept"
+
+
+def test_the_page_the_file_and_names_of_the_cell(cells, tmp_path):
+    _, page, after, kept = cells(
+        KERNEL,
+        f"%%jitlisten --html\nresult = {ENOUGH};",
+        "result > 0",
+        f"%jitlisten -o 'kept in a file.data' {ENOUGH};",
+    )
+    text, frame = shown(page)
+    assert frame.startswith("<iframe srcdoc=") and "--html" in text
+    assert "&lt;script" in frame and "<script" not in frame, "the page is inside of the frame only"
+    assert result(after) == "True", "names of the cell stay"
+    assert result(page) is None and result(kept) is None, "a semicolon keeps the value back"
+    assert (tmp_path / "kept in a file.data").stat().st_size > 1000
+
+
+def test_exceptions_are_those_of_the_cell_and_the_table_is_shown_all_the_same(cells):
+    _, broken, mistake, empty, again, help_ = cells(
+        KERNEL,
+        f"%%jitlisten\n{ENOUGH}\n1 / 0",
+        "%jitlisten --nonsense 1",
+        "%jitlisten -r 99",
+        f"%jitlisten {ENOUGH}",
+        "%jitlisten --help",
+    )
+    assert error(broken)[0] == "ZeroDivisionError"
+    assert "__main__.kernel" in shown(broken)[0]
+    assert "--nonsense" in error(mistake)[1] and "--threads" in error(mistake)[1], "with the options there are"
+    assert "no statement" in error(empty)[1]
+    assert "__main__.kernel" in shown(again)[0], "nothing is left of the one that failed"
+    assert "--wall" in help_[0]["text"]

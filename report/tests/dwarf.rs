@@ -1,0 +1,149 @@
+//! Copies of stacks, as `perf record --call-graph dwarf` stores them: walked here, beside what perf's own walk says.
+//!
+//! Needs perf, the first environment of `ci/setup.sh` and `target/release/libjitlisten.so`.
+#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use common::tools::{Tools, tools};
+use common::{assert_sums, scratch};
+use jitlisten_report::{Options, Report};
+
+/// `exp` has no frame pointer, and `qsort` calls back.
+const PROGRAM: &str = r#"
+import ctypes, math, sys
+from numba import cfunc, njit, types
+
+@njit
+def sides(count):
+    total = 0.0
+    for i in range(count):
+        total += math.exp(-i * 1e-9) + math.sqrt(i) / (i + 3.0) % 0.3
+    return total
+
+@cfunc(types.int32(types.CPointer(types.int64), types.CPointer(types.int64)))
+def compare(a, b):
+    x = (a[0] * 7919) % 1000003
+    y = (b[0] * 7919) % 1000003
+    return (x > y) - (x < y)
+
+def outer(count):
+    return sides(count)
+
+outer(10)
+print(outer(int(sys.argv[1])))
+libc = ctypes.CDLL(None)
+for _ in range(3):
+    array = (ctypes.c_int64 * 200000)(*range(200000))
+    libc.qsort(array, 200000, 8, ctypes.cast(compare.address, ctypes.c_void_p))
+"#;
+
+fn record(tools: &Tools, directory: &Path) -> PathBuf {
+    let (program, recording) = (directory.join("sides.py"), directory.join("perf.data"));
+    fs::write(&program, PROGRAM).unwrap();
+    let mut command = Command::new(&tools.perf);
+    command
+        .args(["record", "-q", "-e", "cpu-clock:u", "-F", "499", "--call-graph", "dwarf,32768", "-o"])
+        .arg(&recording);
+    command.arg("--").arg("env").arg(format!("LD_PRELOAD={}", tools.library.display()));
+    command.args(["JITLISTEN=image,perfmap", "NUMBA_DEBUGINFO=1", "OPENBLAS_NUM_THREADS=1"]);
+    command.arg(format!("JITLISTEN_DIR={}", directory.display()));
+    command.arg(&tools.python).arg(&program).arg("60000000");
+    assert!(command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success());
+    recording
+}
+
+/// Thread and nanosecond of a sample, and its chain.
+type Chains = BTreeMap<(u32, u64), Vec<u64>>;
+
+fn chains_of_perf(tools: &Tools, recording: &Path) -> Chains {
+    let output = Command::new(&tools.perf)
+        .args(["script", "--ns", "--no-inline", "-F", "tid,time,ip", "-i"])
+        .arg(recording)
+        .stderr(Stdio::null())
+        .output()
+        .unwrap();
+    let mut chains = Chains::new();
+    let mut current = (0, 0);
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let mut words = line.split_whitespace();
+        match (words.next(), words.next()) {
+            (Some(tid), Some(time)) => {
+                let time: u64 = time.trim_end_matches(':').replace('.', "").parse().unwrap();
+                current = (tid.parse().unwrap(), time);
+                chains.entry(current).or_default();
+            }
+            (Some(address), None) => {
+                chains.get_mut(&current).unwrap().push(u64::from_str_radix(address, 16).unwrap());
+            }
+            _ => {}
+        }
+    }
+    chains
+}
+
+/// As `perf script` writes addresses: offsets in files, and what is in none as it is.
+fn chains_of(report: &Report) -> Chains {
+    let recording = &report.recording;
+    let shown = |location: &u32| {
+        let location = &recording.locations[*location as usize];
+        let is_file = |path: &str| path.starts_with('/') && !path.starts_with("//anon") || path == "[vdso]";
+        let place = location.place.filter(|place| is_file(&recording.files[place.file as usize].path));
+        place.map_or(location.address, |place| place.offset)
+    };
+    let samples = recording.samples.iter().map(|sample| {
+        let stack = recording.stacks.get(sample.stack).iter();
+        let chain = stack.map(shown).collect();
+        ((recording.threads[sample.thread as usize].tid, sample.time), chain)
+    });
+    samples.collect()
+}
+
+#[test]
+fn stacks_are_those_of_perf_script_and_reach_the_start() {
+    let Some(tools) = tools() else { return };
+    let directory = scratch("dwarf");
+    let recording = record(&tools, &directory);
+    let report = Report::open(&recording, &Options::default()).unwrap();
+    assert_sums(&report);
+    let (ours, theirs) = (chains_of(&report), chains_of_perf(&tools, &recording));
+    assert!(ours.len() > 300, "{} samples", ours.len());
+    assert_eq!(ours.keys().collect::<Vec<_>>(), theirs.keys().collect::<Vec<_>>());
+    // Where almost every stack begins.
+    let start = ours.values().next().and_then(|chain| chain.last());
+    let (mut same, mut longer, mut different) = (0, 0, Vec::new());
+    for (key, chain) in &ours {
+        let other = &theirs[key];
+        if chain == other {
+            same += 1;
+        } else if chain.starts_with(other) || chain.last() == start && other.last() != start {
+            // perf gives up, or goes on at an address that is nowhere.
+            longer += 1;
+        } else {
+            different.push(format!("ours {chain:x?}\nperf {other:x?}"));
+        }
+    }
+    println!("{} stacks: {same} are perf's, {longer} go further than perf's, {} differ", ours.len(), different.len());
+    println!("notes: {:?}", report.notes);
+    let few = different.len() * 200 <= ours.len();
+    assert!(few, "{} of {} differ: {}", different.len(), ours.len(), different[0]);
+    let complete = report.recording.samples.iter().filter(|sample| {
+        let outermost = report.recording.stacks.get(sample.stack).last().unwrap();
+        let frame = report.symbols.frames(*outermost).last().unwrap();
+        report.symbols.function(frame).name == "_start"
+    });
+    let (complete, all) = (complete.count(), ours.len());
+    println!("{complete} of {all} stacks reach _start");
+    assert!(complete * 100 >= all * 97, "{complete} of {all} stacks reach _start: {:?}", report.notes);
+    // The line that calls `exp` has its time: frame pointers would have lost it.
+    let file = report.profile.files.iter().find(|file| file.path.ends_with("/sides.py")).expect("its source");
+    let line = &file.lines[&9].shares;
+    let sides = report.profile.functions.iter().find(|row| row.name == "__main__.sides").unwrap();
+    assert!(line.total.samples * 10 >= sides.shares.total.samples * 8, "{line:?} of {:?}", sides.shares);
+    assert!(line.total.samples > line.own.samples);
+}

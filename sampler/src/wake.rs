@@ -1,0 +1,30 @@
+//! How the writer is woken: a futex, because it is done in hooks, also under locks of the loader's.
+
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+static WAKE: AtomicU32 = AtomicU32::new(0);
+
+/// How often it was woken so far.
+pub(crate) fn seen() -> u32 {
+    WAKE.load(Ordering::Acquire)
+}
+
+/// Waits until [`writer`] is called, or was after [`seen`] returned this, or the time is over.
+pub(crate) fn wait(seen: u32, time: Duration) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: a word that lives for ever, and a time.
+    unsafe { libc::syscall(libc::SYS_futex, WAKE.as_ptr(), operation, seen, &raw const time) };
+}
+
+/// Wakes it: it looks at once.
+pub(crate) fn writer() {
+    WAKE.fetch_add(1, Ordering::AcqRel);
+    let none: *const libc::timespec = ptr::null();
+    // SAFETY: as above.
+    unsafe {
+        libc::syscall(libc::SYS_futex, WAKE.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1, none);
+    }
+}

@@ -1,0 +1,17 @@
+// absl's symbolizer, which its failure handler and its checks use: it reads the files in /proc/self/maps. (The handler's own
+// walk ends at once in Debian's build, whose functions have no frame pointers.)
+#include <absl/debugging/symbolize.h>
+#include <cstdio>
+#include <execinfo.h>
+
+extern "C" double ask(double x) {
+    absl::InitializeSymbolizer("asks");
+    void *frames[64];
+    int count = backtrace(frames, 64);
+    char name[256];
+    for (int at = 0; at < count; at++) {
+        bool found = absl::Symbolize(static_cast<char *>(frames[at]) - 1, name, sizeof name);
+        fprintf(stderr, "absl %s\n", found ? name : "?");
+    }
+    return x;
+}

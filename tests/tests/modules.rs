@@ -1,0 +1,136 @@
+//! What tools inside the process are told of compiled code: the lists of modules, and those who read them.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use jitlisten_tests::host::{Host, Preload};
+use jitlisten_tests::tool::{self, Absence};
+use jitlisten_tests::{integration, paths};
+
+const VENVS: [&str; 2] = ["numba-0.68.1", "numba-0.60.0"];
+
+/// A host in which compiled code calls the library that this source is compiled to; `None` after a loud skip.
+fn asks(venv: &str, source: &str, flags: &[&str]) -> Option<Host> {
+    let host = Host::new(integration::python(venv)?, venv).argument(paths::host("asks/asks.py"));
+    let library = host.scratch("asks.so");
+    build(source, flags, &library)?;
+    Some(host.argument(library).variable("JITLISTEN", "image,unwind,modules"))
+}
+
+fn build(source: &str, flags: &[&str], library: &PathBuf) -> Option<()> {
+    let compiler = if source.ends_with("cpp") { "c++" } else { "cc" };
+    let compiler = tool::require(compiler, Absence::FailsInCi)?;
+    // The libraries come after the source.
+    let always = ["-O1", "-g", "-shared", "-fPIC"].map(str::to_owned);
+    let source = paths::host("asks").join(source).display().to_string();
+    let flags = flags.iter().map(|&flag| flag.to_owned());
+    let output = tool::run(Command::new(compiler).args(always).arg(source).arg("-o").arg(library).args(flags));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(())
+}
+
+/// The lines that begin with this word, without it.
+fn lines<'a>(said: &'a str, word: &str) -> Vec<&'a str> {
+    said.lines().filter_map(|line| line.strip_prefix(word)?.strip_prefix(' ')).collect()
+}
+
+/// Requires the compiled functions, one in each of these lines, the innermost first.
+#[track_caller]
+fn has_chain(lines: &[&str]) {
+    let mut left = lines.iter();
+    for name in ["gamma", "beta", "cpython"] {
+        assert!(left.any(|line| line.contains(name)), "{name} is not in its place: {lines:#?}");
+    }
+}
+
+#[test]
+fn every_way_to_ask_has_the_compiled_functions() {
+    for venv in VENVS {
+        let Some(host) = asks(venv, "asks.c", &["-lunwind"]) else { return };
+        let stock = host.run(Preload::Nothing).well();
+        assert!(!stock.stderr.contains("gamma"), "it is named without us: {}", stock.stderr);
+        let ours = host.run(Preload::Library).well();
+        assert_eq!(stock.stdout, ours.stdout, "the same result");
+        let said = &ours.stderr;
+        for way in ["dladdr", "symbol", "symbols", "symbols_fd", "libunwind"] {
+            has_chain(&lines(said, way));
+        }
+        for (way, least) in [("mapped", 3), ("find", 3)] {
+            let found = lines(said, way).into_iter().filter(|line| line.contains("/object-")).count();
+            assert!(found >= least || lines(said, "find").is_empty(), "{way}: {said}");
+        }
+        assert!(!said.contains("WRONG") && !said.contains("torn"), "{said}");
+        assert!(lines(said, "symbol").iter().all(|line| line.ends_with(" 1")), "symbols lie elsewhere: {said}");
+        assert!(lines(said, "libunwind").contains(&"_start"), "{said}");
+        let frames = |said: &str| lines(said, "libunwind").len();
+        assert!(frames(said) > frames(&stock.stderr), "stock libunwind walks as far: this proves nothing");
+    }
+}
+
+#[test]
+fn nothing_changes_while_the_sink_is_off() {
+    let Some(host) = asks(VENVS[0], "asks.c", &["-lunwind"]) else { return };
+    let said = host.variable("JITLISTEN", "image,unwind").run(Preload::Library).well().stderr;
+    assert!(lines(&said, "mapped").is_empty() && lines(&said, "dladdr").iter().all(|line| !line.contains("gamma")));
+}
+
+/// (records, adds, subs) of each time it was asked.
+fn counts(said: &str) -> Vec<(u64, u64, u64)> {
+    let counts = lines(said, "phdr").into_iter().map(|line| {
+        let numbers: Vec<u64> = line.split(' ').map(|word| word.parse().expect("a number")).collect();
+        (numbers[0], numbers[1], numbers[2])
+    });
+    counts.collect()
+}
+
+#[test]
+fn what_is_compiled_later_is_counted() {
+    let Some(host) = asks(VENVS[0], "asks.c", &["-lunwind"]) else { return };
+    let said = host.argument("again").run(Preload::Library).well().stderr;
+    let [first, second] = counts(&said)[..] else { panic!("{said}") };
+    assert!(second.1 > first.1, "a new image has to raise dlpi_adds: {first:?} {second:?}");
+    for (records, adds, subs) in [first, second] {
+        assert_eq!(records, adds - subs, "records and counts: {said}");
+    }
+    let (_, again) = said.split_once("\nagain\n").expect("it is asked again");
+    assert!(lines(again, "dladdr").iter().any(|line| line.contains("delta")), "{again}");
+}
+
+#[test]
+fn boost_stacktrace_names_compiled_functions() {
+    if !PathBuf::from("/usr/include/boost/stacktrace.hpp").exists() {
+        return tool::skip("boost::stacktrace", "its headers are not installed; run ci/setup.sh", Absence::FailsInCi);
+    }
+    let Some(host) = asks(VENVS[0], "boost.cpp", &["-ldl"]) else { return };
+    let said = host.run(Preload::Library).well().stderr;
+    has_chain(&said.lines().filter(|line| line.contains(".so")).collect::<Vec<_>>());
+}
+
+#[test]
+fn absl_names_compiled_functions() {
+    if !PathBuf::from("/usr/include/absl/debugging/symbolize.h").exists() {
+        return tool::skip("absl", "its headers are not installed; run ci/setup.sh", Absence::FailsInCi);
+    }
+    let flags = ["-std=c++17", "-labsl_symbolize"];
+    let Some(host) = asks(VENVS[0], "absl.cpp", &flags) else { return };
+    has_chain(&lines(&host.run(Preload::Library).well().stderr, "absl"));
+    let stock = host.run(Preload::Nothing).well().stderr;
+    assert!(!stock.contains("gamma"), "{stock}");
+}
+
+#[test]
+fn a_backtrace_of_rust_names_compiled_functions() {
+    let Some(rustc) = tool::require("rustc", Absence::FailsInCi) else { return };
+    let Some(python) = integration::python(VENVS[0]) else { return };
+    let host = Host::new(python, "panics").argument(paths::host("asks/asks.py"));
+    let library = host.scratch("panics.so");
+    let mut command = Command::new(rustc);
+    command.args(["--edition", "2024", "--crate-type", "cdylib", "-o"]).arg(&library);
+    let output = tool::run(command.arg(paths::host("asks/panics.rs")));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let host = host.argument(library).variable("JITLISTEN", "image,unwind,modules").variable("RUST_BACKTRACE", "full");
+    let said = host.run(Preload::Library).well().stderr;
+    has_chain(&said.lines().collect::<Vec<_>>());
+    let stock = host.run(Preload::Nothing).well().stderr;
+    assert!(!stock.contains("gamma"), "{stock}");
+}
