@@ -16,7 +16,7 @@ pub struct DiscoveredLlvm {
     pub objects: usize,
     /// Its release as far as the library says: `14`, `19.1`.
     pub version: Option<String>,
-    /// By which ways it is heard: `runtimedyld` (its linker calls us), `list-call` (its rendezvous with debuggers does), `list-poll`
+    /// By which ways it is heard: `runtimedyld`, `jitlink` (its linkers call us), `list-call` (its rendezvous with debuggers does), `list-poll`
     /// (the list is read when memory becomes executable).
     pub heard_by: Vec<&'static str>,
     /// How many objects its linkers have reported.
