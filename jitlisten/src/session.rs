@@ -574,6 +574,11 @@ impl Session {
         fork_gate::look(sink::look_for_unwinders).unwrap_or(Unwinders::Unrelocated)
     }
 
+    /// Debuggers that read our list, and no other, find this one there: the list of an LLVM, by the address of its first entry.
+    pub fn show_to_debuggers(&self, first_entry: u64) {
+        sink::show_list_of(first_entry);
+    }
+
     /// Takes the session's lock across `fork(2)`; call it in the `prepare` handler of `pthread_atfork`.
     pub fn lock_for_fork(&'static self) -> ForkGuard {
         let _gate = fork_gate::ClosedGate::close();

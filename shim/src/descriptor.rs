@@ -51,7 +51,7 @@ pub(crate) struct ListedObject {
 pub(crate) struct Reading {
     /// The entry that is being taken out, at a call for that purpose.
     pub(crate) unregistered: Option<u64>,
-    first: u64,
+    pub(crate) first: u64,
 }
 
 /// Where a descriptor is.

@@ -59,6 +59,8 @@ pub(crate) struct News {
     pub(crate) appeared: Vec<ListedObject>,
     /// Objects whose entry was taken out.
     pub(crate) left: Vec<ObjectId>,
+    /// The head of the list, if its changes are announced.
+    pub(crate) first: Option<u64>,
 }
 
 /// None where nothing is to be done with vtables.
@@ -215,8 +217,9 @@ impl Source {
         let Ok(reading) = descriptor.read().inspect_err(|error| log_line!(Warn, "the JIT interface: {error}")) else {
             return News::default();
         };
+        let first = Some(reading.first).filter(|_| self.detoured);
         let left = reading.unregistered.and_then(|entry| self.known.remove(&entry)?.id);
-        let mut news = News { left: left.into_iter().collect(), ..News::default() };
+        let mut news = News { left: left.into_iter().collect(), first, ..News::default() };
         if self.detoured {
             news.appeared = reading.entries().take_while(|listed| !self.known.contains_key(&listed.entry)).collect();
         } else {

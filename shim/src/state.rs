@@ -310,6 +310,8 @@ impl Shim {
         }
         if let Some(source) = library.source.and_then(|slot| sources[slot].take()) {
             log_line!(Info, "an LLVM was closed: {:x}", source.identity.bias);
+            // Until another one is read.
+            self.session.show_to_debuggers(0);
             for id in source.objects() {
                 memory.freed(id);
                 self.session.freeing(id);
@@ -377,9 +379,17 @@ impl Shim {
         state.linked.remove(index).map(|(id, _)| id)
     }
 
+    /// A debugger that reads one list only may read ours: it leads to that of the first LLVM.
+    fn show_to_debuggers(&self, state: &State, slot: usize, first_entry: Option<u64>) {
+        if state.sources.iter().position(Option::is_some) == Some(slot) {
+            self.session.show_to_debuggers(first_entry.unwrap_or_default());
+        }
+    }
+
     fn read_list(&self, state: &mut State, slot: usize) {
         let Some(source) = state.sources.get_mut(slot).and_then(Option::as_mut) else { return };
         let news = source.read();
+        self.show_to_debuggers(state, slot, news.first);
         for id in news.left {
             self.unregistered(state, id);
         }

@@ -178,6 +178,7 @@ pub(crate) fn create(kind: SinkKind, options: &Options, context: &SinkContext) -
     }
 }
 
+pub(crate) use gdb::show_list_of;
 pub(crate) use image::Images;
 pub(crate) use own_lines::OwnLines;
 pub(crate) use perf_map::{LeftLines, StaleMap};

@@ -67,7 +67,38 @@ unsafe extern "C" {
 }
 
 /// Whoever changes the list holds this.
-static LIST: Mutex<()> = Mutex::new(());
+static LIST: Mutex<Heads> = Mutex::new(Heads { own: ptr::null_mut(), others: ptr::null_mut() });
+
+/// What the descriptor may lead to.
+struct Heads {
+    /// The first entry of ours.
+    own: *mut CodeEntry,
+    /// The first entry of an LLVM in the process, see [`show_list_of`].
+    others: *mut CodeEntry,
+}
+
+// SAFETY: entries of ours are changed under `LIST`, those of others are never followed.
+unsafe impl Send for Heads {}
+
+impl Heads {
+    /// Ours, and while there is none, those of the LLVM.
+    fn show(&self) {
+        let first = if self.own.is_null() { self.others } else { self.own };
+        let descriptor = &raw mut jitlisten_gdb_descriptor;
+        // SAFETY: the caller holds `LIST`; volatile, because only a debugger reads it.
+        unsafe { (&raw mut (*descriptor).first_entry).write_volatile(first) };
+    }
+}
+
+/// An LLVM's list begins at `first_entry` from now on; 0 for none.
+///
+/// lldb reads one list, that of the first library with these symbols. Preloaded, that is ours: empty, it would hide LLVM's. gdb
+/// reads all of them, and takes an entry once (`jit_find_objf_with_entry_addr`).
+pub(crate) fn show_list_of(first_entry: u64) {
+    let mut heads = LIST.lock().unwrap_or_else(PoisonError::into_inner);
+    heads.others = first_entry as *mut CodeEntry;
+    heads.show();
+}
 
 /// A debug object in the list, until it is dropped.
 pub(super) struct Entry {
@@ -84,16 +115,16 @@ impl Entry {
     pub(super) fn link(debug_object: &[u8]) -> Entry {
         let debug_object: Box<[u8]> = debug_object.into();
         let (symfile_addr, symfile_size) = (debug_object.as_ptr(), debug_object.len() as u64);
-        let _guard = LIST.lock().unwrap_or_else(PoisonError::into_inner);
-        let descriptor = &raw mut jitlisten_gdb_descriptor;
-        // SAFETY: under `LIST`, every node in the list is one of ours and alive.
+        let mut heads = LIST.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: under `LIST`, every node in our list is alive.
         unsafe {
-            let next = (*descriptor).first_entry;
+            let next = heads.own;
             let node = Box::into_raw(Box::new(CodeEntry { next, prev: ptr::null_mut(), symfile_addr, symfile_size }));
             if let Some(next) = next.as_mut() {
                 next.prev = node;
             }
-            (*descriptor).first_entry = node;
+            heads.own = node;
+            heads.show();
             notify(JIT_REGISTER_FN, node);
             Entry { node, _debug_object: debug_object }
         }
@@ -102,18 +133,18 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        let _guard = LIST.lock().unwrap_or_else(PoisonError::into_inner);
-        let descriptor = &raw mut jitlisten_gdb_descriptor;
+        let mut heads = LIST.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: as in `link`; the node was made there and leaves the list before it is freed.
         unsafe {
             let CodeEntry { next, prev, .. } = *self.node;
             match prev.as_mut() {
                 Some(prev) => prev.next = next,
-                None => (*descriptor).first_entry = next,
+                None => heads.own = next,
             }
             if let Some(next) = next.as_mut() {
                 next.prev = prev;
             }
+            heads.show();
             notify(JIT_UNREGISTER_FN, self.node);
             drop(Box::from_raw(self.node));
         }
@@ -140,6 +171,24 @@ unsafe fn notify(action: u32, node: *mut CodeEntry) {
 mod tests {
     use super::*;
 
+    /// One test at a time changes the list.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    #[test]
+    fn the_list_of_an_llvm_is_shown_while_ours_is_empty() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: only read.
+        let first = || unsafe { (&raw const jitlisten_gdb_descriptor.first_entry).read_volatile() } as u64;
+        show_list_of(0x1000);
+        assert_eq!(first(), 0x1000);
+        let entry = Entry::link(b"ours");
+        assert_ne!(first(), 0x1000);
+        drop(entry);
+        assert_eq!(first(), 0x1000);
+        show_list_of(0);
+        assert_eq!(first(), 0);
+    }
+
     fn listed() -> Vec<(u64, u8)> {
         let _guard = LIST.lock().unwrap();
         let mut found = Vec::new();
@@ -159,6 +208,7 @@ mod tests {
 
     #[test]
     fn entries_come_and_go_in_any_order() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let [first, second, third] = [b"first".as_slice(), b"second", b"third!!"].map(Entry::link);
         assert_eq!(listed(), [(7, b't'), (6, b's'), (5, b'f')]);
         drop(second);

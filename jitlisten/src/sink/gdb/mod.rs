@@ -13,6 +13,7 @@ mod interface;
 use std::collections::BTreeMap;
 
 use interface::Entry;
+pub(crate) use interface::show_list_of;
 
 use super::{FinalizedObject, Forked, Sink, SinkError};
 use crate::ObjectId;

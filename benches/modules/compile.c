@@ -1,0 +1,8 @@
+/* The C of tests/hosts/llvmlite.h, for a program in C++. */
+#include "../../tests/hosts/llvmlite.h"
+
+void *compiler_open(const char *path) { return llvmlite_open(path, RTLD_NOW); }
+
+uint64_t compiler_compile(void *compiler, const char *text, const char *function) {
+    return llvmlite_compile(compiler, text, function);
+}
