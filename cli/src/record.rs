@@ -7,14 +7,16 @@
 
 use std::ffi::OsString;
 use std::io::Write as _;
-use std::os::unix::process::CommandExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use jitlisten_sampler::Counter;
 
+use crate::bundle;
+use crate::command;
 use crate::inject::{self, Request};
 use crate::installation::Installation;
 use crate::problem::Problem;
@@ -35,9 +37,12 @@ Needs no perf, no root and no ptrace (-p needs ptrace, or Python 3.14). x86_64."
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Record {
-    /// The file; %p in it is the process, %h the host
-    #[arg(short, long, value_name = "FILE", default_value = "jitlisten.perf.data")]
-    output: PathBuf,
+    /// The file; %p in it is the process, %h the host [default: jitlisten.perf.data, or jitlisten.bundle]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Make a folder with the recording and all that a reader on another machine needs: images, libraries, sources
+    #[arg(long)]
+    bundle: bool,
     /// Samples for each second of a thread's time
     #[arg(short, long, value_name = "HZ", default_value_t = 199, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rate: u32,
@@ -65,18 +70,23 @@ pub(crate) struct Record {
 
 impl Record {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
-        let directory = self.check_output()?;
+        let path = self.check_output()?;
         self.check_event()?;
+        if self.bundle {
+            return self.make_bundle(&path);
+        }
         match self.pid {
-            Some(pid) => self.attach(pid, &directory),
-            None => self.start(&directory),
+            Some(pid) => self.attach(pid, &path),
+            None => self.start(&path),
         }
     }
 
     /// The absolute path of the file, if it can be made.
     fn check_output(&self) -> Result<PathBuf, Problem> {
-        let path = std::path::absolute(&self.output)
-            .map_err(|error| Problem::new(format!("{}: {error}", self.output.display())))?;
+        let usual = if self.bundle { "jitlisten.bundle" } else { "jitlisten.perf.data" };
+        let output = self.output.as_deref().unwrap_or(Path::new(usual));
+        let path =
+            std::path::absolute(output).map_err(|error| Problem::new(format!("{}: {error}", output.display())))?;
         let parent = path.parent().unwrap_or(Path::new("/"));
         if !parent.is_dir() {
             return Err(Problem::new(format!(
@@ -84,7 +94,7 @@ impl Record {
                 parent.display()
             )));
         }
-        if path.is_dir() {
+        if path.is_dir() && !self.bundle {
             return Err(Problem::new(format!("{} is a directory: choose another -o", path.display())));
         }
         // Another process may have other rights, and says so itself.
@@ -92,6 +102,51 @@ impl Record {
             return Err(Problem::new(format!("{} cannot be written: choose another -o", parent.display())));
         }
         Ok(path)
+    }
+
+    /// Records into a folder, by another process of this command, and then copies what the recording names.
+    fn make_bundle(&self, folder: &Path) -> Result<ExitCode, Problem> {
+        bundle::make(folder)?;
+        let recording = bundle::recording_in(folder);
+        if let Some(pid) = self.pid {
+            self.attach(pid, &recording)?;
+            bundle::fill(folder)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let mut child = self.command_without_bundle(&recording)?;
+        // The program decides what an interrupt is; what it left behind is still to be copied.
+        let _waiting = Blocked::new(&[libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP]);
+        let status = child.status().map_err(|error| Problem::new(format!("cannot start jitlisten record: {error}")))?;
+        bundle::fill(folder)?;
+        let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+        Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+    }
+
+    fn command_without_bundle(&self, recording: &Path) -> Result<Command, Problem> {
+        if let Some(program) = self.command.first() {
+            command::check(program)?;
+        }
+        let itself = std::env::current_exe().map_err(|error| Problem::new(format!("cannot find myself: {error}")))?;
+        let mut child = Command::new(itself);
+        child.args(["record", "-r", &self.rate.to_string(), "-o"]).arg(recording);
+        let flags = [
+            (self.wall, "--wall"),
+            (self.no_python, "--no-python"),
+            (self.surroundings.no_lines, "--no-lines"),
+            (self.surroundings.subprocesses, "-s"),
+        ];
+        child.args(flags.iter().filter(|(given, _)| *given).map(|(_, flag)| flag));
+        if let Some(seconds) = self.duration {
+            child.args(["-d", &seconds.to_string()]);
+        }
+        if let Some(event) = &self.event {
+            child.args(["-e", &event.name()]);
+        }
+        if let Some(sinks) = &self.surroundings.sinks {
+            child.args(["--sinks", &sinks.to_string()]);
+        }
+        child.arg("--").args(&self.command);
+        Ok(child)
     }
 
     /// The kernel counts it for us, and so very likely for the command.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use jitlisten_report::{Lookup, Options, Report, Selection};
 
+use crate::bundle;
 use crate::problem::Problem;
 
 /// Which part of a recording, and where the code and the sources are.
@@ -46,10 +47,19 @@ impl Reading {
 
     /// Several are added up; without any, the one that lies here.
     pub(crate) fn open_all(&self, files: &[PathBuf], by_thread: bool, kernel: bool) -> Result<Report, Problem> {
-        let files = if files.is_empty() { vec![default_file()?] } else { files.to_vec() };
+        let named = if files.is_empty() { vec![default_file()?] } else { files.to_vec() };
+        let (mut files, mut roots) = (Vec::new(), self.root.clone());
+        for path in &named {
+            let (recordings, root) = bundle::opened(path);
+            if recordings.is_empty() {
+                return Err(Problem::new(format!("there is no perf.data in {}", path.display())));
+            }
+            files.extend(recordings);
+            roots.extend(root);
+        }
         let options = Options {
             selection: Selection { event: self.event.clone(), process: self.pid, thread: self.tid },
-            lookup: Lookup { roots: self.root.clone(), native_lines: self.native, kernel },
+            lookup: Lookup { roots, native_lines: self.native, kernel },
             by_thread,
         };
         let progress = std::io::stderr().is_terminal().then(|| Progress::start(&files)).flatten();
@@ -78,7 +88,7 @@ impl Colour {
 
 /// `jitlisten record` writes the first, perf the second.
 fn default_file() -> Result<PathBuf, Problem> {
-    let names = ["jitlisten.perf.data", "perf.data"];
+    let names = ["jitlisten.perf.data", "perf.data", "jitlisten.bundle"];
     let found = names.iter().map(PathBuf::from).find(|path| path.exists());
     found.ok_or_else(|| {
         Problem::new(

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod assembly;
+mod bundle;
 mod diff;
 mod error;
 mod export;
@@ -26,6 +27,7 @@ mod symbols;
 mod text;
 mod unwind;
 
+pub use bundle::{Bundled, bundle};
 pub use diff::{Change, Difference, diff, diff_to_text};
 pub use error::Error;
 pub use flamegraph::to_flamegraph;

@@ -156,11 +156,12 @@ impl Table<'_> {
     fn groups(&mut self, what: &str, groups: &[Group]) {
         self.line("");
         self.coloured(&format!("  self %  in compiled code   samples | {what}"), "1");
+        let several = self.report.hosts().len() > 1;
         for group in groups {
             let (name, host) = (printable(&group.name), printable(&group.host));
             let which = match group.pid {
                 0 => host,
-                pid => format!("{name} (process {pid}{})", on_host(self.report, &group.host)),
+                pid => format!("{name} (process {pid}{})", on_host(several, &group.host)),
             };
             let compiled = percent(group.compiled.percent_of(group.all));
             let threads = format!("{} thread{}", group.threads, if group.threads == 1 { "" } else { "s" });
@@ -177,6 +178,7 @@ impl Table<'_> {
         self.coloured("  self %  in compiled code   samples | thread", "1");
         let mut rows: Vec<_> = self.report.profile.threads.iter().collect();
         rows.sort_by(|a, b| b.all.cmp(&a.all).then(a.thread.tid.cmp(&b.thread.tid)));
+        let several = self.report.hosts().len() > 1;
         for row in rows {
             let thread = &row.thread;
             let name = printable(&thread.name);
@@ -187,7 +189,7 @@ impl Table<'_> {
                 grouped(row.all.samples),
                 thread.pid,
                 thread.tid,
-                on_host(self.report, &thread.host)
+                on_host(several, &thread.host)
             ));
         }
     }
@@ -301,8 +303,8 @@ impl Table<'_> {
 }
 
 /// The machine, where there are several.
-fn on_host(report: &Report, host: &str) -> String {
-    if report.hosts().len() > 1 { format!(" on {}", printable(host)) } else { String::new() }
+fn on_host(several: bool, host: &str) -> String {
+    if several { format!(" on {}", printable(host)) } else { String::new() }
 }
 
 fn percent(percent: f64) -> String {

@@ -291,15 +291,25 @@ const STACK: u64 = 0x7ffd_0000_0000;
 #[test]
 fn a_copy_of_a_stack_is_walked_by_the_rules_of_the_image() {
     let mut registers = [0; 17];
-    (registers[7], registers[8]) = (STACK, FIRST);
+    // BP, SP, IP.
+    (registers[6], registers[7], registers[8]) = (STACK + 64, STACK, FIRST);
     // At a function's first instruction the return address is on top of the stack.
-    let stack = [(CALL + 1).to_le_bytes(), 0_u64.to_le_bytes()].concat();
+    let mut stack = vec![0; 88];
+    stack[..8].copy_from_slice(&(CALL + 1).to_le_bytes());
+    // The caller has a frame pointer: old value and return address are where it points to. Zero is the outermost.
     let recording = walked(&registers, &stack);
-    assert_eq!(addresses(&recording)[..2], [FIRST, CALL], "{:?}", recording.notes);
+    assert_eq!(addresses(&recording), [FIRST, CALL], "{:?}", recording.notes);
+    assert!(recording.notes.is_empty(), "{:?}", recording.notes);
+    stack[72..80].copy_from_slice(&(FIRST + 0x40).to_le_bytes());
+    assert_eq!(addresses(&walked(&registers, &stack))[..3], [FIRST, CALL, FIRST + 0x3f]);
     // The caller's own return address is not in the copy.
-    let recording = walked(&registers, &(CALL + 1).to_le_bytes());
+    let recording = walked(&registers, &stack[..72]);
     assert_eq!(addresses(&recording), [FIRST, CALL]);
     assert!(recording.notes.iter().any(|note| note.contains("longer than their copies")), "{:?}", recording.notes);
+    // A frame below its callee's is none.
+    let recording = walked(&[0, 0, 0, 0, 0, 0, 16, STACK, FIRST, 0, 0, 0, 0, 0, 0, 0, 0], &stack);
+    assert_eq!(addresses(&recording), [FIRST, CALL]);
+    assert!(recording.notes.iter().any(|note| note.contains("end early")), "{:?}", recording.notes);
     // A return address into nowhere is not believed.
     let recording = walked(&registers, &0x1234_5678_u64.to_le_bytes());
     assert_eq!(addresses(&recording), [FIRST]);
@@ -322,7 +332,7 @@ fn whatever_is_in_copies_walks_end() {
     for time in 0..3000 {
         let mut number = || match random() % 4 {
             0 => random(),
-            1 => STACK + random() % 1100,
+            1 => STACK + random() % 130 * 8,
             2 => u64::MAX - random() % 64,
             _ => BASE + 0x1000 + random() % 0x800,
         };
@@ -331,7 +341,7 @@ fn whatever_is_in_copies_walks_end() {
         let stack: Vec<u8> = (0..128).flat_map(|_| number().to_le_bytes()).collect();
         registers[8] = BASE + 0x1000 + time % 0x800;
         if time % 16 != 0 {
-            registers[7] = STACK + time % 9;
+            registers[7] = STACK + time % 3 * 8;
         }
         writer.copy((10, 10), 20 + time, &registers, &stack[..(time % 1024) as usize]);
     }

@@ -84,10 +84,12 @@ impl JitInterface {
         if !hidden || library.code_size() < SMALLEST_LLVM || !library.mentions("mprotect") {
             return None;
         }
-        let file = SymbolFile::open(library)
-            .inspect_err(|error| log_line!(Info, "{}: {error}", library.path.display()))
-            .ok()?;
-        let values = symbols.insert(file).find("__jit_debug_", &[DESCRIPTOR, RENDEZVOUS_FUNCTION]);
+        if symbols.is_none() {
+            *symbols = SymbolFile::open(library)
+                .inspect_err(|error| log_line!(Info, "{}: {error}", library.path.display()))
+                .ok();
+        }
+        let values = symbols.as_ref()?.find("__jit_debug_", &[DESCRIPTOR, RENDEZVOUS_FUNCTION]);
         let address = |name| Some(library.identity.bias.wrapping_add(*values.get(name)? as usize));
         Some(JitInterface { descriptor: address(DESCRIPTOR)?, function: address(RENDEZVOUS_FUNCTION)? })
     }
@@ -108,8 +110,12 @@ impl Source {
         wanted: LlvmSources,
     ) -> Option<Source> {
         let hook = *hooks.rendezvous.get(slot)?;
+        if library.is_llvmlite() {
+            // Its symbols are needed for other things, and its constants are 60 MB.
+            *symbols = SymbolFile::open(library).ok();
+        }
         // SAFETY: the caller's promise; a library at this place of the table was closed before.
-        let vtables = unsafe { mapped::vtables(library, wanted_classes(wanted)) };
+        let vtables = unsafe { mapped::vtables(library, wanted_classes(wanted), symbols.as_ref()) };
         let linker = match wanted.contains(LlvmSource::RuntimeDyld) {
             // SAFETY: as above.
             true => unsafe { runtime_dyld::attach(library, slot, &vtables, *hooks.load_object.get(slot)?) },
