@@ -47,7 +47,8 @@ pub(crate) fn fill(folder: &Path) -> Result<(), Problem> {
     let (mut files, mut bytes) = (0, 0);
     for file in &recordings {
         let options = Options { selection: Selection::default(), lookup: Lookup::default(), by_thread: false };
-        let report = Report::open(file, &options).map_err(|error| Problem::new(format!("{}: {error}", file.display())))?;
+        let report =
+            Report::open(file, &options).map_err(|error| Problem::new(format!("{}: {error}", file.display())))?;
         let done = bundle(&report, &folder.join(ROOT)).map_err(Problem::new)?;
         (files, bytes) = (files + done.files, bytes + done.bytes);
         for missing in &done.missing {
