@@ -1,6 +1,8 @@
 //! What is measured, how often, and how much of it a thread has had: set at the start of a recording, read by every thread that
 //! begins and in the handler. In atomics, because these take no lock.
 
+#![forbid(unsafe_code)]
+
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::clock;

@@ -8,6 +8,7 @@
 #![allow(clippy::disallowed_methods)]
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::print_stdout, reason = "tests say what they skip")]
+#![allow(clippy::disallowed_methods, reason = "a program of its own")]
 
 mod common;
 
