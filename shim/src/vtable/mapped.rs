@@ -21,17 +21,23 @@ pub(crate) fn may_have_llvm(library: &Library) -> bool {
 /// # Safety
 /// The library must be mapped, and stay so during the call. It need not be relocated.
 pub(crate) unsafe fn vtables(library: &Library, names: &[&str], file: Option<&SymbolFile>) -> Vec<Vtable> {
-    // SAFETY: the caller's promise.
-    let view = unsafe { view(library) };
     let symbols = names.iter().enumerate().filter_map(|(class, name)| symbol(library, class, name));
     let mut symbols: Vec<Symbol> = symbols.collect();
     if let (true, Some(file)) = (symbols.is_empty(), file) {
         symbols = hidden_symbols(library, names, file);
     }
+    let may_have_llvm = may_have_llvm(library);
+    if symbols.is_empty() && !may_have_llvm {
+        return Vec::new();
+    }
+    // SAFETY: the caller's promise.
+    let view = unsafe { view(library) };
     let mut vtables = find::by_symbol(&view, &symbols);
     let without: Vec<usize> =
         (0..names.len()).filter(|class| vtables.iter().all(|vtable| vtable.class != *class)).collect();
-    if !without.is_empty() && may_have_llvm(library) {
+    // Those between the first and the last only bound the first, where no symbol does.
+    let is_enough = |class: &usize| *class != 0 && *class + 1 != names.len();
+    if !without.iter().all(is_enough) && may_have_llvm {
         let wanted: Vec<&str> = without.iter().map(|&class| names[class]).collect();
         let found = find::by_type_name(&view, &wanted);
         vtables.extend(found.into_iter().map(|vtable| Vtable { class: without[vtable.class], ..vtable }));
