@@ -3,9 +3,6 @@
 //!
 //! Every chain has frames of another size, so rules of another chain lead astray. A walk is right only if it shows gamma, beta,
 //! alpha of exactly the chain that runs, and then the frames that called it. Walks with the last copy of `UNWIND_REGISTER_LIBUNWIND`.
-
-// A program of its own, whose clock is libc's.
-#![allow(clippy::disallowed_methods)]
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::print_stdout, reason = "tests say what they skip")]
 #![allow(clippy::disallowed_methods, reason = "a program of its own")]
