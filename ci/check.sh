@@ -6,6 +6,8 @@ cd "$(dirname "$0")/.."
 cargo fmt --all --check
 # Wherever a file can forbid unsafe code, it does.
 python3 ci/unsafe.py
+# No file imports in a circle.
+python3 ci/cycles.py
 cargo clippy --workspace --all-targets --quiet -- -D warnings
 RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --quiet
 

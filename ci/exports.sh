@@ -18,6 +18,10 @@ trap 'rm -rf "$work"' EXIT
 # Comments away, then every name before a parenthesis.
 cc -fpreprocessed -E -P include/jitlisten.h 2>/dev/null | grep -oE '\bjitlisten_[a-z0-9_]+ *\(' | tr -d ' (' |
     sort -u >"$work/declared"
+# Names of an earlier header, kept for programs that were compiled with it.
+old='jitlisten_statistics jitlisten_record_statistics'
+# shellcheck disable=SC2086 # several words
+printf '%s\n' $old | sort -u - "$work/declared" -o "$work/declared"
 # pthread_create stands in for libc's, so that threads that begin while a recording is made are seen. It has no version, as
 # programs ask for libc's.
 nm -D --defined-only --with-symbol-versions "$library" | awk '$2 != "A" && $NF !~ /^pthread_create(@|$)/ { print $NF }' |
@@ -38,7 +42,24 @@ if readelf -d "$library" | grep -i 'NEEDED.*LLVM'; then
 fi
 
 strict=(-Wall -Wextra -Werror -pedantic -Iinclude)
-cc -std=c11 "${strict[@]}" -fsyntax-only -x c include/jitlisten.h
-c++ -std=c++17 "${strict[@]}" -fsyntax-only -x c++ include/jitlisten.h
+# No structure has padding that is not named.
+cc -std=c11 "${strict[@]}" -Wpadded -fsyntax-only -x c include/jitlisten.h
+c++ -std=c++17 "${strict[@]}" -Wpadded -fsyntax-only -x c++ include/jitlisten.h
+
+# compiles STATEMENT: whether it does, in a function, as both.
+compiles() {
+    printf '#include <jitlisten.h>\nvoid f(jitlisten_object object, jitlisten_unwind registration);\n%s\n' \
+        "void f(jitlisten_object object, jitlisten_unwind registration) { (void)object, (void)registration; $1; }" >"$work/some.c"
+    cc -std=c11 "${strict[@]}" -fsyntax-only "$work/some.c" 2>"$work/said" &&
+        c++ -std=c++17 "${strict[@]}" -fsyntax-only -x c++ "$work/some.c" 2>>"$work/said"
+}
+# The two kinds of number cannot be taken for each other, nor for numbers.
+compiles 'jitlisten_freeing(object), jitlisten_unwind_deregister(registration)' || { cat "$work/said" >&2; exit 1; }
+for mistake in 'jitlisten_freeing(registration)' 'jitlisten_unwind_deregister(object)' 'jitlisten_finalized(1)' 'object = registration'; do
+    if compiles "$mistake"; then echo "exports: $mistake compiles" >&2; exit 1; fi
+done
+# Structures can be named without a keyword in C++.
+printf '#include <jitlisten.h>\njitlisten_statistics s{}; jitlisten_record_statistics r{}; jitlisten_options o{};\n' |
+    c++ -std=c++17 "${strict[@]}" -fsyntax-only -x c++ -
 
 echo "exports: $(wc -l <"$work/declared") functions, as declared"

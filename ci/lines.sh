@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Line tables that do not change the code: the tests of `python/jitlisten/_lines`.
 #
-#   ci/lines.sh          one Numba, the short list of programs: about three minutes
+#   ci/lines.sh          one Numba, the short list of programs, real tools, callgrind, the patch for Numba: some six minutes
 #   ci/lines.sh all      every Numba that `pip` has for the Pythons here, and all programs; hours
 #
 # The native library is needed (make build). Environments are made under target/venv-lines.
@@ -15,7 +15,8 @@ part=${1:-short}
 make_venv() {
     local name=$1 version=$2 python
     shift 2
-    [ -e "$venvs/$name/.complete" ] && return
+    # What was asked for before may have been less.
+    [ "$(cat "$venvs/$name/.complete" 2>/dev/null)" = "$*" ] && return
     python=$(command -v "python$version" || true)
     "$python" -c 'import venv, ensurepip' 2>/dev/null ||
         python=$(find "${PYENV_ROOT:-$HOME/.pyenv}/versions" -path "*/$version.*/bin/python$version" 2>/dev/null | head -n 1)
@@ -24,19 +25,21 @@ make_venv() {
     mkdir -p "$venvs"
     "$python" -m venv "$venvs/$name"
     "$venvs/$name/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: "$@"
-    touch "$venvs/$name/.complete"
+    printf '%s' "$*" >"$venvs/$name/.complete"
 }
 
 test_with() {
     echo "lines: $1"
-    "$venvs/$1/bin/python" -m pytest -q -p no:cacheprovider "${@:2}"
+    PATH="$PWD/$venvs/$1/bin:$PATH" "$venvs/$1/bin/python" -m pytest -q -p no:cacheprovider "${@:2}"
 }
 
 cargo build --release
 case $part in
 short)
-    make_venv 0.68.1 3.11 numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6 pytest==8.4.2
+    make_venv 0.68.1 3.11 numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6 pytest==8.4.2 py-spy==0.4.3 pystack==1.7.2
+    make_venv 0.57.1 3.11 numba==0.57.1 numpy==1.24.4 pytest==8.4.2
     test_with 0.68.1 python/tests/test_lines*.py
+    test_with 0.57.1 python/tests/test_lines.py -k cached
     integrations/numba/test.sh "$venvs/0.68.1/bin/python"
     ;;
 all)

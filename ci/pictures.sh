@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Makes docs/pictures from the demo: the page of `jitlisten lines --html` in light and dark, and a flame graph.
+# Makes docs/pictures from the demo: the page of `jitlisten lines --html` in light and dark, a flame graph, and `jitlisten top`.
 #
 #   ci/pictures.sh [FILE.perf.data]     without a file, the demo is recorded under perf first
+#   ci/pictures.sh top                  only `jitlisten top`
 #
-# Needs chromium, chromedriver and python3; without a file also perf and the first environment of ci/setup.sh.
+# Needs chromium, chromedriver, tmux, python3 and the first environment of ci/setup.sh; without a file also perf.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,17 +14,43 @@ jitlisten=$PWD/target/release/jitlisten
 python=$PWD/target/venv/numba-0.68.1/bin/python
 
 mkdir -p "$scratch" $pictures
+cp demo/program.py "$scratch/"
+
+# picture PAGE PICTURE WIDTH,HEIGHT
+picture() {
+    chromium --headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update \
+        --disable-sync --user-data-dir="$scratch/browser" --hide-scrollbars --window-size="$3" \
+        --screenshot="$PWD/$pictures/$2" "file://$1" 2>/dev/null
+    rm -rf "$scratch/browser"
+}
+
+# In a terminal of 80 by 24, after twelve looks at the compiled code.
+picture_of_top() {
+    local tmux=(tmux -S "$scratch/tmux" -f /dev/null) looks=0 shown=
+    (cd "$scratch" && NUMBA_THREADING_LAYER=workqueue LC_ALL=C.UTF-8 PATH=$(dirname "$python"):$PATH \
+        "${tmux[@]}" new-session -d -x 80 -y 24 "$jitlisten top -- python program.py 3")
+    until [ $looks = 12 ]; do
+        sleep 1
+        shown=$("${tmux[@]}" capture-pane -e -N -p)
+        grep -q accelerations <<<"$shown" && looks=$((looks + 1))
+    done
+    "${tmux[@]}" send-keys q
+    python3 ci/terminal.py <<<"$shown" >"$scratch/top.html"
+    picture "$scratch/top.html" top.png 760,490
+}
+
+if [ "${1:-}" = top ]; then
+    picture_of_top
+    exit
+fi
 recording=${1:-$scratch/perf.data}
 if [ $# = 0 ]; then
-    cp demo/program.py "$scratch/"
     NUMBA_THREADING_LAYER=workqueue OPENBLAS_NUM_THREADS=1 perf record -q -e cpu-clock:u -F 199 -g -o "$recording" -- \
         "$jitlisten" run -- "$python" "$scratch/program.py" 1.5
 fi
 "$jitlisten" lines --html "$scratch/page.html" "$recording"
 "$jitlisten" flamegraph -o "$scratch/flames.svg" "$recording"
 python3 report/tests/browser.py "$scratch/page.html" $pictures
-chromium --headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update \
-    --disable-sync --user-data-dir="$scratch/browser" --hide-scrollbars --window-size=1200,700 \
-    --screenshot="$PWD/$pictures/flamegraph.png" "file://$scratch/flames.svg" 2>/dev/null
-rm -rf "$scratch/browser"
+picture "$scratch/flames.svg" flamegraph.png 1200,700
+picture_of_top
 "$jitlisten" lines "$recording"

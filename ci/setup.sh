@@ -159,6 +159,8 @@ other_venvs() {
     make_venv numba-0.60.0 "3.11 3.12 3.10" numba==0.60.0 llvmlite==0.43.0 numpy==2.0.2 memray==1.20.0
     make_venv numba-0.57.1 "3.11 3.10" numba==0.57.1 llvmlite==0.40.1 numpy==1.24.4
     make_venv numba-0.56.4 "3.10" numba==0.56.4 llvmlite==0.39.1 numpy==1.23.5 setuptools==65.5.0
+    # A host with an LLVM of its own (tests/tests/foreign_hosts.rs).
+    make_venv jax "3.11 3.12 3.13" jax==0.10.2 jaxlib==0.10.2 numpy==2.4.6
     # Tools that need no Numba.
     make_venv tools "3.11 3.12 3.10 3.13" pystack==1.7.2
     # The first Python that has `-X perf`.
@@ -205,8 +207,8 @@ bench)
     ;;
 all)
     install_packages build-essential pkg-config python3-venv gdb binutils shellcheck libunwind-dev libunwind-19 \
-        valgrind strace chromium chromium-driver elfutils btrfs-progs bpftrace libjemalloc2 faketime libheaptrack zlib1g-dev \
-        libzstd-dev mmdebstrap tmux libboost-stacktrace-dev libabsl-dev \
+        valgrind patch strace chromium chromium-driver elfutils btrfs-progs bpftrace libjemalloc2 faketime libheaptrack zlib1g-dev \
+        libzstd-dev mmdebstrap tmux postgresql-15 libegl-dev libgl-dev libegl-mesa0 libgl1-mesa-dri libboost-stacktrace-dev libabsl-dev \
         llvm-14 clang-14 llvm-22 clang-22 llvm-14-dev llvm-15-dev llvm-16-dev llvm-19-dev llvm-22-dev
     install_perf
     first_venv

@@ -27,13 +27,17 @@
  *   itself off, counts it in the statistics, and says so once in the log.
  *
  * Pointers
- *   NULL and misaligned pointers are JITLISTEN_INVALID_ARGUMENT, except where NULL has a meaning. Inputs are copied in a way that
- *   returns a pointer to nowhere with the same status. Outputs are written plainly.
+ *   NULL and misaligned pointers are JITLISTEN_INVALID_ARGUMENT, except where NULL has a meaning; so are sizes that no memory
+ *   can have. Apart from that, inputs are read and outputs written plainly: a pointer to nowhere ends the program, as it does in
+ *   any C library.
  *
  * Versions
- *   Status numbers are never used again for something else. A structure that the caller fills begins with its size, so that an
- *   old program works with a new library and the other way round; set the rest to zero. Symbols of an installed library (make
- *   install) have the version JITLISTEN_0.1.
+ *   Status numbers are never used again for something else. A structure that begins with its size may grow at its end: the
+ *   options, jitlisten_code, the statistics, jitlisten_live_function and jitlisten_llvm. So an old program works with a new
+ *   library, and the other way round: what a newer program sets and the library does not know has to be zero, else it is
+ *   JITLISTEN_INVALID_ARGUMENT. Set every member to zero that you do not set otherwise (struct x y = {0}, x y{}), the reserved ones
+ *   too. jitlisten_section, jitlisten_function and jitlisten_line stand in arrays and never grow. No structure has padding.
+ *   Symbols of an installed library (make install) have the version JITLISTEN_0.1.
  *
  * Two copies
  *   The shared library is one, however it came: linked, preloaded, opened. A second copy of it in one process, or a program that
@@ -52,6 +56,16 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* The version of this header; jitlisten_version() is that of the library. */
+#define JITLISTEN_VERSION_MAJOR 0
+#define JITLISTEN_VERSION_MINOR 1
+#define JITLISTEN_VERSION_PATCH 0
+#define JITLISTEN_VERSION "0.1.0"
+/* For #if: JITLISTEN_VERSION_NUMBER >= JITLISTEN_VERSION_OF(0, 1, 0) */
+#define JITLISTEN_VERSION_OF(major, minor, patch) ((major) * 1000000 + (minor) * 1000 + (patch))
+#define JITLISTEN_VERSION_NUMBER \
+    JITLISTEN_VERSION_OF(JITLISTEN_VERSION_MAJOR, JITLISTEN_VERSION_MINOR, JITLISTEN_VERSION_PATCH)
 
 typedef int32_t jitlisten_status;
 
@@ -117,6 +131,8 @@ struct jitlisten_options {
     const char *names;
     /* JITLISTEN_LISTEN_PROCESS or JITLISTEN_LISTEN_CALLS. */
     uint32_t listen;
+    /* 0 */
+    uint32_t reserved;
 };
 
 /* Opens the session with these options. A text that makes no sense is JITLISTEN_INVALID_ARGUMENT or JITLISTEN_UNKNOWN_SINK, and
@@ -147,8 +163,10 @@ jitlisten_status jitlisten_is_enabled(const char *sink, int32_t *enabled);
  * An object that is also discovered by listening, because it was compiled by an LLVM of the process, is one object: reporting it
  * here, too, does no harm, whoever is first. Of two objects at one address the older is taken for gone. */
 
-/* An object that was loaded. 0 is never one; numbers are not used again. */
-typedef uint64_t jitlisten_object;
+/* An object that was loaded. Number 0 is never one; numbers are not used again. Passed as a uint64_t is. */
+typedef struct jitlisten_object {
+    uint64_t number;
+} jitlisten_object;
 
 /* Where a section was loaded. */
 struct jitlisten_section {
@@ -214,8 +232,10 @@ jitlisten_status jitlisten_freeing(jitlisten_object object);
  *
  * Works without a session. The sink "unwind" does the same for every object; code that it knows need not be registered here. */
 
-/* A registration. 0 is never one; numbers are not used again. */
-typedef uint64_t jitlisten_unwind;
+/* A registration. Number 0 is never one; numbers are not used again. Passed as a uint64_t is. */
+typedef struct jitlisten_unwind {
+    uint64_t number;
+} jitlisten_unwind;
 
 /* Registers with libunwind, libgcc and LLVM's libunwind, as far as they are in the process, how to walk through the functions of text that
  * an .eh_frame describes: every copy of them, also those that have been opened with dlopen since. The .eh_frame must be relocated
@@ -294,7 +314,7 @@ struct jitlisten_statistics {
 };
 
 /* Copies the counters. statistics->size must be set. Threads: any. */
-jitlisten_status jitlisten_statistics(struct jitlisten_statistics *statistics);
+jitlisten_status jitlisten_get_statistics(struct jitlisten_statistics *statistics);
 
 /* Recording. ------------------------------------------------------------------------------------------------------------
  *
@@ -325,6 +345,10 @@ struct jitlisten_record_options {
     uint32_t seconds;
     /* 0 */
     uint32_t reserved;
+    /* An event that is counted instead of time, as `perf list` names it: "cycles", "cache-misses", "page-faults"; with ":u" not
+     * what the kernel does. NULL: time. It is read during the call. Where the kernel does not count it for this process:
+     * JITLISTEN_INVALID_ARGUMENT, and the reason in jitlisten_last_error(). */
+    const char *event;
 };
 
 /* Starts a recording into the file at path, which is made anew. %p in it is the process, %h the host, %% a percent sign.
@@ -359,7 +383,8 @@ struct jitlisten_record_statistics {
 };
 
 /* Copies the counters. statistics->size must be set. Threads: any. */
-jitlisten_status jitlisten_record_statistics(struct jitlisten_record_statistics *statistics);
+jitlisten_status jitlisten_get_record_statistics(struct jitlisten_record_statistics *statistics);
+
 /* What is alive. -------------------------------------------------------------------------------------------------------- */
 
 /* A function that was finalized and not freed. */
@@ -373,6 +398,8 @@ struct jitlisten_live_function {
     /* File and line of its first instruction; NULL and 0 where they are not known. */
     const char *file;
     uint32_t line;
+    /* 0 */
+    uint32_t reserved;
 };
 
 /* function and what it points to are valid during the call. */
@@ -397,8 +424,13 @@ struct jitlisten_llvm {
     const char *path;
     /* JITLISTEN_DISCOVERED_BY_CALL or JITLISTEN_DISCOVERED_BY_LIST. */
     uint32_t discovered_by;
+    /* 0 */
+    uint32_t reserved;
     /* How many objects it has in its list for debuggers now. */
     uint64_t objects;
+    /* A JSON object for people and programs that look for trouble: {"file": "...", "version": "14" or null,
+       "heard_by": ["runtimedyld", "list-call", "list-poll"], "linked": 3, "listed": 2, "missing": ["..."]}. Members may be added. */
+    const char *facts;
 };
 
 /* llvm and what it points to are valid during the call. */

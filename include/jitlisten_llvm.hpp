@@ -157,8 +157,9 @@ class PluginOfAnyVersion : public llvm::orc::ObjectLinkingLayer::Plugin {
 
 /* 0 where the session is not open or does not understand the object: no sink is notified, and nothing else is lost. */
 inline jitlisten_object loaded(llvm::StringRef elf) {
-  jitlisten_object object = 0;
-  return jitlisten_object_loaded(elf.data(), elf.size(), nullptr, 0, &object) == JITLISTEN_OK ? object : 0;
+  jitlisten_object object{};
+  const jitlisten_status status = jitlisten_object_loaded(elf.data(), elf.size(), nullptr, 0, &object);
+  return status == JITLISTEN_OK ? object : jitlisten_object{};
 }
 
 /* The section table of an ELF file in memory, as far as it takes to give sections the addresses they were loaded at. */
@@ -239,7 +240,7 @@ class LlvmListener final : public llvm::JITEventListener {
     const auto debug_object = info.getObjectForDebug(file);
     if (debug_object.getBinary() == nullptr) return;
     const jitlisten_object object = detail::loaded(debug_object.getBinary()->getData());
-    if (object == 0) return;
+    if (object.number == 0) return;
     const std::lock_guard<std::mutex> lock(mutex_);
     objects_[key] = object;
     if (when_ == Final::AtOnce) {
@@ -368,8 +369,8 @@ class LlvmLinkPlugin final : public detail::PluginOfAnyVersion {
   /* Memory is final, and the file is still there: the link context owns both. */
   llvm::Error notifyEmitted(llvm::orc::MaterializationResponsibility &responsibility) override {
     const std::string file = takeLinked(&responsibility);
-    const jitlisten_object object = file.empty() ? 0 : detail::loaded(file);
-    if (object == 0) return llvm::Error::success();
+    const jitlisten_object object = file.empty() ? jitlisten_object{} : detail::loaded(file);
+    if (object.number == 0) return llvm::Error::success();
     jitlisten_finalized(object);
     auto error = responsibility.withResourceKeyDo([&](llvm::orc::ResourceKey key) {
       const std::lock_guard<std::mutex> lock(mutex_);

@@ -50,7 +50,7 @@ static jitlisten_object load(unsigned char *place, size_t count, size_t step) {
         functions[i] = (struct jitlisten_function){(uintptr_t)place + i * step, sizeof CODE, names[i]};
     }
     struct jitlisten_code code = {.size = sizeof code, .functions = functions, .function_count = count};
-    jitlisten_object object = 0;
+    jitlisten_object object = {0};
     if (code_loaded && (code_loaded(&code, &object) || finalized(object))) exit(3);
     free(functions), free(names);
     return object;
@@ -81,7 +81,7 @@ static double measure(const char *dimension, size_t size, const char *library) {
         began = milliseconds();
         for (size_t i = 0; i < size; i++) {
             jitlisten_object object = load(place, 1, 16);
-            if (object && freeing(object)) exit(3);
+            if (object.number && freeing(object)) exit(3);
         }
     } else if (!strcmp(dimension, "threads")) {
         pthread_t *threads = calloc(size, sizeof *threads);

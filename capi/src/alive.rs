@@ -17,6 +17,7 @@ pub struct CLiveFunction {
     name: *const c_char,
     file: *const c_char,
     line: u32,
+    reserved: u32,
 }
 
 const _: () = assert!(size_of::<CLiveFunction>() == 6 * 8);
@@ -44,6 +45,7 @@ pub unsafe extern "C" fn jitlisten_functions(callback: FunctionCallback, user: *
             name: name.as_ptr(),
             file: file.as_ref().map_or(std::ptr::null(), |file| file.as_ptr()),
             line,
+            reserved: 0,
         };
         // SAFETY: the caller vouches for the callback; what it is shown lives until it returns.
         unsafe { callback(user, &raw const shown) };
@@ -57,10 +59,12 @@ pub struct CLlvm {
     struct_size: usize,
     path: *const c_char,
     discovered_by: u32,
+    reserved: u32,
     objects: u64,
+    facts: *const c_char,
 }
 
-const _: () = assert!(size_of::<CLlvm>() == 4 * 8);
+const _: () = assert!(size_of::<CLlvm>() == 5 * 8);
 
 /// `jitlisten_llvm_callback`
 pub type LlvmCallback = Option<unsafe extern "C" fn(user: *mut c_void, llvm: *const CLlvm)>;
@@ -76,11 +80,14 @@ pub unsafe extern "C" fn jitlisten_llvms(callback: LlvmCallback, user: *mut c_vo
     let Some(callback) = callback else { return status };
     for llvm in llvms {
         let path = c_string(llvm.path.as_os_str().as_bytes());
+        let facts = c_string(llvm.json().as_bytes());
         let shown = CLlvm {
             struct_size: size_of::<CLlvm>(),
             path: path.as_ptr(),
             discovered_by: if llvm.detoured { 1 } else { 2 },
+            reserved: 0,
             objects: llvm.objects as u64,
+            facts: facts.as_ptr(),
         };
         // SAFETY: as above.
         unsafe { callback(user, &raw const shown) };

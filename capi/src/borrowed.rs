@@ -1,17 +1,16 @@
-//! What callers point to, copied in a way that cannot crash: a wild pointer is an error, not a signal.
+//! What callers point to: checked for what can be seen, and then read plainly, as the functions of any C library read it.
 
-use std::collections::BTreeMap;
-use std::ffi::c_char;
-use std::io;
+use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 
-use jitlisten::{Address, AddressRange, checked_read};
+use jitlisten::{Address, AddressRange};
 
 use crate::status::Failure;
 
 /// A name or path longer than this is a mistake.
 const LONGEST_TEXT: usize = 1 << 20;
-const PAGE: u64 = 4096;
+/// No structure that begins with its size will be larger.
+const LARGEST: usize = 4096;
 
 /// Plain C structures: integers and pointers, every bit pattern allowed.
 ///
@@ -19,33 +18,54 @@ const PAGE: u64 = 4096;
 /// That has to be so.
 pub(crate) unsafe trait Plain: Copy {}
 
-/// A copy of the `count` structures at `start`; `what` is their name in words.
-pub(crate) fn array<T: Plain>(start: *const T, count: usize, what: &str) -> Result<Vec<T>, Failure> {
+/// The `count` structures at `start`; `what` is their name in words.
+///
+/// # Safety
+/// So many must be there during the call, unless the pointer is null or misaligned.
+pub(crate) unsafe fn array<'a, T: Plain>(start: *const T, count: usize, what: &str) -> Result<&'a [T], Failure> {
     if count == 0 {
-        return Ok(Vec::new());
+        return Ok(&[]);
     }
     if start.is_null() || !start.is_aligned() {
         return Err(Failure::argument(format_args!("{what}: the pointer is null or misaligned")));
     }
     let size = count.checked_mul(size_of::<T>()).filter(|&size| isize::try_from(size).is_ok());
     let size = size.ok_or_else(|| Failure::argument(format_args!("{what}: {count} of them cannot be")))?;
-    let range = range(start.cast(), size, what)?;
-    // SAFETY: a `Plain` takes every bit pattern.
-    unsafe { checked_read::copy_structs(range.start(), count) }.map_err(|error| unreadable(range, what, &error))
+    range(start.cast(), size, what)?;
+    // SAFETY: aligned, not null, no larger than memory can be; the caller vouches for the rest.
+    Ok(unsafe { std::slice::from_raw_parts(start, count) })
 }
 
-/// A copy of a structure that begins with its size: what an older caller does not know of is zero.
-pub(crate) fn sized<T: Plain>(start: *const T, smallest: usize, what: &str) -> Result<T, Failure> {
-    let size = array(start.cast::<Size>(), 1, what)?.first().map_or(0, |size| size.0);
-    if size < smallest {
-        return Err(Failure::argument(format_args!("{what}: its size says {size}, at least {smallest} is needed")));
+/// A copy of a structure that begins with its size: what an older caller does not know of is zero, and so must be what a newer
+/// one knows and this library does not.
+///
+/// # Safety
+/// As many bytes as its first member says must be there, unless the pointer is null or misaligned.
+pub(crate) unsafe fn sized<T: Plain>(start: *const T, smallest: usize, what: &str) -> Result<T, Failure> {
+    // SAFETY: the caller vouches at least for the first member.
+    let size = unsafe { array(start.cast::<Size>(), 1, what) }?.first().map_or(0, |size| size.0);
+    if !(smallest..=LARGEST).contains(&size) {
+        let words = format_args!("{what}: its size says {size}, which is not between {smallest} and {LARGEST}");
+        return Err(Failure::argument(words));
     }
-    let known = memory(start.cast(), size.min(size_of::<T>()), what)?;
+    // SAFETY: the caller vouches for the size.
+    let (known, newer) = unsafe { memory(start.cast(), size, what) }?.split_at(size.min(size_of::<T>()));
+    if newer.iter().any(|&byte| byte != 0) {
+        return Err(Failure::argument(format_args!("{what}: a member is set that this version does not know")));
+    }
     let mut value = MaybeUninit::<T>::zeroed();
     // SAFETY: at most the size of a T is copied, into a T.
     unsafe { known.as_ptr().copy_to_nonoverlapping(value.as_mut_ptr().cast(), known.len()) };
     // SAFETY: it was zeroed, and a `Plain` takes every bit pattern.
     Ok(unsafe { value.assume_init() })
+}
+
+/// Refuses what a later version may give a meaning.
+pub(crate) fn check_reserved(reserved: u32, what: &str) -> Result<(), Failure> {
+    match reserved {
+        0 => Ok(()),
+        other => Err(Failure::argument(format_args!("{what}: reserved is {other} and has to be 0"))),
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -54,17 +74,20 @@ struct Size(usize);
 // SAFETY: an integer.
 unsafe impl Plain for Size {}
 
-/// A copy of `size` bytes.
-pub(crate) fn memory(start: *const u8, size: usize, what: &str) -> Result<Vec<u8>, Failure> {
+/// `size` bytes.
+///
+/// # Safety
+/// So many must be there during the call, unless the pointer is null.
+pub(crate) unsafe fn memory<'a>(start: *const u8, size: usize, what: &str) -> Result<&'a [u8], Failure> {
     let range = range(start, size, what)?;
-    checked_read::copy(range).map_err(|error| unreadable(range, what, &error))
+    if isize::try_from(size).is_err() {
+        return Err(Failure::argument(format_args!("{what}: {range} is more than there can be")));
+    }
+    // SAFETY: not null, no larger than memory can be; the caller vouches for the rest.
+    Ok(unsafe { std::slice::from_raw_parts(start, size) })
 }
 
-fn unreadable(range: AddressRange, what: &str, error: &io::Error) -> Failure {
-    Failure::argument(format_args!("{what}: {range} cannot be read: {error}"))
-}
-
-/// A range of memory that is not copied.
+/// A range of memory that is not read.
 pub(crate) fn range(start: *const u8, size: usize, what: &str) -> Result<AddressRange, Failure> {
     if start.is_null() {
         return Err(Failure::argument(format_args!("{what}: the pointer is null")));
@@ -78,43 +101,29 @@ pub(crate) fn address_range(start: u64, size: u64, what: &str) -> Result<Address
         .ok_or_else(|| Failure::argument(format_args!("{what}: {size} bytes at {start:#x} leave the address space")))
 }
 
-/// C strings that were read already: many structures point to one.
-#[derive(Default)]
-pub(crate) struct Texts(BTreeMap<u64, Vec<u8>>);
-
-impl Texts {
-    /// Reads the string at `start`; nothing where it is null.
-    pub(crate) fn read(&mut self, start: *const c_char, what: &str) -> Result<(), Failure> {
-        if !start.is_null() && !self.0.contains_key(&(start as u64)) {
-            self.0.insert(start as u64, text(start, what)?);
-        }
-        Ok(())
-    }
-
-    /// What was read there.
-    pub(crate) fn get(&self, start: *const c_char) -> &[u8] {
-        self.0.get(&(start as u64)).map_or(&[], Vec::as_slice)
-    }
-}
-
-/// A copy of the C string at `start`, without its terminator.
-pub(crate) fn text(start: *const c_char, what: &str) -> Result<Vec<u8>, Failure> {
+/// The C string at `start`, without its terminator.
+///
+/// # Safety
+/// There must be one during the call, unless the pointer is null.
+pub(crate) unsafe fn text<'a>(start: *const c_char, what: &str) -> Result<&'a [u8], Failure> {
     if start.is_null() {
         return Err(Failure::argument(format_args!("{what}: the pointer is null")));
     }
-    let mut text = Vec::new();
-    let mut at = start as u64;
-    while text.len() < LONGEST_TEXT {
-        // What is behind the string may not be there: no read goes past the end of a page.
-        let piece = memory(at as *const u8, (PAGE - at % PAGE).min(256) as usize, what)?;
-        if let Some(end) = piece.iter().position(|&byte| byte == 0) {
-            text.extend(&piece[..end]);
-            return Ok(text);
-        }
-        at += piece.len() as u64;
-        text.extend(piece);
+    // SAFETY: not null; the caller vouches for the rest.
+    let text = unsafe { CStr::from_ptr(start) }.to_bytes();
+    if text.len() >= LONGEST_TEXT {
+        return Err(Failure::argument(format_args!("{what}: no terminator within {LONGEST_TEXT} bytes")));
     }
-    Err(Failure::argument(format_args!("{what}: no terminator within {LONGEST_TEXT} bytes")))
+    Ok(text)
+}
+
+/// The same; empty where it is null.
+///
+/// # Safety
+/// As [`text`].
+pub(crate) unsafe fn text_or_empty<'a>(start: *const c_char, what: &str) -> Result<&'a [u8], Failure> {
+    // SAFETY: the caller's promise.
+    if start.is_null() { Ok(&[]) } else { unsafe { text(start, what) } }
 }
 
 /// Whether a result can be written there.

@@ -5,7 +5,7 @@ use std::ffi::c_char;
 use jitlisten::producer::{self, Placed, Producer, raw};
 use jitlisten::{Address, Machine, ObjectId, Session};
 
-use crate::borrowed::{self, Plain, Texts};
+use crate::borrowed::{self, Plain};
 use crate::guard::with_active_session;
 use crate::status::Failure;
 
@@ -64,7 +64,7 @@ unsafe impl Plain for CCode {}
 /// *loaded*, with an ELF object.
 ///
 /// # Safety
-/// `object` must be null or point to a writable `uint64_t`.
+/// As the header says: `elf`, `sections` and their names must be readable, `object` be null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jitlisten_object_loaded(
     elf: *const u8,
@@ -75,23 +75,29 @@ pub unsafe extern "C" fn jitlisten_object_loaded(
 ) -> i32 {
     with_active_session(|session| {
         borrowed::check_output(object, "object")?;
-        let bytes = borrowed::memory(elf, elf_size, "elf")?;
-        let sections = borrowed::array(sections, section_count, "sections")?;
-        let id = placed(session, bytes, &sections)?;
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { borrowed::memory(elf, elf_size, "elf") }?;
+        // SAFETY: as above.
+        let sections = unsafe { borrowed::array(sections, section_count, "sections") }?;
+        // SAFETY: as above.
+        let id = unsafe { placed(session, bytes.to_vec(), sections) }?;
         // SAFETY: checked above; the caller vouches that it can be written.
         unsafe { object.write(number(id)) };
         Ok(())
     })
 }
 
-fn placed(session: &Session, elf: Vec<u8>, sections: &[CSection]) -> Result<ObjectId, Failure> {
-    let mut names = Texts::default();
+/// # Safety
+/// The names must be.
+unsafe fn placed(session: &Session, elf: Vec<u8>, sections: &[CSection]) -> Result<ObjectId, Failure> {
+    let mut placed = Vec::new();
     for section in sections {
-        names.read(section.name, "the name of a section")?;
+        // SAFETY: the caller's promise.
+        let name = unsafe { borrowed::text_or_empty(section.name, "the name of a section") }?;
+        if !name.is_empty() {
+            placed.push(Placed { name, address: Address(section.address) });
+        }
     }
-    let placed =
-        sections.iter().map(|section| Placed { name: names.get(section.name), address: Address(section.address) });
-    let placed: Vec<Placed<'_>> = placed.filter(|placed| !placed.name.is_empty()).collect();
     // A caller that gives no sections may have an object whose sections cannot be read.
     let object = match placed.is_empty() {
         true => producer::loaded(session, Producer::Llvm, elf),
@@ -103,41 +109,43 @@ fn placed(session: &Session, elf: Vec<u8>, sections: &[CSection]) -> Result<Obje
 /// *loaded*, with parts.
 ///
 /// # Safety
-/// `object` must be null or point to a writable `uint64_t`.
+/// As the header says: `code` and what it points to must be readable, `object` be null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jitlisten_code_loaded(code: *const CCode, object: *mut u64) -> i32 {
     with_active_session(|session| {
         borrowed::check_output(object, "object")?;
-        let code = borrowed::sized(code, size_of::<usize>() * 3, "code")?;
-        let id = reported(session, &code)?;
+        // SAFETY: the caller's promise.
+        let code = unsafe { borrowed::sized(code, size_of::<usize>() * 3, "code") }?;
+        // SAFETY: as above.
+        let id = unsafe { reported(session, &code) }?;
         // SAFETY: checked above; the caller vouches that it can be written.
         unsafe { object.write(number(id)) };
         Ok(())
     })
 }
 
-fn reported(session: &Session, code: &CCode) -> Result<ObjectId, Failure> {
-    let from_functions = borrowed::array(code.functions, code.function_count, "functions")?;
-    let from_lines = borrowed::array(code.lines, code.line_count, "lines")?;
-    let mut texts = Texts::default();
-    let mut ranges = Vec::new();
-    for function in &from_functions {
-        texts.read(function.name, "the name of a function")?;
-        ranges.push(borrowed::address_range(function.address, function.size, "a function")?);
+/// # Safety
+/// What `code` points to must be readable.
+unsafe fn reported(session: &Session, code: &CCode) -> Result<ObjectId, Failure> {
+    // SAFETY: the caller's promise.
+    let from_functions = unsafe { borrowed::array(code.functions, code.function_count, "functions") }?;
+    // SAFETY: as above.
+    let from_lines = unsafe { borrowed::array(code.lines, code.line_count, "lines") }?;
+    let mut functions = Vec::with_capacity(from_functions.len());
+    for function in from_functions {
+        // SAFETY: as above.
+        let name = unsafe { borrowed::text_or_empty(function.name, "the name of a function") }?;
+        functions.push(raw::Function {
+            range: borrowed::address_range(function.address, function.size, "a function")?,
+            name,
+        });
     }
-    for line in &from_lines {
-        texts.read(line.file, "the file of a line")?;
+    let mut lines = Vec::with_capacity(from_lines.len());
+    for line in from_lines {
+        // SAFETY: as above.
+        let file = unsafe { borrowed::text_or_empty(line.file, "the file of a line") }?;
+        lines.push(raw::Line { address: Address(line.address), file, line: line.line, column: line.column });
     }
-    let functions = from_functions.iter().zip(ranges);
-    let functions: Vec<raw::Function<'_>> =
-        functions.map(|(function, range)| raw::Function { range, name: texts.get(function.name) }).collect();
-    let lines = from_lines.iter().map(|line| raw::Line {
-        address: Address(line.address),
-        file: texts.get(line.file),
-        line: line.line,
-        column: line.column,
-    });
-    let lines: Vec<raw::Line<'_>> = lines.collect();
     let eh_frame = match code.eh_frame_size {
         0 => None,
         size => Some(borrowed::range(code.eh_frame, size, "eh_frame")?),

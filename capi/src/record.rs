@@ -3,7 +3,7 @@
 use std::ffi::{OsString, c_char};
 use std::os::unix::ffi::OsStringExt as _;
 
-use jitlisten_sampler::{Clock, Error, Options, Statistics};
+use jitlisten_sampler::{Clock, Counter, Error, Options, Statistics};
 
 use crate::borrowed::{self, Plain};
 use crate::guard::guarded;
@@ -22,21 +22,28 @@ pub struct RecordOptions {
     flags: u32,
     seconds: u32,
     reserved: u32,
+    event: *const c_char,
 }
 
-const _: () = assert!(size_of::<RecordOptions>() == 24);
+const _: () = assert!(size_of::<RecordOptions>() == 32);
 
-// SAFETY: integers.
+// SAFETY: integers and a pointer, for which zeros are a value.
 unsafe impl Plain for RecordOptions {}
 
 /// Starts a recording.
+///
+/// # Safety
+/// `path` and `options` must be null or as the header says.
 #[unsafe(no_mangle)]
-pub extern "C" fn jitlisten_record_start(path: *const c_char, options: *const RecordOptions) -> i32 {
+pub unsafe extern "C" fn jitlisten_record_start(path: *const c_char, options: *const RecordOptions) -> i32 {
     guarded(|| {
-        let path = OsString::from_vec(borrowed::text(path, "path")?);
+        // SAFETY: the caller's promise.
+        let path = OsString::from_vec(unsafe { borrowed::text(path, "path") }?.to_vec());
         let mut chosen = Options::new(path);
         if !options.is_null() {
-            let options = borrowed::sized(options, size_of::<usize>(), "options")?;
+            // SAFETY: as above.
+            let options = unsafe { borrowed::sized(options, size_of::<usize>(), "options") }?;
+            borrowed::check_reserved(options.reserved, "options")?;
             if options.flags & !(WALL | CHILDREN | NO_IMAGES) != 0 {
                 return Err(Failure::argument(format_args!("flags: {:#x} is not known", options.flags)));
             }
@@ -48,6 +55,11 @@ pub extern "C" fn jitlisten_record_start(path: *const c_char, options: *const Re
             }
             chosen.children = options.flags & CHILDREN != 0;
             chosen.images = options.flags & NO_IMAGES == 0;
+            if !options.event.is_null() {
+                // SAFETY: as above.
+                let event = String::from_utf8_lossy(unsafe { borrowed::text(options.event, "event") }?).into_owned();
+                chosen.counter = Some(Counter::named(&event).map_err(Failure::argument)?);
+            }
             chosen.seconds = (options.seconds != 0).then_some(options.seconds);
         }
         jitlisten_sampler::start(chosen).map_err(|error| failure(&error))
@@ -60,12 +72,22 @@ pub extern "C" fn jitlisten_record_stop() -> i32 {
     guarded(|| jitlisten_sampler::stop().map(drop).map_err(|error| failure(&error)))
 }
 
+/// The name of [`jitlisten_get_record_statistics`] before there was one by which C++ can name the structure.
+///
+/// # Safety
+/// As that.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jitlisten_record_statistics(statistics: *mut RecordStatistics) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { jitlisten_get_record_statistics(statistics) }
+}
+
 /// Copies the counters of the recording that is being made, or of the last one.
 ///
 /// # Safety
 /// `statistics` must be null, or point to as many writable bytes as its first member says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn jitlisten_record_statistics(statistics: *mut RecordStatistics) -> i32 {
+pub unsafe extern "C" fn jitlisten_get_record_statistics(statistics: *mut RecordStatistics) -> i32 {
     guarded(|| {
         borrowed::check_output(statistics, "statistics")?;
         // SAFETY: not null and aligned; the caller vouches for at least the first member.
@@ -110,7 +132,7 @@ impl RecordStatistics {
 fn failure(error: &Error) -> Failure {
     let status = match error {
         Error::AlreadyRecording | Error::NotRecording => Status::WrongOrder,
-        Error::Options(_) | Error::Output(..) => Status::InvalidArgument,
+        Error::Options(_) | Error::Output(..) | Error::Counter(..) => Status::InvalidArgument,
         _ => Status::Internal,
     };
     Failure::new(status, error)

@@ -21,6 +21,7 @@ pub struct COptions {
     frame_pointers: *const c_char,
     names: *const c_char,
     listen: u32,
+    reserved: u32,
 }
 
 const _: () = assert!(size_of::<COptions>() == 7 * 8);
@@ -40,16 +41,22 @@ pub(crate) fn open_by_environment() -> i32 {
 }
 
 /// Opens the session of this process with options of the caller, the rest from the environment.
+///
+/// # Safety
+/// `options` must be null, or what it points to be readable, its texts too.
 #[unsafe(no_mangle)]
-pub extern "C" fn jitlisten_open_with(options: *const COptions) -> i32 {
+pub unsafe extern "C" fn jitlisten_open_with(options: *const COptions) -> i32 {
     guarded(|| {
-        let options = borrowed::sized(options, size_of::<usize>(), "options")?;
+        // SAFETY: the caller's promise.
+        let options = unsafe { borrowed::sized(options, size_of::<usize>(), "options") }?;
+        borrowed::check_reserved(options.reserved, "options")?;
         let listening = match options.listen {
             0 => Listening::Process,
             1 => Listening::Calls,
             other => return Err(Failure::argument(format_args!("listen: {other} is not known"))),
         };
-        open(&Given::read(&options)?, listening)
+        // SAFETY: as above.
+        open(&unsafe { Given::read(&options) }?, listening)
     })
 }
 
@@ -58,7 +65,9 @@ pub extern "C" fn jitlisten_open_with(options: *const COptions) -> i32 {
 struct Given(Vec<(&'static str, OsString)>);
 
 impl Given {
-    fn read(options: &COptions) -> Result<Given, Failure> {
+    /// # Safety
+    /// The texts must be null or readable.
+    unsafe fn read(options: &COptions) -> Result<Given, Failure> {
         let texts = [
             ("JITLISTEN", options.sinks),
             ("JITLISTEN_DIR", options.directory),
@@ -68,7 +77,9 @@ impl Given {
         ];
         let mut given = Vec::new();
         for (variable, text) in texts.into_iter().filter(|(_, text)| !text.is_null()) {
-            given.push((variable, OsString::from_vec(borrowed::text(text, variable)?)));
+            // SAFETY: the caller's promise.
+            let text = unsafe { borrowed::text(text, variable) }?;
+            given.push((variable, OsString::from_vec(text.to_vec())));
         }
         let given = Given(given);
         match Options::read(|variable| given.get(variable)).1.first() {

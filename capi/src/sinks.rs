@@ -18,20 +18,28 @@ pub extern "C" fn jitlisten_close() -> i32 {
 }
 
 /// Switches a sink on.
+///
+/// # Safety
+/// `name` must be null or a C string.
 #[unsafe(no_mangle)]
-pub extern "C" fn jitlisten_enable(name: *const c_char) -> i32 {
+pub unsafe extern "C" fn jitlisten_enable(name: *const c_char) -> i32 {
     with_active_session(|session| {
-        session.enable(sink(name)?);
+        // SAFETY: the caller's promise.
+        session.enable(unsafe { sink(name) }?);
         jitlisten_shim::sinks_changed();
         Ok(())
     })
 }
 
 /// Switches a sink off.
+///
+/// # Safety
+/// `name` must be null or a C string.
 #[unsafe(no_mangle)]
-pub extern "C" fn jitlisten_disable(name: *const c_char) -> i32 {
+pub unsafe extern "C" fn jitlisten_disable(name: *const c_char) -> i32 {
     with_session(|session| {
-        session.disable(sink(name)?);
+        // SAFETY: the caller's promise.
+        session.disable(unsafe { sink(name) }?);
         Ok(())
     })
 }
@@ -39,11 +47,12 @@ pub extern "C" fn jitlisten_disable(name: *const c_char) -> i32 {
 /// Whether a sink is on.
 ///
 /// # Safety
-/// `enabled` must be null, or point to an `int32_t` that can be written.
+/// `name` must be null or a C string, `enabled` null or point to an `int32_t` that can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jitlisten_is_enabled(name: *const c_char, enabled: *mut i32) -> i32 {
     with_session(|session| {
-        let kind = sink(name)?;
+        // SAFETY: the caller's promise.
+        let kind = unsafe { sink(name) }?;
         borrowed::check_output(enabled, "enabled")?;
         // SAFETY: not null and aligned; the caller vouches for the rest.
         unsafe { enabled.write(i32::from(session.is_enabled(kind))) };
@@ -51,9 +60,11 @@ pub unsafe extern "C" fn jitlisten_is_enabled(name: *const c_char, enabled: *mut
     })
 }
 
-fn sink(name: *const c_char) -> Result<SinkKind, Failure> {
-    let name = borrowed::text(name, "sink")?;
-    let name = String::from_utf8_lossy(&name);
+/// # Safety
+/// `name` must be null or a C string.
+unsafe fn sink(name: *const c_char) -> Result<SinkKind, Failure> {
+    // SAFETY: the caller's promise.
+    let name = String::from_utf8_lossy(unsafe { borrowed::text(name, "sink") }?);
     SinkKind::from_name(&name)
         .ok_or_else(|| Failure::new(Status::UnknownSink, format_args!("no sink is called {name:?}")))
 }

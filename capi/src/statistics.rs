@@ -70,12 +70,23 @@ impl CStatistics {
     }
 }
 
+/// The name of [`jitlisten_get_statistics`] before there was one by which C++ can name the structure. By this name, copies of the
+/// library find each other, too.
+///
+/// # Safety
+/// As that.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jitlisten_statistics(statistics: *mut CStatistics) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { jitlisten_get_statistics(statistics) }
+}
+
 /// Copies the counters.
 ///
 /// # Safety
 /// `statistics` must be null, or point to as many writable bytes as its first member says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn jitlisten_statistics(statistics: *mut CStatistics) -> i32 {
+pub unsafe extern "C" fn jitlisten_get_statistics(statistics: *mut CStatistics) -> i32 {
     with_session(|session| {
         borrowed::check_output(statistics, "statistics")?;
         // SAFETY: not null and aligned; the caller vouches for at least the first member.

@@ -11,7 +11,7 @@ use crate::status::{Failure, Status};
 /// Registers an `.eh_frame` with the unwinders of the process.
 ///
 /// # Safety
-/// `out` must be null or point to a writable `uint64_t`. The tables must be true of the code until they are deregistered.
+/// `eh_frame` must be null or readable, `out` null or point to a writable `uint64_t`. The tables must be true of the code until they are deregistered.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jitlisten_unwind_register(
     eh_frame: *const u8,
@@ -22,14 +22,13 @@ pub unsafe extern "C" fn jitlisten_unwind_register(
 ) -> i32 {
     guarded(|| {
         borrowed::check_output(out, "out")?;
-        let bytes = borrowed::memory(eh_frame, eh_frame_size, "eh_frame")?;
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { borrowed::memory(eh_frame, eh_frame_size, "eh_frame") }?;
         let text = borrowed::address_range(text, text_size as u64, "text")?;
         let text: Range<usize> = text.start().0 as usize..text.end().0 as usize;
-        let registry = Registry::process();
-        registry.rescan();
-        let section = Section::new(&bytes, eh_frame as usize).text(std::slice::from_ref(&text));
+        let section = Section::new(bytes, eh_frame as usize).text(std::slice::from_ref(&text));
         // SAFETY: the caller vouches for the tables, and for deregistering them in time.
-        let registered = unsafe { registry.register(&section) };
+        let registered = unsafe { Registry::process().register(&section) };
         let registration = registered.map_err(|error| Failure::new(Status::NotUnderstood, error))?;
         // SAFETY: checked above; the caller vouches that it can be written. 0 is never a registration.
         unsafe { out.write(registration.into_number() + 1) };

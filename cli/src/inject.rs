@@ -12,8 +12,9 @@
 //!
 //! The lines are in a file in a directory of mode 0700 that the user of the process owns; what came of it is written beside it.
 
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -154,8 +155,10 @@ fn visible_package(process: &Process, installation: &Installation) -> Result<Pat
 
 /// The lines and what came of them, in a directory of their own.
 struct Script {
-    /// As this process sees it.
+    /// As this process sees it, below `temporary`: the path by way of the target ends with the target.
     directory: PathBuf,
+    /// The target's `/tmp`.
+    _temporary: File,
     /// As the target sees the file.
     inside: PathBuf,
     keep: bool,
@@ -165,11 +168,14 @@ impl Script {
     fn write(process: &Process, package: &Path, request: &Request) -> Result<Script, Problem> {
         let name = format!("jitlisten-attach-{}-{}", process.pid, std::process::id());
         let inside = Path::new("/tmp").join(&name).join("script.py");
-        let directory = process.visible(Path::new("/tmp")).join(&name);
-        let script = Script { inside, directory, keep: false };
-        script
-            .fill(process, package, request)
-            .map_err(|error| Problem::new(format!("{} cannot be written: {error}", script.directory.display())))?;
+        let visible = process.visible(Path::new("/tmp"));
+        let refused =
+            |error: io::Error| Problem::new(format!("{} cannot be written: {error}", visible.join(&name).display()));
+        let temporary = File::open(&visible).map_err(refused)?;
+        let descriptor = format!("/proc/{}/fd/{}", std::process::id(), temporary.as_raw_fd());
+        let directory = Path::new(&descriptor).join(&name);
+        let script = Script { directory, _temporary: temporary, inside, keep: false };
+        script.fill(process, package, request).map_err(refused)?;
         Ok(script)
     }
 
@@ -294,7 +300,7 @@ impl Functions {
         Ok(Functions {
             add: find("Py_AddPendingCall")?,
             run: find("PyRun_SimpleString")?,
-            mmap: mmap.ok_or_else(|| Problem::new("its libc is not known"))?,
+            mmap: mmap.ok_or_else(|| Problem::new("it has another libc than glibc"))?,
         })
     }
 }

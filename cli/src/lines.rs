@@ -19,6 +19,7 @@ const EXAMPLES: &str = "Examples:
   jitlisten lines -- python prog.py
   perf record -g jitlisten run -- python prog.py && jitlisten lines perf.data
   jitlisten lines --html report.html perf.data
+  jitlisten lines --hosts node*/perf.data
   jitlisten lines --json - perf.data | jq '.files[].lines[] | select(.self > 100)'
 
 self is where the program counter was, total with everything that the line called. Percents are of all samples.";
@@ -27,7 +28,7 @@ self is where the program counter was, total with everything that the line calle
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Lines {
-    /// Recordings of `jitlisten record` or `perf record` [default: jitlisten.perf.data, or perf.data]
+    /// Recordings of `jitlisten record` or `perf record`; several are added up [default: jitlisten.perf.data, or perf.data]
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Write one page of HTML that needs no network
@@ -39,6 +40,12 @@ pub(crate) struct Lines {
     /// Shares of each thread
     #[arg(long)]
     threads: bool,
+    /// Shares of each process
+    #[arg(long)]
+    processes: bool,
+    /// Shares of each machine
+    #[arg(long)]
+    hosts: bool,
     /// Everything that has a sample, not only what is hot
     #[arg(short, long)]
     all: bool,
@@ -57,25 +64,16 @@ impl Lines {
         if !self.command.is_empty() {
             let file = Scratch::new()?;
             let status = record(&self.command, &file.0)?;
-            self.one(Some(&file.0), 0)?;
+            self.show(std::slice::from_ref(&file.0))?;
             return Ok(status);
         }
-        if self.files.len() > 1 && (self.html.is_some() || self.json.is_some()) {
-            return Err(Problem::new("--html and --json are of one recording: give one FILE"));
-        }
-        let files: Vec<Option<&Path>> = match self.files.as_slice() {
-            [] => vec![None],
-            files => files.iter().map(|file| Some(file.as_path())).collect(),
-        };
-        for (at, file) in files.into_iter().enumerate() {
-            self.one(file, at)?;
-        }
+        self.show(&self.files)?;
         Ok(ExitCode::SUCCESS)
     }
 
-    fn one(&self, file: Option<&Path>, at: usize) -> Result<(), Problem> {
+    fn show(&self, files: &[PathBuf]) -> Result<(), Problem> {
         // The page can choose a thread.
-        let report = self.reading.open(file, self.threads || self.html.is_some(), false)?;
+        let report = self.reading.open_all(files, self.threads || self.html.is_some(), false)?;
         if let Some(out) = &self.html {
             recording::write(Some(out), to_html(&report).as_bytes())?;
         }
@@ -85,13 +83,15 @@ impl Lines {
         if self.html.is_some() || self.json.is_some() {
             return Ok(());
         }
-        let style =
-            Style { width: recording::width(), colour: self.color.wanted(), all: self.all, threads: self.threads };
-        let mut text = to_text(&report, style);
-        if let Some(file) = file.filter(|_| self.files.len() > 1) {
-            let gap = if at == 0 { "" } else { "\n" };
-            text.insert_str(0, &format!("{gap}{}\n", file.display()));
-        }
+        let style = Style {
+            width: recording::width(),
+            colour: self.color.wanted(),
+            all: self.all,
+            threads: self.threads,
+            processes: self.processes,
+            hosts: self.hosts,
+        };
+        let text = to_text(&report, style);
         recording::write(None, text.as_bytes())
     }
 }

@@ -6,6 +6,7 @@
 //! A failure is one sentence on standard error and exit status 2. Standard output has what was asked for and nothing else.
 
 mod attach;
+mod bundle;
 mod clean;
 mod command;
 mod detach;

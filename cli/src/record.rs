@@ -3,15 +3,20 @@
 //! A command is started as by `jitlisten run`, with `JITLISTEN_RECORD` in its environment (`sampler/src/options.rs`), and takes
 //! this process's place; a process that runs is asked by the package to start, and later to stop (`inject.rs`).
 
+#![forbid(unsafe_code)]
+
 use std::ffi::OsString;
 use std::io::Write as _;
-use std::os::unix::process::CommandExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use jitlisten_sampler::Counter;
 
+use crate::bundle;
+use crate::command;
 use crate::inject::{self, Request};
 use crate::installation::Installation;
 use crate::problem::Problem;
@@ -24,6 +29,7 @@ const EXAMPLES: &str = "Examples:
   jitlisten record -- python prog.py            perf report -i jitlisten.perf.data
   jitlisten record -o f.data -r 99 -- python prog.py
   jitlisten record -p 4711 -d 10
+  jitlisten record -e cache-misses -- python prog.py
 
 Needs no perf, no root and no ptrace (-p needs ptrace, or Python 3.14). x86_64.";
 
@@ -31,15 +37,21 @@ Needs no perf, no root and no ptrace (-p needs ptrace, or Python 3.14). x86_64."
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Record {
-    /// The file; %p in it is the process, %h the host
-    #[arg(short, long, value_name = "FILE", default_value = "jitlisten.perf.data")]
-    output: PathBuf,
+    /// The file; %p in it is the process, %h the host [default: jitlisten.perf.data, or jitlisten.bundle]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Make a folder with the recording and all that a reader on another machine needs: images, libraries, sources
+    #[arg(long)]
+    bundle: bool,
     /// Samples for each second of a thread's time
     #[arg(short, long, value_name = "HZ", default_value_t = 199, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rate: u32,
     /// Stop recording after so many seconds; a command goes on
     #[arg(short, long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     duration: Option<u32>,
+    /// Count this event instead of time: cycles, cache-misses, page-faults and others of perf list; :u, without the kernel
+    #[arg(short, long, value_name = "EVENT", conflicts_with = "wall", value_parser = Counter::named)]
+    event: Option<Counter>,
     /// Wall-clock time: threads that wait, too, whose system calls are interrupted
     #[arg(long)]
     wall: bool,
@@ -58,17 +70,23 @@ pub(crate) struct Record {
 
 impl Record {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
-        let directory = self.check_output()?;
+        let path = self.check_output()?;
+        self.check_event()?;
+        if self.bundle {
+            return self.make_bundle(&path);
+        }
         match self.pid {
-            Some(pid) => self.attach(pid, &directory),
-            None => self.start(&directory),
+            Some(pid) => self.attach(pid, &path),
+            None => self.start(&path),
         }
     }
 
     /// The absolute path of the file, if it can be made.
     fn check_output(&self) -> Result<PathBuf, Problem> {
-        let path = std::path::absolute(&self.output)
-            .map_err(|error| Problem::new(format!("{}: {error}", self.output.display())))?;
+        let usual = if self.bundle { "jitlisten.bundle" } else { "jitlisten.perf.data" };
+        let output = self.output.as_deref().unwrap_or(Path::new(usual));
+        let path =
+            std::path::absolute(output).map_err(|error| Problem::new(format!("{}: {error}", output.display())))?;
         let parent = path.parent().unwrap_or(Path::new("/"));
         if !parent.is_dir() {
             return Err(Problem::new(format!(
@@ -76,7 +94,7 @@ impl Record {
                 parent.display()
             )));
         }
-        if path.is_dir() {
+        if path.is_dir() && !self.bundle {
             return Err(Problem::new(format!("{} is a directory: choose another -o", path.display())));
         }
         // Another process may have other rights, and says so itself.
@@ -84,6 +102,59 @@ impl Record {
             return Err(Problem::new(format!("{} cannot be written: choose another -o", parent.display())));
         }
         Ok(path)
+    }
+
+    /// Records into a folder, by another process of this command, and then copies what the recording names.
+    fn make_bundle(&self, folder: &Path) -> Result<ExitCode, Problem> {
+        bundle::make(folder)?;
+        let recording = bundle::recording_in(folder);
+        if let Some(pid) = self.pid {
+            self.attach(pid, &recording)?;
+            bundle::fill(folder)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let mut child = self.command_without_bundle(&recording)?;
+        // The program decides what an interrupt is; what it left behind is still to be copied.
+        let _waiting = Blocked::new(&[libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP]);
+        let status = child.status().map_err(|error| Problem::new(format!("cannot start jitlisten record: {error}")))?;
+        bundle::fill(folder)?;
+        let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+        Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+    }
+
+    fn command_without_bundle(&self, recording: &Path) -> Result<Command, Problem> {
+        if let Some(program) = self.command.first() {
+            command::check(program)?;
+        }
+        let itself = std::env::current_exe().map_err(|error| Problem::new(format!("cannot find myself: {error}")))?;
+        let mut child = Command::new(itself);
+        child.args(["record", "-r", &self.rate.to_string(), "-o"]).arg(recording);
+        let flags = [
+            (self.wall, "--wall"),
+            (self.no_python, "--no-python"),
+            (self.surroundings.no_lines, "--no-lines"),
+            (self.surroundings.subprocesses, "-s"),
+        ];
+        child.args(flags.iter().filter(|(given, _)| *given).map(|(_, flag)| flag));
+        if let Some(seconds) = self.duration {
+            child.args(["-d", &seconds.to_string()]);
+        }
+        if let Some(event) = &self.event {
+            child.args(["-e", &event.name()]);
+        }
+        if let Some(sinks) = &self.surroundings.sinks {
+            child.args(["--sinks", &sinks.to_string()]);
+        }
+        child.arg("--").args(&self.command);
+        Ok(child)
+    }
+
+    /// The kernel counts it for us, and so very likely for the command.
+    fn check_event(&self) -> Result<(), Problem> {
+        let Some(event) = &self.event else { return Ok(()) };
+        event.clone().permitted(self.rate).map(drop).map_err(|error| {
+            Problem::new(format!("cannot count {}: {error}: {}", event.name(), Counter::reason(&error)))
+        })
     }
 
     fn start(&self, path: &Path) -> Result<ExitCode, Problem> {
@@ -105,6 +176,9 @@ impl Record {
         if self.wall {
             value.push(",wall");
         }
+        if let Some(event) = &self.event {
+            value.push(format!(",event={}", event.name()));
+        }
         if self.surroundings.subprocesses {
             value.push(format!(",children,pid={}", std::process::id()));
         }
@@ -120,7 +194,7 @@ impl Record {
         let installation = Installation::find()?;
         let python = |flag: bool| if flag { "True" } else { "False" };
         let start = format!(
-            "jitlisten.start_recording({:?}, hz={}, wall={}, children={}, python={}, lines={}, seconds={})",
+            "jitlisten.start_recording({:?}, hz={}, wall={}, children={}, python={}, lines={}, seconds={}, event={})",
             path.to_string_lossy(),
             self.rate,
             python(self.wall),
@@ -128,6 +202,7 @@ impl Record {
             python(!self.no_python),
             python(!self.surroundings.no_lines),
             self.duration.unwrap_or(0),
+            self.event.as_ref().map_or_else(|| "None".to_owned(), |event| format!("{:?}", event.name())),
         );
         // They end the recording and not this process.
         let until = Blocked::new(&[libc::SIGINT, libc::SIGTERM]);

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use jitlisten_report::{Lookup, Options, Report, Selection};
 
+use crate::bundle;
 use crate::problem::Problem;
 
 /// Which part of a recording, and where the code and the sources are.
@@ -40,18 +41,34 @@ pub(crate) enum Colour {
 
 impl Reading {
     pub(crate) fn open(&self, file: Option<&Path>, by_thread: bool, kernel: bool) -> Result<Report, Problem> {
-        let file = file.map_or_else(default_file, |file| Ok(file.to_owned()))?;
+        let files: Vec<PathBuf> = file.map(Path::to_owned).into_iter().collect();
+        self.open_all(&files, by_thread, kernel)
+    }
+
+    /// Several are added up; without any, the one that lies here.
+    pub(crate) fn open_all(&self, files: &[PathBuf], by_thread: bool, kernel: bool) -> Result<Report, Problem> {
+        let named = if files.is_empty() { vec![default_file()?] } else { files.to_vec() };
+        let (mut files, mut roots) = (Vec::new(), self.root.clone());
+        for path in &named {
+            let (recordings, root) = bundle::opened(path);
+            if recordings.is_empty() {
+                return Err(Problem::new(format!("there is no perf.data in {}", path.display())));
+            }
+            files.extend(recordings);
+            roots.extend(root);
+        }
         let options = Options {
             selection: Selection { event: self.event.clone(), process: self.pid, thread: self.tid },
-            lookup: Lookup { roots: self.root.clone(), native_lines: self.native, kernel },
+            lookup: Lookup { roots, native_lines: self.native, kernel },
             by_thread,
         };
-        let progress = std::io::stderr().is_terminal().then(|| Progress::start(&file)).flatten();
-        let report = Report::open(&file, &options);
+        let progress = std::io::stderr().is_terminal().then(|| Progress::start(&files)).flatten();
+        let report = Report::open_all(&files, &options);
         drop(progress);
-        report.map_err(|error| match error {
-            jitlisten_report::Error::Io { .. } => Problem::new(error),
-            other => Problem::new(format!("{}: {other}", file.display())),
+        report.map_err(|error| match (error, files.as_slice()) {
+            (error @ jitlisten_report::Error::Io { .. }, _) => Problem::new(error),
+            (other, [file]) => Problem::new(format!("{}: {other}", file.display())),
+            (other, _) => Problem::new(other),
         })
     }
 }
@@ -71,7 +88,7 @@ impl Colour {
 
 /// `jitlisten record` writes the first, perf the second.
 fn default_file() -> Result<PathBuf, Problem> {
-    let names = ["jitlisten.perf.data", "perf.data"];
+    let names = ["jitlisten.perf.data", "perf.data", "jitlisten.bundle"];
     let found = names.iter().map(PathBuf::from).find(|path| path.exists());
     found.ok_or_else(|| {
         Problem::new(
@@ -118,9 +135,12 @@ struct Progress {
 }
 
 impl Progress {
-    fn start(file: &Path) -> Option<Progress> {
+    fn start(files: &[PathBuf]) -> Option<Progress> {
         let (done, wait) = std::sync::mpsc::channel::<()>();
-        let text = format!("reading {} …", file.display());
+        let text = match files {
+            [file] => format!("reading {} …", file.display()),
+            files => format!("reading {} recordings …", files.len()),
+        };
         let thread = std::thread::Builder::new()
             .spawn(move || {
                 if wait

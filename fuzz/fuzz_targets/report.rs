@@ -51,14 +51,14 @@ fuzz_target!(|data: &[u8]| {
     let recording = if what % 3 == 0 { bytes } else { &scene.recording };
     fs::write(&scene.image, if what % 3 == 1 { bytes } else { &scene.good[0] }).unwrap();
     fs::write(&scene.source, if what % 3 == 2 { bytes } else { &scene.good[1] }).unwrap();
-    let Ok(recording) = Recording::read(&mut Cursor::new(recording), &Selection::default()) else { return };
+    let Ok(recording) = Recording::read_with(&mut Cursor::new(recording), &Selection::default(), std::slice::from_ref(&scene.root)) else { return };
     let lookup = Lookup { roots: vec![scene.root.clone()], native_lines: false, kernel: false };
     let report = Report::new(recording, None, &Options { lookup, by_thread: true, ..Options::default() });
 
     let profile = &report.profile;
     let lines: u64 = profile.files.iter().flat_map(|file| file.lines.values()).map(|line| line.shares.own.samples).sum();
     assert_eq!(lines + profile.without_line.samples + profile.outside_all().samples, profile.all.samples);
-    let text = to_text(&report, Style { all: true, threads: true, width: Some(80), colour: false });
+    let text = to_text(&report, Style { all: true, threads: true, processes: true, hosts: true, width: Some(80), colour: false });
     assert!(!text.contains('\x1b') && text.lines().all(|line| line.chars().count() <= 80));
     let page = to_html(&report);
     assert_eq!(page.matches("</script>").count(), 2);

@@ -10,6 +10,7 @@
 //! is made by inkwell alone and the listener is attached to it later.
 
 // A program may print.
+#![allow(clippy::disallowed_methods, reason = "a program of its own")]
 #![allow(clippy::print_stdout)]
 
 use inkwell::OptimizationLevel;

@@ -23,8 +23,8 @@ pub(crate) enum Origin {
     /// From an LLVM's linker, which has put it into no list for debuggers yet: libgcc has its `.eh_frame`. The session keeps the
     /// debug object.
     LlvmLinker,
-    /// From an LLVM, whose host has copied the code elsewhere: what LLVM registers is about another place. The session keeps the
-    /// debug object.
+    /// From an LLVM, whose host has copied the code elsewhere: what LLVM registers is about another place. libgcc is not asked what
+    /// it knows all the same: it would read tables whose memory the host may have given back. The session keeps the debug object.
     Moved,
     /// From an LLVM, by a listener: libgcc has its `.eh_frame`. The session keeps the debug object.
     Llvm,
@@ -56,7 +56,7 @@ impl Origin {
 
     /// Whether libgcc, or LLVM's libunwind, has its `.eh_frame` already.
     pub(crate) fn registers_with_unwinders(self) -> bool {
-        !matches!(self, Origin::Caller | Origin::Moved)
+        !matches!(self, Origin::Caller)
     }
 }
 

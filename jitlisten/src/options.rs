@@ -9,6 +9,7 @@
 //! | `JITLISTEN_LOG` | `[LEVEL:]PATH` or `[LEVEL:]stderr` | see [`crate::log`] |
 //! | `JITLISTEN_FRAME_POINTERS` | `1`, `0`, `untouched` | see [`FramePointerPolicy`] |
 //! | `JITLISTEN_NAMES` | `readable`, `linkage` | see [`NameStyle`] |
+//! | `JITLISTEN_LLVM` | comma list of [`LlvmSource`]s, `all`, `off` | what of an LLVM is listened to; unset: all |
 //!
 //! A value that is not understood is a complaint in the log and changes nothing else.
 
@@ -105,6 +106,59 @@ pub enum NameStyle {
     Linkage,
 }
 
+/// What of an LLVM can be listened to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[repr(u32)]
+pub enum LlvmSource {
+    /// Its list for debuggers (`list`).
+    List = 0,
+    /// Its linker `RuntimeDyld`, through a vtable (`runtimedyld`).
+    RuntimeDyld = 1,
+    /// Its linker JITLink, through a vtable (`jitlink`).
+    JitLink = 2,
+}
+
+/// A set of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LlvmSources(u32);
+
+impl LlvmSource {
+    const NAMES: [(&'static str, LlvmSource); 3] =
+        [("list", LlvmSource::List), ("runtimedyld", LlvmSource::RuntimeDyld), ("jitlink", LlvmSource::JitLink)];
+}
+
+impl LlvmSources {
+    /// Whatever can be listened to.
+    pub const ALL: LlvmSources = LlvmSources(u32::MAX);
+    /// No LLVM is listened to.
+    pub const NONE: LlvmSources = LlvmSources(0);
+
+    /// Whether `source` is in it.
+    pub fn contains(self, source: LlvmSource) -> bool {
+        self.0 & (1 << source as u32) != 0
+    }
+
+    fn with(self, source: LlvmSource) -> LlvmSources {
+        LlvmSources(self.0 | 1 << source as u32)
+    }
+
+    fn read(list: &str, complaints: &mut Vec<String>) -> LlvmSources {
+        let words = list.split(',').map(str::trim).filter(|word| !word.is_empty());
+        let mut asked = None;
+        for word in words {
+            let so_far = asked.unwrap_or(LlvmSources::NONE);
+            match (word, LlvmSource::NAMES.iter().find(|known| known.0 == word)) {
+                ("all", _) => asked = Some(LlvmSources::ALL),
+                ("off", _) => asked = Some(so_far),
+                (_, Some(&(_, source))) => asked = Some(so_far.with(source)),
+                (_, None) => complaints.push(format!("JITLISTEN_LLVM: {word:?} is not list, runtimedyld or jitlink")),
+            }
+        }
+        asked.unwrap_or(LlvmSources::ALL)
+    }
+}
+
 /// What the session listens to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Listening {
@@ -138,6 +192,8 @@ pub struct Options {
     pub frame_pointer_policy: FramePointerPolicy,
     /// Readable or linkage names.
     pub names: NameStyle,
+    /// What of each LLVM to listen to.
+    pub llvm: LlvmSources,
     /// What to listen to. No variable sets it.
     pub listening: Listening,
 }
@@ -153,6 +209,7 @@ impl Default for Options {
             log: LogTarget::Silent,
             frame_pointer_policy: FramePointerPolicy::default(),
             names: NameStyle::default(),
+            llvm: LlvmSources::ALL,
             listening: Listening::default(),
         }
     }
@@ -195,6 +252,9 @@ impl Options {
                 "linkage" => options.names = NameStyle::Linkage,
                 other => complaints.push(format!("JITLISTEN_NAMES: {other:?} is not readable or linkage")),
             }
+        }
+        if let Some(value) = variable("JITLISTEN_LLVM") {
+            options.llvm = LlvmSources::read(&value.to_string_lossy(), &mut complaints);
         }
         (options, complaints)
     }
@@ -251,6 +311,18 @@ mod tests {
     fn nothing_set_is_the_default() {
         assert_eq!(read(&[]), (Options::default(), vec![]));
         assert_eq!(read(&[("JITLISTEN", ""), ("JITLISTEN_LOG", "")]), (Options::default(), vec![]));
+    }
+
+    #[test]
+    fn what_of_an_llvm_is_listened_to_is_a_list() {
+        let llvm = |text| read(&[("JITLISTEN_LLVM", text)]).0.llvm;
+        assert_eq!([llvm(""), llvm("all"), llvm("list,all")], [LlvmSources::ALL; 3]);
+        assert_eq!(llvm("off"), LlvmSources::NONE);
+        let listed = llvm("list, jitlink");
+        assert!(listed.contains(LlvmSource::List) && listed.contains(LlvmSource::JitLink));
+        assert!(!listed.contains(LlvmSource::RuntimeDyld));
+        let (options, complaints) = read(&[("JITLISTEN_LLVM", "mcjit")]);
+        assert_eq!((options.llvm, complaints.len()), (LlvmSources::ALL, 1));
     }
 
     #[test]

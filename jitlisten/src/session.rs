@@ -557,7 +557,8 @@ impl Session {
             if !self.warned_of_frame_pointers.swap(true, Ordering::Relaxed) {
                 log_line!(
                     Warn,
-                    "code without frame pointers was loaded: from a cache written without jitlisten, or compiled before it came"
+                    "code without frame pointers was loaded: from a cache written without jitlisten, compiled before it came, or by an \
+                     LLVM whose modules jitlisten does not reach"
                 );
             }
         }

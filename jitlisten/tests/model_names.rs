@@ -1,6 +1,6 @@
 //! Names: a table of real ones, and the contract every text keeps.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use jitlisten::name::{EntryKind, LONGEST, printable, readable, wants_location};
 
@@ -58,7 +58,7 @@ fn real_names_read_well() {
 
 #[test]
 fn different_names_stay_different() {
-    let mut seen: HashMap<String, String> = HashMap::new();
+    let mut seen: BTreeMap<String, String> = BTreeMap::new();
     for [_, linkage_name, ..] in table() {
         let text = readable(&linkage_name, None).text;
         if let Some(other) = seen.insert(text.clone(), linkage_name.clone()) {

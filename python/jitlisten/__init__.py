@@ -144,16 +144,18 @@ def start_recording(
     seconds: int = 0,
     python: bool = True,
     lines: bool = True,
+    event: Optional[str] = None,
 ) -> None:
     """Samples every thread of this process from now on, into a ``perf.data`` for ``perf report``, samply and ``jitlisten lines``.
 
     ``hz`` samples for each second of processor time, with ``wall`` of all time (waiting system calls are interrupted then).
     ``python``: functions of Python are frames of their own, from Python 3.12 on. ``lines``: as in :func:`enable`, which is called
-    if it has not been.
+    if it has not been. ``event`` is counted instead of time, where the kernel allows it: ``"cache-misses"``, ``"page-faults"``,
+    or another of ``perf list``.
     """
     from . import _record
 
-    _record.start(os.fspath(path), hz, wall, children, seconds, python, lines)
+    _record.start(os.fspath(path), hz, wall, children, seconds, python, lines, event)
 
 
 def stop_recording() -> Recording:
@@ -172,6 +174,7 @@ def record(
     seconds: int = 0,
     python: bool = True,
     lines: bool = True,
+    event: Optional[str] = None,
 ) -> "ContextManager[None]":
     """Records what is done inside of ``with``; the arguments are those of :func:`start_recording`.
 
@@ -180,7 +183,7 @@ def record(
     """
     from . import _record
 
-    return _record.during(os.fspath(path), hz, wall, children, seconds, python, lines)
+    return _record.during(os.fspath(path), hz, wall, children, seconds, python, lines, event)
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -119,7 +119,7 @@ def check(status: int) -> None:
 def statistics() -> Optional[Statistics]:
     """The counters; ``None`` if there is no session."""
     found = Statistics(size=ctypes.sizeof(Statistics))
-    status = library().jitlisten_statistics(ctypes.byref(found))
+    status = library().jitlisten_get_statistics(ctypes.byref(found))
     if status == NOT_OPEN:
         return None
     check(status)

@@ -4,7 +4,7 @@ import ctypes
 import os
 import sys
 from contextlib import contextmanager
-from typing import Iterator
+from typing import Iterator, Optional
 
 from . import SINKS, Recording, enable
 from ._library import check, library, statistics
@@ -21,6 +21,7 @@ class Options(ctypes.Structure):
         ("flags", ctypes.c_uint32),
         ("seconds", ctypes.c_uint32),
         ("reserved", ctypes.c_uint32),
+        ("event", ctypes.c_char_p),
     ]
 
 
@@ -28,11 +29,14 @@ class Statistics(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t)] + [(name, ctypes.c_uint64) for name in Recording._fields]
 
 
-def start(path: str, hz: int, wall: bool, children: bool, seconds: int, python: bool, lines: bool) -> None:
+def start(
+    path: str, hz: int, wall: bool, children: bool, seconds: int, python: bool, lines: bool, event: Optional[str]
+) -> None:
     if statistics() is None:
         enable(SINKS, lines=lines)
     flags = (_WALL if wall else 0) | (_CHILDREN if children else 0)
     options = Options(size=ctypes.sizeof(Options), hz=hz, flags=flags, seconds=seconds)
+    options.event = None if event is None else event.encode()
     call = library().jitlisten_record_start
     call.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
     check(call(os.fsencode(path), ctypes.byref(options)))
@@ -44,15 +48,15 @@ def stop() -> Recording:
     check(library().jitlisten_record_stop())
     _leave_trampolines()
     counters = Statistics(size=ctypes.sizeof(Statistics))
-    check(library().jitlisten_record_statistics(ctypes.byref(counters)))
+    check(library().jitlisten_get_record_statistics(ctypes.byref(counters)))
     return Recording(*(getattr(counters, name) for name in Recording._fields))
 
 
 @contextmanager
 def during(
-    path: str, hz: int, wall: bool, children: bool, seconds: int, python: bool, lines: bool
+    path: str, hz: int, wall: bool, children: bool, seconds: int, python: bool, lines: bool, event: Optional[str]
 ) -> Iterator[None]:
-    start(path, hz, wall, children, seconds, python, lines)
+    start(path, hz, wall, children, seconds, python, lines, event)
     try:
         yield
     finally:

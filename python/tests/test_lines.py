@@ -1,6 +1,7 @@
 """Line tables: when they are there, when not, and what they say. The comparison of code is in `test_lines_same_code.py`."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,7 +26,9 @@ objects.capture()
 
 def run(program, check=True, **environment):
     """Runs a Python program in a process of its own; what it printed."""
-    variables = dict(os.environ, PYTHONPATH=PACKAGE, **environment)
+    # Numba 0.56 has no lines otherwise.
+    variables = dict(os.environ, PYTHONPATH=PACKAGE, JITLISTEN_LINES="force")
+    variables.update(environment)
     done = subprocess.run(
         [sys.executable, "-c", program], env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=600
     )
@@ -86,6 +89,14 @@ def test_an_unknown_version_gets_no_lines_and_a_word_in_the_log(version, tmp_pat
     assert "no lines: numba " + version in line
 
 
+def test_code_that_would_be_padded_otherwise_has_lines_only_by_force(tmp_path):
+    log = tmp_path / "log"
+    program = HEAD + "import numba; numba.__version__ = '0.56.4'; lines.install(); print(lines.status()['active'])\n"
+    assert run(program, JITLISTEN_LOG=str(log), JITLISTEN_LINES="1") == "False\n"
+    assert "no lines: numba 0.56.4 pads code that has lines otherwise" in log.read_text()
+    assert run(program, JITLISTEN_LINES="force") == "True\n"
+
+
 def test_something_else_in_the_place_of_a_class_is_no_trouble(tmp_path):
     log = tmp_path / "log"
     program = HEAD + (
@@ -143,14 +154,23 @@ print(sum(cached.f.stats.cache_hits.values()))
 
 
 def test_cached_code_with_lines_and_without_are_kept_apart(tmp_path):
-    (tmp_path / "cached.py").write_text("from numba import njit\n@njit(cache=True)\ndef f(x):\n    return x + 1\n")
+    (tmp_path / "cached.py").write_text("from numba import njit\n@njit(cache=True)\ndef f(x):\n    return x ** 0.5\n")
     program = CACHED.format(directory=str(tmp_path))
+    library = os.environ.get("JITLISTEN_LIBRARY", os.path.join(PACKAGE, os.pardir, "target", "release", "libjitlisten.so"))
+    assert os.path.exists(library), "make build makes it"
 
-    def hits(lines):
-        return run(program, NUMBA_CACHE_DIR=str(tmp_path / "cache"), JITLISTEN_LINES="1" if lines else "0")
+    def hits(lines, number):
+        """Hits of the cache, and whether the code that was loaded has the line."""
+        images = tmp_path / str(number)
+        images.mkdir()
+        sinks = {"LD_PRELOAD": os.path.abspath(library), "JITLISTEN": "image", "JITLISTEN_DIR": str(images)}
+        switch = {"JITLISTEN_LINES": "force" if lines else "0"}
+        found = run(program, NUMBA_CACHE_DIR=str(tmp_path / "cache"), **sinks, **switch)
+        return found.strip(), ("cached.py", 4) in rows_of(images, "image-*/object-*.so")
 
     # What was cached without lines is not used with lines, nor the other way round; each finds its own.
-    assert [hits(False), hits(True), hits(True), hits(False)] == ["0\n", "0\n", "1\n", "1\n"]
+    found = [hits(lines, number) for number, lines in enumerate((False, True, True, False))]
+    assert found == [("0", False), ("0", True), ("1", True), ("1", False)]
 
 
 def rows(program, tmp_path, **environment):
@@ -249,9 +269,8 @@ def test_every_kind_of_code_has_the_line(kind, kinds):
     number = sorted(KINDS).index(kind)
     found = rows_of(kinds, "%d-*.o" % number)
     assert ("prog%d.py" % number, KINDS[kind][1]) in found, sorted(found)
-    # Lines of text that Numba generated (`<string>`) are the user's line, except where a function has no other.
-    if kind != "jitclass":
-        assert not [row for row in found if row[0] == "<string>"], sorted(found)
+    # Lines of text that Numba generated (`<string>`) are the user's line.
+    assert not [row for row in found if row[0] == "<string>"], sorted(found)
 
 
 def test_what_numba_inlines_has_the_file_it_comes_from(tmp_path):
@@ -267,6 +286,35 @@ def test_a_prange_kernel_is_named_by_its_line(kinds):
     names = dwarfdump("--debug-info", kinds.glob("%d-*.o" % number))
     assert '"gufunc::prange kernel prog%d.py:6"' % number in names
     assert '"prange kernel prog%d.py:6"' % number in names
+    # Most tools show the linkage name: with its function.
+    assert re.search(r'linkage_name.*"gufunc::prange kernel prog%d.py:6 in prog%d.f \[v\d+\]"' % (number, number), names), names
+
+
+def test_a_jitclass_constructor_belongs_to_the_class(kinds):
+    number = sorted(KINDS).index("jitclass")
+    names = dwarfdump("--debug-info", kinds.glob("%d-*.o" % number))
+    assert re.search(r'linkage_name.*"prog%d.C.ctor\(float64\) \[v\d+\]"' % number, names), names
+    assert '"C.add.method"' in names
+    # The line of `def __init__`.
+    ctor = names[names.index('"C.ctor"') :]
+    assert re.search(r"decl_line\s+\((\d+)\)", ctor)[1] == "5", ctor[:500]
+
+
+def test_lambdas_and_closures_have_their_qualified_names(tmp_path):
+    text = "from numba import njit\ndef make(k):\n    @njit\n    def g(x):\n        return x + k\n    return g, njit(lambda x: x * k)\n"
+    program = source(tmp_path, text) + "[f(3) for f in prog.make(2)]\n"
+    rows(program, tmp_path)
+    names = dwarfdump("--debug-info", tmp_path.glob("*.o"))
+    for name in ("make.<locals>.g", "make.<locals>.<lambda>"):
+        assert '"%s"' % name in names and '"prog.%s(int64) [v' % name in names, names
+
+
+def test_what_is_inlined_has_the_name_of_the_symbol(tmp_path):
+    text = "from numba import njit\n@njit\ndef g(x):\n    return x ** 0.5\n@njit\ndef f(x):\n    return g(x) + 1\nf(2.0)\n"
+    rows(source(tmp_path, text), tmp_path)
+    names = dwarfdump("--debug-info", tmp_path.glob("*.o"))
+    inlined = names[names.index("DW_TAG_inlined_subroutine") :]
+    assert re.search(r'abstract_origin.*"prog.g\(float64\) \[v\d+\]"', inlined), names
 
 
 def test_the_text_of_a_notebook_cell_is_kept(tmp_path):

@@ -29,6 +29,20 @@ pub enum Error {
     BadHeader(&'static str),
     /// The recording describes no event.
     NoEvent,
+    /// What is wrong with one of several files.
+    InFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: Box<Error>,
+    },
+    /// Recordings of different events cannot be added up.
+    DifferentEvents {
+        /// That of the first.
+        first: String,
+        /// Another one.
+        other: String,
+    },
     /// The event that was asked for is not in the recording; these are.
     UnknownEvent {
         /// The name that was asked for.
@@ -59,6 +73,10 @@ impl fmt::Display for Error {
             }
             Error::BadHeader(what) => write!(out, "the header of the perf.data is damaged: {what}"),
             Error::NoEvent => write!(out, "the perf.data describes no event, so its samples cannot be read"),
+            Error::InFile { path, error } => write!(out, "{}: {error}", path.display()),
+            Error::DifferentEvents { first, other } => {
+                write!(out, "samples of {first} and of {other} cannot be added up: choose the event of both with -e")
+            }
             Error::UnknownEvent { wanted, present } => {
                 write!(out, "no event {wanted:?} in the recording; it has {}", present.join(", "))
             }

@@ -3,7 +3,8 @@
 //! ```text
 //! {"samples": n, "compiled": n, "without_line": n, "lost": n,
 //!  "files":   [{"path": p, "note": s, "lines": [{"line": l, "self": n, "total": n, "source": s, "inlined": [...]}]}],
-//!  "threads": [{"pid": n, "tid": n, "name": s, "samples": n, "compiled": n}], ...}
+//!  "threads": [{"pid": n, "tid": n, "name": s, "host": s, "samples": n, "compiled": n}],
+//!  "processes": [{"pid": n, "name": s, "host": s, "threads": n, "samples": n, "compiled": n}], "hosts": [...], ...}
 //! ```
 //! The selfs of all `lines` (0 is the code that has no line by the compiler's own word) and `without_line` are `compiled`;
 //! those with `outside` are `samples`. What is in `inlined` is a view of the same samples, below the line that calls.
@@ -12,7 +13,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::profile::{Inlined, Line, Shares};
-use crate::report::Report;
+use crate::report::{Group, Report};
 use crate::symbols::Kind;
 
 /// The whole report.
@@ -32,6 +33,9 @@ pub fn to_json(report: &Report) -> Value {
         "files": files(report),
         "functions": functions(report),
         "threads": threads(report),
+        "processes": groups(&report.processes(), true),
+        "hosts": groups(&report.hosts(), false),
+        "recordings": report.recording.parts,
         "notes": report.notes,
     })
 }
@@ -120,11 +124,29 @@ fn threads(report: &Report) -> Vec<Value> {
             "pid": row.thread.pid,
             "tid": row.thread.tid,
             "name": row.thread.name,
+            "host": row.thread.host,
             "samples": row.all.samples,
             "compiled": row.compiled.samples,
         })
     })
     .collect()
+}
+
+fn groups(groups: &[Group], are_processes: bool) -> Vec<Value> {
+    let value = |group: &Group| {
+        let mut value = json!({
+            "host": group.host,
+            "threads": group.threads,
+            "samples": group.all.samples,
+            "compiled": group.compiled.samples,
+        });
+        if let (true, Some(map)) = (are_processes, value.as_object_mut()) {
+            map.insert("pid".to_owned(), json!(group.pid));
+            map.insert("name".to_owned(), json!(group.name));
+        }
+        value
+    };
+    groups.iter().map(value).collect()
 }
 
 pub(crate) fn kind(kind: Kind) -> &'static str {

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod assembly;
+mod bundle;
 mod diff;
 mod error;
 mod export;
@@ -26,6 +27,7 @@ mod symbols;
 mod text;
 mod unwind;
 
+pub use bundle::{Bundled, bundle};
 pub use diff::{Change, Difference, diff, diff_to_text};
 pub use error::Error;
 pub use flamegraph::to_flamegraph;
@@ -35,7 +37,7 @@ pub use profile::{Count, Detail, FunctionRow, Inlined, Line, Profile, Shares, So
 pub use recording::{
     Event, Facts, Follower, Location, MappedFile, Place, Recording, Sample, Selection, Stacks, Thread,
 };
-pub use report::{Options, Report};
+pub use report::{Group, Options, Report};
 pub use source::{Compiled, SourceText, printable};
 pub use symbols::{FileSymbols, Frame, Function, Kind, Lookup, SourceFrame, SymbolCache, Symbols};
 pub use text::{Style, to_text};

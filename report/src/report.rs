@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use rustc_hash::FxHashMap;
+
 use crate::profile::{Detail, Profile};
-use crate::recording::{Recording, Selection};
+use crate::recording::{Recording, Selection, Thread};
 use crate::source::{Compiled, SourceText};
 use crate::symbols::{Lookup, SymbolCache, Symbols};
 use crate::{Count, Error};
@@ -36,15 +38,51 @@ pub struct Report {
     pub(crate) roots: Vec<PathBuf>,
 }
 
+/// The threads of a process or of a machine, together.
+#[derive(Clone, Debug, Default)]
+pub struct Group {
+    /// The machine.
+    pub host: String,
+    /// The process; 0 for a machine.
+    pub pid: u32,
+    /// What its first thread was last called.
+    pub name: String,
+    /// How many threads have samples.
+    pub threads: usize,
+    /// All samples.
+    pub all: Count,
+    /// Those in compiled code.
+    pub compiled: Count,
+}
+
 impl Report {
     /// Reads a recording and everything it names.
     ///
     /// # Errors
     /// When nothing of the recording can be read.
     pub fn open(path: &Path, options: &Options) -> Result<Report, Error> {
-        let recording = Recording::open_with(path, &options.selection, &options.lookup.roots)?;
-        let recorded = std::fs::metadata(path).and_then(|data| data.modified()).ok();
-        Ok(Report::new(recording, recorded, options))
+        Report::open_all(&[path.to_owned()], options)
+    }
+
+    /// Reads several recordings and adds them up.
+    ///
+    /// # Errors
+    /// When nothing can be read of one of them, or they are of different events.
+    pub fn open_all(paths: &[PathBuf], options: &Options) -> Result<Report, Error> {
+        let mut recordings = Vec::new();
+        let mut recorded: Option<SystemTime> = None;
+        for path in paths {
+            let recording = Recording::open_with(path, &options.selection, &options.lookup.roots);
+            // Of several files it has to be said which one is meant.
+            recordings.push(recording.map_err(|error| match error {
+                error @ Error::Io { .. } => error,
+                error if paths.len() == 1 => error,
+                error => Error::InFile { path: path.clone(), error: Box::new(error) },
+            })?);
+            let modified = std::fs::metadata(path).and_then(|data| data.modified()).ok();
+            recorded = recorded.map_or(modified, |before| modified.map(|modified| modified.min(before)));
+        }
+        Ok(Report::new(Recording::merged(recordings)?, recorded, options))
     }
 
     /// From a recording that is read already; `recorded` is when it ended.
@@ -83,7 +121,9 @@ impl Report {
         let facts = &self.recording.facts;
         let mut title = format!("{} samples of {}", grouped(self.profile.all.samples), self.event());
         let (first, last) = self.times();
-        if last > first {
+        if self.recording.parts > 1 {
+            title.push_str(&format!(" in {} recordings", self.recording.parts));
+        } else if last > first {
             title.push_str(&format!(", {}", duration(last - first)));
         }
         let threads = self.profile.threads.len();
@@ -92,23 +132,46 @@ impl Report {
         if processes > 1 {
             title.push_str(&format!(" in {processes} processes"));
         }
-        if !facts.host.is_empty() {
-            title.push_str(&format!(", on {}", facts.host));
+        let hosts = self.hosts();
+        match hosts.as_slice() {
+            [Group { host, .. }] if !host.is_empty() => title.push_str(&format!(", on {host}")),
+            [] | [_] if !facts.host.is_empty() => title.push_str(&format!(", on {}", facts.host)),
+            [] | [_] => {}
+            hosts => title.push_str(&format!(", on {} machines", hosts.len())),
         }
         title
     }
 
     /// The processes that have samples, the heaviest first.
-    pub fn processes(&self) -> Vec<(u32, Count)> {
-        let mut processes: Vec<(u32, Count)> = Vec::new();
+    pub fn processes(&self) -> Vec<Group> {
+        self.groups(|thread| (thread.host.clone(), thread.pid))
+    }
+
+    /// The machines that have samples, the heaviest first.
+    pub fn hosts(&self) -> Vec<Group> {
+        self.groups(|thread| (thread.host.clone(), 0))
+    }
+
+    fn groups(&self, key: impl Fn(&Thread) -> (String, u32)) -> Vec<Group> {
+        let mut groups: FxHashMap<(String, u32), Group> = FxHashMap::default();
         for row in &self.profile.threads {
-            match processes.iter_mut().find(|(pid, _)| *pid == row.thread.pid) {
-                Some((_, count)) => *count += row.all,
-                None => processes.push((row.thread.pid, row.all)),
+            let key = key(&row.thread);
+            let group = groups.entry(key).or_insert_with_key(|(host, pid)| Group {
+                host: host.clone(),
+                pid: *pid,
+                ..Group::default()
+            });
+            group.all += row.all;
+            group.compiled += row.compiled;
+            group.threads += 1;
+            // The first thread of a process has its number.
+            if group.name.is_empty() || row.thread.tid == row.thread.pid {
+                group.name.clone_from(&row.thread.name);
             }
         }
-        processes.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
-        processes
+        let mut groups: Vec<Group> = groups.into_values().collect();
+        groups.sort_by(|a, b| b.all.cmp(&a.all).then_with(|| (&a.host, a.pid).cmp(&(&b.host, b.pid))));
+        groups
     }
 
     fn times(&self) -> (u64, u64) {

@@ -175,6 +175,22 @@ mod tests {
     }
 
     #[test]
+    fn a_hash_says_more_than_a_time() {
+        let later = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(9);
+        let (same, other) = (source_hash(b"x = 1\n"), source_hash(b"x = 2\n"));
+        let compare = |hashes: &[&String]| {
+            let hashes = hashes.iter().map(|hash| (*hash).clone()).collect();
+            Compiled::From(hashes).compare(b"x = 1\n", Some(later))
+        };
+        assert_eq!(compare(&[&same]), None, "only touched");
+        assert!(compare(&[&other]).is_some_and(|note| note.contains("its hash differs")));
+        assert!(compare(&[&other, &same]).is_some_and(|note| note.contains("while the program ran")));
+        let before = Compiled::Before(SystemTime::UNIX_EPOCH);
+        assert!(before.compare(b"", Some(later)).is_some_and(|note| note.contains("after the recording")));
+        assert_eq!(before.compare(b"", Some(SystemTime::UNIX_EPOCH)), None);
+    }
+
+    #[test]
     fn a_missing_source_says_so() {
         let text = SourceText::open("/nonexistent/x.py", &[], &Compiled::Unknown);
         assert!(text.is_empty() && text.note.is_some_and(|note| note.contains("cannot be read")));

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::profile::{Count, FunctionRow, Inlined, Line, Shares};
-use crate::report::{Report, grouped};
+use crate::report::{Group, Report, grouped};
 use crate::source::{SourceText, printable};
 use crate::symbols::Kind;
 
@@ -18,6 +18,10 @@ pub struct Style {
     pub all: bool,
     /// The shares of each thread.
     pub threads: bool,
+    /// The shares of each process.
+    pub processes: bool,
+    /// The shares of each machine.
+    pub hosts: bool,
 }
 
 /// Functions that are shown without [`Style::all`].
@@ -37,6 +41,12 @@ pub fn to_text(report: &Report, style: Style) -> String {
     let mut table = Table { report, style, text: String::new() };
     table.head();
     table.functions();
+    if style.hosts {
+        table.groups("machine", &report.hosts());
+    }
+    if style.processes {
+        table.groups("process", &report.processes());
+    }
     if style.threads {
         table.threads();
     }
@@ -143,21 +153,43 @@ impl Table<'_> {
         format!("{} {} {:>9}", self.percent(shares.own), self.percent(shares.total), grouped(shares.own.samples))
     }
 
+    fn groups(&mut self, what: &str, groups: &[Group]) {
+        self.line("");
+        self.coloured(&format!("  self %  in compiled code   samples | {what}"), "1");
+        let several = self.report.hosts().len() > 1;
+        for group in groups {
+            let (name, host) = (printable(&group.name), printable(&group.host));
+            let which = match group.pid {
+                0 => host,
+                pid => format!("{name} (process {pid}{})", on_host(several, &group.host)),
+            };
+            let compiled = percent(group.compiled.percent_of(group.all));
+            let threads = format!("{} thread{}", group.threads, if group.threads == 1 { "" } else { "s" });
+            self.line(&format!(
+                "{} {compiled:>18} {:>9} | {which}, {threads}",
+                self.percent(group.all),
+                grouped(group.all.samples),
+            ));
+        }
+    }
+
     fn threads(&mut self) {
         self.line("");
         self.coloured("  self %  in compiled code   samples | thread", "1");
         let mut rows: Vec<_> = self.report.profile.threads.iter().collect();
         rows.sort_by(|a, b| b.all.cmp(&a.all).then(a.thread.tid.cmp(&b.thread.tid)));
+        let several = self.report.hosts().len() > 1;
         for row in rows {
             let thread = &row.thread;
             let name = printable(&thread.name);
             let compiled = percent(row.compiled.percent_of(row.all));
             self.line(&format!(
-                "{} {compiled:>18} {:>9} | {name} (process {}, thread {})",
+                "{} {compiled:>18} {:>9} | {name} (process {}, thread {}{})",
                 self.percent(row.all),
                 grouped(row.all.samples),
                 thread.pid,
-                thread.tid
+                thread.tid,
+                on_host(several, &thread.host)
             ));
         }
     }
@@ -268,6 +300,11 @@ impl Table<'_> {
             }
         }
     }
+}
+
+/// The machine, where there are several.
+fn on_host(several: bool, host: &str) -> String {
+    if several { format!(" on {}", printable(host)) } else { String::new() }
 }
 
 fn percent(percent: f64) -> String {

@@ -16,6 +16,9 @@ import urllib.request
 FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
 --disable-component-update --disable-sync --window-size=1280,720 --hide-scrollbars""".split()
 
+#: Frames in which the page is scrolled from its beginning to its end.
+STEPS = 240
+
 
 class Browser:
     def __init__(self, profile):
@@ -27,11 +30,13 @@ class Browser:
         options = {"args": [*FLAGS, "--user-data-dir=" + profile]}
         made = self.send("POST", "/session", {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}})
         self.base += "/session/" + made["sessionId"]
+        # Of scripts that wait for frames, on a machine that has other things to do.
+        self.send("POST", "/timeouts", {"script": 180_000})
 
     def send(self, method, path, body=None):
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.base + path, data, {"Content-Type": "application/json"}, method=method)
-        with urllib.request.urlopen(request, timeout=60) as response:
+        with urllib.request.urlopen(request, timeout=200) as response:
             return json.load(response)["value"]
 
     def run(self, script, *arguments):
@@ -44,6 +49,13 @@ class Browser:
     def click(self, selector):
         found = self.send("POST", "/element", {"using": "css selector", "value": selector})
         self.send("POST", "/element/" + next(iter(found.values())) + "/click", {})
+
+    def cdp(self, command, **parameters):
+        return self.send("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
+
+    def metrics(self):
+        """Processor time of the page's main thread so far, in seconds."""
+        return {entry["name"]: entry["value"] for entry in self.cdp("Performance.getMetrics")["metrics"]}
 
     def picture(self, path):
         with open(path, "wb") as out:
@@ -117,20 +129,26 @@ def use(browser, page, pictures):
     assert browser.run(dark) is True
     save("lines-html-dark.png")
 
-    # Scrolling from end to end: no step may take long.
-    slowest = browser.send("POST", "/execute/async", {"args": [], "script": """
-        const done = arguments[0], main = document.getElementById('main');
+    # Scrolling from end to end. What counts is the work of the page's thread for a frame, which has 16.7 ms at 60 frames a
+    # second: its processor time, so that other work on the machine is not in it.
+    browser.cdp("Performance.enable", timeDomain="threadTicks")
+    before = browser.metrics()
+    slowest = browser.send("POST", "/execute/async", {"args": [STEPS], "script": """
+        const steps = arguments[0], done = arguments[1], main = document.getElementById('main');
         let slowest = 0, last = performance.now(), step = 0;
         const next = (now) => {
             if (step > 2) slowest = Math.max(slowest, now - last);
             last = now;
-            if (step++ === 120) return done(slowest);
-            main.scrollTop = main.scrollHeight * step / 120;
+            if (step++ === steps) return done(slowest);
+            main.scrollTop = main.scrollHeight * step / steps;
             requestAnimationFrame(next);
         };
         requestAnimationFrame(next);"""})
     assert browser.run("return document.querySelectorAll('.row').length") < 300, "only what is seen is drawn"
-    return slowest
+    after = browser.metrics()
+    work = {name: (after[name] - before[name]) * 1000 / STEPS for name in ("TaskDuration", "ScriptDuration", "LayoutDuration")}
+    assert work["TaskDuration"] < 16.7, work
+    return slowest, work
 
 
 def main():
@@ -138,7 +156,7 @@ def main():
     with tempfile.TemporaryDirectory() as profile:
         browser = Browser(profile)
         try:
-            slowest = use(browser, page, pictures)
+            slowest, work = use(browser, page, pictures)
             problems = [entry for entry in browser.send("POST", "/se/log", {"type": "browser"}) if entry["level"] == "SEVERE"]
             assert not problems, problems
         except AssertionError as error:
@@ -146,7 +164,8 @@ def main():
             sys.exit(1)
         finally:
             browser.close()
-    print(f"ok, the slowest of 120 steps took {slowest:.0f} ms")
+    parts = ", ".join(f"{name} {value:.2f} ms" for name, value in work.items())
+    print(f"ok, the slowest of {STEPS} steps took {slowest:.0f} ms by the clock; processor time for a frame: {parts}")
 
 
 main()

@@ -1,5 +1,5 @@
 //! The page in a real browser: `tests/browser.py` uses it with headless Chromium.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
 
@@ -20,6 +20,7 @@ fn look_at(name: &str, report: &Report) {
     let output = Command::new(python).arg(script).arg(&page).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    println!("{name}: {said}");
 }
 
 #[test]

@@ -49,7 +49,10 @@ impl Random {
 
 fn everything(report: &Report) {
     assert_sums(report);
-    let text = to_text(report, Style { all: true, threads: true, width: Some(80), colour: false });
+    let text = to_text(
+        report,
+        Style { all: true, threads: true, processes: true, hosts: true, width: Some(80), colour: false },
+    );
     assert!(!text.contains('\x1b') && text.lines().all(|line| line.chars().count() <= 80));
     assert_eq!(to_html(report).matches("</script>").count(), 2);
     let _ = (to_json(report), to_collapsed(report), to_speedscope(report), to_firefox(report), to_callgrind(report));

@@ -223,3 +223,133 @@ fn a_difference_names_what_changed() {
     assert!((first.own.0 - 20.0).abs() < 1e-9 && (first.own.1 - 70.0).abs() < 1e-9);
     assert!(difference.lines[0].name.contains("sides.py:") && !difference.lines[0].source.is_empty());
 }
+
+#[test]
+fn several_recordings_are_added_up_and_told_apart() {
+    let recording = |host: &str, pid: u32, samples: u64| {
+        let mut writer = Writer { host: Some(host.to_owned()), ..Writer::default() };
+        writer.comm(pid, pid, "python", true, 1).mmap(pid, (BASE, BASE + 0x2000), 0, IMAGE, 2);
+        for time in 0..samples {
+            writer.sample((pid, pid), 10 + time, 5, &[FIRST, CALL]);
+        }
+        writer.lost(1);
+        read(&writer.file()).unwrap()
+    };
+    let all = vec![recording("one", 10, 3), recording("two", 10, 4), recording("two", 11, 5), recording("two", 10, 1)];
+    let merged = Recording::merged(all).unwrap();
+    assert_eq!((merged.samples.len(), merged.parts, merged.lost, merged.threads.len()), (13, 4, 4, 3));
+    let report = Report::new(merged, None, &common::rooted());
+    assert_sums(&report);
+    assert_eq!(lines(&report).iter().map(|row| row.1).sum::<u64>(), 13);
+    assert_eq!(lines(&report).iter().map(|row| row.2).max(), Some(13), "one mapped file is one file");
+    assert!(report.title().contains("13 samples of cpu-clock in 4 recordings"), "{}", report.title());
+    assert!(report.title().contains("on 2 machines"), "{}", report.title());
+    let hosts: Vec<_> = report.hosts().into_iter().map(|group| (group.host, group.all.samples)).collect();
+    assert_eq!(hosts, [("two".to_owned(), 10), ("one".to_owned(), 3)]);
+    let processes: Vec<_> =
+        report.processes().into_iter().map(|group| (group.host, group.pid, group.all.samples)).collect();
+    assert_eq!(processes, [("two".to_owned(), 10, 5), ("two".to_owned(), 11, 5), ("one".to_owned(), 10, 3)]);
+    let style = Style { threads: true, processes: true, hosts: true, ..Style::default() };
+    let text = to_text(&report, style);
+    for row in ["       10 | two, 2 threads", "| python (process 10 on two), 1 thread", "thread 10 on one)"] {
+        assert!(text.contains(row), "{row} in\n{text}");
+    }
+    let json = to_json(&report);
+    assert_eq!((&json["recordings"], &json["hosts"][0]["samples"]), (&4.into(), &10.into()));
+    assert_eq!(json["processes"][1]["pid"], 11);
+}
+
+#[test]
+fn samples_of_different_events_are_not_added_up() {
+    let of = |config: u64| {
+        let mut writer = Writer { events: vec![(0, config, 7)], ..Writer::default() };
+        writer.sample((10, 10), 10, 5, &[FIRST]);
+        read(&writer.file()).unwrap()
+    };
+    assert!(Recording::merged(vec![of(0), of(0)]).is_ok());
+    let refused = Recording::merged(vec![of(0), of(1)]).unwrap_err().to_string();
+    assert!(refused.contains("cycles") && refused.contains("instructions"), "{refused}");
+}
+
+/// A recording with one copy, read with the fixture's images.
+fn walked(registers: &[u64; 17], stack: &[u8]) -> Recording {
+    let mut writer = Writer { copies: true, ..Writer::default() };
+    writer.comm(10, 10, "python", true, 1).mmap(10, (BASE, BASE + 0x2000), 0, IMAGE, 2);
+    writer.copy((10, 10), 20, registers, stack);
+    let path = common::scratch("walked").join("perf.data");
+    std::fs::write(&path, writer.file()).unwrap();
+    Recording::open_with(&path, &Selection::default(), &common::rooted().lookup.roots).unwrap()
+}
+
+fn addresses(recording: &Recording) -> Vec<u64> {
+    let stack = recording.stacks.get(recording.samples[0].stack);
+    stack.iter().map(|location| recording.locations[*location as usize].address).collect()
+}
+
+const STACK: u64 = 0x7ffd_0000_0000;
+
+#[test]
+fn a_copy_of_a_stack_is_walked_by_the_rules_of_the_image() {
+    let mut registers = [0; 17];
+    // BP, SP, IP.
+    (registers[6], registers[7], registers[8]) = (STACK + 64, STACK, FIRST);
+    // At a function's first instruction the return address is on top of the stack.
+    let mut stack = vec![0; 88];
+    stack[..8].copy_from_slice(&(CALL + 1).to_le_bytes());
+    // The caller has a frame pointer: old value and return address are where it points to. Zero is the outermost.
+    let recording = walked(&registers, &stack);
+    assert_eq!(addresses(&recording), [FIRST, CALL], "{:?}", recording.notes);
+    assert!(recording.notes.is_empty(), "{:?}", recording.notes);
+    stack[72..80].copy_from_slice(&(FIRST + 0x40).to_le_bytes());
+    assert_eq!(addresses(&walked(&registers, &stack))[..3], [FIRST, CALL, FIRST + 0x3f]);
+    // The caller's own return address is not in the copy.
+    let recording = walked(&registers, &stack[..72]);
+    assert_eq!(addresses(&recording), [FIRST, CALL]);
+    assert!(recording.notes.iter().any(|note| note.contains("longer than their copies")), "{:?}", recording.notes);
+    // A frame below its callee's is none.
+    let recording = walked(&[0, 0, 0, 0, 0, 0, 16, STACK, FIRST, 0, 0, 0, 0, 0, 0, 0, 0], &stack);
+    assert_eq!(addresses(&recording), [FIRST, CALL]);
+    assert!(recording.notes.iter().any(|note| note.contains("end early")), "{:?}", recording.notes);
+    // A return address into nowhere is not believed.
+    let recording = walked(&registers, &0x1234_5678_u64.to_le_bytes());
+    assert_eq!(addresses(&recording), [FIRST]);
+    assert!(recording.notes.iter().any(|note| note.contains("end early")), "{:?}", recording.notes);
+    // Without a copy, the innermost frame is left.
+    assert_eq!(addresses(&walked(&registers, &[])), [FIRST]);
+}
+
+#[test]
+fn whatever_is_in_copies_walks_end() {
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed
+    };
+    let mut writer = Writer { copies: true, ..Writer::default() };
+    writer.comm(10, 10, "python", true, 1).mmap(10, (BASE, BASE + 0x2000), 0, IMAGE, 2);
+    for time in 0..3000 {
+        let mut number = || match random() % 4 {
+            0 => random(),
+            1 => STACK + random() % 130 * 8,
+            2 => u64::MAX - random() % 64,
+            _ => BASE + 0x1000 + random() % 0x800,
+        };
+        let mut registers = [0; 17];
+        registers.iter_mut().for_each(|register| *register = number());
+        let stack: Vec<u8> = (0..128).flat_map(|_| number().to_le_bytes()).collect();
+        registers[8] = BASE + 0x1000 + time % 0x800;
+        if time % 16 != 0 {
+            registers[7] = STACK + time % 3 * 8;
+        }
+        writer.copy((10, 10), 20 + time, &registers, &stack[..(time % 1024) as usize]);
+    }
+    let path = common::scratch("random-copies").join("perf.data");
+    std::fs::write(&path, writer.file()).unwrap();
+    let report = Report::open(&path, &common::rooted()).unwrap();
+    assert_sums(&report);
+    assert_eq!(report.profile.all.samples, 3000);
+    let longest = (0..report.recording.stacks.len() as u32).map(|stack| report.recording.stacks.get(stack).len()).max();
+    assert!(longest.is_some_and(|longest| (3..=1024).contains(&longest)), "{longest:?}");
+}

@@ -1,4 +1,4 @@
-//! The clock that samples are stamped with: what perf calls `-k mono`.
+//! The clock that samples are stamped with (what perf calls `-k mono`), and whose they are.
 
 use std::mem::MaybeUninit;
 
@@ -13,6 +13,12 @@ pub(crate) fn monotonic() -> u64 {
 /// The time that a thread of this process has spent on a processor; 0 for one that is gone.
 pub(crate) fn thread_cpu(tid: u32) -> u64 {
     read(timer::thread_cpu_clock(tid))
+}
+
+/// The number of the calling thread.
+pub(crate) fn own_tid() -> u32 {
+    // SAFETY: has no precondition.
+    (unsafe { libc::syscall(libc::SYS_gettid) }) as u32
 }
 
 fn read(clock: libc::clockid_t) -> u64 {

@@ -1,23 +1,31 @@
 //! The signal handler: a stack into a ring.
 //!
 //! It allocates nothing, takes no lock, touches no thread-local variable but `errno`, and makes two or three system calls (the
-//! time, and whether pages of the stack are there). What it reads is its slot, published tables, and the stack.
+//! time, and whether pages of the stack are there; six for a counter). What it reads is its slot, published tables, and the stack.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::clock;
 use crate::code_map::{self, ProcessCode};
-use crate::options::Clock;
+use crate::measure::{counter_of, time_since_last};
 use crate::slot::{self, Sample};
-use crate::threads;
 use crate::timer::SI_TIMER;
 use crate::unwind::{self, Memory, REGISTERS, Registers};
+use crate::{clock, counter};
 
-/// Nanoseconds between two samples of a thread.
-pub(crate) static PERIOD: AtomicU64 = AtomicU64::new(0);
 /// The process that samples; a child that shares memory or handlers does not.
 pub(crate) static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// What a descriptor's signal says (`_sigpoll`).
+#[repr(C)]
+struct PollInfo {
+    signal: c_int,
+    errno: c_int,
+    code: c_int,
+    padding: c_int,
+    band: i64,
+    descriptor: c_int,
+}
 
 /// Of these `siginfo_t` has no accessors in libc.
 #[repr(C)]
@@ -33,52 +41,53 @@ struct TimerInfo {
 
 const _: () = assert!(std::mem::offset_of!(TimerInfo, value) == 24);
 
-/// What a timer's signal carries: which slot, and of which owner.
-pub(crate) fn signal_value(index: usize, generation: u32) -> u64 {
-    index as u64 | u64::from(generation) << 32
-}
-
 pub(crate) extern "C" fn handler(_signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: errno is a thread-local of libc's, whose place does not change.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let before = unsafe { errno.read() };
     // SAFETY: the kernel has made both for a handler with SA_SIGINFO; a timer's has these fields.
-    let (info, context) = unsafe { (&*info.cast::<TimerInfo>(), context.cast::<libc::ucontext_t>()) };
-    if info.code == SI_TIMER && !context.is_null() {
+    let (timer, context) = unsafe { (&*info.cast::<TimerInfo>(), context.cast::<libc::ucontext_t>()) };
+    let slot = if timer.code == SI_TIMER {
+        slot_of_timer(timer.value)
+    } else {
+        // SAFETY: as above; a descriptor's has these, and for any other signal they are in a siginfo_t, too.
+        let poll = unsafe { &*info.cast::<PollInfo>() };
+        slot_of_counter(poll.code, poll.descriptor)
+    };
+    if let Some(slot) = slot.filter(|_| !context.is_null()) {
         // SAFETY: the kernel's, for as long as the handler runs.
-        record(info, unsafe { &*context });
+        record(slot, unsafe { &*context });
     }
     // SAFETY: as above.
     unsafe { errno.write(before) };
 }
 
-fn record(info: &TimerInfo, context: &libc::ucontext_t) {
-    let (index, generation) = ((info.value & 0xffff_ffff) as usize, (info.value >> 32) as u32);
-    let Some(slot) = slot::get(index) else { return };
-    let expected = slot.state.load(Ordering::Acquire) == slot::ARMED
-        && slot.generation.load(Ordering::Acquire) == generation
-        && PROCESS.load(Ordering::Relaxed) != 0;
-    if !expected {
-        return;
-    }
-    slot.running.fetch_add(1, Ordering::AcqRel);
-    let period = time_since_last(slot);
-    match slot.space() {
-        Some(space) => sample(slot, space, period, context),
-        None => drop(slot.lost.fetch_add(1, Ordering::Relaxed)),
-    }
-    slot.running.fetch_add(1, Ordering::AcqRel);
+fn slot_of_timer(value: u64) -> Option<&'static slot::Slot> {
+    let (index, generation) = ((value & 0xffff_ffff) as usize, (value >> 32) as u32);
+    slot::get(index).filter(|slot| slot.generation.load(Ordering::Acquire) == generation)
 }
 
-/// What the thread has spent since its last sample, or since it got its timer. The timer is looked at when the kernel ticks,
-/// and ticks do not always come: its period would say too little.
-pub(crate) fn time_since_last(slot: &slot::Slot) -> u64 {
-    let now = match threads::clock_now() {
-        Clock::Cpu => clock::thread_cpu(slot.tid.load(Ordering::Relaxed)),
-        Clock::Wall => clock::monotonic(),
-    };
-    now.saturating_sub(slot.clock.swap(now, Ordering::Relaxed))
+/// A late signal of a descriptor that is another thread's by now is none of this one's.
+fn slot_of_counter(code: c_int, descriptor: c_int) -> Option<&'static slot::Slot> {
+    let slot = slot::get(counter::slot_of(code, descriptor)?)?;
+    (slot.tid.load(Ordering::Acquire) == clock::own_tid()).then_some(slot)
+}
+
+fn record(slot: &slot::Slot, context: &libc::ucontext_t) {
+    // First this: whoever ends the sampling changes the state and then looks whether the handler runs.
+    slot.running.fetch_add(1, Ordering::SeqCst);
+    if slot.state.load(Ordering::SeqCst) == slot::ARMED && PROCESS.load(Ordering::Relaxed) != 0 {
+        let period = time_since_last(slot);
+        match slot.space() {
+            Some(space) => sample(slot, space, period, context),
+            None => drop(slot.lost.fetch_add(1, Ordering::Relaxed)),
+        }
+        if let Some(counter) = counter_of(slot) {
+            counter.go_on();
+        }
+    }
+    slot.running.fetch_add(1, Ordering::SeqCst);
 }
 
 fn sample(slot: &slot::Slot, space: u64, period: u64, context: &libc::ucontext_t) {

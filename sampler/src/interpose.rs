@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use jitlisten::HostStateGuard;
 
+use crate::clock;
 use crate::slot::{SIGNAL_STACK, Slot};
 use crate::threads;
 
@@ -106,7 +107,7 @@ pub(crate) fn adopt_this_thread(start: u64) {
         return;
     }
     let _host_state = HostStateGuard::enter();
-    if let Some(slot) = threads::arm(threads::own_tid()) {
+    if let Some(slot) = threads::arm(clock::own_tid()) {
         slot.start.store(start, Ordering::Relaxed);
         give_signal_stack(slot);
         if let Some(key) = key() {

@@ -18,10 +18,13 @@
 
 mod clock;
 mod code_map;
+mod counter;
+mod event_name;
 mod events;
 mod handler;
 mod interpose;
 mod mappings;
+mod measure;
 mod options;
 mod output;
 mod perf_data;
@@ -33,6 +36,7 @@ pub mod unwind;
 mod wake;
 mod writer;
 
+pub use event_name::Counter;
 pub use interpose::{Start, create};
 pub use options::{Clock, Options};
 pub use recorder::{Error, Heirs, Statistics, ending, start, start_by_environment, statistics, stop};

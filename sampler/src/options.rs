@@ -1,6 +1,6 @@
 //! What to record and where to.
 //!
-//! `JITLISTEN_RECORD=FILE[,hz=N][,wall][,children][,no-images][,seconds=N][,pid=N][,append]`. Words are taken from the end as long
+//! `JITLISTEN_RECORD=FILE[,hz=N][,wall][,children][,no-images][,event=NAME][,seconds=N][,pid=N][,append]`. Words are taken from the end as long
 //! as they are known, so a name may hold commas. `%p` in the name is the process, `%h` the host, `%%` a percent sign.
 
 #![forbid(unsafe_code)]
@@ -8,6 +8,8 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
+
+use crate::event_name::Counter;
 
 /// Samples for each second of a thread's time, where nothing else is said. No divisor of the usual ticks.
 const USUAL_HZ: u32 = 199;
@@ -32,6 +34,8 @@ pub struct Options {
     pub hz: u32,
     /// Of which time.
     pub clock: Clock,
+    /// What is counted instead of time.
+    pub counter: Option<Counter>,
     /// Whether children of a fork write files of their own.
     pub children: bool,
     /// Whether compiled code gets images, so that its name and lines outlive it.
@@ -51,6 +55,7 @@ impl Options {
             pattern: pattern.into(),
             hz: USUAL_HZ,
             clock: Clock::Cpu,
+            counter: None,
             children: false,
             images: true,
             seconds: None,
@@ -88,6 +93,7 @@ impl Options {
         match word.split_once('=') {
             Some(("hz", value)) => self.hz = checked_hz(number(word, value)?)?,
             Some(("seconds", value)) => self.seconds = Some(number(word, value)?),
+            Some(("event", value)) => self.counter = Some(Counter::named(value)?),
             Some(("pid", value)) => self.pid = Some(number(word, value)?),
             _ => match word {
                 "wall" => self.clock = Clock::Wall,
@@ -111,6 +117,7 @@ impl Options {
             (self.append, ",append"),
         ];
         flags.iter().filter(|(set, _)| *set).for_each(|(_, word)| value.push(word));
+        self.counter.iter().for_each(|counter| value.push(format!(",event={}", counter.name())));
         self.seconds.iter().for_each(|seconds| value.push(format!(",seconds={seconds}")));
         self.pid.iter().for_each(|pid| value.push(format!(",pid={pid}")));
         value
@@ -157,7 +164,7 @@ pub(crate) fn checked_hz(hz: u32) -> Result<u32, String> {
 
 fn is_word(word: &str) -> bool {
     matches!(word, "wall" | "children" | "append" | "no-images")
-        || word.split_once('=').is_some_and(|(name, _)| matches!(name, "hz" | "seconds" | "pid"))
+        || word.split_once('=').is_some_and(|(name, _)| matches!(name, "hz" | "event" | "seconds" | "pid"))
 }
 
 fn number(word: &str, value: &str) -> Result<u32, String> {
@@ -182,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_value_says_what_was_parsed() {
-        let text = "f%p,hz=10,wall,children,no-images,append,seconds=3,pid=7";
+        let text = "f%p,hz=10,wall,children,no-images,append,event=page-faults:u,seconds=3,pid=7";
         let options = parse(text).unwrap();
         assert_eq!(Options::parse(&options.to_value()).unwrap(), options);
         assert_eq!(options.to_value(), text);

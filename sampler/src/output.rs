@@ -5,12 +5,11 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd as _, FromRawFd as _};
+use std::os::fd::{FromRawFd as _, IntoRawFd as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use crate::options::Clock;
-use crate::perf_data::{self, Batch, DATA_OFFSET, DATA_SIZE_AT, Features};
+use crate::perf_data::{self, Attribute, Batch, DATA_OFFSET, DATA_SIZE_AT, Features};
 
 /// See the module's head.
 #[derive(Debug)]
@@ -18,15 +17,14 @@ pub(crate) struct Output {
     path: PathBuf,
     file: Option<File>,
     identity: (u64, u64),
-    clock: Clock,
-    hz: u32,
+    attribute: Attribute,
     /// Bytes of records that the file has.
     data: u64,
 }
 
 impl Output {
     /// Makes the file, or goes on with it.
-    pub(crate) fn open(path: &Path, append: bool, clock: Clock, hz: u32) -> io::Result<Output> {
+    pub(crate) fn open(path: &Path, append: bool, attribute: Attribute) -> io::Result<Output> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_CLOEXEC);
         let mut header = [0; DATA_OFFSET as usize];
@@ -48,8 +46,8 @@ impl Output {
         file.set_len(DATA_OFFSET + data)?;
         let about = file.metadata()?;
         let identity = (about.dev(), about.ino());
-        let output = Output { path: path.to_owned(), file: Some(file), identity, clock, hz, data };
-        output.file()?.write_all_at(&perf_data::header(clock, hz, data, &[]), 0)?;
+        let output = Output { path: path.to_owned(), file: Some(file), identity, attribute, data };
+        output.file()?.write_all_at(&perf_data::header(&output.attribute, data, &[]), 0)?;
         Ok(output)
     }
 
@@ -95,8 +93,8 @@ impl Output {
     /// Appends the features, and closes the file.
     pub(crate) fn finish(mut self, features: &Features) -> io::Result<()> {
         let end = self.size();
-        let (bytes, numbers) = perf_data::features(features, self.clock, self.hz, end);
-        let header = perf_data::header(self.clock, self.hz, self.data, &numbers);
+        let (bytes, numbers) = perf_data::features(features, &self.attribute, end);
+        let header = perf_data::header(&self.attribute, self.data, &numbers);
         let file = self.checked()?;
         file.write_all_at(&bytes, end)?;
         file.write_all_at(&header, 0)
@@ -111,19 +109,29 @@ impl Drop for Output {
     }
 }
 
+/// Numbers of descriptors that we choose are below this.
+pub(crate) const MOST_DESCRIPTORS: usize = 1 << 16;
+
 /// The same file with a number above three quarters of the limit.
 fn out_of_the_way(file: File) -> File {
+    // SAFETY: the number is the file's alone.
+    unsafe { File::from_raw_fd(moved_out_of_the_way(file.into_raw_fd())) }
+}
+
+/// The same for a descriptor, whose old number is free then; it stays what it is if there is no other.
+pub(crate) fn moved_out_of_the_way(descriptor: libc::c_int) -> libc::c_int {
     let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
     // SAFETY: writable memory for it.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    let lowest = (limit.rlim_cur.min(1 << 16) / 4 * 3) as libc::c_int;
+    let lowest = (limit.rlim_cur.min(MOST_DESCRIPTORS as u64) / 4 * 3) as libc::c_int;
     // SAFETY: a descriptor that is open.
-    let number = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest) };
+    let number = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, lowest) };
     if number < 0 {
-        return file;
+        return descriptor;
     }
-    // SAFETY: a new descriptor, known nowhere else.
-    unsafe { File::from_raw_fd(number) }
+    // SAFETY: the caller's, who uses the new one from now on.
+    unsafe { libc::close(descriptor) };
+    number
 }
 
 /// Keeps images of a recording beside it: the directory of a process's images is removed some time after its end.

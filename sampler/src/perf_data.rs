@@ -14,7 +14,8 @@
 
 #![forbid(unsafe_code)]
 
-use crate::options::Clock;
+use crate::event_name::Counter;
+use crate::options::{Clock, Options};
 
 /// Where records begin.
 pub(crate) const DATA_OFFSET: u64 = 248;
@@ -38,8 +39,10 @@ const PERF_CONTEXT_USER: u64 = -512_i64 as u64;
 
 /// `PERF_SAMPLE_IP | TID | TIME | CALLCHAIN | PERIOD`
 const SAMPLE_TYPE: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 5 | 1 << 8;
+const EXCLUDE_KERNEL: u64 = 1 << 5;
+const FREQUENCY: u64 = 1 << 10;
 /// `mmap`, `comm`, `task`, `sample_id_all`, `mmap2`, `comm_exec`, `use_clockid`, and no kernel addresses
-const FLAGS: u64 = 1 << 5 | 1 << 8 | 1 << 9 | 1 << 13 | 1 << 18 | 1 << 23 | 1 << 24 | 1 << 25;
+const FLAGS: u64 = EXCLUDE_KERNEL | 1 << 8 | 1 << 9 | 1 << 13 | 1 << 18 | 1 << 23 | 1 << 24 | 1 << 25;
 
 /// Whose record it is and when.
 #[derive(Clone, Copy, Debug)]
@@ -187,7 +190,7 @@ impl Batch {
         });
     }
 
-    /// A stack, the innermost address first, that stands for so many nanoseconds.
+    /// A stack, the innermost address first, that stands for so many nanoseconds or events.
     pub(crate) fn sample(&mut self, at: Moment, period: u64, stack: &[u64]) {
         self.record(PERF_RECORD_SAMPLE, PERF_RECORD_MISC_USER, |bytes| {
             put_u64(bytes, stack.first().copied().unwrap_or(0));
@@ -222,26 +225,50 @@ fn put_text(bytes: &mut Vec<u8>, text: &[u8]) {
     }
 }
 
-fn attribute(clock: Clock, hz: u32) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(ATTR_SIZE as usize);
-    // PERF_TYPE_SOFTWARE; PERF_COUNT_SW_TASK_CLOCK or PERF_COUNT_SW_CPU_CLOCK
-    put_u32(&mut bytes, 1);
-    put_u32(&mut bytes, ATTR_SIZE);
-    put_u64(&mut bytes, u64::from(clock == Clock::Cpu));
-    // sample_period, in nanoseconds
-    put_u64(&mut bytes, 1_000_000_000 / u64::from(hz.max(1)));
-    put_u64(&mut bytes, SAMPLE_TYPE);
-    put_u64(&mut bytes, 0);
-    put_u64(&mut bytes, FLAGS);
-    // clockid is at 92: CLOCK_MONOTONIC.
-    bytes.resize(92, 0);
-    put_u32(&mut bytes, 1);
-    bytes.resize(ATTR_SIZE as usize, 0);
-    bytes
+/// What is sampled: the attribute of the file's one event, and its name.
+#[derive(Clone, Debug)]
+pub(crate) struct Attribute {
+    kind: u32,
+    config: u64,
+    /// Nanoseconds, or samples a second.
+    rate: u64,
+    flags: u64,
+    name: String,
+}
+
+impl Attribute {
+    pub(crate) fn new(options: &Options, counter: Option<&Counter>) -> Attribute {
+        let hz = u64::from(options.hz.max(1));
+        if let Some(counter) = counter {
+            let excluded = if counter.user_only { EXCLUDE_KERNEL } else { 0 };
+            let flags = FLAGS & !EXCLUDE_KERNEL | FREQUENCY | excluded;
+            return Attribute { kind: counter.kind, config: counter.config, rate: hz, flags, name: counter.name() };
+        }
+        // PERF_TYPE_SOFTWARE; PERF_COUNT_SW_TASK_CLOCK or PERF_COUNT_SW_CPU_CLOCK
+        let (config, name) = match options.clock {
+            Clock::Cpu => (1, "task-clock:u"),
+            Clock::Wall => (0, "cpu-clock:u"),
+        };
+        Attribute { kind: 1, config, rate: 1_000_000_000 / hz, flags: FLAGS, name: name.to_owned() }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(ATTR_SIZE as usize);
+        put_u32(&mut bytes, self.kind);
+        put_u32(&mut bytes, ATTR_SIZE);
+        for number in [self.config, self.rate, SAMPLE_TYPE, 0, self.flags] {
+            put_u64(&mut bytes, number);
+        }
+        // clockid is at 92: CLOCK_MONOTONIC.
+        bytes.resize(92, 0);
+        put_u32(&mut bytes, 1);
+        bytes.resize(ATTR_SIZE as usize, 0);
+        bytes
+    }
 }
 
 /// Everything before the first record.
-pub(crate) fn header(clock: Clock, hz: u32, data_size: u64, features: &[u32]) -> Vec<u8> {
+pub(crate) fn header(attribute: &Attribute, data_size: u64, features: &[u32]) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     put_u64(&mut bytes, HEADER_SIZE);
     let entry = u64::from(ATTR_SIZE) + 16;
@@ -253,7 +280,7 @@ pub(crate) fn header(clock: Clock, hz: u32, data_size: u64, features: &[u32]) ->
     let bits = features.iter().fold(0_u64, |bits, &feature| bits | 1 << feature);
     put_u64(&mut bytes, bits);
     bytes.resize(HEADER_SIZE as usize, 0);
-    bytes.extend(attribute(clock, hz));
+    bytes.extend(attribute.bytes());
     // No ids: there is one event.
     put_u64(&mut bytes, HEADER_SIZE);
     put_u64(&mut bytes, 0);
@@ -276,7 +303,7 @@ const HEADER_EVENT_DESC: u32 = 12;
 const HEADER_SAMPLE_TIME: u32 = 21;
 
 /// The features as they stand behind the records, and their numbers for the header.
-pub(crate) fn features(features: &Features, clock: Clock, hz: u32, data_end: u64) -> (Vec<u8>, Vec<u32>) {
+pub(crate) fn features(features: &Features, attribute: &Attribute, data_end: u64) -> (Vec<u8>, Vec<u32>) {
     let arch = std::env::consts::ARCH;
     let mut command_line = (features.command_line.len() as u32).to_le_bytes().to_vec();
     features.command_line.iter().for_each(|word| put_string(&mut command_line, word));
@@ -288,7 +315,7 @@ pub(crate) fn features(features: &Features, clock: Clock, hz: u32, data_end: u64
         (HEADER_VERSION, string(features.version.as_bytes())),
         (HEADER_ARCH, string(arch.as_bytes())),
         (HEADER_CMDLINE, command_line),
-        (HEADER_EVENT_DESC, event_description(clock, hz)),
+        (HEADER_EVENT_DESC, event_description(attribute)),
         (HEADER_SAMPLE_TIME, times),
     ];
     let mut offset = data_end + sections.len() as u64 * 16;
@@ -303,20 +330,13 @@ pub(crate) fn features(features: &Features, clock: Clock, hz: u32, data_end: u64
     (table, sections.iter().map(|(number, _)| *number).collect())
 }
 
-fn event_description(clock: Clock, hz: u32) -> Vec<u8> {
+fn event_description(attribute: &Attribute) -> Vec<u8> {
     let mut bytes = 1_u32.to_le_bytes().to_vec();
     put_u32(&mut bytes, ATTR_SIZE);
-    bytes.extend(attribute(clock, hz));
+    bytes.extend(attribute.bytes());
     put_u32(&mut bytes, 0);
-    put_string(&mut bytes, event_name(clock).as_bytes());
+    put_string(&mut bytes, attribute.name.as_bytes());
     bytes
-}
-
-fn event_name(clock: Clock) -> &'static str {
-    match clock {
-        Clock::Cpu => "task-clock:u",
-        Clock::Wall => "cpu-clock:u",
-    }
 }
 
 fn string(text: &[u8]) -> Vec<u8> {

@@ -6,20 +6,21 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use jitlisten::options::SinkKind;
 use jitlisten::{HostStateGuard, Session, exempt_signal, log_line};
 
 use crate::code_map::UNKNOWN_CODE;
+use crate::event_name::Counter;
 use crate::events::Observer;
 use crate::handler::{self, PROCESS};
 use crate::interpose::{self, ACTIVE};
 use crate::options::Options;
 use crate::output::Output;
+use crate::perf_data::Attribute;
 use crate::threads::{self, SAMPLED, SIGNAL, WITHOUT_TIMER};
 use crate::writer::{COUNTERS, STOP, WORK, Writer};
-use crate::{code_map, slot, timer, wake};
+use crate::{clock, code_map, counter, measure, slot, timer, wake};
 
 /// Names the process that has begun the file, for itself after `exec(2)`.
 const BEGUN: &str = "JITLISTEN_RECORD_BEGUN";
@@ -43,6 +44,8 @@ pub enum Error {
     NoThread(i32),
     /// This machine's registers are not known.
     Machine,
+    /// The kernel does not count that event for us.
+    Counter(String, std::io::Error),
 }
 
 impl std::fmt::Display for Error {
@@ -55,6 +58,7 @@ impl std::fmt::Display for Error {
             Error::NoSignal => f.write_str("every real-time signal is in use"),
             Error::NoThread(number) => write!(f, "start a thread: error {number}"),
             Error::Machine => f.write_str("threads are sampled on x86_64 only"),
+            Error::Counter(name, error) => write!(f, "cannot count {name}: {error}: {}", Counter::reason(error)),
         }
     }
 }
@@ -150,7 +154,8 @@ fn start_in(state: &mut Option<Running>, options: Options, append: bool) -> Resu
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let path = options.path(std::process::id(), host.trim());
     let absolute = std::env::current_dir().map_or(path.clone(), |directory| directory.join(&path));
-    let output = Output::open(&absolute, append, options.clock, options.hz);
+    let counter = permitted(&options)?;
+    let output = Output::open(&absolute, append, Attribute::new(&options, counter.as_ref()));
     let output = output.map_err(|error| Error::Output(absolute, error))?;
     let signal = signal().ok_or(Error::NoSignal)?;
     exempt_signal(signal);
@@ -161,9 +166,9 @@ fn start_in(state: &mut Option<Running>, options: Options, append: bool) -> Resu
     STOP.store(false, Ordering::Release);
     UNKNOWN_CODE.store(false, Ordering::Relaxed);
     PROCESS.store(std::process::id(), Ordering::Release);
-    threads::configure(options.clock, options.hz);
+    measure::configure(options.clock, options.hz, counter.as_ref());
     let enabled_images = observe_code(&options);
-    let until = options.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds.into()));
+    let until = options.seconds.map(|seconds| clock::monotonic() + u64::from(seconds) * 1_000_000_000);
     let mut writer = Writer::new(output, until);
     writer.begin(append);
     ACTIVE.store(true, Ordering::Release);
@@ -181,6 +186,14 @@ fn start_in(state: &mut Option<Running>, options: Options, append: bool) -> Resu
             Err(Error::NoThread(number))
         }
     }
+}
+
+/// The counter as the kernel allows it.
+fn permitted(options: &Options) -> Result<Option<Counter>, Error> {
+    let Some(counter) = &options.counter else { return Ok(None) };
+    counter::survive_sigio();
+    let permitted = counter.clone().permitted(options.hz);
+    permitted.map(Some).map_err(|error| Error::Counter(counter.name(), error))
 }
 
 /// The signal of the last recording, if it is still ours, or a new one.
@@ -334,6 +347,8 @@ fn become_child() {
     ACTIVE.store(false, Ordering::Release);
     PROCESS.store(0, Ordering::Release);
     slot::forget_all();
+    // Descriptors of counters are the parent's, too; this closes ours.
+    slot::all().for_each(|(_, slot)| threads::close_counter(slot));
     if let Some(session) = Session::process() {
         session.stop_observing();
     }

@@ -41,13 +41,16 @@ pub(crate) struct Slot {
     pub(crate) tid: AtomicU32,
     /// Distinguishes the signals of the slot's owners.
     pub(crate) generation: AtomicU32,
+    /// The timer's number, or the counter's descriptor; -1: none.
     pub(crate) timer: AtomicI32,
+    /// The counter's number; 0: it is a timer.
+    pub(crate) counter: AtomicU64,
     /// Odd while the handler runs.
     pub(crate) running: AtomicU64,
     pub(crate) lost: AtomicU64,
     /// What the writer has made a record of.
     pub(crate) announced: AtomicU32,
-    /// The thread's clock when it was last sampled.
+    /// The thread's clock, or its counter, when it was last sampled.
     pub(crate) clock: AtomicU64,
     /// The thread's function, where it is known.
     pub(crate) start: AtomicU64,
@@ -258,8 +261,8 @@ fn outcome(head: u64) -> Outcome {
 /// In the child of a fork: the threads that were sampled are not here.
 pub(crate) fn forget_all() {
     for (_, slot) in all() {
-        slot.state.store(FREE, Ordering::Relaxed);
         slot.running.store(0, Ordering::Relaxed);
+        slot.state.store(FREE, Ordering::Relaxed);
         slot.read.store(slot.written.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }

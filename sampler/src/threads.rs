@@ -8,13 +8,13 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use crate::clock;
-use crate::handler::{self, PERIOD};
-use crate::options::Clock;
+use crate::event_name::Counter;
+use crate::measure::{self, counter_of};
 use crate::slot::{self, Slot};
-use crate::timer::Timer;
+use crate::timer::{self, Timer};
 
 /// The signal of the timers; 0 before the first recording.
 pub(crate) static SIGNAL: AtomicI32 = AtomicI32::new(0);
@@ -22,17 +22,6 @@ pub(crate) static SIGNAL: AtomicI32 = AtomicI32::new(0);
 pub(crate) static WITHOUT_TIMER: AtomicU64 = AtomicU64::new(0);
 /// Threads that got a timer.
 pub(crate) static SAMPLED: AtomicU64 = AtomicU64::new(0);
-static CLOCK: AtomicU32 = AtomicU32::new(0);
-
-/// What timers that are made from now on do.
-pub(crate) fn configure(clock: Clock, hz: u32) {
-    CLOCK.store(clock as u32, Ordering::Relaxed);
-    PERIOD.store(1_000_000_000 / u64::from(hz.max(1)), Ordering::Relaxed);
-}
-
-pub(crate) fn clock_now() -> Clock {
-    if CLOCK.load(Ordering::Relaxed) == Clock::Wall as u32 { Clock::Wall } else { Clock::Cpu }
-}
 
 /// Starts a timer for a thread, unless it has one.
 pub(crate) fn arm(tid: u32) -> Option<&'static Slot> {
@@ -60,24 +49,44 @@ fn is_armed(tid: u32, limit: usize) -> bool {
 }
 
 fn start_timer(index: usize, slot: &'static Slot, tid: u32) -> bool {
-    let (period, clock) = (PERIOD.load(Ordering::Relaxed), clock_now());
-    let value = handler::signal_value(index, slot.generation.load(Ordering::Acquire));
+    let started = match measure::counter_now() {
+        Some(counter) => start_counting(&counter, index, slot, tid),
+        None => start_time(index, slot, tid),
+    };
+    if started {
+        SAMPLED.fetch_add(1, Ordering::Relaxed);
+    } else {
+        slot.state.store(slot::ENDED, Ordering::Release);
+        WITHOUT_TIMER.fetch_add(1, Ordering::Relaxed);
+    }
+    started
+}
+
+fn start_time(index: usize, slot: &'static Slot, tid: u32) -> bool {
+    let (period, clock) = (measure::period(), measure::clock_now());
+    let value = timer::signal_value(index, slot.generation.load(Ordering::Acquire));
     let first = first_expiry(period, tid);
-    handler::time_since_last(slot);
+    slot.timer.store(-1, Ordering::Release);
+    slot.counter.store(0, Ordering::Release);
+    measure::time_since_last(slot);
     // Before the timer runs: its first signal may come at once.
     slot.state.store(slot::ARMED, Ordering::Release);
-    match Timer::start(clock, tid, SIGNAL.load(Ordering::Acquire), value, first, period) {
-        Ok(timer) => {
-            slot.timer.store(timer.0, Ordering::Release);
-            SAMPLED.fetch_add(1, Ordering::Relaxed);
-            true
-        }
-        Err(_) => {
-            slot.timer.store(-1, Ordering::Release);
-            slot.state.store(slot::ENDED, Ordering::Release);
-            WITHOUT_TIMER.fetch_add(1, Ordering::Relaxed);
-            false
-        }
+    let timer = Timer::start(clock, tid, SIGNAL.load(Ordering::Acquire), value, first, period);
+    timer.map(|timer| slot.timer.store(timer.0, Ordering::Release)).is_ok()
+}
+
+fn start_counting(counter: &Counter, index: usize, slot: &'static Slot, tid: u32) -> bool {
+    let signal = SIGNAL.load(Ordering::Acquire);
+    let Ok(running) = counter.prepare(tid, signal, index, measure::rate()) else { return false };
+    slot.timer.store(running.descriptor, Ordering::Release);
+    slot.counter.store(running.id, Ordering::Release);
+    slot.clock.store(0, Ordering::Relaxed);
+    // As above.
+    slot.state.store(slot::ARMED, Ordering::Release);
+    running.go_on() || {
+        slot.timer.store(-1, Ordering::Release);
+        running.close();
+        false
     }
 }
 
@@ -93,26 +102,46 @@ fn first_expiry(period: u64, tid: u32) -> u64 {
 /// The calling thread, whose slot this is, ends.
 pub(crate) fn this_thread_ends(slot: &Slot) {
     // The timer first: its handler and this are never at it together.
-    let timer = slot.timer.swap(-1, Ordering::AcqRel);
-    if timer >= 0 {
-        Timer(timer).delete();
+    let counter = counter_of(slot);
+    match counter {
+        Some(counter) => counter.stop(),
+        None => delete_timer(slot),
     }
     // A signal that waits is passed over from here on.
     if slot.state.compare_exchange(slot::ARMED, slot::CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-        let period = handler::time_since_last(slot);
+        let period = measure::time_since_last(slot);
         // SAFETY: in the thread itself, and the handler looks at the state first.
         unsafe { slot.close(clock::monotonic(), period) };
         slot.state.store(slot::ENDED, Ordering::Release);
     }
+    close_counter(slot);
 }
 
 /// Ends the sampling of a thread. What is in its ring is still written.
 pub(crate) fn disarm(slot: &Slot) {
-    if slot.state.compare_exchange(slot::ARMED, slot::ENDED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-        let timer = slot.timer.swap(-1, Ordering::AcqRel);
-        if timer >= 0 {
-            Timer(timer).delete();
+    if slot.state.compare_exchange(slot::ARMED, slot::ENDED, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+        match counter_of(slot) {
+            Some(counter) => counter.stop(),
+            None => delete_timer(slot),
         }
+        close_counter(slot);
+    }
+}
+
+fn delete_timer(slot: &Slot) {
+    let timer = slot.timer.swap(-1, Ordering::AcqRel);
+    if timer >= 0 {
+        Timer(timer).delete();
+    }
+}
+
+/// Gives back the descriptor of a slot that is sampled no more, unless its handler may be using it: then later.
+pub(crate) fn close_counter(slot: &Slot) {
+    let idle = slot.running.load(Ordering::SeqCst).is_multiple_of(2);
+    if let Some(counter) = counter_of(slot).filter(|_| idle)
+        && slot.timer.compare_exchange(counter.descriptor, -1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    {
+        counter.close();
     }
 }
 
@@ -179,10 +208,4 @@ fn tasks() -> impl Iterator<Item = u32> {
 pub(crate) fn exists(pid: u32, tid: u32) -> bool {
     // SAFETY: no signal is sent.
     (unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) }) == 0
-}
-
-/// The number of the calling thread.
-pub(crate) fn own_tid() -> u32 {
-    // SAFETY: has no precondition.
-    (unsafe { libc::syscall(libc::SYS_gettid) }) as u32
 }

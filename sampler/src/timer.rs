@@ -82,6 +82,11 @@ impl Timer {
     }
 }
 
+/// What a timer's signal carries: which slot, and of which owner.
+pub(crate) fn signal_value(index: usize, generation: u32) -> u64 {
+    index as u64 | u64::from(generation) << 32
+}
+
 /// The clock of a thread's CPU time.
 pub(crate) fn thread_cpu_clock(tid: u32) -> libc::clockid_t {
     !(tid as c_int) << 3 | THREAD_CPU_CLOCK

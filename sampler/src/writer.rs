@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{fs, io};
 
 use jitlisten::log_line;
@@ -25,8 +25,8 @@ use crate::threads::{self, Scan};
 use crate::unwind::Outcome;
 use crate::{clock, wake};
 
-/// Between two looks. What was sampled since the last one is lost when the process is killed.
-const PERIOD: Duration = Duration::from_millis(50);
+/// Between two looks, in nanoseconds. What was sampled since the last one is lost when the process is killed.
+const PERIOD: u64 = 50_000_000;
 /// Between two looks at mappings, at least.
 const SPACING: Duration = Duration::from_millis(1);
 /// So much is written at once.
@@ -74,12 +74,13 @@ pub(crate) struct Writer {
     batch: Batch,
     mappings: Mappings,
     scan: Scan,
-    until: Option<Instant>,
+    /// By [`clock::monotonic`].
+    until: Option<u64>,
     looks: u64,
     /// When mappings may be looked at again because of unknown code, and how long to wait after that.
     next_mappings: u64,
     last_mappings: u64,
-    next_drain: Instant,
+    next_drain: u64,
     patience: u64,
     first_sample: u64,
     last_sample: u64,
@@ -87,7 +88,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn new(output: Output, until: Option<Instant>) -> Writer {
+    pub(crate) fn new(output: Output, until: Option<u64>) -> Writer {
         Writer {
             pins: Pins::beside(output.path()),
             output: Some(output),
@@ -99,7 +100,7 @@ impl Writer {
             looks: 0,
             next_mappings: 0,
             last_mappings: 0,
-            next_drain: Instant::now(),
+            next_drain: clock::monotonic(),
             patience: 0,
             first_sample: 0,
             last_sample: 0,
@@ -121,10 +122,10 @@ impl Writer {
 
     /// The thread's function.
     pub(crate) fn run(mut self) {
-        self.scan = Scan::without(threads::own_tid());
+        self.scan = Scan::without(clock::own_tid());
         loop {
             let seen = wake::seen();
-            if STOP.load(Ordering::Acquire) || self.until.is_some_and(|until| Instant::now() >= until) {
+            if STOP.load(Ordering::Acquire) || self.until.is_some_and(|until| clock::monotonic() >= until) {
                 break;
             }
             {
@@ -134,7 +135,7 @@ impl Writer {
             if self.output.is_none() {
                 break;
             }
-            wake::wait(seen, self.next_drain.saturating_duration_since(Instant::now()));
+            wake::wait(seen, Duration::from_nanos(self.next_drain.saturating_sub(clock::monotonic())));
             // Libraries come in crowds.
             std::thread::sleep(SPACING);
         }
@@ -147,10 +148,11 @@ impl Writer {
         self.take_events();
         self.look_for_code();
         // Woken because of code alone, the rest waits for its time.
-        if Instant::now() < self.next_drain {
+        let now = clock::monotonic();
+        if now < self.next_drain {
             return;
         }
-        self.next_drain = Instant::now() + PERIOD;
+        self.next_drain = now + PERIOD;
         self.scan.look();
         self.drain();
         self.batch.round();
@@ -216,6 +218,9 @@ impl Writer {
                 self.drain_slot(slot);
             }
             let tid = slot.tid.load(Ordering::Acquire);
+            if state == slot::ENDED {
+                threads::close_counter(slot);
+            }
             if state == slot::ENDED && !threads::exists(self.pid, tid) {
                 // It cannot write any more; what came between the drain and its end is here now.
                 self.drain_slot(slot);
@@ -308,6 +313,7 @@ impl Writer {
             }
             std::thread::yield_now();
         }
+        slot::all().for_each(|(_, slot)| threads::close_counter(slot));
     }
 
     fn end(&mut self) {

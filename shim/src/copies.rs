@@ -6,11 +6,11 @@
 
 #![forbid(unsafe_code)]
 
-use jitlisten::{Address, AddressRange, ObjectId, checked_read, mappings_of};
+use jitlisten::{Address, AddressRange, checked_read, mappings_of};
 
-use crate::hooks::this_thread;
 use crate::placement::{Pattern, Piece};
 use crate::state::{Shim, State};
+use crate::thread::this_thread;
 
 /// So many of the last objects are looked for.
 const LAST: usize = 16;
@@ -20,21 +20,6 @@ const TRIES: u8 = 8;
 const LARGEST: u64 = 64 << 20;
 /// So much is searched for unwind tables on each side of code.
 const AROUND: u64 = 4 << 20;
-
-/// An object that was not final when it was loaded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Waiting {
-    pub(crate) id: ObjectId,
-    pub(crate) since: u64,
-    thread: u64,
-    tries: u8,
-}
-
-impl Waiting {
-    pub(crate) fn new(id: ObjectId, since: u64) -> Waiting {
-        Waiting { id, since, thread: this_thread(), tries: 0 }
-    }
-}
 
 impl Shim {
     /// `range` has become executable: looks there for objects that wait elsewhere.

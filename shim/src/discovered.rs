@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 /// An LLVM that is listened to.
@@ -13,4 +14,66 @@ pub struct DiscoveredLlvm {
     pub detoured: bool,
     /// How many of its objects are in its list for debuggers now.
     pub objects: usize,
+    /// Its release as far as the library says: `14`, `19.1`.
+    pub version: Option<String>,
+    /// By which ways it is heard: `runtimedyld`, `jitlink` (its linkers call us), `list-call` (its rendezvous with debuggers does), `list-poll`
+    /// (the list is read when memory becomes executable).
+    pub heard_by: Vec<&'static str>,
+    /// How many objects its linkers have reported.
+    pub linked: u64,
+    /// What is not heard or not had, a sentence each.
+    pub missing: Vec<String>,
+}
+
+impl DiscoveredLlvm {
+    /// All of this as a JSON object: `{"file": s, "version": s or null, "heard_by": [s], "linked": n, "listed": n, "missing": [s]}`.
+    /// Later releases may add members.
+    pub fn json(&self) -> String {
+        let version = self.version.as_deref().map_or_else(|| "null".to_owned(), quoted);
+        let list = |words: &mut dyn Iterator<Item = &str>| words.map(quoted).collect::<Vec<_>>().join(", ");
+        format!(
+            "{{\"file\": {}, \"version\": {version}, \"heard_by\": [{}], \"linked\": {}, \"listed\": {}, \"missing\": [{}]}}",
+            quoted(&self.path.to_string_lossy()),
+            list(&mut self.heard_by.iter().copied()),
+            self.linked,
+            self.objects,
+            list(&mut self.missing.iter().map(String::as_str)),
+        )
+    }
+}
+
+/// A JSON string.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for letter in text.chars() {
+        match letter {
+            '"' | '\\' => quoted.extend(['\\', letter]),
+            letter if letter.is_control() => {
+                let _ = write!(quoted, "\\u{:04x}", u32::from(letter));
+            }
+            letter => quoted.push(letter),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_json_is_json() {
+        let llvm = DiscoveredLlvm {
+            path: "/a \"b\"\n.so".into(),
+            detoured: true,
+            objects: 2,
+            version: Some("14".to_owned()),
+            heard_by: vec!["runtimedyld", "list-call"],
+            linked: 3,
+            missing: vec![],
+        };
+        let expected = r#"{"file": "/a \"b\"\u000a.so", "version": "14", "heard_by": ["runtimedyld", "list-call"], "linked": 3, "listed": 2, "missing": []}"#;
+        assert_eq!(llvm.json(), expected);
+    }
 }

@@ -15,12 +15,31 @@ pub(crate) const SLOTS: usize = 16;
 /// An empty function of the host's, or ours in its place.
 pub(crate) type Rendezvous = unsafe extern "C" fn();
 
+/// `RuntimeDyldELF::loadObject`. More words than it has: those it does not take are whatever its caller left there, and go on
+/// unread.
+pub(crate) type LoadObject =
+    unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> usize;
+
+/// Both registers that a result may be in.
+#[repr(C)]
+pub(crate) struct Returned([usize; 2]);
+
+/// `ObjectLinkingLayer::emit`, as [`LoadObject`].
+pub(crate) type Emit = unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> Returned;
+
+/// The vtables with `emit` of one library.
+pub(crate) const EMIT_VTABLES: usize = 2;
+
 /// See the module's head.
 pub(crate) struct HookTable {
     /// For the loader's `_dl_debug_state`.
     pub(crate) loader_event: Rendezvous,
     /// For `__jit_debug_register_code` of the LLVM in each slot.
     pub(crate) rendezvous: [Rendezvous; SLOTS],
+    /// For `RuntimeDyldELF::loadObject` of the LLVM in each slot.
+    pub(crate) load_object: [LoadObject; SLOTS],
+    /// For `ObjectLinkingLayer::emit` of the LLVM in each slot, in each of its vtables.
+    pub(crate) emit: [[Emit; EMIT_VTABLES]; SLOTS],
     /// For `dlsym`: jumps to it.
     pub(crate) before_dlsym: Rendezvous,
     pub(crate) mprotect: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,

@@ -5,7 +5,7 @@
 //! | [`loader_event`] | the loader's `_dl_debug_state` | the loader's |
 //! | [`RENDEZVOUS`] | `__jit_debug_register_code` of one LLVM | LLVM's (MCJIT), none (ORC) |
 //! | [`mprotect`], [`munmap`], [`mmap`] | those of libc, for libraries with LLVM | LLVM's memory manager's, if any |
-//! | `other_libraries::*` | the same and their relatives, for all other libraries | any: an allocator's, for one |
+//! | `elsewhere::*` | the same and their relatives, for all other libraries | any: an allocator's, for one |
 //! | [`register_frame`] | `__register_frame` of libgcc, likewise | LLVM's engine's |
 //! | `llvmlite::*` | `LLVMPY_AddModule` and others | llvmlite's, in Python |
 //!
@@ -33,12 +33,6 @@ static INSIDE: Inside = Inside::new();
 /// Enters the hooks, unless this thread is in one. Only during a [`HostStateGuard`].
 pub(crate) fn enter() -> Option<Entered<'static>> {
     INSIDE.enter()
-}
-
-/// Numbers threads; the number may come again when a thread has ended.
-pub(crate) fn this_thread() -> u64 {
-    // SAFETY: pthread_self has no precondition.
-    unsafe { libc::pthread_self() }
 }
 
 /// Runs `work` with the shim, unless a hook of this thread is at work. A panic in it ends our listening, not the host.

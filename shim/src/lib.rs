@@ -84,6 +84,7 @@ mod source;
 mod start;
 mod state;
 mod symbol_file;
+mod thread;
 mod unregistered;
 mod vtable;
 

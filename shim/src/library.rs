@@ -133,6 +133,17 @@ impl Library {
         memchr::memmem::find(strings, name.as_bytes()).is_some()
     }
 
+    /// The release of an LLVM whose symbols have versions (`LLVM_14`, `LLVM_19.1`): a distribution's.
+    pub(crate) fn llvm_version(&self) -> Option<String> {
+        // SAFETY: as in `mentions`.
+        let strings = unsafe { std::slice::from_raw_parts(self.tables.strtab as *const u8, self.tables.strsz) };
+        memchr::memmem::find_iter(strings, b"\0LLVM_").find_map(|at| {
+            let version = strings[at + 6..].split(|&byte| byte == 0).next()?;
+            let is_one = !version.is_empty() && version.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.');
+            is_one.then(|| String::from_utf8_lossy(version).into_owned())
+        })
+    }
+
     /// The address of the entry of `.dynsym` that defines `name`, found through the hash tables.
     pub(crate) fn dynamic_symbol(&self, name: &str) -> Option<usize> {
         let index = if self.tables.gnu_hash != 0 { self.gnu_lookup(name)? } else { self.sysv_lookup(name)? };

@@ -8,13 +8,29 @@ use std::collections::VecDeque;
 
 use jitlisten::{Mapping, ObjectId};
 
-use crate::copies::Waiting;
+use crate::thread::this_thread;
 
 /// In nanoseconds.
 const PATIENCE: u64 = 1_000_000_000;
 
 /// How many are remembered; of more, the oldest are given up.
 const MOST: usize = 1 << 16;
+
+/// An object that was not final when it was loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    pub(crate) id: ObjectId,
+    pub(crate) since: u64,
+    pub(crate) thread: u64,
+    /// How often it was looked for elsewhere.
+    pub(crate) tries: u8,
+}
+
+impl Waiting {
+    pub(crate) fn new(id: ObjectId, since: u64) -> Waiting {
+        Waiting { id, since, thread: this_thread(), tries: 0 }
+    }
+}
 
 /// The objects that were not final when they were loaded, the oldest first.
 #[derive(Default)]

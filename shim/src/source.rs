@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use jitlisten::options::{LlvmSource, LlvmSources};
 use jitlisten::{ObjectId, log_line};
 
 use crate::descriptor::{DescriptorAddress, ListedObject};
 use crate::detour::{self, Callers};
+use crate::discovered::DiscoveredLlvm;
 use crate::hook_table::HookTable;
 use crate::jitlink;
 use crate::library::{Identity, Library};
@@ -32,7 +34,11 @@ pub(crate) struct Source {
     /// Whether calls of the rendezvous reach us; otherwise the list is read whenever memory becomes executable.
     pub(crate) detoured: bool,
     /// Whether its linker calls us for each object.
-    pub(crate) linker: Result<Patched, Refusal>,
+    linker: Result<Patched, Refusal>,
+    jitlink: Result<(), jitlink::Refusal>,
+    /// Its place in the table of hooks.
+    slot: usize,
+    version: Option<String>,
     /// The slots through which it calls for memory.
     slots: MemorySlots,
     /// Whether they were changed.
@@ -57,6 +63,12 @@ pub(crate) struct News {
     pub(crate) first: Option<u64>,
 }
 
+/// None where nothing is to be done with vtables.
+fn wanted_classes(wanted: LlvmSources) -> &'static [&'static str] {
+    let any = wanted.contains(LlvmSource::RuntimeDyld) || wanted.contains(LlvmSource::JitLink);
+    if any { &vtable::CLASSES } else { &[] }
+}
+
 /// Where the two symbols of the JIT interface are.
 struct JitInterface {
     descriptor: usize,
@@ -64,20 +76,22 @@ struct JitInterface {
 }
 
 impl JitInterface {
-    /// Looks where it costs little first: most libraries have no LLVM in them.
-    fn find(library: &Library, symbols: &mut Option<SymbolFile>) -> Option<JitInterface> {
+    /// Looks where it costs little first: most libraries have no LLVM in them. Among symbols that are not exported only with `hidden`.
+    fn find(library: &Library, symbols: &mut Option<SymbolFile>, hidden: bool) -> Option<JitInterface> {
         if let (Some(descriptor), Some(function)) =
             (library.dynamic_address(DESCRIPTOR), library.dynamic_address(RENDEZVOUS_FUNCTION))
         {
             return Some(JitInterface { descriptor, function });
         }
-        if library.code_size() < SMALLEST_LLVM || !library.mentions("mprotect") {
+        if !hidden || library.code_size() < SMALLEST_LLVM || !library.mentions("mprotect") {
             return None;
         }
-        let file = SymbolFile::open(library)
-            .inspect_err(|error| log_line!(Info, "{}: {error}", library.path.display()))
-            .ok()?;
-        let values = symbols.insert(file).find("__jit_debug_", &[DESCRIPTOR, RENDEZVOUS_FUNCTION]);
+        if symbols.is_none() {
+            *symbols = SymbolFile::open(library)
+                .inspect_err(|error| log_line!(Info, "{}: {error}", library.path.display()))
+                .ok();
+        }
+        let values = symbols.as_ref()?.find("__jit_debug_", &[DESCRIPTOR, RENDEZVOUS_FUNCTION]);
         let address = |name| Some(library.identity.bias.wrapping_add(*values.get(name)? as usize));
         Some(JitInterface { descriptor: address(DESCRIPTOR)?, function: address(RENDEZVOUS_FUNCTION)? })
     }
@@ -95,15 +109,30 @@ impl Source {
         slot: usize,
         hooks: &'static HookTable,
         callers: Callers,
+        wanted: LlvmSources,
     ) -> Option<Source> {
         let hook = *hooks.rendezvous.get(slot)?;
-        let interface = JitInterface::find(library, symbols);
+        if library.is_llvmlite() {
+            // Its symbols are needed for other things, and its constants are 60 MB.
+            *symbols = SymbolFile::open(library).ok();
+        }
         // SAFETY: the caller's promise; a library at this place of the table was closed before.
-        let vtables = unsafe { mapped::vtables(library, &vtable::CLASSES) };
-        // SAFETY: as above.
-        let linker = unsafe { runtime_dyld::attach(library, slot, &vtables) };
-        // SAFETY: as above.
-        let jitlink = unsafe { jitlink::attach(library, slot, &vtables) };
+        let vtables = unsafe { mapped::vtables(library, wanted_classes(wanted), symbols.as_ref()) };
+        let linker = match wanted.contains(LlvmSource::RuntimeDyld) {
+            // SAFETY: as above.
+            true => unsafe { runtime_dyld::attach(library, slot, &vtables, *hooks.load_object.get(slot)?) },
+            false => Err(Refusal::Unwanted),
+        };
+        let jitlink = match wanted.contains(LlvmSource::JitLink) {
+            // SAFETY: as above.
+            true => unsafe { jitlink::attach(library, slot, &vtables, *hooks.emit.get(slot)?) },
+            false => Err(jitlink::Refusal::Unwanted),
+        };
+        // llvmlite's file is opened for other functions anyway; elsewhere the list adds nothing that the linkers do not say.
+        let linkers_are_heard = linker.is_ok() && matches!(jitlink, Ok(()) | Err(jitlink::Refusal::Missing));
+        let hidden = !linkers_are_heard || library.is_llvmlite();
+        let interface =
+            if wanted.contains(LlvmSource::List) { JitInterface::find(library, symbols, hidden) } else { None };
         if interface.is_none() && linker.is_err() && jitlink.is_err() {
             return None;
         }
@@ -142,6 +171,9 @@ impl Source {
             descriptor: interface.map(|interface| DescriptorAddress(interface.descriptor)),
             detoured: matches!(detoured, None | Some(Ok(()))),
             linker,
+            jitlink,
+            slot,
+            version: library.llvm_version(),
             slots,
             listening: false,
             known: BTreeMap::new(),
@@ -213,6 +245,34 @@ impl Source {
     /// Remembers what became of an entry.
     pub(crate) fn remember(&mut self, listed: ListedObject, id: Option<ObjectId>) {
         self.known.insert(listed.entry, Known { listed, id });
+    }
+
+    /// What people are shown who ask.
+    pub(crate) fn describe(&self) -> DiscoveredLlvm {
+        let (mut heard_by, mut missing) = (Vec::new(), Vec::new());
+        match &self.linker {
+            Ok(_) if runtime_dyld::is_trusted(self.slot) => heard_by.push("runtimedyld"),
+            Ok(_) => missing.push("RuntimeDyld: its objects were not what they should be".to_owned()),
+            Err(refusal) => missing.push(format!("RuntimeDyld: {refusal}")),
+        }
+        match &self.jitlink {
+            Ok(()) => heard_by.push("jitlink"),
+            Err(refusal) => missing.push(format!("JITLink: {refusal}")),
+        }
+        match (self.descriptor, self.detoured) {
+            (Some(_), true) => heard_by.push("list-call"),
+            (Some(_), false) => heard_by.push("list-poll"),
+            (None, _) => missing.push("list for debuggers: not found".to_owned()),
+        }
+        DiscoveredLlvm {
+            path: self.path.clone(),
+            detoured: self.detoured,
+            objects: self.objects().len(),
+            version: self.version.clone(),
+            heard_by,
+            linked: runtime_dyld::reported(self.slot),
+            missing,
+        }
     }
 
     /// Every object it has reported, when the library is closed.

@@ -6,14 +6,18 @@ use jitlisten::Session;
 
 use crate::dlsym_entry::before_dlsym;
 use crate::hook_table::HookTable;
+use crate::jitlink::hook;
 use crate::loader::with_libraries_held;
 use crate::modules::Imports;
 use crate::state::{self, Shim};
+use crate::vtable::load_object;
 use crate::{elsewhere, fork, hooks, llvmlite};
 
 static HOOKS: HookTable = HookTable {
     loader_event: hooks::loader_event,
     rendezvous: hooks::RENDEZVOUS,
+    load_object: load_object::HOOKS,
+    emit: hook::HOOKS,
     before_dlsym,
     mprotect: hooks::mprotect,
     munmap: hooks::munmap,

@@ -105,14 +105,9 @@ impl Shim {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn discovered(&self) -> Vec<DiscoveredLlvm> {
+    pub(crate) fn discovered(&self) -> Vec<DiscoveredLlvm> {
         let state = self.lock();
-        let discovered = |source: &Source| DiscoveredLlvm {
-            path: source.path.clone(),
-            detoured: source.detoured,
-            objects: source.objects().len(),
-        };
-        state.sources.iter().flatten().map(discovered).collect()
+        state.sources.iter().flatten().map(Source::describe).collect()
     }
 
     fn watch_loader(&self) {
@@ -264,7 +259,8 @@ impl Shim {
         let library = unsafe { appeared.entry.library() }?;
         let mut symbols = None;
         // SAFETY: the library is in the loader's list, whose lock is held.
-        let source = unsafe { Source::attach(&library, &mut symbols, slot, self.hooks, callers) };
+        let source =
+            unsafe { Source::attach(&library, &mut symbols, slot, self.hooks, callers, self.session.options().llvm) };
         let is_source = source.is_some();
         // SAFETY: as above.
         let relocated = source.as_ref().is_some_and(|source| unsafe { source.is_relocated() });

@@ -38,13 +38,18 @@ impl SymbolFile {
     /// The string table, 15 MB in a wheel, is searched for the names, and then the symbols for those few strings: looking
     /// at 174,692 names one by one costs more than importing llvmlite may.
     pub(crate) fn find<'a>(&self, prefix: &str, names: &[&'a str]) -> BTreeMap<&'a str, u64> {
+        self.find_sized(prefix, names).into_iter().map(|(name, (value, _))| (name, value)).collect()
+    }
+
+    /// The same with the sizes of the symbols.
+    pub(crate) fn find_sized<'a>(&self, prefix: &str, names: &[&'a str]) -> BTreeMap<&'a str, (u64, u64)> {
         let marked = [b"\0", prefix.as_bytes()].concat();
         let found = self.find_strings(&marked, 1, names);
         // A linker may let one name be the tail of another.
         if found.len() < names.len() { self.find_strings(prefix.as_bytes(), 0, names) } else { found }
     }
 
-    fn find_strings<'a>(&self, needle: &[u8], skip: usize, names: &[&'a str]) -> BTreeMap<&'a str, u64> {
+    fn find_strings<'a>(&self, needle: &[u8], skip: usize, names: &[&'a str]) -> BTreeMap<&'a str, (u64, u64)> {
         let mut values = BTreeMap::new();
         let Some((symbols, strings)) = self.tables() else { return values };
         let mut wanted: Vec<(u32, &str)> = Vec::new();
@@ -67,7 +72,7 @@ impl SymbolFile {
                 continue;
             }
             if let Some(&(_, name)) = wanted.iter().find(|wanted| wanted.0 == at) {
-                values.entry(name).or_insert_with(|| symbol.st_value(endian));
+                values.entry(name).or_insert_with(|| (symbol.st_value(endian), symbol.st_size(endian)));
             }
         }
         values

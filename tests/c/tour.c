@@ -28,6 +28,30 @@ static void require(int truth, const char *what) {
     exit(1);
 }
 
+/* Numbers that nothing has. */
+static jitlisten_object object_number(uint64_t number) {
+    jitlisten_object object;
+    object.number = number;
+    return object;
+}
+
+static jitlisten_unwind unwind_number(uint64_t number) {
+    jitlisten_unwind registration;
+    registration.number = number;
+    return registration;
+}
+
+/* The header is the library's, as text and as a number. */
+static void check_version(void) {
+    char text[32];
+    snprintf(text, sizeof text, "%d.%d.%d", JITLISTEN_VERSION_MAJOR, JITLISTEN_VERSION_MINOR, JITLISTEN_VERSION_PATCH);
+    require(strcmp(text, JITLISTEN_VERSION) == 0, "the macros of the version agree");
+    require(strcmp(jitlisten_version(), JITLISTEN_VERSION) == 0, "the library has the header's version");
+#if JITLISTEN_VERSION_NUMBER < JITLISTEN_VERSION_OF(0, 1, 0) || JITLISTEN_VERSION_OF(1, 0, 0) <= JITLISTEN_VERSION_OF(0, 999, 999)
+#error "versions can be compared by the preprocessor"
+#endif
+}
+
 /* Held by the message that is being handed over. */
 static pthread_mutex_t one_message = PTHREAD_MUTEX_INITIALIZER;
 
@@ -38,7 +62,7 @@ static void on_message(void *user, int32_t level, const char *message) {
     statistics.size = sizeof statistics;
     require(pthread_mutex_trylock(&one_message) == 0, "messages come one at a time");
     require(level >= 1 && level <= 4 && message[0] != 0, "a message has a level and a text");
-    EXPECT(JITLISTEN_OK, jitlisten_statistics(&statistics));
+    EXPECT(JITLISTEN_OK, jitlisten_get_statistics(&statistics));
     ++*messages;
     pthread_mutex_unlock(&one_message);
 }
@@ -88,20 +112,20 @@ static void tell_of_raw_code(void) {
     struct jitlisten_function functions[3];
     struct jitlisten_line lines[2];
     struct jitlisten_code code;
-    jitlisten_object object = 0, again = 0;
+    jitlisten_object object = {0}, again = {0};
     uint64_t gamma = (uint64_t)(uintptr_t)made.memory + CHAIN_GAMMA;
 
     require(made.memory != NULL, "there is executable memory");
     code = describe(&made, functions, lines);
     EXPECT(JITLISTEN_OK, jitlisten_code_loaded(&code, &object));
-    require(object != 0, "an object is not 0");
+    require(object.number != 0, "an object is not 0");
     EXPECT(JITLISTEN_OK, jitlisten_finalized(object));
     require(map_names("gamma", gamma), "the perf map names gamma");
     require(chain_run(&made, 10) == chain_run(&made, 10), "code runs as before");
 
     /* The same once more is the same object. */
     EXPECT(JITLISTEN_OK, jitlisten_code_loaded(&code, &again));
-    require(again == object, "one object, one number");
+    require(again.number == object.number, "one object, one number");
     EXPECT(JITLISTEN_WRONG_ORDER, jitlisten_finalized(object));
 
     EXPECT(JITLISTEN_OK, jitlisten_freeing(object));
@@ -118,7 +142,7 @@ static void tell_of_elf(void) {
     size_t size = 0, capacity = 64u << 20;
     unsigned char *elf = (unsigned char *)malloc(capacity);
     struct chain_code made = chain_make();
-    jitlisten_object object = 0;
+    jitlisten_object object = {0};
 
     require(program != NULL && elf != NULL && made.memory != NULL, "the program can be read");
     size = fread(elf, 1, capacity, program);
@@ -142,7 +166,7 @@ static void tell_of_too_much(void) {
     struct jitlisten_function function = {1u << 20, UINT32_MAX, "everything"};
     struct jitlisten_statistics statistics;
     struct jitlisten_code code;
-    jitlisten_object object = 0;
+    jitlisten_object object = {0};
     statistics.size = sizeof statistics;
     memset(&code, 0, sizeof code);
     code.size = sizeof code, code.functions = &function, code.function_count = 1;
@@ -151,21 +175,21 @@ static void tell_of_too_much(void) {
     EXPECT(JITLISTEN_OK, jitlisten_finalized(object));
     EXPECT(JITLISTEN_OK, jitlisten_freeing(object));
     EXPECT(JITLISTEN_OK, jitlisten_disable("jitdump"));
-    EXPECT(JITLISTEN_OK, jitlisten_statistics(&statistics));
+    EXPECT(JITLISTEN_OK, jitlisten_get_statistics(&statistics));
     require(statistics.jitdump_failures == 0 && statistics.jitdump_bytes_written < 1u << 20, "a jitdump leaves it out");
 
     /* Code that makes no sense is counted as objects are. */
     function.size = 0;
     EXPECT(JITLISTEN_NOT_UNDERSTOOD, jitlisten_code_loaded(&code, &object));
     uint64_t before = statistics.objects_refused;
-    EXPECT(JITLISTEN_OK, jitlisten_statistics(&statistics));
+    EXPECT(JITLISTEN_OK, jitlisten_get_statistics(&statistics));
     require(statistics.objects_refused == before + 1, "what is refused is counted");
 }
 
 /* Unwinders alone. */
 static void register_unwind_tables(void) {
     struct chain_code made = chain_make();
-    jitlisten_unwind registration = 0;
+    jitlisten_unwind registration = {0};
     unsigned char rubbish[64];
     uint64_t text = (uint64_t)(uintptr_t)made.memory;
 
@@ -173,7 +197,7 @@ static void register_unwind_tables(void) {
     EXPECT(JITLISTEN_OK, jitlisten_unwind_register(made.eh_frame, made.eh_frame_size, text, CHAIN_PAGE, &registration));
     EXPECT(JITLISTEN_OK, jitlisten_unwind_deregister(registration));
     EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_unwind_deregister(registration));
-    EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_unwind_deregister(0));
+    EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_unwind_deregister(unwind_number(0)));
     memset(rubbish, 0x55, sizeof rubbish);
     EXPECT(JITLISTEN_NOT_UNDERSTOOD, jitlisten_unwind_register(rubbish, sizeof rubbish, text, CHAIN_PAGE, &registration));
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_unwind_register(NULL, 8, text, CHAIN_PAGE, &registration));
@@ -184,27 +208,44 @@ static void register_unwind_tables(void) {
     chain_free(&made);
 }
 
+/* A program that is newer than the library: what it sets and the library does not know is refused. */
+static void be_newer(struct jitlisten_code code) {
+    struct {
+        struct jitlisten_code known;
+        uint64_t newer;
+    } larger;
+    jitlisten_object object = {0};
+    larger.known = code, larger.known.size = sizeof larger, larger.newer = 1;
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&larger.known, &object));
+    larger.newer = 0;
+    EXPECT(JITLISTEN_OK, jitlisten_code_loaded(&larger.known, &object));
+    EXPECT(JITLISTEN_OK, jitlisten_freeing(object));
+    larger.known.size = 1u << 20;
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&larger.known, &object));
+}
+
 /* Calls that are mistakes. */
 static void be_hostile(void) {
-    const void *nowhere = (const void *)(uintptr_t)64;
     struct chain_code made = chain_make();
+    const void *askew = (const char *)&made + 1;
     struct jitlisten_function functions[3];
     struct jitlisten_line lines[2];
     struct jitlisten_code code = describe(&made, functions, lines), bad;
     struct jitlisten_section section = {NULL, 0};
     struct jitlisten_statistics statistics;
-    jitlisten_object object = 0;
+    jitlisten_object object = {0};
 
-    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_finalized(0));
-    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_freeing(0));
-    EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_freeing(UINT64_MAX));
+    be_newer(code);
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_finalized(object_number(0)));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_freeing(object_number(0)));
+    EXPECT(JITLISTEN_UNKNOWN_OBJECT, jitlisten_freeing(object_number(UINT64_MAX)));
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(NULL, &object));
-    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded((const struct jitlisten_code *)nowhere, &object));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded((const struct jitlisten_code *)askew, &object));
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&code, NULL));
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&code, (jitlisten_object *)((char *)&object + 1)));
     bad = code, bad.size = 3;
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&bad, &object));
-    bad = code, bad.functions = (const struct jitlisten_function *)nowhere;
+    bad = code, bad.functions = (const struct jitlisten_function *)askew;
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&bad, &object));
     bad = code, bad.function_count = SIZE_MAX / 2;
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&bad, &object));
@@ -214,28 +255,25 @@ static void be_hostile(void) {
     EXPECT(JITLISTEN_NOT_UNDERSTOOD, jitlisten_code_loaded(&bad, &object));
     bad = code, bad.eh_frame = NULL;
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&bad, &object));
-    functions[1].name = (const char *)nowhere;
-    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&code, &object));
     functions[1].name = NULL;
     EXPECT(JITLISTEN_NOT_UNDERSTOOD, jitlisten_code_loaded(&code, &object));
     functions[1].name = "beta", functions[1].size = UINT64_MAX;
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_code_loaded(&code, &object));
     functions[1].size = 0;
     EXPECT(JITLISTEN_NOT_UNDERSTOOD, jitlisten_code_loaded(&code, &object));
-    require(object == 0, "an output is written only on success");
+    require(object.number == 0, "an output is written only on success");
 
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_object_loaded(NULL, 64, NULL, 0, &object));
-    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_object_loaded(nowhere, 64, NULL, 0, &object));
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_object_loaded(made.memory, SIZE_MAX, NULL, 0, &object));
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_object_loaded(made.memory, 64, NULL, 1, &object));
     EXPECT(JITLISTEN_NOT_UNDERSTOOD, jitlisten_object_loaded(made.memory, 64, &section, 1, &object));
 
     EXPECT(JITLISTEN_UNKNOWN_SINK, jitlisten_enable("no such sink"));
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_enable(NULL));
-    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_disable((const char *)nowhere));
-    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_statistics(NULL));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_disable(NULL));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_get_statistics(NULL));
     statistics.size = 1;
-    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_statistics(&statistics));
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_get_statistics(&statistics));
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_set_log(on_message, NULL, 0));
     require(jitlisten_status_text(12345)[0] != 0, "every number has a text");
     chain_free(&made);
@@ -250,11 +288,11 @@ static void ask_for_statistics(void) {
     struct jitlisten_statistics statistics;
     memset(&larger, 0xff, sizeof larger);
     larger.known.size = sizeof larger;
-    EXPECT(JITLISTEN_OK, jitlisten_statistics(&larger.known));
+    EXPECT(JITLISTEN_OK, jitlisten_get_statistics(&larger.known));
     require(larger.newer == UINT64_MAX && larger.known.size <= sizeof larger.known, "newer members are left alone");
     memset(&statistics, 0xff, sizeof statistics);
     statistics.size = offsetof(struct jitlisten_statistics, objects_finalized);
-    EXPECT(JITLISTEN_OK, jitlisten_statistics(&statistics));
+    EXPECT(JITLISTEN_OK, jitlisten_get_statistics(&statistics));
     require(statistics.objects_loaded >= 2 && statistics.objects_finalized == UINT64_MAX, "an older program gets less");
     printf("jitlisten %s: %llu objects loaded, %llu finalized, %llu freed, %llu refused\n", jitlisten_version(),
            (unsigned long long)larger.known.objects_loaded, (unsigned long long)larger.known.objects_finalized,
@@ -316,7 +354,7 @@ static void *look_on(void *messages) {
     for (int round = 0; round < 100; round++) {
         struct jitlisten_statistics statistics;
         statistics.size = sizeof statistics;
-        EXPECT(JITLISTEN_OK, jitlisten_statistics(&statistics));
+        EXPECT(JITLISTEN_OK, jitlisten_get_statistics(&statistics));
         require(statistics.objects_freed <= statistics.objects_loaded, "nothing is freed that was not loaded");
         EXPECT(JITLISTEN_OK, jitlisten_set_log(on_message, messages, 1 + round % 4));
     }
@@ -335,12 +373,12 @@ static void share_between_threads(int *messages) {
     struct jitlisten_statistics before, after;
     pthread_t threads[THREADS];
     before.size = after.size = sizeof before;
-    EXPECT(JITLISTEN_OK, jitlisten_statistics(&before));
+    EXPECT(JITLISTEN_OK, jitlisten_get_statistics(&before));
     for (int at = 0; at < THREADS; at++) {
         require(pthread_create(&threads[at], NULL, works[at], messages) == 0, "threads start");
     }
     for (int at = 0; at < THREADS; at++) require(pthread_join(threads[at], NULL) == 0, "threads end");
-    EXPECT(JITLISTEN_OK, jitlisten_statistics(&after));
+    EXPECT(JITLISTEN_OK, jitlisten_get_statistics(&after));
     require(after.objects_loaded - before.objects_loaded == 3 * 50, "no object is lost or doubled");
     require(after.objects_finalized - before.objects_finalized == 3 * 50, "each was finalized");
     require(after.objects_freed - before.objects_freed == 3 * 50, "each has gone");
@@ -357,14 +395,15 @@ int main(void) {
     int messages = 0;
 
     alarm(300);
+    check_version();
     statistics.size = sizeof statistics;
     memset(&options, 0, sizeof options);
     options.size = sizeof options;
 
     /* Before the session is open, everything says so; but unwind registration needs none. */
-    EXPECT(JITLISTEN_NOT_OPEN, jitlisten_statistics(&statistics));
+    EXPECT(JITLISTEN_NOT_OPEN, jitlisten_get_statistics(&statistics));
     EXPECT(JITLISTEN_NOT_OPEN, jitlisten_enable("perfmap"));
-    EXPECT(JITLISTEN_NOT_OPEN, jitlisten_freeing(1));
+    EXPECT(JITLISTEN_NOT_OPEN, jitlisten_freeing(object_number(1)));
     EXPECT(JITLISTEN_NOT_OPEN, jitlisten_close());
     register_unwind_tables();
     EXPECT(JITLISTEN_OK, jitlisten_set_log(on_message, &messages, 4));
@@ -377,6 +416,9 @@ int main(void) {
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_open_with(&options));
     options.names = NULL, options.listen = 99;
     EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_open_with(&options));
+    options.listen = JITLISTEN_LISTEN_CALLS, options.reserved = 1;
+    EXPECT(JITLISTEN_INVALID_ARGUMENT, jitlisten_open_with(&options));
+    options.reserved = 0;
     EXPECT(JITLISTEN_NOT_OPEN, jitlisten_close());
 
     /* A session for what is reported, which leaves the process alone. (jitlisten_open() instead finds every LLVM in it.) */

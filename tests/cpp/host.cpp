@@ -128,9 +128,9 @@ void makeEnginesInThreads(const Arguments &arguments) {
 }
 
 void countObjects() {
-  struct jitlisten_statistics counted = {};
+  jitlisten_statistics counted{};
   counted.size = sizeof counted;
-  jitlisten_statistics(&counted);
+  jitlisten_get_statistics(&counted);
   fprintf(stderr, "%d loaded, %d finalized, %d freed, %d refused\n", static_cast<int>(counted.objects_loaded),
           static_cast<int>(counted.objects_finalized), static_cast<int>(counted.objects_freed),
           static_cast<int>(counted.objects_refused));

@@ -2,7 +2,7 @@
  *
  *     linked LIBLLVMLITE
  *
- * Prints what they return, and what jitlisten_open() and then jitlisten_statistics() have said. */
+ * Prints what they return, and what jitlisten_open() and then jitlisten_get_statistics() have said. */
 #include "llvmlite.h"
 #include <jitlisten.h>
 #include <string.h>
@@ -23,7 +23,7 @@ int main(int argc, char **argv) {
     struct jitlisten_statistics statistics;
     memset(&statistics, 0, sizeof statistics);
     statistics.size = sizeof statistics;
-    jitlisten_status counted = jitlisten_statistics(&statistics);
+    jitlisten_status counted = jitlisten_get_statistics(&statistics);
     printf("open %d, statistics %d, %d objects\n", (int)opened, (int)counted, (int)statistics.objects_finalized);
     return 0;
 }

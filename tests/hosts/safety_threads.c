@@ -79,7 +79,7 @@ int main(int count, char **words) {
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
     pthread_join(switcher, NULL);
     setitimer(ITIMER_PROF, &never, NULL);
-    jitlisten_status (*ask)(struct jitlisten_statistics *) = dlsym(RTLD_DEFAULT, "jitlisten_statistics");
+    jitlisten_status (*ask)(struct jitlisten_statistics *) = dlsym(RTLD_DEFAULT, "jitlisten_get_statistics");
     struct jitlisten_statistics counted = {.size = sizeof counted};
     printf("wrong %lu\n", wrong_ones);
     if (ask && ask(&counted) == JITLISTEN_OK) {

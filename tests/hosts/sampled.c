@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -66,7 +67,7 @@ static jitlisten_status stop(void)
 static struct jitlisten_record_statistics statistics(void)
 {
     struct jitlisten_record_statistics found = {.size = sizeof found};
-    jitlisten_status (*function)(void *) = (jitlisten_status (*)(void *))dlsym(RTLD_DEFAULT, "jitlisten_record_statistics");
+    jitlisten_status (*function)(void *) = (jitlisten_status (*)(void *))dlsym(RTLD_DEFAULT, "jitlisten_get_record_statistics");
     if (function)
         function(&found);
     return found;
@@ -92,13 +93,16 @@ KEPT static double exp_one(long n)
     return sum;
 }
 
+/* Rounds much shorter than the time between two samples, and of random length: where one sample falls says nothing about the
+ * next. With rounds as long as a tick of the kernel, samples creep through the round and their shares err by several sigma. */
 static int loops(double seconds)
 {
     double until = cpu_of(CLOCK_THREAD_CPUTIME_ID) + seconds;
-    while (cpu_of(CLOCK_THREAD_CPUTIME_ID) < until) {
-        three_of_four(200000 + rand() % 200000);
-        one_of_four(300000);
-    }
+    while (cpu_of(CLOCK_THREAD_CPUTIME_ID) < until)
+        for (int i = 0; i < 50; i++) {
+            three_of_four(2000 + rand() % 2000);
+            one_of_four(3000);
+        }
     return 0;
 }
 
@@ -106,8 +110,42 @@ static int exps(double seconds)
 {
     double until = cpu_of(CLOCK_THREAD_CPUTIME_ID) + seconds;
     while (cpu_of(CLOCK_THREAD_CPUTIME_ID) < until)
-        /* Never in step with a timer. */
-        sink = exp_three(100000 + rand() % 100000) + exp_one(150000);
+        for (int i = 0; i < 50; i++)
+            sink = exp_three(2000 + rand() % 2000) + exp_one(3000);
+    return 0;
+}
+
+KEPT static void touch(long pages)
+{
+    char *memory = mmap(NULL, (size_t)pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    madvise(memory, (size_t)pages * 4096, MADV_NOHUGEPAGE);
+    for (long i = 0; i < pages; i++)
+        ((volatile char *)memory)[i * 4096] = 1;
+    munmap(memory, (size_t)pages * 4096);
+}
+
+KEPT static void touch_three(long n) { touch(3 * n); sink = sink + 1; }
+KEPT static void touch_one(long n) { touch(n); sink = sink + 1; }
+
+static void *fault_for_ever(void *times)
+{
+    for (long i = 0; i < (long)times; i++) {
+        touch_three(300);
+        touch_one(300);
+    }
+    return NULL;
+}
+
+/* Page faults in two threads, 1,200 for each time, and how many the process has had. */
+static int faults(long times)
+{
+    pthread_t thread;
+    struct rusage usage;
+    pthread_create(&thread, NULL, fault_for_ever, (void *)times);
+    fault_for_ever((void *)times);
+    pthread_join(thread, NULL);
+    getrusage(RUSAGE_SELF, &usage);
+    printf("%ld\n", usage.ru_minflt);
     return 0;
 }
 
@@ -420,6 +458,7 @@ int main(int argc, char **argv)
     SCENARIO("loops", loops(number))
     SCENARIO("exps", exps(number))
     SCENARIO("fixed", fixed(number))
+    SCENARIO("faults", faults(atol(word)))
     SCENARIO("threads", threads(atoi(word), atof(argv[3]), atoi(argv[4])))
     SCENARIO("handlers", handlers(number))
     SCENARIO("deep", deep(atoi(word), atof(argv[3])) * 0)

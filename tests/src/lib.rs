@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod embedder;
+pub mod foreign;
 pub mod gdb;
 pub mod host;
 pub mod image;

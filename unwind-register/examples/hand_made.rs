@@ -28,9 +28,7 @@ fn main() -> Result<(), unwind_register::Error> {
     let chain = page.chain(0, 0);
     let libunwind = Unwinder::open("libunwind.so.8");
 
-    // Once at the start, and after every dlopen.
     let registry = Registry::process();
-    registry.rescan();
 
     let describe = |frames: &[usize]| {
         let names = ["alpha", "beta", "gamma"];

@@ -12,14 +12,13 @@
 //! ```
 //!
 //! A [`Registration`] is a value; dropping it deregisters. Nothing is linked: unwinders are looked up in the libraries that are
-//! there ([`Registry::rescan`]), and a process without any of them pays nothing.
+//! there, and a process without any of them pays nothing.
 //!
 //! ```no_run
 //! use unwind_register::{Registry, Section};
 //!
 //! # let (eh_frame, address, code) = (&[][..], 0, 0..0);
 //! let registry = Registry::process();
-//! registry.rescan(); // now, and after every dlopen
 //! // SAFETY: the code is finished and stays where it is until the registration is dropped.
 //! let registration = unsafe { registry.register(&Section::new(eh_frame, address).text(&[code]))? };
 //! // ... run it ...
@@ -31,8 +30,9 @@
 //!
 //! * Every function may be called from every thread, except in signal handlers. Unwinders may run at any time, also in signal
 //!   handlers that interrupt us: they need none of our locks.
-//! * [`Registry::register`] and dropping take our own lock, and the unwinders' own locks under it. [`Registry::rescan`] takes the
-//!   loader's locks, and ours only while it holds none of them. So the order is: loader, yours, ours.
+//! * [`Registry::register_with_known`] and dropping take our own lock, and the unwinders' own locks under it. [`Registry::register`]
+//!   and [`Registry::rescan`] take the loader's locks, and ours only while they hold none of them. So the order is: loader,
+//!   yours, ours.
 //! * `fork` is safe at any time, also in a signal handler: signals wait while our lock is held.
 //!
 //! # Memory

@@ -22,12 +22,14 @@ impl Registry {
         &PROCESS
     }
 
-    /// Registers a section with every unwinder known. When this returns, stacks can be walked through its functions.
+    /// Looks for unwinders that have come since the last time, and registers a section with every one. When this returns, stacks can be
+    /// walked through its functions.
     ///
-    /// Unwinders are known after [`Registry::rescan`], and get what was registered before; so the two may be called in any order.
+    /// Libraries that are opened later may bring more unwinders: the next registration finds them and gives them what was
+    /// registered before, as does [`Registry::rescan`].
     ///
-    /// Takes our own lock, which no code of the caller and nothing of the loader runs under; see [`ByHost`](crate::ByHost) for the one case in
-    /// which the loader's lock is taken. Costs a few microseconds, whatever the number of registrations.
+    /// Takes the loader's locks ([`Registry::rescan`] says what follows from that), and then our own one, which no code of the
+    /// caller and nothing of the loader runs under. Costs a few microseconds, whatever the number of registrations.
     ///
     /// # Errors
     ///
@@ -41,6 +43,24 @@ impl Registry {
     /// * The rules are true: unwinders follow them with plain loads.
     /// * The registration is dropped before the code is freed.
     pub unsafe fn register(&'static self, section: &Section<'_>) -> Result<Registration, Error> {
+        self.rescan();
+        // SAFETY: the caller's promise.
+        unsafe { self.register_with_known(section) }
+    }
+
+    /// The same without a look for new unwinders, for callers that hold a lock which a thread inside the loader may wait for: then
+    /// [`Registry::rescan`] is to be called where that is not so. The two may be called in any order.
+    ///
+    /// Takes no lock of the loader's, with one exception: see [`ByHost`](crate::ByHost).
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::register`].
+    ///
+    /// # Safety
+    ///
+    /// As [`Registry::register`].
+    pub unsafe fn register_with_known(&'static self, section: &Section<'_>) -> Result<Registration, Error> {
         fork::prepare();
         loop {
             let registries = state::lock().frame_registries.clone();

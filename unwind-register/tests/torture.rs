@@ -5,6 +5,7 @@
 //! alpha of exactly the chain that runs, and then the frames that called it. Walks with the last copy of `UNWIND_REGISTER_LIBUNWIND`.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::print_stdout, reason = "tests say what they skip")]
+#![allow(clippy::disallowed_methods, reason = "a program of its own")]
 
 mod common;
 

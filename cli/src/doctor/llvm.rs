@@ -78,7 +78,7 @@ impl Llvm {
     pub(super) fn finding(&self, has_library: bool) -> Finding {
         let mut words = vec![match &self.version {
             Some(version) => format!("{}: LLVM {version}", self.library.display()),
-            None => format!("{}: an LLVM of unknown version", self.library.display()),
+            None => format!("{}: another JIT, or an LLVM that does not say its version", self.library.display()),
         }];
         if !self.engines.is_empty() {
             words.push(format!("with {}", self.engines.join(", ")));

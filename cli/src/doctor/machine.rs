@@ -171,13 +171,24 @@ fn debugger() -> (Finding, Option<u32>) {
 
 fn image_place() -> (Finding, bool) {
     // SAFETY: geteuid has no precondition.
-    let usual = || PathBuf::from(format!("/var/tmp/jitlisten-{}", unsafe { libc::geteuid() }));
-    let given = std::env::var_os("JITLISTEN_DIR").filter(|place| !place.is_empty()).map(PathBuf::from);
-    // The usual place is made when it is needed.
-    let may_be_made = given.is_none();
-    let wanted = given.unwrap_or_else(usual);
+    let usual = PathBuf::from(format!("/var/tmp/jitlisten-{}", unsafe { libc::geteuid() }));
+    let Some(given) = std::env::var_os("JITLISTEN_DIR").filter(|place| !place.is_empty()).map(PathBuf::from) else {
+        return examine_place(&usual, true);
+    };
+    match examine_place(&given, false) {
+        // The image sink tries the usual one then.
+        (finding, false) if is_writable(&given) && examine_place(&usual, true).1 => {
+            let advice = finding.advice.unwrap_or_default();
+            (Finding::note("images", format!("{}; they go to {}", finding.found, usual.display()), advice), true)
+        }
+        found => found,
+    }
+}
+
+/// The usual place is made when it is needed.
+fn examine_place(wanted: &Path, may_be_made: bool) -> (Finding, bool) {
     let is_there = wanted.is_dir() || !may_be_made;
-    let there = if is_there { wanted.as_path() } else { wanted.parent().unwrap_or(Path::new("/")) };
+    let there = if is_there { wanted } else { wanted.parent().unwrap_or(Path::new("/")) };
     let shown = wanted.display();
     if !is_writable(there) {
         let advice = "set JITLISTEN_DIR to a directory of yours";

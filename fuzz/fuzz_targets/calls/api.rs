@@ -25,6 +25,7 @@ pub(crate) struct Options {
     pub(crate) frame_pointers: *const c_char,
     pub(crate) names: *const c_char,
     pub(crate) listen: u32,
+    pub(crate) reserved: u32,
 }
 
 #[repr(C)]
@@ -87,6 +88,7 @@ pub(crate) struct Statistics {
     pub(crate) images_refused: u64,
     pub(crate) images_withdrawn: u64,
     pub(crate) images_put_back: u64,
+    pub(crate) log_lines_lost: u64,
 }
 
 pub(crate) type Callback = unsafe extern "C" fn(user: *mut c_void, level: i32, message: *const c_char);
@@ -119,7 +121,7 @@ unsafe extern "C" {
     ) -> i32;
     pub(crate) fn jitlisten_unwind_deregister(registration: u64) -> i32;
     pub(crate) fn jitlisten_set_log(callback: Option<Callback>, user: *mut c_void, level: i32) -> i32;
-    pub(crate) fn jitlisten_statistics(statistics: *mut Statistics) -> i32;
+    pub(crate) fn jitlisten_get_statistics(statistics: *mut Statistics) -> i32;
 }
 
 /// Texts that the library returns end, and are UTF-8.
@@ -170,7 +172,7 @@ fn set_errno(value: c_int) {
 pub(crate) fn statistics() -> Statistics {
     let mut statistics = Statistics { size: size_of::<Statistics>(), ..Statistics::default() };
     // SAFETY: as many writable bytes as its size says.
-    assert_eq!(call(|| unsafe { jitlisten_statistics(&raw mut statistics) }), OK);
+    assert_eq!(call(|| unsafe { jitlisten_get_statistics(&raw mut statistics) }), OK);
     assert_eq!(statistics.size, size_of::<Statistics>());
     statistics
 }

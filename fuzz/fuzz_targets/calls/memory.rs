@@ -12,10 +12,7 @@ pub(crate) const PAGE: u64 = 0x1000;
 pub(crate) const CODE_PAGES: u64 = 8;
 /// One that may not be touched, one that may be written, one that may be read, one more that may run.
 const PAGES: u64 = CODE_PAGES + 4;
-/// A byte in front of memory that is not there.
-pub(crate) const LAST_BYTE: u64 = BASE + CODE_PAGES * PAGE - 1;
 /// No memory at all.
-pub(crate) const NOWHERE: u64 = 64;
 pub(crate) const UNMAPPED: u64 = 0x1000_0000;
 
 /// push %rbp; mov %rsp,%rbp; xor %eax,%eax; pop %rbp; ret

@@ -36,14 +36,14 @@ pub(crate) struct Reported {
 enum Mistake {
     None,
     NullStructure,
-    StructureNowhere,
+    StructureAskew,
     NoOutput,
     MisalignedOutput,
     SmallSize,
     NoArray,
-    ArrayNowhere,
+    ArrayAskew,
     HugeCount,
-    SecondArrayNowhere,
+    SecondArrayAskew,
     EhFrameNull,
     EhFrameWraps,
 }
@@ -54,14 +54,14 @@ impl Mistake {
         let all = [
             Mistake::None,
             Mistake::NullStructure,
-            Mistake::StructureNowhere,
+            Mistake::StructureAskew,
             Mistake::NoOutput,
             Mistake::MisalignedOutput,
             Mistake::SmallSize,
             Mistake::NoArray,
-            Mistake::ArrayNowhere,
+            Mistake::ArrayAskew,
             Mistake::HugeCount,
-            Mistake::SecondArrayNowhere,
+            Mistake::SecondArrayAskew,
             Mistake::EhFrameNull,
             Mistake::EhFrameWraps,
         ];
@@ -78,8 +78,9 @@ impl Mistake {
     }
 }
 
-fn nowhere<T>() -> *const T {
-    memory::NOWHERE as *const T
+/// What no structure can be at. Other pointers that lead nowhere end the program.
+fn askew<T>() -> *const T {
+    1 as *const T
 }
 
 /// Bytes that must be there for as long as an object is alive.
@@ -114,16 +115,16 @@ pub(crate) fn code(input: &mut Input<'_>, kept: &mut Kept) -> Reported {
     match mistake {
         Mistake::SmallSize => code.size = usize::from(input.u8()) % 24,
         Mistake::NoArray => (code.functions, code.function_count) = (ptr::null(), 1),
-        Mistake::ArrayNowhere => (code.functions, code.function_count) = (nowhere(), 1),
+        Mistake::ArrayAskew => (code.functions, code.function_count) = (askew(), 1),
         Mistake::HugeCount => code.function_count = usize::MAX / input.choose(&[1, 2, 24, 25]),
-        Mistake::SecondArrayNowhere => (code.lines, code.line_count) = (nowhere(), 1),
+        Mistake::SecondArrayAskew => (code.lines, code.line_count) = (askew(), 1),
         Mistake::EhFrameNull => (code.eh_frame, code.eh_frame_size) = (ptr::null(), 1),
         Mistake::EhFrameWraps => (code.eh_frame, code.eh_frame_size) = (8 as *const u8, usize::MAX),
         _ => {}
     }
     let structure = match mistake {
         Mistake::NullStructure => ptr::null(),
-        Mistake::StructureNowhere => nowhere(),
+        Mistake::StructureAskew => askew(),
         _ => &raw const code,
     };
     let mut id = 0;
@@ -211,14 +212,12 @@ fn expected_of_code(
 ) -> Expected {
     let range = |function: &api::Function| AddressRange::new(Address(function.address), function.size);
     let ranges: Option<Vec<AddressRange>> = functions.iter().map(range).collect();
-    let texts: Option<Vec<&[u8]>> = names.iter().chain(files).map(|text| text.bytes.as_deref()).collect();
-    let (Some(ranges), Some(texts)) = (ranges, texts) else { return Expected::InvalidArgument };
-    let (names, files) = texts.split_at(names.len());
-    let names = names.iter().copied().cycle();
+    let Some(ranges) = ranges else { return Expected::InvalidArgument };
+    let names = names.iter().map(|text| &*text.bytes).cycle();
     let reported: Vec<_> = ranges.iter().zip(names).map(|(&range, name)| raw::Function { range, name }).collect();
-    let rows = lines.iter().zip(files).map(|(line, &file)| raw::Line {
+    let rows = lines.iter().zip(files).map(|(line, file)| raw::Line {
         address: Address(line.address),
-        file,
+        file: &file.bytes,
         line: line.line,
         column: line.column,
     });
@@ -271,8 +270,8 @@ pub(crate) fn object(input: &mut Input<'_>) -> Reported {
             start = ptr::null();
             mistake
         }
-        Mistake::StructureNowhere => {
-            (start, size) = (nowhere(), size.max(1));
+        Mistake::StructureAskew => {
+            (start, size) = (ptr::null(), size.max(1));
             mistake
         }
         Mistake::EhFrameWraps => {
@@ -283,8 +282,8 @@ pub(crate) fn object(input: &mut Input<'_>) -> Reported {
             (array, count) = (ptr::null(), 1);
             mistake
         }
-        Mistake::ArrayNowhere => {
-            (array, count) = (nowhere(), 1);
+        Mistake::ArrayAskew => {
+            (array, count) = (askew(), 1);
             mistake
         }
         Mistake::HugeCount => {
@@ -320,10 +319,8 @@ fn elf(input: &mut Input<'_>) -> Vec<u8> {
 }
 
 fn expected_of_object(elf: &[u8], names: &[Text], sections: &[api::Section]) -> Expected {
-    let texts: Option<Vec<&[u8]>> = names.iter().map(|name| name.bytes.as_deref()).collect();
-    let Some(texts) = texts else { return Expected::InvalidArgument };
-    let placed = texts.iter().zip(sections);
-    let placed = placed.map(|(&name, section)| Placed { name, address: Address(section.address) });
+    let placed = names.iter().zip(sections);
+    let placed = placed.map(|(name, section)| Placed { name: &name.bytes, address: Address(section.address) });
     let placed: Vec<_> = placed.filter(|placed| !placed.name.is_empty()).collect();
     let mut elf = elf.to_vec();
     if !placed.is_empty() && set_section_addresses(&mut elf, &placed).is_err() {
@@ -345,8 +342,8 @@ pub(crate) fn unwind(input: &mut Input<'_>) -> (i32, u64, bool) {
             start = ptr::null();
             true
         }
-        Mistake::StructureNowhere => {
-            (start, size) = (nowhere(), size.max(1));
+        Mistake::StructureAskew => {
+            (start, size) = (ptr::null(), size.max(1));
             true
         }
         Mistake::EhFrameWraps => {

@@ -4,13 +4,12 @@ use std::ffi::{CString, c_char};
 use std::ptr;
 
 use crate::input::Input;
-use crate::memory;
 
 /// Where a text is, and what the library should find there.
 pub(crate) struct Text {
     pub(crate) start: *const c_char,
-    /// `None`: the pointer leads nowhere. A null pointer is an empty text.
-    pub(crate) bytes: Option<Vec<u8>>,
+    /// A null pointer is an empty text.
+    pub(crate) bytes: Vec<u8>,
     _owner: Option<CString>,
 }
 
@@ -45,15 +44,11 @@ impl Text {
     fn of(bytes: &[u8]) -> Text {
         let bytes: Vec<u8> = bytes.iter().copied().take_while(|&byte| byte != 0).collect();
         let owner = CString::new(bytes.clone()).expect("without zeros");
-        Text { start: owner.as_ptr(), bytes: Some(bytes), _owner: Some(owner) }
+        Text { start: owner.as_ptr(), bytes, _owner: Some(owner) }
     }
 
     pub(crate) fn null() -> Text {
-        Text { start: ptr::null(), bytes: Some(Vec::new()), _owner: None }
-    }
-
-    fn nowhere(address: u64) -> Text {
-        Text { start: address as *const c_char, bytes: None, _owner: None }
+        Text { start: ptr::null(), bytes: Vec::new(), _owner: None }
     }
 
     pub(crate) fn name(input: &mut Input<'_>) -> Text {
@@ -74,10 +69,7 @@ impl Text {
             }
             240..=243 => Text::of(&[b'x'].repeat(usize::from(input.u16()) % 6000)),
             244..=246 => Text::of(b""),
-            247..=250 => Text::null(),
-            251 | 252 => Text::nowhere(memory::NOWHERE),
-            // No end before the end of the memory, if it is there at all.
-            _ => Text::nowhere(memory::LAST_BYTE + 1),
+            _ => Text::null(),
         }
     }
 }

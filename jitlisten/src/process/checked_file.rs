@@ -52,6 +52,11 @@ impl CheckedFile {
         self.file.as_ref().filter(|file| file.metadata().is_ok_and(|now| FileIdentity::of(&now) == self.identity))
     }
 
+    /// The file, by whoever has just called [`CheckedFile::get`]: asking twice takes two system calls.
+    pub(crate) fn unchecked(&self) -> Option<&File> {
+        self.file.as_ref()
+    }
+
     /// What it is, open or not.
     pub(crate) fn identity(&self) -> FileIdentity {
         self.identity

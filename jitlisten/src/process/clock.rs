@@ -53,6 +53,7 @@ fn clock_gettime(clock: libc::clockid_t, now: &mut libc::timespec) {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "libc's clock is what ours is compared with")]
 mod tests {
     use super::*;
 

@@ -11,6 +11,27 @@
 //! says what it does, so a wrong order is an error. An object that is discovered as well (the
 //! shim finds the same object through LLVM) is one object: it has one number, and its second *finalized* or
 //! *freeing* does nothing.
+//!
+//! # A JIT without LLVM
+//!
+//! ```
+//! use jitlisten::options::Options;
+//! use jitlisten::producer::{self, raw};
+//! use jitlisten::{Address, AddressRange, Machine};
+//!
+//! // As the environment variable JITLISTEN says; here it says "unwind".
+//! let (options, complaints) = Options::read(|variable| (variable == "JITLISTEN").then(|| "unwind".into()));
+//! let session = producer::open(options, &complaints);
+//! # let memory = [0xc3_u8; 16]; // ret
+//! let range = AddressRange::new(Address(memory.as_ptr() as u64), memory.len() as u64).ok_or("no such range")?;
+//! let functions = [raw::Function { range, name: b"answer" }];
+//! let code = raw::Code { machine: Machine::HERE, functions: &functions, lines: &[], eh_frame: None };
+//! let id = producer::code_loaded(session, &code)?; // it has an address
+//! producer::finalized(session, id)?; // its bytes are final; now it may run
+//! assert_eq!(session.statistics().functions, 1);
+//! producer::freeing(session, id)?; // it is about to be freed
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![deny(unsafe_code)]
 

@@ -81,7 +81,7 @@ fn by_host(registers: bool) -> ByHost {
 fn register(section: &Section<'_>, id: ObjectId) -> Option<Registration> {
     // SAFETY: the session reports an object from the moment its code and tables are final until *freeing*, when the
     // registration is dropped; the rules are the compiler's own, or were read from the code.
-    let registered = unsafe { Registry::process().register(section) };
+    let registered = unsafe { Registry::process().register_with_known(section) };
     registered.inspect_err(|error| log_line!(Debug, "nothing of {id:?} can be registered with unwinders: {error}")).ok()
 }
 

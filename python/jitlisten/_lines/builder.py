@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import Any, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from . import log, names, sources, wrappers
 from .metadata import begin
@@ -80,13 +80,15 @@ class LineBuilder:
         self._line = sources.def_line(source, first) if whole else first
         self._path = sources.path(source)
         self._subprogram: Any = None
-        self._last: Any = None
+        # By file and line of the instruction, and the line that Numba asks for.
+        self._locations: Dict[Tuple[str, int, int], Any] = {}
 
     def mark_subprogram(self, function: Any, qualname: str, *_: Any, **__: Any) -> None:
         """A function begins."""
-        self._subprogram = self._last = None
+        self._subprogram = None
+        self._locations = {}
         try:
-            name = qualname
+            name = names.qualified(self._lowerer) if names.is_numbas(self._lowerer) else qualname
             if self._known is not None:
                 place = "%s %s:%d" % (self._known.kind, self._path.rpartition("/")[2], self._line)
                 name = self._known.name or place
@@ -102,12 +104,16 @@ class LineBuilder:
         if self._subprogram is None:
             return
         try:
-            builder.debug_metadata = self._location(line)
+            loc = self._lowerer.loc
+            key = (loc.filename, loc.line, line)
+            found = self._locations.get(key)
+            if found is None:
+                found = self._locations[key] = self._location(loc, line)
+            builder.debug_metadata = found
         except Exception as error:
             self._failed(error)
 
-    def _location(self, line: int) -> Any:
-        loc = self._lowerer.loc
+    def _location(self, loc: Any, line: int) -> Any:
         lines = begin(self._module, self._path)
         if loc.line < 1:
             return lines.location(self._subprogram, 0)

@@ -61,9 +61,16 @@ def qualified(lowerer: Any) -> str:
     return "%s.%s" % (description.modname, description.qualname)
 
 
+def is_numbas(lowerer: Any) -> bool:
+    """Whether this is one of the many small functions of Numba's own. One name is enough for those: with its module."""
+    return bool(lowerer.fndesc.modname.startswith("numba."))
+
+
 def linkage(lowerer: Any, function: Any, known: Optional[Described], shown: str) -> str:
-    """The name with everything that distinguishes it."""
+    """The name with everything that distinguishes it; empty where there is no more to say."""
     description = lowerer.fndesc
+    if known is None and is_numbas(lowerer):
+        return ""
     uid = getattr(description, "uid", None)
     mark = "" if uid is None else " [v%d]" % uid
     if known is not None and known.name is None:
@@ -90,9 +97,10 @@ def _first_place(lowerer: Any) -> Tuple[str, int]:
 def _of_class(lowerer: Any, kind: str) -> Optional[Described]:
     """`def ctor(x): return C(x)`, and what Python calls for each method and attribute of a jitclass."""
     description = lowerer.fndesc
-    instance = description.restype if kind == "ctor" else description.argtypes[0]
+    instance = description.restype if kind == "ctor" else next(iter(description.argtypes), None)
     class_type = getattr(instance, "class_type", None)
-    if class_type is None:
+    # A function of that name, from a text of the user's.
+    if class_type is None or "__init__" not in getattr(instance, "methods", {}):
         return None
     attribute = "" if kind == "ctor" else _attribute(lowerer)
     methods = instance.methods

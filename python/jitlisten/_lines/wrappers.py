@@ -100,8 +100,9 @@ def _wrapped(function: Any) -> Optional[Place]:
         place = _places.get(str(getattr(call.callee, "name", "")))
         if place is not None:
             shown = shown or ""
-            # Those for Python and C are inlined nowhere: tools have the symbol.
-            linkage = "" if shown in ("cpython::", "cfunc::") else shown + place.linkage
+            # Those for C are seldom on a stack.
+            known = place.linkage if shown != "cfunc::" else ""
+            linkage = shown + known if known else ""
             return place._replace(name=shown + place.name, linkage=linkage)
     # A kernel from the cache, or one that is compiled with debug information of Numba's.
     if shown in ("gufunc::", "ufunc::") and not config.DEBUGINFO_DEFAULT:

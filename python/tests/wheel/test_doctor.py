@@ -107,17 +107,26 @@ def test_lines_of_a_process(run, start):
 
 
 def test_a_sink_that_failed(run, start):
-    """Code cannot be mapped from a file system without exec: the image sink stops."""
+    """Code cannot be mapped from a file system without exec: the image sink stops, when both places for images are on such."""
     need_root()
-    lines = ["mount -t tmpfs -o noexec tmpfs /mnt"]
+    lines = ["mount -t tmpfs -o noexec tmpfs /mnt", "mount -t tmpfs -o noexec tmpfs /var/tmp"]
     program = Container(start, lines=lines, words="env JITLISTEN_DIR=/mnt", run=True)
     tools, _, found = report(run(command(), "doctor", "--json", program.pid))
     assert [one["found"] for one in about(found, "sink")] == ["image: the process maps none"]
     assert tools["perf record -g"]["names"] and not tools["py-spy --native, pystack"]["names"]
-    words = ["unshare", "--mount", "sh", "-c", f'{lines[0]}; exec "$@"', "sh"]
+    words = ["unshare", "--mount", "sh", "-c", f'{lines[0]}; {lines[1]}; exec "$@"', "sh"]
     tools, _, found = report(run(*words, command(), "doctor", "--json", "--seconds", "50", "--", python(), KERNEL, JITLISTEN_DIR="/mnt"))
     assert about(found, "images")[0]["state"] == "no" and "noexec" in about(found, "images")[0]["found"]
     assert any("the image sink stops" in one["found"] for one in about(found, "sink"))
+
+
+def test_the_other_place_for_images(run):
+    need_root()
+    words = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o noexec tmpfs /mnt; exec "$@"', "sh"]
+    tools, _, found = report(run(*words, command(), "doctor", "--json", JITLISTEN_DIR="/mnt"))
+    said = about(found, "images")[0]
+    assert said["state"] == "note" and "noexec" in said["found"] and "they go to /var/tmp" in said["found"]
+    assert tools["py-spy --native, pystack"]["names"]
 
 
 def test_tools_that_name_libraries_only(run):

@@ -65,12 +65,13 @@ def test_it_records(restricted, run):
     done = inside(command(), "record", "-r", "499", "-o", "f.data", "--", python(), home / "kernel.py", "work", timeout=180)
     assert "ready" in done.stdout
     # Read outside, where the images are at the same path.
-    report = json.loads(run(command(), "lines", "--json", "lines.json", home / "f.data", status=None) and
-                        run("cat", "lines.json").stdout)
+    run(command(), "lines", "--json", "lines.json", home / "f.data")
+    report = json.loads(run("cat", "lines.json").stdout)
     lines = {line["line"]: line for file in report["files"] if file["path"].endswith("kernel.py") for line in file["lines"]}
     source = (home / "kernel.py").read_text().splitlines()
     loop = [number for number, line in enumerate(source, 1) if "range(n)" in line or "total += (i % 7)" in line]
-    assert sum(lines.get(number, {"self": 0})["self"] for number in loop) > 0.5 * report["samples"] > 250
+    # 2 s of the processor's time in one loop; kernels count in ticks, of which there may be 100 in a second.
+    assert sum(lines.get(number, {"self": 0})["self"] for number in loop) > 0.9 * report["compiled"] > 90
 
 
 def test_run(restricted):

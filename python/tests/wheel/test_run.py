@@ -86,6 +86,15 @@ def test_before_gdb(run):
     assert seen["self"]["library"] and not seen["child"]["library"]
 
 
+def test_behind_gdb_and_valgrind(run):
+    gdb, valgrind = need("gdb"), need("valgrind")
+    words = [command(), "run", "--", python(), "-S", LOOK, "child"]
+    done = run(gdb, "-nx", "-batch", "-iex", "set debuginfod enabled off", "-ex", "run", "--args", *words)
+    assert json.loads(next(line for line in done.stdout.splitlines() if line.startswith('{"library"')))["library"]
+    # The command becomes the program by exec, which valgrind follows only when it is asked to.
+    assert look(run(valgrind, "-q", "--tool=none", "--trace-children=yes", *words, timeout=180))["library"]
+
+
 def test_before_valgrind(run):
     need("valgrind")
     done = run(command(), "run", "--", "valgrind", "-q", "--tool=none", python(), "-S", LOOK, "child", timeout=180)
@@ -106,6 +115,14 @@ def test_before_py_spy(run, tmp_path):
     output = tmp_path / "out.txt"
     run(command(), "run", "--", spy, "record", "--native", "-f", "raw", "-o", output, "--", python(), KERNEL, "work")
     # The function, and the line of its loop: line tables are on.
+    assert "burn (kernel.py:" in output.read_text()
+
+
+def test_behind_py_spy(run, tmp_path):
+    spy = other_environment("numba-0.68.1/bin/py-spy")
+    output = tmp_path / "out.txt"
+    words = [command(), "run", "--", python(), KERNEL, "work"]
+    run(spy, "record", "-r", "20", "--native", "-f", "raw", "-o", output, "--", *words, timeout=240)
     assert "burn (kernel.py:" in output.read_text()
 
 
@@ -179,6 +196,36 @@ def test_a_launcher_with_the_children_it_starts(run, tmp_path):
     launcher = tmp_path / "launch.py"
     launcher.write_text("import subprocess, sys\nsys.exit(subprocess.call([sys.executable] + sys.argv[1:]))\n")
     assert look(run(command(), "run", "-s", "--", python(), launcher, LOOK, "child"))["library"]
+
+
+LAUNCHER = """
+import os, subprocess, sys
+# As torchrun does: a worker for each rank, started by its path, with variables that say which it is.
+workers = [subprocess.Popen([sys.executable, "-u", *sys.argv[1:]], env={**os.environ, "RANK": str(rank)}) for rank in range(2)]
+sys.exit(max(worker.wait() for worker in workers))
+"""
+
+
+def test_a_launcher_of_ranks_as_a_console_script(run, tmp_path):
+    console = tmp_path / "launch"
+    console.write_text(f"#!{python()}\n" + LAUNCHER)
+    console.chmod(0o755)
+    seen = [json.loads(line) for line in run(command(), "run", "-s", "--", console, LOOK, "child").stdout.splitlines()]
+    assert [one["library"] for one in seen] == [True, True]
+    seen = [json.loads(line) for line in run(command(), "run", "--", console, LOOK, "child").stdout.splitlines()]
+    assert [one["library"] for one in seen] == [False, False] and is_as_before(seen[0])
+
+
+def test_a_signal_from_outside_reaches_the_program(start, tmp_path):
+    (tmp_path / "handles.py").write_text(
+        "import signal, sys\nsignal.signal(signal.SIGUSR1, lambda *_: sys.exit(5))\nprint('ready', flush=True)\nsignal.pause()\n"
+    )
+    program = start(command(), "run", "--", python(), "handles.py")
+    program.process.send_signal(signal.SIGUSR1)
+    assert program.process.wait(timeout=60) == 5
+    program = start(command(), "run", "--", python(), "handles.py")
+    program.process.send_signal(signal.SIGINT)
+    assert program.process.wait(timeout=60) == -signal.SIGINT
 
 
 def test_python_dash_m_is_the_same_command(run):

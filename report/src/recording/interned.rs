@@ -52,6 +52,13 @@ impl Stacks {
         self.ends.is_empty()
     }
 
+    /// Puts the stacks of another recording behind these; its locations begin at `first_location`.
+    pub(super) fn append(&mut self, other: &Stacks, first_location: u32) {
+        let first = self.places.len() as u32;
+        self.places.extend(other.places.iter().map(|place| place + first_location));
+        self.ends.extend(other.ends.iter().map(|end| end + first));
+    }
+
     /// The indexes of one stack's locations, the innermost first.
     pub fn get(&self, stack: u32) -> &[u32] {
         let at = stack as usize;
@@ -97,7 +104,7 @@ impl Interner {
         let next = self.threads.len() as u32;
         let threads = &mut self.threads;
         *self.by_tid.entry((pid, tid)).or_insert_with(|| {
-            threads.push(Thread { pid, tid, name: String::new() });
+            threads.push(Thread { pid, tid, ..Thread::default() });
             next
         })
     }

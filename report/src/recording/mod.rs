@@ -9,6 +9,7 @@ mod event;
 mod follower;
 mod format;
 mod interned;
+mod merged;
 mod records;
 mod sample;
 mod tasks;
@@ -88,6 +89,8 @@ pub struct Recording {
     pub samples: Vec<Sample>,
     /// Samples that the recorder could not keep.
     pub lost: u64,
+    /// How many recordings were added up.
+    pub parts: usize,
     /// What a reader of the report has to know about the recording.
     pub notes: Vec<String>,
 }
@@ -122,7 +125,15 @@ impl Recording {
         Recording::read_with(file, selection, &[])
     }
 
-    fn read_with(file: &mut (impl Read + Seek), selection: &Selection, roots: &[PathBuf]) -> Result<Recording, Error> {
+    /// As [`open_with`](Recording::open_with), from anything that can seek.
+    ///
+    /// # Errors
+    /// As [`open`](Recording::open).
+    pub fn read_with(
+        file: &mut (impl Read + Seek),
+        selection: &Selection,
+        roots: &[PathBuf],
+    ) -> Result<Recording, Error> {
         let mut container = format::open(file)?;
         let mut tasks = Tasks::default();
         let mut counts = Vec::new();
@@ -141,6 +152,10 @@ impl Recording {
         let event = container.choose(&counts, selection)?;
         let mut recording = Recording::begin(container, counts, event, tasks);
         recording.read_samples(file, range, selection, roots).map_err(read)?;
+        recording.parts = 1;
+        for thread in &mut recording.threads {
+            thread.host.clone_from(&recording.facts.host);
+        }
         Ok(recording)
     }
 

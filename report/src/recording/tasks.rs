@@ -22,7 +22,7 @@ const PERF_RECORD_MISC_MMAP_BUILD_ID: u16 = 1 << 14;
 const EXECUTABLE: u32 = 4;
 
 /// A thread.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Thread {
     /// Its process.
     pub pid: u32,
@@ -30,6 +30,8 @@ pub struct Thread {
     pub tid: u32,
     /// What it was last called.
     pub name: String,
+    /// The machine it ran on.
+    pub host: String,
 }
 
 /// A file that was mapped into a process.

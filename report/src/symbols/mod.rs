@@ -221,8 +221,9 @@ impl<'a> Resolver<'a> {
             return true;
         }
         for (at, frame) in found.frames.iter().enumerate() {
-            // The symbol table's name of the function itself is the one for people.
+            // The symbol table's name of the function itself is the one for people, unless the compiler made the function up.
             let name = match (&found.symbol, &frame.linkage_name) {
+                (Some(symbol), Some(name)) if at == last && names::says_more(name, symbol) => name.clone(),
                 (Some(symbol), _) if at == last => symbol.clone(),
                 (_, Some(name)) => self.cache.files.twin(file, name).unwrap_or_else(|| name.clone()),
                 (_, None) => format!("[{module}]"),

@@ -55,6 +55,18 @@ pub(super) fn base(name: &str) -> &str {
     rest[..end].trim_end()
 }
 
+/// Whether the name in the line table says where a function that Numba generated comes from, which its symbol cannot:
+/// `prange kernel prog.py:42 in prog.diffuse [v6]`, `prog.Point.ctor(float64) [v3]`. Those of Numba's end with the count that the
+/// symbol ends with.
+pub(super) fn says_more(described: &str, symbol: &str) -> bool {
+    let count = |name: &str| {
+        let end = name.strip_suffix(']')?.rsplit_once([' ', '['])?.1;
+        end.strip_prefix('v').filter(|digits| digits.parse::<u32>().is_ok()).map(str::to_owned)
+    };
+    let generated = symbol.contains("prange kernel ") || symbol.contains("<dynamic>.");
+    generated && count(described).is_some_and(|known| count(symbol) == Some(known))
+}
+
 /// `py::name:/path/file.py`, as CPython writes its trampolines into a perf map.
 pub(super) fn python(name: &str) -> Option<(Cow<'_, str>, &str)> {
     let (function, file) = name.strip_prefix("py::")?.split_once(':')?;
@@ -79,6 +91,23 @@ mod tests {
         assert_eq!(base("m.f.<locals>.g(int64)"), "m.f.<locals>.g");
         assert_eq!(base("(anonymous namespace)::f(int)"), "(anonymous namespace)::f");
         assert_eq!(base("A::operator()(int) const"), "A::operator()");
+    }
+
+    #[test]
+    fn a_generated_function_is_called_by_what_it_was_made_for() {
+        let kernel = "gufunc::prange kernel prog.py:42 in prog.diffuse [v6]";
+        assert!(says_more(kernel, "gufunc::prange kernel prog.py:42 [v6]"));
+        assert!(says_more(kernel, "gufunc::prange kernel [0x7fe7 v6]"));
+        assert_eq!(base(kernel), "prange kernel prog.py:42 in prog.diffuse");
+        assert!(says_more("prog.C.ctor(float64) [v3]", "<dynamic>.ctor(float64) [v3]"));
+        for (described, symbol) in [
+            (kernel, "gufunc::prange kernel prog.py:42 [v7]"),
+            (kernel, "__main__.f(int64) [v6]"),
+            ("prange kernel prog.py:42", "prange kernel prog.py:42 [v6]"),
+            ("_ZN13_3cdynamic_3e4ctorB2v3Ed", "<dynamic>.ctor(float64) [v3]"),
+        ] {
+            assert!(!says_more(described, symbol), "{described} {symbol}");
+        }
     }
 
     #[test]

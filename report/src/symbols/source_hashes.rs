@@ -59,3 +59,18 @@ pub(crate) fn hash(bytes: &[u8]) -> String {
         text
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_stands_behind_the_name_of_the_compiler() {
+        let known = Some(("/a dir/prog.py".to_owned(), "0123".to_owned()));
+        assert_eq!(parse("Numba, jitlisten jitlisten-source sha256:0123 /a dir/prog.py"), known);
+        assert_eq!(parse("jitlisten-source sha256:0123 /a dir/prog.py"), known);
+        assert_eq!(parse("clang version 14"), None);
+        // Python: hashlib.sha256(b"abc").hexdigest()[:32]
+        assert_eq!(hash(b"abc"), "ba7816bf8f01cfea414140de5dae2223");
+    }
+}

@@ -181,6 +181,10 @@ impl<F: Fn(u64) -> Option<u64>> Rules<'_, '_, F> {
             }
             CfaRule::Expression(expression) => self.evaluate(expression, registers, None)?,
         };
+        // The stack grows downwards: a caller's frame is above.
+        if base < registers.stack_pointer() {
+            return Err(Stop::Broken);
+        }
         let mut caller = registers.clone();
         for number in 0..caller.values.len() {
             let rule = row.register(gimli::Register(number as u16));
@@ -218,7 +222,7 @@ impl<F: Fn(u64) -> Option<u64>> Rules<'_, '_, F> {
         // What is below the stack pointer is not in the copy; a register whose place is there has been restored already. One
         // that is behind the end is not known, which matters only if it is needed.
         let load = |address: u64| match (self.read)(address) {
-            None if address < stack => registers.values[number],
+            None if address < stack && registers.is_kept(number) => registers.values[number],
             found => found,
         };
         Ok(match rule {

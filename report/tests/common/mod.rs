@@ -14,6 +14,10 @@ pub const TIME: u64 = 4;
 pub const CALLCHAIN: u64 = 32;
 pub const ID: u64 = 64;
 pub const PERIOD: u64 = 256;
+pub const REGS_USER: u64 = 1 << 12;
+pub const STACK_USER: u64 = 1 << 13;
+/// `PERF_REG_X86_*` from AX to IP, and R8 to R15.
+pub const REGISTERS: u64 = 0xff_01ff;
 pub const USER: u64 = -512_i64 as u64;
 
 pub fn testdata() -> PathBuf {
@@ -32,11 +36,15 @@ pub struct Writer {
     /// Type, config and id of each event; with none there is a cpu-clock without id.
     pub events: Vec<(u32, u64, u64)>,
     pub architecture: Option<&'static str>,
+    pub host: Option<String>,
+    /// Samples have copies of all registers of x86_64 but the segments, and of the stack.
+    pub copies: bool,
 }
 
 impl Writer {
     fn sample_type(&self) -> u64 {
-        IP | TID | TIME | CALLCHAIN | PERIOD | if self.events.is_empty() { 0 } else { ID }
+        let id = if self.events.is_empty() { 0 } else { ID };
+        IP | TID | TIME | CALLCHAIN | PERIOD | id | if self.copies { REGS_USER | STACK_USER } else { 0 }
     }
 
     pub fn record(&mut self, kind: u32, misc: u16, body: &[u8]) -> &mut Writer {
@@ -111,6 +119,19 @@ impl Writer {
         self.record(9, 2, &body)
     }
 
+    /// A sample that is to be walked: registers in the kernel's order, and the stack from `registers[7]` on.
+    pub fn copy(&mut self, tid: (u32, u32), time: u64, registers: &[u64; 17], stack: &[u8]) -> &mut Writer {
+        let mut body = registers[8].to_le_bytes().to_vec();
+        body.extend([tid.0.to_le_bytes(), tid.1.to_le_bytes()].concat());
+        // Time, period, an empty chain, PERF_SAMPLE_REGS_ABI_64.
+        body.extend([time, 1, 0, 2].iter().flat_map(|number: &u64| number.to_le_bytes()));
+        body.extend(registers.iter().flat_map(|number| number.to_le_bytes()));
+        body.extend((stack.len() as u64).to_le_bytes());
+        body.extend(stack);
+        body.extend((stack.len() as u64).to_le_bytes());
+        self.record(9, 2, &body)
+    }
+
     fn attr(&self, kind: u32, config: u64) -> Vec<u8> {
         let mut attr = vec![0; 128];
         attr[0..4].copy_from_slice(&kind.to_le_bytes());
@@ -119,6 +140,7 @@ impl Writer {
         attr[16..24].copy_from_slice(&199_u64.to_le_bytes());
         attr[24..32].copy_from_slice(&self.sample_type().to_le_bytes());
         attr[40..48].copy_from_slice(&((1_u64 << 10) | (1 << 18)).to_le_bytes());
+        attr[80..88].copy_from_slice(&REGISTERS.to_le_bytes());
         attr
     }
 
@@ -135,7 +157,10 @@ impl Writer {
         let ids = 104 + attrs.len() * 144;
         let data = ids + attrs.len() * 8;
         let mut file = b"PERFILE2".to_vec();
-        let features = self.architecture.map_or(0, |_| 1_u64 << 6);
+        // HEADER_HOSTNAME and HEADER_ARCH, in the order of their bits.
+        let texts = [(3, self.host.as_deref()), (6, self.architecture)];
+        let texts: Vec<(u32, &str)> = texts.into_iter().filter_map(|(bit, text)| Some((bit, text?))).collect();
+        let features = texts.iter().fold(0_u64, |bits, (bit, _)| bits | 1 << bit);
         let numbers =
             [104, 144, 104, attrs.len() as u64 * 144, data as u64, self.records.len() as u64, 0, 0, features, 0, 0, 0];
         file.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
@@ -148,12 +173,15 @@ impl Writer {
             file.extend(id.unwrap_or_default().to_le_bytes());
         }
         file.extend(&self.records);
-        if let Some(name) = self.architecture {
-            let at = file.len() as u64 + 16;
-            file.extend(at.to_le_bytes());
-            file.extend((4 + name.len() as u64).to_le_bytes());
-            file.extend((name.len() as u32).to_le_bytes());
-            file.extend(name.as_bytes());
+        let mut at = file.len() as u64 + 16 * texts.len() as u64;
+        for (_, text) in &texts {
+            let size = 4 + text.len() as u64;
+            file.extend([at, size].iter().flat_map(|number| number.to_le_bytes()));
+            at += size;
+        }
+        for (_, text) in &texts {
+            file.extend((text.len() as u32).to_le_bytes());
+            file.extend(text.as_bytes());
         }
         file
     }

@@ -18,16 +18,16 @@
 //! another function of the vtable either.
 
 pub(crate) mod emitted;
+pub(crate) mod hook;
+mod linking;
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use jitlisten::{Address, AddressRange, checked_read, log_line};
 
-use crate::hook_table::SLOTS;
-use crate::hooks::guarded;
+use crate::hook_table::{EMIT_VTABLES, Emit, Returned, SLOTS};
 use crate::library::Library;
-use crate::placement::Pattern;
 use crate::vtable::find::Vtable;
 use crate::vtable::{OBJECT_LINKING_LAYER, patch};
 
@@ -44,6 +44,8 @@ pub(crate) enum Refusal {
     Missing,
     /// The vtables are not as in any release that is known.
     Unknown,
+    /// `JITLISTEN_LLVM` leaves it out.
+    Unwanted,
     /// Not tried on this architecture.
     Architecture,
     /// A slot could not be changed.
@@ -55,6 +57,7 @@ impl fmt::Display for Refusal {
         f.write_str(match self {
             Refusal::Missing => "no vtable of ObjectLinkingLayer",
             Refusal::Unknown => "the vtables of ObjectLinkingLayer are those of a release that is not known",
+            Refusal::Unwanted => "switched off",
             Refusal::Architecture => "not done on this architecture",
             Refusal::Unchanged => "a slot of ObjectLinkingLayer stays as it is",
         })
@@ -88,25 +91,27 @@ struct Hooked {
     vtable: AtomicUsize,
 }
 
-/// The vtables with `emit` of one library.
-const VTABLES: usize = 2;
+static TABLE: [[Hooked; EMIT_VTABLES]; SLOTS] =
+    [const { [const { Hooked { original: AtomicUsize::new(0), vtable: AtomicUsize::new(0) } }; EMIT_VTABLES] }; SLOTS];
 
-static TABLE: [[Hooked; VTABLES]; SLOTS] =
-    [const { [const { Hooked { original: AtomicUsize::new(0), vtable: AtomicUsize::new(0) } }; VTABLES] }; SLOTS];
-
-/// Listens to JITLink of `library`. `slot` is its place in the table of sources, `vtables` are those of
-/// [`CLASSES`](crate::vtable::CLASSES).
+/// Listens to JITLink of `library`. `slot` is its place in the table of sources, `hooks` are that place's, `vtables`
+/// those of [`CLASSES`](crate::vtable::CLASSES).
 ///
 /// # Safety
 /// As for `runtime_dyld::attach`; `vtables` must have been found under the same hold of the loader's lock.
-pub(crate) unsafe fn attach(library: &Library, slot: usize, vtables: &[Vtable]) -> Result<(), Refusal> {
+pub(crate) unsafe fn attach(
+    library: &Library,
+    slot: usize,
+    vtables: &[Vtable],
+    hooks: [Emit; EMIT_VTABLES],
+) -> Result<(), Refusal> {
     let table = TABLE.get(slot).ok_or(Refusal::Missing)?;
     let of_class: Vec<&Vtable> = vtables.iter().filter(|vtable| vtable.class == OBJECT_LINKING_LAYER).collect();
     for (which, vtable) in with_emit(&of_class)?.into_iter().enumerate() {
         table[which].original.store(vtable.slots[EMIT] as usize, Ordering::Relaxed);
         table[which].vtable.store(vtable.address_point as usize, Ordering::Release);
         // SAFETY: the caller's promise; the hook passes on whatever it is called with.
-        let exchanged = unsafe { patch::exchange(library, vtable, EMIT, HOOKS[slot][which] as *const () as usize) };
+        let exchanged = unsafe { patch::exchange(library, vtable, EMIT, hooks[which] as usize) };
         if let Err(error) = exchanged {
             log_line!(Warn, "{}: JITLink stays as it is: {error}", library.path.display());
             return Err(Refusal::Unchanged);
@@ -115,42 +120,16 @@ pub(crate) unsafe fn attach(library: &Library, slot: usize, vtables: &[Vtable]) 
     Ok(())
 }
 
-/// Both registers that a result may be in.
-#[repr(C)]
-struct Returned([usize; 2]);
-
-/// More words than `emit` has: those it does not take are whatever its caller left there, and go on unread.
-type Function = unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> Returned;
-
-macro_rules! hooks {
-    ($($slot:literal)*) => { [$([hook::<$slot, 0>, hook::<$slot, 1>],)*] };
-}
-
-static HOOKS: [[Function; VTABLES]; SLOTS] = hooks!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
-
-unsafe extern "C-unwind" fn hook<const SLOT: usize, const VTABLE: usize>(
-    this: usize,
-    responsibility: usize,
-    object: usize,
-    d: usize,
-    e: usize,
-    f: usize,
-    g: usize,
-    h: usize,
-) -> Returned {
-    let hooked = &TABLE[SLOT][VTABLE];
-    let emitted = guarded(|shim| {
-        let bytes = hooked.object(this, responsibility, object, |size| shim.session.check_memory(size).is_ok())?;
-        shim.emitted(SLOT, Pattern::of(bytes))
-    });
-    // SAFETY: the function that was in the slot; the vtable leads here only once this is written.
-    let original: Function = unsafe { std::mem::transmute(hooked.original.load(Ordering::Acquire)) };
+/// Calls the function that a hook stands for.
+///
+/// # Safety
+/// Only that hook may, with the words it was called with.
+unsafe fn call_original(slot: usize, which: usize, words: [usize; 8]) -> Returned {
+    let [a, b, c, d, e, f, g, h] = words;
+    // SAFETY: the function that was in the slot; the vtable leads to the hook only once this is written.
+    let original: Emit = unsafe { std::mem::transmute(TABLE[slot][which].original.load(Ordering::Acquire)) };
     // SAFETY: the host's own call, passed on.
-    let returned = unsafe { original(this, responsibility, object, d, e, f, g, h) };
-    if let Some(number) = emitted {
-        guarded(|shim| shim.emit_ends(number));
-    }
-    returned
+    unsafe { original(a, b, c, d, e, f, g, h) }
 }
 
 /// An ELF header.

@@ -3,14 +3,16 @@
 //! Its sections are looked for in memory that has just become executable, whole, by all bytes that relocations do not change:
 //!
 //! 1. A text section that fits one place in that memory, and no other, is there.
-//! 2. `.eh_frame` is looked for around it; it must say that every section found so far is where it is.
-//! 3. Relocations of what was found lead to further sections: those whose bytes fit two places (equal functions), and data.
+//! 2. Relocations of what was found lead to further sections, which must have the bytes they should have.
+//! 3. `.eh_frame` is looked for around it; it must say that every section found so far is where it is, and says where others are:
+//!    those whose bytes fit two places (equal functions).
 //!
 //! What fits several places to the end is not said to be anywhere: a name would be a guess. JITLink leaves out sections that are
 //! not used, so some may be missing; where none is found, or two disagree, there is no placement.
 
 #![forbid(unsafe_code)]
 
+mod eh_frame;
 mod pattern;
 
 use jitlisten::{Address, AddressRange};
@@ -24,6 +26,9 @@ const WEIGHTY: usize = 12;
 
 /// Of so many places that fit none is looked at more closely.
 const MOST_FITS: usize = 64;
+
+/// So many bytes are searched for one object: what has thousands of sections has an unwind table, too.
+const MOST_SEARCHED: usize = 1 << 28;
 
 /// Memory, as it was copied.
 pub(crate) struct Piece {
@@ -41,7 +46,7 @@ impl Piece {
 /// The sections that were found, by their places in the section table.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Placement {
-    pub(crate) sections: Vec<(usize, Address)>,
+    pub(crate) sections: Vec<(usize, AddressRange)>,
     pub(crate) text: Vec<AddressRange>,
 }
 
@@ -57,27 +62,15 @@ impl Pattern {
         is_free: &dyn Fn(AddressRange) -> bool,
         sure: bool,
     ) -> Option<Placement> {
-        let mut search = Search { pattern: self, code, read, is_free, found: Vec::new() };
-        let texts = self.sections.iter().enumerate().filter(|(_, section)| section.is_text);
-        let mut light = Vec::new();
-        for (at, section) in texts {
-            let fits = search.fits(section);
-            let [only] = fits[..] else { continue };
-            if section.weight() >= WEIGHTY { search.found.push((at, only)) } else { light.push((at, only)) }
-        }
-        if sure || !search.found.is_empty() {
-            search.found.append(&mut light);
-        }
-        if search.found.is_empty() || search.overlaps_itself() {
-            return None;
-        }
-        search.find_eh_frame(around);
-        search.follow();
-        if search.overlaps_itself() {
+        let found = Found { order: Vec::new(), places: vec![None; self.sections.len()], followed: 0 };
+        let mut search = Search { pattern: self, code, read, is_free, found, budget: MOST_SEARCHED };
+        let table = search.search(around, sure);
+        if search.found.order.is_empty() || search.overlaps_itself() {
             return None;
         }
         let mut text: Vec<AddressRange> = search
             .found
+            .order
             .iter()
             .filter_map(|&(at, address)| {
                 let section = &self.sections[at];
@@ -85,11 +78,15 @@ impl Pattern {
             })
             .collect();
         text.sort();
-        let of_text = || search.found.iter().map(|&(at, _)| &self.sections[at]).filter(|section| section.is_text);
+        let of_text = || search.found.order.iter().map(|&(at, _)| &self.sections[at]).filter(|section| section.is_text);
         if of_text().map(Section::weight).sum::<usize>() < WEIGHTY && text.len() < self.texts() {
             return None;
         }
-        let sections = search.found.iter().map(|&(at, address)| (self.sections[at].index, address)).collect();
+        let place = |&(at, address): &(usize, Address)| {
+            let section = &self.sections[at];
+            Some((section.index, AddressRange::new(address, section.bytes.len() as u64)?))
+        };
+        let sections = search.found.order.iter().filter_map(place).chain(table).collect();
         Some(Placement { sections, text })
     }
 }
@@ -99,8 +96,27 @@ struct Search<'a> {
     code: &'a Piece,
     read: &'a dyn Fn(AddressRange) -> Option<Vec<u8>>,
     is_free: &'a dyn Fn(AddressRange) -> bool,
-    /// Sections of the pattern and where they are.
-    found: Vec<(usize, Address)>,
+    found: Found,
+    /// So many bytes are still searched.
+    budget: usize,
+}
+
+/// Sections of the pattern and where they are.
+struct Found {
+    order: Vec<(usize, Address)>,
+    places: Vec<Option<Address>>,
+    /// The relocations of so many have been followed.
+    followed: usize,
+}
+
+impl Found {
+    /// The first word counts.
+    fn put(&mut self, at: usize, address: Address) {
+        if self.places[at].is_none() {
+            self.places[at] = Some(address);
+            self.order.push((at, address));
+        }
+    }
 }
 
 impl Search<'_> {
@@ -129,65 +145,67 @@ impl Search<'_> {
         fits
     }
 
-    /// Looks for the unwind table that says where all that was found is.
-    fn find_eh_frame(&mut self, around: &[Piece]) {
-        let Some(at) = self.pattern.sections.iter().position(|section| section.is_eh_frame) else { return };
-        let section = &self.pattern.sections[at];
-        let (first, length) = section.anchor;
-        if length < WEIGHTY / 2 {
-            return;
-        }
-        let mut places = Vec::new();
-        for piece in around {
-            for found in memmem::find_iter(&piece.bytes, &section.bytes[first..first + length]) {
-                let Some(start) = found.checked_sub(first) else { continue };
-                let address = Address(piece.start.0 + start as u64);
-                let Some(range) = AddressRange::new(address, section.bytes.len() as u64) else { continue };
-                if piece.get(range).is_some_and(|bytes| section.is(bytes) && self.agrees(section, address, bytes)) {
-                    places.push(address);
+    /// The heaviest text sections first: one of them leads to most others.
+    fn search(&mut self, around: &[Piece], sure: bool) -> Option<(usize, AddressRange)> {
+        let pattern = self.pattern;
+        let mut texts: Vec<(usize, usize)> = pattern
+            .sections
+            .iter()
+            .enumerate()
+            .filter(|(_, section)| section.is_text)
+            .map(|(at, section)| (section.weight(), at))
+            .collect();
+        texts.sort_by_key(|&(weight, _)| std::cmp::Reverse(weight));
+        let eh_frame = pattern.sections.iter().find(|section| section.is_eh_frame);
+        let mut table = None;
+        for (weight, at) in texts {
+            if self.found.places[at].is_some() || (weight < WEIGHTY && !sure && self.found.order.is_empty()) {
+                continue;
+            }
+            let Some(left) = self.budget.checked_sub(self.code.bytes.len()) else { break };
+            self.budget = left;
+            let [only] = self.fits(&pattern.sections[at])[..] else { continue };
+            self.found.put(at, only);
+            self.follow();
+            if let (None, Some(section)) = (table, eh_frame)
+                && let Some(found) = eh_frame::find(self, section, around)
+            {
+                table = found.range().map(|range| (section.index, range));
+                for (index, place) in found.found {
+                    pattern.at(index).into_iter().for_each(|at| self.found.put(at, place));
                 }
+                self.follow();
             }
         }
-        if let [only] = places[..] {
-            self.found.push((at, only));
-        }
-    }
-
-    /// Whether a section at `address` knows a section that was found, and each where it is.
-    fn agrees(&self, section: &Section, address: Address, bytes: &[u8]) -> bool {
-        let mut known = 0;
-        for reference in &section.references {
-            let Some(there) = self.where_is(reference.target) else { continue };
-            if Section::resolve(reference, address, bytes) != Some(there) {
-                return false;
-            }
-            known += 1;
-        }
-        known > 0
+        table
     }
 
     /// Where a section of the section table is.
     fn where_is(&self, index: usize) -> Option<Address> {
-        self.found.iter().find(|(at, _)| self.pattern.sections[*at].index == index).map(|(_, address)| *address)
+        self.found.places[self.pattern.at(index)?]
+    }
+
+    /// Whether such a section may be there.
+    fn index_may_be(&self, index: usize, address: Address) -> bool {
+        self.pattern.at(index).is_some_and(|at| self.may_be(&self.pattern.sections[at], address))
     }
 
     /// Follows the relocations of what was found, until there is no more.
     fn follow(&mut self) {
-        let mut next = 0;
-        while let Some(&(at, address)) = self.found.get(next) {
-            next += 1;
+        while let Some(&(at, address)) = self.found.order.get(self.found.followed) {
+            self.found.followed += 1;
             let section = &self.pattern.sections[at];
             let Some(bytes) = self.copy(section, address) else { continue };
             for reference in &section.references {
                 if self.where_is(reference.target).is_some() {
                     continue;
                 }
-                let target = self.pattern.sections.iter().position(|section| section.index == reference.target);
+                let target = self.pattern.at(reference.target).filter(|&at| !self.pattern.sections[at].is_eh_frame);
                 let (Some(target), Some(there)) = (target, Section::resolve(reference, address, &bytes)) else {
                     continue;
                 };
                 if self.may_be(&self.pattern.sections[target], there) {
-                    self.found.push((target, there));
+                    self.found.put(target, there);
                 }
             }
         }
@@ -210,8 +228,11 @@ impl Search<'_> {
         let range = |&(at, address): &(usize, Address)| {
             AddressRange::new(address, self.pattern.sections[at].bytes.len() as u64).unwrap_or_default()
         };
-        let mut ranges: Vec<AddressRange> = self.found.iter().map(range).collect();
+        let mut ranges: Vec<AddressRange> = self.found.order.iter().map(range).collect();
         ranges.sort();
         ranges.windows(2).any(|pair| matches!(pair, [first, second] if first.overlaps(*second)))
     }
 }
+
+#[cfg(test)]
+mod tests;

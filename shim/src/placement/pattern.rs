@@ -1,13 +1,16 @@
 //! What an object looks like once it is linked, wherever that is: the bytes of its sections, without those that relocations
 //! change.
 
-use jitlisten::Address;
+use std::collections::BTreeMap;
+
+use jitlisten::{Address, AddressRange};
 use object::LittleEndian as LE;
 use object::elf::{self, FileHeader64, Rela64, SectionHeader64};
 use object::read::elf::{FileHeader as _, SectionHeader as _, Sym as _};
 
-/// Offset of `sh_addr` in a section header.
+/// Offsets in a section header.
 const SH_ADDR: usize = 16;
+const SH_SIZE: usize = 32;
 
 /// An object whose place is not known.
 pub(crate) struct Pattern {
@@ -15,6 +18,8 @@ pub(crate) struct Pattern {
     section_table: usize,
     /// The sections that take memory and have bytes.
     pub(super) sections: Vec<Section>,
+    /// By their places in the section table.
+    by_index: BTreeMap<usize, usize>,
 }
 
 pub(super) struct Section {
@@ -35,13 +40,13 @@ pub(super) struct Section {
 #[derive(Clone, Copy)]
 pub(super) struct Reference {
     /// Of the field, in its section.
-    offset: u64,
-    width: usize,
-    relative: bool,
+    pub(super) offset: u64,
+    pub(super) width: usize,
+    pub(super) relative: bool,
     /// Which section, by its place in the section table.
     pub(super) target: usize,
     /// What the field holds beside the section's address.
-    plus: u64,
+    pub(super) plus: u64,
 }
 
 /// What a relocation does to the bytes around it.
@@ -88,9 +93,11 @@ impl Pattern {
                 references: Vec::new(),
             });
         }
+        let by_index: BTreeMap<usize, usize> =
+            sections.iter().enumerate().map(|(at, section): (usize, &Section)| (section.index, at)).collect();
         for relocations in table.iter() {
-            let target = relocations.info_link(LE).0;
-            let Some(section) = sections.iter_mut().find(|section| section.index == target) else { continue };
+            let Some(&at) = by_index.get(&relocations.info_link(LE).0) else { continue };
+            let section = &mut sections[at];
             if relocations.sh_type(LE) == elf::SHT_REL {
                 return None;
             }
@@ -104,20 +111,31 @@ impl Pattern {
             }
         }
         sections.iter_mut().for_each(Section::find_anchor);
-        Some(Pattern { section_table, sections, object })
+        Some(Pattern { section_table, sections, by_index, object })
     }
 
-    /// The object, as a debugger would get it: sections have the addresses in `placed`, others none.
-    pub(crate) fn into_debug_object(self, placed: &[(usize, Address)]) -> Vec<u8> {
+    /// The object, as a debugger would get it: sections have the addresses and sizes in `placed`, others no address.
+    pub(crate) fn into_debug_object(self, placed: &[(usize, AddressRange)]) -> Vec<u8> {
         let Pattern { mut object, section_table, sections, .. } = self;
         for section in sections {
-            let address = placed.iter().find(|(index, _)| *index == section.index).map_or(0, |(_, address)| address.0);
-            let at = section_table + section.index * size_of::<SectionHeader64<LE>>() + SH_ADDR;
-            if let Some(field) = object.get_mut(at..at + 8) {
-                field.copy_from_slice(&address.to_le_bytes());
+            let place = placed.iter().find(|(index, _)| *index == section.index).map(|(_, place)| *place);
+            let header = section_table + section.index * size_of::<SectionHeader64<LE>>();
+            let mut set = |field: usize, value: u64| {
+                if let Some(field) = object.get_mut(header + field..header + field + 8) {
+                    field.copy_from_slice(&value.to_le_bytes());
+                }
+            };
+            set(SH_ADDR, place.map_or(0, |place| place.start().0));
+            if let Some(place) = place {
+                set(SH_SIZE, place.size());
             }
         }
         object
+    }
+
+    /// The place in `sections` of a section of the section table.
+    pub(super) fn at(&self, index: usize) -> Option<usize> {
+        self.by_index.get(&index).copied()
     }
 
     /// The size of the object.
@@ -136,6 +154,24 @@ impl Section {
     pub(super) fn is(&self, bytes: &[u8]) -> bool {
         bytes.len() == self.bytes.len()
             && self.bytes.iter().zip(&self.stays).zip(bytes).all(|((own, stays), there)| !stays || own == there)
+    }
+
+    /// Whether `bytes` may be the part of this section from `start` on, whatever is at `except` in it.
+    pub(super) fn part_is(&self, start: usize, bytes: &[u8], except: Option<std::ops::Range<usize>>) -> bool {
+        let except = except.unwrap_or_default();
+        let own = self.bytes[start..].iter().zip(&self.stays[start..]).enumerate();
+        own.zip(bytes).all(|((at, (own, stays)), there)| !stays || except.contains(&at) || own == there)
+    }
+
+    /// Its bytes, with those that relocations change set to `changed`.
+    #[cfg(test)]
+    pub(super) fn relocated_with(&self, changed: u8) -> Vec<u8> {
+        self.bytes.iter().zip(&self.stays).map(|(&byte, &stays)| if stays { byte } else { changed }).collect()
+    }
+
+    /// How many bytes at the start stay as they are.
+    pub(super) fn stays_from_start(&self) -> usize {
+        self.stays.iter().take_while(|&&stays| stays).count()
     }
 
     /// How many bytes stay as they are.

@@ -80,23 +80,26 @@ const LARGEST_OFFSET: i64 = 1 << 20;
 
 const WORD: u64 = 8;
 
+/// How many bytes are looked at from the start of a vtable.
+const LARGEST_VTABLE: u64 = (MOST_SLOTS as u64 + 2) * WORD;
+const LARGEST_GROUP: u64 = LARGEST_VTABLE * MOST_VTABLES as u64;
+
 /// The vtables of the classes called `names` (mangled, as in `typeid(...).name()`; all in the namespace `llvm`), by the names of
 /// their types.
 pub(crate) fn by_type_name(view: &View<'_>, names: &[&str]) -> Vec<Vtable> {
     let strings = strings(&view.constants, names);
     let infos = view.pointing_at(&strings).into_iter().filter_map(|(class, at)| Some((class, at.checked_sub(WORD)?)));
     let infos: Vec<(usize, u64)> = infos.collect();
-    let mut vtables = Vec::new();
-    for (class, at) in view.pointing_at(&infos) {
-        let Some(start) = at.checked_sub(WORD) else { continue };
-        vtables.extend(view.vtable(class, start, None));
-    }
-    vtables
+    let starts = view.pointing_at(&infos).into_iter().filter_map(|(class, at)| Some((class, at.checked_sub(WORD)?)));
+    let starts: Vec<(usize, u64)> = starts.collect();
+    let near = view.near(starts.iter().map(|start| (start.1, LARGEST_VTABLE)).collect());
+    starts.into_iter().filter_map(|(class, start)| near.vtable(class, start, None)).collect()
 }
 
 /// The vtables at these symbols.
 pub(crate) fn by_symbol(view: &View<'_>, symbols: &[Symbol]) -> Vec<Vtable> {
-    symbols.iter().flat_map(|&symbol| view.group(symbol)).collect()
+    let near = view.near(symbols.iter().map(|symbol| (symbol.address, symbol.size.min(LARGEST_GROUP))).collect());
+    symbols.iter().flat_map(|&symbol| near.group(symbol)).collect()
 }
 
 /// Where the strings are in memory, with the indices of their names.
@@ -105,9 +108,8 @@ fn strings(constants: &[Segment<'_>], names: &[&str]) -> Vec<(usize, u64)> {
     for segment in constants {
         for at in memchr::memmem::find_iter(segment.bytes, PREFIX) {
             let rest = &segment.bytes[at..];
-            let is_there =
-                |name: &&str| rest.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0));
-            if let Some(class) = names.iter().position(|name| is_there(&name)) {
+            let is_there = |name: &str| rest.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0));
+            if let Some(class) = names.iter().position(|name| is_there(name)) {
                 found.push((class, segment.address.wrapping_add(at as u64)));
             }
         }
@@ -144,16 +146,34 @@ impl View<'_> {
         found
     }
 
+    /// The same, with the relocations of these ranges only: there may be half a million, and one pass finds them.
+    fn near(&self, ranges: Vec<(u64, u64)>) -> Near<'_> {
+        let is_near = |relocation: &&Relocation| {
+            let at = relocation[0].wrapping_add(self.bias);
+            ranges.iter().any(|&(start, size)| at.wrapping_sub(start) < size)
+        };
+        Near { view: self, relocations: self.relocations.unwrap_or_default().iter().filter(is_near).copied().collect() }
+    }
+}
+
+/// Some places of a library.
+struct Near<'a> {
+    view: &'a View<'a>,
+    relocations: Vec<Relocation>,
+}
+
+impl Near<'_> {
     /// The words from `start` on, as they will be once the library is relocated; fewer at the end of the segment.
     fn words(&self, start: u64, most: usize) -> Vec<u64> {
-        let Some(segment) = self.data.iter().find(|segment| segment.holds(start)) else { return Vec::new() };
+        let bias = self.view.bias;
+        let Some(segment) = self.view.data.iter().find(|segment| segment.holds(start)) else { return Vec::new() };
         let rest = &segment.bytes[(start - segment.address) as usize..];
         let mut words: Vec<u64> = rest.chunks_exact(WORD as usize).take(most).map(word).collect();
-        for &[offset, info, addend] in self.relocations.unwrap_or_default() {
-            let index = offset.wrapping_add(self.bias).wrapping_sub(start) / WORD;
-            if let Some(word) = words.get_mut(index as usize).filter(|_| offset.wrapping_add(self.bias) >= start) {
+        for &[offset, info, addend] in &self.relocations {
+            let index = offset.wrapping_add(bias).wrapping_sub(start) / WORD;
+            if let Some(word) = words.get_mut(index as usize).filter(|_| offset.wrapping_add(bias) >= start) {
                 // What another kind of relocation will put there is not known.
-                *word = if is_relative(info) { addend.wrapping_add(self.bias) } else { 0 };
+                *word = if is_relative(info) { addend.wrapping_add(bias) } else { 0 };
             }
         }
         words
@@ -164,7 +184,7 @@ impl View<'_> {
         let words = self.words(start, bound.unwrap_or(MOST_SLOTS + 2).min(MOST_SLOTS + 2));
         let &[offset_to_top, _typeinfo, ref slots @ ..] = words.as_slice() else { return None };
         let offset_to_top = offset_to_top as i64;
-        let slots: Vec<u64> = slots.iter().copied().take_while(|&slot| self.is_code(slot)).collect();
+        let slots: Vec<u64> = slots.iter().copied().take_while(|&slot| self.view.is_code(slot)).collect();
         let is_one = !slots.is_empty()
             && slots.len() < MOST_SLOTS
             && (-LARGEST_OFFSET..=0).contains(&offset_to_top)

@@ -1,3 +1,5 @@
+#![forbid(unsafe_code)]
+
 use super::*;
 
 const BIAS: u64 = 0x7000_0000_0000;
@@ -47,7 +49,7 @@ impl Model {
             constants: vec![Segment { address: BIAS + CONSTANTS, bytes: &self.constants }],
             data: vec![Segment { address: BIAS + DATA, bytes: &self.data }],
             relocations: (!self.relocations.is_empty()).then_some(self.relocations.as_slice()),
-            code: vec![BIAS + CODE.start..BIAS + CODE.end],
+            code: std::iter::once(BIAS + CODE.start..BIAS + CODE.end).collect(),
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use super::find::{self, Relocation, Segment, Symbol, View, Vtable};
 use crate::library::Library;
+use crate::symbol_file::SymbolFile;
 
 /// Below this much code a library cannot hold LLVM with a code generator (Debian's smallest is past 40 MB).
 const SMALLEST_LLVM: u64 = 4 << 20;
@@ -15,19 +16,28 @@ pub(crate) fn may_have_llvm(library: &Library) -> bool {
 }
 
 /// Every vtable of the classes called `names` (see [`find::by_type_name`]) that `library` has: by the dynamic symbols of those
-/// that have one, and else by the names of the types. One library, one search: ask for all classes at once.
+/// that have one, those in `file` if it is given, and else by the names of the types. One library, one search: ask for all classes at once.
 ///
 /// # Safety
 /// The library must be mapped, and stay so during the call. It need not be relocated.
-pub(crate) unsafe fn vtables(library: &Library, names: &[&str]) -> Vec<Vtable> {
+pub(crate) unsafe fn vtables(library: &Library, names: &[&str], file: Option<&SymbolFile>) -> Vec<Vtable> {
+    let symbols = names.iter().enumerate().filter_map(|(class, name)| symbol(library, class, name));
+    let mut symbols: Vec<Symbol> = symbols.collect();
+    if let (true, Some(file)) = (symbols.is_empty(), file) {
+        symbols = hidden_symbols(library, names, file);
+    }
+    let may_have_llvm = may_have_llvm(library);
+    if symbols.is_empty() && !may_have_llvm {
+        return Vec::new();
+    }
     // SAFETY: the caller's promise.
     let view = unsafe { view(library) };
-    let symbols = names.iter().enumerate().filter_map(|(class, name)| symbol(library, class, name));
-    let symbols: Vec<Symbol> = symbols.collect();
     let mut vtables = find::by_symbol(&view, &symbols);
     let without: Vec<usize> =
         (0..names.len()).filter(|class| vtables.iter().all(|vtable| vtable.class != *class)).collect();
-    if !without.is_empty() && may_have_llvm(library) {
+    // Those between the first and the last only bound the first, where no symbol does.
+    let is_enough = |class: &usize| *class != 0 && *class + 1 != names.len();
+    if !without.iter().all(is_enough) && may_have_llvm {
         let wanted: Vec<&str> = without.iter().map(|&class| names[class]).collect();
         let found = find::by_type_name(&view, &wanted);
         vtables.extend(found.into_iter().map(|vtable| Vtable { class: without[vtable.class], ..vtable }));
@@ -39,6 +49,17 @@ pub(crate) unsafe fn vtables(library: &Library, names: &[&str]) -> Vec<Vtable> {
 fn symbol(library: &Library, class: usize, name: &str) -> Option<Symbol> {
     let (address, size) = library.dynamic_object(&format!("_ZTV{name}"))?;
     Some(Symbol { class, address: address as u64, size: size as u64 })
+}
+
+/// The symbols of the file that are not exported.
+fn hidden_symbols(library: &Library, names: &[&str], file: &SymbolFile) -> Vec<Symbol> {
+    let full: Vec<String> = names.iter().map(|name| format!("_ZTV{name}")).collect();
+    let found = file.find_sized("_ZTVN4llvm", &full.iter().map(String::as_str).collect::<Vec<_>>());
+    let symbol = |(class, name): (usize, &String)| {
+        let &(value, size) = found.get(name.as_str())?;
+        Some(Symbol { class, address: (library.identity.bias as u64).wrapping_add(value), size })
+    };
+    full.iter().enumerate().filter_map(symbol).collect()
 }
 
 /// Whether the loader is done with the library.
@@ -71,10 +92,11 @@ unsafe fn view(library: &Library) -> View<'_> {
     // A program at fixed addresses has its vtables among the constants.
     let fixed = library.identity.bias == 0;
     // SAFETY: as above.
-    let constants = unsafe { segments(library, |segment| !segment.writable && !segment.executable) };
-    // SAFETY: as above.
-    let constants =
-        if constants.is_empty() { unsafe { segments(library, |segment| !segment.writable) } } else { constants };
+    let mut constants = unsafe { segments(library, |segment| !segment.writable && !segment.executable) };
+    if constants.is_empty() {
+        // SAFETY: as above.
+        constants = unsafe { segments(library, |segment| !segment.writable) };
+    }
     // SAFETY: as above.
     let data = unsafe { segments(library, |segment| segment.writable || fixed && !segment.executable) };
     let data = match library.sealed() {
@@ -150,7 +172,7 @@ mod tests {
             let Some(library) = open(&format!("lib{name}")) else { continue };
             seen += 1;
             // SAFETY: the library is never closed.
-            let (view, by_symbol) = unsafe { (view(&library), vtables(&library, &CLASSES)) };
+            let (view, by_symbol) = unsafe { (view(&library), vtables(&library, &CLASSES, None)) };
             assert!(view.relocations.is_none(), "the loader is done with it");
             let strip = |vtable: Vtable| Vtable { bounded: false, ..vtable };
             let mut by_symbol: Vec<Vtable> = by_symbol.into_iter().map(strip).collect();
@@ -169,8 +191,6 @@ mod tests {
             early.sort_by_key(|vtable| vtable.address_point);
             assert_eq!(early, by_name, "{name}");
         }
-        if seen == 0 {
-            eprintln!("skipped: no libLLVM here");
-        }
+        assert!(seen > 0 || std::env::var_os("CI").is_none(), "no libLLVM here");
     }
 }

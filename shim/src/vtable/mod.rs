@@ -4,19 +4,25 @@
 //! | --- | --- |
 //! | `find.rs` | finds the vtables of a class, in slices of memory (pure) |
 //! | `mapped.rs` | those slices, of a library that is mapped |
-//! | `runtime_dyld.rs` | `RuntimeDyldELF::loadObject`: which slot it is, the hook, what it believes |
+//! | `runtime_dyld.rs` | `RuntimeDyldELF::loadObject`: which slot it is, what is believed of a call |
+//! | `load_object.rs` | the hooks for it |
 //! | `elf_copy.rs` | the object, with the addresses of its sections |
 //! | `patch.rs` | exchanges a slot, before or after the library is relocated |
 
 mod elf_copy;
 pub(crate) mod find;
+pub(crate) mod load_object;
 pub(crate) mod mapped;
 pub(crate) mod patch;
 pub(crate) mod runtime_dyld;
 
 /// The classes whose vtables are looked for, as `typeid` names them: RuntimeDyld's first.
-pub(crate) const CLASSES: [&str; 3] =
-    ["N4llvm14RuntimeDyldELFE", "N4llvm18RuntimeDyldELFMipsE", "N4llvm3orc18ObjectLinkingLayerE"];
+pub(crate) const CLASSES: [&str; 4] = [
+    "N4llvm14RuntimeDyldELFE",
+    "N4llvm18RuntimeDyldELFMipsE",
+    "N4llvm19RuntimeDyldCOFFI386E",
+    "N4llvm3orc18ObjectLinkingLayerE",
+];
 
 /// The last of them.
-pub(crate) const OBJECT_LINKING_LAYER: usize = 2;
+pub(crate) const OBJECT_LINKING_LAYER: usize = 3;

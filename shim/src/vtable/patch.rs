@@ -1,7 +1,6 @@
 //! Exchanging a slot of a vtable, in one store, for a moment in which its page is writable.
 
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::find::Vtable;
 use super::mapped;
@@ -11,13 +10,8 @@ use crate::library::Library;
 /// A slot of a vtable that leads to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Patched {
-    /// The slot's address.
-    pub(crate) address: usize,
-    /// The protection of its page.
-    protection: i32,
     /// What was there.
     pub(crate) original: usize,
-    hook: usize,
 }
 
 /// Puts `hook` into slot `index` of `vtable`. Where the library is not relocated yet, it is the loader that writes it: the
@@ -31,7 +25,6 @@ pub(crate) unsafe fn exchange(library: &Library, vtable: &Vtable, index: usize, 
     let original = *vtable.slots.get(index).ok_or_else(missing)? as usize;
     let address = vtable.address_point as usize + index * size_of::<usize>();
     let slot = library.data_slot(address).ok_or_else(missing)?;
-    let patched = Patched { address, protection: slot.protection, original, hook };
     // SAFETY: the caller's promise.
     if unsafe { mapped::is_relocated(library) } {
         // SAFETY: as above: an aligned word.
@@ -46,21 +39,5 @@ pub(crate) unsafe fn exchange(library: &Library, vtable: &Vtable, index: usize, 
         // SAFETY: an aligned word of the relocation table, which is mapped.
         unsafe { write_pointer(addend.address, ours, addend.protection) }?;
     }
-    Ok(patched)
-}
-
-impl Patched {
-    /// Puts back what was there, unless others have changed it since.
-    ///
-    /// # Safety
-    /// The library must still be mapped, and be relocated.
-    pub(crate) unsafe fn restore(&self) -> io::Result<()> {
-        // SAFETY: the caller's promise.
-        let now = unsafe { AtomicUsize::from_ptr(self.address as *mut usize) }.load(Ordering::Relaxed);
-        if now != self.hook {
-            return Err(io::Error::other("others have changed the slot"));
-        }
-        // SAFETY: as above.
-        unsafe { write_pointer(self.address, self.original, self.protection) }
-    }
+    Ok(Patched { original })
 }

@@ -27,15 +27,14 @@
 //! no harm. C++ exceptions and cancellation pass through it.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use jitlisten::log_line;
 
 use super::elf_copy::{self, Sections};
 use super::find::Vtable;
 use super::patch;
-use crate::hook_table::SLOTS;
-use crate::hooks::guarded;
+use crate::hook_table::{LoadObject, SLOTS};
 use crate::library::Library;
 
 /// How many slots the vtable has in the releases that are known.
@@ -54,6 +53,10 @@ pub(crate) enum Refusal {
     UnknownSlots(usize),
     /// Nothing bounds the vtable.
     Unbounded,
+    /// `JITLISTEN_LLVM` leaves it out.
+    Unwanted,
+    /// It could not be changed.
+    Unchanged,
     /// Not an architecture whose calling convention is written down here.
     Architecture,
 }
@@ -67,6 +70,8 @@ impl fmt::Display for Refusal {
                 write!(f, "{slots} slots in the vtable of RuntimeDyldELF: a release that is not known")
             }
             Refusal::Unbounded => write!(f, "the end of the vtable of RuntimeDyldELF is not certain"),
+            Refusal::Unwanted => write!(f, "switched off"),
+            Refusal::Unchanged => write!(f, "its vtable could not be changed"),
             Refusal::Architecture => write!(f, "not done on this architecture"),
         }
     }
@@ -114,6 +119,7 @@ struct Hooked {
     start: AtomicUsize,
     end: AtomicUsize,
     trust: AtomicU8,
+    reported: AtomicU64,
 }
 
 const UNTRIED: u8 = 0;
@@ -127,16 +133,22 @@ static TABLE: [Hooked; SLOTS] = [const {
         start: AtomicUsize::new(0),
         end: AtomicUsize::new(0),
         trust: AtomicU8::new(UNTRIED),
+        reported: AtomicU64::new(0),
     }
 }; SLOTS];
 
-/// Listens to the RuntimeDyld of `library`, if it has one that is recognised. `slot` is its place in the table of sources,
-/// `vtables` are those of [`CLASSES`](super::CLASSES), found under the same hold of the loader's lock.
+/// Listens to the RuntimeDyld of `library`, if it has one that is recognised. `slot` is its place in the table of sources, and
+/// `hook` that place's; `vtables` are those of [`CLASSES`](super::CLASSES), found under the same hold of the loader's lock.
 ///
 /// # Safety
 /// The library must be mapped, and stay so during the call; the loader's lock must be held. It need not be relocated. Nothing may
 /// have called the functions of an earlier library at the same place of the table.
-pub(crate) unsafe fn attach(library: &Library, slot: usize, vtables: &[Vtable]) -> Result<patch::Patched, Refusal> {
+pub(crate) unsafe fn attach(
+    library: &Library,
+    slot: usize,
+    vtables: &[Vtable],
+    hook: LoadObject,
+) -> Result<patch::Patched, Refusal> {
     let Some(hooked) = TABLE.get(slot) else { return Err(Refusal::Missing) };
     let (vtable, index) = load_object(vtables)?;
     let range = library.range();
@@ -144,11 +156,12 @@ pub(crate) unsafe fn attach(library: &Library, slot: usize, vtables: &[Vtable]) 
     hooked.vtable.store(vtable.address_point as usize, Ordering::Relaxed);
     hooked.start.store(range.start, Ordering::Relaxed);
     hooked.end.store(range.end, Ordering::Relaxed);
+    hooked.reported.store(0, Ordering::Relaxed);
     hooked.trust.store(UNTRIED, Ordering::Release);
     // SAFETY: the caller's promise; the hook passes on whatever it is called with.
-    unsafe { patch::exchange(library, vtable, index, HOOKS[slot] as *const () as usize) }
+    unsafe { patch::exchange(library, vtable, index, hook as usize) }
         .inspect_err(|error| log_line!(Warn, "{}: the linker stays as it is: {error}", library.path.display()))
-        .map_err(|_| Refusal::Missing)
+        .map_err(|_| Refusal::Unchanged)
 }
 
 /// Whether the objects of the source in this place of the table are understood, as far as they have been tried.
@@ -156,36 +169,29 @@ pub(crate) fn is_trusted(slot: usize) -> bool {
     TABLE.get(slot).is_some_and(|hooked| hooked.trust.load(Ordering::Relaxed) != REFUSED)
 }
 
-/// More words than `loadObject` has: those it does not take are whatever its caller left there, and go on unread.
-type Function = unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> usize;
-
-macro_rules! hooks {
-    ($($slot:literal)*) => { [$(hook::<$slot>,)*] };
+/// Calls the function that the hook of this place stands for.
+///
+/// # Safety
+/// Only the hook may, with the words it was called with.
+pub(super) unsafe fn call_original(slot: usize, words: [usize; 8]) -> usize {
+    let [a, b, c, d, e, f, g, h] = words;
+    // SAFETY: the function that was in the slot; the vtable leads to the hook only once this is written.
+    let original: LoadObject = unsafe { std::mem::transmute(TABLE[slot].original.load(Ordering::Acquire)) };
+    // SAFETY: the host's own call, passed on.
+    unsafe { original(a, b, c, d, e, f, g, h) }
 }
 
-static HOOKS: [Function; SLOTS] = hooks!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+/// The object that was just loaded, with its addresses, if everything is as it should be.
+pub(super) fn loaded(slot: usize, result: usize, this: usize, object: usize) -> Option<Vec<u8>> {
+    let hooked = TABLE.get(slot)?;
+    let bytes = hooked.loaded(result, this, object)?;
+    hooked.reported.fetch_add(1, Ordering::Relaxed);
+    Some(bytes)
+}
 
-unsafe extern "C-unwind" fn hook<const SLOT: usize>(
-    result: usize,
-    this: usize,
-    object: usize,
-    d: usize,
-    e: usize,
-    f: usize,
-    g: usize,
-    h: usize,
-) -> usize {
-    let hooked = &TABLE[SLOT];
-    // SAFETY: the function that was in the slot; the vtable leads here only once this is written.
-    let original: Function = unsafe { std::mem::transmute(hooked.original.load(Ordering::Acquire)) };
-    // SAFETY: the host's own call, passed on.
-    let returned = unsafe { original(result, this, object, d, e, f, g, h) };
-    guarded(|shim| {
-        if let Some(bytes) = hooked.loaded(result, this, object) {
-            shim.linked(SLOT, bytes);
-        }
-    });
-    returned
+/// How many objects it has reported.
+pub(crate) fn reported(slot: usize) -> u64 {
+    TABLE.get(slot).map_or(0, |hooked| hooked.reported.load(Ordering::Relaxed))
 }
 
 impl Hooked {

@@ -1,3 +1,5 @@
+#![forbid(unsafe_code)]
+
 use super::*;
 
 fn vtable(class: usize, slots: &[u64], bounded: bool) -> Vtable {

@@ -285,7 +285,7 @@ mod tests {
                 fs::write(directory.join(file), "x").unwrap();
             }
             if let Some(hours) = dead_for {
-                let then = SystemTime::now() - Duration::from_secs(hours * 3600);
+                let then = crate::process::clock::time_of_day() - Duration::from_secs(hours * 3600);
                 File::create(directory.join(DEAD)).unwrap().set_modified(then).unwrap();
             }
         }
@@ -320,7 +320,7 @@ mod tests {
         base.add("image-5000001-1", Some(7 * 24 - 1));
         base.add("image-5000002-1", Some(7 * 24 + 1));
         base.add("image-5000003-1", None);
-        let long_ago = SystemTime::now() - Duration::from_secs(30 * 24 * 3600);
+        let long_ago = crate::process::clock::time_of_day() - Duration::from_secs(30 * 24 * 3600);
         File::open(base.0.join("image-5000003-1")).unwrap().set_modified(long_ago).unwrap();
         remove_dead(&base.0);
         let left = ["image-5000001-1", "image-5000002-1", "image-5000003-1"].map(|name| base.has(name));

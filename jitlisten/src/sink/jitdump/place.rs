@@ -105,7 +105,7 @@ impl Dump {
             again.get().map(liveness::lock_shared);
             self.file = again;
         }
-        self.file.get().ok_or_else(|| failed("open", &self.path)(io::Error::from_raw_os_error(libc::EBADF)))
+        self.file.unchecked().ok_or_else(|| failed("open", &self.path)(io::Error::from_raw_os_error(libc::EBADF)))
     }
 
     /// Appends whole records, all of them or none.
@@ -249,7 +249,9 @@ impl Drop for Marker {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, SystemTime};
+    use std::time::Duration;
+
+    use crate::process::clock;
 
     use super::*;
 
@@ -263,7 +265,7 @@ mod tests {
             fs::write(directory.join(file), "x").unwrap();
         }
         if let Some(hours) = dead_for {
-            let then = SystemTime::now() - Duration::from_secs(hours * 3600);
+            let then = clock::time_of_day() - Duration::from_secs(hours * 3600);
             File::create(directory.join(DEAD)).unwrap().set_modified(then).unwrap();
         }
     }

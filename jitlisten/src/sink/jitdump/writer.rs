@@ -120,11 +120,12 @@ impl Jitdump {
     }
 
     /// What others did, unless we looked a moment ago: other JITs, and whoever removes directories.
-    fn look_for_news(&mut self) -> Result<(), SinkError> {
-        let now = clock::monotonic();
-        if now < self.looked.saturating_add(INTERVAL) {
+    /// `since` is now or before; an object knows when it became final, which saves the question.
+    fn look_for_news(&mut self, since: u64) -> Result<(), SinkError> {
+        if since < self.looked.saturating_add(INTERVAL) {
             return Ok(());
         }
+        let now = clock::monotonic();
         self.looked = now;
         self.dump.as_mut().map_or(Ok(()), Dump::check_that_it_is_there).inspect_err(|_| self.dump = None)?;
         let news = self.other_jits.look(now);
@@ -249,7 +250,7 @@ impl Sink for Jitdump {
             self.forked();
         }
         self.open(object.object.machine())?;
-        self.look_for_news()?;
+        self.look_for_news(object.since)?;
         self.encode(object);
         if self.many && self.records.bytes().len() < LARGEST_WRITE {
             return Ok(0);
@@ -272,7 +273,7 @@ impl Sink for Jitdump {
         // The format has no record for it: what is loaded there later takes its place from its own time on. Lines of others
         // that come from now on may be about this very place.
         if self.dump.is_some() {
-            self.look_for_news()?;
+            self.look_for_news(clock::monotonic())?;
             self.write()?;
         }
         self.other_jits.begin_anew();
@@ -284,7 +285,7 @@ impl Sink for Jitdump {
             return Ok(0);
         }
         self.looked = 0;
-        self.look_for_news()?;
+        self.look_for_news(clock::monotonic())?;
         self.write()
     }
 

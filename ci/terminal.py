@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+"""Makes a page of what `tmux capture-pane -e -p` prints, for a picture: `terminal.py <CAPTURED >PAGE`."""
+
+import html
+import re
+import sys
+
+STYLES = {
+    "1": "font-weight:bold",
+    "2": "opacity:.6",
+    "7": "background:#d8dee9;color:#1c212b",
+    "31": "color:#ff6b5e",
+    "33": "color:#e5b567",
+    "38;5;9": "color:#ff6b5e",
+    "38;5;11": "color:#e5b567",
+    "91": "color:#ff6b5e",
+    "93": "color:#e5b567",
+}
+PAGE = """<!DOCTYPE html><meta charset="utf-8"><style>body {{ margin: 0; background: #1c212b; color: #d8dee9; }}
+pre {{ margin: 12px 16px; font: 15px/1.3 "DejaVu Sans Mono", monospace; }}</style><pre>{}</pre>
+"""
+
+
+def page(text):
+    parts, on = [], set()
+    for at, part in enumerate(re.split("\x1b\\[([0-9;]*)m", text)):
+        if at % 2 == 0:
+            style = ";".join(STYLES[code] for code in sorted(on) if code in STYLES)
+            parts.append(f'<span style="{style}">{html.escape(part)}</span>' if style else html.escape(part))
+            continue
+        # `38;5;9` is one code, `0;1` are two.
+        for code in re.findall("[34]8;5;[0-9]+|[0-9]+", part) or ["0"]:
+            if code == "0":
+                on.clear()
+            elif code == "39":
+                on = {known for known in on if not known.startswith(("3", "9"))}
+            else:
+                on.add(code)
+    return PAGE.format("".join(parts))
+
+
+sys.stdout.write(page(re.sub("\x1b\\][^\x07]*\x07|\x0f", "", sys.stdin.read())))

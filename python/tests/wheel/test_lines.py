@@ -1,0 +1,60 @@
+"""`jitlisten lines` of recordings that the installed command makes: several added up, and sources that were changed."""
+
+import json
+import os
+import shutil
+
+import pytest
+from conftest import PROGRAMS, command, python
+
+
+#: Two seconds of a processor, which may be shared.
+PATIENT = 300
+
+
+@pytest.fixture
+def recorded(run, tmp_path):
+    """A recording of a program of this test's own, and its source."""
+    program = tmp_path / "kernel.py"
+    shutil.copyfile(PROGRAMS / "kernel.py", program)
+    run(command(), "record", "-o", tmp_path / "one.data", "--", python(), program, "work", timeout=PATIENT)
+    return tmp_path / "one.data", program
+
+
+def test_a_source_is_known_by_its_hash(run, recorded):
+    recording, program = recorded
+    lines = lambda: run(command(), "lines", recording).stdout
+    text = lines()
+    assert "total += (i % 7) * 0.5" in text and "note: this file" not in text
+    later = recording.stat().st_mtime + 100
+    os.utime(program, (later, later))
+    assert "note: this file" not in lines(), "only touched"
+    program.write_text("# one line more\n" + program.read_text())
+    os.utime(program, (1, 1))
+    changed = lines()
+    assert "note: this file is not the text that was compiled (its hash differs)" in changed, "although it is older"
+    assert str(program) in changed.split("note: this file")[0].splitlines()[-1], "said at the place"
+    program.unlink()
+    gone = lines()
+    assert "note: this file cannot be read" in gone and "__main__.burn" in gone
+
+
+def test_recordings_are_added_up(run, recorded, tmp_path):
+    one, program = recorded
+    two = tmp_path / "two.data"
+    run(command(), "record", "-o", two, "--", python(), program, "work", timeout=PATIENT)
+    read = lambda *files: json.loads(run(command(), "lines", "--json", "-", *files).stdout)
+    first, second, both = read(one), read(two), read(one, two)
+    assert both["recordings"] == 2 and both["samples"] == first["samples"] + second["samples"]
+    assert len(both["processes"]) == 2 and len(both["hosts"]) == 1
+    line = lambda found: sum(row["self"] for file in found["files"] for row in file["lines"])
+    assert line(both) == line(first) + line(second) > 0
+    assert [row["name"] for row in both["functions"]].count("__main__.burn") == 1, "compilations of one function are one row"
+    text = run(command(), "lines", "--processes", "--hosts", one, two).stdout
+    assert "in 2 recordings" in text and text.count("| python (process ") == 2
+    page = tmp_path / "both.html"
+    run(command(), "lines", "--html", page, one, two)
+    assert page.stat().st_size > 10_000
+    (tmp_path / "none.data").write_text("nothing")
+    refused = run(command(), "lines", one, tmp_path / "none.data", status=2).stderr
+    assert "none.data: not a perf.data" in refused

@@ -1,0 +1,38 @@
+"""`jitlisten record` with an event of the kernel's, and into a folder that is read where nothing else is left."""
+
+import json
+import shutil
+
+from conftest import PROGRAMS, command, python
+
+PATIENT = 300
+
+
+def test_a_bundle_is_all_that_a_reader_needs(run, tmp_path):
+    there = tmp_path / "there"
+    there.mkdir()
+    program = there / "kernel.py"
+    shutil.copyfile(PROGRAMS / "kernel.py", program)
+    done = run(
+        command(), "record", "--bundle", "-o", there / "folder", "--", python(), program, "work",
+        timeout=PATIENT, JITLISTEN_DIR=there / "images",
+    )
+    assert "folder" in done.stderr
+    # As if on another machine: the folder elsewhere, the sources and the images gone.
+    shutil.move(there / "folder", tmp_path / "moved")
+    shutil.rmtree(there)
+    text = run(command(), "lines", tmp_path / "moved").stdout
+    assert "total += (i % 7) * 0.5" in text and "cannot be read" not in text
+    found = json.loads(run(command(), "lines", "--json", "-", tmp_path / "moved" / "perf.data").stdout)
+    assert found["compiled"] > 0
+    refused = run(command(), "record", "--bundle", "-o", tmp_path, "--", python(), "-c", "", status=2)
+    assert "is no bundle" in refused.stderr and (tmp_path / "moved").is_dir()
+
+
+def test_an_event_is_counted(run, tmp_path):
+    data = tmp_path / "faults.data"
+    program = "import numpy as n\nfor i in range(60): n.ones(1 << 21)\n"
+    run(command(), "record", "-e", "page-faults", "-o", data, "--", python(), "-c", program, timeout=PATIENT)
+    assert "samples of page-faults" in run(command(), "lines", data).stdout
+    unknown = run(command(), "record", "-e", "nonsense", "-o", data, "--", python(), "-c", "", status=2)
+    assert "perf list" in unknown.stderr

@@ -1,0 +1,227 @@
+//! A kernel's counter for one thread, which sends the sampler's signal when it has counted enough.
+//!
+//! `perf_event_open(2)` for the thread; `F_SETOWN_EX` and `F_SETSIG` (`fcntl(2)`) make each overflow a signal to it. After
+//! one the counter stands still until the handler has taken its sample (`PERF_EVENT_IOC_REFRESH`): so no more than one signal
+//! waits for a thread, however long it blocks them, and what the handler does is not counted. What a sample stands for is
+//! what the counter has counted since the one before.
+//!
+//! A descriptor of ours may be closed by the program, and its number be given to a file of its own. So each use asks the
+//! counter for its number (`PERF_EVENT_IOC_ID`) first; another file refuses that.
+
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::event_name::Counter;
+use crate::output;
+
+/// `PERF_EVENT_IOC_*` of `linux/perf_event.h`
+const DISABLE: libc::c_ulong = 0x2401;
+const REFRESH: libc::c_ulong = 0x2402;
+const ID: libc::c_ulong = 0x8008_2407;
+/// `F_SETSIG`, `F_SETOWN_EX` and `F_OWNER_TID` of `linux/fcntl.h`
+const F_SETSIG: c_int = 10;
+const F_SETOWN_EX: c_int = 15;
+const F_OWNER_TID: c_int = 0;
+/// `PERF_FLAG_FD_CLOEXEC`
+const CLOEXEC: libc::c_ulong = 8;
+/// `disabled`, `exclude_kernel`, `exclude_hv` and `freq` among the bits of `struct perf_event_attr`
+const DISABLED: u64 = 1;
+const EXCLUDE_KERNEL: u64 = 1 << 5;
+const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
+const FREQUENCY: u64 = 1 << 10;
+/// `POLL_IN` and `POLL_HUP`: why the kernel sends a descriptor's signal.
+const POLL_IN: c_int = 1;
+const POLL_HUP: c_int = 6;
+
+/// `struct perf_event_attr`, its first version (`PERF_ATTR_SIZE_VER0`).
+#[repr(C)]
+struct Attributes {
+    kind: u32,
+    size: u32,
+    config: u64,
+    frequency: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup: u32,
+    breakpoint: u32,
+    config1: u64,
+}
+
+const _: () = assert!(size_of::<Attributes>() == 64);
+
+#[repr(C)]
+struct Owner {
+    kind: c_int,
+    tid: c_int,
+}
+
+/// The slot of each descriptor, and one: a signal carries the descriptor.
+static SLOT_OF: [AtomicU32; output::MOST_DESCRIPTORS] = [const { AtomicU32::new(0) }; output::MOST_DESCRIPTORS];
+
+/// A counter of a thread: its descriptor and its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Running {
+    pub(crate) descriptor: c_int,
+    pub(crate) id: u64,
+}
+
+impl Counter {
+    /// As wanted, or without what the kernel does where that may not be counted (`perf_event_paranoid` above 1).
+    ///
+    /// # Errors
+    /// Of `perf_event_open(2)`, when a thread's events cannot be counted.
+    pub fn permitted(self, hz: u32) -> io::Result<Counter> {
+        match self.open(0, hz) {
+            Ok(descriptor) => {
+                close(descriptor);
+                Ok(self)
+            }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !self.user_only => {
+                self.of_the_user().permitted(hz)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What an error of [`Counter::permitted`] says to a user.
+    pub fn reason(error: &io::Error) -> &'static str {
+        match error.raw_os_error() {
+            Some(libc::EACCES | libc::EPERM) => {
+                "the kernel does not allow it (/proc/sys/kernel/perf_event_paranoid above 2, or a container's seccomp); \
+                 recording without an event needs no permission"
+            }
+            Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP | libc::EINVAL) => {
+                "this machine does not have that counter, as many virtual machines have none; page-faults and other \
+                 software events are everywhere"
+            }
+            _ => "recording without an event needs no counter",
+        }
+    }
+
+    /// Opens it for a thread, 0 for the calling one. It does not count yet.
+    fn open(&self, tid: u32, hz: u32) -> io::Result<c_int> {
+        let attributes = Attributes {
+            kind: self.kind,
+            size: size_of::<Attributes>() as u32,
+            config: self.config,
+            frequency: hz.into(),
+            sample_type: 0,
+            read_format: 0,
+            flags: DISABLED | FREQUENCY | EXCLUDE_HYPERVISOR | if self.user_only { EXCLUDE_KERNEL } else { 0 },
+            wakeup: 1,
+            breakpoint: 0,
+            config1: 0,
+        };
+        // SAFETY: reads the attributes; any processor, no group.
+        let made = unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attributes, tid, -1, -1, CLOEXEC) };
+        if made < 0 { Err(io::Error::last_os_error()) } else { Ok(output::moved_out_of_the_way(made as c_int)) }
+    }
+
+    /// A counter for a thread, whose samples are those of slot `index`. It counts from [`Running::go_on`] on.
+    pub(crate) fn prepare(&self, tid: u32, signal: c_int, index: usize, hz: u32) -> io::Result<Running> {
+        let descriptor = self.open(tid, hz)?;
+        let prepared = prepare(descriptor, tid, signal, index);
+        if prepared.is_err() {
+            close(descriptor);
+        }
+        prepared
+    }
+}
+
+fn prepare(descriptor: c_int, tid: u32, signal: c_int, index: usize) -> io::Result<Running> {
+    let slot = SLOT_OF.get(descriptor as usize).ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE))?;
+    let owner = Owner { kind: F_OWNER_TID, tid: tid as c_int };
+    // SAFETY: a descriptor that was just opened; reads the owner.
+    let owned = unsafe { libc::fcntl(descriptor, F_SETOWN_EX, &raw const owner) } == 0;
+    // SAFETY: as above; numbers only.
+    let signalled = owned && unsafe { libc::fcntl(descriptor, F_SETSIG, signal) } == 0;
+    // SAFETY: as above.
+    if !signalled || unsafe { libc::fcntl(descriptor, libc::F_SETFL, libc::O_ASYNC | libc::O_NONBLOCK) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let id = id(descriptor).ok_or_else(io::Error::last_os_error)?;
+    slot.store(index as u32 + 1, Ordering::Release);
+    Ok(Running { descriptor, id })
+}
+
+/// The slot whose counter has sent this signal.
+pub(crate) fn slot_of(code: c_int, descriptor: c_int) -> Option<usize> {
+    let sent = matches!(code, POLL_IN | POLL_HUP);
+    let slot = SLOT_OF.get(usize::try_from(descriptor).ok()?).filter(|_| sent)?;
+    (slot.load(Ordering::Acquire) as usize).checked_sub(1)
+}
+
+fn id(descriptor: c_int) -> Option<u64> {
+    let mut id = 0_u64;
+    // SAFETY: a counter writes its number; other files refuse.
+    let asked = unsafe { libc::ioctl(descriptor, ID, &raw mut id) };
+    (asked == 0).then_some(id)
+}
+
+impl Running {
+    fn is_there(self) -> bool {
+        id(self.descriptor) == Some(self.id)
+    }
+
+    /// Counts until the next overflow.
+    pub(crate) fn go_on(self) -> bool {
+        // SAFETY: a number only; whatever else the descriptor means refuses it.
+        self.is_there() && unsafe { libc::ioctl(self.descriptor, REFRESH, 1) } == 0
+    }
+
+    /// All that it has counted.
+    pub(crate) fn count(self) -> Option<u64> {
+        let mut count = 0_u64;
+        // SAFETY: writes eight bytes at most, of a counter.
+        let read = self.is_there().then(|| unsafe { libc::read(self.descriptor, (&raw mut count).cast(), 8) });
+        (read == Some(8)).then_some(count)
+    }
+
+    /// Sends no more signals.
+    pub(crate) fn stop(self) {
+        if self.is_there() {
+            // SAFETY: as in `go_on`.
+            unsafe { libc::ioctl(self.descriptor, DISABLE, 0) };
+        }
+    }
+
+    /// Gives the descriptor back, if it is ours still. No handler may be using it.
+    pub(crate) fn close(self) {
+        if self.is_there() {
+            if let Some(slot) = SLOT_OF.get(self.descriptor as usize) {
+                slot.store(0, Ordering::Release);
+            }
+            close(self.descriptor);
+        }
+    }
+}
+
+fn close(descriptor: c_int) {
+    // SAFETY: ours.
+    unsafe { libc::close(descriptor) };
+}
+
+/// Where no signal can be queued (`RLIMIT_SIGPENDING`), the kernel sends a descriptor's owner `SIGIO` instead, whose default
+/// is the end of the process. A program that has a handler for it keeps that.
+pub(crate) fn survive_sigio() {
+    extern "C" fn nothing(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {}
+    let mut old = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: writable memory for the disposition; nothing is changed.
+    if unsafe { libc::sigaction(libc::SIGIO, ptr::null(), old.as_mut_ptr()) } != 0 {
+        return;
+    }
+    // SAFETY: the call has written it.
+    if unsafe { old.assume_init() }.sa_sigaction != libc::SIG_DFL {
+        return;
+    }
+    // SAFETY: all zeros is a valid disposition.
+    let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    action.sa_sigaction = nothing as *const () as libc::sighandler_t;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+    // SAFETY: a function of this library, which is never unloaded, and does nothing.
+    unsafe { libc::sigaction(libc::SIGIO, &raw const action, ptr::null_mut()) };
+}

@@ -1,0 +1,134 @@
+//! Names of events as perf spells them, for [`Options::counter`](crate::Options).
+//!
+//! `include/uapi/linux/perf_event.h` has the numbers. To see them: `perf list`.
+
+#![forbid(unsafe_code)]
+
+/// `PERF_TYPE_SOFTWARE`, `PERF_TYPE_HW_CACHE`, `PERF_TYPE_RAW`
+const SOFTWARE: u32 = 1;
+const HARDWARE: u32 = 0;
+const CACHE: u32 = 3;
+const RAW: u32 = 4;
+
+/// Something that the kernel can count for a thread: "cycles", "page-faults".
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counter {
+    name: String,
+    /// `type` and `config` of `struct perf_event_attr`.
+    pub(crate) kind: u32,
+    pub(crate) config: u64,
+    /// Not what the kernel does for the thread.
+    pub(crate) user_only: bool,
+}
+
+const NAMES: [(&str, u32, u64); 24] = [
+    ("cycles", HARDWARE, 0),
+    ("cpu-cycles", HARDWARE, 0),
+    ("instructions", HARDWARE, 1),
+    ("cache-references", HARDWARE, 2),
+    ("cache-misses", HARDWARE, 3),
+    ("branches", HARDWARE, 4),
+    ("branch-instructions", HARDWARE, 4),
+    ("branch-misses", HARDWARE, 5),
+    ("bus-cycles", HARDWARE, 6),
+    ("stalled-cycles-frontend", HARDWARE, 7),
+    ("stalled-cycles-backend", HARDWARE, 8),
+    ("ref-cycles", HARDWARE, 9),
+    ("cpu-clock", SOFTWARE, 0),
+    ("task-clock", SOFTWARE, 1),
+    ("page-faults", SOFTWARE, 2),
+    ("faults", SOFTWARE, 2),
+    ("context-switches", SOFTWARE, 3),
+    ("cs", SOFTWARE, 3),
+    ("cpu-migrations", SOFTWARE, 4),
+    ("migrations", SOFTWARE, 4),
+    ("minor-faults", SOFTWARE, 5),
+    ("major-faults", SOFTWARE, 6),
+    ("alignment-faults", SOFTWARE, 7),
+    ("emulation-faults", SOFTWARE, 8),
+];
+/// Of the caches that perf names, with their numbers.
+const CACHES: [(&str, u64); 7] =
+    [("L1-dcache", 0), ("L1-icache", 1), ("LLC", 2), ("dTLB", 3), ("iTLB", 4), ("branch", 5), ("node", 6)];
+const OPERATIONS: [(&str, u64); 3] = [("load", 0), ("store", 1), ("prefetch", 2)];
+
+impl Counter {
+    /// The event of that name: one of `perf list`'s hardware, software or cache events, or `r` and a raw number in
+    /// hexadecimal. With `:u`, not what the kernel does.
+    ///
+    /// # Errors
+    /// A sentence, when there is none.
+    pub fn named(name: &str) -> Result<Self, String> {
+        let (bare, user_only) = match name.split_once(':') {
+            None => (name, false),
+            Some((bare, "u")) => (bare, true),
+            Some((_, modifier)) => {
+                return Err(format!("event {name:?}: of modifiers, only :u is known, not :{modifier}"));
+            }
+        };
+        let (kind, config) = number(bare).ok_or_else(|| {
+            format!("event {name:?} is not known: perf list names some, as cycles, cache-misses, page-faults or r01c2")
+        })?;
+        Ok(Counter { name: bare.to_owned(), kind, config, user_only })
+    }
+
+    /// One that was named before.
+    pub(crate) fn of(kind: u32, config: u64, user_only: bool) -> Self {
+        Counter { name: String::new(), kind, config, user_only }
+    }
+
+    /// The same without what the kernel does.
+    pub(crate) fn of_the_user(self) -> Self {
+        Counter { user_only: true, ..self }
+    }
+
+    /// As perf would write it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("{}{}", self.name, if self.user_only { ":u" } else { "" })
+    }
+}
+
+fn number(name: &str) -> Option<(u32, u64)> {
+    if let Some((_, kind, config)) = NAMES.iter().find(|(known, ..)| *known == name) {
+        return Some((*kind, *config));
+    }
+    if let Some(digits) = name.strip_prefix('r').filter(|digits| digits.chars().all(|digit| digit.is_ascii_hexdigit()))
+    {
+        return u64::from_str_radix(digits, 16).ok().map(|config| (RAW, config));
+    }
+    let (cache, rest) =
+        CACHES.iter().find_map(|(cache, number)| Some((number, name.strip_prefix(cache)?.strip_prefix('-')?)))?;
+    let (operation, missed) = match rest.strip_suffix("-misses") {
+        Some(operation) => (operation, 1),
+        None => (rest.strip_suffix("es").filter(|rest| *rest == "prefetch").or(rest.strip_suffix('s'))?, 0),
+    };
+    let (_, operation) = OPERATIONS.iter().find(|(known, _)| *known == operation)?;
+    Some((CACHE, cache | operation << 8 | missed << 16))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The numbers are those that `perf record -e NAME -vv` shows.
+    #[test]
+    fn names_are_perfs() {
+        for (name, kind, config) in [
+            ("cache-misses", HARDWARE, 3),
+            ("page-faults", SOFTWARE, 2),
+            ("L1-dcache-load-misses", CACHE, 0x10000),
+            ("dTLB-stores", CACHE, 0x103),
+            ("LLC-prefetches", CACHE, 0x202),
+            ("r01c2", RAW, 0x1c2),
+        ] {
+            let counter = Counter::named(name).unwrap();
+            assert_eq!((counter.kind, counter.config, counter.name()), (kind, config, name.to_owned()));
+        }
+        let user = Counter::named("cycles:u").unwrap();
+        assert!(user.user_only && user.name() == "cycles:u");
+        for wrong in ["", "cycle", "r", "rxyz", "LLC", "LLC-", "LLC-load", "cycles:k", "L1-dcache-loads-misses"] {
+            assert!(Counter::named(wrong).is_err(), "{wrong}");
+        }
+    }
+}

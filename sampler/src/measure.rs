@@ -1,0 +1,78 @@
+//! What is measured, how often, and how much of it a thread has had: set at the start of a recording, read by every thread that
+//! begins and in the handler. In atomics, because these take no lock.
+
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use crate::clock;
+use crate::counter::Running;
+use crate::event_name::Counter;
+use crate::options::Clock;
+use crate::slot::Slot;
+
+/// Nanoseconds between two samples of a thread.
+static PERIOD: AtomicU64 = AtomicU64::new(0);
+static CLOCK: AtomicU32 = AtomicU32::new(0);
+static HZ: AtomicU32 = AtomicU32::new(0);
+/// Of the event that is counted instead.
+static IS_COUNTED: AtomicBool = AtomicBool::new(false);
+static COUNTER_KIND: AtomicU32 = AtomicU32::new(0);
+static COUNTER_CONFIG: AtomicU64 = AtomicU64::new(0);
+static COUNTER_IS_USERS: AtomicBool = AtomicBool::new(false);
+
+/// What timers that are made from now on do; or counters, if there is one.
+pub(crate) fn configure(clock: Clock, hz: u32, counter: Option<&Counter>) {
+    CLOCK.store(clock as u32, Ordering::Relaxed);
+    HZ.store(hz, Ordering::Relaxed);
+    PERIOD.store(1_000_000_000 / u64::from(hz.max(1)), Ordering::Relaxed);
+    if let Some(counter) = counter {
+        COUNTER_KIND.store(counter.kind, Ordering::Relaxed);
+        COUNTER_CONFIG.store(counter.config, Ordering::Relaxed);
+        COUNTER_IS_USERS.store(counter.user_only, Ordering::Relaxed);
+    }
+    IS_COUNTED.store(counter.is_some(), Ordering::Relaxed);
+}
+
+/// Nanoseconds between two samples of a thread.
+pub(crate) fn period() -> u64 {
+    PERIOD.load(Ordering::Relaxed)
+}
+
+/// Samples a second.
+pub(crate) fn rate() -> u32 {
+    HZ.load(Ordering::Relaxed)
+}
+
+/// Which time is measured, where nothing is counted.
+pub(crate) fn clock_now() -> Clock {
+    if CLOCK.load(Ordering::Relaxed) == Clock::Wall as u32 { Clock::Wall } else { Clock::Cpu }
+}
+
+/// What is counted instead of time.
+pub(crate) fn counter_now() -> Option<Counter> {
+    IS_COUNTED.load(Ordering::Relaxed).then(|| {
+        let (kind, config) = (COUNTER_KIND.load(Ordering::Relaxed), COUNTER_CONFIG.load(Ordering::Relaxed));
+        Counter::of(kind, config, COUNTER_IS_USERS.load(Ordering::Relaxed))
+    })
+}
+
+/// The counter that the slot has.
+pub(crate) fn counter_of(slot: &Slot) -> Option<Running> {
+    let (descriptor, id) = (slot.timer.load(Ordering::Acquire), slot.counter.load(Ordering::Acquire));
+    (id != 0 && descriptor >= 0).then_some(Running { descriptor, id })
+}
+
+/// What the thread has spent, or its counter counted, since its last sample or its start. A timer is looked at when the kernel
+/// ticks, and ticks do not always come: its period would say too little.
+pub(crate) fn time_since_last(slot: &Slot) -> u64 {
+    let now = match (counter_of(slot), clock_now()) {
+        (Some(counter), _) => match counter.count() {
+            Some(count) => count,
+            None => return 0,
+        },
+        (None, Clock::Cpu) => clock::thread_cpu(slot.tid.load(Ordering::Relaxed)),
+        (None, Clock::Wall) => clock::monotonic(),
+    };
+    now.saturating_sub(slot.clock.swap(now, Ordering::Relaxed))
+}

@@ -1,0 +1,124 @@
+use super::*;
+
+const NUMBA: &[u8] = include_bytes!("../../../jitlisten/testdata/numba-0.68-llvm22-dwarf4.o");
+
+const CODE: u64 = 0x7000_0000_1000;
+const DATA: u64 = 0x7000_0010_0000;
+const SIZE: usize = 1 << 16;
+
+/// The object as a linker would leave it: text in one piece, the rest in another; where they begin is returned, too.
+fn linked(pattern: &Pattern, gap: usize) -> (Piece, Piece, Vec<(usize, AddressRange)>) {
+    let mut pieces = [CODE, DATA].map(|start| Piece { start: Address(start), bytes: vec![0x90; SIZE] });
+    let mut next = [gap; 2];
+    let mut places = Vec::new();
+    for section in &pattern.sections {
+        let which = usize::from(!section.is_text);
+        let at = next[which].next_multiple_of(section.alignment as usize);
+        next[which] = at + section.bytes.len();
+        let address = Address(pieces[which].start.0 + at as u64);
+        places.push((section.index, AddressRange::new(address, section.bytes.len() as u64).unwrap()));
+    }
+    for (section, &(_, place)) in pattern.sections.iter().zip(&places) {
+        let piece = &mut pieces[usize::from(!section.is_text)];
+        let at = (place.start().0 - piece.start.0) as usize;
+        let mut bytes = section.relocated_with(0xa5);
+        for reference in &section.references {
+            let target = places.iter().find(|(index, _)| *index == reference.target).map_or(0, |(_, to)| to.start().0);
+            let from = if reference.relative { place.start().0 + reference.offset } else { 0 };
+            let value = target.wrapping_add(reference.plus).wrapping_sub(from).to_le_bytes();
+            let field = reference.offset as usize;
+            bytes[field..field + reference.width].copy_from_slice(&value[..reference.width]);
+        }
+        piece.bytes[at..at + bytes.len()].copy_from_slice(&bytes);
+    }
+    let [code, data] = pieces;
+    (code, data, places)
+}
+
+fn place(pattern: &Pattern, code: &Piece, data: &Piece, is_free: &dyn Fn(AddressRange) -> bool) -> Option<Placement> {
+    let around = [Piece { start: data.start, bytes: data.bytes.clone() }];
+    let read = |range| data.get(range).map(<[u8]>::to_vec);
+    pattern.place(code, &around, &read, is_free, false)
+}
+
+fn pattern() -> Pattern {
+    Pattern::of(NUMBA.to_vec()).expect("an object of this machine")
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn every_section_is_where_it_is_found() {
+    let pattern = pattern();
+    for gap in [0, 48, 1024] {
+        let (code, data, places) = linked(&pattern, gap);
+        let mut found = place(&pattern, &code, &data, &|_| true).expect("it is there").sections;
+        found.sort();
+        assert!(found.len() >= 2, "{found:?}");
+        let is_known = |index: usize| found.iter().any(|(found, _)| *found == index);
+        let expected: Vec<_> = places.into_iter().filter(|(index, _)| is_known(*index)).collect();
+        assert_eq!(found, expected);
+        let eh_frame = pattern.sections.iter().find(|section| section.is_eh_frame).expect("it has a table");
+        assert!(
+            is_known(eh_frame.index)
+                && pattern.sections.iter().all(|section| !section.is_text || is_known(section.index))
+        );
+    }
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn what_is_there_twice_or_not_quite_is_not_found() {
+    let pattern = pattern();
+    let (mut code, data, places) = linked(&pattern, 64);
+    assert!(place(&pattern, &code, &data, &|_| false).is_none(), "another object's memory");
+    let text: Vec<AddressRange> =
+        places.iter().map(|(_, range)| *range).filter(|range| range.start().0 < DATA).collect();
+    // A copy behind it.
+    let end = (text.iter().map(|range| range.end().0).max().unwrap() - CODE) as usize;
+    let copied = code.bytes[..end].to_vec();
+    let twice = end.next_multiple_of(4096);
+    code.bytes[twice..twice + end].copy_from_slice(&copied);
+    assert!(place(&pattern, &code, &data, &|_| true).is_none());
+    let first_only = |range: AddressRange| range.start().0 < CODE + twice as u64;
+    assert!(place(&pattern, &code, &data, &first_only).is_some());
+    // One byte that no relocation changes.
+    let section = pattern.sections.iter().filter(|section| section.is_text).max_by_key(|section| section.bytes.len());
+    let section = section.unwrap();
+    let (_, range) = places.iter().find(|(index, _)| *index == section.index).unwrap();
+    code.bytes[(range.start().0 - CODE) as usize + section.anchor.0] ^= 1;
+    let found = place(&pattern, &code, &data, &first_only);
+    assert!(found.is_none_or(|found| found.sections.iter().all(|(index, _)| *index != section.index)));
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn the_debug_object_has_the_addresses() {
+    let pattern = pattern();
+    let (code, data, _) = linked(&pattern, 0);
+    let placement = place(&pattern, &code, &data, &|_| true).unwrap();
+    let object = pattern.into_debug_object(&placement.sections);
+    let parsed = jitlisten::LoadedObject::parse(&object).unwrap();
+    let text: Vec<AddressRange> = parsed.text().iter().map(|text| text.range).collect();
+    assert_eq!(text, placement.text);
+    assert!(!parsed.functions().is_empty() && parsed.eh_frame().is_some());
+    assert!(jitlisten::LineRows::parse(&object).is_ok());
+}
+
+#[test]
+fn rubbish_is_refused() {
+    for cut in (0..NUMBA.len()).step_by(61) {
+        let _ = Pattern::of(NUMBA[..cut].to_vec());
+        let mut broken = NUMBA.to_vec();
+        broken[cut] ^= 0xff;
+        let Some(pattern) = Pattern::of(broken) else { continue };
+        let (code, data, _) = linked_or_nothing(&pattern);
+        let _ = place(&pattern, &code, &data, &|_| true);
+    }
+}
+
+/// Memory with the sections one behind the other, whatever they say.
+fn linked_or_nothing(pattern: &Pattern) -> (Piece, Piece, ()) {
+    let bytes: Vec<u8> = pattern.sections.iter().flat_map(|section| section.bytes.clone()).collect();
+    let piece = |start| Piece { start: Address(start), bytes: bytes.clone() };
+    (piece(CODE), piece(DATA), ())
+}

@@ -1,0 +1,27 @@
+"""Halide compiles pipelines and runs them: pipelines.py COUNT
+
+Each pipeline is an object of its own, linked with JITLink. Prints a sum, and "running"; waits for a line, and drops them.
+"""
+
+import sys
+
+import halide as hl
+
+x, y = hl.Var("x"), hl.Var("y")
+kept = []
+total = 0
+for number in range(int(sys.argv[1])):
+    blurred = hl.Func(f"blurred{number}")
+    blurred[x, y] = hl.cast(hl.Int(32), (x * 3 + y * (5 + number)) % (7 + number))
+    out = hl.Func(f"pipeline{number}")
+    out[x, y] = blurred[x - 1, y] + blurred[x, y] * 2 + blurred[x + 1, y]
+    blurred.compute_root()
+    result = out.realize([64, 64])
+    total += sum(result[i, i] for i in range(64))
+    kept.append(out)
+print(total)
+print("running", flush=True)
+sys.stdin.readline()
+del kept, out, blurred, result
+print("dropped", flush=True)
+sys.stdin.readline()

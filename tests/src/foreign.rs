@@ -1,0 +1,158 @@
+//! Hosts that compile with LLVM and know nothing of this project: jax, PostgreSQL, Mesa's llvmpipe. Each as its makers ship it.
+//!
+//! How many objects or functions there were is said by somebody else than the library: XLA writes its object files to a directory,
+//! PostgreSQL's `explain` counts functions, and gdb counts the calls of LLVM's linker.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use object::{Object as _, ObjectSymbol as _};
+
+use crate::host::{Host, Preload};
+use crate::tool::{self, Absence};
+use crate::{integration, paths};
+
+/// jax with the program `hosts/jax_fusions.py`; XLA writes what it has compiled to `dump` in the host's scratch directory.
+#[must_use]
+pub fn jax(words: &[&str]) -> Option<Host> {
+    let python = integration::python("jax")?;
+    let mut host = Host::new(python, "jax").argument(paths::host("jax_fusions.py"));
+    for word in words {
+        host = host.argument(word);
+    }
+    let flags = format!("--xla_dump_to={}", host.scratch("dump").display());
+    Some(host.variable("XLA_FLAGS", flags).variable("JAX_PLATFORMS", "cpu"))
+}
+
+/// The functions in the object files that XLA has written.
+///
+/// # Panics
+/// When one cannot be read.
+#[must_use]
+pub fn dumped_functions(host: &Host) -> Vec<String> {
+    let files = fs::read_dir(host.scratch("dump")).expect("XLA has made it").flatten().map(|entry| entry.path());
+    let objects = files.filter(|path| path.extension().is_some_and(|extension| extension == "o"));
+    let mut functions = Vec::new();
+    for path in objects {
+        let bytes = fs::read(&path).expect("a file of XLA's");
+        let file = object::File::parse(&*bytes).expect("an object file");
+        let text = file.symbols().filter(|symbol| symbol.kind() == object::SymbolKind::Text && !symbol.is_undefined());
+        functions.extend(text.filter_map(|symbol| Some(symbol.name().ok()?.to_owned())));
+    }
+    functions.sort();
+    functions
+}
+
+/// Mesa's software renderer, with the program `hosts/llvmpipe.c`.
+#[must_use]
+pub fn llvmpipe(frames: u32) -> Option<Host> {
+    let compiler = tool::require("cc", Absence::FailsInCi)?;
+    if !Path::new("/usr/include/EGL/egl.h").exists() {
+        tool::skip("llvmpipe", "no EGL to compile with; run ci/setup.sh", Absence::FailsInCi);
+        return None;
+    }
+    let host = Host::new("./llvmpipe", "llvmpipe");
+    let flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-Wl,--no-as-needed", "-lEGL", "-lGL"];
+    tool::compile(&compiler, &flags, &paths::host("llvmpipe.c"), &host.scratch("llvmpipe"));
+    Some(host.argument(frames.to_string()).variable("LIBGL_ALWAYS_SOFTWARE", "1"))
+}
+
+/// A PostgreSQL that runs statements in one process, without a server, at its defaults.
+#[derive(Debug)]
+pub struct Postgres {
+    programs: PathBuf,
+    user: Vec<&'static str>,
+    host: Host,
+}
+
+impl Postgres {
+    /// Makes a database with a table `numbers(x)` of 100,000 rows.
+    #[must_use]
+    pub fn new() -> Option<Self> {
+        let programs = PathBuf::from("/usr/lib/postgresql/15/bin");
+        if !programs.join("../lib/llvmjit.so").exists() {
+            tool::skip("PostgreSQL", "no PostgreSQL 15 with llvmjit; run ci/setup.sh", Absence::FailsInCi);
+            return None;
+        }
+        // It refuses to run as root.
+        let is_root = tool::run(Command::new("id").arg("-u")).stdout == b"0\n";
+        let as_postgres = vec!["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"];
+        let user = if is_root { as_postgres } else { vec!["env"] };
+        let host = Host::open_to_others("sh", "postgres");
+        fs::set_permissions(host.scratch("."), fs::Permissions::from_mode(0o777)).expect("our own directory");
+        fs::copy(paths::library(), host.scratch("libjitlisten.so")).expect("copied");
+        let made = Self { programs, user, host };
+        let initdb = made.programs.join("initdb");
+        let options = ["-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C", "-D"];
+        let done = tool::run(
+            Command::new(made.user[0]).args(&made.user[1..]).arg(initdb).args(options).arg(made.host.scratch("data")),
+        );
+        assert!(done.status.success(), "initdb: {}", String::from_utf8_lossy(&done.stderr));
+        let table = "create table numbers as select x from generate_series(1, 100000) x\nanalyze numbers\n";
+        let ended = made.statements(table, &[]).run(Preload::Nothing);
+        assert!(ended.status.success(), "{}", ended.stderr);
+        Some(made)
+    }
+
+    /// A process that runs these statements, one on each line.
+    #[must_use]
+    pub fn statements(&self, statements: &str, settings: &[&str]) -> Host {
+        let host = Host::open_to_others(self.user[0], "postgres-run");
+        fs::set_permissions(host.scratch("."), fs::Permissions::from_mode(0o777)).expect("our own directory");
+        fs::write(host.scratch("statements"), statements).expect("written");
+        let quiet = ["log_checkpoints=off", "log_min_messages=fatal", "max_parallel_workers_per_gather=0"];
+        let settings: String = quiet.iter().chain(settings).map(|setting| format!(" -c {setting}")).collect();
+        let script = format!(
+            "exec {}/postgres --single -D {}{settings} postgres < {}",
+            self.programs.display(),
+            self.host.scratch("data").display(),
+            host.scratch("statements").display()
+        );
+        let words = self.user[1..].iter().copied().chain(["sh", "-c"]);
+        words.fold(host, |host, word| host.argument(word)).argument(script)
+    }
+
+    /// The library, where every user can read it.
+    #[must_use]
+    pub fn library(&self) -> PathBuf {
+        self.host.scratch("libjitlisten.so")
+    }
+}
+
+/// The numbers behind `Functions: ` in what PostgreSQL explains.
+#[must_use]
+pub fn explained_functions(stdout: &[u8]) -> Vec<usize> {
+    let text = String::from_utf8_lossy(stdout);
+    let behind = text.split("Functions: ").skip(1);
+    behind.filter_map(|text| text.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()).collect()
+}
+
+/// How often LLVM's linker loads an object in this host without the library, counted by gdb. Only where its LLVM has symbols.
+///
+/// # Panics
+/// When gdb does not say so.
+#[must_use]
+pub fn objects_counted_by_gdb(host: &Host) -> usize {
+    let mut command = Command::new("gdb");
+    command.args(["-nx", "-batch"]);
+    for (name, value) in host.variables(Preload::Nothing) {
+        command.arg("-ex").arg(format!("set environment {name} {}", value.display()));
+    }
+    let commands = [
+        "set debuginfod enabled off",
+        "set breakpoint pending on",
+        "set startup-with-shell off",
+        "handle all nostop noprint pass",
+        "break llvm::RuntimeDyldELF::loadObject",
+        "ignore 1 1000000",
+        "run",
+        "info breakpoints",
+    ];
+    command.args(commands.iter().flat_map(|line| ["-ex", line]));
+    let done = tool::run(command.arg("--args").args(host.words()).current_dir(host.scratch(".")));
+    let text = String::from_utf8_lossy(&done.stdout);
+    let hit = text.split("breakpoint already hit ").nth(1).and_then(|text| text.split(' ').next()?.parse().ok());
+    hit.unwrap_or_else(|| panic!("gdb counts nothing:\n{text}\n{}", String::from_utf8_lossy(&done.stderr)))
+}

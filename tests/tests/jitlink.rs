@@ -1,0 +1,98 @@
+//! Hosts that link with JITLink and register nothing with debuggers: every function is found in memory by its bytes.
+
+use std::path::PathBuf;
+
+use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::paths::{self, Scratch};
+use jitlisten_tests::tool::{self, Absence};
+
+const COUNT: usize = 12;
+
+/// The functions of each module that are called.
+const CALLED: [&str; 5] = ["chain", "middle", "leaf", "twin", "same"];
+
+/// The releases whose LLJIT takes JITLink by itself, and are installed for the tests.
+const LLVMS: [(u32, &str); 2] = [(19, "libLLVM.so.19.1"), (22, "libLLVM.so.22.1")];
+
+fn program(scratch: &Scratch) -> Option<PathBuf> {
+    let compiler = tool::require("cc", Absence::FailsInCi)?;
+    let program = scratch.join("orc_objects");
+    let flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-ldl"];
+    tool::compile(&compiler, &flags, &paths::host("orc_objects.c"), &program);
+    Some(program)
+}
+
+fn library(llvm: u32, name: &str) -> Option<PathBuf> {
+    let path = PathBuf::from(format!("/usr/lib/llvm-{llvm}/lib/{name}"));
+    if !path.is_file() {
+        tool::skip(name, "not installed; run ci/setup.sh", Absence::FailsInCi);
+        return None;
+    }
+    Some(path)
+}
+
+fn run(host: &Host, preload: Preload, look: impl FnOnce(&Host)) -> Ended {
+    let mut running = host.start(preload);
+    running.wait_for_line("running");
+    look(host);
+    running.nod();
+    running.end().well()
+}
+
+/// Every object is heard once, every function that is called has its name once, and the program prints the same.
+fn every_function_is_named(path: &PathBuf, words: &[&str], times: usize) -> Option<String> {
+    let scratch = Scratch::new("jitlink");
+    let host = Host::new(program(&scratch)?, "jitlink").argument(path).argument(COUNT.to_string());
+    let host = words.iter().fold(host, |host, word| host.argument(word));
+    let host = host.variable("JITLISTEN", "perfmap,image,unwind").variable("JITLISTEN_LOG", "debug:log");
+    let stock = run(&host, Preload::Nothing, |_| {});
+    let ended = run(&host, Preload::Library, |host| {
+        let log = host.log();
+        assert_eq!(log.matches("loaded ObjectId").count(), times * COUNT, "{log}");
+        assert_eq!(log.matches("finalized ObjectId").count(), times * COUNT, "{log}");
+    });
+    assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr));
+    let map = ended.perf_map();
+    for number in 0..COUNT {
+        for name in CALLED {
+            let name = format!("{name}{number}");
+            assert_eq!(map.named(&name).count(), times, "{name}:\n{}\n{}", map.names(), host.log());
+        }
+        assert_eq!(map.named(&format!("unused{number}")).count(), 0, "JITLink leaves it out");
+    }
+    Some(host.log())
+}
+
+#[test]
+fn objects_without_a_debug_plugin() {
+    for (llvm, name) in LLVMS {
+        let Some(path) = library(llvm, name) else { continue };
+        every_function_is_named(&path, &[], 1);
+    }
+}
+
+#[test]
+fn a_library_that_looks_for_mprotect_in_itself_first() {
+    let Some(path) = library(LLVMS[0].0, LLVMS[0].1) else { return };
+    every_function_is_named(&path, &["deepbind"], 1);
+}
+
+#[test]
+fn objects_of_two_threads() {
+    let Some(path) = library(LLVMS[1].0, LLVMS[1].1) else { return };
+    every_function_is_named(&path, &["threads"], 1);
+}
+
+/// What is freed is freed at once: its addresses are used again.
+#[test]
+fn engines_that_are_disposed_of() {
+    let Some(path) = library(LLVMS[1].0, LLVMS[1].1) else { return };
+    let Some(log) = every_function_is_named(&path, &["frees"], 1) else { return };
+    assert_eq!(log.matches("freeing ObjectId").count(), COUNT - 1, "{log}");
+}
+
+#[test]
+fn a_library_that_is_closed_and_opened_again() {
+    let Some(path) = library(LLVMS[0].0, LLVMS[0].1) else { return };
+    every_function_is_named(&path, &["again"], 2);
+}

@@ -1,0 +1,27 @@
+//! Registering is all that a program has to do: unwinders are looked for by the way.
+#![cfg(target_arch = "x86_64")]
+
+mod common;
+
+use common::code::{Chain, Page};
+use common::libgcc::walk_from;
+use common::libunwind::complete;
+use unwind_register::{Registry, Section};
+
+#[test]
+fn unwinders_are_found_by_the_first_registration_that_may_look() {
+    let registry = Registry::process();
+    let page = Page::map(4096);
+    let chain: Chain = page.chain(0, 0);
+    let (eh_frame, text) = (chain.eh_frame(), [chain.text()]);
+    let section = Section::new(&eh_frame, 0x1000).text(&text);
+    // SAFETY: the code outlives the registration.
+    let known_only = unsafe { registry.register_with_known(&section) }.expect("a good section");
+    assert!(registry.unwinders().is_empty() && !complete(&chain, &walk_from(&chain)), "none was looked for");
+    drop(known_only);
+    // SAFETY: as above.
+    let registration = unsafe { registry.register(&section) }.expect("a good section");
+    assert!(!registry.unwinders().is_empty(), "this process has a libgcc");
+    assert!(complete(&chain, &walk_from(&chain)));
+    drop(registration);
+}
