@@ -114,6 +114,6 @@ mod tests {
         assert!(!overlaps(all));
         // Where no program has memory.
         insert(range(1 << 62, (1 << 62) + 0x1000));
-        assert!(!overlaps(range(1 << 62, (1 << 62) + 0x1000)) && !overlaps(range(0, u64::MAX & !0xfff)));
+        assert!(!overlaps(range(1 << 62, (1 << 62) + 0x1000)) && !overlaps(range(0, !0xfff)));
     }
 }
