@@ -160,7 +160,7 @@ static int sections(size_t count) {
     struct jitlisten_function *functions = calloc(count, sizeof *functions);
     char(*names)[32] = calloc(count, sizeof *names);
     struct jitlisten_code code = {.size = sizeof code, .functions = functions, .function_count = count};
-    jitlisten_object object = 0;
+    jitlisten_object object = {0};
     if (place == MAP_FAILED || !functions || !names) return 2;
     for (size_t i = 0; i < count; i++) {
         memcpy(place + i * apart, LOOP, sizeof LOOP);

@@ -33,7 +33,7 @@ int main(int argc, char **argv) {
         {base + CHAIN_GAMMA, "/source/chain.raw", 21, 1},    {base + CHAIN_GAMMA + CHAIN_LOOP_AT, "/source/chain.raw", 22, 5},
         {base + CHAIN_GAMMA + CHAIN_LEAVE_AT, "/source/chain.raw", 23, 1}};
     struct jitlisten_code code = {sizeof code, functions, 3, lines, 5, made.eh_frame, made.eh_frame_size};
-    struct jitlisten_options options = {sizeof options, NULL, NULL, NULL, NULL, NULL, JITLISTEN_LISTEN_CALLS};
+    struct jitlisten_options options = {.size = sizeof options, .listen = JITLISTEN_LISTEN_CALLS};
     jitlisten_object object;
 
     if (!made.memory) return failed("no executable memory");

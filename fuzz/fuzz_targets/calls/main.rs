@@ -16,7 +16,7 @@ mod model;
 mod text;
 mod reported;
 
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString};
 use std::fs;
 use std::path::PathBuf;
 use std::ptr;
