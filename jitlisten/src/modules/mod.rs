@@ -7,7 +7,7 @@
 //!
 //! A reader takes no lock, allocates nothing and never waits: libunwind asks from signal handlers, crash handlers from
 //! `SIGSEGV`. What is withdrawn is not seen by who asks later. Its memory is kept until no reader can be in it, and the last
-//! [`list::KEPT`] are kept anyway, because `dladdr` hands out names without saying for how long.
+//! 1,024 are kept anyway, because `dladdr` hands out names without saying for how long.
 
 mod list;
 mod module;
