@@ -200,6 +200,7 @@ one_userland() {
         PYTHONPATH=$1 "$2" -B -c "import jitlisten, sys; jitlisten.enable(); print(sys.version.split()[0], jitlisten.status().sinks)"
         # A process that knows nothing of it, in each way that there is.
         "$2" python/tests/wheel/programs/kernel.py >/tmp/said & pid=$!
+        trap "kill $pid" EXIT
         until grep -q ready /tmp/said; do sleep 0.1; done
         "$1/bin/jitlisten" attach "$pid"
         if gdb --version 2>/dev/null | head -n 1 | grep -qE " (1[4-9]|[2-9][0-9])\.[^ ]*$"; then
@@ -207,7 +208,6 @@ one_userland() {
         fi
         "$1/bin/jitlisten" attach --by ptrace "$pid"
         "$1/bin/jitlisten" doctor "$pid" | sed -n "/^The program/,/^$/p"
-        kill "$pid"
     ' sh "$2" "$3"
 }
 
