@@ -218,23 +218,24 @@ impl Hooked {
 
     /// `Ok(None)` where nothing was loaded.
     fn read(&self, result: usize, this: usize, object: usize) -> Result<Option<Vec<u8>>, &'static str> {
-        let word = |address: usize| elf_copy::word(address).ok_or("memory that cannot be read");
-        if word(this)? != self.vtable.load(Ordering::Relaxed) {
+        const UNREADABLE: &str = "memory that cannot be read";
+        let [class] = elf_copy::words(this).ok_or(UNREADABLE)?;
+        if class != self.vtable.load(Ordering::Relaxed) {
             return Err("its linker is of another class");
         }
-        let info = word(result)?;
+        let [info] = elf_copy::words(result).ok_or(UNREADABLE)?;
         if info == 0 {
             return Ok(None);
         }
         // `{ vtable, RuntimeDyldImpl &, map }`
-        if word(info + size_of::<usize>())? != this {
+        let [vtable, linker] = elf_copy::words(info).ok_or(UNREADABLE)?;
+        if linker != this {
             return Err("what was returned does not refer to its linker");
         }
-        let get_address = self.section_address_function(word(info)?)?;
+        let get_address = self.section_address_function(vtable)?;
         // `Binary { vtable, unsigned, MemoryBufferRef { { data, size }, name } }`
-        let is_here = self.is_here(word(object)?);
-        let (data, size) = (word(object + 16)?, word(object + 24)?);
-        if !is_here {
+        let [class, _, data, size] = elf_copy::words(object).ok_or(UNREADABLE)?;
+        if !self.is_here(class) {
             return Err("no object file");
         }
         let mut sections = Sections::read(data, size)?;
@@ -264,14 +265,10 @@ impl Hooked {
 
     /// Slot 2 of the vtable of a `LoadedObjectInfo`, whose first six are functions of the library.
     fn section_address_function(&self, vtable: usize) -> Result<usize, &'static str> {
-        const SLOTS: usize = 6;
         if !self.is_here(vtable) || !vtable.is_multiple_of(size_of::<usize>()) {
             return Err("what was returned has no vtable");
         }
-        let mut slots = [0; SLOTS];
-        for (index, slot) in slots.iter_mut().enumerate() {
-            *slot = elf_copy::word(vtable + index * size_of::<usize>()).ok_or("a vtable that cannot be read")?;
-        }
+        let slots: [usize; 6] = elf_copy::words(vtable).ok_or("a vtable that cannot be read")?;
         if slots.iter().all(|&slot| self.is_here(slot)) {
             Ok(slots[2])
         } else {
