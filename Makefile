@@ -1,5 +1,5 @@
 # The menu. What each line does is written in the script it calls.
-.PHONY: help demo quick test one test-systems test-suites test-lines test-aarch64 bench bench-growth build wheel wheel-aarch64 test-sdist check fmt setup install uninstall
+.PHONY: help demo quick test one test-systems test-hosts test-suites test-lines test-aarch64 bench bench-growth build wheel wheel-aarch64 test-sdist check fmt setup install uninstall
 
 help:
 	@echo "make demo    profile a Numba program under perf, with and without us"
@@ -7,6 +7,7 @@ help:
 	@echo "make test    everything CI runs: most of an hour"
 	@echo "make one T=name  one test, and what it needs"
 	@echo "make test-systems  the chain in Debian 11, 13 and unstable; not part of test"
+	@echo "make test-hosts    Halide and Taichi, as they are shipped; not part of test"
 	@echo "make test-suites   llvmlite's, Numba's, CPython's own tests; not part of test"
 	@echo "make test-lines    line tables do not change the code, for every version of Numba: hours"
 	@echo "make test-aarch64  the library in an emulated machine; not part of test"
@@ -35,11 +36,15 @@ one:
 test-systems: build
 	@ci/systems.sh trixie sid bullseye
 
+test-hosts: build
+	@ci/hosts.py
+
 test-suites:
 	@ci/suites.sh
 
 test-lines:
 	@ci/lines.sh all
+
 test-aarch64:
 	@ci/aarch64.sh
 

@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Programs with an LLVM of their own that are too heavy for every run of the suite: `make test-hosts`.
+
+Each is run as it is shipped, in an environment of its own under target/venv, without the library and with it: the output must be
+the same, every object that was loaded must become final, and the functions below must be in the perf map. Prints a table.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LIBRARY = pathlib.Path(os.environ.get("JITLISTEN_LIBRARY", ROOT / "target/release/libjitlisten.so"))
+
+#: Name, packages, program with its words, what is typed into it, names that must be in the map.
+HOSTS = [
+    ("halide 21", ["halide==21.0.0", "numpy==2.4.6"], ["pipelines.py", "3"], "\n\n", [r"^pipeline0$", r"^pipeline1$", r"^pipeline2$"]),
+    ("taichi 1.7", ["taichi==1.7.4"], ["kernels_of_taichi.py"], "", [r"^fill_with_steps_", r"^sum_of_squares_"]),
+]
+
+
+def environment(name, packages):
+    """The interpreter of an environment with these packages."""
+    place = ROOT / "target/venv" / name.replace(" ", "-")
+    if not (place / "complete").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", place], check=True)
+        subprocess.run([place / "bin/pip", "install", "-q", "--only-binary", ":all:", *packages], check=True)
+        (place / "complete").touch()
+    return place / "bin/python"
+
+
+def run(python, words, typed, **changes):
+    command = [python, ROOT / "tests/hosts" / words[0], *words[1:]]
+    process = subprocess.Popen(
+        command, env={**os.environ, **changes}, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )
+    out, err = process.communicate(typed, timeout=600)
+    return process.pid, (process.returncode, out, err)
+
+
+def judge(name, packages, words, typed, wanted):
+    """What is wrong, and how many objects were loaded, final and named."""
+    python = environment(name, packages)
+    log = ROOT / "target" / f"hosts-{os.getpid()}.log"
+    log.unlink(missing_ok=True)
+    _, stock = run(python, words, typed)
+    pid, ours = run(
+        python, words, typed, LD_PRELOAD=str(LIBRARY), JITLISTEN="perfmap,image", JITLISTEN_LOG=f"debug:{log}"
+    )
+    map_file = pathlib.Path(f"/tmp/perf-{pid}.map")
+    text = map_file.read_text() if map_file.exists() else ""
+    map_file.unlink(missing_ok=True)
+    names = [line.split(" ", 2)[2] for line in text.splitlines() if line.count(" ") >= 2]
+    heard = log.read_text() if log.exists() else ""
+    log.unlink(missing_ok=True)
+    loaded, final = heard.count("debug: loaded ObjectId("), heard.count("debug: finalized ObjectId(")
+    wrong = []
+    if stock[0] != 0:
+        wrong.append(f"fails without the library: {stock}")
+    if stock != ours:
+        wrong.append(f"other output: {ours}, not {stock}")
+    if loaded == 0 or final != loaded:
+        wrong.append(f"{final} of {loaded} objects became final")
+    wrong += [f"no {pattern} in the map" for pattern in wanted if not any(re.search(pattern, name) for name in names)]
+    return wrong, (loaded, final, len(names))
+
+
+def main():
+    failures = 0
+    print(f"{'host':<14} {'loaded':>7} {'final':>6} {'names':>6}")
+    for host in HOSTS:
+        wrong, numbers = judge(*host)
+        print(f"{host[0]:<14} {numbers[0]:>7} {numbers[1]:>6} {numbers[2]:>6}  {'; '.join(wrong) or 'ok'}", flush=True)
+        failures += bool(wrong)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
