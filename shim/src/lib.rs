@@ -5,8 +5,11 @@
 //!    or, where a debugger sits there: dlsym          about to look into a new one     lookup.rs
 //!     `-> is there an LLVM in it?                .dynsym, .symtab of the file      library.rs, symbol_file.rs
 //!           `-> a Source, in a slot of the table                                   source.rs, hooks.rs
+//!                 |- RuntimeDyldELF::loadObject  vtable       loaded               vtable/
+//!                 |- ObjectLinkingLayer::emit    vtable       loaded, when found   jitlink/, placement/
 //!                 |- __jit_debug_register_code   detoured     loaded, freeing      descriptor.rs
 //!                 |- mprotect, mmap, munmap      slots        finalized, freeing   memory.rs
+//!                 |- the same, in all libraries  slots        finalized, freeing   other_libraries.rs, elsewhere.rs
 //!                 `- LLVMPY_AddModule, ...       .dynsym      frame pointers       llvmlite.rs, attributes.rs
 //! ```
 //!
@@ -40,6 +43,12 @@
 //!    symbol table is changed before they can have been looked up. Ours gives every function of the module that has a body
 //!    `"frame-pointer"="all"` and `uwtable`, with the host's own LLVM-C functions, and goes on to the real one.
 //!    `LLVMPY_LLJIT_Link` takes modules as text: they are parsed, changed and printed with the host's LLVM.
+//!
+//! 6. **LLVM's linkers** are virtual classes. Their vtables are found by symbol or by the name of their type, and one function in each
+//!    leads to us, in LLVMs that put nothing into the list for debuggers, too (`vtable/`, `jitlink/`). What is not laid out as in a release
+//!    that is known is left alone. An object that comes by linker and by list is one object.
+//! 7. Once there is an LLVM, the slots for memory of **every other library** and of the program lead to hooks that pass on what has nothing to
+//!    do with code without a lock (`code_pages.rs`). Code that was copied is found by its bytes (`copies.rs`, `placement/`).
 //!
 //! Where gdb has started the process, its breakpoint is already at the loader's rendezvous: then every library's relocation slot
 //! of `dlsym` leads to a piece of assembly that looks at new libraries first (`lookup.rs`). `dlopen` would be the nearer choice,
