@@ -100,7 +100,7 @@ def _of_class(lowerer: Any, kind: str) -> Optional[Described]:
     instance = description.restype if kind == "ctor" else next(iter(description.argtypes), None)
     class_type = getattr(instance, "class_type", None)
     # A function of that name, from a text of the user's.
-    if class_type is None or "__init__" not in getattr(instance, "methods", {}):
+    if instance is None or class_type is None or "__init__" not in getattr(instance, "methods", {}):
         return None
     attribute = "" if kind == "ctor" else _attribute(lowerer)
     methods = instance.methods
