@@ -330,10 +330,11 @@ impl Shim {
         }
         for slot in 0..state.sources.len() {
             self.catch_up(&mut state, slot);
+            self.read_list(&mut state, slot);
         }
     }
 
-    /// Starts listening to the memory of a source, and reads its list. `slot`'s library must be relocated.
+    /// Starts listening to the memory of a source. `slot`'s library must be relocated.
     fn catch_up(&self, state: &mut State, slot: usize) {
         // SAFETY: callers see to it that the library is mapped and relocated.
         if unsafe { state.hook_memory(slot) } {
@@ -341,18 +342,24 @@ impl Shim {
                 state.executable(range, how);
             }
         }
-        self.read_list(state, slot);
     }
 
-    /// LLVM's rendezvous: an object came or went. Under LLVM's lock.
+    /// LLVM's rendezvous: an object came or went. Under LLVM's lock: elsewhere another thread may be changing the list, and what it
+    /// says was taken out may be the entry before the one that is at the same address now.
     pub(crate) fn rendezvous(&self, slot: usize) {
         let mut state = self.lock();
-        self.prepare(&mut state, slot);
+        self.catch_up(&mut state, slot);
+        self.read_list(&mut state, slot);
+        self.after(&mut state);
     }
 
     /// The LLVM in `slot` runs: its library is relocated, and those that came with it.
     pub(crate) fn prepare(&self, state: &mut State, slot: usize) {
         self.catch_up(state, slot);
+        self.after(state);
+    }
+
+    fn after(&self, state: &mut State) {
         // SAFETY: libraries that are closed are forgotten.
         unsafe { state.others.change_relocated() };
         self.look_at_overdue(state);

@@ -60,7 +60,7 @@ impl std::fmt::Display for Fault {
 }
 
 impl PerfMap {
-    /// Reads a map and checks every rule.
+    /// Reads a map and checks every rule. What fills the places of dead lines is left out.
     ///
     /// # Errors
     /// The first rule that is broken.
@@ -70,7 +70,9 @@ impl PerfMap {
             return Err(Fault::NoFinalNewline);
         }
         let mut entries = Vec::new();
-        for (index, line) in text.split_terminator('\n').enumerate() {
+        let is_filled =
+            |line: &&str| line.strip_prefix("0 0 freed").is_some_and(|rest| rest.bytes().all(|byte| byte == b'-'));
+        for (index, line) in text.split_terminator('\n').enumerate().filter(|(_, line)| !is_filled(line)) {
             entries.push(entry(line).map_err(|what| Fault::Line(index + 1, what, line.to_owned()))?);
         }
         entries.sort_by_key(|entry| entry.start);
