@@ -10,7 +10,7 @@ PATIENT = 300
 
 def test_a_bundle_is_all_that_a_reader_needs(run, tmp_path):
     there = tmp_path / "there"
-    there.mkdir()
+    (there / "images").mkdir(parents=True)
     program = there / "kernel.py"
     shutil.copyfile(PROGRAMS / "kernel.py", program)
     done = run(
