@@ -301,7 +301,7 @@ impl Session {
         }
         self.counters.objects_refused.add(1);
         if !self.warned_of_memory.swap(true, Ordering::Relaxed) {
-            log_line!(Error, "no memory: objects are not channel of until there is some");
+            log_line!(Error, "no memory: objects are not taken until there is some");
         }
         Err(Error::NoMemory { size })
     }

@@ -118,7 +118,7 @@ mod tests {
     use crate::cfi::{Cfa, FunctionRules, SavedRegister, UnwindRow};
     use crate::{Address, Machine, Offset};
 
-    /// Code nobody runs, at addresses that are ours.
+    /// Code that never runs, at addresses that are ours.
     static CODE: [u8; 0x9c] = [0; 0x9c];
 
     fn row(offset: u64, register: u16, cfa: i64, saved: bool) -> UnwindRow {

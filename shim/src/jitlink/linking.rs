@@ -53,7 +53,7 @@ impl Shim {
                 }
             }
         }
-        // Equal objects: which is which nobody can tell.
+        // Equal objects cannot be told apart.
         let overlap = |one: &Placement, other: &Placement| {
             one.text.iter().any(|text| other.text.iter().any(|other| text.overlaps(*other)))
         };

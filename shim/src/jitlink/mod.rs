@@ -142,7 +142,7 @@ impl Hooked {
         this: usize,
         responsibility: usize,
         object: usize,
-        is_room: impl Fn(usize) -> bool,
+        has_memory: impl Fn(usize) -> bool,
     ) -> Option<Vec<u8>> {
         if word(this)? != self.vtable.load(Ordering::Acquire) || word(responsibility)? == 0 {
             return None;
@@ -151,7 +151,7 @@ impl Hooked {
         let (begin, end) = (word(buffer.checked_add(8)?)?, word(buffer.checked_add(16)?)?);
         let size = end.checked_sub(begin).filter(|&size| size >= SMALLEST)?;
         let header = checked_read::copy(AddressRange::new(Address(begin as u64), SMALLEST as u64)?).ok()?;
-        if !header.starts_with(b"\x7fELF\x02\x01\x01") || !is_room(2 * size) {
+        if !header.starts_with(b"\x7fELF\x02\x01\x01") || !has_memory(2 * size) {
             return None;
         }
         checked_read::copy(AddressRange::new(Address(begin as u64), size as u64)?).ok()

@@ -58,13 +58,12 @@ pub(super) unsafe extern "C-unwind" fn backtrace_symbols(buffer: *const *mut c_v
     }
     // SAFETY: the real function has returned as many terminated strings.
     let written = |index: usize| unsafe { CStr::from_ptr(theirs.add(index).read()) }.to_bytes();
-    let length = |index: usize| line(address(index), " ").map_or_else(|| written(index).len(), |line| line.length) + 1;
-    let strings: usize = (0..count).map(length).sum();
+    // Either line, because a frame may be freed while this looks.
+    let strings: usize = (0..count).map(|index| written(index).len().max(LONGEST) + 1).sum();
     let pointers = count * size_of::<*mut c_char>();
-    // A frame may be freed between the two looks at it: then its line is shorter or longer.
-    let room = pointers + strings + count * LONGEST;
+    let size = pointers + strings;
     // SAFETY: has no precondition.
-    let memory = unsafe { libc::malloc(room) }.cast::<u8>();
+    let memory = unsafe { libc::malloc(size) }.cast::<u8>();
     if memory.is_null() {
         return theirs;
     }
