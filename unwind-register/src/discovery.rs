@@ -8,6 +8,7 @@ use crate::inside::Inside;
 use crate::libunwind::{self, Layout, Libunwind};
 use crate::loader;
 use crate::registry::Registry;
+use crate::signals::Masked;
 use crate::state::{self, Seen, State};
 use crate::statistics::{Unwinder, UnwinderKind};
 use crate::table::Publish;
@@ -49,6 +50,8 @@ impl Registry {
         // Pinning a library asks the loader, which may announce a change, which may call this: the outer call finds it.
         static SCANNING: Inside = Inside::new();
         let Some(_entered) = SCANNING.enter() else { return Rescan::default() };
+        // A signal's handler that unwinds waits for libunwind's lock; who has that may wait for the loader's, which is held here.
+        let _masked = Masked::begin();
         let counts = loader::counts();
         let seen = state::lock().seen;
         if seen.counts == counts {
