@@ -63,7 +63,7 @@ scenario() {
     program=$(sed -n "s/^$1 //p" "$work/programs")
     shift
     log=$results/$((count += 1)).log
-    variables=(JITLISTEN_USERLAND="$name" JITLISTEN_VENVS=/opt/venv JITLISTEN_LIBRARY="$under_test" JITLISTEN_LLVM="$llvm"
+    variables=(JITLISTEN_USERLAND="$name" JITLISTEN_VENVS=/opt/venv JITLISTEN_LIBRARY="$under_test" JITLISTEN_TEST_LLVM="$llvm"
         JITLISTEN_SKIPS="$results/skips" "${variables[@]}")
     if inside env "${variables[@]}" "$program" --test-threads=2 --include-ignored "$@" >"$log" 2>&1; then
         result=ok

@@ -9,9 +9,9 @@ use crate::host::Host;
 use crate::paths::{self, Scratch};
 use crate::tool::{self, Absence};
 
-/// LLVM as Debian has it, or `$JITLISTEN_LLVM`; the hosts need no header of it.
+/// LLVM as Debian has it, or `$JITLISTEN_TEST_LLVM`; the hosts need no header of it.
 fn llvm() -> PathBuf {
-    env::var_os("JITLISTEN_LLVM").map_or_else(|| "/usr/lib/llvm-14/lib/libLLVM-14.so.1".into(), PathBuf::from)
+    env::var_os("JITLISTEN_TEST_LLVM").map_or_else(|| "/usr/lib/llvm-14/lib/libLLVM-14.so.1".into(), PathBuf::from)
 }
 
 /// Builds a host in C against LLVM, or `None` after a loud skip.
