@@ -3,8 +3,8 @@
 #
 #   integrations/numba/test.sh PYTHON      about a minute
 set -euo pipefail
+python=$(realpath -s "${1:?a Python that has Numba 0.68.1}")
 cd "$(dirname "$0")"
-python=${1:?a Python that has Numba 0.68.1}
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
