@@ -71,7 +71,7 @@ print(wheel.read(next(n for n in wheel.namelist() if n.endswith(".dist-info/" + 
 }
 
 check_wheel() {
-    local size names
+    local size names metadata tags
     size=$(stat -c %s "$1")
     [ "$size" -le $most ] || fail "$1 has $size bytes, more than $most"
     names=$(python3 -m zipfile -l "$1")
@@ -79,9 +79,12 @@ check_wheel() {
         scripts/jitlisten; do
         grep -q "$part" <<<"$names" || fail "$1 lacks $part"
     done
-    ! part_of "$1" METADATA | grep -q '^Requires-Dist' || fail "$1 has dependencies"
-    part_of "$1" METADATA | grep -qx 'Requires-Python: >=3.8' || fail "$1 is not for Python 3.8"
-    part_of "$1" WHEEL | grep -qE "^Tag: py3-none-manylinux_${glibc/./_}_(x86_64|aarch64)$" || fail "$1 has another tag"
+    # Whole, before it is searched: grep ends at the first match, and who still writes to it fails.
+    metadata=$(part_of "$1" METADATA)
+    tags=$(part_of "$1" WHEEL)
+    ! grep -q '^Requires-Dist' <<<"$metadata" || fail "$1 has dependencies"
+    grep -qx 'Requires-Python: >=3.8' <<<"$metadata" || fail "$1 is not for Python 3.8"
+    grep -qE "^Tag: py3-none-manylinux_${glibc/./_}_(x86_64|aarch64)$" <<<"$tags" || fail "$1 has another tag"
     echo "wheel: $1, $size bytes"
 }
 
