@@ -56,7 +56,8 @@ class Pane:
         self.type(f"stty -a >{name}")
         file = self.directory / name
         wait_for(lambda: file.exists() and file.stat().st_size, name)
-        return file.read_text()
+        # The window's size is tmux's, which may still be changing it.
+        return re.sub(r"rows \d+; columns \d+; ", "", file.read_text())
 
     def close(self):
         subprocess.run([self.tmux, "-S", self.socket, "kill-server"], capture_output=True)
