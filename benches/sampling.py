@@ -78,8 +78,9 @@ def shares(program, place):
         )
 
 
-PRANGE = """
-import os, sys, time
+#: What both programs below begin with.
+WAVES = """
+import json, os, sys, time
 import numpy as np
 from numba import njit, prange
 @njit(parallel=True)
@@ -90,6 +91,9 @@ def waves(out, n):
             x = x * 0.999 + 1.0 / (x * x + 1.0)
         out[i] = x
     return out.sum()
+"""
+
+PRANGE = WAVES + """
 def spent():
     return {int(t): int(open(f"/proc/self/task/{t}/schedstat").read().split()[0]) for t in os.listdir("/proc/self/task")}
 waves(np.arange(64.0), 10)
@@ -117,21 +121,10 @@ def threads(place):
         print(f"| {count} ({len(ratios)} busy) | {len(found)} | {worst:.4f} | {whole:.2f} % |", flush=True)
 
 
-COST = """
-import json, sys, time
+COST = WAVES + """
 sys.path.insert(0, sys.argv[1])
-import numpy as np
-from numba import njit, prange
 import jitlisten
 jitlisten.enable("unwind", lines=False)
-@njit(parallel=True)
-def waves(out, n):
-    for i in prange(out.size):
-        x = out[i]
-        for _ in range(n):
-            x = x * 0.999 + 1.0 / (x * x + 1.0)
-        out[i] = x
-    return out.sum()
 work = lambda: waves(np.arange(64.0), 60_000)
 work()
 def timed(rounds=3):

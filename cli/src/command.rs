@@ -1,11 +1,13 @@
-//! The command that is to be started: whether it is there, and whether the loader would refuse to preload a library.
+//! The command that is to be started: whether it is there, and whether the loader would refuse to preload a library; and how it ended.
 
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
+use std::process::{ExitCode, ExitStatus};
 
 use crate::problem::Problem;
 
@@ -19,6 +21,17 @@ pub(crate) fn check(program: &OsStr) -> Result<PathBuf, Problem> {
         None => Ok(path),
         Some(why) => Err(Problem::new(format!("{} {why}", path.display()))),
     }
+}
+
+/// The file of this program.
+pub(crate) fn itself() -> Result<PathBuf, Problem> {
+    std::env::current_exe().map_err(|error| Problem::new(format!("cannot find myself: {error}")))
+}
+
+/// The status of a command as that of this one; of a signal what a shell makes of it.
+pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
 }
 
 /// The file that `execvp(3)` would run.

@@ -14,6 +14,7 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::command;
 use crate::problem::Problem;
 
 const LIBRARY: &str = "libjitlisten.so";
@@ -27,7 +28,7 @@ pub(crate) struct Installation {
 impl Installation {
     /// Finds the parts beside the program that runs.
     pub(crate) fn find() -> Result<Installation, Problem> {
-        let program = env::current_exe().map_err(|error| Problem::new(format!("cannot find myself: {error}")))?;
+        let program = command::itself()?;
         let bin = program.parent().unwrap_or(Path::new("/"));
         let prefix = bin.parent().unwrap_or(Path::new("/"));
         if let Some(package) = package_below(prefix) {

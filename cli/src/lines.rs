@@ -5,13 +5,13 @@
 use std::ffi::OsString;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::Args;
 use jitlisten_report::{Style, to_html, to_json, to_text};
 
+use crate::command;
 use crate::problem::Problem;
 use crate::recording::{self, Colour, Reading};
 
@@ -97,23 +97,21 @@ impl Lines {
 }
 
 /// `jitlisten record` of a command; returns the command's own status.
-fn record(command: &[OsString], file: &Path) -> Result<ExitCode, Problem> {
-    if let Some(first) = command.first() {
-        crate::command::check(first)?;
+fn record(words: &[OsString], file: &Path) -> Result<ExitCode, Problem> {
+    if let Some(first) = words.first() {
+        command::check(first)?;
     }
-    let program = std::env::current_exe().map_err(|error| Problem::new(format!("cannot find myself: {error}")))?;
-    let status = Command::new(program)
+    let status = Command::new(command::itself()?)
         .args(["record", "-o"])
         .arg(file)
         .arg("--")
-        .args(command)
+        .args(words)
         .status()
         .map_err(|error| Problem::new(format!("cannot start jitlisten record: {error}")))?;
     if !file.exists() {
         return Err(Problem::new("nothing was recorded: see above, or try jitlisten doctor"));
     }
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
-    Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+    Ok(command::exit_code(status))
 }
 
 /// A file of this process in a directory that only its user can enter; removed when dropped.

@@ -7,7 +7,7 @@
 
 use std::ffi::OsString;
 use std::io::Write as _;
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -118,16 +118,14 @@ impl Record {
         let _waiting = Blocked::new(&[libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP]);
         let status = child.status().map_err(|error| Problem::new(format!("cannot start jitlisten record: {error}")))?;
         bundle::fill(folder)?;
-        let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
-        Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+        Ok(command::exit_code(status))
     }
 
     fn command_without_bundle(&self, recording: &Path) -> Result<Command, Problem> {
         if let Some(program) = self.command.first() {
             command::check(program)?;
         }
-        let itself = std::env::current_exe().map_err(|error| Problem::new(format!("cannot find myself: {error}")))?;
-        let mut child = Command::new(itself);
+        let mut child = Command::new(command::itself()?);
         child.args(["record", "-r", &self.rate.to_string(), "-o"]).arg(recording);
         let flags = [
             (self.wall, "--wall"),

@@ -4,7 +4,7 @@ import ctypes
 import os
 import sys
 from contextlib import contextmanager
-from typing import Iterator, Optional
+from typing import Any, Iterator, Optional
 
 from . import SINKS, Recording, enable
 from ._library import check, library, statistics
@@ -53,10 +53,9 @@ def stop() -> Recording:
 
 
 @contextmanager
-def during(
-    path: str, hz: int, wall: bool, children: bool, seconds: int, python: bool, lines: bool, event: Optional[str]
-) -> Iterator[None]:
-    start(path, hz, wall, children, seconds, python, lines, event)
+def during(*arguments: Any) -> Iterator[None]:
+    """What is done inside of ``with``; the arguments are those of :func:`start`."""
+    start(*arguments)
     try:
         yield
     finally:

@@ -10,12 +10,10 @@
 
 use std::ffi::{c_int, c_void};
 use std::io;
-use std::mem::MaybeUninit;
-use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::event_name::Counter;
-use crate::output;
+use crate::{output, timer};
 
 /// `PERF_EVENT_IOC_*` of `linux/perf_event.h`
 const DISABLE: libc::c_ulong = 0x2401;
@@ -209,19 +207,5 @@ fn close(descriptor: c_int) {
 /// is the end of the process. A program that has a handler for it keeps that.
 pub(crate) fn survive_sigio() {
     extern "C" fn nothing(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {}
-    let mut old = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: writable memory for the disposition; nothing is changed.
-    if unsafe { libc::sigaction(libc::SIGIO, ptr::null(), old.as_mut_ptr()) } != 0 {
-        return;
-    }
-    // SAFETY: the call has written it.
-    if unsafe { old.assume_init() }.sa_sigaction != libc::SIG_DFL {
-        return;
-    }
-    // SAFETY: all zeros is a valid disposition.
-    let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-    action.sa_sigaction = nothing as *const () as libc::sighandler_t;
-    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-    // SAFETY: a function of this library, which is never unloaded, and does nothing.
-    unsafe { libc::sigaction(libc::SIGIO, &raw const action, ptr::null_mut()) };
+    timer::install_for(libc::SIGIO, nothing);
 }

@@ -11,8 +11,6 @@ use crate::event_name::Counter;
 use crate::options::Clock;
 use crate::slot::Slot;
 
-/// Nanoseconds between two samples of a thread.
-static PERIOD: AtomicU64 = AtomicU64::new(0);
 static CLOCK: AtomicU32 = AtomicU32::new(0);
 static HZ: AtomicU32 = AtomicU32::new(0);
 /// Of the event that is counted instead.
@@ -25,7 +23,6 @@ static COUNTER_IS_USERS: AtomicBool = AtomicBool::new(false);
 pub(crate) fn configure(clock: Clock, hz: u32, counter: Option<&Counter>) {
     CLOCK.store(clock as u32, Ordering::Relaxed);
     HZ.store(hz, Ordering::Relaxed);
-    PERIOD.store(1_000_000_000 / u64::from(hz.max(1)), Ordering::Relaxed);
     if let Some(counter) = counter {
         COUNTER_KIND.store(counter.kind, Ordering::Relaxed);
         COUNTER_CONFIG.store(counter.config, Ordering::Relaxed);
@@ -36,7 +33,7 @@ pub(crate) fn configure(clock: Clock, hz: u32, counter: Option<&Counter>) {
 
 /// Nanoseconds between two samples of a thread.
 pub(crate) fn period() -> u64 {
-    PERIOD.load(Ordering::Relaxed)
+    1_000_000_000 / u64::from(rate().max(1))
 }
 
 /// Samples a second.

@@ -191,9 +191,10 @@ fn start_in(state: &mut Option<Running>, options: Options, append: bool) -> Resu
 /// The counter as the kernel allows it.
 fn permitted(options: &Options) -> Result<Option<Counter>, Error> {
     let Some(counter) = &options.counter else { return Ok(None) };
-    counter::survive_sigio();
     let permitted = counter.clone().permitted(options.hz);
-    permitted.map(Some).map_err(|error| Error::Counter(counter.name(), error))
+    let permitted = permitted.map_err(|error| Error::Counter(counter.name(), error))?;
+    counter::survive_sigio();
+    Ok(Some(permitted))
 }
 
 /// The signal of the last recording, if it is still ours, or a new one.

@@ -96,47 +96,47 @@ fn timespec(nanoseconds: u64) -> libc::timespec {
     libc::timespec { tv_sec: (nanoseconds / 1_000_000_000) as _, tv_nsec: (nanoseconds % 1_000_000_000) as _ }
 }
 
+/// A signal's handler.
+type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::c_void);
+
 /// Installs `handler` for a signal that is not in use: the highest real-time one whose disposition is the default. It stays
 /// for ever, because a signal may still wait in some thread, and the default is the end of the process.
-pub(crate) fn install(handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::c_void)) -> Option<c_int> {
-    (libc::SIGRTMIN() + 1..=libc::SIGRTMAX()).rev().find(|&signal| {
-        let mut old = MaybeUninit::<libc::sigaction>::uninit();
-        // SAFETY: writable memory for the disposition; nothing is changed.
-        if unsafe { libc::sigaction(signal, ptr::null(), old.as_mut_ptr()) } != 0 {
-            return false;
-        }
-        // SAFETY: the call has written it.
-        if unsafe { old.assume_init() }.sa_sigaction != libc::SIG_DFL {
-            return false;
-        }
-        // SAFETY: all zeros is a valid disposition.
-        let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-        action.sa_sigaction = handler as libc::sighandler_t;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-        // A handler of the host's that came meanwhile might jump out of ours.
-        // SAFETY: writes the set.
-        unsafe { libc::sigfillset(&raw mut action.sa_mask) };
-        for fault in
-            [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT]
-        {
-            // SAFETY: the set was filled above.
-            unsafe { libc::sigdelset(&raw mut action.sa_mask, fault) };
-        }
-        // SAFETY: the handler is a function of this library, which is never unloaded, and safe in every thread.
-        unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) == 0 }
-    })
+pub(crate) fn install(handler: Handler) -> Option<c_int> {
+    (libc::SIGRTMIN() + 1..=libc::SIGRTMAX()).rev().find(|&signal| install_for(signal, handler))
+}
+
+/// Installs `handler` for `signal`, if its disposition is the default. Returns whether it was.
+pub(crate) fn install_for(signal: c_int, handler: Handler) -> bool {
+    if disposition(signal) != Some(libc::SIG_DFL) {
+        return false;
+    }
+    // SAFETY: all zeros is a valid disposition.
+    let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    action.sa_sigaction = handler as libc::sighandler_t;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+    // A handler of the host's that came meanwhile might jump out of ours.
+    // SAFETY: writes the set.
+    unsafe { libc::sigfillset(&raw mut action.sa_mask) };
+    for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT] {
+        // SAFETY: the set was filled above.
+        unsafe { libc::sigdelset(&raw mut action.sa_mask, fault) };
+    }
+    // SAFETY: the handler is a function of this library, which is never unloaded, and safe in every thread.
+    unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) == 0 }
 }
 
 /// Whether the disposition of `signal` is still ours.
-pub(crate) fn is_installed(
-    signal: c_int,
-    handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::c_void),
-) -> bool {
+pub(crate) fn is_installed(signal: c_int, handler: Handler) -> bool {
+    disposition(signal) == Some(handler as libc::sighandler_t)
+}
+
+/// What is done for `signal`.
+fn disposition(signal: c_int) -> Option<libc::sighandler_t> {
     let mut now = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: as in `install`.
+    // SAFETY: writable memory for the disposition; nothing is changed.
     if unsafe { libc::sigaction(signal, ptr::null(), now.as_mut_ptr()) } != 0 {
-        return false;
+        return None;
     }
     // SAFETY: the call has written it.
-    unsafe { now.assume_init() }.sa_sigaction == handler as libc::sighandler_t
+    Some(unsafe { now.assume_init() }.sa_sigaction)
 }

@@ -3,7 +3,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use jitlisten::Address;
+use jitlisten::AddressRange;
 
 use crate::code_pages;
 use crate::header_padding;
@@ -41,15 +41,9 @@ pub(crate) unsafe extern "C" fn mmap(
     file: c_int,
     offset: i64,
 ) -> *mut c_void {
-    if hooks::is_fixed(flags) && code_pages::overlaps(pages(address, size)) {
-        guarded(|shim| shim.replacing(pages(address, size)));
-    }
+    let replaces = hooks::is_fixed(flags) && code_pages::overlaps(pages(address, size));
     // SAFETY: the host's own call, passed on.
-    let mapped = unsafe { next::mmap(address, size, protection, flags, file, offset) };
-    if mapped != libc::MAP_FAILED && protection & libc::PROT_EXEC != 0 {
-        guarded(|shim| shim.executable(pages(mapped, size), hooks::how_mapped(protection, flags)));
-    }
-    mapped
+    unsafe { hooks::map(address, size, protection, flags, file, offset, replaces) }
 }
 
 /// `pkey_mprotect(2)`, of every library.
@@ -94,8 +88,7 @@ pub(crate) unsafe extern "C" fn mremap(
     if moved != address {
         guarded(|shim| shim.replacing(before));
     } else if new_size < size {
-        let gone = after.end().0..before.end().0;
-        let gone = jitlisten::AddressRange::new(Address(gone.start), gone.end.saturating_sub(gone.start));
+        let gone = AddressRange::new(after.end(), before.end().0.saturating_sub(after.end().0));
         guarded(|shim| shim.replacing(gone.unwrap_or_default()));
         return moved;
     }

@@ -177,10 +177,24 @@ pub(crate) unsafe extern "C" fn mmap(
     if let Some(mapped) = guarded(|shim| header_padding::mmap(shim.session, address, size, protection, flags, file)) {
         return mapped;
     }
-    if is_fixed(flags) {
+    // SAFETY: the host's own call, passed on.
+    unsafe { map(address, size, protection, flags, file, offset, is_fixed(flags)) }
+}
+
+/// Passes a call of `mmap(2)` on. `replaces`: there may be code, which goes.
+pub(crate) unsafe fn map(
+    address: *mut c_void,
+    size: usize,
+    protection: c_int,
+    flags: c_int,
+    file: c_int,
+    offset: i64,
+    replaces: bool,
+) -> *mut c_void {
+    if replaces {
         guarded(|shim| shim.replacing(pages(address, size)));
     }
-    // SAFETY: the host's own call, passed on.
+    // SAFETY: the host's own call.
     let mapped = unsafe { next::mmap(address, size, protection, flags, file, offset) };
     if mapped != libc::MAP_FAILED && protection & libc::PROT_EXEC != 0 {
         guarded(|shim| shim.executable(pages(mapped, size), how_mapped(protection, flags)));
@@ -205,7 +219,7 @@ fn how(protection: c_int) -> Executable {
 }
 
 /// Memory that others may map, too, is written through another mapping.
-pub(crate) fn how_mapped(protection: c_int, flags: c_int) -> Executable {
+fn how_mapped(protection: c_int, flags: c_int) -> Executable {
     if flags & libc::MAP_TYPE != libc::MAP_PRIVATE { Executable::Writable } else { how(protection) }
 }
 

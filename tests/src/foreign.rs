@@ -1,6 +1,6 @@
 //! Hosts that compile with LLVM and know nothing of this project: jax, PostgreSQL, Mesa's llvmpipe. Each as its makers ship it.
 //!
-//! How many objects or functions there were is said by somebody else than the library: XLA writes its object files to a directory,
+//! How many objects or functions there were, others than the library say: XLA writes its object files to a directory,
 //! PostgreSQL's `explain` counts functions, and gdb counts the calls of LLVM's linker.
 
 use std::fs;

@@ -17,12 +17,7 @@ fn processes<'a>(ended: &'a Ended, kind: &'a str) -> impl Iterator<Item = (u32, 
 
 fn map_of(pid: u32) -> PerfMap {
     let bytes = perf_map::take(pid).unwrap_or_else(|| panic!("no perf map of {pid}"));
-    PerfMap::parse(&without_dead_lines(&bytes)).unwrap_or_else(|fault| panic!("perf map of {pid}: {fault}"))
-}
-
-fn without_dead_lines(bytes: &[u8]) -> Vec<u8> {
-    let lines = bytes.split_inclusive(|&byte| byte == b'\n');
-    lines.filter(|line| !line.starts_with(b"0 0 freed")).flatten().copied().collect()
+    PerfMap::parse(&bytes).unwrap_or_else(|fault| panic!("perf map of {pid}: {fault}"))
 }
 
 fn dump_of(host: &Host, pid: u32) -> Jitdump {
@@ -79,7 +74,7 @@ fn forks_while_other_threads_compile() {
         // Switched off and on again after the fork: what is alive is written anew.
         assert_eq!(map_of(pid).named("first").count(), 1, "{pid}");
     }
-    let map = PerfMap::parse(&without_dead_lines(&ended.map.expect("a map"))).expect("the parent's map is whole");
+    let map = PerfMap::parse(&ended.map.expect("a map")).expect("the parent's map is whole");
     assert!(map.named("first").next().is_some() && map.named("last").next().is_some());
 }
 

@@ -1,4 +1,4 @@
-//! What tools inside the process are told of compiled code: the lists of modules, and those who read them.
+//! What tools inside the process see of compiled code: the lists of modules, and those who read them.
 
 use std::path::PathBuf;
 use std::process::Command;

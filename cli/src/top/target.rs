@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use jitlisten_report::Follower;
 
 use super::Top;
+use crate::command;
 use crate::problem::Problem;
 use crate::process::Process;
 use crate::system::{end_with_parent, punch_hole, send_signal};
@@ -54,8 +55,7 @@ impl Target {
     pub(crate) fn start(top: &Top) -> Result<Target, Problem> {
         let process = top.pid.map(Process::open).transpose()?;
         let directory = Scratch::new(process.as_ref())?;
-        let program = std::env::current_exe().map_err(|error| Problem::new(format!("cannot find myself: {error}")))?;
-        let mut command = Command::new(program);
+        let mut command = Command::new(command::itself()?);
         command.arg("record").arg("-o").arg(directory.recording()).arg("-r").arg(top.rate.to_string());
         if top.wall {
             command.arg("--wall");
@@ -137,15 +137,10 @@ impl Target {
             let _ = std::io::stdout().lock().write_all(self.directory.said().as_bytes());
         }
         match self.ended {
-            Some(status) if !asked => ExitCode::from(status_code(status)),
+            Some(status) if !asked => command::exit_code(status),
             _ => ExitCode::SUCCESS,
         }
     }
-}
-
-fn status_code(status: ExitStatus) -> u8 {
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
-    u8::try_from(code).unwrap_or(1)
 }
 
 fn words(status: ExitStatus) -> String {

@@ -267,7 +267,7 @@ fn agrees_with_llvm_about_aarch64() {
     assert_eq!(understood, 3);
 }
 
-/// What LLVM 22 makes of three functions with frame pointers on AArch64: a register is pushed first, there is room below the frame
+/// What LLVM 22 makes of three functions with frame pointers on AArch64: a register is pushed first, there is space below the frame
 /// record, or neither. Rules for all of them, encoded and read again, say the same.
 #[test]
 fn encoded_rows_read_back_on_aarch64() {

@@ -29,7 +29,7 @@ use jitlisten::{Address, AddressRange, checked_read, log_line};
 use crate::hook_table::{EMIT_VTABLES, Emit, Returned, SLOTS};
 use crate::library::Library;
 use crate::vtable::find::Vtable;
-use crate::vtable::{OBJECT_LINKING_LAYER, patch};
+use crate::vtable::{OBJECT_LINKING_LAYER, patch, words};
 
 /// `emit` for objects, in each vtable that has it.
 const EMIT: usize = 6;
@@ -144,11 +144,12 @@ impl Hooked {
         object: usize,
         has_memory: impl Fn(usize) -> bool,
     ) -> Option<Vec<u8>> {
-        if word(this)? != self.vtable.load(Ordering::Acquire) || word(responsibility)? == 0 {
+        let ([class], [responsible], [buffer]) = (words(this)?, words(responsibility)?, words(object)?);
+        if class != self.vtable.load(Ordering::Acquire) || responsible == 0 {
             return None;
         }
-        let buffer = word(object)?;
-        let (begin, end) = (word(buffer.checked_add(8)?)?, word(buffer.checked_add(16)?)?);
+        // `MemoryBuffer { vtable, begin, end }`
+        let [_, begin, end] = words(buffer)?;
         let size = end.checked_sub(begin).filter(|&size| size >= SMALLEST)?;
         let header = checked_read::copy(AddressRange::new(Address(begin as u64), SMALLEST as u64)?).ok()?;
         if !header.starts_with(b"\x7fELF\x02\x01\x01") || !has_memory(2 * size) {
@@ -156,12 +157,6 @@ impl Hooked {
         }
         checked_read::copy(AddressRange::new(Address(begin as u64), size as u64)?).ok()
     }
-}
-
-/// A word of memory that need not be mapped.
-fn word(address: usize) -> Option<usize> {
-    // SAFETY: integers take every bit pattern.
-    unsafe { checked_read::copy_struct::<usize>(Address(address as u64)) }.ok()
 }
 
 #[cfg(test)]

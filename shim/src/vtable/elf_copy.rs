@@ -31,14 +31,6 @@ const MACHINE: u16 = object::elf::EM_AARCH64.0;
 /// How many bytes of a text section are compared.
 const COMPARED: u64 = 256;
 
-/// Words of memory that need not be mapped, by one system call.
-pub(super) fn words<const COUNT: usize>(address: usize) -> Option<[usize; COUNT]> {
-    let range = AddressRange::new(Address(address as u64), COUNT as u64 * 8)?;
-    let bytes = checked_read::copy(range).ok()?;
-    let mut words = bytes.chunks_exact(8).map(|word| number::<8>(word, 0) as usize);
-    Some(std::array::from_fn(|_| words.next().unwrap_or_default()))
-}
-
 /// The copy.
 pub(super) struct Sections {
     bytes: Vec<u8>,

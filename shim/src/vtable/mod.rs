@@ -16,6 +16,8 @@ pub(crate) mod mapped;
 pub(crate) mod patch;
 pub(crate) mod runtime_dyld;
 
+use jitlisten::{Address, checked_read};
+
 /// The classes whose vtables are looked for, as `typeid` names them: RuntimeDyld's first.
 pub(crate) const CLASSES: [&str; 4] = [
     "N4llvm14RuntimeDyldELFE",
@@ -26,3 +28,9 @@ pub(crate) const CLASSES: [&str; 4] = [
 
 /// The last of them.
 pub(crate) const OBJECT_LINKING_LAYER: usize = 3;
+
+/// Words of memory that need not be mapped, by one system call.
+pub(crate) fn words<const COUNT: usize>(address: usize) -> Option<[usize; COUNT]> {
+    // SAFETY: integers take every bit pattern.
+    unsafe { checked_read::copy_struct(Address(address as u64)) }.ok()
+}

@@ -31,9 +31,9 @@ use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use jitlisten::log_line;
 
-use super::elf_copy::{self, Sections};
+use super::elf_copy::Sections;
 use super::find::Vtable;
-use super::patch;
+use super::{patch, words};
 use crate::hook_table::{LoadObject, SLOTS};
 use crate::library::Library;
 
@@ -219,22 +219,22 @@ impl Hooked {
     /// `Ok(None)` where nothing was loaded.
     fn read(&self, result: usize, this: usize, object: usize) -> Result<Option<Vec<u8>>, &'static str> {
         const UNREADABLE: &str = "memory that cannot be read";
-        let [class] = elf_copy::words(this).ok_or(UNREADABLE)?;
+        let [class] = words(this).ok_or(UNREADABLE)?;
         if class != self.vtable.load(Ordering::Relaxed) {
             return Err("its linker is of another class");
         }
-        let [info] = elf_copy::words(result).ok_or(UNREADABLE)?;
+        let [info] = words(result).ok_or(UNREADABLE)?;
         if info == 0 {
             return Ok(None);
         }
         // `{ vtable, RuntimeDyldImpl &, map }`
-        let [vtable, linker] = elf_copy::words(info).ok_or(UNREADABLE)?;
+        let [vtable, linker] = words(info).ok_or(UNREADABLE)?;
         if linker != this {
             return Err("what was returned does not refer to its linker");
         }
         let get_address = self.section_address_function(vtable)?;
         // `Binary { vtable, unsigned, MemoryBufferRef { { data, size }, name } }`
-        let [class, _, data, size] = elf_copy::words(object).ok_or(UNREADABLE)?;
+        let [class, _, data, size] = words(object).ok_or(UNREADABLE)?;
         if !self.is_here(class) {
             return Err("no object file");
         }
@@ -268,7 +268,7 @@ impl Hooked {
         if !self.is_here(vtable) || !vtable.is_multiple_of(size_of::<usize>()) {
             return Err("what was returned has no vtable");
         }
-        let slots: [usize; 6] = elf_copy::words(vtable).ok_or("a vtable that cannot be read")?;
+        let slots: [usize; 6] = words(vtable).ok_or("a vtable that cannot be read")?;
         if slots.iter().all(|&slot| self.is_here(slot)) {
             Ok(slots[2])
         } else {

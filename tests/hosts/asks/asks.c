@@ -1,4 +1,4 @@
-/* What a tool inside the process is told of the frames that called it.
+/* What a tool inside the process sees of the frames that called it.
  *
  *     ask(x)   called by compiled code, returns x; to standard error, a line for each frame and each way to ask:
  *
