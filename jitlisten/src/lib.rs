@@ -56,4 +56,4 @@ pub use sink::Unwinders;
 pub use sink::fuzzing;
 pub use statistics::{SinkStatistics, Statistics};
 #[doc(hidden)]
-pub use unwind_register::{Entered, Inside};
+pub use unwind_register::{DynamicSection, Entered, Inside, Relocation, is_relative};

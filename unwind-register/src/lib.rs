@@ -73,6 +73,8 @@ pub use discovery::Rescan;
 pub use error::Error;
 #[doc(hidden)]
 pub use inside::{Entered, Inside};
+#[doc(hidden)]
+pub use loader::{DynamicSection, Relocation, is_relative};
 pub use registry::{Registration, Registry};
 pub use section::{ByHost, Coverage, FramePointers, Section};
 pub use statistics::{Statistics, Unwinder, UnwinderKind};

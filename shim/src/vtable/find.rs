@@ -17,15 +17,14 @@
 
 use std::ops::Range;
 
+use jitlisten::{Relocation, is_relative};
+
 /// Bytes of a library and where they are mapped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment<'a> {
     pub(crate) address: u64,
     pub(crate) bytes: &'a [u8],
 }
-
-/// One entry of `DT_RELA`: offset, type and symbol, addend.
-pub(crate) type Relocation = [u64; 3];
 
 /// A library, as far as vtables are looked for in it.
 #[derive(Clone, Debug, Default)]
@@ -228,15 +227,6 @@ impl Segment<'_> {
 
 fn word(bytes: &[u8]) -> u64 {
     bytes.try_into().map(u64::from_ne_bytes).unwrap_or_default()
-}
-
-/// Whether a relocation adds the bias to its addend and nothing else.
-pub(crate) fn is_relative(info: u64) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    const RELATIVE: u32 = object::elf::R_X86_64_RELATIVE.0;
-    #[cfg(target_arch = "aarch64")]
-    const RELATIVE: u32 = object::elf::R_AARCH64_RELATIVE.0;
-    info == u64::from(RELATIVE)
 }
 
 #[cfg(test)]

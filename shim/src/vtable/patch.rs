@@ -3,7 +3,6 @@
 use std::io;
 
 use super::find::Vtable;
-use super::mapped;
 use crate::detour::write_pointer;
 use crate::library::Library;
 
@@ -26,7 +25,7 @@ pub(crate) unsafe fn exchange(library: &Library, vtable: &Vtable, index: usize, 
     let address = vtable.address_point as usize + index * size_of::<usize>();
     let slot = library.data_slot(address).ok_or_else(missing)?;
     // SAFETY: the caller's promise.
-    if unsafe { mapped::is_relocated(library) } {
+    if unsafe { library.is_relocated() } {
         // SAFETY: as above: an aligned word.
         if unsafe { slot.value() } != original {
             return Err(io::Error::other("the slot has changed meanwhile"));
