@@ -19,13 +19,11 @@ mod address;
 pub mod cfi;
 mod code_snapshot;
 mod error;
-mod fork;
 mod liveness;
 mod loaded_object;
 pub mod log;
 #[doc(hidden)]
 pub mod modules;
-pub mod name;
 mod object;
 mod observer;
 pub mod options;
@@ -38,16 +36,19 @@ mod unwindability;
 
 pub use address::{Address, AddressRange, Offset};
 pub use error::Error;
+pub use jitlisten_names as name;
 pub use loaded_object::{Function, LineRow, LineRows, LoadedObject, Machine, TextRange};
 pub use object::ObjectId;
 pub use observer::{CodeObserver, ObservedCode, notify_libraries_changed};
+#[doc(hidden)]
+pub use process::across_fork::{ForkSlot, HeldAcrossFork, follow_forks};
 pub use process::allocator::HostAllocator;
 pub use process::checked_read;
 #[doc(hidden)]
 pub use process::clock::monotonic;
 pub use process::host_state::{HostStateGuard, exempt_signal, keeping_errno};
 #[doc(hidden)]
-pub use process::mappings::{Mapping, mappings_of};
+pub use process::mappings::{Mapping, MapsLine, mappings_of};
 pub use process::privilege::is_privileged;
 pub use session::{ForkGuard, LiveFunction, Loaded, Session};
 pub use sink::Unwinders;

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jitlisten::options::SinkKind;
 use jitlisten::{
-    Address, AddressRange, Loaded, ObjectId, Session, Unwinders, checked_read, log_line, mappings_of,
+    Address, AddressRange, Loaded, MapsLine, ObjectId, Session, Unwinders, checked_read, log_line, mappings_of,
     notify_libraries_changed,
 };
 use once_cell::race::OnceBox;
@@ -639,19 +639,9 @@ fn remap_inaccessible(range: AddressRange) -> bool {
 
 /// The anonymous executable memory of the process: where code may have been compiled before we listened.
 fn executable_memory() -> Vec<(AddressRange, Executable)> {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    maps.lines().filter_map(anonymous_executable).collect()
-}
-
-/// `7f12a000-7f12b000 r-xp 00000000 00:00 0` of `proc_pid_maps(5)`, if it has no name.
-fn anonymous_executable(line: &str) -> Option<(AddressRange, Executable)> {
-    let mut fields = line.split_ascii_whitespace();
-    let (start, end) = fields.next()?.split_once('-')?;
-    let protection = fields.next()?;
-    if !protection.contains('x') || fields.nth(3).is_some() {
-        return None;
-    }
-    let [start, end] = [start, end].map(|text| u64::from_str_radix(text, 16).ok());
-    let range = AddressRange::new(Address(start?), end?.checked_sub(start?)?)?;
-    Some((range, if protection.contains('w') { Executable::Writable } else { Executable::Only }))
+    let maps = std::fs::read("/proc/self/maps").unwrap_or_default();
+    let anonymous = MapsLine::all(&maps).filter(|line| line.is_executable() && line.path.is_empty());
+    let with_kind =
+        |line: MapsLine<'_>| (line.range, if line.is_writable() { Executable::Writable } else { Executable::Only });
+    anonymous.map(with_kind).collect()
 }

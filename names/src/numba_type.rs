@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::escape;
+use crate::escape;
 
 /// `N2CODE` of `numba/core/itanium_mangler.py`.
 pub(super) const CODES: [(&str, &str); 13] = [
