@@ -4,7 +4,7 @@ use std::io::{IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use jitlisten_report::{Lookup, Options, Report, Selection};
+use jitlisten_report::{Lookup, Options, RecordingFile, Report, Selection};
 
 use crate::bundle;
 use crate::problem::Problem;
@@ -48,18 +48,17 @@ impl Reading {
     /// Several are added up; without any, the one that lies here.
     pub(crate) fn open_all(&self, files: &[PathBuf], by_thread: bool, kernel: bool) -> Result<Report, Problem> {
         let named = if files.is_empty() { vec![default_file()?] } else { files.to_vec() };
-        let (mut files, mut roots) = (Vec::new(), self.root.clone());
+        let mut files = Vec::new();
         for path in &named {
             let (recordings, root) = bundle::opened(path);
             if recordings.is_empty() {
                 return Err(Problem::new(format!("there is no perf.data in {}", path.display())));
             }
-            files.extend(recordings);
-            roots.extend(root);
+            files.extend(recordings.into_iter().map(|path| RecordingFile { path, root: root.clone() }));
         }
         let options = Options {
             selection: Selection { event: self.event.clone(), process: self.pid, thread: self.tid },
-            lookup: Lookup { roots, native_lines: self.native, kernel },
+            lookup: Lookup { roots: self.root.clone(), native_lines: self.native, kernel },
             by_thread,
         };
         let progress = std::io::stderr().is_terminal().then(|| Progress::start(&files)).flatten();
@@ -67,7 +66,7 @@ impl Reading {
         drop(progress);
         report.map_err(|error| match (error, files.as_slice()) {
             (error @ jitlisten_report::Error::Io { .. }, _) => Problem::new(error),
-            (other, [file]) => Problem::new(format!("{}: {other}", file.display())),
+            (other, [file]) => Problem::new(format!("{}: {other}", file.path.display())),
             (other, _) => Problem::new(other),
         })
     }
@@ -135,10 +134,10 @@ struct Progress {
 }
 
 impl Progress {
-    fn start(files: &[PathBuf]) -> Option<Progress> {
+    fn start(files: &[RecordingFile]) -> Option<Progress> {
         let (done, wait) = std::sync::mpsc::channel::<()>();
         let text = match files {
-            [file] => format!("reading {} …", file.display()),
+            [file] => format!("reading {} …", file.path.display()),
             files => format!("reading {} recordings …", files.len()),
         };
         let thread = std::thread::Builder::new()

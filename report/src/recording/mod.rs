@@ -25,6 +25,7 @@ pub use interned::{Location, Place, Stacks};
 pub use tasks::{MappedFile, Thread};
 
 use crate::Error;
+use crate::lookup::Origin;
 use crate::unwind::{Machine, Unwinder};
 use rustc_hash::FxHashMap;
 
@@ -79,6 +80,8 @@ pub struct Recording {
     pub event: usize,
     /// The threads that have samples.
     pub threads: Vec<Thread>,
+    /// The machines and folders that it is from: one, of several recordings the different ones.
+    pub origins: Vec<Origin>,
     /// The files that were mapped.
     pub files: Vec<MappedFile>,
     /// Every place that a sample or a stack names.
@@ -156,7 +159,18 @@ impl Recording {
         for thread in &mut recording.threads {
             thread.host.clone_from(&recording.facts.host);
         }
+        recording.origins = vec![Origin { host: recording.facts.host.clone(), root: None }];
         Ok(recording)
+    }
+
+    /// The folder with this recording's own files.
+    pub(crate) fn set_root(&mut self, root: &Path) {
+        for origin in &mut self.origins {
+            origin.root = Some(root.to_owned());
+        }
+        for file in self.files.iter_mut().filter(|file| file.build_id.is_empty()) {
+            file.root = Some(root.to_owned());
+        }
     }
 
     fn begin(container: Container, counts: Vec<u64>, event: usize, tasks: Tasks) -> Recording {

@@ -28,7 +28,13 @@ pub(crate) const PROGRAM_HEADERS: u32 = 4;
 /// `.note.gnu.build-id`: three words, `GNU\0`, 20 bytes.
 pub(crate) const NOTE_SIZE: u64 = 12 + 4 + 20;
 pub(crate) const NOTE: u64 = FILE_HEADER_SIZE + PROGRAM_HEADERS as u64 * PROGRAM_HEADER_SIZE;
-const HEADERS_END: u64 = NOTE + NOTE_SIZE;
+/// Behind the note.
+pub(crate) const HEADERS_END: u64 = NOTE + NOTE_SIZE;
+
+/// Offset of a program header.
+pub(crate) const fn program_header_at(index: u64) -> u64 {
+    FILE_HEADER_SIZE + index * PROGRAM_HEADER_SIZE
+}
 
 /// Where the unwind sections are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
