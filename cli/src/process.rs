@@ -6,16 +6,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use jitlisten::MapsLine;
+pub(crate) use jitlisten::start_time;
 
 use crate::problem::Problem;
-
-/// When a process began, in clock ticks since boot: field 22 of `proc_pid_stat(5)`.
-pub(crate) fn start_time(pid: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field, the program's name in parentheses, may have anything in it.
-    let (_, rest) = text.rsplit_once(')')?;
-    rest.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
-}
 
 /// The number of its PID namespace; of `self` or a process number.
 pub(crate) fn pid_namespace(process: &str) -> Option<u64> {

@@ -1,32 +1,29 @@
-//! Make code that LLVM compiles at run time look, to every Linux profiler, debugger and unwinder, like code from an
-//! ordinary shared library.
+#![doc = include_str!("../README.md")]
+#![doc = ""]
+//! # What is in it
 //!
-//! ```text
-//!    EVENT SOURCES                  MODEL                        SINKS
-//!  +--------------------------+   +----------------------+   +-------------------------------+
-//!  | shim    stock llvmlite,  |   |  LoadedObject        |   | perf_map   /tmp/perf-PID.map  |
-//!  |         any LLVM host    | > |   functions          | > | jitdump    jit-PID.dump       |
-//!  |                          |   |   line rows          |   |                               |
-//!  +--------------------------+   |   eh_frame           |   +-------------------------------+
-//!    loaded / finalized / freeing |   text ranges        |
-//!                                 +----------------------+
-//!                                   SESSION
-//! ```
-//!
-//! One noun ([`LoadedObject`]), three verbs (*loaded*, *finalized*, *freeing*): see [`Session`].
+//! | | |
+//! | --- | --- |
+//! | [`producer`] | the verbs: *loaded*, *finalized*, *freeing* |
+//! | [`options`], [`Session`], [`Statistics`] | what is switched on, the session of the process, what it has done |
+//! | [`LoadedObject`], [`LineRows`] | what an object in memory consists of |
+//! | [`name`] | names a person recognises |
 
 mod address;
+#[doc(hidden)]
 pub mod cfi;
 mod code_snapshot;
 mod error;
 mod liveness;
 mod loaded_object;
+#[doc(hidden)]
 pub mod log;
 #[doc(hidden)]
 pub mod modules;
 mod object;
 mod observer;
 pub mod options;
+mod plumbing;
 mod process;
 pub mod producer;
 mod session;
@@ -39,22 +36,7 @@ pub use error::Error;
 pub use jitlisten_names as name;
 pub use loaded_object::{Function, LineRow, LineRows, LoadedObject, Machine, TextRange};
 pub use object::ObjectId;
-pub use observer::{CodeObserver, ObservedCode, notify_libraries_changed};
 #[doc(hidden)]
-pub use process::across_fork::{ForkSlot, HeldAcrossFork, follow_forks};
-pub use process::allocator::HostAllocator;
-pub use process::checked_read;
-#[doc(hidden)]
-pub use process::clock::monotonic;
-pub use process::host_state::{HostStateGuard, exempt_signal, keeping_errno};
-#[doc(hidden)]
-pub use process::mappings::{Mapping, MapsLine, mappings_of};
-pub use process::privilege::is_privileged;
-pub use session::{ForkGuard, LiveFunction, Loaded, Session};
-pub use sink::Unwinders;
-#[cfg(feature = "fuzzing")]
-#[doc(hidden)]
-pub use sink::fuzzing;
-pub use statistics::{SinkStatistics, Statistics};
-#[doc(hidden)]
-pub use unwind_register::{DynamicSection, Entered, Inside, Relocation, is_relative};
+pub use plumbing::*;
+pub use session::{LiveFunction, Session};
+pub use statistics::{ImageStatistics, SinkStatistics, Statistics};

@@ -18,7 +18,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use crate::log::LogTarget;
+pub use crate::log::{Level, LogTarget};
 
 /// The sinks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,6 +216,12 @@ impl Default for Options {
 }
 
 impl Options {
+    /// What the environment of this process asks for, and complaints about what is not understood in it, one line each, for
+    /// [`producer::open`](crate::producer::open).
+    pub fn from_env() -> (Options, Vec<String>) {
+        Options::read(|name| std::env::var_os(name))
+    }
+
     /// Reads the variables through `variable` (in a process: `std::env::var_os`). The complaints, one line each, are
     /// for the log.
     pub fn read(variable: impl Fn(&str) -> Option<OsString>) -> (Options, Vec<String>) {

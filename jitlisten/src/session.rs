@@ -100,6 +100,7 @@ impl Session {
     /// Opens the session of this process, with these options, or returns the one that is open. `complaints` go to the log.
     ///
     /// In a privileged process ([`is_privileged`](crate::is_privileged)) they are ignored, and the session is not active.
+    #[doc(hidden)]
     pub fn open(options: Options, complaints: &[String]) -> &'static Session {
         PROCESS.get_or_init(|| {
             if is_privileged() {
@@ -175,6 +176,7 @@ impl Session {
     ///
     /// # Errors
     /// What makes it unreadable. It is counted; nothing else is lost.
+    #[doc(hidden)]
     pub fn loaded(&self, debug_object: Vec<u8>, kept_at: Option<AddressRange>) -> Result<Loaded, Error> {
         self.loaded_from(Origin::LlvmList { kept_at }, debug_object)
     }
@@ -220,6 +222,7 @@ impl Session {
     ///
     /// # Errors
     /// That there is none.
+    #[doc(hidden)]
     pub fn check_memory(&self, size: usize) -> Result<(), Error> {
         if allocator::is_there(size) {
             return Ok(());
@@ -232,6 +235,7 @@ impl Session {
     }
 
     /// *finalized*: the object's bytes are relocated and its code may run.
+    #[doc(hidden)]
     pub fn finalized(&self, id: ObjectId) {
         let mut state = self.lock_here();
         if state.objects.get(&id).is_none_or(|record| record.finalized.is_some()) {
@@ -271,12 +275,14 @@ impl Session {
     }
 
     /// *freeing*: the object's code is about to be freed; its memory is still there.
+    #[doc(hidden)]
     pub fn freeing(&self, id: ObjectId) {
         let mut state = self.lock_here();
         self.free(&mut state, id);
     }
 
     /// Whether `id` is one of the objects that are alive.
+    #[doc(hidden)]
     pub fn is_alive(&self, id: ObjectId) -> bool {
         self.lock().objects.contains_key(&id)
     }

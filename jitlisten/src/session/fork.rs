@@ -19,6 +19,7 @@ use crate::sink::Forked;
 
 impl Session {
     /// Takes the session's lock across `fork(2)`; call it in the `prepare` handler of `pthread_atfork`.
+    #[doc(hidden)]
     pub fn lock_for_fork(&'static self) -> ForkGuard {
         let _gate = fork_gate::ClosedGate::close();
         let state = self.lock();
@@ -27,6 +28,7 @@ impl Session {
 
     /// Takes the session's lock across every `fork(2)` from now on, so that the child finds it free and goes on with files of
     /// its own: for a process where nothing else does so. Not for callers of [`Session::lock_for_fork`], as the shim is.
+    #[doc(hidden)]
     pub fn follow_forks(&'static self) {
         across_fork::follow_forks::<ForkGuard>();
     }

@@ -58,6 +58,7 @@ impl Session {
     }
 
     /// Notifies `observer` of all code that is alive, and from now on of all that comes and goes. One observer in a process.
+    #[doc(hidden)]
     pub fn observe(&self, observer: &'static dyn observer::CodeObserver) {
         let state = self.lock_here();
         observer::activate(observer);
@@ -67,18 +68,21 @@ impl Session {
     }
 
     /// Ends that.
+    #[doc(hidden)]
     pub fn stop_observing(&self) {
         let _state = self.lock();
         observer::deactivate();
     }
 
     /// Debuggers that read our list, and no other, find this one there: the list of an LLVM, by the address of its first entry.
+    #[doc(hidden)]
     pub fn show_to_debuggers(&self, first_entry: u64) {
         sink::show_list_of(first_entry);
     }
 
     /// Libraries have come, or may have: what is alive is registered with unwinders in them. Cheap when none has. Must not be called
     /// under a lock that another thread waits for inside the loader.
+    #[doc(hidden)]
     pub fn libraries_changed(&self) -> Unwinders {
         if self.counters.objects_loaded.get() == 0 || !self.is_enabled(SinkKind::Unwind) {
             return Unwinders::NotWanted;

@@ -35,17 +35,22 @@ pub(super) fn first_line() -> String {
 
 /// What a first line says.
 #[derive(Debug, PartialEq, Eq)]
-struct FirstLine {
-    pid: u32,
-    start: u64,
-    namespace: u64,
+pub struct FirstLine {
+    /// The process.
+    pub pid: u32,
+    /// When it began, see [`liveness::start_time`].
+    pub start: u64,
+    /// Its PID namespace.
+    pub namespace: u64,
     /// Where it says whether the process lives.
     state_at: u64,
-    is_ended: bool,
+    /// Whether it says that the process is dead.
+    pub is_ended: bool,
 }
 
 impl FirstLine {
-    fn parse(bytes: &[u8]) -> Option<FirstLine> {
+    /// Reads it; it ends with a line feed.
+    pub fn parse(bytes: &[u8]) -> Option<FirstLine> {
         let end = bytes.iter().position(|&byte| byte == b'\n')?;
         let line = std::str::from_utf8(&bytes[..end]).ok()?;
         let mut words = line.strip_prefix("0 0 jitlisten ")?.split(' ');
