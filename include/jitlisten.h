@@ -161,7 +161,7 @@ jitlisten_status jitlisten_is_enabled(const char *sink, int32_t *enabled);
  * *freeing* may come at any time after *loaded*, *finalized* once between the two.
  *
  * An object that is also discovered by listening, because it was compiled by an LLVM of the process, is one object: reporting it
- * here, too, does no harm, whoever is first. Of two objects at one address the older is taken for gone. */
+ * here, too, does no harm in either order. Of two objects at one address the older is taken for gone. */
 
 /* An object that was loaded. Number 0 is never one; numbers are not used again. Passed as a uint64_t is. */
 typedef struct jitlisten_object {

@@ -3,7 +3,7 @@
 //! What is removed, and how a process is known to be dead, is as in the library, which removes them later by itself; that keeps some
 //! for a while, and only looks where its own files are, so it has its own search (`perf_map/left.rs`, `image/directory.rs`):
 //!
-//! | file | dead is who |
+//! | file | its process is dead if it |
 //! | --- | --- |
 //! | `/tmp/perf-PID.map` with the first line `0 0 jitlisten PID START NAMESPACE STATE` | is of this PID namespace and has another start time, or `STATE` is `ended`; holds no lock |
 //! | `image-PID-START*/`, `object-N.so`, `alive`, `dead` | has another start time; holds no lock on `alive` |

@@ -75,7 +75,7 @@ fn slot_of_counter(code: c_int, descriptor: c_int) -> Option<&'static slot::Slot
 }
 
 fn record(slot: &slot::Slot, context: &libc::ucontext_t) {
-    // First this: whoever ends the sampling changes the state and then looks whether the handler runs.
+    // First this: the thread that ends the sampling changes the state and then looks whether the handler runs.
     slot.running.fetch_add(1, Ordering::SeqCst);
     if slot.state.load(Ordering::SeqCst) == slot::ARMED && PROCESS.load(Ordering::Relaxed) != 0 {
         let period = time_since_last(slot);

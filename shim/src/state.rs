@@ -207,7 +207,7 @@ impl Shim {
         let of_program = appeared.into_iter().filter(Appeared::is_of_program);
         // SAFETY: as above.
         let libraries: Vec<_> = of_program.filter_map(|appeared| unsafe { appeared.entry.library() }).collect();
-        // First, so that who is bound to one is found.
+        // First, so that a library that is bound to one is found.
         libraries.iter().for_each(unwinder_appeared);
         for library in &libraries {
             // SAFETY: as above.
@@ -280,7 +280,7 @@ impl Shim {
             lookup::UNWINDERS.store(true, Ordering::Release);
         }
         if appeared.is_of_program() {
-            // After those who compare the library with its file: it changes the library's symbols.
+            // After those that compare the library with its file: it changes the library's symbols.
             // SAFETY: as above.
             unsafe { state.imports.add(&library) };
         }

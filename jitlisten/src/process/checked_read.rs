@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 
 use crate::{Address, AddressRange};
 
-/// No compiler emits as much at once; whoever says that there is more is mistaken, and the host has no memory for a second
+/// No compiler emits as much at once; a caller that says that there is more is mistaken, and the host has no memory for a second
 /// one of that size.
 const LARGEST: usize = 1 << 30;
 
@@ -17,7 +17,7 @@ pub fn copy(range: AddressRange) -> io::Result<Vec<u8>> {
     copy_in(std::process::id(), range)
 }
 
-/// The same, for whoever has asked for the number of this process already.
+/// The same, for a caller that has asked for the number of this process already.
 pub(crate) fn copy_in(pid: u32, range: AddressRange) -> io::Result<Vec<u8>> {
     let size = usize::try_from(range.size()).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: bytes take every bit pattern.

@@ -1,4 +1,4 @@
-//! The vtables of LLVM's linkers: what is called for every object, whoever listens and whether or not the library has symbols.
+//! The vtables of LLVM's linkers: what is called for every object, with or without a listener, and whether or not the library has symbols.
 //!
 //! | file | |
 //! | --- | --- |

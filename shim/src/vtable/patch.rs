@@ -18,7 +18,7 @@ pub(crate) struct Patched {
 ///
 /// # Safety
 /// `vtable` must have been found in `library` ([`mapped::vtables`]) while it has been mapped without a pause, and under the same
-/// hold of the loader's lock. `hook` must be fit for whoever calls through the slot, for as long as the library lives.
+/// hold of the loader's lock. `hook` must be fit for every caller through the slot, for as long as the library lives.
 pub(crate) unsafe fn exchange(library: &Library, vtable: &Vtable, index: usize, hook: usize) -> io::Result<Patched> {
     let missing = || io::Error::from(io::ErrorKind::InvalidInput);
     let original = *vtable.slots.get(index).ok_or_else(missing)? as usize;

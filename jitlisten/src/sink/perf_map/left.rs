@@ -1,6 +1,6 @@
 //! Maps that dead processes have left: see [`crate::liveness`] for how long they stay.
 //!
-//! A map is one of ours by its first line, which says whose it is. It is left alone if it belongs to another user, if its
+//! A map is one of ours by its first line, which names its process. It is left alone if it belongs to another user, if its
 //! process lives, if its lock is held, or if CPython has written lines into it, too. In another PID namespace the number
 //! counts for nothing: there, a map without a lock has to be old besides.
 
@@ -23,7 +23,7 @@ const RECENT: usize = 256;
 /// Longer than any first line.
 const FIRST_LINE: usize = 128;
 const ALIVE: &str = "alive";
-/// As long as [`ALIVE`], in whose place it is written by who finds that the process is gone.
+/// As long as [`ALIVE`], in whose place it is written by the process that finds it dead.
 const ENDED: &str = "ended";
 
 /// The first line of a map of this process.
