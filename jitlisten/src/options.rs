@@ -6,7 +6,7 @@
 //! | `JITLISTEN_DIR` | directory | where files other than the perf map go |
 //! | `JITDUMPDIR`, `HOME` | directory | where jitdumps go otherwise, as with other JITs: there, or below `.debug/jit` |
 //! | `JITLISTEN_QUOTA` | bytes, or with `K`, `M`, `G` | how much one process may have in a jitdump, and how much in images |
-//! | `JITLISTEN_LOG` | `[LEVEL:]PATH` or `[LEVEL:]stderr` | see [`crate::log`] |
+//! | `JITLISTEN_LOG` | `[LEVEL:]PATH` or `[LEVEL:]stderr` | see [`LogTarget`] |
 //! | `JITLISTEN_FRAME_POINTERS` | `1`, `0`, `untouched` | see [`FramePointerPolicy`] |
 //! | `JITLISTEN_NAMES` | `readable`, `linkage` | see [`NameStyle`] |
 //! | `JITLISTEN_LLVM` | comma list of [`LlvmSource`]s, `all`, `off` | what of an LLVM is listened to; unset: all |
