@@ -157,7 +157,12 @@ pub fn printable(text: &str) -> String {
             '\t' => shown.push_str("    "),
             '\0'..='\x1f' => shown.push(char::from_u32(0x2400 + character as u32).unwrap_or('?')),
             '\x7f' => shown.push('␡'),
-            '\u{80}'..='\u{9f}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+            '\u{80}'..='\u{9f}'
+            | '\u{61c}'
+            | '\u{200e}'
+            | '\u{200f}'
+            | '\u{202a}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}' => {
                 shown.push('\u{fffd}');
             }
             other => shown.push(other),

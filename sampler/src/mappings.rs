@@ -42,6 +42,8 @@ pub(crate) struct Line {
 #[derive(Default)]
 pub(crate) struct Mappings {
     known: BTreeMap<Line, Known>,
+    /// The main thread's stack, which grows downwards from there; zeros: it was not found.
+    pub(crate) main_stack: (u64, u64),
 }
 
 #[derive(Clone)]
@@ -59,6 +61,9 @@ impl Mappings {
         // The mapping that holds the ELF header of what comes next.
         let mut header: Option<&Line> = None;
         for line in &lines {
+            if line.path == b"[stack]" {
+                self.main_stack = (line.start, line.end);
+            }
             if line.offset == 0 && (line.inode != 0 || line.path == b"[vdso]") {
                 header = Some(line);
             }
@@ -236,10 +241,15 @@ mod tests {
 
     #[test]
     fn the_c_library_has_a_table_and_a_build_id() {
-        let (new, ranges) = Mappings::default().look().unwrap();
+        let mut mappings = Mappings::default();
+        let (new, ranges) = mappings.look().unwrap();
         let libc = new.iter().find(|mapping| mapping.path.windows(8).any(|part| part == b"/libc.so")).unwrap();
         assert!(libc.build_id.is_some());
         crate::code_map::publish_libraries(ranges);
+        let local = 0_u8;
+        let stack = mappings.main_stack;
+        // Tests run in threads of their own.
+        assert!(stack.0 < stack.1 && !(stack.0..stack.1).contains(&(&raw const local as u64)));
         let address = libc::malloc as *const () as u64;
         assert!(
             matches!(crate::code_map::ProcessCode.find(address), Some(crate::unwind::Code::Table(table)) if table.len() > 1000)

@@ -20,7 +20,7 @@ use crate::output::Output;
 use crate::perf_data::Attribute;
 use crate::threads::{self, SAMPLED, SIGNAL, WITHOUT_TIMER};
 use crate::writer::{COUNTERS, STOP, WORK, Writer};
-use crate::{clock, code_map, counter, measure, slot, timer, wake};
+use crate::{clock, code_map, counter, measure, slot, timer, vdso, wake};
 
 /// Names the process that has begun the file, for itself after `exec(2)`.
 const BEGUN: &str = "JITLISTEN_RECORD_BEGUN";
@@ -103,6 +103,7 @@ fn state() -> MutexGuard<'static, Option<Running>> {
 /// # Errors
 /// See [`Error`].
 pub fn start(options: Options) -> Result<(), Error> {
+    vdso::look();
     start_in(&mut state(), options, false)
 }
 
@@ -279,6 +280,7 @@ pub fn start_by_environment(heirs: Heirs) -> Result<bool, Error> {
         }
         None => {}
     }
+    vdso::look();
     let begun = std::env::var(BEGUN).is_ok_and(|begun| begun == pid.to_string());
     set_variable(BEGUN, std::ffi::OsStr::new(&pid.to_string()));
     start_in(&mut state(), options, begun)?;

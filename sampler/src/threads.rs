@@ -68,6 +68,13 @@ fn start_time(index: usize, slot: &'static Slot, tid: u32) -> bool {
     let first = first_expiry(period, tid);
     slot.timer.store(-1, Ordering::Release);
     slot.counter.store(0, Ordering::Release);
+    slot.period.store(period, Ordering::Relaxed);
+    slot.first.store(first, Ordering::Relaxed);
+    if tid == std::process::id() {
+        let (low, high) = measure::main_stack();
+        slot.stack_low.store(low, Ordering::Relaxed);
+        slot.stack_high.store(high, Ordering::Relaxed);
+    }
     measure::time_since_last(slot);
     // Before the timer runs: its first signal may come at once.
     slot.state.store(slot::ARMED, Ordering::Release);

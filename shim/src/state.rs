@@ -379,6 +379,16 @@ impl Shim {
         self.loaded(&mut state, loaded);
     }
 
+    /// The linker of the LLVM in `slot` is not understood: its list is read instead. LLVM puts the object there behind this call.
+    pub(crate) fn refused(&self, slot: usize) {
+        let mut state = self.lock();
+        self.prepare(&mut state, slot);
+        if let Some(source) = state.sources.get_mut(slot).and_then(Option::as_mut) {
+            // SAFETY: the library runs.
+            unsafe { source.fall_back_to_list(self.hooks) };
+        }
+    }
+
     /// The object that a linker has reported and that is `bytes`, which LLVM has in its list at `kept_at`.
     fn same_as_linked(&self, state: &mut State, bytes: &[u8], kept_at: Option<AddressRange>) -> Option<ObjectId> {
         let is_it = |&(id, size): &(ObjectId, usize)| size == bytes.len() && self.session.listed(id, bytes, kept_at);

@@ -100,6 +100,6 @@ pub(super) fn names(object: &LoadedObject, debug_object: &[u8]) -> Vec<ReadableN
     let functions = object.functions().iter();
     let wanted = object.has_lines() && functions.clone().any(|function| name::wants_location(&function.linkage_name));
     let rows = wanted.then(|| LineRows::parse(debug_object).ok()).flatten().unwrap_or_default();
-    let mut reader = name::Reader::default();
+    let mut reader = name::Reader::of_object(functions.clone().map(|function| &*function.linkage_name));
     functions.map(|function| reader.readable(&function.linkage_name, rows.find(function.range.start()))).collect()
 }

@@ -30,6 +30,7 @@ use crate::Error;
 use crate::unwind::{Machine, Unwinder};
 use rustc_hash::FxHashMap;
 
+use event::ById;
 use format::Container;
 use interned::Interner;
 use records::{End, Record};
@@ -147,7 +148,7 @@ impl Recording {
         let end = records::for_each(file, range.clone(), |record| match record.kind {
             format::PERF_RECORD_HEADER_ATTR => container.pipe_attr(record.body),
             format::PERF_RECORD_HEADER_FEATURE => container.pipe_feature(record.body),
-            PERF_RECORD_SAMPLE => count(&mut counts, event_of(&container.events, record.body)),
+            PERF_RECORD_SAMPLE => count(&mut counts, event_of(&container.events, &container.by_id, record.body)),
             PERF_RECORD_COMPRESSED | PERF_RECORD_COMPRESSED2 => compressed += 1,
             _ => tasks.record(record, &container.events),
         })
@@ -196,13 +197,14 @@ impl Recording {
     ) -> std::io::Result<()> {
         let mut interner = Interner::new(std::mem::take(&mut self.stacks.spaces));
         let events: Vec<Event> = self.events.iter().map(|(event, _)| event.clone()).collect();
+        let by_id = ById::of(&events);
         let Some(event) = events.get(self.event) else { return Ok(()) };
         let mut unreadable = 0_u64;
         let mut unwinder = Unwinder::new(roots, self.machine());
         let files = &self.files;
         let samples = &mut self.samples;
         records::for_each(file, range, |record| {
-            if record.kind != PERF_RECORD_SAMPLE || event_of(&events, record.body) != self.event {
+            if record.kind != PERF_RECORD_SAMPLE || event_of(&events, &by_id, record.body) != self.event {
                 return;
             }
             let Some(sample) = sample::parse(event, record.body) else {
@@ -260,7 +262,7 @@ impl Container {
         let (attr, ids) = body.split_at_checked(size.max(64)).unwrap_or((body, &[]));
         if let Some(mut event) = Event::parse(attr) {
             event.add_ids(ids);
-            self.events.push(event);
+            self.add_event(event);
         }
     }
 
@@ -320,10 +322,9 @@ fn count(counts: &mut Vec<u64>, event: usize) {
 }
 
 /// The index of the event that a sample is of.
-fn event_of(events: &[Event], body: &[u8]) -> usize {
+fn event_of(events: &[Event], by_id: &ById, body: &[u8]) -> usize {
     let [first, _, ..] = events else { return 0 };
-    let Some(id) = sample::id(first, body) else { return 0 };
-    events.iter().position(|event| event.ids.contains(&id)).unwrap_or_default()
+    sample::id(first, body).and_then(|id| by_id.find(id)).unwrap_or_default()
 }
 
 fn is_kernel(record: Record<'_>) -> bool {

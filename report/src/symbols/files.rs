@@ -36,11 +36,12 @@ pub(super) struct Found {
 }
 
 impl Files {
-    /// Takes in the files of a recording. Of one that grows, those that are known already stay as they are.
-    pub(super) fn extend(&mut self, recording: &Recording, lookup: &Lookup) {
+    /// Takes in the files of a recording. Of one that grows, those that are known already stay as they are; says whether they do.
+    pub(super) fn extend(&mut self, recording: &Recording, lookup: &Lookup) -> bool {
         let same = self.files.iter().zip(&recording.files).all(|(known, file)| known.file == *file);
         let roots = Roots::of(recording, lookup);
-        if !same || self.roots != roots {
+        let same = same && self.roots == roots;
+        if !same {
             self.files.clear();
         }
         self.roots = roots;
@@ -51,6 +52,7 @@ impl Files {
             Opened { file: file.clone(), name: if anonymous { file.path.clone() } else { name }, state }
         });
         self.files.extend(files);
+        same
     }
 
     /// The hashes of sources that images have, by path.

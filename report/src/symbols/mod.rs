@@ -128,11 +128,14 @@ pub struct SymbolCache {
     maps: FxHashMap<(u32, u32), PerfMap>,
     kernel: KernelSymbols,
     readable: FxHashMap<(u32, String), String>,
+    twins: FxHashMap<(u32, String), String>,
 }
 
 impl SymbolCache {
     fn prepare(&mut self, recording: &Recording, lookup: &Lookup) {
-        self.files.extend(recording, lookup);
+        if !self.files.extend(recording, lookup) {
+            self.twins.clear();
+        }
         self.maps.retain(|_, map| !map.has_grown());
         if lookup.kernel {
             let is_here = matches!(recording.origins.as_slice(), [only] if only.is_here() == Some(true));
@@ -228,7 +231,7 @@ impl<'a> Resolver<'a> {
             let name = match (&found.symbol, &frame.linkage_name) {
                 (Some(symbol), Some(name)) if at == last && names::says_more(name, symbol) => name.clone(),
                 (Some(symbol), _) if at == last => symbol.clone(),
-                (_, Some(name)) => self.cache.files.twin(file, name).unwrap_or_else(|| name.clone()),
+                (_, Some(name)) => self.twin(file, name),
                 (_, None) => format!("[{module}]"),
             };
             let name = self.readable_name(file, &name);
@@ -238,6 +241,17 @@ impl<'a> Resolver<'a> {
             self.push(function, source, frame.line.or(source.map(|_| 0)), at != last);
         }
         true
+    }
+
+    /// What the symbol table calls a function that was inlined.
+    fn twin(&mut self, file: u32, name: &str) -> String {
+        let key = (file, name.to_owned());
+        if let Some(known) = self.cache.twins.get(&key) {
+            return known.clone();
+        }
+        let twin = self.cache.files.twin(file, name).unwrap_or_else(|| name.to_owned());
+        self.cache.twins.insert(key, twin.clone());
+        twin
     }
 
     fn readable_name(&mut self, file: u32, name: &str) -> String {

@@ -45,6 +45,37 @@ pub(crate) unsafe fn vtables(library: &Library, names: &[&str], file: Option<&Sy
     vtables
 }
 
+/// Messages of RuntimeDyld and JITLink, in every release from 10 to 22.
+const MESSAGES: [&[u8]; 2] = [b"Unable to allocate memory for common symbols!", b"Generic JITLink error"];
+
+/// Whether one of LLVM's linkers seems to be in `library`, although no vtable shows it.
+///
+/// # Safety
+/// As for [`vtables`].
+pub(crate) unsafe fn seems_to_have_linker(library: &Library) -> bool {
+    if !may_have_llvm(library) {
+        return false;
+    }
+    // SAFETY: the caller's promise.
+    let constants = unsafe { segments(library, |segment| !segment.writable) };
+    let has = |message: &[u8]| constants.iter().any(|part| memchr::memmem::find(part.bytes, message).is_some());
+    MESSAGES.into_iter().any(has)
+}
+
+/// The vtables of classes that have a dynamic symbol.
+///
+/// # Safety
+/// As for [`vtables`].
+pub(crate) unsafe fn exported_vtables(library: &Library, names: &[&str]) -> Vec<Vtable> {
+    let symbols = names.iter().enumerate().filter_map(|(class, name)| symbol(library, class, name));
+    let symbols: Vec<Symbol> = symbols.collect();
+    if symbols.is_empty() {
+        return Vec::new();
+    }
+    // SAFETY: the caller's promise.
+    find::by_symbol(&unsafe { view(library) }, &symbols)
+}
+
 /// The dynamic symbol of a class's vtables.
 fn symbol(library: &Library, class: usize, name: &str) -> Option<Symbol> {
     let (address, size) = library.dynamic_object(&format!("_ZTV{name}"))?;
@@ -84,7 +115,8 @@ unsafe fn view(library: &Library) -> View<'_> {
     let code = library.segments().into_iter().filter(|segment| segment.executable);
     let code = code.map(|segment| segment.address as u64..segment.address as u64 + segment.size as u64).collect();
     let bias = library.identity.bias as u64;
-    View { bias, constants, data, relocations: (!relocated).then(|| library.relocations()), code }
+    let relocations = library.relocations();
+    View { bias, constants, data, relocations: (!relocated).then_some(relocations), relocated: relocations, code }
 }
 
 /// The part of a segment that is in `range`.

@@ -22,6 +22,9 @@ pub(crate) struct Patched {
 pub(crate) unsafe fn exchange(library: &Library, vtable: &Vtable, index: usize, hook: usize) -> io::Result<Patched> {
     let missing = || io::Error::from(io::ErrorKind::InvalidInput);
     let original = *vtable.slots.get(index).ok_or_else(missing)? as usize;
+    if original == 0 {
+        return Err(io::Error::other("the loader is not done with it"));
+    }
     let address = vtable.address_point as usize + index * size_of::<usize>();
     let slot = library.data_slot(address).ok_or_else(missing)?;
     // SAFETY: the caller's promise.

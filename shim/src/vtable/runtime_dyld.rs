@@ -181,12 +181,27 @@ pub(super) unsafe fn call_original(slot: usize, words: [usize; 8]) -> usize {
     unsafe { original(a, b, c, d, e, f, g, h) }
 }
 
-/// The object that was just loaded, with its addresses, if everything is as it should be.
-pub(super) fn loaded(slot: usize, result: usize, this: usize, object: usize) -> Option<Vec<u8>> {
-    let hooked = TABLE.get(slot)?;
-    let bytes = hooked.loaded(result, this, object)?;
-    hooked.reported.fetch_add(1, Ordering::Relaxed);
-    Some(bytes)
+/// What a call of `loadObject` has brought.
+pub(super) enum Outcome {
+    /// The object that was just loaded, with its addresses.
+    Object(Vec<u8>),
+    /// Nothing, or nothing that is understood.
+    Nothing,
+    /// This LLVM is not listened to any more.
+    Refused,
+}
+
+pub(super) fn loaded(slot: usize, result: usize, this: usize, object: usize) -> Outcome {
+    let Some(hooked) = TABLE.get(slot) else { return Outcome::Nothing };
+    let was_refused = hooked.trust.load(Ordering::Acquire) == REFUSED;
+    match hooked.loaded(result, this, object) {
+        Some(bytes) => {
+            hooked.reported.fetch_add(1, Ordering::Relaxed);
+            Outcome::Object(bytes)
+        }
+        None if !was_refused && hooked.trust.load(Ordering::Acquire) == REFUSED => Outcome::Refused,
+        None => Outcome::Nothing,
+    }
 }
 
 /// How many objects it has reported.
