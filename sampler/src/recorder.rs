@@ -13,11 +13,12 @@ use jitlisten::{ForkSlot, HeldAcrossFork, Session, exempt_signal, follow_forks, 
 use crate::code_map::UNKNOWN_CODE;
 use crate::event_name::Counter;
 use crate::events::Observer;
-use crate::handler::{self, PROCESS};
+use crate::handler;
 use crate::interpose::{self, ACTIVE};
 use crate::options::Options;
 use crate::output::Output;
 use crate::perf_data::Attribute;
+use crate::slot::PROCESS;
 use crate::threads::{self, SAMPLED, SIGNAL, WITHOUT_TIMER};
 use crate::writer::{COUNTERS, STOP, WORK, Writer};
 use crate::{clock, code_map, counter, measure, slot, timer, vdso, wake};

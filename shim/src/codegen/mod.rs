@@ -195,7 +195,10 @@ impl Generator {
         let class = words::<1>(this).map(|[class]| class);
         // A module begins with the address of its context.
         let context = words::<1>(module).map_or(0, |[context]| context);
-        if class != Some(self.points[point].vtable.load(Ordering::Relaxed)) || context == 0 || !context.is_multiple_of(8) {
+        if class != Some(self.points[point].vtable.load(Ordering::Relaxed))
+            || context == 0
+            || !context.is_multiple_of(8)
+        {
             return;
         }
         let Some(llvm) = self.llvm() else { return };
