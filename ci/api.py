@@ -103,6 +103,8 @@ class Listing:
         inner = item["inner"]["impl"]
         if inner["is_synthetic"] or inner["blanket_impl"]:
             return
+        if inner["trait"] is not None and inner["trait"]["path"] == "StructuralPartialEq":
+            return
         if inner["trait"] is not None:
             if not item["attrs"] or "automatically_derived" not in json.dumps(item["attrs"]):
                 self.lines.add(f"impl {inner['trait']['path']}{self.arguments(inner['trait']['args'])} for {full}")

@@ -153,9 +153,9 @@ static int turns(int count) {
     return 0;
 }
 
-/* One object with `count` functions that do not touch: each has a section of its own; and, if asked for, a line of its own. */
+/* One object with `count` functions that do not touch: each has a section of its own. With lines, they touch: all have one. */
 static int sections(size_t count, int with_lines) {
-    const size_t apart = 64;
+    const size_t apart = with_lines ? sizeof LOOP : 64;
     unsigned char *place = mmap(NULL, count * apart, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     struct jitlisten_function *functions = calloc(count, sizeof *functions);
     struct jitlisten_line *lines = calloc(count, sizeof *lines);
