@@ -237,6 +237,21 @@ impl Library {
         found.collect()
     }
 
+    /// Every word of its data that holds one of `values` because the loader has put an import's address there, with the value's
+    /// index: relocation slots, and slots of vtables whose functions other libraries define.
+    ///
+    /// # Safety
+    /// The library must be mapped.
+    pub(crate) unsafe fn words_with(&self, values: &[usize]) -> Vec<(Slot, usize)> {
+        let found = self.symbolic_relocations(is_address_slot).filter_map(|relocation| {
+            let slot = self.slot(self.identity.bias.wrapping_add(relocation.r_offset.get(NATIVE) as usize))?;
+            // SAFETY: the caller's promise; relocations are of words of the library's data.
+            let value = if slot.address.is_multiple_of(8) { unsafe { slot.value() } } else { return None };
+            Some((slot, values.iter().position(|&wanted| wanted == value)?))
+        });
+        found.collect()
+    }
+
     /// The two words of the symbol table entry of an import called `name`: its value, and the word with its visibility.
     pub(crate) fn import_symbols(&self, name: &str) -> Vec<(Slot, Slot)> {
         let mut entries: Vec<usize> = self.imports(name).map(|relocation| self.symbol_of(relocation)).collect();
@@ -287,6 +302,14 @@ impl Library {
 
     /// Every relocation of a slot that holds the address of an import.
     fn function_relocations(&self) -> impl Iterator<Item = &'static Rela> {
+        self.symbolic_relocations(is_function_slot)
+    }
+
+    /// Every relocation of a wanted kind.
+    fn symbolic_relocations(
+        &self,
+        is_wanted: impl Fn(elf::RelocationType) -> bool,
+    ) -> impl Iterator<Item = &'static Rela> {
         let size = size_of::<Rela>();
         let skip = self.section.relacount * size;
         let rela = (self.section.rela + skip, self.section.relasz.saturating_sub(skip));
@@ -295,7 +318,7 @@ impl Library {
             // SAFETY: DT_JMPREL/DT_PLTRELSZ and DT_RELA/DT_RELASZ of a mapped library describe mapped tables.
             unsafe { std::slice::from_raw_parts(start as *const Rela, bytes / size) }
         });
-        relocations.filter(|relocation| is_function_slot(relocation.r_type(NATIVE, false)))
+        relocations.filter(move |relocation| is_wanted(relocation.r_type(NATIVE, false)))
     }
 
     /// The protection of the page of `address`, once the library is relocated.
@@ -327,6 +350,16 @@ fn is_function_slot(kind: elf::RelocationType) -> bool {
 #[cfg(target_arch = "aarch64")]
 fn is_function_slot(kind: elf::RelocationType) -> bool {
     matches!(kind, elf::R_AARCH64_JUMP_SLOT | elf::R_AARCH64_GLOB_DAT)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn is_address_slot(kind: elf::RelocationType) -> bool {
+    is_function_slot(kind) || kind == elf::R_X86_64_64
+}
+
+#[cfg(target_arch = "aarch64")]
+fn is_address_slot(kind: elf::RelocationType) -> bool {
+    is_function_slot(kind) || kind == elf::R_AARCH64_ABS64
 }
 
 /// The program's headers, which the kernel passes on: a program not linked as PIE has no ELF header at its bias.

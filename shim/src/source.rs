@@ -272,6 +272,11 @@ impl Source {
         unsafe { self.slots.are_relocated() }
     }
 
+    /// Whether its compilers lead to us.
+    pub(crate) fn generates_for_us(&self) -> bool {
+        self.codegen.is_ok()
+    }
+
     /// Its linker is not understood after all: from now on its list for debuggers is read, also where that is not exported.
     ///
     /// # Safety

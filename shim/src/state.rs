@@ -12,6 +12,7 @@ use jitlisten::{
 use once_cell::race::OnceBox;
 
 use crate::code_pages;
+use crate::codegen;
 use crate::detour::{self, Callers};
 use crate::discovered::DiscoveredLlvm;
 use crate::hook_table::HookTable;
@@ -137,10 +138,16 @@ impl Shim {
             // SAFETY: an earlier event has brought this library, so by now the loader has relocated it; it is still listed.
             unsafe { state.hook_memory(slot) };
         }
+        let mut new_generators = Vec::new();
         for appeared in changes.appeared {
             let source = self.library_appeared(state, &appeared, callers);
             state.libraries.add(&appeared, source);
+            let attached = source.and_then(|slot| state.sources[slot].as_ref());
+            if attached.is_some_and(Source::generates_for_us) {
+                new_generators.extend(source);
+            }
         }
+        self.hook_generators(&new_generators);
         if state.sources.iter().any(Option::is_some) && state.others.begin() {
             self.listen_everywhere(state);
         }
@@ -212,6 +219,22 @@ impl Shim {
         for library in &libraries {
             // SAFETY: as above.
             unsafe { state.imports.add(library) };
+        }
+    }
+
+    /// Classes of these LLVMs whose vtables are in other libraries. Under the loader's lock.
+    fn hook_generators(&self, sources: &[usize]) {
+        if sources.is_empty() {
+            return;
+        }
+        // SAFETY: as for `libraries_changed`.
+        for entry in self.rendezvous.and_then(|rendezvous| unsafe { rendezvous.libraries() }).unwrap_or_default() {
+            // SAFETY: the loader's lock has been held since the entry was read.
+            let Some(library) = (unsafe { entry.library() }) else { continue };
+            for &slot in sources {
+                // SAFETY: as above.
+                unsafe { codegen::change_words(&library, slot, self.hooks.generate_code[slot]) };
+            }
         }
     }
 

@@ -5,7 +5,7 @@
  *
  *     ENGINE     mcjit, or orc (LLJIT, which takes RuntimeDyld before LLVM 16 and JITLink since)
  *     threads    four threads compile COUNT modules each
- *     listen     opens the library that $EMBEDDED_OPENS names when the threads have compiled a quarter
+ *     listen     opens the library that $EMBEDDED_OPENS names when the threads have compiled a quarter, and lets it listen if it can
  *     kept       waits for a line on standard input before it ends, having printed "running"
  *
  * Each module N has an engine of its own, and outerN, which calls innerN. Nothing in them asks for frame
@@ -119,7 +119,10 @@ int embedded(int count_of_words, char **words) {
         if (pthread_create(&made[thread], NULL, work, (void *)thread)) return 1;
     if (is_listening) {
         while (atomic_load(&compiled) < threads * each / 4) usleep(100);
-        if (!dlopen(getenv("EMBEDDED_OPENS"), RTLD_NOW)) fail(dlerror());
+        void *library = dlopen(getenv("EMBEDDED_OPENS"), RTLD_NOW);
+        if (!library) fail(dlerror());
+        int (*begin)(void *) = (int (*)(void *))dlsym(library, "jitlisten_open");
+        if (begin && begin(NULL)) fail("jitlisten_open");
         atomic_store(&compiled, -1000000);
     }
     long sum = 0;

@@ -7,11 +7,14 @@
 //! | ORC | `orc::SimpleCompiler::operator()(Module &)`, `orc::ConcurrentIRCompiler::operator()(Module &)` | that of the module's context |
 //!
 //! # Nothing is taken on trust
-//! * A slot is changed only where it holds the address of the dynamic symbol of just that function: no number of slots is believed.
+//! * A word is changed only where it holds the address of the dynamic symbol of just that function: no number of slots is believed.
 //! * The release must be known (the versions of the symbols, or `LLVMGetVersion`), and every C function that is called must be there.
-//! * `this` must have the vtable that was found, and the module must be for this machine: bpftrace compiles for another one.
+//! * The module must be for this machine: bpftrace compiles for another one.
 //! * MCJIT takes its lock inside the function. While another thread is in it with the same engine, a module is left as it is:
 //!   modules of one context must not be changed while one is compiled.
+//!
+//! A class with inline constructors has its vtable in whatever library uses it (lli, MLIR). So the value of each function in LLVM's symbol
+//! table leads to us, too, and words in libraries that the loader was done with before.
 //!
 //! Functions that pass an argument in the frame pointer's register (GHC's convention and its like) keep it. An LLVM whose C functions are
 //! not exported is left alone: llvmlite's are in `.symtab` and have entry points of their own (`llvmlite.rs`).
@@ -28,6 +31,7 @@ use jitlisten::options::FramePointerPolicy;
 use once_cell::race::OnceBox;
 
 use crate::attributes::{Exported, LlvmC};
+use crate::detour::write_pointer;
 use crate::hook_table::{CODE_GENERATORS, GenerateCode, SLOTS};
 use crate::library::Library;
 use crate::vtable::{mapped, patch, words};
@@ -37,17 +41,25 @@ struct Point {
     class: &'static str,
     function: &'static str,
     module: usize,
+    /// Of those with this function.
+    is_first: bool,
 }
 
 const POINTS: [Point; CODE_GENERATORS] = [
-    Point { class: "N4llvm5MCJITE", function: "_ZN4llvm5MCJIT21generateCodeForModuleEPNS_6ModuleE", module: 1 },
+    Point {
+        class: "N4llvm5MCJITE",
+        function: "_ZN4llvm5MCJIT21generateCodeForModuleEPNS_6ModuleE",
+        module: 1,
+        is_first: true,
+    },
     // The result's address comes first.
-    Point { class: "N4llvm3orc14SimpleCompilerE", function: SIMPLE_COMPILER, module: 2 },
-    Point { class: "N4llvm3orc22TMOwningSimpleCompilerE", function: SIMPLE_COMPILER, module: 2 },
+    Point { class: "N4llvm3orc14SimpleCompilerE", function: SIMPLE_COMPILER, module: 2, is_first: true },
+    Point { class: "N4llvm3orc22TMOwningSimpleCompilerE", function: SIMPLE_COMPILER, module: 2, is_first: false },
     Point {
         class: "N4llvm3orc20ConcurrentIRCompilerE",
         function: "_ZN4llvm3orc20ConcurrentIRCompilerclERNS_6ModuleE",
         module: 2,
+        is_first: true,
     },
 ];
 
@@ -83,20 +95,14 @@ impl fmt::Display for Refusal {
 
 /// What the hooks of one LLVM need. They run without any lock of ours.
 struct Generator {
-    points: [Hooked; CODE_GENERATORS],
+    /// The function at each point.
+    originals: [usize; CODE_GENERATORS],
     exported: Exported,
     /// As far as the versions of its symbols say.
     version: Option<u32>,
     llvm: OnceBox<Option<LlvmC>>,
     /// The MCJITs that threads are in.
     engines: [AtomicUsize; MOST_ENGINES],
-}
-
-#[derive(Default)]
-struct Hooked {
-    original: AtomicUsize,
-    /// What objects of the class point at.
-    vtable: AtomicUsize,
 }
 
 /// Each lives for ever: a call may be on its way. The place of one that was closed is given to the next.
@@ -121,35 +127,66 @@ pub(crate) unsafe fn attach(
     if !cfg!(target_arch = "x86_64") {
         return Err(Refusal::Architecture);
     }
-    // SAFETY: the caller's promise.
-    let vtables = unsafe { mapped::exported_vtables(library, &POINTS.map(|point| point.class)) };
-    let found = vtables.iter().filter_map(|vtable| {
-        let function = library.dynamic_address(POINTS[vtable.class].function)? as u64;
-        Some((vtable, vtable.slots.iter().position(|&address| address == function)?))
-    });
-    let found: Vec<_> = found.collect();
-    if found.is_empty() {
+    let originals = POINTS.map(|point| library.dynamic_address(point.function).unwrap_or_default());
+    if originals == [0; CODE_GENERATORS] {
         return Err(Refusal::Missing);
     }
     let release = library.llvm_version();
     let version = release.and_then(|release| release.split('.').next()?.parse().ok());
     let (llvm, engines) = (OnceBox::new(), [const { AtomicUsize::new(0) }; MOST_ENGINES]);
-    let generator = Generator { points: Default::default(), exported, version, llvm, engines };
-    let generator: &Generator = Box::leak(Box::new(generator));
-    for (vtable, index) in &found {
-        let hooked = &generator.points[vtable.class];
-        hooked.original.store(vtable.slots[*index] as usize, Ordering::Relaxed);
-        hooked.vtable.store(vtable.address_point as usize, Ordering::Relaxed);
-    }
-    TABLE.get(slot).ok_or(Refusal::Missing)?.store(ptr::from_ref(generator).cast_mut(), Ordering::Release);
-    for (vtable, index) in found {
-        // SAFETY: the caller's promise; the hook passes on whatever it is called with.
-        if let Err(error) = unsafe { patch::exchange(library, vtable, index, hooks[vtable.class] as usize) } {
-            let path = library.path.display();
-            log_line!(Info, "{path}: {} stays as it is: {error}", POINTS[vtable.class].class);
+    let generator = Generator { originals, exported, version, llvm, engines };
+    TABLE.get(slot).ok_or(Refusal::Missing)?.store(Box::leak(Box::new(generator)), Ordering::Release);
+    // SAFETY: the caller's promise.
+    unsafe { change_vtables(library, &originals, hooks) };
+    for (point, hook) in POINTS.iter().zip(hooks).filter(|(point, _)| point.is_first) {
+        let Some(value) = library.dynamic_value_slot(point.function) else { continue };
+        // The loader adds the bias to what it finds there.
+        let ours = (hook as usize).wrapping_sub(library.identity.bias);
+        // SAFETY: an aligned word of the mapped symbol table.
+        if let Err(error) = unsafe { write_pointer(value.address, ours, value.protection) } {
+            log_line!(Info, "{}: {} stays as it is: {error}", library.path.display(), point.function);
         }
     }
     Ok(())
+}
+
+/// The vtables of LLVM itself.
+///
+/// # Safety
+/// As for [`attach`].
+unsafe fn change_vtables(
+    library: &Library,
+    originals: &[usize; CODE_GENERATORS],
+    hooks: [GenerateCode; CODE_GENERATORS],
+) {
+    // SAFETY: the caller's promise.
+    for vtable in unsafe { mapped::exported_vtables(library, &POINTS.map(|point| point.class)) } {
+        let is_it = |&address: &u64| address != 0 && address as usize == originals[vtable.class];
+        let Some(index) = vtable.slots.iter().position(is_it) else { continue };
+        // SAFETY: the caller's promise; the hook passes on whatever it is called with.
+        if let Err(error) = unsafe { patch::exchange(library, &vtable, index, hooks[vtable.class] as usize) } {
+            log_line!(Info, "{}: {} stays as it is: {error}", library.path.display(), POINTS[vtable.class].class);
+        }
+    }
+}
+
+/// Vtables in `other` whose functions are those of the LLVM in `slot`: what the loader is done with.
+///
+/// # Safety
+/// The library must be mapped, and stay so during the call.
+pub(crate) unsafe fn change_words(other: &Library, slot: usize, hooks: [GenerateCode; CODE_GENERATORS]) {
+    let Some(generator) = at(slot) else { return };
+    let first = (0..CODE_GENERATORS).filter(|&point| POINTS[point].is_first && generator.originals[point] != 0);
+    let first: Vec<usize> = first.collect();
+    let values: Vec<usize> = first.iter().map(|&point| generator.originals[point]).collect();
+    // SAFETY: the caller's promise.
+    for (word, index) in unsafe { other.words_with(&values) } {
+        // SAFETY: an aligned word of the library's data, into which the loader has put this function's address.
+        let written = unsafe { write_pointer(word.address, hooks[first[index]] as usize, word.protection) };
+        if let Err(error) = written {
+            log_line!(Info, "{}: a compiler of LLVM's stays as it is: {error}", other.path.display());
+        }
+    }
 }
 
 /// While it lives, a thread is in an MCJIT.
@@ -168,8 +205,8 @@ impl Generator {
     /// Only that hook may, with the words it was called with.
     unsafe fn call_original(&self, point: usize, words: [usize; 8]) -> usize {
         let [a, b, c, d, e, f, g, h] = words;
-        let original = self.points[point].original.load(Ordering::Relaxed);
-        // SAFETY: the function that was in the slot; the vtable leads to the hook only once this is written.
+        let original = self.originals[point];
+        // SAFETY: the function that the hook stands for; nothing leads to the hook before this is written.
         let original: GenerateCode = unsafe { std::mem::transmute(original) };
         // SAFETY: the host's own call, passed on.
         unsafe { original(a, b, c, d, e, f, g, h) }
@@ -190,15 +227,10 @@ impl Generator {
     /// # Safety
     /// Only in the hook of this point, with the words it was called with.
     unsafe fn prepare(&self, point: usize, words_of_call: [usize; 8], policy: FramePointerPolicy) {
-        let this = words_of_call[POINTS[point].module - 1];
         let module = words_of_call[POINTS[point].module];
-        let class = words::<1>(this).map(|[class]| class);
         // A module begins with the address of its context.
         let context = words::<1>(module).map_or(0, |[context]| context);
-        if class != Some(self.points[point].vtable.load(Ordering::Relaxed))
-            || context == 0
-            || !context.is_multiple_of(8)
-        {
+        if context == 0 || !context.is_multiple_of(8) {
             return;
         }
         let Some(llvm) = self.llvm() else { return };
@@ -239,7 +271,7 @@ mod tests {
     fn one_thread_at_a_time_is_in_an_engine() {
         let exported = Exported::none();
         let (llvm, engines) = (OnceBox::new(), [const { AtomicUsize::new(0) }; MOST_ENGINES]);
-        let generator = Generator { points: Default::default(), exported, version: None, llvm, engines };
+        let generator = Generator { originals: [0; CODE_GENERATORS], exported, version: None, llvm, engines };
         let first = generator.enter(0x10);
         assert!(first.is_some() && generator.enter(0x10).is_none());
         let second = generator.enter(0x20);
