@@ -113,7 +113,8 @@ mod tests {
             assert!(offset_of(&image[..end * 16], NAME).is_none_or(|offset| offset < image.len() as u64));
         }
         let clock = |clock| read(clock).unwrap();
-        let (before, between, after) = (crate::clock::of_kernel(), clock(libc::CLOCK_MONOTONIC), crate::clock::of_kernel());
+        let (before, between, after) =
+            (crate::clock::of_kernel(), clock(libc::CLOCK_MONOTONIC), crate::clock::of_kernel());
         assert!(before <= between && between <= after);
     }
 }
