@@ -21,6 +21,9 @@ const LARGEST_SECTION: u64 = 1 << 28;
 /// `sub rsp, 8; call rcx; add rsp, 8; ret`: CPython 3.12's `asm_trampoline.S`.
 const TRAMPOLINE: [u8; 11] = [0x48, 0x83, 0xec, 0x08, 0xff, 0xd1, 0x48, 0x83, 0xc4, 0x08, 0xc3];
 
+/// Libraries that are remembered when they are gone.
+const MOST_UNMAPPED: usize = 32;
+
 const PT_LOAD: u32 = 1;
 const PT_NOTE: u32 = 4;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
@@ -42,6 +45,8 @@ pub(crate) struct Line {
 #[derive(Default)]
 pub(crate) struct Mappings {
     known: BTreeMap<Line, Known>,
+    /// What was unmapped, with nothing in its place: a function of it may still be on a stack.
+    unmapped: Vec<(Line, Arc<Tables>)>,
     /// The main thread's stack, which grows downwards from there; zeros: it was not found.
     pub(crate) main_stack: (u64, u64),
 }
@@ -76,11 +81,21 @@ impl Mappings {
                 new.push(line.as_mapping(found.build_id));
                 found
             });
-            ranges.push(Range { start: line.start, end: line.end, owner: 0, tables: Arc::clone(&found.tables) });
+            ranges.push(line.as_range(&found.tables));
             known.insert(line.clone(), found);
         }
-        self.known = known;
+        self.remember(known, &lines);
+        ranges.extend(self.unmapped.iter().map(|(line, tables)| line.as_range(tables)));
         Some((new, ranges))
+    }
+
+    /// What is not there any more is kept, unless something else is in its place.
+    fn remember(&mut self, known: BTreeMap<Line, Known>, lines: &[Line]) {
+        let gone = std::mem::replace(&mut self.known, known).into_iter().map(|(line, found)| (line, found.tables));
+        self.unmapped.extend(gone.filter(|(_, tables)| matches!(**tables, Tables::Frames(_))));
+        self.unmapped.retain(|(old, _)| lines.iter().all(|line| line.end <= old.start || old.end <= line.start));
+        let surplus = self.unmapped.len().saturating_sub(MOST_UNMAPPED);
+        self.unmapped.drain(..surplus);
     }
 }
 
@@ -95,6 +110,10 @@ impl Line {
             inode: line.inode,
             path: line.path.to_vec(),
         }
+    }
+
+    fn as_range(&self, tables: &Arc<Tables>) -> Range {
+        Range { start: self.start, end: self.end, owner: 0, tables: Arc::clone(tables) }
     }
 
     fn as_mapping(&self, build_id: Option<[u8; 20]>) -> Mapping {
@@ -237,6 +256,19 @@ mod tests {
     fn a_removed_file_keeps_its_name() {
         let line = MapsLine::parse(b"7f00-7fff r-xp 00001000 08:1f 42      /a b/c (deleted)").unwrap();
         assert_eq!(Line::of(line).as_mapping(None).path, b"/a b/c");
+    }
+
+    #[test]
+    fn what_was_unmapped_is_remembered_until_something_is_in_its_place() {
+        let line = |text: &str| Line::of(MapsLine::parse(text.as_bytes()).unwrap());
+        let library = line("5000-7000 r-xp 00001000 08:1f 42 /a");
+        let tables = Arc::new(Tables::Frames(Vec::new()));
+        let mut mappings = Mappings::default();
+        mappings.known.insert(library.clone(), Known { tables, build_id: None });
+        mappings.remember(BTreeMap::new(), &[line("3000-5000 r--p 00000000 08:1f 42 /a")]);
+        assert_eq!(mappings.unmapped.len(), 1);
+        mappings.remember(BTreeMap::new(), &[line("6000-8000 rw-p 00000000 00:00 0 ")]);
+        assert!(mappings.unmapped.is_empty());
     }
 
     #[test]

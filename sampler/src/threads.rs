@@ -42,10 +42,17 @@ pub(crate) fn arm(tid: u32) -> Option<&'static Slot> {
 
 /// Whether a slot below `limit` is this thread's.
 fn is_armed(tid: u32, limit: usize) -> bool {
+    slot::all().take_while(|(index, _)| *index < limit).any(|(_, slot)| is_of(slot, tid))
+}
+
+/// The slot of a thread that has a timer.
+pub(crate) fn armed(tid: u32) -> Option<&'static Slot> {
+    slot::all().map(|(_, slot)| slot).find(|slot| is_of(slot, tid))
+}
+
+fn is_of(slot: &Slot, tid: u32) -> bool {
     let taken = |state| matches!(state, slot::CLAIMED | slot::ARMED);
-    slot::all()
-        .take_while(|(index, _)| *index < limit)
-        .any(|(_, slot)| slot.tid.load(Ordering::Acquire) == tid && taken(slot.state.load(Ordering::Acquire)))
+    slot.tid.load(Ordering::Acquire) == tid && taken(slot.state.load(Ordering::Acquire))
 }
 
 fn start_timer(index: usize, slot: &'static Slot, tid: u32) -> bool {
