@@ -114,7 +114,8 @@ impl Table<'_> {
         if profile.outside.len() > 5 {
             outside.push_str(", …");
         }
-        self.row_of_head(profile.outside_all(), &format!("outside compiled code: {outside}"));
+        let colon = if outside.is_empty() { "" } else { ": " };
+        self.row_of_head(profile.outside_all(), &format!("outside compiled code{colon}{outside}"));
         self.line(&format!("{:>7}  {:>9}  samples lost by the recorder", "", grouped(profile.lost)));
     }
 
