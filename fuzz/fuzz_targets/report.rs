@@ -1,7 +1,7 @@
 //! A recording, an image and a source that may hold anything, all the way to every output.
 //!
 //! The input: a byte that says what is spoilt, then its bytes. 0: the recording. 1: the image of a good recording. 2: its source.
-//! 3: its perf map. 4: a recording that is added to the good one.
+//! 3: its perf map. 4: a recording that is added to the good one. The good one is small, so that there are many executions.
 #![no_main]
 
 use std::fs;
@@ -17,7 +17,7 @@ use libfuzzer_sys::fuzz_target;
 
 const IMAGE: &str = "object-22.so";
 
-/// The process of the tests' recording.
+/// The process of the good recording.
 const PID: u32 = 19001;
 
 struct Scene {
@@ -30,7 +30,7 @@ struct Scene {
 /// Which of the files is spoilt.
 static SPOILT: Mutex<Option<usize>> = Mutex::new(None);
 
-/// A copy of the tests' recording in a directory of this process.
+/// Image and source of the tests' recording in a directory of this process.
 fn scene() -> &'static Scene {
     static SCENE: OnceLock<Scene> = OnceLock::new();
     SCENE.get_or_init(|| {
@@ -47,7 +47,7 @@ fn scene() -> &'static Scene {
             (root.join(format!("tmp/perf-{PID}.map")), Vec::new()),
         ];
         files.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
-        Scene { recording: fs::read(testdata.join("perf.data")).unwrap(), root, files }
+        Scene { recording: include_bytes!("../seeds/report/small").to_vec(), root, files }
     })
 }
 

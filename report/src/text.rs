@@ -114,7 +114,8 @@ impl Table<'_> {
         if profile.outside.len() > 5 {
             outside.push_str(", …");
         }
-        self.row_of_head(profile.outside_all(), &format!("outside compiled code: {outside}"));
+        let colon = if outside.is_empty() { "" } else { ": " };
+        self.row_of_head(profile.outside_all(), &format!("outside compiled code{colon}{outside}"));
         self.line(&format!("{:>7}  {:>9}  samples lost by the recorder", "", grouped(profile.lost)));
     }
 
@@ -130,10 +131,9 @@ impl Table<'_> {
         for row in shown_functions(self.report, self.style.all) {
             shown += 1;
             self.line(&printable(&format!("{} | {}", self.columns(&row.shares), row.name)));
-            if row.compilations.len() > 1 {
-                for (name, shares) in &row.compilations {
-                    self.coloured(&printable(&format!("{} |   {name}", self.columns(shares))), "2");
-                }
+            let compilations = if self.style.all { &row.compilations } else { row.several_compilations() };
+            for (name, shares) in compilations.iter().filter(|_| row.compilations.len() > 1) {
+                self.coloured(&printable(&format!("{} |   {name}", self.columns(shares))), "2");
             }
         }
         if shown == 0 {

@@ -146,6 +146,8 @@ fn the_firefox_profile_has_the_tables_and_columns_of_its_version() {
         below("stackTable", "frame", length("frameTable"));
         below("frameTable", "func", length("funcTable"));
         below("funcTable", "name", thread["stringArray"].as_array().unwrap().len() as u64);
+        let times = thread["samples"]["threadCPUDelta"].as_array().unwrap();
+        assert!(times.iter().all(|time| time.as_u64() == Some(10_101)), "99 samples a second, in microseconds");
         let deltas = thread["samples"]["timeDeltas"].as_array().unwrap();
         assert!(deltas.iter().all(|delta| delta.as_f64().unwrap() >= 0.0));
         for (at, prefix) in thread["stackTable"]["prefix"].as_array().unwrap().iter().enumerate() {

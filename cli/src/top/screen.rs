@@ -239,7 +239,8 @@ impl Screen {
         let names: Vec<String> = names
             .map(|(name, weight)| format!("{} {} %", printable(name), percent(*weight, table.all.now).trim()))
             .collect();
-        let outside = format!("{} % outside: {}", percent(outside, table.all.now), names.join(", "));
+        let colon = if names.is_empty() { "" } else { ": " };
+        let outside = format!("{} % outside{colon}{}", percent(outside, table.all.now), names.join(", "));
         vec![
             row(title, Ink::Head),
             row(compiled, Ink::Plain),

@@ -188,7 +188,7 @@
     data.functions.forEach((row, number) => {
       if (!row.listed) return;
       side.append(item(row.n, row.name, row.name, () => goToFunction(number)));
-      if (row.compilations.length > 1) for (const [name, n] of row.compilations) {
+      for (const [name, n] of row.compilations) {
         const more = item(n, name, name, () => goToFunction(number));
         more.classList.add('more');
         side.append(more);
