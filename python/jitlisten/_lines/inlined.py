@@ -106,15 +106,20 @@ def getstate(loc: Any) -> Dict[str, Any]:
     return {name: value for name, value in loc.__dict__.items() if name != _ATTRIBUTE}
 
 
+def _empty(loc: Any) -> Any:
+    kind: Any = type(loc)
+    return kind.__new__(kind)
+
+
 def copied(loc: Any) -> Any:
-    made = type(loc).__new__(type(loc))
+    made = _empty(loc)
     made.__dict__.update(loc.__dict__)
     return made
 
 
 def deep_copied(loc: Any, memo: Dict[int, Any]) -> Any:
     """As `copy` does it for any object."""
-    made = type(loc).__new__(type(loc))
+    made = _empty(loc)
     memo[id(loc)] = made
     frame = loc.__dict__.get(_ATTRIBUTE)
     made.__dict__.update(copy.deepcopy(getstate(loc), memo))

@@ -166,6 +166,8 @@ def _parfor_lowering(module: Any) -> None:
 
 
 def _inlining(module: Any) -> None:
+    from numba.core.ir import Loc
+
     from . import inlined
 
     def note(block: Any, at: int, make: Callable[[Any], Any], call: Callable[[], Any], added: Callable[[Any], Any]) -> Any:
@@ -206,7 +208,7 @@ def _inlining(module: Any) -> None:
         return inline_closure_call
 
     for name, method in inlined.METHODS.items():
-        _add(inlined.ir.Loc, name, method)
+        _add(Loc, name, method)
     _replace(module.InlineWorker, "inline_ir", make_worker)
     _replace(module, "inline_closure_call", make_closure)
 
