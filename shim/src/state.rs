@@ -137,6 +137,15 @@ impl Shim {
             // SAFETY: an earlier event has brought this library, so by now the loader has relocated it; it is still listed.
             unsafe { state.hook_memory(slot) };
         }
+        if Imports::are_hooked() {
+            // First, so that who is bound to one is found: newer loaders have relocated both by now.
+            for appeared in changes.appeared.iter().filter(|appeared| appeared.is_of_program()) {
+                // SAFETY: the loader's lock has been held since the entry was read.
+                if let Some(library) = unsafe { appeared.entry.library() } {
+                    unwinder_appeared(&library);
+                }
+            }
+        }
         for appeared in changes.appeared {
             let source = self.library_appeared(state, &appeared, callers);
             state.libraries.add(&appeared, source);

@@ -466,9 +466,7 @@ fn memory_is_a_file_with_a_dynamic_section() {
         assert_eq!(elf.sections().count(), 0, "{file}");
         let headers = elf.elf_header().program_headers(LE, &*memory).unwrap();
         let dynamic = headers.iter().find_map(|header| header.dynamic(LE, &*memory).unwrap()).expect("PT_DYNAMIC");
-        let value = |tag| {
-            dynamic.iter().find(|entry| entry.d_tag.get(LE) == tag).unwrap().d_val.get(LE) as usize
-        };
+        let value = |tag| dynamic.iter().find(|entry| entry.d_tag.get(LE) == tag).unwrap().d_val.get(LE) as usize;
         let count = u32::from_le_bytes(memory[value(elf::DT_HASH) + 4..][..4].try_into().unwrap()) as usize;
         let strings = &memory[value(elf::DT_STRTAB)..][..value(elf::DT_STRSZ)];
         let word = |at: usize| u64::from_le_bytes(memory[at..at + 8].try_into().unwrap());
