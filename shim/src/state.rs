@@ -138,6 +138,7 @@ impl Shim {
             // SAFETY: an earlier event has brought this library, so by now the loader has relocated it; it is still listed.
             unsafe { state.hook_memory(slot) };
         }
+        Shim::unwinders_appeared(&changes.appeared);
         let mut new_generators = Vec::new();
         for appeared in changes.appeared {
             let source = self.library_appeared(state, &appeared, callers);
@@ -158,6 +159,19 @@ impl Shim {
         // SAFETY: as above.
         unsafe { state.others.change_relocated() };
         true
+    }
+
+    /// Before anything is bound to one of them: newer loaders have relocated all of these by now.
+    fn unwinders_appeared(appeared: &[Appeared]) {
+        if !Imports::are_hooked() {
+            return;
+        }
+        for appeared in appeared.iter().filter(|appeared| appeared.is_of_program()) {
+            // SAFETY: the loader's lock has been held since the entry was read.
+            if let Some(library) = unsafe { appeared.entry.library() } {
+                unwinder_appeared(&library);
+            }
+        }
     }
 
     /// The same, where the loader's rendezvous is not detoured. With the libraries held.

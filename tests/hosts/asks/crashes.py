@@ -1,18 +1,15 @@
 """The chain gamma <- beta, at the bottom of which compiled code gets a signal that Python's faulthandler writes a report of.
-
-    crashes.py [SIGNAL]
 """
 
 import ctypes
 import faulthandler
 import math
 import signal
-import sys
 
 import numba
 
 faulthandler.enable()
-number = int(getattr(signal, sys.argv[1] if sys.argv[1:] else "SIGSEGV"))
+number = int(signal.SIGSEGV)
 send = ctypes.CDLL(None)["raise"]
 send.argtypes, send.restype = [ctypes.c_int], ctypes.c_int
 
