@@ -216,7 +216,7 @@ impl Generator {
     fn enter(&self, engine: usize) -> Option<Inside<'_>> {
         let inside = self.engines.iter().find_map(|entry| {
             let taken = entry.compare_exchange(0, engine, Ordering::AcqRel, Ordering::Acquire);
-            taken.is_ok().then_some(Inside(entry))
+            taken.is_ok().then(|| Inside(entry))
         })?;
         let same = self.engines.iter().filter(|entry| entry.load(Ordering::Acquire) == engine).count();
         (same == 1).then_some(inside)
