@@ -134,7 +134,9 @@ static int own_timers(double seconds) {
     const clockid_t clocks[2] = {CLOCK_MONOTONIC, CLOCK_THREAD_CPUTIME_ID};
     for (int i = 0; i < 2; i++) {
         struct sigaction action = {};
-        action.sa_sigaction = [](int, siginfo_t *info, void *) { ticks[info->si_value.sival_int]++; };
+        action.sa_sigaction = [](int, siginfo_t *info, void *) {
+            ticks[info->si_value.sival_int] = ticks[info->si_value.sival_int] + 1 + info->si_overrun;
+        };
         action.sa_flags = SA_SIGINFO | SA_RESTART;
         sigaction(SIGRTMIN + i, &action, nullptr);
         sigevent event = {};

@@ -88,7 +88,7 @@ fn a_thousand_threads() {
     assert!((3.6..=4.8).contains(&seconds(&samples)), "{} s", seconds(&samples));
 }
 
-/// A fifth of a second of waiting threads' time, 50 periods each, whatever else fires.
+/// Of the clock and of the thread's processor time: they fire as often as they should, whatever else does.
 #[test]
 fn timers_of_the_programs_own() {
     if tool::require("perf", Absence::FailsInCi).is_none() {
@@ -101,7 +101,7 @@ fn timers_of_the_programs_own() {
     let ended = host.run(Preload::Library).well();
     let said = String::from_utf8_lossy(&ended.stdout).into_owned();
     let ticks: Vec<u32> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    // 20 ms each; the wall-clock one goes on while the program waits for a processor.
+    // Every 20 ms; the wall-clock one goes on while the program waits for a processor.
     assert!(ticks[0] >= 48 && (48..=50).contains(&ticks[1]), "{said}");
     assert!((seconds(&read(&data)) - 1.0).abs() < 0.1);
 }
