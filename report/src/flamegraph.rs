@@ -26,6 +26,8 @@ pub fn to_flamegraph(report: &Report, out: &mut impl io::Write) -> io::Result<()
         }
     }
     // What is no code has no colour.
+    // The lowest frame has no name until it is drawn.
+    colours.insert("", GREY);
     colours.insert("all", GREY);
     for thread in &report.recording.threads {
         colours.insert(collapsed::plain(&thread.name), GREY);

@@ -290,8 +290,11 @@ impl Table<'_> {
             let name = &self.report.profile.functions[call.function as usize].name;
             let short = name.rsplit('.').next().unwrap_or(name);
             let indent = "  ".repeat(depth);
-            let row =
-                format!("{} |       | {indent}↳ {short} {path}:{}  {text}", self.columns(&call.shares), call.line);
+            let place = match call.line {
+                0 => "(code of no line)".to_owned(),
+                line => format!("{path}:{line}  {text}"),
+            };
+            let row = format!("{} |       | {indent}↳ {short} {place}", self.columns(&call.shares));
             self.coloured(&printable(&row), "36");
             if depth < 12 {
                 self.inlined(&call.inlined, depth + 1);

@@ -73,7 +73,8 @@
     drawNumbers(line, n);
     if (row.kind === 'call') {
       line.append(element('span', 'at'), element('span', 'fold'));
-      const call = row.call, path = call.p < 0 ? '' : ' ' + plain(data.files[call.p].path) + ':' + call.l;
+      const call = row.call, file = call.p < 0 ? '' : ' ' + plain(data.files[call.p].path) + ':' + call.l;
+      const path = call.l ? file : ' (code of no line)';
       line.append(element('span', 'source', '    '.repeat(row.depth) + '↳ ' + data.functions[call.f].name + path + '  ' + call.s));
       return line;
     }
