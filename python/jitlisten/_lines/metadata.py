@@ -183,6 +183,8 @@ def begin(module: Any, path: str) -> ModuleLines:
 def write_early(module: Any) -> None:
     """When the module is complete."""
     nodes = [node for node in module.metadata if isinstance(node, Node)]
+    for node in nodes:
+        node.is_written = False
     module.globals[_EARLY] = _Early("\n".join(map(str, nodes)))
     module.globals.move_to_end(_EARLY, last=False)
     for node in nodes:
