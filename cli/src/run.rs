@@ -38,7 +38,8 @@ pub(crate) struct Run {
 /// What a command is started with; for every subcommand that starts one.
 #[derive(Args, Clone)]
 pub(crate) struct RunEnvironment {
-    /// What to write: a list of perfmap, image, unwind, jitdump, gdb [default: $JITLISTEN, or perfmap,image,unwind]
+    /// What to write: a list of perfmap, image, unwind, modules, jitdump, gdb
+    /// [default: $JITLISTEN, or perfmap,image,unwind,modules]
     #[arg(long, value_name = "LIST")]
     pub(crate) sinks: Option<Sinks>,
     /// Leave Numba's code without line tables
