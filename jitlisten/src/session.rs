@@ -194,8 +194,11 @@ impl Session {
         let text: Vec<AddressRange> = object.text().iter().map(|text| text.range).collect();
         let eh_frame = object.eh_frame();
         let mut state = self.lock_here();
-        if let Some(id) = state.same(&object, origin.channel()) {
+        if let Some(id) = state.same(&object, origin) {
             log_line!(Debug, "{id:?} is reported once more");
+            if matches!(origin, Origin::LlvmList { .. }) {
+                self.adopt_entry(&mut state, id);
+            }
             return Ok(Loaded { id, text, eh_frame });
         }
         self.counters.objects_loaded.add(1);

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Loaded, Origin, Session};
+use super::{Loaded, Origin, Session, State};
 use crate::options::SinkKind;
 use crate::{AddressRange, Error, ObjectId};
 
@@ -37,6 +37,17 @@ impl Session {
         }
         true
     }
+
+    /// LLVM has an object in its list that its linker has reported, with other bytes for the same code: ours are kept.
+    pub(super) fn adopt_entry(&self, state: &mut State, id: ObjectId) {
+        let Some(record) = state.objects.get_mut(&id).filter(|record| record.origin == Origin::LlvmLinker) else {
+            return;
+        };
+        record.origin = Origin::LlvmList { kept_at: None };
+        if record.finalized.is_some() {
+            self.notify_freeing(state, SinkKind::Gdb, id);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -70,5 +81,24 @@ mod tests {
             assert!(!session.listed(id, &bytes, kept_at), "it is gone");
         }
         assert_eq!(session.statistics().objects_loaded, 2);
+    }
+
+    /// Two debug objects of the same function, one without its unwind table.
+    #[test]
+    fn what_differs_in_its_tables_only_is_the_object_of_the_linker() {
+        let session = Session::new(Options { sinks: SinkSet::NONE.with(SinkKind::Gdb), ..Options::default() });
+        let range = AddressRange::new(Address(0x1000), 16).unwrap();
+        let encode = |eh_frame: Option<&[u8]>| {
+            let functions = [Function { range, name: b"alpha" }];
+            raw::encode(&Code { machine: Machine::X86_64, functions: &functions, lines: &[], eh_frame }).unwrap()
+        };
+        let (linked, listed) = (encode(None), object(0x1000, "alpha"));
+        assert_eq!(linked, listed);
+        let id = session.linked(linked).unwrap().id;
+        session.finalized(id);
+        assert_eq!(session.loaded(listed, None).unwrap().id, id);
+        assert_eq!(session.statistics().objects_loaded, 1);
+        // Other code there is another object.
+        assert_ne!(session.loaded(object(0x1000, "beta"), None).unwrap().id, id);
     }
 }
