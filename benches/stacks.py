@@ -70,9 +70,6 @@ def loop(n):
 record(lambda: loop(200_000))
 """, {}),
     "BLAS of numpy, two threads": (STEADY + "a = np.random.rand(400, 400)\nrecord(lambda: a @ a)\n", {"OPENBLAS_NUM_THREADS": "2"}),
-    "BLAS, called by compiled code": (
-        NUMBA + "@njit\ndef dot(a):\n    return np.dot(a, a)\na = np.random.rand(300, 300)\ntry:\n    import scipy\nexcept ImportError:\n    sys.exit(3)\n"
-        "record(lambda: dot(a))\n", {}),
     "memcpy and ufuncs of numpy": (STEADY + "a = np.random.rand(1 << 20)\nrecord(lambda: np.sqrt(a.copy()).sum())\n", {}),
     "interpreter": (STEADY + PYTHON + "record(outer)\n", {}),
     "interpreter, -X perf, Python 3.12": (STEADY + PYTHON + "record(outer)\n", {"PYTHONPERFSUPPORT": "1"}),
