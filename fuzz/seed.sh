@@ -1,12 +1,12 @@
 #!/bin/sh
-# Fills fuzz/corpus from jitlisten/testdata: every object, every linkage name of the table, line tables and unwind tables; and
-# from seeds/calls.txt, seeds/report (recordings) and report/testdata.
+# Fills fuzz/corpus from jitlisten/testdata and names/testdata: every object, every linkage name of the table, line tables and
+# unwind tables; and from seeds/calls.txt, seeds/report (recordings) and report/testdata.
 set -eu
 cd "$(dirname "$0")"
 mkdir -p corpus/loaded_object corpus/image corpus/name corpus/lines corpus/unwind corpus/calls corpus/sampled_stack
 cp ../jitlisten/testdata/*.o corpus/loaded_object/
 cp ../jitlisten/testdata/*.o corpus/image/
-grep -v '^#' ../jitlisten/testdata/names.tsv | cut -f 2 | while IFS= read -r name; do
+grep -v '^#' ../names/testdata/names.tsv | cut -f 2 | while IFS= read -r name; do
     printf %s "$name" >"corpus/name/$(printf %s "$name" | cksum | tr ' ' -)"
 done
 

@@ -33,10 +33,9 @@ pub use error::Error;
 pub use flamegraph::to_flamegraph;
 pub use html::to_html;
 pub use json::to_json;
-pub use lookup::Origin;
 pub use profile::{Count, Detail, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, ThreadRow};
 pub use recording::{
-    Event, Facts, Follower, Location, MappedFile, Place, Recording, Sample, Selection, Stacks, Thread,
+    Event, Facts, Follower, Location, MappedFile, Origin, Place, Recording, Sample, Selection, Stacks, Thread,
 };
 pub use report::{Group, Options, RecordingFile, Report};
 pub use source::{Compiled, SourceText, printable};

@@ -154,11 +154,12 @@ impl Report {
         if processes > 1 {
             title.push_str(&format!(" in {processes} processes"));
         }
-        let hosts = self.hosts();
+        // A process that was killed has not said where it was.
+        let hosts: Vec<Group> = self.hosts().into_iter().filter(|group| !group.host.is_empty()).collect();
         match hosts.as_slice() {
-            [Group { host, .. }] if !host.is_empty() => title.push_str(&format!(", on {host}")),
-            [] | [_] if !facts.host.is_empty() => title.push_str(&format!(", on {}", facts.host)),
-            [] | [_] => {}
+            [Group { host, .. }] => title.push_str(&format!(", on {host}")),
+            [] if !facts.host.is_empty() => title.push_str(&format!(", on {}", facts.host)),
+            [] => {}
             hosts => title.push_str(&format!(", on {} machines", hosts.len())),
         }
         title

@@ -92,12 +92,12 @@ fn the_map_of_this_machine_is_not_that_of_another() {
     let here = recorded(&directory.join("here"), &this_machine(), PID, None);
     let there = recorded(&directory.join("there"), "elsewhere", PID, None);
     let open = |files: &[RecordingFile], options: &Options| Report::open_all(files, options).unwrap();
-    assert_eq!(names(&open(&[here.clone()], &Options::default())), ["of_this_one"]);
-    let report = open(&[there.clone()], &Options::default());
+    assert_eq!(names(&open(std::slice::from_ref(&here), &Options::default())), ["of_this_one"]);
+    let report = open(std::slice::from_ref(&there), &Options::default());
     assert_eq!(names(&report), ["[unknown]"]);
     assert!(report.notes.iter().any(|note| note.contains("--root /")), "{:?}", report.notes);
     let rooted = Options { lookup: Lookup { roots: vec!["/".into()], ..Lookup::default() }, ..Options::default() };
-    assert_eq!(names(&open(&[there.clone()], &rooted)), ["of_this_one"]);
+    assert_eq!(names(&open(std::slice::from_ref(&there), &rooted)), ["of_this_one"]);
     for files in [[here.clone(), there.clone()], [there, here]] {
         assert_eq!(names(&open(&files, &Options::default())), ["[unknown]", "of_this_one"]);
     }

@@ -2,9 +2,9 @@
 
 use rustc_hash::FxHashMap;
 
+use super::Origin;
 use super::{Location, MappedFile, Place, Recording, Sample, Thread};
 use crate::Error;
-use crate::lookup::Origin;
 
 impl Recording {
     /// Adds them up. They have to be of the same event.

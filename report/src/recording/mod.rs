@@ -10,6 +10,7 @@ mod follower;
 mod format;
 mod interned;
 mod merged;
+mod origin;
 mod records;
 mod sample;
 mod tasks;
@@ -22,10 +23,10 @@ pub use event::Event;
 pub use follower::Follower;
 pub use format::Facts;
 pub use interned::{Location, Place, Stacks};
+pub use origin::Origin;
 pub use tasks::{MappedFile, Thread};
 
 use crate::Error;
-use crate::lookup::Origin;
 use crate::unwind::{Machine, Unwinder};
 use rustc_hash::FxHashMap;
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Lookup;
-use crate::lookup::Origin;
+use crate::recording::Origin;
 use crate::recording::Recording;
 
 /// A larger map is cut.
