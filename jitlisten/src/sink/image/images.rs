@@ -265,7 +265,7 @@ impl Images {
         self.forget(range);
     }
 
-    /// The mappings of `range` are gone, or others are there. The files stay for whoever has recorded samples in them.
+    /// The mappings of `range` are gone, or others are there. The files stay for recordings that have samples in them.
     pub(crate) fn forget(&mut self, range: AddressRange) {
         modules::withdraw(range);
         for start in self.overlapping(range) {

@@ -12,7 +12,7 @@
 //!
 //! Unwinders of other processes (libunwind in perf and py-spy) find the search table through the file, and read the entries
 //! it leads to in the memory of the process: what is not mapped is of no use to them, and a header that promises it would
-//! make them read memory of something else. So without a mapped place there is an `.eh_frame` for those who read files only,
+//! make them read memory of something else. So without a mapped place there is an `.eh_frame` for tools that read files only,
 //! and no header that leads to it.
 //!
 //! Without padding, py-spy and elfutils are as well off as with it. perf 6.1 is not: it takes an offset of the mapping off

@@ -136,7 +136,7 @@ pub(super) unsafe fn withdraw(pages: AddressRange, padding: Option<AddressRange>
 const WRITABLE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
-/// Puts executable anonymous memory with `bytes` over `pages`. It is made elsewhere, so that whoever runs there sees the old
+/// Puts executable anonymous memory with `bytes` over `pages`. It is made elsewhere, so that a thread that runs there sees the old
 /// pages or the new ones.
 ///
 /// # Safety
