@@ -31,7 +31,7 @@ const MODULES: &str = "it names what is in the list of modules: --sinks perfmap,
 const CACHE: &str = "code without frame pointers comes from a cache: another NUMBA_CACHE_DIR, or --call-graph dwarf";
 const PYTHON: &str = "this Python has no frame pointers, so the stack ends where it begins: --call-graph dwarf";
 const TRACE: &str = "start the program with the tool, or allow ptrace, see above";
-const GDB: &str = "gdb 14, or 16 and newer";
+const GDB: &str = "gdb 14, or 16 and newer, or its images: docs/gdb.md";
 
 pub(super) fn conclude(machine: &Machine, program: &Program) -> Vec<Tool> {
     let perf: Lack = (machine.perf_may, PERF);

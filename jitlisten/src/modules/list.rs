@@ -81,7 +81,8 @@ pub(super) struct ModuleList {
     change: Mutex<Change>,
 }
 
-/// A reader at work. One that is left by `longjmp` stays at work for ever: then nothing is freed any more.
+/// A reader at work. One that is left by `longjmp` stays at work for ever, as does one of another thread in the child of a fork:
+/// then nothing is freed any more.
 pub struct Reading<'a> {
     list: &'a ModuleList,
     table: Option<&'a Table>,
