@@ -57,7 +57,7 @@ def test_numba_may_come_before_or_after():
 def test_the_finder_leaves_when_all_is_patched():
     program = HEAD + (
         "import sys; before = list(sys.meta_path); lines.install(); import numba\n"
-        "import numba.parfors.parfor_lowering, numba.core.pylowering, numba.core.inline_closurecall\n"
+        "import numba.parfors.parfor_lowering, numba.core.pylowering, numba.core.inline_closurecall, numba.core.pythonapi\n"
         "print(before == sys.meta_path, numba.core.lowering.__spec__.loader.__dict__.get('exec_module'))"
     )
     assert run(program) == "True None\n"
@@ -115,7 +115,7 @@ def test_a_defect_of_ours_costs_the_lines_only(tmp_path):
     program = HEAD + (
         "lines.install(); from numba import njit; from jitlisten._lines import metadata\n"
         "def bad(self, scope, line, call=None):\n"
-        "    return metadata.Node(self._module, '!DILocation(line: -5, scope: %s)' % scope.get_reference())\n"
+        "    return metadata.Node(self, '!DILocation(line: -5, scope: %s)' % scope.get_reference())\n"
         "metadata.ModuleLines.location = bad\n"
         "f = njit(lambda x: x + 1); print(njit(lambda x: f(x) * 2)(2))\n"
         "def bad(self, scope, line, call=None): raise KeyError(line)\n"

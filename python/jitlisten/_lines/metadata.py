@@ -9,9 +9,11 @@ are written in front of the functions: LLVM's parser keeps a list of the uses of
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-from typing import Any, Dict, Optional, Tuple
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from numba.core import config
 
@@ -24,28 +26,29 @@ _FLAGS = (("Dwarf Version", 4), ("Debug Info Version", 3))
 _LAST_LINE = 0x7FFF_FFFF
 
 _ATTRIBUTE = "_jitlisten_lines"
+# Far from llvmlite's, so that those are what they would be without ours.
+_FIRST_NUMBER = 1000000
 # No name that LLVM has.
 _EARLY = "\0jitlisten"
 
 
 class Node:
-    """Has of `llvmlite.ir.values.NamedValue` what a module needs to write it."""
+    """Has of `llvmlite.ir.values.NamedValue` what an instruction needs to refer to it."""
 
-    __slots__ = ("attached", "is_written", "text", "_reference")
+    __slots__ = ("attached", "text", "_reference")
 
-    def __init__(self, module: Any, text: str) -> None:
-        self._reference = "!%d" % len(module.metadata)
+    def __init__(self, lines: "ModuleLines", text: str) -> None:
+        self._reference = "!%d" % (_FIRST_NUMBER + len(lines.nodes))
         # Behind an instruction.
         self.attached = ", !dbg " + self._reference
         self.text = text
-        self.is_written = False
-        module.metadata.append(self)
+        lines.nodes.append(self)
 
     def get_reference(self) -> str:
         return self._reference
 
     def __str__(self) -> str:
-        return "" if self.is_written else "%s = %s" % (self._reference, self.text)
+        return "%s = %s" % (self._reference, self.text)
 
 
 class _Early:
@@ -70,12 +73,11 @@ class ModuleLines:
         self._inlined: Dict[Tuple[str, str, int], Node] = {}
         self._hashes = ""
         self._main_file = ""
-        self._unit = Node(module, "")
+        self.nodes: List[Node] = []
+        self._unit = Node(self, "")
         self._main_file = self._file(path)
         self._write_unit()
-        self._named("llvm.dbg.cu").add(self._unit)
-        self._add_flags()
-        self._type = Node(module, "!DISubroutineType(types: null)").get_reference()
+        self._type = Node(self, "!DISubroutineType(types: null)").get_reference()
 
     def _write_unit(self) -> None:
         # debugInfoForProfiling: without it a function that inlines nothing has lines and no name; py-spy then shows an address.
@@ -85,15 +87,20 @@ class ModuleLines:
             % (self._main_file, "true" if self._optimized else "false", _text(self._hashes))
         )
 
-    def _add_flags(self) -> None:
-        flags = self._named("llvm.module.flags")
-        present = "\n".join(str(flag) for flag in flags.operands)
-        for key, value in _FLAGS:
-            if '"%s"' % key not in present:
-                flags.add(Node(self._module, '!{ i32 %d, !"%s", i32 %d }' % (_WARNING, key, value)))
-
-    def _named(self, name: str) -> Any:
-        return self._module.namedmetadata.get(name) or self._module.add_named_metadata(name)
+    def text(self) -> str:
+        """All of it, for the module's text."""
+        named = self._module.namedmetadata
+        flags = named.get("llvm.module.flags")
+        present = "\n".join(str(flag) for flag in flags.operands) if flags is not None else ""
+        ours = [
+            Node(self, '!{ i32 %d, !"%s", i32 %d }' % (_WARNING, key, value)) for key, value in _FLAGS if '"%s"' % key not in present
+        ]
+        lines = ["!llvm.dbg.cu = !{ %s }" % self._unit.get_reference()]
+        if flags is None:
+            lines.append("!llvm.module.flags = !{ %s }" % ", ".join(flag.get_reference() for flag in ours))
+        else:
+            flags.operands.extend(ours)
+        return "\n".join(lines + [str(node) for node in self.nodes])
 
     def _file(self, path: str) -> str:
         found = self._files.get(path)
@@ -101,7 +108,7 @@ class ModuleLines:
             # What is no file (`<string>`) has no directory.
             directory, name = ("", path) if path.startswith("<") else os.path.split(path)
             text = '!DIFile(filename: "%s", directory: "%s")' % (_text(name), _text(directory))
-            found = self._files[path] = Node(self._module, text).get_reference()
+            found = self._files[path] = Node(self, text).get_reference()
             self._note_hash(path)
         return found
 
@@ -120,7 +127,7 @@ class ModuleLines:
         more = ', linkageName: "%s"' % _text(linkage) if linkage else ""
         flags = "DISPFlagDefinition | DISPFlagOptimized" if self._optimized else "DISPFlagDefinition"
         return Node(
-            self._module,
+            self,
             'distinct !DISubprogram(name: "%s"%s, scope: %s, file: %s, line: %d, type: %s, scopeLine: %d, spFlags: %s, unit: %s)'
             % (_text(name), more, file, file, line, self._type, line, flags, self._unit.get_reference()),
         )
@@ -145,7 +152,7 @@ class ModuleLines:
         found = self._scopes.get((scope, path))
         if found is None:
             text = "!DILexicalBlockFile(scope: %s, file: %s, discriminator: 0)" % (scope, self._file(path))
-            found = self._scopes[scope, path] = Node(self._module, text)
+            found = self._scopes[scope, path] = Node(self, text)
         return found
 
     def location(self, scope: Node, line: int, call: Optional[Node] = None) -> Node:
@@ -157,12 +164,12 @@ class ModuleLines:
         found = self._locations.get(key)
         if found is None:
             text = "!DILocation(line: %d, scope: %s%s)" % (line, key[0], inlined_at)
-            found = self._locations[key] = Node(self._module, text)
+            found = self._locations[key] = Node(self, text)
         return found
 
     def call(self, location: Node) -> Node:
         """The place of one call that is inlined: two of one line stay two."""
-        return Node(self._module, "distinct " + location.text)
+        return Node(self, "distinct " + location.text)
 
 
 def lines_of(module: Any) -> Optional[ModuleLines]:
@@ -182,13 +189,32 @@ def begin(module: Any, path: str) -> ModuleLines:
 
 def write_early(module: Any) -> None:
     """When the module is complete."""
-    nodes = [node for node in module.metadata if isinstance(node, Node)]
-    for node in nodes:
-        node.is_written = False
-    module.globals[_EARLY] = _Early("\n".join(map(str, nodes)))
-    module.globals.move_to_end(_EARLY, last=False)
-    for node in nodes:
-        node.is_written = True
+    lines = lines_of(module)
+    if lines is not None and _EARLY not in module.globals:
+        module.globals[_EARLY] = _Early(lines.text())
+        module.globals.move_to_end(_EARLY, last=False)
+
+
+@contextmanager
+def detached(module: Any) -> Iterator[None]:
+    """The module as if nothing had been added to it. Numba pickles values of a module that is being built, and the module with them."""
+    lines = module.__dict__.pop(_ATTRIBUTE)
+    taken = [(holder.metadata, holder.metadata.pop("dbg")) for holder in _described(module)]
+    try:
+        yield
+    finally:
+        for metadata, node in taken:
+            metadata["dbg"] = node
+        setattr(module, _ATTRIBUTE, lines)
+
+
+def _described(module: Any) -> Iterator[Any]:
+    """Functions and instructions with a description of ours."""
+    for function in module.functions:
+        instructions = (instruction for block in function.blocks for instruction in block.instructions)
+        for holder in itertools.chain([function], instructions):
+            if isinstance(holder.metadata.get("dbg"), Node):
+                yield holder
 
 
 def attached(instruction: Any) -> Optional[str]:
@@ -200,20 +226,12 @@ def attached(instruction: Any) -> Optional[str]:
 def strip(module: Any) -> None:
     """Takes everything out again: half a description is worse than none, because LLVM may refuse it."""
     module.globals.pop(_EARLY, None)
-    module.namedmetadata.pop("llvm.dbg.cu", None)
     flags = module.namedmetadata.get("llvm.module.flags")
-    for node in module.metadata:
-        # Other metadata refers to its neighbours by number, so each node stays, with nothing in it.
-        if isinstance(node, Node):
-            node.is_written = False
-            if flags is None or node not in flags.operands:
-                node.text = "!{}"
-    for function in module.functions:
-        function.metadata.pop("dbg", None)
-        for block in function.blocks:
-            for instruction in block.instructions:
-                instruction.metadata.pop("dbg", None)
-                instruction._clear_string_cache()
+    if flags is not None:
+        flags.operands[:] = [flag for flag in flags.operands if not isinstance(flag, Node)]
+    for holder in _described(module):
+        del holder.metadata["dbg"]
+        holder._clear_string_cache()
 
 
 _UNWRITABLE = re.compile(rb'[^ !#-\[\]-~]')

@@ -7,6 +7,7 @@
 | `parfor_lowering._create_gufunc_for_parfor_body` | whose loop a generated kernel is |
 | `inline_closurecall.InlineWorker.inline_ir`, `.inline_closure_call` | what Numba inlines itself |
 | `ir.Loc.__getstate__`, `__copy__`, `__deepcopy__` | are added: its location keeps by which call it came |
+| `pythonapi.PythonAPI.serialize_object`           | an exception's arguments are pickled, with the module that they are values of |
 | `codegen.CPUCodeLibrary.add_ir_module`           | wrappers; calls without a location |
 | llvmlite's `_HasMetadata._stringify_metadata`    | the same text, quickly: it is there for each instruction |
 | `codegen.CPUCodegen.magic_tuple`                 | keeps cached code with lines and without apart |
@@ -152,6 +153,28 @@ def _pylowering(module: Any) -> None:
     _replace(module.PyLower, "lower_inst", make)
 
 
+def _pythonapi(module: Any) -> None:
+    from llvmlite import ir
+
+    from . import metadata
+
+    def holds_values(constant: Any) -> bool:
+        if isinstance(constant, tuple):
+            return any(map(holds_values, constant))
+        return isinstance(constant, ir.Value)
+
+    def make(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def serialize_object(self: Any, obj: Any) -> Any:
+            if metadata.lines_of(self.module) is None or not holds_values(obj):
+                return original(self, obj)
+            with metadata.detached(self.module):
+                return original(self, obj)
+
+        return serialize_object
+
+    _replace(module.PythonAPI, "serialize_object", make)
+
+
 def _parfor_lowering(module: Any) -> None:
     from . import builder
 
@@ -258,5 +281,6 @@ _PATCHES = {
     "numba.core.inline_closurecall": _inlining,
     "numba.core.lowering": _lowering,
     "numba.core.pylowering": _pylowering,
+    "numba.core.pythonapi": _pythonapi,
     "numba.parfors.parfor_lowering": _parfor_lowering,
 }

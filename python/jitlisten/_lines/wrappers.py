@@ -52,8 +52,7 @@ def complete(module: Any) -> None:
         for function in module.functions:
             if function.blocks:
                 _complete_function(module, function)
-        if lines_of(module) is not None:
-            write_early(module)
+        write_early(module)
     except Exception as error:
         if lines_of(module) is not None:
             strip(module)

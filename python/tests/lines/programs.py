@@ -191,7 +191,7 @@ def inline_always_other_file():
     return f(REALS)
 
 
-@program
+@short
 def inline_always_nested():
     @njit(inline="always")
     def inner(x):
@@ -881,7 +881,7 @@ def made_by_exec_named():
     return njit(names["f"])(4)
 
 
-@program
+@short
 def exceptions():
     @njit
     def f(x):
