@@ -215,8 +215,9 @@ impl Generator {
     /// Enters an engine. `None` where another thread is in it, or in too many.
     fn enter(&self, engine: usize) -> Option<Inside<'_>> {
         let inside = self.engines.iter().find_map(|entry| {
+            // Only what was taken is given back.
             let taken = entry.compare_exchange(0, engine, Ordering::AcqRel, Ordering::Acquire);
-            taken.is_ok().then_some(Inside(entry))
+            taken.is_ok().then(|| Inside(entry))
         })?;
         let same = self.engines.iter().filter(|entry| entry.load(Ordering::Acquire) == engine).count();
         (same == 1).then_some(inside)
