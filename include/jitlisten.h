@@ -125,7 +125,7 @@ struct jitlisten_options {
     const char *directory;
     /* JITLISTEN_LOG: "[LEVEL:]PATH" or "[LEVEL:]stderr". */
     const char *log;
-    /* JITLISTEN_FRAME_POINTERS: "1", "0" or "untouched". Of use with JITLISTEN_LISTEN_PROCESS, for llvmlite. */
+    /* JITLISTEN_FRAME_POINTERS: "1", "0" or "untouched". Of use with JITLISTEN_LISTEN_PROCESS, for llvmlite and every libLLVM.so. */
     const char *frame_pointers;
     /* JITLISTEN_NAMES: "readable" or "linkage". */
     const char *names;

@@ -215,6 +215,7 @@ impl Generator {
     /// Enters an engine. `None` where another thread is in it, or in too many.
     fn enter(&self, engine: usize) -> Option<Inside<'_>> {
         let inside = self.engines.iter().find_map(|entry| {
+            // Only what was taken is given back.
             let taken = entry.compare_exchange(0, engine, Ordering::AcqRel, Ordering::Acquire);
             taken.is_ok().then(|| Inside(entry))
         })?;
