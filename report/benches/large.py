@@ -6,8 +6,7 @@
 
 Of a small recording (of the tests', if no other is named; one of `perf record -g -e cpu-clock`, or of that layout: IP, TID and
 TIME at the beginning of a sample) every sample is written again and again, on many threads. Every third stack lacks some of its
-outer frames, and every fifth has one of its frames exchanged, so that there are some hundred thousand different ones. Threads
-are called by fork and comm records, as perf writes them.
+outer frames, and every second has one of its frames exchanged, so that there are tens of thousands of different ones.
 
 `--most SECONDS,MEGABYTES`: fails where `lines` takes more, of processor time and of memory at its peak.
 """
@@ -24,6 +23,8 @@ import time
 
 TESTDATA = pathlib.Path(__file__).resolve().parents[1] / "testdata" / "sides"
 SAMPLE = 9
+#: So many different samples are made.
+VARIANTS = 200_000
 #: What stands behind the time in a sample: the period. Then the length of the chain, and the chain.
 PERIOD, LENGTH, CHAIN = 32, 40, 48
 
@@ -52,10 +53,9 @@ def make(source, target, wanted, threads):
         out.write(whole[:offset])
         out.writelines(others)
         last = struct.unpack_from("<Q", samples[-1], 24)[0]
-        for number in range(wanted):
+        variants = []
+        for number in range(min(wanted, VARIANTS)):
             record = bytearray(samples[number % len(samples)])
-            (pid,) = struct.unpack_from("<I", record, 16)
-            struct.pack_into("<IQ", record, 20, pid + number % threads, last + number * 1000)
             (length,) = struct.unpack_from("<Q", record, LENGTH)
             if length > 4 and number % 3 == 0:
                 keep = dice.randint(4, length)
@@ -63,10 +63,15 @@ def make(source, target, wanted, threads):
                 struct.pack_into("<Q", record, LENGTH, keep)
                 struct.pack_into("<H", record, 6, len(record))
                 length = keep
-            if length > 4 and number % 5 == 0:
+            if length > 4 and number % 2 == 0:
                 # Neither the mark in front nor the leaf.
                 struct.pack_into("<Q", record, CHAIN + 8 * dice.randint(2, length - 1), dice.choice(frames))
             different.add(bytes(record[CHAIN : CHAIN + 8 * length]))
+            variants.append((record, struct.unpack_from("<I", record, 16)[0]))
+        pack = struct.Struct("<IQ").pack_into
+        for number in range(wanted):
+            record, pid = variants[number % len(variants)]
+            pack(record, 20, pid + number % threads, last + number * 1000)
             out.write(record)
         size = out.tell() - offset
         out.seek(48)
