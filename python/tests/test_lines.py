@@ -11,6 +11,8 @@ import pytest
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.join(HERE, os.pardir)
 
+LIBRARY = os.environ.get("JITLISTEN_LIBRARY", os.path.join(PACKAGE, os.pardir, "target", "release", "libjitlisten.so"))
+
 pytest.importorskip("numba")
 
 # Prints `file:line name` of every row of the line tables that are compiled.
@@ -55,7 +57,7 @@ def test_numba_may_come_before_or_after():
 def test_the_finder_leaves_when_all_is_patched():
     program = HEAD + (
         "import sys; before = list(sys.meta_path); lines.install(); import numba\n"
-        "import numba.parfors.parfor_lowering, numba.core.pylowering\n"
+        "import numba.parfors.parfor_lowering, numba.core.pylowering, numba.core.inline_closurecall\n"
         "print(before == sys.meta_path, numba.core.lowering.__spec__.loader.__dict__.get('exec_module'))"
     )
     assert run(program) == "True None\n"
@@ -67,10 +69,10 @@ def test_it_can_be_switched_off():
 
 def test_remove_puts_everything_back():
     program = HEAD + (
-        "import numba, numba.core.lowering as a, numba.core.pylowering as b, numba.core.codegen as c\n"
+        "import numba, numba.core.lowering as a, numba.core.pylowering as b, numba.core.codegen as c, numba.core.inline_closurecall as e\n"
         "import numba.parfors.parfor_lowering as d\n"
         "def now(): return [a.BaseLower.__init__, b.PyLower.lower_inst, c.CPUCodeLibrary.add_ir_module,\n"
-        "    c.CPUCodegen.magic_tuple, d._create_gufunc_for_parfor_body]\n"
+        "    c.CPUCodegen.magic_tuple, d._create_gufunc_for_parfor_body, e.InlineWorker.inline_ir, e.inline_closure_call]\n"
         "stock = now(); lines.install(); ours = now(); lines.remove(); again = now()\n"
         "print(any(x is y for x, y in zip(stock, ours)), all(x is y for x, y in zip(stock, again)))\n"
     )
@@ -112,10 +114,11 @@ def test_a_defect_of_ours_costs_the_lines_only(tmp_path):
     log = tmp_path / "log"
     program = HEAD + (
         "lines.install(); from numba import njit; from jitlisten._lines import metadata\n"
-        "def bad(self, scope, line): return self._module.add_debug_info('DILocation', {'line': -5, 'scope': scope})\n"
+        "def bad(self, scope, line, call=None):\n"
+        "    return metadata.Node(self._module, '!DILocation(line: -5, scope: %s)' % scope.get_reference())\n"
         "metadata.ModuleLines.location = bad\n"
         "f = njit(lambda x: x + 1); print(njit(lambda x: f(x) * 2)(2))\n"
-        "def bad(self, scope, line): raise KeyError(line)\n"
+        "def bad(self, scope, line, call=None): raise KeyError(line)\n"
         "metadata.ModuleLines.location = bad\n"
         "print(njit(lambda x: f(x) * 2)(2.5))\n"
     )
@@ -156,14 +159,13 @@ print(sum(cached.f.stats.cache_hits.values()))
 def test_cached_code_with_lines_and_without_are_kept_apart(tmp_path):
     (tmp_path / "cached.py").write_text("from numba import njit\n@njit(cache=True)\ndef f(x):\n    return x ** 0.5\n")
     program = CACHED.format(directory=str(tmp_path))
-    library = os.environ.get("JITLISTEN_LIBRARY", os.path.join(PACKAGE, os.pardir, "target", "release", "libjitlisten.so"))
-    assert os.path.exists(library), "make build makes it"
+    assert os.path.exists(LIBRARY), "make build makes it"
 
     def hits(lines, number):
         """Hits of the cache, and whether the code that was loaded has the line."""
         images = tmp_path / str(number)
         images.mkdir()
-        sinks = {"LD_PRELOAD": os.path.abspath(library), "JITLISTEN": "image", "JITLISTEN_DIR": str(images)}
+        sinks = {"LD_PRELOAD": os.path.abspath(LIBRARY), "JITLISTEN": "image", "JITLISTEN_DIR": str(images)}
         switch = {"JITLISTEN_LINES": "force" if lines else "0"}
         found = run(program, NUMBA_CACHE_DIR=str(tmp_path / "cache"), **sinks, **switch)
         return found.strip(), ("cached.py", 4) in rows_of(images, "image-*/object-*.so")
@@ -281,6 +283,87 @@ def test_what_numba_inlines_has_the_file_it_comes_from(tmp_path):
     assert not {row for row in found if row[0] == "prog.py" and row[1] > 6}, sorted(found)
 
 
+CALLEE = """from numba import njit
+@njit(inline='always')
+def deeper(x):
+    return x ** 0.5 * 3.0
+@njit(
+    inline='always')
+def g(x):
+    y = deeper(x)
+    return y / (x + 1.0)
+"""
+
+CALLER = """import numpy as np
+from numba import njit, prange
+from numba.extending import overload
+import callee
+def triple(x): pass
+@overload(triple, inline='always')
+def overloaded(x):
+    def impl(x):
+        return x * 3.5
+    return impl
+@njit
+def f(x):
+    return callee.g(x)
+@njit
+def overloads(x):
+    return triple(x)
+@njit
+def closes(x):
+    def closed(y):
+        return y * x
+    return closed(x + 1.5)
+@njit(parallel=True)
+def loops(a):
+    s = 0.0
+    for i in prange(a.size):
+        s += callee.g(a[i])
+    return s
+@njit(parallel=True)
+def sums(a):
+    return a.sum()
+f(2.0), overloads(2.0), closes(2.0), loops(np.ones(9)), sums(np.ones(9))
+"""
+
+
+def inlined_calls(dump):
+    """`{function: [(inlined function, file and line of the call), ...]}`, from the outside in."""
+    found, chain = {}, []
+    for entry in re.split(r"\n(?=0x)", dump):
+        kind = re.match(r"0x[0-9a-f]+:( +)DW_TAG_(\w+)", entry)
+        name = re.search(r'DW_AT_(?:abstract_origin\s+\(0x\w+|linkage_name\s+\() ?"([^"]+)"', entry) or re.search(r'DW_AT_name\s+\("([^"]+)"', entry)
+        if kind and kind[2] == "subprogram" and "DW_AT_low_pc" in entry and name:
+            chain = found.setdefault(name[1], [])
+        elif kind and kind[2] == "inlined_subroutine" and name:
+            file, line = re.search(r'call_file\s+\("([^"]+)"', entry), re.search(r"call_line\s+\((\d+)\)", entry)
+            chain.append((name[1], os.path.basename(file[1]), int(line[1])))
+    return found
+
+
+def test_what_numba_inlines_has_a_frame_of_its_own(tmp_path):
+    source(tmp_path, CALLEE, "callee.py")
+    found = rows(source(tmp_path, CALLER), tmp_path)
+    # The last statement of `g`, and the one that it calls.
+    assert {("callee.py", 4), ("callee.py", 9)} <= found, sorted(found)
+    calls = inlined_calls(dwarfdump("--debug-info", tmp_path.glob("*.o")))
+    whole = [("callee.g", "prog.py", 13), ("callee.deeper", "callee.py", 8)]
+
+    def of(start):
+        (name,) = [name for name in calls if name.startswith(start)]
+        return calls[name]
+
+    assert of("prog.f(") == whole, calls
+    assert of("prog.overloads(") == [("prog.overloaded.<locals>.impl", "prog.py", 16)], calls
+    assert of("prog.closes(") == [("prog.closes.<locals>.closed", "prog.py", 21)], calls
+    # LLVM has unrolled the loop.
+    assert set(of("prange kernel prog.py:25 ")) == {("callee.g", "prog.py", 26), whole[1]}, calls
+    # A NumPy function that Numba makes a loop of: its kernel is named by the call of the user's.
+    kernel = of("gufunc::prange kernel prog.py:30 in prog.sums ")
+    assert any(re.match(r"numba\.parfors\..*sum", name) and at == ["prog.py", 30] for name, *at in kernel), calls
+
+
 def test_a_prange_kernel_is_named_by_its_line(kinds):
     number = sorted(KINDS).index("prange")
     names = dwarfdump("--debug-info", kinds.glob("%d-*.o" % number))
@@ -288,6 +371,19 @@ def test_a_prange_kernel_is_named_by_its_line(kinds):
     assert '"prange kernel prog%d.py:6"' % number in names
     # Most tools show the linkage name: with its function.
     assert re.search(r'linkage_name.*"gufunc::prange kernel prog%d.py:6 in prog%d.f \[v\d+\]"' % (number, number), names), names
+
+
+def test_without_lines_a_prange_kernel_is_named_by_its_function(tmp_path):
+    text = (
+        "import numpy as np\nfrom numba import njit, prange\n@njit(parallel=True)\ndef diffuse(a):\n    s = 0.0\n"
+        "    for i in prange(a.size):\n        s += np.sqrt(a[i])\n    return s\n"
+        "diffuse(np.ones(9))\nimport os\nprint(open('/tmp/perf-%d.map' % os.getpid()).read())"
+    )
+    (tmp_path / "prog.py").write_text(text)
+    variables = dict(os.environ, LD_PRELOAD=os.path.abspath(LIBRARY), JITLISTEN="perfmap", JITLISTEN_LINES="0")
+    done = subprocess.run([sys.executable, "prog.py"], cwd=str(tmp_path), env=variables, stdout=subprocess.PIPE, timeout=600)
+    kernels = {line.split(" ", 2)[2] for line in done.stdout.decode().splitlines() if "prange kernel" in line}
+    assert any(re.match(r"gufunc::prange kernel in __main__\.diffuse \[v\d+\]$", name) for name in kernels), kernels
 
 
 def test_a_jitclass_constructor_belongs_to_the_class(kinds):

@@ -32,15 +32,15 @@ outer(9)
 pytest.importorskip("numba")
 
 
-def gdb(tmp_path, *commands, program=PROGRAM, line=9):
-    """What gdb says of the program, which has been stopped at a line of `inner` first."""
+def gdb(tmp_path, *commands, program=PROGRAM, file="prog.py", line=9):
+    """What gdb says of the program, which has been stopped at a line first: `inner`'s."""
     if shutil.which("gdb") is None:
         if os.environ.get("CI"):
             pytest.fail("gdb is needed")
         pytest.skip("gdb is needed")
     (tmp_path / "prog.py").write_text(program)
     command = ["gdb", "-nx", "-q", "-batch"]
-    for words in ("set debuginfod enabled off", "set breakpoint pending on", "break prog.py:%d" % line, "run") + commands:
+    for words in ("set debuginfod enabled off", "set breakpoint pending on", "break %s:%d" % (file, line), "run") + commands:
         command += ["-ex", words]
     environment = dict(os.environ, PYTHONPATH=os.path.join(HERE, os.pardir))
     done = subprocess.run(
@@ -68,6 +68,19 @@ def test_an_inlined_call_is_a_frame(tmp_path):
     assert "__main__.inner" in frames[0] and frames[0].endswith("prog.py:%d" % hot), text
     # It shares its address with the frame that it is inlined into.
     assert "__main__.outer" in frames[1] and frames[1].endswith("prog.py:%d" % call) and " in " not in frames[1], frames
+    assert " in cpython::" in frames[2], frames
+
+
+def test_what_numba_inlines_itself_is_a_frame(tmp_path):
+    (tmp_path / "callee.py").write_text(
+        "from numba import njit\n\n@njit(inline='always')\ndef chain(x):\n    for _ in range(50):\n"
+        "        x = x * 0.999 + 1.5 / (x + 2.5)\n    return x\n"
+    )
+    program = PROGRAM.replace("@njit\ndef outer", "import callee\n\n@njit\ndef outer").replace("s += inner(i)", "s += callee.chain(i)")
+    text = gdb(tmp_path, "bt 3", program=program, file="callee.py", line=6)
+    frames = [line for line in text.splitlines() if line.startswith("#")]
+    assert "callee.chain" in frames[0] and frames[0].endswith("callee.py:6"), text
+    assert "__main__.outer" in frames[1] and frames[1].endswith("prog.py:17"), frames
     assert " in cpython::" in frames[2], frames
 
 

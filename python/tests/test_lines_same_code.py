@@ -27,9 +27,11 @@ def compared():
     command = [sys.executable, os.path.join(HERE, "lines", "objects.py"), "--json", "--again"] + EXTENT
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=3600)
     assert done.returncode == 0, done.stderr.decode()
-    compared = json.loads(done.stdout.decode().splitlines()[-1])["compared"]
-    print(compared)
-    return compared
+    found = json.loads(done.stdout.decode().splitlines()[-1])
+    print(found["compared"])
+    # What fails in both ways is compared to nothing.
+    assert found["failed"] == []
+    return found["compared"]
 
 
 def test_no_object_has_other_code(compared):

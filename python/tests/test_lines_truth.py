@@ -15,27 +15,49 @@ import pytest
 HERE = os.path.dirname(os.path.abspath(__file__))
 LIBRARY = os.environ.get("JITLISTEN_LIBRARY", os.path.join(HERE, "..", "..", "target", "release", "libjitlisten.so"))
 SYMBOLIZER = next((t for t in ("llvm-symbolizer-22", "llvm-symbolizer-14", "llvm-symbolizer") if shutil.which(t)), None)
-PAIRS = [("loop three", "loop one"), ("heavy callee", "light callee"), ("other file", "own line"), ("parallel three", "parallel one")]
+PAIRS = [
+    ("loop three", "loop one"),
+    ("heavy callee", "light callee"),
+    ("other file", "own line"),
+    ("costly three", "costly one"),
+    ("parallel three", "parallel one"),
+]
 
 pytest.importorskip("numba")
 
 
-def addresses(data):
-    """How often each offset of each image was sampled."""
+def stacks(data):
+    """The addresses of each sample, from the inside out, and where the images are mapped."""
     command = ["perf", "script", "-i", data, "--show-mmap-events", "-F", "ip,dso", "--no-inline"]
-    text = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=300).stdout.decode()
-    mapped, found = collections.defaultdict(list), collections.Counter()
+    text = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=900).stdout.decode()
+    mapped, found = collections.defaultdict(list), [[]]
     for line in text.splitlines():
         event = re.search(r"MMAP2? .*\[0x([0-9a-f]+)\(0x([0-9a-f]+)\) @ (\w+) .* (\S+object-\d+\.so)$", line)
-        sample = re.search(r"([0-9a-f]+) .*\((\S+object-\d+\.so)\)$", line)
+        frame = re.search(r"([0-9a-f]+) .*\((.+)\)$", line)
         if event:
             mapped[event[4]].append((int(event[1], 16), int(event[2], 16), int(event[3], 16)))
-        elif sample:
-            address = int(sample[1], 16)
-            for start, size, offset in mapped[sample[2]]:
-                if start <= address < start + size:
-                    found[(sample[2], address - start + offset)] += 1
-                    break
+        elif frame:
+            found[-1].append((frame[2], int(frame[1], 16)))
+        else:
+            found.append([])
+    return [stack for stack in found if stack], mapped
+
+
+def addresses(data):
+    """How often each offset of each image was sampled, itself or in what it calls outside of compiled code."""
+    samples, mapped = stacks(data)
+    found = collections.Counter()
+    for stack in samples:
+        depth = next((at for at, (dso, _) in enumerate(stack) if dso in mapped), None)
+        # `exp` is two functions, and nothing else calls compiled code from within a library.
+        if depth is None or depth > 3:
+            continue
+        dso, address = stack[depth]
+        # Of a caller, the call and not what is behind it.
+        address -= depth > 0
+        # perf shows frames of a stack as offsets in their files, and single addresses as they are.
+        offsets = [address - start + offset for start, size, offset in mapped[dso] if start <= address < start + size]
+        found[(dso, offsets[0] if offsets else address)] += 1
     return found
 
 
@@ -51,7 +73,8 @@ def samples(tmp_path_factory):
         os.environ, LD_PRELOAD=os.path.abspath(LIBRARY), JITLISTEN="image", JITLISTEN_DIR=str(directory), NUMBA_NUM_THREADS="1"
     )
     program = [sys.executable, os.path.join(HERE, "lines", "truth.py"), "10"]
-    subprocess.run(["perf", "record", "-q", "-F", "5000", "-o", data] + program, env=environment, check=True, timeout=600)
+    record = ["perf", "record", "-q", "-e", "cpu-clock:u", "-F", "999", "--call-graph", "dwarf,2048", "-o", data]
+    subprocess.run(record + program, env=environment, check=True, timeout=900)
     counted = addresses(data)
     asked = "\n".join("%s 0x%x" % key for key in counted)
     command = [SYMBOLIZER, "--output-style=GNU", "--no-inlines"]

@@ -5,18 +5,15 @@
 //! stands for is in the signal, and the thread's stack is known (`stack_memory`).
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::code_map::{self, ProcessCode};
 use crate::measure::{counter_of, expired};
-use crate::slot::{self, Sample};
+use crate::slot::{self, PROCESS, Sample};
 use crate::stack_memory::StackMemory;
 use crate::timer::SI_TIMER;
 use crate::unwind::{self, REGISTERS, Registers};
 use crate::{clock, counter};
-
-/// The process that samples; a child that shares memory or handlers does not.
-pub(crate) static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// What a descriptor's signal says (`_sigpoll`).
 #[repr(C)]
@@ -78,7 +75,7 @@ fn slot_of_counter(code: c_int, descriptor: c_int) -> Option<&'static slot::Slot
 }
 
 fn record(slot: &slot::Slot, overrun: c_int, context: &libc::ucontext_t) {
-    // First this: whoever ends the sampling changes the state and then looks whether the handler runs.
+    // First this: the thread that ends the sampling changes the state and then looks whether the handler runs.
     slot.running.fetch_add(1, Ordering::SeqCst);
     if slot.state.load(Ordering::SeqCst) == slot::ARMED && PROCESS.load(Ordering::Relaxed) != 0 {
         let period = expired(slot, overrun);

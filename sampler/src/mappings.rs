@@ -10,7 +10,7 @@ use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
-use jitlisten::{Address, AddressRange, checked_read};
+use jitlisten::{Address, AddressRange, MapsLine, checked_read};
 
 use crate::code_map::{Range, Tables};
 use crate::perf_data::Mapping;
@@ -29,7 +29,7 @@ const PT_NOTE: u32 = 4;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 const NT_GNU_BUILD_ID: u32 = 3;
 
-/// A line of `/proc/self/maps`.
+/// A line of `/proc/self/maps`, to be kept.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Line {
     start: u64,
@@ -60,7 +60,7 @@ struct Known {
 impl Mappings {
     /// Looks at all mappings. Returns the executable ones that were not there before, and all of them as a map of code.
     pub(crate) fn look(&mut self) -> Option<(Vec<Mapping>, Vec<Range>)> {
-        let lines = parse(&fs::read("/proc/self/maps").ok()?);
+        let lines: Vec<Line> = MapsLine::all(&fs::read("/proc/self/maps").ok()?).map(Line::of).collect();
         let mut known = BTreeMap::new();
         let (mut new, mut ranges) = (Vec::new(), Vec::new());
         // The mapping that holds the ELF header of what comes next.
@@ -100,6 +100,18 @@ impl Mappings {
 }
 
 impl Line {
+    fn of(line: MapsLine<'_>) -> Line {
+        Line {
+            start: line.range.start().0,
+            end: line.range.end().0,
+            executable: line.is_executable(),
+            offset: line.offset,
+            device: line.device,
+            inode: line.inode,
+            path: line.path.to_vec(),
+        }
+    }
+
     fn as_range(&self, tables: &Arc<Tables>) -> Range {
         Range { start: self.start, end: self.end, owner: 0, tables: Arc::clone(tables) }
     }
@@ -117,36 +129,6 @@ impl Line {
             path,
         }
     }
-}
-
-fn parse(text: &[u8]) -> Vec<Line> {
-    text.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
-}
-
-/// `55d0-55e0 r-xp 00001000 08:01 1234   /usr/bin/x` of `proc_pid_maps(5)`
-fn parse_line(line: &[u8]) -> Option<Line> {
-    let mut rest = line;
-    let mut field = || {
-        let end = rest.iter().position(|&byte| byte == b' ').unwrap_or(rest.len());
-        let field = std::str::from_utf8(&rest[..end]).ok();
-        rest = rest.get(end + 1..).unwrap_or_default();
-        field
-    };
-    let (start, end) = field()?.split_once('-')?;
-    let protection = field()?;
-    let offset = field()?;
-    let (major, minor) = field()?.split_once(':')?;
-    let inode = field()?;
-    let hexadecimal = |text| u64::from_str_radix(text, 16).ok();
-    Some(Line {
-        start: hexadecimal(start)?,
-        end: hexadecimal(end)?,
-        executable: protection.as_bytes().get(2) == Some(&b'x'),
-        offset: hexadecimal(offset)?,
-        device: (hexadecimal(major)? as u32, hexadecimal(minor)? as u32),
-        inode: inode.parse().ok()?,
-        path: rest.trim_ascii_start().to_vec(),
-    })
 }
 
 fn describe(line: &Line, header: Option<&Line>) -> Known {
@@ -271,19 +253,14 @@ mod tests {
     use crate::unwind::CodeMap as _;
 
     #[test]
-    fn lines_are_read_with_spaces_in_names() {
-        let line = parse_line(b"7f00-7fff r-xp 00001000 08:1f 42      /a b/c (deleted)").unwrap();
-        assert_eq!(
-            (line.start, line.end, line.executable, line.device, line.inode),
-            (0x7f00, 0x7fff, true, (8, 31), 42)
-        );
-        assert_eq!(line.as_mapping(None).path, b"/a b/c");
-        assert_eq!(parse_line(b"7f00-7fff rw-p 00000000 00:00 0 ").unwrap().path, b"");
+    fn a_removed_file_keeps_its_name() {
+        let line = MapsLine::parse(b"7f00-7fff r-xp 00001000 08:1f 42      /a b/c (deleted)").unwrap();
+        assert_eq!(Line::of(line).as_mapping(None).path, b"/a b/c");
     }
 
     #[test]
     fn what_was_unmapped_is_remembered_until_something_is_in_its_place() {
-        let line = |text: &str| parse_line(text.as_bytes()).unwrap();
+        let line = |text: &str| Line::of(MapsLine::parse(text.as_bytes()).unwrap());
         let library = line("5000-7000 r-xp 00001000 08:1f 42 /a");
         let tables = Arc::new(Tables::Frames(Vec::new()));
         let mut mappings = Mappings::default();

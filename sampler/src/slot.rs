@@ -12,6 +12,9 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize,
 
 use crate::unwind::{Outcome, RuleCache};
 
+/// The process that samples; a child that shares memory or handlers does not.
+pub(crate) static PROCESS: AtomicU32 = AtomicU32::new(0);
+
 /// Words of a ring; at 200 samples a second and 40 addresses a sample almost a second.
 const RING: usize = 8192;
 const HEAD: u64 = 3;

@@ -13,8 +13,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 
-use crate::handler::PROCESS;
-use crate::slot::Slot;
+use crate::slot::{PROCESS, Slot};
 use crate::unwind::{Memory, Outcome};
 
 const PAGE: u64 = 4096;

@@ -269,7 +269,7 @@ impl Writer {
         }
     }
 
-    /// Says who the thread is, before its first sample, and again later: names change.
+    /// Names the thread, before its first sample, and again later: names change.
     fn announce(&mut self, slot: &Slot, at: Moment) {
         let times = slot.announced.load(Ordering::Relaxed);
         if times == 0 && at.tid != at.pid {

@@ -12,12 +12,14 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::loaded`].
+    #[doc(hidden)]
     pub fn linked(&self, object: Vec<u8>) -> Result<Loaded, Error> {
         self.loaded_from(Origin::LlvmLinker, object)
     }
 
     /// Whether `debug_object`, which LLVM has in its list for debuggers at `kept_at`, is the object `id` that its linker has
     /// reported, byte for byte. From then on LLVM keeps it.
+    #[doc(hidden)]
     pub fn listed(&self, id: ObjectId, debug_object: &[u8], kept_at: Option<AddressRange>) -> bool {
         let mut state = self.lock_here();
         let Some(record) = state.objects.get_mut(&id) else { return false };

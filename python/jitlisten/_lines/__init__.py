@@ -15,6 +15,7 @@ not as expected (a version of Numba that was not tried, say) there are no lines,
     patches.py    what is replaced in Numba, and put back
     versions.py   for which versions
     names.py      what functions are called
+    inlined.py    what Numba inlines itself
     builder.py    stands in for Numba's debug information builder: one function at a time
     metadata.py   the debug metadata of one LLVM module
     wrappers.py   functions that Numba generates around others

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from . import log, names, sources, wrappers
-from .metadata import begin
+from .inlined import Inlined, Place, outermost, place_of
+from .metadata import ModuleLines, Node, begin
 from .names import GENERATED, Loop
 
 
@@ -34,7 +35,9 @@ def within_loop(lowerer: Any, parfor: Any) -> Iterator[None]:
     try:
         # Of nested loops, the function is the outermost's: the kernel's own text is generated.
         function = _loops.stack[-1].function if _loops.stack else names.qualified(lowerer)
-        loop = Loop(parfor.loc.filename, parfor.loc.line, function)
+        # Of a NumPy function that Numba has made a loop of: its call.
+        loc = outermost(parfor.loc)
+        loop = Loop(loc.filename, loc.line, function)
     except AttributeError:
         loop = Loop(GENERATED, 0, "")
     _loops.stack.append(loop)
@@ -79,22 +82,28 @@ class LineBuilder:
         whole = self._known is None or self._known.name is not None
         self._line = sources.def_line(source, first) if whole else first
         self._path = sources.path(source)
-        self._subprogram: Any = None
-        # By file and line of the instruction, and the line that Numba asks for.
-        self._locations: Dict[Tuple[str, int, int], Any] = {}
+        self._subprogram: Optional[Node] = None
+        self._lines: Optional[ModuleLines] = None
+        # By place of the instruction, and the line that Numba asks for.
+        self._locations: Dict[Tuple[str, int, int, int], Node] = {}
+        # By identity of the inlined call, which is kept beside.
+        self._calls: Dict[int, Tuple[Inlined, Node]] = {}
+        self._last: Tuple[Any, int, Optional[Node]] = (None, 0, None)
+        # The one that Numba calls often.
+        self.mark_variable = empty.mark_variable
 
     def mark_subprogram(self, function: Any, qualname: str, *_: Any, **__: Any) -> None:
         """A function begins."""
         self._subprogram = None
-        self._locations = {}
+        self._locations, self._calls, self._last = {}, {}, (None, 0, None)
         try:
             name = names.qualified(self._lowerer) if names.is_numbas(self._lowerer) else qualname
             if self._known is not None:
                 place = "%s %s:%d" % (self._known.kind, self._path.rpartition("/")[2], self._line)
                 name = self._known.name or place
             linkage = names.linkage(self._lowerer, function, self._known, name)
-            lines = begin(self._module, self._path)
-            self._subprogram = lines.subprogram(function, name, linkage, self._path, self._line)
+            self._lines = begin(self._module, self._path)
+            self._subprogram = self._lines.subprogram(function, name, linkage, self._path, self._line)
             wrappers.remember(function.name, wrappers.Place(name, linkage, self._path, self._line))
         except Exception as error:
             self._failed(error)
@@ -105,26 +114,50 @@ class LineBuilder:
             return
         try:
             loc = self._lowerer.loc
-            key = (loc.filename, loc.line, line)
-            found = self._locations.get(key)
-            if found is None:
-                found = self._locations[key] = self._location(loc, line)
+            last, last_line, found = self._last
+            if loc is not last or line != last_line:
+                found = self._found(place_of(loc), line)
+                self._last = (loc, line, found)
             builder.debug_metadata = found
         except Exception as error:
             self._failed(error)
 
-    def _location(self, loc: Any, line: int) -> Any:
-        lines = begin(self._module, self._path)
-        if loc.line < 1:
-            return lines.location(self._subprogram, 0)
-        filename = loc.filename
+    def _found(self, place: Place, line: int) -> Node:
+        key = (place.filename, place.line, id(place.frame), line)
+        found = self._locations.get(key)
+        if found is None:
+            found = self._locations[key] = self._location(place, line)
+        return found
+
+    def _location(self, place: Place, line: int) -> Node:
+        lines, scope = self._lines, self._subprogram
+        assert lines is not None and scope is not None
+        if place.line < 1:
+            return lines.location(scope, 0)
+        if place.frame is not None and line == place.line:
+            return self._inlined_location(lines, place, place.frame)
+        filename = place.filename
         # Arguments are stored at another line than the instruction's: the function's.
-        of_function = line != loc.line or (filename == self._source and self._first <= line <= self._line)
+        of_function = line != place.line or (filename == self._source and self._first <= line <= self._line)
         if of_function or (self._known is not None and filename == GENERATED):
-            return lines.location(self._subprogram, self._line)
+            return lines.location(scope, self._line)
         path = sources.path(filename)
-        scope = self._subprogram if path == self._path else lines.scope(self._subprogram, path)
-        return lines.location(scope, line)
+        return lines.location(scope if path == self._path else lines.scope(scope, path), line)
+
+    def _inlined_location(self, lines: ModuleLines, place: Place, frame: Inlined) -> Node:
+        first, line = sources.def_line(frame.filename, frame.first), place.line
+        own, path = sources.path(frame.filename), sources.path(place.filename)
+        is_numbas = frame.module.startswith("numba.")
+        qualified = "%s.%s" % (frame.module, frame.name)
+        scope = lines.inlined(qualified if is_numbas else frame.name, "" if is_numbas else qualified, own, first)
+        if path != own:
+            scope = lines.scope(scope, path)
+        elif frame.first <= line <= first:
+            line = first
+        known = self._calls.get(id(frame))
+        if known is None:
+            known = self._calls[id(frame)] = (frame, lines.call(self._found(frame.call, frame.call.line)))
+        return lines.location(scope, line, known[1])
 
     def _failed(self, error: Exception) -> None:
         log.warn("no lines for %s: %s: %s" % (self._source, type(error).__name__, error))

@@ -2,28 +2,60 @@
 
 LLVM's names for it (`llvm/docs/SourceLevelDebugging.rst`): a compile unit, files, a subprogram for each function, and for each
 instruction a location in one of them. With `LineTablesOnly` inlined calls are still described.
+
+The nodes are written as text here: llvmlite's own compare and hash whole chains of what they refer to, for each location. And they
+are written in front of the functions: LLVM's parser keeps a list of the uses of each node that it has not read yet.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Optional, Set, Tuple
+import re
+from typing import Any, Dict, Optional, Tuple
 
-from llvmlite import ir
 from numba.core import config
 
 from . import sources
 
-# llvm::DICompileUnit::DebugEmissionKind
-_LINE_TABLES_ONLY = 2
 # llvm::Module::ModFlagBehavior
 _WARNING = 2
-_DWARF_VERSION = 4
-_DEBUG_INFO_VERSION = 3
+_FLAGS = (("Dwarf Version", 4), ("Debug Info Version", 3))
 
 _LAST_LINE = 0x7FFF_FFFF
 
 _ATTRIBUTE = "_jitlisten_lines"
+# No name that LLVM has.
+_EARLY = "\0jitlisten"
+
+
+class Node:
+    """Has of `llvmlite.ir.values.NamedValue` what a module needs to write it."""
+
+    __slots__ = ("attached", "is_written", "text", "_reference")
+
+    def __init__(self, module: Any, text: str) -> None:
+        self._reference = "!%d" % len(module.metadata)
+        # Behind an instruction.
+        self.attached = ", !dbg " + self._reference
+        self.text = text
+        self.is_written = False
+        module.metadata.append(self)
+
+    def get_reference(self) -> str:
+        return self._reference
+
+    def __str__(self) -> str:
+        return "" if self.is_written else "%s = %s" % (self._reference, self.text)
+
+
+class _Early:
+    """Among the globals of a module."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __str__(self) -> str:
+        return self._text
 
 
 class ModuleLines:
@@ -32,56 +64,44 @@ class ModuleLines:
     def __init__(self, module: Any, path: str, optimized: bool) -> None:
         self._module = module
         self._optimized = optimized
-        self._files: Dict[str, Any] = {}
-        self._locations: Dict[Tuple[Any, int], Any] = {}
-        self._scopes: Dict[Tuple[Any, str], Any] = {}
-        self._described: Set[Tuple[str, str, str, int]] = set()
+        self._files: Dict[str, str] = {}
+        self._locations: Dict[Tuple[str, int, str], Node] = {}
+        self._scopes: Dict[Tuple[str, str], Node] = {}
+        self._inlined: Dict[Tuple[str, str, int], Node] = {}
         self._hashes = ""
-        self._unit: Any = None
-        self._unit = self._write_unit(path)
-        if self._hashes:
-            self._set_flags(self._unit)
-        self._type = module.add_debug_info("DISubroutineType", {"types": module.add_metadata([])})
+        self._main_file = ""
+        self._unit = Node(module, "")
+        self._main_file = self._file(path)
+        self._write_unit()
+        self._named("llvm.dbg.cu").add(self._unit)
+        self._add_flags()
+        self._type = Node(module, "!DISubroutineType(types: null)").get_reference()
 
-    def _write_unit(self, path: str) -> Any:
-        unit = self._module.add_debug_info(
-            "DICompileUnit",
-            {
-                "language": ir.DIToken("DW_LANG_C_plus_plus"),
-                "file": self._file(path),
-                "producer": "Numba, jitlisten",
-                "runtimeVersion": 0,
-                "isOptimized": self._optimized,
-                "emissionKind": _LINE_TABLES_ONLY,
-                # Without it a function that inlines nothing has lines and no name: py-spy then shows an address.
-                "debugInfoForProfiling": True,
-            },
-            is_distinct=True,
+    def _write_unit(self) -> None:
+        # debugInfoForProfiling: without it a function that inlines nothing has lines and no name; py-spy then shows an address.
+        self._unit.text = (
+            'distinct !DICompileUnit(language: DW_LANG_C_plus_plus, file: %s, producer: "Numba, jitlisten", isOptimized: %s, flags: "%s"'
+            ", runtimeVersion: 0, emissionKind: LineTablesOnly, debugInfoForProfiling: true)"
+            % (self._main_file, "true" if self._optimized else "false", _text(self._hashes))
         )
-        self._named("llvm.dbg.cu").add(unit)
+
+    def _add_flags(self) -> None:
         flags = self._named("llvm.module.flags")
-        int32 = ir.IntType(32)
-        for key, value in (("Dwarf Version", _DWARF_VERSION), ("Debug Info Version", _DEBUG_INFO_VERSION)):
-            flag = self._module.add_metadata([int32(_WARNING), key, int32(value)])
-            if flag not in flags.operands:
-                flags.add(flag)
-        return unit
+        present = "\n".join(str(flag) for flag in flags.operands)
+        for key, value in _FLAGS:
+            if '"%s"' % key not in present:
+                flags.add(Node(self._module, '!{ i32 %d, !"%s", i32 %d }' % (_WARNING, key, value)))
 
     def _named(self, name: str) -> Any:
-        try:
-            return self._module.get_named_metadata(name)
-        except KeyError:
-            return self._module.add_named_metadata(name)
+        return self._module.namedmetadata.get(name) or self._module.add_named_metadata(name)
 
-    def _file(self, path: str) -> Any:
+    def _file(self, path: str) -> str:
         found = self._files.get(path)
         if found is None:
             # What is no file (`<string>`) has no directory.
-            directory = "" if path.startswith("<") else os.path.dirname(path)
-            name = path if path.startswith("<") else os.path.basename(path)
-            file = {"directory": _text(directory), "filename": _text(name)}
-            found = self._module.add_debug_info("DIFile", file)
-            self._files[path] = found
+            directory, name = ("", path) if path.startswith("<") else os.path.split(path)
+            text = '!DIFile(filename: "%s", directory: "%s")' % (_text(name), _text(directory))
+            found = self._files[path] = Node(self._module, text).get_reference()
             self._note_hash(path)
         return found
 
@@ -89,64 +109,60 @@ class ModuleLines:
         """The hash of a source, by which a report sees that the file is another one by now. DWARF 4 has no field for it; LLVM
         writes the flags of a compiler behind its name."""
         digest = sources.digest(path)
-        if digest is None:
-            return
-        self._hashes += "jitlisten-source sha256:%s %s\n" % (digest, _text(path))
-        if self._unit is not None:
-            self._set_flags(self._unit)
+        if digest is not None:
+            self._hashes += "jitlisten-source sha256:%s %s\n" % (digest, path)
+            if self._main_file:
+                self._write_unit()
 
-    def _set_flags(self, unit: Any) -> None:
-        others = tuple(operand for operand in unit.operands if operand[0] != "flags")
-        unit.operands = others + (("flags", self._hashes),)
-        unit._clear_string_cache()
-
-    def subprogram(self, function: Any, name: str, linkage: str, path: str, line: int) -> Any:
-        """Describes a function, by attaching what it returns to it. `linkage` is what most tools show, if it is not empty."""
+    def _subprogram(self, name: str, linkage: str, path: str, line: int) -> Node:
         file = self._file(path)
-        # llvmlite writes what is equal once, "distinct" or not, and LLVM refuses one description for two functions.
-        if (name, linkage, path, line) in self._described:
-            linkage = function.name
-        self._described.add((name, linkage, path, line))
-        operands = {
-            "name": _text(name),
-            "scope": file,
-            "file": file,
-            "line": max(line, 0),
-            "scopeLine": max(line, 0),
-            "type": self._type,
-            "isLocal": False,
-            "isDefinition": True,
-            "isOptimized": self._optimized,
-            "unit": self._unit,
-        }
-        if linkage:
-            operands["linkageName"] = _text(linkage)
-        described = self._module.add_debug_info("DISubprogram", operands, is_distinct=True)
+        line = line if 0 < line <= _LAST_LINE else 0
+        more = ', linkageName: "%s"' % _text(linkage) if linkage else ""
+        flags = "DISPFlagDefinition | DISPFlagOptimized" if self._optimized else "DISPFlagDefinition"
+        return Node(
+            self._module,
+            'distinct !DISubprogram(name: "%s"%s, scope: %s, file: %s, line: %d, type: %s, scopeLine: %d, spFlags: %s, unit: %s)'
+            % (_text(name), more, file, file, line, self._type, line, flags, self._unit.get_reference()),
+        )
+
+    def subprogram(self, function: Any, name: str, linkage: str, path: str, line: int) -> Node:
+        """Describes a function, by attaching what it returns to it. `linkage` is what most tools show, if it is not empty."""
+        described = self._subprogram(name, linkage, path, line)
         function.set_metadata("dbg", described)
         return described
 
-    def scope(self, subprogram: Any, path: str) -> Any:
-        """For lines of another file than the function's."""
-        key = (subprogram, path)
-        found = self._scopes.get(key)
+    def inlined(self, name: str, linkage: str, path: str, line: int) -> Node:
+        """Describes a function whose statements are in others only."""
+        key = (linkage or name, path, line)
+        found = self._inlined.get(key)
         if found is None:
-            found = self._module.add_debug_info(
-                "DILexicalBlockFile", {"scope": subprogram, "file": self._file(path), "discriminator": 0}
-            )
-            self._scopes[key] = found
+            found = self._inlined[key] = self._subprogram(name, linkage, path, line)
         return found
 
-    def location(self, scope: Any, line: int) -> Any:
-        """A line; 0 where there is none."""
+    def scope(self, subprogram: Node, path: str) -> Node:
+        """For lines of another file than the function's."""
+        scope = subprogram.get_reference()
+        found = self._scopes.get((scope, path))
+        if found is None:
+            text = "!DILexicalBlockFile(scope: %s, file: %s, discriminator: 0)" % (scope, self._file(path))
+            found = self._scopes[scope, path] = Node(self._module, text)
+        return found
+
+    def location(self, scope: Node, line: int, call: Optional[Node] = None) -> Node:
+        """A line; 0 where there is none. `call` is where the statement is inlined."""
         # Numba's unknown location has line -1.
         line = line if 0 < line <= _LAST_LINE else 0
-        key = (scope, line)
+        inlined_at = ", inlinedAt: " + call.get_reference() if call is not None else ""
+        key = (scope.get_reference(), line, inlined_at)
         found = self._locations.get(key)
         if found is None:
-            column = 1 if line else 0
-            found = self._module.add_debug_info("DILocation", {"line": line, "column": column, "scope": scope})
-            self._locations[key] = found
+            text = "!DILocation(line: %d, scope: %s%s)" % (line, key[0], inlined_at)
+            found = self._locations[key] = Node(self._module, text)
         return found
+
+    def call(self, location: Node) -> Node:
+        """The place of one call that is inlined: two of one line stay two."""
+        return Node(self._module, "distinct " + location.text)
 
 
 def lines_of(module: Any) -> Optional[ModuleLines]:
@@ -164,15 +180,34 @@ def begin(module: Any, path: str) -> ModuleLines:
     return found
 
 
+def write_early(module: Any) -> None:
+    """When the module is complete."""
+    nodes = [node for node in module.metadata if isinstance(node, Node)]
+    for node in nodes:
+        node.is_written = False
+    module.globals[_EARLY] = _Early("\n".join(map(str, nodes)))
+    module.globals.move_to_end(_EARLY, last=False)
+    for node in nodes:
+        node.is_written = True
+
+
+def attached(instruction: Any) -> Optional[str]:
+    """What is behind an instruction, if that is a location and nothing else."""
+    node = instruction.metadata.get("dbg") if len(instruction.metadata) == 1 else None
+    return node.attached if isinstance(node, Node) else None
+
+
 def strip(module: Any) -> None:
     """Takes everything out again: half a description is worse than none, because LLVM may refuse it."""
+    module.globals.pop(_EARLY, None)
     module.namedmetadata.pop("llvm.dbg.cu", None)
-    for value in module.metadata:
+    flags = module.namedmetadata.get("llvm.module.flags")
+    for node in module.metadata:
         # Other metadata refers to its neighbours by number, so each node stays, with nothing in it.
-        if isinstance(value, ir.DIValue):
-            value.kind, value.is_distinct = "DIFile", False
-            value.operands = (("directory", ""), ("filename", ""))
-            value._clear_string_cache()
+        if isinstance(node, Node):
+            node.is_written = False
+            if flags is None or node not in flags.operands:
+                node.text = "!{}"
     for function in module.functions:
         function.metadata.pop("dbg", None)
         for block in function.blocks:
@@ -181,6 +216,10 @@ def strip(module: Any) -> None:
                 instruction._clear_string_cache()
 
 
+_UNWRITABLE = re.compile(rb'[^ !#-\[\]-~]')
+
+
 def _text(text: str) -> str:
-    """Undecodable bytes of a file's name cannot be written as they are."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    """As it stands between quotation marks. Undecodable bytes of a file's name cannot be written as they are."""
+    data = _UNWRITABLE.sub(lambda found: b"\\%02x" % ord(found[0]), text.encode("utf-8", "replace"))
+    return data.decode("ascii")

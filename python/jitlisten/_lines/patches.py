@@ -5,7 +5,10 @@
 | `lowering.BaseLower.__init__`                    | a builder of ours in the place of Numba's empty one |
 | `pylowering.PyLower.lower_inst`                  | object mode does not mark locations itself |
 | `parfor_lowering._create_gufunc_for_parfor_body` | whose loop a generated kernel is |
+| `inline_closurecall.InlineWorker.inline_ir`, `.inline_closure_call` | what Numba inlines itself |
+| `ir.Loc.__getstate__`, `__copy__`, `__deepcopy__` | are added: its location keeps by which call it came |
 | `codegen.CPUCodeLibrary.add_ir_module`           | wrappers; calls without a location |
+| llvmlite's `_HasMetadata._stringify_metadata`    | the same text, quickly: it is there for each instruction |
 | `codegen.CPUCodegen.magic_tuple`                 | keeps cached code with lines and without apart |
 
 `flags` are left alone: debug flags make other code, and are part of every symbol's name.
@@ -23,6 +26,8 @@ from . import log, versions
 from .imports import Watch
 
 MARKER = "jitlisten-lines-1"
+# In the place of what was not there.
+_NOTHING = object()
 
 _REQUIRED = ("numba.core.lowering", "numba.core.codegen")
 
@@ -73,7 +78,10 @@ def _is_active() -> bool:
 def _put_back() -> None:
     while _state.undo:
         owner, name, original = _state.undo.pop()
-        setattr(owner, name, original)
+        if original is _NOTHING:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)
     del _state.done[:]
 
 
@@ -106,6 +114,13 @@ def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     original = owner.__dict__[name]
     _state.undo.append((owner, name, original))
     setattr(owner, name, functools.wraps(original)(make(original)))
+
+
+def _add(owner: Any, name: str, method: Callable[..., Any]) -> None:
+    if name in owner.__dict__:
+        raise RuntimeError("%s has %s of its own" % (owner.__name__, name))
+    _state.undo.append((owner, name, _NOTHING))
+    setattr(owner, name, method)
 
 
 def _lowering(module: Any) -> None:
@@ -150,8 +165,58 @@ def _parfor_lowering(module: Any) -> None:
     _replace(module, "_create_gufunc_for_parfor_body", make)
 
 
+def _inlining(module: Any) -> None:
+    from numba.core.ir import Loc
+
+    from . import inlined
+
+    def note(block: Any, at: int, make: Callable[[Any], Any], call: Callable[[], Any], added: Callable[[Any], Any]) -> Any:
+        try:
+            place = inlined.place_of(block.body[at].loc) if _is_active() else None
+        except Exception:  # what the call says of it, it says
+            place = None
+        done = call()
+        if place is not None:
+            try:
+                inlined.mark(added(done), make(place))
+            except Exception as error:
+                log.warn("an inlined call has no frame: %s: %s" % (type(error).__name__, error))
+        return done
+
+    def make_worker(original: Callable[..., Any]) -> Callable[..., Any]:
+        def inline_ir(self: Any, caller_ir: Any, block: Any, i: int, callee_ir: Any, *arguments: Any, **named: Any) -> Any:
+            return note(
+                block,
+                i,
+                functools.partial(inlined.of_ir, callee_ir),
+                lambda: original(self, caller_ir, block, i, callee_ir, *arguments, **named),
+                lambda done: done[1].values(),
+            )
+
+        return inline_ir
+
+    def make_closure(original: Callable[..., Any]) -> Callable[..., Any]:
+        def inline_closure_call(func_ir: Any, glbls: Any, block: Any, i: int, callee: Any, *arguments: Any, **named: Any) -> Any:
+            return note(
+                block,
+                i,
+                functools.partial(inlined.of_callee, callee, func_ir),
+                lambda: original(func_ir, glbls, block, i, callee, *arguments, **named),
+                lambda done: done[0].values(),
+            )
+
+        return inline_closure_call
+
+    for name, method in inlined.METHODS.items():
+        _add(Loc, name, method)
+    _replace(module.InlineWorker, "inline_ir", make_worker)
+    _replace(module, "inline_closure_call", make_closure)
+
+
 def _codegen(module: Any) -> None:
-    from . import wrappers
+    from llvmlite.ir._utils import _HasMetadata
+
+    from . import metadata, wrappers
 
     def make_add(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         def add_ir_module(self: Any, ir_module: Any) -> Any:
@@ -175,12 +240,22 @@ def _codegen(module: Any) -> None:
 
         return magic_tuple
 
+    def make_text(original: Callable[..., str]) -> Callable[..., str]:
+        def _stringify_metadata(self: Any, leading_comma: bool = False) -> str:
+            text = metadata.attached(self) if leading_comma else None
+            return original(self, leading_comma) if text is None else text
+
+        return _stringify_metadata
+
     _replace(module.CPUCodeLibrary, "add_ir_module", make_add)
     _replace(module.CPUCodegen, "magic_tuple", make_magic)
+    if "_stringify_metadata" in _HasMetadata.__dict__:
+        _replace(_HasMetadata, "_stringify_metadata", make_text)
 
 
 _PATCHES = {
     "numba.core.codegen": _codegen,
+    "numba.core.inline_closurecall": _inlining,
     "numba.core.lowering": _lowering,
     "numba.core.pylowering": _pylowering,
     "numba.parfors.parfor_lowering": _parfor_lowering,

@@ -7,14 +7,14 @@ It belongs to the line of the function it is for, and is named as the native lib
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, List, NamedTuple, Optional
+from typing import Any, Iterator, NamedTuple, Optional
 
 from llvmlite.ir import instructions
 
 from numba.core import config
 
 from . import log
-from .metadata import begin, lines_of, strip
+from .metadata import begin, lines_of, strip, write_early
 
 _UNKNOWN = "<numba>"
 _KEPT = 20000
@@ -52,6 +52,8 @@ def complete(module: Any) -> None:
         for function in module.functions:
             if function.blocks:
                 _complete_function(module, function)
+        if lines_of(module) is not None:
+            write_early(module)
     except Exception as error:
         if lines_of(module) is not None:
             strip(module)
@@ -74,9 +76,10 @@ def _complete_function(module: Any, function: Any) -> None:
         if lines is not None:
             # The verifier refuses a call without a location between two described functions.
             location = lines.location(subprogram, 0)
-            for call in _calls(function):
-                if "dbg" not in call.metadata:
-                    call.set_metadata("dbg", location)
+            for block in function.blocks:
+                for instruction in block.instructions:
+                    if "dbg" not in instruction.metadata and isinstance(instruction, instructions.CallInstr):
+                        instruction.metadata["dbg"] = location
         return
     place = _wrapped(function)
     if place is not None:
@@ -85,12 +88,11 @@ def _complete_function(module: Any, function: Any) -> None:
         location = lines.location(subprogram, place.line)
         for block in function.blocks:
             for instruction in block.instructions:
-                if "dbg" not in instruction.metadata:
-                    instruction.set_metadata("dbg", location)
+                instruction.metadata.setdefault("dbg", location)
 
 
-def _calls(function: Any) -> List[Any]:
-    return [i for b in function.blocks for i in b.instructions if isinstance(i, instructions.CallInstr)]
+def _calls(function: Any) -> Iterator[Any]:
+    return (i for b in function.blocks for i in b.instructions if isinstance(i, instructions.CallInstr))
 
 
 def _wrapped(function: Any) -> Optional[Place]:

@@ -192,6 +192,46 @@ def inline_always_other_file():
 
 
 @program
+def inline_always_nested():
+    @njit(inline="always")
+    def inner(x):
+        if x > 4:
+            return math.sqrt(x)
+        return x * 2
+
+    @njit(inline="always")
+    def middle(x):
+        return inner(x) + inner(x + 1)
+
+    @njit(parallel=True)
+    def f(a):
+        s = 0.0
+        for i in prange(a.size):
+            s += middle(a[i]) + other_file.inlined(a[i])
+        return s
+
+    return round(f(REALS), 6)
+
+
+@program
+def inlined_in_objmode():
+    # What Numba makes of the block is pickled, and part of the code.
+    @njit(inline="always")
+    def g(x):
+        return x * 2 + 1
+
+    @njit
+    def f(x):
+        y = g(x)
+        with objmode(z="float64"):
+            names = [str(i) for i in range(3)]
+            z = float(names[1]) + g(y)
+        return z * g(y)
+
+    return f(2.5)
+
+
+@program
 def other_module():
     @njit
     def f(a):
@@ -475,7 +515,7 @@ def array_expression():
 def array_expression_views():
     @njit
     def f(a):
-        return (a[1:] - a[:-1]) ** 2 + a[1:].T
+        return (a[1:, 1:] - a[:-1, 1:]) ** 2 + a[1:, 1:].T
 
     return f(SQUARE).sum()
 

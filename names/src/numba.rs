@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-use super::EntryKind;
-use super::escape;
-use super::mangled::{self, Arguments, Mangled};
-use super::printable::fingerprint;
+use crate::EntryKind;
+use crate::escape;
+use crate::mangled::{self, Arguments, Mangled};
+use crate::printable::fingerprint;
 
 /// What may stand before a mangled name, what it is shown as, and what it says about the entry.
 const PREFIXES: [(&str, &str, EntryKind); 5] = [
@@ -29,10 +29,33 @@ pub(super) fn wants_location(linkage_name: &str) -> bool {
         || linkage_name.contains("__numba_") && GENERATED.iter().any(|(prefix, _)| linkage_name.contains(prefix))
 }
 
-/// The text for a name of Numba's; `None` for any other. `latest` are the arguments of the name before.
+/// Whether the name is of a loop that Numba made a function of.
+pub(super) fn is_prange_kernel(linkage_name: &str) -> bool {
+    linkage_name.contains("__numba_") && linkage_name.contains("__numba_parfor_gufunc_")
+}
+
+/// Module and name of a function that a person has written, also from the name of its wrapper.
+pub(super) fn written<'a>(linkage_name: &'a str, latest: &mut Arguments<'a>) -> Option<String> {
+    let (.., mangled_name) = strip_prefixes(linkage_name);
+    let mut mangled = mangled::parse(mangled_name, latest)?;
+    if !is_numbas(&mangled) || generated(&mangled).is_some() {
+        return None;
+    }
+    if mangled.path.len() > 1 && mangled.path.first() == Some(&"cpython") {
+        mangled.path.remove(0);
+    }
+    // Numba's own have no such loops.
+    let is_own = mangled.path.first() == Some(&"numba");
+    let parts: Vec<_> = mangled.path.iter().map(|part| escape::identifier(part)).collect();
+    (!is_own).then(|| parts.join("."))
+}
+
+/// The text for a name of Numba's; `None` for any other. `owner` is the function that `prange` kernels are of, if that is known;
+/// `latest` are the arguments of the name before.
 pub(super) fn readable<'a>(
     linkage_name: &'a str,
     location: Option<(&str, u32)>,
+    owner: Option<&str>,
     latest: &mut Arguments<'a>,
 ) -> Option<(String, EntryKind)> {
     let (mut shown, kind, mangled_name) = strip_prefixes(linkage_name);
@@ -57,7 +80,10 @@ pub(super) fn readable<'a>(
                 Some(version) if !place.is_empty() => {
                     shown.extend([" ", place.trim_matches([' ', '(', ')']), " [", version, "]"]);
                 }
-                Some(version) => shown.extend([" [", identity, " ", version, "]"]),
+                Some(version) => match owner.filter(|_| what == PRANGE) {
+                    Some(owner) => shown.extend([" in ", owner, " [", version, "]"]),
+                    None => shown.extend([" [", identity, " ", version, "]"]),
+                },
                 None => shown.extend([&place, " [", identity, "]"]),
             }
             if kind == EntryKind::Function && what == PRANGE {

@@ -19,7 +19,7 @@
 //! Names that are not Numba's: C++ and old Rust names are demangled, the rest is left as it is.
 //!
 //! Source: `numba/core/itanium_mangler.py`, `numba/core/funcdesc.py`, `numba/np/ufunc/wrappers.py` (0.56 to 0.68).
-//! To see a process' names: `f.inspect_llvm()`, or `readelf -Ws` of its debug objects.
+//! `testdata/names.tsv` has names and what comes out. To see a process' names: `f.inspect_llvm()`, or `readelf -Ws` of its debug objects.
 
 #![forbid(unsafe_code)]
 
@@ -67,14 +67,34 @@ pub fn readable(linkage_name: &str, location: Option<(&str, u32)>) -> ReadableNa
 
 /// Reads the names of one object, which often say the same things again.
 #[derive(Debug, Default)]
-pub(crate) struct Reader<'a> {
+pub struct Reader<'a> {
     latest: mangled::Arguments<'a>,
+    owner: Option<String>,
 }
 
 impl<'a> Reader<'a> {
+    /// For the functions of one object. If there are kernels of `prange` loops and one function that they can be of, they are of that:
+    /// Numba links a function with its kernels, and the address in their names says nothing to a person.
+    pub fn of_object(linkage_names: impl Iterator<Item = &'a str> + Clone) -> Self {
+        let mut reader = Reader::default();
+        if linkage_names.clone().any(numba::is_prange_kernel) {
+            for name in linkage_names {
+                match numba::written(name, &mut reader.latest) {
+                    Some(written) if reader.owner.as_ref().is_some_and(|owner| *owner != written) => {
+                        reader.owner = None;
+                        break;
+                    }
+                    Some(written) => reader.owner = Some(written),
+                    None => {}
+                }
+            }
+        }
+        reader
+    }
+
     /// See [`readable`]; the result is the same.
-    pub(crate) fn readable(&mut self, linkage_name: &'a str, location: Option<(&str, u32)>) -> ReadableName {
-        let (text, kind) = match numba::readable(linkage_name, location, &mut self.latest) {
+    pub fn readable(&mut self, linkage_name: &'a str, location: Option<(&str, u32)>) -> ReadableName {
+        let (text, kind) = match numba::readable(linkage_name, location, self.owner.as_deref(), &mut self.latest) {
             Some((text, kind)) => (Cow::Owned(text), kind),
             None => (itanium::demangle(linkage_name), EntryKind::Function),
         };
@@ -91,9 +111,37 @@ pub fn wants_location(linkage_name: &str) -> bool {
 mod tests {
     use super::*;
 
+    const KERNEL: &str = "__gufunc__._ZN13_3cdynamic_3e36__numba_parfor_gufunc_0x7f50dd2e7110B3v24B4c8tJE5ArrayIdLi1E1C7mutable7alignedE";
+    const FUNCTION: &str = "_ZN8__main__7diffuseB2v1B4c8tJEd";
+    const WRAPPER: &str = "_ZN7cpython8__main__7diffuseB2v1B4c8tJEd";
+    const OWN: &str = "_ZN5numba2np6ufuncs3addB2v3B4c8tJEd";
+    const OTHER: &str = "_ZN8__main__5otherB2v2B4c8tJEd";
+
+    fn kernel_among(others: &[&'static str]) -> String {
+        let names: Vec<&str> = others.iter().copied().chain([KERNEL]).collect();
+        Reader::of_object(names.iter().copied()).readable(KERNEL, None).text
+    }
+
+    #[test]
+    fn a_kernel_is_of_the_one_function_of_its_object() {
+        let known = "gufunc::prange kernel in __main__.diffuse [v24]";
+        assert_eq!(kernel_among(&[FUNCTION, OWN, WRAPPER, "NRT_decref"]), known);
+        assert_eq!(kernel_among(&[WRAPPER]), known);
+        let unknown = readable(KERNEL, None).text;
+        assert!(unknown.contains("[0x7f50dd2e7110 v24]"), "{unknown}");
+        assert_eq!(kernel_among(&[]), unknown);
+        assert_eq!(kernel_among(&[OWN]), unknown);
+        // Its own, or that of a function that was linked in: nothing says which.
+        assert_eq!(kernel_among(&[FUNCTION, OTHER, WRAPPER]), unknown);
+        // A line says more.
+        let names = [FUNCTION, KERNEL];
+        let named = Reader::of_object(names.iter().copied()).readable(KERNEL, Some(("/home/user/prog.py", 14)));
+        assert_eq!(named.text, "gufunc::prange kernel prog.py:14 [v24]");
+    }
+
     #[test]
     fn what_was_read_before_changes_nothing() {
-        let table = include_str!("../../testdata/names.tsv").lines().filter(|line| !line.starts_with('#'));
+        let table = include_str!("../testdata/names.tsv").lines().filter(|line| !line.starts_with('#'));
         let names: Vec<&str> = table.filter_map(|line| line.split('\t').nth(1)).collect();
         assert!(names.len() > 20);
         let mut reader = Reader::default();
