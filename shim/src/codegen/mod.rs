@@ -231,7 +231,7 @@ impl Generator {
         let module = words_of_call[POINTS[point].module];
         // A module begins with the address of its context.
         let context = words::<1>(module).map_or(0, |[context]| context);
-        if context == 0 || context % 8 != 0 {
+        if context == 0 || !context.is_multiple_of(8) {
             return;
         }
         let Some(llvm) = self.llvm() else { return };
