@@ -8,6 +8,12 @@ cargo fmt --all --check
 python3 ci/unsafe.py
 # No file imports in a circle.
 python3 ci/cycles.py
+# Licences and versions of dependencies; what published crates have in them and what they offer.
+python3 ci/crates.py
+python3 ci/api.py
+# Every block of commands in the documents is run, or says why not.
+python3 ci/docs.py --check
+# Also what is newer than the MSRV of Cargo.toml (incompatible_msrv).
 cargo clippy --workspace --all-targets --quiet -- -D warnings
 RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --quiet
 

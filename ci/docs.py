@@ -1,10 +1,18 @@
 #!/usr/bin/env python3
-"""Runs the commands of docs/*.md as written: in a scratch directory, with the command `jitlisten` and a Python with Numba in PATH.
+"""Runs the commands of README.md and docs/*.md as written: in a scratch directory, with the command `jitlisten` and a Python with
+Numba in PATH.
 
-    ci/docs.py BIN [PAGE...]        BIN: the directory with `jitlisten` and `python`; pages: all of docs/ by default
+    ci/docs.py BIN [PAGE...]        BIN: the directory with `jitlisten` and `python`; pages: all of them by default
+    ci/docs.py --check [PAGE...]    runs nothing: every block of commands says whether it is run, and if not, why
 
-A page that writes no `prog.py` has that of docs/perf.md. A block is run where the line before it is `<!-- run -->` or `<!-- run, expect: TEXT -->`; TEXT must be in its output. A block
-after `<!-- file NAME -->` is written to NAME first. The blocks of a page run one after the other in one directory.
+A block of commands (```sh, ```python, ```c) has one of these in the line before it:
+
+    <!-- run -->, <!-- run, expect: TEXT -->    it is run; TEXT must be in its output
+    <!-- run, process, expect: TEXT -->         the same, with 4711 replaced by the number of a process that runs docs/gdb.md's program
+    <!-- file NAME -->                          it is written to NAME
+    <!-- not run: REASON -->                    and another test does so, or none can
+
+The blocks of a page run one after the other in one directory, which begins with the `prog.py` of docs/perf.md.
 """
 
 import os
@@ -13,35 +21,114 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 
-BLOCK = re.compile(r"^<!-- (file|run)(?: ([\w.-]+))?(?:, expect: (.*?))? -->\n+```\w*\n(.*?)^```$", re.M | re.S)
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MARK = re.compile(r"<!-- (?:file (?P<file>[\w.-]+)|run(?P<process>, process)?(?:, expect: (?P<expect>.*?))?|not run: (?P<reason>.+?)) -->")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+COMMANDS = ("sh", "python", "c", "cpp", "rust")
+PROCESS = "4711"
+
+
+class Block:
+    def __init__(self, page, match, text):
+        self.page, self.line = page, text.count("\n", 0, match.start()) + 1
+        self.language, self.text = match.group(1), match.group(2)
+        # The comment that ends in the line before.
+        _, comment, rest = text[: match.start()].rstrip("\n").rpartition("<!--")
+        marked = MARK.fullmatch((comment + rest).replace("\n", " "))
+        self.mark = marked.groupdict() if marked else None
+
+    def is_run(self):
+        return self.mark is not None and self.mark["file"] is None and self.mark["reason"] is None
+
+
+def blocks(page):
+    text = page.read_text(encoding="utf-8")
+    return [Block(page, match, text) for match in FENCE.finditer(text)]
+
+
+def written(page, name):
+    return next(block.text for block in blocks(ROOT / "docs" / page) if block.mark and block.mark["file"] == name)
+
+
+def check(page):
+    """Every block of commands is run, or says why not."""
+    bad = [block for block in blocks(page) if block.language in COMMANDS and block.mark is None]
+    for block in bad:
+        print(f"docs: {page.name}:{block.line}: neither run nor a reason why not")
+    return len(bad)
+
+
+class Process:
+    """A program that computes in code that Numba has compiled, and knows nothing of jitlisten."""
+
+    def __init__(self, scratch, environment):
+        self.scratch, self.environment = scratch, environment
+
+    def __enter__(self):
+        pathlib.Path(self.scratch, "endless.py").write_text(written("gdb.md", "prog.py"), encoding="utf-8")
+        self.child = subprocess.Popen(["python", "endless.py"], cwd=self.scratch, env=self.environment, stdin=subprocess.DEVNULL)
+        # Compiled code is anonymous memory that may be executed.
+        has_code = re.compile(r"^\S+ r-xp 00000000 00:00 0\s*$", re.M)
+        until = time.monotonic() + 120
+        while not has_code.search(pathlib.Path(f"/proc/{self.child.pid}/maps").read_text(encoding="utf-8", errors="replace")):
+            if self.child.poll() is not None or time.monotonic() > until:
+                raise SystemExit("docs: the program of docs/gdb.md does not run")
+            time.sleep(0.1)
+        return self.child.pid
+
+    def __exit__(self, *_):
+        self.child.kill()
+        self.child.wait()
+
+
+def run(block, scratch, environment):
+    text = block.text
+    command = ["python", "-c", text] if block.language == "python" else ["bash", "-e", "-o", "pipefail", "-c", text]
+
+    def once():
+        # Into a file: where the output is a pipe, perf record writes its data there.
+        with tempfile.TemporaryFile("w+", errors="replace") as output:
+            status = subprocess.run(command, cwd=scratch, env=environment, stdin=subprocess.DEVNULL, stdout=output,
+                                    stderr=subprocess.STDOUT, timeout=600).returncode
+            output.seek(0)
+            return status, output.read()
+
+    if block.mark["process"]:
+        with Process(scratch, environment) as pid:
+            command[-1] = text.replace(PROCESS, str(pid))
+            status, output = once()
+    else:
+        status, output = once()
+    expected = block.mark["expect"] or ""
+    if status == 0 and expected in output:
+        return 0
+    print(f"docs: {block.page.name}:{block.line}: status {status}, expected {expected!r} in the output of:\n{text}\n{output[-4000:]}")
+    return 1
 
 
 def run_page(page, bin_directory):
-    failures = ran = 0
+    to_run = [block for block in blocks(page) if block.mark and (block.is_run() or block.mark["file"])]
+    failures = 0
     with tempfile.TemporaryDirectory(prefix="jitlisten-docs-") as scratch:
-        perf = BLOCK.findall(page.with_name("perf.md").read_text(encoding="utf-8"))
-        pathlib.Path(scratch, "prog.py").write_text(perf[0][3], encoding="utf-8")
+        pathlib.Path(scratch, "prog.py").write_text(written("perf.md", "prog.py"), encoding="utf-8")
         environment = dict(os.environ, PATH=f"{bin_directory}:{os.environ['PATH']}", NUMBA_CACHE_DIR=scratch + "/cache")
-        for kind, name, expected, text in BLOCK.findall(page.read_text(encoding="utf-8")):
-            if kind == "file":
-                pathlib.Path(scratch, name).write_text(text, encoding="utf-8")
-                continue
-            ran += 1
-            done = subprocess.run(["bash", "-e", "-o", "pipefail", "-c", text], cwd=scratch, env=environment, stdin=subprocess.DEVNULL,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", timeout=300)
-            if done.returncode != 0 or expected not in done.stdout:
-                failures += 1
-                print(f"docs: {page.name}: status {done.returncode}, expected {expected!r} in the output of:\n{text}\n{done.stdout[-4000:]}")
-    print(f"docs: {page.name}: {ran} blocks run, {failures} failed")
+        for block in to_run:
+            if block.mark["file"]:
+                pathlib.Path(scratch, block.mark["file"]).write_text(block.text, encoding="utf-8")
+            else:
+                failures += run(block, scratch, environment)
+    print(f"docs: {page.name}: {sum(block.is_run() for block in to_run)} blocks run, {failures} failed", flush=True)
     return failures
 
 
 def main():
-    bin_directory = os.path.abspath(sys.argv[1])
-    root = pathlib.Path(__file__).resolve().parent.parent
-    pages = [pathlib.Path(name).resolve() for name in sys.argv[2:]] or sorted((root / "docs").glob("*.md"))
-    sys.exit(1 if sum(run_page(page, bin_directory) for page in pages) else 0)
+    pages = [pathlib.Path(name).resolve() for name in sys.argv[2:]] or [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    bad = sum(check(page) for page in pages)
+    if sys.argv[1] != "--check":
+        bad += sum(run_page(page, os.path.abspath(sys.argv[1])) for page in pages)
+    sys.exit(1 if bad else 0)
 
 
 main()

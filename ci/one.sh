@@ -18,7 +18,7 @@ if [ ${#files[@]} -gt 0 ]; then
 else
     words=$name
     mapfile -t files < <(grep -rlE "fn ${name##*::} *\(|^ *${name##*::}: " --include='*.rs' \
-        {jitlisten,unwind-register,shim,capi,tests}/src {jitlisten,unwind-register,tests}/tests)
+        {jitlisten,names,unwind-register,shim,sampler,capi,report,cli,tests}/src {jitlisten,names,unwind-register,report,tests}/tests)
 fi
 [ ${#files[@]} -gt 0 ] || { echo "one: there is no test $name" >&2; exit 2; }
 

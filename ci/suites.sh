@@ -2,7 +2,7 @@
 # Test suites that others wrote, without the library and under it: what fails must be the same. Takes about an hour; what was
 # seen is in docs/test-suites.md.
 #
-#   [LIBRARY=target/release/libjitlisten.so] ci/suites.sh [llvmlite|cpython|numba|lines...]    default: all
+#   [LIBRARY=target/release/libjitlisten.so] ci/suites.sh [llvmlite|cpython|numba|lines|sampled...]    default: all
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,6 +25,7 @@ numba=(caching compile_cache exceptions try_except nrt nrt_refct refop_pruning g
 # Those that compile one kind of code each, for the comparison with lines and without. Not debuginfo: it asks for code without lines.
 lines=(closure recursion generators looplifting object_mode inlining overlap cfunc unpack_sequence array_exprs exceptions jitclasses
     extending dispatcher caching parfors_passes listobject dictobject stencils)
+llvmlite=(binding ir refprune valuerepr)
 ufuncs=(ufunc gufunc vectorize_decor ufuncbuilding)
 
 compare() {
@@ -35,12 +36,14 @@ compare() {
         return
     fi
     printf '\n%s, %s\n\n' "$suite" "$venv"
-    echo '| module | tests | skipped | bad, stock | bad, with the library | differ | unsteady | objects | stock | with the library |'
+    local seen=objects
+    [[ $suite != sampled* ]] || seen=samples
+    echo "| module | tests | skipped | bad, stock | bad, with the library | differ | unsteady | $seen | stock | with the library |"
     echo '| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |'
     "target/venv/$venv/bin/python" tests/suites/compare.py "$library" "$results/$suite-$venv" "$suite" "$@" || status=1
 }
 
-[ $# -gt 0 ] || set -- llvmlite cpython numba lines
+[ $# -gt 0 ] || set -- llvmlite cpython numba lines sampled
 for suite in "$@"; do
     case $suite in
     llvmlite)
@@ -50,6 +53,14 @@ for suite in "$@"; do
         ;;
     cpython) for venv in numba-0.68.1-python-3.1{2,3}; do compare "$venv" cpython; done ;;
     numba) compare suites numba "${numba[@]/#/numba.tests.test_}" ;;
+    # Recorded 1,000 times a second of processor time, and llvmlite's of wall-clock time, too.
+    sampled)
+        compare numba-0.68.1 sampled "${llvmlite[@]/#/llvmlite.tests.test_}"
+        compare numba-0.68.1 sampled-wall "${llvmlite[@]/#/llvmlite.tests.test_}"
+        # gdb stops at the sampler's signal.
+        mapfile -t numba < <(printf '%s\n' "${numba[@]}" | grep -vx gdb_dwarf)
+        compare suites sampled "${numba[@]/#/numba.tests.test_}"
+        ;;
     lines) compare suites lines "${lines[@]/#/numba.tests.test_}" "${ufuncs[@]/#/numba.tests.npyufunc.test_}" ;;
     *)
         echo "suites: no such suite: $suite" >&2

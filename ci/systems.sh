@@ -107,6 +107,9 @@ every_scenario() {
     # From Python 3.14 on, py-spy 0.4.3 does not know where among them Python's own frames belong.
     [ "$name" = sid ] || scenario 'py-spy, images, over Python' image_python_stacks py_spy_records py_spy_dumps_names stock_stacks
     scenario 'libgcc and libunwind inside' unwinders ''
+    # Not tried there: it takes a library that was linked for its C library.
+    [ "$name" = bullseye ] || scenario 'lists of modules' modules every_way a_child_has switched_on_late
+    [ "$name" != sid ] || scenario 'the report of a crash in Python' modules the_report_of_a_crash
     scenario 'fork' host_safety_fork ''
     scenario 'threads' threads ''
     scenario 'cached code' cache ''
@@ -120,6 +123,7 @@ of_python_3_15() {
     [ "$name" = sid ] || return 0
     scenario 'Python 3.15: output' JITLISTEN_VENVS=/opt/venv-3.15 table $numba::output
     scenario 'Python 3.15: perf, frame pointers, to main' JITLISTEN_VENVS=/opt/venv-3.15 python_frame_pointers whole_chains
+    scenario 'Python 3.15: the report of a crash' JITLISTEN_VENVS=/opt/venv-3.15 modules the_report_of_a_crash
     scenario 'Python 3.15: perf, gdb' JITLISTEN_VENVS=/opt/venv-3.15 table $numba::perf $numba::gdb
 }
 

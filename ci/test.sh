@@ -75,6 +75,8 @@ step setup ci/setup.sh
 step build cargo build --release
 step check ci/check.sh
 step exports ci/exports.sh
+# As a registry would have them: each package is built from what is in it.
+step packages cargo package --quiet --allow-dirty -p jitlisten-names -p unwind-register -p jitlisten
 step tour ci/tour.sh
 step wheel ci/wheel.sh build "$(uname -m)"
 step wheel-tests ci/wheel.sh test

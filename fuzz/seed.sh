@@ -1,12 +1,12 @@
 #!/bin/sh
-# Fills fuzz/corpus from jitlisten/testdata: every object, every linkage name of the table, line tables and unwind tables; and
-# from seeds/calls.txt.
+# Fills fuzz/corpus from jitlisten/testdata and names/testdata: every object, every linkage name of the table, line tables and
+# unwind tables; and from seeds/calls.txt, seeds/report (recordings) and report/testdata.
 set -eu
 cd "$(dirname "$0")"
 mkdir -p corpus/loaded_object corpus/image corpus/name corpus/lines corpus/unwind corpus/calls corpus/sampled_stack
 cp ../jitlisten/testdata/*.o corpus/loaded_object/
 cp ../jitlisten/testdata/*.o corpus/image/
-grep -v '^#' ../jitlisten/testdata/names.tsv | cut -f 2 | while IFS= read -r name; do
+grep -v '^#' ../names/testdata/names.tsv | cut -f 2 | while IFS= read -r name; do
     printf %s "$name" >"corpus/name/$(printf %s "$name" | cksum | tr ' ' -)"
 done
 
@@ -35,7 +35,7 @@ grep -v '^#' seeds/calls.txt | while read -r name bytes; do
     [ -z "$name" ] || for byte in $bytes; do printf '%b' "\\0$(printf %o "0x$byte")"; done >"corpus/calls/$name"
 done
 
-# The first byte says which of recording, image and source is spoilt.
+# The first byte says which of recording, image, source and perf map is spoilt, or that a recording is added to another.
 mkdir -p corpus/report
 sides=../report/testdata/sides
 { printf '\0' && cat "$sides/perf.data"; } >corpus/report/recording
@@ -43,3 +43,8 @@ sides=../report/testdata/sides
 { printf '\0' && head -c 12000 "$sides/perf.data"; } >corpus/report/recording-cut
 for image in "$sides"/root/tmp/fixture/images/*/object-22.so; do { printf '\001' && cat "$image"; } >corpus/report/image; done
 { printf '\002' && cat "$sides/root/tmp/fixture/sides.py"; } >corpus/report/source
+printf '\003%s\n' '7f0000001000 61 py::f:/tmp/a.py' '7f0000002000 10 g(int64) [v2]' >corpus/report/map
+for recording in seeds/report/*; do
+    { printf '\0' && cat "$recording"; } >"corpus/report/$(basename "$recording")"
+    { printf '\004' && cat "$recording"; } >"corpus/report/added-$(basename "$recording")"
+done

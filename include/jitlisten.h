@@ -125,7 +125,7 @@ struct jitlisten_options {
     const char *directory;
     /* JITLISTEN_LOG: "[LEVEL:]PATH" or "[LEVEL:]stderr". */
     const char *log;
-    /* JITLISTEN_FRAME_POINTERS: "1", "0" or "untouched". Of use with JITLISTEN_LISTEN_PROCESS, for llvmlite. */
+    /* JITLISTEN_FRAME_POINTERS: "1", "0" or "untouched". Of use with JITLISTEN_LISTEN_PROCESS, for llvmlite and every libLLVM.so. */
     const char *frame_pointers;
     /* JITLISTEN_NAMES: "readable" or "linkage". */
     const char *names;
@@ -161,7 +161,7 @@ jitlisten_status jitlisten_is_enabled(const char *sink, int32_t *enabled);
  * *freeing* may come at any time after *loaded*, *finalized* once between the two.
  *
  * An object that is also discovered by listening, because it was compiled by an LLVM of the process, is one object: reporting it
- * here, too, does no harm, whoever is first. Of two objects at one address the older is taken for gone. */
+ * here, too, does no harm in either order. Of two objects at one address the older is taken for gone. */
 
 /* An object that was loaded. Number 0 is never one; numbers are not used again. Passed as a uint64_t is. */
 typedef struct jitlisten_object {
@@ -177,7 +177,7 @@ struct jitlisten_section {
 /* *loaded*, for a JIT that makes ELF objects: elf_size bytes of a relocatable 64-bit ELF file, whose loaded sections have their
  * address in sh_addr; addresses in sections (may be NULL if section_count is 0) override those by name. If several sections
  * of the object have one name, the first entry with that name is for the first of them, and so on. Entries for other sections
- * are passed over. Everything is copied, except the live .eh_frame: it is read where it was loaded. Whoever loaded the object
+ * are passed over. Everything is copied, except the live .eh_frame: it is read where it was loaded. The caller that loaded the object
  * registers that with libgcc by __register_frame, as the engines of LLVM do. Threads: any. */
 jitlisten_status jitlisten_object_loaded(const void *elf, size_t elf_size, const struct jitlisten_section *sections,
                                          size_t section_count, jitlisten_object *object);
@@ -255,7 +255,7 @@ typedef void (*jitlisten_log_callback)(void *user, int32_t level, const char *me
 
 /* Hands messages up to a level to the program, beside the log that JITLISTEN_LOG asks for; a NULL callback: no more. Messages
  * come into being under locks, so they wait (at most 1024) and are handed over at the end of the next call that returns a status,
- * whoever makes it, one at a time and with no lock held: a callback may call any function. It must return. When this
+ * in its thread, one at a time and with no lock held: a callback may call any function. It must return. When this
  * function returns, the callback before it has returned, too, and is not called again; a callback that replaces itself is the
  * exception. Threads: any. */
 jitlisten_status jitlisten_set_log(jitlisten_log_callback callback, void *user, int32_t level);

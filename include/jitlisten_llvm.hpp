@@ -232,7 +232,7 @@ class LlvmListener final : public llvm::JITEventListener {
   void notifyObjectLoaded(ObjectKey key, const llvm::object::ObjectFile &file,
                           const llvm::RuntimeDyld::LoadedObjectInfo &info) override {
     if (when_ == Final::AtOnce) {
-      /* Keys are the addresses of what is alive: whoever had this one went without a word. */
+      /* Keys are the addresses of what is alive: the one that had this key was not reported as freed. */
       notifyFreeingObject(key);
     } else if (knows(key)) {
       return; /* registered twice */

@@ -1,18 +1,28 @@
 #!/usr/bin/env bash
-# Exceptions through compiled frames, and the lists of modules, with and without images in them.
+# Exceptions through compiled frames, and the lists of modules, with and without images in them. `stock` is run twice: what the two
+# differ by is noise.
 #
 #     benches/modules/run.sh LIBLLVMLITE LIBRARY [FUNCTIONS [THROWS [ROUNDS]]]
+#
+# In another userland, with its libgcc: IN='ci/in-userland.sh trixie' benches/modules/run.sh ...
 set -euo pipefail
-llvmlite=$1 library=$2 functions=${3:-5000} throws=${4:-100000} rounds=${5:-3}
+llvmlite=$1 library=$(realpath "$2") functions=${3:-5000} throws=${4:-100000} rounds=${5:-3}
 here=$(cd "$(dirname "$0")" && pwd)
-scratch=$(mktemp -d)
+mkdir -p "$here/../../target"
+scratch=$(mktemp -d "$(realpath "$here/../../target")/modules.XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
 cc -O2 -c -o "$scratch/compile.o" "$here/compile.c"
 c++ -O2 -Wall -Werror -o "$scratch/throws" "$here/throws.cpp" "$scratch/compile.o" -ldl
+
+# shellcheck disable=SC2086 # IN is words.
+throws() { ${IN:-} env "$@" "$scratch/throws" "$llvmlite" "$functions" "$throws"; }
+
 for ((round = 0; round < rounds; round++)); do
-    echo "stock $("$scratch/throws" "$llvmlite" "$functions" "$throws")"
-    for sinks in image,unwind image,unwind,modules; do
-        said=$(JITLISTEN=$sinks JITLISTEN_DIR=$scratch LD_PRELOAD=$library "$scratch/throws" "$llvmlite" "$functions" "$throws")
+    for sinks in stock stock,again image,unwind image,unwind,modules; do
+        case $sinks in
+        stock*) said=$(throws) ;;
+        *) said=$(throws JITLISTEN=$sinks JITLISTEN_DIR="$scratch" LD_PRELOAD="$library") ;;
+        esac
         echo "$sinks $said"
         rm -rf "$scratch"/image-*
     done

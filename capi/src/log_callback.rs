@@ -62,7 +62,7 @@ fn wait_for_others() {
 /// Hands over what waits. Called where no lock of ours is held.
 pub(crate) fn hand_over() {
     let mut left = MOST_AT_ONCE;
-    // Whoever finds another thread at it leaves its messages to that one, which therefore looks again when it is done.
+    // A thread that finds another one at it leaves its messages to that one, which therefore looks again when it is done.
     while log::waits() && left > 0 {
         let Some(turn) = Turn::take() else { return };
         while let Some((level, text)) = (left > 0).then(log::take).flatten() {

@@ -95,7 +95,7 @@ unsafe fn placed(session: &Session, elf: Vec<u8>, sections: &[CSection]) -> Resu
         // SAFETY: the caller's promise.
         let name = unsafe { borrowed::text_or_empty(section.name, "the name of a section") }?;
         if !name.is_empty() {
-            placed.push(Placed { name, address: Address(section.address) });
+            placed.push(Placed::new(name, Address(section.address)));
         }
     }
     // A caller that gives no sections may have an object whose sections cannot be read.
@@ -135,23 +135,20 @@ unsafe fn reported(session: &Session, code: &CCode) -> Result<ObjectId, Failure>
     for function in from_functions {
         // SAFETY: as above.
         let name = unsafe { borrowed::text_or_empty(function.name, "the name of a function") }?;
-        functions.push(raw::Function {
-            range: borrowed::address_range(function.address, function.size, "a function")?,
-            name,
-        });
+        let range = borrowed::address_range(function.address, function.size, "a function")?;
+        functions.push(raw::Function::new(range, name));
     }
     let mut lines = Vec::with_capacity(from_lines.len());
     for line in from_lines {
         // SAFETY: as above.
         let file = unsafe { borrowed::text_or_empty(line.file, "the file of a line") }?;
-        lines.push(raw::Line { address: Address(line.address), file, line: line.line, column: line.column });
+        lines.push(raw::Line::new(Address(line.address), file, line.line).column(line.column));
     }
-    let eh_frame = match code.eh_frame_size {
-        0 => None,
-        size => Some(borrowed::range(code.eh_frame, size, "eh_frame")?),
-    };
-    let code = raw::Code { machine: Machine::HERE, functions: &functions, lines: &lines, eh_frame };
-    Ok(producer::code_loaded(session, &code)?)
+    let mut reported = raw::Code::new(Machine::HERE, &functions).lines(&lines);
+    if code.eh_frame_size != 0 {
+        reported = reported.eh_frame(borrowed::range(code.eh_frame, code.eh_frame_size, "eh_frame")?);
+    }
+    Ok(producer::code_loaded(session, &reported)?)
 }
 
 /// 0 is never an object, so numbers are one up.

@@ -105,7 +105,7 @@ fn open(given: &Given, listening: Listening) -> Result<(), Failure> {
     }
     let environment = |variable: &str| std::env::var_os(variable);
     let (mut options, complaints) = Options::read(|variable| given.get(variable).or_else(|| environment(variable)));
-    // Whoever runs the program has the last word.
+    // `JITLISTEN=off` in the environment has the last word.
     options.active &= Options::read(environment).0.active;
     let session = match listening {
         Listening::Process => Session::open(options, &complaints),

@@ -33,7 +33,7 @@ What is compiled already gets its names, what is compiled later everything. Need
 pub(crate) struct Attach {
     /// The process
     pid: u32,
-    /// What to switch on: a list of perfmap, image, unwind, jitdump, gdb
+    /// What to switch on: a list of perfmap, image, unwind, modules, jitdump, gdb
     #[arg(long, value_name = "LIST", default_value = "perfmap,image,unwind")]
     sinks: Sinks,
     /// Leave Numba's code without line tables

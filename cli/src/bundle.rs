@@ -12,7 +12,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use jitlisten_report::{Lookup, Options, Report, Selection, bundle};
+use jitlisten_report::{Lookup, Options, Report, Selection, bundle, printable};
 
 use crate::problem::Problem;
 
@@ -52,7 +52,11 @@ pub(crate) fn fill(folder: &Path) -> Result<(), Problem> {
         let done = bundle(&report, &folder.join(ROOT)).map_err(Problem::new)?;
         (files, bytes) = (files + done.files, bytes + done.bytes);
         for missing in &done.missing {
-            let _ = writeln!(std::io::stderr(), "jitlisten: {} is not there any more", missing.display());
+            let _ = writeln!(
+                std::io::stderr(),
+                "jitlisten: {} is not there any more",
+                printable(&missing.to_string_lossy())
+            );
         }
         // They are below the root now.
         let mut images = file.clone().into_os_string();

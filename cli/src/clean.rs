@@ -1,8 +1,9 @@
 //! `jitlisten clean`: removes the perf maps, images and jitdumps that dead processes of this user have left.
 //!
-//! What is removed, and how a process is known to be dead, is as in the library, which removes them later by itself:
+//! What is removed, and how a process is known to be dead, is as in the library, which removes them later by itself; that keeps some
+//! for a while, and only looks where its own files are, so it has its own search (`perf_map/left.rs`, `image/directory.rs`):
 //!
-//! | file | dead is who |
+//! | file | its process is dead if it |
 //! | --- | --- |
 //! | `/tmp/perf-PID.map` with the first line `0 0 jitlisten PID START NAMESPACE STATE` | is of this PID namespace and has another start time, or `STATE` is `ended`; holds no lock |
 //! | `image-PID-START*/`, `object-N.so`, `alive`, `dead` | has another start time; holds no lock on `alive` |
@@ -17,6 +18,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+
+use jitlisten::FirstLine;
 
 use crate::outside;
 use crate::problem::Problem;
@@ -122,7 +125,7 @@ fn perf_map(path: PathBuf, all: bool) -> Option<Left> {
     let mut first = String::new();
     BufReader::new((&file).take(128)).read_line(&mut first).ok()?;
     let is_dead = match signature(&first) {
-        Some(signed) => signed.is_dead(),
+        Some(signed) => is_dead(&signed),
         None => all && process::start_time(number).is_none(),
     };
     (is_dead && is_unlocked(&file)).then(|| Left {
@@ -133,29 +136,14 @@ fn perf_map(path: PathBuf, all: bool) -> Option<Left> {
     })
 }
 
-/// The first line of a perf map that jitlisten has written.
-#[derive(Debug, PartialEq, Eq)]
-struct Signature {
-    pid: u32,
-    start: u64,
-    namespace: u64,
-    ended: bool,
+/// The first line of a perf map that jitlisten has written, from inside the process or from outside.
+fn signature(line: &str) -> Option<FirstLine> {
+    FirstLine::parse(line.replacen(outside::MARK, "0 0 jitlisten ", 1).as_bytes())
 }
 
-fn signature(line: &str) -> Option<Signature> {
-    let line = line.trim_end();
-    let rest = line.strip_prefix("0 0 jitlisten ").or_else(|| line.strip_prefix(outside::MARK))?;
-    let mut words = rest.split(' ');
-    let mut number = || words.next()?.parse::<u64>().ok();
-    let (pid, start, namespace) = (u32::try_from(number()?).ok()?, number()?, number()?);
-    Some(Signature { pid, start, namespace, ended: words.next()? == "ended" })
-}
-
-impl Signature {
-    fn is_dead(&self) -> bool {
-        let here = process::pid_namespace("self");
-        self.ended || (here == Some(self.namespace) && process::start_time(self.pid) != Some(self.start))
-    }
+fn is_dead(signed: &FirstLine) -> bool {
+    let here = process::pid_namespace("self");
+    signed.is_ended || (here == Some(signed.namespace) && process::start_time(signed.pid) != Some(signed.start))
 }
 
 /// Images and jitdumps below `place`.
@@ -248,9 +236,11 @@ mod tests {
 
     #[test]
     fn a_first_line_tells_whose_the_map_is() {
-        let signed = signature("0 0 jitlisten 12 345 4026531836 alive\n");
-        assert_eq!(signed, Some(Signature { pid: 12, start: 345, namespace: 4026531836, ended: false }));
-        assert!(signature("0 0 jitlisten 12 345 4026531836 ended\n").is_some_and(|signed| signed.ended));
+        for mark in ["0 0 jitlisten ", outside::MARK] {
+            let signed = signature(&format!("{mark}12 345 4026531836 alive\n")).expect("signed");
+            assert_eq!((signed.pid, signed.start, signed.namespace, signed.is_ended), (12, 345, 4026531836, false));
+        }
+        assert!(signature("0 0 jitlisten 12 345 4026531836 ended\n").is_some_and(|signed| signed.is_ended));
         for other in ["7f00 10 f", "0 0 jitlisten", "0 0 jitlisten 12 345", ""] {
             assert_eq!(signature(other), None, "{other}");
         }

@@ -223,7 +223,7 @@ impl Script {
                 let _ = wake();
             }
             if began.elapsed() >= timeout {
-                // Whoever comes late finds the file, and removes it.
+                // A process that comes late finds the file, and removes it.
                 self.keep = fs::write(self.directory.join("late"), "").is_ok();
                 return Err(Problem::new(format!(
                     "the main thread of process {} has not been in Python for {} s; it will be done when it is there again",

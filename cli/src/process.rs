@@ -5,15 +5,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::problem::Problem;
+use jitlisten::MapsLine;
+pub(crate) use jitlisten::start_time;
 
-/// When a process began, in clock ticks since boot: field 22 of `proc_pid_stat(5)`.
-pub(crate) fn start_time(pid: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field, the program's name in parentheses, may have anything in it.
-    let (_, rest) = text.rsplit_once(')')?;
-    rest.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
-}
+use crate::problem::Problem;
 
 /// The number of its PID namespace; of `self` or a process number.
 pub(crate) fn pid_namespace(process: &str) -> Option<u64> {
@@ -56,7 +51,7 @@ impl Process {
                 owner(pid).map_or("another user".to_owned(), |user| format!("user {user}"))
             )),
         })?;
-        let mut mappings: Vec<_> = maps.split(|byte| *byte == b'\n').filter_map(Mapping::parse).collect();
+        let mut mappings: Vec<_> = MapsLine::all(&maps).map(Mapping::of).collect();
         for mapping in &mut mappings {
             mapping.path = as_it_sees(pid, &mapping.path);
         }
@@ -192,20 +187,15 @@ fn python_version(path: &Path) -> Option<(u32, u32)> {
 }
 
 impl Mapping {
-    /// `7f12a000-7f12b000 r-xp 00000000 00:00 0   /path` of `proc_pid_maps(5)`.
-    fn parse(line: &[u8]) -> Option<Mapping> {
-        let text = String::from_utf8_lossy(line);
-        let mut fields = text.split_ascii_whitespace();
-        let (start, _) = fields.next()?.split_once('-')?;
-        let (protection, offset) = (fields.next()?, fields.next()?);
-        let path = line.iter().position(|byte| *byte == b'/').map(|at| &line[at..]).unwrap_or_default();
-        let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
-        Some(Mapping {
-            start: u64::from_str_radix(start, 16).ok()?,
-            offset: u64::from_str_radix(offset, 16).ok()?,
-            is_executable: protection.as_bytes().get(2) == Some(&b'x'),
+    fn of(line: MapsLine<'_>) -> Mapping {
+        let path = line.path.strip_suffix(b" (deleted)").unwrap_or(line.path);
+        let path = if path.starts_with(b"/") { path } else { &[] };
+        Mapping {
+            start: line.range.start().0,
+            offset: line.offset,
+            is_executable: line.is_executable(),
             path: PathBuf::from(std::ffi::OsStr::from_bytes(path)),
-        })
+        }
     }
 }
 
@@ -216,11 +206,12 @@ mod tests {
     #[test]
     fn a_line_of_maps() {
         let line = b"7f12a000-7f12b000 r-xp 00001000 08:01 1234                       /usr/lib/a b.so";
-        let mapping = Mapping::parse(line).unwrap();
+        let mapping = Mapping::of(MapsLine::parse(line).unwrap());
         assert_eq!((mapping.start, mapping.offset), (0x7f12a000, 0x1000));
         assert!(mapping.is_executable);
         assert_eq!(mapping.path, Path::new("/usr/lib/a b.so"));
-        assert!(Mapping::parse(b"").is_none());
+        let heap = MapsLine::parse(b"7f12a000-7f12b000 rw-p 00000000 00:00 0          [heap]").unwrap();
+        assert_eq!(Mapping::of(heap).path, Path::new(""));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use jitlisten_sampler::Counter;
+use jitlisten_sampler::{Counter, Options};
 
 use crate::bundle;
 use crate::command;
@@ -68,6 +68,12 @@ pub(crate) struct Record {
     command: Vec<OsString>,
 }
 
+/// With this process for `%p` and this host for `%h`.
+fn expanded(path: &Path) -> PathBuf {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    Options::new(path).path(std::process::id(), host.trim())
+}
+
 impl Record {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
         let path = self.check_output()?;
@@ -85,8 +91,10 @@ impl Record {
     fn check_output(&self) -> Result<PathBuf, Problem> {
         let usual = if self.bundle { "jitlisten.bundle" } else { "jitlisten.perf.data" };
         let output = self.output.as_deref().unwrap_or(Path::new(usual));
+        // A recording is named by the process that makes it; a folder is made by this one, one for each rank of an mpirun.
+        let output = if self.bundle { expanded(output) } else { output.to_owned() };
         let path =
-            std::path::absolute(output).map_err(|error| Problem::new(format!("{}: {error}", output.display())))?;
+            std::path::absolute(&output).map_err(|error| Problem::new(format!("{}: {error}", output.display())))?;
         let parent = path.parent().unwrap_or(Path::new("/"));
         if !parent.is_dir() {
             return Err(Problem::new(format!(

@@ -2,9 +2,11 @@
 
 use std::io::{IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use jitlisten_report::{Lookup, Options, Report, Selection};
+use jitlisten_report::{Lookup, Options, RecordingFile, Report, Selection};
 
 use crate::bundle;
 use crate::problem::Problem;
@@ -48,18 +50,17 @@ impl Reading {
     /// Several are added up; without any, the one that lies here.
     pub(crate) fn open_all(&self, files: &[PathBuf], by_thread: bool, kernel: bool) -> Result<Report, Problem> {
         let named = if files.is_empty() { vec![default_file()?] } else { files.to_vec() };
-        let (mut files, mut roots) = (Vec::new(), self.root.clone());
+        let mut files = Vec::new();
         for path in &named {
             let (recordings, root) = bundle::opened(path);
             if recordings.is_empty() {
                 return Err(Problem::new(format!("there is no perf.data in {}", path.display())));
             }
-            files.extend(recordings);
-            roots.extend(root);
+            files.extend(recordings.into_iter().map(|path| RecordingFile { path, root: root.clone() }));
         }
         let options = Options {
             selection: Selection { event: self.event.clone(), process: self.pid, thread: self.tid },
-            lookup: Lookup { roots, native_lines: self.native, kernel },
+            lookup: Lookup { roots: self.root.clone(), native_lines: self.native, kernel },
             by_thread,
         };
         let progress = std::io::stderr().is_terminal().then(|| Progress::start(&files)).flatten();
@@ -67,7 +68,7 @@ impl Reading {
         drop(progress);
         report.map_err(|error| match (error, files.as_slice()) {
             (error @ jitlisten_report::Error::Io { .. }, _) => Problem::new(error),
-            (other, [file]) => Problem::new(format!("{}: {other}", file.display())),
+            (other, [file]) => Problem::new(format!("{}: {other}", file.path.display())),
             (other, _) => Problem::new(other),
         })
     }
@@ -128,32 +129,33 @@ pub(crate) fn write(out: Option<&Path>, content: &[u8]) -> Result<(), Problem> {
     }
 }
 
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// A line on standard error when reading takes longer than a second.
 struct Progress {
-    done: std::sync::mpsc::Sender<()>,
+    done: mpsc::Sender<()>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Progress {
-    fn start(files: &[PathBuf]) -> Option<Progress> {
-        let (done, wait) = std::sync::mpsc::channel::<()>();
+    fn start(files: &[RecordingFile]) -> Option<Progress> {
         let text = match files {
-            [file] => format!("reading {} …", file.display()),
+            [file] => format!("reading {} …", file.path.display()),
             files => format!("reading {} recordings …", files.len()),
         };
-        let thread = std::thread::Builder::new()
-            .spawn(move || {
-                if wait
-                    .recv_timeout(std::time::Duration::from_secs(1))
-                    .is_err_and(|error| error == std::sync::mpsc::RecvTimeoutError::Timeout)
-                {
-                    let mut out = std::io::stderr();
-                    let _ = write!(out, "{text}").and_then(|()| out.flush());
-                    let _ = wait.recv();
-                    let _ = write!(out, "\r\x1b[K");
-                }
-            })
-            .ok()?;
+        Progress::shown(text, PATIENCE, std::io::stderr())
+    }
+
+    fn shown(text: String, after: Duration, mut out: impl Write + Send + 'static) -> Option<Progress> {
+        let (done, wait) = mpsc::channel::<()>();
+        let show = move || {
+            if wait.recv_timeout(after) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let _ = write!(out, "{text}").and_then(|()| out.flush());
+                let _ = wait.recv();
+                let _ = write!(out, "\r\x1b[K");
+            }
+        };
+        let thread = std::thread::Builder::new().spawn(show).ok()?;
         Some(Progress { done, thread: Some(thread) })
     }
 }
@@ -164,5 +166,40 @@ impl Drop for Progress {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Passes on what is written.
+    struct Pipe(mpsc::Sender<String>);
+
+    impl Write for Pipe {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            let _ = self.0.send(String::from_utf8_lossy(bytes).into_owned());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn progress_is_shown_when_it_takes_long_and_is_gone_afterwards() {
+        let (sender, written) = mpsc::channel();
+        let progress = Progress::shown("reading x …".to_owned(), Duration::ZERO, Pipe(sender)).expect("a thread");
+        assert_eq!(written.recv().expect("the text"), "reading x …");
+        drop(progress);
+        assert_eq!(written.iter().collect::<String>(), "\r\x1b[K");
+    }
+
+    #[test]
+    fn no_progress_is_shown_when_it_is_quick() {
+        let (sender, written) = mpsc::channel();
+        drop(Progress::shown("reading x …".to_owned(), Duration::from_secs(3600), Pipe(sender)));
+        assert_eq!(written.iter().collect::<String>(), "");
     }
 }

@@ -1,6 +1,6 @@
 //! `jitlisten run`: sets the environment and becomes the command, with no process in between.
 //!
-//! What is set, and who gives it back to the children of the program: see `capi/src/give_back.rs`.
+//! What is set, and where it is given back to the children of the program: see `capi/src/give_back.rs`.
 
 #![forbid(unsafe_code)]
 
@@ -38,7 +38,8 @@ pub(crate) struct Run {
 /// What a command is started with; for every subcommand that starts one.
 #[derive(Args, Clone)]
 pub(crate) struct RunEnvironment {
-    /// What to write: a list of perfmap, image, unwind, jitdump, gdb [default: $JITLISTEN, or perfmap,image,unwind]
+    /// What to write: a list of perfmap, image, unwind, modules, jitdump, gdb
+    /// [default: $JITLISTEN, or perfmap,image,unwind,modules]
     #[arg(long, value_name = "LIST")]
     pub(crate) sinks: Option<Sinks>,
     /// Leave Numba's code without line tables

@@ -15,7 +15,7 @@ pub(crate) struct Sinks(Vec<SinkKind>);
 
 impl Default for Sinks {
     fn default() -> Sinks {
-        Sinks(vec![SinkKind::PerfMap, SinkKind::Image, SinkKind::Unwind])
+        Sinks(vec![SinkKind::PerfMap, SinkKind::Image, SinkKind::Unwind, SinkKind::Modules])
     }
 }
 

@@ -54,7 +54,7 @@ impl Blocked {
     /// Whether one of them has come, or comes within this time.
     pub(crate) fn has_arrived(&self, within: Duration) -> bool {
         let within = libc::timespec { tv_sec: within.as_secs() as libc::time_t, tv_nsec: within.subsec_nanos().into() };
-        // SAFETY: a set and a time; who sent it is not asked for.
+        // SAFETY: a set and a time; the sender is not asked for.
         (unsafe { libc::sigtimedwait(&raw const self.0, std::ptr::null_mut(), &raw const within) }) > 0
     }
 }

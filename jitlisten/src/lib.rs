@@ -1,34 +1,29 @@
-//! Make code that LLVM compiles at run time look, to every Linux profiler, debugger and unwinder, like code from an
-//! ordinary shared library.
+#![doc = include_str!("../README.md")]
+#![doc = ""]
+//! # What is in it
 //!
-//! ```text
-//!    EVENT SOURCES                  MODEL                        SINKS
-//!  +--------------------------+   +----------------------+   +-------------------------------+
-//!  | shim    stock llvmlite,  |   |  LoadedObject        |   | perf_map   /tmp/perf-PID.map  |
-//!  |         any LLVM host    | > |   functions          | > | jitdump    jit-PID.dump       |
-//!  |                          |   |   line rows          |   |                               |
-//!  +--------------------------+   |   eh_frame           |   +-------------------------------+
-//!    loaded / finalized / freeing |   text ranges        |
-//!                                 +----------------------+
-//!                                   SESSION
-//! ```
-//!
-//! One noun ([`LoadedObject`]), three verbs (*loaded*, *finalized*, *freeing*): see [`Session`].
+//! | | |
+//! | --- | --- |
+//! | [`producer`] | the verbs: *loaded*, *finalized*, *freeing* |
+//! | [`options`], [`Session`], [`Statistics`] | what is switched on, the session of the process, what it has done |
+//! | [`LoadedObject`], [`LineRows`] | what an object in memory consists of |
+//! | [`name`] | names a person recognises |
 
 mod address;
+#[doc(hidden)]
 pub mod cfi;
 mod code_snapshot;
 mod error;
-mod fork;
 mod liveness;
 mod loaded_object;
+#[doc(hidden)]
 pub mod log;
 #[doc(hidden)]
 pub mod modules;
-pub mod name;
 mod object;
 mod observer;
 pub mod options;
+mod plumbing;
 mod process;
 pub mod producer;
 mod session;
@@ -38,22 +33,10 @@ mod unwindability;
 
 pub use address::{Address, AddressRange, Offset};
 pub use error::Error;
+pub use jitlisten_names as name;
 pub use loaded_object::{Function, LineRow, LineRows, LoadedObject, Machine, TextRange};
 pub use object::ObjectId;
-pub use observer::{CodeObserver, ObservedCode, notify_libraries_changed};
-pub use process::allocator::HostAllocator;
-pub use process::checked_read;
 #[doc(hidden)]
-pub use process::clock::monotonic;
-pub use process::host_state::{HostStateGuard, exempt_signal, keeping_errno};
-#[doc(hidden)]
-pub use process::mappings::{Mapping, mappings_of};
-pub use process::privilege::is_privileged;
-pub use session::{ForkGuard, LiveFunction, Loaded, Session};
-pub use sink::Unwinders;
-#[cfg(feature = "fuzzing")]
-#[doc(hidden)]
-pub use sink::fuzzing;
-pub use statistics::{SinkStatistics, Statistics};
-#[doc(hidden)]
-pub use unwind_register::{Entered, Inside};
+pub use plumbing::*;
+pub use session::{LiveFunction, Session};
+pub use statistics::{ImageStatistics, SinkStatistics, Statistics};

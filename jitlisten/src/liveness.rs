@@ -50,7 +50,7 @@ pub(crate) fn expired<T: Ord>(mut dead: Vec<Dead<T>>, recent: usize) -> impl Ite
 }
 
 /// When a process began, in clock ticks since boot: field 22 of `proc_pid_stat(5)`.
-pub(crate) fn start_time(pid: u32) -> Option<u64> {
+pub fn start_time(pid: u32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second field, the program's name in parentheses, may have anything in it.
     let (_, rest) = text.rsplit_once(')')?;

@@ -231,6 +231,7 @@ fn write(text: &str) -> io::Result<()> {
 }
 
 /// Logs one line at the given [`Level`](crate::log::Level), formatted like `format!`, which costs nothing while it is off.
+#[doc(hidden)]
 #[macro_export]
 macro_rules! log_line {
     ($level:ident, $($message:tt)*) => {

@@ -1,4 +1,4 @@
-//! Whoever samples this process from inside: learns of compiled code as sinks do, with everything a stack walk needs.
+//! The sampler inside this process: it learns of compiled code as sinks do, with everything a stack walk needs.
 //!
 //! There is one at most, and it is not a sink: it writes no file for others, and switching it on and off is no event for
 //! the program.
@@ -60,7 +60,7 @@ pub(crate) fn deactivate() {
     ACTIVE.store(false, Ordering::Release);
 }
 
-/// For who watches the loader: its list has changed.
+/// The loader's list of libraries has changed: called by the shim, which watches it.
 pub fn notify_libraries_changed() {
     if let Some(observer) = observer() {
         observer.libraries_changed();

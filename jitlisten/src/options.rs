@@ -6,7 +6,7 @@
 //! | `JITLISTEN_DIR` | directory | where files other than the perf map go |
 //! | `JITDUMPDIR`, `HOME` | directory | where jitdumps go otherwise, as with other JITs: there, or below `.debug/jit` |
 //! | `JITLISTEN_QUOTA` | bytes, or with `K`, `M`, `G` | how much one process may have in a jitdump, and how much in images |
-//! | `JITLISTEN_LOG` | `[LEVEL:]PATH` or `[LEVEL:]stderr` | see [`crate::log`] |
+//! | `JITLISTEN_LOG` | `[LEVEL:]PATH` or `[LEVEL:]stderr` | see [`LogTarget`] |
 //! | `JITLISTEN_FRAME_POINTERS` | `1`, `0`, `untouched` | see [`FramePointerPolicy`] |
 //! | `JITLISTEN_NAMES` | `readable`, `linkage` | see [`NameStyle`] |
 //! | `JITLISTEN_LLVM` | comma list of [`LlvmSource`]s, `all`, `off` | what of an LLVM is listened to; unset: all |
@@ -18,7 +18,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use crate::log::LogTarget;
+pub use crate::log::{Level, LogTarget};
 
 /// The sinks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,6 +216,12 @@ impl Default for Options {
 }
 
 impl Options {
+    /// What the environment of this process asks for, and complaints about what is not understood in it, one line each, for
+    /// [`producer::open`](crate::producer::open).
+    pub fn from_env() -> (Options, Vec<String>) {
+        Options::read(|name| std::env::var_os(name))
+    }
+
     /// Reads the variables through `variable` (in a process: `std::env::var_os`). The complaints, one line each, are
     /// for the log.
     pub fn read(variable: impl Fn(&str) -> Option<OsString>) -> (Options, Vec<String>) {

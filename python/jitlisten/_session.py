@@ -11,7 +11,7 @@ from typing import List, Optional, Sequence, Tuple, Union
 from . import Error, Function, Llvm, Status, _llvmlite
 from ._library import COUNTERS, Options, check, collect, in_process, library, statistics
 
-_ALL = ("perfmap", "jitdump", "unwind", "image", "gdb")
+_ALL = ("perfmap", "jitdump", "unwind", "image", "gdb", "modules")
 
 
 def enable(

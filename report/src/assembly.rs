@@ -1,12 +1,12 @@
 //! The instructions of compiled code, by source line, with the samples of each.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 use iced_x86::{Decoder, DecoderOptions, Formatter as _, GasFormatter};
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 
+use crate::lookup::Roots;
 use crate::profile::Count;
 use crate::recording::Recording;
 use crate::symbols::{ImageCode, Symbols};
@@ -28,12 +28,11 @@ pub(crate) struct Assembly {
 }
 
 impl Assembly {
-    pub(crate) fn new(recording: &Recording, symbols: &Symbols, roots: &[PathBuf]) -> Assembly {
+    pub(crate) fn new(recording: &Recording, symbols: &Symbols, roots: &Roots) -> Assembly {
         let mut assembly = Assembly { lines: FxHashMap::default(), unavailable: None };
         let mut left = MOST;
         for (file, addresses) in sampled_addresses(recording, symbols) {
-            let path = &recording.files[file as usize].path;
-            let Some(mut code) = ImageCode::open(roots, Path::new(path)) else { continue };
+            let Some(mut code) = ImageCode::open(roots, &recording.files[file as usize]) else { continue };
             if !code.is_x86_64() {
                 assembly.unavailable = Some("there is no disassembler for this architecture here");
                 continue;

@@ -58,7 +58,7 @@ fn maps(report: &Report) -> BTreeSet<PathBuf> {
 
 fn copy(report: &Report, path: &Path, root: &Path, done: &mut Bundled, is_needed: bool) -> Result<(), Error> {
     let Some(target) = below(root, path) else { return Ok(()) };
-    let Some(from) = candidates(&report.roots, path).find(|candidate| candidate.is_file()) else {
+    let Some(from) = candidates(&report.roots.all(), path).find(|candidate| candidate.is_file()) else {
         done.missing.extend(is_needed.then(|| path.to_owned()));
         return Ok(());
     };

@@ -7,6 +7,7 @@ use crate::profile::{Count, Shares};
 use crate::report::{Report, grouped};
 use crate::source::printable;
 use crate::symbols::Kind;
+use crate::text::cut;
 
 /// Changes smaller than this many points are left out, unless all are wanted.
 const LEAST: f64 = 0.3;
@@ -116,12 +117,7 @@ fn table(text: &mut String, what: &str, changes: &[Change], width: Option<usize>
         let name = printable(&change.name);
         let row =
             format!("    {}    |     {}    | {name}  {}", columns(change.own), columns(change.total), change.source);
-        let row: String = match width {
-            Some(width) if row.chars().count() > width => {
-                row.chars().take(width.saturating_sub(1)).chain(['…']).collect()
-            }
-            _ => row,
-        };
+        let row = width.map_or_else(|| row.clone(), |width| cut(&row, width));
         let _ = writeln!(text, "{}", row.trim_end());
     }
     if count == 0 {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use inferno::flamegraph::color::{Color, PaletteMap};
+use inferno::flamegraph::color::{BackgroundColor, Color, PaletteMap};
 use inferno::flamegraph::{self, Options, TextTruncateDirection};
 use rustc_hash::FxHasher;
 use std::hash::Hasher;
@@ -10,6 +10,8 @@ use std::hash::Hasher;
 use crate::export::{collapsed, frames_of};
 use crate::report::Report;
 use crate::symbols::{Frame, Kind};
+
+const GREY: Color = Color { r: 215, g: 215, b: 215 };
 
 /// Writes an SVG.
 ///
@@ -23,7 +25,15 @@ pub fn to_flamegraph(report: &Report, out: &mut impl io::Write) -> io::Result<()
             colours.insert(collapsed::name(report, &frame), colour(report, &frame));
         }
     }
+    // What is no code has no colour.
+    // The lowest frame has no name until it is drawn.
+    colours.insert("", GREY);
+    colours.insert("all", GREY);
+    for thread in &report.recording.threads {
+        colours.insert(collapsed::plain(&thread.name), GREY);
+    }
     let mut options = Options::default();
+    options.bgcolors = Some(BackgroundColor::Flat(Color { r: 250, g: 250, b: 250 }));
     options.title = report.title();
     options.subtitle =
         Some("green: compiled at run time (bluish: inlined), yellow: Python, red: C, orange: kernel".to_owned());

@@ -35,9 +35,9 @@ pub use html::to_html;
 pub use json::to_json;
 pub use profile::{Count, Detail, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, ThreadRow};
 pub use recording::{
-    Event, Facts, Follower, Location, MappedFile, Place, Recording, Sample, Selection, Stacks, Thread,
+    Event, Facts, Follower, Location, MappedFile, Origin, Place, Recording, Sample, Selection, Stacks, Thread,
 };
-pub use report::{Group, Options, Report};
+pub use report::{Group, Options, RecordingFile, Report};
 pub use source::{Compiled, SourceText, printable};
 pub use symbols::{FileSymbols, Frame, Function, Kind, Lookup, SourceFrame, SymbolCache, Symbols};
 pub use text::{Style, to_text};

@@ -2,6 +2,38 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::recording::{MappedFile, Recording};
+use crate::symbols::Lookup;
+
+/// The folders in which paths are tried first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Roots {
+    /// Of the person who reads.
+    asked: Vec<PathBuf>,
+    /// Of the recordings.
+    own: Vec<PathBuf>,
+}
+
+impl Roots {
+    pub(crate) fn of(recording: &Recording, lookup: &Lookup) -> Roots {
+        let own = recording.origins.iter().filter_map(|origin| origin.root.clone()).collect();
+        Roots { asked: lookup.roots.clone(), own }
+    }
+
+    /// All, for files that are known by what is in them.
+    pub(crate) fn all(&self) -> Vec<PathBuf> {
+        self.asked.iter().chain(&self.own).cloned().collect()
+    }
+
+    /// Those of a file that was mapped.
+    pub(crate) fn of_file(&self, file: &MappedFile) -> Vec<PathBuf> {
+        match &file.build_id[..] {
+            [] => self.asked.iter().chain(&file.root).cloned().collect(),
+            _ => self.all(),
+        }
+    }
+}
+
 /// A path in each of the roots, then as it is.
 pub(crate) fn candidates(roots: &[PathBuf], path: &Path) -> impl Iterator<Item = PathBuf> {
     let relative = path.strip_prefix("/").unwrap_or(path).to_owned();

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use rustc_hash::FxHashMap;
 
+use crate::lookup::Roots;
 use crate::profile::{Detail, Profile};
 use crate::recording::{Recording, Selection, Thread};
 use crate::source::{Compiled, SourceText};
@@ -22,6 +23,21 @@ pub struct Options {
     pub by_thread: bool,
 }
 
+/// A recording on a disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordingFile {
+    /// The file.
+    pub path: PathBuf,
+    /// The folder in which the files that it names are looked for first, if it has one of its own.
+    pub root: Option<PathBuf>,
+}
+
+impl From<&Path> for RecordingFile {
+    fn from(path: &Path) -> RecordingFile {
+        RecordingFile { path: path.to_owned(), root: None }
+    }
+}
+
 /// A recording, ready to be shown.
 #[derive(Debug)]
 pub struct Report {
@@ -35,7 +51,7 @@ pub struct Report {
     pub sources: Vec<SourceText>,
     /// What a reader has to know, a sentence each.
     pub notes: Vec<String>,
-    pub(crate) roots: Vec<PathBuf>,
+    pub(crate) roots: Roots,
 }
 
 /// The threads of a process or of a machine, together.
@@ -61,24 +77,29 @@ impl Report {
     /// # Errors
     /// When nothing of the recording can be read.
     pub fn open(path: &Path, options: &Options) -> Result<Report, Error> {
-        Report::open_all(&[path.to_owned()], options)
+        Report::open_all(&[RecordingFile::from(path)], options)
     }
 
     /// Reads several recordings and adds them up.
     ///
     /// # Errors
     /// When nothing can be read of one of them, or they are of different events.
-    pub fn open_all(paths: &[PathBuf], options: &Options) -> Result<Report, Error> {
+    pub fn open_all(files: &[RecordingFile], options: &Options) -> Result<Report, Error> {
         let mut recordings = Vec::new();
         let mut recorded: Option<SystemTime> = None;
-        for path in paths {
-            let recording = Recording::open_with(path, &options.selection, &options.lookup.roots);
+        for RecordingFile { path, root } in files {
+            let roots: Vec<PathBuf> = options.lookup.roots.iter().chain(root).cloned().collect();
+            let recording = Recording::open_with(path, &options.selection, &roots);
             // Of several files it has to be said which one is meant.
-            recordings.push(recording.map_err(|error| match error {
+            let mut recording = recording.map_err(|error| match error {
                 error @ Error::Io { .. } => error,
-                error if paths.len() == 1 => error,
+                error if files.len() == 1 => error,
                 error => Error::InFile { path: path.clone(), error: Box::new(error) },
-            })?);
+            })?;
+            if let Some(root) = root {
+                recording.set_root(root);
+            }
+            recordings.push(recording);
             let modified = std::fs::metadata(path).and_then(|data| data.modified()).ok();
             recorded = recorded.map_or(modified, |before| modified.map(|modified| modified.min(before)));
         }
@@ -100,7 +121,8 @@ impl Report {
         let symbols = Symbols::resolve_with(cache, &recording, &options.lookup);
         let detail = Detail { by_thread: options.by_thread, native_lines: options.lookup.native_lines };
         let profile = Profile::new(&recording, &symbols, detail);
-        let sources = sources(&profile, &symbols, &options.lookup.roots, recorded);
+        let roots = Roots::of(&recording, &options.lookup);
+        let sources = sources(&profile, &symbols, &roots.all(), recorded);
         let mut notes = recording.notes.clone();
         notes.extend(symbols.notes.iter().cloned());
         if recording.samples.is_empty() {
@@ -108,7 +130,7 @@ impl Report {
         }
         notes.extend(other_events(&recording));
         notes.retain(|note| !note.is_empty());
-        Report { recording, symbols, profile, sources, notes, roots: options.lookup.roots.clone() }
+        Report { recording, symbols, profile, sources, notes, roots }
     }
 
     /// The name of the event.
@@ -132,11 +154,12 @@ impl Report {
         if processes > 1 {
             title.push_str(&format!(" in {processes} processes"));
         }
-        let hosts = self.hosts();
+        // A process that was killed has not said where it was.
+        let hosts: Vec<Group> = self.hosts().into_iter().filter(|group| !group.host.is_empty()).collect();
         match hosts.as_slice() {
-            [Group { host, .. }] if !host.is_empty() => title.push_str(&format!(", on {host}")),
-            [] | [_] if !facts.host.is_empty() => title.push_str(&format!(", on {}", facts.host)),
-            [] | [_] => {}
+            [Group { host, .. }] => title.push_str(&format!(", on {host}")),
+            [] if !facts.host.is_empty() => title.push_str(&format!(", on {}", facts.host)),
+            [] => {}
             hosts => title.push_str(&format!(", on {} machines", hosts.len())),
         }
         title

@@ -59,17 +59,23 @@ impl SourceText {
         let path = Path::new(path);
         let relative = path.strip_prefix("/").unwrap_or(path);
         let candidates = roots.iter().map(|root| root.join(relative)).chain([path.to_owned()]);
-        let mut why = String::new();
+        let (mut why, mut other) = (String::new(), None);
         for candidate in candidates {
             match read(&candidate) {
                 Ok((bytes, modified)) => {
                     let note = compiled.compare(&bytes, modified);
-                    return SourceText { lines: lines(&bytes), note };
+                    let is_right = note.is_none();
+                    let text = SourceText { lines: lines(&bytes), note };
+                    if is_right {
+                        return text;
+                    }
+                    // Another of that name may be the one that was compiled.
+                    other.get_or_insert(text);
                 }
                 Err(error) => why = error,
             }
         }
-        SourceText::missing(format!("cannot be read: {why}"))
+        other.unwrap_or_else(|| SourceText::missing(format!("cannot be read: {why}")))
     }
 
     fn missing(note: String) -> SourceText {
@@ -151,7 +157,12 @@ pub fn printable(text: &str) -> String {
             '\t' => shown.push_str("    "),
             '\0'..='\x1f' => shown.push(char::from_u32(0x2400 + character as u32).unwrap_or('?')),
             '\x7f' => shown.push('␡'),
-            '\u{80}'..='\u{9f}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+            '\u{80}'..='\u{9f}'
+            | '\u{61c}'
+            | '\u{200e}'
+            | '\u{200f}'
+            | '\u{202a}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}' => {
                 shown.push('\u{fffd}');
             }
             other => shown.push(other),

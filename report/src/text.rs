@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+
 use crate::profile::{Count, FunctionRow, Inlined, Line, Shares};
 use crate::report::{Group, Report, grouped};
 use crate::source::{SourceText, printable};
@@ -69,10 +71,8 @@ impl Table<'_> {
     fn coloured(&mut self, text: &str, colour: &str) {
         let text = text.trim_end();
         let cut = match self.style.width {
-            Some(width) if text.chars().count() > width => {
-                text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
-            }
-            _ => text.to_owned(),
+            Some(width) => cut(text, width),
+            None => text.to_owned(),
         };
         if self.style.colour && !colour.is_empty() {
             let _ = writeln!(self.text, "\x1b[{colour}m{cut}\x1b[0m");
@@ -114,7 +114,8 @@ impl Table<'_> {
         if profile.outside.len() > 5 {
             outside.push_str(", …");
         }
-        self.row_of_head(profile.outside_all(), &format!("outside compiled code: {outside}"));
+        let colon = if outside.is_empty() { "" } else { ": " };
+        self.row_of_head(profile.outside_all(), &format!("outside compiled code{colon}{outside}"));
         self.line(&format!("{:>7}  {:>9}  samples lost by the recorder", "", grouped(profile.lost)));
     }
 
@@ -130,10 +131,9 @@ impl Table<'_> {
         for row in shown_functions(self.report, self.style.all) {
             shown += 1;
             self.line(&printable(&format!("{} | {}", self.columns(&row.shares), row.name)));
-            if row.compilations.len() > 1 {
-                for (name, shares) in &row.compilations {
-                    self.coloured(&printable(&format!("{} |   {name}", self.columns(shares))), "2");
-                }
+            let compilations = if self.style.all { &row.compilations } else { row.several_compilations() };
+            for (name, shares) in compilations.iter().filter(|_| row.compilations.len() > 1) {
+                self.coloured(&printable(&format!("{} |   {name}", self.columns(shares))), "2");
             }
         }
         if shown == 0 {
@@ -265,11 +265,9 @@ impl Table<'_> {
             return row.to_owned();
         }
         let space = width - BAR - 1;
-        let row: String = match row.trim_end().chars().count() > space {
-            true => row.chars().take(space - 1).chain(['…']).collect(),
-            false => row.trim_end().to_owned(),
-        };
-        format!("{row:<space$} {bar}")
+        let row = cut(row.trim_end(), space);
+        let fill = " ".repeat(space.saturating_sub(row.width()));
+        format!("{row}{fill} {bar}")
     }
 
     fn line_threads(&mut self, line: &Line) {
@@ -292,14 +290,30 @@ impl Table<'_> {
             let name = &self.report.profile.functions[call.function as usize].name;
             let short = name.rsplit('.').next().unwrap_or(name);
             let indent = "  ".repeat(depth);
-            let row =
-                format!("{} |       | {indent}↳ {short} {path}:{}  {text}", self.columns(&call.shares), call.line);
+            let place = match call.line {
+                0 => "(code of no line)".to_owned(),
+                line => format!("{path}:{line}  {text}"),
+            };
+            let row = format!("{} |       | {indent}↳ {short} {place}", self.columns(&call.shares));
             self.coloured(&printable(&row), "36");
             if depth < 12 {
                 self.inlined(&call.inlined, depth + 1);
             }
         }
     }
+}
+
+/// As much of a text as has a place in so many columns. Some characters take two.
+pub(crate) fn cut(text: &str, columns: usize) -> String {
+    if text.width() <= columns {
+        return text.to_owned();
+    }
+    let mut used = 1;
+    let fits = |character: &char| {
+        used += character.width().unwrap_or_default();
+        used <= columns
+    };
+    text.chars().take_while(fits).chain(['…']).collect()
 }
 
 /// The machine, where there are several.
@@ -362,4 +376,17 @@ fn joined(mut blocks: Vec<std::ops::RangeInclusive<u32>>) -> Vec<std::ops::Range
         }
     }
     joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_of_two_columns_count_as_two() {
+        assert_eq!(cut("# 速度を測る", 12), "# 速度を測る");
+        assert_eq!(cut("# 速度を測る", 11), "# 速度を測…");
+        assert_eq!(cut("# 速度を測る", 10), "# 速度を…");
+        assert_eq!(cut("abc", 2), "a…");
+    }
 }

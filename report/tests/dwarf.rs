@@ -104,6 +104,13 @@ fn chains_of(report: &Report) -> Chains {
     samples.collect()
 }
 
+/// Where almost every stack begins.
+fn most_frequent<'a>(addresses: impl Iterator<Item = &'a u64>) -> Option<&'a u64> {
+    let mut counts = BTreeMap::new();
+    addresses.for_each(|address| *counts.entry(address).or_insert(0) += 1);
+    counts.into_iter().max_by_key(|&(_, count)| count).map(|(address, _)| address)
+}
+
 /// Whether `some` is `all` but for one frame in the middle.
 fn leaves_out(some: &[u64], all: &[u64]) -> bool {
     let mut rest = all.iter();
@@ -122,8 +129,7 @@ fn stacks_are_those_of_perf_script_and_reach_the_start() {
     let (ours, theirs) = (chains_of(&report), chains_of_perf(&tools, &recording));
     assert!(ours.len() > 300, "{} samples", ours.len());
     assert_eq!(ours.keys().collect::<Vec<_>>(), theirs.keys().collect::<Vec<_>>());
-    // Where almost every stack begins.
-    let start = ours.values().next().and_then(|chain| chain.last());
+    let start = most_frequent(ours.values().filter_map(|chain| chain.last()));
     let (mut same, mut longer, mut different) = (0, 0, Vec::new());
     for (key, chain) in &ours {
         let other = &theirs[key];

@@ -36,6 +36,12 @@ fn the_flame_graph_has_its_colours_and_is_well_formed() {
     let picture = String::from_utf8(picture).unwrap();
     assert!(picture.contains("<svg") && picture.contains("394 samples of cpu-clock"));
     assert!(picture.contains("__main__.heavy"), "compiled code by name");
+    let colour_of = |name: &str| {
+        let frame = picture.split("<title>").find(|frame| frame.starts_with(name)).unwrap_or_else(|| panic!("{name}"));
+        let colour = frame.split_once("fill=\"rgb(").and_then(|(_, rest)| rest.split(')').next());
+        colour.unwrap_or_else(|| panic!("{frame}")).to_owned()
+    };
+    assert_eq!([colour_of("all ("), colour_of("python (")], ["215,215,215", "215,215,215"], "what is no code is grey");
     let Some(python) = find("python3") else { return skip("python3") };
     let file = scratch("flames").join("flames.svg");
     fs::write(&file, &picture).unwrap();
@@ -146,6 +152,8 @@ fn the_firefox_profile_has_the_tables_and_columns_of_its_version() {
         below("stackTable", "frame", length("frameTable"));
         below("frameTable", "func", length("funcTable"));
         below("funcTable", "name", thread["stringArray"].as_array().unwrap().len() as u64);
+        let times = thread["samples"]["threadCPUDelta"].as_array().unwrap();
+        assert!(times.iter().all(|time| time.as_u64() == Some(10_101)), "99 samples a second, in microseconds");
         let deltas = thread["samples"]["timeDeltas"].as_array().unwrap();
         assert!(deltas.iter().all(|delta| delta.as_f64().unwrap() >= 0.0));
         for (at, prefix) in thread["stackTable"]["prefix"].as_array().unwrap().iter().enumerate() {

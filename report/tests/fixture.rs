@@ -60,11 +60,17 @@ fn the_text_is_plain_when_it_is_no_terminal_and_fits_one_when_it_is() {
     assert!(!plain.contains('\x1b'));
     assert!(plain.contains("|    20 |             total += bell(values[i])\n"), "{plain}");
     assert!(plain.contains("↳ bell sides.py:12"), "{plain}");
+    // Of a function that was compiled once there is no row for the entry that Python calls.
+    assert!(
+        plain.contains("|   cpython::__main__.heavy(array(float32") && plain.contains("__main__.fibonacci"),
+        "{plain}"
+    );
+    assert!(!plain.contains("cpython::__main__.fibonacci"), "{plain}");
     let narrow = to_text(&report, Style { width: Some(80), ..Style::default() });
     assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
     assert!(to_text(&report, Style { colour: true, ..Style::default() }).contains("\x1b[1m"));
     let all = to_text(&report, Style { all: true, threads: true, ..Style::default() });
-    assert!(all.len() > plain.len() && all.contains("thread python"));
+    assert!(all.len() > plain.len() && all.contains("thread python") && all.contains("cpython::__main__.fibonacci"));
 }
 
 #[test]

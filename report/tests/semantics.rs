@@ -4,7 +4,9 @@
 mod common;
 
 use common::{Writer, assert_sums, read, report};
-use jitlisten_report::{Error, Options, Recording, Report, Selection, Style, diff, to_json, to_text};
+use jitlisten_report::{
+    Error, Options, Recording, Report, Selection, Style, diff, diff_to_text, to_html, to_json, to_text,
+};
 
 /// `fibonacci` of the fixture: 0x1000 to 0x1061, line table for `sides.py`.
 const IMAGE: &str = "/tmp/fixture/images/image-19001-347235/object-22.so";
@@ -186,6 +188,44 @@ fn what_is_no_recording_is_refused_with_a_sentence() {
     assert!(matches!(read(&other.file()), Err(Error::OtherArchitecture(name)) if name == "riscv64"));
     let ours = Writer { architecture: Some("aarch64"), ..writer() };
     assert!(read(&ours.file()).is_ok());
+}
+
+/// The names of machine, event, thread and files come from the recording.
+#[test]
+fn nothing_that_a_recording_says_moves_a_terminal() {
+    const EVIL: &str = "\x1b]0;owned\x07\x1b[2J\u{202e}<img src=x>";
+    let mut writer = Writer { host: Some(EVIL.to_owned()), events: vec![(1, 0, 7)], ..Writer::default() };
+    // HEADER_EVENT_DESC as a record: one event, its attribute, one id, the name.
+    let mut described = [12_u64.to_le_bytes(), (1 | 128_u64 << 32).to_le_bytes()].concat();
+    described.extend(&writer.pipe()[24..24 + 128]);
+    described.extend([1_u32.to_le_bytes(), (EVIL.len() as u32).to_le_bytes()].concat());
+    described.extend(EVIL.as_bytes());
+    described.extend(7_u64.to_le_bytes());
+    writer.record(80, 0, &described);
+    writer.comm(10, 10, EVIL, true, 1).mmap(10, (0x5000_0000, 0x5001_0000), 0, EVIL, 2);
+    writer.sample((10, 10), 10, 5, &[0x5000_0100]);
+    let (file, pipe) = (report(&writer.file()), report(&writer.pipe()));
+    assert!(file.title().contains("owned") && pipe.event().contains("owned"), "{} {}", file.title(), pipe.event());
+    let style = Style { all: true, threads: true, processes: true, hosts: true, ..Style::default() };
+    for text in [to_text(&file, style), to_text(&pipe, style), diff_to_text(&file, &pipe, None, true)] {
+        assert!(!text.contains(['\x1b', '\x07', '\u{202e}']) && text.contains("owned"), "{text:?}");
+    }
+    let selection = Selection { event: Some("cycles".to_owned()), ..Selection::default() };
+    let refused = Recording::read(&mut std::io::Cursor::new(writer.pipe()), &selection).unwrap_err().to_string();
+    assert!(!refused.contains('\x1b') && refused.contains("owned"), "{refused:?}");
+    assert_eq!(to_html(&pipe).matches("<img").count(), 0);
+}
+
+/// A recording of many processors has an id of its own of each event for each of them.
+#[test]
+fn an_event_has_many_ids() {
+    let mut writer = Writer { events: (0..3).map(|event| (1, event, 500 + event)).collect(), ..Writer::default() };
+    for id in [501, 502, 502, 500, 501, 501, 999] {
+        writer.sample_of(id, (10, 10), 10, 5, &[FIRST]);
+    }
+    let report = report(&writer.file());
+    let counts: Vec<u64> = report.recording.events.iter().map(|(_, count)| *count).collect();
+    assert_eq!(counts, [2, 3, 2], "one of no event is of the first");
 }
 
 #[test]

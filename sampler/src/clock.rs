@@ -2,11 +2,15 @@
 
 use std::mem::MaybeUninit;
 
-use crate::timer;
+use crate::{timer, vdso};
 
-/// `CLOCK_MONOTONIC` in nanoseconds, by a system call of our own: libfaketime and its kin stand in for libc's. Safe in a
-/// signal handler.
+/// `CLOCK_MONOTONIC` in nanoseconds, not by libc, which libfaketime and its kin stand in for. Safe in a signal handler.
 pub(crate) fn monotonic() -> u64 {
+    vdso::read(libc::CLOCK_MONOTONIC).unwrap_or_else(of_kernel)
+}
+
+/// The same by a system call.
+pub(crate) fn of_kernel() -> u64 {
     read(libc::CLOCK_MONOTONIC)
 }
 

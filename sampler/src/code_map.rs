@@ -193,7 +193,7 @@ impl Published {
 
     fn add(&self, range: Range) {
         let mut change = self.change();
-        // SAFETY: only who holds `change` exchanges it.
+        // SAFETY: only the holder of `change` exchanges it.
         let mut table = unsafe { self.table.load(Ordering::Acquire).as_ref() };
         if table.is_none_or(|table| table.count.load(Ordering::Relaxed) >= NEWEST) {
             self.exchange(&mut change.retired, Some(Table::new(merged(table))));

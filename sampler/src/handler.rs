@@ -1,20 +1,19 @@
 //! The signal handler: a stack into a ring.
 //!
-//! It allocates nothing, takes no lock, touches no thread-local variable but `errno`, and makes two or three system calls (the
-//! time, and whether pages of the stack are there; six for a counter). What it reads is its slot, published tables, and the stack.
+//! It allocates nothing, takes no lock and touches no thread-local variable but `errno`. What it reads is its slot, published tables,
+//! and the stack. In a steady thread it makes no system call (four for a counter): the time is read by the vDSO, what a sample
+//! stands for is in the signal, and the thread's stack is known (`stack_memory`).
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::code_map::{self, ProcessCode};
-use crate::measure::{counter_of, time_since_last};
-use crate::slot::{self, Sample};
+use crate::measure::{counter_of, expired};
+use crate::slot::{self, PROCESS, Sample};
+use crate::stack_memory::StackMemory;
 use crate::timer::SI_TIMER;
-use crate::unwind::{self, Memory, REGISTERS, Registers};
+use crate::unwind::{self, REGISTERS, Registers};
 use crate::{clock, counter};
-
-/// The process that samples; a child that shares memory or handlers does not.
-pub(crate) static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// What a descriptor's signal says (`_sigpoll`).
 #[repr(C)]
@@ -48,7 +47,8 @@ pub(crate) extern "C" fn handler(_signal: c_int, info: *mut libc::siginfo_t, con
     let before = unsafe { errno.read() };
     // SAFETY: the kernel has made both for a handler with SA_SIGINFO; a timer's has these fields.
     let (timer, context) = unsafe { (&*info.cast::<TimerInfo>(), context.cast::<libc::ucontext_t>()) };
-    let slot = if timer.code == SI_TIMER {
+    let is_timer = timer.code == SI_TIMER;
+    let slot = if is_timer {
         slot_of_timer(timer.value)
     } else {
         // SAFETY: as above; a descriptor's has these, and for any other signal they are in a siginfo_t, too.
@@ -57,7 +57,7 @@ pub(crate) extern "C" fn handler(_signal: c_int, info: *mut libc::siginfo_t, con
     };
     if let Some(slot) = slot.filter(|_| !context.is_null()) {
         // SAFETY: the kernel's, for as long as the handler runs.
-        record(slot, unsafe { &*context });
+        record(slot, if is_timer { timer.overrun } else { 0 }, unsafe { &*context });
     }
     // SAFETY: as above.
     unsafe { errno.write(before) };
@@ -74,11 +74,11 @@ fn slot_of_counter(code: c_int, descriptor: c_int) -> Option<&'static slot::Slot
     (slot.tid.load(Ordering::Acquire) == clock::own_tid()).then_some(slot)
 }
 
-fn record(slot: &slot::Slot, context: &libc::ucontext_t) {
-    // First this: whoever ends the sampling changes the state and then looks whether the handler runs.
+fn record(slot: &slot::Slot, overrun: c_int, context: &libc::ucontext_t) {
+    // First this: the thread that ends the sampling changes the state and then looks whether the handler runs.
     slot.running.fetch_add(1, Ordering::SeqCst);
     if slot.state.load(Ordering::SeqCst) == slot::ARMED && PROCESS.load(Ordering::Relaxed) != 0 {
-        let period = time_since_last(slot);
+        let period = expired(slot, overrun);
         match slot.space() {
             Some(space) => sample(slot, space, period, context),
             None => drop(slot.lost.fetch_add(1, Ordering::Relaxed)),
@@ -92,7 +92,7 @@ fn record(slot: &slot::Slot, context: &libc::ucontext_t) {
 
 fn sample(slot: &slot::Slot, space: u64, period: u64, context: &libc::ucontext_t) {
     let registers = registers(context);
-    let mut memory = StackMemory::new(registers.stack_pointer());
+    let mut memory = StackMemory::new(slot, registers.stack_pointer());
     let mut count = 0;
     // SAFETY: this is the handler of the slot's thread, the only one to use it, and it is not entered again while it runs.
     let cache = unsafe { &mut *slot.cache() };
@@ -108,6 +108,7 @@ fn sample(slot: &slot::Slot, space: u64, period: u64, context: &libc::ucontext_t
     });
     // SAFETY: as above.
     unsafe { slot.finish(Sample { time: clock::monotonic(), period, outcome, count }) };
+    memory.learn(outcome);
 }
 
 /// Recording is refused on other machines, so this is never called.
@@ -141,65 +142,4 @@ fn registers(context: &libc::ucontext_t) -> Registers {
     ];
     let saved = &context.uc_mcontext.gregs;
     Registers::new(ORDER.map(|register| saved.get(register as usize).copied().unwrap_or(0) as u64))
-}
-
-const PAGE: u64 = 4096;
-/// `SYS_rt_sigprocmask` with this is refused after its first argument has been read.
-const NO_SUCH_HOW: c_int = -1;
-
-/// The stack, page by page from its pointer on, as far as it is there. Elsewhere (another stack, below a signal handler)
-/// words are fetched by a system call.
-struct StackMemory {
-    start: u64,
-    end: u64,
-}
-
-impl StackMemory {
-    fn new(stack_pointer: u64) -> Self {
-        // What a function without a frame keeps below its stack pointer (x86-64 psABI, 3.2.2).
-        let page = stack_pointer.wrapping_sub(128) & !(PAGE - 1);
-        StackMemory { start: page, end: page }
-    }
-}
-
-impl Memory for StackMemory {
-    fn read(&mut self, address: u64) -> Option<u64> {
-        if address & 7 != 0 {
-            return fetch(address);
-        }
-        // Pages are looked at in order; one far away is not part of this.
-        while address >= self.end && address - self.end < PAGE {
-            if !is_readable(self.end) {
-                return fetch(address);
-            }
-            self.end += PAGE;
-        }
-        if address < self.start || address >= self.end {
-            return fetch(address);
-        }
-        // SAFETY: the kernel has just read this page, which is part of the stack that this thread is on.
-        Some(unsafe { (address as *const u64).read_volatile() })
-    }
-}
-
-/// Whether a word can be read: the kernel copies the set before it looks at what is to be done with it.
-fn is_readable(address: u64) -> bool {
-    let nothing: *mut c_void = std::ptr::null_mut();
-    // SAFETY: changes nothing: there is no such `how`.
-    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, NO_SUCH_HOW, address, nothing, 8_usize) };
-    // SAFETY: errno is a thread-local of libc's.
-    (unsafe { *libc::__errno_location() }) != libc::EFAULT
-}
-
-/// A word of memory that may go away at any time.
-fn fetch(address: u64) -> Option<u64> {
-    let mut word = 0_u64;
-    let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: 8 };
-    let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: 8 };
-    let pid = PROCESS.load(Ordering::Relaxed);
-    // SAFETY: writes a word of ours; a bad address is an error, not a fault.
-    let copied = unsafe {
-        libc::syscall(libc::SYS_process_vm_readv, pid, &raw const local, 1_usize, &raw const remote, 1_usize, 0_usize)
-    };
-    (copied == 8).then_some(word)
 }

@@ -107,7 +107,9 @@ pub(crate) fn adopt_this_thread(start: u64) {
         return;
     }
     let _host_state = HostStateGuard::enter();
-    if let Some(slot) = threads::arm(clock::own_tid()) {
+    let tid = clock::own_tid();
+    // On a busy machine the scan has found it before it ran.
+    if let Some(slot) = threads::arm(tid).or_else(|| threads::armed(tid)) {
         slot.start.store(start, Ordering::Relaxed);
         give_signal_stack(slot);
         if let Some(key) = key() {

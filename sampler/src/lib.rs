@@ -30,9 +30,11 @@ mod output;
 mod perf_data;
 mod recorder;
 mod slot;
+mod stack_memory;
 mod threads;
 mod timer;
 pub mod unwind;
+mod vdso;
 mod wake;
 mod writer;
 

@@ -10,7 +10,7 @@ use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
-use jitlisten::{Address, AddressRange, checked_read};
+use jitlisten::{Address, AddressRange, MapsLine, checked_read};
 
 use crate::code_map::{Range, Tables};
 use crate::perf_data::Mapping;
@@ -21,12 +21,15 @@ const LARGEST_SECTION: u64 = 1 << 28;
 /// `sub rsp, 8; call rcx; add rsp, 8; ret`: CPython 3.12's `asm_trampoline.S`.
 const TRAMPOLINE: [u8; 11] = [0x48, 0x83, 0xec, 0x08, 0xff, 0xd1, 0x48, 0x83, 0xc4, 0x08, 0xc3];
 
+/// Libraries that are remembered when they are gone.
+const MOST_UNMAPPED: usize = 32;
+
 const PT_LOAD: u32 = 1;
 const PT_NOTE: u32 = 4;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 const NT_GNU_BUILD_ID: u32 = 3;
 
-/// A line of `/proc/self/maps`.
+/// A line of `/proc/self/maps`, to be kept.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Line {
     start: u64,
@@ -42,6 +45,10 @@ pub(crate) struct Line {
 #[derive(Default)]
 pub(crate) struct Mappings {
     known: BTreeMap<Line, Known>,
+    /// What was unmapped, with nothing in its place: a function of it may still be on a stack.
+    unmapped: Vec<(Line, Arc<Tables>)>,
+    /// The main thread's stack, which grows downwards from there; zeros: it was not found.
+    pub(crate) main_stack: (u64, u64),
 }
 
 #[derive(Clone)]
@@ -53,12 +60,15 @@ struct Known {
 impl Mappings {
     /// Looks at all mappings. Returns the executable ones that were not there before, and all of them as a map of code.
     pub(crate) fn look(&mut self) -> Option<(Vec<Mapping>, Vec<Range>)> {
-        let lines = parse(&fs::read("/proc/self/maps").ok()?);
+        let lines: Vec<Line> = MapsLine::all(&fs::read("/proc/self/maps").ok()?).map(Line::of).collect();
         let mut known = BTreeMap::new();
         let (mut new, mut ranges) = (Vec::new(), Vec::new());
         // The mapping that holds the ELF header of what comes next.
         let mut header: Option<&Line> = None;
         for line in &lines {
+            if line.path == b"[stack]" {
+                self.main_stack = (line.start, line.end);
+            }
             if line.offset == 0 && (line.inode != 0 || line.path == b"[vdso]") {
                 header = Some(line);
             }
@@ -71,15 +81,41 @@ impl Mappings {
                 new.push(line.as_mapping(found.build_id));
                 found
             });
-            ranges.push(Range { start: line.start, end: line.end, owner: 0, tables: Arc::clone(&found.tables) });
+            ranges.push(line.as_range(&found.tables));
             known.insert(line.clone(), found);
         }
-        self.known = known;
+        self.remember(known, &lines);
+        ranges.extend(self.unmapped.iter().map(|(line, tables)| line.as_range(tables)));
         Some((new, ranges))
+    }
+
+    /// What is not there any more is kept, unless something else is in its place.
+    fn remember(&mut self, known: BTreeMap<Line, Known>, lines: &[Line]) {
+        let gone = std::mem::replace(&mut self.known, known).into_iter().map(|(line, found)| (line, found.tables));
+        self.unmapped.extend(gone.filter(|(_, tables)| matches!(**tables, Tables::Frames(_))));
+        self.unmapped.retain(|(old, _)| lines.iter().all(|line| line.end <= old.start || old.end <= line.start));
+        let surplus = self.unmapped.len().saturating_sub(MOST_UNMAPPED);
+        self.unmapped.drain(..surplus);
     }
 }
 
 impl Line {
+    fn of(line: MapsLine<'_>) -> Line {
+        Line {
+            start: line.range.start().0,
+            end: line.range.end().0,
+            executable: line.is_executable(),
+            offset: line.offset,
+            device: line.device,
+            inode: line.inode,
+            path: line.path.to_vec(),
+        }
+    }
+
+    fn as_range(&self, tables: &Arc<Tables>) -> Range {
+        Range { start: self.start, end: self.end, owner: 0, tables: Arc::clone(tables) }
+    }
+
     fn as_mapping(&self, build_id: Option<[u8; 20]>) -> Mapping {
         let path = if self.path.is_empty() { b"//anon".to_vec() } else { self.path.clone() };
         let path = path.strip_suffix(b" (deleted)").map_or(path.clone(), <[u8]>::to_vec);
@@ -93,36 +129,6 @@ impl Line {
             path,
         }
     }
-}
-
-fn parse(text: &[u8]) -> Vec<Line> {
-    text.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
-}
-
-/// `55d0-55e0 r-xp 00001000 08:01 1234   /usr/bin/x` of `proc_pid_maps(5)`
-fn parse_line(line: &[u8]) -> Option<Line> {
-    let mut rest = line;
-    let mut field = || {
-        let end = rest.iter().position(|&byte| byte == b' ').unwrap_or(rest.len());
-        let field = std::str::from_utf8(&rest[..end]).ok();
-        rest = rest.get(end + 1..).unwrap_or_default();
-        field
-    };
-    let (start, end) = field()?.split_once('-')?;
-    let protection = field()?;
-    let offset = field()?;
-    let (major, minor) = field()?.split_once(':')?;
-    let inode = field()?;
-    let hexadecimal = |text| u64::from_str_radix(text, 16).ok();
-    Some(Line {
-        start: hexadecimal(start)?,
-        end: hexadecimal(end)?,
-        executable: protection.as_bytes().get(2) == Some(&b'x'),
-        offset: hexadecimal(offset)?,
-        device: (hexadecimal(major)? as u32, hexadecimal(minor)? as u32),
-        inode: inode.parse().ok()?,
-        path: rest.trim_ascii_start().to_vec(),
-    })
 }
 
 fn describe(line: &Line, header: Option<&Line>) -> Known {
@@ -247,22 +253,35 @@ mod tests {
     use crate::unwind::CodeMap as _;
 
     #[test]
-    fn lines_are_read_with_spaces_in_names() {
-        let line = parse_line(b"7f00-7fff r-xp 00001000 08:1f 42      /a b/c (deleted)").unwrap();
-        assert_eq!(
-            (line.start, line.end, line.executable, line.device, line.inode),
-            (0x7f00, 0x7fff, true, (8, 31), 42)
-        );
-        assert_eq!(line.as_mapping(None).path, b"/a b/c");
-        assert_eq!(parse_line(b"7f00-7fff rw-p 00000000 00:00 0 ").unwrap().path, b"");
+    fn a_removed_file_keeps_its_name() {
+        let line = MapsLine::parse(b"7f00-7fff r-xp 00001000 08:1f 42      /a b/c (deleted)").unwrap();
+        assert_eq!(Line::of(line).as_mapping(None).path, b"/a b/c");
+    }
+
+    #[test]
+    fn what_was_unmapped_is_remembered_until_something_is_in_its_place() {
+        let line = |text: &str| Line::of(MapsLine::parse(text.as_bytes()).unwrap());
+        let library = line("5000-7000 r-xp 00001000 08:1f 42 /a");
+        let tables = Arc::new(Tables::Frames(Vec::new()));
+        let mut mappings = Mappings::default();
+        mappings.known.insert(library.clone(), Known { tables, build_id: None });
+        mappings.remember(BTreeMap::new(), &[line("3000-5000 r--p 00000000 08:1f 42 /a")]);
+        assert_eq!(mappings.unmapped.len(), 1);
+        mappings.remember(BTreeMap::new(), &[line("6000-8000 rw-p 00000000 00:00 0 ")]);
+        assert!(mappings.unmapped.is_empty());
     }
 
     #[test]
     fn the_c_library_has_a_table_and_a_build_id() {
-        let (new, ranges) = Mappings::default().look().unwrap();
+        let mut mappings = Mappings::default();
+        let (new, ranges) = mappings.look().unwrap();
         let libc = new.iter().find(|mapping| mapping.path.windows(8).any(|part| part == b"/libc.so")).unwrap();
         assert!(libc.build_id.is_some());
         crate::code_map::publish_libraries(ranges);
+        let local = 0_u8;
+        let stack = mappings.main_stack;
+        // Tests run in threads of their own.
+        assert!(stack.0 < stack.1 && !(stack.0..stack.1).contains(&(&raw const local as u64)));
         let address = libc::malloc as *const () as u64;
         assert!(
             matches!(crate::code_map::ProcessCode.find(address), Some(crate::unwind::Code::Table(table)) if table.len() > 1000)

@@ -19,6 +19,21 @@ static COUNTER_KIND: AtomicU32 = AtomicU32::new(0);
 static COUNTER_CONFIG: AtomicU64 = AtomicU64::new(0);
 static COUNTER_IS_USERS: AtomicBool = AtomicBool::new(false);
 
+/// The main thread's stack.
+static STACK_LOW: AtomicU64 = AtomicU64::new(0);
+static STACK_HIGH: AtomicU64 = AtomicU64::new(0);
+
+/// Where the main thread's stack is; zeros if it is not known.
+pub(crate) fn main_stack() -> (u64, u64) {
+    (STACK_LOW.load(Ordering::Relaxed), STACK_HIGH.load(Ordering::Relaxed))
+}
+
+/// See [`main_stack`].
+pub(crate) fn set_main_stack((low, high): (u64, u64)) {
+    STACK_LOW.store(low, Ordering::Relaxed);
+    STACK_HIGH.store(high, Ordering::Relaxed);
+}
+
 /// What timers that are made from now on do; or counters, if there is one.
 pub(crate) fn configure(clock: Clock, hz: u32, counter: Option<&Counter>) {
     CLOCK.store(clock as u32, Ordering::Relaxed);
@@ -60,8 +75,23 @@ pub(crate) fn counter_of(slot: &Slot) -> Option<Running> {
     (id != 0 && descriptor >= 0).then_some(Running { descriptor, id })
 }
 
-/// What the thread has spent, or its counter counted, since its last sample or its start. A timer is looked at when the kernel
-/// ticks, and ticks do not always come: its period would say too little.
+/// What a signal stands for. A timer is looked at when the kernel ticks, which may be much later than its period is over;
+/// `overrun` says how many periods more have passed, so that the sum is the thread's time but for the last period.
+pub(crate) fn expired(slot: &Slot, overrun: i32) -> u64 {
+    if counter_of(slot).is_some() {
+        return time_since_last(slot);
+    }
+    let period = slot.period.load(Ordering::Relaxed);
+    let first = match slot.first.swap(0, Ordering::Relaxed) {
+        0 => period,
+        first => first,
+    };
+    let passed = first + period * u64::try_from(overrun).unwrap_or(0);
+    slot.clock.fetch_add(passed, Ordering::Relaxed);
+    passed
+}
+
+/// What the thread has spent, or its counter counted, beside what samples stand for already.
 pub(crate) fn time_since_last(slot: &Slot) -> u64 {
     let now = match (counter_of(slot), clock_now()) {
         (Some(counter), _) => match counter.count() {

@@ -4,23 +4,24 @@ use std::ffi::c_void;
 use std::fs;
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jitlisten::options::SinkKind;
-use jitlisten::{HostStateGuard, Session, exempt_signal, log_line};
+use jitlisten::{ForkSlot, HeldAcrossFork, Session, exempt_signal, follow_forks, log_line};
 
 use crate::code_map::UNKNOWN_CODE;
 use crate::event_name::Counter;
 use crate::events::Observer;
-use crate::handler::{self, PROCESS};
+use crate::handler;
 use crate::interpose::{self, ACTIVE};
 use crate::options::Options;
 use crate::output::Output;
 use crate::perf_data::Attribute;
+use crate::slot::PROCESS;
 use crate::threads::{self, SAMPLED, SIGNAL, WITHOUT_TIMER};
 use crate::writer::{COUNTERS, STOP, WORK, Writer};
-use crate::{clock, code_map, counter, measure, slot, timer, wake};
+use crate::{clock, code_map, counter, measure, slot, timer, vdso, wake};
 
 /// Names the process that has begun the file, for itself after `exec(2)`.
 const BEGUN: &str = "JITLISTEN_RECORD_BEGUN";
@@ -93,7 +94,6 @@ struct Running {
 }
 
 static STATE: Mutex<Option<Running>> = Mutex::new(None);
-static FOLLOWS_FORKS: AtomicBool = AtomicBool::new(false);
 
 fn state() -> MutexGuard<'static, Option<Running>> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -104,6 +104,7 @@ fn state() -> MutexGuard<'static, Option<Running>> {
 /// # Errors
 /// See [`Error`].
 pub fn start(options: Options) -> Result<(), Error> {
+    vdso::look();
     start_in(&mut state(), options, false)
 }
 
@@ -159,7 +160,7 @@ fn start_in(state: &mut Option<Running>, options: Options, append: bool) -> Resu
     let output = output.map_err(|error| Error::Output(absolute, error))?;
     let signal = signal().ok_or(Error::NoSignal)?;
     exempt_signal(signal);
-    follow_forks();
+    follow_forks::<Held>();
     COUNTERS.reset();
     SAMPLED.store(0, Ordering::Relaxed);
     WITHOUT_TIMER.store(0, Ordering::Relaxed);
@@ -280,6 +281,7 @@ pub fn start_by_environment(heirs: Heirs) -> Result<bool, Error> {
         }
         None => {}
     }
+    vdso::look();
     let begun = std::env::var(BEGUN).is_ok_and(|begun| begun == pid.to_string());
     set_variable(BEGUN, std::ffi::OsStr::new(&pid.to_string()));
     start_in(&mut state(), options, begun)?;
@@ -300,46 +302,31 @@ pub fn ending() {
 }
 
 /// Held by the thread that forks.
-struct Held(Option<(MutexGuard<'static, Option<Running>>, MutexGuard<'static, ()>, HostStateGuard)>);
+struct Held {
+    state: MutexGuard<'static, Option<Running>>,
+    work: MutexGuard<'static, ()>,
+}
 
-// SAFETY: put in and taken out by the one thread that forks, between the handlers of `pthread_atfork`.
-unsafe impl Send for Held {}
+impl HeldAcrossFork for Held {
+    fn slot() -> &'static ForkSlot<Held> {
+        static SLOT: ForkSlot<Held> = ForkSlot::new();
+        &SLOT
+    }
 
-static HELD: Mutex<Held> = Mutex::new(Held(None));
+    fn take() -> Option<Held> {
+        Some(Held { state: state(), work: WORK.lock().unwrap_or_else(PoisonError::into_inner) })
+    }
 
-fn follow_forks() {
-    unsafe extern "C" fn prepare() {
-        let _ = std::panic::catch_unwind(|| {
-            let host_state = HostStateGuard::enter();
-            let state = state();
-            let work = WORK.lock().unwrap_or_else(PoisonError::into_inner);
-            HELD.lock().unwrap_or_else(PoisonError::into_inner).0 = Some((state, work, host_state));
-        });
-    }
-    unsafe extern "C" fn parent() {
-        drop(taken());
-    }
-    unsafe extern "C" fn child() {
-        let _ = std::panic::catch_unwind(|| {
-            let Some((mut state, work, host_state)) = taken() else { return };
-            let running = state.take();
-            become_child();
-            drop(work);
-            let options = running.map(|running| running.options).filter(|options| options.children);
-            if let Some(options) = options {
-                let pid = std::process::id();
-                let _ = start_in(&mut state, options.for_child(pid), false);
-            }
-            drop(state);
-            drop(host_state);
-        });
-    }
-    fn taken() -> Option<(MutexGuard<'static, Option<Running>>, MutexGuard<'static, ()>, HostStateGuard)> {
-        HELD.lock().unwrap_or_else(PoisonError::into_inner).0.take()
-    }
-    if !FOLLOWS_FORKS.swap(true, Ordering::AcqRel) {
-        // SAFETY: the handlers live as long as the library, which is never unloaded.
-        unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    fn in_child(self) {
+        let Held { mut state, work } = self;
+        let running = state.take();
+        become_child();
+        drop(work);
+        let options = running.map(|running| running.options).filter(|options| options.children);
+        if let Some(options) = options {
+            let pid = std::process::id();
+            let _ = start_in(&mut state, options.for_child(pid), false);
+        }
     }
 }
 

@@ -12,6 +12,9 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize,
 
 use crate::unwind::{Outcome, RuleCache};
 
+/// The process that samples; a child that shares memory or handlers does not.
+pub(crate) static PROCESS: AtomicU32 = AtomicU32::new(0);
+
 /// Words of a ring; at 200 samples a second and 40 addresses a sample almost a second.
 const RING: usize = 8192;
 const HEAD: u64 = 3;
@@ -50,8 +53,15 @@ pub(crate) struct Slot {
     pub(crate) lost: AtomicU64,
     /// What the writer has made a record of.
     pub(crate) announced: AtomicU32,
-    /// The thread's clock, or its counter, when it was last sampled.
+    /// How much of the thread's clock, or of its counter, samples stand for so far.
     pub(crate) clock: AtomicU64,
+    /// Nanoseconds between two signals of the timer; for the next one, if it is the first, so many.
+    pub(crate) period: AtomicU64,
+    pub(crate) first: AtomicU64,
+    /// Where the thread's own stack is, as far as it is known; 0: it is not.
+    pub(crate) stack_low: AtomicU64,
+    pub(crate) stack_high: AtomicU64,
+    pub(crate) stack_attempts: AtomicU32,
     /// The thread's function, where it is known.
     pub(crate) start: AtomicU64,
     /// Where in the ring its last sample begins, and one; 0: it has none.
@@ -146,6 +156,10 @@ impl Slot {
         self.announced.store(0, Ordering::Relaxed);
         self.start.store(0, Ordering::Relaxed);
         self.last.store(0, Ordering::Relaxed);
+        for fact in [&self.first, &self.stack_low, &self.stack_high] {
+            fact.store(0, Ordering::Relaxed);
+        }
+        self.stack_attempts.store(0, Ordering::Relaxed);
         self
     }
 

@@ -42,10 +42,17 @@ pub(crate) fn arm(tid: u32) -> Option<&'static Slot> {
 
 /// Whether a slot below `limit` is this thread's.
 fn is_armed(tid: u32, limit: usize) -> bool {
+    slot::all().take_while(|(index, _)| *index < limit).any(|(_, slot)| is_of(slot, tid))
+}
+
+/// The slot of a thread that has a timer.
+pub(crate) fn armed(tid: u32) -> Option<&'static Slot> {
+    slot::all().map(|(_, slot)| slot).find(|slot| is_of(slot, tid))
+}
+
+fn is_of(slot: &Slot, tid: u32) -> bool {
     let taken = |state| matches!(state, slot::CLAIMED | slot::ARMED);
-    slot::all()
-        .take_while(|(index, _)| *index < limit)
-        .any(|(_, slot)| slot.tid.load(Ordering::Acquire) == tid && taken(slot.state.load(Ordering::Acquire)))
+    slot.tid.load(Ordering::Acquire) == tid && taken(slot.state.load(Ordering::Acquire))
 }
 
 fn start_timer(index: usize, slot: &'static Slot, tid: u32) -> bool {
@@ -68,6 +75,13 @@ fn start_time(index: usize, slot: &'static Slot, tid: u32) -> bool {
     let first = first_expiry(period, tid);
     slot.timer.store(-1, Ordering::Release);
     slot.counter.store(0, Ordering::Release);
+    slot.period.store(period, Ordering::Relaxed);
+    slot.first.store(first, Ordering::Relaxed);
+    if tid == std::process::id() {
+        let (low, high) = measure::main_stack();
+        slot.stack_low.store(low, Ordering::Relaxed);
+        slot.stack_high.store(high, Ordering::Relaxed);
+    }
     measure::time_since_last(slot);
     // Before the timer runs: its first signal may come at once.
     slot.state.store(slot::ARMED, Ordering::Release);

@@ -23,7 +23,7 @@ use crate::perf_data::{Batch, Features, Mapping, Moment};
 use crate::slot::{self, Slot};
 use crate::threads::{self, Scan};
 use crate::unwind::Outcome;
-use crate::{clock, wake};
+use crate::{clock, measure, wake};
 
 /// Between two looks, in nanoseconds. What was sampled since the last one is lost when the process is killed.
 const PERIOD: u64 = 50_000_000;
@@ -117,6 +117,7 @@ impl Writer {
         self.batch.comm(self.now(), &name_of(self.pid).unwrap_or_default(), after_exec);
         self.take_events();
         self.look_at_mappings(clock::monotonic());
+        measure::set_main_stack(self.mappings.main_stack);
         self.flush();
     }
 
@@ -268,7 +269,7 @@ impl Writer {
         }
     }
 
-    /// Says who the thread is, before its first sample, and again later: names change.
+    /// Names the thread, before its first sample, and again later: names change.
     fn announce(&mut self, slot: &Slot, at: Moment) {
         let times = slot.announced.load(Ordering::Relaxed);
         if times == 0 && at.tid != at.pid {

@@ -9,7 +9,7 @@
 //! Setting the option `-frame-pointer=all` through `LLVMPY_SetCommandLine` was tried: it is not in the wheels, and unknown options
 //! are swallowed. `inspect_llvm()` and `inspect_asm()` of Numba show the attributes: they print the module that was compiled.
 
-use std::ffi::{CString, c_char, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt as _;
 
 use jitlisten::options::FramePointerPolicy;
@@ -33,11 +33,13 @@ const KNOWN_VERSIONS: std::ops::RangeInclusive<u32> = 10..=23;
 macro_rules! c_functions {
     ($(#[$doc:meta])* $table:ident { $($field:ident = $symbol:literal ($($argument:ty),*) $(-> $result:ty)?;)* }) => {
         $(#[$doc])*
+        #[derive(Clone, Copy)]
         struct $table {
             $($field: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
         }
 
         impl $table {
+            #[allow(dead_code, reason = "not every table is searched for in a file")]
             const NAMES: &[&str] = &[$($symbol),*];
 
             /// # Safety
@@ -87,10 +89,84 @@ c_functions! {
     }
 }
 
+c_functions! {
+    /// What else is asked about modules of hosts that are not known; from `llvm-c/Core.h`.
+    TargetFunctions {
+        get_target = "LLVMGetTarget" (Module) -> *const c_char;
+        get_function_call_conv = "LLVMGetFunctionCallConv" (Function) -> c_uint;
+    }
+}
+
+/// The functions of an LLVM that has them among its dynamic symbols.
+pub(crate) struct Exported {
+    functions: Option<(ModuleFunctions, TargetFunctions)>,
+    /// `LLVMGetVersion`, from LLVM 16 on.
+    get_version: Option<unsafe extern "C" fn(*mut c_uint, *mut c_uint, *mut c_uint)>,
+}
+
+impl Exported {
+    /// Finds them; nothing is called yet.
+    ///
+    /// # Safety
+    /// The library must be mapped.
+    pub(crate) unsafe fn find(library: &Library) -> Option<Exported> {
+        let address = |name: &str| library.dynamic_address(name);
+        // SAFETY: the addresses are those of LLVM's functions of these names; their types are its stable C API.
+        let functions = unsafe { (ModuleFunctions::new(address)?, TargetFunctions::new(address)?) };
+        type GetVersion = unsafe extern "C" fn(*mut c_uint, *mut c_uint, *mut c_uint);
+        // SAFETY: as above.
+        let get_version = address("LLVMGetVersion").map(|at| unsafe { std::mem::transmute::<usize, GetVersion>(at) });
+        Some(Exported { functions: Some(functions), get_version })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn none() -> Exported {
+        Exported { functions: None, get_version: None }
+    }
+
+    /// LLVM's major version. The library must be relocated.
+    pub(crate) fn version(&self) -> Option<u32> {
+        let (mut major, mut minor, mut patch) = (0, 0, 0);
+        // SAFETY: it writes three numbers.
+        unsafe { (self.get_version?)(&raw mut major, &raw mut minor, &raw mut patch) };
+        Some(major)
+    }
+
+    /// What edits modules, in a release that is known.
+    pub(crate) fn llvm(&self, version: u32) -> Option<LlvmC> {
+        let (module, target) = self.functions?;
+        KNOWN_VERSIONS.contains(&version).then_some(LlvmC { version, module, target: Some(target), text: None })
+    }
+
+    /// Whether a module's target is this machine.
+    ///
+    /// # Safety
+    /// `module` must be a module of this LLVM, used by no other thread.
+    pub(crate) unsafe fn is_for_this_machine(&self, module: Module) -> bool {
+        // SAFETY: the caller's promise.
+        let triple = self.functions.map_or(std::ptr::null(), |(_, target)| unsafe { (target.get_target)(module) });
+        // SAFETY: LLVM returns a C string, which lives as long as the module is not changed.
+        !triple.is_null() && is_this_machine(unsafe { CStr::from_ptr(triple) })
+    }
+}
+
+/// The architecture in a target triple: an empty one means this machine's.
+fn is_this_machine(triple: &CStr) -> bool {
+    let architecture = triple.to_bytes().split(|&byte| byte == b'-').next().unwrap_or_default();
+    let names: [&[u8]; 2] = if cfg!(target_arch = "x86_64") { [b"x86_64", b"amd64"] } else { [b"aarch64", b"arm64"] };
+    architecture.is_empty() || names.contains(&architecture)
+}
+
+/// Whether a calling convention (`llvm/IR/CallingConv.h`) passes an argument in the register of the frame pointer: GHC, HiPE, HHVM's.
+fn needs_frame_register(convention: c_uint) -> bool {
+    matches!(convention, 10 | 11 | 81 | 82)
+}
+
 /// The functions of one LLVM.
 pub(crate) struct LlvmC {
     version: u32,
     module: ModuleFunctions,
+    target: Option<TargetFunctions>,
     text: Option<TextFunctions>,
 }
 
@@ -112,7 +188,7 @@ impl LlvmC {
         let module = unsafe { ModuleFunctions::new(address) }?;
         // SAFETY: as above.
         let text = unsafe { TextFunctions::new(address) };
-        Some(LlvmC { version, module, text })
+        Some(LlvmC { version, module, target: None, text })
     }
 
     /// Gives every function of `module` that has a body what `shape` asks for.
@@ -158,7 +234,11 @@ impl LlvmC {
                 unsafe { (self.module.add_attribute_at_index)(function, FUNCTION_INDEX, uwtable) };
             }
         }
-        if policy == FramePointerPolicy::FramePointers {
+        let uses_register = self.target.is_some_and(|target| {
+            // SAFETY: as above.
+            needs_frame_register(unsafe { (target.get_function_call_conv)(function) })
+        });
+        if policy == FramePointerPolicy::FramePointers && !uses_register {
             let (key, value) = (c"frame-pointer".as_ptr(), c"all".as_ptr());
             // SAFETY: both are C strings, which LLVM copies.
             unsafe { (self.module.add_target_dependent_function_attr)(function, key, value) };
@@ -237,9 +317,9 @@ pub(crate) struct PatchedText<'a> {
 
 impl PatchedText<'_> {
     /// The C string.
-    pub(crate) fn as_c_str(&self) -> &std::ffi::CStr {
+    pub(crate) fn as_c_str(&self) -> &CStr {
         // SAFETY: LLVM ends the string with a zero, and it lives until dropped.
-        unsafe { std::ffi::CStr::from_ptr(self.string.as_ptr()) }
+        unsafe { CStr::from_ptr(self.string.as_ptr()) }
     }
 }
 
@@ -247,5 +327,21 @@ impl Drop for PatchedText<'_> {
     fn drop(&mut self) {
         // SAFETY: made by this LLVM's LLVMPrintModuleToString, and disposed of once.
         unsafe { (self.functions.dispose_message)(self.string.as_ptr()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_modules_for_this_machine_are_changed() {
+        let ours = if cfg!(target_arch = "x86_64") { c"x86_64-pc-linux-gnu" } else { c"aarch64-unknown-linux-gnu" };
+        assert!(is_this_machine(ours) && is_this_machine(c""));
+        for other in
+            [c"bpf-pc-linux", c"bpf", c"nvptx64-nvidia-cuda", c"amdgcn-amd-amdhsa", c"i386-pc-linux", c"x86_64h-x"]
+        {
+            assert!(!is_this_machine(other), "{other:?}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Which pages may be executed, for hooks that may take no lock and no memory: those of libraries without an LLVM.
 //!
-//! An allocator calls `munmap(2)` under locks of its own, and allocates for whoever holds ours. So what has nothing to do with code
+//! An allocator calls `munmap(2)` under locks of its own, and allocates for the thread that holds ours. So what has nothing to do with code
 //! is passed on after a look at a bitmap: one bit for each page, a leaf for each GiB that ever held code.
 //!
 //! [`Memory`](crate::memory::Memory) has the same pages with all that is known of them, under the lock.

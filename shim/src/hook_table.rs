@@ -27,6 +27,12 @@ pub(crate) struct Returned([usize; 2]);
 /// `ObjectLinkingLayer::emit`, as [`LoadObject`].
 pub(crate) type Emit = unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> Returned;
 
+/// A function that generates code for a module, as [`LoadObject`].
+pub(crate) type GenerateCode = LoadObject;
+
+/// The classes with such a function.
+pub(crate) const CODE_GENERATORS: usize = 4;
+
 /// The vtables with `emit` of one library.
 pub(crate) const EMIT_VTABLES: usize = 2;
 
@@ -40,6 +46,8 @@ pub(crate) struct HookTable {
     pub(crate) load_object: [LoadObject; SLOTS],
     /// For `ObjectLinkingLayer::emit` of the LLVM in each slot, in each of its vtables.
     pub(crate) emit: [[Emit; EMIT_VTABLES]; SLOTS],
+    /// For the functions that generate code of the LLVM in each slot, by class.
+    pub(crate) generate_code: [[GenerateCode; CODE_GENERATORS]; SLOTS],
     /// For `dlsym`: jumps to it.
     pub(crate) before_dlsym: Rendezvous,
     pub(crate) mprotect: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,

@@ -10,7 +10,8 @@
 //!                 |- __jit_debug_register_code   detoured     loaded, freeing      descriptor.rs
 //!                 |- mprotect, mmap, munmap      slots        finalized, freeing   memory.rs
 //!                 |- the same, in all libraries  slots        finalized, freeing   other_libraries.rs, elsewhere.rs
-//!                 `- LLVMPY_AddModule, ...       .dynsym      frame pointers       llvmlite.rs, attributes.rs
+//!                 |- LLVMPY_AddModule, ...       .dynsym      frame pointers       llvmlite.rs, attributes.rs
+//!                 `- MCJIT, ORC's compilers      vtables      frame pointers       codegen/, attributes.rs
 //! ```
 //!
 //! All process surgery of jitlisten lives in this crate. Its rules:
@@ -50,6 +51,9 @@
 //! 7. Once there is an LLVM, the slots for memory of **every other library** and of the program lead to hooks that pass on what has nothing to
 //!    do with code without a lock (`code_pages.rs`). Code that was copied is found by its bytes (`copies.rs`, `placement/`).
 //!
+//! 8. Where LLVM exports its **C functions**, modules get what llvmlite's get, when code is generated for them: a virtual function of
+//!    each engine, found by its symbol, leads to us (`codegen/`).
+//!
 //! Where gdb has started the process, its breakpoint is already at the loader's rendezvous: then every library's relocation slot
 //! of `dlsym` leads to a piece of assembly that looks at new libraries first (`lookup.rs`). `dlopen` would be the nearer choice,
 //! but it has returned before there is a library to look at, and it, too, looks at its caller. Where LLVM's rendezvous cannot be
@@ -63,6 +67,7 @@
 
 mod attributes;
 mod code_pages;
+mod codegen;
 mod copies;
 mod descriptor;
 mod detour;

@@ -5,14 +5,16 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use jitlisten::{Address, AddressRange, checked_read};
+use jitlisten::{Address, AddressRange, DynamicSection, Relocation, checked_read, is_relative};
+use libc::Elf64_Sym;
 use object::elf;
 
 use crate::detour::page_size;
 
-type Sym = elf::Sym64<object::Endianness>;
 type Rela = elf::Rela64<object::Endianness>;
 type Header = elf::ProgramHeader64<object::Endianness>;
+/// `SHN_UNDEF`: not defined in the library that the symbol table is of.
+const SHN_UNDEF: u16 = 0;
 const NATIVE: object::Endianness = object::Endianness::Little;
 
 /// The function of llvmlite that says which LLVM is in it.
@@ -27,27 +29,12 @@ pub(crate) struct Identity {
     pub(crate) dynamic: usize,
 }
 
-/// One library, with the tables of its dynamic section.
+/// One library, with what its dynamic section leads to.
 pub(crate) struct Library {
     pub(crate) identity: Identity,
     pub(crate) path: PathBuf,
     headers: Vec<Header>,
-    tables: Tables,
-}
-
-/// Addresses and sizes from the dynamic section; 0 where there is none.
-#[derive(Default)]
-struct Tables {
-    symtab: usize,
-    strtab: usize,
-    strsz: usize,
-    gnu_hash: usize,
-    hash: usize,
-    rela: usize,
-    relasz: usize,
-    relacount: usize,
-    jmprel: usize,
-    pltrelsz: usize,
+    section: DynamicSection,
 }
 
 /// A relocation slot: a word that holds the address of an imported function.
@@ -101,8 +88,8 @@ impl Library {
         let path = if is_program { Path::new("/proc/self/exe") } else { Path::new(OsStr::from_bytes(name.to_bytes())) };
         let headers = if is_program { program_headers()? } else { library_headers(identity.bias)? };
         // SAFETY: the dynamic section of a mapped library ends with DT_NULL.
-        let tables = unsafe { Tables::read(identity) };
-        (tables.symtab != 0 && tables.strtab != 0).then(|| Library { identity, path: path.to_owned(), headers, tables })
+        let section = unsafe { DynamicSection::read(identity.bias, identity.dynamic) };
+        section.has_symbols().then(|| Library { identity, path: path.to_owned(), headers, section })
     }
 
     /// The bytes of executable segments: LLVM with a code generator is several megabytes.
@@ -128,15 +115,12 @@ impl Library {
 
     /// Whether an import or export is called `name`, as far as the string table shows: a cheap first look.
     pub(crate) fn mentions(&self, name: &str) -> bool {
-        // SAFETY: DT_STRTAB and DT_STRSZ of a mapped library describe read-only mapped memory.
-        let strings = unsafe { std::slice::from_raw_parts(self.tables.strtab as *const u8, self.tables.strsz) };
-        memchr::memmem::find(strings, name.as_bytes()).is_some()
+        memchr::memmem::find(self.section.strings(), name.as_bytes()).is_some()
     }
 
     /// The release of an LLVM whose symbols have versions (`LLVM_14`, `LLVM_19.1`): a distribution's.
     pub(crate) fn llvm_version(&self) -> Option<String> {
-        // SAFETY: as in `mentions`.
-        let strings = unsafe { std::slice::from_raw_parts(self.tables.strtab as *const u8, self.tables.strsz) };
+        let strings = self.section.strings();
         memchr::memmem::find_iter(strings, b"\0LLVM_").find_map(|at| {
             let version = strings[at + 6..].split(|&byte| byte == 0).next()?;
             let is_one = !version.is_empty() && version.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.');
@@ -146,8 +130,7 @@ impl Library {
 
     /// The address of the entry of `.dynsym` that defines `name`, found through the hash tables.
     pub(crate) fn dynamic_symbol(&self, name: &str) -> Option<usize> {
-        let index = if self.tables.gnu_hash != 0 { self.gnu_lookup(name)? } else { self.sysv_lookup(name)? };
-        Some(self.tables.symtab + index as usize * size_of::<Sym>())
+        self.section.find(name.as_bytes(), |symbol| symbol.st_shndx != SHN_UNDEF)
     }
 
     /// Whether it exports what registers code with an unwinder; see the crate `unwind-register`.
@@ -162,15 +145,15 @@ impl Library {
 
     /// The address that the dynamic symbol `name` has.
     pub(crate) fn dynamic_address(&self, name: &str) -> Option<usize> {
-        let symbol = self.symbol_at(self.dynamic_symbol(name)?);
-        Some(self.identity.bias.wrapping_add(symbol.st_value.get(NATIVE) as usize))
+        let symbol = self.section.symbol_at(self.dynamic_symbol(name)?);
+        Some(self.identity.bias.wrapping_add(symbol.st_value as usize))
     }
 
     /// The address and the size of the dynamic symbol `name`.
     pub(crate) fn dynamic_object(&self, name: &str) -> Option<(usize, usize)> {
-        let symbol = self.symbol_at(self.dynamic_symbol(name)?);
-        let address = self.identity.bias.wrapping_add(symbol.st_value.get(NATIVE) as usize);
-        Some((address, symbol.st_size.get(NATIVE) as usize))
+        let symbol = self.section.symbol_at(self.dynamic_symbol(name)?);
+        let address = self.identity.bias.wrapping_add(symbol.st_value as usize);
+        Some((address, symbol.st_size as usize))
     }
 
     /// What is mapped of its file.
@@ -195,23 +178,28 @@ impl Library {
         Some(start..start.saturating_add(header.p_memsz.get(NATIVE) as usize))
     }
 
-    /// Address and size of `DT_RELA`; zeros without one.
-    pub(crate) fn relocation_table(&self) -> (usize, usize) {
-        (self.tables.rela, self.tables.relasz)
+    /// `DT_RELA`: offset, type and symbol, addend.
+    pub(crate) fn relocations(&self) -> &[Relocation] {
+        self.section.relocations()
+    }
+
+    /// Whether the loader is done with it.
+    ///
+    /// # Safety
+    /// The library must be mapped.
+    pub(crate) unsafe fn is_relocated(&self) -> bool {
+        self.section.is_relocated()
     }
 
     /// The word of the relocation table that says what the loader will add the bias to and put at `address`.
     pub(crate) fn relative_addend(&self, address: usize) -> Option<Slot> {
         let offset = address.wrapping_sub(self.identity.bias) as u64;
-        let (start, bytes) = self.relocation_table();
-        // SAFETY: DT_RELA and DT_RELASZ of a mapped library describe a mapped table.
-        let table = unsafe { std::slice::from_raw_parts(start as *const Rela, bytes / size_of::<Rela>()) };
-        let mut here = table.iter().enumerate().filter(|(_, relocation)| relocation.r_offset.get(NATIVE) == offset);
-        let (index, relocation) = here.next()?;
-        if here.next().is_some() || !is_relative(relocation) {
+        let mut here = self.relocations().iter().filter(|relocation| relocation[0] == offset);
+        let relocation = here.next()?;
+        if here.next().is_some() || !is_relative(relocation[1]) {
             return None;
         }
-        self.slot(start + index * size_of::<Rela>() + std::mem::offset_of!(Rela, r_addend))
+        self.slot(&raw const relocation[2] as usize)
     }
 
     /// A word of its data.
@@ -221,7 +209,7 @@ impl Library {
 
     /// Where the value of the dynamic symbol `name` stands, and the protection of that page.
     pub(crate) fn dynamic_value_slot(&self, name: &str) -> Option<Slot> {
-        let address = self.dynamic_symbol(name)? + std::mem::offset_of!(Sym, st_value);
+        let address = self.dynamic_symbol(name)? + std::mem::offset_of!(Elf64_Sym, st_value);
         self.slot(address)
     }
 
@@ -230,79 +218,6 @@ impl Library {
         // A program at its own addresses needs no relocation.
         let first_address = if self.identity.bias == 0 { 1 } else { self.loads().map(end).max()? };
         Some(Slot { address, protection: self.protection(address)?, first_address })
-    }
-
-    fn symbol_at(&self, address: usize) -> Sym {
-        // SAFETY: callers take the address from this library's hash tables or relocations: an entry of `.dynsym`.
-        unsafe { (address as *const Sym).read() }
-    }
-
-    fn word(&self, address: usize) -> u32 {
-        // SAFETY: callers stay within the hash tables of a mapped library.
-        unsafe { (address as *const u32).read() }
-    }
-
-    fn name_is(&self, symbol: &Sym, name: &str) -> bool {
-        let at = symbol.st_name.get(NATIVE) as usize;
-        let Some(left) = self.tables.strsz.checked_sub(at) else { return false };
-        // SAFETY: the rest of the string table, within DT_STRSZ.
-        let rest = unsafe { std::slice::from_raw_parts((self.tables.strtab + at) as *const u8, left) };
-        rest.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
-    }
-
-    fn defines(&self, index: u32, name: &str) -> bool {
-        let symbol = self.symbol_at(self.tables.symtab + index as usize * size_of::<Sym>());
-        symbol.st_shndx.get(NATIVE) != elf::SHN_UNDEF && self.name_is(&symbol, name)
-    }
-
-    /// `DT_GNU_HASH`: header of four words, Bloom filter, buckets, then one hash per symbol with the low bit as end mark.
-    fn gnu_lookup(&self, name: &str) -> Option<u32> {
-        let table = self.tables.gnu_hash;
-        let [buckets, first, filter, shift] = [0, 4, 8, 12].map(|at| self.word(table + at));
-        if buckets == 0 || filter == 0 {
-            return None;
-        }
-        let hash = elf::gnu_hash(name.as_bytes());
-        let bloom = table + 16 + (hash / 64 % filter) as usize * 8;
-        // SAFETY: the index is below the number of words of the filter, which is aligned.
-        let bloom = unsafe { (bloom as *const u64).read() };
-        if bloom >> (hash % 64) & bloom >> (hash.wrapping_shr(shift) % 64) & 1 == 0 {
-            return None;
-        }
-        let bucket_table = table + 16 + filter as usize * 8;
-        let chain = bucket_table + buckets as usize * 4;
-        let mut index = self.word(bucket_table + (hash % buckets) as usize * 4);
-        if index < first {
-            return None;
-        }
-        loop {
-            let entry = self.word(chain + (index - first) as usize * 4);
-            if entry | 1 == hash | 1 && self.defines(index, name) {
-                return Some(index);
-            }
-            if entry & 1 == 1 {
-                return None;
-            }
-            index += 1;
-        }
-    }
-
-    /// `DT_HASH`: number of buckets, number of chains, buckets, chains.
-    fn sysv_lookup(&self, name: &str) -> Option<u32> {
-        let table = self.tables.hash;
-        if table == 0 {
-            return None;
-        }
-        let buckets = self.word(table);
-        let chain = table + 8 + buckets as usize * 4;
-        let mut index = self.word(table + 8 + elf::hash(name.as_bytes()).checked_rem(buckets)? as usize * 4);
-        while index != 0 {
-            if self.defines(index, name) {
-                return Some(index);
-            }
-            index = self.word(chain + index as usize * 4);
-        }
-        None
     }
 
     /// Every relocation slot of an import called `name`.
@@ -314,10 +229,25 @@ impl Library {
     /// Every relocation slot of an import that has one of these names, with the name's index: one pass for all of them.
     pub(crate) fn slots_of_imports<const N: usize>(&self, names: [&str; N]) -> Vec<(Slot, usize)> {
         let found = self.function_relocations().filter_map(|relocation| {
-            let symbol = self.symbol_at(self.symbol_of(relocation));
-            let name = names.iter().position(|name| self.name_is(&symbol, name))?;
+            let symbol = self.section.symbol_at(self.symbol_of(relocation));
+            let name = names.iter().position(|name| self.section.name_is(&symbol, name.as_bytes()))?;
             let address = self.identity.bias.wrapping_add(relocation.r_offset.get(NATIVE) as usize);
             Some((self.slot(address)?, name))
+        });
+        found.collect()
+    }
+
+    /// Every word of its data that holds one of `values` because the loader has put an import's address there, with the value's
+    /// index: relocation slots, and slots of vtables whose functions other libraries define.
+    ///
+    /// # Safety
+    /// The library must be mapped.
+    pub(crate) unsafe fn words_with(&self, values: &[usize]) -> Vec<(Slot, usize)> {
+        let found = self.symbolic_relocations(is_address_slot).filter_map(|relocation| {
+            let slot = self.slot(self.identity.bias.wrapping_add(relocation.r_offset.get(NATIVE) as usize))?;
+            // SAFETY: the caller's promise; relocations are of words of the library's data.
+            let value = if slot.address.is_multiple_of(8) { unsafe { slot.value() } } else { return None };
+            Some((slot, values.iter().position(|&wanted| wanted == value)?))
         });
         found.collect()
     }
@@ -327,8 +257,8 @@ impl Library {
         let mut entries: Vec<usize> = self.imports(name).map(|relocation| self.symbol_of(relocation)).collect();
         entries.sort_unstable();
         entries.dedup();
-        entries.retain(|&entry| self.symbol_at(entry).st_shndx.get(NATIVE) == elf::SHN_UNDEF);
-        let value = std::mem::offset_of!(Sym, st_value);
+        entries.retain(|&entry| self.section.symbol_at(entry).st_shndx == SHN_UNDEF);
+        let value = std::mem::offset_of!(Elf64_Sym, st_value);
         entries.into_iter().filter_map(|entry| self.slot(entry + value).zip(self.slot(entry))).collect()
     }
 
@@ -336,11 +266,11 @@ impl Library {
     pub(crate) fn imported<'n>(&self, names: &[&'n str]) -> Vec<&'n str> {
         let mut found = Vec::new();
         for relocation in self.function_relocations() {
-            let symbol = self.symbol_at(self.symbol_of(relocation));
-            if symbol.st_shndx.get(NATIVE) != elf::SHN_UNDEF {
+            let symbol = self.section.symbol_at(self.symbol_of(relocation));
+            if symbol.st_shndx != SHN_UNDEF {
                 continue;
             }
-            let name = names.iter().find(|name| self.name_is(&symbol, name));
+            let name = names.iter().find(|name| self.section.name_is(&symbol, name.as_bytes()));
             found.extend(name.filter(|name| !found.contains(*name)));
         }
         found
@@ -360,26 +290,35 @@ impl Library {
     }
 
     fn symbol_of(&self, relocation: &Rela) -> usize {
-        self.tables.symtab + relocation.r_sym(NATIVE, false) as usize * size_of::<Sym>()
+        self.section.entry(relocation.r_sym(NATIVE, false) as usize)
     }
 
     /// Every relocation of an import called `name`.
     fn imports(&self, name: &str) -> impl Iterator<Item = &'static Rela> {
-        self.function_relocations()
-            .filter(move |relocation| self.name_is(&self.symbol_at(self.symbol_of(relocation)), name))
+        self.function_relocations().filter(move |relocation| {
+            self.section.name_is(&self.section.symbol_at(self.symbol_of(relocation)), name.as_bytes())
+        })
     }
 
     /// Every relocation of a slot that holds the address of an import.
     fn function_relocations(&self) -> impl Iterator<Item = &'static Rela> {
+        self.symbolic_relocations(is_function_slot)
+    }
+
+    /// Every relocation of a wanted kind.
+    fn symbolic_relocations(
+        &self,
+        is_wanted: impl Fn(elf::RelocationType) -> bool,
+    ) -> impl Iterator<Item = &'static Rela> {
         let size = size_of::<Rela>();
-        let skip = self.tables.relacount * size;
-        let rela = (self.tables.rela + skip, self.tables.relasz.saturating_sub(skip));
-        let tables = [(self.tables.jmprel, self.tables.pltrelsz), rela];
+        let skip = self.section.relacount * size;
+        let rela = (self.section.rela + skip, self.section.relasz.saturating_sub(skip));
+        let tables = [(self.section.jmprel, self.section.pltrelsz), rela];
         let relocations = tables.into_iter().filter(|table| table.0 != 0).flat_map(move |(start, bytes)| {
             // SAFETY: DT_JMPREL/DT_PLTRELSZ and DT_RELA/DT_RELASZ of a mapped library describe mapped tables.
             unsafe { std::slice::from_raw_parts(start as *const Rela, bytes / size) }
         });
-        relocations.filter(|relocation| is_function_slot(relocation.r_type(NATIVE, false)))
+        relocations.filter(move |relocation| is_wanted(relocation.r_type(NATIVE, false)))
     }
 
     /// The protection of the page of `address`, once the library is relocated.
@@ -403,44 +342,6 @@ impl Library {
     }
 }
 
-impl Tables {
-    /// # Safety
-    /// `identity` must be of a mapped library.
-    unsafe fn read(identity: Identity) -> Tables {
-        let mut tables = Tables::default();
-        let mut at = identity.dynamic as *const [u64; 2];
-        // The loader adds the bias to addresses in place, except where the section is read-only (the vDSO).
-        let absolute = |value: u64| {
-            let value = value as usize;
-            if value < identity.bias { value + identity.bias } else { value }
-        };
-        loop {
-            // SAFETY: the caller vouches for the section, and DT_NULL, its last entry, has not been met.
-            let [tag, value] = unsafe { at.read() };
-            match elf::DynamicTag(tag as _) {
-                elf::DT_NULL => return tables,
-                elf::DT_SYMTAB => tables.symtab = absolute(value),
-                elf::DT_STRTAB => tables.strtab = absolute(value),
-                elf::DT_STRSZ => tables.strsz = value as usize,
-                elf::DT_GNU_HASH => tables.gnu_hash = absolute(value),
-                elf::DT_HASH => tables.hash = absolute(value),
-                elf::DT_RELA => tables.rela = absolute(value),
-                elf::DT_RELASZ => tables.relasz = value as usize,
-                elf::DT_RELACOUNT => tables.relacount = value as usize,
-                elf::DT_JMPREL => tables.jmprel = absolute(value),
-                elf::DT_PLTRELSZ => tables.pltrelsz = value as usize,
-                _ => {}
-            }
-            // SAFETY: the entry just read was not the last one.
-            at = unsafe { at.add(1) };
-        }
-    }
-}
-
-fn is_relative(relocation: &Rela) -> bool {
-    crate::vtable::find::is_relative(relocation.r_info.get(NATIVE))
-}
-
 #[cfg(target_arch = "x86_64")]
 fn is_function_slot(kind: elf::RelocationType) -> bool {
     matches!(kind, elf::R_X86_64_JUMP_SLOT | elf::R_X86_64_GLOB_DAT)
@@ -449,6 +350,16 @@ fn is_function_slot(kind: elf::RelocationType) -> bool {
 #[cfg(target_arch = "aarch64")]
 fn is_function_slot(kind: elf::RelocationType) -> bool {
     matches!(kind, elf::R_AARCH64_JUMP_SLOT | elf::R_AARCH64_GLOB_DAT)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn is_address_slot(kind: elf::RelocationType) -> bool {
+    is_function_slot(kind) || kind == elf::R_X86_64_64
+}
+
+#[cfg(target_arch = "aarch64")]
+fn is_address_slot(kind: elf::RelocationType) -> bool {
+    is_function_slot(kind) || kind == elf::R_AARCH64_ABS64
 }
 
 /// The program's headers, which the kernel passes on: a program not linked as PIE has no ELF header at its bias.

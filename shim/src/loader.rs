@@ -12,7 +12,7 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use object::elf;
+use jitlisten::DynamicSection;
 
 use crate::known::{Appeared, Changes, Extent, KnownLibraries};
 use crate::link_map::{Entry, LinkMap};
@@ -45,21 +45,10 @@ unsafe impl Sync for Rendezvous {}
 impl Rendezvous {
     /// Finds the record through `DT_DEBUG` of the program; a static program has none.
     pub(crate) fn find() -> Option<Rendezvous> {
-        let mut found: *const [usize; 2] = ptr::null();
+        let mut found = 0_usize;
         // SAFETY: the callback gets the address of `found`, which outlives the call.
         unsafe { libc::dl_iterate_phdr(Some(first_program_header), ptr::from_mut(&mut found).cast()) };
-        let mut at = found;
-        while !at.is_null() {
-            // SAFETY: `at` is in the program's dynamic section, before its DT_NULL.
-            let [tag, value] = unsafe { at.read() };
-            match elf::DynamicTag(tag as _) {
-                elf::DT_NULL => return None,
-                elf::DT_DEBUG if value != 0 => return Some(Rendezvous(value as *const RDebug)),
-                // SAFETY: this was not the last entry.
-                _ => at = unsafe { at.add(1) },
-            }
-        }
-        None
+        (found != 0).then_some(Rendezvous(found as *const RDebug))
     }
 
     /// The empty function the loader calls.
@@ -128,7 +117,7 @@ impl Rendezvous {
     }
 }
 
-/// `dl_iterate_phdr` reports the program first: finds its dynamic section, and stops.
+/// `dl_iterate_phdr` reports the program first: finds its `DT_DEBUG`, and stops.
 unsafe extern "C" fn first_program_header(info: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> i32 {
     // SAFETY: the loader hands a valid record.
     let info = unsafe { &*info };
@@ -136,9 +125,11 @@ unsafe extern "C" fn first_program_header(info: *mut libc::dl_phdr_info, _size: 
         // SAFETY: the loader says how many headers there are.
         let header = unsafe { &*info.dlpi_phdr.add(index.into()) };
         if header.p_type == libc::PT_DYNAMIC {
-            let dynamic = info.dlpi_addr.wrapping_add(header.p_vaddr) as usize;
-            // SAFETY: `Rendezvous::find` passes the address of a pointer.
-            unsafe { *found.cast::<*const [usize; 2]>() = dynamic as *const _ };
+            let (bias, at) = (info.dlpi_addr as usize, info.dlpi_addr.wrapping_add(header.p_vaddr) as usize);
+            // SAFETY: the program is mapped, and stays so.
+            let section = unsafe { DynamicSection::read(bias, at) };
+            // SAFETY: `Rendezvous::find` passes the address of a number.
+            unsafe { *found.cast::<usize>() = section.debug };
         }
     }
     1

@@ -61,7 +61,13 @@ pub(crate) struct Memory {
 impl Memory {
     /// An object was loaded. It is finalized at once if its text already may run (ORC's JITLink registers late), except where
     /// it may also be written: there the registration of its `.eh_frame`, if it has one, decides.
+    ///
+    /// One that is reported once more (by its linker and by the list) is what it was.
     pub(crate) fn loaded(&mut self, loaded: Loaded) -> Outcome {
+        if self.finalized.contains_key(&loaded.id) {
+            return Outcome::default();
+        }
+        self.pending.retain(|pending| pending.loaded.id != loaded.id);
         let unfinished = loaded.eh_frame.is_some() && loaded.text.iter().any(|&text| self.writable.overlaps(text));
         self.pending.push(Pending { loaded, waits_for: 0 });
         if unfinished { Outcome::default() } else { self.take_finalized(|_| true) }
@@ -253,6 +259,18 @@ mod tests {
         assert_eq!(memory.executable(range(0x1000, 0x2000), Executable::Only), finalized(&[]));
         assert_eq!(memory.executable(range(0x3000, 0x4000), Executable::Only), finalized(&[1]));
         assert_eq!(memory.executable(range(0x3000, 0x4000), Executable::Only), finalized(&[]));
+    }
+
+    #[test]
+    fn an_object_that_is_reported_once_more_is_not_freed() {
+        let mut memory = Memory::default();
+        memory.executable(range(0x1000, 0x2000), Executable::Only);
+        assert_eq!(memory.loaded(object(1, &[(0x1000, 0x1100)], None)), finalized(&[1]));
+        assert_eq!(memory.loaded(object(1, &[(0x1000, 0x1100)], None)), finalized(&[]));
+        assert_eq!(memory.not_executable(range(0x1000, 0x2000)), freed(&[1]));
+        assert_eq!(memory.loaded(object(2, &[(0x5000, 0x5100)], None)), finalized(&[]));
+        assert_eq!(memory.loaded(object(2, &[(0x5000, 0x5100)], None)), finalized(&[]));
+        assert_eq!(memory.executable(range(0x5000, 0x6000), Executable::Only), finalized(&[2]));
     }
 
     #[test]

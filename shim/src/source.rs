@@ -1,11 +1,14 @@
 //! One library with an LLVM in it.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 
 use jitlisten::options::{LlvmSource, LlvmSources};
 use jitlisten::{ObjectId, log_line};
 
+use crate::codegen;
 use crate::descriptor::{DescriptorAddress, ListedObject};
 use crate::detour::{self, Callers};
 use crate::discovered::DiscoveredLlvm;
@@ -36,9 +39,15 @@ pub(crate) struct Source {
     /// Whether its linker calls us for each object.
     linker: Result<Patched, Refusal>,
     jitlink: Result<(), jitlink::Refusal>,
+    /// Whether functions get frame pointers and unwind tables when it generates code.
+    codegen: Result<(), codegen::Refusal>,
     /// Its place in the table of hooks.
     slot: usize,
+    /// Whether `JITLISTEN_LLVM` has the list.
+    wants_list: bool,
     version: Option<String>,
+    /// Whether it has llvmlite's functions, which are hooked apart.
+    is_llvmlite: bool,
     /// The slots through which it calls for memory.
     slots: MemorySlots,
     /// Whether they were changed.
@@ -69,6 +78,29 @@ fn wanted_classes(wanted: LlvmSources) -> &'static [&'static str] {
     if any { &vtable::CLASSES } else { &[] }
 }
 
+/// An LLVM that nothing is heard of is worth a warning, if there is one.
+///
+/// # Safety
+/// The library must be mapped, and stay so during the call.
+unsafe fn say_unheard(library: &Library, linker: Refusal, jitlink: jitlink::Refusal, wanted: LlvmSources) {
+    let path = library.path.display();
+    match (linker, jitlink) {
+        (Refusal::Unwanted, _) | (_, jitlink::Refusal::Unwanted) => {}
+        // SAFETY: the caller's promise.
+        (Refusal::Missing, jitlink::Refusal::Missing) if unsafe { mapped::seems_to_have_linker(library) } => log_line!(
+            Warn,
+            "{path}: an LLVM that is not listened to: its linkers have neither symbols nor names of types; what it compiles has \
+             no names"
+        ),
+        (Refusal::Missing, jitlink::Refusal::Missing) => {}
+        _ if wanted != LlvmSources::NONE => log_line!(
+            Warn,
+            "{path}: an LLVM that is not listened to: {linker}; {jitlink}; what it compiles has no names"
+        ),
+        _ => {}
+    }
+}
+
 /// Where the two symbols of the JIT interface are.
 struct JitInterface {
     descriptor: usize,
@@ -94,6 +126,35 @@ impl JitInterface {
         let values = symbols.as_ref()?.find("__jit_debug_", &[DESCRIPTOR, RENDEZVOUS_FUNCTION]);
         let address = |name| Some(library.identity.bias.wrapping_add(*values.get(name)? as usize));
         Some(JitInterface { descriptor: address(DESCRIPTOR)?, function: address(RENDEZVOUS_FUNCTION)? })
+    }
+
+    /// Sends calls of the function to `hook`, or says why not. `linker_is_heard`: it does not matter much.
+    ///
+    /// # Safety
+    /// The library must be mapped, and stay so during the call.
+    unsafe fn detour(
+        &self,
+        library: &Library,
+        hook: unsafe extern "C" fn(),
+        callers: Callers,
+        linker_is_heard: bool,
+    ) -> bool {
+        // SAFETY: the address is that of a function in the mapped library; the hook takes no argument and may be called
+        // from anywhere, for ever.
+        let detoured = unsafe { detour::detour(self.function, hook, callers) };
+        if let Err(refusal) = &detoured {
+            let path = library.path.display();
+            if linker_is_heard {
+                log_line!(Info, "{path}: the rendezvous stays as it is: {refusal}");
+            } else {
+                log_line!(
+                    Warn,
+                    "{path}: the rendezvous stays as it is: {refusal}; its list is read when memory becomes executable, which \
+                     some objects miss"
+                );
+            }
+        }
+        detoured.is_ok()
     }
 }
 
@@ -133,30 +194,27 @@ impl Source {
         let hidden = !linkers_are_heard || library.is_llvmlite();
         let interface =
             if wanted.contains(LlvmSource::List) { JitInterface::find(library, symbols, hidden) } else { None };
-        if interface.is_none() && linker.is_err() && jitlink.is_err() {
+        if let (None, Err(linker), Err(jitlink)) = (&interface, linker, jitlink) {
+            // SAFETY: the caller's promise.
+            unsafe { say_unheard(library, linker, jitlink, wanted) };
             return None;
         }
         log_line!(Info, "LLVM in {}, slot {slot}", library.path.display());
+        let codegen = match wanted_classes(wanted) {
+            [] => Err(codegen::Refusal::Unwanted),
+            // SAFETY: as above.
+            _ => unsafe { codegen::attach(library, slot, *hooks.generate_code.get(slot)?) },
+        };
         if let Err(refusal) = linker {
             log_line!(Info, "{}: its linker is not listened to: {refusal}", library.path.display());
         }
         if let Err(refusal) = jitlink {
             log_line!(Info, "{}: JITLink is not listened to: {refusal}", library.path.display());
         }
-        // SAFETY: the address is that of a function in the mapped library; the hook takes no argument and may be called
-        // from anywhere, for ever.
-        let detoured = interface.as_ref().map(|interface| unsafe { detour::detour(interface.function, hook, callers) });
-        if let Some(Err(refusal)) = &detoured {
-            let path = library.path.display();
-            match linker {
-                Ok(_) => log_line!(Info, "{path}: the rendezvous stays as it is: {refusal}"),
-                Err(_) => log_line!(
-                    Warn,
-                    "{path}: the rendezvous stays as it is: {refusal}; its list is read when memory becomes executable, which \
-                     some objects miss"
-                ),
-            }
-        }
+        // SAFETY: the interface is the mapped library's.
+        let detoured = interface
+            .as_ref()
+            .is_none_or(|interface| unsafe { interface.detour(library, hook, callers, linker.is_ok()) });
         let slots = MemorySlots::find(library, hooks);
         // SAFETY: the caller vouches for the mapping.
         if !unsafe { slots.are_relocated() } {
@@ -169,11 +227,14 @@ impl Source {
             identity: library.identity,
             path: library.path.clone(),
             descriptor: interface.map(|interface| DescriptorAddress(interface.descriptor)),
-            detoured: matches!(detoured, None | Some(Ok(()))),
+            detoured,
             linker,
             jitlink,
+            codegen,
             slot,
+            wants_list: wanted.contains(LlvmSource::List),
             version: library.llvm_version(),
+            is_llvmlite: library.is_llvmlite(),
             slots,
             listening: false,
             known: BTreeMap::new(),
@@ -209,6 +270,35 @@ impl Source {
     pub(crate) unsafe fn is_relocated(&self) -> bool {
         // SAFETY: the caller vouches for the mapping.
         unsafe { self.slots.are_relocated() }
+    }
+
+    /// Whether its compilers lead to us.
+    pub(crate) fn generates_for_us(&self) -> bool {
+        self.codegen.is_ok()
+    }
+
+    /// Its linker is not understood after all: from now on its list for debuggers is read, also where that is not exported.
+    ///
+    /// # Safety
+    /// The library must be mapped, and stay so during the call.
+    pub(crate) unsafe fn fall_back_to_list(&mut self, hooks: &HookTable) {
+        if self.descriptor.is_some() || !self.wants_list {
+            return;
+        }
+        let name = if self.path == Path::new("/proc/self/exe") { c"".to_owned() } else { self.c_path() };
+        // SAFETY: the caller's promise.
+        let Some(library) = (unsafe { Library::read(self.identity, &name) }) else { return };
+        let Some(interface) = JitInterface::find(&library, &mut None, true) else {
+            log_line!(Warn, "{}: it has no list for debuggers either", self.path.display());
+            return;
+        };
+        // SAFETY: as above.
+        self.detoured = unsafe { interface.detour(&library, hooks.rendezvous[self.slot], Callers::Any, false) };
+        self.descriptor = Some(DescriptorAddress(interface.descriptor));
+    }
+
+    fn c_path(&self) -> CString {
+        CString::new(self.path.as_os_str().as_bytes()).unwrap_or_default()
     }
 
     /// Reads the list.
@@ -263,6 +353,9 @@ impl Source {
             (Some(_), true) => heard_by.push("list-call"),
             (Some(_), false) => heard_by.push("list-poll"),
             (None, _) => missing.push("list for debuggers: not found".to_owned()),
+        }
+        if let (Err(refusal), false) = (&self.codegen, self.is_llvmlite) {
+            missing.push(format!("frame pointers and unwind tables: {refusal}"));
         }
         DiscoveredLlvm {
             path: self.path.clone(),

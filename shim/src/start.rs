@@ -4,6 +4,7 @@
 
 use jitlisten::Session;
 
+use crate::codegen;
 use crate::dlsym_entry::before_dlsym;
 use crate::hook_table::HookTable;
 use crate::jitlink::hook;
@@ -18,6 +19,7 @@ static HOOKS: HookTable = HookTable {
     rendezvous: hooks::RENDEZVOUS,
     load_object: load_object::HOOKS,
     emit: hook::HOOKS,
+    generate_code: codegen::hook::HOOKS,
     before_dlsym,
     mprotect: hooks::mprotect,
     munmap: hooks::munmap,

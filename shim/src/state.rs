@@ -6,12 +6,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jitlisten::options::SinkKind;
 use jitlisten::{
-    Address, AddressRange, Loaded, ObjectId, Session, Unwinders, checked_read, log_line, mappings_of,
+    Address, AddressRange, Loaded, MapsLine, ObjectId, Session, Unwinders, checked_read, log_line, mappings_of,
     notify_libraries_changed,
 };
 use once_cell::race::OnceBox;
 
 use crate::code_pages;
+use crate::codegen;
 use crate::detour::{self, Callers};
 use crate::discovered::DiscoveredLlvm;
 use crate::hook_table::HookTable;
@@ -137,10 +138,17 @@ impl Shim {
             // SAFETY: an earlier event has brought this library, so by now the loader has relocated it; it is still listed.
             unsafe { state.hook_memory(slot) };
         }
+        Shim::unwinders_appeared(&changes.appeared);
+        let mut new_generators = Vec::new();
         for appeared in changes.appeared {
             let source = self.library_appeared(state, &appeared, callers);
             state.libraries.add(&appeared, source);
+            let attached = source.and_then(|slot| state.sources[slot].as_ref());
+            if attached.is_some_and(Source::generates_for_us) {
+                new_generators.extend(source);
+            }
         }
+        self.hook_generators(&new_generators);
         if state.sources.iter().any(Option::is_some) && state.others.begin() {
             self.listen_everywhere(state);
         }
@@ -151,6 +159,19 @@ impl Shim {
         // SAFETY: as above.
         unsafe { state.others.change_relocated() };
         true
+    }
+
+    /// Before anything is bound to one of them: newer loaders have relocated all of these by now.
+    fn unwinders_appeared(appeared: &[Appeared]) {
+        if !Imports::are_hooked() {
+            return;
+        }
+        for appeared in appeared.iter().filter(|appeared| appeared.is_of_program()) {
+            // SAFETY: the loader's lock has been held since the entry was read.
+            if let Some(library) = unsafe { appeared.entry.library() } {
+                unwinder_appeared(&library);
+            }
+        }
     }
 
     /// The same, where the loader's rendezvous is not detoured. With the libraries held.
@@ -207,11 +228,27 @@ impl Shim {
         let of_program = appeared.into_iter().filter(Appeared::is_of_program);
         // SAFETY: as above.
         let libraries: Vec<_> = of_program.filter_map(|appeared| unsafe { appeared.entry.library() }).collect();
-        // First, so that who is bound to one is found.
+        // First, so that a library that is bound to one is found.
         libraries.iter().for_each(unwinder_appeared);
         for library in &libraries {
             // SAFETY: as above.
             unsafe { state.imports.add(library) };
+        }
+    }
+
+    /// Classes of these LLVMs whose vtables are in other libraries. Under the loader's lock.
+    fn hook_generators(&self, sources: &[usize]) {
+        if sources.is_empty() {
+            return;
+        }
+        // SAFETY: as for `libraries_changed`.
+        for entry in self.rendezvous.and_then(|rendezvous| unsafe { rendezvous.libraries() }).unwrap_or_default() {
+            // SAFETY: the loader's lock has been held since the entry was read.
+            let Some(library) = (unsafe { entry.library() }) else { continue };
+            for &slot in sources {
+                // SAFETY: as above.
+                unsafe { codegen::change_words(&library, slot, self.hooks.generate_code[slot]) };
+            }
         }
     }
 
@@ -280,7 +317,7 @@ impl Shim {
             lookup::UNWINDERS.store(true, Ordering::Release);
         }
         if appeared.is_of_program() {
-            // After those who compare the library with its file: it changes the library's symbols.
+            // After those that compare the library with its file: it changes the library's symbols.
             // SAFETY: as above.
             unsafe { state.imports.add(&library) };
         }
@@ -377,6 +414,16 @@ impl Shim {
         state.linked.push_front((loaded.id, size));
         state.linked.truncate(LINKED);
         self.loaded(&mut state, loaded);
+    }
+
+    /// The linker of the LLVM in `slot` is not understood: its list is read instead. LLVM puts the object there behind this call.
+    pub(crate) fn refused(&self, slot: usize) {
+        let mut state = self.lock();
+        self.prepare(&mut state, slot);
+        if let Some(source) = state.sources.get_mut(slot).and_then(Option::as_mut) {
+            // SAFETY: the library runs.
+            unsafe { source.fall_back_to_list(self.hooks) };
+        }
     }
 
     /// The object that a linker has reported and that is `bytes`, which LLVM has in its list at `kept_at`.
@@ -639,19 +686,9 @@ fn remap_inaccessible(range: AddressRange) -> bool {
 
 /// The anonymous executable memory of the process: where code may have been compiled before we listened.
 fn executable_memory() -> Vec<(AddressRange, Executable)> {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    maps.lines().filter_map(anonymous_executable).collect()
-}
-
-/// `7f12a000-7f12b000 r-xp 00000000 00:00 0` of `proc_pid_maps(5)`, if it has no name.
-fn anonymous_executable(line: &str) -> Option<(AddressRange, Executable)> {
-    let mut fields = line.split_ascii_whitespace();
-    let (start, end) = fields.next()?.split_once('-')?;
-    let protection = fields.next()?;
-    if !protection.contains('x') || fields.nth(3).is_some() {
-        return None;
-    }
-    let [start, end] = [start, end].map(|text| u64::from_str_radix(text, 16).ok());
-    let range = AddressRange::new(Address(start?), end?.checked_sub(start?)?)?;
-    Some((range, if protection.contains('w') { Executable::Writable } else { Executable::Only }))
+    let maps = std::fs::read("/proc/self/maps").unwrap_or_default();
+    let anonymous = MapsLine::all(&maps).filter(|line| line.is_executable() && line.path.is_empty());
+    let with_kind =
+        |line: MapsLine<'_>| (line.range, if line.is_writable() { Executable::Writable } else { Executable::Only });
+    anonymous.map(with_kind).collect()
 }

@@ -153,20 +153,23 @@ static int turns(int count) {
     return 0;
 }
 
-/* One object with `count` functions that do not touch: each has a section of its own. */
-static int sections(size_t count) {
-    const size_t apart = 64;
+/* One object with `count` functions that do not touch: each has a section of its own. With lines, they touch: all have one. */
+static int sections(size_t count, int with_lines) {
+    const size_t apart = with_lines ? sizeof LOOP : 64;
     unsigned char *place = mmap(NULL, count * apart, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     struct jitlisten_function *functions = calloc(count, sizeof *functions);
+    struct jitlisten_line *lines = calloc(count, sizeof *lines);
     char(*names)[32] = calloc(count, sizeof *names);
     struct jitlisten_code code = {.size = sizeof code, .functions = functions, .function_count = count};
     jitlisten_object object = {0};
-    if (place == MAP_FAILED || !functions || !names) return 2;
+    if (place == MAP_FAILED || !functions || !lines || !names) return 2;
     for (size_t i = 0; i < count; i++) {
         memcpy(place + i * apart, LOOP, sizeof LOOP);
         snprintf(names[i], sizeof names[i], "function_%zu", i);
         functions[i] = (struct jitlisten_function){(uintptr_t)place + i * apart, sizeof LOOP, names[i]};
+        lines[i] = (struct jitlisten_line){(uintptr_t)place + i * apart, names[i], (uint32_t)i + 1, 0};
     }
+    if (with_lines) code.lines = lines, code.line_count = count;
     if (mprotect(place, count * apart, PROT_READ | PROT_EXEC)) return 2;
     if (jitlisten_code_loaded && (jitlisten_code_loaded(&code, &object) || jitlisten_finalized(object))) return 3;
     return 0;
@@ -257,7 +260,7 @@ int main(int count, char **words) {
     if (!strcmp(scenario, "turns")) return turns(atoi(word));
     if (!strcmp(scenario, "becomes")) return becomes(word, atoi(words[3]));
     if (!strcmp(scenario, "everything")) return everything();
-    if (!strcmp(scenario, "sections")) return sections(strtoul(word, NULL, 10));
+    if (!strcmp(scenario, "sections")) return sections(strtoul(word, NULL, 10), count > 3);
     if (!strcmp(scenario, "address-space")) return address_space();
     if (!strcmp(scenario, "signals")) return signals();
     if (!strcmp(scenario, "lost-lines")) return lost_lines();

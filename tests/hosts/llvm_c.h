@@ -79,7 +79,7 @@ static inline struct compiled compile_text(const char *text, const char *functio
 /* `i64 NAME(i64 n)`, which returns 3 n + NUMBER; NAME is as LLVM assembly spells it between quotes. */
 static inline struct compiled compile_named(const char *name, const char *plain, long number) {
     size_t size = strlen(name) + 256;
-    char *text = malloc(size);
+    char *text = (char *)malloc(size);
     snprintf(text, size,
              "define i64 @\"%s\"(i64 %%n) uwtable \"frame-pointer\"=\"all\" {\n"
              "  %%a = mul i64 %%n, 3\n  %%b = add i64 %%a, %ld\n  ret i64 %%b\n}\n",

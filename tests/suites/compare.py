@@ -2,8 +2,8 @@
 
     compare.py LIBRARY RESULTS_DIRECTORY SUITE [MODULE...]
 
-SUITE is `llvmlite`, `numba`, `lines` (Numba's, and what it compiles has line tables) or `cpython`; the interpreter that runs this
-is the one that is tested. Each module is a process of
+SUITE is `llvmlite`, `numba`, `lines` (Numba's, and what it compiles has line tables), `sampled` or `sampled-wall` (any modules, which
+are recorded 1,000 times a second) or `cpython`; the interpreter that runs this is the one that is tested. Each module is a process of
 its own. A test whose outcome differs is run again in both ways, alone, up to three times, and counts as different only if it
 never agrees. Prints one row of a Markdown table for each module, and ends with status 1 if anything differs.
 """
@@ -13,6 +13,7 @@ import os
 import pathlib
 import pkgutil
 import shutil
+import struct
 import subprocess
 import sys
 import time
@@ -20,6 +21,9 @@ import time
 # Seconds for one module: on a machine that is busy, some take longer.
 PATIENCE = float(os.environ.get("PATIENCE", "1800"))
 SUITES = pathlib.Path(__file__).resolve().parent
+#: What `JITLISTEN_RECORD` says after the file's name. Each process that is forked has a recording of its own.
+SAMPLED = {"sampled": "hz=1000,children", "sampled-wall": "hz=1000,wall,children"}
+PERF_RECORD_SAMPLE = 9
 BAD = ("failed", "error", "unexpected success", "died")
 
 
@@ -36,8 +40,9 @@ def modules_of(suite):
 class Runs:
     """Both ways to run tests of one suite, and where the results go."""
 
-    def __init__(self, library, results, lines):
-        self.library, self.results, self.lines, self.number, self.objects = library, results, lines, 0, None
+    def __init__(self, library, results, suite):
+        self.library, self.results, self.number, self.seen = library, results, 0, None
+        self.lines, self.words = suite == "lines", SAMPLED.get(suite)
 
     def run(self, preload, tests):
         """Outcomes by test, and the seconds it took."""
@@ -54,6 +59,8 @@ class Runs:
             environment["LD_PRELOAD"] = self.library
             # Every object is a line there: a suite under a library that sees nothing proves nothing.
             environment["JITLISTEN_LOG"] = f"debug:{directory / 'log'}"
+            if self.words:
+                environment["JITLISTEN_RECORD"] = f"{directory / '%p.data'},{self.words}"
             if self.lines:
                 package = SUITES.parent.parent / "python"
                 environment["PYTHONPATH"] = f"{SUITES / 'with_lines'}:{package}"
@@ -67,7 +74,8 @@ class Runs:
                 )
             except subprocess.TimeoutExpired:
                 output.write(b"\nstopped: it ran too long\n")
-        self.objects = objects_in(directory / "log") if preload else None
+        if preload:
+            self.seen = samples_in(directory) if self.words else objects_in(directory / "log")
         return outcomes(directory / "outcomes"), time.monotonic() - began
 
     def both(self, tests):
@@ -78,6 +86,26 @@ class Runs:
 
 def objects_in(log):
     return log.read_text(errors="replace").count(" finalized ObjectId(") if log.exists() else 0
+
+
+def samples_in(directory):
+    """How many samples the recordings have; they are large, and are removed."""
+    count = 0
+    for recording in directory.glob("*.data*"):
+        if recording.is_dir():
+            shutil.rmtree(recording)
+            continue
+        data = recording.read_bytes()
+        start, size = struct.unpack_from("<QQ", data, 40)
+        end = start + size
+        while start < end:
+            kind, _, length = struct.unpack_from("<IHH", data, start)
+            count += kind == PERF_RECORD_SAMPLE
+            start += length
+        recording.unlink()
+    for images in directory.glob("image-*"):
+        shutil.rmtree(images)
+    return count
 
 
 def outcomes(path):
@@ -113,11 +141,11 @@ def again(runs, test):
 
 def main():
     library, results, suite, *modules = sys.argv[1:]
-    runs = Runs(library, pathlib.Path(results), suite == "lines")
+    runs = Runs(library, pathlib.Path(results), suite)
     different = 0
     for module in modules or modules_of(suite):
         stock, ours, stock_seconds, our_seconds = runs.both([module])
-        objects = runs.objects
+        seen = runs.seen
         differ = differences(stock, ours)
         unsteady = [test for test in differ if again(runs, test)]
         differ = [test for test in differ if test not in unsteady]
@@ -126,7 +154,7 @@ def main():
         skipped = sum(kind == "skipped" for kind in stock.values())
         print(
             f"| {module} | {len(stock)} | {skipped} | {bad['stock']} | {bad['ours']} | {len(differ)} | {len(unsteady)}"
-            f" | {objects} | {stock_seconds:.0f} s | {our_seconds:.0f} s |",
+            f" | {seen} | {stock_seconds:.0f} s | {our_seconds:.0f} s |",
             flush=True,
         )
         for test in differ:

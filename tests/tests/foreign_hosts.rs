@@ -8,7 +8,7 @@ use jitlisten_tests::foreign::{self, Postgres};
 use jitlisten_tests::host::{self, Ended, Preload};
 use jitlisten_tests::perf_map::PerfMap;
 use jitlisten_tests::perf_script::Frame;
-use jitlisten_tests::{gdb, perf, perf_map};
+use jitlisten_tests::{gdb, jitdump_reader, paths, perf, perf_map};
 
 fn names(map: &PerfMap) -> Vec<&str> {
     let mut names: Vec<&str> = map.entries.iter().map(|entry| &*entry.name).collect();
@@ -93,6 +93,64 @@ fn every_function_that_postgresql_compiles_is_named() {
         assert_eq!(found[..2], [second, second], "{settings:?}:\n{}", map.names());
         assert!((1..=third).contains(&found[2]), "{settings:?}:\n{}", map.names());
     }
+}
+
+/// Every function's code begins by keeping the caller's frame pointer, unless it is compiled as it would have been.
+fn share_with_frame_pointer(host: host::Host, policy: &str) -> (usize, usize) {
+    let host = host.variable("JITLISTEN", "jitdump").variable("JITDUMPDIR", ".");
+    let host = host.variable("JITLISTEN_FRAME_POINTERS", policy);
+    host.run(Preload::Nothing).well();
+    let dumps: Vec<_> =
+        jitdump_reader::find(&host.scratch(".")).iter().map(|dump| jitdump_reader::read(dump)).collect();
+    let functions: Vec<_> = dumps.iter().flat_map(|dump| &dump.functions).collect();
+    // push rbp; mov rbp, rsp
+    let kept = functions.iter().filter(|function| function.code.starts_with(&[0x55, 0x48, 0x89, 0xe5])).count();
+    (kept, functions.len())
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn functions_of_llvmpipe_and_postgresql_keep_a_frame_pointer() {
+    let statements = format!("set jit_above_cost = 0\n{QUERY}\n");
+    let postgres = Postgres::new();
+    let hosts = || {
+        let backend = postgres
+            .as_ref()
+            .map(|postgres| postgres.statements(&statements, &[]).variable("LD_PRELOAD", postgres.library()));
+        [foreign::llvmpipe(1).map(|host| host.variable("LD_PRELOAD", paths::library())), backend]
+    };
+    for (ours, stock) in hosts().into_iter().zip(hosts()) {
+        let (Some(ours), Some(stock)) = (ours, stock) else { continue };
+        let (kept, all) = share_with_frame_pointer(ours, "1");
+        assert!(all >= 3 && kept == all, "{kept} of {all}");
+        let (kept, all) = share_with_frame_pointer(stock, "untouched");
+        assert!(kept < all, "without us {kept} of {all} have one: this proves nothing");
+    }
+}
+
+/// Debian's PostgreSQL keeps frame pointers: with those of compiled code, `perf record -g` sees who calls it. Without them the caller
+/// was left out in two samples of five.
+#[test]
+fn perf_walks_through_what_postgresql_compiles() {
+    let (Some(()), Some(postgres)) = (perf::is_here(), Postgres::new()) else { return };
+    let query = "select sum(case when (x * 7 + 3) % 11 < 5 then (x * 31 + 7) % 1009 else (x # 77) % 503 end) from numbers a, \
+                 generate_series(1, 40) b where (a.x + b) % 3 <> 1 and (a.x * 5 + b) % 7 > 1";
+    let host = postgres.statements(&format!("set jit_above_cost = 0\n{query}\n"), &[]);
+    let host = host.variable("LD_PRELOAD", postgres.library());
+    let recording = perf::record(&host, Preload::Nothing);
+    let is = |frame: &Frame, part: &str| frame.symbol.as_deref().is_some_and(|symbol| symbol.starts_with(part));
+    let compiled: Vec<&[Frame]> = recording
+        .samples
+        .iter()
+        .filter(|sample| sample.frames.first().is_some_and(|leaf| is(leaf, "evalexpr_") || is(leaf, "deform_")))
+        .map(|sample| sample.frames.as_slice())
+        .collect();
+    let whole = |frames: &&&[Frame]| {
+        // What runs a plan calls the plan's nodes, never an expression.
+        frames.len() >= 3 && !is(&frames[1], "standard_ExecutorRun") && frames.iter().any(|frame| is(frame, "main"))
+    };
+    let whole = compiled.iter().filter(whole).count();
+    assert!(compiled.len() >= 50 && whole * 100 >= compiled.len() * 90, "{whole} of {}", compiled.len());
 }
 
 #[test]

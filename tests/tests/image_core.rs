@@ -1,7 +1,7 @@
 //! A core file of a process with images, which has their pages.
 //!
 //! gdb has its names from LLVM's JIT interface, which is in the core as the code is; eu-stack and pystack have names from the
-//! image. Each is asked again when the images are gone: every stack is whole still.
+//! image, and from its header in the core. Each is asked again when the images are gone: every stack is whole still, and named.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -89,7 +89,9 @@ fn debuggers_find_code_and_names_of_a_dead_process() {
     let frames = |stack: &str| stack.lines().filter(|line| line.starts_with('#')).count();
     assert_eq!(frames(&stack), frames(&stack_before), "eu-stack does not get through the code: {stack}");
     assert!(stack.contains(" _start"), "eu-stack does not get through the code: {stack}");
+    assert!(named(&stack), "eu-stack has no names: {stack}");
     assert!(python_stack.contains("Dispatcher_call"), "pystack does not get through the code: {python_stack}");
+    assert!(python_stack.lines().any(|line| line.contains("gamma(")), "pystack has no names: {python_stack}");
 }
 
 /// Whether the bytes gdb printed are somewhere in a function of an image.

@@ -96,3 +96,37 @@ fn a_library_that_is_closed_and_opened_again() {
     let Some(path) = library(LLVMS[0].0, LLVMS[0].1) else { return };
     every_function_is_named(&path, &["again"], 2);
 }
+
+/// One object, heard on its way into the linker, and listed for debuggers by lli's debug plugin when it is linked, with a function left out.
+#[test]
+fn an_object_that_is_also_listed_is_one_object() {
+    let metadata = "!llvm.dbg.cu = !{!0}\n!llvm.module.flags = !{!2, !3}\n\
+        !0 = distinct !DICompileUnit(language: DW_LANG_C99, file: !1, emissionKind: FullDebug)\n\
+        !1 = !DIFile(filename: \"pruned.c\", directory: \"/tmp\")\n!2 = !{i32 2, !\"Dwarf Version\", i32 4}\n\
+        !3 = !{i32 2, !\"Debug Info Version\", i32 3}\n\
+        !4 = distinct !DISubprogram(name: \"live\", file: !1, line: 40, type: !5, unit: !0, spFlags: DISPFlagDefinition)\n\
+        !5 = !DISubroutineType(types: !{})\n!6 = !DILocation(line: 42, column: 3, scope: !4)\n";
+    let functions = "define internal i32 @dead(i32 %n) uwtable section \".text.dead\" {\n  %x = mul i32 %n, 77\n  ret i32 %x\n}\n\
+        define i32 @live(i32 %n) uwtable section \".text.live\" !dbg !4 {\n  %x = mul i32 %n, 3, !dbg !6\n  ret i32 %x, !dbg !6\n}\n\
+        define i32 @main() uwtable section \".text.main\" {\n  %x = call i32 @live(i32 5)\n  ret i32 %x\n}\n";
+    for (llvm, _) in LLVMS {
+        let Some(lli) = tool::require(&format!("lli-{llvm}"), Absence::FailsInCi) else { continue };
+        let host = Host::new(lli, "pruned").argument("--jit-kind=orc").argument("--jit-linker=jitlink");
+        let module = host.scratch("pruned.ll");
+        std::fs::write(&module, format!("{functions}{metadata}")).expect("written");
+        let host =
+            host.argument(module).variable("JITLISTEN", "perfmap,image,gdb").variable("JITLISTEN_LOG", "debug:log");
+        let (stock, ours) = (host.run(Preload::Nothing), host.run(Preload::Library));
+        assert_eq!((stock.status.code(), ours.status.code()), (Some(15), Some(15)), "{}", ours.stderr);
+        let (map, log) = (ours.perf_map(), host.log());
+        let live = map.named("live").collect::<Vec<_>>();
+        assert!(live.len() == 1 && map.named("dead").count() == 0, "{}\n{log}", map.names());
+        let start = format!("Address({})", live[0].start);
+        let loaded = log.lines().filter(|line| line.contains("debug: loaded ObjectId(") && line.contains(&start));
+        assert_eq!(loaded.count(), 1, "{log}");
+        let listed = log.find("ObjectId(0) is reported once more").expect("it is listed");
+        let freed = log.find("freeing ObjectId(").unwrap_or(log.len());
+        let last = log.rfind("loaded ObjectId(").expect("objects");
+        assert!(listed < freed && last < freed, "freed when it was listed:\n{log}");
+    }
+}

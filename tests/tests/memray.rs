@@ -14,13 +14,19 @@ struct Recorded {
     whole: u32,
     /// Those that have the compiled function by name.
     named: u32,
+    /// Those that have it with its Python line.
+    lines: u32,
+    /// Those that have the function that was put in line, with its own.
+    inlined: u32,
     /// Whether the flame graph has it.
     in_report: bool,
 }
 
-fn recorded(preload: Preload, sinks: &str) -> Option<Recorded> {
+fn recorded(preload: Preload, sinks: &str, with_lines: bool) -> Option<Recorded> {
     let python = integration::python(VENV)?;
     let host = Host::new(&python, VENV).variable("JITLISTEN", sinks);
+    let package = format!("{0}/tests/suites/with_lines:{0}/python", paths::root().display());
+    let host = if with_lines { host.variable("PYTHONPATH", package) } else { host };
     let output = host.scratch("memray.bin");
     let host = ["-m", "memray", "run", "--native", "-q", "-o"].iter().fold(host, |host, word| host.argument(word));
     let host = host.argument(&output).argument(paths::host("allocates.py"));
@@ -28,19 +34,21 @@ fn recorded(preload: Preload, sinks: &str) -> Option<Recorded> {
     let read = tool::run(Command::new(&python).arg(paths::host("memray_stacks.py")).arg(&output));
     let said = String::from_utf8_lossy(&read.stdout).into_owned();
     let numbers: Vec<u32> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    let [all, whole, named] = numbers[..] else { panic!("{said}{}", String::from_utf8_lossy(&read.stderr)) };
+    let [all, whole, named, lines, inlined] = numbers[..] else {
+        panic!("{said}{}", String::from_utf8_lossy(&read.stderr))
+    };
     assert!(all >= 400, "{all} of 400 allocations were recorded");
     let report = host.scratch("memray.html");
     let mut flamegraph = Command::new(python);
     let _ = tool::run(flamegraph.args(["-m", "memray", "flamegraph", "-o"]).arg(&report).arg(&output));
     let report = std::fs::read_to_string(report).expect("memray writes a report");
-    Some(Recorded { all, whole, named, in_report: report.contains("__main__::total") })
+    Some(Recorded { all, whole, named, lines, inlined, in_report: report.contains("__main__::total") })
 }
 
 #[test]
 fn native_frames_are_back() {
-    let Some(stock) = recorded(Preload::Nothing, "") else { return };
-    let Some(ours) = recorded(Preload::Library, "perfmap,unwind") else { return };
+    let Some(stock) = recorded(Preload::Nothing, "", false) else { return };
+    let Some(ours) = recorded(Preload::Library, "perfmap,unwind", false) else { return };
     assert_eq!(stock.whole, 0, "memray sees these frames on its own: this proves nothing");
     assert_eq!(ours.whole, ours.all, "stacks that end in compiled code");
 }
@@ -48,9 +56,18 @@ fn native_frames_are_back() {
 /// All of it is compiled after memray has begun: its list of modules is old by then, and has to be read again.
 #[test]
 fn compiled_functions_have_names() {
-    let Some(without) = recorded(Preload::Library, "image,unwind") else { return };
-    let Some(ours) = recorded(Preload::Library, "image,unwind,modules") else { return };
+    let Some(without) = recorded(Preload::Library, "image,unwind", false) else { return };
+    let Some(ours) = recorded(Preload::Library, "image,unwind,modules", false) else { return };
     assert!(without.named == 0 && !without.in_report, "they have names without it: this proves nothing");
     assert_eq!((ours.whole, ours.named), (ours.all, ours.all), "stacks with the function's name");
     assert!(ours.in_report, "the flame graph has no name");
+}
+
+#[test]
+fn compiled_functions_have_python_lines_and_inlined_callees() {
+    let Some(ours) = recorded(Preload::Library, "image,unwind,modules", true) else { return };
+    assert_eq!((ours.whole, ours.named), (ours.all, ours.all), "stacks with the function's name");
+    assert_eq!((ours.lines, ours.inlined), (ours.all, ours.all), "of so many stacks");
+    let Some(without) = recorded(Preload::Library, "image,unwind,modules", false) else { return };
+    assert_eq!((without.lines, without.inlined), (0, 0), "there are lines without lines: this proves nothing");
 }

@@ -96,6 +96,73 @@ fn what_is_compiled_later_is_counted() {
     assert!(lines(again, "dladdr").iter().any(|line| line.contains("delta")), "{again}");
 }
 
+/// What was said behind the line that is this word, up to the next of `ends`.
+fn part<'a>(said: &'a str, word: &str, end: &str) -> &'a str {
+    let begins = said.split_once(&format!("\n{word}\n")).unwrap_or_else(|| panic!("no {word}: {said}")).1;
+    begins.split(&format!("\n{end}\n")).next().unwrap_or(begins)
+}
+
+#[test]
+fn a_child_has_its_own_and_what_it_inherited() {
+    let Some(host) = asks(VENVS[0], "asks.c", &["-lunwind"]) else { return };
+    let host = host.argument("forked");
+    let stock = host.run(Preload::Nothing).well();
+    let ours = host.run(Preload::Library).well();
+    assert_eq!(stock.stdout, ours.stdout, "the same result");
+    let said = &ours.stderr;
+    let (child, parent) = (part(said, "child", "parent"), part(said, "parent", "-"));
+    for of_process in [child, parent] {
+        for way in ["dladdr", "symbols", "libunwind"] {
+            has_chain(&lines(of_process, way));
+        }
+        let [(records, adds, subs)] = counts(of_process)[..] else { panic!("{said}") };
+        assert_eq!(records, adds - subs, "records and counts: {said}");
+    }
+    let has_delta = |said| lines(said, "dladdr").iter().any(|line| line.contains("delta"));
+    assert!(has_delta(child) && !has_delta(parent), "{said}");
+}
+
+/// As by `jitlisten attach`: code that is compiled already is listed when the sinks are switched on.
+#[test]
+fn switched_on_late_it_lists_what_is_alive_and_switched_off_nothing() {
+    let Some(host) = asks(VENVS[0], "asks.c", &["-lunwind"]) else { return };
+    let host = host.argument("switched").variable("JITLISTEN", "perfmap");
+    let said = host.run(Preload::Library).well().stderr;
+    let (on, off) = (part(&said, "on", "off"), part(&said, "off", "-"));
+    let before = said.split("\non\n").next().expect("there is a first part");
+    for way in ["dladdr", "symbol", "symbols", "symbols_fd", "libunwind"] {
+        has_chain(&lines(on, way));
+    }
+    assert!(!said.contains("WRONG") && !said.contains("torn"), "{said}");
+    for without in [before, off] {
+        assert!(lines(without, "mapped").is_empty(), "{without}");
+        assert!(lines(without, "dladdr").iter().all(|line| !line.contains("gamma")), "{without}");
+    }
+    let [first, second, third] = counts(&said)[..] else { panic!("{said}") };
+    assert!(second.1 > first.1 && third.2 > second.2, "{first:?} {second:?} {third:?}");
+    assert!([first, second, third].iter().all(|(records, adds, subs)| *records == adds - subs), "{said}");
+}
+
+/// `faulthandler` of Python 3.14 and newer writes the C stack of a crash, from its signal handler.
+#[test]
+fn the_report_of_a_crash_in_python_names_compiled_functions() {
+    let Some(python) = integration::python(VENVS[0]) else { return };
+    let has_it = "import faulthandler, sys; sys.exit(not hasattr(faulthandler, 'dump_c_stack'))";
+    if !tool::run(Command::new(&python).args(["-c", has_it])).status.success() {
+        return tool::skip("the C stack of faulthandler", "Python 3.14 brings it", Absence::IsAllowed);
+    }
+    let host = Host::new(python, "crashes").argument(paths::host("asks/crashes.py"));
+    let host = host.variable("JITLISTEN", "image,unwind,modules");
+    let stack_of = |preload| {
+        let said = host.run(preload).stderr;
+        said.split_once("C stack trace").unwrap_or_else(|| panic!("no stack: {said}")).1.to_owned()
+    };
+    let (stock, ours) = (stack_of(Preload::Nothing), stack_of(Preload::Library));
+    assert!(!stock.contains("gamma("), "{stock}");
+    has_chain(&ours.lines().collect::<Vec<_>>());
+    assert_eq!(ours.lines().count(), stock.lines().count(), "as many frames: {ours}");
+}
+
 #[test]
 fn boost_stacktrace_names_compiled_functions() {
     if !PathBuf::from("/usr/include/boost/stacktrace.hpp").exists() {

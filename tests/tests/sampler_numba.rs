@@ -65,3 +65,15 @@ fn frames_of_python() {
     assert!(python.len() > 50, "{} of {} samples below Python", python.len(), samples.len());
     assert!(complete(&python) >= 98.0, "{} %", complete(&python));
 }
+
+/// Python's handlers run, and its waiting calls take as long as they should: by wall-clock time, too, which interrupts them.
+#[test]
+fn signals_of_python() {
+    for words in [",hz=997", ",hz=997,wall"] {
+        let Some(host) = integration::numba("numba-0.68.1", "python_signals.py") else { return };
+        let (host, data) = recorded(host, words);
+        let ended = host.run(Preload::Library).well();
+        assert_eq!(ended.stdout, b"ok\n", "{words}");
+        assert!(!read(&data).is_empty(), "{words}");
+    }
+}

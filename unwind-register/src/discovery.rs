@@ -143,7 +143,7 @@ fn harvest(known: &[usize], first: usize) -> Harvest {
         };
         let copy = libunwind::Found::look(&exports, library.base, library.name);
         let registry = frame_registry::Found::look(&exports, library.base, library.name);
-        if (copy.is_some() || registry.is_some()) && !exports.relocated() {
+        if (copy.is_some() || registry.is_some()) && !exports.is_relocated() {
             harvest.pending += 1;
         } else {
             harvest.libunwinds.extend(copy);

@@ -1,4 +1,5 @@
-//! `fork` while another thread registers: the child must not inherit a lock that no thread will release.
+//! `fork` while another thread registers: the child must not inherit a lock that no thread will release. This crate stands
+//! alone, so it has a handler of its own beside that of jitlisten (`process/across_fork.rs`).
 //!
 //! Our lock is taken before the fork and released on both sides. Tables, entries and the unwinders' lists are private memory, so
 //! the child has its own copies of them, in a consistent state. Lock order: handlers of `pthread_atfork` run in reverse order of

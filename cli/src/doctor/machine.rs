@@ -161,7 +161,7 @@ fn debugger() -> (Finding, Option<u32>) {
         Some(15) => Finding::no(
             "gdb",
             format!("{number}, which does not see code that is compiled at run time (numba issue 9817)"),
-            "use gdb 14, or 16 and newer",
+            "use gdb 14, or 16 and newer, or its images: docs/gdb.md",
         ),
         Some(_) => Finding::ok("gdb", number),
         None => Finding::no("gdb", "does not run", "install it again"),

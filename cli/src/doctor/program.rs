@@ -25,6 +25,7 @@ pub(super) struct Program {
     pub(super) perf_map: bool,
     pub(super) images: bool,
     pub(super) unwind: bool,
+    pub(super) modules: bool,
     pub(super) lines: bool,
     pub(super) code_keeps_frame_pointers: bool,
     pub(super) python_keeps_frame_pointers: bool,
@@ -44,6 +45,7 @@ impl Program {
             perf_map: has("perfmap"),
             images: has("image"),
             unwind: has("unwind"),
+            modules: has("modules"),
             lines: true,
             code_keeps_frame_pointers: true,
             python_keeps_frame_pointers: true,
@@ -134,9 +136,13 @@ impl Program {
     /// What the library has said: see the log lines of `shim` and of the session.
     fn take_log(&mut self, text: &str) {
         for line in text.lines().filter(|line| line.contains(" sink stops: ")) {
-            for (name, works) in
-                [("perfmap", &mut self.perf_map), ("image", &mut self.images), ("unwind", &mut self.unwind)]
-            {
+            let sinks = [
+                ("perfmap", &mut self.perf_map),
+                ("image", &mut self.images),
+                ("unwind", &mut self.unwind),
+                ("modules", &mut self.modules),
+            ];
+            for (name, works) in sinks {
                 *works &= !line.contains(&format!("the {name} sink stops"));
             }
             self.findings.push(Finding::no("sink", after(line, "the "), "see what the system has refused"));

@@ -27,17 +27,17 @@ const LIBRARY: &str = "jitlisten run -- in front of the command, or jitlisten at
 const NAMES: &str = "--sinks perfmap,image,unwind";
 const IMAGES: &str = "--sinks perfmap,image,unwind, and a place for images, see above";
 const LINES: &str = "lines: jitlisten run without --no-lines (Numba), or compile with debug information";
-const MODULES: &str =
-    "it names functions of libraries only: jitlisten record, py-spy --native or perf for compiled ones";
+const MODULES: &str = "it names what is in the list of modules: --sinks perfmap,image,unwind,modules";
 const CACHE: &str = "code without frame pointers comes from a cache: another NUMBA_CACHE_DIR, or --call-graph dwarf";
 const PYTHON: &str = "this Python has no frame pointers, so the stack ends where it begins: --call-graph dwarf";
 const TRACE: &str = "start the program with the tool, or allow ptrace, see above";
-const GDB: &str = "gdb 14, or 16 and newer";
+const GDB: &str = "gdb 14, or 16 and newer, or its images: docs/gdb.md";
 
 pub(super) fn conclude(machine: &Machine, program: &Program) -> Vec<Tool> {
     let perf: Lack = (machine.perf_may, PERF);
     let here: Lack = (program.has_library, LIBRARY);
     let image: Lack = (program.images && machine.images, IMAGES);
+    let modules: Lack = (program.modules, MODULES);
     let named: Lack = (image.0 || (program.perf_map && machine.perf_maps), NAMES);
     let lines: Lack = (program.lines, LINES);
     let kept: Lack = (program.code_keeps_frame_pointers, CACHE);
@@ -54,8 +54,8 @@ pub(super) fn conclude(machine: &Machine, program: &Program) -> Vec<Tool> {
         tool("bpftrace, other eBPF profilers", &[here, image], &[kept, python], &[lines]),
         tool("valgrind --tool=callgrind", &[here, image], &[], &[lines]),
         tool("libunwind, backtrace(3)", &[here, image], &[(program.unwind, NAMES)], &[lines]),
-        of_modules("memray run --native", here, program),
-        of_modules("heaptrack", here, program),
+        tool("memray run --native", &[here, image, modules], &[(program.unwind, NAMES)], &[lines]),
+        tool("heaptrack", &[here, image, modules], &[(program.unwind, NAMES)], &[lines]),
     ]
 }
 
@@ -65,13 +65,6 @@ fn tool(tool: &'static str, names: &[Lack], stacks: &[Lack], lines: &[Lack]) -> 
     let todo = names.iter().chain(stacks).chain(lines).find(|lack| !lack.0).map(|lack| lack.1.to_owned());
     let named = all(names);
     Tool { tool, names: named, stacks: named && all(stacks), lines: named && all(lines), todo }
-}
-
-/// A tool that walks with libunwind and then names only what is in its list of libraries.
-fn of_modules(tool: &'static str, here: Lack, program: &Program) -> Tool {
-    let lacks = [here, (program.unwind, NAMES), (false, MODULES)];
-    let todo = lacks.iter().find(|lack| !lack.0).map(|lack| lack.1.to_owned());
-    Tool { tool, names: false, stacks: here.0 && program.unwind, lines: false, todo }
 }
 
 #[cfg(test)]

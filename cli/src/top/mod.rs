@@ -58,7 +58,8 @@ pub(crate) struct Top {
     /// A process that runs, instead of a command
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pid: Option<u32>,
-    /// What to write for other tools: a list of perfmap, image, unwind, jitdump, gdb [default: perfmap,image,unwind]
+    /// What to write for other tools: a list of perfmap, image, unwind, modules, jitdump, gdb
+    /// [default: perfmap,image,unwind,modules]
     #[arg(long, value_name = "LIST")]
     sinks: Option<Sinks>,
     /// Leave Numba's code without line tables

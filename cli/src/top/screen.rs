@@ -236,9 +236,11 @@ impl Screen {
         );
         let outside: u64 = table.outside.iter().map(|(_, weight)| *weight).sum();
         let names = table.outside.iter().take(6);
-        let names: Vec<String> =
-            names.map(|(name, weight)| format!("{name} {} %", percent(*weight, table.all.now).trim())).collect();
-        let outside = format!("{} % outside: {}", percent(outside, table.all.now), names.join(", "));
+        let names: Vec<String> = names
+            .map(|(name, weight)| format!("{} {} %", printable(name), percent(*weight, table.all.now).trim()))
+            .collect();
+        let colon = if names.is_empty() { "" } else { ": " };
+        let outside = format!("{} % outside{colon}{}", percent(outside, table.all.now), names.join(", "));
         vec![
             row(title, Ink::Head),
             row(compiled, Ink::Plain),

@@ -133,3 +133,40 @@ fn give_back() {
 fn problem(error: io::Error) -> Problem {
     Problem::new(format!("the terminal cannot be used: {error}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the test below runs in a terminal of its own.
+    #[test]
+    #[ignore = "needs a terminal: run by the test below"]
+    fn enter_and_panic() {
+        let _terminal = Terminal::enter().expect("a terminal");
+        panic!("on purpose");
+    }
+
+    /// `script` (util-linux) makes a terminal; its settings before and after are compared, and the panic's message has to be on
+    /// the first screen.
+    #[test]
+    fn a_panic_gives_the_terminal_back() {
+        let itself = std::env::current_exe().expect("this program");
+        let name = "top::terminal::tests::enter_and_panic";
+        let panics = format!("'{}' --ignored --exact {name} --nocapture --test-threads 1", itself.display());
+        let command = format!("stty -a; echo BEGIN; {panics}; echo END; stty -a");
+        let output = std::process::Command::new("script")
+            .args(["-qec", &command, "/dev/null"])
+            .stdin(std::process::Stdio::null())
+            .output()
+            .expect("script, of util-linux");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let (before, rest) = text.split_once("BEGIN").expect("BEGIN");
+        let (shown, after) = rest.rsplit_once("END").expect("END");
+        assert_eq!(before.trim(), after.trim(), "{text:?}");
+        assert!(before.contains(" echo ") && before.contains(" icanon "), "{before:?}");
+        let position = |what: &str| shown.find(what).unwrap_or_else(|| panic!("no {what:?} in {shown:?}"));
+        assert!(position("\x1b[?1049h") < position("\x1b[?1049l"), "the other screen, and back");
+        assert!(position("\x1b[?1049l") < position("on purpose"), "the message stays: {shown:?}");
+        assert!(shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l"), "the cursor is shown: {shown:?}");
+    }
+}

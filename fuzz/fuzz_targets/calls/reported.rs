@@ -214,16 +214,13 @@ fn expected_of_code(
     let ranges: Option<Vec<AddressRange>> = functions.iter().map(range).collect();
     let Some(ranges) = ranges else { return Expected::InvalidArgument };
     let names = names.iter().map(|text| &*text.bytes).cycle();
-    let reported: Vec<_> = ranges.iter().zip(names).map(|(&range, name)| raw::Function { range, name }).collect();
-    let rows = lines.iter().zip(files).map(|(line, file)| raw::Line {
-        address: Address(line.address),
-        file: &file.bytes,
-        line: line.line,
-        column: line.column,
-    });
+    let reported: Vec<_> = ranges.iter().zip(names).map(|(&range, name)| raw::Function::new(range, name)).collect();
+    let row = |line: &api::Line, file| raw::Line::new(Address(line.address), file, line.line).column(line.column);
+    let rows = lines.iter().zip(files).map(|(line, file)| row(line, &*file.bytes));
     let rows: Vec<raw::Line<'_>> = rows.collect();
     let eh_frame = AddressRange::new(Address(eh_frame.0 as u64), eh_frame.1 as u64).filter(|range| !range.is_empty());
-    let code = raw::Code { machine: Machine::HERE, functions: &reported, lines: &rows, eh_frame };
+    let mut code = raw::Code::new(Machine::HERE, &reported).lines(&rows);
+    code.eh_frame = eh_frame;
     let impossible = |function: &raw::Function<'_>| {
         let size = function.range.size();
         size == 0 || size > u64::from(u32::MAX) || function.name.is_empty() || function.range.start() == Address(0)
@@ -320,7 +317,7 @@ fn elf(input: &mut Input<'_>) -> Vec<u8> {
 
 fn expected_of_object(elf: &[u8], names: &[Text], sections: &[api::Section]) -> Expected {
     let placed = names.iter().zip(sections);
-    let placed = placed.map(|(name, section)| Placed { name: &name.bytes, address: Address(section.address) });
+    let placed = placed.map(|(name, section)| Placed::new(&name.bytes, Address(section.address)));
     let placed: Vec<_> = placed.filter(|placed| !placed.name.is_empty()).collect();
     let mut elf = elf.to_vec();
     if !placed.is_empty() && set_section_addresses(&mut elf, &placed).is_err() {

@@ -29,7 +29,7 @@ pub struct FunctionRules {
 
 /// A place for the section of `functions`, sorted by address, that is copied at once and mapped nowhere: behind the last of them.
 ///
-/// It must not overlap them. A pointer relative to its own place that happens to be 0 is null to whoever reads it as libgcc does,
+/// It must not overlap them. A pointer relative to its own place that happens to be 0 is null to readers that read it as libgcc does,
 /// and the function is left out.
 pub fn place_behind(functions: &[FunctionRules]) -> Address {
     let end = functions.last().map_or(0, |function| function.range.end().0);

@@ -90,6 +90,11 @@ impl LoadedObject {
         self.machine
     }
 
+    /// Whether the same functions are at the same places in both.
+    pub(crate) fn has_code_of(&self, other: &LoadedObject) -> bool {
+        self.machine == other.machine && self.text == other.text && self.functions == other.functions
+    }
+
     /// The loaded executable sections, sorted by address, none empty, none overlapping.
     pub fn text(&self) -> &[TextRange] {
         &self.text

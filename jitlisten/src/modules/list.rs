@@ -81,7 +81,8 @@ pub(super) struct ModuleList {
     change: Mutex<Change>,
 }
 
-/// A reader at work. One that is left by `longjmp` stays at work for ever: then nothing is freed any more.
+/// A reader at work. One that is left by `longjmp` stays at work for ever, as does one of another thread in the child of a fork:
+/// then nothing is freed any more.
 pub struct Reading<'a> {
     list: &'a ModuleList,
     table: Option<&'a Table>,
@@ -135,10 +136,10 @@ impl ModuleList {
     pub(super) fn publish(&self, module: Box<Module>) {
         let mut change = self.change();
         let module = Box::into_raw(module);
-        // SAFETY: made just now; only who holds `change` frees.
+        // SAFETY: made just now; only the holder of `change` frees.
         let start = unsafe { &*module }.mapped().start().0;
         change.listed.insert(start, module);
-        // SAFETY: only who holds `change` exchanges or frees it.
+        // SAFETY: only the holder of `change` exchanges or frees it.
         let table = match unsafe { self.table.load(Ordering::Acquire).as_ref() } {
             Some(table) if table.count.load(Ordering::Relaxed) < NEWEST => table,
             full => self.exchange(&mut change, full),
@@ -201,7 +202,7 @@ impl ModuleList {
             return;
         }
         for table in change.tables.drain(..) {
-            // SAFETY: made by `Box::into_raw`, exchanged, and who reads from now on finds the new one.
+            // SAFETY: made by `Box::into_raw`, exchanged, and readers find the new one from now on.
             drop(unsafe { Box::from_raw(table) });
         }
         while change.modules.len() > KEPT {

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A reader takes no lock, allocates nothing and never waits: libunwind asks from signal handlers, crash handlers from
-//! `SIGSEGV`. What is withdrawn is not seen by who asks later. Its memory is kept until no reader can be in it, and the last
+//! `SIGSEGV`. Later readers do not see what is withdrawn. Its memory is kept until no reader can be in it, and the last
 //! 1,024 are kept anyway, because `dladdr` hands out names without saying for how long.
 
 mod list;
@@ -21,7 +21,7 @@ use crate::AddressRange;
 
 static LIST: list::ModuleList = list::ModuleList::new();
 
-/// How many modules have come and gone so far. Ask before [`read`]: who sees the same counts again has seen the same list.
+/// How many modules have come and gone so far. Ask before [`read`]: a reader that sees the same counts again has seen the same list.
 pub fn counts() -> Counts {
     LIST.counts()
 }

@@ -24,7 +24,7 @@ pub struct LinkMap {
 
 const _: () = assert!(size_of::<LinkMap>() == 40);
 
-/// `DT_NULL`, for those who look for something in the dynamic section of a link map entry.
+/// `DT_NULL`, for readers that look for something in the dynamic section of a link map entry.
 static NO_DYNAMIC_SECTION: [u64; 2] = [0, 0];
 
 /// What a module is made of.

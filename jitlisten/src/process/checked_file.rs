@@ -52,7 +52,7 @@ impl CheckedFile {
         self.file.as_ref().filter(|file| file.metadata().is_ok_and(|now| FileIdentity::of(&now) == self.identity))
     }
 
-    /// The file, by whoever has just called [`CheckedFile::get`]: asking twice takes two system calls.
+    /// The file, for a caller that has just called [`CheckedFile::get`]: asking twice takes two system calls.
     pub(crate) fn unchecked(&self) -> Option<&File> {
         self.file.as_ref()
     }

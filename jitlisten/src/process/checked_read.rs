@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 
 use crate::{Address, AddressRange};
 
-/// No compiler emits as much at once; whoever says that there is more is mistaken, and the host has no memory for a second
+/// No compiler emits as much at once; a caller that says that there is more is mistaken, and the host has no memory for a second
 /// one of that size.
 const LARGEST: usize = 1 << 30;
 
@@ -17,7 +17,7 @@ pub fn copy(range: AddressRange) -> io::Result<Vec<u8>> {
     copy_in(std::process::id(), range)
 }
 
-/// The same, for whoever has asked for the number of this process already.
+/// The same, for a caller that has asked for the number of this process already.
 pub(crate) fn copy_in(pid: u32, range: AddressRange) -> io::Result<Vec<u8>> {
     let size = usize::try_from(range.size()).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: bytes take every bit pattern.
@@ -62,6 +62,41 @@ pub unsafe fn copy_struct<T: Copy>(address: Address) -> io::Result<T> {
     read(std::process::id(), address, bytes)?;
     // SAFETY: `read` succeeded, so every byte is initialised, and the caller vouches for the bit pattern.
     Ok(unsafe { value.assume_init() })
+}
+
+/// Copies words from several places, by one system call where there are at most four: each place with how many.
+pub fn copy_words<const COUNT: usize>(places: &[(Address, usize)]) -> io::Result<[usize; COUNT]> {
+    const MOST: usize = 4;
+    let mut words = [0_usize; COUNT];
+    let wanted: usize = places.iter().map(|place| place.1).sum();
+    if wanted != COUNT {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let iovec =
+        |address: u64, count: usize| libc::iovec { iov_base: address as *mut _, iov_len: count * size_of::<usize>() };
+    let local = iovec(words.as_mut_ptr() as u64, COUNT);
+    let mut remote = [iovec(0, 0); MOST];
+    remote.iter_mut().zip(places).for_each(|(remote, place)| *remote = iovec(place.0.0, place.1));
+    let pid = std::process::id();
+    if places.len() <= MOST {
+        // SAFETY: `local` is writable memory of ours for its length; the kernel checks `remote`.
+        let copied = unsafe {
+            libc::process_vm_readv(pid as libc::pid_t, &local, 1, remote.as_ptr(), places.len() as libc::c_ulong, 0)
+        };
+        if copied == (COUNT * size_of::<usize>()) as isize {
+            return Ok(words);
+        }
+    }
+    // One by one, for the reason.
+    let mut done = 0;
+    for &(address, count) in places {
+        let part = &mut words[done..done + count];
+        // SAFETY: the same memory; integers take every bit pattern.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(part.as_mut_ptr().cast(), size_of_val(part)) };
+        read(pid, address, bytes)?;
+        done += count;
+    }
+    Ok(words)
 }
 
 fn read(pid: u32, address: Address, into: &mut [MaybeUninit<u8>]) -> io::Result<()> {
@@ -110,6 +145,17 @@ mod tests {
         assert_eq!(unsafe { copy_structs::<u32>(Address(words.as_ptr() as u64), 3) }.unwrap(), words);
         // SAFETY: as above.
         assert!(unsafe { copy_structs::<u32>(Address(words.as_ptr() as u64), usize::MAX) }.is_err());
+    }
+
+    #[test]
+    fn words_of_several_places_are_copied_together_or_not_at_all() {
+        let (one, two) = ([1_usize, 2], [3_usize]);
+        let at = |words: &[usize]| Address(words.as_ptr() as u64);
+        assert_eq!(copy_words::<3>(&[(at(&two), 1), (at(&one), 2)]).unwrap(), [3, 1, 2]);
+        let five = [(at(&one), 1); 5];
+        assert_eq!(copy_words::<5>(&five).unwrap(), [1; 5]);
+        assert!(copy_words::<2>(&[(at(&one), 1), (Address(16), 1)]).is_err());
+        assert!(copy_words::<3>(&[(at(&one), 2)]).is_err());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What the kernel says of the memory of this process.
+//! What the kernel says of the memory of a process: the one parser of `/proc/PID/maps`, here, in the shim, the sampler and the command.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _};
@@ -6,7 +6,68 @@ use std::os::fd::AsRawFd as _;
 
 use crate::{Address, AddressRange};
 
-/// One line of `/proc/self/maps`.
+/// One line of `/proc/PID/maps`, as `proc_pid_maps(5)` has it.
+///
+/// ```text
+///   7f12a000-7f12b000 r-xp 00001000 08:01 1234      /usr/lib/x.so
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapsLine<'a> {
+    /// Where it is.
+    pub range: AddressRange,
+    /// `rwxp`
+    pub permissions: [u8; 4],
+    /// Of its first byte in the file.
+    pub offset: u64,
+    /// Major and minor number.
+    pub device: (u32, u32),
+    /// 0: of no file.
+    pub inode: u64,
+    /// The rest of the line, as it stands there: a path, which may end in ` (deleted)`, `[heap]`, or nothing.
+    pub path: &'a [u8],
+}
+
+impl<'a> MapsLine<'a> {
+    /// Every line of the text that can be read.
+    pub fn all(text: &'a [u8]) -> impl Iterator<Item = MapsLine<'a>> {
+        text.split(|&byte| byte == b'\n').filter_map(MapsLine::parse)
+    }
+
+    /// Reads a line.
+    pub fn parse(line: &'a [u8]) -> Option<MapsLine<'a>> {
+        // The path comes last and may have spaces in it.
+        let mut parts = line.splitn(6, |&byte| byte == b' ');
+        let mut field = || std::str::from_utf8(parts.next()?).ok();
+        let hexadecimal = |text| u64::from_str_radix(text, 16).ok();
+        let (start, end) = field()?.split_once('-')?;
+        let (start, end) = (hexadecimal(start)?, hexadecimal(end)?);
+        let permissions = field()?.as_bytes().try_into().ok()?;
+        let offset = hexadecimal(field()?)?;
+        let (major, minor) = field()?.split_once(':')?;
+        let device = (hexadecimal(major)? as u32, hexadecimal(minor)? as u32);
+        let inode = field()?.parse().ok()?;
+        let path = parts.next().unwrap_or_default().trim_ascii_start();
+        let range = AddressRange::new(Address(start), end.checked_sub(start)?)?;
+        Some(MapsLine { range, permissions, offset, device, inode, path })
+    }
+
+    /// Whether it may be written.
+    pub fn is_writable(&self) -> bool {
+        self.permissions[1] == b'w'
+    }
+
+    /// Whether it may be executed.
+    pub fn is_executable(&self) -> bool {
+        self.permissions[2] == b'x'
+    }
+
+    /// Whether others may write it, too (`MAP_SHARED`).
+    pub fn is_shared(&self) -> bool {
+        self.permissions[3] == b's'
+    }
+}
+
+/// A mapping of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
     /// Where it is.
@@ -86,27 +147,18 @@ fn query(maps: &File, address: Address) -> Option<Mapping> {
 }
 
 fn search(address: Address) -> io::Result<Option<Mapping>> {
-    for line in BufReader::with_capacity(1 << 16, File::open("/proc/self/maps")?).lines() {
-        if let Some(mapping) = parse(&line?).filter(|mapping| mapping.range.contains(address)) {
-            return Ok(Some(mapping));
+    for line in BufReader::with_capacity(1 << 16, File::open("/proc/self/maps")?).split(b'\n') {
+        if let Some(found) = MapsLine::parse(&line?).filter(|line| line.range.contains(address)) {
+            return Ok(Some(Mapping {
+                range: found.range,
+                writable: found.is_writable(),
+                executable: found.is_executable(),
+                shared: found.is_shared(),
+                of_file: found.inode != 0,
+            }));
         }
     }
     Ok(None)
-}
-
-/// `7f12a000-7f12b000 r-xp ...` of `proc_pid_maps(5)`.
-fn parse(line: &str) -> Option<Mapping> {
-    let mut fields = line.split_ascii_whitespace();
-    let (start, end) = fields.next()?.split_once('-')?;
-    let [start, end] = [start, end].map(|text| u64::from_str_radix(text, 16).ok());
-    let flags = fields.next()?;
-    Some(Mapping {
-        range: AddressRange::new(Address(start?), end?.checked_sub(start?)?)?,
-        writable: flags.contains('w'),
-        executable: flags.contains('x'),
-        shared: flags.contains('s'),
-        of_file: fields.nth(2)? != "0",
-    })
 }
 
 /// How many mappings the process has.
@@ -125,4 +177,36 @@ pub(crate) fn count() -> io::Result<u64> {
 pub(crate) fn limit() -> u64 {
     let text = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
     text.trim().parse().unwrap_or(65530)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_maps() {
+        let line =
+            MapsLine::parse(b"7f0000001000-7f0000005000 r-xs 00002000 fe:1f 1234         /usr/lib/a b.so (deleted)");
+        let line = line.expect("a line");
+        assert_eq!((line.range.start().0, line.range.size(), line.offset), (0x7f00_0000_1000, 0x4000, 0x2000));
+        assert_eq!((line.device, line.inode, line.path), ((0xfe, 0x1f), 1234, &b"/usr/lib/a b.so (deleted)"[..]));
+        assert_eq!((line.is_writable(), line.is_executable(), line.is_shared()), (false, true, true));
+        assert_eq!(MapsLine::parse(b"7f00-7fff rw-p 00000000 00:00 0 ").expect("a line").path, b"");
+        assert_eq!(MapsLine::parse(b"7f00-7fff rw-p 00000000 00:00 0").expect("a line").inode, 0);
+        for other in [&b""[..], b"7f00-7eff r--p 0 0:0 0", b"7f00-7fff r--p", b"x-y r--p 0 0:0 0 /a"] {
+            assert_eq!(MapsLine::parse(other), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn both_ways_find_the_same_mapping() {
+        let (code, variable) = (libc::malloc as *const () as u64, 0_u8);
+        for address in [Address(code), Address(&raw const variable as u64)] {
+            let found = search(address).expect("readable").expect("mapped");
+            let maps = File::open("/proc/self/maps").expect("readable");
+            assert_eq!(query(&maps, address).unwrap_or(found), found);
+            assert_eq!((found.executable, found.writable), (address.0 == code, address.0 != code));
+        }
+        assert_eq!(search(Address(8)).expect("readable"), None);
+    }
 }

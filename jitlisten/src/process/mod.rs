@@ -7,6 +7,7 @@
 //! | [`checked_file`] | **descriptors** are the host's to close: a number that means another file by now is neither written to nor closed, and our file is opened again. Numbers are above three quarters of the limit, out of the way of programs that print or compare theirs |
 //! | [`allocator`] | Rust ends the process when an allocation fails, so the library's allocator has a reserve of 1 MiB for the work at hand, and objects are refused, and counted, while there is too little for them. A Rust program that links the crate has its own allocator instead |
 //! | [`write_nosignal`] | signals of our own making (`SIGXFSZ` past a file size limit, `SIGPIPE` of a log's reader) are taken off again |
+//! | [`across_fork`] | the session's, the shim's and the sampler's locks are held across `fork(2)` |
 //! | [`fork_gate`] | a fork waits until no thread of ours lists libraries: glibc 2.36 does not give the child the loader's `dl_load_write_lock` anew |
 //! | [`clock`] | the system call, made in assembly: libfaketime may stop the C library's, and a quarantine would never end |
 //! | [`privilege`] | nothing happens in set-user-ID programs |
@@ -20,6 +21,7 @@
 //!
 //! `tests/MUTATIONS.md` lists which of these were taken away to see a test fail, and which test.
 
+pub(crate) mod across_fork;
 pub(crate) mod allocator;
 pub(crate) mod checked_file;
 pub mod checked_read;

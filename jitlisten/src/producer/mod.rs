@@ -19,13 +19,13 @@
 //! use jitlisten::producer::{self, raw};
 //! use jitlisten::{Address, AddressRange, Machine};
 //!
-//! // As the environment variable JITLISTEN says; here it says "unwind".
+//! // As `JITLISTEN=unwind` in the environment says.
 //! let (options, complaints) = Options::read(|variable| (variable == "JITLISTEN").then(|| "unwind".into()));
 //! let session = producer::open(options, &complaints);
 //! # let memory = [0xc3_u8; 16]; // ret
 //! let range = AddressRange::new(Address(memory.as_ptr() as u64), memory.len() as u64).ok_or("no such range")?;
-//! let functions = [raw::Function { range, name: b"answer" }];
-//! let code = raw::Code { machine: Machine::HERE, functions: &functions, lines: &[], eh_frame: None };
+//! let functions = [raw::Function::new(range, b"forty_two")];
+//! let code = raw::Code::new(Machine::HERE, &functions);
 //! let id = producer::code_loaded(session, &code)?; // it has an address
 //! producer::finalized(session, id)?; // its bytes are final; now it may run
 //! assert_eq!(session.statistics().functions, 1);
@@ -71,6 +71,7 @@ pub fn open(mut options: Options, complaints: &[String]) -> &'static Session {
 
 /// What compiled an object, and so where it is registered already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Producer {
     /// An LLVM, which has registered its `.eh_frame` with libgcc.
     Llvm,

@@ -18,11 +18,19 @@ const SH_ADDR: usize = 16;
 
 /// Where a section was loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Placed<'a> {
     /// The name of the section.
     pub name: &'a [u8],
     /// Its first byte in memory.
     pub address: Address,
+}
+
+impl<'a> Placed<'a> {
+    /// The section called `name` is at `address`.
+    pub fn new(name: &'a [u8], address: Address) -> Placed<'a> {
+        Placed { name, address }
+    }
 }
 
 /// Writes addresses into the section headers of `object`, an ELF file. Of several entries with one name, the first is for the

@@ -81,7 +81,7 @@ fn backend() -> &'static Backend {
 }
 
 fn open_ours() -> &'static Session {
-    let (options, complaints) = Options::read(|name| std::env::var_os(name));
+    let (options, complaints) = Options::from_env();
     let session = super::open(options, &complaints);
     // SAFETY: the handler is a function of this program.
     unsafe { libc::atexit(ending) };
@@ -96,7 +96,7 @@ extern "C" fn ending() {
 pub(super) fn frame_pointer_policy() -> FramePointerPolicy {
     let options = match backend() {
         Backend::Ours(session) => session.options().clone(),
-        Backend::Library(_) => Options::read(|name| std::env::var_os(name)).0,
+        Backend::Library(_) => Options::from_env().0,
     };
     if options.active { options.frame_pointer_policy } else { FramePointerPolicy::Untouched }
 }

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Loaded, Origin, Session};
+use super::{Loaded, Origin, Session, State};
 use crate::options::SinkKind;
 use crate::{AddressRange, Error, ObjectId};
 
@@ -12,12 +12,14 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::loaded`].
+    #[doc(hidden)]
     pub fn linked(&self, object: Vec<u8>) -> Result<Loaded, Error> {
         self.loaded_from(Origin::LlvmLinker, object)
     }
 
     /// Whether `debug_object`, which LLVM has in its list for debuggers at `kept_at`, is the object `id` that its linker has
     /// reported, byte for byte. From then on LLVM keeps it.
+    #[doc(hidden)]
     pub fn listed(&self, id: ObjectId, debug_object: &[u8], kept_at: Option<AddressRange>) -> bool {
         let mut state = self.lock_here();
         let Some(record) = state.objects.get_mut(&id) else { return false };
@@ -34,6 +36,17 @@ impl Session {
             self.notify_freeing(&mut state, SinkKind::Gdb, id);
         }
         true
+    }
+
+    /// LLVM has an object in its list that its linker has reported, with other bytes for the same code: ours are kept.
+    pub(super) fn adopt_entry(&self, state: &mut State, id: ObjectId) {
+        let Some(record) = state.objects.get_mut(&id).filter(|record| record.origin == Origin::LlvmLinker) else {
+            return;
+        };
+        record.origin = Origin::LlvmList { kept_at: None };
+        if record.finalized.is_some() {
+            self.notify_freeing(state, SinkKind::Gdb, id);
+        }
     }
 }
 
@@ -68,5 +81,23 @@ mod tests {
             assert!(!session.listed(id, &bytes, kept_at), "it is gone");
         }
         assert_eq!(session.statistics().objects_loaded, 2);
+    }
+
+    /// Two debug objects of the same function, with unwind tables of different sizes.
+    #[test]
+    fn what_differs_in_its_tables_only_is_the_object_of_the_linker() {
+        let session = Session::new(Options { sinks: SinkSet::NONE.with(SinkKind::Gdb), ..Options::default() });
+        let range = |start, size| AddressRange::new(Address(start), size).unwrap();
+        let encode = |size| {
+            let functions = [Function { range: range(0x1000, 16), name: b"alpha" }];
+            let eh_frame = Some(range(0x5000, size));
+            raw::encode(&Code { machine: Machine::X86_64, functions: &functions, lines: &[], eh_frame }).unwrap()
+        };
+        let id = session.linked(encode(0x40)).unwrap().id;
+        session.finalized(id);
+        assert_eq!(session.loaded(encode(0x80), None).unwrap().id, id);
+        assert_eq!(session.statistics().objects_loaded, 1);
+        // Other code there is another object.
+        assert_ne!(session.loaded(object(0x1000, "beta"), None).unwrap().id, id);
     }
 }

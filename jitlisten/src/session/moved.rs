@@ -7,6 +7,7 @@ use crate::{Error, LoadedObject, ObjectId};
 
 impl Session {
     /// The debug object of an object that is *loaded* and not *finalized*.
+    #[doc(hidden)]
     pub fn debug_object(&self, id: ObjectId) -> Option<Vec<u8>> {
         let state = self.lock();
         let record = state.objects.get(&id).filter(|record| record.finalized.is_none())?;
@@ -17,6 +18,7 @@ impl Session {
     ///
     /// # Errors
     /// That the object is not there, or the debug object is not understood: then nothing has changed.
+    #[doc(hidden)]
     pub fn moved(&self, id: ObjectId, debug_object: Vec<u8>) -> Result<Loaded, Error> {
         self.check_memory(debug_object.len())?;
         let object = LoadedObject::parse(&debug_object)?;

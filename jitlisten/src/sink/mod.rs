@@ -7,7 +7,7 @@ mod image;
 mod jitdump;
 mod modules;
 mod own_lines;
-mod perf_map;
+pub(crate) mod perf_map;
 mod unwind;
 
 use std::collections::BTreeMap;

@@ -34,6 +34,8 @@ mod lines;
 mod space;
 mod stale;
 
+pub use left::FirstLine;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;

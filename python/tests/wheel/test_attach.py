@@ -48,6 +48,21 @@ def test_sinks_of_a_preloaded_process_on_demand(run, start):
     assert "sinks on: none" in run(command(), "detach", program.pid).stdout
 
 
+def test_the_lists_of_modules_on_demand(run, start, tmp_path):
+    source, library = tmp_path / "name_of.c", tmp_path / "name_of.so"
+    source.write_text(
+        "#define _GNU_SOURCE\n#include <dlfcn.h>\n"
+        "const char *name_of(void *code) { Dl_info info; return dladdr(code, &info) ? info.dli_sname : 0; }\n"
+    )
+    run(need("cc"), "-shared", "-fPIC", "-o", library, source)
+    program = start(python(), PROGRAMS / "named.py", library)
+    assert "modules" in run(command(), "attach", program.pid, "--sinks", "image,unwind,modules").stdout
+    wait_for(lambda: "twice" in program.said(), "the name")
+    assert "sinks on: none" in run(command(), "detach", program.pid).stdout
+    wait_for(lambda: program.said().endswith("named None\n"), "the end of the name")
+    assert not program.has_ended()
+
+
 def test_reading_only(run, start, environment, tmp_path):
     program = start(python(), KERNEL, "later")
     before = maps(program.pid)

@@ -153,7 +153,7 @@ def test_another_libc(run, tmp_path):
 
 
 def test_a_process_that_is_traced_already(run, start, tmp_path):
-    """By a debugger, which the kernel lets nobody else join."""
+    """By a debugger, which the kernel lets no second tracer join."""
     gdb = need("gdb")
     program = start(python(), KERNEL)
     script = tmp_path / "attach.gdb"

@@ -129,10 +129,12 @@ def test_the_other_place_for_images(run):
     assert tools["py-spy --native, pystack"]["names"]
 
 
-def test_tools_that_name_libraries_only(run):
+def test_tools_that_name_what_is_in_the_list_of_modules(run):
     tools = report(run(command(), "doctor", "--json"))[0]
+    without = report(run(command(), "doctor", "--json", "--sinks", "perfmap,image,unwind"))[0]
     for tool in ["memray run --native", "heaptrack"]:
-        assert not tools[tool]["names"] and tools[tool]["stacks"] and "py-spy --native" in tools[tool]["todo"]
+        assert tools[tool]["names"] and tools[tool]["stacks"]
+        assert not without[tool]["names"] and without[tool]["todo"].endswith("--sinks perfmap,image,unwind,modules")
     assert tools["jitlisten record"]["names"]
 
 

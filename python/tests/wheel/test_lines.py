@@ -49,6 +49,11 @@ def test_recordings_are_added_up(run, recorded, tmp_path):
     assert len(both["processes"]) == 2 and len(both["hosts"]) == 1
     line = lambda found: sum(row["self"] for file in found["files"] for row in file["lines"])
     assert line(both) == line(first) + line(second) > 0
+    for found in (first, second, both):
+        outside = sum(row["samples"] for row in found["outside"])
+        assert line(found) + found["without_line"] + outside == found["samples"], "every sample is self of one row"
+        assert sum(row["samples"] for row in found["threads"]) == found["samples"]
+        assert sum(row["self"] for row in found["functions"]) == found["samples"]
     assert [row["name"] for row in both["functions"]].count("__main__.burn") == 1, "compilations of one function are one row"
     text = run(command(), "lines", "--processes", "--hosts", one, two).stdout
     assert "in 2 recordings" in text and text.count("| python (process ") == 2

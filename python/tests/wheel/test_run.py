@@ -40,7 +40,7 @@ def test_values_of_the_user_are_kept(run):
 def test_children_are_asked_for(run):
     seen = look(run(command(), "run", "-s", "--", python(), LOOK))
     assert seen["self"]["library"] and seen["child"]["library"]
-    assert seen["child"]["JITLISTEN"] == "perfmap,image,unwind"
+    assert seen["child"]["JITLISTEN"] == "perfmap,image,unwind,modules"
 
 
 def test_the_next_sitecustomize_runs_once(run, tmp_path):

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::profile::{Count, stack_counts};
 use crate::report::Report;
@@ -70,14 +70,13 @@ fn add(all: &mut BTreeMap<Place, (Frame, Costs)>, frames: &[Frame], count: Count
         *costs.own.entry(leaf.line.unwrap_or_default()).or_default() += count;
     }
     // A recursive call counts once for the sample.
-    let mut seen: Vec<(Place, u32, Place)> = Vec::new();
+    let mut seen: FxHashSet<(Place, u32, Place)> = FxHashSet::default();
     for pair in frames.windows(2) {
         let [inner, outer] = pair else { continue };
         let edge = (place(outer), outer.line.unwrap_or_default(), place(inner));
-        if seen.contains(&edge) {
+        if !seen.insert(edge) {
             continue;
         }
-        seen.push(edge);
         if let Some((_, costs)) = all.get_mut(&edge.0) {
             let call =
                 costs.calls.entry((edge.1, edge.2)).or_insert((Count::default(), inner.line.unwrap_or_default()));

@@ -36,6 +36,6 @@ pub(crate) fn name(report: &Report, frame: &Frame) -> String {
     plain(&label(report, frame)) + ending
 }
 
-fn plain(name: &str) -> String {
+pub(crate) fn plain(name: &str) -> String {
     crate::source::printable(name).replace(';', ":")
 }

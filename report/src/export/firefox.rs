@@ -11,7 +11,7 @@ use crate::recording::Sample;
 use crate::report::Report;
 use crate::symbols::{Frame, Kind};
 
-use super::{by_thread, frames_of, label, path};
+use super::{by_thread, frames_of, is_time, label, path};
 
 const CATEGORIES: [(&str, &str); 5] =
     [("Other", "grey"), ("Compiled", "green"), ("Python", "yellow"), ("Native", "blue"), ("Kernel", "orange")];
@@ -124,6 +124,14 @@ impl Tables {
     }
 }
 
+/// Microseconds since the sample before; the graph of a thread's activity is drawn by them. Of other events nothing is known.
+fn processor_time(report: &Report, samples: &[Sample]) -> Value {
+    if !is_time(report) {
+        return Value::Null;
+    }
+    samples.iter().map(|sample| sample.weight / 1000).collect()
+}
+
 fn category(kind: Kind) -> usize {
     match kind {
         Kind::Unknown => 0,
@@ -191,7 +199,7 @@ fn thread_value(report: &Report, thread: u32, samples: &[Sample], start: u64) ->
             "timeDeltas": deltas,
             "weight": vec![1; count],
             "weightType": "samples",
-            "threadCPUDelta": zeros(count),
+            "threadCPUDelta": processor_time(report, samples),
         },
         "stackTable": {
             "length": tables.stacks.len(),

@@ -60,7 +60,11 @@ fn functions(report: &Report) -> Vec<Value> {
         let listed = left != 0 && (matches!(row.kind, Kind::Compiled | Kind::Python) || row.lines.is_some());
         left -= usize::from(listed);
         let compilations: Vec<Value> = match listed {
-            true => row.compilations.iter().map(|(name, shares)| json!([printable(name), numbers(shares)])).collect(),
+            true => row
+                .several_compilations()
+                .iter()
+                .map(|(name, shares)| json!([printable(name), numbers(shares)]))
+                .collect(),
             false => Vec::new(),
         };
         let callers: Vec<Value> = row

@@ -73,7 +73,8 @@
     drawNumbers(line, n);
     if (row.kind === 'call') {
       line.append(element('span', 'at'), element('span', 'fold'));
-      const call = row.call, path = call.p < 0 ? '' : ' ' + plain(data.files[call.p].path) + ':' + call.l;
+      const call = row.call, file = call.p < 0 ? '' : ' ' + plain(data.files[call.p].path) + ':' + call.l;
+      const path = call.l ? file : ' (code of no line)';
       line.append(element('span', 'source', '    '.repeat(row.depth) + '↳ ' + data.functions[call.f].name + path + '  ' + call.s));
       return line;
     }
@@ -188,7 +189,7 @@
     data.functions.forEach((row, number) => {
       if (!row.listed) return;
       side.append(item(row.n, row.name, row.name, () => goToFunction(number)));
-      if (row.compilations.length > 1) for (const [name, n] of row.compilations) {
+      for (const [name, n] of row.compilations) {
         const more = item(n, name, name, () => goToFunction(number));
         more.classList.add('more');
         side.append(more);

@@ -12,7 +12,7 @@ use crate::symbols::{Frame, Kind, Symbols};
 /// A line: source and number.
 type Spot = (u32, u32);
 
-/// A caller, the line it calls from, and whom.
+/// A caller, the line it calls from, and the callee.
 type Edge = (u32, Option<Spot>, u32);
 
 pub(super) fn build(recording: &Recording, symbols: &Symbols, detail: Detail) -> Profile {

@@ -98,6 +98,15 @@ pub struct FunctionRow {
     pub callers: Vec<(u32, Option<u32>, Count)>,
 }
 
+impl FunctionRow {
+    /// The compilations that a person wants to see: all, if there are several. The entry that Python calls is none of its own.
+    pub fn several_compilations(&self) -> &[(String, Shares)] {
+        let is_entry = |name: &str| ["cpython::", "cfunc::", "gufunc::"].iter().any(|prefix| name.starts_with(prefix));
+        let count = self.compilations.iter().filter(|(name, _)| !is_entry(name)).count();
+        if count > 1 { &self.compilations } else { &[] }
+    }
+}
+
 /// A thread with samples.
 #[derive(Clone, Debug)]
 pub struct ThreadRow {

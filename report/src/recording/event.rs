@@ -1,5 +1,7 @@
 //! `struct perf_event_attr`: what was counted, and so how its records are laid out.
 
+use rustc_hash::FxHashMap;
+
 use super::bytes::Bytes;
 
 pub(super) const PERF_SAMPLE_IP: u64 = 1 << 0;
@@ -27,6 +29,28 @@ pub(super) const PERF_FORMAT_LOST: u64 = 1 << 4;
 const PERF_SAMPLE_BRANCH_HW_INDEX: u64 = 1 << 17;
 const FLAG_FREQ: u64 = 1 << 10;
 const FLAG_SAMPLE_ID_ALL: u64 = 1 << 18;
+
+/// Which event has an id. A recording of many processors has an id of each event for each of them.
+#[derive(Debug, Default)]
+pub(super) struct ById(FxHashMap<u64, usize>);
+
+impl ById {
+    pub(super) fn of(events: &[Event]) -> ById {
+        let mut all = ById::default();
+        events.iter().enumerate().for_each(|(number, event)| all.add(number, event));
+        all
+    }
+
+    pub(super) fn add(&mut self, number: usize, event: &Event) {
+        for id in &event.ids {
+            self.0.entry(*id).or_insert(number);
+        }
+    }
+
+    pub(super) fn find(&self, id: u64) -> Option<usize> {
+        self.0.get(&id).copied()
+    }
+}
 
 /// One event of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

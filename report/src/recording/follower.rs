@@ -54,10 +54,10 @@ impl Follower {
         let (start, size) = data_section(&mut self.file).map_err(read)?;
         let range = self.at..start.saturating_add(size).max(self.at);
         self.at = range.end;
-        let (tasks, events) = (&mut self.tasks, &self.container.events);
+        let (tasks, events, by_id) = (&mut self.tasks, &self.container.events, &self.container.by_id);
         let mut counts = Vec::new();
         records::for_each(&mut self.file, range.clone(), |record| match record.kind {
-            PERF_RECORD_SAMPLE => count(&mut counts, event_of(events, record.body)),
+            PERF_RECORD_SAMPLE => count(&mut counts, event_of(events, by_id, record.body)),
             _ => tasks.record(record, events),
         })
         .map_err(read)?;

@@ -15,8 +15,9 @@
 use std::io::{self, Read, Seek, SeekFrom};
 
 use super::bytes::Bytes;
-use super::event::Event;
+use super::event::{ById, Event};
 use crate::Error;
+use crate::source::printable;
 
 pub(super) const PERF_RECORD_HEADER_ATTR: u32 = 64;
 pub(super) const PERF_RECORD_HEADER_FEATURE: u32 = 80;
@@ -32,6 +33,8 @@ const HEADER_EVENT_DESC: u32 = 12;
 const LONGEST_FEATURE: u64 = 16 << 20;
 /// The longest section of event descriptions or ids that is read.
 const LONGEST_EVENTS: u64 = 4 << 20;
+/// More events are not read.
+const MOST_EVENTS: usize = 4096;
 /// The part of the file header before the features, and with them.
 const HEADER_SIZE: usize = 104;
 const PIPE_HEADER_SIZE: u64 = 16;
@@ -54,6 +57,7 @@ pub struct Facts {
 pub(super) struct Container {
     pub(super) facts: Facts,
     pub(super) events: Vec<Event>,
+    pub(super) by_id: ById,
     /// Where records begin and where they end in the file.
     pub(super) data: std::ops::Range<u64>,
     /// Build ids that perf has written down at the end, by path.
@@ -76,6 +80,7 @@ pub(super) fn open(file: &mut (impl Read + Seek)) -> Result<Container, Error> {
     let mut container = Container {
         facts: Facts::default(),
         events: Vec::new(),
+        by_id: ById::default(),
         data: PIPE_HEADER_SIZE..length,
         build_ids: Vec::new(),
         notes: Vec::new(),
@@ -138,6 +143,14 @@ impl Container {
             {
                 event.add_ids(&ids);
             }
+            self.add_event(event);
+        }
+    }
+
+    /// Takes in an event, unless there are too many.
+    pub(super) fn add_event(&mut self, event: Event) {
+        if self.events.len() < MOST_EVENTS {
+            self.by_id.add(self.events.len(), &event);
             self.events.push(event);
         }
     }
@@ -166,9 +179,9 @@ impl Container {
         let bytes = Bytes(bytes);
         match feature {
             HEADER_BUILD_ID => self.build_ids(bytes),
-            HEADER_HOSTNAME => self.facts.host = string(bytes),
-            HEADER_OSRELEASE => self.facts.kernel = string(bytes),
-            HEADER_ARCH => self.facts.architecture = string(bytes),
+            HEADER_HOSTNAME => self.facts.host = printable(&string(bytes)),
+            HEADER_OSRELEASE => self.facts.kernel = printable(&string(bytes)),
+            HEADER_ARCH => self.facts.architecture = printable(&string(bytes)),
             HEADER_CMDLINE => self.facts.command = strings(bytes).unwrap_or_default(),
             HEADER_EVENT_DESC => self.event_names(bytes),
             _ => {}
@@ -197,7 +210,7 @@ impl Container {
             let Some(event) = described_event(&mut bytes, attr_size as usize) else { return };
             match self.events.iter_mut().find(|known| known.is_same(&event)) {
                 Some(known) => known.name = event.name,
-                None => self.events.push(event),
+                None => self.add_event(event),
             }
         }
     }
@@ -215,7 +228,7 @@ fn described_event(bytes: &mut Bytes<'_>, attr_size: usize) -> Option<Event> {
     let name = bytes.take(length as usize)?;
     let ids = bytes.u64s(u64::from(ids))?;
     let mut event = Event::parse(attr)?;
-    event.name = String::from_utf8_lossy(Bytes(name).text()).into_owned();
+    event.name = printable(&String::from_utf8_lossy(Bytes(name).text()));
     event.add_ids(ids);
     Some(event)
 }

@@ -15,6 +15,8 @@ const NONE: u32 = u32::MAX;
 /// An address in a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
+    /// Whose process: index into [`Recording::origins`].
+    pub origin: u32,
     /// The process; none for the kernel.
     pub pid: Option<u32>,
     /// The instruction: of a caller the last byte of its call.
@@ -182,7 +184,7 @@ impl Interner {
             .mapping
             .map(|mapping| Place { file: mapping.file, offset: mapping.offset.wrapping_add(address - mapping.start) });
         let number = self.locations.len() as u32;
-        self.locations.push(Location { pid: (space != KERNEL).then_some(space), address, place });
+        self.locations.push(Location { origin: 0, pid: (space != KERNEL).then_some(space), address, place });
         self.validity.push(Validity { from: found.from, to: found.to, next: first });
         self.by_address.insert((space, address), number);
         number

@@ -2,6 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
+use super::Origin;
 use super::{Location, MappedFile, Place, Recording, Sample, Thread};
 use crate::Error;
 
@@ -27,10 +28,12 @@ impl Recording {
         }
         let threads: Vec<u32> = other.threads.iter().map(|thread| numbers.thread(thread, &mut self.threads)).collect();
         let files: Vec<u32> = other.files.iter().map(|file| numbers.file(file, &mut self.files)).collect();
+        let origins: Vec<u32> = other.origins.iter().map(|origin| number_of(origin, &mut self.origins)).collect();
         let (first_location, first_stack) = (self.locations.len() as u32, self.stacks.len() as u32);
         self.locations.extend(other.locations.into_iter().map(|location| {
             let place = location.place.map(|place| Place { file: files[place.file as usize], ..place });
-            Location { place, ..location }
+            let origin = origins.get(location.origin as usize).copied().unwrap_or_default();
+            Location { origin, place, ..location }
         }));
         self.stacks.append(&other.stacks, first_location);
         self.samples.extend(other.samples.into_iter().map(|sample| Sample {
@@ -62,6 +65,15 @@ impl Recording {
     fn event_name(&self) -> String {
         self.events.get(self.event).map(|(event, _)| event.name.clone()).unwrap_or_default()
     }
+}
+
+/// There are as many as machines.
+fn number_of(origin: &Origin, all: &mut Vec<Origin>) -> u32 {
+    let known = all.iter().position(|known| known == origin);
+    known.unwrap_or_else(|| {
+        all.push(origin.clone());
+        all.len() - 1
+    }) as u32
 }
 
 /// `cycles` and `cycles:u` are the same where the kernel may not be counted.

@@ -10,6 +10,7 @@ mod follower;
 mod format;
 mod interned;
 mod merged;
+mod origin;
 mod records;
 mod sample;
 mod tasks;
@@ -22,12 +23,14 @@ pub use event::Event;
 pub use follower::Follower;
 pub use format::Facts;
 pub use interned::{Location, Place, Stacks};
+pub use origin::Origin;
 pub use tasks::{MappedFile, Thread};
 
 use crate::Error;
 use crate::unwind::{Machine, Unwinder};
 use rustc_hash::FxHashMap;
 
+use event::ById;
 use format::Container;
 use interned::Interner;
 use records::{End, Record};
@@ -79,6 +82,8 @@ pub struct Recording {
     pub event: usize,
     /// The threads that have samples.
     pub threads: Vec<Thread>,
+    /// The machines and folders that it is from: one, of several recordings the different ones.
+    pub origins: Vec<Origin>,
     /// The files that were mapped.
     pub files: Vec<MappedFile>,
     /// Every place that a sample or a stack names.
@@ -143,7 +148,7 @@ impl Recording {
         let end = records::for_each(file, range.clone(), |record| match record.kind {
             format::PERF_RECORD_HEADER_ATTR => container.pipe_attr(record.body),
             format::PERF_RECORD_HEADER_FEATURE => container.pipe_feature(record.body),
-            PERF_RECORD_SAMPLE => count(&mut counts, event_of(&container.events, record.body)),
+            PERF_RECORD_SAMPLE => count(&mut counts, event_of(&container.events, &container.by_id, record.body)),
             PERF_RECORD_COMPRESSED | PERF_RECORD_COMPRESSED2 => compressed += 1,
             _ => tasks.record(record, &container.events),
         })
@@ -156,7 +161,18 @@ impl Recording {
         for thread in &mut recording.threads {
             thread.host.clone_from(&recording.facts.host);
         }
+        recording.origins = vec![Origin { host: recording.facts.host.clone(), root: None }];
         Ok(recording)
+    }
+
+    /// The folder with this recording's own files.
+    pub(crate) fn set_root(&mut self, root: &Path) {
+        for origin in &mut self.origins {
+            origin.root = Some(root.to_owned());
+        }
+        for file in self.files.iter_mut().filter(|file| file.build_id.is_empty()) {
+            file.root = Some(root.to_owned());
+        }
     }
 
     fn begin(container: Container, counts: Vec<u64>, event: usize, tasks: Tasks) -> Recording {
@@ -181,13 +197,14 @@ impl Recording {
     ) -> std::io::Result<()> {
         let mut interner = Interner::new(std::mem::take(&mut self.stacks.spaces));
         let events: Vec<Event> = self.events.iter().map(|(event, _)| event.clone()).collect();
+        let by_id = ById::of(&events);
         let Some(event) = events.get(self.event) else { return Ok(()) };
         let mut unreadable = 0_u64;
         let mut unwinder = Unwinder::new(roots, self.machine());
         let files = &self.files;
         let samples = &mut self.samples;
         records::for_each(file, range, |record| {
-            if record.kind != PERF_RECORD_SAMPLE || event_of(&events, record.body) != self.event {
+            if record.kind != PERF_RECORD_SAMPLE || event_of(&events, &by_id, record.body) != self.event {
                 return;
             }
             let Some(sample) = sample::parse(event, record.body) else {
@@ -245,7 +262,7 @@ impl Container {
         let (attr, ids) = body.split_at_checked(size.max(64)).unwrap_or((body, &[]));
         if let Some(mut event) = Event::parse(attr) {
             event.add_ids(ids);
-            self.events.push(event);
+            self.add_event(event);
         }
     }
 
@@ -305,10 +322,9 @@ fn count(counts: &mut Vec<u64>, event: usize) {
 }
 
 /// The index of the event that a sample is of.
-fn event_of(events: &[Event], body: &[u8]) -> usize {
+fn event_of(events: &[Event], by_id: &ById, body: &[u8]) -> usize {
     let [first, _, ..] = events else { return 0 };
-    let Some(id) = sample::id(first, body) else { return 0 };
-    events.iter().position(|event| event.ids.contains(&id)).unwrap_or_default()
+    sample::id(first, body).and_then(|id| by_id.find(id)).unwrap_or_default()
 }
 
 fn is_kernel(record: Record<'_>) -> bool {

@@ -1,5 +1,7 @@
 //! Processes and threads: what they mapped, what they are called, and how many of their samples are lost.
 
+use std::path::PathBuf;
+
 use rustc_hash::FxHashMap;
 
 use super::Recording;
@@ -41,6 +43,8 @@ pub struct MappedFile {
     pub path: String,
     /// Its build id, where the recorder has written it down.
     pub build_id: Vec<u8>,
+    /// Of a file without build id, the folder with its recording's files: elsewhere may be another one.
+    pub root: Option<PathBuf>,
 }
 
 /// What the first pass collects.
@@ -106,7 +110,8 @@ impl Tasks {
 
     fn add(&mut self, range: MappedRange, path: &[u8], build_id: &[u8], time: u64) {
         let Some(end) = range.start.checked_add(range.length).filter(|end| *end > range.start) else { return };
-        let file = MappedFile { path: String::from_utf8_lossy(path).into_owned(), build_id: build_id.to_vec() };
+        let path = String::from_utf8_lossy(path).into_owned();
+        let file = MappedFile { path, build_id: build_id.to_vec(), root: None };
         let next = self.files.len() as u32;
         let number = *self.file_numbers.entry(file).or_insert_with_key(|file| {
             self.files.push(file.clone());

@@ -50,9 +50,10 @@ pub(super) struct Elf {
 impl Elf {
     pub(super) fn open(path: &Path) -> Result<Elf, String> {
         let file = File::open(path).map_err(|error| error.to_string())?;
-        if !file.metadata().is_ok_and(|data| data.is_file()) {
-            return Err("not a file".to_owned());
-        }
+        let length = match file.metadata() {
+            Ok(data) if data.is_file() => data.len(),
+            _ => return Err("not a file".to_owned()),
+        };
         let cache = ReadCache::new(file);
         let parsed = Parsed::parse(&cache).map_err(|error| error.to_string())?;
         let endian = parsed.endian();
@@ -66,7 +67,7 @@ impl Elf {
         let header = parsed.elf_header();
         let is_image = header.e_type.get(endian) == elf::ET_DYN && !is_dynamic;
         let machine = header.e_machine.get(endian);
-        let symbols = Symbols::read(&parsed);
+        let symbols = Symbols::read(&parsed, usize::try_from(length).unwrap_or(usize::MAX));
         let build_id = parsed.build_id().ok().flatten().unwrap_or_default().to_vec();
         Ok(Elf { segments, symbols, lines: None, machine, build_id, is_image, cache })
     }
@@ -141,21 +142,26 @@ struct Symbol {
 }
 
 impl Symbols {
-    fn read(file: &Parsed<'_>) -> Symbols {
+    /// `length` of the file: many symbols may have one long name, which is stored for each.
+    fn read(file: &Parsed<'_>, length: usize) -> Symbols {
         let mut symbols = Symbols::default();
-        symbols.add(file.symbols());
-        symbols.add(file.dynamic_symbols());
+        let most = length.saturating_mul(4).saturating_add(LONGEST_NAME);
+        symbols.add(file.symbols(), most);
+        symbols.add(file.dynamic_symbols(), most);
         symbols.entries.sort_by_key(|symbol| (symbol.address, !symbol.global));
         symbols
     }
 
-    fn add<'data>(&mut self, symbols: impl Iterator<Item = impl ObjectSymbol<'data>>) {
+    fn add<'data>(&mut self, symbols: impl Iterator<Item = impl ObjectSymbol<'data>>, most: usize) {
         for symbol in symbols.filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.is_definition()) {
             let Ok(name) = symbol.name_bytes() else { continue };
             if name.is_empty() || name.len() > LONGEST_NAME {
                 continue;
             }
             let start = self.names.len();
+            if start > most {
+                return;
+            }
             self.names.push_str(&String::from_utf8_lossy(name));
             let (Ok(from), Ok(to)) = (u32::try_from(start), u32::try_from(self.names.len())) else { return };
             let (address, size) = (symbol.address(), symbol.size());
@@ -174,7 +180,8 @@ impl Symbols {
         for at in (0..after).rev().take(64) {
             let symbol = &self.entries[at];
             let first = self.entries.partition_point(|other| other.address < symbol.address);
-            let best = self.entries[first..after].iter().find(|other| other.size > address - other.address);
+            let mut same = self.entries[first..=at].iter().take(64);
+            let best = same.find(|other| other.size > address - other.address);
             if let Some(best) = best {
                 return Some((self.name(best), best.address..best.address.saturating_add(best.size)));
             }

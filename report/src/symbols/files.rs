@@ -1,17 +1,17 @@
 //! The files that a recording names, opened when something is asked of them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::Lookup;
 use super::elf::{Elf, SourceFrame};
-use crate::lookup::{candidates, same_id};
+use crate::lookup::{Roots, candidates, same_id};
 use crate::recording::{MappedFile, Recording};
 
 /// All files of a recording.
 #[derive(Default)]
 pub(super) struct Files {
     files: Vec<Opened>,
-    roots: Vec<PathBuf>,
+    roots: Roots,
 }
 
 struct Opened {
@@ -36,13 +36,15 @@ pub(super) struct Found {
 }
 
 impl Files {
-    /// Takes in the files of a recording. Of one that grows, those that are known already stay as they are.
-    pub(super) fn extend(&mut self, recording: &Recording, lookup: &Lookup) {
+    /// Takes in the files of a recording. Of one that grows, those that are known already stay as they are; says whether they do.
+    pub(super) fn extend(&mut self, recording: &Recording, lookup: &Lookup) -> bool {
         let same = self.files.iter().zip(&recording.files).all(|(known, file)| known.file == *file);
-        if !same || self.roots != lookup.roots {
+        let roots = Roots::of(recording, lookup);
+        let same = same && self.roots == roots;
+        if !same {
             self.files.clear();
         }
-        self.roots.clone_from(&lookup.roots);
+        self.roots = roots;
         let files = recording.files.iter().skip(self.files.len()).map(|file| {
             let anonymous = is_anonymous(&file.path);
             let state = if anonymous { State::Anonymous } else { State::Unopened };
@@ -50,6 +52,7 @@ impl Files {
             Opened { file: file.clone(), name: if anonymous { file.path.clone() } else { name }, state }
         });
         self.files.extend(files);
+        same
     }
 
     /// The hashes of sources that images have, by path.
@@ -125,16 +128,12 @@ impl Files {
     }
 }
 
-fn open(roots: &[PathBuf], file: &MappedFile) -> State {
+fn open(roots: &Roots, file: &MappedFile) -> State {
     let path = Path::new(&file.path);
     let mut why = String::new();
-    for candidate in candidates(roots, path) {
+    for candidate in candidates(&roots.of_file(file), path) {
         match Elf::open(&candidate) {
-            Ok(elf)
-                if file.build_id.is_empty() || elf.build_id.is_empty() || same_id(&elf.build_id, &file.build_id) =>
-            {
-                return State::Open(Box::new(elf));
-            }
+            Ok(elf) if is_recorded_one(&elf, file) => return State::Open(Box::new(elf)),
             Ok(_) => why = "is another file than the one that was recorded (its build id differs)".to_owned(),
             // Of a file that is there more can be said than of one that is not.
             Err(error) if why.is_empty() || candidate.exists() => why = error,
@@ -142,6 +141,10 @@ fn open(roots: &[PathBuf], file: &MappedFile) -> State {
         }
     }
     State::Missing(why)
+}
+
+fn is_recorded_one(elf: &Elf, file: &MappedFile) -> bool {
+    file.build_id.is_empty() || elf.build_id.is_empty() || same_id(&elf.build_id, &file.build_id)
 }
 
 /// Whether a name of a mapping is not that of a file.
@@ -197,8 +200,10 @@ impl std::fmt::Debug for FileSymbols {
 pub(crate) struct ImageCode(Elf);
 
 impl ImageCode {
-    pub(crate) fn open(roots: &[PathBuf], path: &Path) -> Option<ImageCode> {
-        candidates(roots, path).find_map(|path| Elf::open(&path).ok()).map(ImageCode)
+    pub(crate) fn open(roots: &Roots, file: &MappedFile) -> Option<ImageCode> {
+        let roots = roots.of_file(file);
+        let mut found = candidates(&roots, Path::new(&file.path)).filter_map(|path| Elf::open(&path).ok());
+        found.find(|elf| is_recorded_one(elf, file)).map(ImageCode)
     }
 
     pub(crate) fn is_x86_64(&self) -> bool {

@@ -9,10 +9,10 @@ pub(super) struct KernelSymbols {
 }
 
 impl KernelSymbols {
-    /// Empty where the recording is of another kernel, or where addresses are hidden.
-    pub(super) fn of(release: &str) -> KernelSymbols {
+    /// Empty where the recording is of another kernel or machine, or where addresses are hidden.
+    pub(super) fn of(release: &str, is_here: bool) -> KernelSymbols {
         let running = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        if release.is_empty() || running.trim() != release {
+        if !is_here || release.is_empty() || running.trim() != release {
             return KernelSymbols::default();
         }
         let text = fs::read_to_string("/proc/kallsyms").unwrap_or_default();

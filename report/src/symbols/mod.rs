@@ -16,11 +16,10 @@ pub use files::FileSymbols;
 pub(crate) use files::ImageCode;
 pub(crate) use source_hashes::hash as source_hash;
 
-use crate::lookup::candidates;
 use crate::recording::{Location, Recording};
 use files::Files;
 use kernel::KernelSymbols;
-use perf_map::PerfMap;
+use perf_map::{MapFiles, PerfMap};
 
 /// Where symbols are looked for, and how many of them.
 #[derive(Clone, Debug, Default)]
@@ -99,7 +98,7 @@ impl Symbols {
     /// As [`resolve`](Symbols::resolve), with the files that are open already.
     pub fn resolve_with(cache: &mut SymbolCache, recording: &Recording, lookup: &Lookup) -> Symbols {
         cache.prepare(recording, lookup);
-        let mut resolver = Resolver::new(cache, lookup);
+        let mut resolver = Resolver::new(cache, lookup, MapFiles::new(recording, lookup));
         for location in &recording.locations {
             resolver.location(location);
             let end = resolver.symbols.frames.len() as u32;
@@ -125,17 +124,22 @@ impl Symbols {
 #[derive(Default)]
 pub struct SymbolCache {
     files: Files,
-    maps: FxHashMap<u32, PerfMap>,
+    /// By origin and process.
+    maps: FxHashMap<(u32, u32), PerfMap>,
     kernel: KernelSymbols,
     readable: FxHashMap<(u32, String), String>,
+    twins: FxHashMap<(u32, String), String>,
 }
 
 impl SymbolCache {
     fn prepare(&mut self, recording: &Recording, lookup: &Lookup) {
-        self.files.extend(recording, lookup);
+        if !self.files.extend(recording, lookup) {
+            self.twins.clear();
+        }
         self.maps.retain(|_, map| !map.has_grown());
         if lookup.kernel {
-            self.kernel = KernelSymbols::of(&recording.facts.kernel);
+            let is_here = matches!(recording.origins.as_slice(), [only] if only.is_here() == Some(true));
+            self.kernel = KernelSymbols::of(&recording.facts.kernel, is_here);
         }
     }
 }
@@ -149,16 +153,18 @@ impl std::fmt::Debug for SymbolCache {
 struct Resolver<'a> {
     lookup: &'a Lookup,
     cache: &'a mut SymbolCache,
+    maps: MapFiles<'a>,
     symbols: Symbols,
     function_numbers: FxHashMap<Function, u32>,
     source_numbers: FxHashMap<String, u32>,
 }
 
 impl<'a> Resolver<'a> {
-    fn new(cache: &'a mut SymbolCache, lookup: &'a Lookup) -> Resolver<'a> {
+    fn new(cache: &'a mut SymbolCache, lookup: &'a Lookup, maps: MapFiles<'a>) -> Resolver<'a> {
         Resolver {
             lookup,
             cache,
+            maps,
             symbols: Symbols::default(),
             function_numbers: FxHashMap::default(),
             source_numbers: FxHashMap::default(),
@@ -172,8 +178,8 @@ impl<'a> Resolver<'a> {
         {
             return;
         }
-        let roots = &self.lookup.roots;
-        let map = self.cache.maps.entry(pid).or_insert_with(|| open_map(roots, pid));
+        let maps = &self.maps;
+        let map = self.cache.maps.entry((location.origin, pid)).or_insert_with(|| maps.open(location.origin, pid));
         if let Some(name) = map.find(location.address).map(str::to_owned) {
             return self.mapped_name(&name);
         }
@@ -225,7 +231,7 @@ impl<'a> Resolver<'a> {
             let name = match (&found.symbol, &frame.linkage_name) {
                 (Some(symbol), Some(name)) if at == last && names::says_more(name, symbol) => name.clone(),
                 (Some(symbol), _) if at == last => symbol.clone(),
-                (_, Some(name)) => self.cache.files.twin(file, name).unwrap_or_else(|| name.clone()),
+                (_, Some(name)) => self.twin(file, name),
                 (_, None) => format!("[{module}]"),
             };
             let name = self.readable_name(file, &name);
@@ -235,6 +241,17 @@ impl<'a> Resolver<'a> {
             self.push(function, source, frame.line.or(source.map(|_| 0)), at != last);
         }
         true
+    }
+
+    /// What the symbol table calls a function that was inlined.
+    fn twin(&mut self, file: u32, name: &str) -> String {
+        let key = (file, name.to_owned());
+        if let Some(known) = self.cache.twins.get(&key) {
+            return known.clone();
+        }
+        let twin = self.cache.files.twin(file, name).unwrap_or_else(|| name.to_owned());
+        self.cache.twins.insert(key, twin.clone());
+        twin
     }
 
     fn readable_name(&mut self, file: u32, name: &str) -> String {
@@ -279,6 +296,7 @@ impl<'a> Resolver<'a> {
         let mut symbols = self.symbols;
         join_inlined(&mut symbols);
         symbols.notes = self.cache.files.notes();
+        symbols.notes.extend(self.maps.notes.into_inner());
         for (path, hash) in self.cache.files.source_hashes() {
             let known = symbols.source_hashes.entry(path.clone()).or_default();
             if !known.contains(hash) {
@@ -317,9 +335,4 @@ fn join_inlined(symbols: &mut Symbols) {
             function.name.push_str(" (inlined)");
         }
     }
-}
-
-fn open_map(roots: &[PathBuf], pid: u32) -> PerfMap {
-    let path = PathBuf::from(format!("/tmp/perf-{pid}.map"));
-    candidates(roots, &path).find_map(|path| PerfMap::open(&path)).unwrap_or_default()
 }

@@ -2,12 +2,6 @@
 
 use std::borrow::Cow;
 
-// The names that Numba and C++ compilers write are read by the library's own module, which is pure; it is compiled here once
-// more instead of linking the library, which lives in other people's processes.
-#[path = "../../../jitlisten/src/name/mod.rs"]
-#[allow(dead_code, unused_imports, missing_docs, unreachable_pub, clippy::all)]
-mod name;
-
 /// The longest name that is shown.
 const LONGEST: usize = 4096;
 
@@ -16,7 +10,7 @@ pub(super) fn readable(linkage_name: &str) -> String {
     let name = if linkage_name.starts_with("_R") || linkage_name.starts_with("_ZN") && is_rust_hash(linkage_name) {
         format!("{:#}", rustc_demangle::demangle(linkage_name))
     } else {
-        name::readable(linkage_name, None).text
+        jitlisten_names::readable(linkage_name, None).text
     };
     cut(name)
 }

@@ -1,9 +1,16 @@
 //! `/tmp/perf-PID.map`: `START SIZE name` in each line, numbers in hexadecimal.
 //! Format: `tools/perf/Documentation/jit-interface.txt` in the kernel's source.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::Lookup;
+use crate::recording::Origin;
+use crate::recording::Recording;
 
 /// A larger map is cut.
 const LARGEST: u64 = 512 << 20;
@@ -53,6 +60,63 @@ impl PerfMap {
         let after = self.entries.partition_point(|entry| entry.start <= address);
         let entry = self.entries[..after].iter().rev().take(64).find(|entry| address < entry.end)?;
         self.text.get(entry.name.0 as usize..entry.name.1 as usize)
+    }
+}
+
+/// Where the maps of a recording's processes are. A number of a process says little: another machine, or another process of
+/// later, may have it, too.
+#[derive(Debug)]
+pub(super) struct MapFiles<'a> {
+    origins: &'a [Origin],
+    roots: &'a [PathBuf],
+    /// Numbers of processes of several origins.
+    shared: FxHashSet<u32>,
+    pub(super) notes: RefCell<Vec<String>>,
+}
+
+impl<'a> MapFiles<'a> {
+    pub(super) fn new(recording: &'a Recording, lookup: &'a Lookup) -> MapFiles<'a> {
+        let mut origins = FxHashMap::default();
+        let mut shared = FxHashSet::default();
+        for location in &recording.locations {
+            if let Some(pid) = location.pid
+                && *origins.entry(pid).or_insert(location.origin) != location.origin
+            {
+                shared.insert(pid);
+            }
+        }
+        MapFiles { origins: &recording.origins, roots: &lookup.roots, shared, notes: RefCell::default() }
+    }
+
+    /// The map in the recording's own folder; in a folder that was asked for, unless it could be that of several processes; at its
+    /// own place, if the recording is of this machine.
+    pub(super) fn open(&self, origin: u32, pid: u32) -> PerfMap {
+        let path = PathBuf::from(format!("tmp/perf-{pid}.map"));
+        let origin = self.origins.get(origin as usize).cloned().unwrap_or_default();
+        let asked = self.roots.iter().map(|root| root.join(&path));
+        let (asked, here) = (asked.collect::<Vec<_>>(), Path::new("/").join(&path));
+        let own = origin.root.as_ref().map(|root| root.join(&path));
+        if let Some(map) = own.and_then(|path| PerfMap::open(&path)) {
+            return map;
+        }
+        let is_shared = self.shared.contains(&pid);
+        if let Some(map) = asked.iter().filter(|_| !is_shared).find_map(|path| PerfMap::open(path)) {
+            return map;
+        }
+        if origin.is_here().unwrap_or(!is_shared) {
+            return PerfMap::open(&here).unwrap_or_default();
+        }
+        let left = asked.iter().find(|path| is_shared && path.exists());
+        if let Some(left) = left {
+            let machines = "the recordings have several processes of this number";
+            self.notes.borrow_mut().push(format!("{} is not read: {machines}", left.display()));
+        } else if here.exists() && !is_shared {
+            let machine = format!("it is of this machine, and the recording of {}", origin.host);
+            self.notes
+                .borrow_mut()
+                .push(format!("{} is not read: {machine}; if it is the right one, add --root /", here.display()));
+        }
+        PerfMap::default()
     }
 }
 

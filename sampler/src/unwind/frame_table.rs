@@ -5,6 +5,9 @@
 //!   FDE   length, distance to its CIE, start, size, instructions
 //!   0000
 //! ```
+//! Elsewhere gimli reads such tables. This one is read in a signal handler, which may not allocate and has little stack: gimli's
+//! context for unwind rows has no place there. The tests compare the two.
+//!
 //! Format: Linux Standard Base Core 5.0, 10.6 and 10.6.2 (`.eh_frame_hdr`).
 
 #![forbid(unsafe_code)]

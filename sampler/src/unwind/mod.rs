@@ -82,6 +82,9 @@ impl Registers {
 pub trait Memory {
     /// The word at `address`, if it can be read.
     fn read(&mut self, address: u64) -> Option<u64>;
+
+    /// The walk has crossed a signal handler's frame; the program was there with this stack pointer, perhaps of another stack.
+    fn moved(&mut self, _stack_pointer: u64) {}
 }
 
 /// What is known of the code at an address.
@@ -149,6 +152,9 @@ pub fn walk(
                 // The stack of a caller is further up; only a signal may have come to another one.
                 if !was_signal_frame && registers.at(RSP) <= before {
                     return Outcome::Broken;
+                }
+                if was_signal_frame {
+                    memory.moved(registers.at(RSP));
                 }
                 is_exact = was_signal_frame;
             }

@@ -8,11 +8,16 @@
 //! A core sees the old page or the new one, and neither is ever modified while it may be executed. The file and the offset are
 //! those of the old page, so `/proc/PID/maps` and the tools that read it see the library they saw before.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 use std::ptr;
+
+use jitlisten::{Address, MapsLine};
 
 use super::arch::flush_instructions;
 use super::write::page_size;
@@ -29,11 +34,11 @@ pub(super) fn exchange(address: usize, bytes: &[u8]) -> io::Result<()> {
     copy.put_onto(page)
 }
 
-/// What `/proc/self/maps` says of a page.
+/// The file that a page is mapped from.
 #[derive(Debug)]
 struct Mapped {
-    path: String,
-    device: (u64, u64),
+    path: PathBuf,
+    device: (u32, u32),
     inode: u64,
     /// Of the page in the file.
     offset: u64,
@@ -41,31 +46,19 @@ struct Mapped {
 
 impl Mapped {
     fn find(page: usize) -> io::Result<Mapped> {
-        let maps = fs::read_to_string("/proc/self/maps")?;
-        let found = maps.lines().find_map(|line| Mapped::parse(line, page));
+        let maps = fs::read("/proc/self/maps")?;
+        let found = MapsLine::all(&maps).find_map(|line| Mapped::of_line(&line, page));
         found.ok_or_else(|| io::Error::other("not code that is mapped privately from a file"))
     }
 
-    /// `7f00-8f00 r-xp 00001000 fe:01 1234   /usr/lib/libc.so.6`, if the page is in it.
-    fn parse(line: &str, page: usize) -> Option<Mapped> {
-        let number = |text| u64::from_str_radix(text, 16).ok();
-        // The path comes last and may have spaces in it.
-        let (mut rest, mut fields) = (line, [""; 5]);
-        for field in &mut fields {
-            (*field, rest) = rest.split_once(' ')?;
-        }
-        let [range, permissions, offset, device, inode] = fields;
-        let (start, end) = range.split_once('-')?;
-        let (start, end) = (number(start)?, number(end)?);
-        if !(start..end).contains(&(page as u64)) || permissions != "r-xp" {
-            return None;
-        }
-        let (major, minor) = device.split_once(':')?;
-        Some(Mapped {
-            path: rest.trim_start().to_owned(),
-            device: (number(major)?, number(minor)?),
-            inode: inode.parse().ok().filter(|&inode| inode != 0)?,
-            offset: number(offset)? + (page as u64 - start),
+    /// If the page is in it.
+    fn of_line(line: &MapsLine<'_>, page: usize) -> Option<Mapped> {
+        let is_it = line.range.contains(Address(page as u64)) && line.permissions == *b"r-xp" && line.inode != 0;
+        is_it.then(|| Mapped {
+            path: PathBuf::from(OsStr::from_bytes(line.path)),
+            device: line.device,
+            inode: line.inode,
+            offset: line.offset + (page as u64 - line.range.start().0),
         })
     }
 
@@ -73,11 +66,11 @@ impl Mapped {
     fn open(&self) -> io::Result<File> {
         let file = File::open(&self.path)?;
         let found = file.metadata()?;
-        let device = (u64::from(libc::major(found.dev())), u64::from(libc::minor(found.dev())));
+        let device = (libc::major(found.dev()), libc::minor(found.dev()));
         // Btrfs and overlays show one device in `maps` and another to `stat`.
         match found.ino() == self.inode && (device == self.device || self.device.0 == 0) {
             true => Ok(file),
-            false => Err(io::Error::other(format!("{} is not the file that is mapped", self.path))),
+            false => Err(io::Error::other(format!("{} is not the file that is mapped", self.path.display()))),
         }
     }
 }
@@ -141,19 +134,19 @@ impl Drop for Copy {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
-    fn reads_a_line_of_maps() {
-        let line = "7f0000001000-7f0000005000 r-xp 00002000 fe:01 1234                       /usr/lib/a b.so";
-        let found = Mapped::parse(line, 0x7f00_0000_3000).expect("the page is there");
-        assert_eq!(
-            (found.path.as_str(), found.device, found.inode, found.offset),
-            ("/usr/lib/a b.so", (0xfe, 1), 1234, 0x4000)
-        );
-        assert!(Mapped::parse(line, 0x7f00_0000_5000).is_none(), "behind the end");
-        for other in [line.replace("r-xp", "r-xs"), line.replace("r-xp", "rwxp"), line.replace("1234", "0")] {
-            assert!(Mapped::parse(&other, 0x7f00_0000_3000).is_none(), "{other}");
+    fn only_code_that_is_mapped_privately_from_a_file() {
+        let text = "7f0000001000-7f0000005000 r-xp 00002000 fe:01 1234                       /usr/lib/a b.so";
+        let found = |text: &str, page| Mapped::of_line(&MapsLine::parse(text.as_bytes())?, page);
+        let mapped = found(text, 0x7f00_0000_3000).expect("the page is there");
+        assert_eq!((mapped.path.as_path(), mapped.offset), (Path::new("/usr/lib/a b.so"), 0x4000));
+        assert!(found(text, 0x7f00_0000_5000).is_none(), "behind the end");
+        for other in [text.replace("r-xp", "r-xs"), text.replace("r-xp", "rwxp"), text.replace("1234", "0")] {
+            assert!(found(&other, 0x7f00_0000_3000).is_none(), "{other}");
         }
     }
 
@@ -175,7 +168,7 @@ mod tests {
         assert!(bytes[..size + 8].iter().chain(&bytes[size + 12..]).all(|&byte| byte == 7));
         assert_eq!(bytes[size + 8..size + 12], [1, 2, 3, 4]);
         let mapped = Mapped::find(code as usize + size).expect("still code of a file");
-        assert_eq!((mapped.path.as_str(), mapped.offset), (path.to_str().expect("text"), size as u64));
+        assert_eq!((mapped.path.as_path(), mapped.offset), (path.as_path(), size as u64));
 
         exchange(at + 4, &[5]).expect("exchanged again");
         assert_eq!(bytes[size + 8..size + 13], [1, 2, 3, 4, 5], "the first change is kept");

@@ -73,7 +73,7 @@ fn is_alone() -> bool {
 /// Makes every call of the empty function at `function` a call of `hook`, for good.
 ///
 /// # Safety
-/// `function` must be the address of mapped code. `hook` must be safe to call, without arguments, from whoever calls
+/// `function` must be the address of mapped code. `hook` must be safe to call, without arguments, from any caller of
 /// `function`, for as long as the process lives.
 pub(crate) unsafe fn detour(function: usize, hook: unsafe extern "C" fn(), callers: Callers) -> Result<(), Refusal> {
     // SAFETY: the caller vouches that `function` is mapped code; padding to 16 bytes belongs to the same page.

@@ -53,7 +53,7 @@ impl Shim {
                 }
             }
         }
-        // Equal objects cannot be told apart.
+        // Equal objects cannot be distinguished.
         let overlap = |one: &Placement, other: &Placement| {
             one.text.iter().any(|text| other.text.iter().any(|other| text.overlaps(*other)))
         };

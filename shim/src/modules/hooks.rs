@@ -45,7 +45,7 @@ unsafe extern "C-unwind" fn dl_iterate_phdr(callback: Option<Callback>, data: *m
     }
     // SAFETY: the function of that name has this type.
     let real = unsafe { mem::transmute::<usize, Iterate>(real) };
-    // Before the list is read: who sees the same counts again has seen the same list.
+    // Before the list is read: a reader that sees the same counts again has seen the same list.
     let ours = modules::counts();
     if ours == Counts::default() {
         // SAFETY: the caller's own call.
@@ -183,7 +183,7 @@ struct DlFindObject {
 
 const _: () = assert!(size_of::<DlFindObject>() == 96);
 
-/// `_dl_find_object(3)`: who asks wants unwind tables, so what has none is not found. The loader's first: this is called for
+/// `_dl_find_object(3)`: its callers want unwind tables, so what has none is not found. The loader's first: this is called for
 /// every frame that is unwound.
 unsafe extern "C-unwind" fn dl_find_object(address: *mut c_void, result: *mut DlFindObject) -> c_int {
     let real = real(DL_FIND_OBJECT);

@@ -47,7 +47,6 @@ impl Imports {
         if !Self::are_hooked() || is_left_alone(library) {
             return;
         }
-        unwind_names::library_appeared(library);
         for slot in unwind_names::names().flat_map(|name| library.import_slots(name)) {
             // SAFETY: the caller vouches for the mapping. What is not relocated yet will be bound to ours.
             if let Some(ours) = unwind_names::hook_of(unsafe { slot.value() }) {

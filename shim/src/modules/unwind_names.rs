@@ -4,7 +4,7 @@
 //! `-UNW_ENOINFO` and an empty string. The registration stays, because walks are cheap by it; the name is filled in.
 //!
 //! There may be several copies of libunwind in a process (memray's wheel has its own). In each, the value of the function in the
-//! library's own dynamic symbol table is changed, as it is in llvmlite: who is bound to it later gets ours.
+//! library's own dynamic symbol table is changed, as it is in llvmlite: a caller that is bound to it later gets ours.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem;

@@ -1,5 +1,5 @@
 //! `.eh_frame` after JITLink: entries of functions that were left out are gone from it, and those behind them moved up. The rest says
-//! where each function is.
+//! where each function is. Only lengths and distances are read here, of a section that is not relocated; nothing is decoded.
 
 use std::collections::BTreeMap;
 

@@ -17,15 +17,14 @@
 
 use std::ops::Range;
 
+use jitlisten::{Relocation, is_relative};
+
 /// Bytes of a library and where they are mapped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment<'a> {
     pub(crate) address: u64,
     pub(crate) bytes: &'a [u8],
 }
-
-/// One entry of `DT_RELA`: offset, type and symbol, addend.
-pub(crate) type Relocation = [u64; 3];
 
 /// A library, as far as vtables are looked for in it.
 #[derive(Clone, Debug, Default)]
@@ -38,6 +37,8 @@ pub(crate) struct View<'a> {
     pub(crate) data: Vec<Segment<'a>>,
     /// Of a library that is not relocated yet: what the loader will add to `data`.
     pub(crate) relocations: Option<&'a [Relocation]>,
+    /// Of one that is: which words the loader has filled with what other libraries define.
+    pub(crate) relocated: &'a [Relocation],
     /// Where its code is.
     pub(crate) code: Vec<Range<u64>>,
 }
@@ -51,7 +52,8 @@ pub(crate) struct Vtable {
     pub(crate) address_point: u64,
     /// 0 for the first vtable of the class.
     pub(crate) offset_to_top: i64,
-    /// The functions, as they are or will be in memory: each is code of this library.
+    /// The functions, as they are or will be in memory: each is code of this library, or of another one that has a part of LLVM. Those
+    /// are zero until the loader has filled them in.
     pub(crate) slots: Vec<u64>,
     /// Whether a symbol says where the slots end; otherwise they end where something else than code is pointed at.
     pub(crate) bounded: bool,
@@ -152,7 +154,8 @@ impl View<'_> {
             let at = relocation[0].wrapping_add(self.bias);
             ranges.iter().any(|&(start, size)| at.wrapping_sub(start) < size)
         };
-        Near { view: self, relocations: self.relocations.unwrap_or_default().iter().filter(is_near).copied().collect() }
+        let all = self.relocations.unwrap_or(self.relocated);
+        Near { view: self, relocations: all.iter().filter(is_near).copied().collect() }
     }
 }
 
@@ -163,17 +166,22 @@ struct Near<'a> {
 }
 
 impl Near<'_> {
-    /// The words from `start` on, as they will be once the library is relocated; fewer at the end of the segment.
-    fn words(&self, start: u64, most: usize) -> Vec<u64> {
+    /// The words from `start` on, as they will be once the library is relocated, and whether it is another library's function; fewer
+    /// at the end of the segment.
+    fn words(&self, start: u64, most: usize) -> Vec<(u64, bool)> {
         let bias = self.view.bias;
         let Some(segment) = self.view.data.iter().find(|segment| segment.holds(start)) else { return Vec::new() };
         let rest = &segment.bytes[(start - segment.address) as usize..];
-        let mut words: Vec<u64> = rest.chunks_exact(WORD as usize).take(most).map(word).collect();
+        let words = rest.chunks_exact(WORD as usize).take(most).map(|bytes| (word(bytes), false));
+        let mut words: Vec<(u64, bool)> = words.collect();
         for &[offset, info, addend] in &self.relocations {
             let index = offset.wrapping_add(bias).wrapping_sub(start) / WORD;
             if let Some(word) = words.get_mut(index as usize).filter(|_| offset.wrapping_add(bias) >= start) {
-                // What another kind of relocation will put there is not known.
-                *word = if is_relative(info) { addend.wrapping_add(bias) } else { 0 };
+                word.1 = is_import(info, addend);
+                if self.view.relocations.is_some() {
+                    // What another kind of relocation will put there is not known.
+                    word.0 = if is_relative(info) { addend.wrapping_add(bias) } else { 0 };
+                }
             }
         }
         words
@@ -182,9 +190,10 @@ impl Near<'_> {
     /// The vtable that begins, with its offset to top, at `start`.
     fn vtable(&self, class: usize, start: u64, bound: Option<usize>) -> Option<Vtable> {
         let words = self.words(start, bound.unwrap_or(MOST_SLOTS + 2).min(MOST_SLOTS + 2));
-        let &[offset_to_top, _typeinfo, ref slots @ ..] = words.as_slice() else { return None };
+        let &[(offset_to_top, _), _typeinfo, ref slots @ ..] = words.as_slice() else { return None };
         let offset_to_top = offset_to_top as i64;
-        let slots: Vec<u64> = slots.iter().copied().take_while(|&slot| self.view.is_code(slot)).collect();
+        let is_slot = |&(slot, is_import): &(u64, bool)| is_import || self.view.is_code(slot);
+        let slots: Vec<u64> = slots.iter().copied().take_while(is_slot).map(|slot| slot.0).collect();
         let is_one = !slots.is_empty()
             && slots.len() < MOST_SLOTS
             && (-LARGEST_OFFSET..=0).contains(&offset_to_top)
@@ -230,13 +239,14 @@ fn word(bytes: &[u8]) -> u64 {
     bytes.try_into().map(u64::from_ne_bytes).unwrap_or_default()
 }
 
-/// Whether a relocation adds the bias to its addend and nothing else.
-pub(crate) fn is_relative(info: u64) -> bool {
+/// Whether a relocation puts the address of a function there that another library may define. References to what describes types
+/// in the C++ library have an addend.
+fn is_import(info: u64, addend: u64) -> bool {
     #[cfg(target_arch = "x86_64")]
-    const RELATIVE: u32 = object::elf::R_X86_64_RELATIVE.0;
+    const ADDRESS: u32 = object::elf::R_X86_64_64.0;
     #[cfg(target_arch = "aarch64")]
-    const RELATIVE: u32 = object::elf::R_AARCH64_RELATIVE.0;
-    info == u64::from(RELATIVE)
+    const ADDRESS: u32 = object::elf::R_AARCH64_ABS64.0;
+    info as u32 == ADDRESS && addend == 0
 }
 
 #[cfg(test)]

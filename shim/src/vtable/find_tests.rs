@@ -49,6 +49,7 @@ impl Model {
             constants: vec![Segment { address: BIAS + CONSTANTS, bytes: &self.constants }],
             data: vec![Segment { address: BIAS + DATA, bytes: &self.data }],
             relocations: (!self.relocations.is_empty()).then_some(self.relocations.as_slice()),
+            relocated: &[],
             code: std::iter::once(BIAS + CODE.start..BIAS + CODE.end).collect(),
         }
     }
@@ -156,6 +157,24 @@ fn a_slot_with_an_unknown_relocation_is_no_code() {
     assert_eq!(by_type_name(&model.view(), &NAMES)[0].slots, [BIAS + 0x2000]);
 }
 
+/// A function that another library of the product defines: its symbol, and no addend.
+#[test]
+fn a_slot_of_another_library_is_one() {
+    let import = (0..=u64::from(u16::MAX)).find(|&info| is_import(info, 0)).expect("a type") | 7 << 32;
+    let mut model = Model::new(&constants(), &words(), false);
+    let slot = model.relocations.iter_mut().find(|relocation| relocation[2] == 0x2010).expect("the slot");
+    (slot[1], slot[2]) = (import, 0);
+    let found = by_type_name(&model.view(), &NAMES);
+    assert_eq!(found[0].slots, [BIAS + 0x2000, 0, BIAS + 0x2020]);
+    // As the loader leaves it.
+    let mut words = words();
+    words[9] = Pointer(0x10_0000);
+    let loaded = Model::new(&constants(), &words, true);
+    let relocated = [[DATA + 9 * 8, import, 0]];
+    let view = View { relocated: &relocated, ..loaded.view() };
+    assert_eq!(by_type_name(&view, &NAMES)[0].slots, [BIAS + 0x2000, BIAS + 0x10_0000, BIAS + 0x2020]);
+}
+
 /// Whatever the bytes are: no panic, no endless loop.
 #[test]
 fn any_bytes_are_survived() {
@@ -182,7 +201,7 @@ fn any_bytes_are_survived() {
             .collect();
         let all = vtables.into_iter().chain(by_symbol(&view, &symbols));
         for vtable in all {
-            assert!(vtable.slots.iter().all(|&slot| view.is_code(slot)));
+            assert!(vtable.slots.iter().all(|&slot| view.is_code(slot) || slot == 0));
         }
     }
 }

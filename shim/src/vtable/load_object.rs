@@ -1,6 +1,6 @@
 //! The hooks that stand for `RuntimeDyldELF::loadObject`: see `runtime_dyld.rs`.
 
-use super::runtime_dyld::{call_original, loaded};
+use super::runtime_dyld::{Outcome, call_original, loaded};
 use crate::hook_table::{LoadObject, SLOTS};
 use crate::hooks::guarded;
 
@@ -23,10 +23,10 @@ unsafe extern "C-unwind" fn hook<const SLOT: usize>(
 ) -> usize {
     // SAFETY: the words this was called with.
     let returned = unsafe { call_original(SLOT, [result, this, object, d, e, f, g, h]) };
-    guarded(|shim| {
-        if let Some(bytes) = loaded(SLOT, result, this, object) {
-            shim.linked(SLOT, bytes);
-        }
+    guarded(|shim| match loaded(SLOT, result, this, object) {
+        Outcome::Object(bytes) => shim.linked(SLOT, bytes),
+        Outcome::Nothing => {}
+        Outcome::Refused => shim.refused(SLOT),
     });
     returned
 }

@@ -3,7 +3,7 @@
 //! Type names are searched for only in a library that could hold LLVM: with more than 4 MiB of code, that mentions `mprotect` or
 //! a name of LLVM's among its dynamic symbols. The search reads its read-only data once (jaxlib: 60 MB) and its pointers twice.
 
-use super::find::{self, Relocation, Segment, Symbol, View, Vtable};
+use super::find::{self, Segment, Symbol, View, Vtable};
 use crate::library::Library;
 use crate::symbol_file::SymbolFile;
 
@@ -45,6 +45,37 @@ pub(crate) unsafe fn vtables(library: &Library, names: &[&str], file: Option<&Sy
     vtables
 }
 
+/// Messages of RuntimeDyld and JITLink, in every release from 10 to 22.
+const MESSAGES: [&[u8]; 2] = [b"Unable to allocate memory for common symbols!", b"Generic JITLink error"];
+
+/// Whether one of LLVM's linkers seems to be in `library`, although no vtable shows it.
+///
+/// # Safety
+/// As for [`vtables`].
+pub(crate) unsafe fn seems_to_have_linker(library: &Library) -> bool {
+    if !may_have_llvm(library) {
+        return false;
+    }
+    // SAFETY: the caller's promise.
+    let constants = unsafe { segments(library, |segment| !segment.writable) };
+    let has = |message: &[u8]| constants.iter().any(|part| memchr::memmem::find(part.bytes, message).is_some());
+    MESSAGES.into_iter().any(has)
+}
+
+/// The vtables of classes that have a dynamic symbol.
+///
+/// # Safety
+/// As for [`vtables`].
+pub(crate) unsafe fn exported_vtables(library: &Library, names: &[&str]) -> Vec<Vtable> {
+    let symbols = names.iter().enumerate().filter_map(|(class, name)| symbol(library, class, name));
+    let symbols: Vec<Symbol> = symbols.collect();
+    if symbols.is_empty() {
+        return Vec::new();
+    }
+    // SAFETY: the caller's promise.
+    find::by_symbol(&unsafe { view(library) }, &symbols)
+}
+
 /// The dynamic symbol of a class's vtables.
 fn symbol(library: &Library, class: usize, name: &str) -> Option<Symbol> {
     let (address, size) = library.dynamic_object(&format!("_ZTV{name}"))?;
@@ -62,33 +93,11 @@ fn hidden_symbols(library: &Library, names: &[&str], file: &SymbolFile) -> Vec<S
     full.iter().enumerate().filter_map(symbol).collect()
 }
 
-/// Whether the loader is done with the library.
-///
-/// # Safety
-/// The library must be mapped.
-pub(crate) unsafe fn is_relocated(library: &Library) -> bool {
-    let bias = library.identity.bias as u64;
-    if bias == 0 {
-        return true;
-    }
-    // SAFETY: the caller's promise; so below.
-    let data = unsafe { segments(library, |segment| segment.writable) };
-    let relative = relocations(library).iter().filter(|relocation| find::is_relative(relocation[1])).take(8);
-    let mut known = relative.filter_map(|&[offset, _, addend]| {
-        let at = offset.wrapping_add(bias);
-        let segment = data.iter().find(|segment| at.wrapping_sub(segment.address) < segment.bytes.len() as u64)?;
-        let bytes = segment.bytes.get((at - segment.address) as usize..)?.first_chunk::<8>()?;
-        Some(u64::from_ne_bytes(*bytes) == addend.wrapping_add(bias))
-    });
-    // One of them may have been changed since. A library without any has no vtables to wait for.
-    known.next().is_none_or(|first| first || known.any(|relocated| relocated))
-}
-
 /// # Safety
 /// The library must be mapped, and stay so for the life of the view.
 unsafe fn view(library: &Library) -> View<'_> {
     // SAFETY: the caller's promise; so below.
-    let relocated = unsafe { is_relocated(library) };
+    let relocated = unsafe { library.is_relocated() };
     // A program at fixed addresses has its vtables among the constants.
     let fixed = library.identity.bias == 0;
     // SAFETY: as above.
@@ -106,7 +115,8 @@ unsafe fn view(library: &Library) -> View<'_> {
     let code = library.segments().into_iter().filter(|segment| segment.executable);
     let code = code.map(|segment| segment.address as u64..segment.address as u64 + segment.size as u64).collect();
     let bias = library.identity.bias as u64;
-    View { bias, constants, data, relocations: (!relocated).then(|| relocations(library)), code }
+    let relocations = library.relocations();
+    View { bias, constants, data, relocations: (!relocated).then_some(relocations), relocated: relocations, code }
 }
 
 /// The part of a segment that is in `range`.
@@ -129,15 +139,6 @@ unsafe fn segments(library: &Library, wanted: impl Fn(&crate::library::Segment) 
         Segment { address: segment.address as u64, bytes }
     };
     wanted.map(slice).collect()
-}
-
-fn relocations(library: &Library) -> &[Relocation] {
-    let (start, size) = library.relocation_table();
-    if start == 0 || !start.is_multiple_of(8) {
-        return &[];
-    }
-    // SAFETY: DT_RELA and DT_RELASZ of a mapped library describe a mapped table of entries of three words.
-    unsafe { std::slice::from_raw_parts(start as *const Relocation, size / size_of::<Relocation>()) }
 }
 
 #[cfg(test)]
@@ -185,7 +186,7 @@ mod tests {
             assert_eq!(elf, [slots], "{name}");
             // As the loader's rendezvous sees it, before glibc 2.41; references to exported typeinfos are by symbol there.
             let symbols: Vec<Symbol> = (0..2).filter_map(|class| symbol(&library, class, CLASSES[class])).collect();
-            let unrelocated = View { relocations: Some(relocations(&library)), ..view };
+            let unrelocated = View { relocations: Some(library.relocations()), ..view };
             let early = find::by_symbol(&unrelocated, &symbols).into_iter().map(strip);
             let mut early: Vec<Vtable> = early.collect();
             early.sort_by_key(|vtable| vtable.address_point);

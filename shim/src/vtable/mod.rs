@@ -1,4 +1,4 @@
-//! The vtables of LLVM's linkers: what is called for every object, whoever listens and whether or not the library has symbols.
+//! The vtables of LLVM's linkers: what is called for every object, with or without a listener, and whether or not the library has symbols.
 //!
 //! | file | |
 //! | --- | --- |
@@ -28,6 +28,13 @@ pub(crate) const CLASSES: [&str; 4] = [
 
 /// The last of them.
 pub(crate) const OBJECT_LINKING_LAYER: usize = 3;
+
+/// Words of several places in memory that need not be mapped, by one system call: each address with how many.
+pub(crate) fn words_of<const COUNT: usize>(places: &[(usize, usize)]) -> Option<[usize; COUNT]> {
+    let places: Vec<(Address, usize)> =
+        places.iter().map(|&(address, count)| (Address(address as u64), count)).collect();
+    checked_read::copy_words(&places).ok()
+}
 
 /// Words of memory that need not be mapped, by one system call.
 pub(crate) fn words<const COUNT: usize>(address: usize) -> Option<[usize; COUNT]> {

@@ -3,7 +3,6 @@
 use std::io;
 
 use super::find::Vtable;
-use super::mapped;
 use crate::detour::write_pointer;
 use crate::library::Library;
 
@@ -19,14 +18,17 @@ pub(crate) struct Patched {
 ///
 /// # Safety
 /// `vtable` must have been found in `library` ([`mapped::vtables`]) while it has been mapped without a pause, and under the same
-/// hold of the loader's lock. `hook` must be fit for whoever calls through the slot, for as long as the library lives.
+/// hold of the loader's lock. `hook` must be fit for every caller through the slot, for as long as the library lives.
 pub(crate) unsafe fn exchange(library: &Library, vtable: &Vtable, index: usize, hook: usize) -> io::Result<Patched> {
     let missing = || io::Error::from(io::ErrorKind::InvalidInput);
     let original = *vtable.slots.get(index).ok_or_else(missing)? as usize;
+    if original == 0 {
+        return Err(io::Error::other("the loader is not done with it"));
+    }
     let address = vtable.address_point as usize + index * size_of::<usize>();
     let slot = library.data_slot(address).ok_or_else(missing)?;
     // SAFETY: the caller's promise.
-    if unsafe { mapped::is_relocated(library) } {
+    if unsafe { library.is_relocated() } {
         // SAFETY: as above: an aligned word.
         if unsafe { slot.value() } != original {
             return Err(io::Error::other("the slot has changed meanwhile"));

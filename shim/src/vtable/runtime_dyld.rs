@@ -33,7 +33,7 @@ use jitlisten::log_line;
 
 use super::elf_copy::Sections;
 use super::find::Vtable;
-use super::{patch, words};
+use super::{patch, words, words_of};
 use crate::hook_table::{LoadObject, SLOTS};
 use crate::library::Library;
 
@@ -120,6 +120,9 @@ struct Hooked {
     end: AtomicUsize,
     trust: AtomicU8,
     reported: AtomicU64,
+    /// The vtable of what it returns that was found to be in order, and `getSectionLoadAddress` in it.
+    info_vtable: AtomicUsize,
+    section_address: AtomicUsize,
 }
 
 const UNTRIED: u8 = 0;
@@ -134,6 +137,8 @@ static TABLE: [Hooked; SLOTS] = [const {
         end: AtomicUsize::new(0),
         trust: AtomicU8::new(UNTRIED),
         reported: AtomicU64::new(0),
+        info_vtable: AtomicUsize::new(0),
+        section_address: AtomicUsize::new(0),
     }
 }; SLOTS];
 
@@ -157,6 +162,8 @@ pub(crate) unsafe fn attach(
     hooked.start.store(range.start, Ordering::Relaxed);
     hooked.end.store(range.end, Ordering::Relaxed);
     hooked.reported.store(0, Ordering::Relaxed);
+    hooked.info_vtable.store(0, Ordering::Relaxed);
+    hooked.section_address.store(0, Ordering::Relaxed);
     hooked.trust.store(UNTRIED, Ordering::Release);
     // SAFETY: the caller's promise; the hook passes on whatever it is called with.
     unsafe { patch::exchange(library, vtable, index, hook as usize) }
@@ -181,12 +188,27 @@ pub(super) unsafe fn call_original(slot: usize, words: [usize; 8]) -> usize {
     unsafe { original(a, b, c, d, e, f, g, h) }
 }
 
-/// The object that was just loaded, with its addresses, if everything is as it should be.
-pub(super) fn loaded(slot: usize, result: usize, this: usize, object: usize) -> Option<Vec<u8>> {
-    let hooked = TABLE.get(slot)?;
-    let bytes = hooked.loaded(result, this, object)?;
-    hooked.reported.fetch_add(1, Ordering::Relaxed);
-    Some(bytes)
+/// What a call of `loadObject` has brought.
+pub(super) enum Outcome {
+    /// The object that was just loaded, with its addresses.
+    Object(Vec<u8>),
+    /// Nothing, or nothing that is understood.
+    Nothing,
+    /// This LLVM is not listened to any more.
+    Refused,
+}
+
+pub(super) fn loaded(slot: usize, result: usize, this: usize, object: usize) -> Outcome {
+    let Some(hooked) = TABLE.get(slot) else { return Outcome::Nothing };
+    let was_refused = hooked.trust.load(Ordering::Acquire) == REFUSED;
+    match hooked.loaded(result, this, object) {
+        Some(bytes) => {
+            hooked.reported.fetch_add(1, Ordering::Relaxed);
+            Outcome::Object(bytes)
+        }
+        None if !was_refused && hooked.trust.load(Ordering::Acquire) == REFUSED => Outcome::Refused,
+        None => Outcome::Nothing,
+    }
 }
 
 /// How many objects it has reported.
@@ -219,11 +241,12 @@ impl Hooked {
     /// `Ok(None)` where nothing was loaded.
     fn read(&self, result: usize, this: usize, object: usize) -> Result<Option<Vec<u8>>, &'static str> {
         const UNREADABLE: &str = "memory that cannot be read";
-        let [class] = words(this).ok_or(UNREADABLE)?;
-        if class != self.vtable.load(Ordering::Relaxed) {
+        // `Binary { vtable, unsigned, MemoryBufferRef { { data, size }, name } }`
+        let [linker_class, info, class, _, data, size] =
+            words_of(&[(this, 1), (result, 1), (object, 4)]).ok_or(UNREADABLE)?;
+        if linker_class != self.vtable.load(Ordering::Relaxed) {
             return Err("its linker is of another class");
         }
-        let [info] = words(result).ok_or(UNREADABLE)?;
         if info == 0 {
             return Ok(None);
         }
@@ -233,8 +256,6 @@ impl Hooked {
             return Err("what was returned does not refer to its linker");
         }
         let get_address = self.section_address_function(vtable)?;
-        // `Binary { vtable, unsigned, MemoryBufferRef { { data, size }, name } }`
-        let [class, _, data, size] = words(object).ok_or(UNREADABLE)?;
         if !self.is_here(class) {
             return Err("no object file");
         }
@@ -265,11 +286,19 @@ impl Hooked {
 
     /// Slot 2 of the vtable of a `LoadedObjectInfo`, whose first six are functions of the library.
     fn section_address_function(&self, vtable: usize) -> Result<usize, &'static str> {
+        if vtable == self.info_vtable.load(Ordering::Acquire) {
+            return Ok(self.section_address.load(Ordering::Relaxed));
+        }
         if !self.is_here(vtable) || !vtable.is_multiple_of(size_of::<usize>()) {
             return Err("what was returned has no vtable");
         }
         let slots: [usize; 6] = words(vtable).ok_or("a vtable that cannot be read")?;
         if slots.iter().all(|&slot| self.is_here(slot)) {
+            // Where two threads come by with different ones, the addresses could be mixed up: the first stays.
+            let first = self.section_address.compare_exchange(0, slots[2], Ordering::Relaxed, Ordering::Relaxed);
+            if first.is_ok() {
+                self.info_vtable.store(vtable, Ordering::Release);
+            }
             Ok(slots[2])
         } else {
             Err("a vtable with functions of others")

@@ -1,12 +1,15 @@
 """The chain gamma <- beta, at the bottom of which compiled code calls a library that asks who called it.
 
-    asks.py LIBRARY [again]
+    asks.py LIBRARY [again|forked|switched]
 
-`again`: a second function is compiled, and asked, after the first one has been.
+`again`     a second function is compiled, and asked, after the first one has been
+`forked`    a child of a fork does so, and then its parent asks once more
+`switched`  the sinks are switched on after the first call, and `modules` off after the second
 """
 
 import ctypes
 import math
+import os
 import sys
 
 import numba
@@ -35,12 +38,38 @@ def beta(x):
     return math.atan2(x, 2.0) + 1e-9 * y
 
 
-print(beta(1.0), flush=True)
-if "again" in sys.argv:
 
+def say(word):
+    print(word, file=sys.stderr, flush=True)
+
+
+def compile_another():
     @numba.njit
     def delta(x):
         return beta(x) + 3.0
 
-    print("again", file=sys.stderr, flush=True)
-    print(delta(1.0), flush=True)
+    return delta
+
+
+print(beta(1.0), flush=True)
+if "again" in sys.argv:
+    say("again")
+    print(compile_another()(1.0), flush=True)
+if "forked" in sys.argv:
+    child = os.fork()
+    if child == 0:
+        say("child")
+        print(compile_another()(1.0), flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    say("parent")
+    print(beta(1.0), flush=True)
+if "switched" in sys.argv:
+    program = ctypes.CDLL(None)
+    for sink in (b"image", b"unwind", b"modules"):
+        assert program.jitlisten_enable(sink) == 0
+    say("on")
+    print(compile_another()(1.0), flush=True)
+    assert program.jitlisten_disable(b"modules") == 0
+    say("off")
+    print(beta(1.0), flush=True)

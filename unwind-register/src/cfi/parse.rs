@@ -6,6 +6,9 @@
 //!   u32 length   u32 distance to CIE   in an FDE | pc_begin, pc_range, augmentation data (LSDA), instructions
 //!   u32 0                              the end   (or the end of the bytes)
 //! ```
+//! Elsewhere in jitlisten gimli reads such tables. Here an entry is copied with its instructions as they are, and gimli shows them
+//! decoded only; it decodes every copy once more ([`check`](super::check)).
+//!
 //! A length of `0xffff_ffff` announces a 64-bit length; ids and distances then have 64 bits too.
 
 use super::pointer::{self, Memory, OMIT};

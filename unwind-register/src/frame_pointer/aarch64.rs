@@ -1,4 +1,5 @@
-//! aarch64: the frame record `{ x29, x30 }`, in the two ways LLVM and GCC make it.
+//! aarch64: the frame record `{ x29, x30 }`, in the ways LLVM and GCC make it; the one reader of such prologues, here and in
+//! jitlisten's `cfi`.
 //!
 //! ```text
 //!   d503245f          bti c                        (optional)
@@ -22,65 +23,174 @@ pub(super) const RETURN: u64 = 30;
 /// `DW_CFA_def_cfa sp, 0`.
 pub(super) const AT_ENTRY: &[u8] = &[0x0c, 31, 0];
 
-const BTI_C: u32 = 0xd503_245f;
-const PACIASP: u32 = 0xd503_233f;
 /// `DW_CFA_AARCH64_negate_ra_state`.
 const NEGATE_RA_STATE: u8 = 0x2d;
+const DW_CFA_DEF_CFA: u8 = 0x0c;
+const DW_CFA_DEF_CFA_OFFSET: u8 = 0x0e;
+const DW_CFA_OFFSET: u8 = 0x80;
 
 /// The call frame instructions, or `None` where the function does not start so.
-pub(super) fn rules(prologue: &[u8]) -> Option<Vec<u8>> {
-    let words = prologue.chunks_exact(4).map(|w| u32::from_le_bytes(w.try_into().unwrap_or_default()));
-    let words: Vec<u32> = words.collect();
+pub(super) fn rules(code: &[u8]) -> Option<Vec<u8>> {
+    let Prologue { end, frame } = prologue(code)?;
     let mut out = Vec::with_capacity(24);
-    let (mut at, mut registered) = (0, 0);
-    if words.first() == Some(&BTI_C) {
-        at += 1;
+    let (mut registered, mut depth) = (0, 0_i64);
+    for (offset, word) in words(code).take_while(|(offset, _)| *offset < end) {
+        let mut rule = Vec::new();
+        match word {
+            Word::Sign => rule.push(NEGATE_RA_STATE),
+            Word::MoveSp(by) | Word::SaveFrame { moved: by, .. } if by != 0 => {
+                depth = depth.checked_sub(by)?;
+                rule.push(DW_CFA_DEF_CFA_OFFSET);
+                uleb128(&mut rule, u64::try_from(depth).ok()?);
+            }
+            _ => {}
+        }
+        match word {
+            Word::SaveFrame { at, .. } => {
+                // In units of -8.
+                let slots = u64::try_from(depth.checked_sub(at)?).ok().filter(|slot| slot % 8 == 0)? / 8;
+                rule.push(DW_CFA_OFFSET | 29);
+                uleb128(&mut rule, slots);
+                rule.push(DW_CFA_OFFSET | 30);
+                uleb128(&mut rule, slots.checked_sub(1)?);
+            }
+            Word::SetFrame(_) => {
+                rule.extend([DW_CFA_DEF_CFA, 29]);
+                uleb128(&mut rule, u64::try_from(frame).ok()?);
+            }
+            _ => {}
+        }
+        if !rule.is_empty() {
+            advance(&mut out, offset / 4 + 1 - registered);
+            registered = offset / 4 + 1;
+            out.extend(rule);
+        }
     }
-    if words.get(at) == Some(&PACIASP) {
-        at += 1;
-        advance(&mut out, at as u64);
-        registered = at;
-        out.push(NEGATE_RA_STATE);
-    }
-    let (frame, record, count) = frame_record(words.get(at..)?)?;
-    if count == 3 {
-        advance(&mut out, (at + 1 - registered) as u64);
-        registered = at + 1;
-        out.push(0x0e); // DW_CFA_def_cfa_offset
-        uleb128(&mut out, frame);
-    }
-    advance(&mut out, (at + count - 1 - registered) as u64);
-    if count == 2 {
-        out.push(0x0e);
-        uleb128(&mut out, frame);
-    }
-    let slots = (frame - record) / 8;
-    out.push(0x80 | 29); // DW_CFA_offset, in units of -8
-    uleb128(&mut out, slots);
-    out.push(0x80 | 30);
-    uleb128(&mut out, slots - 1);
-    advance(&mut out, 1);
-    out.extend([0x0c, 29]); // DW_CFA_def_cfa
-    uleb128(&mut out, frame - record);
     Some(out)
 }
 
-/// (size of the frame so far, offset of the record in it, instructions it takes).
-fn frame_record(words: &[u32]) -> Option<(u64, u64, usize)> {
-    let [first, second, ..] = *words else { return None };
-    // stp x29, x30, [sp, imm7 * 8]!  with a negative immediate, then mov x29, sp
-    if first & 0xffc0_7fff == 0xa980_7bfd && second == 0x9100_03fd {
-        let imm7 = (first >> 15) & 0x7f;
-        let frame = 0x80u32.checked_sub(imm7).filter(|_| imm7 >= 0x40)? * 8;
-        return Some((u64::from(frame), 0, 2));
+/// The instructions that matter here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// `sp += n`: `add`/`sub sp, sp, #n`, and the write-back of a store or load at `sp`.
+    MoveSp(i64),
+    /// `stp x29, x30, [sp, #at]`; `moved` is what a pre-index adds to `sp` first.
+    SaveFrame {
+        /// In bytes.
+        at: i64,
+        /// In bytes.
+        moved: i64,
+    },
+    /// `ldp x29, x30, [sp, #at]`; `moved` is what a post-index adds to `sp` then.
+    RestoreFrame {
+        /// In bytes.
+        at: i64,
+        /// In bytes.
+        moved: i64,
+    },
+    /// `add x29, sp, #n`, `mov x29, sp`
+    SetFrame(i64),
+    /// `mov sp, x29`, `sub sp, x29, #n`: `sp = x29 + n`
+    SpFromFrame(i64),
+    /// `paciasp`, `pacibsp`
+    Sign,
+    /// `ret`, `b`, `br`: the end of a path.
+    Leave,
+    /// Conditional branches and calls.
+    Branch,
+    /// Anything else that writes `sp`.
+    UnknownSp,
+    /// Everything else.
+    Other,
+}
+
+fn decode(word: u32) -> Word {
+    let (rd, rn) = (word & 31, word >> 5 & 31);
+    let pair = |scale: i64| (i64::from(word << 10 >> 25 << 25) << 32 >> 57) * scale;
+    let frame = rd == 29 && rn == 31 && word >> 10 & 31 == 30;
+    match word >> 22 {
+        // add, sub (immediate), 64-bit, not shifted or by 12
+        code @ (0x244 | 0x245 | 0x344 | 0x345) => {
+            let size = i64::from(word >> 10 & 0xfff) << if code & 1 == 1 { 12 } else { 0 };
+            let size = if code & 0x100 == 0 { size } else { -size };
+            match (rd, rn) {
+                (31, 31) => Word::MoveSp(size),
+                (29, 31) => Word::SetFrame(size),
+                (31, 29) => Word::SpFromFrame(size),
+                _ => Word::Other,
+            }
+        }
+        // stp, ldp: pre-index, offset, post-index; the frame record, then any other registers
+        0x2a6 if frame => Word::SaveFrame { at: 0, moved: pair(8) },
+        0x2a4 if frame => Word::SaveFrame { at: pair(8), moved: 0 },
+        0x2a3 if frame => Word::RestoreFrame { at: 0, moved: pair(8) },
+        0x2a5 if frame => Word::RestoreFrame { at: pair(8), moved: 0 },
+        _ if rn == 31 && word & 0x3a80_0000 == 0x2880_0000 => Word::MoveSp(pair(pair_scale(word))),
+        // str, ldr of any register, pre- and post-index: imm9
+        _ if rn == 31 && word & 0x3b20_0400 == 0x3800_0400 => {
+            Word::MoveSp(i64::from(word << 11 >> 23 << 23) << 32 >> 55)
+        }
+        _ if matches!(word, 0xd503_233f | 0xd503_237f) => Word::Sign,
+        _ if word & 0xffff_fc1f == 0xd65f_0000 || word & 0xffff_fc1f == 0xd61f_0000 => Word::Leave,
+        _ if word >> 26 == 5 => Word::Leave,
+        // b.cond; cbz, cbnz; tbz, tbnz; bl; blr
+        _ if word >> 24 == 0x54 || matches!(word >> 25 & 0x3f, 0x1a | 0x1b) => Word::Branch,
+        _ if word >> 26 == 0x25 || word & 0xffff_fc1f == 0xd63f_0000 => Word::Branch,
+        // add, sub (extended register); and, orr, eor (immediate)
+        _ if rd == 31 && matches!(word >> 21, 0x459 | 0x659) => Word::UnknownSp,
+        _ if rd == 31 && matches!(word >> 23, 0x124 | 0x164 | 0x1a4) => Word::UnknownSp,
+        // addvl, addpl: by the length of a scalable vector
+        _ if rd == 31 && word & 0xffa0_f800 == 0x0420_5000 => Word::UnknownSp,
+        _ => Word::Other,
     }
-    let third = *words.get(2)?;
-    let sub = first & 0xffc0_03ff == 0xd100_03ff;
-    let stp = second & 0xffc0_7fff == 0xa900_7bfd;
-    let add = third & 0xffc0_03ff == 0x9100_03fd;
-    let (frame, record) = (u64::from((first >> 10) & 0xfff), u64::from((second >> 15) & 0x7f) * 8);
-    let same = u64::from((third >> 10) & 0xfff) == record;
-    (sub && stp && add && same && record + 16 <= frame).then_some((frame, record, 3))
+}
+
+/// The unit of a pair's offset: general registers of 32 and 64 bits, vector registers of 32, 64 and 128.
+fn pair_scale(word: u32) -> i64 {
+    let vector = word >> 26 & 1 == 1;
+    match (word >> 30, vector) {
+        (2, true) => 16,
+        (1, true) | (2, false) => 8,
+        _ => 4,
+    }
+}
+
+/// Each instruction with its offset.
+pub fn words(code: &[u8]) -> impl Iterator<Item = (u64, Word)> + '_ {
+    let words = code.chunks_exact(4).map(|word| decode(u32::from_le_bytes(word.try_into().unwrap_or_default())));
+    words.enumerate().map(|(index, word)| (index as u64 * 4, word))
+}
+
+/// How a function sets up its frame pointer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prologue {
+    /// The offset behind the instruction that sets `x29`.
+    pub end: u64,
+    /// `CFA - x29` from there on.
+    pub frame: i64,
+}
+
+/// Reads the beginning of a function; `None` where it sets up no frame pointer before anything else.
+pub fn prologue(code: &[u8]) -> Option<Prologue> {
+    let (mut depth, mut slot) = (0_i64, None);
+    for (offset, word) in words(code).take(24) {
+        match word {
+            Word::SaveFrame { at, moved } => {
+                depth -= moved;
+                slot = Some(depth - at);
+            }
+            Word::MoveSp(by) => depth -= by,
+            Word::SetFrame(at) => {
+                let frame = depth - at;
+                return (slot == Some(frame)).then_some(Prologue { end: offset + 4, frame });
+            }
+            // A branch before the frame is made: a path without one (shrink wrapping).
+            Word::Leave | Word::Branch | Word::UnknownSp => return None,
+            Word::RestoreFrame { .. } | Word::SpFromFrame(_) => return None,
+            Word::Sign | Word::Other => {}
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -107,8 +217,16 @@ mod tests {
     }
 
     #[test]
+    fn a_register_is_saved_in_front_of_the_frame_record() {
+        // str d8, [sp, #-32]!; stp x29, x30, [sp, #16]; add x29, sp, #16
+        let rules = rules(&bytes(&[0xfc1e_0fe8, 0xa901_7bfd, 0x9100_43fd])).expect("it has the prologue");
+        assert_eq!(rules, [0x41, 0x0e, 32, 0x41, 0x80 | 29, 2, 0x80 | 30, 1, 0x41, 0x0c, 29, 16]);
+    }
+
+    #[test]
     fn another_beginning_gets_no_rules() {
         assert_eq!(rules(&bytes(&[0xd101_03ff, 0xf900_07fe, 0xd65f_03c0])), None, "only x30 is saved");
+        assert_eq!(rules(&bytes(&[0xb400_0040, 0xa9bf_7bfd, 0x9100_03fd])), None, "a path without a frame");
         assert_eq!(rules(&[]), None);
     }
 }

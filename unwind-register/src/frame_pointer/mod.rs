@@ -13,8 +13,8 @@
 
 #![forbid(unsafe_code)]
 
-mod aarch64;
-mod x86_64;
+pub mod aarch64;
+pub mod x86_64;
 
 use crate::cfi::Cie;
 

@@ -1,4 +1,5 @@
-//! x86_64: `push rbp; mov rbp, rsp`, and the `pop rbp; ret` at the very end.
+//! x86_64: `push rbp; mov rbp, rsp`, and the `pop rbp; ret` at the very end; the one reader of this prologue, here and in
+//! jitlisten's `cfi`.
 //!
 //! ```text
 //!   f3 0f 1e fa   endbr64 (where -fcf-protection asked for it)
@@ -26,12 +27,16 @@ const RET: u8 = 0xc3;
 const POP_RBP: u8 = 0x5d;
 const LEAVE: u8 = 0xc9;
 
+/// Where the `push rbp` of `[endbr64] push rbp; mov rbp, rsp` is, if the function starts so, with either encoding of the `mov`.
+pub fn frame_pointer_set_up(code: &[u8]) -> Option<usize> {
+    let from_push = code.strip_prefix(ENDBR64).unwrap_or(code);
+    let rest = from_push.strip_prefix(PUSH_RBP)?;
+    MOV_RBP_RSP.iter().any(|form| rest.starts_with(form)).then_some(code.len() - from_push.len())
+}
+
 /// The instructions, or `None` where the function does not start so.
 pub(super) fn rules(prologue: &[u8], epilogue: &[u8], length: u64) -> Option<Vec<u8>> {
-    let code = prologue.strip_prefix(ENDBR64).unwrap_or(prologue);
-    let before_push = (prologue.len() - code.len()) as u64;
-    let rest = code.strip_prefix(PUSH_RBP)?;
-    MOV_RBP_RSP.iter().find(|form| rest.starts_with(form))?;
+    let before_push = frame_pointer_set_up(prologue)? as u64;
     let mut out = Vec::with_capacity(20);
     advance(&mut out, before_push + 1);
     out.push(0x0e); // DW_CFA_def_cfa_offset

@@ -2,13 +2,13 @@
 //!
 //! `dlsym` returns for the first library only, but there is one list of registrations *per copy* of libunwind (a wheel brings
 //! its own), so every library is asked by itself: `dl_iterate_phdr` shows the program headers, `PT_DYNAMIC` leads to the hash
-//! table of exported symbols ([`symbols`]).
+//! table of exported symbols ([`dynamic_section`]).
 //!
 //! Locks: `dl_iterate_phdr` takes the loader's write lock, [`Pinned::pin`] (`dlopen`) its main lock. Nothing here takes a lock of ours.
 
-mod symbols;
+mod dynamic_section;
 
-pub(crate) use symbols::Exports;
+pub use dynamic_section::{DynamicSection, Relocation, is_relative};
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::ops::ControlFlow;
@@ -26,8 +26,28 @@ impl<'a> Library<'a> {
     /// Its exported symbols, if it has a dynamic section that can be read.
     pub(crate) fn exports(&self) -> Option<Exports> {
         let dynamic = self.headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
+        let at = self.base.wrapping_add(dynamic.p_vaddr as usize);
         // SAFETY: the loader shows mapped libraries, and keeps them mapped during the callback this value lives in.
-        unsafe { Exports::at(self.base, dynamic) }
+        let section = unsafe { DynamicSection::read(self.base, at) };
+        section.has_symbols().then_some(Exports(section))
+    }
+}
+
+/// The symbols one library exports.
+pub(crate) struct Exports(DynamicSection);
+
+impl Exports {
+    /// The address of a function or variable this library itself defines.
+    pub(crate) fn find(&self, name: &CStr) -> Option<usize> {
+        // STT_NOTYPE, STT_OBJECT, STT_FUNC; not STT_GNU_IFUNC or STT_TLS
+        let is_defined = |symbol: &libc::Elf64_Sym| symbol.st_shndx != 0 && symbol.st_info & 0xf <= 2;
+        let symbol = self.0.symbol_at(self.0.find(name.to_bytes(), is_defined)?);
+        Some(self.0.bias.wrapping_add(symbol.st_value as usize))
+    }
+
+    /// Whether the library looks relocated: its code must not be called before that.
+    pub(crate) fn is_relocated(&self) -> bool {
+        self.0.is_relocated()
     }
 }
 
@@ -112,7 +132,7 @@ mod tests {
         let mut found = 0;
         libraries(|library| {
             let Some(exports) = library.exports() else { return ControlFlow::Continue(()) };
-            assert!(exports.relocated(), "{:?}: this process runs", library.name);
+            assert!(exports.is_relocated(), "{:?}: this process runs", library.name);
             if library.name.to_bytes().windows(7).any(|part| part == b"libc.so") {
                 assert_eq!(exports.find(c"malloc"), Some(libc::malloc as *const () as usize));
                 assert_eq!(exports.find(c"no_such_function"), None);

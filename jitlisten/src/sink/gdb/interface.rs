@@ -66,7 +66,7 @@ unsafe extern "C" {
     static mut jitlisten_gdb_descriptor: Descriptor;
 }
 
-/// Whoever changes the list holds this.
+/// Held while the list is changed.
 static LIST: Mutex<Heads> = Mutex::new(Heads { own: ptr::null_mut(), others: ptr::null_mut() });
 
 /// What the descriptor may lead to.

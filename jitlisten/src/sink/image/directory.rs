@@ -108,7 +108,7 @@ impl Directory {
         Ok(Directory { path: path.to_owned(), identity, next: 0, _alive: alive })
     }
 
-    /// Whoever owns the place we are in may put another directory there.
+    /// The owner of the place we are in may put another directory there.
     fn check_that_it_is_there(&self) -> Result<(), SinkError> {
         let metadata = fs::symlink_metadata(&self.path).map_err(failed("stat", &self.path))?;
         let same = FileIdentity::of(&metadata) == self.identity;

@@ -10,6 +10,7 @@ use object::{Endianness, elf};
 
 use super::content::Content;
 use super::debug::{DebugSection, Linked};
+use super::in_core;
 use super::layout::{Layout, NOTE, NOTE_SIZE, Needs, PROGRAM_HEADERS, UnwindPlace};
 use super::sections::{Bytes, Section, sections};
 use super::symbols::{Symbol, symbols};
@@ -20,6 +21,8 @@ use crate::{Error, Machine, log_line};
 pub(crate) struct Encoded {
     /// The file.
     pub(crate) bytes: Vec<u8>,
+    /// What stands in memory from byte 0 of the file on, if anything else does than in the file.
+    pub(crate) in_core: Vec<u8>,
     /// Where what is in it.
     pub(crate) layout: Layout,
     /// Its program headers.
@@ -56,7 +59,8 @@ pub(crate) fn encode(content: &Content<'_>, page: u64) -> Result<Encoded, Error>
     let file = File { content, layout: &layout, sections: &sections, symbols: &symbols };
     let program_headers = file.program_headers();
     let bytes = file.write()?;
-    Ok(Encoded { bytes, layout, program_headers, has_personality })
+    let in_core = in_core::header(&bytes, &layout, unwind.eh_frame.len() as u64, &symbols);
+    Ok(Encoded { bytes, in_core, layout, program_headers, has_personality })
 }
 
 fn debug_sections(content: &Content<'_>, layout: &Layout) -> Vec<DebugSection> {

@@ -165,7 +165,7 @@ impl Images {
         }
         if self.under_valgrind {
             pages::show_to_valgrind(&written.file);
-        } else if let Err(error) = pages::put_into_core(encoded.layout.mapped_range()) {
+        } else if let Err(error) = pages::put_into_core(encoded.layout.mapped_range(), &encoded.in_core) {
             log_line!(Debug, "core files will lack {}: {error}", written.path.display());
         }
         self.counters.written.add(1);
@@ -265,7 +265,7 @@ impl Images {
         self.forget(range);
     }
 
-    /// The mappings of `range` are gone, or others are there. The files stay for whoever has recorded samples in them.
+    /// The mappings of `range` are gone, or others are there. The files stay for recordings that have samples in them.
     pub(crate) fn forget(&mut self, range: AddressRange) {
         modules::withdraw(range);
         for start in self.overlapping(range) {

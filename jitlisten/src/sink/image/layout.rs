@@ -12,7 +12,7 @@
 //!
 //! Unwinders of other processes (libunwind in perf and py-spy) find the search table through the file, and read the entries
 //! it leads to in the memory of the process: what is not mapped is of no use to them, and a header that promises it would
-//! make them read memory of something else. So without a mapped place there is an `.eh_frame` for those who read files only,
+//! make them read memory of something else. So without a mapped place there is an `.eh_frame` for tools that read files only,
 //! and no header that leads to it.
 //!
 //! Without padding, py-spy and elfutils are as well off as with it. perf 6.1 is not: it takes an offset of the mapping off
@@ -28,7 +28,13 @@ pub(crate) const PROGRAM_HEADERS: u32 = 4;
 /// `.note.gnu.build-id`: three words, `GNU\0`, 20 bytes.
 pub(crate) const NOTE_SIZE: u64 = 12 + 4 + 20;
 pub(crate) const NOTE: u64 = FILE_HEADER_SIZE + PROGRAM_HEADERS as u64 * PROGRAM_HEADER_SIZE;
-const HEADERS_END: u64 = NOTE + NOTE_SIZE;
+/// Behind the note.
+pub(crate) const HEADERS_END: u64 = NOTE + NOTE_SIZE;
+
+/// Offset of a program header.
+pub(crate) const fn program_header_at(index: u64) -> u64 {
+    FILE_HEADER_SIZE + index * PROGRAM_HEADER_SIZE
+}
 
 /// Where the unwind sections are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,6 +18,7 @@
 //! | `pages.rs`, `mappings.rs` | how pages are exchanged under running code |
 //! | `group.rs` | which objects have to go together |
 //! | `headers.rs`, `module.rs` | what the loader would say of an image |
+//! | `in_core.rs` | the header in memory, for readers of core files |
 //! | `images.rs`, `refusal.rs` | what is mapped and what is on disk; what has no image |
 //! | `sink.rs` | when |
 //!
@@ -32,7 +33,8 @@
 //! its own.
 //!
 //! A core file has the pages of an image, as it had those of LLVM: one byte of each mapping is written over itself, because the
-//! kernel leaves out what it can read from a file. That costs a page of memory; LLVM's own pages are given back.
+//! kernel leaves out what it can read from a file. That costs a page of memory; LLVM's own pages are given back. In that page, the
+//! header, stand the names, too, for tools that read a core file when the images are gone (`in_core.rs`).
 //!
 //! The exchange is one step for threads that run there; the bytes are kept and put back if it fails; the file system is tried
 //! elsewhere first. `mremap` would not do for the way in: it sends perf no event.
@@ -66,6 +68,7 @@ pub(super) mod fuzzing;
 mod group;
 mod headers;
 mod images;
+mod in_core;
 mod layout;
 mod module;
 mod pages;

@@ -46,11 +46,16 @@ pub(super) fn show_to_valgrind(file: &File) {
 }
 
 /// Makes the kernel put `pages` into core files. It leaves out what can be read from a file, unless the mapping has been written to
-/// (`anon_vma` in `vma_dump_size`, `fs/coredump.c`). One byte is written over itself, as a debugger would do it; the mapping
-/// gets a page of its own by it. Some systems forbid it (`proc_mem.force_override`); then the image file is needed, as before.
-pub(super) fn put_into_core(pages: AddressRange) -> io::Result<()> {
+/// (`anon_vma` in `vma_dump_size`, `fs/coredump.c`). So `header` is written there, or one byte over itself where there is none, as a
+/// debugger would do it; the mapping gets pages of its own by it. Some systems forbid it (`proc_mem.force_override`); then the image
+/// file is needed.
+pub(super) fn put_into_core(pages: AddressRange, header: &[u8]) -> io::Result<()> {
+    let memory = OpenOptions::new().write(true).open("/proc/self/mem")?;
+    if !header.is_empty() && header.len() as u64 <= pages.size() {
+        return memory.write_all_at(header, pages.start().0);
+    }
     let byte = checked_read::copy(AddressRange::new(pages.start(), 1).unwrap_or_default())?;
-    OpenOptions::new().write(true).open("/proc/self/mem")?.write_all_at(&byte, pages.start().0)
+    memory.write_all_at(&byte, pages.start().0)
 }
 
 /// Maps `file` from `offset` on over `pages`, where its bytes are what is in memory already: `before`, from
@@ -131,7 +136,7 @@ pub(super) unsafe fn withdraw(pages: AddressRange, padding: Option<AddressRange>
 const WRITABLE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
-/// Puts executable anonymous memory with `bytes` over `pages`. It is made elsewhere, so that whoever runs there sees the old
+/// Puts executable anonymous memory with `bytes` over `pages`. It is made elsewhere, so that a thread that runs there sees the old
 /// pages or the new ones.
 ///
 /// # Safety

@@ -114,7 +114,7 @@ fn text_sections<'a>(content: &Content<'a>, layout: &Layout) -> Vec<Section<'a>>
     text.into_iter().map(section).collect()
 }
 
-/// Names that mean something else in an image: whoever looks for such a section must not find code.
+/// Names that mean something else in an image: a tool that looks for such a section must not find code.
 fn is_ours(name: &str) -> bool {
     let ours = [".eh_frame", ".eh_frame_hdr", ".note.gnu.build-id", ".symtab", ".strtab", ".shstrtab"];
     ours.contains(&name) || name.starts_with(".debug_")

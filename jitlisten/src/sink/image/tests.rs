@@ -450,3 +450,44 @@ fn check_dwarf(image: &[u8]) {
         assert_eq!(names.iter().filter(|name| *name == function).count(), 2, "{names:?}");
     }
 }
+
+/// What a core file has of an image: a file of its own, without sections, that says where its functions are.
+#[test]
+fn memory_is_a_file_with_a_dynamic_section() {
+    for_all(|file, snapshot, pages, image| {
+        let mut memory = image.bytes[..image.layout.code_end as usize].to_vec();
+        if image.layout.mapped > 0 {
+            return assert!(image.in_core.is_empty(), "{file}: the header is not mapped");
+        }
+        let header = &image.in_core;
+        assert!(!header.is_empty() && header.len() as u64 <= image.layout.code, "{file}");
+        memory[..header.len()].copy_from_slice(header);
+        let elf = ElfFile64::<LE>::parse(&*memory).unwrap();
+        assert_eq!(elf.sections().count(), 0, "{file}");
+        let headers = elf.elf_header().program_headers(LE, &*memory).unwrap();
+        let dynamic = headers.iter().find_map(|header| header.dynamic(LE, &*memory).unwrap()).expect("PT_DYNAMIC");
+        let value = |tag| dynamic.iter().find(|entry| entry.d_tag.get(LE) == tag).unwrap().d_val.get(LE) as usize;
+        let count = u32::from_le_bytes(memory[value(elf::DT_HASH) + 4..][..4].try_into().unwrap()) as usize;
+        let strings = &memory[value(elf::DT_STRTAB)..][..value(elf::DT_STRSZ)];
+        let word = |at: usize| u64::from_le_bytes(memory[at..at + 8].try_into().unwrap());
+        let mut found: Vec<(u64, u64, &[u8])> = (1..count)
+            .map(|index| {
+                let at = value(elf::DT_SYMTAB) + index * value(elf::DT_SYMENT);
+                let name = &strings[word(at) as u32 as usize..];
+                (word(at + 8), word(at + 16), name.split(|&byte| byte == 0).next().unwrap())
+            })
+            .collect();
+        let functions = snapshot.object.functions().iter().zip(&snapshot.names);
+        let shown = functions.filter(|(function, _)| pages.covers(function.range));
+        let mut expected: Vec<(u64, u64, &[u8])> = shown
+            .map(|(function, name)| {
+                (image.layout.offset(function.range.start().0), function.range.size(), name.text.as_bytes())
+            })
+            .collect();
+        found.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(found, expected, "{file}");
+        // elfutils counts by it where there is no hash table.
+        assert!(value(elf::DT_STRTAB) > value(elf::DT_SYMTAB), "{file}");
+    });
+}

@@ -2,7 +2,7 @@
 //!
 //! Once `perf inject` has seen a jitdump of a process, it drops every later anonymous executable mapping of that process,
 //! and what a perf map says about code there is lost. CPython (3.12 and newer, `-X perf`) gives every Python function a
-//! trampoline and a line in the perf map. So whoever writes a jitdump has to speak for all: lines that are not ours
+//! trampoline and a line in the perf map. So the writer of a jitdump has to speak for all: lines that are not ours
 //! become records of ours.
 //!
 //! Nothing announces a new line. We look when an object of ours is written or goes, when the sink is switched off and

@@ -5,7 +5,7 @@
 //!     `- jitlisten-XXXXXX/            mkdtemp(3): fresh, mode 0700
 //!          |- jit-PID.dump            O_EXCL, O_NOFOLLOW, mode 0600; perf knows it by this name
 //!          |- jitted-PID-INDEX.so     later, from `perf inject`
-//!          `- dead                    made by the first who finds that the process is gone
+//!          `- dead                    made by the first process that finds that the process is gone
 //! ```
 //!
 //! The file is locked (`flock`) as long as the process lives and has it open. Who makes one removes what dead processes have
@@ -223,7 +223,7 @@ struct Marker {
     size: usize,
 }
 
-// SAFETY: an address that is only ever unmapped, once, by whoever owns the value.
+// SAFETY: an address that is only ever unmapped, once, by the owner of the value.
 unsafe impl Send for Marker {}
 
 impl Marker {

@@ -119,7 +119,7 @@ impl Jitdump {
         refused.then(|| PathBuf::from(format!("/var/tmp/jitlisten-{}", effective_user())))
     }
 
-    /// What others did, unless we looked a moment ago: other JITs, and whoever removes directories.
+    /// What others did, unless we looked a moment ago: other JITs, and programs that remove directories.
     /// `since` is now or before; an object knows when it became final, which saves the question.
     fn look_for_news(&mut self, since: u64) -> Result<(), SinkError> {
         if since < self.looked.saturating_add(INTERVAL) {

@@ -1,4 +1,4 @@
-//! The file, which may have several writers: who may do what to it.
+//! The file, which may have several writers: what each may do to it.
 //!
 //! ```text
 //! 0 0 jitlisten 4711 90345 4026531836 alive         the first line, if the file was empty: process, when it began, PID namespace
@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Every process holds a shared lock (`flock(2)`) on its map. Processes of two PID namespaces that have one `/tmp` may have one
-//! number, and so one file: only who gets the lock for itself alone may empty the file of what a dead process of that number
-//! has left. Whoever does not appends and leaves the rest alone; then the names of both are in the file, and a reader finds
+//! number, and so one file: only a process that gets the lock for itself alone may empty the file of what a dead process of that number
+//! has left. A process that does not get it appends and leaves the rest alone; then the names of both are in the file, and a reader finds
 //! those of each, because two processes hardly ever have code at one address.
 //!
 //! CPython (`-X perf`) takes no lock. What it wrote before this program began cannot be distinguished from what a dead process left.
@@ -23,7 +23,7 @@ use crate::process::checked_file::{CheckedFile, FileIdentity, only_ours};
 use crate::process::write_nosignal::{effective_user, overwrite, write_once};
 use crate::sink::SinkError;
 
-/// How often the file may be taken away between two looks at it, or locked for a moment by who cleans up.
+/// How often the file may be taken away between two looks at it, or locked for a moment by a process that cleans up.
 const ATTEMPTS: usize = 16;
 
 /// Never follows a link, never waits for a reader of a pipe, never becomes a controlling terminal.
@@ -181,7 +181,7 @@ impl OpenMap<'_> {
         }
     }
 
-    /// Writes `text` over what stands at `offset`. Whoever has emptied the file meanwhile has written something else there:
+    /// Writes `text` over what stands at `offset`. A process that has emptied the file meanwhile has written something else there:
     /// then nothing is done, and `false` is the result. `is_ours` is asked about what stands there.
     pub(super) fn replace(&self, offset: u64, text: &str, is_ours: impl Fn(&[u8]) -> bool) -> io::Result<bool> {
         let mut there = vec![0; text.len()];

@@ -1,6 +1,6 @@
 //! Maps that dead processes have left: see [`crate::liveness`] for how long they stay.
 //!
-//! A map is one of ours by its first line, which says whose it is. It is left alone if it belongs to another user, if its
+//! A map is one of ours by its first line, which names its process. It is left alone if it belongs to another user, if its
 //! process lives, if its lock is held, or if CPython has written lines into it, too. In another PID namespace the number
 //! counts for nothing: there, a map without a lock has to be old besides.
 
@@ -23,7 +23,7 @@ const RECENT: usize = 256;
 /// Longer than any first line.
 const FIRST_LINE: usize = 128;
 const ALIVE: &str = "alive";
-/// As long as [`ALIVE`], in whose place it is written by who finds that the process is gone.
+/// As long as [`ALIVE`], in whose place it is written by the process that finds it dead.
 const ENDED: &str = "ended";
 
 /// The first line of a map of this process.
@@ -35,17 +35,22 @@ pub(super) fn first_line() -> String {
 
 /// What a first line says.
 #[derive(Debug, PartialEq, Eq)]
-struct FirstLine {
-    pid: u32,
-    start: u64,
-    namespace: u64,
+pub struct FirstLine {
+    /// The process.
+    pub pid: u32,
+    /// When it began, see [`liveness::start_time`].
+    pub start: u64,
+    /// Its PID namespace.
+    pub namespace: u64,
     /// Where it says whether the process lives.
     state_at: u64,
-    is_ended: bool,
+    /// Whether it says that the process is dead.
+    pub is_ended: bool,
 }
 
 impl FirstLine {
-    fn parse(bytes: &[u8]) -> Option<FirstLine> {
+    /// Reads it; it ends with a line feed.
+    pub fn parse(bytes: &[u8]) -> Option<FirstLine> {
         let end = bytes.iter().position(|&byte| byte == b'\n')?;
         let line = std::str::from_utf8(&bytes[..end]).ok()?;
         let mut words = line.strip_prefix("0 0 jitlisten ")?.split(' ');

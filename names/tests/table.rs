@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use jitlisten::name::{EntryKind, LONGEST, printable, readable, wants_location};
+use jitlisten_names::{EntryKind, LONGEST, printable, readable, wants_location};
 
 /// `testdata/names.tsv`: kind, linkage name, location (`file:line` or `-`), text.
 fn table() -> Vec<[String; 4]> {

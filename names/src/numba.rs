@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-use super::EntryKind;
-use super::escape;
-use super::mangled::{self, Arguments, Mangled};
-use super::printable::fingerprint;
+use crate::EntryKind;
+use crate::escape;
+use crate::mangled::{self, Arguments, Mangled};
+use crate::printable::fingerprint;
 
 /// What may stand before a mangled name, what it is shown as, and what it says about the entry.
 const PREFIXES: [(&str, &str, EntryKind); 5] = [

@@ -10,7 +10,7 @@
 //! ```
 //! No substitutions, no qualifiers: much less than C++ has, and what does not fit is not Numba's.
 
-use super::numba_type;
+use crate::numba_type;
 
 /// Nothing honest nests deeper; a hostile name must not exhaust the stack.
 const DEEPEST: u32 = 48;

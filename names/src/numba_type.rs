@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::escape;
+use crate::escape;
 
 /// `N2CODE` of `numba/core/itanium_mangler.py`.
 pub(super) const CODES: [(&str, &str); 13] = [
@@ -24,7 +24,7 @@ pub(super) const CODES: [(&str, &str); 13] = [
 /// What stands between arguments and parameters.
 pub(super) const BETWEEN: &str = ", ";
 
-/// An array of Numba's has three parameters and a few words; whoever has more is shown as any other type.
+/// An array of Numba's has three parameters and a few words; a type that has more is shown as any other type.
 const MOST: usize = 8;
 
 /// A named type, written to the end of a text: first as `name(param, param)`, which most types are, and then, where Numba

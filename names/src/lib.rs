@@ -19,7 +19,7 @@
 //! Names that are not Numba's: C++ and old Rust names are demangled, the rest is left as it is.
 //!
 //! Source: `numba/core/itanium_mangler.py`, `numba/core/funcdesc.py`, `numba/np/ufunc/wrappers.py` (0.56 to 0.68).
-//! To see a process' names: `f.inspect_llvm()`, or `readelf -Ws` of its debug objects.
+//! `testdata/names.tsv` has names and what comes out. To see a process' names: `f.inspect_llvm()`, or `readelf -Ws` of its debug objects.
 
 #![forbid(unsafe_code)]
 
@@ -67,7 +67,7 @@ pub fn readable(linkage_name: &str, location: Option<(&str, u32)>) -> ReadableNa
 
 /// Reads the names of one object, which often say the same things again.
 #[derive(Debug, Default)]
-pub(crate) struct Reader<'a> {
+pub struct Reader<'a> {
     latest: mangled::Arguments<'a>,
     owner: Option<String>,
 }
@@ -75,7 +75,7 @@ pub(crate) struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// For the functions of one object. If there are kernels of `prange` loops and one function that they can be of, they are of that:
     /// Numba links a function with its kernels, and the address in their names says nothing to a person.
-    pub(crate) fn of_object(linkage_names: impl Iterator<Item = &'a str> + Clone) -> Self {
+    pub fn of_object(linkage_names: impl Iterator<Item = &'a str> + Clone) -> Self {
         let mut reader = Reader::default();
         if linkage_names.clone().any(numba::is_prange_kernel) {
             for name in linkage_names {
@@ -93,7 +93,7 @@ impl<'a> Reader<'a> {
     }
 
     /// See [`readable`]; the result is the same.
-    pub(crate) fn readable(&mut self, linkage_name: &'a str, location: Option<(&str, u32)>) -> ReadableName {
+    pub fn readable(&mut self, linkage_name: &'a str, location: Option<(&str, u32)>) -> ReadableName {
         let (text, kind) = match numba::readable(linkage_name, location, self.owner.as_deref(), &mut self.latest) {
             Some((text, kind)) => (Cow::Owned(text), kind),
             None => (itanium::demangle(linkage_name), EntryKind::Function),
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn what_was_read_before_changes_nothing() {
-        let table = include_str!("../../testdata/names.tsv").lines().filter(|line| !line.starts_with('#'));
+        let table = include_str!("../testdata/names.tsv").lines().filter(|line| !line.starts_with('#'));
         let names: Vec<&str> = table.filter_map(|line| line.split('\t').nth(1)).collect();
         assert!(names.len() > 20);
         let mut reader = Reader::default();

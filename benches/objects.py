@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""What an object costs, by the way it is heard: processor time for one object more.
+
+    objects.py [--rounds N] [--objects N] [--llvm N]
+
+A C program (tests/hosts/embedded.c) compiles small modules with MCJIT of Debian's shared LLVM. Each round runs it stock, with the list
+for debuggers alone (JITLISTEN_LLVM=list) and with everything, for a few objects and for many; the difference by the number is what an
+object costs. The rounds alternate, so that a busy machine disturbs all alike; medians of the rounds' differences are printed.
+"""
+
+import argparse
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LIBRARY = pathlib.Path(os.environ.get("JITLISTEN_LIBRARY", ROOT / "target/release/libjitlisten.so"))
+FEW = 20
+
+#: Code is the same in all of them: without frame pointers.
+CONFIGURATIONS = {
+    "stock": None,
+    "list": {"JITLISTEN_LLVM": "list"},
+    "all": {"JITLISTEN_LLVM": "all"},
+}
+
+
+def build(llvm, directory):
+    program = directory / "embedded"
+    libraries = subprocess.run([f"llvm-config-{llvm}", "--libdir"], check=True, capture_output=True, text=True).stdout.strip()
+    old = ["-DOLD_CONTEXTS"] if llvm < 21 else []
+    flags = ["-O1", *old, ROOT / "tests/hosts/embedded.c", "-o", program, f"-L{libraries}", f"-lLLVM-{llvm}", "-pthread", "-ldl"]
+    subprocess.run(["cc", *flags], check=True)
+    return program
+
+
+def processor_time(program, objects, changes):
+    """Microseconds of user and system time."""
+    environment = dict(os.environ)
+    if changes is not None:
+        environment |= {"LD_PRELOAD": str(LIBRARY), "JITLISTEN": "perfmap", "JITLISTEN_FRAME_POINTERS": "untouched"} | changes
+    process = subprocess.Popen([program, "mcjit", str(objects)], env=environment, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = status
+    pathlib.Path(f"/tmp/perf-{process.pid}.map").unlink(missing_ok=True)
+    if status:
+        sys.exit(f"{program}: {status}")
+    return 1e6 * (usage.ru_utime + usage.ru_stime)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--objects", type=int, default=400)
+    parser.add_argument("--llvm", type=int, default=14)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        program = build(options.llvm, pathlib.Path(directory))
+        costs = {name: [] for name in CONFIGURATIONS}
+        for _ in range(options.rounds):
+            for name, changes in CONFIGURATIONS.items():
+                few, many = (processor_time(program, objects, changes) for objects in (FEW, FEW + options.objects))
+                costs[name].append((many - few) / options.objects)
+    stock = statistics.median(costs["stock"])
+    print(f"LLVM {options.llvm}, MCJIT, {options.rounds} rounds of {options.objects} objects; load {os.getloadavg()[0]:.1f}")
+    for name, values in costs.items():
+        over = statistics.median([value - base for value, base in zip(values, costs["stock"])])
+        print(f"{name:<6} {statistics.median(values):8.1f} us an object, {over:+6.1f} us, ratio {statistics.median(values) / stock:.3f}")
+    over = statistics.median([every - alone for every, alone in zip(costs["all"], costs["list"])])
+    print(f"all over list: {over:+.1f} us an object")
+
+
+if __name__ == "__main__":
+    main()

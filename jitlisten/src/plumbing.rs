@@ -1,0 +1,20 @@
+//! What the shim, the sampler, `libjitlisten.so` and the command need of this crate, and nothing else should: it changes as they do,
+//! in any release. Hidden in the documentation.
+
+#![forbid(unsafe_code)]
+
+pub use crate::liveness::start_time;
+pub use crate::observer::{CodeObserver, ObservedCode, notify_libraries_changed};
+pub use crate::process::across_fork::{ForkSlot, HeldAcrossFork, follow_forks};
+pub use crate::process::allocator::HostAllocator;
+pub use crate::process::checked_read;
+pub use crate::process::clock::monotonic;
+pub use crate::process::host_state::{HostStateGuard, exempt_signal, keeping_errno};
+pub use crate::process::mappings::{Mapping, MapsLine, mappings_of};
+pub use crate::process::privilege::is_privileged;
+pub use crate::session::{ForkGuard, Loaded};
+pub use crate::sink::Unwinders;
+#[cfg(feature = "fuzzing")]
+pub use crate::sink::fuzzing;
+pub use crate::sink::perf_map::FirstLine;
+pub use unwind_register::{DynamicSection, Entered, Inside, Relocation, is_relative};

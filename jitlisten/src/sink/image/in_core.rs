@@ -1,0 +1,106 @@
+//! The header of an image as it stands in the memory of the process, and so in its core files.
+//!
+//! Who reads a core file opens each image by its path. Where the file is gone, elfutils (eu-stack, pystack, coredumpctl) takes the
+//! memory for the file, if all of it is there: so this header has no section headers, which lie behind what is mapped, and a
+//! dynamic section that leads to symbols in the header padding (`dwfl_segment_report_module`, `core_file_read_eagerly`,
+//! `find_dynsym`).
+//!
+//! ```text
+//!   0       ELF header (no sections), program headers (PT_DYNAMIC where the file has PT_GNU_STACK), build-id
+//!           .eh_frame_hdr, .eh_frame, as in the file
+//!           .dynamic  .dynsym  .hash  .dynstr
+//! ```
+//!
+//! The file stays without a dynamic section, and it costs nothing: the page is the process's own already, see
+//! [`put_into_core`](super::pages::put_into_core). Functions that do not fit are left out.
+
+#![forbid(unsafe_code)]
+
+use object::elf;
+
+use super::layout::{HEADERS_END, Layout, UnwindPlace, program_header_at};
+use super::symbols::Symbol;
+
+/// Which program header makes space for `PT_DYNAMIC`.
+pub(super) const STACK_HEADER: u64 = 2;
+/// `DT_HASH`, `DT_SYMTAB`, `DT_STRTAB`, `DT_STRSZ`, `DT_SYMENT`, `DT_NULL`
+const DYNAMIC_SIZE: u64 = 6 * 16;
+const SYMBOL_SIZE: u64 = 24;
+/// `e_shoff`, and `e_shnum` with `e_shstrndx`.
+const SECTION_FIELDS: [std::ops::Range<usize>; 2] = [40..48, 60..64];
+
+/// What stands in memory from byte 0 of the file on; nothing where the header is not mapped, or has no space.
+pub(super) fn header(file: &[u8], layout: &Layout, eh_frame_size: u64, symbols: &[Symbol<'_>]) -> Vec<u8> {
+    let free = match layout.unwind {
+        UnwindPlace::Mapped { eh_frame, .. } if eh_frame < layout.code => eh_frame + eh_frame_size,
+        _ => HEADERS_END,
+    };
+    let dynamic = free.next_multiple_of(8);
+    let front = if layout.mapped == 0 { layout.code } else { 0 };
+    let fitting = fitting(symbols, front.saturating_sub(dynamic));
+    let (false, Some(before)) = (fitting.is_empty(), file.get(..dynamic as usize)) else { return Vec::new() };
+
+    let mut header = before.to_vec();
+    for field in SECTION_FIELDS {
+        header[field].fill(0);
+    }
+    let at = program_header_at(STACK_HEADER) as usize;
+    let fields = [dynamic, dynamic, dynamic, DYNAMIC_SIZE, DYNAMIC_SIZE, 8];
+    header[at..at + 4].copy_from_slice(&elf::PT_DYNAMIC.0.to_le_bytes());
+    header[at + 4..at + 8].copy_from_slice(&elf::PF_R.0.to_le_bytes());
+    for (index, field) in fields.into_iter().enumerate() {
+        header[at + 8 + index * 8..][..8].copy_from_slice(&field.to_le_bytes());
+    }
+    write_dynamic(&mut header, dynamic, &fitting);
+    header
+}
+
+/// The functions, by the name that is shown, as many as fit into so many bytes.
+fn fitting<'a, 'b>(symbols: &'a [Symbol<'b>], space: u64) -> Vec<&'a Symbol<'b>> {
+    let word = size_of::<u32>() as u64;
+    // The sections without a function: the null symbol, the empty name, and the hash table's counts, bucket and null.
+    let mut used = DYNAMIC_SIZE + SYMBOL_SIZE + 1 + 4 * word;
+    let shown = symbols.iter().filter(|symbol| symbol.bind == elf::STB_GLOBAL);
+    shown
+        .filter(|symbol| {
+            let needs = SYMBOL_SIZE + word + symbol.name.len() as u64 + 1;
+            let fits = used + needs <= space;
+            used += if fits { needs } else { 0 };
+            fits
+        })
+        .collect()
+}
+
+/// Appends the dynamic section, whose place is `dynamic`, and what it leads to.
+fn write_dynamic(header: &mut Vec<u8>, dynamic: u64, symbols: &[&Symbol<'_>]) {
+    let count = symbols.len() as u64 + 1;
+    let symtab = dynamic + DYNAMIC_SIZE;
+    let hash = symtab + count * SYMBOL_SIZE;
+    let strtab = hash + (3 + count) * size_of::<u32>() as u64;
+    let strings = symbols.iter().map(|symbol| symbol.name.len() as u64 + 1).sum::<u64>() + 1;
+    let tags = [elf::DT_HASH, elf::DT_SYMTAB, elf::DT_STRTAB, elf::DT_STRSZ, elf::DT_SYMENT, elf::DT_NULL];
+    for (tag, value) in tags.into_iter().zip([hash, symtab, strtab, strings, SYMBOL_SIZE, 0]) {
+        header.extend(tag.0.to_le_bytes());
+        header.extend(value.to_le_bytes());
+    }
+    header.extend([0; SYMBOL_SIZE as usize]);
+    let mut name = 1_u32;
+    for symbol in symbols {
+        header.extend(name.to_le_bytes());
+        // elfutils adds the bias to what is in a section: any will do, there is none.
+        header.extend([elf::STB_GLOBAL.0 << 4 | elf::STT_FUNC.0, 0, 1, 0]);
+        header.extend(symbol.offset.to_le_bytes());
+        header.extend(symbol.size.to_le_bytes());
+        name += symbol.name.len() as u32 + 1;
+    }
+    // One bucket, whose chain is all symbols: nothing looks for one by name here.
+    let next = (1..count as u32).map(|index| if u64::from(index) + 1 < count { index + 1 } else { 0 });
+    for word in [1, count as u32, 1, 0].into_iter().chain(next) {
+        header.extend(word.to_le_bytes());
+    }
+    header.push(0);
+    for symbol in symbols {
+        header.extend(symbol.name);
+        header.push(0);
+    }
+}

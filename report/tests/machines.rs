@@ -1,0 +1,131 @@
+//! Recordings of several machines, or of another one: their processes may have one number, and their files one path.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::{Writer, assert_sums, scratch, testdata};
+use jitlisten_report::{Lookup, Options, RecordingFile, Report};
+
+/// Nothing is mapped there: only a perf map has its name.
+const ADDRESS: u64 = 0x7f00_0000_1010;
+const LIBRARY: u64 = 0x5000_0000;
+
+fn this_machine() -> String {
+    fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim_end().to_owned()
+}
+
+/// A folder as `record --bundle` makes it: a recording, and below `root` a perf map.
+fn recorded(directory: &Path, host: &str, pid: u32, name: Option<&str>) -> RecordingFile {
+    let mut writer = Writer { host: Some(host.to_owned()), ..Writer::default() };
+    writer.comm(pid, pid, "python", true, 1).sample((pid, pid), 10, 5, &[ADDRESS]);
+    let root = directory.join("root");
+    fs::create_dir_all(root.join("tmp")).unwrap();
+    fs::write(directory.join("perf.data"), writer.file()).unwrap();
+    if let Some(name) = name {
+        fs::write(root.join(format!("tmp/perf-{pid}.map")), map(name)).unwrap();
+    }
+    RecordingFile { path: directory.join("perf.data"), root: name.map(|_| root) }
+}
+
+fn map(name: &str) -> String {
+    format!("7f0000001000 100 {name}\n")
+}
+
+fn names(report: &Report) -> Vec<&str> {
+    assert_sums(report);
+    let mut names: Vec<&str> = report.profile.functions.iter().map(|row| row.name.as_str()).collect();
+    names.sort_unstable();
+    names
+}
+
+/// A perf map at its own place, removed at the end. No process has this number.
+struct OwnMap(PathBuf);
+
+impl OwnMap {
+    fn new(pid: u32, name: &str) -> OwnMap {
+        let path = PathBuf::from(format!("/tmp/perf-{pid}.map"));
+        fs::write(&path, map(name)).unwrap();
+        OwnMap(path)
+    }
+}
+
+impl Drop for OwnMap {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn processes_of_one_number_on_two_machines_have_their_own_maps() {
+    let directory = scratch("machines-bundles");
+    let files = [
+        recorded(&directory.join("a"), "one", 10, Some("of_one()")),
+        recorded(&directory.join("b"), "two", 10, Some("of_two()")),
+    ];
+    let report = Report::open_all(&files, &Options::default()).unwrap();
+    assert_eq!(names(&report), ["of_one", "of_two"]);
+    assert_eq!(report.recording.origins.len(), 2);
+}
+
+#[test]
+fn a_folder_that_was_asked_for_is_not_guessed_to_be_of_one_of_them() {
+    let directory = scratch("machines-asked");
+    let files = [recorded(&directory.join("a"), "one", 10, None), recorded(&directory.join("b"), "two", 10, None)];
+    let root = directory.join("both");
+    fs::create_dir_all(root.join("tmp")).unwrap();
+    fs::write(root.join("tmp/perf-10.map"), map("of_one_of_them()")).unwrap();
+    let options = Options { lookup: Lookup { roots: vec![root], ..Lookup::default() }, ..Options::default() };
+    let report = Report::open_all(&files, &options).unwrap();
+    assert_eq!(names(&report), ["[unknown]"]);
+    assert!(report.notes.iter().any(|note| note.contains("several processes of this number")), "{:?}", report.notes);
+    assert_eq!(names(&Report::open_all(&files[..1], &options).unwrap()), ["of_one_of_them"], "alone it is clear");
+}
+
+#[test]
+fn the_map_of_this_machine_is_not_that_of_another() {
+    const PID: u32 = 2_000_000_001;
+    let directory = scratch("machines-local");
+    let _map = OwnMap::new(PID, "of_this_one()");
+    let here = recorded(&directory.join("here"), &this_machine(), PID, None);
+    let there = recorded(&directory.join("there"), "elsewhere", PID, None);
+    let open = |files: &[RecordingFile], options: &Options| Report::open_all(files, options).unwrap();
+    assert_eq!(names(&open(std::slice::from_ref(&here), &Options::default())), ["of_this_one"]);
+    let report = open(std::slice::from_ref(&there), &Options::default());
+    assert_eq!(names(&report), ["[unknown]"]);
+    assert!(report.notes.iter().any(|note| note.contains("--root /")), "{:?}", report.notes);
+    let rooted = Options { lookup: Lookup { roots: vec!["/".into()], ..Lookup::default() }, ..Options::default() };
+    assert_eq!(names(&open(std::slice::from_ref(&there), &rooted)), ["of_this_one"]);
+    for files in [[here.clone(), there.clone()], [there, here]] {
+        assert_eq!(names(&open(&files, &Options::default())), ["[unknown]", "of_this_one"]);
+    }
+}
+
+/// Two libraries of one path and without build id, each in the folder of its recording.
+#[test]
+fn files_of_one_path_are_those_of_their_recording() {
+    let directory = scratch("machines-files");
+    let images = fs::read_dir(testdata().join("root/tmp/fixture/images")).unwrap().next().unwrap().unwrap().path();
+    let bundle = |name: &str, image: &str| {
+        let folder = directory.join(name);
+        let mut writer = Writer { host: Some(name.to_owned()), ..Writer::default() };
+        writer.comm(10, 10, "python", true, 1).mmap(10, (LIBRARY, LIBRARY + 0x2000), 0, "/opt/x/libx.so", 2);
+        writer.sample((10, 10), 10, 5, &[LIBRARY + 0x1010]);
+        fs::create_dir_all(folder.join("root/opt/x")).unwrap();
+        fs::write(folder.join("perf.data"), writer.file()).unwrap();
+        fs::copy(images.join(image), folder.join("root/opt/x/libx.so")).unwrap();
+        RecordingFile { path: folder.join("perf.data"), root: Some(folder.join("root")) }
+    };
+    let files = [bundle("one", "object-22.so"), bundle("two", "object-18.so")];
+    let alone = |file: &RecordingFile| {
+        let report = Report::open_all(std::slice::from_ref(file), &Options::default()).unwrap();
+        names(&report).iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()
+    };
+    let mut both = [alone(&files[0]), alone(&files[1])].concat();
+    both.sort();
+    let report = Report::open_all(&files, &Options::default()).unwrap();
+    assert_eq!(names(&report), both);
+    assert_eq!(both.len(), 2, "different functions: {both:?}");
+}

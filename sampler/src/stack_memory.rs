@@ -1,0 +1,130 @@
+//! The stack of the thread that is sampled, read so that nothing faults and, most of the time, without a system call.
+//!
+//! ```text
+//!   low                stack pointer                      high
+//!   |                  | this thread's frames             |      no system call: it is in use as long as the thread runs
+//!   ------------------- other stacks, below signal handlers      page by page, each asked of the kernel first
+//!                                             anywhere else      word by word, copied by the kernel
+//! ```
+//! `high` is the end of the main thread's mapping, or the page of the thread's own block (`pthread_self`), which glibc has right
+//! above the frames. It is believed only when a complete walk came to within [`NEAR`] of it and every page up to it was there:
+//! a walk on a coroutine's stack, which may be unmapped at any time, ends elsewhere. `low` is the lowest page seen so far.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering;
+
+use crate::slot::{PROCESS, Slot};
+use crate::unwind::{Memory, Outcome};
+
+const PAGE: u64 = 4096;
+/// Pages of thread-local variables between the frames and the thread's block, at most.
+const NEAR: u64 = 16;
+/// Pages that are asked for at once when a frame is large.
+const LARGEST_FRAME: u64 = 8;
+/// Walks after which a thread's stack is not looked for any more.
+const ATTEMPTS: u32 = 8;
+/// `SYS_rt_sigprocmask` with this is refused after its first argument has been read.
+const NO_SUCH_HOW: c_int = -1;
+
+/// See the module's head. Only for the handler of the thread whose slot it is.
+pub(crate) struct StackMemory<'a> {
+    slot: &'a Slot,
+    /// Pages that are there.
+    start: u64,
+    end: u64,
+    low: u64,
+    high: u64,
+}
+
+impl<'a> StackMemory<'a> {
+    pub(crate) fn new(slot: &'a Slot, stack_pointer: u64) -> Self {
+        let (low, high) = (slot.stack_low.load(Ordering::Relaxed), slot.stack_high.load(Ordering::Relaxed));
+        let start = first_page(stack_pointer);
+        StackMemory { slot, start, end: start, low, high }
+    }
+
+    /// Whether the word at `address`, which is aligned, is on pages that are there.
+    fn holds(&mut self, address: u64) -> bool {
+        while address >= self.end && address >= self.start {
+            if self.low <= self.end && self.end < self.high {
+                self.end = self.high;
+            } else if address - self.end < LARGEST_FRAME * PAGE && is_readable(self.end) {
+                self.end += PAGE;
+            } else {
+                return false;
+            }
+        }
+        address >= self.start
+    }
+
+    /// After a walk: what was learned of where this thread's stack is.
+    pub(crate) fn learn(mut self, outcome: Outcome) {
+        if self.high != 0 {
+            if self.start < self.low && self.end == self.high {
+                self.slot.stack_low.store(self.start, Ordering::Relaxed);
+            }
+            return;
+        }
+        let attempts = self.slot.stack_attempts.load(Ordering::Relaxed);
+        if outcome != Outcome::Complete || attempts >= ATTEMPTS {
+            return;
+        }
+        self.slot.stack_attempts.store(attempts + 1, Ordering::Relaxed);
+        // SAFETY: has no precondition; POSIX has it among what a signal handler may call.
+        let block = unsafe { libc::pthread_self() } as u64;
+        let high = (block & !(PAGE - 1)).wrapping_add(PAGE);
+        if high < self.end || high - self.end > NEAR * PAGE || self.start == self.end {
+            return;
+        }
+        while self.end < high {
+            if !is_readable(self.end) {
+                return;
+            }
+            self.end += PAGE;
+        }
+        self.slot.stack_low.store(self.start, Ordering::Relaxed);
+        self.slot.stack_high.store(high, Ordering::Relaxed);
+    }
+}
+
+impl Memory for StackMemory<'_> {
+    fn read(&mut self, address: u64) -> Option<u64> {
+        if address & 7 != 0 || !self.holds(address) {
+            return fetch(address);
+        }
+        // SAFETY: the kernel has just read this page, or it is part of the stack that this thread is on.
+        Some(unsafe { (address as *const u64).read_volatile() })
+    }
+
+    fn moved(&mut self, stack_pointer: u64) {
+        self.start = first_page(stack_pointer);
+        self.end = self.start;
+    }
+}
+
+/// Of what a function without a frame keeps below its stack pointer (x86-64 psABI, 3.2.2).
+fn first_page(stack_pointer: u64) -> u64 {
+    stack_pointer.wrapping_sub(128) & !(PAGE - 1)
+}
+
+/// Whether a page can be read: the kernel copies the set before it looks at what is to be done with it.
+fn is_readable(address: u64) -> bool {
+    let nothing: *mut c_void = std::ptr::null_mut();
+    // SAFETY: changes nothing: there is no such `how`.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, NO_SUCH_HOW, address, nothing, 8_usize) };
+    // SAFETY: errno is a thread-local of libc's.
+    (unsafe { *libc::__errno_location() }) != libc::EFAULT
+}
+
+/// A word of memory that may go away at any time.
+fn fetch(address: u64) -> Option<u64> {
+    let mut word = 0_u64;
+    let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: 8 };
+    let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: 8 };
+    let pid = PROCESS.load(Ordering::Relaxed);
+    // SAFETY: writes a word of ours; a bad address is an error, not a fault.
+    let copied = unsafe {
+        libc::syscall(libc::SYS_process_vm_readv, pid, &raw const local, 1_usize, &raw const remote, 1_usize, 0_usize)
+    };
+    (copied == 8).then_some(word)
+}

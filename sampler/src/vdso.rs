@@ -1,0 +1,120 @@
+//! `clock_gettime` of the vDSO: the kernel's clock without a system call, and past libfaketime, which stands in for libc's.
+
+use std::ffi::{c_int, c_void};
+use std::mem::{self, MaybeUninit};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use jitlisten::{Address, AddressRange, checked_read};
+
+/// Two pages on x86_64; no kernel has had more than a few.
+const LARGEST: u64 = 1 << 16;
+const PAGE: u64 = 4096;
+const PT_LOAD: u32 = 1;
+const PT_DYNAMIC: u32 = 2;
+const DT_STRTAB: u64 = 5;
+const DT_SYMTAB: u64 = 6;
+const SYMBOL: usize = 24;
+/// `vdso(7)`
+const NAME: &[u8] = if cfg!(target_arch = "x86_64") { b"__vdso_clock_gettime\0" } else { b"__kernel_clock_gettime\0" };
+
+type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> c_int;
+
+static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+static LOOKED: AtomicBool = AtomicBool::new(false);
+
+/// Looks for the function, once. Not for a signal handler.
+pub(crate) fn look() {
+    if LOOKED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    // SAFETY: has no precondition.
+    let base = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
+    if let Some(offset) = copy(base).and_then(|image| offset_of(&image, NAME)) {
+        FOUND.store((base + offset) as *mut c_void, Ordering::Release);
+    }
+}
+
+/// The clock in nanoseconds; `None` where there is no such function. Safe in a signal handler.
+pub(crate) fn read(clock: libc::clockid_t) -> Option<u64> {
+    let found = FOUND.load(Ordering::Acquire);
+    if found.is_null() {
+        return None;
+    }
+    // SAFETY: the function of that name in the vDSO, which is never unmapped, has this type.
+    let function = unsafe { mem::transmute::<*mut c_void, ClockGettime>(found) };
+    let mut now = MaybeUninit::<libc::timespec>::uninit();
+    // SAFETY: writable memory for a timespec.
+    if unsafe { function(clock, now.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    // SAFETY: the call has succeeded and written it.
+    let now = unsafe { now.assume_init() };
+    Some(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
+}
+
+/// As many pages as there are.
+fn copy(base: u64) -> Option<Vec<u8>> {
+    let mut image = Vec::new();
+    while base != 0 && (image.len() as u64) < LARGEST {
+        let page = AddressRange::new(Address(base + image.len() as u64), PAGE)?;
+        let Ok(bytes) = checked_read::copy(page) else { break };
+        image.extend(bytes);
+    }
+    Some(image)
+}
+
+/// Where in the image the function is that has this name, which ends with a zero. The table of symbols ends where that of their
+/// names begins, as every linker writes it.
+fn offset_of(image: &[u8], name: &[u8]) -> Option<u64> {
+    let (at, count) = (word(image, 32)?, usize::from(u16::from_le_bytes(image.get(56..58)?.try_into().ok()?)));
+    let headers = image.get(usize::try_from(at).ok()?..)?.chunks_exact(56).take(count);
+    let (mut load, mut dynamic) = (None, None);
+    for header in headers {
+        match u32::from_le_bytes(header.get(..4)?.try_into().ok()?) {
+            PT_LOAD if load.is_none() => load = Some(word(header, 16)?.wrapping_sub(word(header, 8)?)),
+            PT_DYNAMIC => dynamic = Some((word(header, 8)?, word(header, 32)?)),
+            _ => {}
+        }
+    }
+    let (bias, (start, size)) = (load?, dynamic?);
+    let table = image.get(usize::try_from(start).ok()?..)?.get(..usize::try_from(size).ok()?)?;
+    let entry = |tag| {
+        let mut entries = table.chunks_exact(16).filter(|entry| word(entry, 0) == Some(tag));
+        usize::try_from(word(entries.next()?, 8)?.wrapping_sub(bias)).ok()
+    };
+    let (symbols, names) = (entry(DT_SYMTAB)?, entry(DT_STRTAB)?);
+    let named = |symbol: &&[u8]| {
+        let offset = symbol.get(..4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
+        offset.and_then(|offset| image.get(names + offset as usize..)).is_some_and(|text| text.starts_with(name))
+    };
+    let symbol = image.get(symbols..names)?.chunks_exact(SYMBOL).find(named)?;
+    word(symbol, 8).map(|value| value.wrapping_sub(bias)).filter(|&offset| offset != 0 && offset < image.len() as u64)
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_the_kernels_clock() {
+        look();
+        // SAFETY: has no precondition.
+        let base = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
+        let image = copy(base).unwrap();
+        assert!(image.len() > 4000 && offset_of(&image, NAME).is_some(), "{} bytes", image.len());
+        assert_eq!(offset_of(&image, b"__vdso_no_such_function\0"), None);
+        for end in 0..image.len() / 16 {
+            // Damaged ones are refused or end somewhere in the image.
+            assert!(offset_of(&image[..end * 16], NAME).is_none_or(|offset| offset < image.len() as u64));
+        }
+        let clock = |clock| read(clock).unwrap();
+        let (before, between, after) =
+            (crate::clock::of_kernel(), clock(libc::CLOCK_MONOTONIC), crate::clock::of_kernel());
+        assert!(before <= between && between <= after);
+    }
+}

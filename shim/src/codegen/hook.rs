@@ -1,0 +1,40 @@
+//! The hooks that stand for the functions that generate code: see the folder's head.
+
+use jitlisten::options::FramePointerPolicy;
+
+use super::{MCJIT, at};
+use crate::hook_table::{CODE_GENERATORS, GenerateCode, SLOTS};
+use crate::hooks::guarded;
+use crate::state::shim;
+
+macro_rules! hooks {
+    ($($slot:literal)*) => { [$([hook::<$slot, 0>, hook::<$slot, 1>, hook::<$slot, 2>, hook::<$slot, 3>],)*] };
+}
+
+/// By the place of the LLVM in the table of sources, and which of its classes it is.
+pub(crate) const HOOKS: [[GenerateCode; CODE_GENERATORS]; SLOTS] = hooks!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+
+unsafe extern "C-unwind" fn hook<const SLOT: usize, const POINT: usize>(
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+    g: usize,
+    h: usize,
+) -> usize {
+    // This function's address is known only to vtables of a library in this place.
+    let Some(generator) = at(SLOT) else { return 0 };
+    let words = [a, b, c, d, e, f, g, h];
+    let policy = shim().map_or(FramePointerPolicy::Untouched, |shim| shim.session.options().frame_pointer_policy);
+    let inside = (POINT == MCJIT).then(|| generator.enter(a));
+    if policy != FramePointerPolicy::Untouched && !matches!(inside, Some(None)) {
+        // SAFETY: this is that hook.
+        guarded(|_| unsafe { generator.prepare(POINT, words, policy) });
+    }
+    // SAFETY: the words this was called with.
+    let result = unsafe { generator.call_original(POINT, words) };
+    drop(inside);
+    result
+}

@@ -1,0 +1,136 @@
+// A program with a class that is called as LLVM's linker is, and has as many virtual functions, and is something else.
+//
+//     impostor MODE OBJECT
+//
+//     null        loads nothing
+//     stranger    what it returns belongs to another linker
+//     heap        what it returns has its functions on the heap
+//     lies        says that sections are where nothing is
+//     wild        is called with an object that cannot be read
+//     text        is called with text for an object
+//
+// Calls loadObject three times and prints what it got. Then puts OBJECT, a relocatable file with a function `listed`, where LLVM would put
+// it for debuggers (functions of its own that are not exported), and prints what the function returns for 5.
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <elf.h>
+#include <memory>
+#include <string>
+#include <sys/mman.h>
+#include <vector>
+
+// As much code as an LLVM has at least.
+asm(".pushsection .text.padding, \"ax\"\n.skip 5000000, 0xcc\n.popsection");
+
+extern "C" {
+struct jit_code_entry {
+    jit_code_entry *next, *previous;
+    const char *object;
+    uint64_t size;
+};
+struct jit_descriptor {
+    uint32_t version, action;
+    jit_code_entry *relevant, *first;
+};
+__attribute__((visibility("hidden"))) jit_descriptor __jit_debug_descriptor = {1, 0, nullptr, nullptr};
+__attribute__((visibility("hidden"))) void __jit_debug_register_code();
+}
+
+// Empty, and with padding behind it, as compilers align functions.
+asm(".pushsection .text.rendezvous, \"ax\"\n.p2align 4\n.hidden __jit_debug_register_code\n.globl __jit_debug_register_code\n"
+    ".type __jit_debug_register_code, @function\n__jit_debug_register_code:\n  ret\n"
+    ".size __jit_debug_register_code, 1\n.p2align 4, 0xcc\n.popsection");
+
+static std::string mode;
+
+struct Info {
+    virtual ~Info() {}
+    virtual uint64_t address(const void *) const { return mode == "lies" ? 0x1230 : 0; }
+    virtual void a() {}
+    virtual void b() {}
+    virtual void c() {}
+    void *linker;
+    explicit Info(void *linker) : linker(linker) {}
+};
+
+namespace llvm {
+struct __attribute__((visibility("default"))) RuntimeDyldELF {
+    virtual void f0();
+    virtual void f1() {}
+    virtual void f2() {}
+    virtual void f3() {}
+    virtual void f4() {}
+    virtual void f5() {}
+    virtual void f6() {}
+    virtual void f7() {}
+    virtual void f8() {}
+    virtual void f9() {}
+    virtual ~RuntimeDyldELF() {}
+    virtual std::unique_ptr<Info> loadObject(const void *) {
+        if (mode == "null") return nullptr;
+        auto info = std::make_unique<Info>(mode == "stranger" ? static_cast<void *>(&mode) : this);
+        if (mode == "heap") {
+            void *slots = calloc(16, 8);
+            memcpy(slots, *reinterpret_cast<void **>(info.get()), 48);
+            memcpy(static_cast<void *>(info.get()), &slots, 8);
+        }
+        return info;
+    }
+    virtual int isCompatibleFile() { return 1; }
+    virtual void registerEHFrames() {}
+    virtual void finalizeLoad() {}
+};
+void RuntimeDyldELF::f0() {}
+} // namespace llvm
+
+static std::vector<char> read(const char *path) {
+    std::vector<char> bytes;
+    FILE *file = fopen(path, "rb");
+    if (!file) return bytes;
+    for (int byte; (byte = fgetc(file)) != EOF;) bytes.push_back(static_cast<char>(byte));
+    fclose(file);
+    return bytes;
+}
+
+static void list(std::vector<char> &object) {
+    auto *header = reinterpret_cast<Elf64_Ehdr *>(object.data());
+    auto *sections = reinterpret_cast<Elf64_Shdr *>(object.data() + header->e_shoff);
+    for (int index = 0; index < header->e_shnum; index++) {
+        Elf64_Shdr &section = sections[index];
+        if (!(section.sh_flags & SHF_EXECINSTR) || !section.sh_size) continue;
+        void *code = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        memcpy(code, object.data() + section.sh_offset, section.sh_size);
+        mprotect(code, 4096, PROT_READ | PROT_EXEC);
+        section.sh_addr = reinterpret_cast<uint64_t>(code);
+        auto *entry = new jit_code_entry{nullptr, nullptr, object.data(), object.size()};
+        __jit_debug_descriptor = {1, 1, entry, entry};
+        __jit_debug_register_code();
+        printf("%ld\n", reinterpret_cast<long (*)(long)>(code)(5));
+        return;
+    }
+}
+
+int main(int count, char **words) {
+    if (count < 3) return 2;
+    mode = words[1];
+    std::vector<char> object = read(words[2]);
+    std::string text(4096, 'x');
+    // A Binary of LLVM's: its class, a number, begin and size of its bytes.
+    struct {
+        void *functions;
+        uint64_t kind;
+        const void *data;
+        size_t size;
+    } binary = {*reinterpret_cast<void **>(new Info(nullptr)), 0, object.data(), object.size()};
+    if (mode == "wild") binary.data = reinterpret_cast<void *>(0x1000);
+    if (mode == "text") binary.data = text.data(), binary.size = text.size();
+    llvm::RuntimeDyldELF *volatile linker = new llvm::RuntimeDyldELF;
+    for (int turn = 0; turn < 3; turn++) {
+        auto info = linker->loadObject(mode == "wild" && turn == 1 ? reinterpret_cast<const void *>(8) : &binary);
+        printf("%d %d\n", turn, info != nullptr);
+        info.release();
+    }
+    list(object);
+    return 0;
+}

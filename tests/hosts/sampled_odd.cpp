@@ -1,0 +1,184 @@
+/* A program that is sampled where stacks and threads are unusual: each scenario does something known, as in sampled.c.
+ *
+ *   sampled_odd SCENARIO NUMBER [WORD] */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <boost/context/fiber.hpp>
+#include <boost/context/protected_fixedsize_stack.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#define KEPT __attribute__((noinline, noclone))
+
+static volatile double sink;
+
+static double now(clockid_t clock) {
+    timespec time;
+    clock_gettime(clock, &time);
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
+}
+
+KEPT static void burn(double seconds) {
+    for (double until = now(CLOCK_THREAD_CPUTIME_ID) + seconds; now(CLOCK_THREAD_CPUTIME_ID) < until;)
+        for (int i = 0; i < 1000; i++) sink = sink * 0.999 + 1.0 / (sink * sink + 1.0);
+}
+
+namespace context = boost::context;
+
+KEPT static void in_a_fiber(double seconds) { burn(seconds); sink = sink + 1; }
+
+/* Fibers come and go on stacks that are unmapped after them, of changing sizes. */
+static int fibers(double seconds) {
+    double until = now(CLOCK_THREAD_CPUTIME_ID) + seconds;
+    for (size_t turn = 0; now(CLOCK_THREAD_CPUTIME_ID) < until; turn++) {
+        context::protected_fixedsize_stack stack(size_t{16384} << turn % 4);
+        context::fiber one(std::allocator_arg, stack, [](context::fiber &&caller) {
+            for (int i = 0; i < 3; i++) {
+                in_a_fiber(0.01);
+                caller = std::move(caller).resume();
+            }
+            return std::move(caller);
+        });
+        while (one) {
+            one = std::move(one).resume();
+            burn(0.01);
+        }
+    }
+    puts("done");
+    return 0;
+}
+
+KEPT static int throw_from(int depth) {
+    std::string unwound(40, 'x');
+    if (depth == 0) throw std::runtime_error(unwound);
+    return throw_from(depth - 1) + static_cast<int>(unwound.size());
+}
+
+/* Exceptions are in flight nearly all of the time. */
+static int exceptions(double seconds) {
+    long caught = 0, thrown = 0;
+    for (double until = now(CLOCK_THREAD_CPUTIME_ID) + seconds; now(CLOCK_THREAD_CPUTIME_ID) < until; thrown++) try {
+            sink = throw_from(30);
+        } catch (const std::runtime_error &error) {
+            caught += strlen(error.what()) == 40;
+        }
+    puts(caught == thrown ? "all caught" : "lost");
+    return 0;
+}
+
+static jmp_buf way_out;
+static void *library;
+static double to_burn;
+
+extern "C" void called_back(void) {
+    if (dlclose(library) != 0) _exit(3);
+    /* The function that called this one is gone: no way back but this. */
+    burn(to_burn);
+    longjmp(way_out, 1);
+}
+
+/* The library's function `through` calls back, and the library is unloaded meanwhile. */
+static int unloaded(double seconds, const char *path) {
+    to_burn = seconds / 10;
+    for (volatile int i = 0; i < 10; i = i + 1) {
+        library = dlopen(path, RTLD_NOW);
+        if (!library) return 2;
+        auto through = reinterpret_cast<void (*)(void (*)(void))>(dlsym(library, "through"));
+        if (setjmp(way_out) == 0) through(called_back);
+        if (dlopen(path, RTLD_NOW | RTLD_NOLOAD)) return 4;
+    }
+    puts("done");
+    return 0;
+}
+
+static pthread_barrier_t together;
+
+static void *of_the_crowd(void *seconds) {
+    pthread_barrier_wait(&together);
+    burn(*static_cast<double *>(seconds));
+    pthread_barrier_wait(&together);
+    return nullptr;
+}
+
+/* So many threads at the same time. */
+static int crowd(unsigned count, double seconds) {
+    std::vector<pthread_t> threads(count);
+    pthread_attr_t small;
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 128 << 10);
+    pthread_barrier_init(&together, nullptr, count + 1);
+    for (auto &thread : threads)
+        if (pthread_create(&thread, &small, of_the_crowd, &seconds) != 0) return 2;
+    pthread_barrier_wait(&together);
+    pthread_barrier_wait(&together);
+    for (auto &thread : threads) pthread_join(thread, nullptr);
+    puts("done");
+    return 0;
+}
+
+static volatile long ticks[2];
+
+/* Timers of the program's own, of real-time signals and of the thread's processor time. */
+static int own_timers(double seconds) {
+    const clockid_t clocks[2] = {CLOCK_MONOTONIC, CLOCK_THREAD_CPUTIME_ID};
+    for (int i = 0; i < 2; i++) {
+        struct sigaction action = {};
+        action.sa_sigaction = [](int, siginfo_t *info, void *) {
+            ticks[info->si_value.sival_int] = ticks[info->si_value.sival_int] + 1 + info->si_overrun;
+        };
+        action.sa_flags = SA_SIGINFO | SA_RESTART;
+        sigaction(SIGRTMIN + i, &action, nullptr);
+        sigevent event = {};
+        event.sigev_notify = SIGEV_SIGNAL;
+        event.sigev_signo = SIGRTMIN + i;
+        event.sigev_value.sival_int = i;
+        timer_t timer;
+        itimerspec every = {{0, 20000000}, {0, 20000000}};
+        if (timer_create(clocks[i], &event, &timer) != 0 || timer_settime(timer, 0, &every, nullptr) != 0) return 2;
+    }
+    burn(seconds);
+    printf("%ld %ld\n", ticks[0], ticks[1]);
+    return 0;
+}
+
+/* Children that share this process's memory until they exec. */
+static int vforks(double seconds) {
+    long count = 0;
+    for (double until = now(CLOCK_MONOTONIC) + seconds; now(CLOCK_MONOTONIC) < until; count++) {
+        pid_t child = vfork();
+        if (child == 0) {
+            burn(0.01);
+            execl("/bin/true", "true", nullptr);
+            _exit(9);
+        }
+        int status = 1;
+        if (waitpid(child, &status, 0) != child || status != 0) return 2;
+        burn(0.01);
+    }
+    puts("done");
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 3) return 1;
+    std::string scenario = argv[1];
+    double number = atof(argv[2]);
+    if (scenario == "fibers") return fibers(number);
+    if (scenario == "exceptions") return exceptions(number);
+    if (scenario == "unloaded") return unloaded(number, argv[3]);
+    if (scenario == "crowd") return crowd(static_cast<unsigned>(number), atof(argv[3]));
+    if (scenario == "own-timers") return own_timers(number);
+    if (scenario == "vforks") return vforks(number);
+    return 1;
+}

@@ -1,0 +1,283 @@
+//! Hosts that no package shows: LLVM linked in statically and stripped, at fixed addresses, with equal functions folded, split over two
+//! libraries, without names of types, twice in one process, in libraries that come and go, and listened to while threads compile.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use jitlisten_tests::host::{self, Ended, Host, Preload};
+use jitlisten_tests::jitdump_reader;
+use jitlisten_tests::paths::{self, Scratch};
+use jitlisten_tests::tool::{self, Absence};
+
+const COUNT: usize = 8;
+const THREADS: usize = 4;
+const ENGINES: [&str; 2] = ["mcjit", "orc"];
+
+/// Links `embedded.c`. `statically`: with what `llvm-config` names for that, and else with the library.
+fn link(llvm: u32, statically: bool, flags: &[&str], output: &Path) -> Option<()> {
+    let compiler = tool::require("cc", Absence::FailsInCi)?;
+    let config = tool::require(&format!("llvm-config-{llvm}"), Absence::FailsInCi)?;
+    let ask = |words: &[&str]| {
+        let output = tool::run(Command::new(&config).args(words));
+        String::from_utf8(output.stdout).expect("text").split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let directory = format!("-L{}", ask(&["--libdir"])[0]);
+    let mut libraries = vec![format!("-lLLVM-{llvm}")];
+    if statically {
+        libraries = ask(&["--link-static", "--libs", "orcjit", "mcjit", "x86", "irreader"]);
+        libraries.extend(ask(&["--link-static", "--system-libs"]));
+        libraries.push("-lstdc++".to_owned());
+    }
+    let old_contexts = if llvm < 21 { "-DOLD_CONTEXTS" } else { "-UOLD_CONTEXTS" };
+    let mut all = vec!["-O1", "-Wall", "-Wextra", "-Werror", old_contexts, "-pthread", "-ldl"];
+    all.extend(["-Wl,--gc-sections", "-Wl,--no-as-needed", directory.as_str()]);
+    all.extend(flags);
+    // Archives come behind what needs them.
+    let done = tool::run(
+        Command::new(&compiler).args(all).arg(paths::host("embedded.c")).args(libraries).arg("-o").arg(output),
+    );
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    Some(())
+}
+
+const AS_LIBRARY: [&str; 6] = ["-DAS_LIBRARY", "-fPIC", "-shared", "-s", "-Wl,--exclude-libs,ALL", "-Wl,-Bsymbolic"];
+
+fn host(program: &Path, engine: &str, words: &[&str]) -> Host {
+    let host = Host::new(program, "embedded").argument(engine).argument(COUNT.to_string());
+    let host = words.iter().fold(host, |host, word| host.argument(word));
+    host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb")
+}
+
+fn heard(log: &str) -> [usize; 2] {
+    ["debug: loaded ObjectId(", "debug: finalized ObjectId("].map(|line| log.matches(line).count())
+}
+
+/// Same output, every object heard and final, every function in the map.
+#[track_caller]
+fn every_object_is_heard(program: &Path, times: usize) {
+    for engine in ENGINES {
+        for (words, threads) in [(&[][..], 1), (&["threads"][..], THREADS)] {
+            let host = host(program, engine, words);
+            let ended = host::same_output(&host).well();
+            let log = host.log();
+            assert_eq!(heard(&log), [times * threads * COUNT; 2], "{} {engine} {words:?}:\n{log}", program.display());
+            every_function_is_named(&ended, threads * COUNT, times);
+        }
+    }
+}
+
+#[track_caller]
+fn every_function_is_named(ended: &Ended, count: usize, times: usize) {
+    let map = ended.perf_map();
+    for number in 0..count {
+        for function in ["outer", "inner", "ghc", "hidden"] {
+            let name = format!("{function}{number}");
+            assert_eq!(map.named(&name).count(), times, "{name}:\n{}", map.names());
+        }
+    }
+}
+
+#[test]
+fn linked_statically_and_stripped() {
+    let scratch = Scratch::new("embedded");
+    for (llvm, flags) in [
+        (14, &["-s"][..]),
+        (19, &["-s"]),
+        // At fixed addresses; then with equal destructors folded into one.
+        (15, &["-s", "-no-pie"]),
+        (16, &["-s", "-fuse-ld=gold", "-Wl,--icf=all"]),
+        (22, &["-s", "-fuse-ld=gold", "-Wl,--icf=all"]),
+    ] {
+        let program = scratch.join(&format!("static-{llvm}"));
+        let Some(()) = link(llvm, true, flags, &program) else { continue };
+        every_object_is_heard(&program, 1);
+    }
+}
+
+/// LLVM's memory functions, and what its classes inherit from, are in another library of the product.
+#[test]
+fn split_over_two_libraries() {
+    let scratch = Scratch::new("embedded");
+    let (Some(compiler), Some(config)) =
+        (tool::require("cc", Absence::FailsInCi), tool::require("llvm-config-19", Absence::FailsInCi))
+    else {
+        return;
+    };
+    let directory = String::from_utf8(tool::run(Command::new(config).arg("--libdir")).stdout).expect("text");
+    let archive = |name: &str| format!("{}/libLLVM{name}.a", directory.trim());
+    let support = scratch.join("libsupport.so");
+    let (first, second) = (archive("Support"), archive("Demangle"));
+    let flags = ["-shared", "-Wl,--whole-archive", &first, &second, "-Wl,--no-whole-archive", "-lz", "-lstdc++"];
+    let empty = scratch.join("empty.c");
+    fs::write(&empty, "").expect("written");
+    tool::compile(&compiler, &flags, &empty, &support);
+    let program = scratch.join("split");
+    let place = format!("-Wl,-rpath,{}", scratch.join("").display());
+    let Some(()) = link(19, true, &["-s", &place, support.to_str().expect("text")], &program) else { return };
+    every_object_is_heard(&program, 1);
+}
+
+/// What has neither symbols nor names of types is left alone, and the log says so once.
+#[test]
+fn without_names_of_types() {
+    let scratch = Scratch::new("embedded");
+    for llvm in [14, 19] {
+        let program = scratch.join(&format!("nameless-{llvm}"));
+        let Some(()) = link(llvm, true, &["-s"], &program) else { continue };
+        let mut bytes = fs::read(&program).expect("just linked");
+        for name in
+            ["14RuntimeDyldELFE", "18RuntimeDyldELFMipsE", "19RuntimeDyldCOFFI386E", "3orc18ObjectLinkingLayerE"]
+        {
+            let name = format!("N4llvm{name}");
+            let at = memchr::memmem::find(&bytes, name.as_bytes()).expect("a name of a type");
+            bytes[at..at + name.len()].fill(b'X');
+        }
+        fs::write(&program, bytes).expect("written");
+        for engine in ENGINES {
+            let host = host(&program, engine, &["threads"]);
+            host::same_output(&host).well();
+            let log = host.log();
+            assert_eq!(heard(&log), [0, 0], "{log}");
+            assert_eq!(log.matches("warn: ").count(), 1, "{log}");
+            assert!(
+                log.contains("an LLVM that is not listened to: its linkers have neither symbols nor names of types"),
+                "{log}"
+            );
+        }
+    }
+}
+
+/// Where LLVM's C functions are exported, every function gets a frame pointer but those that have an argument in its register.
+#[test]
+fn functions_of_a_shared_llvm_keep_a_frame_pointer() {
+    const PROLOGUE: [u8; 4] = [0x55, 0x48, 0x89, 0xe5];
+    let scratch = Scratch::new("embedded");
+    for llvm in [14, 15, 16, 19, 22] {
+        let program = scratch.join(&format!("shared-{llvm}"));
+        let Some(()) = link(llvm, false, &[], &program) else { continue };
+        every_object_is_heard(&program, 1);
+        for (engine, policy) in ENGINES.into_iter().flat_map(|engine| [(engine, "1"), (engine, "untouched")]) {
+            let host = host(&program, engine, &["threads"]).variable("JITLISTEN_FRAME_POINTERS", policy);
+            let host = host.variable("JITLISTEN", "jitdump").variable("JITDUMPDIR", ".");
+            host::same_output(&host).well();
+            let dumps = jitdump_reader::find(&host.scratch("."));
+            let [dump] = &dumps[..] else { panic!("{dumps:?}") };
+            let dump = jitdump_reader::read(dump);
+            assert_eq!(dump.functions.len(), 4 * THREADS * COUNT);
+            for function in dump.functions {
+                let expected = policy == "1" && !function.name.starts_with("hidden");
+                let found = function.code.starts_with(&PROLOGUE);
+                assert_eq!(found, expected, "LLVM {llvm}, {engine}, {policy}: {} {:x?}", function.name, function.code);
+            }
+        }
+    }
+}
+
+fn libraries(scratch: &Scratch, copies: usize) -> Option<Vec<PathBuf>> {
+    let mut all = Vec::new();
+    for llvm in [14, 19] {
+        let library = scratch.join(&format!("libembedded-{llvm}.so"));
+        link(llvm, true, &AS_LIBRARY, &library)?;
+        for copy in 1..copies {
+            let copied = scratch.join(&format!("libembedded-{llvm}-{copy}.so"));
+            fs::copy(&library, &copied).expect("copied");
+            all.push(copied);
+        }
+        all.push(library);
+    }
+    Some(all)
+}
+
+/// Each compiles what the others compile, at the same time; the vtables of libraries that come are changed meanwhile.
+#[test]
+fn several_in_one_process_that_come_and_go() {
+    let scratch = Scratch::new("embedded");
+    let (Some(compiler), Some(libraries)) = (tool::require("cc", Absence::FailsInCi), libraries(&scratch, 2)) else {
+        return;
+    };
+    let program = scratch.join("opens");
+    let flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-ldl"];
+    tool::compile(&compiler, &flags, &paths::host("opens_embedded.c"), &program);
+    const ROUNDS: usize = 3;
+    let host = Host::new(&program, "opens").argument(ROUNDS.to_string()).argument(COUNT.to_string());
+    let host = libraries.iter().fold(host, |host, library| host.argument(library));
+    let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
+    let sorted = |preload| {
+        let ended = host.run(preload).well();
+        let mut lines: Vec<String> = String::from_utf8_lossy(&ended.stdout).lines().map(str::to_owned).collect();
+        lines.sort();
+        (lines, ended)
+    };
+    let ((stock, _), (ours, ended)) = (sorted(Preload::Nothing), sorted(Preload::Library));
+    assert_eq!((stock.len(), &stock), (ROUNDS * libraries.len(), &ours));
+    let log = host.log();
+    assert_eq!(heard(&log), [ROUNDS * libraries.len() * COUNT; 2], "{log}");
+    assert!(ended.perf_map().named("outer0").count() >= 1);
+}
+
+/// The library is opened while four threads compile: what is compiled from then on is heard.
+#[test]
+fn listened_to_while_threads_compile() {
+    let scratch = Scratch::new("embedded");
+    let library = paths::library();
+    for (llvm, statically) in [(14, true), (19, true), (15, false), (22, false)] {
+        let program = scratch.join(&format!("late-{llvm}"));
+        let Some(()) = link(llvm, statically, if statically { &["-s"] } else { &[] }, &program) else { continue };
+        for engine in ENGINES {
+            for _ in 0..5 {
+                let host = host(&program, engine, &["threads", "listen"]);
+                // Reads nothing of the library's but the sums.
+                let stock = host.variable("EMBEDDED_OPENS", "libc.so.6").run(Preload::Nothing).well();
+                let host = self::host(&program, engine, &["threads", "listen"]).variable("EMBEDDED_OPENS", &library);
+                let ours = host.run(Preload::Nothing).well();
+                assert_eq!((&stock.stdout, &stock.stderr), (&ours.stdout, &ours.stderr));
+                let map = ours.perf_map();
+                // Each thread's last, compiled when the library was open.
+                for thread in 1..=THREADS {
+                    let name = format!("outer{}", thread * COUNT - 1);
+                    assert_eq!(map.named(&name).count(), 1, "{name}:\n{}\n{}", map.names(), host.log());
+                }
+            }
+        }
+    }
+}
+
+/// What is called as LLVM's linker and is something else: the program goes on, the log says so, and the list for debuggers is read
+/// instead, although it is not exported.
+#[test]
+fn what_only_looks_like_a_linker_is_left_alone() {
+    let scratch = Scratch::new("embedded");
+    let (Some(c), Some(cpp)) = (tool::require("cc", Absence::FailsInCi), tool::require("c++", Absence::FailsInCi))
+    else {
+        return;
+    };
+    let source = scratch.join("listed.c");
+    fs::write(&source, "long listed(long n) { return n * 7 + 1; }\n").expect("written");
+    let object = scratch.join("listed.o");
+    tool::compile(&c, &["-O1", "-c"], &source, &object);
+    let program = scratch.join("impostor");
+    tool::compile(&cpp, &["-O1", "-Wall", "-Wextra", "-Werror", "-rdynamic"], &paths::host("impostor.cpp"), &program);
+    for (mode, refusal) in [
+        ("null", None),
+        ("stranger", Some("what was returned does not refer to its linker")),
+        ("heap", Some("what was returned has no vtable")),
+        ("lies", Some("the section that is none has an address")),
+        ("wild", Some("its bytes cannot be read")),
+        ("text", Some("no relocatable ELF object of this machine")),
+    ] {
+        let host = Host::new(&program, "impostor").argument(mode).argument(&object);
+        let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
+        let ended = host::same_output(&host).well();
+        let log = host.log();
+        assert_eq!(
+            log.matches("warn: an object of an LLVM is left alone: ").count(),
+            usize::from(refusal.is_some()),
+            "{log}"
+        );
+        if let Some(refusal) = refusal {
+            assert!(log.contains(refusal), "{mode}: {log}");
+            assert_eq!(ended.perf_map().named("listed").count(), 1, "{mode}: {log}");
+        }
+    }
+}

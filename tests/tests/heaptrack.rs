@@ -1,0 +1,38 @@
+//! heaptrack: allocations by compiled function. All of it is compiled after heaptrack has begun.
+
+use std::fs;
+use std::process::Command;
+
+use jitlisten_tests::host::{Host, Preload};
+use jitlisten_tests::tool::{self, Absence};
+use jitlisten_tests::{integration, paths};
+
+/// What `heaptrack_print` says of a run.
+fn report(sinks: &str) -> Option<String> {
+    let heaptrack = tool::require("heaptrack", Absence::FailsInCi)?;
+    let print = tool::require("heaptrack_print", Absence::FailsInCi)?;
+    let python = integration::python("numba-0.60.0")?;
+    let host = Host::new(heaptrack, "heaptrack").variable("JITLISTEN", sinks);
+    let output = host.scratch("recorded");
+    let host = host.argument("-o").argument(&output).argument(python).argument(paths::host("allocates.py"));
+    // The script puts its own library in front of what is preloaded, for the program alone.
+    let _ = host.run(Preload::Library).well();
+    let is_recorded = |name: &str| name.starts_with("recorded.");
+    let files = fs::read_dir(host.scratch("")).expect("there is a directory").flatten();
+    let recorded = files
+        .map(|entry| entry.path())
+        .find(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(is_recorded));
+    let recorded = recorded.expect("heaptrack has recorded something");
+    Some(String::from_utf8_lossy(&tool::run(Command::new(print).arg(recorded)).stdout).into_owned())
+}
+
+#[test]
+fn allocations_belong_to_compiled_functions() {
+    let Some(without) = report("image,unwind") else { return };
+    let Some(ours) = report("image,unwind,modules") else { return };
+    assert!(!without.contains("__main__::total"), "it is named without the sink: this proves nothing");
+    let mut lines = ours.lines();
+    let function = lines.any(|line| line.contains("__main__::total") && !line.contains("cpython"));
+    assert!(function && lines.next().is_some_and(|line| line.contains("/object-")), "{ours}");
+    assert!(lines.any(|line| line.contains("Dispatcher_call")), "the stacks end in compiled code");
+}

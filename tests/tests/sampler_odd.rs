@@ -1,0 +1,185 @@
+//! The sampler where stacks and threads are unusual (`hosts/sampled_odd.cpp`), and beside other profilers.
+
+use std::path::{Path, PathBuf};
+
+use jitlisten_tests::host::{Host, Preload};
+use jitlisten_tests::paths::{self, Scratch};
+use jitlisten_tests::sampled::{Weighed, by_thread, complete, read, recorded, scenario};
+use jitlisten_tests::tool::{self, Absence};
+
+fn program(scratch: &Scratch) -> Option<PathBuf> {
+    let compiler = tool::require("g++", Absence::FailsInCi)?;
+    let program = scratch.join("sampled_odd");
+    let source = paths::host("sampled_odd.cpp");
+    // Libraries come after what uses them.
+    let flags = [
+        "-std=c++17",
+        "-O1",
+        "-g",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-pthread",
+        "-Wl,--no-as-needed",
+        "-lboost_context",
+        "-ldl",
+    ];
+    tool::compile(&compiler, &flags, &source, &program);
+    Some(program)
+}
+
+/// A scenario without the library and under it: the same output. Returns the samples.
+fn run(words: &[&str]) -> Option<Vec<Weighed>> {
+    tool::require("perf", Absence::FailsInCi)?;
+    let scratch = Scratch::new("sampled-odd");
+    let host = Host::new(program(&scratch)?, &format!("odd-{}", words[0])).variable("JITLISTEN", "unwind");
+    let host = words.iter().fold(host, |host, word| host.argument(word));
+    let stock = host.run(Preload::Nothing).well();
+    let (host, data) = recorded(host, ",hz=499");
+    let ours = host.run(Preload::Library).well();
+    assert_eq!((stock.stdout, stock.stderr), (ours.stdout, ours.stderr), "{words:?}");
+    Some(read(&data))
+}
+
+fn seconds(samples: &[Weighed]) -> f64 {
+    samples.iter().map(|sample| sample.period as f64 / 1e9).sum()
+}
+
+/// On a stack of its own, which is unmapped when it ends: a stack goes back to where the fiber began, and one outside of it to the
+/// start.
+#[test]
+fn fibers_on_stacks_of_their_own() {
+    let Some(samples) = run(&["fibers", "2"]) else { return };
+    assert!((seconds(&samples) - 2.0).abs() < 0.2, "{} s", seconds(&samples));
+    let (inside, outside): (Vec<Weighed>, Vec<Weighed>) =
+        samples.into_iter().partition(|sample| sample.frames.iter().any(|frame| frame == "make_fcontext"));
+    assert!(inside.len() > 50 && outside.len() > 50, "{} and {}", inside.len(), outside.len());
+    assert!(inside.iter().filter(|sample| sample.has("in_a_fiber")).count() * 100 >= inside.len() * 98);
+    assert!(complete(&outside) >= 98.0, "{} %", complete(&outside));
+}
+
+#[test]
+fn exceptions_in_flight() {
+    let Some(samples) = run(&["exceptions", "2"]) else { return };
+    assert!((seconds(&samples) - 2.0).abs() < 0.2, "{} s", seconds(&samples));
+    let unwinding = samples.iter().filter(|sample| sample.has("_Unwind_RaiseException")).count();
+    assert!(unwinding * 10 > samples.len(), "{unwinding} of {} in the unwinder", samples.len());
+    assert!(complete(&samples) >= 99.5, "{} %", complete(&samples));
+}
+
+/// The code of a function on the stack is gone.
+#[test]
+fn a_library_that_is_unloaded_under_its_callers() {
+    let Some(compiler) = tool::require("cc", Absence::FailsInCi) else { return };
+    let scratch = Scratch::new("through");
+    let library = scratch.join("through.so");
+    tool::compile(&compiler, &["-shared", "-fPIC", "-O1"], &paths::host("through.c"), &library);
+    let Some(samples) = run(&["unloaded", "1", &library.to_string_lossy()]) else { return };
+    assert!((seconds(&samples) - 1.0).abs() < 0.15, "{} s", seconds(&samples));
+    assert!(samples.iter().filter(|sample| sample.has("called_back")).count() * 100 >= samples.len() * 95);
+}
+
+/// 1,000 at the same time, more than the sampler makes slots for at once.
+#[test]
+fn a_thousand_threads() {
+    let Some(samples) = run(&["crowd", "1000", "0.004"]) else { return };
+    let threads = by_thread(&samples).len();
+    assert!(threads >= 990, "{threads} threads");
+    assert!((3.6..=4.8).contains(&seconds(&samples)), "{} s", seconds(&samples));
+}
+
+/// Of the clock and of the thread's processor time: they fire as often as they should, whatever else does.
+#[test]
+fn timers_of_the_programs_own() {
+    if tool::require("perf", Absence::FailsInCi).is_none() {
+        return;
+    }
+    let scratch = Scratch::new("own-timers");
+    let Some(program) = program(&scratch) else { return };
+    let host = Host::new(program, "timers").variable("JITLISTEN", "unwind").argument("own-timers").argument("1");
+    let (host, data) = recorded(host, ",hz=499");
+    let ended = host.run(Preload::Library).well();
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let ticks: Vec<u32> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    // Every 20 ms; the wall-clock one goes on while the program waits for a processor.
+    assert!(ticks[0] >= 48 && (48..=50).contains(&ticks[1]), "{said}");
+    assert!((seconds(&read(&data)) - 1.0).abs() < 0.1);
+}
+
+#[test]
+fn children_by_vfork() {
+    let Some(samples) = run(&["vforks", "1"]) else { return };
+    assert!(!samples.is_empty() && complete(&samples) >= 90.0, "{} % of {}", complete(&samples), samples.len());
+}
+
+/// A thread that blocks every signal is not sampled, and disturbs nothing.
+#[test]
+fn a_thread_that_blocks_signals() {
+    let Some(host) = scenario(&["blocks", "1"]) else { return };
+    let (host, data) = recorded(host, "");
+    let _ = host.run(Preload::Library).well();
+    let samples = read(&data);
+    let main = seconds(&samples.iter().filter(|sample| sample.has("main")).cloned().collect::<Vec<_>>());
+    assert!((main - 1.0).abs() < 0.1, "{main} s");
+}
+
+/// Deeper than a sample has space for: cut off at the far end, and that is said.
+#[test]
+fn a_stack_of_five_thousand_frames() {
+    let Some(host) = scenario(&["deep", "5000", "1"]) else { return };
+    let (host, data) = recorded(host, "");
+    let _ = host.run(Preload::Library).well();
+    let samples = read(&data);
+    assert!((seconds(&samples) - 1.0).abs() < 0.1, "{} s", seconds(&samples));
+    let deep = samples.iter().filter(|sample| sample.frames.len() >= 500 && sample.frames[0] != "main").count();
+    assert!(deep * 10 > samples.len() * 9, "{deep} of {}", samples.len());
+}
+
+/// A disk with no space left: the recording ends, the program does not.
+#[test]
+fn a_full_disk() {
+    let Some(host) = scenario(&["deep", "400", "3"]) else { return };
+    let place = host.scratch("full");
+    std::fs::create_dir(&place).expect("a directory");
+    let data = place.join("f.data");
+    let host = host.variable("JITLISTEN_RECORD", format!("{},hz=997,no-images", data.display()));
+    let script = format!("mount -t tmpfs -o size=256k tmpfs '{}'", place.display());
+    let Some(host) = host.in_mount_namespace(&script) else { return };
+    let _ = host.run(Preload::Library).well();
+    assert!(host.log().contains("the recording stops: write"), "{}", host.log());
+}
+
+fn library_of(names: &[&str]) -> Option<PathBuf> {
+    names.iter().map(Path::new).find(|path| path.exists()).map(Path::to_owned)
+}
+
+/// gperftools' profiler, which counts `SIGPROF` of a timer of its own, beside ours: each sees the whole second.
+#[test]
+fn beside_gperftools() {
+    let Some(profiler) = library_of(&["/usr/lib/x86_64-linux-gnu/libprofiler.so.0", "/usr/lib64/libprofiler.so.0"])
+    else {
+        tool::skip("gperftools", "no libprofiler.so.0; run ci/setup.sh", Absence::FailsInCi);
+        return;
+    };
+    let Some(host) = scenario(&["loops", "2"]) else { return };
+    let profile = host.scratch("gperftools.prof");
+    let (host, data) = recorded(host, "");
+    let preloads = format!("{}:{}", profiler.display(), paths::library().display());
+    let host = host.variable("CPUPROFILE", &profile).variable("LD_PRELOAD", preloads);
+    let _ = host.run(Preload::Nothing).well();
+    assert!((seconds(&read(&data)) - 2.0).abs() < 0.2);
+    // Words of eight bytes: 0, 3, 0, the period, 0; then for each place a count, a depth and so many addresses.
+    let words: Vec<u64> = std::fs::read(&profile)
+        .expect("gperftools' profile")
+        .chunks_exact(8)
+        .map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
+        .collect();
+    assert_eq!(words[..3], [0, 3, 0]);
+    let (mut at, mut ticks) = (5, 0);
+    while words.get(at).is_some_and(|&count| count != 0) {
+        ticks += words[at];
+        at += 2 + words[at + 1] as usize;
+    }
+    let theirs = ticks as f64 * words[3] as f64 / 1e6;
+    assert!((theirs - 2.0).abs() < 0.5, "{theirs} s by gperftools");
+}

@@ -1,0 +1,240 @@
+//! The dynamic section of a library that is mapped, and what it leads to: the one reader of it, here and in jitlisten's shim.
+//!
+//! ```text
+//!   PT_DYNAMIC: { tag, value } ...   DT_SYMTAB  DT_STRTAB  DT_GNU_HASH (or DT_HASH)  DT_RELA/DT_RELACOUNT/DT_RELR
+//!
+//!   DT_GNU_HASH: u32 buckets | u32 first symbol | u32 bloom words | u32 shift | u64 bloom[] | u32 bucket[] | u32 chain[]
+//!   DT_HASH:     u32 buckets | u32 chains | u32 bucket[] | u32 chain[]
+//! ```
+//! Formats: System V ABI (gABI), chapter 5, "Hash Table"; the GNU table as glibc's `elf/dl-lookup.c` reads it. Versions are not
+//! looked at: the names searched here have one version per library. See them with `readelf --dyn-syms --histogram FILE`.
+
+use libc::Elf64_Sym;
+
+const DT_NULL: i64 = 0;
+const DT_PLTRELSZ: i64 = 2;
+const DT_HASH: i64 = 4;
+const DT_STRTAB: i64 = 5;
+const DT_SYMTAB: i64 = 6;
+const DT_RELA: i64 = 7;
+const DT_RELASZ: i64 = 8;
+const DT_STRSZ: i64 = 10;
+const DT_DEBUG: i64 = 21;
+const DT_JMPREL: i64 = 23;
+const DT_RELR: i64 = 36;
+const DT_GNU_HASH: i64 = 0x6fff_fef5;
+const DT_RELACOUNT: i64 = 0x6fff_fff9;
+
+/// How many relative relocations are looked at: some may have been changed since by the program.
+const RELOCATIONS_LOOKED_AT: usize = 8;
+
+/// Addresses and sizes of the tables; 0 where there is none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DynamicSection {
+    /// What is added to addresses in the file (`l_addr`).
+    pub bias: usize,
+    /// `DT_SYMTAB`, an array of `Elf64_Sym`.
+    pub symtab: usize,
+    /// `DT_STRTAB`
+    pub strtab: usize,
+    /// `DT_STRSZ`
+    pub strsz: usize,
+    /// `DT_RELA`, an array of three words: offset, type and symbol, addend.
+    pub rela: usize,
+    /// `DT_RELASZ`
+    pub relasz: usize,
+    /// `DT_RELACOUNT`: so many at the start of `DT_RELA` are relative.
+    pub relacount: usize,
+    /// `DT_JMPREL`
+    pub jmprel: usize,
+    /// `DT_PLTRELSZ`
+    pub pltrelsz: usize,
+    /// `DT_DEBUG`: the loader's record for debuggers, in the program's section only.
+    pub debug: usize,
+    gnu_hash: usize,
+    sysv_hash: usize,
+    relr: usize,
+}
+
+impl DynamicSection {
+    /// Reads the section at `at`. What the result leads to is there as long as the library is mapped.
+    ///
+    /// # Safety
+    ///
+    /// `bias` and `at` describe a library that is mapped, and stays mapped as long as the result is used.
+    pub unsafe fn read(bias: usize, at: usize) -> DynamicSection {
+        let mut found = DynamicSection { bias, ..DynamicSection::default() };
+        let mut at = at as *const [i64; 2];
+        loop {
+            // SAFETY: the section is mapped (the caller says so), and DT_NULL, its last entry, has not been met.
+            let [tag, value] = unsafe { at.read_unaligned() };
+            let value = value as usize;
+            // glibc has added the bias in place, unless the section is read-only (the vDSO); musl has not.
+            let address = if value < bias { bias.wrapping_add(value) } else { value };
+            match tag {
+                DT_NULL => return found,
+                DT_SYMTAB => found.symtab = address,
+                DT_STRTAB => found.strtab = address,
+                DT_STRSZ => found.strsz = value,
+                DT_GNU_HASH => found.gnu_hash = address,
+                DT_HASH => found.sysv_hash = address,
+                DT_RELA => found.rela = address,
+                DT_RELASZ => found.relasz = value,
+                DT_RELACOUNT => found.relacount = value,
+                DT_RELR => found.relr = address,
+                DT_JMPREL => found.jmprel = address,
+                DT_PLTRELSZ => found.pltrelsz = value,
+                DT_DEBUG => found.debug = value,
+                _ => {}
+            }
+            at = at.wrapping_add(1);
+        }
+    }
+
+    /// Whether it leads to symbols and their names.
+    pub fn has_symbols(&self) -> bool {
+        self.symtab != 0 && self.strtab != 0
+    }
+
+    /// Where the entry of the first symbol is that is called `name` and that `is_wanted`, by the library's hash table.
+    pub fn find(&self, name: &[u8], is_wanted: impl Fn(&Elf64_Sym) -> bool) -> Option<usize> {
+        let is_it = |index: usize| {
+            let symbol = self.symbol_at(self.entry(index));
+            is_wanted(&symbol) && self.name_is(&symbol, name)
+        };
+        let index = if self.gnu_hash != 0 { self.find_gnu(name, is_it) } else { self.find_sysv(name, is_it) };
+        index.map(|index| self.entry(index))
+    }
+
+    /// The address of the entry of symbol `index`.
+    pub fn entry(&self, index: usize) -> usize {
+        self.symtab.wrapping_add(index.wrapping_mul(size_of::<Elf64_Sym>()))
+    }
+
+    /// The entry at `address`, which is one of this library's: from [`DynamicSection::find`] or [`DynamicSection::entry`].
+    pub fn symbol_at(&self, address: usize) -> Elf64_Sym {
+        // SAFETY: hash tables and relocations name only symbols of the symbol table, which is mapped.
+        unsafe { (address as *const Elf64_Sym).read() }
+    }
+
+    /// The string table.
+    pub fn strings(&self) -> &[u8] {
+        if self.strtab == 0 {
+            return &[];
+        }
+        // SAFETY: DT_STRTAB and DT_STRSZ of a mapped library describe read-only mapped memory.
+        unsafe { std::slice::from_raw_parts(self.strtab as *const u8, self.strsz) }
+    }
+
+    /// Whether a symbol is called `name`.
+    pub fn name_is(&self, symbol: &Elf64_Sym, name: &[u8]) -> bool {
+        let rest = self.strings().get(symbol.st_name as usize..).unwrap_or_default();
+        rest.strip_prefix(name).is_some_and(|rest| rest.first() == Some(&0))
+    }
+
+    fn word(&self, table: usize, index: usize) -> u32 {
+        // SAFETY: the indices used below stay inside the hash table, as far as its own header says.
+        unsafe { (table as *const u32).wrapping_add(index).read() }
+    }
+
+    fn find_gnu(&self, name: &[u8], is_it: impl Fn(usize) -> bool) -> Option<usize> {
+        let hash = name.iter().fold(5381u32, |hash, &byte| hash.wrapping_mul(33).wrapping_add(byte.into()));
+        let table = self.gnu_hash;
+        let [buckets, first, bloom, shift] = [0, 1, 2, 3].map(|index| self.word(table, index) as usize);
+        if buckets == 0 || bloom == 0 {
+            return None;
+        }
+        let filter = (table + 16) as *const u64;
+        // SAFETY: the index is below the number of bloom words, which are aligned.
+        let word = unsafe { filter.wrapping_add(hash as usize / 64 % bloom).read() };
+        let bits = 1u64 << (hash % 64) | 1u64 << (hash.wrapping_shr(shift as u32) % 64);
+        if word & bits != bits {
+            return None;
+        }
+        let bucket = table + 16 + bloom * 8;
+        let chain = bucket + buckets * 4;
+        let mut index = self.word(bucket, hash as usize % buckets) as usize;
+        if index < first {
+            return None;
+        }
+        loop {
+            let other = self.word(chain, index - first);
+            if other | 1 == hash | 1 && is_it(index) {
+                return Some(index);
+            }
+            if other & 1 != 0 {
+                return None;
+            }
+            index += 1;
+        }
+    }
+
+    fn find_sysv(&self, name: &[u8], is_it: impl Fn(usize) -> bool) -> Option<usize> {
+        if self.sysv_hash == 0 {
+            return None;
+        }
+        let hash = name.iter().fold(0u32, |hash, &byte| {
+            let hash = (hash << 4).wrapping_add(byte.into());
+            (hash ^ (hash >> 24 & 0xf0)) & 0x0fff_ffff
+        });
+        let buckets = self.word(self.sysv_hash, 0) as usize;
+        let bucket = self.sysv_hash + 8;
+        let mut index = self.word(bucket, (hash as usize).checked_rem(buckets)?) as usize;
+        while index != 0 {
+            if is_it(index) {
+                return Some(index);
+            }
+            index = self.word(bucket + buckets * 4, index) as usize;
+        }
+        None
+    }
+
+    /// Whether the loader is done with the library, as far as its relative relocations show: code of it must not be called before
+    /// that, nor its vtables be read.
+    ///
+    /// glibc before 2.41 shows a new library to debuggers (`_r_debug.r_brk`) *before* relocating it. The first relative relocations
+    /// are mostly those of `.init_array`, which does not change later: the word there is the load address plus the addend, or not
+    /// yet. A program at its own addresses, and a library without such relocations, has nothing to wait for.
+    pub fn is_relocated(&self) -> bool {
+        if self.bias == 0 {
+            return true;
+        }
+        let mut looked_at = self.relative_relocations().take(RELOCATIONS_LOOKED_AT).map(|&[offset, _, addend]| {
+            // SAFETY: relocations name words in mapped segments of the library.
+            let word = unsafe { (self.bias.wrapping_add(offset as usize) as *const usize).read_unaligned() };
+            word == self.bias.wrapping_add(addend as usize)
+        });
+        if let Some(first) = looked_at.next() {
+            return first || looked_at.any(|is_done| is_done);
+        }
+        if self.relr != 0 {
+            // SAFETY: the first entry of DT_RELR is the offset of a word that is to be relocated.
+            let place = unsafe { (self.relr as *const usize).read() };
+            // SAFETY: as above.
+            return unsafe { (self.bias.wrapping_add(place) as *const usize).read_unaligned() } >= self.bias;
+        }
+        true
+    }
+
+    /// `DT_RELA`.
+    pub fn relocations(&self) -> &[Relocation] {
+        if self.rela == 0 || !self.rela.is_multiple_of(align_of::<Relocation>()) {
+            return &[];
+        }
+        // SAFETY: DT_RELA and DT_RELASZ of a mapped library describe a mapped table, which is aligned.
+        unsafe { std::slice::from_raw_parts(self.rela as *const Relocation, self.relasz / size_of::<Relocation>()) }
+    }
+
+    fn relative_relocations(&self) -> impl Iterator<Item = &Relocation> {
+        self.relocations().iter().filter(|relocation| is_relative(relocation[1]))
+    }
+}
+
+/// An entry of `DT_RELA`: offset, type and symbol, addend.
+pub type Relocation = [u64; 3];
+
+/// Whether a relocation, of which this is the second word, adds the bias to its addend and nothing else: `R_X86_64_RELATIVE`,
+/// `R_AARCH64_RELATIVE`, without a symbol.
+pub fn is_relative(info: u64) -> bool {
+    info == if cfg!(target_arch = "aarch64") { 1027 } else { 8 }
+}
