@@ -1,6 +1,8 @@
 //! Hosts that no package shows: LLVM linked in statically and stripped, at fixed addresses, with equal functions folded, split over two
 //! libraries, without names of types, twice in one process, in libraries that come and go, and listened to while threads compile.
 
+#![cfg(target_arch = "x86_64")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
