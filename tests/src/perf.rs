@@ -35,7 +35,7 @@ pub fn is_here() -> Option<()> {
     static TRIAL: OnceLock<Result<(), String>> = OnceLock::new();
     tool::require("perf", Absence::FailsInCi)?;
     let trial = TRIAL.get_or_init(|| {
-        let done = tool::run(Command::new("perf").args(["record", "-q", "-e", "cpu-clock", "-o", "/dev/null", "true"]));
+        let done = tool::run(Command::new("perf").args(["record", "-q", "-e", "cpu-clock", "-o", "-", "true"]));
         if done.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&done.stderr).trim().to_owned()) }
     });
     trial.as_ref().map_err(|why| tool::skip("perf", why, Absence::FailsInCi)).ok().copied()
