@@ -128,7 +128,7 @@ def test_a_preloaded_library_is_the_one_that_is_used(execute):
         print("jitdump" in jitlisten.status().sinks)
         print(open("/proc/self/maps").read().count("r-xp") > 0, jitlisten.status().version == jitlisten.__version__)
     """, command(), "run", "--")
-    assert " ".join(said) == "('perfmap', 'unwind', 'image') True True True"
+    assert " ".join(said) == "('perfmap', 'unwind', 'image', 'modules') True True True"
 
 
 def test_lines_of_functions_that_have_them(execute):
