@@ -2,7 +2,7 @@
 
 JITLISTEN is the command; with the Python that runs this, which has Numba and py-spy; profila, where it is installed, and gdb; perf. Two
 programs in compiled code, a loop in one thread and a `prange` on four, call two functions whose work is three to one, for a fixed
-number of turns. For each tool: samples of it, those in one of the two functions or at a line of them, the error of the share in
+number of turns. For each tool: samples of all rounds, those in one of the two functions or at a line of them, the error of the share in
 points, and the program's own time by the clock and by its processor time (all threads), as ratios to runs of the program alone that
 were made between.
 
@@ -138,14 +138,16 @@ TOOLS = {"jitlisten record": ours, "jitlisten record -r 1000 --wall": ours_wall,
 
 def row(kind, name, tool, place, rounds):
     words = [sys.executable, str(place / "program.py"), kind, str(TURNS)]
-    alone, with_it = [], []
+    alone, with_it, total, found = [], [], 0, dict.fromkeys(LINES, 0)
     for _ in range(rounds):
         alone.append(run(words, place)[1])
         try:
-            total, found, times = tool(words, place)
+            samples, of_round, times = tool(words, place)
         except Exception as error:
             print(f"| {kind} | {name} | - | - | {str(error)[:100]} | | |", flush=True)
             return
+        total += samples
+        found = {function: count + of_round[function] for function, count in found.items()}
         with_it.append(times)
     alone.append(run(words, place)[1])
     ratio = lambda which: [times[which] / statistics.mean((alone[i][which], alone[i + 1][which])) for i, times in enumerate(with_it) if times]

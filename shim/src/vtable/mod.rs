@@ -41,3 +41,18 @@ pub(crate) fn words<const COUNT: usize>(address: usize) -> Option<[usize; COUNT]
     // SAFETY: integers take every bit pattern.
     unsafe { checked_read::copy_struct(Address(address as u64)) }.ok()
 }
+
+/// The same of memory that is there.
+///
+/// # Safety
+/// Each place must be readable for its words, and nothing may write to it meanwhile.
+pub(crate) unsafe fn plain_words_of<const COUNT: usize>(places: &[(usize, usize)]) -> [usize; COUNT] {
+    let mut words = [0; COUNT];
+    let addresses =
+        places.iter().flat_map(|&(address, count)| (0..count).map(move |at| address + at * size_of::<usize>()));
+    for (word, address) in words.iter_mut().zip(addresses) {
+        // SAFETY: the caller's promise.
+        *word = unsafe { (address as *const usize).read_unaligned() };
+    }
+    words
+}
