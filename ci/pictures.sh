@@ -51,6 +51,7 @@ fi
 "$jitlisten" lines --html "$scratch/page.html" "$recording"
 "$jitlisten" flamegraph -o "$scratch/flames.svg" "$recording"
 python3 report/tests/browser.py "$scratch/page.html" $pictures
-picture "$scratch/flames.svg" flamegraph.png 1200,700
+height=$(sed -n 's/.*<svg [^>]*height="\([0-9]*\)".*/\1/p' "$scratch/flames.svg" | head -n 1)
+picture "$scratch/flames.svg" flamegraph.png "1200,$height"
 picture_of_top
 "$jitlisten" lines "$recording"
