@@ -265,7 +265,9 @@ fn what_only_looks_like_a_linker_is_left_alone() {
     for (mode, refusal) in [
         ("null", None),
         ("stranger", Some("what was returned does not refer to its linker")),
+        ("late", Some("the section that is none has an address")),
         ("heap", Some("what was returned has no vtable")),
+        ("none", Some("what was returned has no vtable")),
         ("lies", Some("the section that is none has an address")),
         ("wild", Some("its bytes cannot be read")),
         ("text", Some("no relocatable ELF object of this machine")),
