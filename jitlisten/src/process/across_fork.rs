@@ -132,7 +132,7 @@ mod tests {
         }
 
         fn take() -> Option<Held> {
-            (!THERE_IS_NOTHING.load(Ordering::SeqCst)).then_some(Held)
+            if THERE_IS_NOTHING.load(Ordering::SeqCst) { None } else { Some(Held) }
         }
 
         fn in_child(self) {}
