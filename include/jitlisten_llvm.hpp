@@ -84,6 +84,7 @@
 #include <llvm/ExecutionEngine/Orc/RTDyldObjectLinkingLayer.h>
 #include <llvm/ExecutionEngine/SectionMemoryManager.h>
 #include <llvm/IR/Function.h>
+#include <llvm/IR/InstrTypes.h>
 #include <llvm/IR/Module.h>
 #include <llvm/Object/ObjectFile.h>
 
@@ -126,6 +127,23 @@ inline void addUnwindTable(llvm::Function &function) { function.setUWTableKind(l
 #else
 inline void addUnwindTable(llvm::Function &function) { function.addFnAttr(llvm::Attribute::UWTable); }
 #endif
+
+/* Whether a convention passes an argument in the register of the frame pointer: GHC's, HiPE's and the two of HHVM. */
+inline bool takesFrameRegister(llvm::CallingConv::ID convention) {
+  return convention == 10 || convention == 11 || convention == 81 || convention == 82;
+}
+
+/* Such a function, or a caller of one: with a frame pointer, that would lose its stack behind the call, or not be compiled. */
+inline bool needsFrameRegister(const llvm::Function &function) {
+  if (takesFrameRegister(function.getCallingConv())) return true;
+  for (const llvm::BasicBlock &block : function) {
+    for (const llvm::Instruction &instruction : block) {
+      const auto *call = llvm::dyn_cast<llvm::CallBase>(&instruction);
+      if (call != nullptr && takesFrameRegister(call->getCallingConv())) return true;
+    }
+  }
+  return false;
+}
 
 /* A plugin whose resources have the same two verbs in every version. */
 class PluginOfAnyVersion : public llvm::orc::ObjectLinkingLayer::Plugin {
@@ -208,12 +226,15 @@ class SectionTable {
 }  // namespace detail
 
 /* Gives every function with a body what it takes to walk past it: an unwind table, correct at every instruction, and a
- * frame pointer. LLVM leaves both out of a function it knows not to throw, and then nothing walks past it, gdb included. */
+ * frame pointer. LLVM leaves both out of a function it knows not to throw, and then nothing walks past it, gdb included.
+ * Functions that get an argument in the register of the frame pointer (GHC's convention), and their callers, go without. */
 inline void setUnwindable(llvm::Module &module, FramePointers frame_pointers = FramePointers::All) {
   for (llvm::Function &function : module) {
     if (function.isDeclaration()) continue;
     detail::addUnwindTable(function);
-    if (frame_pointers == FramePointers::All) function.addFnAttr("frame-pointer", "all");
+    if (frame_pointers == FramePointers::All && !detail::needsFrameRegister(function)) {
+      function.addFnAttr("frame-pointer", "all");
+    }
   }
 }
 

@@ -19,6 +19,8 @@ use crate::symbol_file::SymbolFile;
 
 type Module = *mut c_void;
 type Function = *mut c_void;
+type Block = *mut c_void;
+type Instruction = *mut c_void;
 type Context = *mut c_void;
 type Attribute = *mut c_void;
 type MemoryBuffer = *mut c_void;
@@ -90,16 +92,28 @@ c_functions! {
 }
 
 c_functions! {
+    /// Which functions need the frame pointer's register for an argument; from `llvm-c/Core.h`.
+    ConventionFunctions {
+        get_function_call_conv = "LLVMGetFunctionCallConv" (Function) -> c_uint;
+        get_first_basic_block = "LLVMGetFirstBasicBlock" (Function) -> Block;
+        get_next_basic_block = "LLVMGetNextBasicBlock" (Block) -> Block;
+        get_first_instruction = "LLVMGetFirstInstruction" (Block) -> Instruction;
+        get_next_instruction = "LLVMGetNextInstruction" (Instruction) -> Instruction;
+        get_instruction_opcode = "LLVMGetInstructionOpcode" (Instruction) -> c_uint;
+        get_instruction_call_conv = "LLVMGetInstructionCallConv" (Instruction) -> c_uint;
+    }
+}
+
+c_functions! {
     /// What else is asked about modules of hosts that are not known; from `llvm-c/Core.h`.
     TargetFunctions {
         get_target = "LLVMGetTarget" (Module) -> *const c_char;
-        get_function_call_conv = "LLVMGetFunctionCallConv" (Function) -> c_uint;
     }
 }
 
 /// The functions of an LLVM that has them among its dynamic symbols.
 pub(crate) struct Exported {
-    functions: Option<(ModuleFunctions, TargetFunctions)>,
+    functions: Option<(ModuleFunctions, ConventionFunctions, TargetFunctions)>,
     /// `LLVMGetVersion`, from LLVM 16 on.
     get_version: Option<unsafe extern "C" fn(*mut c_uint, *mut c_uint, *mut c_uint)>,
 }
@@ -112,11 +126,13 @@ impl Exported {
     pub(crate) unsafe fn find(library: &Library) -> Option<Exported> {
         let address = |name: &str| library.dynamic_address(name);
         // SAFETY: the addresses are those of LLVM's functions of these names; their types are its stable C API.
-        let functions = unsafe { (ModuleFunctions::new(address)?, TargetFunctions::new(address)?) };
+        let (module, conventions) = unsafe { (ModuleFunctions::new(address)?, ConventionFunctions::new(address)?) };
+        // SAFETY: as above.
+        let target = unsafe { TargetFunctions::new(address)? };
         type GetVersion = unsafe extern "C" fn(*mut c_uint, *mut c_uint, *mut c_uint);
         // SAFETY: as above.
         let get_version = address("LLVMGetVersion").map(|at| unsafe { std::mem::transmute::<usize, GetVersion>(at) });
-        Some(Exported { functions: Some(functions), get_version })
+        Some(Exported { functions: Some((module, conventions, target)), get_version })
     }
 
     #[cfg(test)]
@@ -134,8 +150,9 @@ impl Exported {
 
     /// What edits modules, in a release that is known.
     pub(crate) fn llvm(&self, version: u32) -> Option<LlvmC> {
-        let (module, target) = self.functions?;
-        KNOWN_VERSIONS.contains(&version).then_some(LlvmC { version, module, target: Some(target), text: None })
+        let (module, conventions, _) = self.functions?;
+        let llvm = LlvmC { version, module, conventions: Some(conventions), text: None };
+        KNOWN_VERSIONS.contains(&version).then_some(llvm)
     }
 
     /// Whether a module's target is this machine.
@@ -144,7 +161,7 @@ impl Exported {
     /// `module` must be a module of this LLVM, used by no other thread.
     pub(crate) unsafe fn is_for_this_machine(&self, module: Module) -> bool {
         // SAFETY: the caller's promise.
-        let triple = self.functions.map_or(std::ptr::null(), |(_, target)| unsafe { (target.get_target)(module) });
+        let triple = self.functions.map_or(std::ptr::null(), |(.., target)| unsafe { (target.get_target)(module) });
         // SAFETY: LLVM returns a C string, which lives as long as the module is not changed.
         !triple.is_null() && is_this_machine(unsafe { CStr::from_ptr(triple) })
     }
@@ -158,15 +175,54 @@ fn is_this_machine(triple: &CStr) -> bool {
 }
 
 /// Whether a calling convention (`llvm/IR/CallingConv.h`) passes an argument in the register of the frame pointer: GHC, HiPE, HHVM's.
-fn needs_frame_register(convention: c_uint) -> bool {
+fn takes_frame_register(convention: c_uint) -> bool {
     matches!(convention, 10 | 11 | 81 | 82)
+}
+
+/// `LLVMInvoke`, `LLVMCall`, `LLVMCallBr` of `LLVMOpcode` in `llvm-c/Core.h`.
+fn is_call(opcode: c_uint) -> bool {
+    matches!(opcode, 5 | 45 | 67)
+}
+
+impl ConventionFunctions {
+    /// Whether a function gets an argument in the register of the frame pointer, or calls one that does. With a frame pointer, such a
+    /// caller finds its own stack no more when the call returns (before LLVM 20), or is not compiled at all (some, since).
+    ///
+    /// # Safety
+    /// `function` must be a function of this LLVM in a module that no other thread uses.
+    unsafe fn needs_frame_register(&self, function: Function) -> bool {
+        // SAFETY: the caller's promise; so below.
+        if takes_frame_register(unsafe { (self.get_function_call_conv)(function) }) {
+            return true;
+        }
+        // SAFETY: as above. A function that is not read yet (lazily, from bitcode) has no block.
+        let mut block = unsafe { (self.get_first_basic_block)(function) };
+        while !block.is_null() {
+            // SAFETY: a block of the function.
+            let mut instruction = unsafe { (self.get_first_instruction)(block) };
+            while !instruction.is_null() {
+                // SAFETY: an instruction of the block; so below.
+                let is_call = is_call(unsafe { (self.get_instruction_opcode)(instruction) });
+                // SAFETY: as above: a call has a convention.
+                if is_call && takes_frame_register(unsafe { (self.get_instruction_call_conv)(instruction) }) {
+                    return true;
+                }
+                // SAFETY: as above.
+                instruction = unsafe { (self.get_next_instruction)(instruction) };
+            }
+            // SAFETY: as above.
+            block = unsafe { (self.get_next_basic_block)(block) };
+        }
+        false
+    }
 }
 
 /// The functions of one LLVM.
 pub(crate) struct LlvmC {
     version: u32,
     module: ModuleFunctions,
-    target: Option<TargetFunctions>,
+    /// Where they were found.
+    conventions: Option<ConventionFunctions>,
     text: Option<TextFunctions>,
 }
 
@@ -177,7 +233,7 @@ impl LlvmC {
         if !KNOWN_VERSIONS.contains(&version) {
             return None;
         }
-        let names = [ModuleFunctions::NAMES, TextFunctions::NAMES].concat();
+        let names = [ModuleFunctions::NAMES, ConventionFunctions::NAMES, TextFunctions::NAMES].concat();
         let values = symbols.map(|symbols| symbols.find("LLVM", &names)).unwrap_or_default();
         let shared = OpenLibrary::open(library);
         let address = |name: &str| match values.get(name) {
@@ -187,11 +243,11 @@ impl LlvmC {
         // SAFETY: the addresses are those of the functions in mapped libraries; their types are LLVM's stable C API.
         let module = unsafe { ModuleFunctions::new(address) }?;
         // SAFETY: as above.
-        let text = unsafe { TextFunctions::new(address) };
-        Some(LlvmC { version, module, target: None, text })
+        let (conventions, text) = unsafe { (ConventionFunctions::new(address), TextFunctions::new(address)) };
+        Some(LlvmC { version, module, conventions, text })
     }
 
-    /// Gives every function of `module` that has a body what `shape` asks for.
+    /// Gives every function of `module` that has a body what `policy` asks for.
     ///
     /// # Safety
     /// `module` must be a module of this LLVM, used by no other thread.
@@ -234,11 +290,11 @@ impl LlvmC {
                 unsafe { (self.module.add_attribute_at_index)(function, FUNCTION_INDEX, uwtable) };
             }
         }
-        let uses_register = self.target.is_some_and(|target| {
-            // SAFETY: as above.
-            needs_frame_register(unsafe { (target.get_function_call_conv)(function) })
-        });
-        if policy == FramePointerPolicy::FramePointers && !uses_register {
+        if policy != FramePointerPolicy::FramePointers {
+            return;
+        }
+        // SAFETY: as above.
+        if !self.conventions.is_some_and(|conventions| unsafe { conventions.needs_frame_register(function) }) {
             let (key, value) = (c"frame-pointer".as_ptr(), c"all".as_ptr());
             // SAFETY: both are C strings, which LLVM copies.
             unsafe { (self.module.add_target_dependent_function_attr)(function, key, value) };

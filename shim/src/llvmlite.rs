@@ -138,7 +138,7 @@ unsafe extern "C" fn entry_point<const SLOT: usize, const FUNCTION: usize>(
         (Some(llvm), CREATE_MCJIT) => unsafe { llvm.policy(a as *mut c_void, policy) },
         (Some(llvm), LLJIT_LINK) => {
             // SAFETY: as above: `c` is an array of `d` elements.
-            elements = Some(unsafe { Elements::shaped(llvm, policy, c as *const LinkElement, d) });
+            elements = Some(unsafe { Elements::patched(llvm, policy, c as *const LinkElement, d) });
         }
         _ => {}
     });
@@ -191,7 +191,7 @@ const _: () = assert!(size_of::<LinkElement>() == 24 && std::mem::offset_of!(Lin
 
 const KIND_IR: u8 = 0;
 
-/// A copy of the elements of a link, with shaped modules in it.
+/// A copy of the elements of a link, with patched modules in it.
 struct Elements<'a> {
     array: Vec<LinkElement>,
     _texts: Vec<PatchedText<'a>>,
@@ -200,13 +200,13 @@ struct Elements<'a> {
 impl<'a> Elements<'a> {
     /// # Safety
     /// `elements` must be an array of `count` elements, as `LLVMPY_LLJIT_Link` takes it.
-    unsafe fn shaped(
+    unsafe fn patched(
         llvm: &'a LlvmC,
         policy: FramePointerPolicy,
         elements: *const LinkElement,
         count: usize,
     ) -> Elements<'a> {
-        let mut shaped = Elements { array: Vec::new(), _texts: Vec::new() };
+        let mut patched = Elements { array: Vec::new(), _texts: Vec::new() };
         for index in 0..count {
             // SAFETY: the caller says how many there are.
             let mut element = unsafe { elements.add(index).read() };
@@ -217,11 +217,11 @@ impl<'a> Elements<'a> {
                 if let Some(text) = unsafe { llvm.patch_text(module, policy) } {
                     element.value = text.as_c_str().as_ptr().cast();
                     element.size = text.as_c_str().to_bytes().len();
-                    shaped._texts.push(text);
+                    patched._texts.push(text);
                 }
             }
-            shaped.array.push(element);
+            patched.array.push(element);
         }
-        shaped
+        patched
     }
 }

@@ -151,19 +151,12 @@ impl Memory {
     }
 
     fn take_finalized(&mut self, concerned: impl Fn(&Loaded) -> bool) -> Outcome {
-        let pending = std::mem::take(&mut self.pending);
         let executable = &self.executable;
-        let is_ready = |pending: &mut Pending| pending.runs(executable) && concerned(&pending.loaded);
+        // Those that stay are not moved: there may be thousands, and this is asked for each.
+        let is_ready = |pending: &mut Pending| concerned(&pending.loaded) && pending.runs(executable);
+        let ready: Vec<Pending> = self.pending.extract_if(.., is_ready).collect();
         let mut outcome = Outcome::default();
-        let mut ready = Vec::new();
-        for mut pending in pending {
-            if is_ready(&mut pending) {
-                ready.push(pending.loaded);
-            } else {
-                self.pending.push(pending);
-            }
-        }
-        for loaded in ready {
+        for Pending { loaded, .. } in ready {
             for &text in &loaded.text {
                 // Whatever had its code there is gone, seen or not.
                 for id in self.owners(text) {

@@ -121,6 +121,23 @@ void makeEngines(const Arguments &arguments) {
   }
 }
 
+/* A function that gets an argument in the register of the frame pointer, and its caller, whose own waits on the stack meanwhile. */
+void checkConvention(const Arguments &arguments) {
+  auto context = std::make_unique<llvm::LLVMContext>();
+  llvm::SMDiagnostic diagnostic;
+  const auto text = llvm::MemoryBuffer::getMemBuffer(
+      "define ghccc i64 @product(i64 %a, i64 %b) noinline nounwind {\n %c = mul i64 %a, %b\n ret i64 %c\n}\n"
+      "define i64 @caller(i64 %n) nounwind {\n %a = call ghccc i64 @product(i64 %n, i64 1000)\n"
+      " %b = xor i64 %a, %n\n ret i64 %b\n}\n");
+  auto module = llvm::parseIR(*text, diagnostic, *context);
+  jitlisten::setUnwindable(*module);
+  const auto engine = makeEngine(arguments.words[1]);
+  engine->add(std::move(module), std::move(context));
+  const auto caller = reinterpret_cast<int64_t (*)(int64_t)>(engine->find("caller"));
+  if (caller == nullptr || caller(3) != (3000 ^ 3)) abort();
+  engine->close();
+}
+
 void makeEnginesInThreads(const Arguments &arguments) {
   std::vector<std::thread> running;
   for (int count = 0; count < threads; count++) running.emplace_back([&] { makeEngines(arguments); });
@@ -153,5 +170,6 @@ int main(int argc, char **argv) {
     engine->close();
   }
   countObjects();
+  if (arguments.have("threads")) checkConvention(arguments);
   return 0;
 }

@@ -9,7 +9,8 @@
  *     kept       waits for a line on standard input before it ends, having printed "running"
  *
  * Each module N has an engine of its own, and outerN, which calls innerN. Nothing in them asks for frame
- * pointers or unwind tables. ghcN passes arguments in the register of the frame pointer. Prints the sum of what outerN and ghcN return. */
+ * pointers or unwind tables. ghcN passes an argument in the register of the frame pointer, and needs one of its own, which waits on the
+ * stack, when the call returns. Prints the sum of what outerN and ghcN return. */
 #define _GNU_SOURCE
 #include "llvm_c.h"
 
@@ -44,7 +45,7 @@ static const char *text =
     "define ghccc i64 @hidden%1$d(i64 %%base, i64 %%stack) nounwind noinline {\n"
     "  %%a = mul i64 %%base, %%stack\n  %%b = add i64 %%a, 5\n  ret i64 %%b\n}\n"
     "define i64 @ghc%1$d(i64 %%n) nounwind noinline {\n"
-    "  %%a = call ghccc i64 @hidden%1$d(i64 %%n, i64 %2$d)\n  ret i64 %%a\n}\n";
+    "  %%a = call ghccc i64 @hidden%1$d(i64 %%n, i64 %2$d)\n  %%b = xor i64 %%a, %%n\n  ret i64 %%b\n}\n";
 
 static void fail(const char *what) {
     fprintf(stderr, "%s\n", what);

@@ -3,8 +3,10 @@
 //     impostor MODE OBJECT
 //
 //     null        loads nothing
+//     late        loads nothing the first time, and says then that sections are where nothing is
 //     stranger    what it returns belongs to another linker
 //     heap        what it returns has its functions on the heap
+//     none        what it returns has no functions
 //     lies        says that sections are where nothing is
 //     wild        is called with an object that cannot be read
 //     text        is called with text for an object
@@ -43,10 +45,11 @@ asm(".pushsection .text.rendezvous, \"ax\"\n.p2align 4\n.hidden __jit_debug_regi
     ".size __jit_debug_register_code, 1\n.p2align 4, 0xcc\n.popsection");
 
 static std::string mode;
+static int calls;
 
 struct Info {
     virtual ~Info() {}
-    virtual uint64_t address(const void *) const { return mode == "lies" ? 0x1230 : 0; }
+    virtual uint64_t address(const void *) const { return mode == "lies" || mode == "late" ? 0x1230 : 0; }
     virtual void a() {}
     virtual void b() {}
     virtual void c() {}
@@ -68,13 +71,14 @@ struct __attribute__((visibility("default"))) RuntimeDyldELF {
     virtual void f9() {}
     virtual ~RuntimeDyldELF() {}
     virtual std::unique_ptr<Info> loadObject(const void *) {
-        if (mode == "null") return nullptr;
+        if (mode == "null" || (mode == "late" && calls++ == 0)) return nullptr;
         auto info = std::make_unique<Info>(mode == "stranger" ? static_cast<void *>(&mode) : this);
         if (mode == "heap") {
             void *slots = calloc(16, 8);
             memcpy(slots, *reinterpret_cast<void **>(info.get()), 48);
             memcpy(static_cast<void *>(info.get()), &slots, 8);
         }
+        if (mode == "none") memset(static_cast<void *>(info.get()), 0, 8);
         return info;
     }
     virtual int isCompatibleFile() { return 1; }

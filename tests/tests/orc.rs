@@ -1,7 +1,7 @@
 //! llvmlite's ORC entry points. With JITLink llvmlite registers no debug object: its objects are heard on their way into the linker,
 //! through a vtable that only the file's symbols show (the wheels are built without RTTI).
 
-use jitlisten_tests::host::{Host, Preload};
+use jitlisten_tests::host::{self, Host, Preload};
 use jitlisten_tests::scenario::{self, Verdict};
 use jitlisten_tests::{integration, perf};
 
@@ -44,6 +44,18 @@ fn rtdyld_code_gets_a_frame_pointer() {
 #[test]
 fn jitlink_code_gets_a_frame_pointer() {
     has_frame_pointer("jitlink");
+}
+
+/// GHC's calling convention passes an argument there, on x86-64.
+#[test]
+fn what_needs_the_register_of_the_frame_pointer_has_it() {
+    for venv in VENVS {
+        let Some(host) = integration::numba(venv, "conventions.py").filter(|_| cfg!(target_arch = "x86_64")) else {
+            continue;
+        };
+        let ended = host::same_output(&host).well();
+        assert_eq!(String::from_utf8_lossy(&ended.stdout), "3003\n3003\n");
+    }
 }
 
 #[test]

@@ -50,7 +50,7 @@ impl Registry {
         // Pinning a library asks the loader, which may announce a change, which may call this: the outer call finds it.
         static SCANNING: Inside = Inside::new();
         let Some(_entered) = SCANNING.enter() else { return Rescan::default() };
-        // A signal's handler that unwinds waits for libunwind's lock; who has that may wait for the loader's, which is held here.
+        // A signal's handler that unwinds waits for libunwind's lock; its holder may wait for the loader's, which is held here.
         let _masked = Masked::begin();
         let counts = loader::counts();
         let seen = state::lock().seen;

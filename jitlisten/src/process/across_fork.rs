@@ -34,10 +34,9 @@ pub struct ForkSlot<H> {
 }
 
 /// The locks are released before the signals that waited are handled.
-struct Kept<H>(Option<(H, HostStateGuard)>);
+struct Kept<H>(Option<(libc::pthread_t, H, HostStateGuard)>);
 
-// SAFETY: put in and taken out by the one thread that forks, between the handlers of `pthread_atfork`; of other threads, only the
-// address of the static is known.
+// SAFETY: taken out and dropped by the thread that has put it in, whose number stands there ([`ForkSlot::take`]).
 unsafe impl<H> Send for Kept<H> {}
 
 impl<H: HeldAcrossFork> ForkSlot<H> {
@@ -47,8 +46,16 @@ impl<H: HeldAcrossFork> ForkSlot<H> {
         ForkSlot { follows: AtomicBool::new(false), kept: Mutex::new(Kept(None)) }
     }
 
-    fn keep(&self, held: Option<(H, HostStateGuard)>) -> Option<(H, HostStateGuard)> {
-        std::mem::replace(&mut self.kept.lock().unwrap_or_else(PoisonError::into_inner).0, held)
+    /// Keeps what a fork has taken. Only the holder of its locks comes here.
+    fn keep(&self, held: H, host_state: HostStateGuard) {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).0 = Some((this_thread(), held, host_state));
+    }
+
+    /// What this thread has taken. Another one that forks at the same time, and had nothing to take, must not release it.
+    fn take(&self) -> Option<(H, HostStateGuard)> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, held, host_state) = kept.0.take_if(|kept| kept.0 == this_thread())?;
+        Some((held, host_state))
     }
 }
 
@@ -72,24 +79,80 @@ impl<H: HeldAcrossFork> Handlers<H> {
     unsafe extern "C" fn prepare() {
         caught(|| {
             let host_state = HostStateGuard::enter();
-            let held = H::take().map(|held| (held, host_state));
-            drop(H::slot().keep(held));
+            if let Some(held) = H::take() {
+                H::slot().keep(held, host_state);
+            }
         });
     }
 
     unsafe extern "C" fn parent() {
-        caught(|| drop(H::slot().keep(None)));
+        caught(|| drop(H::slot().take()));
     }
 
     unsafe extern "C" fn child() {
         caught(|| {
-            let Some((held, _host_state)) = H::slot().keep(None) else { return };
+            let Some((held, _host_state)) = H::slot().take() else { return };
             held.in_child();
         });
     }
 }
 
+/// The thread's number, the same in the child.
+fn this_thread() -> libc::pthread_t {
+    // SAFETY: pthread_self has no precondition.
+    unsafe { libc::pthread_self() }
+}
+
 /// A panic of ours must not end the host's fork.
 fn caught(work: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(work));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use super::*;
+
+    static RELEASED: AtomicU32 = AtomicU32::new(0);
+    static THERE_IS_NOTHING: AtomicBool = AtomicBool::new(false);
+
+    struct Held;
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            RELEASED.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    impl HeldAcrossFork for Held {
+        fn slot() -> &'static ForkSlot<Held> {
+            static SLOT: ForkSlot<Held> = ForkSlot::new();
+            &SLOT
+        }
+
+        fn take() -> Option<Held> {
+            if THERE_IS_NOTHING.load(Ordering::SeqCst) { None } else { Some(Held) }
+        }
+
+        fn in_child(self) {}
+    }
+
+    #[test]
+    fn a_fork_that_holds_nothing_releases_nothing_of_another() {
+        // SAFETY: what glibc does before a fork, in this thread.
+        unsafe { Handlers::<Held>::prepare() };
+        THERE_IS_NOTHING.store(true, Ordering::SeqCst);
+        let other = || {
+            // SAFETY: the handlers of a fork in another thread.
+            unsafe { Handlers::<Held>::prepare() };
+            // SAFETY: as above.
+            unsafe { Handlers::<Held>::parent() };
+        };
+        std::thread::spawn(other).join().expect("it ends");
+        assert_eq!(RELEASED.load(Ordering::SeqCst), 0);
+        // SAFETY: the fork of this thread is done.
+        unsafe { Handlers::<Held>::parent() };
+        assert_eq!(RELEASED.load(Ordering::SeqCst), 1);
+    }
 }

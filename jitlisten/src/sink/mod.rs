@@ -98,7 +98,7 @@ pub(crate) trait Sink: Send {
     /// We are the child of a fork: leave the parent's files alone, and do nothing that takes longer the more there is.
     fn forked(&mut self) -> Forked;
 
-    /// The process has become another user for good. Who cannot have a file of that user goes on with the old one.
+    /// The process has become another user for good. A sink that cannot have a file of that user goes on with the old one.
     fn user_changed(&mut self) -> Forked {
         Forked::KnowsEverything
     }

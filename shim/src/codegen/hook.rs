@@ -28,8 +28,9 @@ unsafe extern "C-unwind" fn hook<const SLOT: usize, const POINT: usize>(
     let Some(generator) = at(SLOT) else { return 0 };
     let words = [a, b, c, d, e, f, g, h];
     let policy = shim().map_or(FramePointerPolicy::Untouched, |shim| shim.session.options().frame_pointer_policy);
-    let inside = (POINT == MCJIT).then(|| generator.enter(a));
-    if policy != FramePointerPolicy::Untouched && !matches!(inside, Some(None)) {
+    let inside = if POINT == MCJIT { generator.enter(a) } else { None };
+    let is_alone = POINT != MCJIT || inside.as_ref().is_some_and(|inside| inside.is_alone);
+    if policy != FramePointerPolicy::Untouched && is_alone {
         // SAFETY: this is that hook.
         guarded(|_| unsafe { generator.prepare(POINT, words, policy) });
     }

@@ -1,5 +1,5 @@
 //! Where an LLVM with dynamic symbols generates code for a module: the last moment at which its functions can get frame pointers and
-//! unwind tables ([`crate::attributes`]), whoever has made them.
+//! unwind tables ([`crate::attributes`]), wherever they come from.
 //!
 //! | engine | virtual function | under which lock |
 //! | --- | --- | --- |
@@ -16,8 +16,9 @@
 //! A class with inline constructors has its vtable in whatever library uses it (lli, MLIR). So the value of each function in LLVM's symbol
 //! table leads to us, too, and words in libraries that the loader was done with before.
 //!
-//! Functions that pass an argument in the frame pointer's register (GHC's convention and its like) keep it. An LLVM whose C functions are
-//! not exported is left alone: llvmlite's are in `.symtab` and have entry points of their own (`llvmlite.rs`).
+//! Functions that get an argument in the frame pointer's register (GHC's convention and its like), and those that call such functions, are
+//! left without a frame pointer of their own. An LLVM whose C functions are not exported is left alone: llvmlite's are in `.symtab` and have
+//! entry points of their own (`llvmlite.rs`).
 
 pub(crate) mod hook;
 
@@ -190,11 +191,15 @@ pub(crate) unsafe fn change_words(other: &Library, slot: usize, hooks: [Generate
 }
 
 /// While it lives, a thread is in an MCJIT.
-struct Inside<'a>(&'a AtomicUsize);
+struct Inside<'a> {
+    entry: &'a AtomicUsize,
+    /// Whether no other thread was in it.
+    is_alone: bool,
+}
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        self.0.store(0, Ordering::Release);
+        self.entry.store(0, Ordering::Release);
     }
 }
 
@@ -212,15 +217,13 @@ impl Generator {
         unsafe { original(a, b, c, d, e, f, g, h) }
     }
 
-    /// Enters an engine. `None` where another thread is in it, or in too many.
+    /// Enters an engine, also where another thread is in it: that is seen by the next. `None` where threads are in too many.
     fn enter(&self, engine: usize) -> Option<Inside<'_>> {
-        let inside = self.engines.iter().find_map(|entry| {
-            // Only what was taken is given back.
-            let taken = entry.compare_exchange(0, engine, Ordering::AcqRel, Ordering::Acquire);
-            taken.is_ok().then(|| Inside(entry))
-        })?;
-        let same = self.engines.iter().filter(|entry| entry.load(Ordering::Acquire) == engine).count();
-        (same == 1).then_some(inside)
+        let is_free =
+            |entry: &&AtomicUsize| entry.compare_exchange(0, engine, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        let entry = self.engines.iter().find(is_free)?;
+        let same = self.engines.iter().filter(|entry| entry.load(Ordering::SeqCst) == engine).count();
+        Some(Inside { entry, is_alone: same == 1 })
     }
 
     /// Gives the functions of the module of a call what they are to have.
@@ -246,17 +249,14 @@ impl Generator {
     /// The C functions, once the library runs.
     fn llvm(&self) -> Option<&LlvmC> {
         let find = || {
-            let version = self.version.or_else(|| self.exported.version());
-            let llvm = self.exported.llvm(version?);
+            let Some(version) = self.version.or_else(|| self.exported.version()) else {
+                log_line!(Info, "an LLVM: code is left as it is: nothing says which release this is");
+                return None;
+            };
+            let llvm = self.exported.llvm(version);
             match &llvm {
-                Some(_) => {
-                    log_line!(Info, "LLVM {}: frame pointers and unwind tables can be had", version.unwrap_or_default())
-                }
-                None => log_line!(
-                    Info,
-                    "LLVM {}: code is left as it is: a release that is not known",
-                    version.unwrap_or_default()
-                ),
+                Some(_) => log_line!(Info, "LLVM {version}: frame pointers and unwind tables can be had"),
+                None => log_line!(Info, "LLVM {version}: code is left as it is: a release that is not known"),
             }
             llvm
         };
@@ -273,13 +273,17 @@ mod tests {
         let exported = Exported::none();
         let (llvm, engines) = (OnceBox::new(), [const { AtomicUsize::new(0) }; MOST_ENGINES]);
         let generator = Generator { originals: [0; CODE_GENERATORS], exported, version: None, llvm, engines };
+        let is_alone = |inside: &Option<Inside<'_>>| inside.as_ref().is_some_and(|inside| inside.is_alone);
         let first = generator.enter(0x10);
-        assert!(first.is_some() && generator.enter(0x10).is_none());
-        let second = generator.enter(0x20);
-        assert!(second.is_some());
+        let second = generator.enter(0x10);
+        assert!(is_alone(&first) && second.is_some() && !is_alone(&second));
+        let other = generator.enter(0x20);
+        assert!(is_alone(&other));
         drop(first);
-        assert!(generator.enter(0x10).is_some());
+        assert!(!is_alone(&generator.enter(0x10)), "the second thread is in it still");
+        drop(second);
+        assert!(is_alone(&generator.enter(0x10)));
         let all: Vec<_> = (1..MOST_ENGINES).map(|engine| generator.enter(engine * 0x100)).collect();
-        assert!(all.iter().all(Option::is_some) && generator.enter(0x7).is_none());
+        assert!(all.iter().all(is_alone) && generator.enter(0x7).is_none());
     }
 }

@@ -33,6 +33,8 @@ mod write;
 use std::fmt;
 use std::io;
 
+use jitlisten::{Address, checked_read};
+
 pub(crate) use write::{page_size, write_pointer};
 
 /// Why a function was left alone.
@@ -46,7 +48,7 @@ pub(crate) enum Refusal {
     TooFar,
 }
 
-/// Who may be executing a function while it is redirected.
+/// Which threads may be executing a function while it is redirected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Callers {
     /// Any thread of the process.
@@ -59,7 +61,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refusal::Unexpected(bytes) => write!(f, "unexpected bytes {bytes:02x?}"),
-            Refusal::Io(error) => write!(f, "not writable: {error}"),
+            Refusal::Io(error) => write!(f, "not readable or not writable: {error}"),
             Refusal::TooFar => write!(f, "no free memory near it"),
         }
     }
@@ -76,12 +78,38 @@ fn is_alone() -> bool {
 /// `function` must be the address of mapped code. `hook` must be safe to call, without arguments, from any caller of
 /// `function`, for as long as the process lives.
 pub(crate) unsafe fn detour(function: usize, hook: unsafe extern "C" fn(), callers: Callers) -> Result<(), Refusal> {
-    // SAFETY: the caller vouches that `function` is mapped code; padding to 16 bytes belongs to the same page.
-    let bytes = unsafe { (function as *const [u8; arch::SIZE]).read_unaligned() };
+    // What is behind the function may be another page, and code need not be readable.
+    // SAFETY: bytes take every bit pattern.
+    let bytes = unsafe { checked_read::copy_struct::<[u8; arch::SIZE]>(Address(function as u64)) };
+    let bytes = bytes.map_err(Refusal::Io)?;
     let patch_at = arch::empty_function(&bytes).ok_or(Refusal::Unexpected(bytes))?;
     let in_place = callers == Callers::NoneYet || arch::may_change_under_way(&bytes, patch_at) || is_alone();
     let from = function + patch_at;
     let to = if arch::reaches(from, hook as usize) { hook as usize } else { arch::island(from, hook as usize)? };
     let write = if in_place { arch::write_jump } else { arch::exchange_jump };
     write(from, to).map_err(Refusal::Io)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    unsafe extern "C" fn hook() {}
+
+    /// Not every compiler aligns functions (`-Os`).
+    #[test]
+    #[cfg_attr(miri, ignore = "miri has no mappings without memory")]
+    fn a_function_at_the_end_of_what_may_be_read_is_left_alone() {
+        let (page, flags) = (page_size(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping, which is known nowhere else.
+        let code = unsafe { libc::mmap(std::ptr::null_mut(), 2 * page, libc::PROT_READ, flags, -1, 0) };
+        assert_ne!(code, libc::MAP_FAILED);
+        // SAFETY: the second half of it.
+        unsafe { libc::mprotect(code.wrapping_byte_add(page), page, libc::PROT_NONE) };
+        // SAFETY: the function is not called.
+        let refusal = unsafe { detour(code as usize + page - 4, hook, Callers::Any) };
+        assert!(matches!(refusal, Err(Refusal::Io(_))), "{refusal:?}");
+        // SAFETY: the mapping made above.
+        unsafe { libc::munmap(code, 2 * page) };
+    }
 }

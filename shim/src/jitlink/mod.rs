@@ -114,7 +114,8 @@ pub(crate) unsafe fn attach(
         let exchanged = unsafe { patch::exchange(library, vtable, EMIT, hooks[which] as usize) };
         if let Err(error) = exchanged {
             log_line!(Warn, "{}: JITLink stays as it is: {error}", library.path.display());
-            return Err(Refusal::Unchanged);
+            // Behind a slot that was changed, this place of the table is not given to another library.
+            return if which == 0 { Err(Refusal::Unchanged) } else { Ok(()) };
         }
     }
     Ok(())

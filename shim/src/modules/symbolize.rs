@@ -81,7 +81,7 @@ pub(super) unsafe extern "C-unwind" fn backtrace_symbols(buffer: *const *mut c_v
         unsafe { memory.cast::<Text>().add(index).write(place.cast()) };
         at += text.len() + 1;
     }
-    // SAFETY: the real one's memory is of `malloc`, and for the caller to free, who gets ours instead.
+    // SAFETY: the real one's memory is of `malloc`, and for the caller to free, which gets ours instead.
     unsafe { libc::free(theirs.cast()) };
     memory.cast()
 }

@@ -57,7 +57,7 @@ pub(crate) unsafe fn seems_to_have_linker(library: &Library) -> bool {
         return false;
     }
     // SAFETY: the caller's promise.
-    let constants = unsafe { segments(library, |segment| !segment.writable) };
+    let constants = unsafe { constants(library) };
     let has = |message: &[u8]| constants.iter().any(|part| memchr::memmem::find(part.bytes, message).is_some());
     MESSAGES.into_iter().any(has)
 }
@@ -101,11 +101,7 @@ unsafe fn view(library: &Library) -> View<'_> {
     // A program at fixed addresses has its vtables among the constants.
     let fixed = library.identity.bias == 0;
     // SAFETY: as above.
-    let mut constants = unsafe { segments(library, |segment| !segment.writable && !segment.executable) };
-    if constants.is_empty() {
-        // SAFETY: as above.
-        constants = unsafe { segments(library, |segment| !segment.writable) };
-    }
+    let constants = unsafe { constants(library) };
     // SAFETY: as above.
     let data = unsafe { segments(library, |segment| segment.writable || fixed && !segment.executable) };
     let data = match library.sealed() {
@@ -117,6 +113,20 @@ unsafe fn view(library: &Library) -> View<'_> {
     let bias = library.identity.bias as u64;
     let relocations = library.relocations();
     View { bias, constants, data, relocations: (!relocated).then_some(relocations), relocated: relocations, code }
+}
+
+/// What is neither written nor run, where that is apart: of code there may be hundreds of megabytes that are not read yet.
+///
+/// # Safety
+/// As for [`segments`].
+unsafe fn constants(library: &Library) -> Vec<Segment<'_>> {
+    // SAFETY: the caller's promise; so below.
+    let constants = unsafe { segments(library, |segment| !segment.writable && !segment.executable) };
+    if !constants.is_empty() {
+        return constants;
+    }
+    // SAFETY: as above.
+    unsafe { segments(library, |segment| !segment.writable) }
 }
 
 /// The part of a segment that is in `range`.

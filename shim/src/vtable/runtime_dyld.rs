@@ -224,7 +224,10 @@ impl Hooked {
         }
         match self.read(result, this, object) {
             Ok(bytes) => {
-                self.trust.store(TRUSTED, Ordering::Release);
+                // Where nothing was loaded, nothing was tried.
+                if bytes.is_some() {
+                    self.trust.store(TRUSTED, Ordering::Release);
+                }
                 bytes
             }
             Err(what) => {
@@ -298,7 +301,7 @@ impl Hooked {
 
     /// Slot 2 of the vtable of a `LoadedObjectInfo`, whose first six are functions of the library.
     fn section_address_function(&self, vtable: usize) -> Result<usize, &'static str> {
-        if vtable == self.info_vtable.load(Ordering::Acquire) {
+        if vtable != 0 && vtable == self.info_vtable.load(Ordering::Acquire) {
             return Ok(self.section_address.load(Ordering::Relaxed));
         }
         if !self.is_here(vtable) || !vtable.is_multiple_of(size_of::<usize>()) {

@@ -90,7 +90,7 @@ impl Region {
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset), length) }
     }
 
-    /// Gives the FDE at `offset` the length 0: from now on it is "no rules" to whoever finds it.
+    /// Gives the FDE at `offset` the length 0: from now on it is "no rules" to a reader that finds it.
     pub(crate) fn silence(&mut self, offset: usize) {
         assert!(offset.is_multiple_of(4) && offset + 4 <= self.writable);
         // SAFETY: aligned and in the writable part (both checked); concurrent readers are outside of Rust, and see the old or

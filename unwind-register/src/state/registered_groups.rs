@@ -80,7 +80,7 @@ impl State {
         }
     }
 
-    /// Takes back groups of ours where a new one is: whoever placed code there knows that the old code is gone.
+    /// Takes back groups of ours where a new one is: a caller that places code there knows that the old code is gone.
     fn deregister_overlapping(&mut self, registry: &FrameRegistry, (start, end): (u64, u64)) {
         loop {
             let below = self.registered.0.range((registry.base, 0)..(registry.base, end)).next_back();

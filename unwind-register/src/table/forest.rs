@@ -80,7 +80,7 @@ impl Forest {
 
     /// Adds a function; `want` counts the functions the caller is about to add near it, this one included.
     ///
-    /// Functions that overlap it are removed: whoever placed new code there knows that the old code is gone. Returns how many.
+    /// Functions that overlap it are removed: a caller that places new code there knows that the old code is gone. Returns how many.
     pub(crate) fn insert(
         &mut self,
         range: &Range<u64>,

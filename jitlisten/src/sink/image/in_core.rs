@@ -1,6 +1,6 @@
 //! The header of an image as it stands in the memory of the process, and so in its core files.
 //!
-//! Who reads a core file opens each image by its path. Where the file is gone, elfutils (eu-stack, pystack, coredumpctl) takes the
+//! A reader of a core file opens each image by its path. Where the file is gone, elfutils (eu-stack, pystack, coredumpctl) takes the
 //! memory for the file, if all of it is there: so this header has no section headers, which lie behind what is mapped, and a
 //! dynamic section that leads to symbols in the header padding (`dwfl_segment_report_module`, `core_file_read_eagerly`,
 //! `find_dynsym`).

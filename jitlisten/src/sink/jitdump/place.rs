@@ -8,7 +8,7 @@
 //!          `- dead                    made by the first process that finds that the process is gone
 //! ```
 //!
-//! The file is locked (`flock`) as long as the process lives and has it open. Who makes one removes what dead processes have
+//! The file is locked (`flock`) as long as the process lives and has it open. A process that makes one removes what dead ones have
 //! left, with what `perf inject` has made of it: [`crate::liveness`] says when.
 //!
 //! perf learns of the file by an executable mapping of it: the *marker*. It is never used and never unmapped while

@@ -66,7 +66,7 @@ impl MapFile {
             let metadata = append.metadata().map_err(failed("stat"))?;
             let last = attempt == ATTEMPTS;
             match check_owner(&metadata, &edit.metadata().map_err(failed("stat"))?) {
-                // Who cleans up has removed it meanwhile.
+                // A process that cleans up has removed it meanwhile.
                 Some(REMOVED | EXCHANGED) if !last => continue,
                 Some(found) => return Err(SinkError::NotOurs { path: path.to_owned(), found }),
                 None => {}
