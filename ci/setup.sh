@@ -163,6 +163,8 @@ other_venvs() {
     make_venv jax "3.11 3.12 3.13" jax==0.10.2 jaxlib==0.10.2 numpy==2.4.6
     # Tools that need no Numba.
     make_venv tools "3.11 3.12 3.10 3.13" pystack==1.7.2
+    # Threads and processes that programs with Numba are given by others. Beside the first environment, with its Python.
+    make_venv pools "3.11 3.12 3.13" tbb==2023.2.0 greenlet==3.5.6 joblib==1.6.0 distributed==2026.8.0 mpi4py==4.1.2
     # The first Python that has `-X perf`.
     make_venv numba-0.68.1-python-3.12 "3.12 3.13" numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6
     # The first that has `-X perf_jit`.
@@ -209,7 +211,7 @@ all)
     install_packages build-essential pkg-config python3-venv gdb binutils shellcheck libunwind-dev libunwind-19 \
         valgrind patch strace chromium chromium-driver elfutils btrfs-progs bpftrace libjemalloc2 faketime heaptrack libheaptrack lldb-19 zlib1g-dev \
         libzstd-dev mmdebstrap tmux postgresql-15 libegl-dev libgl-dev libegl-mesa0 libgl1-mesa-dri libboost-stacktrace-dev libabsl-dev \
-        libboost-context-dev libgoogle-perftools4 \
+        libboost-context-dev libgoogle-perftools4 openmpi-bin \
         llvm-14 clang-14 llvm-22 clang-22 llvm-14-dev llvm-15-dev llvm-16-dev llvm-19-dev llvm-22-dev
     install_perf
     first_venv

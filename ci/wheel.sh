@@ -111,10 +111,13 @@ make_venv() {
     # The packages of the pinned environment, by path: they need not be downloaded again.
     "$numba" -c 'import site; print(site.getsitepackages()[0])' >"$("$venv/bin/python" -c 'import site
 print(site.getsitepackages()[0])')/pinned.pth"
-    # A kernel for the magics, in the same way; without it those tests are skipped.
-    local notebook=target/wheel/notebook/bin/python
-    [ ! -x $notebook ] || $notebook -c 'import site; print(site.getsitepackages()[0])' \
-        >"$("$venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')/notebook.pth"
+    # A kernel for the magics, joblib, Dask and mpi4py, in the same way; without them those tests are skipped.
+    local name environment
+    for environment in target/wheel/notebook target/venv/pools; do
+        name=${environment##*/}
+        [ ! -x $environment/bin/python ] || $environment/bin/python -c 'import site; print(site.getsitepackages()[0])' \
+            >"$("$venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')/$name.pth"
+    done
     "$venv/bin/pip" install -q --disable-pip-version-check --no-index "$(of_this_machine)"
 }
 

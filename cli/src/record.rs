@@ -68,10 +68,10 @@ pub(crate) struct Record {
     command: Vec<OsString>,
 }
 
-/// With this process for `%p` and this host for `%h`.
-fn expanded(path: &Path) -> PathBuf {
+/// With the process for `%p` and this host for `%h`.
+fn expanded(path: &Path, pid: u32) -> PathBuf {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    Options::new(path).path(std::process::id(), host.trim())
+    Options::new(path).path(pid, host.trim())
 }
 
 impl Record {
@@ -91,8 +91,10 @@ impl Record {
     fn check_output(&self) -> Result<PathBuf, Problem> {
         let usual = if self.bundle { "jitlisten.bundle" } else { "jitlisten.perf.data" };
         let output = self.output.as_deref().unwrap_or(Path::new(usual));
-        // A recording is named by the process that makes it; a folder is made by this one, one for each rank of an mpirun.
-        let output = if self.bundle { expanded(output) } else { output.to_owned() };
+        // A recording is named by the process that makes it. A folder is there before a command: it has this one's number, another
+        // one for each rank of an mpirun.
+        let named_by = self.pid.unwrap_or_else(std::process::id);
+        let output = if self.bundle { expanded(output, named_by) } else { output.to_owned() };
         let path =
             std::path::absolute(&output).map_err(|error| Problem::new(format!("{}: {error}", output.display())))?;
         let parent = path.parent().unwrap_or(Path::new("/"));

@@ -96,6 +96,7 @@ impl Report {
                 error if files.len() == 1 => error,
                 error => Error::InFile { path: path.clone(), error: Box::new(error) },
             })?;
+            recording.find_images_beside(path);
             if let Some(root) = root {
                 recording.set_root(root);
             }

@@ -129,3 +129,36 @@ fn files_of_one_path_are_those_of_their_recording() {
     assert_eq!(names(&report), both);
     assert_eq!(both.len(), 2, "different functions: {both:?}");
 }
+
+/// `jitlisten record` says where its images were; they lie beside the recording wherever both are moved to.
+#[test]
+fn images_go_where_their_recording_goes() {
+    let directory = scratch("machines-images");
+    let image = fs::read_dir(testdata().join("root/tmp/fixture/images"))
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path()
+        .join("object-22.so");
+    let name = "image-10-1-object-1.so";
+    let recorded = |path: &str| {
+        let mut writer = Writer { host: Some("one".to_owned()), ..Writer::default() };
+        writer.comm(10, 10, "python", true, 1).mmap(10, (LIBRARY, LIBRARY + 0x2000), 0, path, 2);
+        writer.sample((10, 10), 10, 5, &[LIBRARY + 0x1010]).file()
+    };
+    let named = |file: &str, content: &[u8]| {
+        fs::write(directory.join(file), content).unwrap();
+        let report = Report::open(&directory.join(file), &Options::default()).unwrap();
+        names(&report).iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()
+    };
+    let right = named("in_place.data", &recorded(image.to_str().unwrap()));
+    let moved = recorded(&format!("/made/there/f.data.images/{name}"));
+    for (file, images) in [("f.data", "f.data.images"), ("g.data", "g.data.images"), ("h.data", "f.data.images")] {
+        assert_ne!(named(file, &moved), right, "{file} without its images");
+        fs::create_dir_all(directory.join(images)).unwrap();
+        fs::copy(&image, directory.join(images).join(name)).unwrap();
+        assert_eq!(named(file, &moved), right, "{file}");
+        fs::remove_dir_all(directory.join(images)).unwrap();
+    }
+}

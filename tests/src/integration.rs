@@ -78,6 +78,20 @@ pub fn numba(venv: &str, program: &str) -> Option<Host> {
     Some(Host::new(python(venv)?, venv).argument(paths::host(program)))
 }
 
+/// Lets a host import the packages of another environment of the same Python, and load their libraries; `None` after a loud skip.
+///
+/// # Panics
+/// When the environment has no packages.
+#[must_use]
+pub fn with_packages(host: Host, venv: &str) -> Option<Host> {
+    python(venv)?;
+    let lib = paths::venv(venv).join("lib");
+    let versions = fs::read_dir(&lib).unwrap_or_else(|error| panic!("read {}: {error}", lib.display()));
+    let mut found = versions.flatten().map(|entry| entry.path().join("site-packages")).filter(|path| path.is_dir());
+    let packages = found.next().expect("an environment has packages");
+    Some(host.variable("PYTHONPATH", packages).variable("LD_LIBRARY_PATH", lib))
+}
+
 /// The shared library of a virtual environment's llvmlite.
 ///
 /// # Panics

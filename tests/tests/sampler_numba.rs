@@ -33,6 +33,46 @@ fn the_workers_of_a_prange() {
     assert!(compiled.iter().all(|sample| named(sample) == sample.frames.len()), "every frame has a name");
 }
 
+/// Through the threads of GCC's OpenMP and of oneTBB, whose `execute` has a frame that is realigned; oneTBB starts no more
+/// threads than there are processors.
+#[test]
+fn stacks_of_prange_are_whole_on_other_threading_layers() {
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    for (layer, least) in [("omp", 4), ("tbb", processors.min(2))] {
+        if tool::require("perf", Absence::FailsInCi).is_none() {
+            return;
+        }
+        let Some(host) = integration::numba("numba-0.68.1", "parallel.py") else { return };
+        let Some(host) = integration::with_packages(host, "pools") else { return };
+        let (host, data) = recorded(host.argument("2").variable("NUMBA_THREADING_LAYER", layer), "");
+        let _ = host.run(Preload::Library).well();
+        let samples = read(&data);
+        let compiled: Vec<Weighed> = samples.iter().filter(|sample| is_compiled(sample)).cloned().collect();
+        let threads = by_thread(&compiled);
+        assert!(threads.values().sum::<f64>() > 1.5 && threads.len() >= least, "{layer}: {threads:?}\n{}", host.log());
+        assert!(complete(&compiled) >= 99.5, "{layer}: {} % of the kernel's stacks", complete(&compiled));
+        assert!(complete(&samples) >= 98.0, "{layer}: {} % of all", complete(&samples));
+    }
+}
+
+/// Greenlets move their parts of the thread's stack away and back again.
+#[test]
+fn stacks_of_greenlets_are_whole() {
+    if tool::require("perf", Absence::FailsInCi).is_none() {
+        return;
+    }
+    let Some(host) = integration::numba("numba-0.68.1", "greenlets.py") else { return };
+    let Some(host) = integration::with_packages(host, "pools") else { return };
+    let (host, data) = recorded(host.argument("2"), "");
+    let _ = host.run(Preload::Library).well();
+    let samples = read(&data);
+    let inside: Vec<Weighed> =
+        samples.iter().filter(|sample| sample.frames.iter().any(|frame| frame.contains("burn"))).cloned().collect();
+    let seconds: f64 = by_thread(&inside).values().sum();
+    assert!(seconds > 1.4, "{seconds} s of 2 in the greenlets\n{}", host.log());
+    assert!(complete(&inside) >= 99.0, "{} % of the greenlets' stacks", complete(&inside));
+}
+
 /// The names are in files beside the recording: the process's own are gone some day.
 #[test]
 fn images_are_kept_beside_the_recording() {

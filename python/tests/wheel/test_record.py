@@ -4,7 +4,6 @@ import json
 import platform
 import shutil
 
-import pytest
 from conftest import PROGRAMS, command, python
 
 PATIENT = 300
@@ -40,51 +39,6 @@ def test_an_event_is_counted(run, tmp_path):
     assert "perf list" in unknown.stderr
 
 
-POOL = """
-import multiprocessing, sys, time
-import kernel_of_pool
-
-if __name__ == "__main__":
-    multiprocessing.set_start_method(sys.argv[1])
-    with multiprocessing.Pool(2) as pool:
-        pool.map(kernel_of_pool.task, [0.7] * 2, chunksize=1)
-        pool.close()
-        pool.join()
-    print("done")
-"""
-
-KERNEL_OF_POOL = """
-import time
-import numba
-
-@numba.njit
-def kernel(n):
-    total = 0.0
-    for i in range(n):
-        total += (i % 7) * 0.5
-    return total
-
-def task(seconds):
-    until = time.process_time() + seconds
-    while time.process_time() < until:
-        kernel(100_000)
-"""
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_the_workers_of_a_pool(run, tmp_path, method):
-    (tmp_path / "pool.py").write_text(POOL)
-    (tmp_path / "kernel_of_pool.py").write_text(KERNEL_OF_POOL)
-    done = run(command(), "record", "-s", "-o", "prof-%h-%p.data", "--", python(), "pool.py", method, timeout=PATIENT)
-    assert done.stdout == "done\n"
-    files = sorted(path.name for path in tmp_path.glob("prof-*-*.data"))
-    assert len(files) >= 3, files
-    found = json.loads(run(command(), "lines", "--json", "-", *files).stdout)
-    lines = [line for file in found["files"] if file["path"].endswith("kernel_of_pool.py") for line in file["lines"]]
-    # Two workers for 0.7 s each, some of it in imports and compilation.
-    assert sum(line["self"] for line in lines) > 40, lines
-
-
 def test_the_folder_of_a_bundle_is_named_by_host_and_process(run, tmp_path):
     run(
         command(), "record", "--bundle", "-o", "prof-%h-%p", "--", python(), PROGRAMS / "kernel.py", "once",
@@ -94,3 +48,11 @@ def test_the_folder_of_a_bundle_is_named_by_host_and_process(run, tmp_path):
     host = platform.node()
     assert folder.name.startswith(f"prof-{host}-") and folder.name.rsplit("-", 1)[1].isdigit()
     assert (folder / "perf.data").is_file() and (folder / "root").is_dir()
+
+
+def test_the_folder_of_a_process_that_runs_has_its_number(run, start, tmp_path):
+    program = start(python(), PROGRAMS / "kernel.py")
+    run(command(), "record", "--bundle", "-d", "1", "-o", "prof-%h-%p", "-p", program.pid, timeout=PATIENT)
+    (folder,) = tmp_path.glob("prof-*")
+    assert folder.name == f"prof-{platform.node()}-{program.pid}"
+    assert json.loads(run(command(), "lines", "--json", "-", folder).stdout)["compiled"] > 0

@@ -4,6 +4,7 @@
 //! goes through the samples and stores each different address and each different stack once.
 
 mod address_space;
+mod beside;
 mod bytes;
 mod event;
 mod follower;

@@ -165,6 +165,8 @@ fn is_image_path(path: &str) -> bool {
     let directory = parts.next().unwrap_or_default();
     name.starts_with("jitted-") && name.ends_with(".so")
         || name.starts_with("object-") && name.ends_with(".so") && directory.starts_with("image-")
+        // As `jitlisten record` keeps them.
+        || name.starts_with("image-") && name.ends_with(".so") && directory.ends_with(".images")
 }
 
 /// The symbols of one file, without a recording: for comparison with other tools.

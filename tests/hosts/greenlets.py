@@ -1,0 +1,36 @@
+"""Two greenlets that compute in turn, each resumed deeper on the stack than it was begun: greenlets.py SECONDS"""
+
+import sys
+import time
+
+import greenlet
+from numba import njit
+
+
+@njit
+def burn(n):
+    x = 1.0
+    for _ in range(n):
+        x = x * 0.999 + 1.0 / (x * x + 1.0)
+    return x
+
+
+def body():
+    while True:
+        burn(100_000)
+        main.switch()
+
+
+def resumed(one, depth):
+    return one.switch() if depth == 0 else resumed(one, depth - 1)
+
+
+main = greenlet.getcurrent()
+burn(1)
+both = [greenlet.greenlet(body), greenlet.greenlet(body)]
+until = time.process_time() + float(sys.argv[1])
+depth = 0
+while time.process_time() < until:
+    for one in both:
+        resumed(one, depth % 20)
+    depth += 1
