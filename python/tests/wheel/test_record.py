@@ -5,7 +5,7 @@ import platform
 import shutil
 
 import pytest
-from conftest import PROGRAMS, command, python
+from conftest import PROGRAMS, command, perf_map, python
 
 PATIENT = 300
 
@@ -94,3 +94,25 @@ def test_the_folder_of_a_bundle_is_named_by_host_and_process(run, tmp_path):
     host = platform.node()
     assert folder.name.startswith(f"prof-{host}-") and folder.name.rsplit("-", 1)[1].isdigit()
     assert (folder / "perf.data").is_file() and (folder / "root").is_dir()
+
+
+def test_a_process_is_recorded_with_the_sinks_that_are_asked_for(run, start, tmp_path):
+    program = start(python(), PROGRAMS / "kernel.py")
+    data = tmp_path / "a \"quoted\" \u0301 name.data"
+    run(command(), "record", "-p", program.pid, "-d", 1, "--no-python", "--sinks", "image", "-o", data)
+    assert perf_map(program.pid) == "" and not program.has_ended()
+    assert "__main__.burn" in run(command(), "lines", data).stdout
+
+
+def test_a_child_of_a_fork_leaves_the_recording_of_its_parent(run, tmp_path):
+    (tmp_path / "forks.py").write_text(
+        "import os, sys, jitlisten\n"
+        "children = sys.argv[1] == 'children'\n"
+        "with jitlisten.record('parent.data', children=children, lines=False):\n"
+        "    child = os.fork()\n"
+        "    if child == 0: sys.exit(3)\n"
+        "    print(os.WEXITSTATUS(os.waitpid(child, 0)[1]))\n"
+    )
+    for word in ("children", "none"):
+        done = run(python(), "forks.py", word)
+        assert done.stdout == "3\n" and "Error" not in done.stderr, (word, done.stderr)
