@@ -30,8 +30,8 @@ pub(crate) struct Diff {
 
 impl Diff {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
-        let before = self.reading.open(Some(&self.before), false, false)?;
-        let after = self.reading.open(Some(&self.after), false, false)?;
+        let before = self.reading.open(&[self.before], false, false)?;
+        let after = self.reading.open(&[self.after], false, false)?;
         recording::write(None, diff_to_text(&before, &after, recording::width(), self.all).as_bytes())?;
         Ok(ExitCode::SUCCESS)
     }

@@ -15,9 +15,9 @@ use crate::recording::{self, Reading};
 #[derive(Args)]
 #[command(after_help = "Example: jitlisten export perf.data -f speedscope -o profile.speedscope.json")]
 pub(crate) struct Export {
-    /// A recording [default: jitlisten.perf.data, or perf.data]
+    /// Recordings; several are added up [default: jitlisten.perf.data, or perf.data]
     #[arg(value_name = "FILE")]
-    file: Option<PathBuf>,
+    files: Vec<PathBuf>,
     /// For profiler.firefox.com, speedscope.app, flame graph scripts, or KCachegrind and callgrind_annotate
     #[arg(short, long)]
     format: Format,
@@ -38,7 +38,7 @@ enum Format {
 
 impl Export {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
-        let report = self.reading.open(self.file.as_deref(), false, true)?;
+        let report = self.reading.open(&self.files, false, true)?;
         let text = match self.format {
             Format::Firefox => to_firefox(&report).to_string(),
             Format::Speedscope => to_speedscope(&report).to_string(),

@@ -15,9 +15,9 @@ use crate::recording::{self, Reading};
 #[derive(Args)]
 #[command(after_help = "Example: jitlisten flamegraph perf.data -o flames.svg")]
 pub(crate) struct Flamegraph {
-    /// A recording [default: jitlisten.perf.data, or perf.data]
+    /// Recordings; several are added up [default: jitlisten.perf.data, or perf.data]
     #[arg(value_name = "FILE")]
-    file: Option<PathBuf>,
+    files: Vec<PathBuf>,
     /// Where the SVG goes; - is standard output
     #[arg(short, long, value_name = "OUT.svg", default_value = "flamegraph.svg")]
     output: PathBuf,
@@ -27,7 +27,10 @@ pub(crate) struct Flamegraph {
 
 impl Flamegraph {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
-        let report = self.reading.open(self.file.as_deref(), false, true)?;
+        let report = self.reading.open(&self.files, false, true)?;
+        if report.recording.samples.is_empty() {
+            return Err(Problem::new(format!("there is nothing to draw: {}", report.notes.join("; "))));
+        }
         let mut picture = Vec::new();
         to_flamegraph(&report, &mut picture).map_err(|error| Problem::new(format!("no flame graph: {error}")))?;
         recording::write(Some(&self.output), &picture)?;

@@ -28,7 +28,7 @@ def _jitlisten_attached():
     except BaseException as error:
         result = "failed %s: %s" % (type(error).__name__, error)
     try:
-        with open(directory + "/result.new", "w") as file:
+        with open(directory + "/result.new", "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(result + "\n")
         os.rename(directory + "/result.new", directory + "/result")
         if os.path.exists(directory + "/late"):

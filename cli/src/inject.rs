@@ -12,9 +12,12 @@
 //!
 //! The lines are in a file in a directory of mode 0700 that the user of the process owns; what came of it is written beside it.
 
+use std::ffi::OsStr;
+use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -22,6 +25,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
+use jitlisten_report::printable;
 
 use crate::gdb;
 use crate::installation::Installation;
@@ -208,7 +212,8 @@ impl Script {
         loop {
             if let Ok(result) = fs::read_to_string(self.directory.join("result")) {
                 return match result.split_once(' ') {
-                    Some(("ok", words)) => Ok(words.trim_end().to_owned()),
+                    // The process has written it.
+                    Some(("ok", words)) => Ok(printable(words.trim_end())),
                     Some((_, words)) => Err(Problem::new(format!("process {}: {}", process.pid, words.trim_end()))),
                     None => Err(Problem::new(format!("process {} has not said what became of it", process.pid))),
                 };
@@ -247,9 +252,23 @@ impl Drop for Script {
     }
 }
 
-/// As a string of Python.
-fn quoted(path: &Path) -> String {
-    format!("{:?}", path.to_string_lossy())
+/// As a string of Python, in ASCII: what the interpreter takes a file's bytes for is up to the program's locale. Bytes that are no
+/// UTF-8 are as `os.fsdecode` makes them.
+pub(crate) fn quoted(text: &(impl AsRef<OsStr> + ?Sized)) -> String {
+    let mut quoted = "\"".to_owned();
+    for part in text.as_ref().as_bytes().utf8_chunks() {
+        for character in part.valid().chars() {
+            let _ = match character {
+                '"' | '\\' => write!(quoted, "\\{character}"),
+                ' '..='~' => write!(quoted, "{character}"),
+                other => write!(quoted, "\\U{:08x}", u32::from(other)),
+            };
+        }
+        for byte in part.invalid() {
+            let _ = write!(quoted, "\\udc{byte:02x}");
+        }
+    }
+    quoted + "\""
 }
 
 fn remote_exec(process: &Process, script: &Path) -> Result<(), Problem> {
@@ -363,4 +382,22 @@ fn is_libc(path: &Path) -> bool {
 /// Where the main thread waits for a lock, such as for the end of another thread, it looks at its pending calls now.
 fn wake(process: &Process) -> io::Result<()> {
     Stopped::main_thread(process.pid)?.interrupt_lock().map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// Python itself reads it, in the C locale.
+    #[test]
+    fn a_quoted_path_is_the_path() {
+        let hostile = b"/a \"b\"'\\n\n\x7f/e\xcc\x81 \xe2\x80\xae\xf0\x9f\x90\x8d \xff\xc3\x28.data";
+        let quoted = quoted(OsStr::from_bytes(hostile));
+        assert!(quoted.is_ascii() && !quoted.contains('\n'), "{quoted}");
+        let print = format!("import os, sys; sys.stdout.buffer.write(os.fsencode({quoted}))");
+        let output = Command::new("python3").args(["-X", "utf8", "-c", &print]).output().expect("python3");
+        assert_eq!(output.stdout, hostile, "{quoted}");
+    }
 }

@@ -14,6 +14,7 @@ use jitlisten_report::{Style, to_html, to_json, to_text};
 use crate::command;
 use crate::problem::Problem;
 use crate::recording::{self, Colour, Reading};
+use crate::system::Blocked;
 
 const EXAMPLES: &str = "Examples:
   jitlisten lines -- python prog.py
@@ -63,7 +64,10 @@ impl Lines {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
         if !self.command.is_empty() {
             let file = Scratch::new()?;
+            // The program decides what an interrupt is; what was recorded up to it is still to be shown.
+            let waiting = Blocked::new(&[libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP]);
             let status = record(&self.command, &file.0)?;
+            waiting.end();
             self.show(std::slice::from_ref(&file.0))?;
             return Ok(status);
         }
@@ -73,7 +77,7 @@ impl Lines {
 
     fn show(&self, files: &[PathBuf]) -> Result<(), Problem> {
         // The page can choose a thread.
-        let report = self.reading.open_all(files, self.threads || self.html.is_some(), false)?;
+        let report = self.reading.open(files, self.threads || self.html.is_some(), false)?;
         if let Some(out) = &self.html {
             recording::write(Some(out), to_html(&report).as_bytes())?;
         }

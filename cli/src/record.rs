@@ -26,12 +26,13 @@ use crate::sinks::is_writable;
 use crate::system::Blocked;
 
 const EXAMPLES: &str = "Examples:
-  jitlisten record -- python prog.py            perf report -i jitlisten.perf.data
+  jitlisten record -- python prog.py && jitlisten lines
   jitlisten record -o f.data -r 99 -- python prog.py
   jitlisten record -p 4711 -d 10
   jitlisten record -e cache-misses -- python prog.py
 
-Needs no perf, no root and no ptrace (-p needs ptrace, or Python 3.14). x86_64.";
+`jitlisten lines`, `flamegraph` and `export` read the file, and so does perf report -i FILE. Needs no perf, no root and no ptrace (-p \
+needs ptrace, or Python 3.14). x86_64.";
 
 /// Record samples of every thread: a perf.data, without perf
 #[derive(Args)]
@@ -104,8 +105,16 @@ impl Record {
                 parent.display()
             )));
         }
-        if path.is_dir() && !self.bundle {
-            return Err(Problem::new(format!("{} is a directory: choose another -o", path.display())));
+        let is = if self.bundle { Path::is_dir } else { Path::is_file };
+        if path.exists() && !is(&path) {
+            let what = if path.is_dir() {
+                "a directory"
+            } else if self.bundle {
+                "no directory"
+            } else {
+                "no file"
+            };
+            return Err(Problem::new(format!("{} is {what}: choose another -o", path.display())));
         }
         // Another process may have other rights, and says so itself.
         if self.pid.is_none() && !is_writable(parent) {
@@ -201,19 +210,25 @@ impl Record {
         let process = Process::open(pid)?;
         let installation = Installation::find()?;
         let python = |flag: bool| if flag { "True" } else { "False" };
+        let lines = python(!self.surroundings.no_lines);
+        let enable = self
+            .surroundings
+            .sinks
+            .as_ref()
+            .map(|sinks| format!("jitlisten.enable({}, lines={lines}); ", inject::quoted(&sinks.to_string())));
         let start = format!(
-            "jitlisten.start_recording({:?}, hz={}, wall={}, children={}, python={}, lines={}, seconds={}, event={})",
-            path.to_string_lossy(),
+            "{}jitlisten.start_recording({}, hz={}, wall={}, children={}, python={}, lines={lines}, seconds={}, event={})",
+            enable.unwrap_or_default(),
+            inject::quoted(path),
             self.rate,
             python(self.wall),
             python(self.surroundings.subprocesses),
             python(!self.no_python),
-            python(!self.surroundings.no_lines),
             self.duration.unwrap_or(0),
-            self.event.as_ref().map_or_else(|| "None".to_owned(), |event| format!("{:?}", event.name())),
+            self.event.as_ref().map_or_else(|| "None".to_owned(), |event| inject::quoted(&event.name())),
         );
         // They end the recording and not this process.
-        let until = Blocked::new(&[libc::SIGINT, libc::SIGTERM]);
+        let until = Blocked::new(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT]);
         inject::inject(&process, &installation, &Request::Call(start), PATIENCE, None)?;
         let _ = writeln!(std::io::stderr(), "jitlisten: recording process {pid} into {}", path.display());
         let deadline = self.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds.into()));

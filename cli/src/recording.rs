@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use jitlisten_report::{Lookup, Options, RecordingFile, Report, Selection};
+use jitlisten_report::{Lookup, Options, RecordingFile, Report, Selection, printable};
 
 use crate::bundle;
 use crate::problem::Problem;
@@ -42,13 +42,8 @@ pub(crate) enum Colour {
 }
 
 impl Reading {
-    pub(crate) fn open(&self, file: Option<&Path>, by_thread: bool, kernel: bool) -> Result<Report, Problem> {
-        let files: Vec<PathBuf> = file.map(Path::to_owned).into_iter().collect();
-        self.open_all(&files, by_thread, kernel)
-    }
-
     /// Several are added up; without any, the one that lies here.
-    pub(crate) fn open_all(&self, files: &[PathBuf], by_thread: bool, kernel: bool) -> Result<Report, Problem> {
+    pub(crate) fn open(&self, files: &[PathBuf], by_thread: bool, kernel: bool) -> Result<Report, Problem> {
         let named = if files.is_empty() { vec![default_file()?] } else { files.to_vec() };
         let mut files = Vec::new();
         for path in &named {
@@ -94,7 +89,7 @@ fn default_file() -> Result<PathBuf, Problem> {
     found.ok_or_else(|| {
         Problem::new(
             "there is no jitlisten.perf.data or perf.data here: name a file, or record first: \
-             perf record -g jitlisten run -- python prog.py",
+             jitlisten record -- python prog.py",
         )
     })
 }
@@ -140,7 +135,7 @@ struct Progress {
 impl Progress {
     fn start(files: &[RecordingFile]) -> Option<Progress> {
         let text = match files {
-            [file] => format!("reading {} …", file.path.display()),
+            [file] => format!("reading {} …", printable(&file.path.to_string_lossy())),
             files => format!("reading {} recordings …", files.len()),
         };
         Progress::shown(text, PATIENCE, std::io::stderr())

@@ -51,6 +51,13 @@ impl Blocked {
         Blocked(unsafe { set.assume_init() })
     }
 
+    /// They end this process again, but for those that have come by now.
+    pub(crate) fn end(self) {
+        while self.has_arrived(Duration::ZERO) {}
+        // SAFETY: the set is initialised; the old one is not asked for.
+        unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const self.0, std::ptr::null_mut()) };
+    }
+
     /// Whether one of them has come, or comes within this time.
     pub(crate) fn has_arrived(&self, within: Duration) -> bool {
         let within = libc::timespec { tv_sec: within.as_secs() as libc::time_t, tv_nsec: within.subsec_nanos().into() };

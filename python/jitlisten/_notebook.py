@@ -21,6 +21,7 @@ _USAGE = """\
 
 -r HZ, --rate HZ   samples for each second of a thread's time (199)
 --wall             wall-clock time: threads that wait, too
+-e, --event EVENT  count this instead of time: cycles, cache-misses, page-faults
 --threads          shares of each thread
 -a, --all          everything that has a sample, not only what is hot
 --native           lines of C, C++ and Rust libraries with debug information, too
@@ -36,6 +37,8 @@ _OPTIONS: Dict[str, Tuple[str, bool]] = {
     "-o": ("output", True),
     "--output": ("output", True),
     "--wall": ("wall", False),
+    "-e": ("event", True),
+    "--event": ("event", True),
     "--threads": ("threads", False),
     "-a": ("all", False),
     "--all": ("all", False),
@@ -78,6 +81,8 @@ def _magic(shell: Any, line: str, cell: Optional[str]) -> Any:
         return None
     if cell is not None and statement:
         raise Error("after %%jitlisten come options only; the cell begins in the next line")
+    if "event" in options and "wall" in options:
+        raise Error("-e counts an event instead of time: leave --wall away")
     text = statement if cell is None else cell
     if not text.strip():
         raise Error("there is no statement: %jitlisten [OPTIONS] statement")
@@ -87,6 +92,7 @@ def _magic(shell: Any, line: str, cell: Optional[str]) -> Any:
             path,
             hz=_rate(options),
             wall="wall" in options,
+            event=options.get("event"),
             python="no_python" not in options,
             lines="no_lines" not in options,
         )

@@ -3,10 +3,10 @@
 import ctypes
 import os
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Iterator, Optional
 
-from . import SINKS, Recording, enable
+from . import SINKS, Error, Recording, enable
 from ._library import check, library, statistics
 
 _WALL, _CHILDREN = 1, 2
@@ -56,10 +56,16 @@ def stop() -> Recording:
 def during(*arguments: Any) -> Iterator[None]:
     """What is done inside of ``with``; the arguments are those of :func:`start`."""
     start(*arguments)
+    process = os.getpid()
     try:
         yield
     finally:
-        stop()
+        if os.getpid() == process:
+            stop()
+        else:
+            # A child of a fork has a recording only if it was asked for.
+            with suppress(Error):
+                stop()
 
 
 def _use_trampolines() -> None:

@@ -60,7 +60,8 @@ impl Assembly {
                 let mut text = String::new();
                 formatter.format(&instruction, &mut text);
                 let Some((file, line)) = code.line(instruction.ip()) else { continue };
-                let count = counts.range(instruction.ip()..instruction.next_ip());
+                let end = instruction.ip().saturating_add(instruction.len() as u64);
+                let count = counts.range(instruction.ip()..end);
                 let mut sum = Count::default();
                 count.for_each(|(_, count)| sum += *count);
                 let block = self.lines.entry((file, line)).or_default().entry(name.clone()).or_default();

@@ -1,5 +1,7 @@
 //! Where files of a recording are looked for, and how one is known to be the right one.
 
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::recording::{MappedFile, Recording};
@@ -44,4 +46,13 @@ pub(crate) fn candidates(roots: &[PathBuf], path: &Path) -> impl Iterator<Item =
 pub(crate) fn same_id(ours: &[u8], recorded: &[u8]) -> bool {
     let length = ours.len().min(20);
     recorded.len() >= length && recorded[..length] == ours[..length] && recorded[length..].iter().all(|byte| *byte == 0)
+}
+
+/// Opens a regular file, and nothing else: a recording may name anything, and to open a pipe is to wait for its writer, to open a
+/// device may do something.
+pub(crate) fn open_file(path: &Path) -> io::Result<File> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("not a file"));
+    }
+    File::open(path)
 }

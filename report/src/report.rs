@@ -127,7 +127,12 @@ impl Report {
         let mut notes = recording.notes.clone();
         notes.extend(symbols.notes.iter().cloned());
         if recording.samples.is_empty() {
-            notes.push("the recording has no samples".to_owned());
+            let count = recording.events.get(recording.event).map_or(0, |(_, count)| *count);
+            notes.push(match count {
+                0 => "the recording has no samples".to_owned(),
+                // With a selection of one thread or process.
+                count => format!("of {} samples none is of what was asked for", grouped(count)),
+            });
         }
         notes.extend(other_events(&recording));
         notes.retain(|note| !note.is_empty());

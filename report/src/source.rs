@@ -1,10 +1,10 @@
 //! Source files, as text that is safe to show.
 
-use std::fs::File;
-use std::io::Read;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use crate::lookup::open_file;
 use crate::symbols::source_hash;
 
 /// A larger file is not read.
@@ -99,11 +99,8 @@ impl SourceText {
 }
 
 fn read(path: &Path) -> Result<(Vec<u8>, Option<SystemTime>), String> {
-    let file = File::open(path).map_err(|error| error.to_string())?;
+    let file = open_file(path).map_err(|error| error.to_string())?;
     let data = file.metadata().map_err(|error| error.to_string())?;
-    if !data.is_file() {
-        return Err("not a file".to_owned());
-    }
     if data.len() > LARGEST {
         return Err(format!("{} bytes are too many for a source", data.len()));
     }

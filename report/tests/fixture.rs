@@ -171,3 +171,42 @@ fn damaged_images_are_read_as_far_as_they_go() {
         assert_sums(&Report::open(&recording, &options).unwrap());
     }
 }
+
+#[test]
+fn an_image_at_the_end_of_the_address_space() {
+    let (directory, options) = copied("addresses");
+    let image = images(&directory).into_iter().find(|path| path.ends_with("object-22.so")).unwrap();
+    let mut bytes = fs::read(&image).unwrap();
+    let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
+    let (headers, count) = (number(32), usize::from(bytes[56]));
+    for header in 0..count {
+        // p_vaddr
+        let at = headers + header * 56 + 16;
+        bytes[at..at + 8].copy_from_slice(&(u64::MAX - 0xf).to_le_bytes());
+    }
+    fs::write(&image, bytes).unwrap();
+    let report = Report::open(&directory.join("perf.data"), &options).unwrap();
+    assert_sums(&report);
+    assert!(!to_html(&report).is_empty());
+}
+
+/// Nothing writes into the pipe: a reader that opens it waits for ever.
+#[test]
+fn what_is_no_file_is_not_opened() {
+    let (directory, options) = copied("pipes");
+    let image = images(&directory).into_iter().find(|path| path.ends_with("object-22.so")).unwrap();
+    let source = directory.join("root/tmp/fixture/sides.py");
+    for path in [&image, &source] {
+        fs::remove_file(path).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+    }
+    let (sender, read) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let _ = sender.send(Report::open(&directory.join("perf.data"), &options).unwrap());
+    });
+    let report = read.recv_timeout(std::time::Duration::from_secs(60)).expect("a reader that waits for a pipe");
+    assert_sums(&report);
+    assert!(report.notes.iter().any(|note| note.contains("object-22.so: not a file")), "{:?}", report.notes);
+    let text = to_text(&report, Style::default());
+    assert!(text.contains("note: this file cannot be read"), "{text}");
+}

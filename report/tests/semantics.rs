@@ -393,3 +393,51 @@ fn whatever_is_in_copies_walks_end() {
     let longest = (0..report.recording.stacks.len() as u32).map(|stack| report.recording.stacks.get(stack).len()).max();
     assert!(longest.is_some_and(|longest| (3..=1024).contains(&longest)), "{longest:?}");
 }
+
+/// Counts what is read.
+struct Counted<R>(R, u64);
+
+impl<R: std::io::Read> std::io::Read for Counted<R> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        self.0.read(into).inspect(|count| self.1 += *count as u64)
+    }
+}
+
+impl<R: std::io::Seek> std::io::Seek for Counted<R> {
+    fn seek(&mut self, to: std::io::SeekFrom) -> std::io::Result<u64> {
+        self.0.seek(to)
+    }
+}
+
+#[test]
+fn what_lies_behind_a_record_is_passed_over_once() {
+    let mut writer = writer();
+    for time in 10..20_010 {
+        // PERF_RECORD_AUXTRACE with eight bytes behind it.
+        writer.sample((10, 10), time, 1, &[FIRST]).record(71, 0, &8_u64.to_le_bytes());
+        writer.records.extend([0xff; 8]);
+    }
+    let bytes = writer.file();
+    let mut file = Counted(std::io::Cursor::new(&bytes), 0);
+    let recording = Recording::read(&mut file, &Selection::default()).unwrap();
+    assert_eq!((recording.samples.len(), recording.notes.len()), (20_000, 0), "{:?}", recording.notes);
+    assert!(file.1 < 4 * bytes.len() as u64, "{} bytes read of {}", file.1, bytes.len());
+}
+
+#[test]
+fn a_place_that_was_mapped_a_thousand_times_is_of_its_time() {
+    let mut writer = Writer::default();
+    for time in 1..=1000 {
+        let path = format!("/usr/lib/{}.so", time % 7);
+        writer.mmap(10, (BASE, BASE + 0x2000), 0, &path, time * 10);
+    }
+    for time in (1..=1000).rev().chain(1..=1000) {
+        writer.sample((10, 10), time * 10 + 5, 1, &[FIRST]);
+    }
+    let report = report(&writer.file());
+    assert_sums(&report);
+    for (name, count) in &report.profile.outside {
+        let number: u64 = name.strip_suffix(".so").unwrap().parse().unwrap();
+        assert_eq!(count.samples, 2 * (1..=1000).filter(|time| time % 7 == number).count() as u64, "{name}");
+    }
+}

@@ -169,14 +169,16 @@ impl Published {
     }
 
     fn find(&self, address: u64) -> Option<Code<'_>> {
+        // Sequentially consistent, as are the exchange, and what the handler says before it comes here and `reclaim` asks for: a
+        // handler that has not been seen there reads the new table.
         // SAFETY: a table is freed only when no handler can be reading it, see `reclaim`; others hold `change`.
-        let table = unsafe { self.table.load(Ordering::Acquire).as_ref() }?;
+        let table = unsafe { self.table.load(Ordering::SeqCst).as_ref() }?;
         table.find(address).map(|entry| entry.code(address))
     }
 
     fn exchange(&self, retired: &mut Vec<Retired>, table: Option<Table>) {
         let new = table.map_or(ptr::null_mut(), |table| Box::into_raw(Box::new(table)));
-        let old = self.table.swap(new, Ordering::AcqRel);
+        let old = self.table.swap(new, Ordering::SeqCst);
         if !old.is_null() {
             retired.push(Retired(old));
         }

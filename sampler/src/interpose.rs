@@ -110,6 +110,10 @@ pub(crate) fn adopt_this_thread(start: u64) {
     let tid = clock::own_tid();
     // On a busy machine the scan has found it before it ran.
     if let Some(slot) = threads::arm(tid).or_else(|| threads::armed(tid)) {
+        // The recording may have ended meanwhile, and what ended it have seen no timer here.
+        if !ACTIVE.load(Ordering::SeqCst) {
+            threads::disarm(slot);
+        }
         slot.start.store(start, Ordering::Relaxed);
         give_signal_stack(slot);
         if let Some(key) = key() {
@@ -121,17 +125,23 @@ pub(crate) fn adopt_this_thread(start: u64) {
 
 /// A signal stack for a thread that has none: the thread may be about to use up its own one.
 fn give_signal_stack(slot: &Slot) {
-    let mut now = MaybeUninit::<libc::stack_t>::uninit();
-    // SAFETY: writable memory for it; nothing is changed.
-    if unsafe { libc::sigaltstack(ptr::null(), now.as_mut_ptr()) } != 0 {
-        return;
-    }
-    // SAFETY: the call has written it.
-    if unsafe { now.assume_init() }.ss_flags & libc::SS_DISABLE != 0 {
+    if signal_stack().is_null() {
         let stack = libc::stack_t { ss_sp: slot.signal_stack().cast(), ss_flags: 0, ss_size: SIGNAL_STACK };
         // SAFETY: memory that is never unmapped, and of no other thread until this one is gone.
         unsafe { libc::sigaltstack(&raw const stack, ptr::null_mut()) };
     }
+}
+
+/// Where the calling thread has a stack for signals; null if it has none, or that cannot be had.
+pub(crate) fn signal_stack() -> *mut c_void {
+    let mut now = MaybeUninit::<libc::stack_t>::uninit();
+    // SAFETY: writable memory for it; nothing is changed.
+    if unsafe { libc::sigaltstack(ptr::null(), now.as_mut_ptr()) } != 0 {
+        return ptr::null_mut();
+    }
+    // SAFETY: the call has written it.
+    let now = unsafe { now.assume_init() };
+    if now.ss_flags & libc::SS_DISABLE != 0 { ptr::null_mut() } else { now.ss_sp }
 }
 
 /// The key whose destructor says that a thread ends, however it does.

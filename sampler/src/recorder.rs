@@ -113,19 +113,17 @@ pub fn start(options: Options) -> Result<(), Error> {
 /// # Errors
 /// When none is being made.
 pub fn stop() -> Result<Statistics, Error> {
-    let running = state().take().ok_or(Error::NotRecording)?;
+    stop_in(&mut state())
+}
+
+/// The state is held until the writer is gone: another thread must not start the next recording before that.
+fn stop_in(state: &mut Option<Running>) -> Result<Statistics, Error> {
+    let running = state.take().ok_or(Error::NotRecording)?;
     STOP.store(true, Ordering::Release);
     wake::writer();
     // SAFETY: a thread of ours that is waited for only here.
     unsafe { libc::pthread_join(running.writer, ptr::null_mut()) };
-    if let Some(session) = Session::process() {
-        session.stop_observing();
-        if running.enabled_images {
-            session.disable(SinkKind::Image);
-        }
-    }
-    code_map::clear();
-    code_map::reclaim(threads::no_handler_runs);
+    leave_code(running.enabled_images);
     Ok(statistics())
 }
 
@@ -165,6 +163,7 @@ fn start_in(state: &mut Option<Running>, options: Options, append: bool) -> Resu
     SAMPLED.store(0, Ordering::Relaxed);
     WITHOUT_TIMER.store(0, Ordering::Relaxed);
     STOP.store(false, Ordering::Release);
+    slot::discard_all();
     UNKNOWN_CODE.store(false, Ordering::Relaxed);
     PROCESS.store(std::process::id(), Ordering::Release);
     measure::configure(options.clock, options.hz, counter.as_ref());
@@ -182,8 +181,9 @@ fn start_in(state: &mut Option<Running>, options: Options, append: bool) -> Resu
             Ok(())
         }
         Err(number) => {
-            ACTIVE.store(false, Ordering::Release);
+            ACTIVE.store(false, Ordering::SeqCst);
             slot::all().for_each(|(_, slot)| threads::disarm(slot));
+            leave_code(enabled_images);
             Err(Error::NoThread(number))
         }
     }
@@ -218,6 +218,18 @@ fn observe_code(options: &Options) -> bool {
         session.enable(SinkKind::Image);
     }
     enable
+}
+
+/// Undoes [`observe_code`].
+fn leave_code(enabled_images: bool) {
+    if let Some(session) = Session::process() {
+        session.stop_observing();
+        if enabled_images {
+            session.disable(SinkKind::Image);
+        }
+    }
+    code_map::clear();
+    code_map::reclaim(threads::no_handler_runs);
 }
 
 /// Starts the writer with every signal blocked.
@@ -295,9 +307,10 @@ fn set_variable(name: &str, value: &std::ffi::OsStr) {
 
 /// The process ends: what is in the rings is written. Does not wait for a thread that holds the recorder.
 pub fn ending() {
-    let running = STATE.try_lock().ok().and_then(|state| state.is_some().then_some(()));
-    if running.is_some() && PROCESS.load(Ordering::Acquire) == std::process::id() {
-        let _ = stop();
+    if let Ok(mut state) = STATE.try_lock()
+        && PROCESS.load(Ordering::Acquire) == std::process::id()
+    {
+        let _ = stop_in(&mut state);
     }
 }
 
@@ -334,7 +347,7 @@ impl HeldAcrossFork for Held {
 fn become_child() {
     ACTIVE.store(false, Ordering::Release);
     PROCESS.store(0, Ordering::Release);
-    slot::forget_all();
+    slot::forget_all(clock::own_tid(), interpose::signal_stack());
     // Descriptors of counters are the parent's, too; this closes ours.
     slot::all().for_each(|(_, slot)| threads::close_counter(slot));
     if let Some(session) = Session::process() {
@@ -343,4 +356,37 @@ fn become_child() {
     drop(crate::events::take());
     code_map::clear_in_child();
     code_map::reclaim(|| true);
+}
+
+#[cfg(test)]
+#[cfg(target_arch = "x86_64")]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// One that starts a recording must not take back what another has said to the writer of the one before.
+    #[test]
+    fn threads_that_start_and_stop_at_the_same_time() {
+        let _alone = slot::alone();
+        let directory = std::env::temp_dir().join(format!("jitlisten-recorder-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let (ended, end) = mpsc::channel();
+        for number in 0..2 {
+            let (file, ended) = (directory.join(number.to_string()), ended.clone());
+            std::thread::spawn(move || {
+                for _ in 0..100 {
+                    let _ = start(Options::new(&file));
+                    let _ = stop();
+                }
+                ended.send(()).unwrap();
+            });
+        }
+        for _ in 0..2 {
+            end.recv_timeout(Duration::from_secs(120)).expect("a writer that never ends");
+        }
+        assert!(matches!(stop(), Err(Error::NotRecording)));
+        fs::remove_dir_all(directory).unwrap();
+    }
 }

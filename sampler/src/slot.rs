@@ -7,6 +7,7 @@
 //! Slots are made in blocks that are never unmapped: a signal may come late, and a thread may have its signal stack here.
 
 use std::cell::UnsafeCell;
+use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -246,6 +247,27 @@ impl Slot {
         unsafe { self.finish(sample) };
     }
 
+    /// Makes the slot of a thread that is gone free, unless a new one has got its number, and the slot with it.
+    pub(crate) fn free_ended(&self) {
+        if self.state.compare_exchange(ENDED, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            self.running.store(0, Ordering::Release);
+            self.state.store(FREE, Ordering::Release);
+        }
+    }
+
+    fn forget(&self, tid: u32, signal_stack: *mut c_void) {
+        self.running.store(0, Ordering::Relaxed);
+        self.read.store(self.written.load(Ordering::Relaxed), Ordering::Relaxed);
+        if self.counter.load(Ordering::Relaxed) == 0 {
+            self.timer.store(-1, Ordering::Relaxed);
+        }
+        let is_kept = self.signal_stack().cast() == signal_stack;
+        if is_kept {
+            self.tid.store(tid, Ordering::Relaxed);
+        }
+        self.state.store(if is_kept { ENDED } else { FREE }, Ordering::Relaxed);
+    }
+
     /// Takes the oldest sample out of the ring; its addresses are put into `stack`. For the one writer.
     pub(crate) fn take(&self, stack: &mut Vec<u64>) -> Option<Sample> {
         let start = self.read.load(Ordering::Relaxed);
@@ -272,13 +294,25 @@ fn outcome(head: u64) -> Outcome {
     }
 }
 
-/// In the child of a fork: the threads that were sampled are not here.
-pub(crate) fn forget_all() {
+/// Before a recording, while nothing writes: what came too late for the one before is not of this one.
+pub(crate) fn discard_all() {
     for (_, slot) in all() {
-        slot.running.store(0, Ordering::Relaxed);
-        slot.state.store(FREE, Ordering::Relaxed);
-        slot.read.store(slot.written.load(Ordering::Relaxed), Ordering::Relaxed);
+        slot.read.store(slot.written.load(Ordering::Acquire), Ordering::Release);
+        slot.lost.store(0, Ordering::Relaxed);
     }
+}
+
+/// In the child of a fork: the threads that were sampled are not here, and timers are not inherited: those that have their numbers
+/// are the program's. The one thread, `tid` by now, may have its signal stack in a slot, which is no other thread's then.
+pub(crate) fn forget_all(tid: u32, signal_stack: *mut c_void) {
+    all().for_each(|(_, slot)| slot.forget(tid, signal_stack));
+}
+
+/// Held by tests that use what a process has one of: slots, published code, the recorder.
+#[cfg(test)]
+pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -287,6 +321,7 @@ mod tests {
 
     #[test]
     fn samples_come_out_as_they_went_in_and_a_full_ring_says_so() {
+        let _alone = alone();
         let (index, slot) = claim(7).unwrap();
         assert!(std::ptr::eq(get(index).unwrap(), slot));
         let mut stack = Vec::new();
@@ -309,5 +344,20 @@ mod tests {
             }
             assert_eq!(slot.take(&mut stack), None);
         }
+    }
+
+    /// Two threads with one stack for their signals would overwrite each other's frames.
+    #[test]
+    fn in_a_child_the_thread_that_forked_keeps_its_signal_stack() {
+        let _alone = alone();
+        let (kept, other) = (claim(11).unwrap().1, claim(12).unwrap().1);
+        for slot in [kept, other] {
+            slot.timer.store(0, Ordering::Relaxed);
+            slot.state.store(ARMED, Ordering::Relaxed);
+            slot.forget(13, kept.signal_stack().cast());
+            assert_eq!(slot.timer.load(Ordering::Relaxed), -1, "the program may have a timer of that number");
+        }
+        assert_eq!(other.state.load(Ordering::Relaxed), FREE);
+        assert!(!std::ptr::eq(claim(14).unwrap().1, kept) && std::ptr::eq(claim(13).unwrap().1, kept));
     }
 }

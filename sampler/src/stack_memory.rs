@@ -46,9 +46,10 @@ impl<'a> StackMemory<'a> {
     /// Whether the word at `address`, which is aligned, is on pages that are there.
     fn holds(&mut self, address: u64) -> bool {
         while address >= self.end && address >= self.start {
+            // Never on beyond this thread's stack: another thread may unmap what is there between the question and the read.
             if self.low <= self.end && self.end < self.high {
                 self.end = self.high;
-            } else if address - self.end < LARGEST_FRAME * PAGE && is_readable(self.end) {
+            } else if self.end != self.high && address - self.end < LARGEST_FRAME * PAGE && is_readable(self.end) {
                 self.end += PAGE;
             } else {
                 return false;
@@ -107,13 +108,14 @@ fn first_page(stack_pointer: u64) -> u64 {
     stack_pointer.wrapping_sub(128) & !(PAGE - 1)
 }
 
-/// Whether a page can be read: the kernel copies the set before it looks at what is to be done with it.
+/// Whether a page can be read: the kernel copies the set before it looks at what is to be done with it, and refuses that. Any other
+/// result says nothing of the page: at address zero no set is read, and a filter may have refused the call.
 fn is_readable(address: u64) -> bool {
     let nothing: *mut c_void = std::ptr::null_mut();
     // SAFETY: changes nothing: there is no such `how`.
-    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, NO_SUCH_HOW, address, nothing, 8_usize) };
+    let result = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, NO_SUCH_HOW, address, nothing, 8_usize) };
     // SAFETY: errno is a thread-local of libc's.
-    (unsafe { *libc::__errno_location() }) != libc::EFAULT
+    result == -1 && (unsafe { *libc::__errno_location() }) == libc::EINVAL
 }
 
 /// A word of memory that may go away at any time.
@@ -127,4 +129,20 @@ fn fetch(address: u64) -> Option<u64> {
         libc::syscall(libc::SYS_process_vm_readv, pid, &raw const local, 1_usize, &raw const remote, 1_usize, 0_usize)
     };
     (copied == 8).then_some(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_is_not_readable() {
+        let here = 0_u64;
+        assert!(is_readable(&raw const here as u64 & !(PAGE - 1)));
+        // SAFETY: errno is a thread-local of libc's; as it may be where the signal came.
+        unsafe { *libc::__errno_location() = 0 };
+        for nowhere in [0, PAGE, !(PAGE - 1)] {
+            assert!(!is_readable(nowhere), "{nowhere:#x}");
+        }
+    }
 }

@@ -84,9 +84,15 @@ fn start_time(index: usize, slot: &'static Slot, tid: u32) -> bool {
     }
     measure::time_since_last(slot);
     // Before the timer runs: its first signal may come at once.
-    slot.state.store(slot::ARMED, Ordering::Release);
+    slot.state.store(slot::ARMED, Ordering::SeqCst);
     let timer = Timer::start(clock, tid, SIGNAL.load(Ordering::Acquire), value, first, period);
-    timer.map(|timer| slot.timer.store(timer.0, Ordering::Release)).is_ok()
+    let Ok(timer) = timer else { return false };
+    slot.timer.store(timer.0, Ordering::SeqCst);
+    // What has ended the sampling meanwhile has found no timer to delete.
+    if slot.state.load(Ordering::SeqCst) != slot::ARMED {
+        delete_timer(slot);
+    }
+    true
 }
 
 fn start_counting(counter: &Counter, index: usize, slot: &'static Slot, tid: u32) -> bool {
@@ -96,7 +102,7 @@ fn start_counting(counter: &Counter, index: usize, slot: &'static Slot, tid: u32
     slot.counter.store(running.id, Ordering::Release);
     slot.clock.store(0, Ordering::Relaxed);
     // As above.
-    slot.state.store(slot::ARMED, Ordering::Release);
+    slot.state.store(slot::ARMED, Ordering::SeqCst);
     running.go_on() || {
         slot.timer.store(-1, Ordering::Release);
         running.close();
@@ -133,7 +139,7 @@ pub(crate) fn this_thread_ends(slot: &Slot) {
 
 /// Ends the sampling of a thread. What is in its ring is still written.
 pub(crate) fn disarm(slot: &Slot) {
-    if slot.state.compare_exchange(slot::ARMED, slot::ENDED, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+    if slot.state.compare_exchange(slot::ARMED, slot::ENDED, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
         match counter_of(slot) {
             Some(counter) => counter.stop(),
             None => delete_timer(slot),
@@ -143,7 +149,7 @@ pub(crate) fn disarm(slot: &Slot) {
 }
 
 fn delete_timer(slot: &Slot) {
-    let timer = slot.timer.swap(-1, Ordering::AcqRel);
+    let timer = slot.timer.swap(-1, Ordering::SeqCst);
     if timer >= 0 {
         Timer(timer).delete();
     }
@@ -161,7 +167,7 @@ pub(crate) fn close_counter(slot: &Slot) {
 
 /// Whether no handler runs at this moment, in any thread that is sampled.
 pub(crate) fn no_handler_runs() -> bool {
-    slot::all().all(|(_, slot)| slot.running.load(Ordering::Acquire).is_multiple_of(2))
+    slot::all().all(|(_, slot)| slot.running.load(Ordering::SeqCst).is_multiple_of(2))
 }
 
 /// Finds threads that came another way than through `pthread_create`, and those that have ended.
@@ -177,6 +183,15 @@ impl Scan {
     /// A scan that leaves out the thread `own`, the writer.
     pub(crate) fn without(own: u32) -> Self {
         Scan { own, ..Scan::default() }
+    }
+
+    /// Whether the main thread has ended by `pthread_exit`, and all others but this one: the C library ends the process with the last
+    /// thread, which is this one then.
+    pub(crate) fn is_last(&self) -> bool {
+        let own = [self.own, std::process::id()];
+        // The link is the main thread's, and goes with it.
+        fs::read_link("/proc/self/exe").is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+            && tasks().all(|tid| own.contains(&tid))
     }
 
     /// Looks whether threads have come or gone, and arms those that have been there for two looks.
@@ -218,8 +233,9 @@ fn tasks() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Whether a thread of this process has that number.
+/// Whether a thread of this process has that number, or may have: a filter may refuse the question.
 pub(crate) fn exists(pid: u32, tid: u32) -> bool {
     // SAFETY: no signal is sent.
     (unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) }) == 0
+        || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }

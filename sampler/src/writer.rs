@@ -133,7 +133,7 @@ impl Writer {
                 let _work = WORK.lock().unwrap_or_else(PoisonError::into_inner);
                 self.look();
             }
-            if self.output.is_none() {
+            if self.output.is_none() || self.scan.is_last() {
                 break;
             }
             wake::wait(seen, Duration::from_nanos(self.next_drain.saturating_sub(clock::monotonic())));
@@ -228,9 +228,7 @@ impl Writer {
                 if slot.announced.load(Ordering::Relaxed) != 0 && tid != self.pid {
                     self.batch.thread_ended(Moment { tid, ..self.now() });
                 }
-                slot.running.store(0, Ordering::Release);
-                // Unless a new thread has got the number, and the slot with it.
-                let _ = slot.state.compare_exchange(slot::ENDED, slot::FREE, Ordering::AcqRel, Ordering::Relaxed);
+                slot.free_ended();
             }
         }
     }
@@ -303,7 +301,7 @@ impl Writer {
     }
 
     fn end_sampling(&self) {
-        ACTIVE.store(false, Ordering::Release);
+        ACTIVE.store(false, Ordering::SeqCst);
         for (_, slot) in slot::all() {
             threads::disarm(slot);
         }

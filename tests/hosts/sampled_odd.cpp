@@ -170,6 +170,21 @@ static int vforks(double seconds) {
     return 0;
 }
 
+static void *burn_after_main(void *seconds) {
+    burn(*static_cast<double *>(seconds));
+    puts("done");
+    return nullptr;
+}
+
+/* The main thread ends first; the process ends with the last thread. */
+static int last_thread(double seconds) {
+    static double argument;
+    argument = seconds;
+    pthread_t thread;
+    if (pthread_create(&thread, nullptr, burn_after_main, &argument)) return 1;
+    pthread_exit(nullptr);
+}
+
 int main(int argc, char **argv) {
     if (argc < 3) return 1;
     std::string scenario = argv[1];
@@ -180,5 +195,6 @@ int main(int argc, char **argv) {
     if (scenario == "crowd") return crowd(static_cast<unsigned>(number), atof(argv[3]));
     if (scenario == "own-timers") return own_timers(number);
     if (scenario == "vforks") return vforks(number);
+    if (scenario == "last-thread") return last_thread(number);
     return 1;
 }

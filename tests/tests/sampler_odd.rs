@@ -106,6 +106,13 @@ fn timers_of_the_programs_own() {
     assert!((seconds(&read(&data)) - 1.0).abs() < 0.1);
 }
 
+/// The main thread has called `pthread_exit`: the sampler's own thread does not keep the process.
+#[test]
+fn a_process_ends_with_its_last_thread() {
+    let Some(samples) = run(&["last-thread", "1"]) else { return };
+    assert!((seconds(&samples) - 1.0).abs() < 0.1 && samples.iter().any(|sample| sample.has("burn_after_main")));
+}
+
 #[test]
 fn children_by_vfork() {
     let Some(samples) = run(&["vforks", "1"]) else { return };

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
+use jitlisten_report::printable;
 use serde::Serialize;
 
 use crate::problem::Problem;
@@ -134,7 +135,7 @@ impl Report {
                     State::No => "no",
                 };
                 let advice = finding.advice.as_ref().map(|advice| format!("\n-> {advice}")).unwrap_or_default();
-                table.add_row([state, finding.about, &format!("{}{advice}", finding.found)]);
+                table.add_row([state, finding.about, &format!("{}{advice}", printable(&finding.found))]);
             }
             text += &format!("{title}\n{table}\n\n");
         }
@@ -145,7 +146,9 @@ impl Report {
             let todo = tool.todo.as_deref().unwrap_or_default();
             table.add_row([tool.tool, word(tool.names), word(tool.stacks), word(tool.lines), todo]);
         }
-        text + &format!("What you will see\n{table}\n")
+        text += &format!("What you will see\n{table}\n");
+        // The table fills its columns with spaces.
+        text.lines().flat_map(|line| [line.trim_end(), "\n"]).collect()
     }
 }
 

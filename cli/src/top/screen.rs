@@ -22,7 +22,7 @@ const HELP: &[&str] = &[
     "  l                 hottest lines below each function, or functions alone",
     "  n                 functions of libraries, too",
     "  t                 threads; Enter on one: only this thread, and again: all",
-    "  1 2 3 4, s        order by a column: self %, total %, self s, total s; s: the next",
+    "  1 2 3 4, s        order by self %, total %, self s or total s; s: the next",
     "  z, r, R           set everything to zero",
     "  space             stand still, and go on",
     "  ? h               this page",

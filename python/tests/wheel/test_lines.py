@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import signal
+import subprocess
 
 import pytest
 from conftest import PROGRAMS, command, python
@@ -63,3 +65,32 @@ def test_recordings_are_added_up(run, recorded, tmp_path):
     (tmp_path / "none.data").write_text("nothing")
     refused = run(command(), "lines", one, tmp_path / "none.data", status=2).stderr
     assert "none.data: not a perf.data" in refused
+
+
+def test_graphs_and_exports_add_up_what_they_are_given(run, recorded, tmp_path):
+    one, program = recorded
+    weights = lambda *files: [
+        int(line.rsplit(" ", 1)[1]) for line in run(command(), "export", "-f", "collapsed", *files).stdout.splitlines()
+    ]
+    assert sum(weights(one, one)) == 2 * sum(weights(one)) > 0
+    run(command(), "flamegraph", "-o", tmp_path / "both.svg", one, one)
+    assert "in 2 recordings" in (tmp_path / "both.svg").read_text()
+
+
+def test_an_interrupted_command_is_reported(environment, tmp_path):
+    """As Ctrl-C does it, the signal is for all processes of the terminal."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    lines = subprocess.Popen(
+        [command(), "lines", "--", python(), PROGRAMS / "kernel.py"], env={**environment, "TMPDIR": str(scratch)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=tmp_path,
+    )
+    try:
+        assert "pid" in lines.stdout.readline() and lines.stdout.readline() == "ready\n"
+        os.killpg(lines.pid, signal.SIGINT)
+        text, said = lines.communicate(timeout=PATIENT)
+    finally:
+        if lines.poll() is None:
+            os.killpg(lines.pid, signal.SIGKILL)
+    assert "samples of task-clock" in text and "__main__.burn" in text, said
+    assert lines.returncode == 130 and not list(scratch.iterdir())

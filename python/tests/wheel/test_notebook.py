@@ -94,17 +94,20 @@ def test_the_page_the_file_and_names_of_the_cell(cells, tmp_path):
 
 
 def test_exceptions_are_those_of_the_cell_and_the_table_is_shown_all_the_same(cells):
-    _, broken, mistake, empty, again, help_ = cells(
+    _, broken, mistake, both, empty, again, faults, help_ = cells(
         KERNEL,
         f"%%jitlisten\n{ENOUGH}\n1 / 0",
         "%jitlisten --nonsense 1",
+        "%jitlisten --wall -e page-faults 1",
         "%jitlisten -r 99",
         f"%jitlisten {ENOUGH}",
+        "%jitlisten -e page-faults [b'x' * (1 << 24) for _ in range(20)];",
         "%jitlisten --help",
     )
     assert error(broken)[0] == "ZeroDivisionError"
     assert "__main__.kernel" in shown(broken)[0]
     assert "--nonsense" in error(mistake)[1] and "--threads" in error(mistake)[1], "with the options there are"
-    assert "no statement" in error(empty)[1]
+    assert "leave --wall away" in error(both)[1] and "no statement" in error(empty)[1]
     assert "__main__.kernel" in shown(again)[0], "nothing is left of the one that failed"
+    assert "samples of page-faults" in shown(faults)[0]
     assert "--wall" in help_[0]["text"]

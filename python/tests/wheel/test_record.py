@@ -4,7 +4,8 @@ import json
 import platform
 import shutil
 
-from conftest import PROGRAMS, command, python
+import pytest
+from conftest import PROGRAMS, command, perf_map, python
 
 PATIENT = 300
 
@@ -56,3 +57,25 @@ def test_the_folder_of_a_process_that_runs_has_its_number(run, start, tmp_path):
     (folder,) = tmp_path.glob("prof-*")
     assert folder.name == f"prof-{platform.node()}-{program.pid}"
     assert json.loads(run(command(), "lines", "--json", "-", folder).stdout)["compiled"] > 0
+
+
+def test_a_process_is_recorded_with_the_sinks_that_are_asked_for(run, start, tmp_path):
+    program = start(python(), PROGRAMS / "kernel.py")
+    data = tmp_path / "a \"quoted\" \u0301 name.data"
+    run(command(), "record", "-p", program.pid, "-d", 1, "--no-python", "--sinks", "image", "-o", data)
+    assert perf_map(program.pid) == "" and not program.has_ended()
+    assert "__main__.burn" in run(command(), "lines", data).stdout
+
+
+def test_a_child_of_a_fork_leaves_the_recording_of_its_parent(run, tmp_path):
+    (tmp_path / "forks.py").write_text(
+        "import os, sys, jitlisten\n"
+        "children = sys.argv[1] == 'children'\n"
+        "with jitlisten.record('parent.data', children=children, lines=False):\n"
+        "    child = os.fork()\n"
+        "    if child == 0: sys.exit(3)\n"
+        "    print(os.WEXITSTATUS(os.waitpid(child, 0)[1]))\n"
+    )
+    for word in ("children", "none"):
+        done = run(python(), "forks.py", word)
+        assert done.stdout == "3\n" and "Error" not in done.stderr, (word, done.stderr)

@@ -11,6 +11,8 @@ use crate::unwind::Mapped;
 use super::{PERF_CONTEXT_KERNEL, PERF_CONTEXT_MAX, PERF_CONTEXT_USER, Recording};
 
 const NONE: u32 = u32::MAX;
+/// So many earlier findings of an address are looked at. Where more has been mapped than that, a place has several locations.
+const LONGEST_SEARCH: usize = 256;
 
 /// An address in a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,7 +175,8 @@ impl Interner {
     fn location(&mut self, space: u32, address: u64, time: u64) -> u32 {
         let first = self.by_address.get(&(space, address)).copied().unwrap_or(NONE);
         let mut at = first;
-        while let Some(validity) = self.validity.get(at as usize) {
+        for _ in 0..LONGEST_SEARCH {
+            let Some(validity) = self.validity.get(at as usize) else { break };
             if validity.from <= time && time < validity.to {
                 return at;
             }

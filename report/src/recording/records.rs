@@ -64,13 +64,20 @@ fn records_until_a_stop(
     let mut input = file.take(range.end.saturating_sub(range.start));
     let (mut filled, mut offset) = (0, range.start);
     loop {
-        let (used, break_) = records_in(&buffer[..filled], each);
-        offset += used as u64;
-        match break_ {
-            Some(Break::Damaged) => return Ok(Stop::End(End::Damaged(offset))),
-            Some(Break::Behind(count)) => return Ok(Stop::Skip(offset.saturating_add(count))),
-            None => {}
+        let mut used = 0;
+        loop {
+            let (more, break_) = records_in(&buffer[used..filled], each);
+            used += more;
+            let at = offset.saturating_add(used as u64);
+            match break_ {
+                Some(Break::Damaged) => return Ok(Stop::End(End::Damaged(at))),
+                // What is here already is not read again.
+                Some(Break::Behind(count)) if count <= (filled - used) as u64 => used += count as usize,
+                Some(Break::Behind(count)) => return Ok(Stop::Skip(at.saturating_add(count))),
+                None => break,
+            }
         }
+        offset += used as u64;
         buffer.copy_within(used..filled, 0);
         filled -= used;
         debug_assert!(buffer.len() - filled >= LONGEST_RECORD);

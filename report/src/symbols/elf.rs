@@ -11,6 +11,7 @@ use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, ReadCache, SymbolKind};
 
 use super::source_hashes;
+use crate::lookup::open_file;
 
 type Slice = EndianArcSlice<RunTimeEndian>;
 type Parsed<'a> = ElfFile64<'a, Endianness, &'a ReadCache<File>>;
@@ -49,11 +50,8 @@ pub(super) struct Elf {
 
 impl Elf {
     pub(super) fn open(path: &Path) -> Result<Elf, String> {
-        let file = File::open(path).map_err(|error| error.to_string())?;
-        let length = match file.metadata() {
-            Ok(data) if data.is_file() => data.len(),
-            _ => return Err("not a file".to_owned()),
-        };
+        let file = open_file(path).map_err(|error| error.to_string())?;
+        let length = file.metadata().map_err(|error| error.to_string())?.len();
         let cache = ReadCache::new(file);
         let parsed = Parsed::parse(&cache).map_err(|error| error.to_string())?;
         let endian = parsed.endian();
@@ -82,7 +80,7 @@ impl Elf {
             .segments
             .iter()
             .find(|(start, length, _)| offset.checked_sub(*start).is_some_and(|at| at < *length))?;
-        Some(offset - start + address)
+        (offset - start).checked_add(*address)
     }
 
     /// The function at an address: its name and where it begins and ends.

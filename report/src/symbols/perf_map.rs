@@ -2,13 +2,13 @@
 //! Format: `tools/perf/Documentation/jit-interface.txt` in the kernel's source.
 
 use std::cell::RefCell;
-use std::fs::File;
-use std::io::Read;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Lookup;
+use crate::lookup::open_file;
 use crate::recording::Origin;
 use crate::recording::Recording;
 
@@ -33,7 +33,7 @@ struct Entry {
 
 impl PerfMap {
     pub(super) fn open(path: &Path) -> Option<PerfMap> {
-        let file = File::open(path).ok().filter(|file| file.metadata().is_ok_and(|data| data.is_file()))?;
+        let file = open_file(path).ok()?;
         let mut bytes = Vec::new();
         file.take(LARGEST).read_to_end(&mut bytes).ok()?;
         let length = bytes.len() as u64;

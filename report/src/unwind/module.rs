@@ -11,7 +11,7 @@ use object::read::elf::{ElfFile64, ProgramHeader as _};
 use object::{Endianness, Object as _, ObjectSection as _, ReadCache, elf};
 
 use super::machine::{Machine, Registers};
-use crate::lookup::{candidates, same_id};
+use crate::lookup::{candidates, open_file, same_id};
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
@@ -60,7 +60,7 @@ impl Module {
     }
 
     fn open_one(path: &Path, build_id: &[u8], machine: Machine) -> Option<Module> {
-        let file = File::open(path).ok().filter(|file| file.metadata().is_ok_and(|data| data.is_file()))?;
+        let file = open_file(path).ok()?;
         let cache = ReadCache::new(file);
         let file = ElfFile64::<Endianness, &ReadCache<File>>::parse(&cache).ok()?;
         let own = file.build_id().ok().flatten().unwrap_or_default();
