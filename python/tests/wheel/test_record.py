@@ -4,7 +4,6 @@ import json
 import platform
 import shutil
 
-import pytest
 from conftest import PROGRAMS, command, perf_map, python
 
 PATIENT = 300
