@@ -188,10 +188,14 @@ impl Scan {
     /// Whether the main thread has ended by `pthread_exit`, and all others but this one: the C library ends the process with the last
     /// thread, which is this one then.
     pub(crate) fn is_last(&self) -> bool {
-        let own = [self.own, std::process::id()];
         // The link is the main thread's, and goes with it.
-        fs::read_link("/proc/self/exe").is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
-            && tasks().all(|tid| own.contains(&tid))
+        let error = fs::read_link("/proc/self/exe").err();
+        if error.is_none_or(|error| error.kind() != std::io::ErrorKind::NotFound) {
+            return false;
+        }
+        // Where the process has left /proc by chroot, there is nothing to see.
+        let tasks: Vec<u32> = tasks().collect();
+        tasks.contains(&self.own) && tasks.iter().all(|tid| [self.own, std::process::id()].contains(tid))
     }
 
     /// Looks whether threads have come or gone, and arms those that have been there for two looks.
