@@ -1,4 +1,4 @@
-"""Two greenlets that compute in turn, each resumed deeper on the stack than it was begun: greenlets.py SECONDS"""
+"""Two greenlets that compute in turn, each resumed deeper on the stack than it was begun, or less deep: greenlets.py SECONDS BEGIN RESUME"""
 
 import sys
 import time
@@ -22,15 +22,17 @@ def body():
 
 
 def resumed(one, depth):
-    return one.switch() if depth == 0 else resumed(one, depth - 1)
+    """Through a function of C: calls from Python to Python need no stack."""
+    return one.switch() if depth == 0 else list(map(resumed, [one], [depth - 1]))
 
 
 main = greenlet.getcurrent()
 burn(1)
 both = [greenlet.greenlet(body), greenlet.greenlet(body)]
+begin, resume = int(sys.argv[2]), int(sys.argv[3])
+for one in both:
+    resumed(one, begin)
 until = time.process_time() + float(sys.argv[1])
-depth = 0
 while time.process_time() < until:
     for one in both:
-        resumed(one, depth % 20)
-    depth += 1
+        resumed(one, resume)
