@@ -91,6 +91,7 @@ mod modules;
 mod next;
 mod other_libraries;
 mod overdue;
+mod pending;
 mod placement;
 mod program;
 mod relocation_slot;

@@ -4,9 +4,11 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jitlisten::{Address, AddressRange, Loaded, ObjectId};
+
+use crate::pending::PendingObjects;
 
 /// What became of objects.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -24,34 +26,15 @@ pub(crate) enum Executable {
     Writable,
 }
 
-/// An object that is not finalized.
-struct Pending {
-    loaded: Loaded,
-    /// A text range that may not run yet, when it was last looked at.
-    waits_for: usize,
-}
-
-impl Pending {
-    /// Whether all of its text may run. An object without code, such as Numba's first, has nothing to wait for.
-    fn runs(&mut self, executable: &Ranges) -> bool {
-        let text = &self.loaded.text;
-        // The range that was missing is probably missing still; many ranges and many calls must not multiply.
-        if text.get(self.waits_for).is_some_and(|&text| !executable.covers(text)) {
-            return false;
-        }
-        let missing = text.iter().position(|&text| !executable.covers(text));
-        self.waits_for = missing.unwrap_or_default();
-        missing.is_none()
-    }
-}
-
 #[derive(Default)]
 pub(crate) struct Memory {
     executable: Ranges,
     /// The part of `executable` that is writable too.
     writable: Ranges,
     /// Loaded, not finalized.
-    pending: Vec<Pending>,
+    pending: PendingObjects,
+    /// Those of them that may be ready when the next object is loaded, and that nothing else may announce.
+    candidates: BTreeSet<ObjectId>,
     /// Text of finalized objects: start to end and owner.
     text: BTreeMap<u64, (u64, ObjectId)>,
     /// The same by owner.
@@ -67,10 +50,14 @@ impl Memory {
         if self.finalized.contains_key(&loaded.id) {
             return Outcome::default();
         }
-        self.pending.retain(|pending| pending.loaded.id != loaded.id);
         let unfinished = loaded.eh_frame.is_some() && loaded.text.iter().any(|&text| self.writable.overlaps(text));
-        self.pending.push(Pending { loaded, waits_for: 0 });
-        if unfinished { Outcome::default() } else { self.take_finalized(|_| true) }
+        self.candidates.insert(loaded.id);
+        self.pending.insert(loaded);
+        if unfinished {
+            return Outcome::default();
+        }
+        let candidates = std::mem::take(&mut self.candidates);
+        self.take_finalized(candidates)
     }
 
     /// `range` may be executed from now on.
@@ -79,10 +66,11 @@ impl Memory {
         match how {
             Executable::Only => {
                 self.writable.remove(range);
-                self.take_finalized(|loaded| loaded.text.iter().any(|text| text.overlaps(range)))
+                self.take_finalized(self.pending.within(range))
             }
             Executable::Writable => {
                 self.writable.insert(range);
+                self.candidates.extend(self.pending.within(range));
                 Outcome::default()
             }
         }
@@ -106,38 +94,38 @@ impl Memory {
 
     /// Where an object that is not finalized waits for the right to run.
     pub(crate) fn pending(&self, id: ObjectId) -> Option<&[AddressRange]> {
-        self.pending.iter().find(|pending| pending.loaded.id == id).map(|pending| pending.loaded.text.as_slice())
+        self.pending.text(id)
     }
 
     /// An object that waits is elsewhere, where it may run: it is finalized.
     pub(crate) fn moved(&mut self, loaded: Loaded) -> Outcome {
         let id = loaded.id;
-        if let Some(pending) = self.pending.iter_mut().find(|pending| pending.loaded.id == id) {
-            *pending = Pending { loaded, waits_for: 0 };
+        if self.pending.text(id).is_some() {
+            self.pending.insert(loaded);
         }
-        self.take_finalized(|loaded| loaded.id == id)
+        self.take_finalized([id])
     }
 
     /// Whether no object is known to have its code in `range`.
     pub(crate) fn is_free(&self, range: AddressRange) -> bool {
-        self.owners(range).is_empty()
-            && !self.pending.iter().any(|pending| pending.loaded.text.iter().any(|text| text.overlaps(range)))
+        self.owners(range).is_empty() && self.pending.is_free(range)
     }
 
     /// An object has had time enough: it is finalized if all of its text may run, whatever else may be done with it.
     pub(crate) fn overdue(&mut self, id: ObjectId) -> Outcome {
-        self.take_finalized(|loaded| loaded.id == id)
+        self.take_finalized([id])
     }
 
     /// LLVM has handed the `.eh_frame` at `address` to the unwinder: it is relocated. For memory that is writable and
     /// executable all the time this is the only sign.
     pub(crate) fn eh_frame_registered(&mut self, address: Address) -> Outcome {
-        self.take_finalized(|loaded| loaded.eh_frame.is_some_and(|range| range.start() == address))
+        self.take_finalized(self.pending.with_eh_frame(address))
     }
 
     /// An object was freed by other news than a system call.
     pub(crate) fn freed(&mut self, id: ObjectId) {
-        self.pending.retain(|pending| pending.loaded.id != id);
+        self.pending.remove(id);
+        self.candidates.remove(&id);
         for range in self.finalized.remove(&id).unwrap_or_default() {
             if self.text.get(&range.start().0).is_some_and(|&(_, owner)| owner == id) {
                 self.text.remove(&range.start().0);
@@ -150,13 +138,10 @@ impl Memory {
         self.finalized.get(&id).map(Vec::as_slice)
     }
 
-    fn take_finalized(&mut self, concerned: impl Fn(&Loaded) -> bool) -> Outcome {
-        let executable = &self.executable;
-        // Those that stay are not moved: there may be thousands, and this is asked for each.
-        let is_ready = |pending: &mut Pending| concerned(&pending.loaded) && pending.runs(executable);
-        let ready: Vec<Pending> = self.pending.extract_if(.., is_ready).collect();
+    fn take_finalized(&mut self, concerned: impl IntoIterator<Item = ObjectId>) -> Outcome {
         let mut outcome = Outcome::default();
-        for Pending { loaded, .. } in ready {
+        for id in concerned {
+            let Some(loaded) = self.pending.take_if_runs(id, &self.executable) else { continue };
             for &text in &loaded.text {
                 // Whatever had its code there is gone, seen or not.
                 for id in self.owners(text) {
@@ -184,7 +169,7 @@ impl Memory {
 
 /// A set of addresses: start to end of each range, none touching another.
 #[derive(Default)]
-struct Ranges(BTreeMap<u64, u64>);
+pub(crate) struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {
     fn insert(&mut self, range: AddressRange) {
@@ -215,7 +200,7 @@ impl Ranges {
         }
     }
 
-    fn covers(&self, range: AddressRange) -> bool {
+    pub(crate) fn covers(&self, range: AddressRange) -> bool {
         self.0.range(..=range.start().0).next_back().is_some_and(|(_, &end)| end >= range.end().0)
     }
 
