@@ -64,10 +64,7 @@ impl Lines {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
         if !self.command.is_empty() {
             let file = Scratch::new()?;
-            // The program decides what an interrupt is; what was recorded up to it is still to be shown.
-            let waiting = Blocked::new(&[libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP]);
             let status = record(&self.command, &file.0)?;
-            waiting.end();
             self.show(std::slice::from_ref(&file.0))?;
             return Ok(status);
         }
@@ -105,13 +102,19 @@ fn record(words: &[OsString], file: &Path) -> Result<ExitCode, Problem> {
     if let Some(first) = words.first() {
         command::check(first)?;
     }
-    let status = Command::new(command::itself()?)
+    let cannot = |error| Problem::new(format!("cannot start jitlisten record: {error}"));
+    let mut child = Command::new(command::itself()?)
         .args(["record", "-o"])
         .arg(file)
         .arg("--")
         .args(words)
-        .status()
-        .map_err(|error| Problem::new(format!("cannot start jitlisten record: {error}")))?;
+        .spawn()
+        .map_err(cannot)?;
+    // The program decides what an interrupt is; what was recorded up to it is still to be shown. It would inherit what is blocked
+    // before it is there.
+    let waiting = Blocked::new(&[libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP]);
+    let status = child.wait().map_err(cannot)?;
+    waiting.end();
     if !file.exists() {
         return Err(Problem::new("nothing was recorded: see above, or try jitlisten doctor"));
     }

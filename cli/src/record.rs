@@ -133,9 +133,12 @@ impl Record {
             return Ok(ExitCode::SUCCESS);
         }
         let mut child = self.command_without_bundle(&recording)?;
-        // The program decides what an interrupt is; what it left behind is still to be copied.
+        let cannot = |error| Problem::new(format!("cannot start jitlisten record: {error}"));
+        let mut child = child.spawn().map_err(cannot)?;
+        // The program decides what an interrupt is; what it left behind is still to be copied. It would inherit what is blocked
+        // before it is there.
         let _waiting = Blocked::new(&[libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP]);
-        let status = child.status().map_err(|error| Problem::new(format!("cannot start jitlisten record: {error}")))?;
+        let status = child.wait().map_err(cannot)?;
         bundle::fill(folder)?;
         Ok(command::exit_code(status))
     }
