@@ -10,7 +10,8 @@
 //! ```
 //!
 //! `std::unique_ptr<LoadedObjectInfo> loadObject(const object::ObjectFile &)`: on x86-64 the address of the result comes first, `this`
-//! second, the object third. The result's vtable has two destructors, `getSectionLoadAddress(const SectionRef &)` third, and more. That
+//! second, the object third; in a library with the second ABI of libc++ (`_LIBCPP_ABI_VERSION=2`: ClickHouse) `this` comes first, the object
+//! second, and the result is returned in a register. The result's vtable has two destructors, `getSectionLoadAddress(const SectionRef &)` third, and more. That
 //! one only looks into a map. So an object is copied from the buffer it is in, each named section that has an address gets it
 //! into its header, and that is, byte for byte, the debug object that LLVM makes for its GDB listener
 //! (`getObjectForDebug`, which allocates; not called).
@@ -188,6 +189,16 @@ pub(super) unsafe fn call_original(slot: usize, words: [usize; 8]) -> usize {
     unsafe { original(a, b, c, d, e, f, g, h) }
 }
 
+/// A call of `loadObject`.
+struct Call {
+    this: usize,
+    /// What was returned.
+    info: usize,
+    object: usize,
+    /// The first words of the object.
+    binary: [usize; 4],
+}
+
 /// What a call of `loadObject` has brought.
 pub(super) enum Outcome {
     /// The object that was just loaded, with its addresses.
@@ -198,10 +209,11 @@ pub(super) enum Outcome {
     Refused,
 }
 
-pub(super) fn loaded(slot: usize, result: usize, this: usize, object: usize) -> Outcome {
+/// After a call with these words that has returned `returned`.
+pub(super) fn loaded(slot: usize, call: [usize; 3], returned: usize) -> Outcome {
     let Some(hooked) = TABLE.get(slot) else { return Outcome::Nothing };
     let was_refused = hooked.trust.load(Ordering::Acquire) == REFUSED;
-    match hooked.loaded(result, this, object) {
+    match hooked.loaded(call, returned) {
         Some(bytes) => {
             hooked.reported.fetch_add(1, Ordering::Relaxed);
             Outcome::Object(bytes)
@@ -218,11 +230,11 @@ pub(crate) fn reported(slot: usize) -> u64 {
 
 impl Hooked {
     /// The object that was just loaded, with its addresses, if everything is as it should be.
-    fn loaded(&self, result: usize, this: usize, object: usize) -> Option<Vec<u8>> {
+    fn loaded(&self, call: [usize; 3], returned: usize) -> Option<Vec<u8>> {
         if self.trust.load(Ordering::Acquire) == REFUSED {
             return None;
         }
-        match self.read(result, this, object) {
+        match self.read(call, returned) {
             Ok(bytes) => {
                 self.trust.store(TRUSTED, Ordering::Release);
                 bytes
@@ -238,20 +250,33 @@ impl Hooked {
         }
     }
 
-    /// `Ok(None)` where nothing was loaded.
-    fn read(&self, result: usize, this: usize, object: usize) -> Result<Option<Vec<u8>>, &'static str> {
-        const UNREADABLE: &str = "memory that cannot be read";
+    /// Who was called, with what, and what came of it: by the calling convention that shows the linker where it must be.
+    fn call(&self, [first, second, third]: [usize; 3], returned: usize) -> Result<Call, &'static str> {
+        let vtable = self.vtable.load(Ordering::Relaxed);
         // `Binary { vtable, unsigned, MemoryBufferRef { { data, size }, name } }`
-        let [linker_class, info, class, _, data, size] =
-            words_of(&[(this, 1), (result, 1), (object, 4)]).ok_or(UNREADABLE)?;
-        if linker_class != self.vtable.load(Ordering::Relaxed) {
-            return Err("its linker is of another class");
+        let in_memory = words_of::<6>(&[(second, 1), (first, 1), (third, 4)]);
+        if let Some([class, info, binary @ ..]) = in_memory
+            && class == vtable
+        {
+            return Ok(Call { this: second, info, object: third, binary });
         }
+        match words_of::<5>(&[(first, 1), (second, 4)]) {
+            Some([class, binary @ ..]) if class == vtable => {
+                Ok(Call { this: first, info: returned, object: second, binary })
+            }
+            _ if in_memory.is_none() => Err("memory that cannot be read"),
+            _ => Err("its linker is of another class"),
+        }
+    }
+
+    /// `Ok(None)` where nothing was loaded.
+    fn read(&self, call: [usize; 3], returned: usize) -> Result<Option<Vec<u8>>, &'static str> {
+        let Call { this, info, object, binary: [class, _, data, size] } = self.call(call, returned)?;
         if info == 0 {
             return Ok(None);
         }
         // `{ vtable, RuntimeDyldImpl &, map }`
-        let [vtable, linker] = words(info).ok_or(UNREADABLE)?;
+        let [vtable, linker] = words(info).ok_or("memory that cannot be read")?;
         if linker != this {
             return Err("what was returned does not refer to its linker");
         }
