@@ -79,6 +79,16 @@ impl HookTable {
         }
     }
 
+    /// The hook for a library with an LLVM. Where it is also the one that has `malloc`, as a program with an allocator of its own
+    /// has, we allocate there, under our locks; and it calls for memory under a lock of its own. So it gets the hooks that
+    /// take none where no code is concerned.
+    pub(crate) fn memory_of(&self, library: &Library, function: Function) -> usize {
+        match library.dynamic_symbol("malloc") {
+            Some(_) => self.memory_elsewhere(function),
+            None => self.memory(function),
+        }
+    }
+
     /// The hook for a library that has no LLVM.
     pub(crate) fn memory_elsewhere(&self, function: Function) -> usize {
         match function {

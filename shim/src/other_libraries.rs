@@ -66,7 +66,7 @@ impl OtherLibraries {
             if range.contains(&next::of_libc(function)) {
                 continue;
             }
-            let hook = if has_memory { hooks.memory(function) } else { hooks.memory_elsewhere(function) };
+            let hook = if has_memory { hooks.memory_of(library, function) } else { hooks.memory_elsewhere(function) };
             let (bias, library) = (library.identity.bias, range.clone());
             self.waiting.push(Waiting { bias, library, slot, function, hook });
         }

@@ -14,8 +14,7 @@ use crate::next::Function;
 
 /// The slots of a library that concern code memory, each with its hook.
 pub(crate) struct MemorySlots {
-    slots: Vec<(Slot, Function)>,
-    hooks: &'static HookTable,
+    slots: Vec<(Slot, Function, usize)>,
     /// Where the library is: a slot that was never called through holds an address in there.
     library: Range<usize>,
 }
@@ -23,10 +22,11 @@ pub(crate) struct MemorySlots {
 impl MemorySlots {
     /// Finds them; nothing is changed yet.
     pub(crate) fn find(library: &Library, hooks: &'static HookTable) -> MemorySlots {
-        let slots = IMPORTS
-            .into_iter()
-            .flat_map(|(name, function)| library.import_slots(name).into_iter().map(move |slot| (slot, function)));
-        MemorySlots { slots: slots.collect(), hooks, library: library.range() }
+        let slots = IMPORTS.into_iter().flat_map(|(name, function)| {
+            let hook = hooks.memory_of(library, function);
+            library.import_slots(name).into_iter().map(move |slot| (slot, function, hook))
+        });
+        MemorySlots { slots: slots.collect(), library: library.range() }
     }
 
     /// Whether the loader is done with them.
@@ -35,7 +35,7 @@ impl MemorySlots {
     /// The library must be mapped.
     pub(crate) unsafe fn are_relocated(&self) -> bool {
         // SAFETY: the caller vouches for the mapping.
-        self.slots.iter().all(|(slot, _)| unsafe { slot.is_relocated() })
+        self.slots.iter().all(|(slot, ..)| unsafe { slot.is_relocated() })
     }
 
     /// Sends the library's calls of `mprotect` and its relatives through our hooks, or says why not. Returns what others had
@@ -45,10 +45,9 @@ impl MemorySlots {
     /// The library must be mapped and relocated: before that, the loader writes the slots itself.
     pub(crate) unsafe fn listen(&self) -> io::Result<Vec<(Function, usize)>> {
         let mut found = Vec::new();
-        for &(slot, function) in &self.slots {
+        for &(slot, function, hook) in &self.slots {
             // SAFETY: the caller vouches for the mapping.
             let value = unsafe { slot.value() };
-            let hook = self.hooks.memory(function);
             if value == hook {
                 continue;
             }
@@ -70,7 +69,7 @@ impl MemorySlots {
 pub(crate) unsafe fn listen_from_the_start(library: &Library, hooks: &HookTable) -> io::Result<()> {
     for (name, function) in IMPORTS {
         // SAFETY: the caller's promise.
-        unsafe { bind_from_the_start(library, name, hooks.memory(function)) }?;
+        unsafe { bind_from_the_start(library, name, hooks.memory_of(library, function)) }?;
     }
     Ok(())
 }

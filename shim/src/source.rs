@@ -18,6 +18,7 @@ use crate::library::{Identity, Library};
 use crate::next::Function;
 use crate::relocation_slot::{self, MemorySlots};
 use crate::symbol_file::SymbolFile;
+use crate::vtable::find::Vtable;
 use crate::vtable::patch::Patched;
 use crate::vtable::runtime_dyld::{self, Refusal};
 use crate::vtable::{self, mapped};
@@ -78,26 +79,50 @@ fn wanted_classes(wanted: LlvmSources) -> &'static [&'static str] {
     if any { &vtable::CLASSES } else { &[] }
 }
 
-/// An LLVM that nothing is heard of is worth a warning, if there is one.
+/// The vtables of the classes that are wanted, and whether there seems to be a linker although none of them shows it. Where an LLVM
+/// has neither dynamic symbols nor names of types, its file may have symbols.
 ///
 /// # Safety
 /// The library must be mapped, and stay so during the call.
-unsafe fn say_unheard(library: &Library, linker: Refusal, jitlink: jitlink::Refusal, wanted: LlvmSources) {
+unsafe fn vtables(library: &Library, symbols: &mut Option<SymbolFile>, wanted: LlvmSources) -> (Vec<Vtable>, bool) {
+    let classes = wanted_classes(wanted);
+    // SAFETY: the caller's promise; so below.
+    let found = unsafe { mapped::vtables(library, classes, symbols.as_ref()) };
+    // SAFETY: as above.
+    if classes.is_empty() || !found.is_empty() || !unsafe { mapped::seems_to_have_linker(library) } {
+        return (found, false);
+    }
+    if symbols.is_none() {
+        *symbols =
+            SymbolFile::open(library).inspect_err(|error| log_line!(Info, "{}: {error}", library.path.display())).ok();
+    }
+    // SAFETY: as above.
+    let found = unsafe { mapped::vtables(library, classes, symbols.as_ref()) };
+    let is_unseen = found.is_empty();
+    (found, is_unseen)
+}
+
+/// An LLVM that nothing is heard of, or little, is worth a warning.
+fn say_unheard(library: &Library, linker: Refusal, jitlink: jitlink::Refusal, is_unseen: bool, is_listed: bool) {
     let path = library.path.display();
     match (linker, jitlink) {
         (Refusal::Unwanted, _) | (_, jitlink::Refusal::Unwanted) => {}
-        // SAFETY: the caller's promise.
-        (Refusal::Missing, jitlink::Refusal::Missing) if unsafe { mapped::seems_to_have_linker(library) } => log_line!(
+        (Refusal::Missing, jitlink::Refusal::Missing) if !is_unseen => {}
+        (Refusal::Missing, jitlink::Refusal::Missing) if is_listed => log_line!(
+            Warn,
+            "{path}: an LLVM that is heard by its list for debuggers only: its linkers have neither symbols nor names of types; what \
+             the program does not register there has no names"
+        ),
+        (Refusal::Missing, jitlink::Refusal::Missing) => log_line!(
             Warn,
             "{path}: an LLVM that is not listened to: its linkers have neither symbols nor names of types; what it compiles has \
              no names"
         ),
-        (Refusal::Missing, jitlink::Refusal::Missing) => {}
-        _ if wanted != LlvmSources::NONE => log_line!(
+        _ if is_listed => {}
+        _ => log_line!(
             Warn,
             "{path}: an LLVM that is not listened to: {linker}; {jitlink}; what it compiles has no names"
         ),
-        _ => {}
     }
 }
 
@@ -178,7 +203,7 @@ impl Source {
             *symbols = SymbolFile::open(library).ok();
         }
         // SAFETY: the caller's promise; a library at this place of the table was closed before.
-        let vtables = unsafe { mapped::vtables(library, wanted_classes(wanted), symbols.as_ref()) };
+        let (vtables, is_unseen) = unsafe { vtables(library, symbols, wanted) };
         let linker = match wanted.contains(LlvmSource::RuntimeDyld) {
             // SAFETY: as above.
             true => unsafe { runtime_dyld::attach(library, slot, &vtables, *hooks.load_object.get(slot)?) },
@@ -194,10 +219,9 @@ impl Source {
         let hidden = !linkers_are_heard || library.is_llvmlite();
         let interface =
             if wanted.contains(LlvmSource::List) { JitInterface::find(library, symbols, hidden) } else { None };
-        if let (None, Err(linker), Err(jitlink)) = (&interface, linker, jitlink) {
-            // SAFETY: the caller's promise.
-            unsafe { say_unheard(library, linker, jitlink, wanted) };
-            return None;
+        if let (Err(linker), Err(jitlink)) = (linker, jitlink) {
+            say_unheard(library, linker, jitlink, is_unseen, interface.is_some());
+            interface.as_ref()?;
         }
         log_line!(Info, "LLVM in {}, slot {slot}", library.path.display());
         let codegen = match wanted_classes(wanted) {

@@ -1,4 +1,4 @@
-// A program with a class that is called as LLVM's linker is, and has as many virtual functions, and is something else.
+// A program with classes that are called as LLVM's linkers are, and have as many virtual functions, and are something else.
 //
 //     impostor MODE OBJECT
 //
@@ -10,8 +10,12 @@
 //     lies        says that sections are where nothing is
 //     wild        is called with an object that cannot be read
 //     text        is called with text for an object
+//     emits-text, emits-wild, emits-other     the same of JITLink's, and with an object for another machine
+//     loads       is what it is called: loads OBJECT, and prints what `listed` returns for 5
 //
-// Calls loadObject three times and prints what it got. Then puts OBJECT, a relocatable file with a function `listed`, where LLVM would put
+// With -DIN_REGISTER, loadObject returns as it does in a library with libc++'s second ABI.
+//
+// Calls loadObject, or emit, three times and prints what it got. Then, unless it loads or emits, puts OBJECT, a relocatable file with a function `listed`, where LLVM would put
 // it for debuggers (functions of its own that are not exported), and prints what the function returns for 5.
 #include <cstdint>
 #include <cstdio>
@@ -47,15 +51,34 @@ asm(".pushsection .text.rendezvous, \"ax\"\n.p2align 4\n.hidden __jit_debug_regi
 static std::string mode;
 static int calls;
 
+struct Text {
+    const Elf64_Shdr *section;
+    void *code;
+};
+static Text loaded;
+
 struct Info {
     virtual ~Info() {}
+<<<<<<< HEAD
     virtual uint64_t address(const void *) const { return mode == "lies" || mode == "late" ? 0x1230 : 0; }
+=======
+    virtual uint64_t address(const Elf64_Shdr *const *section) const {
+        if (mode == "loads") return *section == loaded.section ? reinterpret_cast<uint64_t>(loaded.code) : 0;
+        return mode == "lies" ? 0x1230 : 0;
+    }
+>>>>>>> r4
     virtual void a() {}
     virtual void b() {}
     virtual void c() {}
     void *linker;
     explicit Info(void *linker) : linker(linker) {}
 };
+
+#ifdef IN_REGISTER
+using Loaded = Info *;
+#else
+using Loaded = std::unique_ptr<Info>;
+#endif
 
 namespace llvm {
 struct __attribute__((visibility("default"))) RuntimeDyldELF {
@@ -70,22 +93,56 @@ struct __attribute__((visibility("default"))) RuntimeDyldELF {
     virtual void f8() {}
     virtual void f9() {}
     virtual ~RuntimeDyldELF() {}
+<<<<<<< HEAD
     virtual std::unique_ptr<Info> loadObject(const void *) {
         if (mode == "null" || (mode == "late" && calls++ == 0)) return nullptr;
         auto info = std::make_unique<Info>(mode == "stranger" ? static_cast<void *>(&mode) : this);
+=======
+    virtual Loaded loadObject(const void *) {
+        if (mode == "null") return Loaded(nullptr);
+        Info *info = new Info(mode == "stranger" ? static_cast<void *>(&mode) : this);
+>>>>>>> r4
         if (mode == "heap") {
             void *slots = calloc(16, 8);
-            memcpy(slots, *reinterpret_cast<void **>(info.get()), 48);
-            memcpy(static_cast<void *>(info.get()), &slots, 8);
+            memcpy(slots, *reinterpret_cast<void **>(info), 48);
+            memcpy(static_cast<void *>(info), &slots, 8);
         }
+<<<<<<< HEAD
         if (mode == "none") memset(static_cast<void *>(info.get()), 0, 8);
         return info;
+=======
+        return Loaded(info);
+>>>>>>> r4
     }
     virtual int isCompatibleFile() { return 1; }
     virtual void registerEHFrames() {}
     virtual void finalizeLoad() {}
 };
 void RuntimeDyldELF::f0() {}
+
+namespace orc {
+struct First {
+    virtual ~First() {}
+    virtual void f2() {}
+    virtual void f3() {}
+    virtual void f4() {}
+    virtual void f5() {}
+};
+struct Second {
+    virtual ~Second() {}
+    virtual void g2() {}
+    virtual void g3() {}
+};
+struct __attribute__((visibility("default"))) ObjectLinkingLayer : First, Second {
+    virtual void emit(std::unique_ptr<std::string> responsible, std::unique_ptr<std::vector<char>> buffer);
+    virtual void f7() {}
+    virtual void f8() {}
+};
+void ObjectLinkingLayer::emit(std::unique_ptr<std::string> responsible, std::unique_ptr<std::vector<char>> buffer) {
+    printf("%s %d\n", responsible->c_str(), buffer != nullptr);
+    buffer.release();
+}
+} // namespace orc
 } // namespace llvm
 
 static std::vector<char> read(const char *path) {
@@ -97,7 +154,8 @@ static std::vector<char> read(const char *path) {
     return bytes;
 }
 
-static void list(std::vector<char> &object) {
+// Copies the text of an object to memory that may be written.
+static Text load(std::vector<char> &object) {
     auto *header = reinterpret_cast<Elf64_Ehdr *>(object.data());
     auto *sections = reinterpret_cast<Elf64_Shdr *>(object.data() + header->e_shoff);
     for (int index = 0; index < header->e_shnum; index++) {
@@ -105,14 +163,36 @@ static void list(std::vector<char> &object) {
         if (!(section.sh_flags & SHF_EXECINSTR) || !section.sh_size) continue;
         void *code = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         memcpy(code, object.data() + section.sh_offset, section.sh_size);
-        mprotect(code, 4096, PROT_READ | PROT_EXEC);
-        section.sh_addr = reinterpret_cast<uint64_t>(code);
-        auto *entry = new jit_code_entry{nullptr, nullptr, object.data(), object.size()};
-        __jit_debug_descriptor = {1, 1, entry, entry};
-        __jit_debug_register_code();
-        printf("%ld\n", reinterpret_cast<long (*)(long)>(code)(5));
-        return;
+        return {&section, code};
     }
+    return {nullptr, nullptr};
+}
+
+static void run(Text text) {
+    mprotect(text.code, 4096, PROT_READ | PROT_EXEC);
+    printf("%ld\n", reinterpret_cast<long (*)(long)>(text.code)(5));
+}
+
+static void list(std::vector<char> &object) {
+    Text text = load(object);
+    const_cast<Elf64_Shdr *>(text.section)->sh_addr = reinterpret_cast<uint64_t>(text.code);
+    auto *entry = new jit_code_entry{nullptr, nullptr, object.data(), object.size()};
+    __jit_debug_descriptor = {1, 1, entry, entry};
+    mprotect(text.code, 4096, PROT_READ | PROT_EXEC);
+    __jit_debug_register_code();
+    run(text);
+}
+
+static int emits(std::vector<char> bytes) {
+    if (mode == "emits-other") reinterpret_cast<Elf64_Ehdr *>(bytes.data())->e_machine = EM_S390;
+    // A MemoryBuffer of LLVM's: its class, begin and end of its bytes.
+    const void *buffer[3] = {nullptr, bytes.data(), bytes.data() + bytes.size()};
+    if (mode == "emits-wild") buffer[1] = reinterpret_cast<void *>(0x1000);
+    llvm::orc::ObjectLinkingLayer *volatile layer = new llvm::orc::ObjectLinkingLayer;
+    for (int turn = 0; turn < 3; turn++)
+        layer->emit(std::make_unique<std::string>("emitted"),
+                    std::unique_ptr<std::vector<char>>(reinterpret_cast<std::vector<char> *>(buffer)));
+    return 0;
 }
 
 int main(int count, char **words) {
@@ -129,12 +209,15 @@ int main(int count, char **words) {
     } binary = {*reinterpret_cast<void **>(new Info(nullptr)), 0, object.data(), object.size()};
     if (mode == "wild") binary.data = reinterpret_cast<void *>(0x1000);
     if (mode == "text") binary.data = text.data(), binary.size = text.size();
+    if (mode.rfind("emits-", 0) == 0) return emits(mode == "emits-text" ? std::vector<char>(text.begin(), text.end()) : object);
     llvm::RuntimeDyldELF *volatile linker = new llvm::RuntimeDyldELF;
     for (int turn = 0; turn < 3; turn++) {
-        auto info = linker->loadObject(mode == "wild" && turn == 1 ? reinterpret_cast<const void *>(8) : &binary);
+        if (mode == "loads") loaded = load(object);
+        Loaded info = linker->loadObject(mode == "wild" && turn == 1 ? reinterpret_cast<const void *>(8) : &binary);
         printf("%d %d\n", turn, info != nullptr);
-        info.release();
+        if (mode == "loads") run(loaded);
+        new Loaded(std::move(info));
     }
-    list(object);
+    if (mode != "loads") list(object);
     return 0;
 }

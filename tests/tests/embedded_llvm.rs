@@ -120,6 +120,43 @@ fn split_over_two_libraries() {
     every_object_is_heard(&program, 1);
 }
 
+/// We allocate under our locks what the program's `malloc` gives, which asks for memory under a lock of its own.
+#[test]
+fn with_an_allocator_of_its_own() {
+    let scratch = Scratch::new("embedded");
+    let allocator = paths::host("own_malloc.c");
+    for llvm in [14, 19] {
+        let program = scratch.join(&format!("allocates-{llvm}"));
+        let flags = ["-s", "-fno-builtin", allocator.to_str().expect("text")];
+        let Some(()) = link(llvm, true, &flags, &program) else { continue };
+        every_object_is_heard(&program, 1);
+    }
+}
+
+/// Makes a program as it is with `-fno-rtti`, as far as we look for types. Its symbols, further behind, stay.
+fn without_types(program: &Path) {
+    let mut bytes = fs::read(program).expect("just linked");
+    for name in ["14RuntimeDyldELFE", "18RuntimeDyldELFMipsE", "19RuntimeDyldCOFFI386E", "3orc18ObjectLinkingLayerE"] {
+        let name = format!("N4llvm{name}\0");
+        let is_type = |at: &usize| !["_ZTI", "_ZTS", "_ZTV"].iter().any(|of| bytes[..*at].ends_with(of.as_bytes()));
+        let at = memchr::memmem::find_iter(&bytes, name.as_bytes()).find(is_type).expect("a name of a type");
+        bytes[at..at + name.len() - 1].fill(b'X');
+    }
+    fs::write(program, bytes).expect("written");
+}
+
+/// What is not exported has names in the program's file.
+#[test]
+fn symbols_of_the_file_stand_in_for_names_of_types() {
+    let scratch = Scratch::new("embedded");
+    for (llvm, flags) in [(14, &[][..]), (19, &[]), (15, &["-no-pie"])] {
+        let program = scratch.join(&format!("typeless-{llvm}"));
+        let Some(()) = link(llvm, true, flags, &program) else { continue };
+        without_types(&program);
+        every_object_is_heard(&program, 1);
+    }
+}
+
 /// What has neither symbols nor names of types is left alone, and the log says so once.
 #[test]
 fn without_names_of_types() {
@@ -127,15 +164,7 @@ fn without_names_of_types() {
     for llvm in [14, 19] {
         let program = scratch.join(&format!("nameless-{llvm}"));
         let Some(()) = link(llvm, true, &["-s"], &program) else { continue };
-        let mut bytes = fs::read(&program).expect("just linked");
-        for name in
-            ["14RuntimeDyldELFE", "18RuntimeDyldELFMipsE", "19RuntimeDyldCOFFI386E", "3orc18ObjectLinkingLayerE"]
-        {
-            let name = format!("N4llvm{name}");
-            let at = memchr::memmem::find(&bytes, name.as_bytes()).expect("a name of a type");
-            bytes[at..at + name.len()].fill(b'X');
-        }
-        fs::write(&program, bytes).expect("written");
+        without_types(&program);
         for engine in ENGINES {
             let host = host(&program, engine, &["threads"]);
             host::same_output(&host).well();
@@ -247,21 +276,39 @@ fn listened_to_while_threads_compile() {
     }
 }
 
-/// What is called as LLVM's linker and is something else: the program goes on, the log says so, and the list for debuggers is read
-/// instead, although it is not exported.
-#[test]
-fn what_only_looks_like_a_linker_is_left_alone() {
-    let scratch = Scratch::new("embedded");
-    let (Some(c), Some(cpp)) = (tool::require("cc", Absence::FailsInCi), tool::require("c++", Absence::FailsInCi))
-    else {
-        return;
-    };
+/// `listed.o`, and a program that is linked with an impostor of LLVM's linkers, with these flags.
+fn impostor(scratch: &Scratch, flags: &[&str]) -> Option<(PathBuf, PathBuf)> {
+    let (c, cpp) = (tool::require("cc", Absence::FailsInCi)?, tool::require("c++", Absence::FailsInCi)?);
     let source = scratch.join("listed.c");
     fs::write(&source, "long listed(long n) { return n * 7 + 1; }\n").expect("written");
     let object = scratch.join("listed.o");
     tool::compile(&c, &["-O1", "-c"], &source, &object);
     let program = scratch.join("impostor");
-    tool::compile(&cpp, &["-O1", "-Wall", "-Wextra", "-Werror", "-rdynamic"], &paths::host("impostor.cpp"), &program);
+    let flags = [&["-O1", "-Wall", "-Wextra", "-Werror", "-rdynamic"], flags].concat();
+    tool::compile(&cpp, &flags, &paths::host("impostor.cpp"), &program);
+    Some((object, program))
+}
+
+/// ClickHouse's libc++ returns a `std::unique_ptr` in a register.
+#[test]
+fn what_is_returned_in_memory_and_in_a_register() {
+    for flags in [&[][..], &["-DIN_REGISTER"]] {
+        let scratch = Scratch::new("embedded");
+        let Some((object, program)) = impostor(&scratch, flags) else { return };
+        let host = Host::new(&program, "impostor").argument("loads").argument(&object);
+        let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
+        let ended = host::same_output(&host).well();
+        assert_eq!((heard(&host.log()), host.log().matches("left alone").count()), ([3, 3], 0), "{}", host.log());
+        assert_eq!(ended.perf_map().named("listed").count(), 3, "{}", host.log());
+    }
+}
+
+/// What is called as LLVM's linker and is something else: the program goes on, the log says so, and the list for debuggers is read
+/// instead, although it is not exported.
+#[test]
+fn what_only_looks_like_a_linker_is_left_alone() {
+    let scratch = Scratch::new("embedded");
+    let Some((object, program)) = impostor(&scratch, &[]) else { return };
     for (mode, refusal) in [
         ("null", None),
         ("stranger", Some("what was returned does not refer to its linker")),
@@ -285,5 +332,17 @@ fn what_only_looks_like_a_linker_is_left_alone() {
             assert!(log.contains(refusal), "{mode}: {log}");
             assert_eq!(ended.perf_map().named("listed").count(), 1, "{mode}: {log}");
         }
+    }
+    for (mode, refusal) in [
+        ("emits-text", "no ELF object"),
+        ("emits-wild", "memory that cannot be read"),
+        ("emits-other", "it is for another machine"),
+    ] {
+        let host = Host::new(&program, "impostor").argument(mode).argument(&object);
+        let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
+        host::same_output(&host).well();
+        let log = host.log();
+        let warnings: Vec<&str> = log.lines().filter(|line| line.contains("warn: ")).collect();
+        assert!(matches!(warnings[..], [one] if one.contains(refusal)), "{mode}: {log}");
     }
 }

@@ -19,11 +19,8 @@ impl Shim {
         let mut state = self.lock();
         // The library runs, so it is relocated.
         self.prepare(&mut state, slot);
-        let Some(pattern) = pattern else {
-            log_line!(Info, "an object for JITLink is not understood, and has no names");
-            return None;
-        };
-        (pattern.texts() > 0).then(|| state.emitted.push(slot, pattern))
+        let pattern = pattern.filter(|pattern| pattern.texts() > 0)?;
+        Some(state.emitted.push(slot, pattern))
     }
 
     /// `emit` has returned; the object may have been linked by now, or is when others are.

@@ -14,15 +14,15 @@
 //! # Nothing is taken on trust
 //! The vtables must have just these numbers of slots, one behind the other. At each call, `this` must have the vtable that was
 //! found, and what is behind the second pointer must be an ELF object of this machine; whatever is not so is passed on and not
-//! listened to. The hook changes nothing and passes more words on than `emit` has, so that it would do no harm in front of
-//! another function of the vtable either.
+//! listened to, and the log says so once. The hook changes nothing and passes more words on than `emit` has, so that it would do
+//! no harm in front of another function of the vtable either.
 
 pub(crate) mod emitted;
 pub(crate) mod hook;
 mod linking;
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use jitlisten::{Address, AddressRange, checked_read, log_line};
 
@@ -89,10 +89,14 @@ struct Hooked {
     original: AtomicUsize,
     /// What objects of the class point at.
     vtable: AtomicUsize,
+    /// Whether the log has said that a call was not understood.
+    warned: AtomicBool,
 }
 
-static TABLE: [[Hooked; EMIT_VTABLES]; SLOTS] =
-    [const { [const { Hooked { original: AtomicUsize::new(0), vtable: AtomicUsize::new(0) } }; EMIT_VTABLES] }; SLOTS];
+static TABLE: [[Hooked; EMIT_VTABLES]; SLOTS] = [const {
+    [const { Hooked { original: AtomicUsize::new(0), vtable: AtomicUsize::new(0), warned: AtomicBool::new(false) } };
+        EMIT_VTABLES]
+}; SLOTS];
 
 /// Listens to JITLink of `library`. `slot` is its place in the table of sources, `hooks` are that place's, `vtables`
 /// those of [`CLASSES`](crate::vtable::CLASSES).
@@ -109,6 +113,7 @@ pub(crate) unsafe fn attach(
     let of_class: Vec<&Vtable> = vtables.iter().filter(|vtable| vtable.class == OBJECT_LINKING_LAYER).collect();
     for (which, vtable) in with_emit(&of_class)?.into_iter().enumerate() {
         table[which].original.store(vtable.slots[EMIT] as usize, Ordering::Relaxed);
+        table[which].warned.store(false, Ordering::Relaxed);
         table[which].vtable.store(vtable.address_point as usize, Ordering::Release);
         // SAFETY: the caller's promise; the hook passes on whatever it is called with.
         let exchanged = unsafe { patch::exchange(library, vtable, EMIT, hooks[which] as usize) };
@@ -137,7 +142,7 @@ unsafe fn call_original(slot: usize, which: usize, words: [usize; 8]) -> Returne
 const SMALLEST: usize = 64;
 
 impl Hooked {
-    /// The object that is to be linked, if everything is as it should be.
+    /// The object that is to be linked, if everything is as it should be. What is not is said once.
     fn object(
         &self,
         this: usize,
@@ -145,18 +150,51 @@ impl Hooked {
         object: usize,
         has_memory: impl Fn(usize) -> bool,
     ) -> Option<Vec<u8>> {
-        let ([class], [responsible], [buffer]) = (words(this)?, words(responsibility)?, words(object)?);
-        if class != self.vtable.load(Ordering::Acquire) || responsible == 0 {
-            return None;
+        let read = self.read(this, responsibility, object, has_memory);
+        read.inspect_err(|what| self.left_alone(what)).ok()?
+    }
+
+    fn left_alone(&self, what: &str) {
+        if !self.warned.swap(true, Ordering::Relaxed) {
+            log_line!(
+                Warn,
+                "an object for JITLink is left alone: {what}; it has no names. Of others like it nothing will be said"
+            );
+        }
+    }
+
+    /// `Ok(None)` where there is no memory for it, which the session says.
+    fn read(
+        &self,
+        this: usize,
+        responsibility: usize,
+        object: usize,
+        has_memory: impl Fn(usize) -> bool,
+    ) -> Result<Option<Vec<u8>>, &'static str> {
+        const UNREADABLE: &str = "memory that cannot be read";
+        let [class] = words(this).ok_or(UNREADABLE)?;
+        if class != self.vtable.load(Ordering::Acquire) {
+            return Err("its linker is of another class");
+        }
+        let [responsible] = words(responsibility).ok_or(UNREADABLE)?;
+        let [buffer] = words(object).ok_or(UNREADABLE)?;
+        if responsible == 0 {
+            return Err("nothing is responsible for it");
         }
         // `MemoryBuffer { vtable, begin, end }`
-        let [_, begin, end] = words(buffer)?;
-        let size = end.checked_sub(begin).filter(|&size| size >= SMALLEST)?;
-        let header = checked_read::copy(AddressRange::new(Address(begin as u64), SMALLEST as u64)?).ok()?;
-        if !header.starts_with(b"\x7fELF\x02\x01\x01") || !has_memory(2 * size) {
-            return None;
+        let [_, begin, end] = words(buffer).ok_or(UNREADABLE)?;
+        let size = end.checked_sub(begin).filter(|&size| size >= SMALLEST).ok_or("too small for an ELF file")?;
+        let copy = |size: usize| {
+            let range = AddressRange::new(Address(begin as u64), size as u64)?;
+            checked_read::copy(range).ok()
+        };
+        if !copy(SMALLEST).ok_or(UNREADABLE)?.starts_with(b"\x7fELF\x02\x01\x01") {
+            return Err("no ELF object");
         }
-        checked_read::copy(AddressRange::new(Address(begin as u64), size as u64)?).ok()
+        if !has_memory(2 * size) {
+            return Ok(None);
+        }
+        copy(size).ok_or(UNREADABLE).map(Some)
     }
 }
 

@@ -23,7 +23,7 @@ unsafe extern "C-unwind" fn hook<const SLOT: usize>(
 ) -> usize {
     // SAFETY: the words this was called with.
     let returned = unsafe { call_original(SLOT, [result, this, object, d, e, f, g, h]) };
-    guarded(|shim| match loaded(SLOT, result, this, object) {
+    guarded(|shim| match loaded(SLOT, [result, this, object], returned) {
         Outcome::Object(bytes) => shim.linked(SLOT, bytes),
         Outcome::Nothing => {}
         Outcome::Refused => shim.refused(SLOT),

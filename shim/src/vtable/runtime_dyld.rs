@@ -10,7 +10,8 @@
 //! ```
 //!
 //! `std::unique_ptr<LoadedObjectInfo> loadObject(const object::ObjectFile &)`: on x86-64 the address of the result comes first, `this`
-//! second, the object third. The result's vtable has two destructors, `getSectionLoadAddress(const SectionRef &)` third, and more. That
+//! second, the object third; in a library with the second ABI of libc++ (`_LIBCPP_ABI_VERSION=2`: ClickHouse) `this` comes first, the object
+//! second, and the result is returned in a register. The result's vtable has two destructors, `getSectionLoadAddress(const SectionRef &)` third, and more. That
 //! one only looks into a map. So an object is copied from the buffer it is in, each named section that has an address gets it
 //! into its header, and that is, byte for byte, the debug object that LLVM makes for its GDB listener
 //! (`getObjectForDebug`, which allocates; not called).
@@ -27,7 +28,7 @@
 //! no harm. C++ exceptions and cancellation pass through it.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use jitlisten::log_line;
 
@@ -119,6 +120,8 @@ struct Hooked {
     start: AtomicUsize,
     end: AtomicUsize,
     trust: AtomicU8,
+    /// Whether results were returned in a register.
+    in_register: AtomicBool,
     reported: AtomicU64,
     /// The vtable of what it returns that was found to be in order, and `getSectionLoadAddress` in it.
     info_vtable: AtomicUsize,
@@ -136,6 +139,7 @@ static TABLE: [Hooked; SLOTS] = [const {
         start: AtomicUsize::new(0),
         end: AtomicUsize::new(0),
         trust: AtomicU8::new(UNTRIED),
+        in_register: AtomicBool::new(false),
         reported: AtomicU64::new(0),
         info_vtable: AtomicUsize::new(0),
         section_address: AtomicUsize::new(0),
@@ -164,6 +168,7 @@ pub(crate) unsafe fn attach(
     hooked.reported.store(0, Ordering::Relaxed);
     hooked.info_vtable.store(0, Ordering::Relaxed);
     hooked.section_address.store(0, Ordering::Relaxed);
+    hooked.in_register.store(false, Ordering::Relaxed);
     hooked.trust.store(UNTRIED, Ordering::Release);
     // SAFETY: the caller's promise; the hook passes on whatever it is called with.
     unsafe { patch::exchange(library, vtable, index, hook as usize) }
@@ -188,6 +193,16 @@ pub(super) unsafe fn call_original(slot: usize, words: [usize; 8]) -> usize {
     unsafe { original(a, b, c, d, e, f, g, h) }
 }
 
+/// A call of `loadObject`.
+struct Call {
+    this: usize,
+    /// What was returned.
+    info: usize,
+    object: usize,
+    /// The first words of the object.
+    binary: [usize; 4],
+}
+
 /// What a call of `loadObject` has brought.
 pub(super) enum Outcome {
     /// The object that was just loaded, with its addresses.
@@ -198,10 +213,11 @@ pub(super) enum Outcome {
     Refused,
 }
 
-pub(super) fn loaded(slot: usize, result: usize, this: usize, object: usize) -> Outcome {
+/// After a call with these words that has returned `returned`.
+pub(super) fn loaded(slot: usize, call: [usize; 3], returned: usize) -> Outcome {
     let Some(hooked) = TABLE.get(slot) else { return Outcome::Nothing };
     let was_refused = hooked.trust.load(Ordering::Acquire) == REFUSED;
-    match hooked.loaded(result, this, object) {
+    match hooked.loaded(call, returned) {
         Some(bytes) => {
             hooked.reported.fetch_add(1, Ordering::Relaxed);
             Outcome::Object(bytes)
@@ -218,11 +234,11 @@ pub(crate) fn reported(slot: usize) -> u64 {
 
 impl Hooked {
     /// The object that was just loaded, with its addresses, if everything is as it should be.
-    fn loaded(&self, result: usize, this: usize, object: usize) -> Option<Vec<u8>> {
+    fn loaded(&self, call: [usize; 3], returned: usize) -> Option<Vec<u8>> {
         if self.trust.load(Ordering::Acquire) == REFUSED {
             return None;
         }
-        match self.read(result, this, object) {
+        match self.read(call, returned) {
             Ok(bytes) => {
                 // Where nothing was loaded, nothing was tried.
                 if bytes.is_some() {
@@ -241,33 +257,46 @@ impl Hooked {
         }
     }
 
-    /// `Ok(None)` where nothing was loaded.
-    fn read(&self, result: usize, this: usize, object: usize) -> Result<Option<Vec<u8>>, &'static str> {
-        const UNREADABLE: &str = "memory that cannot be read";
-        let trusted = self.trust.load(Ordering::Acquire) == TRUSTED;
+    /// Who was called, with what, and what came of it: by the calling convention that shows the linker where it must be.
+    fn call(&self, [first, second, third]: [usize; 3], returned: usize) -> Result<Call, &'static str> {
+        let vtable = self.vtable.load(Ordering::Relaxed);
         // `Binary { vtable, unsigned, MemoryBufferRef { { data, size }, name } }`
-        let places = [(this, 1), (result, 1), (object, 4)];
-        let read = if trusted {
-            // SAFETY: this function is `loadObject`, as an earlier call has shown: these are what it has just worked with.
-            Some(unsafe { plain_words_of(&places) })
+        let places = [(second, 1), (first, 1), (third, 4)];
+        let in_memory = if self.is_known() {
+            // SAFETY: this is `loadObject`, as an earlier call has shown: these are what it has just worked with.
+            Some(unsafe { plain_words_of::<6>(&places) })
         } else {
-            words_of(&places)
+            words_of::<6>(&places)
         };
-        let [linker_class, info, class, _, data, size] = read.ok_or(UNREADABLE)?;
-        if linker_class != self.vtable.load(Ordering::Relaxed) {
-            return Err("its linker is of another class");
+        if let Some([class, info, binary @ ..]) = in_memory
+            && class == vtable
+        {
+            return Ok(Call { this: second, info, object: third, binary });
         }
+        match words_of::<5>(&[(first, 1), (second, 4)]) {
+            Some([class, binary @ ..]) if class == vtable => {
+                self.in_register.store(true, Ordering::Relaxed);
+                Ok(Call { this: first, info: returned, object: second, binary })
+            }
+            _ if in_memory.is_none() => Err("memory that cannot be read"),
+            _ => Err("its linker is of another class"),
+        }
+    }
+
+    /// `Ok(None)` where nothing was loaded.
+    fn read(&self, call: [usize; 3], returned: usize) -> Result<Option<Vec<u8>>, &'static str> {
+        let Call { this, info, object, binary: [class, _, data, size] } = self.call(call, returned)?;
         if info == 0 {
             return Ok(None);
         }
         // `{ vtable, RuntimeDyldImpl &, map }`
-        let read = if trusted {
-            // SAFETY: as above; the result is not null.
+        let read = if self.is_known() {
+            // SAFETY: as in `call`; the result is not null.
             Some(unsafe { plain_words_of(&[(info, 2)]) })
         } else {
             words(info)
         };
-        let [vtable, linker] = read.ok_or(UNREADABLE)?;
+        let [vtable, linker] = read.ok_or("memory that cannot be read")?;
         if linker != this {
             return Err("what was returned does not refer to its linker");
         }
@@ -276,6 +305,7 @@ impl Hooked {
             return Err("no object file");
         }
         let mut sections = Sections::read(data, size)?;
+        let trusted = self.trust.load(Ordering::Acquire) == TRUSTED;
         // SAFETY: the checks above: `info` is what this linker has returned, for an object with these sections.
         let address = |section: usize| unsafe { section_address(get_address, info, section, object) };
         if !trusted && address(data + sections.header_offset(0)) != 0 {
@@ -293,6 +323,11 @@ impl Hooked {
             return Err("its bytes are not where they are said to be");
         }
         Ok(Some(sections.into_bytes()))
+    }
+
+    /// Whether an earlier call has shown that this is `loadObject`, and that its result comes in memory.
+    fn is_known(&self) -> bool {
+        self.trust.load(Ordering::Acquire) == TRUSTED && !self.in_register.load(Ordering::Relaxed)
     }
 
     fn is_here(&self, address: usize) -> bool {
