@@ -59,14 +59,10 @@ static Text loaded;
 
 struct Info {
     virtual ~Info() {}
-<<<<<<< HEAD
-    virtual uint64_t address(const void *) const { return mode == "lies" || mode == "late" ? 0x1230 : 0; }
-=======
     virtual uint64_t address(const Elf64_Shdr *const *section) const {
         if (mode == "loads") return *section == loaded.section ? reinterpret_cast<uint64_t>(loaded.code) : 0;
-        return mode == "lies" ? 0x1230 : 0;
+        return mode == "lies" || mode == "late" ? 0x1230 : 0;
     }
->>>>>>> r4
     virtual void a() {}
     virtual void b() {}
     virtual void c() {}
@@ -93,26 +89,16 @@ struct __attribute__((visibility("default"))) RuntimeDyldELF {
     virtual void f8() {}
     virtual void f9() {}
     virtual ~RuntimeDyldELF() {}
-<<<<<<< HEAD
-    virtual std::unique_ptr<Info> loadObject(const void *) {
-        if (mode == "null" || (mode == "late" && calls++ == 0)) return nullptr;
-        auto info = std::make_unique<Info>(mode == "stranger" ? static_cast<void *>(&mode) : this);
-=======
     virtual Loaded loadObject(const void *) {
-        if (mode == "null") return Loaded(nullptr);
+        if (mode == "null" || (mode == "late" && calls++ == 0)) return Loaded(nullptr);
         Info *info = new Info(mode == "stranger" ? static_cast<void *>(&mode) : this);
->>>>>>> r4
         if (mode == "heap") {
             void *slots = calloc(16, 8);
             memcpy(slots, *reinterpret_cast<void **>(info), 48);
             memcpy(static_cast<void *>(info), &slots, 8);
         }
-<<<<<<< HEAD
-        if (mode == "none") memset(static_cast<void *>(info.get()), 0, 8);
-        return info;
-=======
+        if (mode == "none") memset(static_cast<void *>(info), 0, 8);
         return Loaded(info);
->>>>>>> r4
     }
     virtual int isCompatibleFile() { return 1; }
     virtual void registerEHFrames() {}
