@@ -94,6 +94,7 @@ mod overdue;
 mod pending;
 mod placement;
 mod program;
+mod ranges;
 mod relocation_slot;
 mod source;
 mod start;

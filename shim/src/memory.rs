@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jitlisten::{Address, AddressRange, Loaded, ObjectId};
 
 use crate::pending::PendingObjects;
+use crate::ranges::Ranges;
 
 /// What became of objects.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -167,48 +168,6 @@ impl Memory {
     }
 }
 
-/// A set of addresses: start to end of each range, none touching another.
-#[derive(Default)]
-pub(crate) struct Ranges(BTreeMap<u64, u64>);
-
-impl Ranges {
-    fn insert(&mut self, range: AddressRange) {
-        let (mut start, mut end) = (range.start().0, range.end().0);
-        while let Some((&below, &below_end)) = self.0.range(..=end).next_back() {
-            if below_end < start {
-                break;
-            }
-            (start, end) = (start.min(below), end.max(below_end));
-            self.0.remove(&below);
-        }
-        self.0.insert(start, end);
-    }
-
-    fn remove(&mut self, range: AddressRange) {
-        let (start, end) = (range.start().0, range.end().0);
-        while let Some((&below, &below_end)) = self.0.range(..end).next_back() {
-            if below_end <= start {
-                break;
-            }
-            self.0.remove(&below);
-            if below < start {
-                self.0.insert(below, start);
-            }
-            if below_end > end {
-                self.0.insert(end, below_end);
-            }
-        }
-    }
-
-    pub(crate) fn covers(&self, range: AddressRange) -> bool {
-        self.0.range(..=range.start().0).next_back().is_some_and(|(_, &end)| end >= range.end().0)
-    }
-
-    fn overlaps(&self, range: AddressRange) -> bool {
-        self.0.range(..range.end().0).next_back().is_some_and(|(_, &end)| end > range.start().0)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -280,19 +239,6 @@ mod tests {
         assert_eq!(memory.executable(range(0x1000, 0x2000), Executable::Only), finalized(&[4]));
         memory.freed(ObjectId(3));
         assert_eq!(memory.not_executable(range(0x3000, 0x4000)), freed(&[]));
-    }
-
-    #[test]
-    fn ranges_merge_and_split() {
-        let mut memory = Memory::default();
-        memory.executable(range(0x1000, 0x2000), Executable::Only);
-        memory.executable(range(0x3000, 0x4000), Executable::Only);
-        memory.executable(range(0x1800, 0x3800), Executable::Only);
-        assert_eq!(memory.executable.0.iter().collect::<Vec<_>>(), [(&0x1000, &0x4000)]);
-        memory.not_executable(range(0x2000, 0x3000));
-        assert_eq!(memory.executable.0.iter().collect::<Vec<_>>(), [(&0x1000, &0x2000), (&0x3000, &0x4000)]);
-        memory.not_executable(range(0x0, 0x5000));
-        assert!(memory.executable.0.is_empty());
     }
 
     #[test]

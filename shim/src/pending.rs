@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jitlisten::{Address, AddressRange, Loaded, ObjectId};
 
-use crate::memory::Ranges;
+use crate::ranges::Ranges;
 
 /// One of them.
 struct Pending {

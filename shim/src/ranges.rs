@@ -1,0 +1,75 @@
+//! A set of addresses.
+
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+
+use jitlisten::AddressRange;
+
+/// Start to end of each range, none touching another.
+#[derive(Default)]
+pub(crate) struct Ranges(BTreeMap<u64, u64>);
+
+impl Ranges {
+    pub(crate) fn insert(&mut self, range: AddressRange) {
+        let (mut start, mut end) = (range.start().0, range.end().0);
+        while let Some((&below, &below_end)) = self.0.range(..=end).next_back() {
+            if below_end < start {
+                break;
+            }
+            (start, end) = (start.min(below), end.max(below_end));
+            self.0.remove(&below);
+        }
+        self.0.insert(start, end);
+    }
+
+    pub(crate) fn remove(&mut self, range: AddressRange) {
+        let (start, end) = (range.start().0, range.end().0);
+        while let Some((&below, &below_end)) = self.0.range(..end).next_back() {
+            if below_end <= start {
+                break;
+            }
+            self.0.remove(&below);
+            if below < start {
+                self.0.insert(below, start);
+            }
+            if below_end > end {
+                self.0.insert(end, below_end);
+            }
+        }
+    }
+
+    pub(crate) fn covers(&self, range: AddressRange) -> bool {
+        self.0.range(..=range.start().0).next_back().is_some_and(|(_, &end)| end >= range.end().0)
+    }
+
+    pub(crate) fn overlaps(&self, range: AddressRange) -> bool {
+        self.0.range(..range.end().0).next_back().is_some_and(|(_, &end)| end > range.start().0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jitlisten::Address;
+
+    use super::*;
+
+    fn range(start: u64, end: u64) -> AddressRange {
+        AddressRange::new(Address(start), end - start).unwrap()
+    }
+
+    #[test]
+    fn ranges_merge_and_split() {
+        let mut ranges = Ranges::default();
+        ranges.insert(range(0x1000, 0x2000));
+        ranges.insert(range(0x3000, 0x4000));
+        ranges.insert(range(0x1800, 0x3800));
+        assert_eq!(ranges.0.iter().collect::<Vec<_>>(), [(&0x1000, &0x4000)]);
+        ranges.remove(range(0x2000, 0x3000));
+        assert_eq!(ranges.0.iter().collect::<Vec<_>>(), [(&0x1000, &0x2000), (&0x3000, &0x4000)]);
+        assert!(ranges.covers(range(0x3000, 0x4000)) && !ranges.covers(range(0x1f00, 0x2001)));
+        assert!(ranges.overlaps(range(0x1f00, 0x2001)) && !ranges.overlaps(range(0x2000, 0x3000)));
+        ranges.remove(range(0x0, 0x5000));
+        assert!(ranges.0.is_empty());
+    }
+}
