@@ -205,9 +205,10 @@ one_userland() {
         grep -F "__main__.burn(int64)" "/tmp/perf-$pid.map" | head -n 1
         PYTHONPATH=$1 "$2" -B -c "import jitlisten, sys; jitlisten.enable(); print(sys.version.split()[0], jitlisten.status().sinks)"
         # A process that knows nothing of it, in each way that there is.
-        "$2" python/tests/wheel/programs/kernel.py >/tmp/said & pid=$!
+        : >/tmp/running
+        "$2" python/tests/wheel/programs/kernel.py >>/tmp/running & pid=$!
         trap "kill $pid" EXIT
-        until grep -q ready /tmp/said; do sleep 0.1; done
+        until grep -q ready /tmp/running; do sleep 0.1; done
         "$1/bin/jitlisten" attach "$pid"
         if gdb --version 2>/dev/null | head -n 1 | grep -qE " (1[4-9]|[2-9][0-9])\.[^ ]*$"; then
             "$1/bin/jitlisten" attach --by gdb "$pid"
