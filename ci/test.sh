@@ -7,6 +7,8 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
 log=target/test.log
+# Nothing here is compiled twice, so nothing is kept for that: gigabytes.
+[ -z "${CI:-}" ] || export CARGO_INCREMENTAL=0
 export CARGO_TARGET_DIR=$PWD/target JITLISTEN_SKIPS=$PWD/target/test.skips JITLISTEN_SUPPORT=$PWD/target/test.support
 mkdir -p target
 rm -rf target/scratch /opt/jitlisten-scratch "$log" "$JITLISTEN_SKIPS" "$JITLISTEN_SUPPORT"
@@ -22,13 +24,18 @@ step() {
     printf '\n=== %s\n' "$name"
     if "$@"; then
         passed=$((passed + 1))
-        printf '=== %s: ok, %d s\n' "$name" $((SECONDS - began))
+        printf '=== %s: ok, %d s, %s\n' "$name" $((SECONDS - began)) "$(free_disk)"
     else
         failed=$((failed + 1))
         failures+=("$name")
-        printf '=== %s: FAILED, %d s\n' "$name" $((SECONDS - began))
+        printf '=== %s: FAILED, %d s, %s\n' "$name" $((SECONDS - began)) "$(free_disk)"
     fi
 }
+
+free_disk() { df -h --output=avail . | awk 'NR == 2 { print $1 " of disk free" }'; }
+
+# drop PATH...: what no later step needs. A developer keeps it for the next run; a machine of CI may be small.
+drop() { [ -z "${CI:-}" ] || rm -rf "$@"; }
 
 skip() {
     skipped=$((skipped + 1))
@@ -77,6 +84,7 @@ step check ci/check.sh
 step exports ci/exports.sh
 # As a registry would have them: each package is built from what is in it.
 step packages cargo package --quiet --allow-dirty -p jitlisten-names -p unwind-register -p jitlisten
+drop target/package
 step tour ci/tour.sh
 step wheel ci/wheel.sh build "$(uname -m)"
 step wheel-tests ci/wheel.sh test
@@ -106,10 +114,14 @@ count_tests
 # Other userlands and other processors, with tests that have just been built.
 step 'Debian 13' ci/systems.sh trixie
 if [ -d target/userlands/trixie/opt ]; then step 'wheel in Debian 13' ci/wheel.sh userland trixie; fi
+drop target/userlands "target/$(uname -m)-unknown-linux-gnu"
 step processors ci/processors.sh
+drop target/debug target/scratch
 
 if cargo +nightly miri --version >/dev/null 2>&1; then step miri ci/miri.sh; else skip miri "no nightly toolchain with miri"; fi
+drop target/miri
 step fuzz ci/fuzz.sh
+drop target/fuzz-nightly target/fuzz
 step lines ci/lines.sh
 # Only CI has to have every integration.
 [ -z "${CI:-}" ] || step support-table ci/support-table.sh target/test.support
