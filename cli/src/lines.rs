@@ -5,7 +5,7 @@
 use std::ffi::OsString;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use clap::Args;
@@ -18,6 +18,7 @@ use crate::system::Blocked;
 
 const EXAMPLES: &str = "Examples:
   jitlisten lines -- python prog.py
+  jitlisten lines -r 999 -s --processes -- python pool.py
   perf record -g jitlisten run -- python prog.py && jitlisten lines perf.data
   jitlisten lines --html report.html perf.data
   jitlisten lines --hosts node*/perf.data
@@ -55,17 +56,42 @@ pub(crate) struct Lines {
     color: Colour,
     #[command(flatten)]
     reading: Reading,
+    #[command(flatten)]
+    recorder: Recorder,
     /// Record this command first, as `jitlisten record` does; the recording is not kept
     #[arg(last = true, value_name = "CMD", conflicts_with = "files")]
     command: Vec<OsString>,
 }
 
+/// How a command is recorded: options of `jitlisten record`, which checks them.
+#[derive(Args)]
+#[command(next_help_heading = "Options for CMD")]
+struct Recorder {
+    /// Samples for each second of a thread's time [default: 199]
+    #[arg(short, long, value_name = "HZ", requires = "command")]
+    rate: Option<String>,
+    /// Wall-clock time: threads that wait, too, whose system calls are interrupted
+    #[arg(long, requires = "command")]
+    wall: bool,
+    /// The processes that the program starts, too
+    #[arg(short = 's', long, requires = "command")]
+    subprocesses: bool,
+    /// Leave Numba's code without line tables
+    #[arg(long, requires = "command")]
+    no_lines: bool,
+    /// No frames for functions of Python
+    #[arg(long, requires = "command")]
+    no_python: bool,
+}
+
 impl Lines {
-    pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
+    pub(crate) fn execute(mut self) -> Result<ExitCode, Problem> {
         if !self.command.is_empty() {
-            let file = Scratch::new()?;
-            let status = record(&self.command, &file.0)?;
-            self.show(std::slice::from_ref(&file.0))?;
+            let scratch = Scratch::new()?;
+            // What is counted is the only event of the recording.
+            let event = self.reading.event.take();
+            let status = self.recorder.record(&self.command, event, &scratch)?;
+            self.show(&scratch.recordings())?;
             return Ok(status);
         }
         self.show(&self.files)?;
@@ -97,31 +123,40 @@ impl Lines {
     }
 }
 
-/// `jitlisten record` of a command; returns the command's own status.
-fn record(words: &[OsString], file: &Path) -> Result<ExitCode, Problem> {
-    if let Some(first) = words.first() {
-        command::check(first)?;
+impl Recorder {
+    /// `jitlisten record` of a command; returns the command's own status.
+    fn record(&self, words: &[OsString], event: Option<String>, scratch: &Scratch) -> Result<ExitCode, Problem> {
+        if let Some(first) = words.first() {
+            command::check(first)?;
+        }
+        let cannot = |error| Problem::new(format!("cannot start jitlisten record: {error}"));
+        let mut recorder = Command::new(command::itself()?);
+        recorder.arg("record").arg("-o").arg(scratch.recording());
+        let values = [("-r", &self.rate), ("-e", &event)];
+        for (option, value) in values {
+            recorder.args(value.iter().flat_map(|value| [option, value]));
+        }
+        let flags = [
+            (self.wall, "--wall"),
+            (self.subprocesses, "-s"),
+            (self.no_lines, "--no-lines"),
+            (self.no_python, "--no-python"),
+        ];
+        recorder.args(flags.iter().filter(|(given, _)| *given).map(|(_, flag)| flag));
+        let mut child = recorder.arg("--").args(words).spawn().map_err(cannot)?;
+        // The program decides what an interrupt is; what was recorded up to it is still to be shown. It would inherit what is
+        // blocked before it is there.
+        let waiting = Blocked::new(&[libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP]);
+        let status = child.wait().map_err(cannot)?;
+        waiting.end();
+        if !scratch.recording().exists() {
+            return Err(Problem::new("nothing was recorded: see above, or try jitlisten doctor"));
+        }
+        Ok(command::exit_code(status))
     }
-    let cannot = |error| Problem::new(format!("cannot start jitlisten record: {error}"));
-    let mut child = Command::new(command::itself()?)
-        .args(["record", "-o"])
-        .arg(file)
-        .arg("--")
-        .args(words)
-        .spawn()
-        .map_err(cannot)?;
-    // The program decides what an interrupt is; what was recorded up to it is still to be shown. It would inherit what is blocked
-    // before it is there.
-    let waiting = Blocked::new(&[libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP]);
-    let status = child.wait().map_err(cannot)?;
-    waiting.end();
-    if !file.exists() {
-        return Err(Problem::new("nothing was recorded: see above, or try jitlisten doctor"));
-    }
-    Ok(command::exit_code(status))
 }
 
-/// A file of this process in a directory that only its user can enter; removed when dropped.
+/// A directory of this process that only its user can enter, for a recording and those of child processes; removed when dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -131,14 +166,24 @@ impl Scratch {
             .mode(0o700)
             .create(&directory)
             .map_err(|error| Problem::new(format!("cannot make {}: {error}", directory.display())))?;
-        Ok(Scratch(directory.join("jitlisten.perf.data")))
+        Ok(Scratch(directory))
+    }
+
+    fn recording(&self) -> PathBuf {
+        self.0.join("jitlisten.perf.data")
+    }
+
+    /// The command's, and those of its children, which have its name and their number (`sampler/src/options.rs`).
+    fn recordings(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
+        let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.is_file()).collect();
+        files.sort();
+        files
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        if let Some(directory) = self.0.parent() {
-            let _ = std::fs::remove_dir_all(directory);
-        }
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -20,9 +20,9 @@ pub(crate) struct Reading {
     /// Only this thread
     #[arg(long, value_name = "TID")]
     tid: Option<u32>,
-    /// The event to read, where the recording has several
+    /// The event to read, where the recording has several; of a command, the one to count
     #[arg(short, long, value_name = "NAME")]
-    event: Option<String>,
+    pub(crate) event: Option<String>,
     /// A directory in which the recording's images, libraries, perf maps and sources are looked for first
     #[arg(long, value_name = "DIR")]
     root: Vec<PathBuf>,

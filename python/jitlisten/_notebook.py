@@ -4,6 +4,7 @@ The cell is recorded by the sampler in this process, and read by the command of 
 """
 
 import ast
+import glob
 import html
 import os
 import re
@@ -22,10 +23,14 @@ _USAGE = """\
 -r HZ, --rate HZ   samples for each second of a thread's time (199)
 --wall             wall-clock time: threads that wait, too
 -e, --event EVENT  count this instead of time: cycles, cache-misses, page-faults
+-d SECONDS         stop recording after so many seconds; the cell goes on
+-s                 processes that the cell forks, too
 --threads          shares of each thread
+--processes        shares of each process
 -a, --all          everything that has a sample, not only what is hot
 --native           lines of C, C++ and Rust libraries with debug information, too
 --html             the page of `jitlisten lines --html`, instead of the table
+--json FILE        the numbers, for programs, besides the table
 -o FILE            keep the recording: a perf.data
 --no-lines         leave Numba's code without line tables
 --no-python        no frames for functions of Python"""
@@ -39,11 +44,17 @@ _OPTIONS: Dict[str, Tuple[str, bool]] = {
     "--wall": ("wall", False),
     "-e": ("event", True),
     "--event": ("event", True),
+    "-d": ("duration", True),
+    "--duration": ("duration", True),
+    "-s": ("subprocesses", False),
+    "--subprocesses": ("subprocesses", False),
     "--threads": ("threads", False),
+    "--processes": ("processes", False),
     "-a": ("all", False),
     "--all": ("all", False),
     "--native": ("native", False),
     "--html": ("html", False),
+    "--json": ("json", True),
     "--no-lines": ("no_lines", False),
     "--no-python": ("no_python", False),
     "-h": ("help", False),
@@ -88,10 +99,13 @@ def _magic(shell: Any, line: str, cell: Optional[str]) -> Any:
         raise Error("there is no statement: %jitlisten [OPTIONS] statement")
     with tempfile.TemporaryDirectory(prefix="jitlisten-notebook-") as directory:
         path = os.path.abspath(options.get("output") or os.path.join(directory, "jitlisten.perf.data"))
+        earlier = _of_children(path)
         start_recording(
             path,
-            hz=_rate(options),
+            hz=_number(options, "rate", 199, 10_000),
             wall="wall" in options,
+            children="subprocesses" in options,
+            seconds=_number(options, "duration", 0, 1_000_000_000),
             event=options.get("event"),
             python="no_python" not in options,
             lines="no_lines" not in options,
@@ -101,7 +115,8 @@ def _magic(shell: Any, line: str, cell: Optional[str]) -> Any:
         finally:
             # After an exception and an interrupt, too: up to there is what a person wants to see.
             stop_recording()
-            _display(_report(path, options, directory))
+            children = sorted(file for file, time in _of_children(path).items() if earlier.get(file) != time)
+            _display(_report([path, *children], options, directory))
 
 
 def _parse(line: str) -> Tuple[Dict[str, str], str]:
@@ -135,10 +150,12 @@ def _first_word(text: str) -> Tuple[str, str]:
     return "".join(shlex.split(match.group())), text[match.end() :].lstrip()
 
 
-def _rate(options: Dict[str, str]) -> int:
-    text = options.get("rate", "199")
-    if not text.isdigit() or not 1 <= int(text) <= 10_000:
-        raise Error(f"-r is a number from 1 to 10000, not {text!r}")
+def _number(options: Dict[str, str], name: str, default: int, most: int) -> int:
+    text = options.get(name)
+    if text is None:
+        return default
+    if not text.isdecimal() or not 1 <= int(text) <= most:
+        raise Error(f"--{name} is a number from 1 to {most}, not {text!r}")
     return int(text)
 
 
@@ -159,16 +176,23 @@ def _execute(shell: Any, text: str) -> Any:
     return None if text.rstrip().endswith(";") else value
 
 
-def _report(path: str, options: Dict[str, str], directory: str) -> _Shown:
-    flags = ["--" + name for name in ("threads", "all", "native") if name in options]
+def _of_children(path: str) -> Dict[str, int]:
+    """The recordings that children of a fork wrote beside this one (sampler/src/options.rs), and when they were changed."""
+    return {file: os.stat(file).st_mtime_ns for file in glob.glob(glob.escape(path) + ".[0-9]*")}
+
+
+def _report(files: List[str], options: Dict[str, str], directory: str) -> _Shown:
+    flags = ["--" + name for name in ("threads", "processes", "all", "native") if name in options]
+    if "json" in options:
+        _command(["lines", *flags, "--json", os.path.abspath(options["json"]), *files])
     if "html" in options:
         page = os.path.join(directory, "page.html")
-        _command(["lines", *flags, "--html", page, path])
+        _command(["lines", *flags, "--html", page, *files])
         with open(page, encoding="utf-8") as file:
             content = html.escape(file.read(), quote=True)
         frame = f'<iframe srcdoc="{content}" style="width:100%;height:{_HEIGHT}px;border:1px solid #888"></iframe>'
         return _Shown("a page for a browser: leave --html away for the table", frame)
-    text = _command(["lines", *flags, "--color", "always", path])
+    text = _command(["lines", *flags, "--color", "always", *files])
     return _Shown(_SEQUENCE.sub("", text), _to_html(text))
 
 

@@ -5,12 +5,12 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use jitlisten::{AddressRange, CodeObserver, Machine, ObjectId, ObservedCode, cfi};
+use jitlisten::{AddressRange, CodeObserver, Machine, ObjectId, ObservedCode, Session, cfi};
 
 use crate::clock;
 use crate::code_map::{self, Range, Tables};
 use crate::unwind::FrameTable;
-use crate::wake;
+use crate::{threads, wake};
 
 /// Something that happened to compiled code.
 #[derive(Debug)]
@@ -53,6 +53,16 @@ pub(crate) fn take() -> Vec<Event> {
     }
     events.reverse();
     events
+}
+
+/// Learns of code no more. A recording can end long before it is stopped: by its duration, or by a full disk.
+pub(crate) fn forget_code() {
+    if let Some(session) = Session::process() {
+        session.stop_observing();
+    }
+    drop(take());
+    code_map::clear();
+    code_map::reclaim(threads::no_handler_runs);
 }
 
 /// The observer of this process.

@@ -12,7 +12,7 @@ use jitlisten::{ForkSlot, HeldAcrossFork, Session, exempt_signal, follow_forks, 
 
 use crate::code_map::UNKNOWN_CODE;
 use crate::event_name::Counter;
-use crate::events::Observer;
+use crate::events::{self, Observer};
 use crate::handler;
 use crate::interpose::{self, ACTIVE};
 use crate::options::Options;
@@ -222,14 +222,10 @@ fn observe_code(options: &Options) -> bool {
 
 /// Undoes [`observe_code`].
 fn leave_code(enabled_images: bool) {
-    if let Some(session) = Session::process() {
-        session.stop_observing();
-        if enabled_images {
-            session.disable(SinkKind::Image);
-        }
+    events::forget_code();
+    if enabled_images && let Some(session) = Session::process() {
+        session.disable(SinkKind::Image);
     }
-    code_map::clear();
-    code_map::reclaim(threads::no_handler_runs);
 }
 
 /// Starts the writer with every signal blocked.
@@ -353,7 +349,7 @@ fn become_child() {
     if let Some(session) = Session::process() {
         session.stop_observing();
     }
-    drop(crate::events::take());
+    drop(events::take());
     code_map::clear_in_child();
     code_map::reclaim(|| true);
 }

@@ -327,6 +327,7 @@ impl Writer {
                 log_line!(Warn, "the recording has no header: write {}: {error}", path.display());
             }
         }
+        events::forget_code();
     }
 
     fn features(&self) -> Features {

@@ -69,6 +69,23 @@ def test_recordings_are_added_up(run, recorded, tmp_path):
     assert "none.data: not a perf.data" in refused
 
 
+def test_a_command_is_recorded_as_it_is_said(run, tmp_path):
+    program = tmp_path / "pool.py"
+    shutil.copyfile(PROGRAMS / "kernel.py", program)
+    program.write_text("import os\nchild = os.fork()\n" + program.read_text() + "\nif child: os.waitpid(child, 0)\n")
+    work = ["--", python(), program, "work"]
+
+    def read(*options):
+        run(command(), "lines", "--json", "out", *options, *work, timeout=PATIENT)
+        return json.loads((tmp_path / "out").read_text())
+
+    both = read("-s", "-r", "50")
+    assert both["recordings"] == 2 and len(both["processes"]) == 2
+    assert "page-faults" in read("-e", "page-faults")["event"] and not list(tmp_path.glob("*perf.data*"))
+    assert "1..=10000" in run(command(), "lines", "-r", "0", *work, status=2).stderr
+    assert "CMD" in run(command(), "lines", "-s", tmp_path / "f", status=2).stderr, "of a file nothing is recorded"
+
+
 def test_graphs_and_exports_add_up_what_they_are_given(run, recorded, tmp_path):
     one, program = recorded
     weights = lambda *files: [

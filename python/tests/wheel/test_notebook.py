@@ -93,6 +93,22 @@ def test_the_page_the_file_and_names_of_the_cell(cells, tmp_path):
     assert (tmp_path / "kept in a file.data").stat().st_size > 1000
 
 
+def test_children_and_numbers_for_programs(cells, tmp_path):
+    forked = f"import os\npid = os.fork()\n{ENOUGH}\nif pid == 0: os._exit(0)\nos.waitpid(pid, 0);"
+    _, both, alone, mistake = cells(
+        KERNEL,
+        f"%%jitlisten -s --processes --json 'both of them.json' -o kept.data\n{forked}",
+        f"%%jitlisten --json alone.json -o kept.data\n{forked}",
+        "%jitlisten -d soon 1",
+    )
+    text, _ = shown(both)
+    assert text.count("| python (process ") == 2, text
+    both, alone = (json.loads((tmp_path / name).read_text()) for name in ("both of them.json", "alone.json"))
+    assert both["recordings"] == 2 and len(both["processes"]) == 2
+    assert alone["recordings"] == 1 and len(alone["processes"]) == 1, "an earlier cell's child is not added"
+    assert "--duration is a number" in error(mistake)[1]
+
+
 def test_exceptions_are_those_of_the_cell_and_the_table_is_shown_all_the_same(cells):
     _, broken, mistake, both, empty, again, faults, help_ = cells(
         KERNEL,

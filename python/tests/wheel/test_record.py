@@ -78,3 +78,33 @@ def test_a_child_of_a_fork_leaves_the_recording_of_its_parent(run, tmp_path):
     for word in ("children", "none"):
         done = run(python(), "forks.py", word)
         assert done.stdout == "3\n" and "Error" not in done.stderr, (word, done.stderr)
+
+
+def test_nothing_is_kept_of_code_after_the_duration(run, tmp_path):
+    """The recording has ended by itself, and nobody has stopped it."""
+    (tmp_path / "later.py").write_text(
+        "import ctypes, gc, glob, time, jitlisten\n"
+        "import llvmlite.binding as llvm\n"
+        "for name in ('target', 'asmprinter'): getattr(llvm, 'initialize_native_' + name)()\n"
+        "libc = ctypes.CDLL(None)\n"
+        "class Heap(ctypes.Structure): _fields_ = [(name, ctypes.c_size_t) for name in 'abcdefghij']\n"
+        "libc.mallinfo2.restype = Heap\n"
+        "def compile():\n"
+        "    machine = llvm.Target.from_default_triple().create_target_machine()\n"
+        "    engine = llvm.create_mcjit_compiler(llvm.parse_assembly('define i32 @f() { ret i32 7 }'), machine)\n"
+        "    engine.finalize_object(); assert engine.get_function_address('f'); engine.close()\n"
+        "def grown(turns):\n"
+        "    gc.collect(); before = libc.mallinfo2().h\n"
+        "    for _ in range(turns): compile()\n"
+        "    gc.collect(); return libc.mallinfo2().h - before\n"
+        "jitlisten.enable(lines=False); grown(500); stock = grown(1000)\n"
+        "jitlisten.start_recording('f.data', seconds=1)\n"
+        "names = lambda: [open(path).read() for path in glob.glob('/proc/self/task/*/comm')]\n"
+        "assert 'jitlisten\\n' in names()\n"
+        "while 'jitlisten\\n' in names(): time.sleep(0.01)\n"
+        "grown(500); print(stock, grown(1000)); print(jitlisten.stop_recording().failures)\n"
+    )
+    sizes, failures = run(python(), "later.py").stdout.splitlines()
+    stock, after = map(int, sizes.split())
+    # An event and its path are 200 bytes or more for each of 1,000 objects.
+    assert after < stock + 100_000 and failures == "0", sizes
