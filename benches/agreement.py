@@ -11,7 +11,8 @@ status 1 where a function's or line's shares differ by more than half a point an
 
 SECONDS are of processor time. A sigma of 0.15 points wants about 130,000 samples: 260 seconds on two cores at 250 Hz, which is as
 often as a kernel with 250 ticks a second lets a timer of processor time fire. perf copies stacks, because its walk by frame
-pointers loses the callers of `exp`, which has none: 250 MB for a minute.
+pointers loses the callers of `exp`, which has none: 250 MB for a minute. The rounds of the truth are all of one length: on a busy
+machine, where a recorder's samples are late, they are no random ones, and the sigma does not hold.
 """
 
 import json
