@@ -27,6 +27,18 @@ fn seconds(samples: &[Weighed]) -> f64 {
     samples.iter().map(|sample| sample.period as f64 / 1e9).sum()
 }
 
+/// So long that three points are almost five sigma, at a rate that the kernel's tick can do.
+fn run_long(scenario_name: &str) -> Option<Vec<Weighed>> {
+    let (host, data) = recorded(scenario(&[scenario_name, "20"])?, ",hz=249");
+    let _ = host.run(Preload::Library).well();
+    Some(read(&data))
+}
+
+/// Three points; more where a machine that is short of processors has made less than 4,000 samples.
+fn three_points(samples: &[Weighed]) -> f64 {
+    (4.0 * sigma(samples)).max(3.0)
+}
+
 /// Four sigma, and a point for loops that do not take the same time for each turn.
 fn off_by_chance(samples: &[Weighed]) -> f64 {
     1.0 + 4.0 * sigma(samples)
@@ -34,20 +46,20 @@ fn off_by_chance(samples: &[Weighed]) -> f64 {
 
 #[test]
 fn loops_of_three_to_one() {
-    let Some((samples, _)) = run(&["loops", "8"]) else { return };
+    let Some(samples) = run_long("loops") else { return };
     let share = share(&samples, "three_of_four", &["three_of_four", "one_of_four"]);
-    assert!((share - 75.0).abs() < off_by_chance(&samples), "{share} % of {} samples", samples.len());
-    assert!((seconds(&samples) - 8.0).abs() < 0.4, "{} s", seconds(&samples));
+    assert!((share - 75.0).abs() < three_points(&samples), "{share} % of {} samples", samples.len());
+    assert!((seconds(&samples) - 20.0).abs() < 0.6, "{} s", seconds(&samples));
 }
 
 /// The leaf is in libm, which keeps no frame pointer: its caller is what counts.
 #[test]
 fn exp_called_in_two_places() {
-    let Some((samples, _)) = run(&["exps", "8"]) else { return };
+    let Some(samples) = run_long("exps") else { return };
     let in_libm = samples.iter().filter(|sample| sample.frames[0].contains("exp") && sample.frames.len() > 3).count();
     assert!(in_libm * 3 > samples.len(), "{in_libm} of {} in libm", samples.len());
     let share = share(&samples, "exp_three", &["exp_three", "exp_one"]);
-    assert!((share - 75.0).abs() < off_by_chance(&samples), "{share} % of {} samples", samples.len());
+    assert!((share - 75.0).abs() < three_points(&samples), "{share} % of {} samples", samples.len());
     assert!(complete(&samples) >= 99.5, "{} % complete", complete(&samples));
 }
 

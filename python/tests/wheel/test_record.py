@@ -108,3 +108,67 @@ def test_nothing_is_kept_of_code_after_the_duration(run, tmp_path):
     stock, after = map(int, sizes.split())
     # An event and its path are 200 bytes or more for each of 1,000 objects.
     assert after < stock + 100_000 and failures == "0", sizes
+
+
+#: Two pools of threads, each of four, of which the second begins where the first ends.
+POOLS = """
+import threading, time
+def burn(seconds):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until: sum(range(1000))
+def pool(until):
+    threads = [threading.Thread(target=until) for _ in range(4)]
+    for thread in threads: thread.start()
+    return threads
+def two_pools():
+    end = threading.Event()
+    first = pool(lambda: end.wait())
+    burn(0.4)
+    end.set()
+    for thread in first: thread.join()
+    for thread in pool(lambda: burn(1.5)): thread.join()
+"""
+
+
+def test_threads_that_come_where_as_many_have_gone_are_sampled(run, tmp_path):
+    """Nothing stands in front of ``pthread_create`` here, so threads are found in ``/proc``."""
+    (tmp_path / "pools.py").write_text(
+        POOLS + "import jitlisten\n"
+        "jitlisten.start_recording('f.data', lines=False, python=False)\n"
+        "two_pools()\n"
+        "print(jitlisten.stop_recording().threads)\n"
+    )
+    assert run(python(), "pools.py").stdout == "9\n"
+
+
+def test_a_program_that_was_started_by_run_is_recorded_while_it_runs(run, start, tmp_path):
+    program = start(command(), "run", "--", python(), PROGRAMS / "kernel.py")
+    data = tmp_path / "f.data"
+    run(command(), "record", "-p", program.pid, "-d", 1, "--no-python", "-o", data)
+    assert not program.has_ended() and "__main__.burn" in run(command(), "lines", data).stdout
+
+
+def test_another_program_cannot_be_asked_while_it_runs(run, start, tmp_path):
+    program = start("sh", "-c", "echo ready; exec sleep 1000")
+    refused = run(command(), "record", "-p", program.pid, "-o", tmp_path / "f.data", status=2)
+    assert "not a Python interpreter" in refused.stderr and "start it by jitlisten" in refused.stderr
+
+
+def test_what_has_gone_wrong_is_said(run, tmp_path):
+    """A file that may not grow; and threads for which there are no timers."""
+    (tmp_path / "work.py").write_text(
+        POOLS + "import resource, sys\n"
+        "RLIMIT_SIGPENDING = 11\n"
+        "if sys.argv[1] == 'timers': resource.setrlimit(RLIMIT_SIGPENDING, (0, 0))\n"
+        "burn(1); two_pools(); print('done')\n"
+    )
+    data = tmp_path / "f.data"
+    record = command(), "record", "--no-python", "--sinks", "unwind", "-r", 1000, "-o", data, "--"
+    stopped = run("sh", "-c", 'ulimit -f 40; exec "$@"', "sh", *record, python(), "work.py", "file")
+    assert stopped.stdout == "done\n" and "the recording stops: write" in stopped.stderr
+    elsewhere = run(
+        "sh", "-c", 'ulimit -f 40; exec "$@"', "sh", *record, python(), "work.py", "file", JITLISTEN_LOG=tmp_path / "log"
+    )
+    assert elsewhere.stderr == "" and "the recording stops" in (tmp_path / "log").read_text()
+    assert run(*record, python(), "work.py", "timers").stderr == ""
+    assert "got no timer, and are not in the recording: 8" in run(command(), "lines", data).stdout

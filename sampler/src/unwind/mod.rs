@@ -171,10 +171,7 @@ fn step(
 ) -> Step {
     let address = registers.at(RIP).wrapping_sub(u64::from(!is_exact));
     if let Some(rule) = cache.get(address) {
-        return match rule.apply(registers, memory) {
-            Some(()) => Step::Caller { was_signal_frame: false },
-            None => Step::Broken,
-        };
+        return rule.apply(registers, memory);
     }
     match code.find(address) {
         Some(Code::Table(table)) => match table.find(address) {
