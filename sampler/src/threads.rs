@@ -221,12 +221,17 @@ impl Scan {
         if !self.is_due(links) {
             return;
         }
+        let tasks: BTreeSet<u32> = tasks().collect();
+        // Where the process has left /proc by chroot, or has that of other numbers, it says nothing of our threads.
+        if !tasks.contains(&self.own) {
+            return;
+        }
         // Also one that has ended: for this thread there was no timer, or it is about to end.
         let armed: BTreeSet<u32> = slot::all()
             .filter(|(_, slot)| slot.state.load(Ordering::Acquire) != slot::FREE)
             .map(|(_, slot)| slot.tid.load(Ordering::Acquire))
             .collect();
-        let there: BTreeSet<u32> = tasks().filter(|&tid| tid != self.own).collect();
+        let there: BTreeSet<u32> = tasks.into_iter().filter(|&tid| tid != self.own).collect();
         let unarmed: BTreeSet<u32> = there.difference(&armed).copied().collect();
         for &tid in unarmed.intersection(&self.young) {
             arm(tid);
@@ -273,5 +278,16 @@ mod tests {
         assert_eq!(due(&mut scan, 10_002), 1);
         assert_eq!(due(&mut scan, 10_002), 1);
         assert_eq!(due(&mut scan, 402), 15);
+    }
+
+    /// As after chroot: a list without the thread that looks is not of this process.
+    #[test]
+    fn a_proc_that_is_not_ours_ends_nothing() {
+        let _alone = slot::alone();
+        let slot = slot::claim(u32::MAX).unwrap().1;
+        slot.timer.store(-1, Ordering::Relaxed);
+        slot.state.store(slot::ARMED, Ordering::Release);
+        Scan::without(u32::MAX - 1).look();
+        assert_eq!(slot.state.swap(slot::FREE, Ordering::AcqRel), slot::ARMED);
     }
 }

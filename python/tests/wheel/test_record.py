@@ -110,32 +110,24 @@ def test_nothing_is_kept_of_code_after_the_duration(run, tmp_path):
     assert after < stock + 100_000 and failures == "0", sizes
 
 
-#: Two pools of threads, each of four, of which the second begins where the first ends.
-POOLS = """
-import threading, time
-def burn(seconds):
-    until = time.monotonic() + seconds
-    while time.monotonic() < until: sum(range(1000))
-def pool(until):
-    threads = [threading.Thread(target=until) for _ in range(4)]
-    for thread in threads: thread.start()
-    return threads
-def two_pools():
-    end = threading.Event()
-    first = pool(lambda: end.wait())
-    burn(0.4)
-    end.set()
-    for thread in first: thread.join()
-    for thread in pool(lambda: burn(1.5)): thread.join()
-"""
-
-
 def test_threads_that_come_where_as_many_have_gone_are_sampled(run, tmp_path):
-    """Nothing stands in front of ``pthread_create`` here, so threads are found in ``/proc``."""
+    """One pool after another of the same size. Nothing stands in front of ``pthread_create`` here: threads are found in ``/proc``."""
     (tmp_path / "pools.py").write_text(
-        POOLS + "import jitlisten\n"
+        "import ctypes, threading, time, jitlisten\n"
+        "from jitlisten._record import Statistics, library\n"
+        "def sampled():\n"
+        "    counters = Statistics(size=ctypes.sizeof(Statistics))\n"
+        "    library().jitlisten_get_record_statistics(ctypes.byref(counters))\n"
+        "    return counters.threads\n"
+        "def pool(expected, after=None):\n"
+        "    end, patience = threading.Event(), time.monotonic() + 20\n"
+        "    threads = [threading.Thread(target=end.wait) for _ in range(4)]\n"
+        "    if after: after.set()\n"
+        "    for thread in threads: thread.start()\n"
+        "    while sampled() < expected and time.monotonic() < patience: time.sleep(0.01)\n"
+        "    return end\n"
         "jitlisten.start_recording('f.data', lines=False, python=False)\n"
-        "two_pools()\n"
+        "pool(9, after=pool(5)).set()\n"
         "print(jitlisten.stop_recording().threads)\n"
     )
     assert run(python(), "pools.py").stdout == "9\n"
@@ -157,18 +149,23 @@ def test_another_program_cannot_be_asked_while_it_runs(run, start, tmp_path):
 def test_what_has_gone_wrong_is_said(run, tmp_path):
     """A file that may not grow; and threads for which there are no timers."""
     (tmp_path / "work.py").write_text(
-        POOLS + "import resource, sys\n"
+        "import resource, sys, threading, time\n"
         "RLIMIT_SIGPENDING = 11\n"
         "if sys.argv[1] == 'timers': resource.setrlimit(RLIMIT_SIGPENDING, (0, 0))\n"
-        "burn(1); two_pools(); print('done')\n"
+        "def burn():\n"
+        "    until = time.process_time() + 2\n"
+        "    while time.process_time() < until: sum(range(1000))\n"
+        "threads = [threading.Thread(target=burn) for _ in range(4)]\n"
+        "for thread in threads: thread.start()\n"
+        "for thread in threads: thread.join()\n"
+        "print('done')\n"
     )
-    data = tmp_path / "f.data"
-    record = command(), "record", "--no-python", "--sinks", "unwind", "-r", 1000, "-o", data, "--"
-    stopped = run("sh", "-c", 'ulimit -f 40; exec "$@"', "sh", *record, python(), "work.py", "file")
+    data, log = tmp_path / "f.data", tmp_path / "log"
+    record = command(), "record", "--no-python", "--sinks", "unwind", "-r", 1000, "-o", data, "--", python(), "work.py"
+    small = "sh", "-c", 'ulimit -f 40; exec "$@"', "sh", *record, "file"
+    stopped = run(*small)
     assert stopped.stdout == "done\n" and "the recording stops: write" in stopped.stderr
-    elsewhere = run(
-        "sh", "-c", 'ulimit -f 40; exec "$@"', "sh", *record, python(), "work.py", "file", JITLISTEN_LOG=tmp_path / "log"
-    )
-    assert elsewhere.stderr == "" and "the recording stops" in (tmp_path / "log").read_text()
-    assert run(*record, python(), "work.py", "timers").stderr == ""
-    assert "got no timer, and are not in the recording: 8" in run(command(), "lines", data).stdout
+    elsewhere = run(*small, JITLISTEN_LOG=log)
+    assert elsewhere.stderr == "" and "the recording stops: write" in log.read_text()
+    assert run(*record, "timers").stderr == ""
+    assert "got no timer, and are not in the recording: 4" in run(command(), "lines", data).stdout
