@@ -5,6 +5,8 @@ use std::fs;
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::sampled::{Weighed, by_thread, complete, read, recorded, scenario, share, sigma};
+use linux_perf_data::linux_perf_event_reader::EventRecord;
+use linux_perf_data::{PerfFileReader, PerfFileRecord};
 
 /// A scenario that runs to its end, recorded from its start.
 fn run(words: &[&str]) -> Option<(Vec<Weighed>, String)> {
@@ -109,6 +111,32 @@ fn short_threads_are_seen() {
     let time: f64 = stdout.lines().map(|line| line.split_once(' ').unwrap().1.parse::<f64>().unwrap() / 1e9).sum();
     assert!((seen / time - 1.0).abs() < 0.05, "{seen} of {time} s");
     assert!(threads >= 145, "{threads} of 150 threads");
+}
+
+/// By the crate that samply imports recordings with: what perf reads.
+#[test]
+fn a_second_reader_finds_the_same() {
+    let Some(host) = scenario(&["deep", "40", "1"]) else { return };
+    let (host, data) = recorded(host, ",hz=199");
+    let _ = host.run(Preload::Library).well();
+    let file = std::io::BufReader::new(fs::File::open(&data).unwrap());
+    let PerfFileReader { mut perf_file, mut record_iter } = PerfFileReader::parse_file(file).unwrap();
+    let (mut theirs, mut has_libc) = (Vec::new(), false);
+    while let Some(record) = record_iter.next_record(&mut perf_file).unwrap() {
+        let PerfFileRecord::EventRecord { record, .. } = record else { continue };
+        match record.parse().unwrap() {
+            // The chain begins with a mark of where it is from.
+            EventRecord::Sample(sample) => {
+                theirs.push((sample.tid.unwrap() as u32, sample.period.unwrap(), sample.callchain.unwrap().len() - 1));
+            }
+            EventRecord::Mmap2(mapping) => has_libc |= mapping.path.as_slice().ends_with(b"/libc.so.6"),
+            _ => {}
+        }
+    }
+    let perfs: Vec<_> =
+        read(&data).into_iter().map(|sample| (sample.tid, sample.period, sample.frames.len())).collect();
+    assert!(theirs.len() > 50 && has_libc);
+    assert_eq!(theirs, perfs);
 }
 
 /// What was sampled is in the file when the process is killed or crashes; perf reads it.
