@@ -101,6 +101,7 @@ mod start;
 mod state;
 mod symbol_file;
 mod thread;
+mod unheard;
 mod unregistered;
 mod vtable;
 

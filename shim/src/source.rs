@@ -12,12 +12,13 @@ use crate::codegen;
 use crate::descriptor::{DescriptorAddress, ListedObject};
 use crate::detour::{self, Callers};
 use crate::discovered::DiscoveredLlvm;
-use crate::hook_table::HookTable;
+use crate::hook_table::{HookTable, SLOTS};
 use crate::jitlink;
 use crate::library::{Identity, Library};
 use crate::next::Function;
 use crate::relocation_slot::{self, MemorySlots};
 use crate::symbol_file::SymbolFile;
+use crate::unheard;
 use crate::vtable::find::Vtable;
 use crate::vtable::patch::Patched;
 use crate::vtable::runtime_dyld::{self, Refusal};
@@ -55,6 +56,8 @@ pub(crate) struct Source {
     listening: bool,
     /// The list entries that were read, and what became of them; `None` for one that was refused.
     known: BTreeMap<u64, Known>,
+    /// Whether there ever was one.
+    has_listed: bool,
 }
 
 struct Known {
@@ -123,6 +126,28 @@ fn say_unheard(library: &Library, linker: Refusal, jitlink: jitlink::Refusal, is
             Warn,
             "{path}: an LLVM that is not listened to: {linker}; {jitlink}; what it compiles has no names"
         ),
+    }
+}
+
+/// Whether a linker is there and is not listened to, although that was wanted.
+fn is_left_alone(linker: Option<Refusal>, jitlink: Option<jitlink::Refusal>) -> bool {
+    let linker = linker.is_some_and(|refusal| !matches!(refusal, Refusal::Missing | Refusal::Unwanted));
+    linker || jitlink.is_some_and(|refusal| !matches!(refusal, jitlink::Refusal::Missing | jitlink::Refusal::Unwanted))
+}
+
+/// An LLVM for which there is no place in the table of hooks any more.
+///
+/// # Safety
+/// As for [`vtables`].
+unsafe fn say_no_place(library: &Library, symbols: &mut Option<SymbolFile>, wanted: LlvmSources) {
+    // SAFETY: the caller's promise.
+    let (vtables, is_unseen) = unsafe { vtables(library, symbols, wanted) };
+    if !vtables.is_empty() || is_unseen || library.dynamic_address(DESCRIPTOR).is_some() {
+        log_line!(
+            Warn,
+            "{}: an LLVM that is not listened to: {SLOTS} others are; what it compiles has no names",
+            library.path.display()
+        );
     }
 }
 
@@ -197,7 +222,11 @@ impl Source {
         callers: Callers,
         wanted: LlvmSources,
     ) -> Option<Source> {
-        let hook = *hooks.rendezvous.get(slot)?;
+        let Some(&hook) = hooks.rendezvous.get(slot) else {
+            // SAFETY: the caller's promise.
+            unsafe { say_no_place(library, symbols, wanted) };
+            return None;
+        };
         if library.is_llvmlite() {
             // Its symbols are needed for other things, and its constants are 60 MB.
             *symbols = SymbolFile::open(library).ok();
@@ -224,6 +253,9 @@ impl Source {
             interface.as_ref()?;
         }
         log_line!(Info, "LLVM in {}, slot {slot}", library.path.display());
+        if is_left_alone(linker.as_ref().err().copied(), jitlink.err()) {
+            unheard::may_be();
+        }
         let codegen = match wanted_classes(wanted) {
             [] => Err(codegen::Refusal::Unwanted),
             // SAFETY: as above.
@@ -262,6 +294,7 @@ impl Source {
             slots,
             listening: false,
             known: BTreeMap::new(),
+            has_listed: false,
         })
     }
 
@@ -358,7 +391,23 @@ impl Source {
 
     /// Remembers what became of an entry.
     pub(crate) fn remember(&mut self, listed: ListedObject, id: Option<ObjectId>) {
+        self.has_listed = true;
         self.known.insert(listed.entry, Known { listed, id });
+    }
+
+    /// How many objects its linker has reported. What the place in the table counted for an earlier library is not this one's.
+    fn linked(&self) -> u64 {
+        if self.linker.is_ok() { runtime_dyld::reported(self.slot) } else { 0 }
+    }
+
+    /// Why code of it may have no names, where a linker is not understood and no object was ever heard.
+    pub(crate) fn unheard(&self) -> Option<String> {
+        let (linker, jitlink) = (self.linker.as_ref().err().copied(), self.jitlink.err());
+        let is_heard = self.has_listed || self.linked() > 0;
+        (!is_heard && is_left_alone(linker, jitlink)).then(|| {
+            let refusals = [linker.map(|refusal| refusal.to_string()), jitlink.map(|refusal| refusal.to_string())];
+            refusals.into_iter().flatten().collect::<Vec<_>>().join("; ")
+        })
     }
 
     /// What people are shown who ask.
@@ -387,7 +436,7 @@ impl Source {
             objects: self.objects().len(),
             version: self.version.clone(),
             heard_by,
-            linked: runtime_dyld::reported(self.slot),
+            linked: self.linked(),
             missing,
         }
     }

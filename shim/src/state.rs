@@ -27,6 +27,7 @@ use crate::next;
 use crate::other_libraries::OtherLibraries;
 use crate::overdue::{self, Overdue};
 use crate::source::Source;
+use crate::unheard::Unheard;
 use crate::unregistered::Unregistered;
 
 /// How many ranges of freed code keep their addresses, so that a perf map, which cannot say "gone", stays true.
@@ -63,6 +64,7 @@ pub(crate) struct State {
     others: OtherLibraries,
     pub(crate) overdue: Overdue,
     pub(crate) emitted: EmittedObjects,
+    pub(crate) unheard: Unheard,
     /// Objects that linkers have reported last, with their sizes: LLVM may put them into its list.
     linked: VecDeque<(ObjectId, usize)>,
     reserved: VecDeque<AddressRange>,
@@ -488,13 +490,9 @@ impl Shim {
 
     /// Objects that are loaded for a second and not final.
     fn look_at_overdue(&self, state: &mut State) {
-        if state.emitted.warns() {
-            log_line!(
-                Warn,
-                "an object that JITLink has linked was not found in executable memory for a second: it has no names. Of others \
-                 like it nothing will be said"
-            );
-        }
+        state.emitted.warn();
+        self.look_at_unheard(state);
+        self.free_unmapped(state);
         if state.overdue.is_empty() {
             return;
         }
@@ -502,12 +500,13 @@ impl Shim {
             let Some(text) = state.memory.pending(id).map(<[AddressRange]>::to_vec) else { continue };
             let mut outcomes: Vec<Outcome> = text.iter().map(|&text| state.look_at(text)).collect();
             outcomes.push(state.memory.overdue(id));
+            let is_displaced = outcomes.iter().any(|outcome| outcome.freed.contains(&id));
             for outcome in outcomes {
                 self.notify(state, outcome);
             }
-            if state.memory.pending(id).is_some() && state.overdue.warns() {
+            if (is_displaced || state.memory.pending(id).is_some()) && state.overdue.warns() {
                 let mappings = text.first().and_then(|&text| mappings_of(text).ok().flatten());
-                let reason = overdue::reason(mappings.as_deref());
+                let reason = overdue::reason(mappings.as_deref().filter(|_| !is_displaced));
                 let at = text.first().map(|text| text.start());
                 log_line!(
                     Warn,
@@ -583,6 +582,14 @@ impl Shim {
     /// Memory of an LLVM is about to be replaced by other memory.
     pub(crate) fn replacing(&self, range: AddressRange) {
         let mut state = self.lock();
+        let outcome = state.unmapped(range);
+        self.notify(&mut state, outcome);
+        self.session.unmapping(range);
+    }
+
+    /// The same, where what comes may be executed: it may be the code that objects wait for there, mapped twice.
+    pub(crate) fn replacing_with_code(&self, range: AddressRange) {
+        let mut state = self.lock();
         let outcome = state.not_executable(range);
         self.notify(&mut state, outcome);
         self.session.unmapping(range);
@@ -601,7 +608,7 @@ impl Shim {
     pub(crate) fn unmapping(&self, range: AddressRange) -> bool {
         let mut state = self.lock();
         let held_code = state.memory.has_executable(range);
-        let outcome = state.not_executable(range);
+        let outcome = state.unmapped(range);
         self.notify(&mut state, outcome);
         self.session.unmapping(range);
         held_code && self.session.is_enabled(SinkKind::PerfMap) && state.reserve(range)
@@ -609,6 +616,11 @@ impl Shim {
 }
 
 impl State {
+    /// Every LLVM that is listened to.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = &Source> {
+        self.sources.iter().flatten()
+    }
+
     fn executable(&mut self, range: AddressRange, how: Executable) -> Outcome {
         code_pages::insert(range);
         self.memory.executable(range, how)
@@ -617,6 +629,11 @@ impl State {
     fn not_executable(&mut self, range: AddressRange) -> Outcome {
         code_pages::remove(range);
         self.memory.not_executable(range)
+    }
+
+    fn unmapped(&mut self, range: AddressRange) -> Outcome {
+        code_pages::remove(range);
+        self.memory.unmapped(range)
     }
 
     /// Asks the kernel which of `range` may run.

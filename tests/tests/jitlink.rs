@@ -71,6 +71,20 @@ fn objects_without_a_debug_plugin() {
     }
 }
 
+/// This host registers nothing: only JITLink itself says what it links.
+#[test]
+fn what_is_left_out_is_not_listened_to() {
+    let Some(path) = library(LLVMS[1].0, LLVMS[1].1) else { return };
+    let scratch = Scratch::new("jitlink");
+    let objects = ["all", "jitlink", "runtimedyld,list", "off"].map(|llvm| {
+        let host = Host::new(program(&scratch)?, "jitlink").argument(&path).argument(COUNT.to_string());
+        let host = host.variable("JITLISTEN_LLVM", llvm).variable("JITLISTEN_LOG", "debug:log");
+        run(&host, Preload::Library, |_| {});
+        Some(host.log().matches("finalized ObjectId").count())
+    });
+    assert!(objects == [None; 4] || objects == [Some(COUNT), Some(COUNT), Some(0), Some(0)], "{objects:?}");
+}
+
 #[test]
 fn a_library_that_looks_for_mprotect_in_itself_first() {
     let Some(path) = library(LLVMS[0].0, LLVMS[0].1) else { return };
