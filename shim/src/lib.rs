@@ -81,6 +81,7 @@ mod hook_table;
 mod hooks;
 mod jitlink;
 mod known;
+mod late;
 mod library;
 mod link_map;
 mod llvmlite;

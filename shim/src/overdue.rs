@@ -6,10 +6,8 @@
 
 use std::collections::VecDeque;
 
-use jitlisten::{AddressRange, Mapping, ObjectId, checked_read, mappings_of};
+use jitlisten::{Mapping, ObjectId};
 
-use crate::memory::Outcome;
-use crate::state::{Shim, State};
 use crate::thread::this_thread;
 
 /// In nanoseconds.
@@ -17,9 +15,6 @@ const PATIENCE: u64 = 1_000_000_000;
 
 /// How many are remembered; of more, the oldest are given up.
 const MOST: usize = 1 << 16;
-
-/// So many that have had their time are looked at on each occasion.
-const LOOKS: usize = 4;
 
 /// An object that was not final when it was loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,26 +68,6 @@ impl Overdue {
     pub(crate) fn warns(&mut self) -> bool {
         !std::mem::replace(&mut self.warned, true)
     }
-}
-
-impl Shim {
-    /// Frees a few objects whose memory was given back unheard, by a library without an LLVM or by a system call: of code that never ran, no
-    /// page is known to the hooks of `munmap`.
-    pub(crate) fn free_unmapped(&self, state: &mut State) {
-        for id in state.memory.next_overdue(LOOKS) {
-            let first = state.memory.pending(id).and_then(|text| text.first().copied());
-            if first.is_some_and(is_unmapped) {
-                state.memory.freed(id);
-                self.notify(state, Outcome { freed: vec![id], ..Outcome::default() });
-            }
-        }
-    }
-}
-
-/// Whether nothing is mapped at the first byte of `text`: neither a read nor the kernel's list finds it.
-fn is_unmapped(text: AddressRange) -> bool {
-    let Some(first) = AddressRange::new(text.start(), 1) else { return false };
-    checked_read::copy(first).is_err() && matches!(mappings_of(first), Ok(None))
 }
 
 /// What is wrong with the memory of an object that is not final.

@@ -7,9 +7,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use jitlisten::{AddressRange, log_line};
-
-use crate::state::{Shim, State};
+use jitlisten::AddressRange;
 
 /// In nanoseconds: ORC lists an object once it is final.
 const PATIENCE: u64 = 1_000_000_000;
@@ -29,38 +27,26 @@ pub(crate) fn may_be() {
     POSSIBLE.store(true, Ordering::Relaxed);
 }
 
-/// Whether [`Shim::let_run`] has anything to do.
+/// Whether `Shim::let_run` has anything to do.
 pub(crate) fn is_possible() -> bool {
     POSSIBLE.load(Ordering::Relaxed)
 }
 
-impl Shim {
-    /// A library with an LLVM has let `range` run.
-    pub(crate) fn let_run(&self, range: AddressRange) {
-        let mut state = self.lock();
-        if !state.unheard.warned && state.unheard.waiting.is_none() && state.memory.is_free(range) {
-            state.unheard.waiting = Some((range, jitlisten::monotonic()));
+impl Unheard {
+    /// `range`, where no object is known to be, may run since `now`.
+    pub(crate) fn add(&mut self, range: AddressRange, now: u64) {
+        if !self.warned && self.waiting.is_none() {
+            self.waiting = Some((range, now));
         }
     }
 
-    /// Says once that nothing was heard of code that runs for a second.
-    pub(crate) fn look_at_unheard(&self, state: &mut State) {
-        let is_due = |&(_, since): &(AddressRange, u64)| jitlisten::monotonic().saturating_sub(since) >= PATIENCE;
-        let Some((range, _)) = state.unheard.waiting.filter(is_due) else { return };
-        state.unheard.waiting = None;
-        if !state.memory.is_free(range) || !state.memory.has_executable(range) {
-            return;
-        }
-        let unheard = state.sources().filter_map(|source| Some((source.path.display(), source.unheard()?)));
-        let mut said = false;
-        for (path, reason) in unheard {
-            said = true;
-            log_line!(
-                Warn,
-                "{path}: nothing was heard of this LLVM, and code became executable that no other has reported: {reason}; what the program \
-                 does not register with debuggers has no names"
-            );
-        }
-        state.unheard.warned = said;
+    /// Takes the memory that has been allowed to run for a second.
+    pub(crate) fn take(&mut self, now: u64) -> Option<AddressRange> {
+        self.waiting.take_if(|(_, since)| now.saturating_sub(*since) >= PATIENCE).map(|(range, _)| range)
+    }
+
+    /// It was said.
+    pub(crate) fn warned(&mut self) {
+        self.warned = true;
     }
 }
