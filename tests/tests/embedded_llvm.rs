@@ -316,12 +316,10 @@ fn what_nothing_is_heard_of_is_said_when_it_has_compiled() {
         let log = host.log();
         assert!(log.contains("its linker is not listened to: 18 slots in the vtable of RuntimeDyldELF"), "{log}");
         assert_eq!(heard(&log), [objects; 2], "{mode}: {log}");
-        let said: Vec<&str> = log.lines().filter(|line| line.contains("warn: ")).collect();
+        let said: Vec<&str> =
+            log.lines().filter(|line| line.contains("warn: /proc/self/exe: nothing was heard of")).collect();
         assert_eq!(said.len(), warnings, "{mode}: {log}");
-        assert!(
-            said.iter().all(|line| line.contains("nothing was heard of this LLVM") && line.contains("18 slots")),
-            "{log}"
-        );
+        assert!(said.iter().all(|line| line.contains("18 slots")), "{log}");
     }
 }
 

@@ -175,7 +175,7 @@ fn objects_of_links_that_fail_are_not_kept() {
     let scratch = Scratch::new("own-memory");
     let Some(host) = host(&scratch, "fails") else { return };
     let heard = heard_at_the_end(&host);
-    // The last ones have not had their second.
     assert_eq!((heard.loaded, heard.finalized), (2 * COUNT + 1, 0), "{}", host.log());
-    assert!((COUNT..=COUNT + 1).contains(&heard.freed), "{heard:?}: {}", host.log());
+    // The last ones may not have had their second.
+    assert!(heard.freed >= COUNT, "{heard:?}: {}", host.log());
 }
