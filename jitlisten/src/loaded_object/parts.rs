@@ -29,6 +29,7 @@ impl Machine {
 
 /// One loaded executable section.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TextRange {
     /// `.text`, `.text.hot`, `.ltext`, ...
     pub section: Box<str>,
@@ -38,6 +39,7 @@ pub struct TextRange {
 
 /// One function of a loaded object.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Function {
     /// The symbol as it stands in the object (bytes that are not UTF-8 replaced).
     pub linkage_name: Box<str>,

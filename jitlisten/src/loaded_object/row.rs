@@ -4,6 +4,7 @@ use crate::Address;
 
 /// One row of a line table: the code from `address` on comes from `line` of `file`.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LineRow {
     /// Absolute address of the first instruction of the row.
     pub address: Address,
