@@ -253,6 +253,7 @@ def source(tmp_path, text, name="prog.py"):
     return "import sys; sys.path.insert(0, %r); import %s\n" % (str(tmp_path), name[:-3])
 
 
+# The text of a module, and a line that its compiled code has to have. The last one has it in two objects.
 KINDS = {
     "loop": ("from numba import njit\n@njit\ndef f(n):\n    s = 0.0\n    for i in range(n):\n        s += i ** 0.5\n    return s\nf(9)\n", 6),
     "prange": (
@@ -292,6 +293,27 @@ KINDS = {
         "        s += x ** 0.5\n    return s\nf((1, 2.5))\n",
         6,
     ),
+    "lifted loop": (
+        "from numba import jit\n@jit(forceobj=True, looplift=True)\ndef f(n):\n    name, s = str(n), 0.0\n    for i in range(n):\n"
+        "        s += i ** 0.5\n    return name, s\nf(9)\n",
+        6,
+    ),
+    "typed list": (
+        "from numba import njit\nfrom numba.typed import List\n@njit\ndef f(n):\n    a = List()\n    for i in range(n):\n"
+        "        a.append(i * 2.5)\n    return a[n - 1] ** 0.5\nf(9)\n",
+        7,
+    ),
+    "typed dictionary": (
+        "from numba import njit\nfrom numba.typed import Dict\n@njit\ndef f(d, n):\n    for i in range(n):\n        d[i] = i * 2.5\n"
+        "    return len(d)\nd = Dict.empty(__import__('numba').int64, __import__('numba').float64)\nf(d, 9)\n",
+        6,
+    ),
+    "text for exec": (
+        "from numba import njit\nnames = {'njit': njit}\ntext = '@njit\\ndef f(x):\\n    y = x * 3\\n    return y ** 0.5\\n'\n"
+        "exec(compile(text, __file__, 'exec'), names)\nnames['f'](2.0)\n",
+        4,
+    ),
+    "several signatures": ("from numba import njit\n@njit\ndef f(x):\n    y = x * 3\n    return y ** 0.5\nf(1), f(2.5)\n", 5),
 }
 
 
@@ -313,9 +335,18 @@ def kinds(tmp_path_factory):
 def test_every_kind_of_code_has_the_line(kind, kinds):
     number = sorted(KINDS).index(kind)
     found = rows_of(kinds, "%d-*.o" % number)
-    assert ("prog%d.py" % number, KINDS[kind][1]) in found, sorted(found)
+    row = ("prog%d.py" % number, KINDS[kind][1])
+    assert row in found, sorted(found)
+    if kind == "several signatures":
+        assert len([one for one in kinds.glob("%d-*.o" % number) if row in rows_of(kinds, one.name)]) == 2
     # Lines of text that Numba generated (`<string>`) are the user's line.
     assert not [row for row in found if row[0] == "<string>"], sorted(found)
+
+
+def test_text_without_a_file_has_its_own_lines(tmp_path):
+    text = "names = {}\nexec('def g(x):\\n    y = x * 3\\n    return y ** 0.5\\n', names)\nimport numba\nnumba.njit(names['g'])(2.0)\n"
+    found = rows(source(tmp_path, text), tmp_path)
+    assert ("<string>", 3) in found and not [row for row in found if row[0] == "prog.py"], sorted(found)
 
 
 def test_a_users_directory_may_be_called_numba(tmp_path):
