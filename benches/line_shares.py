@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Whether lines of Numba's code have the time that they take: perf's samples beside callgrind's instructions, as Markdown.
 
-    line_shares.py [SECONDS, default 30]
+    line_shares.py [SECONDS, default 30]      some three minutes on a quiet machine
 
 `python/tests/lines/truth.py` runs one statement three times as often on one line as on another. perf samples it for that long, callgrind
 counts thirty rounds; both run the code for a processor that valgrind knows. Shows the pairs, and every line that has more than 5 % of
-its function by one of the two. The Python needs Numba and pytest; perf, valgrind and llvm-symbolizer are used.
+its function by one of the two. perf's are shares of time, callgrind's of instructions: a division takes longer than an addition, so the
+two columns have to be equal for the pairs only, which run the same instructions. The Python needs Numba and pytest; perf, valgrind and llvm-symbolizer are used.
 """
 
 import ast
@@ -56,15 +57,19 @@ def pairs(samples, counts):
 def lines(samples, counts):
     print("\n| function | line | | perf, % | sigma | callgrind, % |\n| --- | --- | --- | --- | --- | --- |")
     for file, function, first, last in functions():
-        by_call = counts.all if function == "costly_calls" else counts.own
         known = range(first, last + 1)
         sampled = {line: samples["%s:%d" % (file, line)] for line in known}
-        counted = {line: by_call[file, line] for line in known}
+        # At the line of `def` is the wrapper, which calls all of it.
+        by_call = counts.all if function == "costly_calls" else counts.own
+        counted = {line: (by_call if line > first else counts.own)[file, line] for line in known}
         all_sampled, all_counted = sum(sampled.values()), sum(counted.values())
         for line in known:
-            shares = sampled[line] / max(1, all_sampled), counted[line] / max(1, all_counted)
+            # Of a function that is inlined everywhere there is hardly a line left.
+            if all_sampled < 200 or all_counted == 0:
+                continue
+            shares = sampled[line] / all_sampled, counted[line] / all_counted
             if max(shares) > 0.05:
-                row = (function, file, line, text_of(file, line), 100 * shares[0], sigma(shares[0], max(1, all_sampled)), 100 * shares[1])
+                row = (function, file, line, text_of(file, line), 100 * shares[0], sigma(shares[0], all_sampled), 100 * shares[1])
                 print("| `%s` | %s:%d | `%s` | %.1f | %.1f | %.1f |" % row)
 
 

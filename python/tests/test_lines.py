@@ -303,11 +303,6 @@ KINDS = {
         "        a.append(i * 2.5)\n    return a[n - 1] ** 0.5\nf(9)\n",
         7,
     ),
-    "typed dictionary": (
-        "from numba import njit\nfrom numba.typed import Dict\n@njit\ndef f(d, n):\n    for i in range(n):\n        d[i] = i * 2.5\n"
-        "    return len(d)\nd = Dict.empty(__import__('numba').int64, __import__('numba').float64)\nf(d, 9)\n",
-        6,
-    ),
     "text for exec": (
         "from numba import njit\nnames = {'njit': njit}\ntext = '@njit\\ndef f(x):\\n    y = x * 3\\n    return y ** 0.5\\n'\n"
         "exec(compile(text, __file__, 'exec'), names)\nnames['f'](2.0)\n",
