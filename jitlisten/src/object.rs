@@ -19,6 +19,9 @@ pub(crate) enum Origin {
     /// From an LLVM's linker, which has put it into no list for debuggers yet: libgcc has its `.eh_frame`. The session keeps the
     /// debug object.
     LlvmLinker,
+    /// From LLVM's list for debuggers, which LLVM has taken it out of; the code lives on, and libgcc may have its `.eh_frame`. The
+    /// session keeps the debug object.
+    Unlisted,
     /// From an LLVM, whose host has copied the code elsewhere: what LLVM registers is about another place. libgcc is not asked what
     /// it knows all the same: it would read tables whose memory the host may have given back. The session keeps the debug object.
     Moved,
@@ -32,7 +35,7 @@ impl Origin {
     /// How the session learned of it.
     pub(crate) fn channel(self) -> Channel {
         match self {
-            Origin::LlvmList { .. } | Origin::LlvmLinker | Origin::Moved => Channel::Discovered,
+            Origin::LlvmList { .. } | Origin::LlvmLinker | Origin::Unlisted | Origin::Moved => Channel::Discovered,
             Origin::Llvm | Origin::Caller => Channel::Api,
         }
     }
@@ -41,7 +44,7 @@ impl Origin {
     pub(crate) fn kept_at(self) -> Option<AddressRange> {
         match self {
             Origin::LlvmList { kept_at } => kept_at,
-            Origin::LlvmLinker | Origin::Moved | Origin::Llvm | Origin::Caller => None,
+            Origin::LlvmLinker | Origin::Unlisted | Origin::Moved | Origin::Llvm | Origin::Caller => None,
         }
     }
 

@@ -3,14 +3,15 @@
 
 #![cfg(target_arch = "x86_64")]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use jitlisten_tests::host::{self, Ended, Host, Preload};
-use jitlisten_tests::jitdump_reader;
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::tool::{self, Absence};
+use jitlisten_tests::{image, jitdump_reader};
 
 const COUNT: usize = 8;
 const THREADS: usize = 4;
@@ -65,6 +66,18 @@ fn every_object_is_heard(program: &Path, times: usize) {
             let log = host.log();
             assert_eq!(heard(&log), [times * threads * COUNT; 2], "{} {engine} {words:?}:\n{log}", program.display());
             every_function_is_named(&ended, threads * COUNT, times);
+            every_function_is_in_an_image(&host, threads * COUNT);
+        }
+    }
+}
+
+#[track_caller]
+fn every_function_is_in_an_image(host: &Host, count: usize) {
+    let names: BTreeSet<String> = image::files(host).iter().flat_map(|image| image::names(image)).collect();
+    for number in 0..count {
+        for function in ["outer", "inner", "ghc", "hidden"] {
+            let name = format!("{function}{number}");
+            assert!(names.contains(&name), "no image has {name}: {names:?}\n{}", host.log());
         }
     }
 }
