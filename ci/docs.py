@@ -12,6 +12,8 @@ A block of commands (```sh, ```python, ```c) has one of these in the line before
     <!-- file NAME -->                          it is written to NAME
     <!-- not run: REASON -->                    and another test does so, or none can
 
+A block that is no commands is marked as ```text, ```console or the like: one without any word could be commands, and is refused.
+
 The blocks of a page run one after the other in one directory, which begins with the `prog.py` of docs/perf.md.
 """
 
@@ -53,10 +55,11 @@ def written(page, name):
 
 
 def check(page):
-    """Every block of commands is run, or says why not."""
-    bad = [block for block in blocks(page) if block.language in COMMANDS and block.mark is None]
+    """Every block of commands is run, or says why not; every block says what it is."""
+    bad = [block for block in blocks(page) if not block.language or (block.language in COMMANDS and block.mark is None)]
     for block in bad:
-        print(f"docs: {page.name}:{block.line}: neither run nor a reason why not")
+        what = "neither run nor a reason why not" if block.language else "says not what language it is in"
+        print(f"docs: {page.name}:{block.line}: {what}")
     return len(bad)
 
 
