@@ -86,7 +86,7 @@ check_wheel() {
         scripts/jitlisten; do
         grep -q "$part" <<<"$names" || fail "$1 lacks $part"
     done
-    # Whole, before it is searched: grep ends at the first match, and who still writes to it fails.
+    # Whole, before it is searched: grep ends at the first match, and a program that still writes to it fails.
     metadata=$(part_of "$1" METADATA)
     tags=$(part_of "$1" WHEEL)
     ! grep -q '^Requires-Dist' <<<"$metadata" || fail "$1 has dependencies"
