@@ -429,7 +429,8 @@ struct jitlisten_llvm {
     /* How many objects it has in its list for debuggers now. */
     uint64_t objects;
     /* A JSON object for people and programs that look for trouble: {"file": "...", "version": "14" or null,
-       "heard_by": ["runtimedyld", "list-call", "list-poll"], "linked": 3, "listed": 2, "missing": ["..."]}. Members may be added. */
+       "heard_by": ["runtimedyld", "jitlink", "list-call", "list-poll"] (those of them that hold), "linked": 3, "listed": 2,
+       "missing": ["..."]}. Members may be added. */
     const char *facts;
 };
 
