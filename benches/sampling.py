@@ -1,10 +1,10 @@
 """What the sampler sees and costs, as Markdown tables: benches/sampling.py LIBRARY [ROUNDS]
 
 With the Python of target/venv/numba-0.68.1, cc, perf and valgrind. Shares are judged against callgrind's instruction counts of the
-same functions and beside perf's own samples; those of lines (by the command `jitlisten` beside LIBRARY) against callgrind's, too; the time of threads against
-the kernel's; the cost in one process that records and does not record in turns, with the turns that do not compared with each
-other (A/A). The table of lines is made by `sampling.py LIBRARY lines
-[SECONDS]` with a Python of ci/lines.sh, which has pytest.
+same functions and beside perf's own samples; those of lines (by the command `jitlisten` beside LIBRARY) against callgrind's, too;
+the time of threads against the kernel's; the cost in one process that records and does not record in turns, with the turns that do
+not compared with each other (A/A). The table of lines is made by `sampling.py LIBRARY lines [SECONDS]` with a Python of
+ci/lines.sh, which has pytest.
 """
 
 import json
