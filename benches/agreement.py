@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """The same run, recorded by perf and by `jitlisten record` at once: are the shares of functions and lines the same?
 
-    benches/agreement.py JITLISTEN [SECONDS, default 120]
+    benches/agreement.py JITLISTEN [SECONDS, default 120] [truth]
 
 With the Python of target/venv/numba-0.68.1, and perf. The program has four loops of known weight, in rounds of random length on
-two threads, one loop of them inlined, one that calls `exp`. Both recordings are read by `jitlisten lines --json`. Says for each
+two threads, one loop of them inlined, one that calls `exp`; with `truth`, it is python/tests/lines/truth.py, whose five programs have
+loops of 3:1 (plain, inlined, from two files, with calls of `exp`, in a `prange`). Both recordings are read by `jitlisten lines --json`. Says for each
 function and line its share in both, their difference, and the sigma that a difference of two independent samples has; ends with
 status 1 where a function's or line's shares differ by more than half a point and three sigma, or where a sum is not exact.
 
@@ -60,11 +61,11 @@ while time.process_time() < until:
 HZ = 250
 
 
-def read(jitlisten, file):
-    """Samples in the kernel, with what it calls, and shares of functions and lines in percent of these."""
+def read(jitlisten, file, truth):
+    """Samples in the kernel, with what it calls, and shares of functions and lines in percent of these; of the truth, in compiled code."""
     text = subprocess.run([jitlisten, "lines", "--json", "-", file], capture_output=True, text=True, check=True).stdout
     found = json.loads(text)
-    lines = {f"{os.path.basename(file['path'])}:{line['line']}": line for file in found["files"] for line in file["lines"]}
+    lines = {f"{file['path']}:{line['line']}": line for file in found["files"] for line in file["lines"]}
     own = sum(line["self"] for line in lines.values())
     outside = sum(row["samples"] for row in found["outside"])
     assert len(lines) == sum(len(file["lines"]) for file in found["files"])
@@ -73,7 +74,7 @@ def read(jitlisten, file):
         sum(row["samples"] for row in found["threads"]), found["samples"])
     assert all(one == other for one, other in sums), sums
     # Of all samples the recorders see different parts: only perf sees the command that starts the other.
-    whole = max(row["total"] for row in found["functions"] if row["name"].startswith("prange kernel"))
+    whole = found["compiled"] if truth else max(row["total"] for row in found["functions"] if row["name"].startswith("prange kernel"))
     rows = {}
     for name, row in [*lines.items(), *((row["name"], row) for row in found["functions"] if row["kind"] == "compiled")]:
         for which in ("self", "total"):
@@ -86,16 +87,20 @@ def main():
     seconds = sys.argv[2] if len(sys.argv) > 2 else "120"
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     python = os.path.join(root, "target/venv/numba-0.68.1/bin/python")
+    truth = sys.argv[3:] == ["truth"]
     with tempfile.TemporaryDirectory(prefix="jitlisten-agreement-") as place:
         program, ours, perfs = (os.path.join(place, name) for name in ("program.py", "ours.data", "perfs.data"))
-        with open(program, "w") as file:
-            file.write(PROGRAM)
+        if truth:
+            program = os.path.join(root, "python/tests/lines/truth.py")
+        else:
+            with open(program, "w") as file:
+                file.write(PROGRAM)
         perf = ["perf", "record", "-q", "-e", "cpu-clock:u", "-F", str(HZ), "--call-graph", "dwarf,4096", "-o", perfs, "--"]
         record = [jitlisten, "record", "-r", str(HZ), "-o", ours, "--", python, program, seconds]
         changes = dict(NUMBA_NUM_THREADS="2", NUMBA_THREADING_LAYER="workqueue", OPENBLAS_NUM_THREADS="1")
         subprocess.run(perf + record, env={**os.environ, **changes}, check=True, capture_output=True)
-        (one, first), (other, second) = read(jitlisten, ours), read(jitlisten, perfs)
-    print(f"{one:,} samples in the kernel by jitlisten, {other:,} by perf; every sum is exact\n")
+        (one, first), (other, second) = read(jitlisten, ours, truth), read(jitlisten, perfs, truth)
+    print(f"{one:,} samples in {'compiled code' if truth else 'the kernel'} by jitlisten, {other:,} by perf; every sum is exact\n")
     print("| | | jitlisten, % | perf, % | difference, points | sigma |\n| --- | --- | --- | --- | --- | --- |")
     missed = []
     for name, which in sorted(first.keys() | second.keys(), key=lambda row: -first.get(row, 0)):
@@ -104,7 +109,7 @@ def main():
             continue
         share = (ours + perfs) / 200
         sigma = 100 * math.sqrt(max(share * (1 - share), 0) * (1 / one + 1 / other))
-        print(f"| {name} | {which} | {ours:.2f} | {perfs:.2f} | {ours - perfs:+.2f} | {sigma:.2f} |")
+        print(f"| {name.rpartition('/')[2]} | {which} | {ours:.2f} | {perfs:.2f} | {ours - perfs:+.2f} | {sigma:.2f} |")
         if abs(ours - perfs) > max(0.5, 3 * sigma):
             missed.append(name)
     if missed:

@@ -1,12 +1,14 @@
-//! `jitlisten clean`: removes the perf maps, images and jitdumps that dead processes of this user have left.
+//! `jitlisten clean`: removes the perf maps, images and jitdumps that dead processes of this user have left, and old texts of
+//! notebook cells, which are of no one process.
 //!
 //! What is removed, and how a process is known to be dead, is as in the library, which removes them later by itself; that keeps some
 //! for a while, and only looks where its own files are, so it has its own search (`perf_map/left.rs`, `image/directory.rs`):
 //!
 //! | file | its process is dead if it |
 //! | --- | --- |
-//! | `/tmp/perf-PID.map` with the first line `0 0 jitlisten PID START NAMESPACE STATE` | is of this PID namespace and has another start time, or `STATE` is `ended`; holds no lock |
+//! | `/tmp/perf-PID.map` with the first line `0 0 jitlisten PID START NAMESPACE STATE` | is of this PID namespace and has another start time, or `STATE` is `ended` or `mixed`; holds no lock |
 //! | `image-PID-START*/`, `object-N.so`, `alive`, `dead` | has another start time; holds no lock on `alive` |
+//! | `sources/NAME-HASH.py` | (no process) was written more than 30 days ago |
 //! | `jitlisten-XXXXXX/`, `jit-PID.dump`, `jitted-PID-*` | is not there; holds no lock on `jit-PID.dump` |
 
 use std::env;
@@ -16,6 +18,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 
@@ -27,7 +30,7 @@ use crate::process;
 
 const EXAMPLE: &str = "Example: jitlisten clean --dry-run";
 
-/// Remove the perf maps, images and jitdumps of processes that have ended
+/// Remove the perf maps, images and jitdumps of processes that have ended, and the texts of notebook cells after 30 days
 #[derive(Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Clean {
@@ -41,8 +44,12 @@ pub(crate) struct Clean {
     all: bool,
 }
 
+/// Texts of notebook cells are kept so long: a kernel or a recording may need them, which is not known here.
+const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
+
 /// Files of one dead process.
 struct Left {
+    /// 0: of no one process.
     pid: u32,
     what: &'static str,
     /// The directory, if there is one, comes last.
@@ -55,6 +62,7 @@ impl Clean {
         let mut left = perf_maps(Path::new("/tmp"), self.all);
         for place in places() {
             left.extend(directories(&place));
+            left.extend(sources(&place));
         }
         left.retain(|dead| self.pids.is_empty() || self.pids.contains(&dead.pid));
         let mut out = std::io::stdout().lock();
@@ -73,7 +81,7 @@ impl Clean {
             }
         }
         let verb = if self.dry_run { "would be removed" } else { "removed" };
-        let _ = writeln!(out, "{} of ended processes {verb}, {}", left.len() - failed, size(sum));
+        let _ = writeln!(out, "{} {verb}, {}", left.len() - failed, size(sum));
         Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
@@ -184,6 +192,24 @@ fn jitdump(directory: &Path) -> Option<Left> {
     Some(contents(dumped_by(dumps.first()?)?, "jitdump", directory, is_ours))
 }
 
+/// What `python/jitlisten/_lines/sources.py` has saved.
+fn sources(place: &Path) -> Option<Left> {
+    let directory = place.join("sources");
+    own_directory(&directory)?;
+    let is_old = |path: &Path| {
+        let age = own_file(path).and_then(|about| about.modified().ok()?.elapsed().ok());
+        age.is_some_and(|age| age > KEPT)
+    };
+    let left = contents(0, "sources", &directory, |name| is_cell(name) && is_old(&directory.join(name)));
+    (left.paths.len() > 1).then_some(left)
+}
+
+/// A name, and the first twelve digits of the text's hash.
+fn is_cell(name: &str) -> bool {
+    let hash = name.strip_suffix(".py").and_then(|name| name.rsplit_once('-'));
+    hash.is_some_and(|(_, hash)| hash.len() == 12 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
 fn dumped_by(path: &Path) -> Option<u32> {
     name_of(path).strip_prefix("jit-")?.strip_suffix(".dump")?.parse().ok()
 }
@@ -240,7 +266,10 @@ mod tests {
             let signed = signature(&format!("{mark}12 345 4026531836 alive\n")).expect("signed");
             assert_eq!((signed.pid, signed.start, signed.namespace, signed.is_ended), (12, 345, 4026531836, false));
         }
-        assert!(signature("0 0 jitlisten 12 345 4026531836 ended\n").is_some_and(|signed| signed.is_ended));
+        for state in ["ended", "mixed"] {
+            let line = format!("0 0 jitlisten 12 345 4026531836 {state}\n");
+            assert!(signature(&line).is_some_and(|signed| signed.is_ended), "{state}");
+        }
         for other in ["7f00 10 f", "0 0 jitlisten", "0 0 jitlisten 12 345", ""] {
             assert_eq!(signature(other), None, "{other}");
         }

@@ -1,15 +1,18 @@
-//! The command that is to be started: whether it is there, and whether the loader would refuse to preload a library; and how it ended.
+//! The command that is to be started: whether it is there, whether the loader would refuse to preload a library, how it is waited
+//! for, and how it ended.
 
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File};
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{ExitCode, ExitStatus};
+use std::process::{Child, ExitCode, ExitStatus};
+use std::time::Duration;
 
 use crate::problem::Problem;
+use crate::system::{Blocked, send_signal};
 
 /// Looks the command up and says why the library could not be loaded into it.
 pub(crate) fn check(program: &OsStr) -> Result<PathBuf, Problem> {
@@ -26,6 +29,22 @@ pub(crate) fn check(program: &OsStr) -> Result<PathBuf, Problem> {
 /// The file of this program.
 pub(crate) fn itself() -> Result<PathBuf, Problem> {
     std::env::current_exe().map_err(|error| Problem::new(format!("cannot find myself: {error}")))
+}
+
+/// Waits for a command, which decides what a signal is: who ends this process means the command. Returns with signals blocked.
+///
+/// An interrupt or a quit of the terminal is for the command, too, and so not passed on.
+pub(crate) fn wait(child: &mut Child) -> io::Result<(ExitStatus, Blocked)> {
+    // The command would inherit what is blocked before it is there. SIGCHLD says that it has ended.
+    let signals = Blocked::new(&[libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGCHLD]);
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok((status, signals));
+        }
+        if let Some(signal @ (libc::SIGTERM | libc::SIGHUP)) = signals.arrived(Duration::from_millis(500)) {
+            send_signal(child.id(), signal);
+        }
+    }
 }
 
 /// The status of a command as that of this one; of a signal what a shell makes of it.

@@ -14,7 +14,6 @@ use jitlisten_report::{Style, to_html, to_json, to_text};
 use crate::command;
 use crate::problem::Problem;
 use crate::recording::{self, Colour, Reading};
-use crate::system::Blocked;
 
 const EXAMPLES: &str = "Examples:
   jitlisten lines -- python prog.py
@@ -144,10 +143,8 @@ impl Recorder {
         ];
         recorder.args(flags.iter().filter(|(given, _)| *given).map(|(_, flag)| flag));
         let mut child = recorder.arg("--").args(words).spawn().map_err(cannot)?;
-        // The program decides what an interrupt is; what was recorded up to it is still to be shown. It would inherit what is
-        // blocked before it is there.
-        let waiting = Blocked::new(&[libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP]);
-        let status = child.wait().map_err(cannot)?;
+        // What was recorded up to a signal is still to be shown.
+        let (status, waiting) = command::wait(&mut child).map_err(cannot)?;
         waiting.end();
         if !scratch.recording().exists() {
             return Err(Problem::new("nothing was recorded: see above, or try jitlisten doctor"));

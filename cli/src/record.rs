@@ -135,10 +135,8 @@ impl Record {
         let mut child = self.command_without_bundle(&recording)?;
         let cannot = |error| Problem::new(format!("cannot start jitlisten record: {error}"));
         let mut child = child.spawn().map_err(cannot)?;
-        // The program decides what an interrupt is; what it left behind is still to be copied. It would inherit what is blocked
-        // before it is there.
-        let _waiting = Blocked::new(&[libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP]);
-        let status = child.wait().map_err(cannot)?;
+        // What the program left behind is still to be copied.
+        let (status, _waiting) = command::wait(&mut child).map_err(cannot)?;
         bundle::fill(folder)?;
         Ok(command::exit_code(status))
     }
@@ -236,7 +234,7 @@ impl Record {
         let _ = writeln!(std::io::stderr(), "jitlisten: recording process {pid} into {}", path.display());
         let deadline = self.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds.into()));
         let in_time = || deadline.is_none_or(|deadline| Instant::now() < deadline);
-        while process.is_there() && in_time() && !until.has_arrived(Duration::from_millis(100)) {}
+        while process.is_there() && in_time() && until.arrived(Duration::from_millis(100)).is_none() {}
         if process.is_there() {
             let stop = Request::Call("jitlisten.stop_recording()".to_owned());
             inject::inject(&process, &installation, &stop, PATIENCE, None)?;

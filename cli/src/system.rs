@@ -53,15 +53,16 @@ impl Blocked {
 
     /// They end this process again, but for those that have come by now.
     pub(crate) fn end(self) {
-        while self.has_arrived(Duration::ZERO) {}
+        while self.arrived(Duration::ZERO).is_some() {}
         // SAFETY: the set is initialised; the old one is not asked for.
         unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const self.0, std::ptr::null_mut()) };
     }
 
-    /// Whether one of them has come, or comes within this time.
-    pub(crate) fn has_arrived(&self, within: Duration) -> bool {
+    /// The one that has come, or comes within this time.
+    pub(crate) fn arrived(&self, within: Duration) -> Option<i32> {
         let within = libc::timespec { tv_sec: within.as_secs() as libc::time_t, tv_nsec: within.subsec_nanos().into() };
         // SAFETY: a set and a time; the sender is not asked for.
-        (unsafe { libc::sigtimedwait(&raw const self.0, std::ptr::null_mut(), &raw const within) }) > 0
+        let signal = unsafe { libc::sigtimedwait(&raw const self.0, std::ptr::null_mut(), &raw const within) };
+        (signal > 0).then_some(signal)
     }
 }

@@ -1,4 +1,4 @@
-//! What the session and the sinks both have to know of an object: its number, where it comes from, its debug object.
+//! What the session and the sinks both have to know of an object: where it comes from, its debug object.
 
 #![forbid(unsafe_code)]
 
@@ -6,10 +6,6 @@ use std::borrow::Cow;
 
 use crate::process::checked_read;
 use crate::{AddressRange, LoadedObject};
-
-/// A loaded object of a session. Never used twice in a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ObjectId(pub u64);
 
 /// Where an object comes from, and so where else it is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -46,6 +46,12 @@ class Llvm(NamedTuple):
     discovered_by: str
     #: How many objects it has in its list for debuggers.
     objects: int
+    #: By which ways it is heard: ``"runtimedyld"``, ``"jitlink"``, ``"list-call"``, ``"list-poll"``.
+    heard_by: Tuple[str, ...] = ()
+    #: How many objects RuntimeDyld has reported, whether they are in the list or not.
+    linked: int = 0
+    #: What is not heard or not had, a sentence each.
+    missing: Tuple[str, ...] = ()
 
 
 class Status(NamedTuple):

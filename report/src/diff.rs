@@ -39,9 +39,11 @@ pub struct Difference {
     pub functions: Vec<Change>,
     /// Their lines.
     pub lines: Vec<Change>,
+    /// Sources that were changed between the two recordings, by their hashes.
+    pub changed: Vec<String>,
 }
 
-/// Compares. Lines are found by path and number, so a source that was edited in between is compared by function only.
+/// Compares. Lines are found by path and number, so of a source that was edited in between only the functions can be compared.
 pub fn diff(before: &Report, after: &Report) -> Difference {
     let functions = changes(before, after, |report| {
         let rows = report.profile.functions.iter().filter(|row| row.kind == Kind::Compiled);
@@ -56,7 +58,20 @@ pub fn diff(before: &Report, after: &Report) -> Difference {
     for line in &mut lines {
         line.source = source_of(after, &line.name).or_else(|| source_of(before, &line.name)).unwrap_or_default();
     }
-    Difference { functions, lines }
+    Difference { functions, lines, changed: changed(before, after) }
+}
+
+/// Sources of lines in both, whose hashes are known and are not the same ones.
+fn changed(before: &Report, after: &Report) -> Vec<String> {
+    let paths = before.profile.files.iter().map(|file| &file.path);
+    let both = paths.filter(|path| after.profile.files.iter().any(|file| file.path == **path));
+    let hashes = |report: &Report, path: &String| {
+        let mut hashes = report.symbols.source_hashes.get(path).cloned()?;
+        hashes.sort();
+        Some(hashes)
+    };
+    let differ = |path: &&String| hashes(before, path).zip(hashes(after, path)).is_some_and(|(one, two)| one != two);
+    both.filter(differ).cloned().collect()
 }
 
 fn source_of(report: &Report, name: &str) -> Option<String> {
@@ -101,6 +116,10 @@ pub fn diff_to_text(before: &Report, after: &Report, width: Option<usize>, all: 
     }
     if before.event() != after.event() {
         let _ = writeln!(text, "the events differ: shares of different things are compared");
+    }
+    for path in &difference.changed {
+        let path = printable(path);
+        let _ = writeln!(text, "note: {path} was changed in between: lines of one number need not be the same line");
     }
     table(&mut text, "function", &difference.functions, width, all);
     table(&mut text, "line", &difference.lines, width, all);

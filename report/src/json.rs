@@ -67,7 +67,9 @@ fn line_value(report: &Report, number: u32, line: &Line, source: Option<&str>) -
         let threads = line.by_thread.iter().filter_map(|(thread, parts)| {
             let row = report.profile.threads.get(*thread as usize)?;
             let mut value = shares(report, parts);
+            value.insert("pid".to_owned(), json!(row.thread.pid));
             value.insert("tid".to_owned(), json!(row.thread.tid));
+            value.insert("host".to_owned(), json!(row.thread.host));
             Some(Value::Object(value))
         });
         value.insert("threads".to_owned(), threads.collect());

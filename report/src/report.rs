@@ -181,6 +181,23 @@ impl Report {
         self.groups(|thread| (thread.host.clone(), 0))
     }
 
+    /// Name and number, and what else is needed to tell it apart.
+    pub(crate) fn thread_name(&self, thread: &Thread) -> String {
+        let Thread { name, pid, tid, host, .. } = thread;
+        let is_of_several = |which: fn(&Thread) -> (&str, u32)| {
+            let mut all = self.profile.threads.iter().map(|row| which(&row.thread));
+            all.next().is_some_and(|first| all.any(|other| other != first))
+        };
+        let mut shown = format!("{name} {tid}");
+        if is_of_several(|thread| (&thread.host, thread.pid)) {
+            shown.push_str(&format!(" of process {pid}"));
+        }
+        if is_of_several(|thread| (&thread.host, 0)) {
+            shown.push_str(&format!(" on {host}"));
+        }
+        shown
+    }
+
     fn groups(&self, key: impl Fn(&Thread) -> (String, u32)) -> Vec<Group> {
         let mut groups: FxHashMap<(String, u32), Group> = FxHashMap::default();
         for row in &self.profile.threads {

@@ -273,7 +273,7 @@ impl Table<'_> {
     fn line_threads(&mut self, line: &Line) {
         for (thread, shares) in &line.by_thread {
             let Some(row) = self.report.profile.threads.get(*thread as usize) else { continue };
-            let name = printable(&format!("{} {}", row.thread.name, row.thread.tid));
+            let name = printable(&self.report.thread_name(&row.thread));
             self.coloured(&format!("{} |       |   thread {name}", self.columns(shares)), "2");
         }
     }

@@ -88,6 +88,7 @@ def use(browser, page, pictures):
         if pictures:
             browser.picture(os.path.join(pictures, name))
 
+    used = []
     browser.send("POST", "/url", {"url": "file://" + os.path.abspath(page)})
     until("rows are drawn", lambda: browser.run("return document.querySelectorAll('.row.line').length") > 5)
     assert browser.run("return typeof window.injected") == "undefined", "something in the data was executed"
@@ -99,36 +100,37 @@ def use(browser, page, pictures):
     save("lines-html.png")
 
     # A hot line, its inlined calls, its callers and its assembly.
-    fold = "return [...document.querySelectorAll('.row.line')].findIndex(r => r.querySelector('button.fold'))"
-    if browser.run(fold) >= 0:
+    here = lambda: int(browser.run("return (document.querySelector('.row.here') || {dataset: {at: -1}}).dataset.at"))
+    number = lambda: browser.run("const r = document.querySelector('.row.here .at'); return r ? r.textContent : ''")
+    rows = lambda kind: browser.run("return document.querySelectorAll('.row." + kind + "').length")
+    assert here() > 0 and rows("here") == 1
+    if browser.run("return [...document.querySelectorAll('.row.line')].some(r => r.querySelector('button.fold'))"):
+        used.append("inlined calls")
         browser.click("button.fold")
-        assert browser.run("return document.querySelectorAll('.row.call').length") > 0, "inlined calls unfold"
-    assert browser.run("return document.querySelectorAll('.row.here').length") == 1
-    before = browser.run("return document.querySelector('.row.here').dataset.at")
-    browser.keys("n")
-    browser.keys("p")
-    browser.keys("j")
-    assert browser.run("return document.querySelector('.row.here').dataset.at") is not None
+        assert rows("call") > 0, "inlined calls unfold"
+        browser.keys("\ue007")
+        assert rows("call") == 0, "and fold"
+        browser.keys("\ue007")
+        assert rows("call") > 0
+    moves = [here()]
+    for key in "jknp":
+        browser.keys(key)
+        moves.append(here())
+    assert moves[0] != moves[1] and moves[2] == moves[0], f"j goes down, k back: {moves}"
+    assert moves[3] > moves[0] or moves[4] < moves[3], f"n and p go to hot lines: {moves}"
     browser.run("document.querySelector('#functions .item').click()")
+    first = here()
     browser.keys("n")
+    assert here() > first, "n goes down"
     assert browser.run("return document.querySelectorAll('#panel section').length") > 0, "callers are shown"
     browser.keys("a")
     assert browser.run("return (document.querySelector('#panel pre') || {}).textContent || ''").strip(), "assembly is shown"
     save("lines-html-assembly.png")
-    assert before is not None
+    use_callers(browser, used, here, number)
+    use_search(browser, used, here, rows)
+    use_threads(browser, used)
 
-    # Search.
-    browser.keys("/")
-    browser.keys("total +=" if browser.run("return document.body.textContent.includes('total +=')") else "a")
-    until("something is found", lambda: browser.run("return document.querySelectorAll('.row.found').length") == 1)
-    browser.keys("\ue00c")
-
-    # Threads, margin, dark.
-    if browser.run("return document.getElementById('thread').options.length") > 2:
-        head = "return document.querySelector('.row.line .number').textContent"
-        browser.run("const c = document.getElementById('thread'); c.value = '1'; c.dispatchEvent(new Event('change'))")
-        assert browser.run(head) is not None
-        browser.run("const c = document.getElementById('thread'); c.value = '-1'; c.dispatchEvent(new Event('change'))")
+    # Margin, dark.
     browser.keys("m")
     assert "total" in browser.run("return document.getElementById('mode').textContent")
     browser.keys("m")
@@ -158,7 +160,76 @@ def use(browser, page, pictures):
     after = browser.metrics()
     work = {name: (after[name] - before[name]) * 1000 / STEPS for name in ("TaskDuration", "ScriptDuration", "LayoutDuration")}
     assert work["TaskDuration"] < 16.7, work
-    return slowest, work
+    return slowest, work, used
+
+
+def use_callers(browser, used, here, number):
+    """Every function's callers until one has a line: a click goes to that line."""
+    items = browser.run("return document.querySelectorAll('#functions .item:not(.more)').length")
+    callers = "[...document.querySelectorAll('#panel section')].filter(s => s.textContent.includes('called by'))" \
+        ".flatMap(s => [...s.querySelectorAll('.link')])"
+    for item in range(items):
+        browser.run("document.querySelectorAll('#functions .item:not(.more)')[arguments[0]].click()", item)
+        before, line = here(), number()
+        texts = browser.run(f"return {callers}.map(link => link.textContent)")
+        lines = [text.rsplit(":", 1)[-1] for text in texts]
+        other = [at for at, text in enumerate(lines) if text.isdigit() and text != line]
+        if other:
+            used.append("callers")
+            browser.run(f"{callers}[arguments[0]].click()", other[0])
+            assert here() != before and number() == lines[other[0]], f"a caller at line {lines[other[0]]}: {number()}"
+            return
+
+
+def use_search(browser, used, here, rows):
+    browser.keys("/")
+    browser.keys("return " if browser.run("return document.getElementById('data').textContent.includes('return ')") else "a")
+    until("something is found", lambda: rows("found") == 1)
+    hits = lambda: browser.run("return document.getElementById('hits').textContent")
+    text = lambda: browser.run("return document.querySelector('.row.found .source').textContent")
+    fold = "[...document.querySelectorAll('.row.line')].find(r => r.querySelector('button.fold') && r.dataset.at < arguments[0])"
+    for _ in range(min(20, int(hits().split(" of ")[1]))):
+        if browser.run(f"return !!{fold}", here()):
+            break
+        browser.keys("\ue007")
+    first, found, what = hits(), here(), text()
+    # What is unfolded above moves every row below it, and the hits with them.
+    if browser.run(f"return !!{fold}", found):
+        used.append("search")
+        browser.run(f"{fold}.querySelector('button.fold').click()", found)
+        assert hits() == first, f"{first}, then {hits()}"
+        if browser.run("return !!document.querySelector('.row.found')"):
+            assert text() == what, f"{what!r} was found, and {text()!r} is marked"
+    # The search field has the keys still.
+    browser.keys("\ue007")
+    wanted = browser.run("return document.getElementById('search').value")
+    assert rows("found") == 1, "the next one is found"
+    assert wanted in text(), f"{wanted!r} was looked for, {text()!r} is marked"
+    browser.keys("\ue00c")
+
+
+def use_threads(browser, used):
+    """With a thread chosen, what has no numbers of its own has none."""
+    if browser.run("return document.getElementById('thread').options.length") <= 2:
+        return
+    choose = "const c = document.getElementById('thread'); c.value = arguments[0]; c.dispatchEvent(new Event('change'))"
+    numbers = lambda: browser.run("""
+        const texts = (all) => [...document.querySelectorAll(all)].map((one) => one.textContent);
+        return {
+            head: texts('#head b'), functions: texts('#functions .item'), files: texts('#files .item'),
+            lines: texts('.row.line .number'), links: texts('#panel .link'),
+        }""")
+    before, seen = numbers(), []
+    count = browser.run("return document.getElementById('thread').options.length") - 1
+    for thread in range(count):
+        browser.run(choose, str(thread))
+        seen.append(numbers())
+        assert not [text for text in seen[-1]["links"] if "%" in text], "callers have shares of all threads only"
+    # Threads that all do the same have the same shares.
+    if all(any(one[what] != before[what] for one in seen) for what in ("head", "functions", "files", "lines")):
+        used.append("threads")
+    browser.run(choose, "-1")
+    assert numbers() == before
 
 
 def main():
@@ -166,7 +237,7 @@ def main():
     with tempfile.TemporaryDirectory() as profile:
         browser = Browser(profile)
         try:
-            slowest, work = use(browser, page, pictures)
+            slowest, work, used = use(browser, page, pictures)
             problems = [entry for entry in browser.send("POST", "/se/log", {"type": "browser"}) if entry["level"] == "SEVERE"]
             assert not problems, problems
         except AssertionError as error:
@@ -175,7 +246,7 @@ def main():
         finally:
             browser.close()
     parts = ", ".join(f"{name} {value:.2f} ms" for name, value in work.items())
-    print(f"ok, the slowest of {STEPS} steps took {slowest:.0f} ms by the clock; processor time for a frame: {parts}")
+    print(f"ok, {', '.join(used)}; the slowest of {STEPS} steps took {slowest:.0f} ms by the clock; processor time for a frame: {parts}")
 
 
 main()

@@ -1,6 +1,6 @@
 //! Copies of stacks, as `perf record --call-graph dwarf` stores them: walked here, beside what perf's own walk says.
 //!
-//! Needs perf, the first environment of `ci/setup.sh` and `target/release/libjitlisten.so`.
+//! Needs perf, the first environment of `ci/setup.sh` and `cargo build --release`.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
@@ -50,10 +50,8 @@ fn record(tools: &Tools, directory: &Path) -> PathBuf {
     command
         .args(["record", "-q", "-e", "cpu-clock:u", "-F", "499", "--call-graph", "dwarf,32768", "-o"])
         .arg(&recording);
-    command.arg("--").arg("env").arg(format!("LD_PRELOAD={}", tools.library.display()));
-    command.args(["JITLISTEN=image,perfmap", "NUMBA_DEBUGINFO=1", "OPENBLAS_NUM_THREADS=1"]);
-    command.arg(format!("JITLISTEN_DIR={}", directory.display()));
-    command.arg(&tools.python).arg(&program).arg("60000000");
+    let run = tools.run(directory);
+    command.arg("--").arg(run.get_program()).args(run.get_args()).arg(&program).arg("60000000");
     assert!(command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success());
     recording
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 
-use common::{find, rooted, scratch, skip, testdata};
+use common::{Writer, find, rooted, scratch, skip, testdata};
 use fxprof_processed_profile::{
     CategoryHandle, CpuDelta, Frame, FrameFlags, FrameInfo, Profile, ReferenceTimestamp, SamplingInterval, Timestamp,
 };
@@ -30,18 +30,57 @@ fn collapsed_stacks_count_every_sample() {
 }
 
 #[test]
-fn the_flame_graph_has_its_colours_and_is_well_formed() {
+fn inferno_reads_the_collapsed_stacks() {
+    let text = to_collapsed(&fixture());
     let mut picture = Vec::new();
-    to_flamegraph(&fixture(), &mut picture).unwrap();
+    inferno::flamegraph::from_lines(&mut inferno::flamegraph::Options::default(), text.lines(), &mut picture).unwrap();
     let picture = String::from_utf8(picture).unwrap();
+    assert!(picture.contains("<title>all (394 samples, 100%)</title>"), "every line, and all that it counts");
+}
+
+/// What is drawn, and the colour of the first frame whose name begins with this.
+fn drawn(report: &Report) -> (String, impl Fn(&str) -> [u8; 3] + use<>) {
+    let mut picture = Vec::new();
+    to_flamegraph(report, &mut picture).unwrap();
+    let picture = String::from_utf8(picture).unwrap();
+    let text = picture.clone();
+    let colour_of = move |name: &str| {
+        let frame = text.split("<title>").find(|frame| frame.starts_with(name)).unwrap_or_else(|| panic!("{name}"));
+        let colour = frame.split_once("fill=\"rgb(").and_then(|(_, rest)| rest.split(')').next()).unwrap();
+        let parts: Vec<u8> = colour.split(',').map(|part| part.trim().parse().unwrap()).collect();
+        parts.try_into().unwrap()
+    };
+    (picture, colour_of)
+}
+
+#[test]
+fn the_flame_graph_is_green_yellow_and_red() {
+    let (_, colour_of) = drawn(&fixture());
+    let [r, g, b] = colour_of("__main__.fibonacci(");
+    assert!(g > r + 60 && g > b + 60, "compiled code is green: {r} {g} {b}");
+    let [r, g, b] = colour_of("bell (");
+    assert!(g == b && g > r + 60, "what was inlined is bluish: {r} {g} {b}");
+    let [r, g, b] = colour_of("[libm.so.6] (");
+    assert!(r > g + 60 && r > b + 60, "C is red: {r} {g} {b}");
+    // Python that the interpreter runs, as CPython names its trampolines.
+    let root = scratch("trampolines");
+    fs::create_dir_all(root.join("tmp")).unwrap();
+    fs::write(root.join("tmp/perf-10.map"), "7f0000001000 100 py::outer:/tmp/program.py\n").unwrap();
+    let mut writer = Writer::default();
+    writer.comm(10, 10, "python", true, 1).sample((10, 10), 10, 5, &[0x7f00_0000_1010]);
+    let mut options = rooted();
+    options.lookup.roots = vec![root];
+    let report = Report::new(common::read(&writer.file()).unwrap(), None, &options);
+    let [r, g, b] = drawn(&report).1("outer (");
+    assert!(r > b + 60 && g > b + 60, "Python is yellow: {r} {g} {b}");
+}
+
+#[test]
+fn the_flame_graph_is_grey_at_its_foot_and_well_formed() {
+    let (picture, colour_of) = drawn(&fixture());
     assert!(picture.contains("<svg") && picture.contains("394 samples of cpu-clock"));
     assert!(picture.contains("__main__.heavy"), "compiled code by name");
-    let colour_of = |name: &str| {
-        let frame = picture.split("<title>").find(|frame| frame.starts_with(name)).unwrap_or_else(|| panic!("{name}"));
-        let colour = frame.split_once("fill=\"rgb(").and_then(|(_, rest)| rest.split(')').next());
-        colour.unwrap_or_else(|| panic!("{frame}")).to_owned()
-    };
-    assert_eq!([colour_of("all ("), colour_of("python (")], ["215,215,215", "215,215,215"], "what is no code is grey");
+    assert_eq!([colour_of("all ("), colour_of("python (")], [[215; 3]; 2], "what is no code is grey");
     let Some(python) = find("python3") else { return skip("python3") };
     let file = scratch("flames").join("flames.svg");
     fs::write(&file, &picture).unwrap();
@@ -63,7 +102,7 @@ fn callgrind_annotate_reads_the_totals_and_the_lines() {
 }
 
 #[test]
-fn speedscope_reads_its_file() {
+fn a_speedscope_file_has_its_fields() {
     let report = fixture();
     let file = to_speedscope(&report);
     let frames = file["shared"]["frames"].as_array().unwrap();

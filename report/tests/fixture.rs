@@ -51,6 +51,12 @@ fn sums_are_exact_and_the_known_lines_are_hot() {
     let inlined = call.inlined.iter().find(|call| call.line == 12).expect("bell is inlined into line 20");
     assert_eq!(report.profile.functions[inlined.function as usize].name, "bell", "as the line table calls it");
     assert!(inlined.shares.total.samples > 0 && inlined.shares.total.samples <= call.shares.total.samples);
+    let mut places =
+        report.profile.functions.iter().flat_map(|row| &row.callers).filter_map(|caller| caller.1).peekable();
+    assert!(places.peek().is_some());
+    for (file, line) in places {
+        assert!(report.profile.files[file as usize].lines.contains_key(&line), "{file}:{line} calls");
+    }
 }
 
 #[test]

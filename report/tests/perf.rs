@@ -1,11 +1,13 @@
-//! Recordings that perf makes now: of Numba under jitlisten, in the file format, in the pipe format, and cut off by SIGKILL.
+//! Recordings that perf makes now: of Numba under `jitlisten run`, in the file format, in the pipe format, cut off by SIGKILL, and of
+//! a process that runs (`-p`) and forks.
 //!
-//! Needs perf, the first environment of `ci/setup.sh` and `target/release/libjitlisten.so`.
+//! Needs perf, the first environment of `ci/setup.sh` and `cargo build --release`.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -14,7 +16,7 @@ use common::{assert_sums, scratch};
 use jitlisten_report::{Options, Report};
 
 const PROGRAM: &str = r#"
-import math, sys
+import math, os, sys
 from numba import njit
 
 @njit
@@ -26,7 +28,16 @@ def sides(count):
     return total
 
 sides(10)
-print(sides(int(sys.argv[1])))
+if sys.argv[1] != "fork":
+    print(sides(int(sys.argv[1])))
+else:
+    print("ready", flush=True)
+    while not os.path.exists("go"):
+        sides(1_000_000)
+    child = os.fork()
+    sides(30_000_000)
+    if child:
+        os.waitpid(child, 0)
 "#;
 
 /// `perf record` of the program, with images.
@@ -35,10 +46,8 @@ fn record(tools: &Tools, directory: &Path, arguments: &[&str], count: u64) -> Co
     fs::write(&program, PROGRAM).unwrap();
     let mut command = Command::new(&tools.perf);
     command.args(["record", "-q", "-e", "cpu-clock", "-F", "999", "-g"]).args(arguments);
-    command.arg("--").arg("env").arg(format!("LD_PRELOAD={}", tools.library.display()));
-    command.args(["JITLISTEN=image,perfmap", "NUMBA_DEBUGINFO=1"]);
-    command.arg(format!("JITLISTEN_DIR={}", directory.display()));
-    command.arg(&tools.python).arg(&program).arg(count.to_string());
+    let run = tools.run(directory);
+    command.arg("--").arg(run.get_program()).args(run.get_args()).arg(&program).arg(count.to_string());
     command.stderr(Stdio::null());
     command
 }
@@ -125,4 +134,39 @@ fn a_recorder_that_was_killed_leaves_its_samples() {
     assert_sums(&report);
     assert!(report.profile.compiled.samples > 50);
     assert!(report.notes.iter().any(|note| note.contains("did not finish")), "{:?}", report.notes);
+}
+
+#[test]
+fn a_process_that_runs_and_its_child_are_read() {
+    let Some(tools) = tools() else { return };
+    let directory = scratch("perf-attached");
+    let (program, recording) = (directory.join("sides.py"), directory.join("perf.data"));
+    fs::write(&program, PROGRAM).unwrap();
+    let mut run = tools.run(&directory);
+    let run = run.arg(&program).arg("fork").current_dir(&directory).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut parent = run.spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(parent.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "ready\n");
+    let mut perf = Command::new(&tools.perf);
+    perf.args(["record", "-q", "-e", "cpu-clock", "-F", "999", "-g", "-p", &parent.id().to_string(), "-o"])
+        .arg(&recording);
+    let mut perf = perf.stderr(Stdio::null()).spawn().unwrap();
+    // What perf has written says that it counts; it ends with the process.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(300);
+    let seen = || Report::open(&recording, &Options::default()).is_ok_and(|report| report.profile.all.samples > 50);
+    while !seen() && std::time::Instant::now() < deadline {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
+    fs::write(directory.join("go"), "").unwrap();
+    assert!(parent.wait().unwrap().success());
+    perf.wait().unwrap();
+    let report = Report::open(&recording, &Options::default()).unwrap();
+    assert_names_and_lines(&report);
+    let processes = report.processes();
+    assert_eq!(processes.len(), 2, "{processes:?}");
+    assert!(processes.iter().any(|process| process.pid == parent.id()));
+    for process in &processes {
+        assert!(process.compiled.samples > 50, "{process:?}");
+    }
 }

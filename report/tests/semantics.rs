@@ -262,6 +262,21 @@ fn a_difference_names_what_changed() {
     assert_eq!(first.name, "__main__.fibonacci");
     assert!((first.own.0 - 20.0).abs() < 1e-9 && (first.own.1 - 70.0).abs() < 1e-9);
     assert!(difference.lines[0].name.contains("sides.py:") && !difference.lines[0].source.is_empty());
+    assert!(difference.changed.is_empty(), "of no source a hash is known");
+}
+
+#[test]
+fn a_source_that_was_changed_in_between_is_said() {
+    let with_hashes = |hashes: &[&str]| {
+        let mut report = report(&writer().sample((10, 10), 10, 5, &[FIRST]).file());
+        let path = report.profile.files[0].path.clone();
+        report.symbols.source_hashes.insert(path, hashes.iter().map(|hash| (*hash).to_owned()).collect());
+        report
+    };
+    let note = "sides.py was changed in between";
+    let text = |before: &[&str], after: &[&str]| diff_to_text(&with_hashes(before), &with_hashes(after), None, false);
+    assert!(text(&["1"], &["2"]).contains(note) && text(&["1"], &["1", "2"]).contains(note));
+    assert!(!text(&["1", "2"], &["2", "1"]).contains(note), "{}", text(&["1", "2"], &["2", "1"]));
 }
 
 #[test]
@@ -278,7 +293,7 @@ fn several_recordings_are_added_up_and_told_apart() {
     let all = vec![recording("one", 10, 3), recording("two", 10, 4), recording("two", 11, 5), recording("two", 10, 1)];
     let merged = Recording::merged(all).unwrap();
     assert_eq!((merged.samples.len(), merged.parts, merged.lost, merged.threads.len()), (13, 4, 4, 3));
-    let report = Report::new(merged, None, &common::rooted());
+    let report = Report::new(merged, None, &Options { by_thread: true, ..common::rooted() });
     assert_sums(&report);
     assert_eq!(lines(&report).iter().map(|row| row.1).sum::<u64>(), 13);
     assert_eq!(lines(&report).iter().map(|row| row.2).max(), Some(13), "one mapped file is one file");
@@ -291,12 +306,20 @@ fn several_recordings_are_added_up_and_told_apart() {
     assert_eq!(processes, [("two".to_owned(), 10, 5), ("two".to_owned(), 11, 5), ("one".to_owned(), 10, 3)]);
     let style = Style { threads: true, processes: true, hosts: true, ..Style::default() };
     let text = to_text(&report, style);
-    for row in ["       10 | two, 2 threads", "| python (process 10 on two), 1 thread", "thread 10 on one)"] {
+    for row in [
+        "       10 | two, 2 threads",
+        "| python (process 10 on two), 1 thread",
+        "thread 10 on one)",
+        "       3 |       |   thread python 10 of process 10 on one\n",
+    ] {
         assert!(text.contains(row), "{row} in\n{text}");
     }
     let json = to_json(&report);
     assert_eq!((&json["recordings"], &json["hosts"][0]["samples"]), (&4.into(), &10.into()));
     assert_eq!(json["processes"][1]["pid"], 11);
+    let line = json["files"][0]["lines"].as_array().unwrap().iter().find(|line| line["self"] == 13).unwrap();
+    let threads: Vec<_> = line["threads"].as_array().unwrap().iter().map(|row| (&row["host"], &row["pid"])).collect();
+    assert_eq!(threads, [(&"one".into(), &10.into()), (&"two".into(), &10.into()), (&"two".into(), &11.into())]);
 }
 
 #[test]

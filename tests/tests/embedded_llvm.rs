@@ -316,6 +316,26 @@ fn what_is_returned_in_memory_and_in_a_register() {
     }
 }
 
+/// A linker of a release that is not known is left alone. That is worth a warning where the program registers nothing with debuggers
+/// either, and not where it does.
+#[test]
+fn what_nothing_is_heard_of_is_said_when_it_has_compiled() {
+    let scratch = Scratch::new("embedded");
+    let Some((object, program)) = impostor(&scratch, &["-DANOTHER_RELEASE"]) else { return };
+    for (mode, objects, warnings) in [("waits", 0, 1), ("waits-listed", 3, 0), ("loads", 0, 0)] {
+        let host = Host::new(&program, "impostor").argument(mode).argument(&object);
+        let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
+        host::same_output(&host).well();
+        let log = host.log();
+        assert!(log.contains("its linker is not listened to: 18 slots in the vtable of RuntimeDyldELF"), "{log}");
+        assert_eq!(heard(&log), [objects; 2], "{mode}: {log}");
+        let said: Vec<&str> =
+            log.lines().filter(|line| line.contains("warn: /proc/self/exe: nothing was heard of")).collect();
+        assert_eq!(said.len(), warnings, "{mode}: {log}");
+        assert!(said.iter().all(|line| line.contains("18 slots")), "{log}");
+    }
+}
+
 /// What is called as LLVM's linker and is something else: the program goes on, the log says so, and the list for debuggers is read
 /// instead, although it is not exported.
 #[test]

@@ -142,13 +142,53 @@ fn an_object_that_never_becomes_final_is_worth_one_line() {
     let scratch = Scratch::new("own-memory");
     let Some(host) = host(&scratch, "never") else { return };
     let began = Instant::now();
-    let _ended = run(&host, Preload::Library, |place| {
-        if place == 0 {
-            assert!(!host.log().contains("not final"), "after {:?}", began.elapsed());
-            thread::sleep(Duration::from_millis(1100));
-        }
-    });
+    let mut running = host.start(Preload::Library);
+    running.wait_for_line(WAITS[0]);
+    assert!(!host.log().contains("not final"), "after {:?}", began.elapsed());
+    thread::sleep(Duration::from_millis(1100));
+    for line in [WAITS[1], WAITS[2], "more"] {
+        running.nod();
+        running.wait_for_line(line);
+    }
+    running.nod();
+    running.end().well();
     let log = host.log();
     assert_eq!(log.matches("is not final after a second: its memory may not be executed").count(), 1, "{log}");
-    assert_eq!(heard(&host), Heard { loaded: COUNT + 1, finalized: 0, freed: 0 });
+}
+
+/// Lets the host go on at each of its waits, with more than a second behind the first, and returns what was heard at the last.
+fn heard_at_the_end(host: &Host) -> Heard {
+    let mut running = host.start(Preload::Library);
+    for line in WAITS {
+        running.wait_for_line(line);
+        if line == "running" {
+            thread::sleep(Duration::from_millis(1100));
+        }
+        running.nod();
+    }
+    running.wait_for_line("more");
+    let heard = heard(host);
+    running.nod();
+    assert_eq!(running.end().well().map, None, "nothing of it has ever run");
+    heard
+}
+
+/// The program unmaps code that never ran: nothing is heard of that, and the objects are not kept.
+#[test]
+fn objects_that_never_become_final_go_with_their_memory() {
+    let scratch = Scratch::new("own-memory");
+    let Some(host) = host(&scratch, "never") else { return };
+    let heard = heard_at_the_end(&host);
+    assert_eq!(heard, Heard { loaded: 2 * COUNT + 1, finalized: 0, freed: COUNT / 2 }, "{}", host.log());
+}
+
+/// LLVM gives the memory back when a link fails: no object of it is kept.
+#[test]
+fn objects_of_links_that_fail_are_not_kept() {
+    let scratch = Scratch::new("own-memory");
+    let Some(host) = host(&scratch, "fails") else { return };
+    let heard = heard_at_the_end(&host);
+    assert_eq!((heard.loaded, heard.finalized), (2 * COUNT + 1, 0), "{}", host.log());
+    // The last ones may not have had their second.
+    assert!(heard.freed >= COUNT, "{heard:?}: {}", host.log());
 }

@@ -85,7 +85,7 @@ impl Terminal {
     pub(crate) fn input(&mut self, within: Duration) -> Result<Input, Problem> {
         let end = Instant::now() + within;
         loop {
-            if self.signals.has_arrived(Duration::ZERO) {
+            if self.signals.arrived(Duration::ZERO).is_some() {
                 return Ok(Input::Quit);
             }
             let left = end.saturating_duration_since(Instant::now());

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +12,10 @@ import pytest
 
 HERE = pathlib.Path(__file__).parent
 PROGRAMS = HERE / "programs"
+# In the background of a shell they are ignored, which every program that is started here would inherit.
+for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
 #: A test that waits longer than this has failed.
 PATIENCE = 60
 

@@ -4,6 +4,7 @@ import fcntl
 import os
 import pathlib
 import shutil
+import time
 
 import pytest
 from conftest import command, python
@@ -79,6 +80,24 @@ def test_maps_of_others_only_when_asked(run, left):
     done = run(command(), "clean", "--all", *PIDS, JITLISTEN_DIR=base)
     assert not files["unsigned map"].exists() and files["living map"].exists()
     assert str(files["unsigned map"]) in done.stdout
+
+
+def test_texts_of_cells_go_after_thirty_days(run, left):
+    base, _ = left
+    sources = base / "sources"
+    sources.mkdir()
+    ago = lambda days: (time.time() - days * 86400,) * 2
+    for name, days in [("cell-0123456789ab.py", 31), ("cell-0123456789ac.py", 29), ("notes.py", 31)]:
+        (sources / name).write_text("x = 1\n")
+        os.utime(sources / name, ago(days))
+    assert str(sources) not in run(command(), "clean", *PIDS, JITLISTEN_DIR=base).stdout
+    done = run(command(), "clean", "--dry-run", JITLISTEN_DIR=base)
+    assert f"6 B  {sources}" in done.stdout, "one of them"
+    assert len(list(sources.iterdir())) == 3
+    # As a process of number 0, which there is not.
+    done = run(command(), "clean", "0", JITLISTEN_DIR=base)
+    assert str(sources) in done.stdout
+    assert sorted(file.name for file in sources.iterdir()) == ["cell-0123456789ac.py", "notes.py"]
 
 
 def test_images_of_a_program_that_has_ended(run, environment, tmp_path):

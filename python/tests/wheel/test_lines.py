@@ -1,5 +1,6 @@
 """`jitlisten lines` of recordings that the installed command makes: several added up, and sources that were changed."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -9,7 +10,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import PROGRAMS, command, python
+from conftest import PATIENCE, PROGRAMS, command, python
 
 
 #: Two seconds of a processor, which may be shared.
@@ -102,25 +103,46 @@ def processor_time(pid):
     return int(fields[11]) / os.sysconf("SC_CLK_TCK")
 
 
-def test_an_interrupted_command_is_reported(environment, tmp_path):
-    """As Ctrl-C does it, the signal is for all processes of the terminal."""
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    lines = subprocess.Popen(
-        [command(), "lines", "--", python(), PROGRAMS / "kernel.py"], env={**environment, "TMPDIR": str(scratch)},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=tmp_path,
+@contextlib.contextmanager
+def at_work(environment, directory, *words):
+    """A command of jitlisten that runs the endless kernel, once that has been in compiled code alone for a second."""
+    started = subprocess.Popen(
+        [command(), *words, "--", python(), PROGRAMS / "kernel.py"], env=environment, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=directory,
     )
     try:
-        pid = int(lines.stdout.readline().split()[1])
-        assert lines.stdout.readline() == "ready\n"
-        # From here on it is in compiled code alone.
+        pid = int(started.stdout.readline().split()[1])
+        assert started.stdout.readline() == "ready\n"
         enough = processor_time(pid) + 1
         while processor_time(pid) < enough:
             time.sleep(0.05)
-        os.killpg(lines.pid, signal.SIGINT)
-        text, said = lines.communicate(timeout=PATIENT)
+        yield started
     finally:
-        if lines.poll() is None:
-            os.killpg(lines.pid, signal.SIGKILL)
+        # The program that was started is in the group, too.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+        started.communicate()
+
+
+@pytest.mark.parametrize(
+    "send, sent",
+    [(os.killpg, signal.SIGINT), (os.kill, signal.SIGTERM), (os.killpg, signal.SIGTERM), (os.kill, signal.SIGHUP)],
+)
+def test_an_interrupted_command_is_reported(environment, tmp_path, send, sent):
+    """Ctrl-C is for all processes of the terminal; ``kill``, ``docker stop`` and a batch system mean one."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with at_work({**environment, "TMPDIR": str(scratch)}, tmp_path, "lines") as lines:
+        send(lines.pid, sent)
+        text, said = lines.communicate(timeout=PATIENCE)
     assert "samples of task-clock" in text and "__main__.burn" in text, said
-    assert lines.returncode == 130 and not list(scratch.iterdir())
+    assert lines.returncode == 128 + sent and not list(scratch.iterdir())
+
+
+def test_a_bundle_is_filled_when_its_command_is_ended(environment, run, tmp_path):
+    with at_work(environment, tmp_path, "record", "--bundle", "-o", tmp_path / "folder") as record:
+        os.kill(record.pid, signal.SIGTERM)
+        _, said = record.communicate(timeout=PATIENCE)
+    assert record.returncode == 128 + signal.SIGTERM and "folder: " in said, said
+    found = json.loads(run(command(), "lines", "--json", "-", tmp_path / "folder").stdout)
+    assert found["compiled"] > 0

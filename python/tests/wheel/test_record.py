@@ -81,7 +81,7 @@ def test_a_child_of_a_fork_leaves_the_recording_of_its_parent(run, tmp_path):
 
 
 def test_nothing_is_kept_of_code_after_the_duration(run, tmp_path):
-    """The recording has ended by itself, and nobody has stopped it."""
+    """The recording has ended by itself, and `stop_recording` comes later."""
     (tmp_path / "later.py").write_text(
         "import ctypes, gc, glob, time, jitlisten\n"
         "import llvmlite.binding as llvm\n"

@@ -2,6 +2,8 @@
 //!
 //! Numbers of a line: own samples, own weight, total samples, total weight.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
 
 use crate::assembly::Assembly;
@@ -27,7 +29,12 @@ pub(super) fn data(report: &Report) -> Value {
         "head": head(report),
         "notes": report.notes.iter().map(|note| printable(note)).collect::<Vec<_>>(),
         "threads": profile.threads.iter().map(|row| {
-            json!({"name": printable(&row.thread.name), "tid": row.thread.tid, "weight": row.all.weight})
+            json!({
+                "name": printable(&report.thread_name(&row.thread)),
+                "weight": row.all.weight,
+                "all": [row.all.samples, row.all.weight],
+                "compiled": [row.compiled.samples, row.compiled.weight],
+            })
         }).collect::<Vec<_>>(),
         "functions": functions(report),
         "files": profile.files.iter().zip(&report.sources).map(|(file, source)| {
@@ -53,6 +60,11 @@ fn numbers(shares: &Shares) -> Value {
     json!([shares.own.samples, shares.own.weight, shares.total.samples, shares.total.weight])
 }
 
+/// By the number of the thread.
+fn threads(shares: &BTreeMap<u32, Shares>) -> Value {
+    Value::Object(shares.iter().map(|(thread, shares)| (thread.to_string(), numbers(shares))).collect())
+}
+
 fn functions(report: &Report) -> Vec<Value> {
     let mut left = MOST_LISTED;
     let rows = report.profile.functions.iter();
@@ -71,12 +83,14 @@ fn functions(report: &Report) -> Vec<Value> {
             .callers
             .iter()
             .take(MOST_CALLERS)
-            .map(|(caller, line, count)| json!([caller, line, count.weight]))
+            .map(|(caller, from, count)| json!([caller, from, count.weight]))
             .collect();
+        let threads = if listed { threads(&row.by_thread) } else { Value::Null };
         json!({
             "name": printable(&row.name),
             "listed": listed,
             "n": numbers(&row.shares),
+            "t": threads,
             "at": row.lines.map(|(file, first, last)| [file, first, last]),
             "compilations": compilations,
             "callers": callers,
@@ -117,8 +131,7 @@ fn line_value(report: &Report, assembly: Option<Value>, line: &Line) -> Value {
         value.insert("c".to_owned(), json!(calls));
     }
     if !line.by_thread.is_empty() {
-        let threads = line.by_thread.iter().map(|(thread, shares)| (thread.to_string(), numbers(shares)));
-        value.insert("t".to_owned(), Value::Object(threads.collect()));
+        value.insert("t".to_owned(), threads(&line.by_thread));
     }
     if let Some(assembly) = assembly {
         value.insert("a".to_owned(), assembly);

@@ -17,9 +17,13 @@
   const whole = () => (thread < 0 ? data.weight : data.threads[thread].weight) || 1;
   const percent = (weight) => (weight / whole() * 100).toFixed(1) + ' %';
   const count = (number) => number.toLocaleString('en');
+  const percentAll = (weight) => (weight / (data.weight || 1) * 100).toFixed(1) + ' %';
+  // Of callers, calls and instructions there are no numbers of a thread, and so none beside those of a thread.
+  const percentIfAll = (weight) => (thread < 0 ? percentAll(weight) : '');
+  const whose = (what) => (thread < 0 ? what : `${what} (shares are known of all threads only)`);
   const nothing = [0, 0, 0, 0];
-  // Own samples, own weight, total samples, total weight.
-  const shares = (line) => (thread < 0 ? line.n : (line.t && line.t[thread]) || nothing);
+  // Of a line or a function: own samples, own weight, total samples, total weight.
+  const shares = (row) => (thread < 0 ? row.n : (row.t && row.t[thread]) || nothing);
   const plain = (path) => path.slice(path.lastIndexOf('/') + 1);
 
   // --- rows: every line of every file, with what is unfolded below it -------------------------------------------------
@@ -36,6 +40,8 @@
       });
     });
     space.style.height = rows.length * ROW + 'px';
+    // They have other numbers now.
+    match();
     draw();
   }
   function addLine(file, number, line, text) {
@@ -140,27 +146,26 @@
     for (const number of entry.f) {
       const called = data.functions[number];
       const section = element('section');
-      section.append(element('h3', '', `${called.name}: called by`));
+      section.append(element('h3', '', whose(`${called.name}: called by`)));
       if (!called.callers.length) section.append(element('span', '', 'nothing that was seen'));
-      for (const [caller, line, weight] of called.callers) {
-        section.append(link(`${percentAll(weight)}  ${data.functions[caller].name}${line ? ':' + line : ''}`, () => {
-          const lines = data.functions[caller].at;
-          if (lines) go(line ? Math.max(rowOf(lines[0], line), 0) || rowOf(lines[0], lines[1]) : rowOf(lines[0], lines[1]), true);
+      for (const [caller, from, weight] of called.callers) {
+        const place = from && from[1] ? ':' + from[1] : '';
+        section.append(link(`${percentIfAll(weight)}  ${data.functions[caller].name}${place}`, () => {
+          if (place) go(rowOf(from[0], from[1]), true); else goToFunction(caller);
         }));
       }
       panel.append(section);
     }
     if (entry.c) {
       const section = element('section');
-      section.append(element('h3', '', 'this line calls'));
+      section.append(element('h3', '', whose('this line calls')));
       for (const [callee, weight] of entry.c) {
-        section.append(link(`${percentAll(weight)}  ${data.functions[callee].name}`, () => goToFunction(callee)));
+        section.append(link(`${percentIfAll(weight)}  ${data.functions[callee].name}`, () => goToFunction(callee)));
       }
       panel.append(section);
     }
     if (entry.a !== undefined) panel.append(assembly(entry));
   }
-  const percentAll = (weight) => (weight / (data.weight || 1) * 100).toFixed(1) + ' %';
   function link(text, action) {
     const made = element('button', 'link', text);
     made.addEventListener('click', action);
@@ -168,14 +173,14 @@
   }
   function assembly(entry) {
     const section = element('section');
-    const title = element('button', 'link', 'assembly of this line');
+    const title = element('button', 'link', whose('assembly of this line'));
     title.id = 'assembly';
     section.append(title);
     title.addEventListener('click', () => {
       const shown = section.querySelector('pre');
       if (shown) return shown.remove();
       const text = typeof entry.a === 'string' ? entry.a : entry.a.map(([name, instructions]) => name + '\n' +
-        instructions.map(([address, weight, words]) => `${(weight ? percentAll(weight) : '').padStart(8)}  ${address}  ${words}`).join('\n')).join('\n\n');
+        instructions.map(([address, weight, words]) => `${(weight ? percentIfAll(weight) : '').padStart(8)}  ${address}  ${words}`).join('\n')).join('\n\n');
       section.append(element('pre', '', text));
     });
     return section;
@@ -186,31 +191,43 @@
   function lists() {
     const side = $('functions');
     side.replaceChildren();
-    data.functions.forEach((row, number) => {
-      if (!row.listed) return;
-      side.append(item(row.n, row.name, row.name, () => goToFunction(number)));
+    let listed = data.functions.map((row, number) => [row, number]).filter(([row]) => row.listed);
+    if (thread >= 0) listed = listed.filter(([row]) => shares(row)[2]).sort((a, b) => shares(b[0])[1] - shares(a[0])[1]);
+    for (const [row, number] of listed) {
+      side.append(item(shares(row), row.name, row.name, () => goToFunction(number)));
       for (const [name, n] of row.compilations) {
-        const more = item(n, name, name, () => goToFunction(number));
+        const more = item(thread < 0 ? n : [null, null, null, null], name, whose(name), () => goToFunction(number));
         more.classList.add('more');
         side.append(more);
       }
-    });
+    }
     const files = $('files');
     files.replaceChildren();
-    for (const file of data.files) files.append(item(file.n, plain(file.path), file.path, () => go(file.row, true)));
+    for (const file of data.files) files.append(item(ofFile(file), plain(file.path), file.path, () => go(file.row, true)));
   }
+  function ofFile(file) {
+    if (thread < 0) return file.n;
+    const own = [0, 0];
+    for (const line of Object.values(file.lines)) add(own, shares(line));
+    return [...own, null, null];
+  }
+  function add(sum, n) { sum[0] += n[0]; sum[1] += n[1]; }
   function item(n, text, title, action) {
-    const made = element('button', 'item');
+    const made = element('button', 'item'), part = (weight) => element('span', '', weight === null ? '' : percent(weight));
     made.title = title;
-    made.append(element('span', '', percentAll(n[1])), element('span', '', n[3] === null ? '' : percentAll(n[3])), element('span', '', text));
+    made.append(part(n[1]), part(n[3]), element('span', '', text));
     made.addEventListener('click', () => { action(); main.focus(); });
     return made;
   }
-  function find() {
+  function match() {
     const wanted = search.value.toLowerCase();
     found = [];
-    foundAt = -1;
     if (wanted) rows.forEach((row, at) => { if (row.kind === 'line' && row.text.toLowerCase().includes(wanted)) found.push(at); });
+    return wanted;
+  }
+  function find() {
+    const wanted = match();
+    foundAt = -1;
     $('hits').textContent = wanted ? (found.length ? found.length + ' lines' : 'none') : '';
     next(1);
   }
@@ -223,22 +240,36 @@
   function theme(dark) { document.documentElement.classList.toggle('dark', dark); }
 
   function head() {
+    const parts = headOf().map(([what, n]) => {
+      const part = element('span');
+      part.append(element('b', '', n[1] === null ? count(n[0]) : percent(n[1])), ' ' + what);
+      part.title = count(n[0]) + ' samples';
+      return part;
+    });
+    $('head').replaceChildren(...parts);
+  }
+  function headOf() {
+    if (thread < 0) return data.head;
+    const { all, compiled } = data.threads[thread], zero = [0, 0], lines = [0, 0];
+    for (const file of data.files) {
+      add(lines, ofFile(file));
+      if (file.lines['0']) add(zero, shares(file.lines['0']));
+    }
+    const less = (a, b) => [a[0] - b[0], a[1] - b[1]];
+    return [['in compiled code', compiled], ['of it without a line table', less(compiled, lines)], ['of it line 0', zero],
+      ['outside', less(all, compiled)]];
+  }
+  function facts() {
     document.title = 'jitlisten: ' + data.title;
     $('title').textContent = data.title;
     $('title').title = data.command;
-    for (const [what, n] of data.head) {
-      const part = element('span');
-      part.append(element('b', '', n[1] === null ? count(n[0]) : percentAll(n[1])), ' ' + what);
-      part.title = count(n[0]) + ' samples';
-      $('head').append(part);
-    }
     for (const note of data.notes) $('notes').append(element('li', '', note));
     const choice = $('thread');
     choice.append(new Option('all threads', '-1'));
     data.threads.map((row, number) => [row, number]).sort((a, b) => b[0].weight - a[0].weight).forEach(([row, number]) => {
-      choice.append(new Option(`${row.name} ${row.tid}: ${percentAll(row.weight)}`, number));
+      choice.append(new Option(`${row.name}: ${percentAll(row.weight)}`, number));
     });
-    choice.addEventListener('change', () => { thread = Number(choice.value); draw(); main.focus(); });
+    choice.addEventListener('change', () => { thread = Number(choice.value); show(); main.focus(); });
   }
 
   main.addEventListener('scroll', () => requestAnimationFrame(draw), { passive: true });
@@ -276,10 +307,13 @@
     KEYS[event.key]();
   });
 
+  // Everything that has numbers.
+  function show() { head(); lists(); draw(); describe(); }
+
   theme(window.matchMedia('(prefers-color-scheme: dark)').matches);
-  head();
-  lists();
+  facts();
   layOut();
+  show();
   const first = data.functions.findIndex((row) => row.listed && row.at);
   if (first >= 0) goToFunction(first);
   main.focus();

@@ -38,6 +38,8 @@ struct Builder<'a> {
     lines: FxHashMap<Spot, Line>,
     functions: Vec<Shares>,
     row_shares: Vec<Shares>,
+    /// Of each row and thread, if that is wanted.
+    row_threads: FxHashMap<(u32, u32), Shares>,
     extents: FxHashMap<(u32, u32), (u32, u32, u64)>,
     outside: FxHashMap<String, Count>,
     edges: FxHashMap<Edge, Count>,
@@ -98,6 +100,7 @@ impl<'a> Builder<'a> {
             profile: Profile::default(),
             lines: FxHashMap::default(),
             functions: vec![Shares::default(); symbols.functions.len()],
+            row_threads: FxHashMap::default(),
             extents: FxHashMap::default(),
             outside: FxHashMap::default(),
             edges: FxHashMap::default(),
@@ -145,8 +148,13 @@ impl<'a> Builder<'a> {
     fn leaf(&mut self, location: u32, count: Count, threads: &[(u32, Count)]) {
         let Some(frame) = self.symbols.frames(location).first() else { return };
         self.functions[frame.function as usize].own += count;
-        let row = self.row(frame) as usize;
-        self.row_shares[row].own += count;
+        let row = self.row(frame);
+        self.row_shares[row as usize].own += count;
+        if self.detail.by_thread {
+            for (thread, part) in threads {
+                self.row_threads.entry((row, *thread)).or_default().own += *part;
+            }
+        }
         let in_table = self.in_table(frame);
         for (thread, part) in threads {
             let (all, compiled) = &mut self.threads[*thread as usize];
@@ -258,6 +266,11 @@ impl<'a> Builder<'a> {
         rows.dedup();
         for row in rows {
             self.row_shares[row as usize].total += count;
+            if self.detail.by_thread {
+                for (thread, part) in threads {
+                    self.row_threads.entry((row, *thread)).or_default().total += *part;
+                }
+            }
         }
         for edge in &self.seen.edges {
             *self.edges.entry(*edge).or_default() += count;
@@ -294,12 +307,13 @@ impl<'a> Builder<'a> {
             .map(|source| SourceLines { path: self.symbols.sources[*source as usize].clone(), lines: BTreeMap::new() })
             .collect();
         let mut calls: FxHashMap<Spot, FxHashMap<u32, Count>> = FxHashMap::default();
-        let mut callers: FxHashMap<u32, Vec<(u32, Option<u32>, Count)>> = FxHashMap::default();
+        let mut callers: FxHashMap<u32, Vec<(u32, Option<Spot>, Count)>> = FxHashMap::default();
         for ((caller, spot, callee), count) in &self.edges {
             if let Some(spot) = spot {
                 *calls.entry(*spot).or_default().entry(new_row[callee]).or_default() += *count;
             }
-            callers.entry(*callee).or_default().push((new_row[caller], spot.map(|spot| spot.1), *count));
+            let from = spot.and_then(|(source, line)| Some((file_of(Some(source))?, line)));
+            callers.entry(*callee).or_default().push((new_row[caller], from, *count));
         }
         for (spot, mut line) in self.lines {
             line.inlined = trees.remove(&spot).unwrap_or_default();
@@ -325,6 +339,10 @@ impl<'a> Builder<'a> {
                 *best = (weight, (file, first, last));
             }
         }
+        let mut by_thread: FxHashMap<u32, BTreeMap<u32, Shares>> = FxHashMap::default();
+        for ((row, thread), shares) in self.row_threads {
+            by_thread.entry(row).or_default().insert(thread, shares);
+        }
         for old in order {
             let (name, kind) = self.row_names[old as usize].clone();
             let mut compilations = merge_compilations(compilations.remove(&old).unwrap_or_default());
@@ -333,7 +351,8 @@ impl<'a> Builder<'a> {
             callers.sort_by(|a, b| b.2.cmp(&a.2).then((a.0, a.1).cmp(&(b.0, b.1))));
             let lines = extents.get(&old).map(|(_, lines)| *lines);
             let shares = self.row_shares[old as usize];
-            profile.functions.push(FunctionRow { name, kind, shares, compilations, lines, callers });
+            let by_thread = by_thread.remove(&old).unwrap_or_default();
+            profile.functions.push(FunctionRow { name, kind, shares, by_thread, compilations, lines, callers });
         }
     }
 }

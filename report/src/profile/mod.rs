@@ -16,7 +16,7 @@ use std::ops::AddAssign;
 use rustc_hash::FxHashMap;
 
 use crate::recording::{Recording, Thread};
-use crate::symbols::{Kind, Symbols};
+use crate::symbols::{ENTRIES, Kind, Symbols};
 
 pub use tree::Inlined;
 
@@ -81,6 +81,9 @@ pub struct SourceLines {
     pub lines: BTreeMap<u32, Line>,
 }
 
+/// A file, as an index into [`Profile::files`], and a line.
+pub(crate) type Place = (u32, u32);
+
 /// A function, with all its compilations.
 #[derive(Clone, Debug)]
 pub struct FunctionRow {
@@ -90,18 +93,20 @@ pub struct FunctionRow {
     pub kind: Kind,
     /// Added up.
     pub shares: Shares,
+    /// By thread, if that was wanted: indexes into [`Profile::threads`].
+    pub by_thread: BTreeMap<u32, Shares>,
     /// Each by its full name.
     pub compilations: Vec<(String, Shares)>,
     /// Where its own lines are: index into [`Profile::files`], first and last line with samples.
     pub lines: Option<(u32, u32, u32)>,
-    /// Who calls it: a function, its line, and how much.
-    pub callers: Vec<(u32, Option<u32>, Count)>,
+    /// What calls it: a function, from where, and how much.
+    pub callers: Vec<(u32, Option<Place>, Count)>,
 }
 
 impl FunctionRow {
     /// The compilations that a person wants to see: all, if there are several. The entry that Python calls is none of its own.
     pub fn several_compilations(&self) -> &[(String, Shares)] {
-        let is_entry = |name: &str| ["cpython::", "cfunc::", "gufunc::"].iter().any(|prefix| name.starts_with(prefix));
+        let is_entry = |name: &str| ENTRIES.iter().any(|prefix| name.starts_with(prefix));
         let count = self.compilations.iter().filter(|(name, _)| !is_entry(name)).count();
         if count > 1 { &self.compilations } else { &[] }
     }

@@ -14,6 +14,7 @@ use rustc_hash::FxHashMap;
 pub use elf::SourceFrame;
 pub use files::FileSymbols;
 pub(crate) use files::ImageCode;
+pub(crate) use names::ENTRIES;
 pub(crate) use source_hashes::hash as source_hash;
 
 use crate::recording::{Location, Recording};

@@ -5,6 +5,9 @@ use std::borrow::Cow;
 /// The longest name that is shown.
 const LONGEST: usize = 4096;
 
+/// What stands before the name of an entry that Numba makes for a function (`names/src/numba.rs`).
+pub(crate) const ENTRIES: [&str; 5] = ["cpython::", "cfunc::", "kernel::", "gufunc::", "ufunc::"];
+
 /// A name for people.
 pub(super) fn readable(linkage_name: &str) -> String {
     let name = if linkage_name.starts_with("_R") || linkage_name.starts_with("_ZN") && is_rust_hash(linkage_name) {
@@ -36,7 +39,7 @@ fn cut(mut name: String) -> String {
 /// The function a compilation is of: without entry kind, argument types and count of specialisations.
 pub(super) fn base(name: &str) -> &str {
     let mut rest = name;
-    for prefix in ["cpython::", "cfunc::", "kernel::", "gufunc::"] {
+    for prefix in ENTRIES {
         rest = rest.strip_prefix(prefix).unwrap_or(rest);
     }
     // `operator()` and `(anonymous namespace)` are no arguments.
@@ -76,6 +79,8 @@ mod tests {
         for name in [
             "__main__.f(float64) [v2]",
             "cpython::__main__.f(array(float64, 1d, C), int64)",
+            "gufunc::__main__.f(float64) [v2]",
+            "ufunc::__main__.f(float64) [v2]",
             "__main__.f() [v1]",
             "__main__.f",
         ] {

@@ -230,16 +230,14 @@ pub fn assert_sums(report: &Report) {
     assert_eq!(functions, profile.all.samples, "selfs of functions are all");
     let threads: u64 = profile.threads.iter().map(|row| row.all.samples).sum();
     assert_eq!(threads, profile.all.samples, "threads are all");
-    for line in profile.files.iter().flat_map(|file| file.lines.values()) {
-        assert!(line.shares.own <= line.shares.total && line.shares.total.samples <= profile.all.samples);
-        if !line.by_thread.is_empty() {
-            let own: u64 = line.by_thread.values().map(|shares| shares.own.samples).sum();
-            let total: u64 = line.by_thread.values().map(|shares| shares.total.samples).sum();
-            assert_eq!(
-                (own, total),
-                (line.shares.own.samples, line.shares.total.samples),
-                "threads of a line are the line"
-            );
+    let lines = profile.files.iter().flat_map(|file| file.lines.values()).map(|line| (&line.shares, &line.by_thread));
+    let functions = profile.functions.iter().map(|row| (&row.shares, &row.by_thread));
+    for (shares, by_thread) in lines.chain(functions) {
+        assert!(shares.own <= shares.total && shares.total.samples <= profile.all.samples);
+        if !by_thread.is_empty() {
+            let own: u64 = by_thread.values().map(|shares| shares.own.samples).sum();
+            let total: u64 = by_thread.values().map(|shares| shares.total.samples).sum();
+            assert_eq!((own, total), (shares.own.samples, shares.total.samples), "threads are a line or function");
         }
     }
 }

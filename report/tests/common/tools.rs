@@ -1,4 +1,4 @@
-//! perf, a Python with Numba, and the library.
+//! perf, a Python with Numba, and the command with its library.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,13 +8,25 @@ use super::{find, scratch, skip};
 pub struct Tools {
     pub perf: PathBuf,
     pub python: PathBuf,
-    pub library: PathBuf,
+    pub command: PathBuf,
+}
+
+impl Tools {
+    /// Behind `perf record ... --`: Python under `jitlisten run`, so that Numba's code is what it is without us, with lines.
+    /// Images are in the directory.
+    pub fn run(&self, directory: &Path) -> Command {
+        let mut command = Command::new("env");
+        command.arg(format!("JITLISTEN_DIR={}", directory.display())).arg("OPENBLAS_NUM_THREADS=1");
+        command.arg(&self.command).args(["run", "--"]).arg(&self.python);
+        command
+    }
 }
 
 /// What is needed to record now; without it, the test is skipped.
 pub fn tools() -> Option<Tools> {
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
     let python = target.join("venv/numba-0.68.1/bin/python");
+    let command = target.join("release/jitlisten");
     let library = target.join("release/libjitlisten.so");
     let Some(perf) = find("perf").or_else(|| find_in(&target.join("tools"))) else {
         skip("perf");
@@ -28,6 +40,7 @@ pub fn tools() -> Option<Tools> {
     }
     for (file, what) in [
         (&python, "target/venv/numba-0.68.1 (ci/setup.sh)"),
+        (&command, "target/release/jitlisten (cargo build --release)"),
         (&library, "target/release/libjitlisten.so (cargo build --release)"),
     ] {
         if !file.exists() {
@@ -35,7 +48,7 @@ pub fn tools() -> Option<Tools> {
             return None;
         }
     }
-    Some(Tools { perf, python, library })
+    Some(Tools { perf, python, command })
 }
 
 fn find_in(directory: &Path) -> Option<PathBuf> {

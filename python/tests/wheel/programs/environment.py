@@ -21,7 +21,8 @@ def look():
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["child"]:
-        print(json.dumps(look()))
+        # One write, whatever the buffering is: two ranks share the pipe.
+        print(json.dumps(look()) + "\n", end="")
     else:
         child = subprocess.run([sys.executable, __file__, "child"], capture_output=True, text=True, check=True)
         print(json.dumps({"self": look(), "child": json.loads(child.stdout)}))
