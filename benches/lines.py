@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """What line tables for Numba's code cost, as Markdown: compile time, size of objects, run time of kernels.
 
-    [JITLISTEN=unwind LD_PRELOAD=target/release/libjitlisten.so] lines.py [ROUNDS, default 15]
+    target/release/jitlisten run --no-lines -- PYTHON lines.py [ROUNDS, default 15]      over what users have without lines
+    JITLISTEN=unwind LD_PRELOAD=target/release/libjitlisten.so PYTHON lines.py [ROUNDS]  with unwind tables alone
+    PYTHON lines.py --once stock|lines      only compiles, once: for line_instructions.py
 
 Children of one process take turns: without lines, with lines, without again (A/A). Time is processor time of the child, because
 machines are shared; ratios are of the same round, their median with a 95 % bootstrap interval.
@@ -11,6 +13,7 @@ import os
 import pickle
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -21,6 +24,36 @@ sys.path[:0] = [os.path.join(HERE, os.pardir, "python"), os.path.join(HERE, os.p
 PROGRAMS = "simple_loop calls prange_reduction vectorized gufunc array_expression typed_dict jit_class closure several_signatures".split()
 
 
+def install():
+    import jitlisten._lines
+
+    jitlisten._lines.install()
+    assert jitlisten._lines.status()["active"], jitlisten._lines.status()
+
+
+def once(lines):
+    """Compiles the programs under callgrind, which counts from here on."""
+    import objects
+
+    objects.capture()
+    import programs
+
+    if lines:
+        install()
+    subprocess.run(["callgrind_control", "-i", "on", str(os.getpid())], check=True, stdout=subprocess.DEVNULL)
+    for name in PROGRAMS:
+        programs.PROGRAMS[name]()
+    subprocess.run(["callgrind_control", "-i", "off", str(os.getpid())], check=True, stdout=subprocess.DEVNULL)
+    assert len(objects.CAPTURED) > len(PROGRAMS)
+
+
+def sinks():
+    """What the library in this process writes."""
+    import jitlisten
+
+    return ", ".join(jitlisten.status().sinks) or "none"
+
+
 def compiled(lines):
     """Seconds to compile the programs, bytes of their objects, seconds of a kernel."""
     import numpy as np
@@ -28,10 +61,7 @@ def compiled(lines):
     import programs
 
     if lines:
-        import jitlisten._lines
-
-        jitlisten._lines.install()
-        assert jitlisten._lines.status()["active"], jitlisten._lines.status()
+        install()
     begin = time.process_time()
     for name in PROGRAMS:
         programs.PROGRAMS[name]()
@@ -95,6 +125,9 @@ def quickest(times):
 
 
 def main():
+    if sys.argv[1:2] == ["--once"]:
+        once(sys.argv[2] == "lines")
+        return
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
     import objects
 
@@ -107,7 +140,7 @@ def main():
     for _ in range(rounds):
         found.append([in_child(lines) for lines in (False, True, False)])
         print("%d of %d: %s" % (len(found), rounds, found[-1]), file=sys.stderr, flush=True)
-    print("Numba %s, %d programs, %d rounds\n" % (numba.__version__, len(PROGRAMS), rounds))
+    print("Numba %s, %d programs, %d rounds; sinks: %s\n" % (numba.__version__, len(PROGRAMS), rounds, sinks()))
     print("| | without | with lines, ratio | without again, ratio |\n| --- | --- | --- | --- |")
     for at, (what, unit, factor) in enumerate((("compile", "ms", 1000), ("objects", "kB", 0.001), ("kernel", "ms", 1000))):
         columns = [statistics.median(row[0][at] for row in found) * factor]

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """No file imports in a circle: reads `crate::` and `super::` paths in the sources of each crate (tests left out) and prints the
-circles it finds. A module may use what its parent re-exports; the parent naming its children is no import.
+circles it finds. What a file takes from a module that only passes it on (`pub use`, and a private `use` for its children) is an
+import of the file it comes from. The parent naming its children is no import.
 
     ci/cycles.py [CRATE DIRECTORY...]
 """
@@ -42,21 +43,75 @@ def flatten(path):
     return [flat for item in items + [item] if item.strip() for flat in flatten(head.strip() + item.strip())]
 
 
-def imports(module, text, known):
-    uses = [flat for use in re.findall(r"\buse\s+((?:crate|super)::[^;]+);", text) for flat in flatten(re.sub(r"\s+", " ", use))]
-    uses += re.findall(r"\b(?:crate|super)(?:::\w+)+", re.sub(r"\buse\s+[^;]+;", "", text))
-    for use in uses:
-        parts = [part.strip() for part in use.split(" as ")[0].split("::")]
-        base = list(module) if parts[0] == "super" else []
-        while parts and parts[0] in ("super", "crate"):
-            if parts.pop(0) == "super":
-                base = base[:-1]
-        target = tuple(base)
-        for part in parts:
-            if target + (part,) not in known:
-                break
-            target += (part,)
-        # The crate's root and a module's own ancestors re-export; a module and its children belong together.
+def used(text):
+    """Every path of every `use`, as (path, name here)."""
+    for use in re.findall(r"\buse\s+([^;]+);", text):
+        for flat in flatten(re.sub(r"\s+", " ", use)):
+            path, _, alias = flat.partition(" as ")
+            yield path.strip(), alias.strip() or path.split("::")[-1].strip()
+
+
+def locate(module, path, known):
+    """The module that a path written in `module` leads to, and what is left of the path: an item of it, if anything."""
+    parts = [part.strip() for part in path.split("::")]
+    target = () if parts[0] == "crate" else module
+    while parts and parts[0] in ("super", "crate", "self"):
+        if parts.pop(0) == "super":
+            target = target[:-1]
+    while parts and target + (parts[0],) in known:
+        target += (parts.pop(0),)
+    return target, parts
+
+
+class Names:
+    """What each module passes on, and where it comes from."""
+
+    def __init__(self, texts):
+        self.texts, self.passed, self.globs = texts, {}, {}
+        for module, text in texts.items():
+            self.passed[module], self.globs[module] = {}, []
+            for path, name in used(text):
+                target, rest = locate(module, path, texts)
+                if target == module:
+                    continue
+                if name == "*":
+                    self.globs[module].append(target)
+                elif name not in ("_", "self"):
+                    self.passed[module][name] = target, rest
+        # `#[macro_export]` puts a macro into the crate's root.
+        for module, text in texts.items():
+            for name in re.findall(r"#\[macro_export\]\s*(?:#\[[^\]]*\]\s*)*macro_rules!\s*(\w+)", text):
+                self.passed[()].setdefault(name, (module, [name]))
+
+    def defines(self, module, name):
+        return re.search(rf"\b(?:struct|enum|union|trait|fn|const|static|type|macro_rules!)\s+{re.escape(name)}\b", self.texts[module])
+
+    def origin(self, module, rest, seen=()):
+        """The file that `rest`, taken from `module`, comes from."""
+        if not rest or module in seen:
+            return module
+        if rest[0] in self.passed[module]:
+            target, inner = self.passed[module][rest[0]]
+            # A module that is passed on whole: the rest of the path goes on in it.
+            target, inner = locate(target, "::".join(inner + rest[1:]), self.texts) if not inner and rest[1:] else (target, inner)
+            return self.origin(target, inner, (*seen, module))
+        for target in self.globs[module]:
+            found = self.origin(target, rest, (*seen, module))
+            if found != target or self.defines(target, rest[0]):
+                return found
+        return module
+
+
+def imports(module, names):
+    text = names.texts[module]
+    paths = [path for path, _ in used(text)]
+    paths += re.findall(r"\b(?:crate|super)(?:::\w+)+", re.sub(r"\buse\s+[^;]+;", "", text))
+    for path in paths:
+        if not re.match(r"(crate|super)\b", path):
+            continue
+        target, rest = locate(module, path, names.texts)
+        target = names.origin(target, rest)
+        # A module and its children belong together.
         if target != module and module[: len(target)] != target and target[: len(module)] != module:
             yield target
 
@@ -93,7 +148,8 @@ def main():
     bad = 0
     for crate in crates:
         known = modules(crate / "src")
-        graph = {module: sorted(set(imports(module, without_tests(file.read_text()), known))) for module, file in known.items()}
+        names = Names({module: without_tests(file.read_text()) for module, file in known.items()})
+        graph = {module: sorted(set(imports(module, names))) for module in known}
         for circle in circles(graph):
             bad += 1
             print(f"{crate.name}: {' -> '.join('::'.join(module) for module in circle)}")

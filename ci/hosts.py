@@ -2,12 +2,13 @@
 """Programs with an LLVM of their own that are too heavy for every run of the suite: `make test-hosts`.
 
 Each is run as it is shipped, in an environment of its own under target/venv, without the library and with it: the output must be
-the same, every object that was loaded must become final, and the functions below must be in the perf map. Prints a table.
+the same, every object that was loaded must become final, and the functions below must be in the perf map and in images. Prints a table.
 """
 
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -41,15 +42,20 @@ def run(python, words, typed, **changes):
     return process.pid, (process.returncode, out, err)
 
 
-def judge(name, packages, words, typed, wanted):
-    """What is wrong, and how many objects were loaded, final and named."""
+def check(name, packages, words, typed, wanted):
+    """What is wrong, and how many objects were loaded, final and named, and how many images there were."""
     python = environment(name, packages)
     log = ROOT / "target" / f"hosts-{os.getpid()}.log"
     log.unlink(missing_ok=True)
     _, stock = run(python, words, typed)
+    directory = ROOT / "target" / f"hosts-{os.getpid()}"
+    directory.mkdir()
     pid, ours = run(
-        python, words, typed, LD_PRELOAD=str(LIBRARY), JITLISTEN="perfmap,image", JITLISTEN_LOG=f"debug:{log}"
+        python, words, typed, LD_PRELOAD=str(LIBRARY), JITLISTEN="perfmap,image", JITLISTEN_DIR=str(directory), JITLISTEN_LOG=f"debug:{log}"
     )
+    images = list(directory.glob(f"image-{pid}-*/object-*.so"))
+    in_images = subprocess.run(["nm", *images], capture_output=True, text=True).stdout
+    shutil.rmtree(directory)
     map_file = pathlib.Path(f"/tmp/perf-{pid}.map")
     text = map_file.read_text() if map_file.exists() else ""
     map_file.unlink(missing_ok=True)
@@ -64,16 +70,17 @@ def judge(name, packages, words, typed, wanted):
         wrong.append(f"other output: {ours}, not {stock}")
     if loaded == 0 or final != loaded:
         wrong.append(f"{final} of {loaded} objects became final")
+    wrong += [f"no {name} in images" for name in names if any(re.search(w, name) for w in wanted) and f" {name}\n" not in in_images]
     wrong += [f"no {pattern} in the map" for pattern in wanted if not any(re.search(pattern, name) for name in names)]
-    return wrong, (loaded, final, len(names))
+    return wrong, (loaded, final, len(names), len(images))
 
 
 def main():
     failures = 0
-    print(f"{'host':<14} {'loaded':>7} {'final':>6} {'names':>6}")
+    print(f"{'host':<14} {'loaded':>7} {'final':>6} {'names':>6} {'images':>7}")
     for host in HOSTS:
-        wrong, numbers = judge(*host)
-        print(f"{host[0]:<14} {numbers[0]:>7} {numbers[1]:>6} {numbers[2]:>6}  {'; '.join(wrong) or 'ok'}", flush=True)
+        wrong, numbers = check(*host)
+        print(f"{host[0]:<14} {numbers[0]:>7} {numbers[1]:>6} {numbers[2]:>6} {numbers[3]:>7}  {'; '.join(wrong) or 'ok'}", flush=True)
         failures += bool(wrong)
     return 1 if failures else 0
 

@@ -22,9 +22,10 @@ status=0
 numba=(caching compile_cache exceptions try_except nrt nrt_refct refop_pruning generators debug debuginfo gdb_bindings gdb_dwarf
     codegen profiler num_threads threadsafety parfors_caching parallel_backend)
 
-# Those that compile one kind of code each, for the comparison with lines and without. Not debuginfo: it asks for code without lines.
-lines=(closure recursion generators looplifting object_mode inlining overlap cfunc unpack_sequence array_exprs exceptions jitclasses
-    extending dispatcher caching parfors_passes listobject dictobject stencils)
+# Those that compile one kind of code each, for the comparison with lines and without. Of parfors, which takes hours, three classes.
+lines=(closure recursion generators looplifting object_mode inlining ir_inlining overlap cfunc unpack_sequence array_exprs exceptions
+    jitclasses extending dispatcher caching withlifting mixed_tuple_unroller comprehension listobject dictobject stencils debuginfo
+    parfors_passes parfors.TestParforBasic parfors.TestPrangeBasic parfors.TestParforsLeaks)
 llvmlite=(binding ir refprune valuerepr)
 ufuncs=(ufunc gufunc vectorize_decor ufuncbuilding)
 

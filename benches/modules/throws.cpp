@@ -5,7 +5,8 @@
 // Compiles FUNCTIONS functions, each an object of its own, that call back into this program, which throws; catches THROWS of
 // them. Prints the sum of what was caught, and, of processor time, per call: microseconds of a throw, in all and in the quietest
 // twentieth of them (a machine that does other work, too, has fewer caches to give), microseconds of a dl_iterate_phdr over everything,
-// its records, and nanoseconds of a dladdr of compiled code.
+// its records, microseconds of a walk by libunwind.so.8 from each function (the first, when it has met none of them, and the second) and
+// its frames, and nanoseconds of a dladdr of compiled code.
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
@@ -19,8 +20,15 @@ extern "C" void *compiler_open(const char *path);
 extern "C" uint64_t compiler_compile(void *compiler, const char *text, const char *function);
 
 static int64_t next;
+/// libunwind's `unw_backtrace`, once there is nothing more to throw.
+static int (*walk)(void **, int);
+static int frames;
 
-extern "C" void throws() { throw next; }
+extern "C" void throws() {
+    if (!walk) throw next;
+    void *found[64];
+    frames = walk(found, 64);
+}
 
 static int counts(dl_phdr_info *, size_t, void *records) {
     ++*static_cast<int *>(records);
@@ -71,11 +79,16 @@ int main(int argc, char **argv) {
     }
     int records = 0;
     double iterated = each(1000, [&](int) { records = 0; dl_iterate_phdr(counts, &records); }) / 1e3;
+    double walked[2] = {};
+    if (void *libunwind = dlopen("libunwind.so.8", RTLD_NOW))
+        walk = reinterpret_cast<int (*)(void **, int)>(dlsym(libunwind, "unw_backtrace"));
+    for (double &took : walked)
+        if (walk) took = each(functions, [&](int at) { compiled[at](); }) / 1e3;
     Dl_info info;
     int named = 0;
     double asked = each(100000, [&](int at) {
         named += dladdr(reinterpret_cast<void *>(compiled[at % compiled.size()]), &info) && info.dli_sname;
     });
-    printf("sum %" PRId64 " throw %.3f us, quietest %.3f us, iterate %.2f us of %d records dladdr %.0f ns, %d named\n", sum, thrown, quietest, iterated,
-           records, asked, named);
+    printf("sum %" PRId64 " throw %.3f us, quietest %.3f us, iterate %.2f us of %d records walk %.2f us, again %.2f us of %d frames dladdr %.0f ns, %d named\n",
+           sum, thrown, quietest, iterated, records, walked[0], walked[1], frames, asked, named);
 }

@@ -107,9 +107,10 @@ fn open(given: &Given, listening: Listening) -> Result<(), Failure> {
     let (mut options, complaints) = Options::read(|variable| given.get(variable).or_else(|| environment(variable)));
     // `JITLISTEN=off` in the environment has the last word.
     options.active &= Options::read(environment).0.active;
-    let session = match listening {
-        Listening::Process => Session::open(options, &complaints),
-        Listening::Calls => jitlisten::producer::open(options, &complaints),
+    let session = if listening == Listening::Process {
+        Session::open(options, &complaints)
+    } else {
+        jitlisten::producer::open(options, &complaints)
     };
     if !session.options().active {
         return Err(Status::SwitchedOff.into());

@@ -39,9 +39,9 @@ const _: () = assert!(size_of::<CStatistics>() == 22 * 8);
 
 impl CStatistics {
     fn new(size: usize, statistics: Statistics) -> CStatistics {
-        let perfmap = statistics.sinks[SinkKind::PerfMap as usize];
-        let jitdump = statistics.sinks[SinkKind::Jitdump as usize];
-        let image = statistics.sinks[SinkKind::Image as usize];
+        let perfmap = statistics.sink(SinkKind::PerfMap);
+        let jitdump = statistics.sink(SinkKind::Jitdump);
+        let image = statistics.sink(SinkKind::Image);
         let images = statistics.images;
         CStatistics {
             size,
@@ -55,7 +55,7 @@ impl CStatistics {
             functions_without_unwind_table: statistics.functions_without_unwind_table,
             perfmap_bytes_written: perfmap.bytes_written,
             perfmap_failures: perfmap.failures,
-            unwind_failures: statistics.sinks[SinkKind::Unwind as usize].failures,
+            unwind_failures: statistics.sink(SinkKind::Unwind).failures,
             jitdump_bytes_written: jitdump.bytes_written,
             jitdump_failures: jitdump.failures,
             image_bytes_written: image.bytes_written,

@@ -11,7 +11,7 @@ use crate::{AddressRange, ObjectId};
 #[non_exhaustive]
 pub enum Error {
     /// The bytes are not an ELF object this crate can read; the text is the reader's.
-    NotAnObject(object::Error),
+    NotAnObject(Reason),
     /// The object is for another machine (`e_machine`).
     OtherMachine(u16),
     /// The file is neither relocatable nor linked (`e_type`).
@@ -40,13 +40,13 @@ pub enum Error {
     /// A relocation that points outside its section (`r_offset`).
     RelocationOutside(u64),
     /// DWARF or call frame information that cannot be read; the text is the reader's.
-    Dwarf(gimli::Error),
+    Dwarf(Reason),
     /// Call frame information that cannot be written for another place; the text is the converter's.
-    Move(gimli::write::ConvertError),
+    Move(Reason),
     /// An ELF file that cannot be written; the text is the writer's.
-    NotWritten(object::write::Error),
+    NotWritten(Reason),
     /// Debug or call frame information that cannot be written; the text is the writer's.
-    Encode(gimli::write::Error),
+    Encode(Reason),
     /// Raw code without a function, or with one that has no name.
     NoFunction,
     /// A function of raw code that is empty, too long, or at no address.
@@ -93,32 +93,69 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+/// What the library said that reads or writes ELF and DWARF for this crate: to be shown. Which library that is, and in which version,
+/// is no part of what this crate offers.
+pub struct Reason(Library);
+
+#[derive(Debug)]
+enum Library {
+    ReadElf(object::Error),
+    ReadDwarf(gimli::Error),
+    ConvertCfi(gimli::write::ConvertError),
+    WriteElf(object::write::Error),
+    WriteDwarf(gimli::write::Error),
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Library::ReadElf(error) => error.fmt(f),
+            Library::ReadDwarf(error) => error.fmt(f),
+            Library::ConvertCfi(error) => error.fmt(f),
+            Library::WriteElf(error) => error.fmt(f),
+            Library::WriteDwarf(error) => error.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+// These are for `?` in this crate.
+#[doc(hidden)]
 impl From<object::Error> for Error {
     fn from(error: object::Error) -> Self {
-        Error::NotAnObject(error)
+        Error::NotAnObject(Reason(Library::ReadElf(error)))
     }
 }
 
+#[doc(hidden)]
 impl From<gimli::Error> for Error {
     fn from(error: gimli::Error) -> Self {
-        Error::Dwarf(error)
+        Error::Dwarf(Reason(Library::ReadDwarf(error)))
     }
 }
 
+#[doc(hidden)]
 impl From<gimli::write::Error> for Error {
     fn from(error: gimli::write::Error) -> Self {
-        Error::Encode(error)
+        Error::Encode(Reason(Library::WriteDwarf(error)))
     }
 }
 
+#[doc(hidden)]
 impl From<gimli::write::ConvertError> for Error {
     fn from(error: gimli::write::ConvertError) -> Self {
-        Error::Move(error)
+        Error::Move(Reason(Library::ConvertCfi(error)))
     }
 }
 
+#[doc(hidden)]
 impl From<object::write::Error> for Error {
     fn from(error: object::write::Error) -> Self {
-        Error::NotWritten(error)
+        Error::NotWritten(Reason(Library::WriteElf(error)))
     }
 }

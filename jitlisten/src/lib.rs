@@ -21,6 +21,7 @@ pub mod log;
 #[doc(hidden)]
 pub mod modules;
 mod object;
+mod object_id;
 mod observer;
 pub mod options;
 mod plumbing;
@@ -32,10 +33,10 @@ mod statistics;
 mod unwindability;
 
 pub use address::{Address, AddressRange, Offset};
-pub use error::Error;
+pub use error::{Error, Reason};
 pub use jitlisten_names as name;
 pub use loaded_object::{Function, LineRow, LineRows, LoadedObject, Machine, TextRange};
-pub use object::ObjectId;
+pub use object_id::ObjectId;
 #[doc(hidden)]
 pub use plumbing::*;
 pub use session::{LiveFunction, Session};

@@ -1,4 +1,4 @@
-//! What the session and the sinks both have to know of an object: its number, where it comes from, its debug object.
+//! What the session and the sinks both have to know of an object: where it comes from, its debug object.
 
 #![forbid(unsafe_code)]
 
@@ -6,10 +6,6 @@ use std::borrow::Cow;
 
 use crate::process::checked_read;
 use crate::{AddressRange, LoadedObject};
-
-/// A loaded object of a session. Never used twice in a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ObjectId(pub u64);
 
 /// Where an object comes from, and so where else it is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +19,9 @@ pub(crate) enum Origin {
     /// From an LLVM's linker, which has put it into no list for debuggers yet: libgcc has its `.eh_frame`. The session keeps the
     /// debug object.
     LlvmLinker,
+    /// From LLVM's list for debuggers, which LLVM has taken it out of; the code lives on, and libgcc may have its `.eh_frame`. The
+    /// session keeps the debug object.
+    Unlisted,
     /// From an LLVM, whose host has copied the code elsewhere: what LLVM registers is about another place. libgcc is not asked what
     /// it knows all the same: it would read tables whose memory the host may have given back. The session keeps the debug object.
     Moved,
@@ -36,7 +35,7 @@ impl Origin {
     /// How the session learned of it.
     pub(crate) fn channel(self) -> Channel {
         match self {
-            Origin::LlvmList { .. } | Origin::LlvmLinker | Origin::Moved => Channel::Discovered,
+            Origin::LlvmList { .. } | Origin::LlvmLinker | Origin::Unlisted | Origin::Moved => Channel::Discovered,
             Origin::Llvm | Origin::Caller => Channel::Api,
         }
     }
@@ -45,7 +44,7 @@ impl Origin {
     pub(crate) fn kept_at(self) -> Option<AddressRange> {
         match self {
             Origin::LlvmList { kept_at } => kept_at,
-            Origin::LlvmLinker | Origin::Moved | Origin::Llvm | Origin::Caller => None,
+            Origin::LlvmLinker | Origin::Unlisted | Origin::Moved | Origin::Llvm | Origin::Caller => None,
         }
     }
 

@@ -86,6 +86,7 @@ impl SinkSet {
 
 /// What is done to functions before LLVM generates code for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FramePointerPolicy {
     /// `"frame-pointer"="all"` and `uwtable`: every tool can walk the stack (`1`, the default).
     #[default]
@@ -98,6 +99,7 @@ pub enum FramePointerPolicy {
 
 /// How sinks spell functions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NameStyle {
     /// [`crate::name::readable`] (`readable`, the default).
     #[default]
@@ -161,6 +163,7 @@ impl LlvmSources {
 
 /// What the session listens to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Listening {
     /// Every LLVM in the process, and calls of the API.
     #[default]

@@ -8,7 +8,7 @@ pub use crate::observer::{CodeObserver, ObservedCode, notify_libraries_changed};
 pub use crate::process::across_fork::{ForkSlot, HeldAcrossFork, follow_forks};
 pub use crate::process::allocator::HostAllocator;
 pub use crate::process::checked_read;
-pub use crate::process::clock::monotonic;
+pub use crate::process::clock::{monotonic, nanoseconds_of};
 pub use crate::process::host_state::{HostStateGuard, exempt_signal, keeping_errno};
 pub use crate::process::mappings::{Mapping, MapsLine, mappings_of};
 pub use crate::process::privilege::is_privileged;

@@ -28,12 +28,19 @@ pub struct Statistics {
     pub objects_without_frame_pointers: u64,
     /// Functions that no entry of the object's `.eh_frame` describes.
     pub functions_without_unwind_table: u64,
-    /// Per sink, in the order of [`SinkKind::ALL`].
-    pub sinks: [SinkStatistics; SinkKind::ALL.len()],
+    /// In the order of [`SinkKind::ALL`]; see [`Statistics::sink`].
+    sinks: [SinkStatistics; SinkKind::ALL.len()],
     /// What became of images.
     pub images: ImageStatistics,
     /// Lines that the log did not take: its file cannot be opened, belongs to another user, is on a full disk, ...
     pub log_lines_lost: u64,
+}
+
+impl Statistics {
+    /// The counters of one sink.
+    pub fn sink(&self, kind: SinkKind) -> SinkStatistics {
+        self.sinks[kind as usize]
+    }
 }
 
 /// The counters of images.

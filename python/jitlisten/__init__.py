@@ -46,6 +46,12 @@ class Llvm(NamedTuple):
     discovered_by: str
     #: How many objects it has in its list for debuggers.
     objects: int
+    #: By which ways it is heard: ``"runtimedyld"``, ``"jitlink"``, ``"list-call"``, ``"list-poll"``.
+    heard_by: Tuple[str, ...] = ()
+    #: How many objects RuntimeDyld has reported, whether they are in the list or not.
+    linked: int = 0
+    #: What is not heard or not had, a sentence each.
+    missing: Tuple[str, ...] = ()
 
 
 class Status(NamedTuple):
@@ -146,7 +152,7 @@ def start_recording(
     lines: bool = True,
     event: Optional[str] = None,
 ) -> None:
-    """Samples every thread of this process from now on, into a ``perf.data`` for ``perf report``, samply and ``jitlisten lines``.
+    """Samples every thread of this process from now on, into a ``perf.data`` for ``perf report`` and ``jitlisten lines``.
 
     ``hz`` samples for each second of processor time, with ``wall`` of all time (waiting system calls are interrupted then).
     ``python``: functions of Python are frames of their own, from Python 3.12 on. ``lines``: as in :func:`enable`, which is called

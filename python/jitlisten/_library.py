@@ -64,6 +64,7 @@ class LiveLlvm(ctypes.Structure):
         ("path", ctypes.c_char_p),
         ("discovered_by", ctypes.c_uint32),
         ("objects", ctypes.c_uint64),
+        ("facts", ctypes.c_char_p),
     ]
 
 

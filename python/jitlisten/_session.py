@@ -2,6 +2,7 @@
 
 import ctypes
 import importlib
+import json
 import os
 import re
 import sys
@@ -104,7 +105,16 @@ def _is_on(name: str) -> bool:
 def _llvm(found: "object") -> Llvm:
     path = os.fsdecode(getattr(found, "path"))
     discovered_by = {1: "call", 2: "list"}.get(getattr(found, "discovered_by"), "unknown")
-    return Llvm(path, _version(path), discovered_by, getattr(found, "objects"))
+    facts = json.loads(getattr(found, "facts").decode("utf-8", "replace"))
+    return Llvm(
+        path,
+        _version(path) or facts["version"],
+        discovered_by,
+        getattr(found, "objects"),
+        tuple(facts["heard_by"]),
+        facts["linked"],
+        tuple(facts["missing"]),
+    )
 
 
 def _version(path: str) -> Optional[str]:

@@ -1,5 +1,6 @@
 """Line tables: when they are there, when not, and what they say. The comparison of code is in `test_lines_same_code.py`."""
 
+import hashlib
 import os
 import re
 import shutil
@@ -67,19 +68,52 @@ def test_it_can_be_switched_off():
     assert run(HEAD + "lines.install(); import numba; " + STATUS, JITLISTEN_LINES="0") == "False JITLISTEN_LINES=0\n"
 
 
+# Everything that Numba and llvmlite have in their modules and classes.
+CONTENTS = """
+import importlib, sys, types
+for name in ("core.lowering", "core.pylowering", "core.pythonapi", "core.codegen", "core.inline_closurecall", "parfors.parfor_lowering"):
+    importlib.import_module("numba." + name)
+def contents():
+    found = {}
+    for name, module in sorted(sys.modules.items()):
+        if module is not None and name.partition(".")[0] in ("numba", "llvmlite"):
+            for word, value in list(vars(module).items()):
+                found[name, word] = value
+                if isinstance(value, type) and value.__module__ == name:
+                    found.update(((name, word + "." + part), held) for part, held in list(vars(value).items()))
+    return found
+def changed(before, after):
+    # What the parts of ours import anew is no replacement.
+    kept = [key for key in set(before) | set(after) if before.get(key) is not after.get(key)]
+    return sorted(word for _, word in kept if not isinstance(after.get((_, word)), types.ModuleType))
+"""
+
+REPLACED = (
+    "BaseLower.__init__ CPUCodeLibrary.add_ir_module CPUCodegen.magic_tuple InlineWorker.inline_ir Loc.__copy__ Loc.__deepcopy__ "
+    "Loc.__getstate__ PyLower.lower_inst PythonAPI.serialize_object _HasMetadata._stringify_metadata _create_gufunc_for_parfor_body "
+    "inline_closure_call"
+).split()
+
+
 def test_remove_puts_everything_back():
-    program = HEAD + (
-        "import numba, numba.core.lowering as a, numba.core.pylowering as b, numba.core.codegen as c, numba.core.inline_closurecall as e\n"
-        "import numba.parfors.parfor_lowering as d\n"
-        "def now(): return [a.BaseLower.__init__, b.PyLower.lower_inst, c.CPUCodeLibrary.add_ir_module,\n"
-        "    c.CPUCodegen.magic_tuple, d._create_gufunc_for_parfor_body, e.InlineWorker.inline_ir, e.inline_closure_call]\n"
-        "stock = now(); lines.install(); ours = now(); lines.remove(); again = now()\n"
-        "print(any(x is y for x, y in zip(stock, ours)), all(x is y for x, y in zip(stock, again)))\n"
+    program = HEAD + CONTENTS + (
+        "stock = contents(); lines.install(); ours = contents(); lines.remove(); again = contents()\n"
+        "print(' '.join(changed(stock, ours)))\nprint(changed(stock, again))\n"
     )
-    assert run(program + STATUS) == "False True\nFalse not installed\n"
+    replaced, left, status = run(program + STATUS).splitlines()
+    assert replaced.split() == REPLACED
+    assert left == "[]" and status == "False not installed"
 
 
-@pytest.mark.parametrize("version", ["0.55.2", "0.99.0", "0.68.0rc1", "0+unknown"])
+def test_every_version_that_gets_lines_is_one_that_is_compared():
+    program = "from jitlisten._lines.versions import COMPARED\nfor v in sorted(COMPARED): print('%d.%d.%d' % v)"
+    with open(os.path.join(PACKAGE, os.pardir, "ci", "lines.sh")) as file:
+        compared = set(re.findall(r"^(\d+\.\d+\.\d+)\S* \d\.\d+ numba==\1\b", file.read(), re.M))
+    assert compared == set(run(program).split())
+
+
+# The last three are of minor versions that are known.
+@pytest.mark.parametrize("version", ["0.55.2", "0.99.0", "0.68.0rc1", "0+unknown", "0.56.1", "0.57.2", "0.68.2"])
 def test_an_unknown_version_gets_no_lines_and_a_word_in_the_log(version, tmp_path):
     log = tmp_path / "log"
     program = HEAD + (
@@ -175,6 +209,15 @@ def test_cached_code_with_lines_and_without_are_kept_apart(tmp_path):
     assert found == [("0", False), ("0", True), ("1", True), ("1", False)]
 
 
+def test_code_cached_by_an_older_builder_is_compiled_again(tmp_path):
+    (tmp_path / "cached.py").write_text("from numba import njit\n@njit(cache=True)\ndef f(x):\n    return x ** 0.5\n")
+    program = CACHED.format(directory=str(tmp_path))
+    cache = str(tmp_path / "cache")
+    # The first one's marker, from before inlined calls had frames.
+    older = "import jitlisten._lines.patches as patches\npatches.MARKER = 'jitlisten-lines-1'\n" + program
+    assert [run(text, NUMBA_CACHE_DIR=cache).strip() for text in (older, older, program, program)] == ["0", "1", "0", "1"]
+
+
 def rows(program, tmp_path, **environment):
     """The files and lines of all objects that the program compiles, from their line tables."""
     text = CAPTURE.format(package=PACKAGE, lines=os.path.join(HERE, "lines")) + program
@@ -210,6 +253,7 @@ def source(tmp_path, text, name="prog.py"):
     return "import sys; sys.path.insert(0, %r); import %s\n" % (str(tmp_path), name[:-3])
 
 
+# The text of a module, and a line that its compiled code has to have. The last one has it in two objects.
 KINDS = {
     "loop": ("from numba import njit\n@njit\ndef f(n):\n    s = 0.0\n    for i in range(n):\n        s += i ** 0.5\n    return s\nf(9)\n", 6),
     "prange": (
@@ -249,6 +293,22 @@ KINDS = {
         "        s += x ** 0.5\n    return s\nf((1, 2.5))\n",
         6,
     ),
+    "lifted loop": (
+        "from numba import jit\n@jit(forceobj=True, looplift=True)\ndef f(n):\n    name, s = str(n), 0.0\n    for i in range(n):\n"
+        "        s += i ** 0.5\n    return name, s\nf(9)\n",
+        6,
+    ),
+    "typed list": (
+        "from numba import njit\nfrom numba.typed import List\n@njit\ndef f(n):\n    a = List()\n    for i in range(n):\n"
+        "        a.append(i * 2.5)\n    return a[n - 1] ** 0.5\nf(9)\n",
+        7,
+    ),
+    "text for exec": (
+        "from numba import njit\nnames = {'njit': njit}\ntext = '@njit\\ndef f(x):\\n    y = x * 3\\n    return y ** 0.5\\n'\n"
+        "exec(compile(text, __file__, 'exec'), names)\nnames['f'](2.0)\n",
+        4,
+    ),
+    "several signatures": ("from numba import njit\n@njit\ndef f(x):\n    y = x * 3\n    return y ** 0.5\nf(1), f(2.5)\n", 5),
 }
 
 
@@ -270,9 +330,31 @@ def kinds(tmp_path_factory):
 def test_every_kind_of_code_has_the_line(kind, kinds):
     number = sorted(KINDS).index(kind)
     found = rows_of(kinds, "%d-*.o" % number)
-    assert ("prog%d.py" % number, KINDS[kind][1]) in found, sorted(found)
+    row = ("prog%d.py" % number, KINDS[kind][1])
+    assert row in found, sorted(found)
+    if kind == "several signatures":
+        assert len([one for one in kinds.glob("%d-*.o" % number) if row in rows_of(kinds, one.name)]) == 2
     # Lines of text that Numba generated (`<string>`) are the user's line.
     assert not [row for row in found if row[0] == "<string>"], sorted(found)
+
+
+def test_text_without_a_file_has_its_own_lines(tmp_path):
+    text = "names = {}\nexec('def g(x):\\n    y = x * 3\\n    return y ** 0.5\\n', names)\nimport numba\nnumba.njit(names['g'])(2.0)\n"
+    found = rows(source(tmp_path, text), tmp_path)
+    assert ("<string>", 3) in found and not [row for row in found if row[0] == "prog.py"], sorted(found)
+
+
+def test_a_users_directory_may_be_called_numba(tmp_path):
+    directory = tmp_path / "numba" / "app"
+    directory.mkdir(parents=True)
+    text = "from numba import njit\n@njit\ndef f(x):\n    return x ** 0.5\nf(2.0)\n"
+    program = source(directory, text, "users.py")
+    rows(program, tmp_path)
+    described = dwarfdump("--debug-info", tmp_path.glob("*.o"))
+    # The hash of the source, by which a report sees that it was changed; and `def`, not the decorator.
+    assert "sha256:" + hashlib.sha256(text.encode()).hexdigest()[:32] in described, described
+    function = described[described.index('"users.f(') :]
+    assert re.search(r"decl_line\s+\((\d+)\)", function)[1] == "3", function[:500]
 
 
 def test_what_numba_inlines_has_the_file_it_comes_from(tmp_path):

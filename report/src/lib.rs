@@ -33,7 +33,7 @@ pub use error::Error;
 pub use flamegraph::to_flamegraph;
 pub use html::to_html;
 pub use json::to_json;
-pub use profile::{Caller, Count, Detail, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, ThreadRow};
+pub use profile::{Count, Detail, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, ThreadRow};
 pub use recording::{
     Event, Facts, Follower, Location, MappedFile, Origin, Place, Recording, Sample, Selection, Stacks, Thread,
 };

@@ -1,4 +1,8 @@
 //! `clock_gettime` of the vDSO: the kernel's clock without a system call, and past libfaketime, which stands in for libc's.
+//!
+//! It is found in a copy of the image, by a reader of its own: `unwind_register::DynamicSection` trusts what the loader has loaded
+//! and reads it in place. A vDSO is what a kernel, an emulator or a debugger makes of it (gVisor, rr), and a profile must not end
+//! the program where there is none that can be read.
 
 use std::ffi::{c_int, c_void};
 use std::mem::{self, MaybeUninit};
@@ -10,8 +14,6 @@ use jitlisten::{Address, AddressRange, checked_read};
 /// Two pages on x86_64; no kernel has had more than a few.
 const LARGEST: u64 = 1 << 16;
 const PAGE: u64 = 4096;
-const PT_LOAD: u32 = 1;
-const PT_DYNAMIC: u32 = 2;
 const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
 const SYMBOL: usize = 24;
@@ -72,8 +74,8 @@ fn offset_of(image: &[u8], name: &[u8]) -> Option<u64> {
     let (mut load, mut dynamic) = (None, None);
     for header in headers {
         match u32::from_le_bytes(header.get(..4)?.try_into().ok()?) {
-            PT_LOAD if load.is_none() => load = Some(word(header, 16)?.wrapping_sub(word(header, 8)?)),
-            PT_DYNAMIC => dynamic = Some((word(header, 8)?, word(header, 32)?)),
+            libc::PT_LOAD if load.is_none() => load = Some(word(header, 16)?.wrapping_sub(word(header, 8)?)),
+            libc::PT_DYNAMIC => dynamic = Some((word(header, 8)?, word(header, 32)?)),
             _ => {}
         }
     }
@@ -113,8 +115,7 @@ mod tests {
             assert!(offset_of(&image[..end * 16], NAME).is_none_or(|offset| offset < image.len() as u64));
         }
         let clock = |clock| read(clock).unwrap();
-        let (before, between, after) =
-            (crate::clock::of_kernel(), clock(libc::CLOCK_MONOTONIC), crate::clock::of_kernel());
+        let (before, between, after) = (jitlisten::monotonic(), clock(libc::CLOCK_MONOTONIC), jitlisten::monotonic());
         assert!(before <= between && between <= after);
     }
 }

@@ -16,7 +16,7 @@ pub(crate) unsafe extern "C" fn mprotect(address: *mut c_void, size: usize, prot
         return unsafe { next::mprotect(address, size, protection) };
     }
     // SAFETY: as above.
-    unsafe { hooks::mprotect(address, size, protection) }
+    unsafe { hooks::protect(address, size, protection) }
 }
 
 pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, size: usize) -> c_int {

@@ -23,7 +23,7 @@ use crate::hook_table::{Rendezvous, SLOTS};
 use crate::loader::with_libraries_held;
 use crate::memory::Executable;
 use crate::state::{Shim, shim};
-use crate::{header_padding, lookup, next};
+use crate::{header_padding, lookup, next, unheard};
 
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
@@ -122,6 +122,16 @@ unsafe extern "C" fn rendezvous<const SLOT: usize>() {
 
 /// `mprotect(2)`: the last step of finalization.
 pub(crate) unsafe extern "C" fn mprotect(address: *mut c_void, size: usize, protection: c_int) -> c_int {
+    // SAFETY: the host's own call, passed on.
+    let result = unsafe { protect(address, size, protection) };
+    if result == 0 && protection & libc::PROT_EXEC != 0 && unheard::is_possible() {
+        guarded(|shim| shim.let_run(pages(address, size)));
+    }
+    result
+}
+
+/// `mprotect(2)` of any library.
+pub(crate) unsafe fn protect(address: *mut c_void, size: usize, protection: c_int) -> c_int {
     let range = pages(address, size);
     protecting(range, protection);
     // SAFETY: the host's own call, passed on.
@@ -191,7 +201,9 @@ pub(crate) unsafe fn map(
     offset: i64,
     replaces: bool,
 ) -> *mut c_void {
-    if replaces {
+    if replaces && protection & libc::PROT_EXEC != 0 {
+        guarded(|shim| shim.replacing_with_code(pages(address, size)));
+    } else if replaces {
         guarded(|shim| shim.replacing(pages(address, size)));
     }
     // SAFETY: the host's own call.

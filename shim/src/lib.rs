@@ -81,6 +81,7 @@ mod hook_table;
 mod hooks;
 mod jitlink;
 mod known;
+mod late;
 mod library;
 mod link_map;
 mod llvmlite;
@@ -101,6 +102,7 @@ mod start;
 mod state;
 mod symbol_file;
 mod thread;
+mod unheard;
 mod unregistered;
 mod vtable;
 

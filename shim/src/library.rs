@@ -128,6 +128,11 @@ impl Library {
         })
     }
 
+    /// The first number of that.
+    pub(crate) fn llvm_release(&self) -> Option<u32> {
+        self.llvm_version()?.split('.').next()?.parse().ok()
+    }
+
     /// The address of the entry of `.dynsym` that defines `name`, found through the hash tables.
     pub(crate) fn dynamic_symbol(&self, name: &str) -> Option<usize> {
         self.section.find(name.as_bytes(), |symbol| symbol.st_shndx != SHN_UNDEF)

@@ -18,6 +18,14 @@ pub(crate) struct Outcome {
     pub(crate) freed: Vec<ObjectId>,
 }
 
+impl Outcome {
+    /// Adds what came next.
+    pub(crate) fn and(&mut self, next: Outcome) {
+        self.finalized.extend(next.finalized);
+        self.freed.extend(next.freed);
+    }
+}
+
 /// What may be done with executable memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Executable {
@@ -52,13 +60,17 @@ impl Memory {
             return Outcome::default();
         }
         let unfinished = loaded.eh_frame.is_some() && loaded.text.iter().any(|&text| self.writable.overlaps(text));
+        let mut displaced = Outcome::default();
+        for &text in loaded.text.iter().filter(|text| text.size() > 0) {
+            displaced.and(self.displace(text, Some(loaded.id)));
+        }
         self.candidates.insert(loaded.id);
         self.pending.insert(loaded);
-        if unfinished {
-            return Outcome::default();
+        if !unfinished {
+            let candidates = std::mem::take(&mut self.candidates);
+            displaced.and(self.take_finalized(candidates));
         }
-        let candidates = std::mem::take(&mut self.candidates);
-        self.take_finalized(candidates)
+        displaced
     }
 
     /// `range` may be executed from now on.
@@ -77,7 +89,7 @@ impl Memory {
         }
     }
 
-    /// `range` may not be executed any more, or is gone.
+    /// `range` may not be executed any more.
     pub(crate) fn not_executable(&mut self, range: AddressRange) -> Outcome {
         self.executable.remove(range);
         self.writable.remove(range);
@@ -85,6 +97,20 @@ impl Memory {
         for &id in &freed {
             self.freed(id);
         }
+        Outcome { freed, ..Outcome::default() }
+    }
+
+    /// `range` is given back, or other memory comes in its place: what waits there for the right to run does not get it.
+    pub(crate) fn unmapped(&mut self, range: AddressRange) -> Outcome {
+        let mut outcome = self.not_executable(range);
+        outcome.and(self.displace(range, None));
+        outcome
+    }
+
+    /// See [`PendingObjects::displace`].
+    fn displace(&mut self, range: AddressRange, new: Option<ObjectId>) -> Outcome {
+        let freed = self.pending.displace(range, new);
+        freed.iter().for_each(|&id| self.freed(id));
         Outcome { freed, ..Outcome::default() }
     }
 
@@ -112,9 +138,19 @@ impl Memory {
         self.owners(range).is_empty() && self.pending.is_free(range)
     }
 
-    /// An object has had time enough: it is finalized if all of its text may run, whatever else may be done with it.
+    /// An object has had time enough: it is finalized if all of its text may run, whatever else may be done with it, and freed if its
+    /// memory was given back.
     pub(crate) fn overdue(&mut self, id: ObjectId) -> Outcome {
-        self.take_finalized([id])
+        let mut outcome = self.take_finalized([id]);
+        let given_up = self.pending.overdue(id);
+        given_up.into_iter().for_each(|id| self.freed(id));
+        outcome.freed.extend(given_up);
+        outcome
+    }
+
+    /// A few of those that have had time enough and are not final, in turn.
+    pub(crate) fn next_overdue(&mut self, count: usize) -> Vec<ObjectId> {
+        self.pending.next_overdue(count)
     }
 
     /// LLVM has handed the `.eh_frame` at `address` to the unwinder: it is relocated. For memory that is writable and
@@ -239,6 +275,46 @@ mod tests {
         assert_eq!(memory.executable(range(0x1000, 0x2000), Executable::Only), finalized(&[4]));
         memory.freed(ObjectId(3));
         assert_eq!(memory.not_executable(range(0x3000, 0x4000)), freed(&[]));
+    }
+
+    /// A failed link: its memory is given back, and the next code comes to the same pages, but not to the same place in them.
+    #[test]
+    fn what_waits_in_memory_that_is_given_back_is_never_final_there() {
+        let mut memory = Memory::default();
+        memory.loaded(object(1, &[(0x1000, 0x1100)], Some((0x5000, 0x5100))));
+        memory.loaded(object(2, &[(0x3000, 0x3100)], None));
+        assert_eq!(memory.unmapped(range(0x1000, 0x2000)), freed(&[]));
+        assert_eq!(memory.executable(range(0x1000, 0x2000), Executable::Only), finalized(&[]));
+        assert_eq!(memory.eh_frame_registered(Address(0x5000)), finalized(&[]));
+        // It may have been copied before: for a while it is looked for elsewhere.
+        assert!(memory.pending(ObjectId(1)).is_some() && memory.is_free(range(0x1000, 0x1100)));
+        assert_eq!(memory.overdue(ObjectId(1)), freed(&[1]));
+        // Making it writable once more is no end.
+        assert_eq!((memory.overdue(ObjectId(2)), memory.next_overdue(4)), (freed(&[]), vec![ObjectId(2)]));
+        assert_eq!(memory.not_executable(range(0x3000, 0x4000)), freed(&[]));
+        assert_eq!(memory.unmapped(range(0x3000, 0x4000)), freed(&[2]));
+        assert!(memory.pending(ObjectId(2)).is_none() && memory.next_overdue(4).is_empty());
+    }
+
+    #[test]
+    fn a_copy_is_final_although_its_first_place_was_given_back() {
+        let mut memory = Memory::default();
+        memory.loaded(object(1, &[(0x1000, 0x1100)], None));
+        memory.unmapped(range(0x1000, 0x2000));
+        memory.executable(range(0x8000, 0x9000), Executable::Only);
+        assert_eq!(memory.moved(object(1, &[(0x8000, 0x8100)], None)), finalized(&[1]));
+    }
+
+    /// Where nothing was heard of the end of the first.
+    #[test]
+    fn an_object_takes_the_place_of_one_that_waits_there() {
+        let mut memory = Memory::default();
+        memory.loaded(object(1, &[(0x1000, 0x1100)], None));
+        memory.overdue(ObjectId(1));
+        memory.loaded(object(2, &[(0x2000, 0x2100)], None));
+        assert_eq!(memory.loaded(object(3, &[(0x10f0, 0x10f8), (0x20f0, 0x2200)], None)), freed(&[1]));
+        assert_eq!(memory.executable(range(0x1000, 0x3000), Executable::Only), finalized(&[3]));
+        assert_eq!(memory.overdue(ObjectId(2)), freed(&[2]));
     }
 
     #[test]

@@ -1,4 +1,7 @@
-//! One library with an LLVM in it.
+//! One library with an LLVM in it; its linkers and its list for debuggers are below.
+
+mod jit_interface;
+mod linkers;
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -10,24 +13,17 @@ use jitlisten::{ObjectId, log_line};
 
 use crate::codegen;
 use crate::descriptor::{DescriptorAddress, ListedObject};
-use crate::detour::{self, Callers};
+use crate::detour::Callers;
 use crate::discovered::DiscoveredLlvm;
 use crate::hook_table::HookTable;
-use crate::jitlink;
 use crate::library::{Identity, Library};
 use crate::next::Function;
 use crate::relocation_slot::{self, MemorySlots};
 use crate::symbol_file::SymbolFile;
-use crate::vtable::find::Vtable;
-use crate::vtable::patch::Patched;
-use crate::vtable::runtime_dyld::{self, Refusal};
-use crate::vtable::{self, mapped};
-
-/// Below this much code a library cannot hold LLVM with a code generator (Debian's smallest is past 40 MB).
-const SMALLEST_LLVM: u64 = 4 << 20;
-
-const DESCRIPTOR: &str = "__jit_debug_descriptor";
-const RENDEZVOUS_FUNCTION: &str = "__jit_debug_register_code";
+use crate::unheard;
+use crate::vtable::runtime_dyld;
+use jit_interface::JitInterface;
+use linkers::Linkers;
 
 /// An LLVM we listen to.
 pub(crate) struct Source {
@@ -37,9 +33,8 @@ pub(crate) struct Source {
     descriptor: Option<DescriptorAddress>,
     /// Whether calls of the rendezvous reach us; otherwise the list is read whenever memory becomes executable.
     pub(crate) detoured: bool,
-    /// Whether its linker calls us for each object.
-    linker: Result<Patched, Refusal>,
-    jitlink: Result<(), jitlink::Refusal>,
+    /// Whether they call us for each object.
+    linkers: Linkers,
     /// Whether functions get frame pointers and unwind tables when it generates code.
     codegen: Result<(), codegen::Refusal>,
     /// Its place in the table of hooks.
@@ -55,6 +50,8 @@ pub(crate) struct Source {
     listening: bool,
     /// The list entries that were read, and what became of them; `None` for one that was refused.
     known: BTreeMap<u64, Known>,
+    /// Whether there ever was one.
+    has_listed: bool,
 }
 
 struct Known {
@@ -73,114 +70,20 @@ pub(crate) struct News {
     pub(crate) first: Option<u64>,
 }
 
-/// None where nothing is to be done with vtables.
-fn wanted_classes(wanted: LlvmSources) -> &'static [&'static str] {
-    let any = wanted.contains(LlvmSource::RuntimeDyld) || wanted.contains(LlvmSource::JitLink);
-    if any { &vtable::CLASSES } else { &[] }
-}
-
-/// The vtables of the classes that are wanted, and whether there seems to be a linker although none of them shows it. Where an LLVM
-/// has neither dynamic symbols nor names of types, its file may have symbols.
+/// The slots through which it calls for memory. Where the loader has not come to them yet, it will find our hooks.
 ///
 /// # Safety
 /// The library must be mapped, and stay so during the call.
-unsafe fn vtables(library: &Library, symbols: &mut Option<SymbolFile>, wanted: LlvmSources) -> (Vec<Vtable>, bool) {
-    let classes = wanted_classes(wanted);
-    // SAFETY: the caller's promise; so below.
-    let found = unsafe { mapped::vtables(library, classes, symbols.as_ref()) };
-    // SAFETY: as above.
-    if classes.is_empty() || !found.is_empty() || !unsafe { mapped::seems_to_have_linker(library) } {
-        return (found, false);
-    }
-    if symbols.is_none() {
-        *symbols =
-            SymbolFile::open(library).inspect_err(|error| log_line!(Info, "{}: {error}", library.path.display())).ok();
-    }
-    // SAFETY: as above.
-    let found = unsafe { mapped::vtables(library, classes, symbols.as_ref()) };
-    let is_unseen = found.is_empty();
-    (found, is_unseen)
-}
-
-/// An LLVM that nothing is heard of, or little, is worth a warning.
-fn say_unheard(library: &Library, linker: Refusal, jitlink: jitlink::Refusal, is_unseen: bool, is_listed: bool) {
-    let path = library.path.display();
-    match (linker, jitlink) {
-        (Refusal::Unwanted, _) | (_, jitlink::Refusal::Unwanted) => {}
-        (Refusal::Missing, jitlink::Refusal::Missing) if !is_unseen => {}
-        (Refusal::Missing, jitlink::Refusal::Missing) if is_listed => log_line!(
-            Warn,
-            "{path}: an LLVM that is heard by its list for debuggers only: its linkers have neither symbols nor names of types; what \
-             the program does not register there has no names"
-        ),
-        (Refusal::Missing, jitlink::Refusal::Missing) => log_line!(
-            Warn,
-            "{path}: an LLVM that is not listened to: its linkers have neither symbols nor names of types; what it compiles has \
-             no names"
-        ),
-        _ if is_listed => {}
-        _ => log_line!(
-            Warn,
-            "{path}: an LLVM that is not listened to: {linker}; {jitlink}; what it compiles has no names"
-        ),
-    }
-}
-
-/// Where the two symbols of the JIT interface are.
-struct JitInterface {
-    descriptor: usize,
-    function: usize,
-}
-
-impl JitInterface {
-    /// Looks where it costs little first: most libraries have no LLVM in them. Among symbols that are not exported only with `hidden`.
-    fn find(library: &Library, symbols: &mut Option<SymbolFile>, hidden: bool) -> Option<JitInterface> {
-        if let (Some(descriptor), Some(function)) =
-            (library.dynamic_address(DESCRIPTOR), library.dynamic_address(RENDEZVOUS_FUNCTION))
-        {
-            return Some(JitInterface { descriptor, function });
+unsafe fn memory_slots(library: &Library, hooks: &'static HookTable) -> MemorySlots {
+    let slots = MemorySlots::find(library, hooks);
+    // SAFETY: the caller vouches for the mapping.
+    if !unsafe { slots.are_relocated() } {
+        // SAFETY: the loader has not come to it yet.
+        if let Err(error) = unsafe { relocation_slot::listen_from_the_start(library, hooks) } {
+            log_line!(Info, "{}: memory is listened to from its first object on: {error}", library.path.display());
         }
-        if !hidden || library.code_size() < SMALLEST_LLVM || !library.mentions("mprotect") {
-            return None;
-        }
-        if symbols.is_none() {
-            *symbols = SymbolFile::open(library)
-                .inspect_err(|error| log_line!(Info, "{}: {error}", library.path.display()))
-                .ok();
-        }
-        let values = symbols.as_ref()?.find("__jit_debug_", &[DESCRIPTOR, RENDEZVOUS_FUNCTION]);
-        let address = |name| Some(library.identity.bias.wrapping_add(*values.get(name)? as usize));
-        Some(JitInterface { descriptor: address(DESCRIPTOR)?, function: address(RENDEZVOUS_FUNCTION)? })
     }
-
-    /// Sends calls of the function to `hook`, or says why not. `linker_is_heard`: it does not matter much.
-    ///
-    /// # Safety
-    /// The library must be mapped, and stay so during the call.
-    unsafe fn detour(
-        &self,
-        library: &Library,
-        hook: unsafe extern "C" fn(),
-        callers: Callers,
-        linker_is_heard: bool,
-    ) -> bool {
-        // SAFETY: the address is that of a function in the mapped library; the hook takes no argument and may be called
-        // from anywhere, for ever.
-        let detoured = unsafe { detour::detour(self.function, hook, callers) };
-        if let Err(refusal) = &detoured {
-            let path = library.path.display();
-            if linker_is_heard {
-                log_line!(Info, "{path}: the rendezvous stays as it is: {refusal}");
-            } else {
-                log_line!(
-                    Warn,
-                    "{path}: the rendezvous stays as it is: {refusal}; its list is read when memory becomes executable, which \
-                     some objects miss"
-                );
-            }
-        }
-        detoured.is_ok()
-    }
+    slots
 }
 
 impl Source {
@@ -197,63 +100,47 @@ impl Source {
         callers: Callers,
         wanted: LlvmSources,
     ) -> Option<Source> {
-        let hook = *hooks.rendezvous.get(slot)?;
+        let Some(&hook) = hooks.rendezvous.get(slot) else {
+            // SAFETY: the caller's promise.
+            unsafe { linkers::say_no_place(library, symbols, wanted) };
+            return None;
+        };
         if library.is_llvmlite() {
             // Its symbols are needed for other things, and its constants are 60 MB.
             *symbols = SymbolFile::open(library).ok();
         }
         // SAFETY: the caller's promise; a library at this place of the table was closed before.
-        let (vtables, is_unseen) = unsafe { vtables(library, symbols, wanted) };
-        let linker = match wanted.contains(LlvmSource::RuntimeDyld) {
-            // SAFETY: as above.
-            true => unsafe { runtime_dyld::attach(library, slot, &vtables, *hooks.load_object.get(slot)?) },
-            false => Err(Refusal::Unwanted),
-        };
-        let jitlink = match wanted.contains(LlvmSource::JitLink) {
-            // SAFETY: as above.
-            true => unsafe { jitlink::attach(library, slot, &vtables, *hooks.emit.get(slot)?) },
-            false => Err(jitlink::Refusal::Unwanted),
-        };
+        let linkers = unsafe { Linkers::attach(library, symbols, slot, hooks, wanted) }?;
         // llvmlite's file is opened for other functions anyway; elsewhere the list adds nothing that the linkers do not say.
-        let linkers_are_heard = linker.is_ok() && matches!(jitlink, Ok(()) | Err(jitlink::Refusal::Missing));
-        let hidden = !linkers_are_heard || library.is_llvmlite();
+        let hidden = !linkers.report_all() || library.is_llvmlite();
         let interface =
             if wanted.contains(LlvmSource::List) { JitInterface::find(library, symbols, hidden) } else { None };
-        if let (Err(linker), Err(jitlink)) = (linker, jitlink) {
-            say_unheard(library, linker, jitlink, is_unseen, interface.is_some());
+        if linkers.report_nothing() {
+            linkers.warn(library, interface.is_some());
             interface.as_ref()?;
         }
         log_line!(Info, "LLVM in {}, slot {slot}", library.path.display());
-        let codegen = match wanted_classes(wanted) {
+        if linkers.left_alone().is_some() {
+            unheard::may_be();
+        }
+        let codegen = match linkers::wanted_classes(wanted) {
             [] => Err(codegen::Refusal::Unwanted),
             // SAFETY: as above.
             _ => unsafe { codegen::attach(library, slot, *hooks.generate_code.get(slot)?) },
         };
-        if let Err(refusal) = linker {
-            log_line!(Info, "{}: its linker is not listened to: {refusal}", library.path.display());
-        }
-        if let Err(refusal) = jitlink {
-            log_line!(Info, "{}: JITLink is not listened to: {refusal}", library.path.display());
-        }
+        linkers.log_refusals(library);
         // SAFETY: the interface is the mapped library's.
         let detoured = interface
             .as_ref()
-            .is_none_or(|interface| unsafe { interface.detour(library, hook, callers, linker.is_ok()) });
-        let slots = MemorySlots::find(library, hooks);
+            .is_none_or(|interface| unsafe { interface.detour(library, hook, callers, linkers.runtime_dyld.is_ok()) });
         // SAFETY: the caller vouches for the mapping.
-        if !unsafe { slots.are_relocated() } {
-            // SAFETY: the loader has not come to it yet.
-            if let Err(error) = unsafe { relocation_slot::listen_from_the_start(library, hooks) } {
-                log_line!(Info, "{}: memory is listened to from its first object on: {error}", library.path.display());
-            }
-        }
+        let slots = unsafe { memory_slots(library, hooks) };
         Some(Source {
             identity: library.identity,
             path: library.path.clone(),
             descriptor: interface.map(|interface| DescriptorAddress(interface.descriptor)),
             detoured,
-            linker,
-            jitlink,
+            linkers,
             codegen,
             slot,
             wants_list: wanted.contains(LlvmSource::List),
@@ -262,6 +149,7 @@ impl Source {
             slots,
             listening: false,
             known: BTreeMap::new(),
+            has_listed: false,
         })
     }
 
@@ -358,18 +246,30 @@ impl Source {
 
     /// Remembers what became of an entry.
     pub(crate) fn remember(&mut self, listed: ListedObject, id: Option<ObjectId>) {
+        self.has_listed = true;
         self.known.insert(listed.entry, Known { listed, id });
+    }
+
+    /// How many objects its linker has reported. What the place in the table counted for an earlier library is not this one's.
+    fn linked(&self) -> u64 {
+        if self.linkers.runtime_dyld.is_ok() { runtime_dyld::reported(self.slot) } else { 0 }
+    }
+
+    /// Why code of it may have no names, where a linker is not understood and no object was ever heard.
+    pub(crate) fn unheard(&self) -> Option<String> {
+        let is_heard = self.has_listed || self.linked() > 0;
+        self.linkers.left_alone().filter(|_| !is_heard)
     }
 
     /// What people are shown who ask.
     pub(crate) fn describe(&self) -> DiscoveredLlvm {
         let (mut heard_by, mut missing) = (Vec::new(), Vec::new());
-        match &self.linker {
+        match &self.linkers.runtime_dyld {
             Ok(_) if runtime_dyld::is_trusted(self.slot) => heard_by.push("runtimedyld"),
             Ok(_) => missing.push("RuntimeDyld: its objects were not what they should be".to_owned()),
             Err(refusal) => missing.push(format!("RuntimeDyld: {refusal}")),
         }
-        match &self.jitlink {
+        match &self.linkers.jitlink {
             Ok(()) => heard_by.push("jitlink"),
             Err(refusal) => missing.push(format!("JITLink: {refusal}")),
         }
@@ -387,7 +287,7 @@ impl Source {
             objects: self.objects().len(),
             version: self.version.clone(),
             heard_by,
-            linked: runtime_dyld::reported(self.slot),
+            linked: self.linked(),
             missing,
         }
     }

@@ -1,4 +1,8 @@
-"""Arrays made in compiled code, for memray: what allocates is NRT_*, called by compiled code, called by Dispatcher_call."""
+"""Arrays made in compiled code, for memray: what allocates is NRT_*, called by compiled code, called by Dispatcher_call.
+
+`keeps`: then keeps five, and waits for a line."""
+
+import sys
 
 import numba
 import numpy as np
@@ -24,3 +28,7 @@ make(10)
 total(10)
 for _ in range(20):
     total(200_000)
+if "keeps" in sys.argv:
+    kept = [make(200_000) for _ in range(5)]
+    print("kept", flush=True)
+    sys.stdin.readline()

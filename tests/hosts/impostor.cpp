@@ -12,8 +12,11 @@
 //     text        is called with text for an object
 //     emits-text, emits-wild, emits-other     the same of JITLink's, and with an object for another machine
 //     loads       is what it is called: loads OBJECT, and prints what `listed` returns for 5
+//     waits       the same, with more than a second between the first and the second
+//     waits-listed    puts OBJECT where LLVM would put it for debuggers instead, three times, with the same wait
 //
-// With -DIN_REGISTER, loadObject returns as it does in a library with libc++'s second ABI.
+// With -DIN_REGISTER, loadObject returns as it does in a library with libc++'s second ABI. With -DANOTHER_RELEASE, there is one more virtual
+// function than in any release that is known, and the functions for debuggers are exported.
 //
 // Calls loadObject, or emit, three times and prints what it got. Then, unless it loads or emits, puts OBJECT, a relocatable file with a function `listed`, where LLVM would put
 // it for debuggers (functions of its own that are not exported), and prints what the function returns for 5.
@@ -24,10 +27,19 @@
 #include <memory>
 #include <string>
 #include <sys/mman.h>
+#include <unistd.h>
 #include <vector>
 
 // As much code as an LLVM has at least.
 asm(".pushsection .text.padding, \"ax\"\n.skip 5000000, 0xcc\n.popsection");
+
+#ifdef ANOTHER_RELEASE
+#define VISIBLE "default"
+#define IN_ASSEMBLY
+#else
+#define VISIBLE "hidden"
+#define IN_ASSEMBLY ".hidden __jit_debug_register_code\n"
+#endif
 
 extern "C" {
 struct jit_code_entry {
@@ -39,12 +51,12 @@ struct jit_descriptor {
     uint32_t version, action;
     jit_code_entry *relevant, *first;
 };
-__attribute__((visibility("hidden"))) jit_descriptor __jit_debug_descriptor = {1, 0, nullptr, nullptr};
-__attribute__((visibility("hidden"))) void __jit_debug_register_code();
+__attribute__((visibility(VISIBLE))) jit_descriptor __jit_debug_descriptor = {1, 0, nullptr, nullptr};
+__attribute__((visibility(VISIBLE))) void __jit_debug_register_code();
 }
 
 // Empty, and with padding behind it, as compilers align functions.
-asm(".pushsection .text.rendezvous, \"ax\"\n.p2align 4\n.hidden __jit_debug_register_code\n.globl __jit_debug_register_code\n"
+asm(".pushsection .text.rendezvous, \"ax\"\n.p2align 4\n" IN_ASSEMBLY ".globl __jit_debug_register_code\n"
     ".type __jit_debug_register_code, @function\n__jit_debug_register_code:\n  ret\n"
     ".size __jit_debug_register_code, 1\n.p2align 4, 0xcc\n.popsection");
 
@@ -60,7 +72,7 @@ static Text loaded;
 struct Info {
     virtual ~Info() {}
     virtual uint64_t address(const Elf64_Shdr *const *section) const {
-        if (mode == "loads") return *section == loaded.section ? reinterpret_cast<uint64_t>(loaded.code) : 0;
+        if (mode == "loads" || mode == "waits") return *section == loaded.section ? reinterpret_cast<uint64_t>(loaded.code) : 0;
         return mode == "lies" || mode == "late" ? 0x1230 : 0;
     }
     virtual void a() {}
@@ -88,6 +100,10 @@ struct __attribute__((visibility("default"))) RuntimeDyldELF {
     virtual void f7() {}
     virtual void f8() {}
     virtual void f9() {}
+#ifdef ANOTHER_RELEASE
+    virtual void f10() {}
+    virtual void f11() {}
+#endif
     virtual ~RuntimeDyldELF() {}
     virtual Loaded loadObject(const void *) {
         if (mode == "null" || (mode == "late" && calls++ == 0)) return Loaded(nullptr);
@@ -196,14 +212,17 @@ int main(int count, char **words) {
     if (mode == "wild") binary.data = reinterpret_cast<void *>(0x1000);
     if (mode == "text") binary.data = text.data(), binary.size = text.size();
     if (mode.rfind("emits-", 0) == 0) return emits(mode == "emits-text" ? std::vector<char>(text.begin(), text.end()) : object);
+    bool loads = mode == "loads" || mode == "waits", lists = mode == "waits-listed";
     llvm::RuntimeDyldELF *volatile linker = new llvm::RuntimeDyldELF;
     for (int turn = 0; turn < 3; turn++) {
-        if (mode == "loads") loaded = load(object);
+        if (lists) list(object);
+        if (loads) loaded = load(object);
         Loaded info = linker->loadObject(mode == "wild" && turn == 1 ? reinterpret_cast<const void *>(8) : &binary);
         printf("%d %d\n", turn, info != nullptr);
-        if (mode == "loads") run(loaded);
+        if (loads) run(loaded);
         new Loaded(std::move(info));
+        if (mode.rfind("waits", 0) == 0 && turn == 0) usleep(1100000);
     }
-    if (mode != "loads") list(object);
+    if (!loads && !lists) list(object);
     return 0;
 }

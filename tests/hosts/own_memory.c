@@ -10,10 +10,11 @@
  *     copied      links in heap memory, and copies the code to memory of its own
  *     moved       links in memory that is moved (mremap) before it may run
  *     never       links and lets nothing run
+ *     fails       has LLVM's own memory, and links what calls a function that is nowhere: every link fails
  *
  * Compiles COUNT functions own0, own1, ..., each in an engine of its own, prints the sum of what they return and "running",
  * waits for a line on standard input, compiles one more and calls it, and waits for another line. Then unmaps the code of the
- * first half, prints "unmapped", and waits again. */
+ * first half, prints "unmapped", and waits again; with never and fails, compiles COUNT more, prints "more", and waits again. */
 #define _GNU_SOURCE
 #include "llvm_c.h"
 
@@ -114,7 +115,42 @@ static void move(struct memory *memory) {
     let_run(to);
 }
 
+typedef struct LLVMOpaqueError *LLVMErrorRef;
+LLVMErrorRef LLVMOrcCreateLLJIT(void **, void *);
+LLVMErrorRef LLVMOrcDisposeLLJIT(void *);
+void *LLVMOrcLLJITGetMainJITDylib(void *);
+LLVMErrorRef LLVMOrcLLJITAddLLVMIRModule(void *, void *, void *);
+LLVMErrorRef LLVMOrcLLJITLookup(void *, uint64_t *, const char *);
+void *LLVMOrcCreateNewThreadSafeContext(void);
+LLVMContextRef LLVMOrcThreadSafeContextGetContext(void *);
+void *LLVMOrcCreateNewThreadSafeModule(void *, void *);
+void LLVMConsumeError(LLVMErrorRef);
+
+/* The linker gives its memory back when it does not find the function. */
+static long fail_to_link(int number) {
+    char text[256], name[16], *error = NULL;
+    void *engine = NULL, *context = LLVMOrcCreateNewThreadSafeContext();
+    LLVMModuleRef module;
+    uint64_t address;
+    snprintf(name, sizeof name, "own%d", number);
+    snprintf(text, sizeof text,
+             "declare i64 @nowhere%d(i64)\n"
+             "define i64 @%s(i64 %%n) uwtable {\n  %%a = call i64 @nowhere%d(i64 %%n)\n  ret i64 %%a\n}\n",
+             number, name, number);
+    LLVMMemoryBufferRef buffer = LLVMCreateMemoryBufferWithMemoryRangeCopy(text, strlen(text), "host");
+    if (LLVMParseIRInContext(LLVMOrcThreadSafeContextGetContext(context), buffer, &module, &error)) exit(1);
+    if (LLVMOrcCreateLLJIT(&engine, NULL)) exit(1);
+    module = LLVMOrcCreateNewThreadSafeModule(module, context);
+    if (LLVMOrcLLJITAddLLVMIRModule(engine, LLVMOrcLLJITGetMainJITDylib(engine), module)) exit(1);
+    LLVMErrorRef failed = LLVMOrcLLJITLookup(engine, &address, name);
+    if (!failed) exit(1);
+    LLVMConsumeError(failed);
+    LLVMOrcDisposeLLJIT(engine);
+    return 1;
+}
+
 static long compile(struct memory *memory, int number) {
+    if (is("fails")) return fail_to_link(number);
     char text[256], name[16];
     snprintf(name, sizeof name, "own%d", number);
     snprintf(text, sizeof text,
@@ -157,7 +193,11 @@ int main(int count_of_words, char **words) {
     printf("%ld\n", compile(&memories[count], count));
     say("one more");
     for (int number = 0; number < count / 2; number++)
-        if (!is("never")) munmap(memories[number].start, 2 * HALF);
+        if (!is("fails")) munmap(memories[number].start, 2 * HALF);
     say("unmapped");
+    if (!is("never") && !is("fails")) return 0;
+    struct memory *further = calloc(count, sizeof *further);
+    for (int number = 0; number < count; number++) compile(&further[number], 1000 + number);
+    say("more");
     return 0;
 }

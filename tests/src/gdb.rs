@@ -53,7 +53,15 @@ pub fn attach(host: &Running<'_>) -> Session {
     converse(gdb().arg("-p").arg(host.pid().to_string()).args(["-ex", "bt", "-ex", UNEXPORTED]))
 }
 
-/// The same for a host that is in `function` nearly always. Met elsewhere, it is looked at again, a few times: only the looking
+/// Attaches, lets the host go on to this function, and looks at the thread that gets there.
+#[must_use]
+pub fn attach_at(function: &str, host: &Running<'_>) -> Session {
+    let stop = format!("break {function}");
+    let words = ["-ex", &stop, "-ex", "continue", "-ex", "bt", "-ex", "delete"];
+    converse(gdb().arg("-p").arg(host.pid().to_string()).args(words))
+}
+
+/// Attaches to a host that is in `function` nearly always. Met elsewhere, it is looked at again, a few times: only the looking
 /// is done again, never the judging.
 #[must_use]
 pub fn attach_in(function: &str, host: &Running<'_>) -> Session {

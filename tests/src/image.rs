@@ -53,6 +53,16 @@ pub fn is_image(object: &str) -> bool {
     object.contains("/image-") && object.ends_with(".so")
 }
 
+/// How many mappings of images a process may execute.
+///
+/// # Panics
+/// When the process is gone.
+#[must_use]
+pub fn mapped(pid: u32) -> usize {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_else(|error| panic!("maps of {pid}: {error}"));
+    maps.lines().filter(|line| line.contains(" r-xp ") && is_image(line)).count()
+}
+
 /// The functions of an image.
 ///
 /// # Panics

@@ -47,10 +47,25 @@ pub fn is_here() -> Option<()> {
 /// When perf or the host fails, or perf's output cannot be read.
 #[must_use]
 pub fn record(host: &Host, preload: Preload) -> Recording {
+    record_with(&["-F", "997", "-g"], host, preload)
+}
+
+/// The same with `--call-graph dwarf`.
+///
+/// # Panics
+/// As [`record`].
+#[must_use]
+pub fn record_by_tables(host: &Host, preload: Preload) -> Recording {
+    record_with(&["-F", "199", "--call-graph", "dwarf"], host, preload)
+}
+
+fn record_with(options: &[&str], host: &Host, preload: Preload) -> Recording {
     let data = host.scratch("perf.data");
     let mut command = Command::new("perf");
     // The hardware counters many machines lack are not needed; build-ids would copy every library to ~/.debug.
-    command.args(["record", "-q", "-e", "cpu-clock", "-F", "997", "-g", "-B", "-N", "-o"]).arg(&data);
+    command.args(["record", "-q", "-e", "cpu-clock", "-B", "-N"]).args(options).arg("-o").arg(&data);
+    // Where hosts run that are started without perf.
+    command.current_dir(host.scratch("."));
     let recorded = well(tool::run(command.args(["--", "env"]).args(host.env_words(preload))), "perf record");
     let mut samples = samples(&data);
     let pid = busiest(&samples).expect("perf saw the host");

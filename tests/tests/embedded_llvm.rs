@@ -3,14 +3,15 @@
 
 #![cfg(target_arch = "x86_64")]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use jitlisten_tests::host::{self, Ended, Host, Preload};
-use jitlisten_tests::jitdump_reader;
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::tool::{self, Absence};
+use jitlisten_tests::{image, jitdump_reader};
 
 const COUNT: usize = 8;
 const THREADS: usize = 4;
@@ -65,6 +66,18 @@ fn every_object_is_heard(program: &Path, times: usize) {
             let log = host.log();
             assert_eq!(heard(&log), [times * threads * COUNT; 2], "{} {engine} {words:?}:\n{log}", program.display());
             every_function_is_named(&ended, threads * COUNT, times);
+            every_function_is_in_an_image(&host, threads * COUNT);
+        }
+    }
+}
+
+#[track_caller]
+fn every_function_is_in_an_image(host: &Host, count: usize) {
+    let names: BTreeSet<String> = image::files(host).iter().flat_map(|image| image::names(image)).collect();
+    for number in 0..count {
+        for function in ["outer", "inner", "ghc", "hidden"] {
+            let name = format!("{function}{number}");
+            assert!(names.contains(&name), "no image has {name}: {names:?}\n{}", host.log());
         }
     }
 }
@@ -300,6 +313,26 @@ fn what_is_returned_in_memory_and_in_a_register() {
         let ended = host::same_output(&host).well();
         assert_eq!((heard(&host.log()), host.log().matches("left alone").count()), ([3, 3], 0), "{}", host.log());
         assert_eq!(ended.perf_map().named("listed").count(), 3, "{}", host.log());
+    }
+}
+
+/// A linker of a release that is not known is left alone. That is worth a warning where the program registers nothing with debuggers
+/// either, and not where it does.
+#[test]
+fn what_nothing_is_heard_of_is_said_when_it_has_compiled() {
+    let scratch = Scratch::new("embedded");
+    let Some((object, program)) = impostor(&scratch, &["-DANOTHER_RELEASE"]) else { return };
+    for (mode, objects, warnings) in [("waits", 0, 1), ("waits-listed", 3, 0), ("loads", 0, 0)] {
+        let host = Host::new(&program, "impostor").argument(mode).argument(&object);
+        let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
+        host::same_output(&host).well();
+        let log = host.log();
+        assert!(log.contains("its linker is not listened to: 18 slots in the vtable of RuntimeDyldELF"), "{log}");
+        assert_eq!(heard(&log), [objects; 2], "{mode}: {log}");
+        let said: Vec<&str> =
+            log.lines().filter(|line| line.contains("warn: /proc/self/exe: nothing was heard of")).collect();
+        assert_eq!(said.len(), warnings, "{mode}: {log}");
+        assert!(said.iter().all(|line| line.contains("18 slots")), "{log}");
     }
 }
 

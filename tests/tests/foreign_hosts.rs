@@ -5,10 +5,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use jitlisten_tests::foreign::{self, Postgres};
-use jitlisten_tests::host::{self, Ended, Preload};
+use jitlisten_tests::host::{self, Ended, Preload, Running};
 use jitlisten_tests::perf_map::PerfMap;
-use jitlisten_tests::perf_script::Frame;
-use jitlisten_tests::{gdb, jitdump_reader, paths, perf, perf_map};
+use jitlisten_tests::perf_script::{Frame, Sample};
+use jitlisten_tests::{gdb, image, jitdump_reader, paths, perf, perf_map};
 
 fn names(map: &PerfMap) -> Vec<&str> {
     let mut names: Vec<&str> = map.entries.iter().map(|entry| &*entry.name).collect();
@@ -39,10 +39,12 @@ fn every_function_that_jax_compiles_is_named() {
     assert_eq!(names(&map), written.iter().map(|name| &**name).collect::<Vec<_>>());
 }
 
+/// The code runs from images: in the samples it is in their files.
 #[test]
 fn perf_walks_from_a_fusion_of_jax_into_xla() {
     let (Some(()), Some(host)) = (perf::is_here(), foreign::jax(&["loop", "4"])) else { return };
-    let recording = perf::record(&host.patience(300), Preload::Library);
+    let host = host.patience(300).variable("JITLISTEN", "perfmap,image");
+    let recording = perf::record(&host, Preload::Library);
     let is_fusion = |symbol: &Option<String>| symbol.as_deref().is_some_and(|symbol| symbol.ends_with("_fusion"));
     let inside: Vec<_> = recording
         .samples
@@ -53,6 +55,20 @@ fn perf_walks_from_a_fusion_of_jax_into_xla() {
         |frames: &[Frame]| frames.iter().skip(1).filter(|frame| frame.object.contains("libjax_common")).count() >= 2;
     let whole = inside.iter().filter(|sample| into_xla(&sample.frames)).count();
     assert!(inside.len() >= 100 && whole * 100 >= inside.len() * 90, "{whole} of {}", inside.len());
+    assert!(inside.iter().all(|sample| image::is_image(&sample.frames[0].object)), "not all of it has an image");
+}
+
+#[test]
+fn gdb_names_fusions_of_jax() {
+    let (Some(()), Some(host)) = (gdb::is_here(), foreign::jax(&["loop", "100"])) else { return };
+    let host = host.patience(300).variable("JITLISTEN", "perfmap,gdb");
+    let mut running = host.start(Preload::Library);
+    running.wait_for_line("loops");
+    let session = gdb::attach_at("sqrt_add_fusion", &running);
+    let frames = &session.backtrace.frames;
+    let is_called_by_xla = frames.iter().skip(1).any(|frame| frame.contains("libjax_common"));
+    assert!(frames.first().is_some_and(|leaf| leaf.starts_with("sqrt_add_fusion ")), "{}", session.output);
+    assert!(is_called_by_xla, "{}", session.output);
 }
 
 const QUERY: &str = "select sum(x::numeric * 3), count(*) from numbers where x % 3 <> 1 and x * 2.5 > 10";
@@ -136,7 +152,7 @@ fn perf_walks_through_what_postgresql_compiles() {
     let query = "select sum(case when (x * 7 + 3) % 11 < 5 then (x * 31 + 7) % 1009 else (x # 77) % 503 end) from numbers a, \
                  generate_series(1, 40) b where (a.x + b) % 3 <> 1 and (a.x * 5 + b) % 7 > 1";
     let host = postgres.statements(&format!("set jit_above_cost = 0\n{query}\n"), &[]);
-    let host = host.variable("LD_PRELOAD", postgres.library());
+    let host = host.variable("LD_PRELOAD", postgres.library()).variable("JITLISTEN", "perfmap,image");
     let recording = perf::record(&host, Preload::Nothing);
     let is = |frame: &Frame, part: &str| frame.symbol.as_deref().is_some_and(|symbol| symbol.starts_with(part));
     let compiled: Vec<&[Frame]> = recording
@@ -151,6 +167,17 @@ fn perf_walks_through_what_postgresql_compiles() {
     };
     let whole = compiled.iter().filter(whole).count();
     assert!(compiled.len() >= 50 && whole * 100 >= compiled.len() * 90, "{whole} of {}", compiled.len());
+    assert!(compiled.iter().all(|frames| image::is_image(&frames[0].object)), "not all of it has an image");
+}
+
+/// Waits until the perf map has a name that begins so.
+fn wait_for_name(running: &Running<'_>, name: &str) {
+    let map = format!("/tmp/perf-{}.map", running.pid());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !fs::read_to_string(&map).unwrap_or_default().contains(name) {
+        assert!(Instant::now() < deadline, "nothing is compiled");
+        thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[test]
@@ -160,12 +187,7 @@ fn gdb_names_what_postgresql_has_registered_nowhere() {
     let host = postgres.statements(statements, &[]).variable("JITLISTEN", "perfmap,gdb");
     let host = host.variable("LD_PRELOAD", postgres.library());
     let running = host.start(Preload::Nothing);
-    let map = format!("/tmp/perf-{}.map", running.pid());
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !fs::read_to_string(&map).unwrap_or_default().contains("evalexpr") {
-        assert!(Instant::now() < deadline, "nothing is compiled");
-        thread::sleep(Duration::from_millis(50));
-    }
+    wait_for_name(&running, "evalexpr");
     // Nearly always in compiled code, or called by it.
     let mut session = gdb::attach(&running);
     for _ in 0..10 {
@@ -193,6 +215,39 @@ fn every_object_of_llvmpipe_is_heard() {
     if gdb::is_here().is_some() {
         assert_eq!(heard(&log), foreign::objects_counted_by_gdb(&host), "{log}");
     }
+}
+
+/// Mesa keeps no frame pointers: by the unwind tables of images. The fragment shader is in the first object that is compiled.
+#[test]
+fn perf_walks_from_a_shader_to_the_start_of_its_thread() {
+    let (Some(()), Some(host)) = (perf::is_here(), foreign::llvmpipe(400)) else { return };
+    let host = host.variable("JITLISTEN", "perfmap,image");
+    let recording = perf::record_by_tables(&host, Preload::Library);
+    let in_image = |sample: &&Sample| sample.frames.first().is_some_and(|leaf| image::is_image(&leaf.object));
+    let shaders: Vec<&Sample> = recording.samples.iter().filter(in_image).collect();
+    let is_whole = |sample: &&&Sample| {
+        let symbols = || sample.frames.iter().filter_map(|frame| frame.symbol.as_deref());
+        symbols().next().is_some_and(|leaf| leaf.starts_with("fs_variant_"))
+            && symbols().any(|symbol| ["start_thread", "_start"].contains(&symbol))
+    };
+    let whole = shaders.iter().filter(is_whole).count();
+    let first = shaders.iter().filter(|sample| sample.frames[0].object.ends_with("/object-0.so")).count();
+    assert!(first >= 50, "{first} samples in the first object, of {}\n{}", shaders.len(), host.log());
+    assert!(whole * 100 >= shaders.len() * 95, "{whole} of {}", shaders.len());
+}
+
+/// Mesa destroys its engines and keeps the code: LLVM has taken it out of its list by then.
+#[test]
+fn gdb_names_shaders_whose_engine_is_destroyed() {
+    let (Some(()), Some(host)) = (gdb::is_here(), foreign::llvmpipe(1_000_000)) else { return };
+    // No threads: what is drawn is drawn by the main one.
+    let host = host.variable("LP_NUM_THREADS", "0").variable("JITLISTEN", "perfmap,gdb");
+    let running = host.start(Preload::Library);
+    wait_for_name(&running, "fs_variant_whole");
+    let session = gdb::attach_at("fs_variant_whole", &running);
+    let frames = &session.backtrace.frames;
+    let ends = |at: Option<&String>, name: &str| at.is_some_and(|frame| frame.starts_with(name));
+    assert!(ends(frames.first(), "fs_variant_whole ") && ends(frames.last(), "main "), "{}", session.output);
 }
 
 /// What is switched off is not heard; the others say what it would have been.

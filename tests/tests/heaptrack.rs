@@ -1,4 +1,4 @@
-//! heaptrack: allocations by compiled function. All of it is compiled after heaptrack has begun.
+//! heaptrack: allocations by compiled function, with Python lines and inlined callees. All of it is compiled after heaptrack has begun.
 
 use std::fs;
 use std::process::Command;
@@ -8,11 +8,13 @@ use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{integration, paths};
 
 /// What `heaptrack_print` says of a run.
-fn report(sinks: &str) -> Option<String> {
+fn report(sinks: &str, with_lines: bool) -> Option<String> {
     let heaptrack = tool::require("heaptrack", Absence::FailsInCi)?;
     let print = tool::require("heaptrack_print", Absence::FailsInCi)?;
     let python = integration::python("numba-0.60.0")?;
     let host = Host::new(heaptrack, "heaptrack").variable("JITLISTEN", sinks);
+    let package = format!("{0}/tests/suites/with_lines:{0}/python", paths::root().display());
+    let host = if with_lines { host.variable("PYTHONPATH", package) } else { host };
     let output = host.scratch("recorded");
     let host = host.argument("-o").argument(&output).argument(python).argument(paths::host("allocates.py"));
     // The script puts its own library in front of what is preloaded, for the program alone.
@@ -28,11 +30,22 @@ fn report(sinks: &str) -> Option<String> {
 
 #[test]
 fn allocations_belong_to_compiled_functions() {
-    let Some(without) = report("image,unwind") else { return };
-    let Some(ours) = report("image,unwind,modules") else { return };
+    let Some(without) = report("image,unwind", false) else { return };
+    let Some(ours) = report("image,unwind,modules", false) else { return };
     assert!(!without.contains("__main__::total"), "it is named without the sink: this proves nothing");
     let mut lines = ours.lines();
     let function = lines.any(|line| line.contains("__main__::total") && !line.contains("cpython"));
     assert!(function && lines.next().is_some_and(|line| line.contains("/object-")), "{ours}");
     assert!(lines.any(|line| line.contains("Dispatcher_call")), "the stacks end in compiled code");
+}
+
+/// The array is made on one line, by a function that LLVM has put into the one with the other line.
+#[test]
+fn allocations_have_python_lines_and_inlined_callees() {
+    let Some(ours) = report("image,unwind,modules", true) else { return };
+    let lines: Vec<&str> = ours.lines().map(str::trim).collect();
+    let stack = ["__main__.make(", "/allocates.py:13", "__main__.total(", "/allocates.py:23"];
+    let is_stack = |lines: &[&str]| lines.iter().zip(stack).all(|(line, part)| line.contains(part));
+    let found = lines.windows(stack.len()).find(|lines| is_stack(lines)).unwrap_or_else(|| panic!("{ours}"));
+    assert!(!found.concat().contains("cpython::"), "the functions themselves: {found:?}");
 }

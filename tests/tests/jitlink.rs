@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::image;
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::tool::{self, Absence};
 
@@ -31,10 +32,10 @@ fn library(llvm: u32, name: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-fn run(host: &Host, preload: Preload, look: impl FnOnce(&Host)) -> Ended {
+fn run(host: &Host, preload: Preload, look: impl FnOnce(&Host, u32)) -> Ended {
     let mut running = host.start(preload);
     running.wait_for_line("running");
-    look(host);
+    look(host, running.pid());
     running.nod();
     running.end().well()
 }
@@ -45,11 +46,13 @@ fn every_function_is_named(path: &PathBuf, words: &[&str], times: usize) -> Opti
     let host = Host::new(program(&scratch)?, "jitlink").argument(path).argument(COUNT.to_string());
     let host = words.iter().fold(host, |host, word| host.argument(word));
     let host = host.variable("JITLISTEN", "perfmap,image,unwind").variable("JITLISTEN_LOG", "debug:log");
-    let stock = run(&host, Preload::Nothing, |_| {});
-    let ended = run(&host, Preload::Library, |host| {
+    let stock = run(&host, Preload::Nothing, |_, _| {});
+    let mut images = 0;
+    let ended = run(&host, Preload::Library, |host, pid| {
         let log = host.log();
         assert_eq!(log.matches("loaded ObjectId").count(), times * COUNT, "{log}");
         assert_eq!(log.matches("finalized ObjectId").count(), times * COUNT, "{log}");
+        images = image::mapped(pid);
     });
     assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr));
     let map = ended.perf_map();
@@ -60,6 +63,9 @@ fn every_function_is_named(path: &PathBuf, words: &[&str], times: usize) -> Opti
         }
         assert_eq!(map.named(&format!("unused{number}")).count(), 0, "JITLink leaves it out");
     }
+    // Closed libraries free what they have made.
+    let alive = if words.contains(&"frees") { 1 } else { COUNT };
+    assert_eq!(images, alive, "mappings of images\n{}", host.log());
     Some(host.log())
 }
 
@@ -81,6 +87,21 @@ fn a_library_that_looks_for_mprotect_in_itself_first() {
 fn objects_of_two_threads() {
     let Some(path) = library(LLVMS[1].0, LLVMS[1].1) else { return };
     every_function_is_named(&path, &["threads"], 1);
+}
+
+/// What is switched off is not heard. This host registers nothing: only JITLink itself says what it links.
+#[test]
+fn what_is_left_out_is_not_listened_to() {
+    let Some(path) = library(LLVMS[1].0, LLVMS[1].1) else { return };
+    let scratch = Scratch::new("jitlink");
+    let Some(program) = program(&scratch) else { return };
+    let objects = |llvm: &str| {
+        let host = Host::new(&program, "jitlink").argument(&path).argument(COUNT.to_string());
+        let host = host.variable("JITLISTEN_LLVM", llvm).variable("JITLISTEN_LOG", "debug:log");
+        let _ = run(&host, Preload::Library, |_, _| {});
+        host.log().matches("loaded ObjectId").count()
+    };
+    assert_eq!(["all", "jitlink", "runtimedyld,list", "off"].map(objects), [COUNT, COUNT, 0, 0]);
 }
 
 /// What is freed is freed at once: its addresses are used again.

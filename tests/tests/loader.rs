@@ -60,6 +60,32 @@ fn libraries_cost_little_however_many_there_are() {
     assert!(ours < 2.0 * stock, "{ours} ms for {COUNT} libraries, {stock} ms without us");
 }
 
+/// An LLVM for which there is no place any more is not passed over in silence; the others are heard.
+#[test]
+fn a_seventeenth_llvm_is_said_to_be_one_too_many() {
+    let scratch = Scratch::new("too-many");
+    let (small, program) = (scratch.join("llvm.so"), scratch.join("opens_many"));
+    let source = scratch.join("llvm.c");
+    let interface = "struct { unsigned version, action; void *relevant, *first; } __jit_debug_descriptor = {1, 0, 0, 0};\n\
+        void __jit_debug_register_code(void) { __asm__ volatile(\"\"); }\n";
+    fs::write(&source, interface).expect("a file");
+    let Some(compiler) = tool::require("cc", Absence::FailsInCi) else { return };
+    tool::compile(&compiler, &["-shared", "-fPIC"], &source, &small);
+    let Some(()) = safety_host::build("opens_many.c", &[], &program) else { return };
+    for count in [15, 17] {
+        for number in 0..count {
+            fs::copy(&small, scratch.join(&format!("llvm{number}.so"))).expect("a copy");
+        }
+        let host = Host::new(&program, "too-many").argument(scratch.join("llvm")).argument(count.to_string());
+        let host = host.variable("JITLISTEN_LOG", "info:log");
+        host.run(Preload::Library).well();
+        let log = host.log();
+        // The first is the program's own.
+        assert_eq!(log.matches("an LLVM that is not listened to: 16 others are").count(), count - 15, "{log}");
+        assert_eq!(log.matches(": LLVM in ").count(), 16, "{log}");
+    }
+}
+
 /// A library with LLVM that comes late: its first object has its header in front of the code, as every other.
 #[test]
 fn the_first_object_of_a_late_library_has_its_header() {

@@ -1,5 +1,6 @@
 //! `memray run --native` with the wheel's own copy of libunwind: the native frames of arrays made in compiled code.
 
+use std::net::TcpListener;
 use std::process::Command;
 
 use jitlisten_tests::host::{Host, Preload};
@@ -70,4 +71,30 @@ fn compiled_functions_have_python_lines_and_inlined_callees() {
     assert_eq!((ours.lines, ours.inlined), (ours.all, ours.all), "of so many stacks");
     let Some(without) = recorded(Preload::Library, "image,unwind,modules", false) else { return };
     assert_eq!((without.lines, without.inlined), (0, 0), "there are lines without lines: this proves nothing");
+}
+
+/// As `memray live` shows it: the stacks of what is allocated now, read while the program runs.
+#[test]
+fn compiled_functions_have_names_while_the_program_runs() {
+    let Some(python) = integration::python(VENV) else { return };
+    let named = |sinks: &str| {
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
+        let port = port.to_string();
+        let host = Host::new(&python, VENV).variable("JITLISTEN", sinks);
+        let words = ["-m", "memray", "run", "--native", "-q", "--live-remote", "-p", &port];
+        let host = words.iter().fold(host, |host, word| host.argument(word));
+        let host = host.argument(paths::host("allocates.py")).argument("keeps");
+        // It waits for the one who looks.
+        let mut running = host.start(Preload::Library);
+        let read = tool::run(Command::new(&python).arg(paths::host("memray_live.py")).arg(&port));
+        let said = String::from_utf8_lossy(&read.stdout).into_owned();
+        running.wait_for_line("kept");
+        running.nod();
+        let _ = running.end().well();
+        let numbers: Vec<u32> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        let [all, named] = numbers[..] else { panic!("{said}{}", String::from_utf8_lossy(&read.stderr)) };
+        assert_eq!(all, 5, "arrays that are kept");
+        named
+    };
+    assert_eq!([named("image,unwind"), named("image,unwind,modules")], [0, 5]);
 }

@@ -8,10 +8,15 @@ use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{integration, paths};
 
 const VENVS: [&str; 2] = ["numba-0.68.1", "numba-0.60.0"];
+const ABSL: [&str; 3] = ["-std=c++17", "-labsl_failure_signal_handler", "-labsl_symbolize"];
 
 /// A host in which compiled code calls the library that this source is compiled to; `None` after a loud skip.
 fn asks(venv: &str, source: &str, flags: &[&str]) -> Option<Host> {
-    let host = Host::new(integration::python(venv)?, venv).argument(paths::host("asks/asks.py"));
+    of_library(venv, "asks.py", source, flags)
+}
+
+fn of_library(venv: &str, program: &str, source: &str, flags: &[&str]) -> Option<Host> {
+    let host = Host::new(integration::python(venv)?, venv).argument(paths::host("asks").join(program));
     let library = host.scratch("asks.so");
     build(source, flags, &library)?;
     Some(host.argument(library).variable("JITLISTEN", "image,unwind,modules"))
@@ -143,6 +148,20 @@ fn switched_on_late_it_lists_what_is_alive_and_switched_off_nothing() {
     assert!([first, second, third].iter().all(|(records, adds, subs)| *records == adds - subs), "{said}");
 }
 
+/// Compiled code reads where nothing is mapped: no call leads to the handler.
+#[test]
+fn a_handler_of_a_crash_has_the_compiled_functions() {
+    let Some(host) = of_library(VENVS[1], "crashes.py", "asks.c", &["-lunwind"]) else { return };
+    let stock = host.run(Preload::Nothing).well();
+    assert!(!stock.stderr.contains("gamma"), "it is named without us: {}", stock.stderr);
+    let said = host.run(Preload::Library).well().stderr;
+    assert!(said.starts_with("crashed\n"), "{said}");
+    for way in ["dladdr", "symbol", "symbols", "symbols_fd", "libunwind"] {
+        has_chain(&lines(&said, way));
+    }
+    assert!(lines(&said, "libunwind").contains(&"_start"), "{said}");
+}
+
 /// `faulthandler` of Python 3.14 and newer writes the C stack of a crash, from its signal handler.
 #[test]
 fn the_report_of_a_crash_in_python_names_compiled_functions() {
@@ -178,11 +197,26 @@ fn absl_names_compiled_functions() {
     if !PathBuf::from("/usr/include/absl/debugging/symbolize.h").exists() {
         return tool::skip("absl", "its headers are not installed; run ci/setup.sh", Absence::FailsInCi);
     }
-    let flags = ["-std=c++17", "-labsl_symbolize"];
-    let Some(host) = asks(VENVS[0], "absl.cpp", &flags) else { return };
+    let Some(host) = asks(VENVS[0], "absl.cpp", &ABSL) else { return };
     has_chain(&lines(&host.run(Preload::Library).well().stderr, "absl"));
     let stock = host.run(Preload::Nothing).well().stderr;
     assert!(!stock.contains("gamma"), "{stock}");
+}
+
+/// The handler's own walk ends at once in Debian's build, whose functions have no frame pointers; where the program was, it says.
+#[test]
+fn the_report_of_a_crash_by_absl_names_the_compiled_function() {
+    if !PathBuf::from("/usr/include/absl/debugging/failure_signal_handler.h").exists() {
+        return tool::skip("absl", "its headers are not installed; run ci/setup.sh", Absence::FailsInCi);
+    }
+    let Some(host) = of_library(VENVS[0], "crashes.py", "absl.cpp", &ABSL) else { return };
+    let place = |preload| {
+        let ended = host.run(preload);
+        assert!(ended.stderr.starts_with("*** SIGSEGV received") && !ended.status.success(), "{}", ended.stderr);
+        ended.stderr.lines().find(|line| line.starts_with("PC: @")).expect("it says where").to_owned()
+    };
+    let (stock, ours) = (place(Preload::Nothing), place(Preload::Library));
+    assert!(ours.contains("__main__.gamma(") && !stock.contains("gamma"), "{stock}\n{ours}");
 }
 
 #[test]

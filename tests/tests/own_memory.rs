@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use jitlisten_tests::host::{Ended, Host, Preload};
+use jitlisten_tests::image;
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::tool::{self, Absence};
 
@@ -46,27 +47,36 @@ fn heard(host: &Host) -> Heard {
 
 /// Lets the host go on at each of its waits, after `wait`.
 fn run(host: &Host, preload: Preload, mut wait: impl FnMut(usize)) -> Ended {
+    run_looking(host, preload, |place, _| wait(place))
+}
+
+/// The same, with the process at each wait.
+fn run_looking(host: &Host, preload: Preload, mut wait: impl FnMut(usize, u32)) -> Ended {
     let mut running = host.start(preload);
     for (place, line) in WAITS.into_iter().enumerate() {
         running.wait_for_line(line);
-        wait(place);
+        wait(place, running.pid());
         running.nod();
     }
     running.end().well()
 }
 
 /// Every object is heard, named, and freed when it is unmapped; returns the log.
+/// Where pages stay as they are, the code of each runs from an image.
 fn every_object_is_heard(mode: &str, freed: usize) -> Option<(Ended, String)> {
     let scratch = Scratch::new("own-memory");
     let host = host(&scratch, mode)?;
     let stock = run(&host, Preload::Nothing, |_| {});
-    let ended = run(&host, Preload::Library, |place| {
+    let ended = run_looking(&host, Preload::Library, |place, pid| {
         let expected = match place {
             0 => Heard { loaded: COUNT, finalized: COUNT, freed: 0 },
             1 => Heard { loaded: COUNT + 1, finalized: COUNT + 1, freed: 0 },
             _ => Heard { loaded: COUNT + 1, finalized: COUNT + 1, freed },
         };
         assert_eq!(heard(&host), expected, "{mode}, at {:?}:\n{}", WAITS[place], host.log());
+        let changes = ["writable", "early"].contains(&mode);
+        let images = if changes { 0 } else { expected.finalized - expected.freed };
+        assert_eq!(image::mapped(pid), images, "images, {mode}, at {:?}:\n{}", WAITS[place], host.log());
     });
     assert_eq!(ended.stdout, stock.stdout);
     let map = ended.perf_map();
@@ -112,12 +122,15 @@ fn code_that_is_moved_after_linking() {
 fn code_that_may_run_unheard_is_found_late() {
     let scratch = Scratch::new("own-memory");
     let Some(host) = host(&scratch, "unheard") else { return };
-    let ended = run(&host, Preload::Library, |place| match place {
+    let ended = run_looking(&host, Preload::Library, |place, pid| match place {
         0 => {
             assert_eq!(heard(&host), Heard { loaded: COUNT, finalized: 0, freed: 0 });
             thread::sleep(Duration::from_millis(1100));
         }
-        1 => assert_eq!(heard(&host), Heard { loaded: COUNT + 1, finalized: COUNT, freed: 0 }, "{}", host.log()),
+        1 => {
+            assert_eq!(heard(&host), Heard { loaded: COUNT + 1, finalized: COUNT, freed: 0 }, "{}", host.log());
+            assert_eq!(image::mapped(pid), COUNT, "images\n{}", host.log());
+        }
         _ => assert_eq!(heard(&host).freed, COUNT / 2),
     });
     assert_eq!(ended.perf_map().named("own0").count(), 1);
@@ -129,13 +142,53 @@ fn an_object_that_never_becomes_final_is_worth_one_line() {
     let scratch = Scratch::new("own-memory");
     let Some(host) = host(&scratch, "never") else { return };
     let began = Instant::now();
-    let _ended = run(&host, Preload::Library, |place| {
-        if place == 0 {
-            assert!(!host.log().contains("not final"), "after {:?}", began.elapsed());
-            thread::sleep(Duration::from_millis(1100));
-        }
-    });
+    let mut running = host.start(Preload::Library);
+    running.wait_for_line(WAITS[0]);
+    assert!(!host.log().contains("not final"), "after {:?}", began.elapsed());
+    thread::sleep(Duration::from_millis(1100));
+    for line in [WAITS[1], WAITS[2], "more"] {
+        running.nod();
+        running.wait_for_line(line);
+    }
+    running.nod();
+    running.end().well();
     let log = host.log();
     assert_eq!(log.matches("is not final after a second: its memory may not be executed").count(), 1, "{log}");
-    assert_eq!(heard(&host), Heard { loaded: COUNT + 1, finalized: 0, freed: 0 });
+}
+
+/// Lets the host go on at each of its waits, with more than a second behind the first, and returns what was heard at the last.
+fn heard_at_the_end(host: &Host) -> Heard {
+    let mut running = host.start(Preload::Library);
+    for line in WAITS {
+        running.wait_for_line(line);
+        if line == "running" {
+            thread::sleep(Duration::from_millis(1100));
+        }
+        running.nod();
+    }
+    running.wait_for_line("more");
+    let heard = heard(host);
+    running.nod();
+    assert_eq!(running.end().well().map, None, "nothing of it has ever run");
+    heard
+}
+
+/// The program unmaps code that never ran: nothing is heard of that, and the objects are not kept.
+#[test]
+fn objects_that_never_become_final_go_with_their_memory() {
+    let scratch = Scratch::new("own-memory");
+    let Some(host) = host(&scratch, "never") else { return };
+    let heard = heard_at_the_end(&host);
+    assert_eq!(heard, Heard { loaded: 2 * COUNT + 1, finalized: 0, freed: COUNT / 2 }, "{}", host.log());
+}
+
+/// LLVM gives the memory back when a link fails: no object of it is kept.
+#[test]
+fn objects_of_links_that_fail_are_not_kept() {
+    let scratch = Scratch::new("own-memory");
+    let Some(host) = host(&scratch, "fails") else { return };
+    let heard = heard_at_the_end(&host);
+    assert_eq!((heard.loaded, heard.finalized), (2 * COUNT + 1, 0), "{}", host.log());
+    // The last ones may not have had their second.
+    assert!(heard.freed >= COUNT, "{heard:?}: {}", host.log());
 }

@@ -1,9 +1,10 @@
 //! A clock that only goes forwards, asked of the kernel itself.
 //!
 //! Libraries that stand in for `clock_gettime` of libc (libfaketime) may stop it, and memory in quarantine would never be used
-//! again.
+//! again. jitlisten asks the kernel in the same way (`process/clock.rs`); this crate stands alone, and a clock that advances every few
+//! milliseconds is fine for quarantines.
 
-/// `CLOCK_MONOTONIC_COARSE` in nanoseconds: it advances every few milliseconds, which is fine for quarantines.
+/// `CLOCK_MONOTONIC_COARSE` in nanoseconds.
 pub(crate) fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut time);

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 /// Whether functions without an FDE keep a frame pointer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FramePointers {
     /// Not known: functions without an FDE stay without rules.
     #[default]
@@ -16,6 +17,7 @@ pub enum FramePointers {
 
 /// What the JIT itself has registered with libgcc or LLVM's libunwind (`__register_frame`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ByHost {
     /// Not known: each unwinder is asked (`_Unwind_Find_FDE`). That takes the loader's lock where libgcc was built for a glibc
     /// before 2.35, and in LLVM's libunwind.

@@ -89,7 +89,10 @@ impl Llvm {
         });
         words.push(match (has_library, self.is_redirected) {
             (true, true) => "reported by a call for each object".to_owned(),
-            (true, false) => "its list is read when code becomes executable".to_owned(),
+            (true, false) => {
+                "its rendezvous with debuggers is as in the file: heard by its linkers, or its list is read when code becomes executable"
+                    .to_owned()
+            }
             (false, _) => "not listened to".to_owned(),
         });
         Finding::ok("LLVM", words.join("; "))

@@ -3,11 +3,13 @@
 //! ```text
 //!   machine.rs   perf, ptrace, gdb, places, glibc                   asked of the system
 //!   program.rs   a process, or a command that is run for a moment   asked of /proc, of the interpreter, of the library's log
+//!   heard.rs     how each LLVM of a command is heard              asked of the library's log
 //!   llvm.rs      each LLVM of a process                             read from its file, its symbols and its list
 //!   python.rs    the interpreter: flags, how it was built           asked of /proc and of the interpreter
 //!   tools.rs     tool by tool: names, whole stacks, lines           concluded from the two
 //! ```
 
+mod heard;
 mod llvm;
 mod machine;
 mod program;

@@ -165,6 +165,11 @@ impl Program {
         for line in text.lines().filter(|line| line.contains("the rendezvous stays as it is")) {
             self.findings.push(Finding::ok("LLVM", after(line, "/")));
         }
+        let heard = super::heard::findings(text);
+        if !heard.is_empty() {
+            self.findings.retain(|finding| finding.found != NO_LIST);
+        }
+        self.findings.extend(heard);
         self.findings.dedup_by(|one, other| one.about == other.about && one.found == other.found);
     }
 
@@ -213,11 +218,12 @@ impl Program {
         if llvms.is_empty() {
             self.findings.push(Finding::note(
                 "LLVM",
-                "there is none in the process that compiles while it runs",
-                "look again when Numba, or whatever compiles, has been imported",
+                NO_LIST,
+                "look again when Numba, or whatever compiles, has been imported; of one that has no such list, jitlisten doctor -- CMD knows",
             ));
         }
-        self.has_compiled = all.objects > 0;
+        // Objects need not be in a list: images are of what is final.
+        self.has_compiled = all.objects > 0 || process.mappings.iter().any(|mapping| is_image(&mapping.path));
         self.lines |= self.has_library && all.objects_with_lines > 0;
         self.code_keeps_frame_pointers &= all.without_frame_pointer == 0;
         if self.has_library && all.without_frame_pointer > 0 {
@@ -246,6 +252,9 @@ impl Program {
         }
     }
 }
+
+/// Of a process, only lists are known.
+const NO_LIST: &str = "no library in the process has a list for debuggers that can be found";
 
 const SINK: &str = "start it with JITLISTEN_LOG=FILE, which says what the system has refused";
 

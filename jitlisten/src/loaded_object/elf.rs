@@ -4,7 +4,7 @@ use object::elf::{self, FileHeader64, SectionHeader64};
 use object::read::elf::{FileHeader, SectionHeader, SectionTable, SymbolTable};
 use object::{LittleEndian, SectionIndex};
 
-use super::Machine;
+use super::parts::Machine;
 use crate::Error;
 
 pub(super) type Header = FileHeader64<LittleEndian>;

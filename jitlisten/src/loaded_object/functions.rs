@@ -9,9 +9,9 @@ use std::cmp::Reverse;
 use object::elf;
 use object::read::elf::Sym;
 
-use super::Function;
 use super::budget::Budget;
 use super::elf::{Elf, LE};
+use super::parts::Function;
 use super::text::Text;
 use crate::{Address, AddressRange, Error};
 

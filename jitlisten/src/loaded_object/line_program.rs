@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gimli::{AttributeValue, ColumnType, Dwarf, EndianSlice, LittleEndian, SectionId, Unit};
 
-use super::LineRow;
 use super::budget::Budget;
+use super::row::LineRow;
 use crate::{Address, AddressRange, Error};
 
 type Bytes<'data> = EndianSlice<'data, LittleEndian>;

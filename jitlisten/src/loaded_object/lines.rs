@@ -4,6 +4,7 @@ use super::budget::Budget;
 use super::elf::{Elf, aligned_copy};
 use super::line_program::{self, Sequence};
 use super::relocate::relocated_where;
+use super::row::LineRow;
 use super::text;
 use crate::{Address, AddressRange, Error};
 
@@ -12,21 +13,6 @@ fn is_for_lines(name: &[u8]) -> bool {
     let line_table = [&b".debug_line"[..], b".debug_line_str", b".debug_str"];
     let units = [&b".debug_info"[..], b".debug_abbrev", b".debug_str_offsets", b".debug_addr"];
     line_table.contains(&name) || units.contains(&name)
-}
-
-/// One row of a line table: the code from `address` on comes from `line` of `file`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LineRow {
-    /// Absolute address of the first instruction of the row.
-    pub address: Address,
-    /// Index for [`LineRows::file`].
-    pub file: u32,
-    /// Line, from 1; 0 where the compiler could not say.
-    pub line: u32,
-    /// Column, from 1; 0 for the left edge or unknown.
-    pub column: u32,
-    /// Whether this row only ends a sequence (`DW_LNE_end_sequence`): `address` is the first byte *after* it.
-    pub end_sequence: bool,
 }
 
 /// The line rows of an object, sorted by address; empty where it has no debug information.

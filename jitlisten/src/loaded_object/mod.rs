@@ -28,8 +28,12 @@ mod functions;
 mod line_program;
 mod lines;
 mod model;
+mod parts;
 pub(crate) mod relocate;
+mod row;
 mod text;
 
-pub use lines::{LineRow, LineRows};
-pub use model::{Function, LoadedObject, Machine, TextRange};
+pub use lines::LineRows;
+pub use model::LoadedObject;
+pub use parts::{Function, Machine, TextRange};
+pub use row::LineRow;

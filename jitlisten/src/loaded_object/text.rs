@@ -8,9 +8,9 @@ use object::elf;
 use object::read::elf::SectionHeader;
 use object::{LittleEndian, SectionIndex};
 
-use super::TextRange;
 use super::budget::Budget;
 use super::elf::{Elf, LE, Section, has_flag, is_loaded};
+use super::parts::TextRange;
 use crate::{Address, AddressRange, Error};
 
 /// A text range and the section it was.

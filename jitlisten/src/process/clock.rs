@@ -2,7 +2,8 @@
 //!
 //! libfaketime and its kin stand in for `clock_gettime` of libc (some of them for `syscall`, too), stop it or move it by
 //! years; perf is not fooled, and neither is what waits for a time to pass or for a file to grow old. So the system call is
-//! made here.
+//! made here, for the shim and the sampler, too; it is safe in a signal handler and leaves `errno` alone. `unwind-register`, which
+//! stands alone, makes its own.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,15 +12,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// In a time namespace of its own (`time_namespaces(7)`) a process sees a shifted clock and perf does not; such a process
 /// cannot know by how much.
 pub fn monotonic() -> u64 {
-    nanoseconds(libc::CLOCK_MONOTONIC)
+    nanoseconds_of(libc::CLOCK_MONOTONIC)
 }
 
 /// The time of day: what the kernel writes beside files.
 pub(crate) fn time_of_day() -> SystemTime {
-    UNIX_EPOCH + Duration::from_nanos(nanoseconds(libc::CLOCK_REALTIME))
+    UNIX_EPOCH + Duration::from_nanos(nanoseconds_of(libc::CLOCK_REALTIME))
 }
 
-fn nanoseconds(clock: libc::clockid_t) -> u64 {
+/// Any clock of the kernel, in nanoseconds; 0 for one that it does not have.
+pub fn nanoseconds_of(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     clock_gettime(clock, &mut now);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

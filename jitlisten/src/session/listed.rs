@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Loaded, Origin, Session, State};
+use super::{Loaded, Origin, Record, Session, State};
 use crate::options::SinkKind;
 use crate::{AddressRange, Error, ObjectId};
 
@@ -40,9 +40,8 @@ impl Session {
 
     /// LLVM has an object in its list that its linker has reported, with other bytes for the same code: ours are kept.
     pub(super) fn adopt_entry(&self, state: &mut State, id: ObjectId) {
-        let Some(record) = state.objects.get_mut(&id).filter(|record| record.origin == Origin::LlvmLinker) else {
-            return;
-        };
+        let is_ours = |record: &&mut Record| matches!(record.origin, Origin::LlvmLinker | Origin::Unlisted);
+        let Some(record) = state.objects.get_mut(&id).filter(is_ours) else { return };
         record.origin = Origin::LlvmList { kept_at: None };
         if record.finalized.is_some() {
             self.notify_freeing(state, SinkKind::Gdb, id);

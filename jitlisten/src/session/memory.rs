@@ -4,8 +4,10 @@
 
 use std::sync::{MutexGuard, PoisonError};
 
-use super::Session;
+use super::{Origin, Session};
+use crate::code_snapshot::CodeSnapshot;
 use crate::log_line;
+use crate::options::SinkKind;
 use crate::process::{allocator, checked_read};
 use crate::sink::Images;
 use crate::{Address, AddressRange, ObjectId};
@@ -16,12 +18,21 @@ impl Session {
     #[doc(hidden)]
     pub fn unregistered(&self, id: ObjectId) {
         let mut state = self.lock_here();
+        let pid = state.pid;
         let Some(record) = state.objects.get_mut(&id) else { return };
         let kept_at = record.debug_object.kept_at.take();
         if record.debug_object.copy.is_none()
             && let Some(range) = kept_at.filter(|range| allocator::is_there(range.size() as usize))
         {
             record.debug_object.copy = checked_read::copy(range).ok();
+        }
+        if matches!(record.origin, Origin::LlvmList { .. }) {
+            record.origin = Origin::Unlisted;
+            if record.finalized.is_some() {
+                // An entry of ours takes the place of LLVM's own.
+                let snapshot = CodeSnapshot::of(pid, &record.object);
+                self.notify(&mut state, SinkKind::Gdb, id, &snapshot);
+            }
         }
         log_line!(Debug, "unregistered {id:?}: alive until its memory goes");
     }

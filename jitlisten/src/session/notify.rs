@@ -39,6 +39,7 @@ impl Session {
     }
 
     /// The process exits: sinks write what they have kept. They stay on, because other threads may still compile.
+    #[doc(hidden)]
     pub fn ending(&self) {
         // The lock is not waited for: its holder may be this very thread, whose signal handler exits.
         if let Ok(mut state) = self.state.try_lock()

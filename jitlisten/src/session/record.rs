@@ -9,7 +9,8 @@ use crate::cfi::FunctionRules;
 use crate::code_snapshot::CodeSnapshot;
 use crate::loaded_object::LineRows;
 use crate::name::{self, ReadableName};
-use crate::object::{DebugObject, ObjectId, Origin};
+use crate::object::{DebugObject, Origin};
+use crate::object_id::ObjectId;
 use crate::sink::{FinalizedObject, HeaderPadding, Neighbour, Neighbours};
 use crate::{Address, AddressRange, LoadedObject};
 

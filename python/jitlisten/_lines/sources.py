@@ -14,9 +14,13 @@ import re
 import stat
 from typing import Dict, Optional
 
+import numba
+
 from . import log
 
 _MOST_BYTES = 4 << 20
+# A directory of the user's may have this name, too.
+_NUMBA = os.path.join(os.path.dirname(os.path.abspath(numba.__file__)), "")
 
 _paths: Dict[str, str] = {}
 _digests: Dict[str, "tuple[tuple[int, int, int, int], str]"] = {}
@@ -46,7 +50,7 @@ def _find(filename: str) -> str:
 
 def digest(filename: str) -> Optional[str]:
     """The first half of the SHA-256 of a file, as it is now. None for Numba's own, which are not edited."""
-    if filename.startswith("<") or "/numba/" in filename:
+    if filename.startswith(("<", _NUMBA)):
         return None
     try:
         found = os.stat(filename)
@@ -75,7 +79,7 @@ def def_line(filename: str, first: int) -> int:
     if found is None:
         found = first
         # Reading all of Numba's files would cost more than it is worth.
-        if "/numba/" not in filename:
+        if not filename.startswith(_NUMBA):
             lines = linecache.getlines(filename)
             for line in range(first, min(first + _MOST_DECORATORS, len(lines) + 1)):
                 if not lines[line - 1].lstrip().startswith(("@", "#")) and _DEFINES.match(lines[line - 1]):

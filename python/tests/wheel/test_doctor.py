@@ -3,7 +3,7 @@
 import json
 import os
 
-from conftest import PROGRAMS, command, python
+from conftest import PROGRAMS, command, need, python
 from spaces import Container, need_root
 
 KERNEL = PROGRAMS / "kernel.py"
@@ -86,6 +86,17 @@ def test_each_llvm_with_version_engine_and_how_it_is_heard(run, start):
     assert "reported by a call for each object" in said
     # The library has a mapping of the file of its own, which is not where the list is.
     assert int(said.split(" objects")[0].split()[-1]) == objects
+
+
+def test_an_llvm_that_puts_nothing_into_its_list(run, tmp_path):
+    """JITLink does not: its linker calls us, and the images show that it has compiled."""
+    module = tmp_path / "waits.ll"
+    module.write_text("declare i32 @sleep(i32)\ndefine i32 @main() uwtable {\n  %x = call i32 @sleep(i32 60)\n  ret i32 %x\n}\n")
+    words = [need("lli-19"), "--jit-kind=orc", "--jit-linker=jitlink", module]
+    found = report(run(command(), "doctor", "--json", "--seconds", "50", "--", *words))[2]
+    assert any("JITLink calls for each object" in one["found"] for one in about(found, "LLVM"))
+    seconds = float(about(found, "command")[0]["found"].split()[-2])
+    assert seconds < 45, "it is looked at until it has compiled, and two seconds longer"
 
 
 def test_code_that_is_older_than_the_library(run, start):

@@ -54,9 +54,10 @@ def test_enable_before_or_after_numba(execute, when):
         print("__main__.first" in text, "__main__.second" in text, now.sinks == ("perfmap",))
         print(any(f.name.startswith("__main__.second") and f.size > 0 for f in jitlisten.functions()))
         print(now.llvms[0].discovered_by, now.llvms[0].version is not None, "libllvmlite" in now.llvms[0].path)
+        print("runtimedyld" in now.llvms[0].heard_by, now.llvms[0].linked > 0, type(now.llvms[0].missing) is tuple)
     """)
     late = str(when == "after")
-    assert said == ["first", late, "second", "0", "True", "True", "True", "True", "call", "True", "True"]
+    assert said == ["first", late, "second", "0", "True", "True", "True", "True", "call", "True", "True", "True", "True", "True"]
 
 
 def test_sinks_are_switched_off_and_on(execute):

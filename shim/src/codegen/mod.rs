@@ -132,8 +132,7 @@ pub(crate) unsafe fn attach(
     if originals == [0; CODE_GENERATORS] {
         return Err(Refusal::Missing);
     }
-    let release = library.llvm_version();
-    let version = release.and_then(|release| release.split('.').next()?.parse().ok());
+    let version = library.llvm_release();
     let (llvm, engines) = (OnceBox::new(), [const { AtomicUsize::new(0) }; MOST_ENGINES]);
     let generator = Generator { originals, exported, version, llvm, engines };
     TABLE.get(slot).ok_or(Refusal::Missing)?.store(Box::leak(Box::new(generator)), Ordering::Release);

@@ -4,6 +4,8 @@
 
 use std::collections::VecDeque;
 
+use jitlisten::log_line;
+
 use crate::placement::Pattern;
 use crate::thread::this_thread;
 
@@ -28,6 +30,8 @@ pub(super) struct Emitted {
 pub(crate) struct EmittedObjects {
     pub(super) waiting: VecDeque<Emitted>,
     next: u64,
+    /// How many were given up for newer ones.
+    given_up: u64,
     warned: bool,
 }
 
@@ -37,6 +41,7 @@ impl EmittedObjects {
         while self.waiting.len() >= MOST || bytes > MOST_BYTES {
             let Some(oldest) = self.waiting.pop_front() else { break };
             bytes -= oldest.pattern.size();
+            self.given_up += 1;
         }
         self.next += 1;
         let (number, since) = (self.next, jitlisten::monotonic());
@@ -49,12 +54,26 @@ impl EmittedObjects {
         self.waiting.retain(|emitted| emitted.slot != slot);
     }
 
-    /// Whether an object waits for longer than a second, and nothing was said of that yet.
-    pub(crate) fn warns(&mut self) -> bool {
-        let Some(oldest) = self.waiting.front().filter(|oldest| !self.warned && oldest.thread.is_none()) else {
+    /// Says once that an object waits for longer than a second, or was given up before it was found.
+    pub(crate) fn warn(&mut self) {
+        if self.warns() {
+            log_line!(
+                Warn,
+                "an object that JITLink has linked was not found in executable memory {}: it has no names. Of others like it nothing will \
+                 be said",
+                if self.given_up > 0 { "before more came than are remembered" } else { "for a second" }
+            );
+        }
+    }
+
+    /// A thread may be inside `emit` with one of them for long: that says nothing of the others.
+    fn warns(&mut self) -> bool {
+        if self.warned || (self.waiting.is_empty() && self.given_up == 0) {
             return false;
-        };
-        self.warned = jitlisten::monotonic().saturating_sub(oldest.since) >= PATIENCE;
+        }
+        let oldest = self.waiting.iter().find(|emitted| emitted.thread.is_none());
+        let waits = oldest.is_some_and(|oldest| jitlisten::monotonic().saturating_sub(oldest.since) >= PATIENCE);
+        self.warned = waits || self.given_up > 0;
         self.warned
     }
 
@@ -63,5 +82,34 @@ impl EmittedObjects {
         let is_inside = |index: &usize| self.waiting[*index].thread == Some(thread);
         let (inside, others): (Vec<usize>, Vec<usize>) = (0..self.waiting.len()).rev().partition(is_inside);
         inside.into_iter().chain(others).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(number: u64, since: u64, thread: Option<u64>) -> Emitted {
+        Emitted { number, slot: 0, pattern: Pattern::nothing(), since, thread }
+    }
+
+    #[test]
+    fn one_that_is_inside_emit_does_not_hide_another_that_waits() {
+        let mut emitted = EmittedObjects::default();
+        emitted.waiting.push_back(object(1, 0, Some(1)));
+        assert!(!emitted.warns());
+        emitted.waiting.push_back(object(2, 0, None));
+        assert!(emitted.warns() && !emitted.warns());
+    }
+
+    #[test]
+    fn one_that_is_given_up_for_newer_ones_is_worth_the_warning() {
+        let mut emitted = EmittedObjects::default();
+        for _ in 0..MOST {
+            emitted.push(0, Pattern::nothing());
+        }
+        assert!(!emitted.warns());
+        emitted.push(0, Pattern::nothing());
+        assert!(emitted.waiting.len() == MOST && emitted.warns() && !emitted.warns());
     }
 }

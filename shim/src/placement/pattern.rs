@@ -138,6 +138,11 @@ impl Pattern {
         self.by_index.get(&index).copied()
     }
 
+    #[cfg(test)]
+    pub(crate) fn nothing() -> Pattern {
+        Pattern { object: Vec::new(), section_table: 0, sections: Vec::new(), by_index: BTreeMap::new() }
+    }
+
     /// The size of the object.
     pub(crate) fn size(&self) -> usize {
         self.object.len()

@@ -38,8 +38,17 @@ use super::{patch, plain_words_of, words, words_of};
 use crate::hook_table::{LoadObject, SLOTS};
 use crate::library::Library;
 
-/// How many slots the vtable has in the releases that are known.
-const KNOWN_SLOTS: [usize; 3] = [16, 17, 19];
+/// How many slots the vtable has in the releases that are known; where the library says which it is, in that one. Of 20, only builds between
+/// two releases were looked at.
+fn known_slots(release: Option<u32>) -> &'static [usize] {
+    match release {
+        Some(10..=15) => &[16],
+        Some(16..=19) => &[17],
+        Some(20) => &[17, 19],
+        Some(21..) => &[19],
+        Some(..10) | None => &[16, 17, 19],
+    }
+}
 
 /// `loadObject` counted from the end, and with it the functions that a derived class inherits.
 const LAST_SLOTS: usize = 4;
@@ -78,8 +87,8 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// The vtable of `RuntimeDyldELF` among those of [`CLASSES`](super::CLASSES), and the slot of `loadObject` in it.
-pub(crate) fn load_object(vtables: &[Vtable]) -> Result<(&Vtable, usize), Refusal> {
+/// The vtable of `RuntimeDyldELF` among those of [`CLASSES`](super::CLASSES) in a library of that release, and the slot of `loadObject` in it.
+pub(crate) fn load_object(vtables: &[Vtable], release: Option<u32>) -> Result<(&Vtable, usize), Refusal> {
     let of = |class: usize| vtables.iter().filter(move |vtable| vtable.class == class && vtable.offset_to_top == 0);
     let elf = of(0).next().ok_or(Refusal::Missing)?;
     if of(0).any(|other| other.address_point != elf.address_point) {
@@ -93,7 +102,7 @@ pub(crate) fn load_object(vtables: &[Vtable]) -> Result<(&Vtable, usize), Refusa
     if !elf.bounded && !of(1).any(|mips| inherits(&mips.slots, &elf.slots, has_sibling)) {
         return Err(Refusal::Unbounded);
     }
-    if !KNOWN_SLOTS.contains(&slots) {
+    if !known_slots(release).contains(&slots) {
         return Err(Refusal::UnknownSlots(slots));
     }
     Ok((elf, slots - LAST_SLOTS))
@@ -159,7 +168,7 @@ pub(crate) unsafe fn attach(
     hook: LoadObject,
 ) -> Result<patch::Patched, Refusal> {
     let Some(hooked) = TABLE.get(slot) else { return Err(Refusal::Missing) };
-    let (vtable, index) = load_object(vtables)?;
+    let (vtable, index) = load_object(vtables, library.llvm_release())?;
     let range = library.range();
     hooked.original.store(vtable.slots[index] as usize, Ordering::Relaxed);
     hooked.vtable.store(vtable.address_point as usize, Ordering::Relaxed);
@@ -257,7 +266,7 @@ impl Hooked {
         }
     }
 
-    /// Who was called, with what, and what came of it: by the calling convention that shows the linker where it must be.
+    /// What was called, with what, and what came of it: by the calling convention that shows the linker where it must be.
     fn call(&self, [first, second, third]: [usize; 3], returned: usize) -> Result<Call, &'static str> {
         let vtable = self.vtable.load(Ordering::Relaxed);
         // `Binary { vtable, unsigned, MemoryBufferRef { { data, size }, name } }`

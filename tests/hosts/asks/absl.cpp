@@ -1,5 +1,5 @@
-// absl's symbolizer, which its failure handler and its checks use: it reads the files in /proc/self/maps. (The handler's own
-// walk ends at once in Debian's build, whose functions have no frame pointers.)
+// absl's symbolizer, which its failure handler and its checks use: it reads the files in /proc/self/maps.
+#include <absl/debugging/failure_signal_handler.h>
 #include <absl/debugging/symbolize.h>
 #include <cstdio>
 #include <execinfo.h>
@@ -14,4 +14,9 @@ extern "C" double ask(double x) {
         fprintf(stderr, "absl %s\n", found ? name : "?");
     }
     return x;
+}
+
+extern "C" void ask_when_it_crashes() {
+    absl::InitializeSymbolizer("asks");
+    absl::InstallFailureSignalHandler({});
 }

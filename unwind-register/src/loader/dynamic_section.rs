@@ -1,4 +1,5 @@
-//! The dynamic section of a library that is mapped, and what it leads to: the one reader of it, here and in jitlisten's shim.
+//! The dynamic section of a library that is mapped, and what it leads to: the one reader of it, here and in
+//! jitlisten's shim. The sampler reads the vDSO's from a copy, and says why (`vdso.rs`).
 //!
 //! ```text
 //!   PT_DYNAMIC: { tag, value } ...   DT_SYMTAB  DT_STRTAB  DT_GNU_HASH (or DT_HASH)  DT_RELA/DT_RELACOUNT/DT_RELR
@@ -69,8 +70,10 @@ impl DynamicSection {
             // SAFETY: the section is mapped (the caller says so), and DT_NULL, its last entry, has not been met.
             let [tag, value] = unsafe { at.read_unaligned() };
             let value = value as usize;
-            // glibc has added the bias in place, unless the section is read-only (the vDSO); musl has not.
-            let address = if value < bias { bias.wrapping_add(value) } else { value };
+            // glibc has added the bias in place, unless the section is read-only (the vDSO); musl has not. A vDSO may be linked for
+            // an address of the kernel, 0xffffffffff700000 (gVisor's is, WSL 1's, and those of older kernels).
+            let is_in_file = value < bias || value > isize::MAX as usize;
+            let address = if is_in_file { bias.wrapping_add(value) } else { value };
             match tag {
                 DT_NULL => return found,
                 DT_SYMTAB => found.symtab = address,
@@ -237,4 +240,58 @@ pub type Relocation = [u64; 3];
 /// `R_AARCH64_RELATIVE`, without a symbol.
 pub fn is_relative(info: u64) -> bool {
     info == if cfg!(target_arch = "aarch64") { 1027 } else { 8 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A library of two symbols, as words: the section, the symbols, the hash table, the names.
+    struct Image([u64; 24]);
+
+    impl Image {
+        const SYMTAB: usize = 10;
+        const HASH: usize = 16;
+        const STRTAB: usize = 20;
+
+        /// Linked for `linked_at`; the addresses in its section are those in the file, as for a section that cannot be written.
+        fn new(linked_at: usize) -> Image {
+            let mut words = [0; 24];
+            let at = |word: usize| linked_at.wrapping_add(word * 8) as u64;
+            let section = [
+                (DT_HASH, at(Self::HASH)),
+                (DT_STRTAB, at(Self::STRTAB)),
+                (DT_SYMTAB, at(Self::SYMTAB)),
+                (DT_STRSZ, 16),
+            ];
+            for (index, (tag, value)) in section.into_iter().enumerate() {
+                words[2 * index..][..2].copy_from_slice(&[tag as u64, value]);
+            }
+            // Symbol 1: its name at offset 1, in section 1, at the image's first byte.
+            words[Self::SYMTAB + 3..][..2].copy_from_slice(&[1 | 1 << 48, linked_at as u64]);
+            // One bucket, which begins with symbol 1; two chains.
+            words[Self::HASH..][..2].copy_from_slice(&[1 | 2 << 32, 1]);
+            words[Self::STRTAB] = u64::from_le_bytes(*b"\0symbol\0");
+            Image(words)
+        }
+
+        fn address(&self) -> usize {
+            self.0.as_ptr() as usize
+        }
+    }
+
+    #[test]
+    fn addresses_in_a_section_that_is_not_relocated() {
+        // As kernels link their vDSO; as gVisor, WSL 1 and older kernels do.
+        for linked_at in [0, 0xffff_ffff_ff70_0000] {
+            let image = Image::new(linked_at);
+            let bias = image.address().wrapping_sub(linked_at);
+            // SAFETY: the image is one, and lives on.
+            let section = unsafe { DynamicSection::read(bias, image.address()) };
+            assert_eq!(section.symtab, image.address() + Image::SYMTAB * 8, "linked at {linked_at:#x}");
+            let entry = section.find(b"symbol", |symbol| symbol.st_shndx == 1).expect("it is there");
+            assert_eq!(bias.wrapping_add(section.symbol_at(entry).st_value as usize), image.address());
+            assert_eq!(section.find(b"another", |_| true), None);
+        }
+    }
 }

@@ -54,6 +54,6 @@ pub extern "C" fn ours_finalized() {
 #[unsafe(no_mangle)]
 pub extern "C" fn ours_bytes_written() -> u64 {
     let Some(session) = SESSION.get() else { return 0 };
-    let sinks = [SinkKind::Jitdump, SinkKind::Image].map(|kind| session.statistics().sinks[kind as usize]);
+    let sinks = [SinkKind::Jitdump, SinkKind::Image].map(|kind| session.statistics().sink(kind));
     if sinks.iter().all(|sink| sink.failures == 0) { sinks.iter().map(|sink| sink.bytes_written).sum() } else { 0 }
 }

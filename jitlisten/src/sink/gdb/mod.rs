@@ -1,8 +1,9 @@
 //! GDB's JIT interface, for code that nothing else has registered with debuggers.
 //!
 //! MCJIT, and ORC where its host asks for it, link every debug object into a list that gdb and lldb read. Objects that come from
-//! there need nothing. A JIT without LLVM, or an ORC layer without a debugger plugin, gets the same from this sink: a list of our
-//! own ([`interface`]), whose entries are the debug objects as they were reported.
+//! there need nothing, until LLVM takes them out of its list. A JIT without LLVM, an ORC layer without a debugger plugin, and code
+//! that outlives its engine get the same from this sink: a list of our own ([`interface`]), whose entries are the debug objects as
+//! they were reported.
 //!
 //! ```text
 //! JITLISTEN=gdb gdb -p PID      (gdb) backtrace

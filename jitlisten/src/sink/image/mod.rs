@@ -15,7 +15,7 @@
 //! | `layout.rs` | where everything lies in the file, and why |
 //! | `content.rs`, `encode.rs`, `sections.rs`, `symbols.rs`, `unwind.rs`, `cfi_entry.rs`, `debug.rs` | the bytes; pure |
 //! | `directory.rs`, `salt.rs` | where files go, how long they stay, what distinguishes them |
-//! | `pages.rs`, `mappings.rs` | how pages are exchanged under running code |
+//! | `pages.rs` | how pages are exchanged under running code |
 //! | `group.rs` | which objects have to go together |
 //! | `headers.rs`, `module.rs` | what the loader would say of an image |
 //! | `in_core.rs` | the header in memory, for readers of core files |

@@ -1,0 +1,59 @@
+//! What is looked at when time has passed: objects that did not become final, and code of which nothing was heard.
+
+#![forbid(unsafe_code)]
+
+use jitlisten::{AddressRange, checked_read, log_line, mappings_of};
+
+use crate::memory::Outcome;
+use crate::state::{Shim, State};
+
+/// So many objects are looked at on each occasion.
+const LOOKS: usize = 4;
+
+impl Shim {
+    /// Frees a few objects whose memory was given back unheard, by a library without an LLVM or by a system call: of code that never ran, no
+    /// page is known to the hooks of `munmap`.
+    pub(crate) fn free_unmapped(&self, state: &mut State) {
+        for id in state.memory.next_overdue(LOOKS) {
+            let first = state.memory.pending(id).and_then(|text| text.first().copied());
+            if first.is_some_and(is_unmapped) {
+                state.memory.freed(id);
+                self.notify(state, Outcome { freed: vec![id], ..Outcome::default() });
+            }
+        }
+    }
+
+    /// A library with an LLVM has let `range` run.
+    pub(crate) fn let_run(&self, range: AddressRange) {
+        let mut state = self.lock();
+        if state.memory.is_free(range) {
+            state.unheard.add(range, jitlisten::monotonic());
+        }
+    }
+
+    /// Says once that nothing was heard of code that may run for a second.
+    pub(crate) fn look_at_unheard(&self, state: &mut State) {
+        let Some(range) = state.unheard.take(jitlisten::monotonic()) else { return };
+        if !state.memory.is_free(range) || !state.memory.has_executable(range) {
+            return;
+        }
+        let unheard: Vec<_> = state.sources().filter_map(|source| Some((&source.path, source.unheard()?))).collect();
+        for (path, reason) in &unheard {
+            log_line!(
+                Warn,
+                "{}: nothing was heard of this LLVM, and code became executable that no other has reported: {reason}; what the program \
+                 does not register with debuggers has no names",
+                path.display()
+            );
+        }
+        if !unheard.is_empty() {
+            state.unheard.warned();
+        }
+    }
+}
+
+/// Whether nothing is mapped at the first byte of `text`: neither a read nor the kernel's list finds it.
+fn is_unmapped(text: AddressRange) -> bool {
+    let Some(first) = AddressRange::new(text.start(), 1) else { return false };
+    checked_read::copy(first).is_err() && matches!(mappings_of(first), Ok(None))
+}

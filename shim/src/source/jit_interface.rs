@@ -1,0 +1,70 @@
+//! LLVM's side of GDB's JIT interface: its list for debuggers, and the function that it calls at each change.
+
+use jitlisten::log_line;
+
+use crate::detour::{self, Callers};
+use crate::library::Library;
+use crate::symbol_file::SymbolFile;
+
+/// Below this much code a library cannot hold LLVM with a code generator (Debian's smallest is past 40 MB).
+const SMALLEST_LLVM: u64 = 4 << 20;
+
+pub(super) const DESCRIPTOR: &str = "__jit_debug_descriptor";
+const RENDEZVOUS_FUNCTION: &str = "__jit_debug_register_code";
+
+/// Where the two symbols of the JIT interface are.
+pub(super) struct JitInterface {
+    pub(super) descriptor: usize,
+    function: usize,
+}
+
+impl JitInterface {
+    /// Looks where it costs little first: most libraries have no LLVM in them. Among symbols that are not exported only with `hidden`.
+    pub(super) fn find(library: &Library, symbols: &mut Option<SymbolFile>, hidden: bool) -> Option<JitInterface> {
+        if let (Some(descriptor), Some(function)) =
+            (library.dynamic_address(DESCRIPTOR), library.dynamic_address(RENDEZVOUS_FUNCTION))
+        {
+            return Some(JitInterface { descriptor, function });
+        }
+        if !hidden || library.code_size() < SMALLEST_LLVM || !library.mentions("mprotect") {
+            return None;
+        }
+        if symbols.is_none() {
+            *symbols = SymbolFile::open(library)
+                .inspect_err(|error| log_line!(Info, "{}: {error}", library.path.display()))
+                .ok();
+        }
+        let values = symbols.as_ref()?.find("__jit_debug_", &[DESCRIPTOR, RENDEZVOUS_FUNCTION]);
+        let address = |name| Some(library.identity.bias.wrapping_add(*values.get(name)? as usize));
+        Some(JitInterface { descriptor: address(DESCRIPTOR)?, function: address(RENDEZVOUS_FUNCTION)? })
+    }
+
+    /// Sends calls of the function to `hook`, or says why not. `linker_is_heard`: it does not matter much.
+    ///
+    /// # Safety
+    /// The library must be mapped, and stay so during the call.
+    pub(super) unsafe fn detour(
+        &self,
+        library: &Library,
+        hook: unsafe extern "C" fn(),
+        callers: Callers,
+        linker_is_heard: bool,
+    ) -> bool {
+        // SAFETY: the address is that of a function in the mapped library; the hook takes no argument and may be called
+        // from anywhere, for ever.
+        let detoured = unsafe { detour::detour(self.function, hook, callers) };
+        if let Err(refusal) = &detoured {
+            let path = library.path.display();
+            if linker_is_heard {
+                log_line!(Info, "{path}: the rendezvous stays as it is: {refusal}");
+            } else {
+                log_line!(
+                    Warn,
+                    "{path}: the rendezvous stays as it is: {refusal}; its list is read when memory becomes executable, which \
+                     some objects miss"
+                );
+            }
+        }
+        detoured.is_ok()
+    }
+}

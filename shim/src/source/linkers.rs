@@ -1,0 +1,161 @@
+//! LLVM's two linkers, and whether they call us for each object.
+
+use jitlisten::log_line;
+use jitlisten::options::{LlvmSource, LlvmSources};
+
+use super::jit_interface::DESCRIPTOR;
+use crate::hook_table::{HookTable, SLOTS};
+use crate::jitlink;
+use crate::library::Library;
+use crate::symbol_file::SymbolFile;
+use crate::vtable::find::Vtable;
+use crate::vtable::patch::Patched;
+use crate::vtable::runtime_dyld::{self, Refusal};
+use crate::vtable::{self, mapped};
+
+/// Each of the two: it calls us, or why not.
+pub(super) struct Linkers {
+    pub(super) runtime_dyld: Result<Patched, Refusal>,
+    pub(super) jitlink: Result<(), jitlink::Refusal>,
+    /// Whether there seems to be one, although no vtable shows it.
+    is_unseen: bool,
+}
+
+impl Linkers {
+    /// Looks for them in `library`, and leads those that are wanted to `hooks`; `slot` is the place there. Opens the library's file,
+    /// and leaves it in `symbols`, where nothing else shows the vtables.
+    ///
+    /// # Safety
+    /// The library must be mapped, and stay so during the call. One that was at this place of the table must have been closed.
+    pub(super) unsafe fn attach(
+        library: &Library,
+        symbols: &mut Option<SymbolFile>,
+        slot: usize,
+        hooks: &'static HookTable,
+        wanted: LlvmSources,
+    ) -> Option<Linkers> {
+        // SAFETY: the caller's promise.
+        let (vtables, is_unseen) = unsafe { vtables(library, symbols, wanted) };
+        let runtime_dyld = match wanted.contains(LlvmSource::RuntimeDyld) {
+            // SAFETY: as above.
+            true => unsafe { runtime_dyld::attach(library, slot, &vtables, *hooks.load_object.get(slot)?) },
+            false => Err(Refusal::Unwanted),
+        };
+        let jitlink = match wanted.contains(LlvmSource::JitLink) {
+            // SAFETY: as above.
+            true => unsafe { jitlink::attach(library, slot, &vtables, *hooks.emit.get(slot)?) },
+            false => Err(jitlink::Refusal::Unwanted),
+        };
+        Some(Linkers { runtime_dyld, jitlink, is_unseen })
+    }
+
+    /// Whether every object that LLVM links is reported to us.
+    pub(super) fn report_all(&self) -> bool {
+        self.runtime_dyld.is_ok() && matches!(self.jitlink, Ok(()) | Err(jitlink::Refusal::Missing))
+    }
+
+    /// Whether neither reports anything.
+    pub(super) fn report_nothing(&self) -> bool {
+        self.runtime_dyld.is_err() && self.jitlink.is_err()
+    }
+
+    /// Whether one is there and is not listened to, although that was wanted; and then why.
+    pub(super) fn left_alone(&self) -> Option<String> {
+        let runtime_dyld = self.runtime_dyld.as_ref().err();
+        let jitlink = self.jitlink.as_ref().err();
+        let is_left_alone = runtime_dyld
+            .is_some_and(|refusal| !matches!(refusal, Refusal::Missing | Refusal::Unwanted))
+            || jitlink
+                .is_some_and(|refusal| !matches!(refusal, jitlink::Refusal::Missing | jitlink::Refusal::Unwanted));
+        is_left_alone.then(|| {
+            let refusals = [runtime_dyld.map(ToString::to_string), jitlink.map(ToString::to_string)];
+            refusals.into_iter().flatten().collect::<Vec<_>>().join("; ")
+        })
+    }
+
+    /// Warns of that, where it matters. `is_listed`: LLVM's list for debuggers can be read.
+    pub(super) fn warn(&self, library: &Library, is_listed: bool) {
+        if let (Err(linker), Err(jitlink)) = (self.runtime_dyld, self.jitlink) {
+            say_unheard(library, linker, jitlink, self.is_unseen, is_listed);
+        }
+    }
+
+    /// Which of them does not, and why.
+    pub(super) fn log_refusals(&self, library: &Library) {
+        if let Err(refusal) = self.runtime_dyld {
+            log_line!(Info, "{}: its linker is not listened to: {refusal}", library.path.display());
+        }
+        if let Err(refusal) = self.jitlink {
+            log_line!(Info, "{}: JITLink is not listened to: {refusal}", library.path.display());
+        }
+    }
+}
+
+/// An LLVM for which there is no place in the table of hooks any more.
+///
+/// # Safety
+/// As for [`vtables`].
+pub(super) unsafe fn say_no_place(library: &Library, symbols: &mut Option<SymbolFile>, wanted: LlvmSources) {
+    // SAFETY: the caller's promise.
+    let (vtables, is_unseen) = unsafe { vtables(library, symbols, wanted) };
+    if !vtables.is_empty() || is_unseen || library.dynamic_address(DESCRIPTOR).is_some() {
+        log_line!(
+            Warn,
+            "{}: an LLVM that is not listened to: {SLOTS} others are; what it compiles has no names",
+            library.path.display()
+        );
+    }
+}
+
+/// None where nothing is to be done with vtables.
+pub(super) fn wanted_classes(wanted: LlvmSources) -> &'static [&'static str] {
+    let any = wanted.contains(LlvmSource::RuntimeDyld) || wanted.contains(LlvmSource::JitLink);
+    if any { &vtable::CLASSES } else { &[] }
+}
+
+/// The vtables of the classes that are wanted, and whether there seems to be a linker although none of them shows it. Where an LLVM
+/// has neither dynamic symbols nor names of types, its file may have symbols.
+///
+/// # Safety
+/// The library must be mapped, and stay so during the call.
+unsafe fn vtables(library: &Library, symbols: &mut Option<SymbolFile>, wanted: LlvmSources) -> (Vec<Vtable>, bool) {
+    let classes = wanted_classes(wanted);
+    // SAFETY: the caller's promise; so below.
+    let found = unsafe { mapped::vtables(library, classes, symbols.as_ref()) };
+    // SAFETY: as above.
+    if classes.is_empty() || !found.is_empty() || !unsafe { mapped::seems_to_have_linker(library) } {
+        return (found, false);
+    }
+    if symbols.is_none() {
+        *symbols =
+            SymbolFile::open(library).inspect_err(|error| log_line!(Info, "{}: {error}", library.path.display())).ok();
+    }
+    // SAFETY: as above.
+    let found = unsafe { mapped::vtables(library, classes, symbols.as_ref()) };
+    let is_unseen = found.is_empty();
+    (found, is_unseen)
+}
+
+/// An LLVM that nothing is heard of, or little, is worth a warning.
+fn say_unheard(library: &Library, linker: Refusal, jitlink: jitlink::Refusal, is_unseen: bool, is_listed: bool) {
+    let path = library.path.display();
+    match (linker, jitlink) {
+        (Refusal::Unwanted, _) | (_, jitlink::Refusal::Unwanted) => {}
+        (Refusal::Missing, jitlink::Refusal::Missing) if !is_unseen => {}
+        (Refusal::Missing, jitlink::Refusal::Missing) if is_listed => log_line!(
+            Warn,
+            "{path}: an LLVM that is heard by its list for debuggers only: its linkers have neither symbols nor names of types; what \
+             the program does not register there has no names"
+        ),
+        (Refusal::Missing, jitlink::Refusal::Missing) => log_line!(
+            Warn,
+            "{path}: an LLVM that is not listened to: its linkers have neither symbols nor names of types; what it compiles has \
+             no names"
+        ),
+        _ if is_listed => {}
+        _ => log_line!(
+            Warn,
+            "{path}: an LLVM that is not listened to: {linker}; {jitlink}; what it compiles has no names"
+        ),
+    }
+}

@@ -1,0 +1,265 @@
+//! Libraries come and go: the loader's list, and what is hooked in each of them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use jitlisten::{Unwinders, log_line, notify_libraries_changed};
+
+use super::{Shim, State};
+use crate::codegen;
+use crate::detour::{self, Callers};
+use crate::known::{Appeared, Extent, KnownLibraries, KnownLibrary};
+use crate::loader::Counts;
+use crate::lookup;
+use crate::modules::{Imports, unwinder_appeared};
+use crate::next;
+use crate::source::Source;
+
+/// Whether libraries were taken out of the loader's list since it was read.
+static LIBRARIES_CLOSE: AtomicBool = AtomicBool::new(false);
+
+impl Shim {
+    pub(super) fn watch_loader(&self) {
+        let Some(rendezvous) = self.rendezvous.filter(|rendezvous| rendezvous.function() != 0) else {
+            log_line!(Warn, "no rendezvous with the loader: an LLVM that is loaded later will not be discovered");
+            lookup::ALWAYS.store(true, Ordering::Release);
+            return;
+        };
+        // SAFETY: the loader's function is mapped code; the hook takes no argument and may be called for ever.
+        if let Err(refusal) = unsafe { detour::detour(rendezvous.function(), self.hooks.loader_event, Callers::Any) } {
+            log_line!(Info, "the loader's rendezvous stays as it is: {refusal}; listening to dlsym instead");
+            lookup::ALWAYS.store(true, Ordering::Release);
+            self.lock().lookups.activate(self.hooks.before_dlsym);
+        }
+    }
+
+    /// The loader's list has changed. Under the loader's lock. Returns whether the list could be read.
+    pub(super) fn libraries_changed(&self, state: &mut State, extent: Extent, callers: Callers) -> bool {
+        let Some(rendezvous) = self.rendezvous else { return false };
+        // SAFETY: called from the loader's rendezvous, or with the libraries held; callers know what was closed.
+        let Some(changes) = (unsafe { rendezvous.changes(&mut state.libraries, extent) }) else { return false };
+        LIBRARIES_CLOSE.store(false, Ordering::Relaxed);
+        for closed in changes.closed {
+            self.library_closed(state, closed);
+        }
+        for slot in 0..state.sources.len() {
+            // SAFETY: an earlier event has brought this library, so by now the loader has relocated it; it is still listed.
+            unsafe { state.hook_memory(slot) };
+        }
+        Shim::unwinders_appeared(&changes.appeared);
+        let mut new_generators = Vec::new();
+        for appeared in changes.appeared {
+            let source = self.library_appeared(state, &appeared, callers);
+            state.libraries.add(&appeared, source);
+            let attached = source.and_then(|slot| state.sources[slot].as_ref());
+            if attached.is_some_and(Source::generates_for_us) {
+                new_generators.extend(source);
+            }
+        }
+        self.hook_generators(&new_generators);
+        if state.sources.iter().any(Option::is_some) && state.others.begin() {
+            self.listen_everywhere(state);
+        }
+        // SAFETY: libraries that were closed have been forgotten above.
+        unsafe { state.lookups.change_relocated() };
+        // SAFETY: as above.
+        unsafe { state.imports.change_relocated() };
+        // SAFETY: as above.
+        unsafe { state.others.change_relocated() };
+        true
+    }
+
+    /// Before anything is bound to one of them: newer loaders have relocated all of these by now.
+    fn unwinders_appeared(appeared: &[Appeared]) {
+        if !Imports::are_hooked() {
+            return;
+        }
+        for appeared in appeared.iter().filter(|appeared| appeared.is_of_program()) {
+            // SAFETY: the loader's lock has been held since the entry was read.
+            if let Some(library) = unsafe { appeared.entry.library() } {
+                unwinder_appeared(&library);
+            }
+        }
+    }
+
+    /// The same, where the loader's rendezvous is not detoured. With the libraries held.
+    pub(crate) fn libraries_may_have_changed(&self, counts: Counts) {
+        let mut state = self.lock();
+        let before = state.counts;
+        if before == counts && !state.lookups.are_waiting() {
+            return;
+        }
+        let extent = if before.unloads == counts.unloads { Extent::New } else { Extent::Whole };
+        if self.libraries_changed(&mut state, extent, Callers::Any) {
+            state.counts = counts;
+        }
+    }
+
+    /// Unwinders may have come with the libraries. Takes the loader's locks, or is under them.
+    pub(crate) fn look_for_unwinders(&self) {
+        if !lookup::UNWINDERS.swap(false, Ordering::AcqRel) && !lookup::ALWAYS.load(Ordering::Acquire) {
+            return;
+        }
+        let unwinders = self.session.libraries_changed();
+        if unwinders != Unwinders::Known {
+            lookup::UNWINDERS.store(true, Ordering::Release);
+        }
+        lookup::WANTED.store(unwinders == Unwinders::Unrelocated, Ordering::Release);
+    }
+
+    /// From now on, every `dlsym` looks at new libraries first if there is something to look for.
+    fn hook_lookups(&self) {
+        let mut state = self.lock();
+        if !state.lookups.activate(self.hooks.before_dlsym) {
+            return;
+        }
+        // SAFETY: under the loader's lock, as its rendezvous is.
+        let entries = self.rendezvous.and_then(|rendezvous| unsafe { rendezvous.libraries() }).unwrap_or_default();
+        for entry in entries {
+            // SAFETY: the loader's lock has been held since the entry was read.
+            if let Some(library) = unsafe { entry.library() } {
+                state.lookups.add(&library);
+            }
+        }
+        // SAFETY: the libraries have just been listed.
+        unsafe { state.lookups.change_relocated() };
+    }
+
+    /// From now on, libraries see images where they list modules. With the libraries held.
+    pub(crate) fn hook_imports(&self) {
+        let mut state = self.lock();
+        if !Imports::activate() {
+            return;
+        }
+        // SAFETY: the libraries are held.
+        let appeared = self.rendezvous.and_then(|rendezvous| unsafe { rendezvous.appeared() }).unwrap_or_default();
+        let of_program = appeared.into_iter().filter(Appeared::is_of_program);
+        // SAFETY: as above.
+        let libraries: Vec<_> = of_program.filter_map(|appeared| unsafe { appeared.entry.library() }).collect();
+        // First, so that a library that is bound to one is found.
+        libraries.iter().for_each(unwinder_appeared);
+        for library in &libraries {
+            // SAFETY: as above.
+            unsafe { state.imports.add(library) };
+        }
+    }
+
+    /// Classes of these LLVMs whose vtables are in other libraries. Under the loader's lock.
+    fn hook_generators(&self, sources: &[usize]) {
+        if sources.is_empty() {
+            return;
+        }
+        // SAFETY: as for `libraries_changed`.
+        for entry in self.rendezvous.and_then(|rendezvous| unsafe { rendezvous.libraries() }).unwrap_or_default() {
+            // SAFETY: the loader's lock has been held since the entry was read.
+            let Some(library) = (unsafe { entry.library() }) else { continue };
+            for &slot in sources {
+                // SAFETY: as above.
+                unsafe { codegen::change_words(&library, slot, self.hooks.generate_code[slot]) };
+            }
+        }
+    }
+
+    /// The first LLVM has come: the other libraries may handle its memory, too. Under the loader's lock.
+    fn listen_everywhere(&self, state: &mut State) {
+        let mut all = KnownLibraries::default();
+        // SAFETY: as for `libraries_changed`.
+        let changes = self.rendezvous.and_then(|rendezvous| unsafe { rendezvous.changes(&mut all, Extent::Whole) });
+        for appeared in changes.unwrap_or_default().appeared {
+            let is_source = state.sources.iter().flatten().any(|source| source.identity == appeared.entry.identity);
+            if is_source || !appeared.is_of_program() {
+                continue;
+            }
+            // SAFETY: the loader's lock has been held since the entry was read.
+            if let Some(library) = unsafe { appeared.entry.library() } {
+                state.others.add(&library, self.hooks);
+            }
+        }
+    }
+
+    /// The loader's rendezvous: under its lock.
+    pub(crate) fn loader_event(&self) {
+        let closed = LIBRARIES_CLOSE.load(Ordering::Relaxed);
+        let extent = if closed { Extent::Whole } else { Extent::New };
+        self.libraries_changed(&mut self.lock(), extent, Callers::NoneYet);
+        notify_libraries_changed();
+        self.look_for_unwinders();
+        if lookup::WANTED.load(Ordering::Acquire) {
+            self.hook_lookups();
+        }
+    }
+
+    /// The loader is about to take libraries out of its list, or not. Under its lock, and however deep in hooks of ours.
+    pub(crate) fn note_closing(&self) {
+        // SAFETY: called from the loader's rendezvous.
+        if self.rendezvous.is_some_and(|rendezvous| unsafe { rendezvous.is_closing() }) {
+            LIBRARIES_CLOSE.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Looks at a new library. Returns its slot in `sources` if there is an LLVM in it.
+    fn library_appeared(&self, state: &mut State, appeared: &Appeared, callers: Callers) -> Option<usize> {
+        let slot = state.sources.iter().position(Option::is_none).unwrap_or(state.sources.len());
+        // SAFETY: the loader's lock has been held since the entry was read.
+        let library = unsafe { appeared.entry.library() }?;
+        let mut symbols = None;
+        // SAFETY: the library is in the loader's list, whose lock is held.
+        let source =
+            unsafe { Source::attach(&library, &mut symbols, slot, self.hooks, callers, self.session.options().llvm) };
+        let is_source = source.is_some();
+        // SAFETY: as above.
+        let relocated = source.as_ref().is_some_and(|source| unsafe { source.is_relocated() });
+        match state.sources.get_mut(slot) {
+            Some(free) => *free = source,
+            None if is_source => state.sources.push(source),
+            None => {}
+        }
+        if relocated {
+            self.catch_up(state, slot);
+        }
+        state.lookups.add(&library);
+        if !is_source && appeared.is_of_program() {
+            state.others.add(&library, self.hooks);
+        }
+        if library.may_have_unwinder() {
+            lookup::UNWINDERS.store(true, Ordering::Release);
+        }
+        if appeared.is_of_program() {
+            // After those that compare the library with its file: it changes the library's symbols.
+            // SAFETY: as above.
+            unsafe { state.imports.add(&library) };
+        }
+        if library.is_llvmlite() {
+            // SAFETY: as above.
+            unsafe { (self.hooks.attach_llvmlite)(library, symbols) };
+            state.has_llvmlite = true;
+        }
+        is_source.then_some(slot)
+    }
+
+    /// Forgets a library that was closed, and what it had compiled. Its memory is not touched.
+    fn library_closed(&self, state: &mut State, library: KnownLibrary) {
+        let State { sources, memory, lookups, others, imports, emitted, next_owners, .. } = state;
+        lookups.forget(library.identity.bias);
+        others.forget(library.identity.bias);
+        imports.forget(library.identity.bias);
+        (self.hooks.llvmlite_closed)(library.identity);
+        for (function, owner) in next::ALL.into_iter().zip(next_owners) {
+            if *owner == Some(library.identity) {
+                *owner = None;
+                next::set(function, 0);
+            }
+        }
+        if let Some(slot) = library.source {
+            emitted.forget(slot);
+        }
+        if let Some(source) = library.source.and_then(|slot| sources[slot].take()) {
+            log_line!(Info, "an LLVM was closed: {:x}", source.identity.bias);
+            // Until another one is read.
+            self.session.show_to_debuggers(0);
+            for id in source.objects() {
+                memory.freed(id);
+                self.session.freeing(id);
+            }
+        }
+    }
+}
