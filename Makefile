@@ -3,9 +3,9 @@
 
 help:
 	@echo "make demo    profile a Numba program under perf, with and without us"
-	@echo "make quick   checks, unit tests, one wheel, one tool of each kind: some minutes"
+	@echo "make quick   checks, unit tests, one wheel, one tool of each kind: two minutes, the first time some more"
 	@echo "make test    everything CI runs: most of an hour"
-	@echo "make one T=name  one test, and what it needs"
+	@echo "make one T=name  the tests whose name contains it, and what they need"
 	@echo "make test-systems  the chain in Debian 11, 13 and unstable; not part of test"
 	@echo "make test-hosts    Halide and Taichi, as they are shipped; not part of test"
 	@echo "make test-suites   llvmlite's, Numba's, CPython's own tests; not part of test"

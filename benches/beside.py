@@ -3,7 +3,7 @@
 JITLISTEN is the command; with the Python that runs this, which has Numba and py-spy; profila, where it is installed, and gdb; perf. Two
 programs in compiled code, a loop in one thread and a `prange` on four, call two functions whose work is three to one, for a fixed
 number of turns. For each tool: samples of all rounds, those in one of the two functions or at a line of them, the error of the share in
-points, and the program's own time by the clock and by its processor time (all threads), as ratios to runs of the program alone that
+points, one sigma of that many samples, which of the two functions it cannot see at all, and the program's own time by the clock and by its processor time (all threads), as ratios to runs of the program alone that
 were made between.
 
 profila has a gdb of its own (`profila setup`, from conda-forge); where that is not there, this uses the system's.
@@ -144,7 +144,7 @@ def row(kind, name, tool, place, rounds):
         try:
             samples, of_round, times = tool(words, place)
         except Exception as error:
-            print(f"| {kind} | {name} | - | - | {str(error)[:100]} | | |", flush=True)
+            print(f"| {kind} | {name} | - | - | {str(error)[:100]} | | | |", flush=True)
             return
         total += samples
         found = {function: count + of_round[function] for function, count in found.items()}
@@ -153,13 +153,15 @@ def row(kind, name, tool, place, rounds):
     ratio = lambda which: [times[which] / statistics.mean((alone[i][which], alone[i + 1][which])) for i, times in enumerate(with_it) if times]
     cells = [f"{statistics.median(ratio(which)):.3f}" if ratio(which) else "no result" for which in (1, 0)]
     seen = sum(found.values())
-    error = f"{abs(100 * found['three'] / seen - 75):.1f}" if seen else "names none"
-    print(f"| {kind} | {name} | {total} | {100 * seen / max(total, 1):.0f} % | {error} | {cells[0]} | {cells[1]} |", flush=True)
+    error = f"{abs(100 * found['three'] / seen - 75):.1f} ({100 * (0.75 * 0.25 / seen) ** 0.5:.1f})" if seen else "-"
+    missing = ", ".join(f"`{function}`" for function, count in found.items() if not count) or "none"
+    print(f"| {kind} | {name} | {total} | {100 * seen / max(total, 1):.0f} % | {error} | {missing} | {cells[0]} | {cells[1]} |", flush=True)
 
 
 def main():
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
-    print("| program | tool | samples | in the two functions | error, points | clock | processor time |\n| --- | --- | --- | --- | --- | --- | --- |")
+    print("| program | tool | samples | in the two functions | error (sigma), points | functions it cannot see | clock | processor time |\n"
+          "| --- | --- | --- | --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory(prefix="jitlisten-beside-") as name:
         place = pathlib.Path(name)
         (place / "program.py").write_text(PROGRAM)

@@ -1,8 +1,10 @@
 """What the sampler sees and costs, as Markdown tables: benches/sampling.py LIBRARY [ROUNDS]
 
 With the Python of target/venv/numba-0.68.1, cc, perf and valgrind. Shares are judged against callgrind's instruction counts of the
-same functions and beside perf's own samples; the time of threads against the kernel's; the cost in one process that records and
-does not record in turns, with the turns that do not compared with each other (A/A).
+same functions and beside perf's own samples; those of lines (by the command `jitlisten` beside LIBRARY) against callgrind's, too;
+the time of threads against the kernel's; the cost in one process that records and does not record in turns, with the turns that do
+not compared with each other (A/A). The table of lines is made by `sampling.py LIBRARY lines [SECONDS]` with a Python of
+ci/lines.sh, which has pytest.
 """
 
 import json
@@ -76,6 +78,57 @@ def shares(program, place):
             f"| {scenario} | {len(ours)}, {len(perfs)} | {truth(one, other):.1f} % | {share(ours, one, [one, other]):.1f} % "
             f"| {share(perfs, one, [one, other]):.1f} % | {whole:.2f} % |", flush=True,
         )
+
+
+#: Marks of lines in python/tests/lines/truth.py: the same statement, run three times as often on the first as on the second.
+PAIRS = {
+    "two loops": ("loop three", "loop one"),
+    "inlined callees": ("heavy callee", "light callee"),
+    "two files": ("other file", "own line"),
+    "`exp` on two lines": ("costly three", "costly one"),
+    "`prange`": ("parallel three", "parallel one"),
+}
+
+
+def line_counts(data):
+    """Samples of each marked line, itself, and with what it calls."""
+    command = [pathlib.Path(LIBRARY).parent / "jitlisten", "lines", "--json", "-", data]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    counts = {}
+    for file in found["files"]:
+        for line in file["lines"]:
+            _, _, mark = (line["source"] or "").rstrip().rpartition("  # ")
+            counts[mark] = (line["self"], line["total"])
+    return counts
+
+
+def marked_by_callgrind(place, environment):
+    """The same of callgrind's instructions; thirty rounds."""
+    sys.path.insert(0, str(ROOT / "python/tests"))
+    from test_lines_callgrind import Counts, place as place_of
+
+    out = place / "callgrind-lines"
+    words = ["valgrind", "-q", "--tool=callgrind", "--compress-strings=no", "--compress-pos=no", f"--callgrind-out-file={out}"]
+    program = [sys.executable, ROOT / "python/tests/lines/truth.py", "0"]
+    subprocess.run([*words, *program], env={**environment, "NUMBA_CPU_NAME": "generic"}, check=True, capture_output=True)
+    counts = Counts(out)
+    marks = [mark for pair in PAIRS.values() for mark in pair]
+    return {mark: (counts.own[place_of(mark)], counts.all[place_of(mark)]) for mark in marks}
+
+
+def lines(place, seconds=110):
+    environment = {**os.environ, "LD_PRELOAD": LIBRARY, "JITLISTEN": "image", "JITLISTEN_DIR": str(place), "NUMBA_NUM_THREADS": "1"}
+    data = place / "lines.data"
+    program = [sys.executable, ROOT / "python/tests/lines/truth.py", str(seconds)]
+    subprocess.run(program, env={**environment, "JITLISTEN_RECORD": f"{data},hz=249"}, check=True, capture_output=True)
+    ours, truth = line_counts(data), marked_by_callgrind(place, environment)
+    print("| lines | samples | callgrind's instructions | ours |\n| --- | --- | --- | --- |")
+    for name, (three, one) in PAIRS.items():
+        # What a call of `exp` costs is inside of the C library.
+        which = 1 if "exp" in name else 0
+        pairs = [(counts.get(three, (0, 0))[which], counts.get(one, (0, 0))[which]) for counts in (truth, ours)]
+        of_truth, of_ours = (f"{100 * pair[0] / max(sum(pair), 1):.1f} %" for pair in pairs)
+        print(f"| {name} | {sum(pairs[1])} | {of_truth} | {of_ours} |", flush=True)
 
 
 #: What both programs below begin with.
@@ -166,9 +219,12 @@ def cost(place, rounds, threads):
 
 
 def main():
-    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 30
+    only_lines = sys.argv[2:3] == ["lines"]
+    rounds = int(sys.argv[2]) if len(sys.argv) > 2 and not only_lines else 30
     with tempfile.TemporaryDirectory(prefix="jitlisten-sampling-") as name:
         place = pathlib.Path(name)
+        if only_lines:
+            return lines(place, *map(int, sys.argv[3:4]))
         program = str(place / "sampled")
         flags = ["-O1", "-g", "-pthread", f"-I{ROOT / 'include'}"]
         source = ROOT / "tests/hosts/sampled.c"

@@ -1,9 +1,9 @@
-"""How many stacks reach the start of their thread, as a Markdown table: benches/stacks.py LIBRARY [SECONDS]
+"""How many stacks reach the start of their thread, as a Markdown table: benches/stacks.py LIBRARY [SECONDS [whole]]
 
 With this Python, which has Numba, numpy and, for two rows, tbb and greenlet; and with target/venv/numba-0.68.1-python-3.12 for CPython's
 trampolines. Each row is a process of its own: it warms up, and then records so many seconds of processor time of one thing. A stack
-is whole if its outermost function is `_start` or a thread's start. The last rows are of a whole process, imports and
-compilation included.
+is whole if its outermost function is `_start` or a thread's start. The last rows, which are all that `whole` runs, are of whole
+processes, imports and compilation included.
 """
 
 import os
@@ -96,6 +96,8 @@ def switch():
 record(switch)
 """, {}),
 }
+#: So often, because each has a few hundred samples.
+TIMES = 12
 WHOLE = {
     "imports and compilation": "from numba import njit\nfor i in range(6):\n    njit(lambda x, i=i: [x + j for j in range(i)])(3.0)\n",
     "imports": "import numba, numpy.random, asyncio, sqlite3, email.message, unittest, xml.dom.minidom\n",
@@ -108,12 +110,14 @@ def run(name, program, changes, place, seconds):
     environment = {**os.environ, "LD_PRELOAD": LIBRARY, "JITLISTEN": "unwind", "JITLISTEN_LIBRARY": LIBRARY, "JITLISTEN_DIR": str(place), **changes}
     if name in WHOLE:
         environment["JITLISTEN_RECORD"] = f"{data},hz=499"
-    done = subprocess.run([python, "-c", program, str(ROOT / "python"), data, str(seconds)], env=environment, capture_output=True, text=True)
-    if done.returncode:
-        why = "needs what is not installed" if done.returncode == 3 else done.stderr.strip().splitlines()[-1:]
-        print(f"| {name} | - | {why} | |", flush=True)
-        return
-    found = samples(data)
+    found = []
+    for _ in range(TIMES if name in WHOLE else 1):
+        done = subprocess.run([python, "-c", program, str(ROOT / "python"), data, str(seconds)], env=environment, capture_output=True, text=True)
+        if done.returncode:
+            why = "needs what is not installed" if done.returncode == 3 else done.stderr.strip().splitlines()[-1:]
+            print(f"| {name} | - | {why} | |", flush=True)
+            return
+        found += samples(data)
     broken = [frames for *_, frames in found if not frames or frames[-1] not in COMPLETE]
     ends = sorted({frames[-1] if frames else "none" for frames in broken})[:4]
     whole = 100 * (1 - len(broken) / max(len(found), 1))
@@ -125,7 +129,7 @@ def main():
     print("| what runs | samples | whole stacks | the others end in |\n| --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory(prefix="jitlisten-stacks-") as name:
         place = pathlib.Path(name)
-        for row, (program, changes) in ROWS.items():
+        for row, (program, changes) in ROWS.items() if sys.argv[3:] != ["whole"] else ():
             run(row, program, changes, place, seconds)
         for row, program in WHOLE.items():
             run(row, program, {}, place, seconds)

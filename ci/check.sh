@@ -13,6 +13,17 @@ python3 ci/crates.py
 python3 ci/api.py
 # Every block of commands in the documents is run, or says why not.
 python3 ci/docs.py --check
+# Whether the compiler is that of the MSRV: only then is it known that the MSRV is enough.
+least=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+found=$(rustc --version | cut -d ' ' -f 2)
+if [ "${found%.*}" != "$least" ]; then
+    said="rustc is $found, and Cargo.toml says rust-version $least: build with that one (rustup override set $least), or change it"
+    if [ -n "${CI:-}" ]; then
+        echo "check: $said" >&2
+        exit 1
+    fi
+    echo "SKIPPED check: $said" >&2
+fi
 # Also what is newer than the MSRV of Cargo.toml (incompatible_msrv).
 cargo clippy --workspace --all-targets --quiet -- -D warnings
 RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --quiet

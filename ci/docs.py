@@ -3,7 +3,8 @@
 Numba in PATH.
 
     ci/docs.py BIN [PAGE...]        BIN: the directory with `jitlisten` and `python`; pages: all of them by default
-    ci/docs.py --check [PAGE...]    runs nothing: every block of commands says whether it is run, and if not, why
+    ci/docs.py --check [PAGE...]    runs nothing: every block of commands says whether it is run, and if not, why; and the files are there
+                                    that tests/MUTATIONS.md names
 
 A block of commands (```sh, ```python, ```c) has one of these in the line before it:
 
@@ -11,6 +12,8 @@ A block of commands (```sh, ```python, ```c) has one of these in the line before
     <!-- run, process, expect: TEXT -->         the same, with 4711 replaced by the number of a process that runs docs/gdb.md's program
     <!-- file NAME -->                          it is written to NAME
     <!-- not run: REASON -->                    and another test does so, or none can
+
+A block that is no commands is marked as ```text, ```console or the like: one without any word could be commands, and is refused.
 
 The blocks of a page run one after the other in one directory, which begins with the `prog.py` of docs/perf.md.
 """
@@ -53,11 +56,23 @@ def written(page, name):
 
 
 def check(page):
-    """Every block of commands is run, or says why not."""
-    bad = [block for block in blocks(page) if block.language in COMMANDS and block.mark is None]
+    """Every block of commands is run, or says why not; every block says what it is."""
+    bad = [block for block in blocks(page) if not block.language or (block.language in COMMANDS and block.mark is None)]
     for block in bad:
-        print(f"docs: {page.name}:{block.line}: neither run nor a reason why not")
+        what = "neither run nor a reason why not" if block.language else "says not what language it is in"
+        print(f"docs: {page.name}:{block.line}: {what}")
     return len(bad)
+
+
+def check_mutations():
+    """Every file that tests/MUTATIONS.md names is there: in a crate, whose `src` is left out, or in that of jitlisten, or among the tests."""
+    bad = 0
+    for name in sorted(set(re.findall(r"`([\w/-]+\.rs)`", (ROOT / "tests/MUTATIONS.md").read_text(encoding="utf-8")))):
+        crate, _, rest = name.partition("/")
+        if not any(path.is_file() for path in (ROOT / "jitlisten/src" / name, ROOT / crate / "src" / rest, ROOT / name)):
+            print(f"docs: tests/MUTATIONS.md: no file {name}")
+            bad += 1
+    return bad
 
 
 class Process:
@@ -125,7 +140,7 @@ def run_page(page, bin_directory):
 
 def main():
     pages = [pathlib.Path(name).resolve() for name in sys.argv[2:]] or [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    bad = sum(check(page) for page in pages)
+    bad = sum(check(page) for page in pages) + check_mutations()
     if sys.argv[1] != "--check":
         bad += sum(run_page(page, os.path.abspath(sys.argv[1])) for page in pages)
     sys.exit(1 if bad else 0)

@@ -42,7 +42,7 @@ def run(python, words, typed, **changes):
     return process.pid, (process.returncode, out, err)
 
 
-def judge(name, packages, words, typed, wanted):
+def check(name, packages, words, typed, wanted):
     """What is wrong, and how many objects were loaded, final and named, and how many images there were."""
     python = environment(name, packages)
     log = ROOT / "target" / f"hosts-{os.getpid()}.log"
@@ -79,7 +79,7 @@ def main():
     failures = 0
     print(f"{'host':<14} {'loaded':>7} {'final':>6} {'names':>6} {'images':>7}")
     for host in HOSTS:
-        wrong, numbers = judge(*host)
+        wrong, numbers = check(*host)
         print(f"{host[0]:<14} {numbers[0]:>7} {numbers[1]:>6} {numbers[2]:>6} {numbers[3]:>7}  {'; '.join(wrong) or 'ok'}", flush=True)
         failures += bool(wrong)
     return 1 if failures else 0

@@ -1,42 +1,105 @@
 #!/usr/bin/env bash
-# One test, and before it whatever it needs: packages, virtual environments, the library, programs that other scripts build.
+# The tests whose name contains a word, and before them whatever they need: packages, virtual environments, the library, the
+# wheel, programs that other scripts build.
 #
-#   ci/one.sh NAME    a file in tests/tests (`table`), a test (`py_spy_dumps_the_chain`) or both (`table::numba_0_68_1::perf`)
+#   ci/one.sh NAME    a file with tests (`table`, `test_record`), a part of a test's name (`py_spy`), or both (`table::perf`)
+#   ONLY_SAY=yes ci/one.sh NAME    the commands, and nothing is run
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 name=${1:?the name of a test, or of a file with tests}
+crates=(jitlisten names unwind-register shim sampler capi report cli tests)
 export CARGO_TARGET_DIR=$PWD/target
 PATH=$PWD/target/tools:$PATH
 
-# The files that have it: by their own name, else by that of a function (or a row of a table) in them.
+# --- which ----------------------------------------------------------------------------------------------------------------
+
+# Prints the files of Rust that have a test with this in its name: functions below `#[test]`; where macros (`row`, `rows`) make tests,
+# any function, and the name of a row.
+rust_files_with() {
+    local all
+    mapfile -t all < <(find "${crates[@]/%//src}" {jitlisten,names,unwind-register,report,tests}/tests -name '*.rs')
+    awk -v word="$1" "$below_test" "${all[@]}"
+    grep -lE 'macro_rules! rows?' "${all[@]}" | xargs grep -lE "fn [a-z0-9_]*$1|^ *[a-z0-9_]*$1[a-z0-9_]*: " || true
+}
+
+# shellcheck disable=SC2016 # words of awk
+below_test='FNR == 1 { pending = 0 }
+    /#\[test\]/ { pending = 1 }
+    match($0, /fn [a-z0-9_]+/) {
+        if (pending && index(substr($0, RSTART + 3, RLENGTH - 3), word)) print FILENAME
+        pending = 0
+    }'
+
+python_files_with() { grep -rlE "def test_\w*${1#test_}" --include='test_*.py' python/tests || true; }
+
+# A module is a file, or named in one.
+with_module() {
+    local path
+    while read -r path; do
+        if [[ $path == *"$1"* ]] || grep -q "$1" "$path"; then echo "$path"; fi
+    done
+}
+
+# By the name of a file, else by that of a test; `words` is what is asked of the tests in them.
 file=${name%%::*}
-mapfile -t files < <(find . -path ./target -prune -o -path '*/tests/*' -name "$file.rs" -print)
+mapfile -t files < <(find "${crates[@]}" python -path '*/tests/*' \( -name "$file.rs" -o -name "$file.py" \) -print | sort)
 if [ ${#files[@]} -gt 0 ]; then
     words=${name#"$file"}
     words=${words#::}
 else
     words=$name
-    mapfile -t files < <(grep -rlE "fn ${name##*::} *\(|^ *${name##*::}: " --include='*.rs' \
-        {jitlisten,names,unwind-register,shim,sampler,capi,report,cli,tests}/src {jitlisten,names,unwind-register,report,tests}/tests)
+    mapfile -t files < <({ rust_files_with "${name##*::}"; python_files_with "${name##*::}"; } | sort -u | with_module "${name%%::*}")
 fi
 [ ${#files[@]} -gt 0 ] || { echo "one: there is no test $name" >&2; exit 2; }
 
-ci/setup.sh
-cargo build --release --quiet
-status=0
+# --- how ------------------------------------------------------------------------------------------------------------------
+
+# What `cargo test` is to be called with for one file of Rust.
+target_of() {
+    local directory=${1%%/*} package
+    package=$(sed -n 's/^name = "\(.*\)"/\1/p' "$directory/Cargo.toml" | head -n 1)
+    case $1 in
+    */src/*) if [ -f "$directory/src/lib.rs" ]; then echo "-p $package --lib"; else echo "-p $package --bins"; fi ;;
+    *) echo "-p $package --test $(basename "$1" .rs)" ;;
+    esac
+}
+
+# Its environment is made by the script that runs all of them.
+lines_test() {
+    local venv=target/venv-lines/0.68.1/bin
+    if [ -x $venv/python ]; then
+        echo "PATH=$PWD/$venv:\$PATH $venv/python -m pytest -q -p no:cacheprovider $*"
+    else
+        echo "ci/lines.sh"
+    fi
+}
+
+before=(ci/setup.sh 'cargo build --release --quiet') tests=() wheel=() lines=()
 for file in "${files[@]}"; do
-    file=${file#./}
     case $file in
-    */integration_llvmlite.rs) integrations/llvmlite/build.sh ;;
-    */integration_rust.rs) ci/rust-producers.sh ;;
+    python/tests/wheel/*) wheel+=("$file") ;;
+    python/*) lines+=("$file") ;;
+    */integration_llvmlite.rs) before+=(integrations/llvmlite/build.sh) ;;&
+    */integration_rust.rs) before+=(ci/rust-producers.sh) ;;&
+    *.rs) tests+=("cargo test $(target_of "$file") -- $words") ;;
     esac
-    package=$(sed -n 's/^name = "\(.*\)"/\1/p' "${file%%/*}/Cargo.toml" | head -n 1)
-    case $file in
-    */src/*) which=(--lib) ;;
-    *) which=(--test "$(basename "$file" .rs)") ;;
-    esac
-    # shellcheck disable=SC2086 # none, where the whole file is meant
-    cargo test -p "$package" "${which[@]}" -- $words || status=$?
 done
+# Of one crate's unit tests there may be many files.
+mapfile -t tests < <(printf '%s\n' "${tests[@]}" | awk 'NF && !seen[$0]++')
+only=${words:+ -k ${words##*::}}
+if [ ${#wheel[@]} -gt 0 ]; then
+    before+=("ci/wheel.sh build $(uname -m)")
+    tests+=("ci/wheel.sh test ${wheel[*]}$only")
+fi
+if [ ${#lines[@]} -gt 0 ]; then tests+=("$(lines_test "${lines[*]}$only")"); fi
+
+run() {
+    echo "one: $1" >&2
+    [ -n "${ONLY_SAY:-}" ] || bash -euc "$1"
+}
+
+for command in "${before[@]}"; do run "$command"; done
+status=0
+for command in "${tests[@]}"; do run "$command" || status=$?; done
 exit $status

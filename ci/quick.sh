@@ -27,7 +27,7 @@ step setup ci/setup.sh quick
 step build cargo build --release --quiet
 step check ci/check.sh
 step exports ci/exports.sh
-step 'unit tests' cargo test -q --workspace --lib
+step 'unit tests' cargo test -q --workspace --lib --bins
 step 'debug objects' cargo test -q -p jitlisten --tests
 step 'perf map, gdb' tools table -- numba_0_68_1
 step 'perf on images' tools image_perf -- perf_attached

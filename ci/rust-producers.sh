@@ -11,5 +11,7 @@ major=${1:-22}
 if [ "$major" -ge 18 ]; then feature=llvm$major-1; else feature=llvm$major-0; fi
 features=$feature,inkwell/$feature-prefer-dynamic
 
+# `ci/check.sh` does without an LLVM, and so without these files.
+cargo clippy -p jitlisten --all-targets --quiet --features "$features" -- -D warnings
 cargo build -p jitlisten --examples --features "$features"
 cargo test -p jitlisten --test llvm_producers --features "$features"

@@ -3,6 +3,8 @@
 #
 #   [LIBRARY=target/release/libjitlisten.so] ci/systems.sh NAME...        trixie, sid, bullseye
 #
+# A userland whose C library is too old for the library gets that of the wheel, unless LIBRARY names one.
+#
 # Prints a table for each, and leaves it in target/systems/NAME.md. A userland that cannot be made is a failure in CI and a loud
 # skip elsewhere.
 set -euo pipefail
@@ -35,6 +37,31 @@ choose_programs() {
     if ! inside "$one" --list >/dev/null 2>&1; then
         RUSTFLAGS='-C target-feature=+crt-static' programs -p jitlisten-tests --target "$host"
     fi
+}
+
+# --- the library ----------------------------------------------------------------------------------------------------------
+
+loads() { inside python3 -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1])' "$under_test" >"$results/loads" 2>&1; }
+
+# It is taken along, and the static one beside it: the path of LIBRARY may be one that the userland does not have.
+take_library() {
+    under_test=$results/libjitlisten.so
+    cp "$1" "$under_test"
+    if [ -f "${1%.so}.a" ]; then cp "${1%.so}.a" "$results/"; fi
+}
+
+# A library that was linked here wants this C library or a newer one; that of the wheel is linked for an old one.
+choose_library() {
+    take_library "$library"
+    loads && return
+    if [ -z "${LIBRARY:-}" ]; then
+        say "$name cannot load $library: taking that of the wheel"
+        ci/setup.sh wheel >&2 && ci/wheel.sh library >&2 || return
+        take_library "target/wheel/cargo/$(uname -m)-unknown-linux-gnu/wheel/libjitlisten.so"
+        loads && return
+    fi
+    cat "$results/loads" >&2
+    return 1
 }
 
 # --- scenarios ------------------------------------------------------------------------------------------------------------
@@ -156,10 +183,11 @@ system() {
     rm -rf "$results" "$table"
     mkdir -p "$results"
     results=$(realpath "$results")
-    # The library is taken along: the path of LIBRARY may be one that the userland does not have.
-    cp "$library" "$results/libjitlisten.so"
-    if [ -f "${library%.so}.a" ]; then cp "${library%.so}.a" "$results/"; fi
-    under_test=$results/libjitlisten.so
+    if ! choose_library; then
+        say "no library for $name"
+        failures=$((failures + 1))
+        return
+    fi
     llvm=$(cd "$directory" && find usr/lib -name 'libLLVM*.so.*' | head -n 1)
     llvm=/$llvm
     choose_programs

@@ -61,12 +61,15 @@ second_chance() {
 
 failed_tests() { awk '/^test .* FAILED$/ { print $2 }' "$log" | sort -u; }
 
+# Tests, or steps, that left something out.
+count_skips() { awk '/^SKIPPED/ { print $2 }' "$JITLISTEN_SKIPS" | sort -u | wc -l; }
+
 # Sums libtest's lines `test result: ok. 14 passed; 0 failed; 1 ignored; ...`; a test that skipped anything counts as skipped.
 count_tests() {
-    local sums skips
+    local sums
     read -r -a sums < <(awk '/^test result:/ { for (i = 2; i <= NF; i++) { if ($i ~ /^passed/) p += $(i - 1);
         if ($i ~ /^failed/) f += $(i - 1); if ($i ~ /^ignored/) s += $(i - 1) } } END { print p + 0, f + 0, s + 0 }' "$log")
-    skips=$(awk '/^SKIPPED/ { print $2 }' "$JITLISTEN_SKIPS" | sort -u | wc -l)
+    skips=$(count_skips)
     skipped=$((skipped + sums[2] + skips))
     if [ -n "$mended" ]; then
         passed=$((passed + sums[0] + sums[1] - skips))
@@ -126,6 +129,8 @@ step lines ci/lines.sh
 # Only CI has to have every integration.
 [ -z "${CI:-}" ] || step support-table ci/support-table.sh target/test.support
 
+# Those of the steps after the tests: a userland, a processor.
+skipped=$((skipped + $(count_skips) - skips))
 if [ -s "$JITLISTEN_SKIPS" ] || [ "$skipped" -gt 0 ]; then
     printf '\nskipped:\n'
     cat "$JITLISTEN_SKIPS" target/test.skips.steps 2>/dev/null | sed '/^$/d; s/^SKIPPED /    /' | sort -u

@@ -2,6 +2,7 @@
 # Builds the wheels and the source distribution into target/wheels, and says what is in them. zig links for an old glibc.
 #
 #   ci/wheel.sh [build [TARGET...]]   by default x86_64, and aarch64 where its standard library can be had
+#   ci/wheel.sh library [MACHINE]     the library alone, in target/wheel/cargo/MACHINE-unknown-linux-gnu/wheel
 #   ci/wheel.sh test [ARGUMENT...]    installs the wheel of this machine into a fresh environment and runs python/tests/wheel
 #   ci/wheel.sh sdist                 builds from the source distribution, as pip does, and compiles a function under it
 #   ci/wheel.sh userland NAME         runs it in a userland that ci/userland.sh has made: bullseye (glibc 2.31), sid
@@ -24,8 +25,8 @@ of_this_machine() { find "$wheels" -name "jitlisten-$(version)-*_$(uname -m).whl
 
 has_target() { rustup target list --installed 2>/dev/null | grep -qx "$1" || rustup target add "$1" >/dev/null 2>&1; }
 
-# build MACHINE
-build() {
+# library MACHINE: libjitlisten.so and .a; JITLISTEN_LIBRARY says where.
+library() {
     local target=$1-unknown-linux-gnu out=$PWD/target/wheel/cargo stub=$PWD/target/wheel/stub-$1
     ci/libgcc-stub.sh "$stub" python-zig cc -target "$1-linux-gnu.$glibc"
     JITLISTEN_LIBGCC_S=$stub/libgcc_s.so.1 cargo zigbuild --quiet --profile wheel --target "$target.$glibc" \
@@ -33,6 +34,12 @@ build() {
     JITLISTEN_LIBRARY=$out/$target/wheel/libjitlisten.so
     export JITLISTEN_LIBRARY
     check_symbols "$JITLISTEN_LIBRARY"
+}
+
+# build MACHINE
+build() {
+    local target=$1-unknown-linux-gnu out=$PWD/target/wheel/cargo
+    library "$1"
     # The backend puts the library into the package; maturin is called by itself because only so it takes --zig.
     PYTHONPATH=python/build python3 -B -c 'import backend; backend.prepare()'
     maturin build --quiet --zig --target "$target" --compatibility "manylinux_${glibc/./_}" --target-dir "$out" --out "$wheels"
@@ -79,7 +86,7 @@ check_wheel() {
         scripts/jitlisten; do
         grep -q "$part" <<<"$names" || fail "$1 lacks $part"
     done
-    # Whole, before it is searched: grep ends at the first match, and who still writes to it fails.
+    # Whole, before it is searched: grep ends at the first match, and a program that still writes to it fails.
     metadata=$(part_of "$1" METADATA)
     tags=$(part_of "$1" WHEEL)
     ! grep -q '^Requires-Dist' <<<"$metadata" || fail "$1 has dependencies"
@@ -220,9 +227,10 @@ one_userland() {
 
 case ${1:-build} in
 build) shift || true; build_all "$@" ;;
+library) library "${2:-$(uname -m)}" ;;
 test) shift; run_tests "$@" ;;
 sdist) from_source ;;
 userland) in_userland "${2:?a name}" ;;
 aarch64) on_aarch64 ;;
-*) echo "usage: ci/wheel.sh [build [MACHINE...] | test [ARGUMENT...] | sdist | userland NAME | aarch64]" >&2; exit 2 ;;
+*) echo "usage: ci/wheel.sh [build [MACHINE...] | library [MACHINE] | test [ARGUMENT...] | sdist | userland NAME | aarch64]" >&2; exit 2 ;;
 esac

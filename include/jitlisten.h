@@ -24,7 +24,7 @@
  * Errors
  *   A function that can fail returns a jitlisten_status, and says more in jitlisten_last_error(); outputs are written only on
  *   JITLISTEN_OK. Nothing here aborts, prints, changes errno or raises a C++ exception. A sink that cannot go on switches
- *   itself off, counts it in the statistics, and says so once in the log.
+ *   itself off and says so once in the log; the statistics count it for every sink that writes files or registers unwind tables.
  *
  * Pointers
  *   NULL and misaligned pointers are JITLISTEN_INVALID_ARGUMENT, except where NULL has a meaning; so are sizes that no memory
@@ -71,7 +71,7 @@ typedef int32_t jitlisten_status;
 
 enum {
     JITLISTEN_OK = 0,
-    /* A pointer is NULL, misaligned or leads nowhere, or a size or a word makes no sense. */
+    /* A pointer is NULL or misaligned, or a size or a word makes no sense. */
     JITLISTEN_INVALID_ARGUMENT = 1,
     /* Neither jitlisten_open() nor jitlisten_open_with() has been called in this process. */
     JITLISTEN_NOT_OPEN = 2,
@@ -157,7 +157,7 @@ jitlisten_status jitlisten_is_enabled(const char *sink, int32_t *enabled);
 /* Reporting objects. -------------------------------------------------------------------------------------------------
  *
  * For producers: three verbs. An object is *loaded* (its addresses are known), *finalized* (its
- * bytes are final and executable, and nothing of it has run), and *freeing* (its code is about to go away and still there).
+ * bytes are final and executable, and nothing of it has run), and *freeing* (its code is about to be freed and still there).
  * *freeing* may come at any time after *loaded*, *finalized* once between the two.
  *
  * An object that is also discovered by listening, because it was compiled by an LLVM of the process, is one object: reporting it

@@ -71,6 +71,7 @@ def exponent(sizes, times):
 def main():
     library = os.path.abspath(sys.argv[1])
     names = sys.argv[2:] or list(DIMENSIONS)
+    status = 0
     print("| what doubles | sizes | without, ms | with, ms | exponent | |\n| --- | --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory(dir=directory_in_memory()) as directory:
         place = pathlib.Path(directory)
@@ -87,8 +88,10 @@ def main():
             linearithmic = exponent(sizes, [size * math.log(size) for size in sizes])
             figures = [", ".join(f"{time:.1f}" for time in times) for times in (stock, ours)]
             verdict = "worse" if fitted > linearithmic + 0.1 else ""
+            status = 1 if verdict else status
             size_words = ", ".join(f"{size:,}" for size in sizes)
             print(f"| {what} (`{sinks}`) | {size_words} | {figures[0]} | {figures[1]} | {fitted:.2f} | {verdict} |", flush=True)
+    return status
 
 
-main()
+sys.exit(main())

@@ -6,7 +6,7 @@
 //!
 //! | file | its process is dead if it |
 //! | --- | --- |
-//! | `/tmp/perf-PID.map` with the first line `0 0 jitlisten PID START NAMESPACE STATE` | is of this PID namespace and has another start time, or `STATE` is `ended`; holds no lock |
+//! | `/tmp/perf-PID.map` with the first line `0 0 jitlisten PID START NAMESPACE STATE` | is of this PID namespace and has another start time, or `STATE` is `ended` or `mixed`; holds no lock |
 //! | `image-PID-START*/`, `object-N.so`, `alive`, `dead` | has another start time; holds no lock on `alive` |
 //! | `sources/NAME-HASH.py` | (no process) was written more than 30 days ago |
 //! | `jitlisten-XXXXXX/`, `jit-PID.dump`, `jitted-PID-*` | is not there; holds no lock on `jit-PID.dump` |
@@ -266,7 +266,10 @@ mod tests {
             let signed = signature(&format!("{mark}12 345 4026531836 alive\n")).expect("signed");
             assert_eq!((signed.pid, signed.start, signed.namespace, signed.is_ended), (12, 345, 4026531836, false));
         }
-        assert!(signature("0 0 jitlisten 12 345 4026531836 ended\n").is_some_and(|signed| signed.is_ended));
+        for state in ["ended", "mixed"] {
+            let line = format!("0 0 jitlisten 12 345 4026531836 {state}\n");
+            assert!(signature(&line).is_some_and(|signed| signed.is_ended), "{state}");
+        }
         for other in ["7f00 10 f", "0 0 jitlisten", "0 0 jitlisten 12 345", ""] {
             assert_eq!(signature(other), None, "{other}");
         }

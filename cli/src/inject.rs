@@ -109,7 +109,12 @@ pub(crate) fn inject(
     only: Option<Way>,
 ) -> Result<String, Problem> {
     let pid = process.pid;
-    let version = process.python().ok_or_else(|| Problem::new(format!("process {pid} is not a Python interpreter")))?;
+    let version = process.python().ok_or_else(|| {
+        Problem::new(format!(
+            "process {pid} is not a Python interpreter, and only those can be asked while they run: start it by jitlisten, or let it \
+             call the functions of jitlisten.h"
+        ))
+    })?;
     if version < (3, 8) {
         return Err(Problem::new(format!(
             "process {pid} is Python {}.{}, and 3.8 is the oldest",

@@ -183,6 +183,10 @@ impl Record {
             // `-X perf` of Python 3.12 and later; older ones do not know it.
             command.env("PYTHONPERFSUPPORT", "1");
         }
+        // Why there is no recording, or why it has stopped, unless it is to be said elsewhere.
+        if std::env::var_os("JITLISTEN_LOG").is_none() {
+            command.env("JITLISTEN_LOG", "error:stderr");
+        }
         let error = command.exec();
         Err(Problem::new(format!("cannot start {}: {error}", Path::new(program).display())))
     }

@@ -152,7 +152,7 @@ def start_recording(
     lines: bool = True,
     event: Optional[str] = None,
 ) -> None:
-    """Samples every thread of this process from now on, into a ``perf.data`` for ``perf report``, samply and ``jitlisten lines``.
+    """Samples every thread of this process from now on, into a ``perf.data`` for ``perf report`` and ``jitlisten lines``.
 
     ``hz`` samples for each second of processor time, with ``wall`` of all time (waiting system calls are interrupted then).
     ``python``: functions of Python are frames of their own, from Python 3.12 on. ``lines``: as in :func:`enable`, which is called

@@ -1,8 +1,8 @@
 //! The signal handler: a stack into a ring.
 //!
 //! It allocates nothing, takes no lock and touches no thread-local variable but `errno`. What it reads is its slot, published tables,
-//! and the stack. In a steady thread it makes no system call (four for a counter): the time is read by the vDSO, what a sample
-//! stands for is in the signal, and the thread's stack is known (`stack_memory`).
+//! and the stack. In a steady thread it makes no system call (four for a counter; one that wakes the writer when its ring fills up):
+//! the time is read by the vDSO, what a sample stands for is in the signal, and the thread's stack is known (`stack_memory`).
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use crate::slot::{self, PROCESS, Sample};
 use crate::stack_memory::StackMemory;
 use crate::timer::SI_TIMER;
 use crate::unwind::{self, REGISTERS, Registers};
-use crate::{clock, counter};
+use crate::{clock, counter, wake};
 
 /// What a descriptor's signal says (`_sigpoll`).
 #[repr(C)]
@@ -82,6 +82,9 @@ fn record(slot: &slot::Slot, overrun: c_int, context: &libc::ucontext_t) {
         match slot.space() {
             Some(space) => sample(slot, space, period, context),
             None => drop(slot.lost.fetch_add(1, Ordering::Relaxed)),
+        }
+        if slot.is_half_full() {
+            wake::writer_to_drain();
         }
         if let Some(counter) = counter_of(slot) {
             counter.go_on();

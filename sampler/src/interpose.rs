@@ -144,13 +144,18 @@ pub(crate) fn signal_stack() -> *mut c_void {
     if now.ss_flags & libc::SS_DISABLE != 0 { ptr::null_mut() } else { now.ss_sp }
 }
 
+/// What the key has may be of before a fork: then the slot is another thread's, or none's.
+unsafe extern "C" fn thread_ends(slot: *mut c_void) {
+    let _host_state = HostStateGuard::enter();
+    // SAFETY: set by `adopt_this_thread`; slots live for ever.
+    let slot = unsafe { &*slot.cast::<Slot>() };
+    if slot.tid.load(Ordering::Acquire) == clock::own_tid() {
+        threads::this_thread_ends(slot);
+    }
+}
+
 /// The key whose destructor says that a thread ends, however it does.
 fn key() -> Option<libc::pthread_key_t> {
-    unsafe extern "C" fn thread_ends(slot: *mut c_void) {
-        let _host_state = HostStateGuard::enter();
-        // SAFETY: set by `adopt_this_thread`; slots live for ever.
-        threads::this_thread_ends(unsafe { &*slot.cast::<Slot>() });
-    }
     match KEY.load(Ordering::Acquire) {
         0 if KEY.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() => {
             let mut key = 0;
@@ -164,5 +169,25 @@ fn key() -> Option<libc::pthread_key_t> {
         // No keys left, or another thread makes it just now: the scan will see the end of this one.
         0 | 1 => None,
         made => Some(made - 2),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slot;
+
+    /// In the child of a fork, where the slot is another thread's by now.
+    #[test]
+    fn a_thread_that_ends_leaves_the_slots_of_others_alone() {
+        let _alone = slot::alone();
+        for (tid, state) in [(clock::own_tid() + 1, slot::ARMED), (clock::own_tid(), slot::ENDED)] {
+            let slot = slot::claim(tid).unwrap().1;
+            slot.timer.store(-1, Ordering::Relaxed);
+            slot.state.store(slot::ARMED, Ordering::Release);
+            // SAFETY: a slot.
+            unsafe { thread_ends(ptr::from_ref(slot).cast_mut().cast()) };
+            assert_eq!(slot.state.swap(slot::FREE, Ordering::AcqRel), state);
+        }
     }
 }

@@ -7,7 +7,7 @@
 //!                                   tables of code: compiled (from the session), libraries (from /proc/self/maps)
 //! ```
 //!
-//! You give a file name and a rate ([`Options`]); it produces a file that `perf report`, `perf script` and samply read. It needs
+//! You give a file name and a rate ([`Options`]); it produces a file that `perf report`, `perf script` and `jitlisten lines` read. It needs
 //! no `perf_event_open`, no ptrace and no root. x86_64.
 //!
 //! Rules: the handler allocates nothing, takes no lock and is bounded ([`unwind`]); the host never notices, except that one

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use jitlisten::{Address, AddressRange, MapsLine, checked_read};
 
 use crate::code_map::{Range, Tables};
-use crate::perf_data::Mapping;
+use crate::perf_data::{BuildId, Mapping};
 use crate::unwind::FrameTable;
 
 /// No unwind table is larger; what claims to be is damaged.
@@ -54,7 +54,7 @@ pub(crate) struct Mappings {
 #[derive(Clone)]
 struct Known {
     tables: Arc<Tables>,
-    build_id: Option<[u8; 20]>,
+    build_id: Option<BuildId>,
 }
 
 impl Mappings {
@@ -116,7 +116,7 @@ impl Line {
         Range { start: self.start, end: self.end, owner: 0, tables: Arc::clone(tables) }
     }
 
-    fn as_mapping(&self, build_id: Option<[u8; 20]>) -> Mapping {
+    fn as_mapping(&self, build_id: Option<BuildId>) -> Mapping {
         let path = if self.path.is_empty() { b"//anon".to_vec() } else { self.path.clone() };
         let path = path.strip_suffix(b" (deleted)").map_or(path.clone(), <[u8]>::to_vec);
         Mapping {
@@ -205,21 +205,21 @@ impl Module {
         Some(table.unwrap_or_else(|| FrameTable::by_reading(section.into(), section_address, self.base)))
     }
 
-    fn build_id(&self) -> Option<[u8; 20]> {
+    fn build_id(&self) -> Option<BuildId> {
         let notes = self.segments.iter().filter(|segment| segment.kind == PT_NOTE && segment.size < 1 << 16);
         notes.filter_map(|notes| build_id(&read(self.bias.wrapping_add(notes.address), notes.size)?)).next()
     }
 }
 
-/// The note "GNU", `NT_GNU_BUILD_ID`, if it is a usual one of twenty bytes.
-fn build_id(notes: &[u8]) -> Option<[u8; 20]> {
+/// The note "GNU", `NT_GNU_BUILD_ID`, if it is not longer than the twenty bytes that a recording has for it.
+fn build_id(notes: &[u8]) -> Option<BuildId> {
     let mut rest = notes;
     loop {
         let field = |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));
         let (name, size, kind) = (field(0)? as usize, field(4)? as usize, field(8)?);
         let start = 12 + name.checked_next_multiple_of(4)?;
         if kind == NT_GNU_BUILD_ID && rest.get(12..16) == Some(b"GNU\0") {
-            return rest.get(start..start.checked_add(size)?)?.try_into().ok();
+            return BuildId::new(rest.get(start..start.checked_add(size)?)?);
         }
         rest = rest.get(start.checked_add(size.checked_next_multiple_of(4)?)?..)?;
     }
@@ -278,6 +278,10 @@ mod tests {
         let (new, ranges) = mappings.look().unwrap();
         let libc = new.iter().find(|mapping| mapping.path.windows(8).any(|part| part == b"/libc.so")).unwrap();
         assert!(libc.build_id.is_some());
+        // lld's --build-id=fast, and one that is too long.
+        let note = |size: u32| [&[4, size, 3].map(u32::to_le_bytes).concat()[..], b"GNU\0", &[7; 40]].concat();
+        assert_eq!(build_id(&note(8)), BuildId::new(&[7; 8]));
+        assert!(build_id(&note(8)).is_some() && build_id(&note(32)).is_none());
         crate::code_map::publish_libraries(ranges);
         let local = 0_u8;
         let stack = mappings.main_stack;

@@ -52,6 +52,22 @@ pub(crate) struct Moment {
     pub(crate) time: u64,
 }
 
+/// What says which build of a library it is: of 20 bytes usually, of 8 or 16 by some linkers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BuildId {
+    bytes: [u8; 20],
+    size: u8,
+}
+
+impl BuildId {
+    /// `None` if it is longer than a recording has space for.
+    pub(crate) fn new(id: &[u8]) -> Option<BuildId> {
+        let mut bytes = [0; 20];
+        bytes.get_mut(..id.len())?.copy_from_slice(id);
+        (!id.is_empty()).then_some(BuildId { bytes, size: id.len() as u8 })
+    }
+}
+
 /// A range of addresses and what is mapped there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping {
@@ -60,7 +76,7 @@ pub(crate) struct Mapping {
     pub(crate) offset: u64,
     pub(crate) device: (u32, u32),
     pub(crate) inode: u64,
-    pub(crate) build_id: Option<[u8; 20]>,
+    pub(crate) build_id: Option<BuildId>,
     pub(crate) path: Vec<u8>,
 }
 
@@ -173,8 +189,8 @@ impl Batch {
             }
             match mapping.build_id {
                 Some(id) => {
-                    bytes.extend([20, 0, 0, 0]);
-                    bytes.extend(id);
+                    bytes.extend([id.size, 0, 0, 0]);
+                    bytes.extend(id.bytes);
                 }
                 None => {
                     put_u32(bytes, mapping.device.0);

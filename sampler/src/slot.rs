@@ -81,6 +81,10 @@ unsafe impl Sync for Slot {}
 static SLOTS: [AtomicPtr<Slot>; BLOCKS] = [const { AtomicPtr::new(ptr::null_mut()) }; BLOCKS];
 /// No slot from here on was ever used.
 static USED: AtomicUsize = AtomicUsize::new(0);
+/// Slots below are in use, but for those that were given back meanwhile.
+static FREE_FROM: AtomicUsize = AtomicUsize::new(0);
+/// The thread of each slot, close together: with thousands of slots, which are far apart, a look at each of them takes long.
+static TIDS: [AtomicU32; BLOCK * BLOCKS] = [const { AtomicU32::new(0) }; BLOCK * BLOCKS];
 
 /// A sample as it was read from a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,15 +110,23 @@ pub(crate) fn all() -> impl Iterator<Item = (usize, &'static Slot)> {
     (0..USED.load(Ordering::Acquire)).filter_map(|index| Some((index, get(index)?)))
 }
 
+/// The slots that were last this thread's.
+pub(crate) fn of(tid: u32) -> impl Iterator<Item = (usize, &'static Slot)> {
+    let used = TIDS.iter().take(USED.load(Ordering::Acquire)).enumerate();
+    let slots = used.filter(move |(_, owner)| owner.load(Ordering::Acquire) == tid);
+    slots.filter_map(|(index, _)| Some((index, get(index)?)))
+}
+
 /// A slot for a thread, in the state [`CLAIMED`]; `None` if there are none left. The one that it had, if it had one: its
 /// signal stack may be there.
 pub(crate) fn claim(tid: u32) -> Option<(usize, &'static Slot)> {
-    for (index, slot) in all().filter(|(_, slot)| slot.tid.load(Ordering::Acquire) == tid) {
+    for (index, slot) in of(tid) {
         if slot.state.compare_exchange(ENDED, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            return Some((index, slot.taken(tid)));
+            return Some((index, slot.taken(index, tid)));
         }
     }
-    for index in 0..BLOCK * BLOCKS {
+    let from = FREE_FROM.load(Ordering::Acquire);
+    for index in (from..BLOCK * BLOCKS).chain(0..from) {
         let slot = match get(index) {
             Some(slot) => slot,
             None => {
@@ -124,7 +136,8 @@ pub(crate) fn claim(tid: u32) -> Option<(usize, &'static Slot)> {
         };
         if slot.state.compare_exchange(FREE, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             USED.fetch_max(index + 1, Ordering::AcqRel);
-            return Some((index, slot.taken(tid)));
+            FREE_FROM.fetch_max(index + 1, Ordering::AcqRel);
+            return Some((index, slot.taken(index, tid)));
         }
     }
     None
@@ -151,8 +164,8 @@ fn make_block(number: usize) -> Option<()> {
 
 impl Slot {
     /// The slot of another thread, or of another recording.
-    fn taken(&self, tid: u32) -> &Self {
-        self.tid.store(tid, Ordering::Release);
+    fn taken(&self, index: usize, tid: u32) -> &Self {
+        self.belongs_to(index, tid);
         self.generation.fetch_add(1, Ordering::AcqRel);
         self.announced.store(0, Ordering::Relaxed);
         self.start.store(0, Ordering::Relaxed);
@@ -162,6 +175,17 @@ impl Slot {
         }
         self.stack_attempts.store(0, Ordering::Relaxed);
         self
+    }
+
+    fn belongs_to(&self, index: usize, tid: u32) {
+        TIDS.get(index).inspect(|owner| owner.store(tid, Ordering::Release));
+        self.tid.store(tid, Ordering::Release);
+    }
+
+    /// Makes a slot free that is [`CLAIMED`].
+    pub(crate) fn give_back(&self, index: usize) {
+        self.state.store(FREE, Ordering::Release);
+        FREE_FROM.fetch_min(index, Ordering::AcqRel);
     }
 
     /// The cache of the thread's rules, for the handler of that thread.
@@ -182,6 +206,12 @@ impl Slot {
     pub(crate) fn space(&self) -> Option<u64> {
         let used = self.written.load(Ordering::Relaxed).wrapping_sub(self.read.load(Ordering::Acquire));
         (RING as u64).checked_sub(used + HEAD).filter(|&space| space >= FEWEST).map(|space| space.min(MOST_FRAMES))
+    }
+
+    /// Whether the writer had better come soon.
+    pub(crate) fn is_half_full(&self) -> bool {
+        let used = self.written.load(Ordering::Relaxed).wrapping_sub(self.read.load(Ordering::Relaxed));
+        used > RING as u64 / 2
     }
 
     /// Puts address `number` of the sample that is being made. It must be less than what [`Slot::space`] has returned.
@@ -248,14 +278,14 @@ impl Slot {
     }
 
     /// Makes the slot of a thread that is gone free, unless a new one has got its number, and the slot with it.
-    pub(crate) fn free_ended(&self) {
+    pub(crate) fn free_ended(&self, index: usize) {
         if self.state.compare_exchange(ENDED, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             self.running.store(0, Ordering::Release);
-            self.state.store(FREE, Ordering::Release);
+            self.give_back(index);
         }
     }
 
-    fn forget(&self, tid: u32, signal_stack: *mut c_void) {
+    fn forget(&self, index: usize, tid: u32, signal_stack: *mut c_void) {
         self.running.store(0, Ordering::Relaxed);
         self.read.store(self.written.load(Ordering::Relaxed), Ordering::Relaxed);
         if self.counter.load(Ordering::Relaxed) == 0 {
@@ -263,9 +293,10 @@ impl Slot {
         }
         let is_kept = self.signal_stack().cast() == signal_stack;
         if is_kept {
-            self.tid.store(tid, Ordering::Relaxed);
+            self.belongs_to(index, tid);
         }
         self.state.store(if is_kept { ENDED } else { FREE }, Ordering::Relaxed);
+        FREE_FROM.store(0, Ordering::Relaxed);
     }
 
     /// Takes the oldest sample out of the ring; its addresses are put into `stack`. For the one writer.
@@ -305,7 +336,7 @@ pub(crate) fn discard_all() {
 /// In the child of a fork: the threads that were sampled are not here, and timers are not inherited: those that have their numbers
 /// are the program's. The one thread, `tid` by now, may have its signal stack in a slot, which is no other thread's then.
 pub(crate) fn forget_all(tid: u32, signal_stack: *mut c_void) {
-    all().for_each(|(_, slot)| slot.forget(tid, signal_stack));
+    all().for_each(|(index, slot)| slot.forget(index, tid, signal_stack));
 }
 
 /// Held by tests that use what a process has one of: slots, published code, the recorder.
@@ -335,6 +366,7 @@ mod tests {
                 // SAFETY: as above.
                 unsafe { slot.finish(sample) };
                 number += 1;
+                assert_eq!(slot.is_half_full(), (number - first) * 23 > 4096);
             }
             assert!(number - first > 300);
             for expected in first..number {
@@ -350,11 +382,11 @@ mod tests {
     #[test]
     fn in_a_child_the_thread_that_forked_keeps_its_signal_stack() {
         let _alone = alone();
-        let (kept, other) = (claim(11).unwrap().1, claim(12).unwrap().1);
-        for slot in [kept, other] {
+        let ((at, kept), (other_at, other)) = (claim(11).unwrap(), claim(12).unwrap());
+        for (index, slot) in [(at, kept), (other_at, other)] {
             slot.timer.store(0, Ordering::Relaxed);
             slot.state.store(ARMED, Ordering::Relaxed);
-            slot.forget(13, kept.signal_stack().cast());
+            slot.forget(index, 13, kept.signal_stack().cast());
             assert_eq!(slot.timer.load(Ordering::Relaxed), -1, "the program may have a timer of that number");
         }
         assert_eq!(other.state.load(Ordering::Relaxed), FREE);

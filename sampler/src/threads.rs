@@ -23,6 +23,9 @@ pub(crate) static WITHOUT_TIMER: AtomicU64 = AtomicU64::new(0);
 /// Threads that got a timer.
 pub(crate) static SAMPLED: AtomicU64 = AtomicU64::new(0);
 
+/// Threads that are looked at in every turn of the writer's.
+const FEW: u64 = 64;
+
 /// Starts a timer for a thread, unless it has one.
 pub(crate) fn arm(tid: u32) -> Option<&'static Slot> {
     if is_armed(tid, usize::MAX) {
@@ -34,7 +37,7 @@ pub(crate) fn arm(tid: u32) -> Option<&'static Slot> {
     };
     // The thread itself and the scan may be at it at the same time: the lower slot wins.
     if is_armed(tid, index) {
-        slot.state.store(slot::FREE, Ordering::Release);
+        slot.give_back(index);
         return None;
     }
     start_timer(index, slot, tid).then_some(slot)
@@ -42,12 +45,12 @@ pub(crate) fn arm(tid: u32) -> Option<&'static Slot> {
 
 /// Whether a slot below `limit` is this thread's.
 fn is_armed(tid: u32, limit: usize) -> bool {
-    slot::all().take_while(|(index, _)| *index < limit).any(|(_, slot)| is_of(slot, tid))
+    slot::of(tid).take_while(|(index, _)| *index < limit).any(|(_, slot)| is_of(slot, tid))
 }
 
 /// The slot of a thread that has a timer.
 pub(crate) fn armed(tid: u32) -> Option<&'static Slot> {
-    slot::all().map(|(_, slot)| slot).find(|slot| is_of(slot, tid))
+    slot::of(tid).map(|(_, slot)| slot).find(|slot| is_of(slot, tid))
 }
 
 fn is_of(slot: &Slot, tid: u32) -> bool {
@@ -175,6 +178,8 @@ pub(crate) fn no_handler_runs() -> bool {
 pub(crate) struct Scan {
     own: u32,
     links: u64,
+    /// Looks since the last one at every thread.
+    unseen: u64,
     /// Threads of the last look that had no timer: they may be about to arm themselves.
     young: BTreeSet<u32>,
 }
@@ -198,20 +203,35 @@ impl Scan {
         tasks.contains(&self.own) && tasks.iter().all(|tid| [self.own, std::process::id()].contains(tid))
     }
 
+    /// Whether to look at every thread. As many may have come as have gone, so it is done without a sign of it, too: the less often,
+    /// the more there are to look at.
+    fn is_due(&mut self, links: u64) -> bool {
+        self.unseen += 1;
+        let is_due = links != self.links || !self.young.is_empty() || self.unseen > links / FEW;
+        if is_due {
+            (self.links, self.unseen) = (links, 0);
+        }
+        is_due
+    }
+
     /// Looks whether threads have come or gone, and arms those that have been there for two looks.
     pub(crate) fn look(&mut self) {
         // The number of links of the directory is that of the threads, and two.
         let links = fs::metadata("/proc/self/task").map_or(0, |about| about.nlink());
-        if links == self.links && self.young.is_empty() {
+        if !self.is_due(links) {
             return;
         }
-        self.links = links;
+        let tasks: BTreeSet<u32> = tasks().collect();
+        // Where the process has left /proc by chroot, or has that of other numbers, it says nothing of our threads.
+        if !tasks.contains(&self.own) {
+            return;
+        }
         // Also one that has ended: for this thread there was no timer, or it is about to end.
         let armed: BTreeSet<u32> = slot::all()
             .filter(|(_, slot)| slot.state.load(Ordering::Acquire) != slot::FREE)
             .map(|(_, slot)| slot.tid.load(Ordering::Acquire))
             .collect();
-        let there: BTreeSet<u32> = tasks().filter(|&tid| tid != self.own).collect();
+        let there: BTreeSet<u32> = tasks.into_iter().filter(|&tid| tid != self.own).collect();
         let unarmed: BTreeSet<u32> = there.difference(&armed).copied().collect();
         for &tid in unarmed.intersection(&self.young) {
             arm(tid);
@@ -242,4 +262,32 @@ pub(crate) fn exists(pid: u32, tid: u32) -> bool {
     // SAFETY: no signal is sent.
     (unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) }) == 0
         || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pool of threads after another one of the same size.
+    #[test]
+    fn threads_are_looked_at_where_their_number_stays() {
+        let mut scan = Scan::without(1);
+        let due = |scan: &mut Scan, links| (0..100).filter(|_| scan.is_due(links)).count();
+        assert_eq!(due(&mut scan, 6), 100);
+        // 10,000 threads: the one time that their number is new, and then every eight seconds.
+        assert_eq!(due(&mut scan, 10_002), 1);
+        assert_eq!(due(&mut scan, 10_002), 1);
+        assert_eq!(due(&mut scan, 402), 15);
+    }
+
+    /// As after chroot: a list without the thread that looks is not of this process.
+    #[test]
+    fn a_proc_that_is_not_ours_ends_nothing() {
+        let _alone = slot::alone();
+        let slot = slot::claim(u32::MAX).unwrap().1;
+        slot.timer.store(-1, Ordering::Relaxed);
+        slot.state.store(slot::ARMED, Ordering::Release);
+        Scan::without(u32::MAX - 1).look();
+        assert_eq!(slot.state.swap(slot::FREE, Ordering::AcqRel), slot::ARMED);
+    }
 }

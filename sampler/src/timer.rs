@@ -99,6 +99,13 @@ fn timespec(nanoseconds: u64) -> libc::timespec {
 /// A signal's handler.
 type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::c_void);
 
+/// Signals that mean that the thread itself has gone wrong; they come in the handler, too.
+const FAULTS: [c_int; 7] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
+
+/// Signals 32 and 33, which glibc takes for itself and leaves out of every set that its functions fill.
+const LIBCS_OWN: u64 = 0b11 << 31;
+
 /// Installs `handler` for a signal that is not in use: the highest real-time one whose disposition is the default. It stays
 /// for ever, because a signal may still wait in some thread, and the default is the end of the process.
 pub(crate) fn install(handler: Handler) -> Option<c_int> {
@@ -117,10 +124,13 @@ pub(crate) fn install_for(signal: c_int, handler: Handler) -> bool {
     // A handler of the host's that came meanwhile might jump out of ours.
     // SAFETY: writes the set.
     unsafe { libc::sigfillset(&raw mut action.sa_mask) };
-    for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT] {
+    for fault in FAULTS {
         // SAFETY: the set was filled above.
         unsafe { libc::sigdelset(&raw mut action.sa_mask, fault) };
     }
+    // And that of glibc's for `pthread_cancel` unwinds from where the thread waits, through ours if it came in between.
+    // SAFETY: the set begins with the word that the kernel reads, aligned as that.
+    unsafe { *(&raw mut action.sa_mask).cast::<u64>() |= LIBCS_OWN };
     // SAFETY: the handler is a function of this library, which is never unloaded, and safe in every thread.
     unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) == 0 }
 }
@@ -139,4 +149,31 @@ fn disposition(signal: c_int) -> Option<libc::sighandler_t> {
     }
     // SAFETY: the call has written it.
     Some(unsafe { now.assume_init() }.sa_sigaction)
+}
+
+#[cfg(test)]
+#[cfg(target_arch = "x86_64")]
+mod tests {
+    use super::*;
+
+    extern "C" fn nothing(_signal: c_int, _info: *mut libc::siginfo_t, _context: *mut libc::c_void) {}
+
+    /// As the kernel has it: `sigaction(3)` might have taken some out, and would not say so.
+    #[test]
+    fn nothing_but_faults_comes_while_the_handler_runs() {
+        // Not the highest: that one is for the other tests' recordings.
+        let signal = libc::SIGRTMIN() + 5;
+        assert!(install_for(signal, nothing));
+        // Handler, flags, restorer, mask.
+        let mut action = [0_u64; 4];
+        let none: *const u64 = ptr::null();
+        // SAFETY: writable memory for the kernel's structure on x86_64, which is the largest one; nothing is changed.
+        let read = unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, none, action.as_mut_ptr(), 8_usize) };
+        assert_eq!(read, 0);
+        let [.., mask] = action;
+        let open: Vec<c_int> = (1..=64).filter(|signal| mask & 1 << (signal - 1) == 0).collect();
+        let mut expected = [&FAULTS[..], &[libc::SIGKILL, libc::SIGSTOP]].concat();
+        expected.sort_unstable();
+        assert_eq!(open, expected);
+    }
 }

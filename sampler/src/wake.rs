@@ -1,10 +1,13 @@
 //! How the writer is woken: a futex, because it is done in hooks, also under locks of the loader's.
 
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 static WAKE: AtomicU32 = AtomicU32::new(0);
+
+/// A ring fills up: it is to be emptied at once.
+pub(crate) static DRAIN: AtomicBool = AtomicBool::new(false);
 
 /// How often it was woken so far.
 pub(crate) fn seen() -> u32 {
@@ -26,5 +29,12 @@ pub(crate) fn writer() {
     // SAFETY: as above.
     unsafe {
         libc::syscall(libc::SYS_futex, WAKE.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1, none);
+    }
+}
+
+/// The same to empty the rings, once until it does. Safe in a signal handler.
+pub(crate) fn writer_to_drain() {
+    if !DRAIN.load(Ordering::Relaxed) && !DRAIN.swap(true, Ordering::AcqRel) {
+        writer();
     }
 }

@@ -148,13 +148,16 @@ impl Writer {
         self.looks += 1;
         self.take_events();
         self.look_for_code();
+        let (now, fills_up) = (clock::monotonic(), wake::DRAIN.swap(false, Ordering::AcqRel));
+        let is_time = now >= self.next_drain;
         // Woken because of code alone, the rest waits for its time.
-        let now = clock::monotonic();
-        if now < self.next_drain {
+        if !is_time && !fills_up {
             return;
         }
-        self.next_drain = now + PERIOD;
-        self.scan.look();
+        if is_time {
+            self.next_drain = now + PERIOD;
+            self.scan.look();
+        }
         self.drain();
         self.batch.round();
         self.flush();
@@ -213,7 +216,7 @@ impl Writer {
     }
 
     fn drain(&mut self) {
-        for (_, slot) in slot::all() {
+        for (index, slot) in slot::all() {
             let state = slot.state.load(Ordering::Acquire);
             if matches!(state, slot::ARMED | slot::ENDED) {
                 self.drain_slot(slot);
@@ -228,7 +231,7 @@ impl Writer {
                 if slot.announced.load(Ordering::Relaxed) != 0 && tid != self.pid {
                     self.batch.thread_ended(Moment { tid, ..self.now() });
                 }
-                slot.free_ended();
+                slot.free_ended(index);
             }
         }
     }
@@ -337,12 +340,27 @@ impl Writer {
         Features {
             hostname: read("/proc/sys/kernel/hostname"),
             release: read("/proc/sys/kernel/osrelease"),
-            version: format!("jitlisten {}", env!("CARGO_PKG_VERSION")),
+            version: version(),
             command_line: command_line.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect(),
             first_sample: self.first_sample,
             last_sample: self.last_sample,
         }
     }
+}
+
+/// Of this library; behind it, for `report/src/recording/format.rs` and people, what the samples have to be believed by.
+fn version() -> String {
+    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    format!(
+        "jitlisten {} (samples {}, incomplete {}, truncated {}, lost {}, threads {}, threads without a timer {})",
+        env!("CARGO_PKG_VERSION"),
+        get(&COUNTERS.samples),
+        get(&COUNTERS.incomplete),
+        get(&COUNTERS.truncated),
+        get(&COUNTERS.lost),
+        get(&threads::SAMPLED),
+        get(&threads::WITHOUT_TIMER),
+    )
 }
 
 /// `.../image-PID-START/object-N.so`: what the image sink writes.

@@ -118,7 +118,7 @@ def chain(*arguments, **env):
 
 
 def names(symbol, function):
-    """As tests/src/story.rs: the bare identifier."""
+    """As tests/src/scenario.rs: the bare identifier."""
     return re.search(rf"(?<!\w){function}(?!\w)", symbol) is not None
 
 
@@ -147,7 +147,7 @@ def is_anonymous(dso):
     return re.fullmatch(r"/tmp/perf-\d+\.map|//anon|\[anon\]|\[unknown\]|anon_inode.*", dso) is not None
 
 
-def judge(samples, is_jit, caller, at_least=100, share=0.95):
+def check_samples(samples, is_jit, caller, at_least=100, share=0.95):
     """At least so many samples in compiled code, 99 of 100 named, and this share with the whole chain up to `caller`."""
     jit = [frames for frames in samples if frames and is_jit(frames[0][1])]
     named = sum(frames[0][0] is not None for frames in jit)
@@ -234,7 +234,7 @@ def raw_code():
     data = "/tmp/raw.data"
     perf_record(data, "-F", 499, "-g", "--", "env", f"LD_LIBRARY_PATH={PAYLOAD}", PAYLOAD / "bin/raw_jit", 3)
     samples = perf_samples(data)
-    return judge(samples, is_anonymous, "raw_jit")
+    return check_samples(samples, is_anonymous, "raw_jit")
 
 
 @scenario
@@ -245,7 +245,7 @@ def lli():
         env = [f"LD_PRELOAD={LIBRARY}", f"JITLISTEN_LOG=debug:{RESULTS}/jitlisten.log"]
         host = ["env", *env, "lli-19", *kind, PAYLOAD / "bin/chain.bc", 2]
         perf_record("/tmp/lli.data", "-F", 499, "-g", "--", *host)
-        seen.append(f"{kind[0]}: " + judge(perf_samples("/tmp/lli.data"), is_anonymous, "libLLVM"))
+        seen.append(f"{kind[0]}: " + check_samples(perf_samples("/tmp/lli.data"), is_anonymous, "libLLVM"))
     return "; ".join(seen)
 
 
@@ -267,7 +267,7 @@ def detour_under_threads():
 def rules_from_code():
     """frame pointers, no unwind tables: libunwind and libgcc walk by rules read from the machine code"""
     env = environment(JITLISTEN_FRAME_POINTERS="untouched")
-    return judge_walks([PAYLOAD / "hosts/no_tables.py", PAYLOAD / "bin/walker.so", 2], env)
+    return check_walks([PAYLOAD / "hosts/no_tables.py", PAYLOAD / "bin/walker.so", 2], env)
 
 
 @scenario
@@ -286,7 +286,7 @@ def numba_running():
     with chain() as host:
         host.wait_for("running")
         perf_record("/tmp/map.data", "-F", 499, "-g", "-p", host.pid, "--", "sleep", 5)
-        seen = judge(perf_samples("/tmp/map.data", host.pid), is_anonymous, "_dispatcher")
+        seen = check_samples(perf_samples("/tmp/map.data", host.pid), is_anonymous, "_dispatcher")
         for attempt in range(5):
             said = run(*GDB, "-p", host.pid, "-ex", "bt")
             frames = backtrace(said)
@@ -302,9 +302,9 @@ def numba_images():
         host.wait_for("running")
         is_image = re.compile(r"/image-\d+-\d+/object-\d+\.so").search
         perf_record("/tmp/image.data", "-F", 199, "--call-graph", "dwarf,16384", "-p", host.pid, "--", "sleep", 5)
-        seen = "dwarf: " + judge(perf_samples("/tmp/image.data", host.pid), is_image, "_dispatcher")
+        seen = "dwarf: " + check_samples(perf_samples("/tmp/image.data", host.pid), is_image, "_dispatcher")
         perf_record("/tmp/image.data", "-F", 499, "-g", "-p", host.pid, "--", "sleep", 5)
-        seen += "; fp: " + judge(perf_samples("/tmp/image.data", host.pid), is_image, "_dispatcher")
+        seen += "; fp: " + check_samples(perf_samples("/tmp/image.data", host.pid), is_image, "_dispatcher")
         whole = 0
         for _ in range(5):
             said = run("py-spy", "dump", "--native", "-p", host.pid)
@@ -328,7 +328,7 @@ def numba_jitdump():
     perf_record("/tmp/dump.data", "-k", "mono", "-F", 499, "-g", "--", *host)
     run("perf", "inject", "--jit", "-i", "/tmp/dump.data", "-o", "/tmp/dump.jit.data")
     is_jitted = re.compile(r"/jitted-\d+-\d+\.so").search
-    return judge(perf_samples("/tmp/dump.jit.data"), is_jitted, "_dispatcher")
+    return check_samples(perf_samples("/tmp/dump.jit.data"), is_jitted, "_dispatcher")
 
 
 @scenario
@@ -355,7 +355,7 @@ def walks_of(words, env):
     return [(name, int(samples), int(complete), int(frames)) for name, samples, complete, frames in found]
 
 
-def judge_walks(words, env):
+def check_walks(words, env):
     walks = walks_of(words, env)
     seen = "; ".join(f"{name}: {complete} of {samples} whole" for name, samples, complete, _ in walks)
     for _, samples, complete, frames in walks:
@@ -366,7 +366,7 @@ def judge_walks(words, env):
 @scenario
 def numba_walked():
     """libunwind and libgcc walk from a signal handler inside Numba"""
-    return judge_walks([PAYLOAD / "hosts/walked.py", PAYLOAD / "bin/walker.so", 2, "early"], environment())
+    return check_walks([PAYLOAD / "hosts/walked.py", PAYLOAD / "bin/walker.so", 2, "early"], environment())
 
 
 @scenario

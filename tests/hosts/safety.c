@@ -42,33 +42,33 @@ static void fail(const char *what) {
 
 /* --- What the library calls comes by here ----------------------------------------------------------------------------- */
 
-static uintptr_t host_start, host_end;
+static uintptr_t library_start, library_end;
 
-static int find_host(struct dl_phdr_info *info, size_t size, void *nothing) {
+static int find_library(struct dl_phdr_info *info, size_t size, void *nothing) {
     (void)size, (void)nothing;
     if (strstr(info->dlpi_name, "libjitlisten") == NULL) return 0;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *header = &info->dlpi_phdr[i];
         if (header->p_type != PT_LOAD || !(header->p_flags & PF_X)) continue;
-        host_start = info->dlpi_addr + header->p_vaddr;
-        host_end = host_start + header->p_memsz;
+        library_start = info->dlpi_addr + header->p_vaddr;
+        library_end = library_start + header->p_memsz;
     }
     return 1;
 }
 
-#define FROM_GUEST (host_end && (uintptr_t)__builtin_return_address(0) - host_start < host_end - host_start)
+#define FROM_LIBRARY (library_end && (uintptr_t)__builtin_return_address(0) - library_start < library_end - library_start)
 
 /* Called in the middle of each write of the library's to a file, that is, while it holds its locks. */
 static void (*in_write)(void);
 
 ssize_t write(int file, const void *bytes, size_t size) {
-    if (in_write && FROM_GUEST) in_write();
+    if (in_write && FROM_LIBRARY) in_write();
     return syscall(SYS_write, file, bytes, size);
 }
 
 /* Allocations of the library's fail from number `fails_from` up to `fails_to`. */
 static volatile long allocations, fails_from = LONG_MAX, fails_to = LONG_MAX;
-#define STARVED (FROM_GUEST && fails_from != LONG_MAX && starved())
+#define STARVED (FROM_LIBRARY && fails_from != LONG_MAX && starved())
 
 static int starved(void) {
     long number = __sync_fetch_and_add(&allocations, 1);
@@ -82,12 +82,12 @@ static volatile long *refused;
 
 #define NARROWLY(result, is_refused, call)                                                                                \
     if (is_narrow) {                                                                                                      \
-        int for_host = FROM_GUEST;                                                                                       \
-        if (!for_host) setrlimit(RLIMIT_AS, &wide);                                                                      \
+        int for_library = FROM_LIBRARY;                                                                                   \
+        if (!for_library) setrlimit(RLIMIT_AS, &wide);                                                                    \
         result = call;                                                                                                    \
         int number = errno;                                                                                               \
-        if (!for_host) setrlimit(RLIMIT_AS, &narrow);                                                                    \
-        if (for_host && (is_refused)) ++*refused;                                                                        \
+        if (!for_library) setrlimit(RLIMIT_AS, &narrow);                                                                  \
+        if (for_library && (is_refused)) ++*refused;                                                                      \
         errno = number;                                                                                                   \
     } else {                                                                                                              \
         result = call;                                                                                                    \
@@ -153,7 +153,7 @@ static int list_slowly(struct dl_phdr_info *info, size_t size, void *pointer) {
 
 int dl_iterate_phdr(int (*callback)(struct dl_phdr_info *, size_t, void *), void *data) {
     int (*next)(int (*)(struct dl_phdr_info *, size_t, void *), void *) = dlsym(RTLD_NEXT, "dl_iterate_phdr");
-    struct listing listing = {callback, data, lists_slowly && FROM_GUEST};
+    struct listing listing = {callback, data, lists_slowly && FROM_LIBRARY};
     return next(list_slowly, &listing);
 }
 
@@ -276,7 +276,7 @@ static int daemon_closes(const char *path) {
     printf("the lowest number: %d\n", mine);
     for (int file = mine + 1; file < 1000; file++)
         if (dup2(mine, file) < 0) fail("dup2");
-    if (getenv("GUEST_RUNS")) runs(getenv("GUEST_RUNS"));
+    if (getenv("SAFETY_RUNS")) runs(getenv("SAFETY_RUNS"));
     compile("second", 2);
     int open_ones = 0;
     for (int file = mine; file < 1000; file++) open_ones += fcntl(file, F_GETFD) >= 0;
@@ -398,7 +398,7 @@ static int fork_storm(int forks) {
 
 static int ends(const char *how) {
     compile("first", 1);
-    if (getenv("GUEST_RUNS")) runs(getenv("GUEST_RUNS"));
+    if (getenv("SAFETY_RUNS")) runs(getenv("SAFETY_RUNS"));
     compile("second", 2);
     if (!strcmp(how, "_exit")) _exit(3);
     if (!strcmp(how, "kill")) kill(getpid(), SIGKILL);
@@ -658,7 +658,7 @@ static const char *is_empty(uintptr_t function) {
 /* A program into which the library was brought from outside, by a way that set-user-ID programs take, too. */
 static int preloaded(void) {
     jitlisten_status (*open_host)(void) = dlsym(RTLD_DEFAULT, "jitlisten_open");
-    printf("AT_SECURE: %lu, library: %s\n", getauxval(AT_SECURE), open_host && host_end ? "there" : "not there");
+    printf("AT_SECURE: %lu, library: %s\n", getauxval(AT_SECURE), open_host && library_end ? "there" : "not there");
     compile("first", 1);
     printf("rendezvous: %s, %s\n", is_empty(_r_debug.r_brk), is_empty((uintptr_t)__jit_debug_register_code));
     if (open_host) printf("open: %d\n", open_host());
@@ -670,7 +670,7 @@ static int preloaded(void) {
 int main(int count, char **words) {
     const char *scenario = count > 1 ? words[1] : "";
     const char *word = count > 2 ? words[2] : "";
-    dl_iterate_phdr(find_host, NULL);
+    dl_iterate_phdr(find_library, NULL);
     llvm_begin();
     atexit(write_statistics);
     if (!strcmp(scenario, "interrupted")) return interrupted(word);

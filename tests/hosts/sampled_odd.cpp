@@ -2,9 +2,11 @@
  *
  *   sampled_odd SCENARIO NUMBER [WORD] */
 #include <dlfcn.h>
+#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -12,6 +14,7 @@
 
 #include <boost/context/fiber.hpp>
 #include <boost/context/protected_fixedsize_stack.hpp>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -185,6 +188,59 @@ static int last_thread(double seconds) {
     pthread_exit(nullptr);
 }
 
+static void *waits(void *number) {
+    for (;;) {
+        timespec little = {1, 0};
+        switch (reinterpret_cast<uintptr_t>(number) % 3) {
+        case 0: nanosleep(&little, nullptr); break;
+        case 1: poll(nullptr, 0, 1000); break;
+        default: pause();
+        }
+    }
+}
+
+/* Threads that wait, and are cancelled there, eight at a time. */
+static int cancels(double seconds) {
+    for (double until = now(CLOCK_MONOTONIC) + seconds; now(CLOCK_MONOTONIC) < until;) {
+        pthread_t threads[8];
+        for (uintptr_t i = 0; i < 8; i++)
+            if (pthread_create(&threads[i], nullptr, waits, reinterpret_cast<void *>(i)) != 0) return 2;
+        usleep(2000);
+        for (pthread_t thread : threads) {
+            void *result = nullptr;
+            if (pthread_cancel(thread) != 0 || pthread_join(thread, &result) != 0 || result != PTHREAD_CANCELED) return 3;
+        }
+    }
+    puts("done");
+    return 0;
+}
+
+static char *volatile entered;
+static void enters(int) { entered = static_cast<char *>(__builtin_frame_address(0)); }
+
+/* Signals come to a stack of 8 KiB above a page that faults: how much of it was used, and how much of that is the kernel's. */
+static int small_signal_stack(double seconds) {
+    const size_t size = 8192, page = 4096;
+    void *mapped = mmap(nullptr, page + size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped == MAP_FAILED || mprotect(mapped, page, PROT_NONE) != 0) return 2;
+    char *lowest = static_cast<char *>(mapped) + page;
+    stack_t stack = {};
+    stack.ss_sp = lowest;
+    stack.ss_size = size;
+    struct sigaction action = {};
+    action.sa_handler = enters;
+    action.sa_flags = SA_ONSTACK;
+    if (sigaltstack(&stack, nullptr) != 0 || sigaction(SIGUSR1, &action, nullptr) != 0) return 3;
+    raise(SIGUSR1);
+    memset(lowest, 0x5a, size);
+    burn(seconds);
+    exceptions(seconds);
+    size_t untouched = 0;
+    while (untouched < size && lowest[untouched] == 0x5a) untouched++;
+    printf("%zu %zu\n", size - untouched, static_cast<size_t>(lowest + size - entered));
+    return 0;
+}
+
 int main(int argc, char **argv) {
     if (argc < 3) return 1;
     std::string scenario = argv[1];
@@ -196,5 +252,7 @@ int main(int argc, char **argv) {
     if (scenario == "own-timers") return own_timers(number);
     if (scenario == "vforks") return vforks(number);
     if (scenario == "last-thread") return last_thread(number);
+    if (scenario == "cancels") return cancels(number);
+    if (scenario == "small-signal-stack") return small_signal_stack(number);
     return 1;
 }

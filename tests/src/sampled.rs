@@ -34,6 +34,19 @@ pub fn read(data: &Path) -> Vec<Weighed> {
     parse(&text).unwrap_or_else(|line| panic!("{}: {line:?}", data.display()))
 }
 
+/// One of the recorder's counters, as perf shows them with the version.
+///
+/// # Panics
+/// When perf cannot read the file, or it is not there.
+#[must_use]
+pub fn counter(data: &Path, name: &str) -> u64 {
+    let done = tool::run(Command::new("perf").args(["report", "--header-only", "-i"]).arg(data));
+    let text = String::from_utf8_lossy(&done.stdout);
+    let version = text.lines().find(|line| line.contains("jitlisten") && line.contains('(')).unwrap_or_default();
+    let found = version.split(['(', ',', ')']).find_map(|one| one.trim().strip_prefix(name)?.trim().parse().ok());
+    found.unwrap_or_else(|| panic!("no {name:?} in {text}"))
+}
+
 /// Blocks of a head, `TID PERIOD:`, and a line `ADDRESS NAME` for each frame.
 fn parse(text: &str) -> Result<Vec<Weighed>, String> {
     let mut samples: Vec<Weighed> = Vec::new();

@@ -115,7 +115,7 @@ fn a_jitdump_that_is_exchanged_when_it_is_closed() {
     let exchange = format!(
         "for dump in '{ours}'/jitlisten-*/*.dump; do mv \"$dump\" \"$dump.old\"; echo precious >\"$dump\"; done"
     );
-    let host = host.argument(&mine).variable("GUEST_RUNS", exchange);
+    let host = host.argument(&mine).variable("SAFETY_RUNS", exchange);
     let ended = host.run(Preload::Library).well();
     assert_one_stop_each(&host, &["jitdump"]);
     assert!(safety_host::stops(&host)[0].contains("is not ours: another file"), "{}", host.log());
@@ -301,7 +301,7 @@ fn a_directory_that_vanishes() {
     let directory = host.scratch("gone");
     fs::create_dir(&directory).expect("made");
     let host =
-        host.variable("JITLISTEN_DIR", &directory).variable("GUEST_RUNS", format!("rm -rf '{}'", directory.display()));
+        host.variable("JITLISTEN_DIR", &directory).variable("SAFETY_RUNS", format!("rm -rf '{}'", directory.display()));
     let ended = host.run(Preload::Library).well();
     assert!(!directory.exists());
     let stock = host.run(Preload::Nothing).well();

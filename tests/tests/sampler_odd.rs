@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::paths::{self, Scratch};
-use jitlisten_tests::sampled::{Weighed, by_thread, complete, read, recorded, scenario};
+use jitlisten_tests::sampled::{Weighed, by_thread, complete, counter, read, recorded, scenario};
 use jitlisten_tests::tool::{self, Absence};
 
 fn program(scratch: &Scratch) -> Option<PathBuf> {
@@ -119,15 +119,68 @@ fn children_by_vfork() {
     assert!(!samples.is_empty() && complete(&samples) >= 90.0, "{} % of {}", complete(&samples), samples.len());
 }
 
-/// A thread that blocks every signal is not sampled, and disturbs nothing.
+/// A thread that blocks every signal is sampled nowhere: its time is its function's when it ends.
 #[test]
 fn a_thread_that_blocks_signals() {
     let Some(host) = scenario(&["blocks", "1"]) else { return };
     let (host, data) = recorded(host, "");
+    let ended = host.run(Preload::Library).well();
+    let (of_main, of_blocked): (Vec<Weighed>, Vec<Weighed>) =
+        read(&data).into_iter().partition(|sample| sample.tid == ended.pid);
+    for samples in [&of_main, &of_blocked] {
+        assert!((seconds(samples) - 1.0).abs() < 0.1, "{} s", seconds(samples));
+    }
+    // One signal may have come before it blocked them.
+    let in_function: Vec<Weighed> = of_blocked.into_iter().filter(|sample| sample.has("blocked")).collect();
+    assert!(in_function.len() <= 2 && (seconds(&in_function) - 1.0).abs() < 0.1, "{in_function:?}");
+}
+
+/// The C library's own signal for it comes where a thread waits, and so does the sampler's: it must not end a thread in our handler.
+#[test]
+fn threads_that_are_cancelled_where_they_wait() {
+    if tool::require("perf", Absence::FailsInCi).is_none() {
+        return;
+    }
+    let scratch = Scratch::new("cancelled");
+    let Some(program) = program(&scratch) else { return };
+    let host = Host::new(program, "cancels").variable("JITLISTEN", "unwind").argument("cancels").argument("3");
+    let (host, data) = recorded(host, ",hz=10000,wall");
+    let ended = host.run(Preload::Library).well();
+    assert_eq!((ended.stdout.as_slice(), ended.stderr.as_str()), (&b"done\n"[..], ""));
+    let samples = read(&data);
+    assert!(samples.iter().filter(|sample| sample.has("waits")).count() > 1000, "{} samples", samples.len());
+}
+
+/// Of 8 KiB above a page that faults: with some 3 KiB of the kernel's there is space for the handler, once.
+#[test]
+fn a_small_signal_stack_is_enough() {
+    if tool::require("perf", Absence::FailsInCi).is_none() {
+        return;
+    }
+    let scratch = Scratch::new("small-signal-stack");
+    let Some(program) = program(&scratch) else { return };
+    let host = Host::new(program, "small-stack").variable("JITLISTEN", "unwind");
+    let (host, data) = recorded(host.argument("small-signal-stack").argument("1"), ",hz=997");
+    let ended = host.run(Preload::Library).well();
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let numbers: Vec<usize> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let [used, kernels] = numbers[..] else { panic!("{said}") };
+    assert!(used > kernels && used < kernels + 3072, "{used} bytes used, {kernels} of them by the kernel");
+    let samples = read(&data);
+    assert!((seconds(&samples) - 2.0).abs() < 0.2 && complete(&samples) >= 99.0, "{} %", complete(&samples));
+}
+
+/// 400,000 addresses a second: the ring of a thread has space for 8,192 words, and is emptied when it is half full.
+#[test]
+fn deep_stacks_a_thousand_times_a_second() {
+    let Some(host) = scenario(&["deep", "400", "2"]) else { return };
+    let (host, data) = recorded(host, ",hz=1000,wall");
     let _ = host.run(Preload::Library).well();
     let samples = read(&data);
-    let main = seconds(&samples.iter().filter(|sample| sample.has("main")).cloned().collect::<Vec<_>>());
-    assert!((main - 1.0).abs() < 0.1, "{main} s");
+    // Of two seconds; without that, more than half of them are lost. A busy machine may keep the writer from a processor for as long.
+    assert!(samples.iter().filter(|sample| sample.frames.len() > 400).count() > 500, "{} samples", samples.len());
+    let lost = counter(&data, "lost");
+    assert!(lost * 20 <= samples.len() as u64, "{lost} lost beside {}", samples.len());
 }
 
 /// Deeper than a sample has space for: cut off at the far end, and that is said.

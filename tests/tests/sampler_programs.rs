@@ -5,6 +5,8 @@ use std::fs;
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::sampled::{Weighed, by_thread, complete, read, recorded, scenario, share, sigma};
+use linux_perf_data::linux_perf_event_reader::EventRecord;
+use linux_perf_data::{PerfFileReader, PerfFileRecord};
 
 /// A scenario that runs to its end, recorded from its start.
 fn run(words: &[&str]) -> Option<(Vec<Weighed>, String)> {
@@ -27,6 +29,18 @@ fn seconds(samples: &[Weighed]) -> f64 {
     samples.iter().map(|sample| sample.period as f64 / 1e9).sum()
 }
 
+/// So long that three points are almost five sigma, at a rate that the kernel's tick can do.
+fn run_long(scenario_name: &str) -> Option<Vec<Weighed>> {
+    let (host, data) = recorded(scenario(&[scenario_name, "17"])?.patience(400), ",hz=249");
+    let _ = host.run(Preload::Library).well();
+    Some(read(&data))
+}
+
+/// Three points; more where a machine that is short of processors has made less than 4,000 samples.
+fn three_points(samples: &[Weighed]) -> f64 {
+    (4.0 * sigma(samples)).max(3.0)
+}
+
 /// Four sigma, and a point for loops that do not take the same time for each turn.
 fn off_by_chance(samples: &[Weighed]) -> f64 {
     1.0 + 4.0 * sigma(samples)
@@ -34,20 +48,20 @@ fn off_by_chance(samples: &[Weighed]) -> f64 {
 
 #[test]
 fn loops_of_three_to_one() {
-    let Some((samples, _)) = run(&["loops", "8"]) else { return };
+    let Some(samples) = run_long("loops") else { return };
     let share = share(&samples, "three_of_four", &["three_of_four", "one_of_four"]);
-    assert!((share - 75.0).abs() < off_by_chance(&samples), "{share} % of {} samples", samples.len());
-    assert!((seconds(&samples) - 8.0).abs() < 0.4, "{} s", seconds(&samples));
+    assert!((share - 75.0).abs() < three_points(&samples), "{share} % of {} samples", samples.len());
+    assert!((seconds(&samples) - 17.0).abs() < 0.6, "{} s", seconds(&samples));
 }
 
 /// The leaf is in libm, which keeps no frame pointer: its caller is what counts.
 #[test]
 fn exp_called_in_two_places() {
-    let Some((samples, _)) = run(&["exps", "8"]) else { return };
+    let Some(samples) = run_long("exps") else { return };
     let in_libm = samples.iter().filter(|sample| sample.frames[0].contains("exp") && sample.frames.len() > 3).count();
     assert!(in_libm * 3 > samples.len(), "{in_libm} of {} in libm", samples.len());
     let share = share(&samples, "exp_three", &["exp_three", "exp_one"]);
-    assert!((share - 75.0).abs() < off_by_chance(&samples), "{share} % of {} samples", samples.len());
+    assert!((share - 75.0).abs() < three_points(&samples), "{share} % of {} samples", samples.len());
     assert!(complete(&samples) >= 99.5, "{} % complete", complete(&samples));
 }
 
@@ -97,6 +111,32 @@ fn short_threads_are_seen() {
     let time: f64 = stdout.lines().map(|line| line.split_once(' ').unwrap().1.parse::<f64>().unwrap() / 1e9).sum();
     assert!((seen / time - 1.0).abs() < 0.05, "{seen} of {time} s");
     assert!(threads >= 145, "{threads} of 150 threads");
+}
+
+/// By the crate that samply imports recordings with: what perf reads.
+#[test]
+fn a_second_reader_finds_the_same() {
+    let Some(host) = scenario(&["deep", "40", "1"]) else { return };
+    let (host, data) = recorded(host, ",hz=199");
+    let _ = host.run(Preload::Library).well();
+    let file = std::io::BufReader::new(fs::File::open(&data).unwrap());
+    let PerfFileReader { mut perf_file, mut record_iter } = PerfFileReader::parse_file(file).unwrap();
+    let (mut theirs, mut has_libc) = (Vec::new(), false);
+    while let Some(record) = record_iter.next_record(&mut perf_file).unwrap() {
+        let PerfFileRecord::EventRecord { record, .. } = record else { continue };
+        match record.parse().unwrap() {
+            // The chain begins with a mark of where it is from.
+            EventRecord::Sample(sample) => {
+                theirs.push((sample.tid.unwrap() as u32, sample.period.unwrap(), sample.callchain.unwrap().len() - 1));
+            }
+            EventRecord::Mmap2(mapping) => has_libc |= mapping.path.as_slice().ends_with(b"/libc.so.6"),
+            _ => {}
+        }
+    }
+    let perfs: Vec<_> =
+        read(&data).into_iter().map(|sample| (sample.tid, sample.period, sample.frames.len())).collect();
+    assert!(theirs.len() > 50 && has_libc);
+    assert_eq!(theirs, perfs);
 }
 
 /// What was sampled is in the file when the process is killed or crashes; perf reads it.

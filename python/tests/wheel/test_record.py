@@ -81,7 +81,7 @@ def test_a_child_of_a_fork_leaves_the_recording_of_its_parent(run, tmp_path):
 
 
 def test_nothing_is_kept_of_code_after_the_duration(run, tmp_path):
-    """The recording has ended by itself, and nobody has stopped it."""
+    """The recording has ended by itself, and `stop_recording` comes later."""
     (tmp_path / "later.py").write_text(
         "import ctypes, gc, glob, time, jitlisten\n"
         "import llvmlite.binding as llvm\n"
@@ -108,3 +108,64 @@ def test_nothing_is_kept_of_code_after_the_duration(run, tmp_path):
     stock, after = map(int, sizes.split())
     # An event and its path are 200 bytes or more for each of 1,000 objects.
     assert after < stock + 100_000 and failures == "0", sizes
+
+
+def test_threads_that_come_where_as_many_have_gone_are_sampled(run, tmp_path):
+    """One pool after another of the same size. Nothing stands in front of ``pthread_create`` here: threads are found in ``/proc``."""
+    (tmp_path / "pools.py").write_text(
+        "import ctypes, threading, time, jitlisten\n"
+        "from jitlisten._record import Statistics, library\n"
+        "def sampled():\n"
+        "    counters = Statistics(size=ctypes.sizeof(Statistics))\n"
+        "    library().jitlisten_get_record_statistics(ctypes.byref(counters))\n"
+        "    return counters.threads\n"
+        "def pool(expected, after=None):\n"
+        "    end, patience = threading.Event(), time.monotonic() + 20\n"
+        "    threads = [threading.Thread(target=end.wait) for _ in range(4)]\n"
+        "    if after: after.set()\n"
+        "    for thread in threads: thread.start()\n"
+        "    while sampled() < expected and time.monotonic() < patience: time.sleep(0.01)\n"
+        "    return end\n"
+        "jitlisten.start_recording('f.data', lines=False, python=False)\n"
+        "pool(9, after=pool(5)).set()\n"
+        "print(jitlisten.stop_recording().threads)\n"
+    )
+    assert run(python(), "pools.py").stdout == "9\n"
+
+
+def test_a_program_that_was_started_by_run_is_recorded_while_it_runs(run, start, tmp_path):
+    program = start(command(), "run", "--", python(), PROGRAMS / "kernel.py")
+    data = tmp_path / "f.data"
+    run(command(), "record", "-p", program.pid, "-d", 1, "--no-python", "-o", data)
+    assert not program.has_ended() and "__main__.burn" in run(command(), "lines", data).stdout
+
+
+def test_another_program_cannot_be_asked_while_it_runs(run, start, tmp_path):
+    program = start("sh", "-c", "echo ready; exec sleep 1000")
+    refused = run(command(), "record", "-p", program.pid, "-o", tmp_path / "f.data", status=2)
+    assert "not a Python interpreter" in refused.stderr and "start it by jitlisten" in refused.stderr
+
+
+def test_what_has_gone_wrong_is_said(run, tmp_path):
+    """A file that may not grow; and threads for which there are no timers."""
+    (tmp_path / "work.py").write_text(
+        "import resource, sys, threading, time\n"
+        "RLIMIT_SIGPENDING = 11\n"
+        "if sys.argv[1] == 'timers': resource.setrlimit(RLIMIT_SIGPENDING, (0, 0))\n"
+        "def burn():\n"
+        "    until = time.process_time() + 2\n"
+        "    while time.process_time() < until: sum(range(1000))\n"
+        "threads = [threading.Thread(target=burn) for _ in range(4)]\n"
+        "for thread in threads: thread.start()\n"
+        "for thread in threads: thread.join()\n"
+        "print('done')\n"
+    )
+    data, log = tmp_path / "f.data", tmp_path / "log"
+    record = command(), "record", "--no-python", "--sinks", "unwind", "-r", 1000, "-o", data, "--", python(), "work.py"
+    small = "sh", "-c", 'ulimit -f 40; exec "$@"', "sh", *record, "file"
+    stopped = run(*small)
+    assert stopped.stdout == "done\n" and "the recording stops: write" in stopped.stderr
+    elsewhere = run(*small, JITLISTEN_LOG=log)
+    assert elsewhere.stderr == "" and "the recording stops: write" in log.read_text()
+    assert run(*record, "timers").stderr == ""
+    assert "got no timer, and are not in the recording: 4" in run(command(), "lines", data).stdout

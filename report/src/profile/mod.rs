@@ -81,6 +81,9 @@ pub struct SourceLines {
     pub lines: BTreeMap<u32, Line>,
 }
 
+/// A file, as an index into [`Profile::files`], and a line.
+pub(crate) type Place = (u32, u32);
+
 /// A function, with all its compilations.
 #[derive(Clone, Debug)]
 pub struct FunctionRow {
@@ -96,8 +99,8 @@ pub struct FunctionRow {
     pub compilations: Vec<(String, Shares)>,
     /// Where its own lines are: index into [`Profile::files`], first and last line with samples.
     pub lines: Option<(u32, u32, u32)>,
-    /// Who calls it: a function, the file (index into [`Profile::files`]) and line of the call, and how much.
-    pub callers: Vec<(u32, Option<(u32, u32)>, Count)>,
+    /// What calls it: a function, from where, and how much.
+    pub callers: Vec<(u32, Option<Place>, Count)>,
 }
 
 impl FunctionRow {

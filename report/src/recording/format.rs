@@ -25,6 +25,7 @@ pub(super) const PERF_RECORD_HEADER_FEATURE: u32 = 80;
 const HEADER_BUILD_ID: u32 = 2;
 const HEADER_HOSTNAME: u32 = 3;
 const HEADER_OSRELEASE: u32 = 4;
+const HEADER_VERSION: u32 = 5;
 const HEADER_ARCH: u32 = 6;
 const HEADER_CMDLINE: u32 = 11;
 const HEADER_EVENT_DESC: u32 = 12;
@@ -181,6 +182,7 @@ impl Container {
             HEADER_BUILD_ID => self.build_ids(bytes),
             HEADER_HOSTNAME => self.facts.host = printable(&string(bytes)),
             HEADER_OSRELEASE => self.facts.kernel = printable(&string(bytes)),
+            HEADER_VERSION => self.notes.extend(doubts(&string(bytes))),
             HEADER_ARCH => self.facts.architecture = printable(&string(bytes)),
             HEADER_CMDLINE => self.facts.command = strings(bytes).unwrap_or_default(),
             HEADER_EVENT_DESC => self.event_names(bytes),
@@ -217,8 +219,25 @@ impl Container {
 }
 
 fn wanted(feature: u32) -> bool {
-    [HEADER_BUILD_ID, HEADER_HOSTNAME, HEADER_OSRELEASE, HEADER_ARCH, HEADER_CMDLINE, HEADER_EVENT_DESC]
+    [HEADER_BUILD_ID, HEADER_HOSTNAME, HEADER_OSRELEASE, HEADER_VERSION, HEADER_ARCH, HEADER_CMDLINE, HEADER_EVENT_DESC]
         .contains(&feature)
+}
+
+/// What our own recorder has counted (`version` in `sampler/src/writer.rs`), if more than one stack in a hundred is not whole or a
+/// thread was not sampled. Lost samples have records of their own.
+fn doubts(version: &str) -> Option<String> {
+    let counters = version.strip_prefix("jitlisten ")?.split_once('(')?.1;
+    let count = |name: &str| -> Option<u64> {
+        counters.split([',', ')']).find_map(|one| one.trim().strip_prefix(name)?.trim().parse().ok())
+    };
+    let [samples, incomplete, truncated, without] =
+        [count("samples")?, count("incomplete")?, count("truncated")?, count("threads without a timer")?];
+    (without > 0 || incomplete.saturating_add(truncated) > samples / 100).then(|| {
+        format!(
+            "of {samples} stacks {incomplete} end before the start of their thread, and {truncated} are cut off; threads that got no \
+             timer, and are not in the recording: {without}"
+        )
+    })
 }
 
 fn described_event(bytes: &mut Bytes<'_>, attr_size: usize) -> Option<Event> {
@@ -255,4 +274,23 @@ fn read_at(file: &mut (impl Read + Seek), offset: u64, size: u64) -> io::Result<
     let mut bytes = Vec::new();
     file.take(size).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_recorder_has_counted_is_said_where_it_matters() {
+        let version = |incomplete, without| {
+            format!(
+                "jitlisten 0.1.0 (samples 1000, incomplete {incomplete}, truncated 2, lost 5, threads 3, threads without a timer {without})"
+            )
+        };
+        assert_eq!(doubts(&version(8, 0)), None);
+        assert!(doubts(&version(9, 0)).unwrap().contains("1000 stacks 9 end") && doubts(&version(0, 1)).is_some());
+        for other in ["6.1.0", "jitlisten 0.1.0", "jitlisten 1 (samples 1, incomplete x)", ""] {
+            assert_eq!(doubts(other), None);
+        }
+    }
 }

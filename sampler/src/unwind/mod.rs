@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Made for a signal handler: nothing here allocates, takes a lock or follows a pointer that it has not been given; frames,
-//! instructions and operations are counted; a walk takes less than 2 KiB of stack. Memory is read through [`Memory`], which
+//! instructions and operations are counted; the handler with a walk takes less than 3 KiB of stack. Memory is read through [`Memory`], which
 //! refuses what is not there. Rules are those of `.eh_frame` with everything that compilers, linkers and C libraries write
 //! into it: expressions that read memory (realigned frames), signal frames, every general register.
 //!
@@ -171,10 +171,7 @@ fn step(
 ) -> Step {
     let address = registers.at(RIP).wrapping_sub(u64::from(!is_exact));
     if let Some(rule) = cache.get(address) {
-        return match rule.apply(registers, memory) {
-            Some(()) => Step::Caller { was_signal_frame: false },
-            None => Step::Broken,
-        };
+        return rule.apply(registers, memory);
     }
     match code.find(address) {
         Some(Code::Table(table)) => match table.find(address) {

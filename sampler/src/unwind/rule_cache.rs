@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::row::{Cfa, Row, Rule};
-use super::{KEPT, Memory, REGISTERS, RIP, RSP, Registers};
+use super::{KEPT, Memory, REGISTERS, RIP, RSP, Registers, Step};
 
 const SLOTS: usize = 256;
 /// `rbx`, `rbp`, `r12` to `r15`
@@ -84,13 +84,13 @@ impl Plain {
         Some(Plain { address, distance, register, saved })
     }
 
-    /// Moves to the caller; `None` where memory or a register is missing.
-    pub(crate) fn apply(&self, registers: &mut Registers, memory: &mut impl Memory) -> Option<()> {
-        let start = registers.get(u64::from(self.register))?;
+    /// Moves to the caller, as [`super::follow`] does by the row.
+    pub(super) fn apply(&self, registers: &mut Registers, memory: &mut impl Memory) -> Step {
+        let Some(start) = registers.get(u64::from(self.register)) else { return Step::Broken };
         let frame_address = start.wrapping_add(i64::from(self.distance) as u64);
-        let address = memory.read(frame_address.wrapping_sub(8))?;
+        let Some(address) = memory.read(frame_address.wrapping_sub(8)) else { return Step::Broken };
         if address == 0 {
-            return None;
+            return Step::Outermost;
         }
         registers.known &= KEPT;
         for (&register, &words) in SAVED.iter().zip(&self.saved) {
@@ -101,6 +101,6 @@ impl Plain {
         }
         registers.set(RSP, Some(frame_address));
         registers.set(RIP, Some(address));
-        Some(())
+        Step::Caller { was_signal_frame: false }
     }
 }

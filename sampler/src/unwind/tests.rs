@@ -122,6 +122,30 @@ fn trampolines_and_frame_pointers_are_followed_and_nonsense_is_not() {
     assert_eq!(outcome, Outcome::Broken, "0x7777 is no code");
 }
 
+/// By the table and then by the rule that was kept of it: the same.
+#[test]
+fn a_stack_that_ends_with_a_zero_is_complete_every_time() {
+    let program = std::fs::read("/proc/self/exe").unwrap();
+    let file = object::File::parse(&*program).unwrap();
+    let section = file.section_by_name(".eh_frame").unwrap();
+    let table = FrameTable::by_reading(section.data().unwrap().into(), section.address(), 0);
+    // At the first instruction of a function the return address is all that there is on its stack; `_start` has none.
+    let is_plain = |start: &u64| {
+        let row = table.find(*start).and_then(|entry| row::find(&entry, *start));
+        row.is_some_and(|row| {
+            matches!(row.cfa, Cfa::Register(register, 8) if usize::from(register) == RSP)
+                && row.rules[RIP] == Rule::Offset(-8)
+        })
+    };
+    let start = table.starts().filter(|&start| start != 0).find(is_plain).unwrap();
+    let mut values = [0; REGISTERS];
+    (values[RIP], values[RSP]) = (start, 0x10000);
+    let (mut stack, map, mut cache) = (Words(0x10000, vec![0]), Damaged(table), RuleCache::default());
+    let mut outcome = || walk(Registers::new(values), &map, &mut stack, &mut cache, |_| true);
+    assert_eq!([outcome(), outcome()], [Outcome::Complete; 2]);
+    assert!(cache.get(start).is_some());
+}
+
 #[test]
 fn expressions_are_bounded() {
     // DW_OP_skip -3: for ever.

@@ -266,7 +266,7 @@ impl Hooked {
         }
     }
 
-    /// Who was called, with what, and what came of it: by the calling convention that shows the linker where it must be.
+    /// What was called, with what, and what came of it: by the calling convention that shows the linker where it must be.
     fn call(&self, [first, second, third]: [usize; 3], returned: usize) -> Result<Call, &'static str> {
         let vtable = self.vtable.load(Ordering::Relaxed);
         // `Binary { vtable, unsigned, MemoryBufferRef { { data, size }, name } }`

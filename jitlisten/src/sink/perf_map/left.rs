@@ -1,11 +1,11 @@
 //! Maps that dead processes have left: see [`crate::liveness`] for how long they stay.
 //!
 //! A map is one of ours by its first line, which names its process. It is left alone if it belongs to another user, if its
-//! process lives, if its lock is held, or if CPython has written lines into it, too. In another PID namespace the number
-//! counts for nothing: there, a map without a lock has to be old besides.
+//! process lives, if its lock is held, or if CPython has written lines into it, too (which its first line says from then on, so that it
+//! is looked through once). In another PID namespace the number counts for nothing: there, a map without a lock has to be old besides.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read as _, Seek as _};
+use std::io::{self, Read as _, Seek as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -20,11 +20,15 @@ const MOST_ENTRIES: usize = 20_000;
 /// So many that died within the last hour stay, beside what [`crate::liveness`] says: a map has little in it, and a program may
 /// have many workers.
 const RECENT: usize = 256;
+/// So many bytes of a map are looked through, once.
+const MOST_SEARCHED: u64 = 1 << 26;
 /// Longer than any first line.
 const FIRST_LINE: usize = 128;
 const ALIVE: &str = "alive";
 /// As long as [`ALIVE`], in whose place it is written by the process that finds it dead.
 const ENDED: &str = "ended";
+/// The same, for a map with lines of CPython's: this library leaves it alone, `jitlisten clean` does not.
+const MIXED: &str = "mixed";
 
 /// The first line of a map of this process.
 pub(super) fn first_line() -> String {
@@ -46,6 +50,8 @@ pub struct FirstLine {
     state_at: u64,
     /// Whether it says that the process is dead.
     pub is_ended: bool,
+    /// Whether it says that CPython has written into the map, too.
+    is_mixed: bool,
 }
 
 impl FirstLine {
@@ -56,12 +62,12 @@ impl FirstLine {
         let mut words = line.strip_prefix("0 0 jitlisten ")?.split(' ');
         let mut number = || words.next()?.parse::<u64>().ok();
         let (pid, start, namespace) = (u32::try_from(number()?).ok()?, number()?, number()?);
-        let is_ended = match (words.next()?, words.next()) {
-            (ALIVE, None) => false,
-            (ENDED, None) => true,
-            _ => return None,
-        };
-        Some(FirstLine { pid, start, namespace, state_at: (end - ALIVE.len()) as u64, is_ended })
+        let state = words.next()?;
+        if words.next().is_some() || ![ALIVE, ENDED, MIXED].contains(&state) {
+            return None;
+        }
+        let state_at = (end - ALIVE.len()) as u64;
+        Some(FirstLine { pid, start, namespace, state_at, is_ended: state != ALIVE, is_mixed: state == MIXED })
     }
 
     /// Whether its process is dead, as far as its number shows.
@@ -97,10 +103,17 @@ pub(super) fn remove_old(directory: &Path, own: &Path) {
 fn found_dead(path: PathBuf, namespace: u64) -> Option<Dead<PathBuf>> {
     let (file, first) = locked(&path)?;
     let written = file.metadata().ok()?.modified().ok()?;
+    if first.is_mixed {
+        return None;
+    }
     if first.is_ended {
         return Some(Dead { since: written, written, left: path });
     }
-    if !first.is_gone(namespace, written) || has_lines_of_python(&file) {
+    if !first.is_gone(namespace, written) {
+        return None;
+    }
+    if has_lines_of_python(&file, MOST_SEARCHED).ok()? {
+        let _ = overwrite(&file, MIXED.as_bytes(), first.state_at);
         return None;
     }
     overwrite(&file, ENDED.as_bytes(), first.state_at).ok()?;
@@ -125,12 +138,26 @@ fn locked(path: &Path) -> Option<(File, FirstLine)> {
     (liveness::lock_exclusive(&file) == Lock::Taken).then_some((file, first))
 }
 
-/// CPython names its trampolines `py::function:file`.
-fn has_lines_of_python(file: &File) -> bool {
-    let mut text = Vec::new();
-    let mut file = file;
-    let read = file.rewind().and_then(|()| file.take(1 << 26).read_to_end(&mut text));
-    read.is_err() || text.windows(5).any(|bytes| bytes == b" py::")
+/// CPython names its trampolines `py::function:file`. Reads until it finds one, and so many bytes at most.
+fn has_lines_of_python(mut file: &File, most: u64) -> io::Result<bool> {
+    const MARK: &[u8] = b" py::";
+    file.rewind()?;
+    let mut file = file.take(most);
+    let mut buffer = vec![0; 1 << 16];
+    let mut kept = 0;
+    loop {
+        let read = file.read(&mut buffer[kept..])?;
+        let end = kept + read;
+        if buffer[..end].windows(MARK.len()).any(|bytes| bytes == MARK) {
+            return Ok(true);
+        }
+        if read == 0 {
+            return Ok(false);
+        }
+        // It may begin at the end of this piece.
+        kept = end.min(MARK.len() - 1);
+        buffer.copy_within(end - kept..end, 0);
+    }
 }
 
 #[cfg(test)]
@@ -205,6 +232,34 @@ mod tests {
         place.clean();
         place.clean();
         assert!(fs::read_to_string(place.map(UNUSED_PID)).unwrap().starts_with(&line(UNUSED_PID, ENDED)));
+    }
+
+    /// Such a map may be large, and is there for ever: no later process reads it again.
+    #[test]
+    fn lines_of_python_are_searched_once() {
+        let place = Place::new("python");
+        place.add(UNUSED_PID, &format!("{}2000 10 py::f:/a.py\n", line(UNUSED_PID, ALIVE)), 1);
+        place.clean();
+        let text = fs::read_to_string(place.map(UNUSED_PID)).unwrap();
+        assert!(text.starts_with(&line(UNUSED_PID, MIXED)) && text.contains("py::f"), "{text}");
+        // Without that line it would be one of ours.
+        fs::write(place.map(UNUSED_PID), line(UNUSED_PID, MIXED)).unwrap();
+        place.clean();
+        assert_eq!(fs::read_to_string(place.map(UNUSED_PID)).unwrap(), line(UNUSED_PID, MIXED));
+        assert!(FirstLine::parse(line(UNUSED_PID, MIXED).as_bytes()).unwrap().is_ended);
+    }
+
+    #[test]
+    fn a_line_of_python_is_found_wherever_it_stands() {
+        let place = Place::new("search");
+        for before in [0, 5, (1 << 16) - 3, 1 << 16, (3 << 16) - 7] {
+            fs::write(place.map(2), "x".repeat(before) + " py::f:/a.py\n" + &"y".repeat(1 << 17)).unwrap();
+            let mut file = File::open(place.map(2)).unwrap();
+            assert!(has_lines_of_python(&file, u64::MAX).unwrap(), "{before}");
+            // No more is read than that.
+            assert!(file.stream_position().unwrap() <= before as u64 + (1 << 16) + 5, "{before}");
+            assert!(!has_lines_of_python(&file, before as u64 + 4).unwrap(), "{before}");
+        }
     }
 
     #[test]
