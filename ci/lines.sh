@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Line tables that do not change the code: the tests of `python/jitlisten/_lines`.
 #
-#   ci/lines.sh          one Numba, the short list of programs, real tools, callgrind, the patch for Numba: some six minutes
+#   ci/lines.sh          two Numbas, the short list of programs, real tools, callgrind, the patch for Numba: some eight minutes
 #   ci/lines.sh all      every Numba that has lines, and all programs; hours. Fails if one of them cannot be had here
 #
 # The native library is needed (make build). Environments are made under target/venv-lines.
@@ -40,7 +40,7 @@ short)
     make_venv 0.68.1 3.11 numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6 pytest==8.4.2 py-spy==0.4.3 pystack==1.7.2
     make_venv 0.57.1 3.11 numba==0.57.1 numpy==1.24.4 pytest==8.4.2
     test_with 0.68.1 python/tests/test_lines*.py
-    test_with 0.57.1 python/tests/test_lines.py -k cached
+    test_with 0.57.1 python/tests/test_lines.py python/tests/test_lines_same_code.py
     integrations/numba/test.sh "$venvs/0.68.1/bin/python"
     ;;
 all)
@@ -51,7 +51,6 @@ all)
         make_venv "$name" "$version" $requirements pytest || { skipped+=("$name"); continue; }
         test_with "$name" python/tests/test_lines.py python/tests/test_lines_same_code.py && compared=$((compared + 1)) || failed+=("$name")
     done <<'MATRIX'
-0.56.0 3.10 numba==0.56.0 numpy==1.22.4 setuptools==65.5.0
 0.56.2 3.10 numba==0.56.2 numpy==1.23.5 setuptools==65.5.0
 0.56.3 3.10 numba==0.56.3 numpy==1.23.5 setuptools==65.5.0
 0.56.4 3.10 numba==0.56.4 numpy==1.23.5 setuptools==65.5.0

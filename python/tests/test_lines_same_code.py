@@ -18,6 +18,13 @@ EXTENT = ["--short"] if os.environ.get("JITLISTEN_LINES_PROGRAMS") != "all" else
 pytest.importorskip("numba")
 
 
+def not_for(version):
+    """What this Numba cannot compile: arguments of an exception that are known at run time only; a lifted loop behind a list
+    comprehension, which newer Pythons have in the function itself."""
+    found = {"exceptions"} if version.startswith("0.56.") else set()
+    return found | ({"lifted_loop"} if sys.version_info >= (3, 12) else set())
+
+
 @pytest.fixture(scope="module")
 def compared():
     assert os.path.exists(LIBRARY), "make build makes it"
@@ -29,8 +36,9 @@ def compared():
     assert done.returncode == 0, done.stderr.decode()
     found = json.loads(done.stdout.decode().splitlines()[-1])
     print(found["compared"])
-    # What fails in both ways is compared to nothing.
-    assert found["failed"] == []
+    # What fails in both ways is compared to nothing: only what Numba itself cannot compile.
+    failed = {line.partition(":")[0] for line in found["failed"]}
+    assert failed <= not_for(found["numba"]), found["failed"]
     return found["compared"]
 
 
