@@ -67,19 +67,19 @@ pub(crate) struct Lines {
 #[command(next_help_heading = "Options for CMD")]
 struct Recorder {
     /// Samples for each second of a thread's time [default: 199]
-    #[arg(short, long, value_name = "HZ", requires = "command")]
+    #[arg(short, long, value_name = "HZ", requires = "command", conflicts_with = "files")]
     rate: Option<String>,
     /// Wall-clock time: threads that wait, too, whose system calls are interrupted
-    #[arg(long, requires = "command")]
+    #[arg(long, requires = "command", conflicts_with = "files")]
     wall: bool,
     /// The processes that the program starts, too
-    #[arg(short = 's', long, requires = "command")]
+    #[arg(short = 's', long, requires = "command", conflicts_with = "files")]
     subprocesses: bool,
     /// Leave Numba's code without line tables
-    #[arg(long, requires = "command")]
+    #[arg(long, requires = "command", conflicts_with = "files")]
     no_lines: bool,
     /// No frames for functions of Python
-    #[arg(long, requires = "command")]
+    #[arg(long, requires = "command", conflicts_with = "files")]
     no_python: bool,
 }
 

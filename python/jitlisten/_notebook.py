@@ -178,7 +178,8 @@ def _execute(shell: Any, text: str) -> Any:
 
 def _of_children(path: str) -> Dict[str, int]:
     """The recordings that children of a fork wrote beside this one (sampler/src/options.rs), and when they were changed."""
-    return {file: os.stat(file).st_mtime_ns for file in glob.glob(glob.escape(path) + ".[0-9]*")}
+    files = glob.glob(glob.escape(path) + ".[0-9]*")
+    return {file: os.stat(file).st_mtime_ns for file in files if file[len(path) + 1 :].isdecimal()}
 
 
 def _report(files: List[str], options: Dict[str, str], directory: str) -> _Shown:

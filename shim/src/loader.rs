@@ -48,7 +48,7 @@ impl Rendezvous {
         let mut found = 0_usize;
         // SAFETY: the callback gets the address of `found`, which outlives the call.
         unsafe { libc::dl_iterate_phdr(Some(first_program_header), ptr::from_mut(&mut found).cast()) };
-        (found != 0).then_some(Rendezvous(found as *const RDebug))
+        (found != 0).then(|| Rendezvous(kept_up(found as *const RDebug)))
     }
 
     /// The empty function the loader calls.
@@ -115,6 +115,20 @@ impl Rendezvous {
             Some(record)
         })
     }
+}
+
+/// The record itself, or the copy that a program has that names `_r_debug` (a copy relocation): before glibc 2.35 the loader goes on with
+/// the copy, and the record says for ever that libraries are being added.
+fn kept_up(record: *const RDebug) -> *const RDebug {
+    // SAFETY: a name.
+    let copy = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_r_debug".as_ptr()) }.cast::<RDebug>().cast_const();
+    if copy.is_null() || copy == record {
+        return record;
+    }
+    // SAFETY: both are the loader's, and live as long as the process.
+    let (first, second) = unsafe { (&*record, &*copy) };
+    let is_kept_up = first.state != RT_CONSISTENT && second.state == RT_CONSISTENT && first.brk == second.brk;
+    if is_kept_up { copy } else { record }
 }
 
 /// `dl_iterate_phdr` reports the program first: finds its `DT_DEBUG`, and stops.

@@ -96,6 +96,7 @@ pub fn signal(pid: u32, name: &str) {
 /// # Panics
 /// When the compiler is missing or refuses.
 pub fn compile(compiler: &Path, arguments: &[&str], source: &Path, output: &Path) {
-    let done = run(Command::new(compiler).args(arguments).arg(source).arg("-o").arg(output));
+    // Before glibc 2.34, dlopen is in a library of its own.
+    let done = run(Command::new(compiler).args(arguments).arg(source).arg("-o").arg(output).arg("-ldl"));
     assert!(done.status.success(), "{}: {}", compiler.display(), String::from_utf8_lossy(&done.stderr));
 }

@@ -84,7 +84,8 @@ def test_a_command_is_recorded_as_it_is_said(run, tmp_path):
     assert both["recordings"] == 2 and len(both["processes"]) == 2
     assert "page-faults" in read("-e", "page-faults")["event"] and not list(tmp_path.glob("*perf.data*"))
     assert "1..=10000" in run(command(), "lines", "-r", "0", *work, status=2).stderr
-    assert "CMD" in run(command(), "lines", "-s", tmp_path / "f", status=2).stderr, "of a file nothing is recorded"
+    assert "cannot be used with" in run(command(), "lines", "-s", program, status=2).stderr, "a file is recorded already"
+    assert "CMD" in run(command(), "lines", "-s", status=2).stderr
 
 
 def test_graphs_and_exports_add_up_what_they_are_given(run, recorded, tmp_path):

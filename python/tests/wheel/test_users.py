@@ -79,7 +79,7 @@ def test_clean(user, as_user, start):
         if perf_map(pid) and pathlib.Path(f"/tmp/perf-{pid}.map").stat().st_uid == USER:
             break
     done = as_user(command(), "clean", "--dry-run", pid)
-    assert "perf map" in done.stdout and "images" in done.stdout and "2 of ended" in done.stdout
+    assert "perf map" in done.stdout and "images" in done.stdout and "2 would be removed" in done.stdout
     as_user(command(), "clean", pid)
     assert not perf_map(pid) and not list(user.home.glob("image-*"))
 
