@@ -85,6 +85,7 @@ def test_nothing_is_kept_of_code_after_the_duration(run, tmp_path):
     (tmp_path / "later.py").write_text(
         "import contextlib, ctypes, gc, glob, time, jitlisten\n"
         "import llvmlite.binding as llvm\n"
+        "from statistics import median\n"
         "for name in ('target', 'asmprinter'): getattr(llvm, 'initialize_native_' + name)()\n"
         "libc = ctypes.CDLL(None)\n"
         "class Heap(ctypes.Structure): _fields_ = [(name, ctypes.c_size_t) for name in 'abcdefghij']\n"
@@ -93,11 +94,11 @@ def test_nothing_is_kept_of_code_after_the_duration(run, tmp_path):
         "    machine = llvm.Target.from_default_triple().create_target_machine()\n"
         "    engine = llvm.create_mcjit_compiler(llvm.parse_assembly('define i32 @f() { ret i32 7 }'), machine)\n"
         "    engine.finalize_object(); assert engine.get_function_address('f'); engine.close()\n"
-        "def grown(turns):\n"
+        "def grown():\n"
         "    gc.collect(); before = libc.mallinfo2().h\n"
-        "    for _ in range(turns): compile()\n"
+        "    for _ in range(500): compile()\n"
         "    gc.collect(); return libc.mallinfo2().h - before\n"
-        "jitlisten.enable(lines=False); grown(500); stock = grown(1000)\n"
+        "jitlisten.enable(lines=False); stock = median(grown() for _ in range(5))\n"
         "jitlisten.start_recording('f.data', seconds=1)\n"
         "def is_written():\n"
         "    for path in glob.glob('/proc/self/task/*/comm'):\n"
@@ -105,12 +106,12 @@ def test_nothing_is_kept_of_code_after_the_duration(run, tmp_path):
         "            if open(path).read() == 'jitlisten\\n': return True\n"
         "end = time.monotonic() + 1\n"
         "while time.monotonic() < end or is_written(): time.sleep(0.01)\n"
-        "grown(500); print(stock, grown(1000)); print(jitlisten.stop_recording().failures)\n"
+        "print(stock, median(grown() for _ in range(5))); print(jitlisten.stop_recording().failures)\n"
     )
-    sizes, failures = run(python(), "later.py").stdout.splitlines()
-    stock, after = map(int, sizes.split())
-    # An event and its path are 200 bytes or more for each of 1,000 objects.
-    assert after < stock + 100_000 and failures == "0", sizes
+    sizes, failures = run(python(), "later.py", timeout=PATIENT).stdout.splitlines()
+    stock, after = map(float, sizes.split())
+    # An event and its path are 200 bytes or more for each of 500 objects. Tables grow and shrink by leaps.
+    assert after < stock + 60_000 and failures == "0", sizes
 
 
 def test_threads_that_come_where_as_many_have_gone_are_sampled(run, tmp_path):
