@@ -4,7 +4,7 @@
 help:
 	@echo "make demo    profile a Numba program under perf, with and without us"
 	@echo "make quick   checks, unit tests, one wheel, one tool of each kind: two minutes, the first time some more"
-	@echo "make test    everything CI runs: most of an hour"
+	@echo "make test    everything CI runs: three quarters of an hour, 12 GB"
 	@echo "make one T=name  the tests whose name contains it, and what they need"
 	@echo "make test-systems  the chain in Debian 11, 13 and unstable; not part of test"
 	@echo "make test-hosts    Halide and Taichi, as they are shipped; not part of test"
