@@ -113,7 +113,7 @@ def test_every_version_that_gets_lines_is_one_that_is_compared():
 
 
 # The last three are of minor versions that are known.
-@pytest.mark.parametrize("version", ["0.55.2", "0.99.0", "0.68.0rc1", "0+unknown", "0.56.0", "0.57.2", "0.68.2"])
+@pytest.mark.parametrize("version", ["0.55.2", "0.99.0", "0.68.0rc1", "0+unknown", "0.56.1", "0.57.2", "0.68.2"])
 def test_an_unknown_version_gets_no_lines_and_a_word_in_the_log(version, tmp_path):
     log = tmp_path / "log"
     program = HEAD + (
