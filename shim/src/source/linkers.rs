@@ -73,10 +73,28 @@ impl Linkers {
         })
     }
 
-    /// Warns of that, where it matters. `is_listed`: LLVM's list for debuggers can be read.
+    /// Warns of an LLVM that nothing is heard of, or little. `is_listed`: its list for debuggers can be read.
     pub(super) fn warn(&self, library: &Library, is_listed: bool) {
-        if let (Err(linker), Err(jitlink)) = (self.runtime_dyld, self.jitlink) {
-            say_unheard(library, linker, jitlink, self.is_unseen, is_listed);
+        let path = library.path.display();
+        let (Err(linker), Err(jitlink)) = (self.runtime_dyld, self.jitlink) else { return };
+        match (linker, jitlink) {
+            (Refusal::Unwanted, _) | (_, jitlink::Refusal::Unwanted) => {}
+            (Refusal::Missing, jitlink::Refusal::Missing) if !self.is_unseen => {}
+            (Refusal::Missing, jitlink::Refusal::Missing) if is_listed => log_line!(
+                Warn,
+                "{path}: an LLVM that is heard by its list for debuggers only: its linkers have neither symbols nor names of types; \
+                 what the program does not register there has no names"
+            ),
+            (Refusal::Missing, jitlink::Refusal::Missing) => log_line!(
+                Warn,
+                "{path}: an LLVM that is not listened to: its linkers have neither symbols nor names of types; what it compiles has \
+                 no names"
+            ),
+            _ if is_listed => {}
+            _ => log_line!(
+                Warn,
+                "{path}: an LLVM that is not listened to: {linker}; {jitlink}; what it compiles has no names"
+            ),
         }
     }
 
@@ -126,36 +144,8 @@ unsafe fn vtables(library: &Library, symbols: &mut Option<SymbolFile>, wanted: L
     if classes.is_empty() || !found.is_empty() || !unsafe { mapped::seems_to_have_linker(library) } {
         return (found, false);
     }
-    if symbols.is_none() {
-        *symbols =
-            SymbolFile::open(library).inspect_err(|error| log_line!(Info, "{}: {error}", library.path.display())).ok();
-    }
     // SAFETY: as above.
-    let found = unsafe { mapped::vtables(library, classes, symbols.as_ref()) };
+    let found = unsafe { mapped::vtables(library, classes, SymbolFile::opened(symbols, library)) };
     let is_unseen = found.is_empty();
     (found, is_unseen)
-}
-
-/// An LLVM that nothing is heard of, or little, is worth a warning.
-fn say_unheard(library: &Library, linker: Refusal, jitlink: jitlink::Refusal, is_unseen: bool, is_listed: bool) {
-    let path = library.path.display();
-    match (linker, jitlink) {
-        (Refusal::Unwanted, _) | (_, jitlink::Refusal::Unwanted) => {}
-        (Refusal::Missing, jitlink::Refusal::Missing) if !is_unseen => {}
-        (Refusal::Missing, jitlink::Refusal::Missing) if is_listed => log_line!(
-            Warn,
-            "{path}: an LLVM that is heard by its list for debuggers only: its linkers have neither symbols nor names of types; what \
-             the program does not register there has no names"
-        ),
-        (Refusal::Missing, jitlink::Refusal::Missing) => log_line!(
-            Warn,
-            "{path}: an LLVM that is not listened to: its linkers have neither symbols nor names of types; what it compiles has \
-             no names"
-        ),
-        _ if is_listed => {}
-        _ => log_line!(
-            Warn,
-            "{path}: an LLVM that is not listened to: {linker}; {jitlink}; what it compiles has no names"
-        ),
-    }
 }
