@@ -8,6 +8,7 @@ The machine is slow, and how slow depends on what else its host does: scenarios 
 so that a hang is noticed.
 """
 
+import collections
 import contextlib
 import os
 import pathlib
@@ -399,6 +400,66 @@ def stock():
     # Code without frame pointers leaves x29 alone here, so the chain goes on behind it: frames lack, and not the rest of the stack.
     require(len(jit) >= 50 and named == 0, f"{len(jit)} samples, {named} named")
     return f"same output; stock: {len(jit)} samples, 0 named"
+
+
+# --- recordings -----------------------------------------------------------------------------------------------------------
+
+ENDS = ["_start", "clone3", "__clone3", "clone", "__clone"]
+
+
+def recorded(*words, **variables):
+    """[(period, [symbol, ...]), ...] of a command that the library records, leaf first."""
+    data = "/tmp/recorded.data"
+    pathlib.Path(data).unlink(missing_ok=True)
+    run(*words, env=environment(JITLISTEN_RECORD=f"{data},hz=199", **variables))
+    text = run("perf", "script", "--no-inline", "--max-stack", "1024", "-F", "period,ip,sym", "-i", data)
+    samples = []
+    for block in text.split("\n\n"):
+        head, *frames = [line for line in block.splitlines() if line.strip()] or [""]
+        if frames:
+            samples.append((int(head.strip().rstrip(":")), [re.sub(r"^\s*\S+ ?", "", frame) for frame in frames]))
+    return samples
+
+
+def check_recording(samples, at_least=100, share=0.98):
+    """At least so many stacks, and this share of them to the start of their thread."""
+    whole = sum(frames[-1] in ENDS for _, frames in samples)
+    ends = collections.Counter(frames[-1] for _, frames in samples if frames[-1] not in ENDS)
+    seen = f"{len(samples)} samples, {whole} whole"
+    require(len(samples) >= at_least and whole >= share * len(samples), f"{seen}; others end with {ends.most_common(5)}")
+    return seen
+
+
+def share_of(samples, function, other):
+    """How much of the time of two functions one has, in percent."""
+    times = {name: sum(period for period, frames in samples if name in frames) for name in (function, other)}
+    return 100 * times[function] / max(sum(times.values()), 1)
+
+
+@scenario
+def recorded_c():
+    """a C program records itself: loops of 3:1, the callers of exp, eight threads, signal handlers, 400 frames"""
+    program, seen = PAYLOAD / "bin/sampled", []
+    for words, pair in ((["loops", 8], ("three_of_four", "one_of_four")), (["exps", 8], ("exp_three", "exp_one"))):
+        samples = recorded(program, *words)
+        found = share_of(samples, *pair)
+        seen.append(f"{words[0]}: {check_recording(samples)}, {found:.1f} %")
+        require(abs(found - 75) < 6, seen[-1])
+    for words in (["threads", 8, "0.5", 2], ["handlers", 2], ["deep", 400, 2]):
+        seen.append(f"{words[0]}: " + check_recording(recorded(program, *words)))
+    return "; ".join(seen)
+
+
+@scenario
+def recorded_numba():
+    """a Numba process records itself: names and whole stacks"""
+    samples = recorded("python3", PAYLOAD / "hosts/chain.py", 5)
+    compiled = [frames for _, frames in samples if names(frames[0], "gamma")]
+    chains = sum(all(names(frame, name) for frame, name in zip(frames, CHAIN)) for frames in compiled)
+    seen = f"{check_recording(samples, share=0.95)}; {len(compiled)} in gamma, {chains} of them with its callers"
+    require(len(compiled) >= 100 and chains >= 0.99 * len(compiled), seen)
+    steady = [one for one in samples if names(one[1][0], "gamma")]
+    return f"{seen}; of those {check_recording(steady, share=0.995)}"
 
 
 # --------------------------------------------------------------------------------------------------------------------------
