@@ -30,6 +30,8 @@ pub(crate) const FRAME_RECORD_IS_LOWEST: bool = true;
 /// From the stack pointer to `x0` in the kernel's frame of a signal (`struct rt_sigframe` and `struct sigcontext`); the others, `sp`
 /// and the program counter follow.
 const SIGNAL_REGISTERS: u64 = 312;
+/// Its size.
+const SIGNAL_FRAME: u64 = 4688;
 
 /// Without the signature (`pacia`, `pacib`), which is above the 48 bits of an address; programs that ask the kernel for more are
 /// not known here.
@@ -39,13 +41,29 @@ pub(crate) const fn code_address(value: u64) -> u64 {
 
 /// Moves from a signal handler's return to where the program was.
 pub(crate) fn interrupted(registers: &mut Registers, memory: &mut impl Memory) -> Step {
-    let Some(frame) = registers.get(STACK as u64) else { return Step::Broken };
+    let values = match registers.get(STACK as u64) {
+        Some(frame) => in_signal_frame(frame, memory),
+        None => by_record(registers, memory),
+    };
+    let Some(values) = values else { return Step::Broken };
+    *registers = Registers::new(values);
+    Step::Caller { was_signal_frame: true }
+}
+
+fn in_signal_frame(frame: u64, memory: &mut impl Memory) -> Option<[u64; REGISTERS]> {
     let mut values = [0; REGISTERS];
     let mut place = frame.wrapping_add(SIGNAL_REGISTERS);
     for value in &mut values {
-        let Some(word) = memory.read(place) else { return Step::Broken };
-        (*value, place) = (word, place.wrapping_add(8));
+        (*value, place) = (memory.read(place)?, place.wrapping_add(8));
     }
-    *registers = Registers::new(values);
-    Step::Caller { was_signal_frame: true }
+    Some(values)
+}
+
+/// Of a stack that was followed by frame pointers: the kernel puts a record with the program's `x29` and `x30` above its own frame,
+/// right above it where no vector registers make that larger. Both must be the same.
+fn by_record(registers: &Registers, memory: &mut impl Memory) -> Option<[u64; REGISTERS]> {
+    let record = registers.get(FRAME as u64)?;
+    let values = in_signal_frame(record.wrapping_sub(SIGNAL_FRAME), memory)?;
+    let saved = [memory.read(record)?, memory.read(record.wrapping_add(8))?];
+    (saved == [values[FRAME], values[RETURN]]).then_some(values)
 }

@@ -262,7 +262,8 @@ fn by_frame_pointer(registers: &mut Registers, code: &impl CodeMap, memory: &mut
     }
     let (saved, address) = (memory.read(frame), memory.read(frame.wrapping_add(8)));
     let (Some(saved), Some(address)) = (saved, address) else { return Step::Broken };
-    if code.find(code_address(address).wrapping_sub(1)).is_none() {
+    let called_from = code_address(address);
+    if code.find(called_from.wrapping_sub(1)).is_none() && !code.is_signal_return(called_from) {
         return Step::Broken;
     }
     let step = caller(registers, memory, frame.wrapping_add(16), Some(saved));

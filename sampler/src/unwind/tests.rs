@@ -167,7 +167,7 @@ fn expressions_are_bounded() {
     assert_eq!(expression::evaluate(&plt, &registers, &mut memory, None), Some(13));
 }
 
-/// The kernel's frame of a signal, then frame records with a signed return address: the stack pointer is not known behind them.
+/// By the stack pointer, and where that is not known, by the kernel's frame record. One of the return addresses is signed.
 #[cfg(target_arch = "aarch64")]
 #[test]
 fn a_signal_handler_returns_to_where_the_program_was() {
@@ -181,20 +181,33 @@ fn a_signal_handler_returns_to_where_the_program_was() {
             address == 0x4000
         }
     }
-    let mut values = [0; REGISTERS];
-    (values[PROGRAM], values[STACK]) = (0x4000, 0x10000);
-    let mut stack = vec![0; 128];
-    // `x29`, `sp` and the program counter, behind 312 bytes.
-    (stack[39 + 29], stack[39 + 31], stack[39 + 32]) = (0x10000 + 100 * 8, 0x10000 + 90 * 8, 0x2500);
-    (stack[100], stack[101]) = (0x10000 + 110 * 8, 0x12_0000_0000_2600);
-    (stack[110], stack[111]) = (0, 0x2700);
-    let (mut seen, mut cache) = (Vec::new(), RuleCache::default());
-    let outcome = walk(Registers::new(values), &Kernel, &mut Words(0x10000, stack), &mut cache, |address| {
-        seen.push(address);
-        true
-    });
-    assert_eq!(seen, [0x4000, 0x2500, 0x2600, 0x2700]);
-    assert_eq!(outcome, Outcome::Broken, "a frame record at 0");
+    let mut stack = vec![0; 1024];
+    // A handler's frame record; then the kernel's frame with `x29`, `x30`, `sp` and the program counter, and its record of the first two.
+    let (kernels, record) = (20, 20 + 4688 / 8);
+    let place = |word: usize| 0x10000 + 8 * word as u64;
+    (stack[10], stack[11]) = (place(record), 0x4000);
+    (stack[kernels + 39 + 29], stack[kernels + 39 + 30]) = (place(700), 0x2999);
+    (stack[kernels + 39 + 31], stack[kernels + 39 + 32]) = (place(690), 0x2500);
+    (stack[record], stack[record + 1]) = (place(700), 0x2999);
+    (stack[700], stack[701]) = (place(710), 0x12_0000_0000_2600);
+    (stack[710], stack[711]) = (0, 0x2700);
+    let walked = |program: u64, at: usize, frame: usize, stack: &[u64]| {
+        let mut values = [0; REGISTERS];
+        (values[PROGRAM], values[STACK], values[FRAME]) = (program, place(at), place(frame));
+        let (mut seen, mut cache) = (Vec::new(), RuleCache::default());
+        let outcome =
+            walk(Registers::new(values), &Kernel, &mut Words(0x10000, stack.to_vec()), &mut cache, |address| {
+                seen.push(address);
+                true
+            });
+        assert_eq!(outcome, Outcome::Broken, "a frame record at 0");
+        seen
+    };
+    assert_eq!(walked(0x4000, kernels, 0, &stack), [0x4000, 0x2500, 0x2600, 0x2700]);
+    // The stack pointer is not known behind a frame record.
+    assert_eq!(walked(0x2100, 5, 10, &stack), [0x2100, 0x4000, 0x2500, 0x2600, 0x2700]);
+    stack[record + 1] = 0x2998;
+    assert_eq!(walked(0x2100, 5, 10, &stack), [0x2100, 0x4000]);
 }
 
 struct Damaged(FrameTable);
