@@ -37,7 +37,8 @@
  *   library, and the other way round: what a newer program sets and the library does not know has to be zero, else it is
  *   JITLISTEN_INVALID_ARGUMENT. Set every member to zero that you do not set otherwise (struct x y = {0}, x y{}), the reserved ones
  *   too. jitlisten_section, jitlisten_function and jitlisten_line stand in arrays and never grow. No structure has padding.
- *   Symbols of an installed library (make install) have the version JITLISTEN_0.1.
+ *   Symbols of an installed library (make install) have the version JITLISTEN_0.1. The library exports one object that is not
+ *   declared here, jitlisten_facts: what other processes (`jitlisten doctor`) read of this one. Its layout may change at any time.
  *
  * Two copies
  *   The shared library is one, however it came: linked, preloaded, opened. A second copy of it in one process, or a program that
