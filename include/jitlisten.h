@@ -323,7 +323,7 @@ jitlisten_status jitlisten_get_statistics(struct jitlisten_statistics *statistic
  * perf report, perf script, samply and the reports of the command jitlisten. Compiled code has names and lines in it if
  * a session is open (jitlisten_open() and others); without one, what libraries have. Every thread gets a timer of the kernel
  * (RLIMIT_SIGPENDING) on its CPU time, whose signal is the highest real-time one that is not in use. A thread named "jitlisten"
- * writes. Images of compiled code are kept in a directory beside the file, FILE.images. x86_64 only. See docs/record.md. */
+ * writes. Images of compiled code are kept in a directory beside the file, FILE.images. See docs/record.md. */
 
 enum {
     /* Wall-clock time: threads that wait are sampled, too, and interrupted: some system calls return EINTR. */

@@ -217,9 +217,10 @@ impl HeardLlvm {
     /// What is missing. A linker that is not in the library is none of it, nor is a list that nothing depends on.
     fn lacks(&self) -> impl Iterator<Item = &str> {
         let has_linker = self.heard_by.iter().any(|way| way == "runtimedyld" || way == "jitlink");
-        self.missing.iter().map(String::as_str).filter(move |missing| {
-            !missing.contains(": no vtable of ") && !(has_linker && missing.starts_with("list for debuggers"))
-        })
+        let is_none = move |missing: &&str| {
+            missing.contains(": no vtable of ") || has_linker && missing.starts_with("list for debuggers")
+        };
+        self.missing.iter().map(String::as_str).filter(move |missing| !is_none(missing))
     }
 
     /// Whether code came of it, as it seems, and nothing was heard.

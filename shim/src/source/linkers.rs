@@ -142,12 +142,8 @@ unsafe fn vtables(library: &Library, symbols: &mut Option<SymbolFile>, wanted: L
     if classes.is_empty() || !found.is_empty() || !unsafe { mapped::seems_to_have_linker(library) } {
         return (found, false);
     }
-    if symbols.is_none() {
-        *symbols =
-            SymbolFile::open(library).inspect_err(|error| log_line!(Info, "{}: {error}", library.path.display())).ok();
-    }
     // SAFETY: as above.
-    let found = unsafe { mapped::vtables(library, classes, symbols.as_ref()) };
+    let found = unsafe { mapped::vtables(library, classes, SymbolFile::opened(symbols, library)) };
     let is_unseen = found.is_empty();
     (found, is_unseen)
 }

@@ -122,9 +122,7 @@ impl State {
         for mapping in mappings.into_iter().filter(|mapping| mapping.executable) {
             let is_fixed = !mapping.writable && !mapping.shared;
             let how = if is_fixed { Executable::Only } else { Executable::Writable };
-            let outcome = self.executable(mapping.range, how);
-            all.finalized.extend(outcome.finalized);
-            all.freed.extend(outcome.freed);
+            all.and(self.executable(mapping.range, how));
         }
         all
     }
