@@ -10,7 +10,7 @@ processor time of the stock program by its own count.
 
 `jitlink`: benches/linked.c, with LLJIT, for growing numbers of objects, of functions in an object, and of objects that are linked at
 the same time. Of what the library does there, the matcher's part are the calls of `Pattern::of` (an object is read) and of
-`look_for_emitted` (it is looked for), each with what it calls.
+`Search::search` (it is looked for in memory that was copied), each with what it calls.
 """
 
 import argparse
@@ -29,7 +29,7 @@ FEW = 20
 
 #: Code is the same in all of them: without frame pointers.
 CONFIGURATIONS = {"stock": None, "list": "list", "all": "all", "list again": "list"}
-MATCHER = {"read": re.compile(r"Pattern::of\b"), "found": re.compile(r"::look_for_emitted\b")}
+MATCHER = {"read": re.compile(r"Pattern::of\b"), "found": re.compile(r"placement::Search::search\b")}
 
 
 def build(llvm, source, directory):

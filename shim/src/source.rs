@@ -38,7 +38,7 @@ pub(crate) struct Source {
     pub(crate) detoured: bool,
     /// Whether they call us for each object.
     linkers: Linkers,
-    /// Whether functions get frame pointers and unwind tables when it generates code.
+    /// Whether functions get frame pointers when it generates code.
     codegen: Result<(), codegen::Refusal>,
     /// Its place in the table of hooks.
     slot: usize,
@@ -328,7 +328,7 @@ impl Source {
             missing.push("code became executable, and nothing was heard of it".to_owned());
         }
         if let (Err(refusal), false) = (&self.codegen, self.is_llvmlite) {
-            missing.push(format!("frame pointers and unwind tables: {refusal}"));
+            missing.push(format!("frame pointers: {refusal}"));
         }
         DiscoveredLlvm {
             path: self.path.clone(),

@@ -168,7 +168,7 @@ impl Program {
             self.code_keeps_frame_pointers = false;
             self.findings.push(Finding::no("frame pointers", after(line, "LLVM "), "images and --call-graph dwarf"));
         }
-        for line in text.lines().filter(|line| line.contains("frame pointers and unwind tables can be had")) {
+        for line in text.lines().filter(|line| line.contains(" can be had")) {
             self.findings.push(Finding::ok("frame pointers", after(line, "LLVM ")));
         }
         for line in text.lines().filter(|line| line.contains("the rendezvous stays as it is")) {

@@ -18,6 +18,12 @@ use crate::source::{Attached, Source};
 /// Whether libraries were taken out of the loader's list since it was read.
 static LIBRARIES_CLOSE: AtomicBool = AtomicBool::new(false);
 
+/// Whether a library that is known may be unmapped at this moment, by another thread. To be asked under the shim's lock: the thread that
+/// closes takes that lock after it has announced it, and before it unmaps, so what another one has begun to do with a library is done by then.
+pub(super) fn may_be_closing() -> bool {
+    LIBRARIES_CLOSE.load(Ordering::SeqCst)
+}
+
 impl Shim {
     pub(super) fn watch_loader(&self) {
         let Some(rendezvous) = self.rendezvous.filter(|rendezvous| rendezvous.function() != 0) else {
@@ -38,7 +44,7 @@ impl Shim {
         let Some(rendezvous) = self.rendezvous else { return false };
         // SAFETY: called from the loader's rendezvous, or with the libraries held; callers know what was closed.
         let Some(changes) = (unsafe { rendezvous.changes(&mut state.libraries, extent) }) else { return false };
-        LIBRARIES_CLOSE.store(false, Ordering::Relaxed);
+        LIBRARIES_CLOSE.store(false, Ordering::SeqCst);
         let mut llvms_changed = false;
         for closed in changes.closed {
             llvms_changed |= self.library_closed(state, closed);
@@ -185,7 +191,7 @@ impl Shim {
 
     /// The loader's rendezvous: under its lock.
     pub(crate) fn loader_event(&self) {
-        let closed = LIBRARIES_CLOSE.load(Ordering::Relaxed);
+        let closed = LIBRARIES_CLOSE.load(Ordering::SeqCst);
         let extent = if closed { Extent::Whole } else { Extent::New };
         self.libraries_changed(&mut self.lock(), extent, Callers::NoneYet);
         notify_libraries_changed();
@@ -199,7 +205,7 @@ impl Shim {
     pub(crate) fn note_closing(&self) {
         // SAFETY: called from the loader's rendezvous.
         if self.rendezvous.is_some_and(|rendezvous| unsafe { rendezvous.is_closing() }) {
-            LIBRARIES_CLOSE.store(true, Ordering::Relaxed);
+            LIBRARIES_CLOSE.store(true, Ordering::SeqCst);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use jitlisten::{AddressRange, Loaded, ObjectId, checked_read, log_line, mappings_of};
 
+use super::libraries::may_be_closing;
 use super::{Shim, State};
 use crate::facts::{self, Count};
 use crate::memory::Outcome;
@@ -28,8 +29,10 @@ impl Shim {
     }
 
     fn after(&self, state: &mut State) {
-        // SAFETY: libraries that are closed are forgotten.
-        unsafe { state.others.change_relocated() };
+        if !may_be_closing() {
+            // SAFETY: libraries that are closed are forgotten.
+            unsafe { state.others.change_relocated() };
+        }
         self.look_at_overdue(state);
     }
 
