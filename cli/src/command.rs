@@ -1,14 +1,14 @@
-//! The command that is to be started: whether it is there, whether the loader would refuse to preload a library, how it is waited
-//! for, and how it ended.
+//! The command that is to be started: whether it is there, whether the loader would refuse to preload a library, how it is recorded
+//! and waited for, and how it ended.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitCode, ExitStatus};
+use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::time::Duration;
 
 use crate::problem::Problem;
@@ -31,10 +31,39 @@ pub(crate) fn itself() -> Result<PathBuf, Problem> {
     std::env::current_exe().map_err(|error| Problem::new(format!("cannot find myself: {error}")))
 }
 
+/// `jitlisten record` into a file, with options and those of `flags` that are given.
+pub(crate) fn recorder(
+    recording: &Path,
+    options: &[(&str, Option<String>)],
+    flags: &[(&str, bool)],
+) -> Result<Command, Problem> {
+    let mut command = Command::new(itself()?);
+    command.arg("record").arg("-o").arg(recording);
+    for (option, value) in options {
+        command.args(value.iter().flat_map(|value| [*option, value]));
+    }
+    command.args(flags.iter().filter(|(_, given)| *given).map(|(flag, _)| flag));
+    Ok(command)
+}
+
+/// Why a recorder has not started.
+pub(crate) fn no_recorder(error: io::Error) -> Problem {
+    Problem::new(format!("cannot start jitlisten record: {error}"))
+}
+
+/// Runs a recorder to its end, as [`wait`].
+pub(crate) fn record(recorder: &mut Command, words: &[OsString]) -> Result<(ExitStatus, Blocked), Problem> {
+    if let Some(program) = words.first() {
+        check(program)?;
+    }
+    let mut child = recorder.arg("--").args(words).spawn().map_err(no_recorder)?;
+    wait(&mut child).map_err(no_recorder)
+}
+
 /// Waits for a command, which decides what a signal is: who ends this process means the command. Returns with signals blocked.
 ///
 /// An interrupt or a quit of the terminal is for the command, too, and so not passed on.
-pub(crate) fn wait(child: &mut Child) -> io::Result<(ExitStatus, Blocked)> {
+fn wait(child: &mut Child) -> io::Result<(ExitStatus, Blocked)> {
     // The command would inherit what is blocked before it is there. SIGCHLD says that it has ended.
     let signals = Blocked::new(&[libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGCHLD]);
     loop {

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use clap::Args;
 use jitlisten_report::{Style, to_html, to_json, to_text};
@@ -65,21 +65,22 @@ pub(crate) struct Lines {
 /// How a command is recorded: options of `jitlisten record`, which checks them.
 #[derive(Args)]
 #[command(next_help_heading = "Options for CMD")]
+#[group(requires = "command", conflicts_with = "files")]
 struct Recorder {
     /// Samples for each second of a thread's time [default: 199]
-    #[arg(short, long, value_name = "HZ", requires = "command", conflicts_with = "files")]
+    #[arg(short, long, value_name = "HZ")]
     rate: Option<String>,
     /// Wall-clock time: threads that wait, too, whose system calls are interrupted
-    #[arg(long, requires = "command", conflicts_with = "files")]
+    #[arg(long)]
     wall: bool,
     /// The processes that the program starts, too
-    #[arg(short = 's', long, requires = "command", conflicts_with = "files")]
+    #[arg(short = 's', long)]
     subprocesses: bool,
     /// Leave Numba's code without line tables
-    #[arg(long, requires = "command", conflicts_with = "files")]
+    #[arg(long)]
     no_lines: bool,
     /// No frames for functions of Python
-    #[arg(long, requires = "command", conflicts_with = "files")]
+    #[arg(long)]
     no_python: bool,
 }
 
@@ -125,26 +126,16 @@ impl Lines {
 impl Recorder {
     /// `jitlisten record` of a command; returns the command's own status.
     fn record(&self, words: &[OsString], event: Option<String>, scratch: &Scratch) -> Result<ExitCode, Problem> {
-        if let Some(first) = words.first() {
-            command::check(first)?;
-        }
-        let cannot = |error| Problem::new(format!("cannot start jitlisten record: {error}"));
-        let mut recorder = Command::new(command::itself()?);
-        recorder.arg("record").arg("-o").arg(scratch.recording());
-        let values = [("-r", &self.rate), ("-e", &event)];
-        for (option, value) in values {
-            recorder.args(value.iter().flat_map(|value| [option, value]));
-        }
+        let options = [("-r", self.rate.clone()), ("-e", event)];
         let flags = [
-            (self.wall, "--wall"),
-            (self.subprocesses, "-s"),
-            (self.no_lines, "--no-lines"),
-            (self.no_python, "--no-python"),
+            ("--wall", self.wall),
+            ("-s", self.subprocesses),
+            ("--no-lines", self.no_lines),
+            ("--no-python", self.no_python),
         ];
-        recorder.args(flags.iter().filter(|(given, _)| *given).map(|(_, flag)| flag));
-        let mut child = recorder.arg("--").args(words).spawn().map_err(cannot)?;
+        let mut recorder = command::recorder(&scratch.recording(), &options, &flags)?;
         // What was recorded up to a signal is still to be shown.
-        let (status, waiting) = command::wait(&mut child).map_err(cannot)?;
+        let (status, waiting) = command::record(&mut recorder, words)?;
         waiting.end();
         if !scratch.recording().exists() {
             return Err(Problem::new("nothing was recorded: see above, or try jitlisten doctor"));

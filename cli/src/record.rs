@@ -32,7 +32,7 @@ const EXAMPLES: &str = "Examples:
   jitlisten record -e cache-misses -- python prog.py
 
 `jitlisten lines`, `flamegraph` and `export` read the file, and so does perf report -i FILE. Needs no perf, no root and no ptrace (-p \
-needs ptrace, or Python 3.14). x86_64.";
+needs ptrace, or Python 3.14).";
 
 /// Record samples of every thread: a perf.data, without perf
 #[derive(Args)]
@@ -132,39 +132,26 @@ impl Record {
             bundle::fill(folder)?;
             return Ok(ExitCode::SUCCESS);
         }
-        let mut child = self.command_without_bundle(&recording)?;
-        let cannot = |error| Problem::new(format!("cannot start jitlisten record: {error}"));
-        let mut child = child.spawn().map_err(cannot)?;
         // What the program left behind is still to be copied.
-        let (status, _waiting) = command::wait(&mut child).map_err(cannot)?;
+        let (status, _waiting) = command::record(&mut self.recorder(&recording)?, &self.command)?;
         bundle::fill(folder)?;
         Ok(command::exit_code(status))
     }
 
-    fn command_without_bundle(&self, recording: &Path) -> Result<Command, Problem> {
-        if let Some(program) = self.command.first() {
-            command::check(program)?;
-        }
-        let mut child = Command::new(command::itself()?);
-        child.args(["record", "-r", &self.rate.to_string(), "-o"]).arg(recording);
-        let flags = [
-            (self.wall, "--wall"),
-            (self.no_python, "--no-python"),
-            (self.surroundings.no_lines, "--no-lines"),
-            (self.surroundings.subprocesses, "-s"),
+    fn recorder(&self, recording: &Path) -> Result<Command, Problem> {
+        let options = [
+            ("-r", Some(self.rate.to_string())),
+            ("-d", self.duration.map(|seconds| seconds.to_string())),
+            ("-e", self.event.as_ref().map(Counter::name)),
+            ("--sinks", self.surroundings.sinks.as_ref().map(ToString::to_string)),
         ];
-        child.args(flags.iter().filter(|(given, _)| *given).map(|(_, flag)| flag));
-        if let Some(seconds) = self.duration {
-            child.args(["-d", &seconds.to_string()]);
-        }
-        if let Some(event) = &self.event {
-            child.args(["-e", &event.name()]);
-        }
-        if let Some(sinks) = &self.surroundings.sinks {
-            child.args(["--sinks", &sinks.to_string()]);
-        }
-        child.arg("--").args(&self.command);
-        Ok(child)
+        let flags = [
+            ("--wall", self.wall),
+            ("--no-python", self.no_python),
+            ("--no-lines", self.surroundings.no_lines),
+            ("-s", self.surroundings.subprocesses),
+        ];
+        command::recorder(recording, &options, &flags)
     }
 
     /// The kernel counts it for us, and so very likely for the command.

@@ -1,4 +1,5 @@
 //! Stacks as a flame graph: Python, compiled and other code in three colours, inlined calls marked, the kernel in a fourth.
+//! Frames are as wide as what their samples stand for.
 
 use std::io;
 
@@ -7,7 +8,7 @@ use inferno::flamegraph::{self, Options, TextTruncateDirection};
 use rustc_hash::FxHasher;
 use std::hash::Hasher;
 
-use crate::export::{collapsed, frames_of};
+use crate::export::{Unit, collapsed, frames_of};
 use crate::report::Report;
 use crate::symbols::{Frame, Kind};
 
@@ -39,7 +40,12 @@ pub fn to_flamegraph(report: &Report, out: &mut impl io::Write) -> io::Result<()
         Some("green: compiled at run time (bluish: inlined), yellow: Python, red: C, orange: kernel".to_owned());
     // The end of a name is its argument types.
     options.text_truncate_direction = TextTruncateDirection::Right;
-    options.count_name = "samples".to_owned();
+    (options.count_name, options.factor) = match Unit::of(report) {
+        // Of the nanoseconds behind the stacks.
+        Unit::Time => ("microseconds".to_owned(), 1e-3),
+        Unit::Events => (crate::source::printable(report.event()), 1.0),
+        Unit::Samples => ("samples".to_owned(), 1.0),
+    };
     options.palette_map = Some(&mut colours);
     flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out)
 }

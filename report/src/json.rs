@@ -3,8 +3,8 @@
 //! ```text
 //! {"samples": n, "compiled": n, "without_line": n, "lost": n,
 //!  "files":   [{"path": p, "note": s, "lines": [{"line": l, "self": n, "total": n, "source": s, "inlined": [...]}]}],
-//!  "threads": [{"pid": n, "tid": n, "name": s, "host": s, "samples": n, "compiled": n}],
-//!  "processes": [{"pid": n, "name": s, "host": s, "threads": n, "samples": n, "compiled": n}], "hosts": [...], ...}
+//!  "threads": [{"pid": n, "tid": n, "name": s, "host": s, "samples": n, "compiled": n, "percent": p}],
+//!  "processes": [{"pid": n, "name": s, "host": s, "threads": n, "samples": n, "compiled": n, "percent": p}], "hosts": [...], ...}
 //! ```
 //! The selfs of all `lines` (0 is the code that has no line by the compiler's own word) and `without_line` are `compiled`;
 //! those with `outside` are `samples`. What is in `inlined` is a view of the same samples, below the line that calls.
@@ -12,7 +12,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::profile::{Inlined, Line, Shares};
+use crate::profile::{Count, Inlined, Line, Shares};
 use crate::report::{Group, Report};
 use crate::symbols::Kind;
 
@@ -29,15 +29,26 @@ pub fn to_json(report: &Report) -> Value {
         "event": report.event(),
         "host": report.recording.facts.host,
         "command": report.recording.facts.command,
-        "outside": profile.outside.iter().map(|(name, count)| json!({"name": name, "samples": count.samples})).collect::<Vec<_>>(),
+        "outside": outside(report),
         "files": files(report),
         "functions": functions(report),
         "threads": threads(report),
-        "processes": groups(&report.processes(), true),
-        "hosts": groups(&report.hosts(), false),
+        "processes": groups(report, &report.processes(), true),
+        "hosts": groups(report, &report.hosts(), false),
         "recordings": report.recording.parts,
         "notes": report.notes,
     })
+}
+
+fn outside(report: &Report) -> Vec<Value> {
+    let rows = report.profile.outside.iter();
+    rows.map(|(name, count)| json!({"name": name, "samples": count.samples, "percent": percent(report, *count)}))
+        .collect()
+}
+
+/// By weight, of everything.
+fn percent(report: &Report, count: Count) -> f64 {
+    (count.percent_of(report.profile.all) * 1000.0).round() / 1000.0
 }
 
 fn files(report: &Report) -> Vec<Value> {
@@ -92,13 +103,11 @@ fn inlined(report: &Report, calls: &[Inlined]) -> Value {
 }
 
 fn shares(report: &Report, shares: &Shares) -> Map<String, Value> {
-    let all = report.profile.all;
-    let percent = |part: f64| (part * 1000.0).round() / 1000.0;
     let mut value = Map::new();
     value.insert("self".to_owned(), json!(shares.own.samples));
     value.insert("total".to_owned(), json!(shares.total.samples));
-    value.insert("self_percent".to_owned(), json!(percent(shares.own.percent_of(all))));
-    value.insert("total_percent".to_owned(), json!(percent(shares.total.percent_of(all))));
+    value.insert("self_percent".to_owned(), json!(percent(report, shares.own)));
+    value.insert("total_percent".to_owned(), json!(percent(report, shares.total)));
     value
 }
 
@@ -129,18 +138,20 @@ fn threads(report: &Report) -> Vec<Value> {
             "host": row.thread.host,
             "samples": row.all.samples,
             "compiled": row.compiled.samples,
+            "percent": percent(report, row.all),
         })
     })
     .collect()
 }
 
-fn groups(groups: &[Group], are_processes: bool) -> Vec<Value> {
+fn groups(report: &Report, groups: &[Group], are_processes: bool) -> Vec<Value> {
     let value = |group: &Group| {
         let mut value = json!({
             "host": group.host,
             "threads": group.threads,
             "samples": group.all.samples,
             "compiled": group.compiled.samples,
+            "percent": percent(report, group.all),
         });
         if let (true, Some(map)) = (are_processes, value.as_object_mut()) {
             map.insert("pid".to_owned(), json!(group.pid));

@@ -9,7 +9,8 @@ use std::process::Command;
 
 use common::{Writer, find, rooted, scratch, skip, testdata};
 use fxprof_processed_profile::{
-    CategoryHandle, CpuDelta, Frame, FrameFlags, FrameInfo, Profile, ReferenceTimestamp, SamplingInterval, Timestamp,
+    CategoryHandle, CpuDelta, Frame, FrameFlags, FrameInfo, Profile, ReferenceTimestamp, SamplingInterval,
+    ThreadHandle, Timestamp, WeightType,
 };
 use jitlisten_report::{Report, to_callgrind, to_collapsed, to_firefox, to_flamegraph, to_speedscope};
 use serde_json::Value;
@@ -18,11 +19,16 @@ fn fixture() -> Report {
     Report::open(&testdata().join("perf.data"), &rooted()).unwrap()
 }
 
+/// What stands behind the stacks, added up.
+fn collapsed_sum(text: &str) -> u64 {
+    text.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
+}
+
 #[test]
-fn collapsed_stacks_count_every_sample() {
-    let text = to_collapsed(&fixture());
-    let counts = text.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap());
-    assert_eq!(counts.sum::<u64>(), 394);
+fn collapsed_stacks_are_all_of_the_time() {
+    let report = fixture();
+    let text = to_collapsed(&report);
+    assert_eq!(collapsed_sum(&text), report.profile.all.weight);
     assert!(
         text.contains(";bell_[i]") && text.contains("_[j]") && text.lines().all(|line| !line.starts_with("perf-exec;")),
         "{text}"
@@ -32,10 +38,100 @@ fn collapsed_stacks_count_every_sample() {
 #[test]
 fn inferno_reads_the_collapsed_stacks() {
     let text = to_collapsed(&fixture());
+    let all = format!("<title>all ({} samples, 100%)</title>", with_commas(collapsed_sum(&text)));
+    assert!(by_inferno(&text).contains(&all), "every line, and all that it counts: {all}");
+}
+
+fn by_inferno(text: &str) -> String {
     let mut picture = Vec::new();
     inferno::flamegraph::from_lines(&mut inferno::flamegraph::Options::default(), text.lines(), &mut picture).unwrap();
-    let picture = String::from_utf8(picture).unwrap();
-    assert!(picture.contains("<title>all (394 samples, 100%)</title>"), "every line, and all that it counts");
+    String::from_utf8(picture).unwrap()
+}
+
+fn with_commas(number: u64) -> String {
+    let digits = number.to_string();
+    let parts: Vec<&str> = digits.as_bytes().rchunks(3).rev().map(|part| std::str::from_utf8(part).unwrap()).collect();
+    parts.join(",")
+}
+
+/// A recording of two functions, `heavy` with one sample of this weight and `light` with three of the other, read by its perf map.
+fn heavy_and_light(name: &str, mut writer: Writer, weights: [u64; 2]) -> Report {
+    let root = scratch(name);
+    fs::create_dir_all(root.join("tmp")).unwrap();
+    fs::write(root.join("tmp/perf-10.map"), "7f0000001000 100 heavy\n7f0000002000 100 light\n").unwrap();
+    writer.comm(10, 10, "python", true, 1).sample((10, 10), 10, weights[0], &[0x7f00_0000_1010]);
+    for time in 11..14 {
+        writer.sample((10, 10), time, weights[1], &[0x7f00_0000_2010]);
+    }
+    let mut options = rooted();
+    options.lookup.roots = vec![root];
+    Report::new(common::read(&writer.file()).unwrap(), None, &options)
+}
+
+/// As a recorder writes that was late for the first of them: by samples it would be a quarter.
+fn uneven(name: &str) -> Report {
+    heavy_and_light(name, Writer::default(), [9_000_000, 1_000_000])
+}
+
+#[test]
+fn a_function_has_one_share_in_every_format() {
+    let report = uneven("uneven");
+    let heavy = report.profile.functions.iter().find(|row| row.name == "heavy").unwrap();
+    assert_eq!(heavy.shares.own.percent_of(report.profile.all), 75.0);
+
+    let text = to_collapsed(&report);
+    assert_eq!(text, "python;heavy_[j] 9000000\npython;light_[j] 3000000\n", "nanoseconds");
+    assert!(by_inferno(&text).contains("<title>heavy (9,000,000 samples, 75.00%)</title>"));
+    let (picture, _) = drawn(&report);
+    assert!(picture.contains("<title>heavy (9,000 microseconds, 75.00%)</title>"), "{picture}");
+
+    let profile = to_firefox(&report);
+    let samples = &profile["threads"][0]["samples"];
+    let mut thread = reference_profile();
+    thread.0.set_thread_samples_weight_type(thread.1, WeightType::TracingMs);
+    let reference = serde_json::to_value(&thread.0).unwrap();
+    assert_eq!(samples["weightType"], reference["threads"][0]["samples"]["weightType"]);
+    assert_eq!(samples["weight"], serde_json::json!([9.0, 1.0, 1.0, 1.0]), "milliseconds");
+
+    let speedscope = to_speedscope(&report);
+    assert_eq!(speedscope["profiles"][0]["weights"], serde_json::json!([9_000_000, 3_000_000]), "nanoseconds");
+}
+
+#[test]
+fn callgrind_annotate_has_the_same_share_first() {
+    let Some(program) = find("callgrind_annotate") else { return skip("callgrind_annotate (valgrind)") };
+    let file = scratch("callgrind-uneven").join("callgrind.out");
+    fs::write(&file, to_callgrind(&uneven("uneven-callgrind"))).unwrap();
+    let output = Command::new(program).args(["--threshold=100", "--auto=no"]).arg(&file).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let row = text.lines().find(|line| line.ends_with(":heavy")).unwrap_or_else(|| panic!("{text}"));
+    assert!(row.contains("9,000,000 (75.00%) 1 (25.00%)"), "{text}");
+}
+
+#[test]
+fn what_is_counted_is_called_by_its_name_and_samples_of_nothing_are_counted() {
+    let counted = heavy_and_light("counted", Writer { events: vec![(0, 0, 501)], ..Writer::default() }, [9000, 1000]);
+    assert_eq!(to_collapsed(&counted), "python;heavy_[j] 9000\npython;light_[j] 3000\n");
+    assert!(drawn(&counted).0.contains("<title>heavy (9,000 cycles, 75.00%)</title>"));
+    let samples = &to_firefox(&counted)["threads"][0]["samples"];
+    assert_eq!(
+        (&samples["weight"], &samples["weightType"]),
+        (&serde_json::json!([9000, 1000, 1000, 1000]), &"samples".into())
+    );
+    let of_nothing = heavy_and_light("of-nothing", Writer::default(), [0, 0]);
+    assert_eq!(to_collapsed(&of_nothing), "python;heavy_[j] 1\npython;light_[j] 3\n");
+    assert!(drawn(&of_nothing).0.contains("<title>heavy (1 samples, 25.00%)</title>"));
+}
+
+/// Readers add the numbers up.
+#[test]
+fn whatever_a_recording_claims_can_be_added_up() {
+    let events = vec![(0, 0, 501)];
+    for writer in [Writer::default(), Writer { events, ..Writer::default() }] {
+        let hostile = heavy_and_light("hostile", writer, [u64::MAX, u64::MAX]);
+        assert!(by_inferno(&to_collapsed(&hostile)).contains("heavy"));
+        assert!(drawn(&hostile).0.contains("heavy"));
+    }
 }
 
 /// What is drawn, and the colour of the first frame whose name begins with this.
@@ -152,6 +248,10 @@ fn shape(value: &Value) -> BTreeMap<String, String> {
 
 /// What the crate that samply writes its profiles with makes of one sample.
 fn reference() -> Value {
+    serde_json::to_value(&reference_profile().0).unwrap()
+}
+
+fn reference_profile() -> (Profile, ThreadHandle) {
     let zero = Timestamp::from_millis_since_reference(0.0);
     let start = ReferenceTimestamp::from_millis_since_unix_epoch(0.0);
     let mut profile = Profile::new("reference", start, SamplingInterval::from_millis(1));
@@ -161,7 +261,7 @@ fn reference() -> Value {
     let frame = FrameInfo { frame, category_pair: CategoryHandle::OTHER.into(), flags: FrameFlags::empty() };
     let stack = profile.intern_stack_frames(thread, [frame].into_iter());
     profile.add_sample(thread, zero, stack, CpuDelta::ZERO, 1);
-    serde_json::to_value(&profile).unwrap()
+    (profile, thread)
 }
 
 #[test]

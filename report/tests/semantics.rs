@@ -7,6 +7,7 @@ use common::{Writer, assert_sums, read, report};
 use jitlisten_report::{
     Error, Options, Recording, Report, Selection, Style, diff, diff_to_text, to_html, to_json, to_text,
 };
+use serde_json::Value;
 
 /// `fibonacci` of the fixture: 0x1000 to 0x1061, line table for `sides.py`.
 const IMAGE: &str = "/tmp/fixture/images/image-19001-347235/object-22.so";
@@ -83,6 +84,18 @@ fn shares_are_by_what_samples_stand_for() {
     let report = report(&writer.file());
     assert_sums(&report);
     assert!((report.profile.compiled.percent_of(report.profile.all) - 75.0).abs() < 1e-9);
+    let json = to_json(&report);
+    let percents = [&json["files"][0]["lines"][0]["self_percent"], &json["outside"][0]["percent"]];
+    assert_eq!(percents.map(Value::as_f64), [Some(75.0), Some(25.0)]);
+    assert!(["threads", "processes", "hosts"].iter().all(|group| json[*group][0]["percent"] == 100.0), "{json}");
+}
+
+/// `perf record --no-period`: a clock that is sampled 199 times a second.
+#[test]
+fn a_clocks_samples_without_a_period_stand_for_that_of_their_rate() {
+    let mut writer = Writer { without_period: true, ..writer() };
+    writer.sample((10, 10), 10, 0, &[FIRST]).sample((10, 10), 11, 0, &[CALL]);
+    assert_eq!(report(&writer.file()).profile.all.weight, 2 * 5_025_125);
 }
 
 #[test]

@@ -89,11 +89,7 @@ impl CodePages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use jitlisten::Address;
-
-    fn range(start: u64, end: u64) -> AddressRange {
-        AddressRange::new(Address(start), end - start).unwrap()
-    }
+    use crate::ranges::range;
 
     /// One test, because there is one set: in addresses that no mapping of a test has.
     #[test]

@@ -207,10 +207,7 @@ impl Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn range(start: u64, end: u64) -> AddressRange {
-        AddressRange::new(Address(start), end - start).unwrap()
-    }
+    use crate::ranges::range;
 
     fn object(id: u64, text: &[(u64, u64)], eh_frame: Option<(u64, u64)>) -> Loaded {
         let text = text.iter().map(|&(start, end)| range(start, end)).collect();

@@ -158,10 +158,7 @@ impl PendingObjects {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn range(start: u64, end: u64) -> AddressRange {
-        AddressRange::new(Address(start), end - start).unwrap()
-    }
+    use crate::ranges::range;
 
     fn object(id: u64, text: &[(u64, u64)]) -> Loaded {
         let text = text.iter().map(|&(start, end)| range(start, end)).collect();
@@ -188,6 +185,7 @@ mod tests {
         assert!(pending.remove(ObjectId(1)).is_some() && pending.remove(ObjectId(1)).is_none());
         assert_eq!(pending.with_eh_frame(Address(0x9000)), [ObjectId(2)]);
     }
+
     #[test]
     fn what_is_displaced_is_given_up_once_it_has_had_time_enough() {
         let (mut pending, mut executable) = (PendingObjects::default(), Ranges::default());

@@ -49,14 +49,13 @@ impl Ranges {
 }
 
 #[cfg(test)]
+pub(crate) fn range(start: u64, end: u64) -> AddressRange {
+    AddressRange::new(jitlisten::Address(start), end - start).unwrap()
+}
+
+#[cfg(test)]
 mod tests {
-    use jitlisten::Address;
-
     use super::*;
-
-    fn range(start: u64, end: u64) -> AddressRange {
-        AddressRange::new(Address(start), end - start).unwrap()
-    }
 
     #[test]
     fn ranges_merge_and_split() {

@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::ptr;
 
+use jitlisten::log_line;
 use object::elf;
 use object::read::elf::{FileHeader as _, Sym as _};
 
@@ -31,6 +32,16 @@ impl SymbolFile {
             return Err(io::Error::other("the file is not the one that was loaded"));
         }
         Ok(SymbolFile { mapping })
+    }
+
+    /// The file in `symbols`, opened if it was not yet; the log says why not.
+    pub(crate) fn opened<'a>(symbols: &'a mut Option<SymbolFile>, library: &Library) -> Option<&'a SymbolFile> {
+        if symbols.is_none() {
+            *symbols = SymbolFile::open(library)
+                .inspect_err(|error| log_line!(Info, "{}: {error}", library.path.display()))
+                .ok();
+        }
+        symbols.as_ref()
     }
 
     /// The values (addresses before the bias) of defined symbols with these names, all of which begin with `prefix`.

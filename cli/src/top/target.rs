@@ -5,7 +5,7 @@ use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, chown};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Child, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use jitlisten_report::Follower;
@@ -55,27 +55,21 @@ impl Target {
     pub(crate) fn start(top: &Top) -> Result<Target, Problem> {
         let process = top.pid.map(Process::open).transpose()?;
         let directory = Scratch::new(process.as_ref())?;
-        let mut command = Command::new(command::itself()?);
-        command.arg("record").arg("-o").arg(directory.recording()).arg("-r").arg(top.rate.to_string());
-        if top.wall {
-            command.arg("--wall");
+        let options = [
+            ("-r", Some(top.rate.to_string())),
+            ("--sinks", top.sinks.as_ref().map(ToString::to_string)),
+            ("-p", top.pid.map(|pid| pid.to_string())),
+        ];
+        let flags = [("--wall", top.wall), ("--no-lines", top.no_lines)];
+        let mut command = command::recorder(&directory.recording(), &options, &flags)?;
+        if top.pid.is_none() {
+            command.arg("--").args(&top.command);
         }
-        if let Some(sinks) = &top.sinks {
-            command.arg("--sinks").arg(sinks.to_string());
-        }
-        if top.no_lines {
-            command.arg("--no-lines");
-        }
-        match top.pid {
-            Some(pid) => command.arg("-p").arg(pid.to_string()),
-            None => command.arg("--").args(&top.command),
-        };
         let output = directory.output()?;
         let same = output.try_clone().map_err(|error| Problem::new(format!("cannot open a file twice: {error}")))?;
         command.stdin(Stdio::null()).stdout(output).stderr(same);
         end_with_parent(&mut command);
-        let recorder =
-            command.spawn().map_err(|error| Problem::new(format!("cannot start jitlisten record: {error}")))?;
+        let recorder = command.spawn().map_err(command::no_recorder)?;
         let title = match top.pid {
             Some(pid) => format!("process {pid}"),
             None => top.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "),

@@ -1,6 +1,7 @@
 //! The format of callgrind, which KCachegrind and `callgrind_annotate` read: <https://valgrind.org/docs/manual/cl-format.html>
 //!
-//! Costs are samples, and the events they stand for. `calls=` has samples, too: a sampler does not see single calls.
+//! Costs are what samples stand for, nanoseconds or events, and then the samples. `calls=` has samples, too: a sampler does not see
+//! single calls.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -39,22 +40,22 @@ pub(crate) fn to_callgrind(report: &Report) -> String {
     let event = if event.starts_with(char::is_alphabetic) { event } else { format!("event_{event}") };
     let command = printable(&report.recording.facts.command.join(" "));
     let mut out = format!(
-        "# callgrind format\nversion: 1\ncreator: jitlisten {}\ncmd: {command}\npositions: line\nevents: Samples {event}\nsummary: {} {}\n",
+        "# callgrind format\nversion: 1\ncreator: jitlisten {}\ncmd: {command}\npositions: line\nevents: {event} Samples\nsummary: {} {}\n",
         env!("CARGO_PKG_VERSION"),
-        report.profile.all.samples,
         report.profile.all.weight,
+        report.profile.all.samples,
     );
     let frames: BTreeMap<Place, Frame> = all.iter().map(|(place, (frame, _))| (*place, *frame)).collect();
     let mut names = Names::default();
     for (place, (frame, costs)) in &all {
         let _ = writeln!(out, "\nfl={}\nfn={}", names.file(report, frame), names.function(report, frame, place));
         for (line, count) in &costs.own {
-            let _ = writeln!(out, "{line} {} {}", count.samples, count.weight);
+            let _ = writeln!(out, "{line} {} {}", count.weight, count.samples);
         }
         for ((line, callee), (count, at)) in &costs.calls {
             let Some(inner) = frames.get(callee) else { continue };
             let _ = writeln!(out, "cfi={}\ncfn={}", names.file(report, inner), names.function(report, inner, callee));
-            let _ = writeln!(out, "calls={} {at}\n{line} {} {}", count.samples, count.samples, count.weight);
+            let _ = writeln!(out, "calls={} {at}\n{line} {} {}", count.samples, count.weight, count.samples);
         }
     }
     out

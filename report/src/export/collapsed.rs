@@ -1,18 +1,22 @@
 //! Collapsed stacks: `process;outermost;…;innermost COUNT` in each line. Brendan Gregg's `stackcollapse` scripts began it.
+//! The count is nanoseconds where the event is a clock, and else what was counted.
 //!
 //! Names end in `_[j]` (compiled at run time), `_[i]` (inlined there) or `_[k]` (the kernel), as in those scripts.
 
 use std::collections::BTreeMap;
 
-use crate::profile::stack_counts;
+use crate::profile::{Count, stack_counts};
 use crate::report::Report;
 use crate::symbols::{Frame, Kind};
 
-use super::{frames_of, label};
+use super::{Unit, frames_of, label};
+
+/// Readers add all numbers up, which has to be possible; a recording may claim anything.
+const MOST_BITS: u32 = 62;
 
 /// The lines, sorted.
 pub(crate) fn collapsed(report: &Report) -> Vec<String> {
-    let mut stacks: BTreeMap<String, u64> = BTreeMap::new();
+    let mut stacks: BTreeMap<String, Count> = BTreeMap::new();
     for ((stack, thread), count) in stack_counts(&report.recording) {
         let process = report.recording.threads.get(thread as usize).map_or("", |thread| thread.name.as_str());
         let mut line = plain(process);
@@ -20,9 +24,12 @@ pub(crate) fn collapsed(report: &Report) -> Vec<String> {
             line.push(';');
             line.push_str(&name(report, frame));
         }
-        *stacks.entry(line).or_default() += count.samples;
+        *stacks.entry(line).or_default() += count;
     }
-    stacks.into_iter().map(|(stack, count)| format!("{stack} {count}")).collect()
+    let unit = Unit::of(report);
+    let all: u128 = stacks.values().map(|count| u128::from(unit.amount(*count))).sum();
+    let excess = (u128::BITS - all.leading_zeros()).saturating_sub(MOST_BITS);
+    stacks.into_iter().map(|(stack, count)| format!("{stack} {}", unit.amount(count) >> excess)).collect()
 }
 
 /// A frame's name with its ending.

@@ -7,11 +7,12 @@
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 
+use crate::profile::Count;
 use crate::recording::Sample;
 use crate::report::Report;
 use crate::symbols::{Frame, Kind};
 
-use super::{by_thread, frames_of, is_time, label, path};
+use super::{Unit, by_thread, frames_of, label, path};
 
 const CATEGORIES: [(&str, &str); 5] =
     [("Other", "grey"), ("Compiled", "green"), ("Python", "yellow"), ("Native", "blue"), ("Kernel", "orange")];
@@ -126,10 +127,21 @@ impl Tables {
 
 /// Microseconds since the sample before; the graph of a thread's activity is drawn by them. Of other events nothing is known.
 fn processor_time(report: &Report, samples: &[Sample]) -> Value {
-    if !is_time(report) {
+    if Unit::of(report) != Unit::Time {
         return Value::Null;
     }
     samples.iter().map(|sample| sample.weight / 1000).collect()
+}
+
+/// What each sample stands for, and its kind. The format has no kind for events: the tool calls them samples.
+fn weights(report: &Report, samples: &[Sample]) -> (Value, &'static str) {
+    match Unit::of(report) {
+        Unit::Time => (samples.iter().map(|sample| sample.weight as f64 / 1e6).collect(), "tracing-ms"),
+        unit => {
+            let amount = |sample: &Sample| unit.amount(Count { weight: sample.weight, samples: 1 });
+            (samples.iter().map(amount).collect(), "samples")
+        }
+    }
 }
 
 fn category(kind: Kind) -> usize {
@@ -155,6 +167,7 @@ fn thread_value(report: &Report, thread: u32, samples: &[Sample], start: u64) ->
     let deltas: Vec<f64> =
         samples.iter().zip(before).map(|(sample, before)| sample.time.saturating_sub(before) as f64 / 1e6).collect();
     let row = &report.recording.threads[thread as usize];
+    let (weights, weight_type) = weights(report, samples);
     let none = |count: usize| vec![Value::Null; count];
     let zeros = |count: usize| vec![0; count];
     let (frames, functions, count) = (&tables.frames, &tables.functions, samples.len());
@@ -197,8 +210,8 @@ fn thread_value(report: &Report, thread: u32, samples: &[Sample], start: u64) ->
             "length": count,
             "stack": stacks,
             "timeDeltas": deltas,
-            "weight": vec![1; count],
-            "weightType": "samples",
+            "weight": weights,
+            "weightType": weight_type,
             "threadCPUDelta": processor_time(report, samples),
         },
         "stackTable": {

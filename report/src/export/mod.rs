@@ -5,6 +5,7 @@ pub(crate) mod collapsed;
 pub(crate) mod firefox;
 pub(crate) mod speedscope;
 
+use crate::profile::Count;
 use crate::recording::Sample;
 use crate::report::Report;
 use crate::source::printable;
@@ -38,10 +39,32 @@ pub(crate) fn path<'a>(report: &'a Report, frame: &Frame) -> Option<&'a str> {
     frame.source.map(|source| report.symbols.sources[source as usize].as_str())
 }
 
-/// Nanoseconds, where the event is a clock.
-pub(crate) fn is_time(report: &Report) -> bool {
-    let event = report.event().split(':').next().unwrap_or_default();
-    ["cpu-clock", "task-clock", "wall-clock"].contains(&event)
+/// What samples are added up by, where a tool has one number for them: by what they stand for, as in the line table, so that a function
+/// has the same share in both. A recorder that is late gives one sample the time of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// Nanoseconds of a clock.
+    Time,
+    /// What was counted.
+    Events,
+    /// The recorder does not say what they stand for.
+    Samples,
+}
+
+impl Unit {
+    pub(crate) fn of(report: &Report) -> Unit {
+        let event = report.event().split(':').next().unwrap_or_default();
+        match report.profile.all.weight {
+            0 => Unit::Samples,
+            _ if ["cpu-clock", "task-clock", "wall-clock"].contains(&event) => Unit::Time,
+            _ => Unit::Events,
+        }
+    }
+
+    /// Nanoseconds, events or samples.
+    pub(crate) fn amount(self, count: Count) -> u64 {
+        if self == Unit::Samples { count.samples } else { count.weight }
+    }
 }
 
 /// The samples of each thread in the order of their times, threads in the order of their numbers.

@@ -3,10 +3,11 @@
 use rustc_hash::FxHashMap;
 use serde_json::{Map, Value, json};
 
+use crate::profile::Count;
 use crate::report::Report;
 use crate::symbols::Frame;
 
-use super::{by_thread, collapsed, frames_of, is_time, path};
+use super::{Unit, by_thread, collapsed, frames_of, path};
 
 /// One profile for each thread.
 pub(crate) fn to_speedscope(report: &Report) -> Value {
@@ -14,11 +15,12 @@ pub(crate) fn to_speedscope(report: &Report) -> Value {
     let mut numbers: FxHashMap<Frame, usize> = FxHashMap::default();
     let mut stacks: FxHashMap<u32, Vec<usize>> = FxHashMap::default();
     let mut profiles = Vec::new();
+    let unit = Unit::of(report);
     for (thread, samples) in by_thread(report) {
         let (mut lists, mut weights): (Vec<Value>, Vec<u64>) = (Vec::new(), Vec::new());
         let mut last = None;
         for sample in &samples {
-            let weight = if is_time(report) { sample.weight } else { 1 };
+            let weight = unit.amount(Count { weight: sample.weight, samples: 1 });
             if last == Some(sample.stack)
                 && let Some(before) = weights.last_mut()
             {
@@ -37,7 +39,7 @@ pub(crate) fn to_speedscope(report: &Report) -> Value {
         profiles.push(json!({
             "type": "sampled",
             "name": crate::source::printable(&format!("{} {}", row.name, row.tid)),
-            "unit": if is_time(report) { "nanoseconds" } else { "none" },
+            "unit": if unit == Unit::Time { "nanoseconds" } else { "none" },
             "startValue": 0,
             "endValue": weights.iter().fold(0_u64, |sum, weight| sum.saturating_add(*weight)),
             "samples": lists,

@@ -116,6 +116,16 @@ impl Event {
         }
     }
 
+    /// What each sample stands for, where the samples do not say so. A clock that is sampled so often a second has a fixed period, too.
+    pub(super) fn fixed_period(&self) -> u64 {
+        match (self.is_frequency, self.kind, self.config) {
+            (false, ..) => self.rate.max(1),
+            // PERF_TYPE_SOFTWARE: PERF_COUNT_SW_CPU_CLOCK, PERF_COUNT_SW_TASK_CLOCK
+            (true, 1, 0 | 1) => 1_000_000_000_u64.checked_div(self.rate).unwrap_or(1).max(1),
+            _ => 1,
+        }
+    }
+
     pub(super) fn has(&self, bit: u64) -> bool {
         self.sample_type & bit != 0
     }

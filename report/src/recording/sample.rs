@@ -53,14 +53,12 @@ pub(super) fn parse<'a>(event: &Event, body: &'a [u8]) -> Option<RawSample<'a>> 
         chain = cursor.u64s(count)?;
     }
     let thread = thread.unwrap_or_default();
-    // Where every sample stands for the same number of events, the period is not in it.
-    let fixed = if event.is_frequency { 1 } else { event.rate.max(1) };
     Some(RawSample {
         ip: ip.unwrap_or_default(),
         pid: thread as u32,
         tid: (thread >> 32) as u32,
         time: time.unwrap_or_default(),
-        period: period.unwrap_or(fixed),
+        period: period.unwrap_or_else(|| event.fixed_period()),
         chain,
         copied: copied(event, cursor),
     })

@@ -39,12 +39,15 @@ pub struct Writer {
     pub host: Option<String>,
     /// Samples have copies of all registers of x86_64 but the segments, and of the stack.
     pub copies: bool,
+    /// Samples do not say what they stand for.
+    pub without_period: bool,
 }
 
 impl Writer {
     fn sample_type(&self) -> u64 {
         let id = if self.events.is_empty() { 0 } else { ID };
-        IP | TID | TIME | CALLCHAIN | PERIOD | id | if self.copies { REGS_USER | STACK_USER } else { 0 }
+        let period = if self.without_period { 0 } else { PERIOD };
+        IP | TID | TIME | CALLCHAIN | period | id | if self.copies { REGS_USER | STACK_USER } else { 0 }
     }
 
     pub fn record(&mut self, kind: u32, misc: u16, body: &[u8]) -> &mut Writer {
@@ -112,7 +115,9 @@ impl Writer {
         if !self.events.is_empty() {
             body.extend(id.to_le_bytes());
         }
-        body.extend(period.to_le_bytes());
+        if !self.without_period {
+            body.extend(period.to_le_bytes());
+        }
         body.extend((chain.len() as u64 + 1).to_le_bytes());
         body.extend(USER.to_le_bytes());
         body.extend(chain.iter().flat_map(|number| number.to_le_bytes()));

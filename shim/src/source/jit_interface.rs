@@ -29,12 +29,7 @@ impl JitInterface {
         if !hidden || library.code_size() < SMALLEST_LLVM || !library.mentions("mprotect") {
             return None;
         }
-        if symbols.is_none() {
-            *symbols = SymbolFile::open(library)
-                .inspect_err(|error| log_line!(Info, "{}: {error}", library.path.display()))
-                .ok();
-        }
-        let values = symbols.as_ref()?.find("__jit_debug_", &[DESCRIPTOR, RENDEZVOUS_FUNCTION]);
+        let values = SymbolFile::opened(symbols, library)?.find("__jit_debug_", &[DESCRIPTOR, RENDEZVOUS_FUNCTION]);
         let address = |name| Some(library.identity.bias.wrapping_add(*values.get(name)? as usize));
         Some(JitInterface { descriptor: address(DESCRIPTOR)?, function: address(RENDEZVOUS_FUNCTION)? })
     }
