@@ -176,6 +176,15 @@ compile_unit_tests() {
     done <"$work/unit.list"
 }
 
+# The wheel of `make wheel-aarch64`, where there is one.
+unpack_wheel() {
+    local wheel
+    wheel=$(find target/wheels -name 'jitlisten-*_aarch64.whl' 2>/dev/null | head -n 1)
+    [ -n "$wheel" ] || { say "no wheel for aarch64: make wheel-aarch64; recorded_by_command cannot run"; return 0; }
+    python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --no-deps --only-binary :all: \
+        --platform manylinux_2_28_aarch64 --implementation cp --python-version $python --target "$work/payload/wheel" "$wheel" >&2
+}
+
 make_payload() {
     rm -rf "$work/payload"
     mkdir -p "$work/payload/results"
@@ -185,6 +194,7 @@ make_payload() {
     # Where the unit tests look for it.
     echo "$PWD/jitlisten" >"$work/payload/manifest"
     [ $# = 0 ] || printf '%s\n' "$@" >"$work/payload/only"
+    unpack_wheel
     compile_programs
     compile_unit_tests
     rm -f "$work/payload.img"

@@ -9,6 +9,7 @@ so that a hang is noticed.
 """
 
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -457,6 +458,46 @@ def recorded_numba():
     whole = sum(frames[-1] == "_start" for frames in compiled)
     seen = f"{check_recording(samples, incomplete)}; {len(compiled)} in gamma, {chains} of them with its callers, {whole} to _start"
     require(len(compiled) >= 100 and chains >= 0.99 * len(compiled) and whole >= 0.995 * len(compiled), seen)
+    return seen
+
+
+LOOPS = """
+import sys, time
+from numba import njit
+
+@njit
+def work(x, n):
+    for _ in range(3 * n):
+        x = x * 0.999 + 1.5 / (x + 2.5)  # three
+    for _ in range(n):
+        x = x * 0.999 + 1.5 / (x + 2.5)  # one
+    return x
+
+work(1.0, 1)
+until = time.process_time() + 8
+while time.process_time() < until:
+    work(1.0, 100_000)
+"""
+
+
+@scenario
+def recorded_by_command():
+    """the wheel's command: jitlisten record of a Numba program, jitlisten lines of it: loops of 3:1 by line"""
+    wheel = PAYLOAD / "wheel"
+    if not wheel.exists():
+        raise Unable("no wheel for aarch64 was built: make wheel-aarch64")
+    program, data = pathlib.Path("/tmp/loops.py"), RESULTS / "command.data"
+    program.write_text(LOOPS)
+    env = environment(preload=False)
+    env |= {"PATH": f"{wheel}/bin:{env['PATH']}", "PYTHONPATH": f"{wheel}:{WHEELS}"}
+    command = wheel / "bin/jitlisten"
+    run(command, "record", "-o", data, "--", "python3", program, env=env)
+    run(command, "lines", data, env=env)
+    report = json.loads(run(command, "lines", "--json", "-", data, env=env))
+    lines = {line["line"]: line["self"] for file in report["files"] if file["path"] == str(program) for line in file["lines"]}
+    three, one = (sum(count for number, count in lines.items() if LOOPS.splitlines()[number - 1].endswith(mark)) for mark in ("# three", "# one"))
+    seen = f"{report['samples']} samples, {report['compiled']} in compiled code, {100 * three / max(three + one, 1):.1f} % at the line of three"
+    require(three + one >= 500 and abs(100 * three / (three + one) - 75) < 6, f"{seen}; {lines}")
     return seen
 
 

@@ -87,10 +87,11 @@ fn a_library_that_is_unloaded_under_its_callers() {
 /// 1,000 at the same time, more than the sampler makes slots for at once.
 #[test]
 fn a_thousand_threads() {
-    let Some(samples) = run(&["crowd", "1000", "0.004"]) else { return };
+    // Three periods each: on a busy machine some of a thread's time is gone before its timer is there.
+    let Some(samples) = run(&["crowd", "1000", "0.006"]) else { return };
     let threads = by_thread(&samples).len();
     assert!(threads >= 990, "{threads} threads");
-    assert!((3.6..=4.8).contains(&seconds(&samples)), "{} s", seconds(&samples));
+    assert!((5.4..=7.2).contains(&seconds(&samples)), "{} s", seconds(&samples));
 }
 
 /// Of the clock and of the thread's processor time: they fire as often as they should, whatever else does.
