@@ -275,7 +275,7 @@ def _codegen(module: Any) -> None:
             # As short as it can be: each instruction comes here. A location and nothing else is its own text.
             held = self.metadata
             if len(held) == 1 and leading_comma and "dbg" in held and type(held["dbg"]) is node:
-                return held["dbg"]  # type: ignore[no-any-return]
+                return held["dbg"]
             return original(self, leading_comma)
 
         return _stringify_metadata
