@@ -45,7 +45,7 @@ test-suites:
 test-lines:
 	@ci/lines.sh all
 
-test-aarch64:
+test-aarch64: wheel-aarch64
 	@ci/aarch64.sh
 
 bench:

@@ -45,7 +45,7 @@ def main():
     jitlisten, sinks = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
     stock, lines = (counted(jitlisten, sinks, what) for what in ("stock", "lines"))
     names = [part for part, _ in PARTS] + ["other"]
-    print("| | instructions, million | over without, % | %s |\n| --- | --- | --- |%s" % (" | ".join(names), " --- |" * len(names)))
+    print("| | instructions, million | over without, %% | %s |\n| --- | --- | --- |%s" % (" | ".join(names), " --- |" * len(names)))
     print("| without | %.1f | | %s |" % (sum(stock.values()) / 1e6, " | ".join("%.1f" % (stock[name] / 1e6) for name in names)))
     whole = sum(stock.values()) / 100
     more = " | ".join("%+.2f" % ((lines[name] - stock[name]) / whole) for name in names)

@@ -158,6 +158,7 @@ compile_programs() {
         -lgcc_s -lutil -lrt -lpthread -lm -ldl
     aarch64-linux-gnu-gcc "${strict[@]}" -fno-omit-frame-pointer tests/hosts/raw_jit.c -o "$bin/raw_jit" "${library[@]}"
     aarch64-linux-gnu-gcc "${strict[@]}" tests/hosts/through_rendezvous.c -o "$bin/through_rendezvous" -ldl -lpthread
+    aarch64-linux-gnu-gcc "${strict[@]}" tests/hosts/sampled.c -o "$bin/sampled" -ldl -lm -lpthread
     clang-14 --target=aarch64-linux-gnu -isystem /usr/aarch64-linux-gnu/include -O1 -g -fno-omit-frame-pointer \
         -fasynchronous-unwind-tables -emit-llvm -c tests/hosts/chain.c -o "$bin/chain.bc"
     for unwind in "$work"/root/usr/include/aarch64-linux-gnu/libunwind*.h; do ln -sf "$unwind" "$headers/"; done
@@ -168,11 +169,20 @@ compile_programs() {
 compile_unit_tests() {
     local binary unit=$work/payload/unit
     mkdir -p "$unit"
-    cross test --release --no-run --lib -p jitlisten -p jitlisten-names -p unwind-register -p jitlisten-shim --message-format=json 2>"$work/unit.log" |
+    cross test --release --no-run --lib -p jitlisten -p jitlisten-names -p unwind-register -p jitlisten-shim -p jitlisten-sampler --message-format=json 2>"$work/unit.log" |
         grep -o '"executable":"[^"]*"' | cut -d '"' -f 4 >"$work/unit.list" || { cat "$work/unit.log" >&2; fail "unit tests"; }
     while read -r binary; do
         aarch64-linux-gnu-strip --strip-debug -o "$unit/$(basename "${binary%-*}")" "$binary"
     done <"$work/unit.list"
+}
+
+# The wheel of `make wheel-aarch64`, where there is one.
+unpack_wheel() {
+    local wheel
+    wheel=$(find target/wheels -name 'jitlisten-*_aarch64.whl' 2>/dev/null | head -n 1)
+    [ -n "$wheel" ] || { say "no wheel for aarch64: make wheel-aarch64; recorded_by_command cannot run"; return 0; }
+    python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --no-deps --only-binary :all: \
+        --platform manylinux_2_28_aarch64 --implementation cp --python-version $python --target "$work/payload/wheel" "$wheel" >&2
 }
 
 make_payload() {
@@ -184,6 +194,7 @@ make_payload() {
     # Where the unit tests look for it.
     echo "$PWD/jitlisten" >"$work/payload/manifest"
     [ $# = 0 ] || printf '%s\n' "$@" >"$work/payload/only"
+    unpack_wheel
     compile_programs
     compile_unit_tests
     rm -f "$work/payload.img"

@@ -20,8 +20,10 @@ cc -fpreprocessed -E -P include/jitlisten.h 2>/dev/null | grep -oE '\bjitlisten_
     sort -u >"$work/declared"
 # Names of an earlier header, kept for programs that were compiled with it.
 old='jitlisten_statistics jitlisten_record_statistics'
+# Of which other processes read what the library knows of this one; see shim/src/facts.rs.
+facts='jitlisten_facts'
 # shellcheck disable=SC2086 # several words
-printf '%s\n' $old | sort -u - "$work/declared" -o "$work/declared"
+printf '%s\n' $old $facts | sort -u - "$work/declared" -o "$work/declared"
 # pthread_create stands in for libc's, so that threads that begin while a recording is made are seen. It has no version, as
 # programs ask for libc's.
 nm -D --defined-only --with-symbol-versions "$library" | awk '$2 != "A" && $NF !~ /^pthread_create(@|$)/ { print $NF }' |

@@ -10,13 +10,17 @@ shift
 mkdir -p "$directory"
 declare -A functions=(
     [GCC_3.0]='_Unwind_DeleteException _Unwind_GetDataRelBase _Unwind_GetGR _Unwind_GetIP _Unwind_GetLanguageSpecificData
-        _Unwind_GetRegionStart _Unwind_GetTextRelBase _Unwind_RaiseException _Unwind_Resume _Unwind_SetGR _Unwind_SetIP
-        __register_frame __deregister_frame'
+        _Unwind_GetRegionStart _Unwind_GetTextRelBase _Unwind_RaiseException _Unwind_Resume _Unwind_SetGR _Unwind_SetIP'
     [GCC_3.3]='_Unwind_Backtrace _Unwind_FindEnclosingFunction _Unwind_GetCFA'
     [GCC_4.2.0]='_Unwind_GetIPInfo'
 )
+# libgcc's list for glibc (`libgcc/config/libgcc-glibc.ver`) has them where glibc once had them; x86_64 has none of that age.
+registry=GCC_3.0
+case "$*" in *aarch64*) registry=GLIBC_2.0 ;; esac
+functions[$registry]+=' __register_frame __deregister_frame'
 : >"$directory/stub.c"
-for version in GCC_3.0 GCC_3.3 GCC_4.2.0; do
+for version in GLIBC_2.0 GCC_3.0 GCC_3.3 GCC_4.2.0; do
+    [ -n "${functions[$version]:-}" ] || continue
     printf '%s { global:' "$version"
     for function in ${functions[$version]}; do
         printf ' %s;' "$function"

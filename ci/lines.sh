@@ -51,6 +51,7 @@ all)
         make_venv "$name" "$version" $requirements pytest || { skipped+=("$name"); continue; }
         test_with "$name" python/tests/test_lines.py python/tests/test_lines_same_code.py && compared=$((compared + 1)) || failed+=("$name")
     done <<'MATRIX'
+0.56.0 3.10 numba==0.56.0 numpy==1.22.4 setuptools==65.5.0
 0.56.2 3.10 numba==0.56.2 numpy==1.23.5 setuptools==65.5.0
 0.56.3 3.10 numba==0.56.3 numpy==1.23.5 setuptools==65.5.0
 0.56.4 3.10 numba==0.56.4 numpy==1.23.5 setuptools==65.5.0

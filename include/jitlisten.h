@@ -37,7 +37,8 @@
  *   library, and the other way round: what a newer program sets and the library does not know has to be zero, else it is
  *   JITLISTEN_INVALID_ARGUMENT. Set every member to zero that you do not set otherwise (struct x y = {0}, x y{}), the reserved ones
  *   too. jitlisten_section, jitlisten_function and jitlisten_line stand in arrays and never grow. No structure has padding.
- *   Symbols of an installed library (make install) have the version JITLISTEN_0.1.
+ *   Symbols of an installed library (make install) have the version JITLISTEN_0.1. The library exports one object that is not
+ *   declared here, jitlisten_facts: what other processes (`jitlisten doctor`) read of this one. Its layout may change at any time.
  *
  * Two copies
  *   The shared library is one, however it came: linked, preloaded, opened. A second copy of it in one process, or a program that
@@ -322,7 +323,7 @@ jitlisten_status jitlisten_get_statistics(struct jitlisten_statistics *statistic
  * perf report, perf script, samply and the reports of the command jitlisten. Compiled code has names and lines in it if
  * a session is open (jitlisten_open() and others); without one, what libraries have. Every thread gets a timer of the kernel
  * (RLIMIT_SIGPENDING) on its CPU time, whose signal is the highest real-time one that is not in use. A thread named "jitlisten"
- * writes. Images of compiled code are kept in a directory beside the file, FILE.images. x86_64 only. See docs/record.md. */
+ * writes. Images of compiled code are kept in a directory beside the file, FILE.images. See docs/record.md. */
 
 enum {
     /* Wall-clock time: threads that wait are sampled, too, and interrupted: some system calls return EINTR. */

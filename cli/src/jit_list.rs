@@ -86,7 +86,7 @@ impl Entry {
     }
 }
 
-fn words<const N: usize>(bytes: &[u8]) -> [u64; N] {
+pub(crate) fn words<const N: usize>(bytes: &[u8]) -> [u64; N] {
     let mut words = [0; N];
     for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
         *word = u64::from_le_bytes(bytes.try_into().unwrap_or_default());

@@ -121,6 +121,12 @@ impl Process {
         self.libraries().into_iter().find(|path| path.file_name().is_some_and(|found| found == name))
     }
 
+    /// A library whose name begins so.
+    pub(crate) fn library_beginning(&self, name: &str) -> Option<&Path> {
+        let begins = |path: &Path| path.file_name().is_some_and(|found| found.as_bytes().starts_with(name.as_bytes()));
+        self.libraries().into_iter().find(|path| begins(path))
+    }
+
     /// The version of the Python in it: 3.11. From the names of files it maps.
     pub(crate) fn python(&self) -> Option<(u32, u32)> {
         let executable = self.program().unwrap_or_default();

@@ -32,7 +32,7 @@ const EXAMPLES: &str = "Examples:
   jitlisten record -e cache-misses -- python prog.py
 
 `jitlisten lines`, `flamegraph` and `export` read the file, and so does perf report -i FILE. Needs no perf, no root and no ptrace (-p \
-needs ptrace, or Python 3.14). x86_64.";
+needs ptrace, or Python 3.14).";
 
 /// Record samples of every thread: a perf.data, without perf
 #[derive(Args)]

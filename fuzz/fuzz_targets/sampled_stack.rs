@@ -7,7 +7,7 @@
 //! ```
 #![no_main]
 
-use jitlisten_sampler::unwind::{Code, CodeMap, FrameTable, Memory, REGISTERS, RSP, Registers, RuleCache, walk};
+use jitlisten_sampler::unwind::{self, Code, CodeMap, FrameTable, Memory, REGISTERS, Registers, RuleCache, walk};
 use libfuzzer_sys::fuzz_target;
 
 const CODE: u64 = 0x10_0000;
@@ -50,7 +50,7 @@ fuzz_target!(|data: &[u8]| {
     let mut cache = RuleCache::default();
     for start in starts {
         let mut values = [STACK + 64; REGISTERS];
-        (values[REGISTERS - 1], values[RSP]) = (start, STACK);
+        (values[unwind::PROGRAM], values[unwind::STACK]) = (start, STACK);
         let mut frames = 0;
         let mut registers = Registers::new(values);
         for _ in 0..2 {

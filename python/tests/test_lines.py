@@ -113,7 +113,7 @@ def test_every_version_that_gets_lines_is_one_that_is_compared():
 
 
 # The last three are of minor versions that are known.
-@pytest.mark.parametrize("version", ["0.55.2", "0.99.0", "0.68.0rc1", "0+unknown", "0.56.0", "0.57.2", "0.68.2"])
+@pytest.mark.parametrize("version", ["0.55.2", "0.99.0", "0.68.0rc1", "0+unknown", "0.56.1", "0.57.2", "0.68.2"])
 def test_an_unknown_version_gets_no_lines_and_a_word_in_the_log(version, tmp_path):
     log = tmp_path / "log"
     program = HEAD + (
@@ -149,7 +149,7 @@ def test_a_defect_of_ours_costs_the_lines_only(tmp_path):
     program = HEAD + (
         "lines.install(); from numba import njit; from jitlisten._lines import metadata\n"
         "def bad(self, scope, line, call=None):\n"
-        "    return metadata.Node(self, '!DILocation(line: -5, scope: %s)' % scope.get_reference())\n"
+        "    return self.add('!DILocation(line: -5, scope: %s)' % scope.get_reference())\n"
         "metadata.ModuleLines.location = bad\n"
         "f = njit(lambda x: x + 1); print(njit(lambda x: f(x) * 2)(2))\n"
         "def bad(self, scope, line, call=None): raise KeyError(line)\n"
@@ -158,6 +158,34 @@ def test_a_defect_of_ours_costs_the_lines_only(tmp_path):
     )
     assert run(program, JITLISTEN_LOG=str(log)) == "6\n7.0\n"
     assert "no lines for" in log.read_text()
+
+
+# The sum of a value before it is there.
+BAD_INTRINSIC = """
+from numba import njit, types
+from numba.extending import intrinsic
+@intrinsic
+def bad(context, x):
+    def codegen(context, builder, signature, args):
+        value = builder.add(args[0], args[0])
+        first = builder.function.entry_basic_block
+        with builder.goto_block(first):
+            builder.position_at_start(first)
+            builder.add(value, value)
+        return value
+    return types.int64(types.int64), codegen
+try:
+    njit(lambda x: bad(x))(3)
+except Exception as error:
+    print(type(error).__name__, 'does not dominate' in str(error))
+print(njit(lambda x: x + 1)(2))
+"""
+
+
+def test_code_that_llvm_refuses_is_an_exception_as_without_lines():
+    install = HEAD + "import numba; lines.install(); lines.remove(); lines.install()\n"
+    stock = run(BAD_INTRINSIC)
+    assert stock.endswith(" True\n3\n") and run(install + BAD_INTRINSIC) == stock
 
 
 @pytest.mark.parametrize("name", ['a"b.py', "a\\b\n.py", "/tmp/\xfc/\udcff.py", "", '<x"y>', "!dbg.py"])

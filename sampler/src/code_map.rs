@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crate::unwind::{Code, CodeMap, FrameTable};
+#[cfg(target_arch = "aarch64")]
+use crate::vdso;
 use crate::wake;
 
 /// Code was met that nothing is known of: mappings have to be looked at.
@@ -294,5 +296,10 @@ impl CodeMap for ProcessCode {
         if !UNKNOWN_CODE.swap(true, Ordering::Relaxed) {
             wake::writer();
         }
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    fn is_signal_return(&self, address: u64) -> bool {
+        address == vdso::signal_return()
     }
 }

@@ -114,10 +114,14 @@ fn sample(slot: &slot::Slot, space: u64, period: u64, context: &libc::ucontext_t
     memory.learn(outcome);
 }
 
-/// Recording is refused on other machines, so this is never called.
-#[cfg(not(target_arch = "x86_64"))]
-fn registers(_context: &libc::ucontext_t) -> Registers {
-    Registers::new([0; REGISTERS])
+/// The registers at the moment of the signal, in DWARF's order.
+#[cfg(target_arch = "aarch64")]
+fn registers(context: &libc::ucontext_t) -> Registers {
+    let saved = &context.uc_mcontext;
+    let mut values = [0; REGISTERS];
+    let all = saved.regs.iter().chain([&saved.sp, &saved.pc]);
+    values.iter_mut().zip(all).for_each(|(value, &saved)| *value = saved);
+    Registers::new(values)
 }
 
 /// The registers at the moment of the signal, in DWARF's order.

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! You give a file name and a rate ([`Options`]); it produces a file that `perf report`, `perf script` and `jitlisten lines` read. It needs
-//! no `perf_event_open`, no ptrace and no root. x86_64.
+//! no `perf_event_open`, no ptrace and no root. x86_64 and AArch64.
 //!
 //! Rules: the handler allocates nothing, takes no lock and is bounded ([`unwind`]); the host never notices, except that one
 //! real-time signal is taken, a thread named `jitlisten` is there, and, with [`Clock::Wall`], waiting system calls are

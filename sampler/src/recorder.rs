@@ -58,7 +58,7 @@ impl std::fmt::Display for Error {
             Error::Output(path, error) => write!(f, "write {}: {error}", path.display()),
             Error::NoSignal => f.write_str("every real-time signal is in use"),
             Error::NoThread(number) => write!(f, "start a thread: error {number}"),
-            Error::Machine => f.write_str("threads are sampled on x86_64 only"),
+            Error::Machine => f.write_str("threads are sampled on x86_64 and aarch64 only"),
             Error::Counter(name, error) => write!(f, "cannot count {name}: {error}: {}", Counter::reason(error)),
         }
     }
@@ -143,7 +143,7 @@ pub fn statistics() -> Statistics {
 }
 
 fn start_in(state: &mut Option<Running>, options: Options, append: bool) -> Result<(), Error> {
-    if !cfg!(target_arch = "x86_64") {
+    if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
         return Err(Error::Machine);
     }
     if state.is_some() {
@@ -355,7 +355,6 @@ fn become_child() {
 }
 
 #[cfg(test)]
-#[cfg(target_arch = "x86_64")]
 mod tests {
     use std::sync::mpsc;
     use std::time::Duration;

@@ -1,4 +1,5 @@
-//! `clock_gettime` of the vDSO: the kernel's clock without a system call, and past libfaketime, which stands in for libc's.
+//! `clock_gettime` of the vDSO: the kernel's clock without a system call, and past libfaketime, which stands in for libc's. On AArch64
+//! also the place that signal handlers return to.
 //!
 //! It is found in a copy of the image, by a reader of its own: `unwind_register::DynamicSection` trusts what the loader has loaded
 //! and reads it in place. A vDSO is what a kernel, an emulator or a debugger makes of it (gVisor, rr), and a profile must not end
@@ -7,6 +8,8 @@
 use std::ffi::{c_int, c_void};
 use std::mem::{self, MaybeUninit};
 use std::ptr;
+#[cfg(target_arch = "aarch64")]
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use jitlisten::{Address, AddressRange, checked_read};
@@ -22,7 +25,13 @@ const NAME: &[u8] = if cfg!(target_arch = "x86_64") { b"__vdso_clock_gettime\0" 
 
 type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> c_int;
 
+/// Where a signal handler returns to.
+#[cfg(target_arch = "aarch64")]
+const SIGNAL_RETURN: &[u8] = b"__kernel_rt_sigreturn\0";
+
 static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+#[cfg(target_arch = "aarch64")]
+static RETURN: AtomicU64 = AtomicU64::new(u64::MAX);
 static LOOKED: AtomicBool = AtomicBool::new(false);
 
 /// Looks for the function, once. Not for a signal handler.
@@ -32,9 +41,20 @@ pub(crate) fn look() {
     }
     // SAFETY: has no precondition.
     let base = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
-    if let Some(offset) = copy(base).and_then(|image| offset_of(&image, NAME)) {
+    let Some(image) = copy(base) else { return };
+    if let Some(offset) = offset_of(&image, NAME) {
         FOUND.store((base + offset) as *mut c_void, Ordering::Release);
     }
+    #[cfg(target_arch = "aarch64")]
+    if let Some(offset) = offset_of(&image, SIGNAL_RETURN) {
+        RETURN.store(base + offset, Ordering::Release);
+    }
+}
+
+/// Where the kernel lets signal handlers return to; no address where it is not known.
+#[cfg(target_arch = "aarch64")]
+pub(crate) fn signal_return() -> u64 {
+    RETURN.load(Ordering::Acquire)
 }
 
 /// The clock in nanoseconds; `None` where there is no such function. Safe in a signal handler.

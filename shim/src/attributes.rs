@@ -17,6 +17,13 @@ use jitlisten::options::FramePointerPolicy;
 use crate::library::Library;
 use crate::symbol_file::SymbolFile;
 
+/// What becomes of the unwind tables of functions that have none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum UnwindTables {
+    Added,
+    AsTheyAre,
+}
+
 type Module = *mut c_void;
 type Function = *mut c_void;
 type Block = *mut c_void;
@@ -252,6 +259,21 @@ impl LlvmC {
     /// # Safety
     /// `module` must be a module of this LLVM, used by no other thread.
     pub(crate) unsafe fn policy(&self, module: Module, policy: FramePointerPolicy) {
+        // SAFETY: the caller's promise.
+        unsafe { self.patch_module(module, policy, UnwindTables::Added) };
+    }
+
+    /// The same without unwind tables: of a host whose memory may be its own. LLVM registers the tables of an object with the unwinder, and
+    /// reads them when the engine ends; a host that has never had any has given that memory back by then (drjit).
+    ///
+    /// # Safety
+    /// As for [`LlvmC::policy`].
+    pub(crate) unsafe fn frame_pointers(&self, module: Module, policy: FramePointerPolicy) {
+        // SAFETY: the caller's promise.
+        unsafe { self.patch_module(module, policy, UnwindTables::AsTheyAre) };
+    }
+
+    unsafe fn patch_module(&self, module: Module, policy: FramePointerPolicy, tables: UnwindTables) {
         if module.is_null() || policy == FramePointerPolicy::Untouched {
             return;
         }
@@ -262,6 +284,7 @@ impl LlvmC {
         // SAFETY: the context is the module's, and the value fits this version (see the module's head).
         let uwtable =
             (kind != 0).then(|| unsafe { (self.module.create_enum_attribute)(context, kind, self.uwtable()) });
+        let uwtable = uwtable.filter(|_| tables == UnwindTables::Added);
         // SAFETY: as for the context.
         let mut function = unsafe { (self.module.get_first_function)(module) };
         while !function.is_null() {

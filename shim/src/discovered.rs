@@ -10,6 +10,8 @@ use std::path::PathBuf;
 pub struct DiscoveredLlvm {
     /// The library it is in; `/proc/self/exe` for the program itself.
     pub path: PathBuf,
+    /// Where that is mapped.
+    pub start: usize,
     /// Whether it calls us for each object. Otherwise its list is read whenever it makes memory executable.
     pub detoured: bool,
     /// How many of its objects are in its list for debuggers now.
@@ -19,7 +21,7 @@ pub struct DiscoveredLlvm {
     /// By which ways it is heard: `runtimedyld`, `jitlink` (its linkers call us), `list-call` (its rendezvous with debuggers does), `list-poll`
     /// (the list is read when memory becomes executable).
     pub heard_by: Vec<&'static str>,
-    /// How many objects its linkers have reported.
+    /// How many objects its linkers have reported; of JITLink, those that were found in memory.
     pub linked: u64,
     /// What is not heard or not had, a sentence each.
     pub missing: Vec<String>,
@@ -29,16 +31,41 @@ impl DiscoveredLlvm {
     /// All of this as a JSON object: `{"file": s, "version": s or null, "heard_by": [s], "linked": n, "listed": n, "missing": [s]}`.
     /// Later releases may add members.
     pub fn json(&self) -> String {
+        format!("{{{}}}", self.members())
+    }
+
+    /// The same, with its slot and where it is, for other processes: see `facts.rs`.
+    pub(crate) fn json_in(&self, slot: usize) -> String {
+        format!("{{\"slot\": {slot}, \"start\": {}, {}}}", self.start, self.members())
+    }
+
+    fn members(&self) -> String {
         let version = self.version.as_deref().map_or_else(|| "null".to_owned(), quoted);
         let list = |words: &mut dyn Iterator<Item = &str>| words.map(quoted).collect::<Vec<_>>().join(", ");
         format!(
-            "{{\"file\": {}, \"version\": {version}, \"heard_by\": [{}], \"linked\": {}, \"listed\": {}, \"missing\": [{}]}}",
+            "\"file\": {}, \"version\": {version}, \"heard_by\": [{}], \"linked\": {}, \"listed\": {}, \"missing\": [{}]",
             quoted(&self.path.to_string_lossy()),
             list(&mut self.heard_by.iter().copied()),
             self.linked,
             self.objects,
             list(&mut self.missing.iter().map(String::as_str)),
         )
+    }
+}
+
+/// An LLVM that is not listened to.
+#[derive(Clone, Debug)]
+pub(crate) struct UnheardLlvm {
+    pub(crate) path: PathBuf,
+    /// Where it is mapped.
+    pub(crate) start: usize,
+    pub(crate) why: String,
+}
+
+impl UnheardLlvm {
+    pub(crate) fn json(&self) -> String {
+        let (file, why) = (quoted(&self.path.to_string_lossy()), quoted(&self.why));
+        format!("{{\"start\": {}, \"file\": {file}, \"why\": {why}}}", self.start)
     }
 }
 
@@ -66,6 +93,7 @@ mod tests {
     fn the_json_is_json() {
         let llvm = DiscoveredLlvm {
             path: "/a \"b\"\n.so".into(),
+            start: 0x10,
             detoured: true,
             objects: 2,
             version: Some("14".to_owned()),
@@ -75,5 +103,6 @@ mod tests {
         };
         let expected = r#"{"file": "/a \"b\"\u000a.so", "version": "14", "heard_by": ["runtimedyld", "list-call"], "linked": 3, "listed": 2, "missing": []}"#;
         assert_eq!(llvm.json(), expected);
+        assert_eq!(llvm.json_in(3), expected.replacen('{', r#"{"slot": 3, "start": 16, "#, 1));
     }
 }

@@ -48,6 +48,8 @@ impl Shim {
         }
         if !unheard.is_empty() {
             state.unheard.warned();
+            state.note_silent();
+            self.publish(state);
         }
     }
 }

@@ -75,6 +75,7 @@ mod discovered;
 mod dlsym_entry;
 mod duplicate_copy;
 mod elsewhere;
+mod facts;
 mod fork;
 mod header_padding;
 mod hook_table;

@@ -15,7 +15,8 @@ use crate::codegen;
 use crate::descriptor::{DescriptorAddress, ListedObject};
 use crate::detour::Callers;
 use crate::discovered::DiscoveredLlvm;
-use crate::hook_table::HookTable;
+use crate::facts::{self, Count};
+use crate::hook_table::{HookTable, SLOTS};
 use crate::library::{Identity, Library};
 use crate::next::Function;
 use crate::relocation_slot::{self, MemorySlots};
@@ -29,13 +30,15 @@ use linkers::Linkers;
 pub(crate) struct Source {
     pub(crate) identity: Identity,
     pub(crate) path: PathBuf,
+    /// Where it is mapped.
+    start: usize,
     /// Its list for debuggers, if it has one that can be found.
     descriptor: Option<DescriptorAddress>,
     /// Whether calls of the rendezvous reach us; otherwise the list is read whenever memory becomes executable.
     pub(crate) detoured: bool,
     /// Whether they call us for each object.
     linkers: Linkers,
-    /// Whether functions get frame pointers and unwind tables when it generates code.
+    /// Whether functions get frame pointers when it generates code.
     codegen: Result<(), codegen::Refusal>,
     /// Its place in the table of hooks.
     slot: usize,
@@ -52,6 +55,17 @@ pub(crate) struct Source {
     known: BTreeMap<u64, Known>,
     /// Whether there ever was one.
     has_listed: bool,
+    /// Whether code came of it, as it seems, and nothing was heard.
+    is_silent: bool,
+}
+
+/// What was found in a library.
+pub(crate) enum Attached {
+    /// An LLVM.
+    Source(Box<Source>),
+    /// An LLVM that is not listened to, and why.
+    Unheard(String),
+    Nothing,
 }
 
 struct Known {
@@ -99,25 +113,49 @@ impl Source {
         hooks: &'static HookTable,
         callers: Callers,
         wanted: LlvmSources,
-    ) -> Option<Source> {
-        let Some(&hook) = hooks.rendezvous.get(slot) else {
+    ) -> Attached {
+        if slot >= SLOTS {
             // SAFETY: the caller's promise.
-            unsafe { linkers::say_no_place(library, symbols, wanted) };
-            return None;
-        };
+            return unsafe { linkers::say_no_place(library, symbols, wanted) }
+                .map_or(Attached::Nothing, Attached::Unheard);
+        }
+        // SAFETY: as above.
+        match unsafe { Source::attach_at(library, symbols, slot, hooks, callers, wanted) } {
+            Ok(source) => Attached::Source(Box::new(source)),
+            Err(Some(why)) => Attached::Unheard(why),
+            Err(None) => Attached::Nothing,
+        }
+    }
+
+    /// The same, where there is a place in the table; or, of an LLVM that is not listened to, why.
+    ///
+    /// # Safety
+    /// As for [`Source::attach`].
+    unsafe fn attach_at(
+        library: &Library,
+        symbols: &mut Option<SymbolFile>,
+        slot: usize,
+        hooks: &'static HookTable,
+        callers: Callers,
+        wanted: LlvmSources,
+    ) -> Result<Source, Option<String>> {
+        // Before it can report anything.
+        facts::begin(slot);
         if library.is_llvmlite() {
             // Its symbols are needed for other things, and its constants are 60 MB.
             *symbols = SymbolFile::open(library).ok();
         }
         // SAFETY: the caller's promise; a library at this place of the table was closed before.
-        let linkers = unsafe { Linkers::attach(library, symbols, slot, hooks, wanted) }?;
+        let linkers = unsafe { Linkers::attach(library, symbols, slot, hooks, wanted) }.ok_or(None)?;
         // llvmlite's file is opened for other functions anyway; elsewhere the list adds nothing that the linkers do not say.
         let hidden = !linkers.report_all() || library.is_llvmlite();
         let interface =
             if wanted.contains(LlvmSource::List) { JitInterface::find(library, symbols, hidden) } else { None };
         if linkers.report_nothing() {
-            linkers.warn(library, interface.is_some());
-            interface.as_ref()?;
+            let why = linkers.warn(library, interface.is_some());
+            if interface.is_none() {
+                return Err(why);
+            }
         }
         log_line!(Info, "LLVM in {}, slot {slot}", library.path.display());
         if linkers.left_alone().is_some() {
@@ -126,18 +164,19 @@ impl Source {
         let codegen = match linkers::wanted_classes(wanted) {
             [] => Err(codegen::Refusal::Unwanted),
             // SAFETY: as above.
-            _ => unsafe { codegen::attach(library, slot, *hooks.generate_code.get(slot)?) },
+            _ => unsafe { codegen::attach(library, slot, hooks.generate_code[slot]) },
         };
         linkers.log_refusals(library);
         // SAFETY: the interface is the mapped library's.
-        let detoured = interface
-            .as_ref()
-            .is_none_or(|interface| unsafe { interface.detour(library, hook, callers, linkers.runtime_dyld.is_ok()) });
+        let detoured = interface.as_ref().is_none_or(|interface| unsafe {
+            interface.detour(library, hooks.rendezvous[slot], callers, linkers.runtime_dyld.is_ok())
+        });
         // SAFETY: the caller vouches for the mapping.
         let slots = unsafe { memory_slots(library, hooks) };
-        Some(Source {
+        Ok(Source {
             identity: library.identity,
             path: library.path.clone(),
+            start: library.range().start,
             descriptor: interface.map(|interface| DescriptorAddress(interface.descriptor)),
             detoured,
             linkers,
@@ -150,6 +189,7 @@ impl Source {
             listening: false,
             known: BTreeMap::new(),
             has_listed: false,
+            is_silent: false,
         })
     }
 
@@ -250,15 +290,21 @@ impl Source {
         self.known.insert(listed.entry, Known { listed, id });
     }
 
-    /// How many objects its linker has reported. What the place in the table counted for an earlier library is not this one's.
+    /// How many objects its linkers have reported.
     fn linked(&self) -> u64 {
-        if self.linkers.runtime_dyld.is_ok() { runtime_dyld::reported(self.slot) } else { 0 }
+        facts::counted(self.slot, Count::RuntimeDyld) + facts::counted(self.slot, Count::JitLink)
     }
 
     /// Why code of it may have no names, where a linker is not understood and no object was ever heard.
     pub(crate) fn unheard(&self) -> Option<String> {
-        let is_heard = self.has_listed || self.linked() > 0;
+        // What JITLink links says nothing of the code that RuntimeDyld does.
+        let is_heard = self.has_listed || facts::counted(self.slot, Count::RuntimeDyld) > 0;
         self.linkers.left_alone().filter(|_| !is_heard)
+    }
+
+    /// Code became executable of which no LLVM has reported anything.
+    pub(crate) fn note_silent(&mut self) {
+        self.is_silent = self.unheard().is_some();
     }
 
     /// What people are shown who ask.
@@ -278,11 +324,15 @@ impl Source {
             (Some(_), false) => heard_by.push("list-poll"),
             (None, _) => missing.push("list for debuggers: not found".to_owned()),
         }
+        if self.is_silent && self.unheard().is_some() {
+            missing.push("code became executable, and nothing was heard of it".to_owned());
+        }
         if let (Err(refusal), false) = (&self.codegen, self.is_llvmlite) {
-            missing.push(format!("frame pointers and unwind tables: {refusal}"));
+            missing.push(format!("frame pointers: {refusal}"));
         }
         DiscoveredLlvm {
             path: self.path.clone(),
+            start: self.start,
             detoured: self.detoured,
             objects: self.objects().len(),
             version: self.version.clone(),
@@ -290,6 +340,11 @@ impl Source {
             linked: self.linked(),
             missing,
         }
+    }
+
+    /// How many entries its list has, also those that were refused.
+    pub(crate) fn listed(&self) -> usize {
+        self.known.len()
     }
 
     /// Every object it has reported, when the library is closed.

@@ -18,7 +18,8 @@ use jitlisten::{AddressRange, ObjectId, Session, log_line};
 use once_cell::race::OnceBox;
 
 use crate::detour::Callers;
-use crate::discovered::DiscoveredLlvm;
+use crate::discovered::{DiscoveredLlvm, UnheardLlvm};
+use crate::facts;
 use crate::hook_table::HookTable;
 use crate::jitlink::emitted::EmittedObjects;
 use crate::known::{Extent, KnownLibraries};
@@ -50,6 +51,8 @@ pub(crate) struct State {
     /// What the loader had counted when it was asked last; not asked where its rendezvous is detoured.
     counts: Counts,
     sources: Vec<Option<Source>>,
+    /// LLVMs that are not listened to.
+    unheard_llvms: Vec<(Identity, UnheardLlvm)>,
     /// Whether one of the libraries is an llvmlite.
     has_llvmlite: bool,
     pub(crate) memory: Memory,
@@ -90,6 +93,11 @@ impl State {
     pub(crate) fn sources(&self) -> impl Iterator<Item = &Source> {
         self.sources.iter().flatten()
     }
+
+    /// Code came of some LLVM, and nothing was heard of these.
+    pub(crate) fn note_silent(&mut self) {
+        self.sources.iter_mut().flatten().for_each(Source::note_silent);
+    }
 }
 
 impl Shim {
@@ -115,6 +123,14 @@ impl Shim {
         state.sources.iter().flatten().map(Source::describe).collect()
     }
 
+    /// Shows what is known of each LLVM to other processes.
+    pub(crate) fn publish(&self, state: &State) {
+        let llvms =
+            state.sources.iter().enumerate().filter_map(|(slot, source)| Some((slot, source.as_ref()?.describe())));
+        let unheard: Vec<UnheardLlvm> = state.unheard_llvms.iter().map(|(_, llvm)| llvm.clone()).collect();
+        facts::publish(&llvms.collect::<Vec<_>>(), &unheard);
+    }
+
     /// At the start: every library that is there has been relocated, and may have compiled code already.
     fn look_around(&self) {
         let mut state = self.lock();
@@ -128,5 +144,6 @@ impl Shim {
             self.catch_up(&mut state, slot);
             self.read_list(&mut state, slot);
         }
+        self.publish(&state);
     }
 }

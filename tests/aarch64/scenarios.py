@@ -9,6 +9,7 @@ so that a hang is noticed.
 """
 
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -399,6 +400,105 @@ def stock():
     # Code without frame pointers leaves x29 alone here, so the chain goes on behind it: frames lack, and not the rest of the stack.
     require(len(jit) >= 50 and named == 0, f"{len(jit)} samples, {named} named")
     return f"same output; stock: {len(jit)} samples, 0 named"
+
+
+# --- recordings -----------------------------------------------------------------------------------------------------------
+
+def recorded(*words, **variables):
+    """[(period, [symbol, ...]), ...] of a command that the library records, leaf first, and how many stacks it says are not whole."""
+    data = str(RESULTS / "recorded.data")
+    pathlib.Path(data).unlink(missing_ok=True)
+    run(*words, env=environment(JITLISTEN_RECORD=f"{data},hz=199", **variables))
+    text = run("perf", "script", "--no-inline", "--max-stack", "1024", "-F", "period,ip,sym", "-i", data)
+    samples = []
+    for block in text.split("\n\n"):
+        head, *frames = [line for line in block.splitlines() if line.strip()] or [""]
+        if frames:
+            samples.append((int(head.strip().rstrip(":")), [re.sub(r"^\s*\S+ ?", "", frame) for frame in frames]))
+    found = re.search(r"jitlisten.*\(.*\bincomplete (\d+)", run("perf", "report", "--header-only", "-i", data))
+    return samples, int(found[1]) if found else 0
+
+
+def check_recording(samples, incomplete, at_least=100):
+    """At least so many stacks, and 98 % of them to the start of their thread."""
+    seen = f"{len(samples)} samples, {incomplete} not whole"
+    require(len(samples) >= at_least and incomplete <= 0.02 * len(samples), seen)
+    return seen
+
+
+def share_of(samples, function, other):
+    """How much of the time of two functions one has, in percent."""
+    times = {name: sum(period for period, frames in samples if name in frames) for name in (function, other)}
+    return 100 * times[function] / max(sum(times.values()), 1)
+
+
+@scenario
+def recorded_c():
+    """a C program records itself: loops of 3:1, the callers of exp, eight threads, signal handlers, 400 frames"""
+    program, seen = PAYLOAD / "bin/sampled", []
+    for words, pair in ((["loops", 8], ("three_of_four", "one_of_four")), (["exps", 8], ("exp_three", "exp_one"))):
+        samples, incomplete = recorded(program, *words)
+        share = share_of(samples, *pair)
+        seen.append(f"{words[0]}: {check_recording(samples, incomplete)}, {share:.1f} %")
+        require(abs(share - 75) < 6, seen[-1])
+        require(sum(frames[-1] == "_start" for _, frames in samples) >= 0.98 * len(samples), f"{seen[-1]}; not to _start")
+    for words, function, least in ((["threads", 8, "0.5", 2], "burner", 0.9), (["handlers", 2], "main", 0.98), (["deep", 400, 2], "main", 0.98)):
+        samples, incomplete = recorded(program, *words)
+        seen.append(f"{words[0]}: {check_recording(samples, incomplete)}")
+        require(sum(function in frames for _, frames in samples) >= least * len(samples), f"{seen[-1]}; not all in {function}")
+    return "; ".join(seen)
+
+
+@scenario
+def recorded_numba():
+    """a Numba process records itself: names and whole stacks"""
+    samples, incomplete = recorded("python3", PAYLOAD / "hosts/chain.py", 5)
+    compiled = [frames for _, frames in samples if names(frames[0], "gamma")]
+    chains = sum(all(names(frame, name) for frame, name in zip(frames, CHAIN)) for frames in compiled)
+    whole = sum(frames[-1] == "_start" for frames in compiled)
+    seen = f"{check_recording(samples, incomplete)}; {len(compiled)} in gamma, {chains} of them with its callers, {whole} to _start"
+    require(len(compiled) >= 100 and chains >= 0.99 * len(compiled) and whole >= 0.995 * len(compiled), seen)
+    return seen
+
+
+LOOPS = """
+import sys, time
+from numba import njit
+
+@njit
+def work(x, n):
+    for _ in range(3 * n):
+        x = x * 0.999 + 1.5 / (x + 2.5)  # three
+    for _ in range(n):
+        x = x * 0.999 + 1.5 / (x + 2.5)  # one
+    return x
+
+work(1.0, 1)
+until = time.process_time() + 8
+while time.process_time() < until:
+    work(1.0, 100_000)
+"""
+
+
+@scenario
+def recorded_by_command():
+    """the wheel's command: jitlisten record of a Numba program, jitlisten lines of it: loops of 3:1 by line"""
+    wheel = PAYLOAD / "wheel"
+    if not wheel.exists():
+        raise Unable("no wheel for aarch64 was built: make wheel-aarch64")
+    program, data = pathlib.Path("/tmp/loops.py"), RESULTS / "command.data"
+    program.write_text(LOOPS)
+    env = environment(preload=False)
+    env |= {"PATH": f"{wheel}/bin:{env['PATH']}", "PYTHONPATH": f"{wheel}:{WHEELS}"}
+    command = wheel / "bin/jitlisten"
+    run(command, "record", "-o", data, "--", "python3", program, env=env)
+    run(command, "lines", data, env=env)
+    report = json.loads(run(command, "lines", "--json", "-", data, env=env))
+    lines = {line["line"]: line["self"] for file in report["files"] if file["path"] == str(program) for line in file["lines"]}
+    three, one = (sum(count for number, count in lines.items() if LOOPS.splitlines()[number - 1].endswith(mark)) for mark in ("# three", "# one"))
+    seen = f"{report['samples']} samples, {report['compiled']} in compiled code, {100 * three / max(three + one, 1):.1f} % at the line of three"
+    require(three + one >= 500 and abs(100 * three / (three + one) - 75) < 6, f"{seen}; {lines}")
+    return seen
 
 
 # --------------------------------------------------------------------------------------------------------------------------

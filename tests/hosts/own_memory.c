@@ -8,6 +8,8 @@
  *     writable    maps memory that may be written and executed all the time
  *     early       the same, mapped by a system call that no library makes
  *     copied      links in heap memory, and copies the code to memory of its own
+ *     disposed    links in memory that it gives back once the code is copied, before the engine ends; no function has an unwind table, so
+ *                 LLVM has no reason to look there again
  *     moved       links in memory that is moved (mremap) before it may run
  *     never       links and lets nothing run
  *     fails       has LLVM's own memory, and links what calls a function that is nowhere: every link fails
@@ -97,7 +99,7 @@ static void let_run(uint8_t *code) {
 static int finalize(void *memory, char **error) {
     (void)error;
     struct memory *ours = memory;
-    if (!is("copied") && !is("moved")) let_run(ours->start);
+    if (!is("copied") && !is("moved") && !is("disposed")) let_run(ours->start);
     return 0;
 }
 
@@ -105,6 +107,13 @@ static void destroy(void *memory) { (void)memory; }
 
 static void move(struct memory *memory) {
     uint8_t *to = map(PROT_READ | PROT_WRITE);
+    if (is("disposed")) {
+        memcpy(to, memory->start, 2 * HALF);
+        let_run(to);
+        munmap(memory->start, 2 * HALF);
+        memory->start = to;
+        return;
+    }
     if (is("copied")) {
         memcpy(to, memory->start, 2 * HALF);
         free(memory->start);
@@ -152,20 +161,22 @@ static long fail_to_link(int number) {
 static long compile(struct memory *memory, int number) {
     if (is("fails")) return fail_to_link(number);
     char text[256], name[16];
+    const char *attributes = is("disposed") ? "nounwind" : "uwtable \"frame-pointer\"=\"all\"";
     snprintf(name, sizeof name, "own%d", number);
     snprintf(text, sizeof text,
-             "define i64 @%s(i64 %%n) uwtable \"frame-pointer\"=\"all\" {\n"
+             "define i64 @%s(i64 %%n) %s {\n"
              "  %%a = mul i64 %%n, 3\n  %%b = add i64 %%a, %d\n  %%c = xor i64 %%b, %%n\n  ret i64 %%c\n}\n",
-             name, 1000 + number);
+             name, attributes, 1000 + number);
     begin(memory);
     struct compiled compiled = compile_with(text, name, memory);
     if (is("never")) return 0;
     long moved = 0;
-    if (is("copied") || is("moved")) {
+    if (is("copied") || is("moved") || is("disposed")) {
         uint8_t *before = memory->start;
         move(memory);
         moved = memory->start - before;
     }
+    if (is("disposed")) LLVMDisposeExecutionEngine(compiled.engine);
     return ((long (*)(long))(compiled.address + moved))(5);
 }
 

@@ -260,6 +260,10 @@ fn several_in_one_process_that_come_and_go() {
     let log = host.log();
     assert_eq!(heard(&log), [ROUNDS * libraries.len() * COUNT; 2], "{log}");
     assert!(ended.perf_map().named("outer0").count() >= 1);
+    // One is unmapped while threads of others are in our hooks: that is a matter of chance.
+    for _ in 0..9 {
+        host.run(Preload::Library).well();
+    }
 }
 
 /// The library is opened while four threads compile: what is compiled from then on is heard.

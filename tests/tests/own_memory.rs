@@ -112,6 +112,12 @@ fn code_that_is_copied_after_linking() {
     every_object_is_heard("copied", COUNT / 2);
 }
 
+/// drjit does so. With unwind tables that we had added, LLVM read them in memory that was gone.
+#[test]
+fn an_engine_that_ends_after_its_memory() {
+    every_object_is_heard("disposed", COUNT / 2);
+}
+
 #[test]
 fn code_that_is_moved_after_linking() {
     every_object_is_heard("moved", COUNT / 2);

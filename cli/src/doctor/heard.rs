@@ -14,14 +14,21 @@ const UNHEARD: [&str; 3] = [
     ": nothing was heard of this LLVM, ",
 ];
 
-/// A finding for each LLVM that the log (`JITLISTEN_LOG=info:FILE`) names, and for each that is not heard.
-pub(super) fn findings(log: &str) -> Vec<Finding> {
+/// A finding for each LLVM that the log (`JITLISTEN_LOG=info:FILE`) names, and for each that is not heard. Those that are `shown` have
+/// one already, by what the library shows of them.
+pub(super) fn findings(log: &str, shown: &[String]) -> Vec<Finding> {
     let mut found = Vec::new();
     for line in log.lines() {
         if let Some((_, rest)) = line.split_once(ATTACHED) {
             let library = rest.rsplit_once(", slot ").map_or(rest, |(library, _)| library);
-            found.push(attached(log, library));
+            if !shown.iter().any(|shown| shown == library) {
+                found.push(attached(log, library));
+            }
         } else if UNHEARD.iter().any(|warning| line.contains(warning)) {
+            let is_shown = |shown: &String| line.contains(&format!(" warn: {shown}{}", UNHEARD[0]));
+            if shown.iter().any(is_shown) {
+                continue;
+            }
             found.push(Finding::no("LLVM", from_path(line), "see docs/hosts.md: what this LLVM compiles has no names"));
         }
     }
@@ -63,7 +70,7 @@ mod tests {
             jitlisten[7] info: LLVM in /proc/self/exe, slot 1\n\
             jitlisten[7] info: /proc/self/exe: its linker is not listened to: switched off\n\
             jitlisten[7] warn: /lib/odd.so: an LLVM that is not listened to: 16 others are; what it compiles has no names\n";
-        let found = findings(log);
+        let found = findings(log, &[]);
         let said: Vec<&str> = found.iter().map(|finding| finding.found.as_str()).collect();
         assert_eq!(
             said,
@@ -74,6 +81,9 @@ mod tests {
             ]
         );
         assert_eq!(found[2].state, State::No);
-        assert!(findings("jitlisten[7] info: the loader's rendezvous stays as it is\n").is_empty());
+        let shown = ["/lib/jaxlib.so".to_owned()];
+        assert_eq!(findings(log, &shown).len(), found.len() - 1, "what the process shows is not said twice");
+        assert_eq!(findings(log, &["/lib/odd.so".to_owned()]).len(), found.len() - 1);
+        assert!(findings("jitlisten[7] info: the loader's rendezvous stays as it is\n", &[]).is_empty());
     }
 }

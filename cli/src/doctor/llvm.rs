@@ -1,21 +1,23 @@
-//! Each LLVM of a process: which one it is, and what it has compiled. Read from its file and from memory; nothing is changed.
+//! Each LLVM of a process: which one it is, what it has compiled, and how it is heard. Read from its file, from memory, and from what
+//! the library shows of it; nothing is changed.
 //!
 //! | fact | from |
 //! | --- | --- |
-//! | version | the string `LLVM22.1.0`, which the bitcode writer puts into what it writes (`llvm/lib/Bitcode/Writer/BitcodeWriter.cpp`) |
-//! | engines | the vtables of MCJIT and of ORC's object layers, among the symbols; stripped libraries have none |
-//! | how it is heard | whether the body of `__jit_debug_register_code` in memory is that of the file |
-//! | frame pointers | the code of each function that is alive |
+//! | which there are | the library's facts; lists for debuggers; where there are no facts, names of types in files |
+//! | version, engines | the file (`llvm_file.rs`), its symbols |
+//! | how it is heard, what is missing | the library's facts (`facts.rs`); else, whether the body of `__jit_debug_register_code` in memory is that of the file |
+//! | frame pointers | the code of each function that is in its list |
 
 #![forbid(unsafe_code)]
 
-use std::fs::File;
-use std::io::{BufRead as _, BufReader};
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 
 use jitlisten::{Function, LineRows, LoadedObject, cfi};
 
 use super::Finding;
+use super::facts::{Facts, HeardLlvm, UnheardLlvm};
+use super::llvm_file::LlvmFile;
 use crate::jit_list::{self, JitList};
 use crate::process::Process;
 use crate::symbols::Symbols;
@@ -25,11 +27,14 @@ const RENDEZVOUS: &str = "__jit_debug_register_code";
 const BODY: usize = 16;
 /// A breakpoint of a debugger, which may sit there, too.
 const BREAKPOINT: u8 = 0xcc;
+/// Below this size a file cannot hold an LLVM with a code generator.
+const SMALLEST: u64 = 4 << 20;
 
+/// Types, as `typeid` names them; a vtable's symbol is `_ZTV` and the same.
 const ENGINES: [(&str, &str); 3] = [
-    ("_ZTVN4llvm5MCJITE", "MCJIT"),
-    ("_ZTVN4llvm3orc24RTDyldObjectLinkingLayerE", "ORC with RuntimeDyld"),
-    ("_ZTVN4llvm3orc18ObjectLinkingLayerE", "ORC with JITLink"),
+    ("N4llvm5MCJITE", "MCJIT"),
+    ("N4llvm3orc24RTDyldObjectLinkingLayerE", "ORC with RuntimeDyld"),
+    ("N4llvm3orc18ObjectLinkingLayerE", "ORC with JITLink"),
 ];
 
 /// What was found of one LLVM.
@@ -37,9 +42,28 @@ pub(super) struct Llvm {
     library: PathBuf,
     version: Option<String>,
     engines: Vec<&'static str>,
-    /// `None` if its list cannot be read.
-    compiled: Option<Compiled>,
-    is_redirected: bool,
+    list: List,
+    heard: Heard,
+}
+
+/// Its list for debuggers.
+enum List {
+    /// There is none that can be found from outside.
+    None,
+    Unreadable,
+    Of(Compiled),
+}
+
+/// How it is heard.
+enum Heard {
+    /// As the library says.
+    By(HeardLlvm),
+    /// The library says why not.
+    Not(UnheardLlvm),
+    /// The library does not know it.
+    Unknown,
+    /// The library says nothing: it is not there, or an older one. Whether the rendezvous is redirected.
+    Unsaid { is_redirected: bool },
 }
 
 /// What is alive of what it has compiled.
@@ -52,27 +76,64 @@ pub(super) struct Compiled {
 }
 
 impl Llvm {
-    /// Every LLVM of a process that has a list for debuggers.
-    pub(super) fn all(process: &Process) -> Vec<Llvm> {
-        jit_list::lists(process).iter().map(|list| Llvm::of(process, list)).collect()
+    /// Every LLVM of a process that can be known.
+    pub(super) fn all(process: &Process, facts: Option<Facts>) -> Vec<Llvm> {
+        let lists = jit_list::lists(process);
+        let has_facts = facts.is_some();
+        let facts = facts.unwrap_or_default();
+        let mut all: Vec<Llvm> = Vec::new();
+        for heard in facts.llvms {
+            all.push(Llvm::of(process, &heard.library(process), Heard::By(heard)));
+        }
+        for unheard in facts.unheard {
+            all.push(Llvm::of(process, &unheard.library(process), Heard::Not(unheard)));
+        }
+        for list in &lists {
+            let known = all.iter().position(|llvm| llvm.library == list.library).unwrap_or_else(|| {
+                all.push(Llvm::of(process, &list.library, Heard::unsaid(process, &list.library, has_facts)));
+                all.len() - 1
+            });
+            all[known].list = compiled(process, list).map_or(List::Unreadable, List::Of);
+        }
+        // Facts do not have those that were switched off.
+        if !has_facts || all.is_empty() {
+            let others = process.libraries().into_iter().filter(|library| may_have_llvm(process, library));
+            let others: Vec<&Path> =
+                others.filter(|library| !all.iter().any(|llvm| llvm.library == **library)).collect();
+            all.extend(others.into_iter().filter_map(|library| Llvm::by_types(process, library, has_facts)));
+        }
+        all
     }
 
-    fn of(process: &Process, list: &JitList) -> Llvm {
-        let file = process.visible(&list.library);
-        let symbols = Symbols::of(process, &list.library);
-        let names: Vec<_> = ENGINES.iter().map(|(symbol, _)| *symbol).collect();
-        let defined = symbols.as_ref().map(|symbols| symbols.defined(&names)).unwrap_or_default();
-        Llvm {
-            version: File::open(file).ok().and_then(version),
-            engines: ENGINES.iter().zip(defined).filter(|(_, there)| *there).map(|((_, engine), _)| *engine).collect(),
-            compiled: compiled(process, list),
-            is_redirected: symbols.is_some_and(|symbols| is_redirected(process, &symbols)),
-            library: list.library.clone(),
-        }
+    fn of(process: &Process, library: &Path, heard: Heard) -> Llvm {
+        let file = read_file(process, library);
+        let symbols = Symbols::of(process, library);
+        let names: Vec<String> = ENGINES.iter().map(|(class, _)| format!("_ZTV{class}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let defined = symbols.map(|symbols| symbols.defined(&names)).unwrap_or_default();
+        let has = |at: usize| [&defined, &file.types].into_iter().any(|all| all.get(at) == Some(&true));
+        let engines = ENGINES.iter().enumerate().filter(|(at, _)| has(*at)).map(|(_, (_, engine))| *engine).collect();
+        let said = if let Heard::By(heard) = &heard { heard.version.clone() } else { None };
+        Llvm { library: library.to_owned(), version: file.version.or(said), engines, list: List::None, heard }
+    }
+
+    /// A library that only its types show to have an LLVM.
+    fn by_types(process: &Process, library: &Path, has_facts: bool) -> Option<Llvm> {
+        let has_linker = read_file(process, library).has_linker;
+        has_linker.then(|| Llvm::of(process, library, Heard::unsaid(process, library, has_facts)))
     }
 
     pub(super) fn compiled(&self) -> Option<&Compiled> {
-        self.compiled.as_ref()
+        if let List::Of(compiled) = &self.list { Some(compiled) } else { None }
+    }
+
+    /// The file, as the library names it in its log.
+    pub(super) fn name_in_log(&self) -> Option<&str> {
+        match &self.heard {
+            Heard::By(heard) => Some(&heard.file),
+            Heard::Not(unheard) => Some(&unheard.file),
+            Heard::Unknown | Heard::Unsaid { .. } => None,
+        }
     }
 
     pub(super) fn finding(&self, has_library: bool) -> Finding {
@@ -83,20 +144,100 @@ impl Llvm {
         if !self.engines.is_empty() {
             words.push(format!("with {}", self.engines.join(", ")));
         }
-        words.push(match &self.compiled {
-            Some(compiled) => format!("{} objects in its list for debuggers", compiled.objects),
-            None => "objects that cannot be counted".to_owned(),
+        words.extend(match &self.list {
+            List::Of(compiled) => Some(format!("{} objects in its list for debuggers", compiled.objects)),
+            List::Unreadable => Some("objects that cannot be counted".to_owned()),
+            List::None => None,
         });
-        words.push(match (has_library, self.is_redirected) {
-            (true, true) => "reported by a call for each object".to_owned(),
-            (true, false) => {
-                "its rendezvous with debuggers is as in the file: heard by its linkers, or its list is read when code becomes executable"
-                    .to_owned()
+        match &self.heard {
+            Heard::By(heard) => {
+                words.extend(heard.ways());
+                words.extend(heard.lacks().map(|lack| format!("missing: {lack}")));
+                if heard.is_silent() {
+                    return Finding::no("LLVM", words.join("; "), NO_NAMES);
+                }
+                let lost = heard.counts.for_jitlink.saturating_sub(heard.counts.jitlink);
+                if lost > 0 {
+                    let found = format!("{lost} objects for JITLink were not found in memory, or not yet");
+                    return Finding::note("LLVM", format!("{}; {found}", words.join("; ")), NO_NAMES);
+                }
             }
-            (false, _) => "not listened to".to_owned(),
-        });
+            Heard::Not(unheard) => {
+                words.push(format!("not listened to: {}", unheard.why));
+                return Finding::no("LLVM", words.join("; "), NO_NAMES);
+            }
+            Heard::Unknown => words.push("not listened to".to_owned()),
+            Heard::Unsaid { is_redirected } => words.push(unsaid_words(has_library, *is_redirected).to_owned()),
+        }
         Finding::ok("LLVM", words.join("; "))
     }
+}
+
+impl Heard {
+    /// Of an LLVM that is not among the facts, if there are facts.
+    fn unsaid(process: &Process, library: &Path, has_facts: bool) -> Heard {
+        if has_facts {
+            return Heard::Unknown;
+        }
+        let is_redirected = Symbols::of(process, library).is_some_and(|symbols| is_redirected(process, &symbols));
+        Heard::Unsaid { is_redirected }
+    }
+}
+
+const NO_NAMES: &str = "see docs/hosts.md: what is not heard has no names";
+
+fn unsaid_words(has_library: bool, is_redirected: bool) -> &'static str {
+    match (has_library, is_redirected) {
+        (true, true) => "reported by a call for each object",
+        (true, false) => {
+            "its rendezvous with debuggers is as in the file: heard by its linkers, or its list is read when code becomes executable"
+        }
+        (false, _) => "not listened to",
+    }
+}
+
+impl HeardLlvm {
+    /// Each way by which it is heard, with what came by it.
+    fn ways(&self) -> Vec<String> {
+        let counts = &self.counts;
+        let way = |way: &String| match way.as_str() {
+            "runtimedyld" => format!("RuntimeDyld calls for each object, {} so far", counts.runtime_dyld),
+            "jitlink" => format!("JITLink calls for each object, {} so far", counts.for_jitlink),
+            "list-call" => "its list for debuggers is reported by a call for each object".to_owned(),
+            "list-poll" => "its list for debuggers is read when code becomes executable".to_owned(),
+            other => format!("heard by {other}"),
+        };
+        if self.heard_by.is_empty() {
+            vec!["not listened to".to_owned()]
+        } else {
+            self.heard_by.iter().map(way).collect()
+        }
+    }
+
+    /// What is missing. A linker that is not in the library is none of it, nor is a list that nothing depends on.
+    fn lacks(&self) -> impl Iterator<Item = &str> {
+        let has_linker = self.heard_by.iter().any(|way| way == "runtimedyld" || way == "jitlink");
+        let is_none = move |missing: &&str| {
+            missing.contains(": no vtable of ") || has_linker && missing.starts_with("list for debuggers")
+        };
+        self.missing.iter().map(String::as_str).filter(move |missing| !is_none(missing))
+    }
+
+    /// Whether code came of it, as it seems, and nothing was heard.
+    fn is_silent(&self) -> bool {
+        self.heard_by.is_empty() || self.missing.iter().any(|missing| missing.contains("nothing was heard of it"))
+    }
+}
+
+/// A file that is too small, or ours, has none.
+fn may_have_llvm(process: &Process, library: &Path) -> bool {
+    let is_ours = library.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libjitlisten"));
+    !is_ours && fs::metadata(process.visible(library)).is_ok_and(|about| about.is_file() && about.len() >= SMALLEST)
+}
+
+fn read_file(process: &Process, library: &Path) -> LlvmFile {
+    let types = ENGINES.map(|(class, _)| class);
+    File::open(process.visible(library)).and_then(|file| LlvmFile::read(file, &types)).unwrap_or_default()
 }
 
 /// Functions that are alive, and how many of them set up no frame pointer.
@@ -123,41 +264,4 @@ fn is_redirected(process: &Process, symbols: &Symbols) -> bool {
     let Ok(in_memory) = jit_list::read_memory(process.pid, address, in_file.len()) else { return false };
     let mut changed = in_file.iter().zip(&in_memory).filter(|(file, memory)| file != memory);
     changed.next().is_some_and(|(_, now)| *now != BREAKPOINT)
-}
-
-/// The version in the bitcode writer's string, the whole string being `LLVM`, numbers and a NUL.
-fn version(file: File) -> Option<String> {
-    let mut reader = BufReader::with_capacity(1 << 20, file);
-    let mut string = Vec::new();
-    loop {
-        string.clear();
-        if reader.read_until(0, &mut string).ok()? == 0 {
-            return None;
-        }
-        if let Some(version) = identification(&string) {
-            return Some(version);
-        }
-    }
-}
-
-/// `LLVM22.1.0\0`
-fn identification(string: &[u8]) -> Option<String> {
-    let version = string.strip_suffix(b"\0")?.strip_prefix(b"LLVM")?;
-    let text = std::str::from_utf8(version).ok()?;
-    let numbers: Vec<_> = text.split('.').collect();
-    let is_number = |number: &&str| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-    (numbers.len() == 3 && numbers.iter().all(is_number)).then(|| text.to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_version_is_a_string_of_its_own() {
-        assert_eq!(identification(b"LLVM22.1.0\0").as_deref(), Some("22.1.0"));
-        for other in ["LLVM\0", "LLVM22\0", "LLVM22.1.x\0", "LLVM22.1.0", "xLLVM22.1.0\0", "LLVM..\0"] {
-            assert_eq!(identification(other.as_bytes()), None, "{other}");
-        }
-    }
 }

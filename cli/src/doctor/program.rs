@@ -9,6 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::Finding;
+use super::facts::{Facts, Totals};
 use super::llvm::{Compiled, Llvm};
 use super::python::{self, Environment, PythonFlags};
 use crate::installation::Installation;
@@ -26,6 +27,8 @@ pub(super) struct Program {
     pub(super) images: bool,
     pub(super) unwind: bool,
     pub(super) modules: bool,
+    /// Whether perf can use the unwind tables of all images.
+    pub(super) images_have_padding: bool,
     pub(super) lines: bool,
     pub(super) code_keeps_frame_pointers: bool,
     pub(super) python_keeps_frame_pointers: bool,
@@ -34,6 +37,8 @@ pub(super) struct Program {
     is_python: bool,
     /// An LLVM in it has.
     has_compiled: bool,
+    /// The LLVMs in it that the library shows, as they are named in its log.
+    shown: Vec<String>,
 }
 
 impl Program {
@@ -46,12 +51,14 @@ impl Program {
             images: has("image"),
             unwind: has("unwind"),
             modules: has("modules"),
+            images_have_padding: true,
             lines: true,
             code_keeps_frame_pointers: true,
             python_keeps_frame_pointers: true,
             is_started_by_tool: true,
             is_python: false,
             has_compiled: false,
+            shown: Vec::new(),
         }
     }
 
@@ -77,7 +84,7 @@ impl Program {
     pub(super) fn of_process(pid: u32) -> Result<Program, Problem> {
         let process = Process::open(pid)?;
         let environment = Environment::of(pid);
-        let preloaded = process.library_named(LIBRARY).is_some();
+        let preloaded = library(&process).is_some();
         let sinks = environment.get("JITLISTEN").unwrap_or("perfmap,unwind").to_owned();
         let mut program = Program::with_sinks(if preloaded { &sinks } else { "" });
         program.has_library = preloaded;
@@ -128,6 +135,8 @@ impl Program {
     fn take(&mut self, seen: Seen) {
         self.python_keeps_frame_pointers = seen.program.python_keeps_frame_pointers;
         self.lines &= seen.program.lines;
+        self.images_have_padding = seen.program.images_have_padding;
+        self.shown = seen.program.shown;
         let without_library = seen.program.findings.into_iter().filter(|finding| finding.about != "library");
         self.findings.extend(without_library);
         self.findings.push(Finding::ok("command", seen.status));
@@ -159,15 +168,15 @@ impl Program {
             self.code_keeps_frame_pointers = false;
             self.findings.push(Finding::no("frame pointers", after(line, "LLVM "), "images and --call-graph dwarf"));
         }
-        for line in text.lines().filter(|line| line.contains("frame pointers and unwind tables can be had")) {
+        for line in text.lines().filter(|line| line.contains(" can be had")) {
             self.findings.push(Finding::ok("frame pointers", after(line, "LLVM ")));
         }
         for line in text.lines().filter(|line| line.contains("the rendezvous stays as it is")) {
             self.findings.push(Finding::ok("LLVM", after(line, "/")));
         }
-        let heard = super::heard::findings(text);
+        let heard = super::heard::findings(text, &self.shown);
         if !heard.is_empty() {
-            self.findings.retain(|finding| finding.found != NO_LIST);
+            self.findings.retain(|finding| finding.found != NO_LLVM && finding.found != NONE_YET);
         }
         self.findings.extend(heard);
         self.findings.dedup_by(|one, other| one.about == other.about && one.found == other.found);
@@ -204,34 +213,58 @@ impl Program {
     }
 
     fn examine_llvms(&mut self, process: &Process) {
-        let llvms = Llvm::all(process);
-        let mut all = Compiled::default();
+        let facts = library(process).and_then(|library| Facts::of(process, library));
+        let (is_known, totals) = facts.as_ref().map_or((false, Totals::default()), |facts| (true, facts.totals));
+        if let Some(left_out) = facts.as_ref().map(|facts| facts.left_out).filter(|left_out| *left_out > 0) {
+            self.findings.push(Finding::note("LLVM", format!("{left_out} more than the library shows"), "see its log"));
+        }
+        let llvms = Llvm::all(process, facts);
+        let mut listed = Compiled::default();
         for llvm in &llvms {
             if let Some(compiled) = llvm.compiled() {
-                all.objects += compiled.objects;
-                all.functions += compiled.functions;
-                all.without_frame_pointer += compiled.without_frame_pointer;
-                all.objects_with_lines += compiled.objects_with_lines;
+                listed.objects += compiled.objects;
+                listed.functions += compiled.functions;
+                listed.without_frame_pointer += compiled.without_frame_pointer;
+                listed.objects_with_lines += compiled.objects_with_lines;
             }
+            self.shown.extend(llvm.name_in_log().map(str::to_owned));
             self.findings.push(llvm.finding(self.has_library));
         }
         if llvms.is_empty() {
-            self.findings.push(Finding::note(
-                "LLVM",
-                NO_LIST,
-                "look again when Numba, or whatever compiles, has been imported; of one that has no such list, jitlisten doctor -- CMD knows",
-            ));
+            let advice = "look again when Numba, or whatever compiles, has been imported";
+            self.findings.push(Finding::note("LLVM", if is_known { NONE_YET } else { NO_LLVM }, advice));
         }
         // Objects need not be in a list: images are of what is final.
-        self.has_compiled = all.objects > 0 || process.mappings.iter().any(|mapping| is_image(&mapping.path));
-        self.lines |= self.has_library && all.objects_with_lines > 0;
-        self.code_keeps_frame_pointers &= all.without_frame_pointer == 0;
-        if self.has_library && all.without_frame_pointer > 0 {
-            let Compiled { functions, without_frame_pointer, .. } = all;
+        let has_image = process.mappings.iter().any(|mapping| is_image(&mapping.path));
+        self.has_compiled = listed.objects > 0 || totals.objects > 0 || has_image;
+        self.lines |= self.has_library && (listed.objects_with_lines > 0 || totals.objects_with_lines > 0);
+        self.images_have_padding = totals.images_without_padding == 0;
+        self.examine_frame_pointers(&listed, &totals);
+        if !self.images_have_padding {
+            let Totals { images, images_without_padding, .. } = totals;
+            self.findings.push(Finding::note(
+                "images",
+                format!("{images_without_padding} of {images} have no padding in front: perf --call-graph dwarf cannot use their unwind tables"),
+                "jitlisten record, gdb and py-spy can: see docs/hosts.md",
+            ));
+        }
+    }
+
+    /// The library counts all that it was told of, also what is in no list; the list is known without it, too.
+    fn examine_frame_pointers(&mut self, listed: &Compiled, totals: &Totals) {
+        let of_list = (listed.without_frame_pointer as u64, listed.functions as u64);
+        let of_session = (totals.without_frame_pointer, totals.functions);
+        let (without, all) = if of_session.1 >= of_list.1 { of_session } else { of_list };
+        self.code_keeps_frame_pointers &= without == 0;
+        if self.has_library && without > 0 {
+            let tool = if self.images_have_padding { "perf record --call-graph dwarf" } else { "jitlisten record" };
             self.findings.push(Finding::note(
                 "frame pointers",
-                format!("{without_frame_pointer} of {functions} compiled functions have none: from Numba's cache, or older than jitlisten in this process"),
-                "perf record --call-graph dwarf, or another NUMBA_CACHE_DIR, and jitlisten run from the beginning",
+                format!(
+                    "{without} of {all} compiled functions have none: from Numba's cache, older than jitlisten in this process, or from \
+                     an LLVM whose modules it does not reach"
+                ),
+                format!("{tool}; for Numba another NUMBA_CACHE_DIR, and jitlisten run from the beginning"),
             ));
         }
     }
@@ -253,8 +286,9 @@ impl Program {
     }
 }
 
-/// Of a process, only lists are known.
-const NO_LIST: &str = "no library in the process has a list for debuggers that can be found";
+const NO_LLVM: &str = "no library in the process is known to have one";
+/// What the library says, which looks into every library.
+const NONE_YET: &str = "there is none in the process";
 
 const SINK: &str = "start it with JITLISTEN_LOG=FILE, which says what the system has refused";
 
@@ -274,8 +308,13 @@ fn is_image(path: &Path) -> bool {
     is_object && directory.is_some_and(|name| name.starts_with("image-"))
 }
 
+/// Our library: the one that `make install` makes has its version behind its name.
+fn library(process: &Process) -> Option<&Path> {
+    process.library_named(LIBRARY).or_else(|| process.library_beginning(&format!("{LIBRARY}.")))
+}
+
 fn library_of(process: &Process) -> Finding {
-    match process.library_named(LIBRARY) {
+    match library(process) {
         Some(path) => Finding::ok("library", format!("{} is in process {}", path.display(), process.pid)),
         None => Finding::no(
             "library",
@@ -322,7 +361,7 @@ fn watch(mut child: Child, time: Duration) -> Option<Seen> {
 
 /// Of the processes with the library, one that compiles, else one with a Python.
 fn look(pid: u32) -> Option<Program> {
-    let with_library = |pid: &u32| Process::open(*pid).is_ok_and(|process| process.library_named(LIBRARY).is_some());
+    let with_library = |pid: &u32| Process::open(*pid).is_ok_and(|process| library(&process).is_some());
     let programs = descendants(pid).into_iter().filter(with_library).filter_map(|pid| Program::of_process(pid).ok());
     programs.max_by_key(|program| (program.has_compiled, program.is_python))
 }

@@ -28,7 +28,9 @@ const NAMES: &str = "--sinks perfmap,image,unwind";
 const IMAGES: &str = "--sinks perfmap,image,unwind, and a place for images, see above";
 const LINES: &str = "lines: jitlisten run without --no-lines (Numba), or compile with debug information";
 const MODULES: &str = "it names what is in the list of modules: --sinks perfmap,image,unwind,modules";
-const CACHE: &str = "code without frame pointers comes from a cache: another NUMBA_CACHE_DIR, or --call-graph dwarf";
+const KEPT: &str = "some code has no frame pointers, see above: --call-graph dwarf";
+const UNPADDED: &str = "some code has no frame pointers, see above: jitlisten record";
+const PADDING: &str = "perf cannot use the unwind tables of all images here, see above: jitlisten record";
 const PYTHON: &str = "this Python has no frame pointers, so the stack ends where it begins: --call-graph dwarf";
 const TRACE: &str = "start the program with the tool, or allow ptrace, see above";
 const GDB: &str = "gdb 14, or 16 and newer, or its images: docs/gdb.md";
@@ -40,7 +42,8 @@ pub(super) fn conclude(machine: &Machine, program: &Program) -> Vec<Tool> {
     let modules: Lack = (program.modules, MODULES);
     let named: Lack = (image.0 || (program.perf_map && machine.perf_maps), NAMES);
     let lines: Lack = (program.lines, LINES);
-    let kept: Lack = (program.code_keeps_frame_pointers, CACHE);
+    let kept: Lack = (program.code_keeps_frame_pointers, if program.images_have_padding { KEPT } else { UNPADDED });
+    let padded: Lack = (program.images_have_padding, PADDING);
     let python: Lack = (program.python_keeps_frame_pointers, PYTHON);
     let trace: Lack = (machine.may_trace || program.is_started_by_tool, TRACE);
     let gdb: Lack = (machine.gdb.is_some_and(|version| version != 15), GDB);
@@ -48,7 +51,7 @@ pub(super) fn conclude(machine: &Machine, program: &Program) -> Vec<Tool> {
     vec![
         tool("jitlisten record", &[recordable, here], &[], &[lines]),
         tool("perf record -g", &[perf, here, named], &[kept, python], &[image, lines]),
-        tool("perf record --call-graph dwarf", &[perf, here, named], &[image], &[image, lines]),
+        tool("perf record --call-graph dwarf", &[perf, here, named], &[image, padded], &[image, lines]),
         tool("py-spy --native, pystack", &[trace, here, image], &[], &[lines]),
         tool("gdb", &[trace, gdb, here], &[(program.unwind, NAMES)], &[lines]),
         tool("bpftrace, other eBPF profilers", &[here, image], &[kept, python], &[lines]),

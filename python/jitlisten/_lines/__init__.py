@@ -19,6 +19,7 @@ not as expected (a version of Numba that was not tried, say) there are no lines,
     builder.py    stands in for Numba's debug information builder: one function at a time
     metadata.py   the debug metadata of one LLVM module
     wrappers.py   functions that Numba generates around others
+    verified.py   what LLVM refuses
     sources.py    which file a location names; keeps the text of notebook cells
     log.py        JITLISTEN_LOG
 """

@@ -26,29 +26,25 @@ _FLAGS = (("Dwarf Version", 4), ("Debug Info Version", 3))
 _LAST_LINE = 0x7FFF_FFFF
 
 _ATTRIBUTE = "_jitlisten_lines"
-# Far from llvmlite's, so that those are what they would be without ours.
-_FIRST_NUMBER = 1000000
+# Far from llvmlite's, so that those are what they would be without ours. Not further: LLVM reads it behind each instruction.
+_FIRST_NUMBER = 10000
 # No name that LLVM has.
 _EARLY = "\0jitlisten"
 
 
-class Node:
-    """Has of `llvmlite.ir.values.NamedValue` what an instruction needs to refer to it."""
+_BEHIND = ", !dbg "
 
-    __slots__ = ("attached", "text", "_reference")
 
-    def __init__(self, lines: "ModuleLines", text: str) -> None:
-        self._reference = "!%d" % (_FIRST_NUMBER + len(lines.nodes))
-        # Behind an instruction.
-        self.attached = ", !dbg " + self._reference
-        self.text = text
-        lines.nodes.append(self)
+class Node(str):
+    """What stands behind an instruction that refers to a node: `, !dbg !10005`.
+
+    It has of `llvmlite.ir.values.NamedValue` what an instruction needs to refer to it.
+    """
+
+    __slots__ = ()
 
     def get_reference(self) -> str:
-        return self._reference
-
-    def __str__(self) -> str:
-        return "%s = %s" % (self._reference, self.text)
+        return self[len(_BEHIND) :]
 
 
 class _Early:
@@ -73,15 +69,21 @@ class ModuleLines:
         self._inlined: Dict[Tuple[str, str, int], Node] = {}
         self._hashes = ""
         self._main_file = ""
-        self.nodes: List[Node] = []
-        self._unit = Node(self, "")
+        # By number, from `_FIRST_NUMBER` on. The first one is the compile unit.
+        self._texts: List[str] = []
+        self._unit = self.add("").get_reference()
         self._main_file = self._file(path)
         self._write_unit()
-        self._type = Node(self, "!DISubroutineType(types: null)").get_reference()
+        self._type = self.add("!DISubroutineType(types: null)").get_reference()
+
+    def add(self, text: str) -> Node:
+        """A new node."""
+        self._texts.append(text)
+        return Node("%s!%d" % (_BEHIND, _FIRST_NUMBER + len(self._texts) - 1))
 
     def _write_unit(self) -> None:
         # debugInfoForProfiling: without it a function that inlines nothing has lines and no name; py-spy then shows an address.
-        self._unit.text = (
+        self._texts[0] = (
             'distinct !DICompileUnit(language: DW_LANG_C_plus_plus, file: %s, producer: "Numba, jitlisten", isOptimized: %s, flags: "%s"'
             ", runtimeVersion: 0, emissionKind: LineTablesOnly, debugInfoForProfiling: true)"
             % (self._main_file, "true" if self._optimized else "false", _text(self._hashes))
@@ -93,14 +95,14 @@ class ModuleLines:
         flags = named.get("llvm.module.flags")
         present = "\n".join(str(flag) for flag in flags.operands) if flags is not None else ""
         ours = [
-            Node(self, '!{ i32 %d, !"%s", i32 %d }' % (_WARNING, key, value)) for key, value in _FLAGS if '"%s"' % key not in present
+            self.add('!{ i32 %d, !"%s", i32 %d }' % (_WARNING, key, value)) for key, value in _FLAGS if '"%s"' % key not in present
         ]
-        lines = ["!llvm.dbg.cu = !{ %s }" % self._unit.get_reference()]
+        lines = ["!llvm.dbg.cu = !{ %s }" % self._unit]
         if flags is None:
             lines.append("!llvm.module.flags = !{ %s }" % ", ".join(flag.get_reference() for flag in ours))
         else:
             flags.operands.extend(ours)
-        return "\n".join(lines + [str(node) for node in self.nodes])
+        return "\n".join(lines + ["!%d = %s" % (number, text) for number, text in enumerate(self._texts, _FIRST_NUMBER)])
 
     def _file(self, path: str) -> str:
         found = self._files.get(path)
@@ -108,7 +110,7 @@ class ModuleLines:
             # What is no file (`<string>`) has no directory.
             directory, name = ("", path) if path.startswith("<") else os.path.split(path)
             text = '!DIFile(filename: "%s", directory: "%s")' % (_text(name), _text(directory))
-            found = self._files[path] = Node(self, text).get_reference()
+            found = self._files[path] = self.add(text).get_reference()
             self._note_hash(path)
         return found
 
@@ -126,10 +128,9 @@ class ModuleLines:
         line = line if 0 < line <= _LAST_LINE else 0
         more = ', linkageName: "%s"' % _text(linkage) if linkage else ""
         flags = "DISPFlagDefinition | DISPFlagOptimized" if self._optimized else "DISPFlagDefinition"
-        return Node(
-            self,
+        return self.add(
             'distinct !DISubprogram(name: "%s"%s, scope: %s, file: %s, line: %d, type: %s, scopeLine: %d, spFlags: %s, unit: %s)'
-            % (_text(name), more, file, file, line, self._type, line, flags, self._unit.get_reference()),
+            % (_text(name), more, file, file, line, self._type, line, flags, self._unit)
         )
 
     def subprogram(self, function: Any, name: str, linkage: str, path: str, line: int) -> Node:
@@ -152,7 +153,7 @@ class ModuleLines:
         found = self._scopes.get((scope, path))
         if found is None:
             text = "!DILexicalBlockFile(scope: %s, file: %s, discriminator: 0)" % (scope, self._file(path))
-            found = self._scopes[scope, path] = Node(self, text)
+            found = self._scopes[scope, path] = self.add(text)
         return found
 
     def location(self, scope: Node, line: int, call: Optional[Node] = None) -> Node:
@@ -164,12 +165,12 @@ class ModuleLines:
         found = self._locations.get(key)
         if found is None:
             text = "!DILocation(line: %d, scope: %s%s)" % (line, key[0], inlined_at)
-            found = self._locations[key] = Node(self, text)
+            found = self._locations[key] = self.add(text)
         return found
 
     def call(self, location: Node) -> Node:
         """The place of one call that is inlined: two of one line stay two."""
-        return Node(self, "distinct " + location.text)
+        return self.add("distinct " + self._texts[int(location.get_reference()[1:]) - _FIRST_NUMBER])
 
 
 def lines_of(module: Any) -> Optional[ModuleLines]:
@@ -195,6 +196,13 @@ def write_early(module: Any) -> None:
         module.globals.move_to_end(_EARLY, last=False)
 
 
+def text_without(module: Any) -> str:
+    """The text of a complete module without what was added to it."""
+    text = str(module)
+    early = module.globals.get(_EARLY)
+    return _REFERENCE.sub("", text if early is None else text.replace(str(early), "", 1))
+
+
 @contextmanager
 def detached(module: Any) -> Iterator[None]:
     """The module as if nothing had been added to it. Numba pickles values of a module that is being built, and the module with them."""
@@ -217,14 +225,9 @@ def _described(module: Any) -> Iterator[Any]:
                 yield holder
 
 
-def attached(instruction: Any) -> Optional[str]:
-    """What is behind an instruction, if that is a location and nothing else."""
-    node = instruction.metadata.get("dbg") if len(instruction.metadata) == 1 else None
-    return node.attached if isinstance(node, Node) else None
-
-
 def strip(module: Any) -> None:
     """Takes everything out again: half a description is worse than none, because LLVM may refuse it."""
+    module.__dict__.pop(_ATTRIBUTE, None)
     module.globals.pop(_EARLY, None)
     flags = module.namedmetadata.get("llvm.module.flags")
     if flags is not None:
@@ -234,6 +237,7 @@ def strip(module: Any) -> None:
         holder._clear_string_cache()
 
 
+_REFERENCE = re.compile(r",? !dbg !\d+")
 _UNWRITABLE = re.compile(rb'[^ !#-\[\]-~]')
 
 

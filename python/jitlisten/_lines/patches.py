@@ -13,6 +13,8 @@
 | `codegen.CPUCodegen.magic_tuple`                 | keeps cached code with lines and without apart |
 
 `flags` are left alone: debug flags make other code, and are part of every symbol's name.
+
+One option of LLVM is set, and stays (verified.py).
 """
 
 from __future__ import annotations
@@ -240,17 +242,19 @@ def _inlining(module: Any) -> None:
 def _codegen(module: Any) -> None:
     from llvmlite.ir._utils import _HasMetadata
 
-    from . import metadata, wrappers
+    from . import metadata, verified, wrappers
 
     def make_add(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         def add_ir_module(self: Any, ir_module: Any) -> Any:
             if not _is_active() or isinstance(self.codegen, module.AOTCPUCodegen):
                 return original(self, ir_module)
             wrappers.complete(ir_module)
+            if verified.would_end_the_process(ir_module):
+                wrappers.without_lines(ir_module, RuntimeError("LLVM refuses it"))
             try:
                 return original(self, ir_module)
             except RuntimeError as error:
-                # Text that LLVM does not read: nothing has been added yet.
+                # LLVM does not read it, or refuses it: nothing has been added yet.
                 if not wrappers.without_lines(ir_module, error):
                     raise
                 return original(self, ir_module)
@@ -265,12 +269,18 @@ def _codegen(module: Any) -> None:
         return magic_tuple
 
     def make_text(original: Callable[..., str]) -> Callable[..., str]:
+        node = metadata.Node
+
         def _stringify_metadata(self: Any, leading_comma: bool = False) -> str:
-            text = metadata.attached(self) if leading_comma else None
-            return original(self, leading_comma) if text is None else text
+            # As short as it can be: each instruction comes here. A location and nothing else is its own text.
+            held = self.metadata
+            if len(held) == 1 and leading_comma and "dbg" in held and type(held["dbg"]) is node:
+                return held["dbg"]  # type: ignore[no-any-return]
+            return original(self, leading_comma)
 
         return _stringify_metadata
 
+    verified.leave_to_numba()
     _replace(module.CPUCodeLibrary, "add_ir_module", make_add)
     _replace(module.CPUCodegen, "magic_tuple", make_magic)
     if "_stringify_metadata" in _HasMetadata.__dict__:

@@ -7,6 +7,7 @@ from typing import Optional
 
 COMPARED = frozenset(
     {
+        (0, 56, 0),
         (0, 56, 2),
         (0, 56, 3),
         (0, 56, 4),

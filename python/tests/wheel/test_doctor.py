@@ -2,6 +2,10 @@
 
 import json
 import os
+import pathlib
+import subprocess
+
+import pytest
 
 from conftest import PROGRAMS, command, need, python
 from spaces import Container, need_root
@@ -99,13 +103,110 @@ def test_an_llvm_that_puts_nothing_into_its_list(run, tmp_path):
     assert seconds < 45, "it is looked at until it has compiled, and two seconds longer"
 
 
+def llvm_in(run, pid, name):
+    """What is found of the LLVM in such a file."""
+    found = report(run(command(), "doctor", "--json", pid))[2]
+    [llvm] = [one for one in about(found, "LLVM") if name in one["found"].split(": ")[0]]
+    return llvm, found
+
+
+def test_objects_of_jitlink_in_a_process(run, start, tmp_path):
+    """llvmlite's own, which puts nothing into the list for debuggers."""
+    hosts = pathlib.Path(__file__).parents[3] / "tests" / "hosts"
+    program = tmp_path / "linked.py"
+    program.write_text(f"import sys\nsys.path.insert(0, {str(hosts)!r})\nsys.argv[1:] = ['0', 'jitlink']\nimport orc\n"
+                       "print('ready', flush=True)\nimport time\ntime.sleep(600)\n")
+    program = start(command(), "run", "--", python(), "-B", program)
+    llvm, found = llvm_in(run, program.pid, "libllvmlite")
+    assert "JITLink calls for each object, 1 so far" in llvm["found"] and llvm["state"] == "ok"
+    # Its images have no padding in front, so perf cannot use their unwind tables.
+    assert "no padding" in about(found, "images")[1]["found"]
+    tools = {tool["tool"]: tool for tool in found["tools"]}
+    assert not tools["perf record --call-graph dwarf"]["stacks"] and tools["py-spy --native, pystack"]["stacks"]
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory):
+    """Programs with an LLVM 19 of their own: stripped, and stripped without names of types in it."""
+    place = tmp_path_factory.mktemp("embedded")
+    source = pathlib.Path(__file__).parents[3] / "tests" / "hosts" / "embedded.c"
+    config = need("llvm-config-19")
+    ask = lambda *words: subprocess.run([config, *words], check=True, capture_output=True, text=True).stdout.split()
+    libraries = ask("--link-static", "--libs", "orcjit", "mcjit", "x86", "irreader") + ask("--link-static", "--system-libs")
+    flags = ["-O1", "-DOLD_CONTEXTS", "-Wl,--gc-sections", "-s", f"-L{ask('--libdir')[0]}"]
+    stripped = place / "stripped"
+    subprocess.run([need("cc"), *flags, source, *libraries, "-lstdc++", "-pthread", "-ldl", "-o", stripped], check=True)
+    nameless = place / "nameless"
+    bytes = stripped.read_bytes()
+    for name in [b"14RuntimeDyldELFE", b"18RuntimeDyldELFMipsE", b"19RuntimeDyldCOFFI386E", b"3orc18ObjectLinkingLayerE"]:
+        assert b"N4llvm" + name + b"\0" in bytes
+        bytes = bytes.replace(b"N4llvm" + name + b"\0", b"X" * (6 + len(name)) + b"\0")
+    nameless.write_bytes(bytes)
+    nameless.chmod(0o755)
+    return {"stripped": stripped, "nameless": nameless}
+
+
+@pytest.fixture
+def kept(environment):
+    """Starts a program that waits for its standard input when it has compiled."""
+    running = []
+
+    def kept(*words):
+        process = subprocess.Popen([str(word) for word in words], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        running.append(process)
+        assert any(line == "running\n" for line in process.stdout)
+        return process.pid
+
+    yield kept
+    for process in running:
+        process.communicate("\n")
+
+
+def test_a_stripped_program_with_an_llvm_of_its_own(run, embedded, kept):
+    host = embedded["stripped"]
+    for words in [], [command(), "run", "--"]:
+        llvm, found = llvm_in(run, kept(*words, host, "mcjit", "5", "kept"), "/stripped")
+        assert "LLVM 19.1." in llvm["found"] and "with MCJIT" in llvm["found"]
+        if words:
+            assert "RuntimeDyld calls for each object, 5 so far" in llvm["found"] and llvm["state"] == "ok"
+            assert "missing: frame pointers" in llvm["found"]
+            assert "compiled functions have none" in about(found, "frame pointers")[0]["found"]
+            assert not next(tool for tool in found["tools"] if tool["tool"] == "perf record -g")["stacks"]
+        else:
+            assert "not listened to" in llvm["found"]
+    # JITLink links what LLJIT of this release compiles.
+    llvm, _ = llvm_in(run, kept(command(), "run", "--", host, "orc", "5", "kept"), "/stripped")
+    assert "JITLink calls for each object, 5 so far" in llvm["found"]
+    found = report(run(command(), "doctor", "--json", "--seconds", "50", "--", host, "mcjit", "300", "threads"))[2]
+    assert len([one for one in about(found, "LLVM") if "/stripped" in one["found"] or "the program" in one["found"]]) == 1
+
+
+def test_an_llvm_of_which_nothing_is_heard(run, embedded, kept):
+    """It has neither symbols nor names of types."""
+    for words in [], [command(), "run", "--"]:
+        llvm, _ = llvm_in(run, kept(*words, embedded["nameless"], "mcjit", "2", "kept"), "/nameless")
+        assert "LLVM 19.1." in llvm["found"] and "not listened to" in llvm["found"]
+        if words:
+            assert llvm["state"] == "no" and "neither symbols nor names of types" in llvm["found"] and "docs/hosts.md" in llvm["advice"]
+    found = report(run(command(), "doctor", "--json", "--seconds", "50", "--", embedded["nameless"], "mcjit", "300", "threads"))[2]
+    assert [one["state"] for one in about(found, "LLVM")] == ["no"]
+
+
+def test_no_llvm(run, start):
+    program = start(command(), "run", "--", python(), "-c", "import time; print('ready', flush=True); time.sleep(600)")
+    [finding] = about(report(run(command(), "doctor", "--json", program.pid))[2], "LLVM")
+    assert finding["found"] == "there is none in the process"
+
+
 def test_code_that_is_older_than_the_library(run, start):
     program = start(python(), KERNEL)
     run(command(), "attach", program.pid)
     tools, _, found = report(run(command(), "doctor", "--json", program.pid))
     said = about(found, "frame pointers")[0]
-    assert said["state"] == "note" and "compiled functions have none" in said["found"] and "call-graph dwarf" in said["advice"]
-    assert tools["perf record --call-graph dwarf"]["stacks"] and not tools["perf record -g"]["stacks"]
+    assert said["state"] == "note" and "compiled functions have none" in said["found"] and "jitlisten record" in said["advice"]
+    # There was no padding in front of it yet, so perf cannot use its unwind tables either.
+    assert not tools["perf record --call-graph dwarf"]["stacks"] and not tools["perf record -g"]["stacks"]
+    assert tools["jitlisten record"]["stacks"] and tools["py-spy --native, pystack"]["stacks"]
     assert not tools["gdb"]["lines"]
 
 

@@ -209,6 +209,8 @@ impl FrameTable {
                         reader.pointer(encoding & 0x0f, 0, 0)?;
                     }
                     b'S' => common.is_signal_frame = true,
+                    // AArch64: signed with the other key; tagged memory.
+                    b'B' | b'G' => {}
                     _ => return None,
                 }
             }

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Made for a signal handler: nothing here allocates, takes a lock or follows a pointer that it has not been given; frames,
-//! instructions and operations are counted; the handler with a walk takes less than 3 KiB of stack. Memory is read through [`Memory`], which
+//! instructions and operations are counted; the handler with a walk takes less than 3 KiB of stack on
+//! x86_64; on AArch64, which has twice the registers, it was not measured. Memory is read through [`Memory`], which
 //! refuses what is not there. Rules are those of `.eh_frame` with everything that compilers, linkers and C libraries write
 //! into it: expressions that read memory (realigned frames), signal frames, every general register.
 //!
@@ -14,6 +15,13 @@
 //! start do. That there is no more to find is not the same.
 
 #![forbid(unsafe_code)]
+
+#[cfg(target_arch = "aarch64")]
+#[path = "aarch64.rs"]
+mod machine;
+#[cfg(not(target_arch = "aarch64"))]
+#[path = "x86_64.rs"]
+mod machine;
 
 mod expression;
 mod frame_table;
@@ -24,21 +32,15 @@ mod rule_cache;
 mod tests;
 
 pub use frame_table::FrameTable;
+pub use machine::{FRAME, PROGRAM, REGISTERS, STACK};
 pub use rule_cache::RuleCache;
 
+use machine::{RETURN, code_address};
 use row::{Cfa, Row, Rule};
 
-/// The general registers and the return address, in DWARF's order (x86-64 psABI, 3.6.2).
-pub const REGISTERS: usize = 17;
-/// `rbp`
-pub const RBP: usize = 6;
-/// `rsp`
-pub const RSP: usize = 7;
-/// The instruction pointer.
-pub const RIP: usize = 16;
-/// `rbx`, `rbp`, `rsp`, `r12` to `r15`: a called function gives these back.
-const KEPT: u32 = 1 << 3 | 1 << RBP | 1 << RSP | 0xf << 12 | 1 << RIP;
-/// What a trampoline does after its call: `add rsp, 8; ret`. In the upper bytes of a word.
+/// What a called function gives back, and where its caller is.
+const KEPT: u64 = 1 << STACK | 1 << PROGRAM | machine::KEPT;
+/// What a trampoline of x86_64 does after its call: `add rsp, 8; ret`. In the upper bytes of a word.
 const TRAMPOLINE_END: u64 = u64::from_le_bytes([0x48, 0x83, 0xc4, 0x08, 0xc3, 0, 0, 0]) << 24;
 /// A frame larger than this is not believed where only a frame pointer tells.
 const LARGEST_FRAME: u64 = 1 << 20;
@@ -47,7 +49,7 @@ const LARGEST_FRAME: u64 = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registers {
     values: [u64; REGISTERS],
-    known: u32,
+    known: u64,
 }
 
 impl Registers {
@@ -58,7 +60,7 @@ impl Registers {
 
     /// Where the stack is.
     pub fn stack_pointer(&self) -> u64 {
-        self.at(RSP)
+        self.at(STACK)
     }
 
     pub(crate) fn get(&self, register: u64) -> Option<u64> {
@@ -70,10 +72,15 @@ impl Registers {
         self.values.get(register).copied().unwrap_or(0)
     }
 
+    /// What it is now is not known; what it was is still what [`Registers::at`] returns.
+    fn forget(&mut self, register: usize) {
+        self.known &= !(1 << register);
+    }
+
     fn set(&mut self, register: usize, value: Option<u64>) {
         if let Some(slot) = self.values.get_mut(register) {
             *slot = value.unwrap_or(0);
-            self.known = self.known & !(1 << register) | u32::from(value.is_some()) << register;
+            self.known = self.known & !(1 << register) | u64::from(value.is_some()) << register;
         }
     }
 }
@@ -105,6 +112,11 @@ pub trait CodeMap {
 
     /// A walk has come to an address that no code is known at.
     fn missed(&self) {}
+
+    /// Whether the kernel has put `address` there for a signal handler to return to. Only where tables do not say so.
+    fn is_signal_return(&self, _address: u64) -> bool {
+        false
+    }
 }
 
 /// How a walk ended.
@@ -140,21 +152,24 @@ pub fn walk(
     // returns to, which may be behind the end of the function that called.
     let mut is_exact = true;
     loop {
-        if !frame(registers.at(RIP)) {
+        if !frame(registers.at(PROGRAM)) {
             return Outcome::Truncated;
         }
-        let before = registers.at(RSP);
+        let before = registers.at(STACK);
         match step(&mut registers, is_exact, code, memory, cache) {
             Step::Outermost => return Outcome::Complete,
             Step::UnknownCode => return Outcome::UnknownCode,
             Step::Broken => return Outcome::Broken,
             Step::Caller { was_signal_frame } => {
-                // The stack of a caller is further up; only a signal may have come to another one.
-                if !was_signal_frame && registers.at(RSP) <= before {
+                // The stack of a caller is further up, but for a function without a frame where a call puts nothing there; only a
+                // signal may have come to another one.
+                let next = registers.at(STACK);
+                let is_frameless = RETURN != PROGRAM && is_exact && next == before;
+                if !was_signal_frame && next <= before && !is_frameless {
                     return Outcome::Broken;
                 }
                 if was_signal_frame {
-                    memory.moved(registers.at(RSP));
+                    memory.moved(registers.at(STACK));
                 }
                 is_exact = was_signal_frame;
             }
@@ -169,7 +184,23 @@ fn step(
     memory: &mut impl Memory,
     cache: &mut RuleCache,
 ) -> Step {
-    let address = registers.at(RIP).wrapping_sub(u64::from(!is_exact));
+    if code.is_signal_return(registers.at(PROGRAM)) {
+        return machine::interrupted(registers, memory);
+    }
+    match by_table(registers, is_exact, code, memory, cache) {
+        Step::Broken if registers.get(STACK as u64).is_none() => by_frame_pointer(registers, code, memory),
+        step => step,
+    }
+}
+
+fn by_table(
+    registers: &mut Registers,
+    is_exact: bool,
+    code: &impl CodeMap,
+    memory: &mut impl Memory,
+    cache: &mut RuleCache,
+) -> Step {
+    let address = registers.at(PROGRAM).wrapping_sub(u64::from(!is_exact));
     if let Some(rule) = cache.get(address) {
         return rule.apply(registers, memory);
     }
@@ -178,7 +209,7 @@ fn step(
             Some(entry) => {
                 let Some(row) = row::find(&entry, address) else { return Step::Broken };
                 let is_signal_frame = entry.common.is_signal_frame;
-                if entry.common.return_address != RIP as u64 {
+                if entry.common.return_address != RETURN as u64 {
                     return Step::Broken;
                 }
                 if !is_signal_frame {
@@ -188,16 +219,19 @@ fn step(
             }
             None => by_frame_pointer(registers, code, memory),
         },
-        Some(Code::Trampoline) if !is_exact => {
-            let stack = registers.at(RSP);
+        Some(Code::Trampoline) if !is_exact && machine::HAS_TRAMPOLINE => {
+            let stack = registers.at(STACK);
             caller(registers, memory, stack.wrapping_add(16), None)
         }
         Some(Code::Trampoline | Code::Bare) => by_frame_pointer(registers, code, memory),
         None => {
             code.missed();
             // One that was made a moment ago.
-            if !is_exact && memory.read(registers.at(RIP)).is_some_and(|code| code << 24 == TRAMPOLINE_END) {
-                let stack = registers.at(RSP);
+            if !is_exact
+                && machine::HAS_TRAMPOLINE
+                && memory.read(registers.at(PROGRAM)).is_some_and(|code| code << 24 == TRAMPOLINE_END)
+            {
+                let stack = registers.at(STACK);
                 return caller(registers, memory, stack.wrapping_add(16), None);
             }
             match by_frame_pointer(registers, code, memory) {
@@ -209,30 +243,36 @@ fn step(
 }
 
 /// Moves to the caller, whose frame begins at `frame_address` and whose return address lies right below it.
-fn caller(registers: &mut Registers, memory: &mut impl Memory, frame_address: u64, rbp: Option<u64>) -> Step {
+fn caller(registers: &mut Registers, memory: &mut impl Memory, frame_address: u64, pointer: Option<u64>) -> Step {
     let Some(address) = memory.read(frame_address.wrapping_sub(8)) else { return Step::Broken };
     registers.known &= KEPT;
-    if rbp.is_some() {
-        registers.set(RBP, rbp);
+    if pointer.is_some() {
+        registers.set(FRAME, pointer);
     }
-    registers.set(RSP, Some(frame_address));
-    registers.set(RIP, Some(address));
+    registers.set(STACK, Some(frame_address));
+    registers.set(PROGRAM, Some(code_address(address)));
     Step::Caller { was_signal_frame: false }
 }
 
-/// `push rbp; mov rbp, rsp` has been done, if what `rbp` points to looks like it.
+/// `push rbp; mov rbp, rsp` or `stp x29, x30, [sp, #-N]!; mov x29, sp` has been done, if what the frame pointer points to looks like it.
 fn by_frame_pointer(registers: &mut Registers, code: &impl CodeMap, memory: &mut impl Memory) -> Step {
-    let Some(frame) = registers.get(RBP as u64) else { return Step::Broken };
-    let distance = frame.wrapping_sub(registers.at(RSP));
+    let Some(frame) = registers.get(FRAME as u64) else { return Step::Broken };
+    let distance = frame.wrapping_sub(registers.at(STACK));
     if frame & 7 != 0 || distance >= LARGEST_FRAME {
         return Step::Broken;
     }
     let (saved, address) = (memory.read(frame), memory.read(frame.wrapping_add(8)));
     let (Some(saved), Some(address)) = (saved, address) else { return Step::Broken };
-    if code.find(address.wrapping_sub(1)).is_none() {
+    let called_from = code_address(address);
+    if code.find(called_from.wrapping_sub(1)).is_none() && !code.is_signal_return(called_from) {
         return Step::Broken;
     }
-    caller(registers, memory, frame.wrapping_add(16), Some(saved))
+    let step = caller(registers, memory, frame.wrapping_add(16), Some(saved));
+    if machine::FRAME_RECORD_IS_LOWEST {
+        // The rest of the frame is above it: the caller's stack begins there or further up.
+        registers.forget(STACK);
+    }
+    step
 }
 
 /// Moves to the caller as the row says.
@@ -243,7 +283,7 @@ fn follow(
     registers: &mut Registers,
     memory: &mut impl Memory,
 ) -> Step {
-    if row.rules.get(RIP) == Some(&Rule::Undefined) {
+    if row.rules.get(RETURN) == Some(&Rule::Undefined) {
         return Step::Outermost;
     }
     let frame_address = match row.cfa {
@@ -259,10 +299,12 @@ fn follow(
     if !is_signal_frame {
         next.known &= KEPT;
     }
-    next.set(RSP, Some(frame_address));
+    next.set(STACK, Some(frame_address));
     for (register, rule) in row.rules.iter().enumerate() {
         let value = match *rule {
-            Rule::Same if register == RIP => None,
+            // It was not saved, so it is still where the call has put it.
+            Rule::Same if register == RETURN && RETURN != PROGRAM => registers.get(RETURN as u64),
+            Rule::Same if register == RETURN => None,
             Rule::Same => continue,
             Rule::Undefined => None,
             Rule::Offset(offset) => memory.read(frame_address.wrapping_add(i64::from(offset) as u64)),
@@ -276,13 +318,16 @@ fn follow(
         };
         next.set(register, value);
     }
-    if next.get(RIP as u64).is_none() || next.get(RSP as u64).is_none() {
-        return Step::Broken;
-    }
+    let address = next.get(RETURN as u64).map(code_address);
+    let (Some(address), Some(_)) = (address, next.get(STACK as u64)) else { return Step::Broken };
     // An address of zero is how a stack ends where no entry says so.
-    if next.at(RIP) == 0 {
+    if address == 0 {
         return Step::Outermost;
     }
+    if !is_signal_frame {
+        next.forget(RETURN);
+    }
+    next.set(PROGRAM, Some(address));
     *registers = next;
     Step::Caller { was_signal_frame: is_signal_frame }
 }

@@ -1,13 +1,14 @@
 //! The call frame instructions of a function, run up to one address (DWARF 5, 6.4).
 //!
 //! Small on purpose: this runs in a signal handler, on whatever stack is there. Rules are eight bytes each, registers are the
-//! seventeen that x86_64's call frame information speaks of, and `DW_CFA_remember_state` may be nested six deep.
+//! general ones (`machine`), and `DW_CFA_remember_state` may be nested six deep.
 
 #![forbid(unsafe_code)]
 
 use super::frame_table::Entry;
+use super::machine::AT_ENTRY;
 use super::reader::Reader;
-use super::{REGISTERS, RSP};
+use super::{REGISTERS, STACK};
 
 const REMEMBERED: usize = 6;
 /// Instructions that are run for one frame; the largest function of libpython has some thousands.
@@ -48,7 +49,7 @@ pub(crate) struct Row {
 
 impl Row {
     const fn new() -> Row {
-        Row { cfa: Cfa::Register(RSP as u8, 8), rules: [Rule::Same; REGISTERS] }
+        Row { cfa: Cfa::Register(STACK as u8, AT_ENTRY), rules: [Rule::Same; REGISTERS] }
     }
 
     fn set(&mut self, register: u64, rule: Rule) {
@@ -143,6 +144,9 @@ impl Machine<'_, '_> {
         match code {
             // nop, GNU_args_size
             0x00 => {}
+            // AARCH64_negate_ra_state, and the same with the program counter: whether the return address is signed. The signature is
+            // taken off in any case.
+            0x2c | 0x2d if cfg!(target_arch = "aarch64") => {}
             0x2e => drop(reader.uleb()?),
             // offset_extended, restore_extended, undefined, same_value, register
             0x05 => {

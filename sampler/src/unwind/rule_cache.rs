@@ -1,17 +1,18 @@
 //! Rules that were looked up before, for one thread.
 //!
-//! Only plain ones: the canonical frame address is a register and a distance, the return address lies below it, and the
-//! registers that a function gives back are where they were or in the frame. That is nearly all of them.
+//! Only plain ones: the canonical frame address is a register and a distance, the return address lies below it (x86_64), and the
+//! registers that a function gives back, and the return address' own, are where they were or in the frame. That is nearly all of them.
 
 #![forbid(unsafe_code)]
 
+use super::machine::{RETURN, SAVED, code_address};
 use super::row::{Cfa, Row, Rule};
-use super::{KEPT, Memory, REGISTERS, RIP, RSP, Registers, Step};
+use super::{KEPT, Memory, PROGRAM, REGISTERS, Registers, STACK, Step};
 
 const SLOTS: usize = 256;
-/// `rbx`, `rbp`, `r12` to `r15`
-const SAVED: [usize; 6] = [3, 6, 12, 13, 14, 15];
 const NOT_SAVED: i16 = i16::MIN;
+/// Which of the saved ones is the return address; behind them all where it always lies in the frame.
+const RETURN_SAVED: usize = if RETURN == PROGRAM { SAVED.len() } else { SAVED.len() - 1 };
 
 /// See the module's head. All zeros is an empty one.
 #[derive(Debug)]
@@ -72,8 +73,9 @@ impl Plain {
             let rule = *row.rules.get(number)?;
             let place = SAVED.iter().position(|&saved| saved == number);
             match (rule, place) {
-                (Rule::Offset(-8), None) if number == RIP => {}
-                (Rule::Same, _) if number != RIP => {}
+                (Rule::Offset(-8), None) if number == RETURN => {}
+                // A return address that was not saved is in its register, if it has one.
+                (Rule::Same, _) if number != RETURN || place.is_some() => {}
                 (Rule::Offset(offset), Some(place)) if offset % 8 == 0 => {
                     let words = i16::try_from(offset / 8).ok().filter(|&words| words != NOT_SAVED)?;
                     *saved.get_mut(place)? = words;
@@ -88,19 +90,24 @@ impl Plain {
     pub(super) fn apply(&self, registers: &mut Registers, memory: &mut impl Memory) -> Step {
         let Some(start) = registers.get(u64::from(self.register)) else { return Step::Broken };
         let frame_address = start.wrapping_add(i64::from(self.distance) as u64);
-        let Some(address) = memory.read(frame_address.wrapping_sub(8)) else { return Step::Broken };
+        let place = |words: i16| frame_address.wrapping_add((i64::from(words) * 8) as u64);
+        let address = match self.saved.get(RETURN_SAVED) {
+            None => memory.read(frame_address.wrapping_sub(8)),
+            Some(&NOT_SAVED) => registers.get(RETURN as u64),
+            Some(&words) => memory.read(place(words)),
+        };
+        let Some(address) = address.map(code_address) else { return Step::Broken };
         if address == 0 {
             return Step::Outermost;
         }
         registers.known &= KEPT;
         for (&register, &words) in SAVED.iter().zip(&self.saved) {
-            if words != NOT_SAVED {
-                let place = frame_address.wrapping_add((i64::from(words) * 8) as u64);
-                registers.set(register, memory.read(place));
+            if words != NOT_SAVED && register != RETURN {
+                registers.set(register, memory.read(place(words)));
             }
         }
-        registers.set(RSP, Some(frame_address));
-        registers.set(RIP, Some(address));
+        registers.set(STACK, Some(frame_address));
+        registers.set(PROGRAM, Some(address));
         Step::Caller { was_signal_frame: false }
     }
 }

@@ -33,7 +33,10 @@ fn compare(path: &str) -> usize {
     let read = FrameTable::by_reading(data.into(), section.address(), 0);
     assert!(table.starts().eq(read.starts()), "{path}: the header's table is not what reading finds");
     let bases = BaseAddresses::default().set_eh_frame(section.address());
-    let eh_frame = EhFrame::new(data, LittleEndian);
+    let mut eh_frame = EhFrame::new(data, LittleEndian);
+    if cfg!(target_arch = "aarch64") {
+        eh_frame.set_vendor(gimli::Vendor::AArch64);
+    }
     let mut context = UnwindContext::new();
     let mut rows = 0;
     let mut entries = eh_frame.entries(&bases);
@@ -93,8 +96,10 @@ impl Memory for Words {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
 struct Trampolines;
 
+#[cfg(target_arch = "x86_64")]
 impl CodeMap for Trampolines {
     fn find(&self, address: u64) -> Option<Code<'_>> {
         match address {
@@ -105,11 +110,12 @@ impl CodeMap for Trampolines {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
 #[test]
 fn trampolines_and_frame_pointers_are_followed_and_nonsense_is_not() {
     let mut values = [0; REGISTERS];
     // In bare code, whose frame pointer leads to a trampoline, which leads to bare code again.
-    (values[RIP], values[RSP], values[RBP]) = (0x2500, 0x10000, 0x10010);
+    (values[PROGRAM], values[STACK], values[FRAME]) = (0x2500, 0x10000, 0x10010);
     let stack = vec![0, 0, 0x10030, 0x1006, 0, 0x2600, 0x10028, 0x7777];
     let mut seen = Vec::new();
     let mut push = |address| {
@@ -129,17 +135,18 @@ fn a_stack_that_ends_with_a_zero_is_complete_every_time() {
     let file = object::File::parse(&*program).unwrap();
     let section = file.section_by_name(".eh_frame").unwrap();
     let table = FrameTable::by_reading(section.data().unwrap().into(), section.address(), 0);
-    // At the first instruction of a function the return address is all that there is on its stack; `_start` has none.
+    // At the first instruction of a function the return address is all that there is on its stack, or in its register; `_start` has
+    // none.
     let is_plain = |start: &u64| {
         let row = table.find(*start).and_then(|entry| row::find(&entry, *start));
         row.is_some_and(|row| {
-            matches!(row.cfa, Cfa::Register(register, 8) if usize::from(register) == RSP)
-                && row.rules[RIP] == Rule::Offset(-8)
+            row.cfa == Cfa::Register(STACK as u8, machine::AT_ENTRY)
+                && row.rules[RETURN] == if RETURN == PROGRAM { Rule::Offset(-8) } else { Rule::Same }
         })
     };
     let start = table.starts().filter(|&start| start != 0).find(is_plain).unwrap();
     let mut values = [0; REGISTERS];
-    (values[RIP], values[RSP]) = (start, 0x10000);
+    (values[PROGRAM], values[STACK]) = (start, 0x10000);
     let (mut stack, map, mut cache) = (Words(0x10000, vec![0]), Damaged(table), RuleCache::default());
     let mut outcome = || walk(Registers::new(values), &map, &mut stack, &mut cache, |_| true);
     assert_eq!([outcome(), outcome()], [Outcome::Complete; 2]);
@@ -158,6 +165,49 @@ fn expressions_are_bounded() {
     // .plt: breg7 8; breg16 0; lit15; and; lit11; ge; lit3; shl; plus
     let plt = [0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22];
     assert_eq!(expression::evaluate(&plt, &registers, &mut memory, None), Some(13));
+}
+
+/// By the stack pointer, and where that is not known, by the kernel's frame record. One of the return addresses is signed.
+#[cfg(target_arch = "aarch64")]
+#[test]
+fn a_signal_handler_returns_to_where_the_program_was() {
+    struct Kernel;
+    impl CodeMap for Kernel {
+        fn find(&self, address: u64) -> Option<Code<'_>> {
+            (0x2000..0x3000).contains(&address).then_some(Code::Bare)
+        }
+
+        fn is_signal_return(&self, address: u64) -> bool {
+            address == 0x4000
+        }
+    }
+    let mut stack = vec![0; 1024];
+    // A handler's frame record; then the kernel's frame with `x29`, `x30`, `sp` and the program counter, and its record of the first two.
+    let (kernels, record) = (20, 20 + 4688 / 8);
+    let place = |word: usize| 0x10000 + 8 * word as u64;
+    (stack[10], stack[11]) = (place(record), 0x4000);
+    (stack[kernels + 39 + 29], stack[kernels + 39 + 30]) = (place(700), 0x2999);
+    (stack[kernels + 39 + 31], stack[kernels + 39 + 32]) = (place(690), 0x2500);
+    (stack[record], stack[record + 1]) = (place(700), 0x2999);
+    (stack[700], stack[701]) = (place(710), 0x12_0000_0000_2600);
+    (stack[710], stack[711]) = (0, 0x2700);
+    let walked = |program: u64, at: usize, frame: usize, stack: &[u64]| {
+        let mut values = [0; REGISTERS];
+        (values[PROGRAM], values[STACK], values[FRAME]) = (program, place(at), place(frame));
+        let (mut seen, mut cache) = (Vec::new(), RuleCache::default());
+        let outcome =
+            walk(Registers::new(values), &Kernel, &mut Words(0x10000, stack.to_vec()), &mut cache, |address| {
+                seen.push(address);
+                true
+            });
+        assert_eq!(outcome, Outcome::Broken, "a frame record at 0");
+        seen
+    };
+    assert_eq!(walked(0x4000, kernels, 0, &stack), [0x4000, 0x2500, 0x2600, 0x2700]);
+    // The stack pointer is not known behind a frame record.
+    assert_eq!(walked(0x2100, 5, 10, &stack), [0x2100, 0x4000, 0x2500, 0x2600, 0x2700]);
+    stack[record + 1] = 0x2998;
+    assert_eq!(walked(0x2100, 5, 10, &stack), [0x2100, 0x4000]);
 }
 
 struct Damaged(FrameTable);
@@ -197,7 +247,7 @@ fn damaged_tables_are_survived() {
             (0..512).map(|word| if word % 3 == 0 { starts[next(starts.len())] + 4 } else { 0x10000 + 8 * word });
         let mut stack = Words(0x10000, words.collect());
         let mut values = [0x10040; REGISTERS];
-        values[RIP] = first + next(64) as u64;
+        values[PROGRAM] = first + next(64) as u64;
         let mut cache = RuleCache::default();
         let map = Damaged(table);
         walk(Registers::new(values), &map, &mut stack, &mut cache, |_| {

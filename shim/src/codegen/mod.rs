@@ -1,5 +1,6 @@
-//! Where an LLVM with dynamic symbols generates code for a module: the last moment at which its functions can get frame pointers and
-//! unwind tables ([`crate::attributes`]), wherever they come from.
+//! Where an LLVM with dynamic symbols generates code for a module: the last moment at which its functions can get frame pointers
+//! ([`crate::attributes`]), wherever they come from. No unwind tables: where their memory goes is the host's own affair, and LLVM reads
+//! them when the engine ends.
 //!
 //! | engine | virtual function | under which lock |
 //! | --- | --- | --- |
@@ -70,7 +71,7 @@ const MCJIT: usize = 0;
 /// Engines that generate code at the same time, of one LLVM. With more, modules stay as they are.
 const MOST_ENGINES: usize = 32;
 
-/// Why functions get neither frame pointers nor unwind tables.
+/// Why functions get no frame pointers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// No vtable has a slot with the function's symbol.
@@ -240,7 +241,7 @@ impl Generator {
         // SAFETY: by the symbol of its function, this is a module of this LLVM that is about to be compiled; nothing else has it.
         unsafe {
             if self.exported.is_for_this_machine(module as *mut c_void) {
-                llvm.policy(module as *mut c_void, policy);
+                llvm.frame_pointers(module as *mut c_void, policy);
             }
         }
     }
@@ -254,7 +255,7 @@ impl Generator {
             };
             let llvm = self.exported.llvm(version);
             match &llvm {
-                Some(_) => log_line!(Info, "LLVM {version}: frame pointers and unwind tables can be had"),
+                Some(_) => log_line!(Info, "LLVM {version}: frame pointers can be had"),
                 None => log_line!(Info, "LLVM {version}: code is left as it is: a release that is not known"),
             }
             llvm

@@ -19,7 +19,7 @@ const PATIENCE: u64 = 1_000_000_000;
 pub(super) struct Emitted {
     pub(super) number: u64,
     /// The source it comes from.
-    slot: usize,
+    pub(super) slot: usize,
     pub(super) pattern: Pattern,
     since: u64,
     /// The thread that is inside `emit` with it: memory that becomes executable there is most likely this object's.

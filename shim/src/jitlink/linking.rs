@@ -6,6 +6,7 @@ use jitlisten::{AddressRange, checked_read, log_line};
 
 use super::emitted::Emitted;
 use crate::copies::{around, piece};
+use crate::facts::{self, Count};
 use crate::placement::{Pattern, Piece, Placement};
 use crate::state::{Shim, State};
 use crate::thread::this_thread;
@@ -19,6 +20,9 @@ impl Shim {
         let mut state = self.lock();
         // The library runs, so it is relocated.
         self.prepare(&mut state, slot);
+        if pattern.as_ref().is_none_or(|pattern| pattern.texts() > 0) {
+            facts::count(slot, Count::ForJitLink);
+        }
         let pattern = pattern.filter(|pattern| pattern.texts() > 0)?;
         Some(state.emitted.push(slot, pattern))
     }
@@ -76,6 +80,7 @@ impl Shim {
         if placement.text.len() < texts {
             log_line!(Info, "{} of {texts} text sections of an object of JITLink were found", placement.text.len());
         }
+        facts::count(emitted.slot, Count::JitLink);
         let object = emitted.pattern.into_debug_object(&placement.sections);
         if let Ok(loaded) = self.session.linked(object) {
             self.loaded(state, loaded);

@@ -73,29 +73,20 @@ impl Linkers {
         })
     }
 
-    /// Warns of an LLVM that nothing is heard of, or little. `is_listed`: its list for debuggers can be read.
-    pub(super) fn warn(&self, library: &Library, is_listed: bool) {
+    /// Warns of that, where it matters, and returns why nothing is heard. `is_listed`: LLVM's list for debuggers can be read.
+    pub(super) fn warn(&self, library: &Library, is_listed: bool) -> Option<String> {
+        let (Err(linker), Err(jitlink)) = (self.runtime_dyld, self.jitlink) else { return None };
+        let why = unheard(linker, jitlink, self.is_unseen, is_listed)?;
         let path = library.path.display();
-        let (Err(linker), Err(jitlink)) = (self.runtime_dyld, self.jitlink) else { return };
-        match (linker, jitlink) {
-            (Refusal::Unwanted, _) | (_, jitlink::Refusal::Unwanted) => {}
-            (Refusal::Missing, jitlink::Refusal::Missing) if !self.is_unseen => {}
-            (Refusal::Missing, jitlink::Refusal::Missing) if is_listed => log_line!(
+        if is_listed {
+            log_line!(
                 Warn,
-                "{path}: an LLVM that is heard by its list for debuggers only: its linkers have neither symbols nor names of types; \
-                 what the program does not register there has no names"
-            ),
-            (Refusal::Missing, jitlink::Refusal::Missing) => log_line!(
-                Warn,
-                "{path}: an LLVM that is not listened to: its linkers have neither symbols nor names of types; what it compiles has \
-                 no names"
-            ),
-            _ if is_listed => {}
-            _ => log_line!(
-                Warn,
-                "{path}: an LLVM that is not listened to: {linker}; {jitlink}; what it compiles has no names"
-            ),
+                "{path}: an LLVM that is heard by its list for debuggers only: {why}; what the program does not register there has no names"
+            );
+        } else {
+            log_line!(Warn, "{path}: an LLVM that is not listened to: {why}; what it compiles has no names");
         }
+        Some(why)
     }
 
     /// Which of them does not, and why.
@@ -109,20 +100,27 @@ impl Linkers {
     }
 }
 
-/// An LLVM for which there is no place in the table of hooks any more.
+/// An LLVM for which there is no place in the table of hooks any more: returns why, if it is one.
 ///
 /// # Safety
 /// As for [`vtables`].
-pub(super) unsafe fn say_no_place(library: &Library, symbols: &mut Option<SymbolFile>, wanted: LlvmSources) {
+pub(super) unsafe fn say_no_place(
+    library: &Library,
+    symbols: &mut Option<SymbolFile>,
+    wanted: LlvmSources,
+) -> Option<String> {
     // SAFETY: the caller's promise.
     let (vtables, is_unseen) = unsafe { vtables(library, symbols, wanted) };
-    if !vtables.is_empty() || is_unseen || library.dynamic_address(DESCRIPTOR).is_some() {
-        log_line!(
-            Warn,
-            "{}: an LLVM that is not listened to: {SLOTS} others are; what it compiles has no names",
-            library.path.display()
-        );
+    if vtables.is_empty() && !is_unseen && library.dynamic_address(DESCRIPTOR).is_none() {
+        return None;
     }
+    let why = format!("{SLOTS} others are");
+    log_line!(
+        Warn,
+        "{}: an LLVM that is not listened to: {why}; what it compiles has no names",
+        library.path.display()
+    );
+    Some(why)
 }
 
 /// None where nothing is to be done with vtables.
@@ -148,4 +146,17 @@ unsafe fn vtables(library: &Library, symbols: &mut Option<SymbolFile>, wanted: L
     let found = unsafe { mapped::vtables(library, classes, SymbolFile::opened(symbols, library)) };
     let is_unseen = found.is_empty();
     (found, is_unseen)
+}
+
+/// Why nothing is heard of an LLVM, or little, where that is worth a warning.
+fn unheard(linker: Refusal, jitlink: jitlink::Refusal, is_unseen: bool, is_listed: bool) -> Option<String> {
+    match (linker, jitlink) {
+        (Refusal::Unwanted, _) | (_, jitlink::Refusal::Unwanted) => None,
+        (Refusal::Missing, jitlink::Refusal::Missing) if !is_unseen => None,
+        (Refusal::Missing, jitlink::Refusal::Missing) => {
+            Some("its linkers have neither symbols nor names of types".to_owned())
+        }
+        _ if is_listed => None,
+        _ => Some(format!("{linker}; {jitlink}")),
+    }
 }

@@ -3,6 +3,7 @@
 use jitlisten::options::SinkKind;
 use jitlisten::{Address, AddressRange, MapsLine, mappings_of};
 
+use super::libraries::may_be_closing;
 use super::{Shim, State};
 use crate::code_pages;
 use crate::memory::{Executable, Outcome};
@@ -28,8 +29,7 @@ impl Shim {
         self.look_for_unwinders();
         let mut state = self.lock();
         for slot in 0..state.sources.len() {
-            // SAFETY: sources are of libraries that are mapped.
-            unsafe { state.listen_again(slot) };
+            state.listen_again(slot);
             if state.sources[slot].as_ref().is_some_and(|source| !source.detoured) {
                 self.read_list(&mut state, slot);
             }
@@ -84,8 +84,7 @@ impl Shim {
     pub(crate) fn compiling(&self) {
         let mut state = self.lock();
         for slot in 0..state.sources.len() {
-            // SAFETY: sources are of libraries that are mapped.
-            unsafe { state.listen_again(slot) };
+            state.listen_again(slot);
         }
     }
 
@@ -128,13 +127,10 @@ impl State {
         all
     }
 
-    /// Takes the slots of a source back, if others have changed them.
-    ///
-    /// # Safety
-    /// The library must be mapped.
-    pub(super) unsafe fn listen_again(&mut self, slot: usize) {
-        if self.sources[slot].as_ref().is_some_and(Source::is_listening) {
-            // SAFETY: the caller's promise, and it was relocated when it was listened to for the first time.
+    /// Takes the slots of a source back, if others have changed them. Not while a library is closed: it may be this one.
+    pub(super) fn listen_again(&mut self, slot: usize) {
+        if self.sources[slot].as_ref().is_some_and(Source::is_listening) && !may_be_closing() {
+            // SAFETY: sources are of libraries that are mapped, and it was relocated when it was listened to for the first time.
             unsafe { self.hook_memory(slot) };
         }
     }

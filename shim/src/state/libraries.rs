@@ -7,15 +7,22 @@ use jitlisten::{Unwinders, log_line, notify_libraries_changed};
 use super::{Shim, State};
 use crate::codegen;
 use crate::detour::{self, Callers};
+use crate::discovered::UnheardLlvm;
 use crate::known::{Appeared, Extent, KnownLibraries, KnownLibrary};
 use crate::loader::Counts;
 use crate::lookup;
 use crate::modules::{Imports, unwinder_appeared};
 use crate::next;
-use crate::source::Source;
+use crate::source::{Attached, Source};
 
 /// Whether libraries were taken out of the loader's list since it was read.
 static LIBRARIES_CLOSE: AtomicBool = AtomicBool::new(false);
+
+/// Whether a library that is known may be unmapped at this moment, by another thread. To be asked under the shim's lock: the thread that
+/// closes takes that lock after it has announced it, and before it unmaps, so what another one has begun to do with a library is done by then.
+pub(super) fn may_be_closing() -> bool {
+    LIBRARIES_CLOSE.load(Ordering::SeqCst)
+}
 
 impl Shim {
     pub(super) fn watch_loader(&self) {
@@ -37,10 +44,12 @@ impl Shim {
         let Some(rendezvous) = self.rendezvous else { return false };
         // SAFETY: called from the loader's rendezvous, or with the libraries held; callers know what was closed.
         let Some(changes) = (unsafe { rendezvous.changes(&mut state.libraries, extent) }) else { return false };
-        LIBRARIES_CLOSE.store(false, Ordering::Relaxed);
+        LIBRARIES_CLOSE.store(false, Ordering::SeqCst);
+        let mut llvms_changed = false;
         for closed in changes.closed {
-            self.library_closed(state, closed);
+            llvms_changed |= self.library_closed(state, closed);
         }
+        let unheard_before = state.unheard_llvms.len();
         for slot in 0..state.sources.len() {
             // SAFETY: an earlier event has brought this library, so by now the loader has relocated it; it is still listed.
             unsafe { state.hook_memory(slot) };
@@ -50,12 +59,16 @@ impl Shim {
         for appeared in changes.appeared {
             let source = self.library_appeared(state, &appeared, callers);
             state.libraries.add(&appeared, source);
+            llvms_changed |= source.is_some();
             let attached = source.and_then(|slot| state.sources[slot].as_ref());
             if attached.is_some_and(Source::generates_for_us) {
                 new_generators.extend(source);
             }
         }
         self.hook_generators(&new_generators);
+        if llvms_changed || state.unheard_llvms.len() > unheard_before {
+            self.publish(state);
+        }
         if state.sources.iter().any(Option::is_some) && state.others.begin() {
             self.listen_everywhere(state);
         }
@@ -178,7 +191,7 @@ impl Shim {
 
     /// The loader's rendezvous: under its lock.
     pub(crate) fn loader_event(&self) {
-        let closed = LIBRARIES_CLOSE.load(Ordering::Relaxed);
+        let closed = LIBRARIES_CLOSE.load(Ordering::SeqCst);
         let extent = if closed { Extent::Whole } else { Extent::New };
         self.libraries_changed(&mut self.lock(), extent, Callers::NoneYet);
         notify_libraries_changed();
@@ -192,7 +205,7 @@ impl Shim {
     pub(crate) fn note_closing(&self) {
         // SAFETY: called from the loader's rendezvous.
         if self.rendezvous.is_some_and(|rendezvous| unsafe { rendezvous.is_closing() }) {
-            LIBRARIES_CLOSE.store(true, Ordering::Relaxed);
+            LIBRARIES_CLOSE.store(true, Ordering::SeqCst);
         }
     }
 
@@ -203,8 +216,17 @@ impl Shim {
         let library = unsafe { appeared.entry.library() }?;
         let mut symbols = None;
         // SAFETY: the library is in the loader's list, whose lock is held.
-        let source =
+        let attached =
             unsafe { Source::attach(&library, &mut symbols, slot, self.hooks, callers, self.session.options().llvm) };
+        let source = match attached {
+            Attached::Source(source) => Some(*source),
+            Attached::Unheard(why) => {
+                let llvm = UnheardLlvm { path: library.path.clone(), start: library.range().start, why };
+                state.unheard_llvms.push((library.identity, llvm));
+                None
+            }
+            Attached::Nothing => None,
+        };
         let is_source = source.is_some();
         // SAFETY: as above.
         let relocated = source.as_ref().is_some_and(|source| unsafe { source.is_relocated() });
@@ -236,9 +258,12 @@ impl Shim {
         is_source.then_some(slot)
     }
 
-    /// Forgets a library that was closed, and what it had compiled. Its memory is not touched.
-    fn library_closed(&self, state: &mut State, library: KnownLibrary) {
-        let State { sources, memory, lookups, others, imports, emitted, next_owners, .. } = state;
+    /// Forgets a library that was closed, and what it had compiled. Its memory is not touched. Returns whether it had an LLVM.
+    fn library_closed(&self, state: &mut State, library: KnownLibrary) -> bool {
+        let State { sources, unheard_llvms, memory, lookups, others, imports, emitted, next_owners, .. } = state;
+        let unheard = unheard_llvms.len();
+        unheard_llvms.retain(|(identity, _)| *identity != library.identity);
+        let was_unheard = unheard_llvms.len() < unheard;
         lookups.forget(library.identity.bias);
         others.forget(library.identity.bias);
         imports.forget(library.identity.bias);
@@ -261,5 +286,6 @@ impl Shim {
                 self.session.freeing(id);
             }
         }
+        was_unheard || library.source.is_some()
     }
 }

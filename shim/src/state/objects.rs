@@ -2,9 +2,12 @@
 
 use jitlisten::{AddressRange, Loaded, ObjectId, checked_read, log_line, mappings_of};
 
+use super::libraries::may_be_closing;
 use super::{Shim, State};
+use crate::facts::{self, Count};
 use crate::memory::Outcome;
 use crate::overdue;
+use crate::source::Source;
 
 /// How many objects of linkers are compared with what appears in a list. ORC lists an object once it is final.
 const LINKED: usize = 256;
@@ -26,8 +29,10 @@ impl Shim {
     }
 
     fn after(&self, state: &mut State) {
-        // SAFETY: libraries that are closed are forgotten.
-        unsafe { state.others.change_relocated() };
+        if !may_be_closing() {
+            // SAFETY: libraries that are closed are forgotten.
+            unsafe { state.others.change_relocated() };
+        }
         self.look_at_overdue(state);
     }
 
@@ -53,6 +58,7 @@ impl Shim {
             // SAFETY: the library runs.
             unsafe { source.fall_back_to_list(self.hooks) };
         }
+        self.publish(&state);
     }
 
     /// The object that a linker has reported and that is `bytes`, which LLVM has in its list at `kept_at`.
@@ -100,11 +106,16 @@ impl Shim {
                 self.loaded(state, loaded);
             }
         }
+        let listed = state.sources[slot].as_ref().map_or(0, Source::listed);
+        facts::set_count(slot, Count::Listed, listed as u64);
     }
 
     /// An object was loaded. Where it may run already, and that was not heard, the kernel knows.
     pub(crate) fn loaded(&self, state: &mut State, loaded: Loaded) {
         let id = loaded.id;
+        if self.session.has_lines(id) {
+            facts::add_object_with_lines();
+        }
         let outcome = state.memory.loaded(loaded);
         self.notify(state, outcome);
         let Some(first) = state.memory.pending(id).and_then(|text| text.first().copied()) else { return };
@@ -160,8 +171,12 @@ impl Shim {
             state.unregistered.forget(id);
             self.session.freeing(id);
         }
+        let is_counted = !outcome.finalized.is_empty();
         for id in outcome.finalized {
             self.session.finalized(id);
+        }
+        if is_counted {
+            facts::set_totals(&self.session.statistics());
         }
     }
 }

@@ -28,13 +28,14 @@
 //! no harm. C++ exceptions and cancellation pass through it.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use jitlisten::log_line;
 
 use super::elf_copy::Sections;
 use super::find::Vtable;
 use super::{patch, plain_words_of, words, words_of};
+use crate::facts::{self, Count};
 use crate::hook_table::{LoadObject, SLOTS};
 use crate::library::Library;
 
@@ -131,7 +132,6 @@ struct Hooked {
     trust: AtomicU8,
     /// Whether results were returned in a register.
     in_register: AtomicBool,
-    reported: AtomicU64,
     /// The vtable of what it returns that was found to be in order, and `getSectionLoadAddress` in it.
     info_vtable: AtomicUsize,
     section_address: AtomicUsize,
@@ -149,7 +149,6 @@ static TABLE: [Hooked; SLOTS] = [const {
         end: AtomicUsize::new(0),
         trust: AtomicU8::new(UNTRIED),
         in_register: AtomicBool::new(false),
-        reported: AtomicU64::new(0),
         info_vtable: AtomicUsize::new(0),
         section_address: AtomicUsize::new(0),
     }
@@ -174,7 +173,6 @@ pub(crate) unsafe fn attach(
     hooked.vtable.store(vtable.address_point as usize, Ordering::Relaxed);
     hooked.start.store(range.start, Ordering::Relaxed);
     hooked.end.store(range.end, Ordering::Relaxed);
-    hooked.reported.store(0, Ordering::Relaxed);
     hooked.info_vtable.store(0, Ordering::Relaxed);
     hooked.section_address.store(0, Ordering::Relaxed);
     hooked.in_register.store(false, Ordering::Relaxed);
@@ -228,17 +226,12 @@ pub(super) fn loaded(slot: usize, call: [usize; 3], returned: usize) -> Outcome 
     let was_refused = hooked.trust.load(Ordering::Acquire) == REFUSED;
     match hooked.loaded(call, returned) {
         Some(bytes) => {
-            hooked.reported.fetch_add(1, Ordering::Relaxed);
+            facts::count(slot, Count::RuntimeDyld);
             Outcome::Object(bytes)
         }
         None if !was_refused && hooked.trust.load(Ordering::Acquire) == REFUSED => Outcome::Refused,
         None => Outcome::Nothing,
     }
-}
-
-/// How many objects it has reported.
-pub(crate) fn reported(slot: usize) -> u64 {
-    TABLE.get(slot).map_or(0, |hooked| hooked.reported.load(Ordering::Relaxed))
 }
 
 impl Hooked {
