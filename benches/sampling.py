@@ -91,19 +91,19 @@ PAIRS = {
 
 
 def line_counts(data):
-    """Samples of each marked line, itself, and with what it calls."""
+    """Of each marked line, itself and with what it calls: the percent of the time, and the samples."""
     command = [pathlib.Path(LIBRARY).parent / "jitlisten", "lines", "--json", "-", data]
     found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     counts = {}
     for file in found["files"]:
         for line in file["lines"]:
             _, _, mark = (line["source"] or "").rstrip().rpartition("  # ")
-            counts[mark] = (line["self"], line["total"])
+            counts[mark] = [(line[f"{which}_percent"], line[which]) for which in ("self", "total")]
     return counts
 
 
 def marked_by_callgrind(place, environment):
-    """The same of callgrind's instructions; thirty rounds."""
+    """The same of callgrind's instructions, in thirty rounds."""
     sys.path.insert(0, str(ROOT / "python/tests"))
     from test_lines_callgrind import Counts, place as place_of
 
@@ -113,7 +113,7 @@ def marked_by_callgrind(place, environment):
     subprocess.run([*words, *program], env={**environment, "NUMBA_CPU_NAME": "generic"}, check=True, capture_output=True)
     counts = Counts(out)
     marks = [mark for pair in PAIRS.values() for mark in pair]
-    return {mark: (counts.own[place_of(mark)], counts.all[place_of(mark)]) for mark in marks}
+    return {mark: [(one[place_of(mark)],) for one in (counts.own, counts.all)] for mark in marks}
 
 
 def lines(place, seconds=110):
@@ -126,9 +126,9 @@ def lines(place, seconds=110):
     for name, (three, one) in PAIRS.items():
         # What a call of `exp` costs is inside of the C library.
         which = 1 if "exp" in name else 0
-        pairs = [(counts.get(three, (0, 0))[which], counts.get(one, (0, 0))[which]) for counts in (truth, ours)]
-        of_truth, of_ours = (f"{100 * pair[0] / max(sum(pair), 1):.1f} %" for pair in pairs)
-        print(f"| {name} | {sum(pairs[1])} | {of_truth} | {of_ours} |", flush=True)
+        share = lambda counts: 100 * counts[three][which][0] / (counts[three][which][0] + counts[one][which][0])
+        samples = ours[three][which][1] + ours[one][which][1]
+        print(f"| {name} | {samples} | {share(truth):.1f} % | {share(ours):.1f} % |", flush=True)
 
 
 #: What both programs below begin with.

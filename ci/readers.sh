@@ -23,9 +23,9 @@ export_as firefox
 threads=$("$profiler" thread list)
 functions=$("$profiler" thread functions)
 for seen in 'Threads (3 threads across 1 process)' 'python   19001'; do grep -qF "$seen" <<<"$threads"; done
-for seen in '__main__.fibonacci(int64) [v21] - self: 43 (12.6%)' 'bell - self: 4 (1.2%)'; do grep -qF "$seen" <<<"$functions"; done
+for seen in '__main__.fibonacci(int64) [v21] - self: 434.34ms (12.6%)' 'bell - self: 40.404ms (1.2%)'; do grep -qF "$seen" <<<"$functions"; done
 grep -qF '[tid 19001] - 3424.239ms' <<<"$("$profiler" profile info)"
-echo "Firefox Profiler: 3 threads, their processor time, functions and shares"
+echo "Firefox Profiler: 3 threads, their processor time, functions and shares of it"
 
 export_as speedscope
 base64 -w 0 "$scratch/speedscope.json" | sed 's/.*/speedscope.loadFileFromBase64("jitlisten", "&")/' >"$scratch/load.js"

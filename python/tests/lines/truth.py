@@ -1,10 +1,14 @@
 """Programs whose distribution over lines is known. Run: `truth.py SECONDS`, of processor time; 0 seconds are thirty rounds, for callgrind.
 
 The marks at the ends of lines are what a test looks for: one statement, run three times as often on one line as on the other.
+
+No two rounds are of one length: samples come with the kernel's tick, and would be in step with rounds that are. The lengths are the same
+in every run.
 """
 
 import math
 import os
+import random
 import sys
 import time
 
@@ -23,6 +27,7 @@ import truth_other
 
 assert jitlisten._lines.status()["active"], jitlisten._lines.status()
 
+#: How long a round of a program is, on average.
 N = 4000
 
 
@@ -78,8 +83,8 @@ def costly_calls(a):
 
 @njit(parallel=True)
 def parallel(a):
-    out = np.empty(64)
-    for k in prange(64):
+    out = np.empty(a.size // 64)
+    for k in prange(out.size):
         x = a[k] + 0.5
         for _ in range(300):
             x = x * 0.999 + 1.5 / (x + 2.5)  # parallel three
@@ -90,15 +95,16 @@ def parallel(a):
 
 
 def main():
-    a = np.linspace(0.5, 9.5, N)
+    a = np.linspace(0.5, 9.5, 2 * N)
+    lengths = random.Random(1)
     programs = (two_loops, inlined, two_files, costly_calls, parallel)
     for program in programs:
-        program(a)
+        program(a[:N])
     end = time.process_time() + float(sys.argv[1])
     rounds = 30
     while rounds > 0 or time.process_time() < end:
         for program in programs:
-            program(a)
+            program(a[: lengths.randrange(N // 10, 2 * N - N // 10)])
         rounds -= 1
 
 

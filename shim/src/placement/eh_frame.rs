@@ -90,7 +90,7 @@ fn walk(
     let mut at = start;
     let mut cies = Vec::new();
     let mut agreeing = 0;
-    let mut found: Vec<(usize, Address)> = Vec::new();
+    let mut found: BTreeMap<usize, Address> = BTreeMap::new();
     for entry in entries {
         let there = piece.bytes.get(at..at + (entry.end - entry.start));
         let Some(cie) = entry.cie else {
@@ -102,8 +102,7 @@ fn walk(
             continue;
         };
         let reference = *functions.get(&(entry.start + FIRST_ADDRESS))?;
-        let said = || found.iter().find(|(index, _)| *index == reference.target).map(|(_, address)| *address);
-        let known = search.where_is(reference.target).or_else(said);
+        let known = search.where_is(reference.target).or_else(|| found.get(&reference.target).copied());
         let is_it = there.filter(|there| {
             let cie = cies.iter().find(|(of, _)| *of == cie).map(|(_, at)| *at);
             section.part_is(entry.start, there, Some(CIE_POINTER..FIRST_ADDRESS))
@@ -117,13 +116,15 @@ fn walk(
             (Some(known), Some(says)) if known == says => agreeing += 1,
             // What was found has an entry, and it is this one.
             (Some(_), _) => return None,
-            (None, Some(says)) if search.index_may_be(reference.target, says) => found.push((reference.target, says)),
+            (None, Some(says)) if search.index_may_be(reference.target, says) => {
+                found.insert(reference.target, says);
+            }
             (None, _) => continue,
         }
         at += entry.end - entry.start;
     }
     let address = Address(piece.start.0 + start as u64);
-    (agreeing > 0).then_some(Table { address, size: at - start, found })
+    (agreeing > 0).then(|| Table { address, size: at - start, found: found.into_iter().collect() })
 }
 
 impl Table {

@@ -117,8 +117,10 @@ impl Pattern {
     /// The object, as a debugger would get it: sections have the addresses and sizes in `placed`, others no address.
     pub(crate) fn into_debug_object(self, placed: &[(usize, AddressRange)]) -> Vec<u8> {
         let Pattern { mut object, section_table, sections, .. } = self;
+        // The first word counts.
+        let placed: BTreeMap<usize, AddressRange> = placed.iter().rev().copied().collect();
         for section in sections {
-            let place = placed.iter().find(|(index, _)| *index == section.index).map(|(_, place)| *place);
+            let place = placed.get(&section.index).copied();
             let header = section_table + section.index * size_of::<SectionHeader64<LE>>();
             let mut set = |field: usize, value: u64| {
                 if let Some(field) = object.get_mut(header + field..header + field + 8) {
