@@ -266,8 +266,23 @@ fn start_writer(writer: Writer) -> Result<libc::pthread_t, i32> {
 pub enum Heirs {
     /// None: children sample nothing, unless they are asked for.
     Nothing,
-    /// Whatever this process starts: it stands before the program that is meant, as a shell does.
+    /// Whatever this process starts, if it stands before the program that is meant, as a shell does.
     Descendants,
+}
+
+/// Programs that start another one as a child and wait for it. What any other program starts is not meant: a `popen` would take the
+/// recording over.
+const STANDING_BEFORE: [&str; 22] = [
+    "bash", "busybox", "dash", "fish", "gdb", "ksh", "lldb", "ltrace", "make", "mksh", "perf", "rr", "script",
+    "setsid", "sh", "strace", "tcsh", "time", "timeout", "unshare", "watch", "zsh",
+];
+
+/// Whether the program of a process is one of these, with a number behind its name or without (`perf_6.1`).
+fn stands_before(pid: &str) -> bool {
+    let Ok(program) = fs::read_link(format!("/proc/{pid}/exe")) else { return false };
+    let name = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let bare = name.trim_end_matches(|letter: char| letter.is_ascii_digit() || "._-".contains(letter));
+    STANDING_BEFORE.contains(&bare)
 }
 
 /// Starts a recording if the environment asks this process for one. For a constructor: no other thread may use the
@@ -279,10 +294,17 @@ pub fn start_by_environment(heirs: Heirs) -> Result<bool, Error> {
     let Some(value) = std::env::var_os(VARIABLE) else { return Ok(false) };
     let mut options = Options::parse(&value).map_err(Error::Options)?;
     let pid = std::process::id();
+    let (own, begun) = (pid.to_string(), std::env::var(BEGUN).ok());
     match options.pid {
         Some(meant) if meant != pid && !options.children => return Ok(false),
         Some(meant) if meant != pid => options = options.for_child(pid),
         Some(_) => {}
+        // A child of the program that is recorded already. A Python further down is meant all the same.
+        None if heirs == Heirs::Descendants
+            && begun.as_deref().is_some_and(|other| other != own && !stands_before(other)) =>
+        {
+            return Ok(false);
+        }
         // What this process starts with exec(2) is meant, too.
         None if heirs == Heirs::Nothing => {
             set_variable(VARIABLE, &Options { pid: Some(pid), ..options.clone() }.to_value());
@@ -290,9 +312,8 @@ pub fn start_by_environment(heirs: Heirs) -> Result<bool, Error> {
         None => {}
     }
     vdso::look();
-    let begun = std::env::var(BEGUN).is_ok_and(|begun| begun == pid.to_string());
-    set_variable(BEGUN, std::ffi::OsStr::new(&pid.to_string()));
-    start_in(&mut state(), options, begun)?;
+    set_variable(BEGUN, std::ffi::OsStr::new(&own));
+    start_in(&mut state(), options, begun == Some(own))?;
     Ok(true)
 }
 

@@ -447,6 +447,17 @@ static int soak(double seconds, const char *directory)
     return 0;
 }
 
+/* Starts programs, by a shell and by another one, as many do that look for their own parts. */
+static int commands(double seconds)
+{
+    burn(seconds / 2);
+    if (system("true; /bin/ls / >/dev/null") != 0)
+        return 1;
+    burn(seconds / 2);
+    puts("done");
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     const char *scenario = argc > 1 ? argv[1] : "";
@@ -466,6 +477,7 @@ int main(int argc, char **argv)
     SCENARIO("own-profiler", own_profiler(number))
     SCENARIO("interrupted", interrupted(number))
     SCENARIO("forks", forks(word))
+    SCENARIO("commands", commands(number))
     SCENARIO("blocks", blocks(number))
     SCENARIO("parts", parts(word))
     SCENARIO("no-timers", no_timers(word))

@@ -127,6 +127,22 @@ pub fn recorded(host: Host, words: &str) -> (Host, PathBuf) {
 /// When the compiler refuses.
 #[must_use]
 pub fn scenario(words: &[&str]) -> Option<Host> {
+    let host = Host::new(program()?, &format!("sampled-{}", words[0])).variable("JITLISTEN", "unwind");
+    Some(words.iter().fold(host, |host, word| host.argument(word)))
+}
+
+/// The same, started by a shell that waits for it.
+///
+/// # Panics
+/// As [`scenario`].
+#[must_use]
+pub fn scenario_behind_a_shell(words: &[&str]) -> Option<Host> {
+    let host = Host::new("/bin/sh", &format!("sampled-{}-sh", words[0])).variable("JITLISTEN", "unwind");
+    let host = host.argument("-c").argument("\"$@\"; exit $?").argument("sh").argument(program()?);
+    Some(words.iter().fold(host, |host, word| host.argument(word)))
+}
+
+fn program() -> Option<PathBuf> {
     static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
     tool::require("perf", Absence::FailsInCi)?;
     let program = PROGRAM.get_or_init(|| {
@@ -141,8 +157,7 @@ pub fn scenario(words: &[&str]) -> Option<Host> {
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         Some(program)
     });
-    let host = Host::new(program.clone()?, &format!("sampled-{}", words[0])).variable("JITLISTEN", "unwind");
-    Some(words.iter().fold(host, |host, word| host.argument(word)))
+    program.clone()
 }
 
 #[cfg(test)]

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use jitlisten_tests::host::{Host, Preload};
-use jitlisten_tests::sampled::{Weighed, by_thread, complete, read, recorded, scenario, share, sigma};
+use jitlisten_tests::paths;
+use jitlisten_tests::sampled::{
+    Weighed, by_thread, complete, read, recorded, scenario, scenario_behind_a_shell, share, sigma,
+};
 use linux_perf_data::linux_perf_event_reader::EventRecord;
 use linux_perf_data::{PerfFileReader, PerfFileRecord};
 
@@ -165,6 +168,21 @@ fn a_program_goes_on_after_exec() {
 }
 
 /// A child of a fork is not sampled, and can record itself.
+/// As `jitlisten record` starts it: the file is the program's, whatever it starts; behind a shell it is the program's, too.
+#[test]
+fn what_a_program_starts_does_not_take_its_recording() {
+    for start in [scenario, scenario_behind_a_shell] {
+        let Some(host) = start(&["commands", "2"]) else { return };
+        let (host, data) =
+            recorded(host.variable("JITLISTEN_RUN", format!("program:{}", paths::library().display())), "");
+        let ended = host.run(Preload::Library).well();
+        assert_eq!(ended.stdout, b"done\n");
+        let samples = read(&data);
+        assert!((seconds(&samples) - 2.0).abs() < 0.2, "{} s", seconds(&samples));
+        assert!(samples.iter().filter(|sample| sample.has("burn")).count() * 100 > samples.len() * 95);
+    }
+}
+
 #[test]
 fn children_of_a_fork() {
     let Some(host) = scenario(&["forks"]) else { return };
