@@ -37,7 +37,8 @@ fn starts_and_stops_under_threads_that_do_everything() {
     let numbers: Vec<u64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     let [recordings, samples, before, after, descriptors, descriptors_after] = numbers[..] else { panic!("{said}") };
     // A machine with better things to do gets to fewer.
-    assert!(recordings > seconds && samples > seconds, "{said}");
+    // How many there are says how busy the machine is; some must be.
+    assert!(recordings > seconds / 10 && samples > seconds / 10, "{said}");
     // From a fifth of the time on nothing grows.
     assert!(after < before + before / 5 + 4096, "{said}");
     assert!(descriptors_after <= descriptors, "{said}");
