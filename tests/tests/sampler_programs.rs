@@ -225,7 +225,8 @@ fn the_program_does_not_notice() {
     }
     let Some((samples, stdout)) = run(&["own-profiler", "1"]) else { return };
     let ticks: u32 = stdout.trim().parse().unwrap();
-    assert!((50..=125).contains(&ticks) && (0.8..=1.1).contains(&seconds(&samples)), "{ticks}, {}", seconds(&samples));
+    // Of a hundred; on a busy machine the kernel looks at its timer late, and then counts one for several.
+    assert!((20..=125).contains(&ticks) && (0.8..=1.1).contains(&seconds(&samples)), "{ticks}, {}", seconds(&samples));
 }
 
 #[test]
