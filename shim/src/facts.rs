@@ -17,8 +17,8 @@
 //! ```
 //!
 //! The text is written anew when an LLVM comes, goes, or is found out to be another than it seemed; never per object: counts are
-//! words of their own, and those in the text are of the time when it was written. It is a part of the library's own zeroed memory: nothing is allocated for it
-//! or freed under a reader, it costs nothing until it is written, and a child of `fork(2)` has a copy of its own. All writers but those of
+//! words of their own, and those in the text are of the time when it was written. It is a part of the library's own zeroed memory:
+//! nothing is allocated for it or freed under a reader, it costs nothing until it is written, and a child of `fork(2)` has a copy of its own. All writers but those of
 //! counts hold the shim's lock, which is held across `fork(2)`, too, so a child's text is whole.
 
 use std::fmt::Write as _;
@@ -80,16 +80,7 @@ const _: () = assert!(std::mem::offset_of!(Facts, text) == 616);
 
 // SAFETY: no other symbol has this name.
 #[unsafe(export_name = "jitlisten_facts")]
-static FACTS: Facts = Facts {
-    magic: AtomicU64::new(0),
-    layout: AtomicU64::new(0),
-    capacity: AtomicU64::new(0),
-    sequence: AtomicU64::new(0),
-    length: AtomicU64::new(0),
-    totals: [const { AtomicU64::new(0) }; 8],
-    counts: [const { [const { AtomicU64::new(0) }; 4] }; SLOTS],
-    text: [const { AtomicU64::new(0) }; CAPACITY / WORD],
-};
+static FACTS: Facts = Facts::new();
 
 fn cell(slot: usize, what: Count) -> Option<&'static AtomicU64> {
     FACTS.counts.get(slot).map(|counts| &counts[what as usize])
@@ -144,6 +135,19 @@ pub(crate) fn publish(llvms: &[(usize, DiscoveredLlvm)], unheard: &[UnheardLlvm]
 }
 
 impl Facts {
+    const fn new() -> Facts {
+        Facts {
+            magic: AtomicU64::new(0),
+            layout: AtomicU64::new(0),
+            capacity: AtomicU64::new(0),
+            sequence: AtomicU64::new(0),
+            length: AtomicU64::new(0),
+            totals: [const { AtomicU64::new(0) }; 8],
+            counts: [const { [const { AtomicU64::new(0) }; 4] }; SLOTS],
+            text: [const { AtomicU64::new(0) }; CAPACITY / WORD],
+        }
+    }
+
     fn publish(&self, text: &[u8]) {
         self.layout.store(LAYOUT, Ordering::Relaxed);
         self.capacity.store(CAPACITY as u64, Ordering::Relaxed);
@@ -230,16 +234,7 @@ mod tests {
 
     #[test]
     fn a_text_is_read_whole_or_not_at_all() {
-        static HERE: Facts = Facts {
-            magic: AtomicU64::new(0),
-            layout: AtomicU64::new(0),
-            capacity: AtomicU64::new(0),
-            sequence: AtomicU64::new(0),
-            length: AtomicU64::new(0),
-            totals: [const { AtomicU64::new(0) }; 8],
-            counts: [const { [const { AtomicU64::new(0) }; 4] }; SLOTS],
-            text: [const { AtomicU64::new(0) }; CAPACITY / WORD],
-        };
+        static HERE: Facts = Facts::new();
         static DONE: AtomicBool = AtomicBool::new(false);
         HERE.publish(b"a");
         let writer = thread::spawn(|| {

@@ -59,15 +59,6 @@ pub(crate) struct Source {
     is_silent: bool,
 }
 
-/// What was found in a library.
-pub(crate) enum Attached {
-    /// An LLVM.
-    Source(Box<Source>),
-    /// An LLVM that is not listened to, and why.
-    Unheard(String),
-    Nothing,
-}
-
 struct Known {
     listed: ListedObject,
     id: Option<ObjectId>,
@@ -102,7 +93,7 @@ unsafe fn memory_slots(library: &Library, hooks: &'static HookTable) -> MemorySl
 
 impl Source {
     /// Looks for an LLVM in `library` and starts to listen to it; `slot` is its place in the table of `hooks`. Leaves the
-    /// library's file in `symbols` if it had to be opened.
+    /// library's file in `symbols` if it had to be opened. Of an LLVM that is not listened to, returns why; of a library without one, nothing.
     ///
     /// # Safety
     /// The library must be mapped, and stay so during the call. It need not be relocated.
@@ -113,32 +104,11 @@ impl Source {
         hooks: &'static HookTable,
         callers: Callers,
         wanted: LlvmSources,
-    ) -> Attached {
+    ) -> Result<Source, Option<String>> {
         if slot >= SLOTS {
             // SAFETY: the caller's promise.
-            return unsafe { linkers::say_no_place(library, symbols, wanted) }
-                .map_or(Attached::Nothing, Attached::Unheard);
+            return Err(unsafe { linkers::say_no_place(library, symbols, wanted) });
         }
-        // SAFETY: as above.
-        match unsafe { Source::attach_at(library, symbols, slot, hooks, callers, wanted) } {
-            Ok(source) => Attached::Source(Box::new(source)),
-            Err(Some(why)) => Attached::Unheard(why),
-            Err(None) => Attached::Nothing,
-        }
-    }
-
-    /// The same, where there is a place in the table; or, of an LLVM that is not listened to, why.
-    ///
-    /// # Safety
-    /// As for [`Source::attach`].
-    unsafe fn attach_at(
-        library: &Library,
-        symbols: &mut Option<SymbolFile>,
-        slot: usize,
-        hooks: &'static HookTable,
-        callers: Callers,
-        wanted: LlvmSources,
-    ) -> Result<Source, Option<String>> {
         // Before it can report anything.
         facts::begin(slot);
         if library.is_llvmlite() {

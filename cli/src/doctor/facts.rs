@@ -137,20 +137,21 @@ enum Reading {
 
 impl HeardLlvm {
     pub(super) fn library(&self, process: &Process) -> PathBuf {
-        mapped_at(process, self.start).unwrap_or_else(|| self.file.clone().into())
+        library(process, self.start, &self.file)
     }
 }
 
 impl UnheardLlvm {
     pub(super) fn library(&self, process: &Process) -> PathBuf {
-        mapped_at(process, self.start).unwrap_or_else(|| self.file.clone().into())
+        library(process, self.start, &self.file)
     }
 }
 
-/// The file that is mapped there: the library knows it by the name it was opened by.
-fn mapped_at(process: &Process, address: u64) -> Option<PathBuf> {
-    let below = process.mappings.iter().filter(|mapping| mapping.start <= address);
-    below.max_by_key(|mapping| mapping.start).map(|mapping| mapping.path.clone()).filter(|path| path.is_absolute())
+/// The file that is mapped there, or as the library names it: by the name it was opened by.
+fn library(process: &Process, start: u64, file: &str) -> PathBuf {
+    let below = process.mappings.iter().filter(|mapping| mapping.start <= start);
+    let mapped = below.max_by_key(|mapping| mapping.start).map(|mapping| &mapping.path);
+    mapped.filter(|path| path.is_absolute()).cloned().unwrap_or_else(|| file.into())
 }
 
 #[cfg(test)]

@@ -106,7 +106,10 @@ impl Llvm {
     }
 
     fn of(process: &Process, library: &Path, heard: Heard) -> Llvm {
-        let file = read_file(process, library);
+        Llvm::with_file(process, library, read_file(process, library), heard)
+    }
+
+    fn with_file(process: &Process, library: &Path, file: LlvmFile, heard: Heard) -> Llvm {
         let symbols = Symbols::of(process, library);
         let names: Vec<String> = ENGINES.iter().map(|(class, _)| format!("_ZTV{class}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -119,8 +122,8 @@ impl Llvm {
 
     /// A library that only its types show to have an LLVM.
     fn by_types(process: &Process, library: &Path, has_facts: bool) -> Option<Llvm> {
-        let has_linker = read_file(process, library).has_linker;
-        has_linker.then(|| Llvm::of(process, library, Heard::unsaid(process, library, has_facts)))
+        let file = read_file(process, library);
+        file.has_linker.then(|| Llvm::with_file(process, library, file, Heard::unsaid(process, library, has_facts)))
     }
 
     pub(super) fn compiled(&self) -> Option<&Compiled> {

@@ -250,7 +250,7 @@ impl Program {
         }
     }
 
-    /// The library counts all that it was told of, also what is in no list; the list is known without it, too.
+    /// The library counts all that was reported to it, also what is in no list; the list is known without it, too.
     fn examine_frame_pointers(&mut self, listed: &Compiled, totals: &Totals) {
         let of_list = (listed.without_frame_pointer as u64, listed.functions as u64);
         let of_session = (totals.without_frame_pointer, totals.functions);

@@ -1,8 +1,8 @@
 """Modules that LLVM refuses: an exception, as without lines.
 
 Numba verifies each module, and raises an exception for a bad one: by an `@intrinsic` of the user's, say. A module with debug information
-is verified by LLVM, too, while it is read, and there a bad one ends the process. LLVM 16 and later leave that to Numba, if told by
-an option. For those before, a copy without debug information is verified first, where code of others than Numba writes LLVM's.
+is verified by LLVM, too, while it is read, and there a bad one ends the process. LLVM 16 and later leave that to Numba, if an
+option says so. For those before, a copy without debug information is verified first, where code of others than Numba writes LLVM's.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ use crate::loader::Counts;
 use crate::lookup;
 use crate::modules::{Imports, unwinder_appeared};
 use crate::next;
-use crate::source::{Attached, Source};
+use crate::source::Source;
 
 /// Whether libraries were taken out of the loader's list since it was read.
 static LIBRARIES_CLOSE: AtomicBool = AtomicBool::new(false);
@@ -219,13 +219,13 @@ impl Shim {
         let attached =
             unsafe { Source::attach(&library, &mut symbols, slot, self.hooks, callers, self.session.options().llvm) };
         let source = match attached {
-            Attached::Source(source) => Some(*source),
-            Attached::Unheard(why) => {
+            Ok(source) => Some(source),
+            Err(Some(why)) => {
                 let llvm = UnheardLlvm { path: library.path.clone(), start: library.range().start, why };
                 state.unheard_llvms.push((library.identity, llvm));
                 None
             }
-            Attached::Nothing => None,
+            Err(None) => None,
         };
         let is_source = source.is_some();
         // SAFETY: as above.
