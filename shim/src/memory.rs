@@ -11,7 +11,8 @@ use jitlisten::{Address, AddressRange, Loaded, ObjectId};
 use crate::pending::PendingObjects;
 use crate::ranges::Ranges;
 
-/// What became of objects.
+/// What became of objects. The sinks are still to be told.
+#[must_use = "objects whose end is not told stay in every sink, and those that are final never come there"]
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) finalized: Vec<ObjectId>,
@@ -234,7 +235,7 @@ mod tests {
     #[test]
     fn an_object_that_is_reported_once_more_is_not_freed() {
         let mut memory = Memory::default();
-        memory.executable(range(0x1000, 0x2000), Executable::Only);
+        assert_eq!(memory.executable(range(0x1000, 0x2000), Executable::Only), finalized(&[]));
         assert_eq!(memory.loaded(object(1, &[(0x1000, 0x1100)], None)), finalized(&[1]));
         assert_eq!(memory.loaded(object(1, &[(0x1000, 0x1100)], None)), finalized(&[]));
         assert_eq!(memory.not_executable(range(0x1000, 0x2000)), freed(&[1]));
@@ -252,18 +253,18 @@ mod tests {
     #[test]
     fn text_that_may_run_already_is_finalized_when_loaded() {
         let mut memory = Memory::default();
-        memory.executable(range(0x1000, 0x2000), Executable::Only);
-        memory.executable(range(0x2000, 0x3000), Executable::Only);
+        assert_eq!(memory.executable(range(0x1000, 0x2000), Executable::Only), finalized(&[]));
+        assert_eq!(memory.executable(range(0x2000, 0x3000), Executable::Only), finalized(&[]));
         assert_eq!(memory.loaded(object(1, &[(0x1f00, 0x2100)], None)), finalized(&[1]));
     }
 
     #[test]
     fn code_goes_with_its_memory_or_with_the_right_to_run() {
         let mut memory = Memory::default();
-        memory.executable(range(0x1000, 0x4000), Executable::Only);
-        memory.loaded(object(1, &[(0x1000, 0x1100)], None));
-        memory.loaded(object(2, &[(0x1100, 0x1200)], None));
-        memory.loaded(object(3, &[(0x3000, 0x3100)], None));
+        assert_eq!(memory.executable(range(0x1000, 0x4000), Executable::Only), finalized(&[]));
+        assert_eq!(memory.loaded(object(1, &[(0x1000, 0x1100)], None)), finalized(&[1]));
+        assert_eq!(memory.loaded(object(2, &[(0x1100, 0x1200)], None)), finalized(&[2]));
+        assert_eq!(memory.loaded(object(3, &[(0x3000, 0x3100)], None)), finalized(&[3]));
         assert_eq!(memory.not_executable(range(0x1000, 0x2000)), freed(&[1, 2]));
         assert_eq!(memory.not_executable(range(0x1000, 0x2000)), freed(&[]));
         assert!(!memory.has_executable(range(0x1000, 0x2000)));
@@ -278,8 +279,8 @@ mod tests {
     #[test]
     fn what_waits_in_memory_that_is_given_back_is_never_final_there() {
         let mut memory = Memory::default();
-        memory.loaded(object(1, &[(0x1000, 0x1100)], Some((0x5000, 0x5100))));
-        memory.loaded(object(2, &[(0x3000, 0x3100)], None));
+        assert_eq!(memory.loaded(object(1, &[(0x1000, 0x1100)], Some((0x5000, 0x5100)))), finalized(&[]));
+        assert_eq!(memory.loaded(object(2, &[(0x3000, 0x3100)], None)), finalized(&[]));
         assert_eq!(memory.unmapped(range(0x1000, 0x2000)), freed(&[]));
         assert_eq!(memory.executable(range(0x1000, 0x2000), Executable::Only), finalized(&[]));
         assert_eq!(memory.eh_frame_registered(Address(0x5000)), finalized(&[]));
@@ -296,9 +297,9 @@ mod tests {
     #[test]
     fn a_copy_is_final_although_its_first_place_was_given_back() {
         let mut memory = Memory::default();
-        memory.loaded(object(1, &[(0x1000, 0x1100)], None));
-        memory.unmapped(range(0x1000, 0x2000));
-        memory.executable(range(0x8000, 0x9000), Executable::Only);
+        assert_eq!(memory.loaded(object(1, &[(0x1000, 0x1100)], None)), finalized(&[]));
+        assert_eq!(memory.unmapped(range(0x1000, 0x2000)), finalized(&[]));
+        assert_eq!(memory.executable(range(0x8000, 0x9000), Executable::Only), finalized(&[]));
         assert_eq!(memory.moved(object(1, &[(0x8000, 0x8100)], None)), finalized(&[1]));
     }
 
@@ -306,9 +307,9 @@ mod tests {
     #[test]
     fn an_object_takes_the_place_of_one_that_waits_there() {
         let mut memory = Memory::default();
-        memory.loaded(object(1, &[(0x1000, 0x1100)], None));
-        memory.overdue(ObjectId(1));
-        memory.loaded(object(2, &[(0x2000, 0x2100)], None));
+        assert_eq!(memory.loaded(object(1, &[(0x1000, 0x1100)], None)), finalized(&[]));
+        assert_eq!(memory.overdue(ObjectId(1)), finalized(&[]));
+        assert_eq!(memory.loaded(object(2, &[(0x2000, 0x2100)], None)), finalized(&[]));
         assert_eq!(memory.loaded(object(3, &[(0x10f0, 0x10f8), (0x20f0, 0x2200)], None)), freed(&[1]));
         assert_eq!(memory.executable(range(0x1000, 0x3000), Executable::Only), finalized(&[3]));
         assert_eq!(memory.overdue(ObjectId(2)), freed(&[2]));
@@ -317,7 +318,7 @@ mod tests {
     #[test]
     fn in_memory_that_stays_writable_the_eh_frame_decides() {
         let mut memory = Memory::default();
-        memory.executable(range(0x1000, 0x2000), Executable::Writable);
+        assert_eq!(memory.executable(range(0x1000, 0x2000), Executable::Writable), finalized(&[]));
         assert_eq!(memory.loaded(object(1, &[(0x1000, 0x1100)], Some((0x5000, 0x5100)))), finalized(&[]));
         assert_eq!(memory.eh_frame_registered(Address(0x6000)), finalized(&[]));
         assert_eq!(memory.eh_frame_registered(Address(0x5000)), finalized(&[1]));

@@ -47,8 +47,9 @@ impl MemorySlots {
         let mut found = Vec::new();
         for &(slot, function, hook) in &self.slots {
             // SAFETY: the caller vouches for the mapping.
-            let value = unsafe { slot.value() };
-            if value == hook {
+            let (value, is_relocated) = unsafe { (slot.value(), slot.is_relocated()) };
+            // A function that is nowhere has no address: a host may ask for that.
+            if value == hook || !is_relocated {
                 continue;
             }
             // SAFETY: a relocation slot is an aligned word of the library's data; the caller vouches that it is relocated.

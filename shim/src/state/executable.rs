@@ -19,7 +19,8 @@ impl Shim {
         // SAFETY: callers see to it that the library is mapped and relocated.
         if unsafe { state.hook_memory(slot) } {
             for (range, how) in executable_memory() {
-                state.executable(range, how);
+                let outcome = state.executable(range, how);
+                self.notify(state, outcome);
             }
         }
     }

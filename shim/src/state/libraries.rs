@@ -51,8 +51,13 @@ impl Shim {
         }
         let unheard_before = state.unheard_llvms.len();
         for slot in 0..state.sources.len() {
-            // SAFETY: an earlier event has brought this library, so by now the loader has relocated it; it is still listed.
-            unsafe { state.hook_memory(slot) };
+            // One that came with this very event is not relocated, where the event is looked at a second time.
+            // SAFETY: the library is still listed.
+            let relocated = |source: &Source| source.is_listening() || unsafe { source.is_relocated() };
+            if state.sources[slot].as_ref().is_some_and(relocated) {
+                // SAFETY: as above.
+                unsafe { state.hook_memory(slot) };
+            }
         }
         Shim::unwinders_appeared(&changes.appeared);
         let mut new_generators = Vec::new();
