@@ -1,28 +1,45 @@
 /* Opens, runs and closes libraries that LLVM is linked into (embedded.c), while others do the same:
  *
- *     opens_embedded ROUNDS COUNT LIBRARY...
+ *     opens_embedded ROUNDS COUNT LIBRARY... [-- LIBRARY...]
  *
- * One thread for each library, each with ROUNDS rounds; COUNT modules a round. Every library prints its sums. */
+ * One thread for each library, each with ROUNDS rounds; COUNT modules a round. Every library prints its sums. Those behind the dashes are
+ * opened and closed for as long as others compile. */
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 static int rounds;
 static char *count;
+static atomic_int compiling;
 
-static void *work(void *path) {
+static void *opened(const char *path) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        fprintf(stderr, "%s\n", dlerror());
+        exit(1);
+    }
+    return library;
+}
+
+static void *compile(void *path) {
     for (int round = 0; round < rounds; round++) {
-        void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-        if (!library) {
-            fprintf(stderr, "%s\n", dlerror());
-            exit(1);
-        }
+        void *library = opened(path);
         int (*embedded)(int, char **) = (int (*)(int, char **))dlsym(library, "embedded");
         char *words[] = {"embedded", round % 2 ? "orc" : "mcjit", count, NULL};
         if (embedded(3, words)) exit(1);
         dlclose(library);
     }
+    atomic_fetch_sub(&compiling, 1);
+    return NULL;
+}
+
+static void *open_and_close(void *path) {
+    /* Between two of them, others get the loader's lock. */
+    for (; atomic_load(&compiling); usleep(200)) dlclose(opened(path));
     return NULL;
 }
 
@@ -31,8 +48,11 @@ int main(int count_of_words, char **words) {
     rounds = atoi(words[1]);
     count = words[2];
     pthread_t threads[20];
+    int started = 0, last = 3;
+    while (last < count_of_words && strcmp(words[last], "--")) last++;
+    atomic_store(&compiling, last - 3);
     for (int word = 3; word < count_of_words; word++)
-        if (pthread_create(&threads[word], NULL, work, words[word])) return 1;
-    for (int word = 3; word < count_of_words; word++) pthread_join(threads[word], NULL);
+        if (word != last && pthread_create(&threads[started++], NULL, word < last ? compile : open_and_close, words[word])) return 1;
+    while (started) pthread_join(threads[--started], NULL);
     return 0;
 }

@@ -235,6 +235,13 @@ fn libraries(scratch: &Scratch, copies: usize) -> Option<Vec<PathBuf>> {
     Some(all)
 }
 
+fn opens(scratch: &Scratch, compiler: &Path) -> PathBuf {
+    let program = scratch.join("opens");
+    let flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-ldl"];
+    tool::compile(compiler, &flags, &paths::host("opens_embedded.c"), &program);
+    program
+}
+
 /// Each compiles what the others compile, at the same time; the vtables of libraries that come are changed meanwhile.
 #[test]
 fn several_in_one_process_that_come_and_go() {
@@ -242,9 +249,7 @@ fn several_in_one_process_that_come_and_go() {
     let (Some(compiler), Some(libraries)) = (tool::require("cc", Absence::FailsInCi), libraries(&scratch, 2)) else {
         return;
     };
-    let program = scratch.join("opens");
-    let flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-ldl"];
-    tool::compile(&compiler, &flags, &paths::host("opens_embedded.c"), &program);
+    let program = opens(&scratch, &compiler);
     const ROUNDS: usize = 3;
     let host = Host::new(&program, "opens").argument(ROUNDS.to_string()).argument(COUNT.to_string());
     let host = libraries.iter().fold(host, |host, library| host.argument(library));
@@ -263,6 +268,50 @@ fn several_in_one_process_that_come_and_go() {
     // One is unmapped while threads of others are in our hooks: that is a matter of chance.
     for _ in 0..9 {
         host.run(Preload::Library).well();
+    }
+}
+
+/// A library whose relocation slots are read-only once the loader is done with them, which takes it long: 2,700 imports, with the memory
+/// functions among them.
+fn sealed_library(scratch: &Scratch, compiler: &Path) -> PathBuf {
+    let functions = |of: &dyn Fn(usize) -> String| (0..2700).map(of).collect::<String>();
+    let (imported, sealed) = (scratch.join("libimported.so"), scratch.join("libsealed.so"));
+    let source = scratch.join("imported.c");
+    fs::write(&source, functions(&|number| format!("int f{number}(void) {{ return {number}; }}\n"))).expect("written");
+    tool::compile(compiler, &["-shared", "-fPIC"], &source, &imported);
+    let declared = functions(&|number| format!("int f{number}(void);\n"));
+    let called = functions(&|number| format!("    sum += f{number}();\n"));
+    let source = scratch.join("sealed.c");
+    let memory = "void *page = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);\n\
+        sum += mprotect(page, 4096, PROT_READ) + munmap(page, 4096);\n";
+    let text = format!(
+        "#include <sys/mman.h>\n{declared}long sealed(void) {{\n    long sum = 0;\n{memory}{called}    return sum;\n}}\n"
+    );
+    fs::write(&source, text).expect("written");
+    let here = scratch.join("");
+    let (directory, run_path) = (format!("-L{}", here.display()), format!("-Wl,-rpath,{}", here.display()));
+    let flags =
+        ["-shared", "-fPIC", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,--no-as-needed", &directory, &run_path, "-limported"];
+    tool::compile(compiler, &flags, &source, &sealed);
+    sealed
+}
+
+/// The loader is still at work in a library when an object of another thread is loaded: its pages are the loader's.
+#[test]
+fn beside_libraries_that_are_opened() {
+    let scratch = Scratch::new("embedded");
+    let (Some(compiler), Some(libraries)) = (tool::require("cc", Absence::FailsInCi), libraries(&scratch, 1)) else {
+        return;
+    };
+    let program = opens(&scratch, &compiler);
+    let sealed = sealed_library(&scratch, &compiler);
+    let count = 8 * COUNT;
+    let host = Host::new(&program, "opens").argument("2").argument(count.to_string());
+    let host = libraries.iter().fold(host, |host, library| host.argument(library)).argument("--").argument(&sealed);
+    let host = host.variable("JITLISTEN_LOG", "debug:log");
+    for run in 1..=4 {
+        host.run(Preload::Library).well();
+        assert_eq!(heard(&host.log()), [run * 2 * libraries.len() * count; 2], "{}", host.log());
     }
 }
 

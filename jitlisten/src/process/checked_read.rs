@@ -5,6 +5,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd as _;
 
 use crate::{Address, AddressRange};
 
@@ -99,38 +100,95 @@ pub fn copy_words<const COUNT: usize>(places: &[(Address, usize)]) -> io::Result
     Ok(words)
 }
 
+/// Writes a word where memory may be written, and fails with `EFAULT` where not, even if another thread changes that meanwhile: the kernel
+/// stores the word, which it reads from us.
+///
+/// # Safety
+/// As for a store: whatever is there is the caller's to change.
+pub unsafe fn write_word(address: Address, value: usize) -> io::Result<()> {
+    let from = Address(&raw const value as u64);
+    // SAFETY: the caller's promise; the kernel checks the place.
+    unsafe { read_to(std::process::id(), from, address.0 as *mut u8, size_of::<usize>()) }
+}
+
 fn read(pid: u32, address: Address, into: &mut [MaybeUninit<u8>]) -> io::Result<()> {
+    // SAFETY: writable memory of ours.
+    unsafe { read_to(pid, address, into.as_mut_ptr().cast(), into.len()) }
+}
+
+/// # Safety
+/// What is at `into`, if anything, must be the caller's to change.
+unsafe fn read_to(pid: u32, address: Address, into: *mut u8, size: usize) -> io::Result<()> {
     let mut done = 0;
-    while done < into.len() {
-        let rest = &mut into[done..];
-        let local = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
-        let remote = libc::iovec { iov_base: (address.0 as usize + done) as *mut _, iov_len: rest.len() };
-        // SAFETY: `local` is writable memory of ours for its length; the kernel checks `remote` and returns EFAULT.
+    while done < size {
+        let part = |start: usize| libc::iovec { iov_base: (start + done) as *mut _, iov_len: size - done };
+        let (local, remote) = (part(into as usize), part(address.0 as usize));
+        // SAFETY: the caller's promise; the kernel checks both places and returns EFAULT.
         let copied = unsafe { libc::process_vm_readv(pid as libc::pid_t, &local, 1, &remote, 1, 0) };
         match copied {
             1.. => done += copied as usize,
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            _ => return read_file(address.0 + done as u64, &mut into[done..], io::Error::last_os_error()),
+            _ => {
+                let refused = io::Error::last_os_error();
+                if !matches!(refused.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) {
+                    return Err(refused);
+                }
+                // SAFETY: the caller's promise.
+                return unsafe { read_file(address.0 + done as u64, into.wrapping_add(done), size - done) };
+            }
         }
     }
     Ok(())
 }
 
 /// `/proc/self/mem`, where a seccomp filter refuses `process_vm_readv`.
-fn read_file(address: u64, into: &mut [MaybeUninit<u8>], refused: io::Error) -> io::Result<()> {
-    if !matches!(refused.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) {
-        return Err(refused);
-    }
+///
+/// # Safety
+/// As for [`read_to`].
+unsafe fn read_file(address: u64, into: *mut u8, size: usize) -> io::Result<()> {
     let memory = std::fs::File::open("/proc/self/mem")?;
-    into.fill(MaybeUninit::new(0));
-    // SAFETY: every byte was initialised on the line above.
-    let bytes = unsafe { &mut *(into as *mut [MaybeUninit<u8>] as *mut [u8]) };
-    std::os::unix::fs::FileExt::read_exact_at(&memory, bytes, address)
+    let mut done = 0;
+    while done < size {
+        let (at, place) = ((address + done as u64) as libc::off64_t, into.wrapping_add(done));
+        // SAFETY: the caller's promise; the kernel checks both places.
+        match unsafe { libc::pread64(memory.as_raw_fd(), place.cast(), size - done, at) } {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            read @ 1.. => done += read as usize,
+            _ => return Err(io::Error::last_os_error()),
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_is_written_where_that_is_allowed() {
+        let page = 4096;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: new memory.
+        let mapped =
+            unsafe { libc::mmap(std::ptr::null_mut(), page, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+        let address = Address(mapped as u64);
+        // SAFETY: that memory.
+        let write = |value| unsafe { write_word(address, value) };
+        write(0x1122_3344_5566_7788).unwrap();
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::mprotect(mapped, page, libc::PROT_READ) }, 0);
+        assert_eq!(write(1).unwrap_err().raw_os_error(), Some(libc::EFAULT));
+        // SAFETY: as above.
+        unsafe {
+            assert!(read_file(&raw const page as u64, mapped.cast(), 8).is_err());
+            assert_eq!(mapped.cast::<usize>().read(), 0x1122_3344_5566_7788);
+            let mut copy = 0_usize;
+            read_file(mapped as u64, (&raw mut copy).cast(), 8).unwrap();
+            assert_eq!(copy, 0x1122_3344_5566_7788);
+            libc::munmap(mapped, page);
+        }
+        assert!(write(1).is_err());
+    }
 
     #[test]
     fn what_is_there_is_copied_and_what_is_not_is_an_error() {
