@@ -161,6 +161,11 @@ compile_programs() {
     aarch64-linux-gnu-gcc "${strict[@]}" tests/hosts/sampled.c -o "$bin/sampled" -ldl -lm -lpthread
     clang-14 --target=aarch64-linux-gnu -isystem /usr/aarch64-linux-gnu/include -O1 -g -fno-omit-frame-pointer \
         -fasynchronous-unwind-tables -emit-llvm -c tests/hosts/chain.c -o "$bin/chain.bc"
+    aarch64-linux-gnu-objcopy -N __jit_debug_descriptor -N __jit_debug_register_code \
+        "$work/root/opt/wheels/llvmlite/binding/libllvmlite.so" "$work/payload/unlisted.so"
+    # The machine's LLVM, which needs a newer C library than this one has.
+    aarch64-linux-gnu-gcc "${strict[@]}" -DOLD_CONTEXTS tests/hosts/embedded.c -o "$bin/embedded" \
+        "$work/root/usr/lib/aarch64-linux-gnu/libLLVM.so.19.1" -Wl,--allow-shlib-undefined -lpthread -ldl
     for unwind in "$work"/root/usr/include/aarch64-linux-gnu/libunwind*.h; do ln -sf "$unwind" "$headers/"; done
     aarch64-linux-gnu-gcc "${strict[@]}" -I"$headers" -shared -fPIC -fexceptions tests/hosts/walker.c -o "$bin/walker.so" \
         -L"$work/root/usr/lib/aarch64-linux-gnu" -Wl,--no-as-needed -lunwind -Wl,--allow-shlib-undefined

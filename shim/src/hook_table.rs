@@ -16,7 +16,7 @@ pub(crate) const SLOTS: usize = 16;
 pub(crate) type Rendezvous = unsafe extern "C" fn();
 
 /// `RuntimeDyldELF::loadObject`. More words than it has: those it does not take are whatever its caller left there, and go on
-/// unread.
+/// unread. On aarch64 its result comes in memory, and the address is not among them: see `vtable/load_object.rs`.
 pub(crate) type LoadObject =
     unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> usize;
 

@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -247,6 +248,55 @@ def lli():
         host = ["env", *env, "lli-19", *kind, PAYLOAD / "bin/chain.bc", 2]
         perf_record("/tmp/lli.data", "-F", 499, "-g", "--", *host)
         seen.append(f"{kind[0]}: " + check_samples(perf_samples("/tmp/lli.data"), is_anonymous, "libLLVM"))
+    return "; ".join(seen)
+
+
+def messages(log_file):
+    """How many objects a log says were loaded, and how many were final."""
+    text = log_file.read_text() if log_file.exists() else ""
+    return [text.count(f"debug: {word} ObjectId(") for word in ("loaded", "finalized")]
+
+
+@scenario
+def linkers():
+    """libLLVM 19 without its list for debuggers, MCJIT and ORC with JITLink, one thread and four: every object is heard and named"""
+    seen, each = [], 8
+    for engine in ("mcjit", "orc"):
+        for words, threads in (([], 1), (["threads"], 4)):
+            host = [PAYLOAD / "bin/embedded", engine, each, *words]
+            stock = run(*host, env=environment(preload=False)).strip()
+            log_file = RESULTS / f"linkers-{engine}-{threads}.jitlisten.log"
+            log_file.unlink(missing_ok=True)
+            variables = {"JITLISTEN_LLVM": "runtimedyld,jitlink", "JITLISTEN_LOG": f"debug:{log_file}"}
+            with Host(*host, "kept", env=environment(**variables)) as process:
+                process.wait_for(stock)
+                process.wait_for("running")
+                entries, heard = map_of(process.pid), messages(log_file)
+            wanted = [f"{function}{number}" for number in range(threads * each) for function in ("outer", "inner", "ghc", "hidden")]
+            lacking = [function for function in wanted if sum(names(entry, function) for entry in entries) != 1]
+            seen.append(f"{engine} {threads}: {heard[0]} loaded, {heard[1]} final, {len(wanted) - len(lacking)} of {len(wanted)} named")
+            require(heard == [threads * each] * 2 and not lacking, f"{seen[-1]}; lacking: {lacking[:5]}")
+    return "; ".join(seen)
+
+
+@scenario
+def unlisted():
+    """llvmlite whose list for debuggers has no symbol: Numba, and ORC with RuntimeDyld and with JITLink: perf map, perf record -g"""
+    place, seen = pathlib.Path("/tmp/unlisted"), []
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(WHEELS / "llvmlite", place / "llvmlite")
+    shutil.copy(PAYLOAD / "unlisted.so", place / "llvmlite/binding/libllvmlite.so")
+    for host in (["chain.py"], ["orc.py", "rtdyld"], ["orc.py", "jitlink"]):
+        log_file = RESULTS / f"unlisted-{'-'.join(host)}.jitlisten.log"
+        log_file.unlink(missing_ok=True)
+        env = environment(JITLISTEN_LOG=f"debug:{log_file}", PYTHONPATH=f"{place}:{WHEELS}:{PAYLOAD}/hosts")
+        words = [f"{name}={env[name]}" for name in env]
+        perf_record("/tmp/unlisted.data", "-F", 499, "-g", "--", "env", "-i", *words, "python3", PAYLOAD / "hosts" / host[0], 2, *host[1:])
+        loaded, final = messages(log_file)
+        jit = [frames for frames in perf_samples("/tmp/unlisted.data") if frames and is_anonymous(frames[0][1])]
+        gamma = sum(bool(frames[0][0] and names(frames[0][0], "gamma")) for frames in jit)
+        seen.append(f"{' '.join(host)}: {loaded} loaded, {final} final, {len(jit)} samples in compiled code, {gamma} in gamma")
+        require(loaded == final > 0 and len(jit) >= 100 and gamma >= 0.95 * len(jit), seen[-1])
     return "; ".join(seen)
 
 

@@ -46,8 +46,6 @@ pub(crate) enum Refusal {
     Unknown,
     /// `JITLISTEN_LLVM` leaves it out.
     Unwanted,
-    /// Not tried on this architecture.
-    Architecture,
     /// A slot could not be changed.
     Unchanged,
 }
@@ -58,7 +56,6 @@ impl fmt::Display for Refusal {
             Refusal::Missing => "no vtable of ObjectLinkingLayer",
             Refusal::Unknown => "the vtables of ObjectLinkingLayer are those of a release that is not known",
             Refusal::Unwanted => "switched off",
-            Refusal::Architecture => "not done on this architecture",
             Refusal::Unchanged => "a slot of ObjectLinkingLayer stays as it is",
         })
     }
@@ -69,9 +66,6 @@ pub(crate) fn with_emit<'a>(vtables: &[&'a Vtable]) -> Result<Vec<&'a Vtable>, R
     let mut all = vtables.to_vec();
     all.sort_by_key(|vtable| vtable.address_point);
     let Some((first, further)) = all.split_first() else { return Err(Refusal::Missing) };
-    if !cfg!(target_arch = "x86_64") {
-        return Err(Refusal::Architecture);
-    }
     let end = |vtable: &Vtable| vtable.address_point + vtable.slots.len() as u64 * 8;
     let joined = all.windows(2).all(|pair| end(pair[0]) + HEADER == pair[1].address_point);
     let derived = first.offset_to_top == 0 && further.iter().all(|vtable| vtable.offset_to_top < 0);
@@ -222,7 +216,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg(target_arch = "x86_64")]
     fn only_vtables_of_known_releases_are_taken() {
         assert_eq!(found(&group(&[9, 4])), Ok(vec![0x1010]));
         let three = group(&[7, 4, 7]);

@@ -10,11 +10,13 @@
 //! ```
 //!
 //! `std::unique_ptr<LoadedObjectInfo> loadObject(const object::ObjectFile &)`: on x86-64 the address of the result comes first, `this`
-//! second, the object third; in a library with the second ABI of libc++ (`_LIBCPP_ABI_VERSION=2`: ClickHouse) `this` comes first, the object
-//! second, and the result is returned in a register. The result's vtable has two destructors, `getSectionLoadAddress(const SectionRef &)` third, and more. That
-//! one only looks into a map. So an object is copied from the buffer it is in, each named section that has an address gets it
-//! into its header, and that is, byte for byte, the debug object that LLVM makes for its GDB listener
-//! (`getObjectForDebug`, which allocates; not called).
+//! second, the object third; in a library with the second ABI of libc++ (`_LIBCPP_ABI_VERSION=2`: ClickHouse) `this` comes first, the
+//! object second, and the result is returned in a register. On aarch64 `this` comes first, the object second, and the address of the
+//! result in a register of its own, `x8` (`load_object.rs`); results that come back in a register are not listened to there.
+//!
+//! The result's vtable has two destructors, `getSectionLoadAddress(const SectionRef &)` third, and more. That one only looks into a
+//! map. So an object is copied from the buffer it is in, each named section that has an address gets it into its header, and that
+//! is, byte for byte, the debug object that LLVM makes for its GDB listener (`getObjectForDebug`, which allocates; not called).
 //!
 //! # Nothing is taken on trust
 //! * Before the slot is changed: the number of slots is one that is known; where a symbol does not bound it, the vtable of
@@ -68,8 +70,6 @@ pub(crate) enum Refusal {
     Unwanted,
     /// It could not be changed.
     Unchanged,
-    /// Not an architecture whose calling convention is written down here.
-    Architecture,
 }
 
 impl fmt::Display for Refusal {
@@ -83,7 +83,6 @@ impl fmt::Display for Refusal {
             Refusal::Unbounded => write!(f, "the end of the vtable of RuntimeDyldELF is not certain"),
             Refusal::Unwanted => write!(f, "switched off"),
             Refusal::Unchanged => write!(f, "its vtable could not be changed"),
-            Refusal::Architecture => write!(f, "not done on this architecture"),
         }
     }
 }
@@ -94,9 +93,6 @@ pub(crate) fn load_object(vtables: &[Vtable], release: Option<u32>) -> Result<(&
     let elf = of(0).next().ok_or(Refusal::Missing)?;
     if of(0).any(|other| other.address_point != elf.address_point) {
         return Err(Refusal::Ambiguous);
-    }
-    if !cfg!(target_arch = "x86_64") {
-        return Err(Refusal::Architecture);
     }
     let slots = elf.slots.len();
     let has_sibling = of(2).any(|coff| coff.slots.len() == slots);
@@ -136,6 +132,9 @@ struct Hooked {
     info_vtable: AtomicUsize,
     section_address: AtomicUsize,
 }
+
+const UNREADABLE: &str = "memory that cannot be read";
+const OTHER_CLASS: &str = "its linker is of another class";
 
 const UNTRIED: u8 = 0;
 const TRUSTED: u8 = 1;
@@ -188,16 +187,15 @@ pub(crate) fn is_trusted(slot: usize) -> bool {
     TABLE.get(slot).is_some_and(|hooked| hooked.trust.load(Ordering::Relaxed) != REFUSED)
 }
 
-/// Calls the function that the hook of this place stands for.
-///
-/// # Safety
-/// Only the hook may, with the words it was called with.
-pub(super) unsafe fn call_original(slot: usize, words: [usize; 8]) -> usize {
-    let [a, b, c, d, e, f, g, h] = words;
-    // SAFETY: the function that was in the slot; the vtable leads to the hook only once this is written.
-    let original: LoadObject = unsafe { std::mem::transmute(TABLE[slot].original.load(Ordering::Acquire)) };
-    // SAFETY: the host's own call, passed on.
-    unsafe { original(a, b, c, d, e, f, g, h) }
+/// The function that the hook of this place stands for. The vtable leads to the hook only once this is written.
+pub(super) fn original(slot: usize) -> usize {
+    TABLE[slot].original.load(Ordering::Acquire)
+}
+
+/// Lets the hook of this place stand for a function of a test.
+#[cfg(test)]
+pub(super) fn stand_for(slot: usize, function: usize) {
+    TABLE[slot].original.store(function, Ordering::Release);
 }
 
 /// A call of `loadObject`.
@@ -259,6 +257,8 @@ impl Hooked {
         }
     }
 
+    /// `first` is the address of a result in memory, or `this`; behind it are `this`, or the object, and the object.
+    ///
     /// What was called, with what, and what came of it: by the calling convention that shows the linker where it must be.
     fn call(&self, [first, second, third]: [usize; 3], returned: usize) -> Result<Call, &'static str> {
         let vtable = self.vtable.load(Ordering::Relaxed);
@@ -275,13 +275,16 @@ impl Hooked {
         {
             return Ok(Call { this: second, info, object: third, binary });
         }
+        if cfg!(target_arch = "aarch64") {
+            return Err(if in_memory.is_none() { UNREADABLE } else { OTHER_CLASS });
+        }
         match words_of::<5>(&[(first, 1), (second, 4)]) {
             Some([class, binary @ ..]) if class == vtable => {
                 self.in_register.store(true, Ordering::Relaxed);
                 Ok(Call { this: first, info: returned, object: second, binary })
             }
-            _ if in_memory.is_none() => Err("memory that cannot be read"),
-            _ => Err("its linker is of another class"),
+            _ if in_memory.is_none() => Err(UNREADABLE),
+            _ => Err(OTHER_CLASS),
         }
     }
 
@@ -298,7 +301,7 @@ impl Hooked {
         } else {
             words(info)
         };
-        let [vtable, linker] = read.ok_or("memory that cannot be read")?;
+        let [vtable, linker] = read.ok_or(UNREADABLE)?;
         if linker != this {
             return Err("what was returned does not refer to its linker");
         }
