@@ -17,4 +17,4 @@ pub use crate::sink::Unwinders;
 #[cfg(feature = "fuzzing")]
 pub use crate::sink::fuzzing;
 pub use crate::sink::perf_map::FirstLine;
-pub use unwind_register::{DynamicSection, Entered, Inside, Relocation, is_relative};
+pub use unwind_register::{DynamicSection, Entered, Inside, RELATIVE, Relocation, is_relative};

@@ -196,15 +196,20 @@ impl Library {
         self.section.is_relocated()
     }
 
-    /// The word of the relocation table that says what the loader will add the bias to and put at `address`.
+    /// `DT_RELR`, see [`DynamicSection::packed_relocations`].
+    pub(crate) fn packed_relocations(&self) -> impl Iterator<Item = usize> {
+        self.section.packed_relocations()
+    }
+
+    /// The word to which the loader will add the bias, to put the result at `address`: one of the relocation table, or that word itself.
     pub(crate) fn relative_addend(&self, address: usize) -> Option<Slot> {
-        let offset = address.wrapping_sub(self.identity.bias) as u64;
-        let mut here = self.relocations().iter().filter(|relocation| relocation[0] == offset);
-        let relocation = here.next()?;
-        if here.next().is_some() || !is_relative(relocation[1]) {
-            return None;
+        let offset = address.wrapping_sub(self.identity.bias);
+        let mut here = self.relocations().iter().filter(|relocation| relocation[0] == offset as u64);
+        match (here.next(), here.next()) {
+            (Some(relocation), None) if is_relative(relocation[1]) => self.slot(&raw const relocation[2] as usize),
+            (None, _) if self.packed_relocations().any(|packed| packed == offset) => self.slot(address),
+            _ => None,
         }
-        self.slot(&raw const relocation[2] as usize)
     }
 
     /// A word of its data.

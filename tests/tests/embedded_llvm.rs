@@ -291,6 +291,25 @@ fn heard_by_the_list_where_the_loader_is_not_done() {
     assert!(!warned, "{log}");
 }
 
+/// Relative relocations in `DT_RELR`, where they take an eighth of a word: vtables are found, and changed, before the loader has come to them.
+#[test]
+fn with_packed_relocations() {
+    let scratch = Scratch::new("embedded");
+    let Some(compiler) = tool::require("cc", Absence::FailsInCi) else { return };
+    let program = opens(&scratch, &compiler);
+    for llvm in [14, 19] {
+        let library = scratch.join(&format!("libembedded-{llvm}.so"));
+        let flags = [&AS_LIBRARY[..], &["-Wl,-z,pack-relative-relocs"]].concat();
+        let Some(()) = link(llvm, true, &flags, &library) else { continue };
+        let headers = Command::new("readelf").arg("-dW").arg(&library).output().expect("readelf");
+        assert!(String::from_utf8_lossy(&headers.stdout).contains("(RELR)"), "{}", library.display());
+        let host = Host::new(&program, "opens").argument("2").argument(COUNT.to_string()).argument(&library);
+        let host = host.variable("JITLISTEN_LOG", "debug:log");
+        host::same_output(&host).well();
+        assert_eq!(heard(&host.log()), [2 * COUNT; 2], "{llvm}:\n{}", host.log());
+    }
+}
+
 /// A library whose relocation slots are read-only once the loader is done with them, which takes it long: 2,700 imports, with the memory
 /// functions among them.
 fn sealed_library(scratch: &Scratch, compiler: &Path) -> PathBuf {

@@ -76,7 +76,7 @@ pub use frame_pointer::{aarch64, x86_64};
 #[doc(hidden)]
 pub use inside::{Entered, Inside};
 #[doc(hidden)]
-pub use loader::{DynamicSection, Relocation, is_relative};
+pub use loader::{DynamicSection, RELATIVE, Relocation, is_relative};
 pub use registry::{Registration, Registry};
 pub use section::{ByHost, Coverage, FramePointers, Section};
 pub use statistics::{Statistics, Unwinder, UnwinderKind};

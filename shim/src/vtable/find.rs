@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use jitlisten::{Relocation, is_relative};
@@ -36,7 +37,7 @@ pub(crate) struct View<'a> {
     /// Where vtables are.
     pub(crate) data: Vec<Segment<'a>>,
     /// Of a library that is not relocated yet: what the loader will add to `data`.
-    pub(crate) relocations: Option<&'a [Relocation]>,
+    pub(crate) relocations: Option<Cow<'a, [Relocation]>>,
     /// Of one that is: which words the loader has filled with what other libraries define.
     pub(crate) relocated: &'a [Relocation],
     /// Where its code is.
@@ -137,7 +138,7 @@ impl View<'_> {
                 found.push((class, at));
             }
         };
-        match self.relocations {
+        match self.relocations.as_deref() {
             Some(relocations) => {
                 for &[offset, _, addend] in relocations.iter().filter(|relocation| is_relative(relocation[1])) {
                     look(addend.wrapping_add(self.bias), offset.wrapping_add(self.bias));
@@ -154,7 +155,7 @@ impl View<'_> {
             let at = relocation[0].wrapping_add(self.bias);
             ranges.iter().any(|&(start, size)| at.wrapping_sub(start) < size)
         };
-        let all = self.relocations.unwrap_or(self.relocated);
+        let all = self.relocations.as_deref().unwrap_or(self.relocated);
         Near { view: self, relocations: all.iter().filter(is_near).copied().collect() }
     }
 }
@@ -224,6 +225,12 @@ impl Near<'_> {
 impl Segment<'_> {
     fn holds(&self, address: u64) -> bool {
         address >= self.address && address - self.address < self.bytes.len() as u64
+    }
+
+    /// The word at `address`.
+    pub(crate) fn word_at(&self, address: u64) -> Option<u64> {
+        let start = usize::try_from(address.checked_sub(self.address)?).ok()?;
+        self.bytes.get(start..start.checked_add(WORD as usize)?).map(word)
     }
 
     /// Its aligned words, with their addresses.

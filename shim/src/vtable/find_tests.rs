@@ -23,7 +23,7 @@ enum Word {
 use Word::{Plain, Pointer};
 
 fn relative() -> u64 {
-    (0..=u64::from(u16::MAX)).find(|&info| is_relative(info)).expect("a type")
+    jitlisten::RELATIVE
 }
 
 impl Model {
@@ -48,7 +48,7 @@ impl Model {
             bias: BIAS,
             constants: vec![Segment { address: BIAS + CONSTANTS, bytes: &self.constants }],
             data: vec![Segment { address: BIAS + DATA, bytes: &self.data }],
-            relocations: (!self.relocations.is_empty()).then_some(self.relocations.as_slice()),
+            relocations: (!self.relocations.is_empty()).then_some(self.relocations.as_slice().into()),
             relocated: &[],
             code: std::iter::once(BIAS + CODE.start..BIAS + CODE.end).collect(),
         }

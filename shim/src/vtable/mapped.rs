@@ -3,6 +3,10 @@
 //! Type names are searched for only in a library that could hold LLVM: with more than 4 MiB of code, that mentions `mprotect` or
 //! a name of LLVM's among its dynamic symbols. The search reads its read-only data once (jaxlib: 60 MB) and its pointers twice.
 
+use std::borrow::Cow;
+
+use jitlisten::{RELATIVE, Relocation};
+
 use super::find::{self, Segment, Symbol, View, Vtable};
 use crate::library::Library;
 use crate::symbol_file::SymbolFile;
@@ -111,8 +115,19 @@ unsafe fn view(library: &Library) -> View<'_> {
     let code = library.segments().into_iter().filter(|segment| segment.executable);
     let code = code.map(|segment| segment.address as u64..segment.address as u64 + segment.size as u64).collect();
     let bias = library.identity.bias as u64;
-    let relocations = library.relocations();
-    View { bias, constants, data, relocations: (!relocated).then_some(relocations), relocated: relocations, code }
+    let relocations = (!relocated).then(|| to_come(library, &data));
+    View { bias, constants, data, relocations, relocated: library.relocations(), code }
+}
+
+/// What the loader will do, as `DT_RELA` says it; also what is packed (`DT_RELR`), as far as it is in `data`.
+fn to_come<'a>(library: &'a Library, data: &[Segment<'_>]) -> Cow<'a, [Relocation]> {
+    let bias = library.identity.bias as u64;
+    let packed = library.packed_relocations().filter_map(|offset| {
+        let addend = data.iter().find_map(|segment| segment.word_at(bias.wrapping_add(offset as u64)))?;
+        Some([offset as u64, RELATIVE, addend])
+    });
+    let packed: Vec<Relocation> = packed.collect();
+    if packed.is_empty() { library.relocations().into() } else { [library.relocations(), &packed].concat().into() }
 }
 
 /// What is neither written nor run, where that is apart: of code there may be hundreds of megabytes that are not read yet.
@@ -196,7 +211,7 @@ mod tests {
             assert_eq!(elf, [slots], "{name}");
             // As the loader's rendezvous sees it, before glibc 2.41; references to exported typeinfos are by symbol there.
             let symbols: Vec<Symbol> = (0..2).filter_map(|class| symbol(&library, class, CLASSES[class])).collect();
-            let unrelocated = View { relocations: Some(library.relocations()), ..view };
+            let unrelocated = View { relocations: Some(library.relocations().into()), ..view };
             let early = find::by_symbol(&unrelocated, &symbols).into_iter().map(strip);
             let mut early: Vec<Vtable> = early.collect();
             early.sort_by_key(|vtable| vtable.address_point);

@@ -22,6 +22,7 @@ const DT_RELASZ: i64 = 8;
 const DT_STRSZ: i64 = 10;
 const DT_DEBUG: i64 = 21;
 const DT_JMPREL: i64 = 23;
+const DT_RELRSZ: i64 = 35;
 const DT_RELR: i64 = 36;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
 const DT_RELACOUNT: i64 = 0x6fff_fff9;
@@ -55,6 +56,7 @@ pub struct DynamicSection {
     gnu_hash: usize,
     sysv_hash: usize,
     relr: usize,
+    relrsz: usize,
 }
 
 impl DynamicSection {
@@ -85,6 +87,7 @@ impl DynamicSection {
                 DT_RELASZ => found.relasz = value,
                 DT_RELACOUNT => found.relacount = value,
                 DT_RELR => found.relr = address,
+                DT_RELRSZ => found.relrsz = value,
                 DT_JMPREL => found.jmprel = address,
                 DT_PLTRELSZ => found.pltrelsz = value,
                 DT_DEBUG => found.debug = value,
@@ -228,23 +231,59 @@ impl DynamicSection {
         unsafe { std::slice::from_raw_parts(self.rela as *const Relocation, self.relasz / size_of::<Relocation>()) }
     }
 
+    /// `DT_RELR`: where the words are, in the file, to which the loader adds the bias. Before that, they hold the address in the file.
+    pub fn packed_relocations(&self) -> impl Iterator<Item = usize> {
+        const WORD: usize = size_of::<usize>();
+        let entries: &[usize] = if self.relr == 0 || !self.relr.is_multiple_of(WORD) {
+            &[]
+        } else {
+            // SAFETY: DT_RELR and DT_RELRSZ of a mapped library describe a mapped table, which is aligned.
+            unsafe { std::slice::from_raw_parts(self.relr as *const usize, self.relrsz / WORD) }
+        };
+        unpacked(entries)
+    }
+
     fn relative_relocations(&self) -> impl Iterator<Item = &Relocation> {
         self.relocations().iter().filter(|relocation| is_relative(relocation[1]))
     }
 }
 
+/// An even entry is a place; each odd one has a bit for each of the next 63 words.
+fn unpacked(entries: &[usize]) -> impl Iterator<Item = usize> {
+    const WORD: usize = size_of::<usize>();
+    const BITS: usize = usize::BITS as usize - 1;
+    let mut next = 0_usize;
+    entries.iter().flat_map(move |&entry| {
+        let (first, bits, step) = if entry & 1 == 0 { (entry, 1, 1) } else { (next, entry >> 1, BITS) };
+        next = first.wrapping_add(step * WORD);
+        (0..BITS).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| first.wrapping_add(bit * WORD))
+    })
+}
+
 /// An entry of `DT_RELA`: offset, type and symbol, addend.
 pub type Relocation = [u64; 3];
 
-/// Whether a relocation, of which this is the second word, adds the bias to its addend and nothing else: `R_X86_64_RELATIVE`,
-/// `R_AARCH64_RELATIVE`, without a symbol.
+/// The second word of a relocation that adds the bias to its addend and does nothing else: `R_X86_64_RELATIVE`, `R_AARCH64_RELATIVE`, without
+/// a symbol.
+pub const RELATIVE: u64 = if cfg!(target_arch = "aarch64") { 1027 } else { 8 };
+
+/// Whether a relocation, of which this is the second word, is such a one.
 pub fn is_relative(info: u64) -> bool {
-    info == if cfg!(target_arch = "aarch64") { 1027 } else { 8 }
+    info == RELATIVE
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn packed_relocations_are_places_and_bits_behind_them() {
+        let places = |entries: &[usize]| unpacked(entries).collect::<Vec<_>>();
+        assert_eq!(places(&[0x1000]), [0x1000]);
+        assert_eq!(places(&[0x1000, 0b1011]), [0x1000, 0x1008, 0x1018]);
+        assert_eq!(places(&[0x1000, 1 << 63 | 1, 0b11, 0x8000]), [0x1000, 0x1008 + 62 * 8, 0x1008 + 63 * 8, 0x8000]);
+        assert_eq!(places(&[0b11, usize::MAX]).len(), 64);
+    }
 
     /// A library of two symbols, as words: the section, the symbols, the hash table, the names.
     struct Image([u64; 24]);

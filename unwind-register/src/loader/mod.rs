@@ -8,7 +8,7 @@
 
 mod dynamic_section;
 
-pub use dynamic_section::{DynamicSection, Relocation, is_relative};
+pub use dynamic_section::{DynamicSection, RELATIVE, Relocation, is_relative};
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::ops::ControlFlow;

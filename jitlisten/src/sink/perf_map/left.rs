@@ -83,15 +83,18 @@ impl FirstLine {
 pub(super) fn remove_old(directory: &Path, own: &Path) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     let namespace = liveness::pid_namespace();
-    let mut dead = Vec::new();
+    let mut maps = Vec::new();
     for entry in entries.flatten().take(MOST_ENTRIES) {
         let name = entry.file_name();
         let number = name.to_str().and_then(|name| name.strip_prefix("perf-")?.strip_suffix(".map"));
         let path = entry.path();
         if number.is_some_and(|number| number.parse::<u32>().is_ok()) && path != own {
-            dead.extend(found_dead(path, namespace));
+            maps.push((entry.metadata().and_then(|about| about.modified()).ok(), path));
         }
     }
+    // Many may be found at once: who wrote last is found last, and stays longest.
+    maps.sort();
+    let dead = maps.into_iter().filter_map(|(_, path)| found_dead(path, namespace)).collect();
     for path in liveness::expired(dead, RECENT) {
         // Once more under the lock: a process may have got the number meanwhile.
         if let Some((_lock, _)) = locked(&path) {
@@ -223,6 +226,17 @@ mod tests {
         place.clean();
         let kept: Vec<u32> = (0..21).filter(|number| place.map(UNUSED_PID + number).exists()).collect();
         assert_eq!(kept, (0..16).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn of_many_that_are_found_at_once_those_that_wrote_last_are_kept() {
+        let place = Place::new("many");
+        let most = RECENT as u32;
+        (0..most + 20)
+            .for_each(|number| place.add(UNUSED_PID + number, &line(UNUSED_PID + number, ALIVE), u64::from(number)));
+        place.clean();
+        let kept: Vec<u32> = (0..most + 20).filter(|number| place.map(UNUSED_PID + number).exists()).collect();
+        assert_eq!(kept, (0..most).collect::<Vec<_>>());
     }
 
     #[test]
