@@ -281,7 +281,7 @@ fn heard_by_the_list_where_the_loader_is_not_done() {
     let Some(()) = link(14, true, &["-DAS_LIBRARY", "-fPIC", "-shared", "-s"], &library) else { return };
     // One round, which compiles with MCJIT: it always registers with debuggers.
     let host =
-        Host::new(&opens(&scratch, &compiler), "opens").argument("1").argument(COUNT.to_string()).argument(&library);
+        Host::new(opens(&scratch, &compiler), "opens").argument("1").argument(COUNT.to_string()).argument(&library);
     let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
     host::same_output(&host).well();
     let log = host.log();
