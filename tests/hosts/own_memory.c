@@ -20,6 +20,7 @@
 #define _GNU_SOURCE
 #include "llvm_c.h"
 
+#include <malloc.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -196,6 +197,8 @@ int main(int count_of_words, char **words) {
     int count = atoi(words[2]);
     struct memory *memories = calloc(count + 1, sizeof *memories);
     long sum = 0;
+    /* What malloc maps may come where something was unmapped: all of it is on the heap. */
+    mallopt(M_MMAP_MAX, 0);
     llvm_begin();
     make_manager = manager;
     for (int number = 0; number < count; number++) sum += compile(&memories[number], number);

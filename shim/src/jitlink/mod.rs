@@ -112,9 +112,14 @@ pub(crate) unsafe fn attach(
         // SAFETY: the caller's promise; the hook passes on whatever it is called with.
         let exchanged = unsafe { patch::exchange(library, vtable, EMIT, hooks[which] as usize) };
         if let Err(error) = exchanged {
-            log_line!(Warn, "{}: JITLink stays as it is: {error}", library.path.display());
+            let path = library.path.display();
+            if which == 0 {
+                log_line!(Info, "{path}: JITLink stays as it is: {error}");
+                return Err(Refusal::Unchanged);
+            }
+            log_line!(Warn, "{path}: one of JITLink's two vtables stays as it is: {error}");
             // Behind a slot that was changed, this place of the table is not given to another library.
-            return if which == 0 { Err(Refusal::Unchanged) } else { Ok(()) };
+            return Ok(());
         }
     }
     Ok(())

@@ -8,7 +8,9 @@
 //!    those whose bytes fit two places (equal functions).
 //!
 //! What fits several places to the end is not said to be anywhere: a name would be a guess. JITLink leaves out sections that are
-//! not used, so some may be missing; where none is found, or two disagree, there is no placement.
+//! not used, so some may be missing: a jump of five bytes, of which relocations change four, fits inside other functions then. So
+//! nothing is looked for where a larger section fits, and of two that fit one place neither is said to be there. Where none is
+//! found, or two disagree, there is no placement.
 
 #![forbid(unsafe_code)]
 
@@ -20,6 +22,8 @@ use memchr::memmem;
 
 pub(crate) use pattern::Pattern;
 use pattern::Section;
+
+use crate::ranges::Ranges;
 
 /// Fewer bytes than these are somewhere by chance.
 const WEIGHTY: usize = 12;
@@ -63,7 +67,8 @@ impl Pattern {
         sure: bool,
     ) -> Option<Placement> {
         let found = Found { order: Vec::new(), places: vec![None; self.sections.len()], followed: 0 };
-        let mut search = Search { pattern: self, code, read, is_free, found, budget: MOST_SEARCHED };
+        let mut search =
+            Search { pattern: self, code, read, is_free, found, taken: Ranges::default(), budget: MOST_SEARCHED };
         let table = search.search(around, sure);
         if search.found.order.is_empty() || search.overlaps_itself() {
             return None;
@@ -97,6 +102,8 @@ struct Search<'a> {
     read: &'a dyn Fn(AddressRange) -> Option<Vec<u8>>,
     is_free: &'a dyn Fn(AddressRange) -> bool,
     found: Found,
+    /// Where text was found, or what is larger fits.
+    taken: Ranges,
     /// So many bytes are still searched.
     budget: usize,
 }
@@ -107,16 +114,6 @@ struct Found {
     places: Vec<Option<Address>>,
     /// The relocations of so many have been followed.
     followed: usize,
-}
-
-impl Found {
-    /// The first word counts.
-    fn put(&mut self, at: usize, address: Address) {
-        if self.places[at].is_none() {
-            self.places[at] = Some(address);
-            self.order.push((at, address));
-        }
-    }
 }
 
 impl Search<'_> {
@@ -134,6 +131,7 @@ impl Search<'_> {
             let Some(range) = AddressRange::new(address, size) else { continue };
             let is_there = address.0.is_multiple_of(section.alignment)
                 && self.code.get(range).is_some_and(|bytes| section.is(bytes))
+                && !self.taken.overlaps(range)
                 && (self.is_free)(range);
             if is_there {
                 fits.push(address);
@@ -164,20 +162,57 @@ impl Search<'_> {
             }
             let Some(left) = self.budget.checked_sub(self.code.bytes.len()) else { break };
             self.budget = left;
-            let [only] = self.fits(&pattern.sections[at])[..] else { continue };
-            self.found.put(at, only);
+            let fits = self.fits(&pattern.sections[at]);
+            fits.iter().for_each(|&place| self.take(at, place));
+            let [only] = fits[..] else { continue };
+            if self.another_fits(at, only) {
+                continue;
+            }
+            self.put(at, only);
             self.follow();
             if let (None, Some(section)) = (table, eh_frame)
                 && let Some(found) = eh_frame::find(self, section, around)
             {
                 table = found.range().map(|range| (section.index, range));
                 for (index, place) in found.found {
-                    pattern.at(index).into_iter().for_each(|at| self.found.put(at, place));
+                    pattern.at(index).into_iter().for_each(|at| self.put(at, place));
                 }
                 self.follow();
             }
         }
         table
+    }
+
+    /// The first word counts.
+    fn put(&mut self, at: usize, address: Address) {
+        if self.found.places[at].is_none() {
+            self.found.places[at] = Some(address);
+            self.found.order.push((at, address));
+            self.take(at, address);
+        }
+    }
+
+    /// No other text is looked for where this section is, or may be.
+    fn take(&mut self, at: usize, address: Address) {
+        let section = &self.pattern.sections[at];
+        if section.is_text {
+            AddressRange::new(address, section.bytes.len() as u64)
+                .into_iter()
+                .for_each(|range| self.taken.insert(range));
+        }
+    }
+
+    /// Whether another section that was not found yet, of this size or larger, may be at `address`: one of them was left out.
+    fn another_fits(&self, at: usize, address: Address) -> bool {
+        let size = self.pattern.sections[at].bytes.len();
+        let fits = |section: &Section| {
+            let range = AddressRange::new(address, section.bytes.len() as u64);
+            range.and_then(|range| self.code.get(range)).is_some_and(|bytes| section.is(bytes))
+        };
+        let mut others = self.pattern.sections.iter().zip(&self.found.places).enumerate();
+        others.any(|(other, (section, place))| {
+            other != at && place.is_none() && section.is_text && section.bytes.len() >= size && fits(section)
+        })
     }
 
     /// Where a section of the section table is.
@@ -205,7 +240,7 @@ impl Search<'_> {
                     continue;
                 };
                 if self.may_be(&self.pattern.sections[target], there) {
-                    self.found.put(target, there);
+                    self.put(target, there);
                 }
             }
         }

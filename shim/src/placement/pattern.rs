@@ -142,7 +142,23 @@ impl Pattern {
 
     #[cfg(test)]
     pub(crate) fn nothing() -> Pattern {
-        Pattern { object: Vec::new(), section_table: 0, sections: Vec::new(), by_index: BTreeMap::new() }
+        Pattern::of_texts(&[])
+    }
+
+    /// Text sections, each with the part that relocations change.
+    #[cfg(test)]
+    pub(crate) fn of_texts(texts: &[(&[u8], std::ops::Range<usize>)]) -> Pattern {
+        let section = |(index, (bytes, changed)): (usize, &(&[u8], std::ops::Range<usize>))| {
+            let stays = (0..bytes.len()).map(|at| !changed.contains(&at)).collect();
+            let (is_text, is_eh_frame, alignment) = (true, false, 16);
+            let (bytes, anchor, references) = (bytes.to_vec(), (0, 0), Vec::new());
+            let mut section = Section { index, is_text, is_eh_frame, alignment, bytes, stays, anchor, references };
+            section.find_anchor();
+            section
+        };
+        let by_index = (0..texts.len()).map(|index| (index, index)).collect();
+        let sections = texts.iter().enumerate().map(section).collect();
+        Pattern { object: Vec::new(), section_table: 0, sections, by_index }
     }
 
     /// The size of the object.

@@ -90,6 +90,46 @@ fn what_is_there_twice_or_not_quite_is_not_found() {
     assert!(found.is_none_or(|found| found.sections.iter().all(|(index, _)| *index != section.index)));
 }
 
+/// `code` with these texts in it, at these offsets.
+fn with_texts(texts: &[(usize, &[u8])]) -> Piece {
+    let mut bytes = vec![0; 256];
+    for (at, text) in texts {
+        bytes[*at..at + text.len()].copy_from_slice(text);
+    }
+    Piece { start: Address(CODE), bytes }
+}
+
+fn found(pattern: &Pattern, code: &Piece) -> Option<Vec<(usize, u64)>> {
+    let placement = pattern.place(code, &[], &|_| None, &|_| true, true)?;
+    Some(placement.sections.iter().map(|(index, range)| (*index, range.start().0 - CODE)).collect())
+}
+
+/// `jmp` is five bytes, of which a relocation changes four.
+const JUMP: (&[u8], std::ops::Range<usize>) = (&[0xe9, 0, 0, 0, 0], 1..5);
+
+#[test]
+fn a_jump_that_was_left_out_is_not_found_inside_a_function() {
+    let mut large: Vec<u8> = (0x10..0x50).collect();
+    large[16] = 0xe9;
+    let pattern = Pattern::of_texts(&[JUMP, (&large, 0..0), JUMP]);
+    assert_eq!(found(&pattern, &with_texts(&[(32, &large)])), Some(vec![(1, 32)]));
+    // Nor inside one that is equal to another.
+    let other: Vec<u8> = (0x80..0xc0).collect();
+    let pattern = Pattern::of_texts(&[JUMP, (&large, 0..0), (&large, 0..0), (&other, 0..0)]);
+    for code in [with_texts(&[(32, &large), (96, &other)]), with_texts(&[(32, &large), (96, &other), (160, &large)])] {
+        assert_eq!(found(&pattern, &code), Some(vec![(3, 96)]));
+    }
+}
+
+#[test]
+fn one_of_two_equal_functions_that_is_there_is_neither() {
+    let (equal, other): (Vec<u8>, Vec<u8>) = ((0x10..0x30).collect(), (0x80..0xc0).collect());
+    let pattern = Pattern::of_texts(&[(&equal, 4..8), (&other, 0..0), (&equal, 4..8)]);
+    assert_eq!(found(&pattern, &with_texts(&[(32, &equal), (96, &other)])), Some(vec![(1, 96)]));
+    let pattern = Pattern::of_texts(&[(&equal, 4..8), (&equal, 4..8)]);
+    assert_eq!(found(&pattern, &with_texts(&[(32, &equal)])), None);
+}
+
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn the_debug_object_has_the_addresses() {

@@ -178,7 +178,7 @@ pub(crate) unsafe fn attach(
     hooked.trust.store(UNTRIED, Ordering::Release);
     // SAFETY: the caller's promise; the hook passes on whatever it is called with.
     unsafe { patch::exchange(library, vtable, index, hook as usize) }
-        .inspect_err(|error| log_line!(Warn, "{}: the linker stays as it is: {error}", library.path.display()))
+        .inspect_err(|error| log_line!(Info, "{}: the linker stays as it is: {error}", library.path.display()))
         .map_err(|_| Refusal::Unchanged)
 }
 
