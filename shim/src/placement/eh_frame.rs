@@ -1,5 +1,7 @@
 //! `.eh_frame` after JITLink: entries of functions that were left out are gone from it, and those behind them moved up. The rest says
 //! where each function is. Only lengths and distances are read here, of a section that is not relocated; nothing is decoded.
+//!
+//! Of equal functions whose entries are next to each other, one may have been left out: each entry that is left fits two, and none is found.
 
 use std::collections::BTreeMap;
 
@@ -91,6 +93,8 @@ fn walk(
     let mut cies = Vec::new();
     let mut agreeing = 0;
     let mut found: BTreeMap<usize, Address> = BTreeMap::new();
+    // What the entries just before have said.
+    let mut run: Vec<(usize, Address)> = Vec::new();
     for entry in entries {
         let there = piece.bytes.get(at..at + (entry.end - entry.start));
         let Some(cie) = entry.cie else {
@@ -113,13 +117,24 @@ fn walk(
             Section::resolve(&field, Address(piece.start.0 + at as u64), there)
         });
         match (known, says) {
-            (Some(known), Some(says)) if known == says => agreeing += 1,
+            (Some(known), Some(says)) if known == says => {
+                agreeing += 1;
+                run.clear();
+            }
             // What was found has an entry, and it is this one.
             (Some(_), _) => return None,
             (None, Some(says)) if search.index_may_be(reference.target, says) => {
                 found.insert(reference.target, says);
+                run.push((reference.target, says));
             }
-            (None, _) => continue,
+            (None, _) => {
+                let mut left_out = reference.target;
+                while let Some((target, _)) = run.pop_if(|&mut (_, place)| search.index_may_be(left_out, place)) {
+                    found.remove(&target);
+                    left_out = target;
+                }
+                continue;
+            }
         }
         at += entry.end - entry.start;
     }

@@ -148,17 +148,37 @@ impl Pattern {
     /// Text sections, each with the part that relocations change.
     #[cfg(test)]
     pub(crate) fn of_texts(texts: &[(&[u8], std::ops::Range<usize>)]) -> Pattern {
-        let section = |(index, (bytes, changed)): (usize, &(&[u8], std::ops::Range<usize>))| {
-            let stays = (0..bytes.len()).map(|at| !changed.contains(&at)).collect();
-            let (is_text, is_eh_frame, alignment) = (true, false, 16);
-            let (bytes, anchor, references) = (bytes.to_vec(), (0, 0), Vec::new());
-            let mut section = Section { index, is_text, is_eh_frame, alignment, bytes, stays, anchor, references };
-            section.find_anchor();
-            section
+        let mut pattern =
+            Pattern { object: Vec::new(), section_table: 0, sections: Vec::new(), by_index: BTreeMap::new() };
+        texts
+            .iter()
+            .for_each(|(bytes, changed)| pattern.add(bytes.to_vec(), true, |at| changed.contains(&at), Vec::new()));
+        pattern
+    }
+
+    /// Adds an `.eh_frame`. Its fields at these offsets say where the texts are.
+    #[cfg(test)]
+    pub(crate) fn add_table(&mut self, bytes: Vec<u8>, fields: &[usize]) {
+        let reference = |(target, &offset): (usize, &usize)| Reference {
+            offset: offset as u64,
+            width: 4,
+            relative: true,
+            target,
+            plus: 0,
         };
-        let by_index = (0..texts.len()).map(|index| (index, index)).collect();
-        let sections = texts.iter().enumerate().map(section).collect();
-        Pattern { object: Vec::new(), section_table: 0, sections, by_index }
+        let references = fields.iter().enumerate().map(reference).collect();
+        self.add(bytes, false, |at| fields.iter().any(|&field| (field..field + 4).contains(&at)), references);
+    }
+
+    #[cfg(test)]
+    fn add(&mut self, bytes: Vec<u8>, is_text: bool, changes: impl Fn(usize) -> bool, references: Vec<Reference>) {
+        let (index, is_eh_frame, alignment, anchor) =
+            (self.sections.len(), !is_text, if is_text { 16 } else { 8 }, (0, 0));
+        let stays = (0..bytes.len()).map(|at| !changes(at)).collect();
+        let mut section = Section { index, is_text, is_eh_frame, alignment, bytes, stays, anchor, references };
+        section.find_anchor();
+        self.by_index.insert(index, index);
+        self.sections.push(section);
     }
 
     /// The size of the object.

@@ -130,6 +130,45 @@ fn one_of_two_equal_functions_that_is_there_is_neither() {
     assert_eq!(found(&pattern, &with_texts(&[(32, &equal)])), None);
 }
 
+/// An `.eh_frame` at `DATA` of functions of `size` bytes at these places, and where its fields with their addresses are.
+fn table(size: u32, places: &[u64]) -> (Vec<u8>, Vec<usize>) {
+    let mut bytes = [&[16, 0, 0, 0, 0, 0, 0, 0], &b"\x01zR\0\x01\x78\x10\x01\x1b\0\0\0"[..]].concat();
+    let mut fields = Vec::new();
+    for place in places {
+        let (cie, field) = (bytes.len() as u32 + 4, bytes.len() + 8);
+        let distance = (CODE + place).wrapping_sub(DATA + field as u64) as u32;
+        [16, cie, distance, size, 0].iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+        fields.push(field);
+    }
+    (bytes, fields)
+}
+
+#[test]
+fn a_table_says_nothing_of_equal_functions_of_which_one_was_left_out() {
+    let (equal, other): (Vec<u8>, Vec<u8>) = ((0x10..0x30).collect(), (0x80..0xa0).collect());
+    let mut pattern =
+        Pattern::of_texts(&[(&equal, 0..0), (&equal, 0..0), (&equal, 0..0), (&other, 0..0), (&equal, 0..0)]);
+    let (bytes, fields) = table(32, &[0; 5]);
+    pattern.add_table(bytes, &fields);
+    let all: [(usize, &[u8]); 5] = [(32, &equal), (64, &equal), (96, &equal), (128, &other), (160, &equal)];
+    let found = |texts: &[usize]| {
+        let texts: Vec<(usize, &[u8])> = texts.iter().map(|&text| all[text]).collect();
+        let places: Vec<u64> = texts.iter().map(|text| text.0 as u64).collect();
+        let around = [Piece { start: Address(DATA), bytes: table(32, &places).0 }];
+        let placement = pattern.place(&with_texts(&texts), &around, &|_| None, &|_| true, true).expect("it is there");
+        let places = placement.sections.iter().filter(|(_, range)| range.start().0 < DATA);
+        let mut places: Vec<_> = places.map(|(index, range)| (*index, range.start().0 - CODE)).collect();
+        places.sort_unstable();
+        places
+    };
+    assert_eq!(found(&[0, 1, 2, 3, 4]), [(0, 32), (1, 64), (2, 96), (3, 128), (4, 160)]);
+    for texts in [&[1, 2, 3, 4][..], &[0, 2, 3, 4], &[0, 1, 3, 4], &[1, 3, 4]] {
+        assert_eq!(found(texts), [(3, 128), (4, 160)], "{texts:?}");
+    }
+    // The order says which is missing.
+    assert_eq!(found(&[0, 1, 2, 3]), [(0, 32), (1, 64), (2, 96), (3, 128)]);
+}
+
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn the_debug_object_has_the_addresses() {
