@@ -18,7 +18,8 @@ use crate::library::{Library, Slot};
 /// Where [`before_dlsym`](crate::dlsym_entry::before_dlsym) jumps when we have looked.
 pub(crate) static DLSYM: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether every call is to look: nothing else announces new libraries.
+/// Whether every call is to look: nothing else announces new libraries, nor that one is closed. Other libraries' words are changed only in that
+/// look, while none can come or go.
 pub(crate) static ALWAYS: AtomicBool = AtomicBool::new(false);
 
 /// Whether the next call is to look, once: a library was not relocated.

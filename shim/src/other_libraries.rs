@@ -72,6 +72,11 @@ impl OtherLibraries {
         }
     }
 
+    /// Whether there are slots that the loader was not done with.
+    pub(crate) fn are_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// Changes the slots that the loader has relocated.
     ///
     /// # Safety

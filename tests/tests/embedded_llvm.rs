@@ -11,7 +11,7 @@ use std::process::Command;
 use jitlisten_tests::host::{self, Ended, Host, Preload};
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::tool::{self, Absence};
-use jitlisten_tests::{image, jitdump_reader};
+use jitlisten_tests::{gdb, image, jitdump_reader};
 
 const COUNT: usize = 8;
 const THREADS: usize = 4;
@@ -268,6 +268,37 @@ fn several_in_one_process_that_come_and_go() {
     // One is unmapped while threads of others are in our hooks: that is a matter of chance.
     for _ in 0..9 {
         host.run(Preload::Library).well();
+    }
+}
+
+/// A debugger that has started the program sits where the loader announces libraries: nothing says that one is closed. Its words are
+/// not touched when another one compiles.
+#[test]
+fn after_one_was_closed_unheard() {
+    let scratch = Scratch::new("embedded");
+    let (Some(compiler), Some(libraries)) = (tool::require("cc", Absence::FailsInCi), libraries(&scratch, 1)) else {
+        return;
+    };
+    let taken = scratch.join("taken_rendezvous.so");
+    tool::compile(&compiler, &["-shared", "-fPIC"], &paths::host("taken_rendezvous.c"), &taken);
+    let host = Host::new(opens(&scratch, &compiler), "opens").argument("0").argument(COUNT.to_string());
+    let host = libraries.iter().fold(host, |host, library| host.argument(library));
+    let host = host.variable("JITLISTEN_LOG", "debug:log");
+    let stock = host.run(Preload::Nothing).well();
+    let objects = 3 * COUNT;
+    let list = format!("{}:{}", paths::library().display(), taken.display());
+    let host = host.variable("LD_PRELOAD", &list);
+    let ended = host.run(Preload::Nothing).well();
+    assert_eq!((stock.stdout, stock.stderr), (ended.stdout, ended.stderr));
+    assert!(host.log().contains("listening to dlsym instead"), "{}", host.log());
+    assert_eq!(heard(&host.log()), [objects; 2], "{}", host.log());
+    // The same with a debugger. Where gdb has another way to hear of libraries, nothing is special.
+    if gdb::is_here().is_some() {
+        let log = format!("debug:{}", host.scratch("log").display());
+        let host = host.variable("JITLISTEN", "unwind").variable("JITLISTEN_LOG", log);
+        let session = gdb::start(&host, Preload::Library);
+        assert!(session.output.contains("exited normally"), "{}", session.output);
+        assert_eq!(heard(&host.log()), [2 * objects; 2], "{}", host.log());
     }
 }
 

@@ -20,8 +20,9 @@ static LIBRARIES_CLOSE: AtomicBool = AtomicBool::new(false);
 
 /// Whether a library that is known may be unmapped at this moment, by another thread. To be asked under the shim's lock: the thread that
 /// closes takes that lock after it has announced it, and before it unmaps, so what another one has begun to do with a library is done by then.
+/// Where the loader's rendezvous is not detoured, nothing announces it: what is known may be gone until the next look at the list.
 pub(super) fn may_be_closing() -> bool {
-    LIBRARIES_CLOSE.load(Ordering::SeqCst)
+    LIBRARIES_CLOSE.load(Ordering::SeqCst) || lookup::ALWAYS.load(Ordering::Acquire)
 }
 
 impl Shim {
@@ -103,7 +104,7 @@ impl Shim {
     pub(crate) fn libraries_may_have_changed(&self, counts: Counts) {
         let mut state = self.lock();
         let before = state.counts;
-        if before == counts && !state.lookups.are_waiting() {
+        if before == counts && !state.lookups.are_waiting() && !state.others.are_waiting() {
             return;
         }
         let extent = if before.unloads == counts.unloads { Extent::New } else { Extent::Whole };
