@@ -103,3 +103,21 @@ fn untouched_code_is_named_and_not_changed() {
     let checked = scenario::check_backtrace(&session.backtrace, "Dispatcher_call", session.symbols);
     assert!(checked.is_err(), "the code has unwind tables");
 }
+
+/// Without LLVM, llvmlite's functions are its own, too.
+#[test]
+fn code_of_an_llvm_that_is_switched_off_is_not_changed() {
+    const PROLOGUE: &str = "554889e5";
+    for linker in ["rtdyld", "jitlink"] {
+        let Some(host) = integration::numba(VENV, "orc.py") else { return };
+        let host = host.argument("0").argument(linker);
+        let changed = host.run(Preload::Library).well();
+        assert!(changed.stderr.contains(PROLOGUE), "{}", changed.stderr);
+        let host = host.variable("JITLISTEN_LLVM", "off").variable("JITLISTEN_LOG", "info:log");
+        // Behind the first instructions there are addresses.
+        let (stock, ended) = (host.run(Preload::Nothing).well(), host.run(Preload::Library).well());
+        assert_eq!((stock.stdout, &stock.stderr[..6]), (ended.stdout, &ended.stderr[..6]));
+        assert!(!ended.stderr.contains(PROLOGUE) && ended.map.is_none(), "{}", ended.stderr);
+        assert!(!host.log().contains("frame pointers"), "{}", host.log());
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use jitlisten::options::LlvmSources;
 use jitlisten::{Unwinders, log_line, notify_libraries_changed};
 
 use super::{Shim, State};
@@ -256,7 +257,7 @@ impl Shim {
             // SAFETY: as above.
             unsafe { state.imports.add(&library) };
         }
-        if library.is_llvmlite() {
+        if library.is_llvmlite() && self.session.options().llvm != LlvmSources::NONE {
             // SAFETY: as above.
             unsafe { (self.hooks.attach_llvmlite)(library, symbols) };
             state.has_llvmlite = true;
