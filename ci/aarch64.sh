@@ -166,6 +166,8 @@ compile_programs() {
     # The machine's LLVM, which needs a newer C library than this one has.
     aarch64-linux-gnu-gcc "${strict[@]}" -DOLD_CONTEXTS tests/hosts/embedded.c -o "$bin/embedded" \
         "$work/root/usr/lib/aarch64-linux-gnu/libLLVM.so.19.1" -Wl,--allow-shlib-undefined -lpthread -ldl
+    aarch64-linux-gnu-gcc "${strict[@]}" tests/hosts/own_memory.c -o "$bin/own_memory" \
+        "$work/root/usr/lib/aarch64-linux-gnu/libLLVM.so.19.1" -Wl,--allow-shlib-undefined -lpthread -ldl
     for unwind in "$work"/root/usr/include/aarch64-linux-gnu/libunwind*.h; do ln -sf "$unwind" "$headers/"; done
     aarch64-linux-gnu-gcc "${strict[@]}" -I"$headers" -shared -fPIC -fexceptions tests/hosts/walker.c -o "$bin/walker.so" \
         -L"$work/root/usr/lib/aarch64-linux-gnu" -Wl,--no-as-needed -lunwind -Wl,--allow-shlib-undefined

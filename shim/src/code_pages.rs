@@ -16,8 +16,8 @@ use once_cell::race::OnceBox;
 const PAGE: u64 = 4096;
 /// The pages of a leaf.
 const LEAF: u64 = 1 << 18;
-/// The leaves of the address space of a program: 47 bits.
-const LEAVES: usize = 1 << 17;
+/// The leaves of the address space of a program: 48 bits on AArch64, 47 on x86-64. More is only for programs that ask for it.
+const LEAVES: usize = if cfg!(target_arch = "aarch64") { 1 << 18 } else { 1 << 17 };
 
 type Words = Box<[AtomicU64]>;
 
@@ -108,6 +108,13 @@ mod tests {
         assert!(overlaps(range(base + (1 << 30), base + (1 << 30) + 1)));
         remove(all);
         assert!(!overlaps(all));
+        // The last page: on AArch64, stacks and libraries are there.
+        let last = LEAVES as u64 * LEAF * PAGE - PAGE;
+        assert_eq!(last >> 47, u64::from(cfg!(target_arch = "aarch64")));
+        insert(range(last, last + PAGE));
+        assert!(overlaps(range(last, last + PAGE)) && !overlaps(range(last - PAGE, last)));
+        remove(range(last, last + PAGE));
+        assert!(!overlaps(range(last, last + PAGE)));
         // Where no program has memory.
         insert(range(1 << 62, (1 << 62) + 0x1000));
         assert!(!overlaps(range(1 << 62, (1 << 62) + 0x1000)) && !overlaps(range(0, !0xfff)));

@@ -280,6 +280,24 @@ def linkers():
 
 
 @scenario
+def own_memory():
+    """a program that calls mprotect and munmap itself for libLLVM 19's code: every object is heard, and freed when it is unmapped"""
+    seen, count = [], 20
+    for mode in ("protect", "moved"):
+        log_file = RESULTS / f"own-memory-{mode}.jitlisten.log"
+        log_file.unlink(missing_ok=True)
+        with Host(PAYLOAD / "bin/own_memory", mode, count, env=environment(JITLISTEN_LOG=f"debug:{log_file}")) as process:
+            for line in ("running", "one more", "unmapped"):
+                process.wait_for(line)
+                heard, freed = messages(log_file), log_file.read_text().count("freeing ObjectId(")
+                if line != "unmapped":
+                    process.say("")
+        seen.append(f"{mode}: {heard[0]} loaded, {heard[1]} final, {freed} freed")
+        require(heard == [count + 1] * 2 and freed == count // 2, seen[-1])
+    return "; ".join(seen)
+
+
+@scenario
 def unlisted():
     """llvmlite whose list for debuggers has no symbol: Numba, and ORC with RuntimeDyld and with JITLink: perf map, perf record -g"""
     place, seen = pathlib.Path("/tmp/unlisted"), []
