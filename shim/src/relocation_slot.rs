@@ -63,29 +63,39 @@ impl MemorySlots {
 }
 
 /// Makes the loader itself put our hooks into the slots, when it relocates the library: the symbols of the imports get their
-/// addresses, and become hidden, so that they are not looked for in other libraries (`elf/dl-reloc.c`, `elf/dl-runtime.c`).
+/// addresses, and become hidden, so that they are not looked for in other libraries (`elf/dl-reloc.c`, `elf/dl-runtime.c`). Weak ones are left:
+/// a host may ask whether they have an address, and where they have one, they are changed behind that.
 ///
 /// # Safety
 /// The library must be mapped, and not be relocated yet.
 pub(crate) unsafe fn listen_from_the_start(library: &Library, hooks: &HookTable) -> io::Result<()> {
     for (name, function) in IMPORTS {
         // SAFETY: the caller's promise.
-        unsafe { bind_from_the_start(library, name, hooks.memory_of(library, function)) }?;
+        unsafe { bind_from_the_start(library, name, hooks.memory_of(library, function), false) }?;
     }
     Ok(())
 }
 
-/// The same for one import, which is to lead to `function`.
+/// The same for one import, which is to lead to `function`; where it is weak, only if that is wanted.
 ///
 /// # Safety
 /// As for [`listen_from_the_start`].
-pub(crate) unsafe fn bind_from_the_start(library: &Library, name: &str, function: usize) -> io::Result<()> {
+pub(crate) unsafe fn bind_from_the_start(
+    library: &Library,
+    name: &str,
+    function: usize,
+    also_weak: bool,
+) -> io::Result<()> {
     for (value, visibility) in library.import_symbols(name) {
         let ours = function.wrapping_sub(library.identity.bias);
         // SAFETY: aligned words of the library's symbol table.
-        unsafe { write_pointer(value.address, ours, value.protection) }?;
-        // SAFETY: as above.
         let before = unsafe { (visibility.address as *const usize).read() };
+        // `st_info`, whose upper half is the binding.
+        if !also_weak && before >> 36 & 0xf == usize::from(object::elf::STB_WEAK.0) {
+            continue;
+        }
+        // SAFETY: as above.
+        unsafe { write_pointer(value.address, ours, value.protection) }?;
         // `st_other`, the byte behind `st_name` and `st_info`.
         let hidden = before & !(0x3 << 40) | usize::from(object::elf::STV_HIDDEN.0) << 40;
         // SAFETY: as above.

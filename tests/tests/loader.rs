@@ -86,6 +86,20 @@ fn a_seventeenth_llvm_is_said_to_be_one_too_many() {
     }
 }
 
+/// A library that asks whether a function is there gets the answer that it gets without us.
+#[test]
+fn a_weak_import_that_is_nowhere_stays_so() {
+    let scratch = Scratch::new("weak");
+    let (program, library) = (scratch.join("weak_import"), scratch.join("libweak.so"));
+    let Some(()) = compiled("weak_import.c", &["-ldl"], &program) else { return };
+    let Some(()) = compiled("weak_import.c", &["-DAS_LIBRARY", "-shared", "-fPIC"], &library) else { return };
+    let host = Host::new(&program, "weak").argument(&library);
+    assert_eq!(host.run(Preload::Nothing).well().stdout, b"0\n");
+    let host = host.argument(paths::library()).variable("JITLISTEN_LOG", "info:log");
+    assert_eq!(host.run(Preload::Nothing).well().stdout, b"0\n");
+    assert!(host.log().contains("LLVM in "), "{}", host.log());
+}
+
 /// A library with LLVM that comes late: its first object has its header in front of the code, as every other.
 #[test]
 fn the_first_object_of_a_late_library_has_its_header() {

@@ -67,7 +67,8 @@ impl Imports {
                 continue;
             }
             // SAFETY: the loader has not come to it yet.
-            if let Err(error) = unsafe { bind_from_the_start(library, name, HOOKED[function].1()) } {
+            let bound = unsafe { bind_from_the_start(library, name, HOOKED[function].1(), real(function) != 0) };
+            if let Err(error) = bound {
                 log_line!(Info, "{}: {name} is hooked later: {error}", library.path.display());
                 self.waiting.extend(slots.into_iter().map(|slot| (library.identity.bias, slot, function)));
             }
