@@ -7,6 +7,12 @@
 //     stranger    what it returns belongs to another linker
 //     heap        what it returns has its functions on the heap
 //     none        what it returns has no functions
+//     data        what it returns has data where its functions should be
+//     others      what it returns has functions of another library
+//     never       loads nothing, twenty times
+//     elsewhere   says that sections are where other bytes are
+//     no-file, no-class   is called with an object that has no class; that has data where its class should have functions
+//     foreign     as `loads`, with an object whose class is in another library
 //     lies        says that sections are where nothing is
 //     wild        is called with an object that cannot be read
 //     text        is called with text for an object
@@ -18,13 +24,15 @@
 // With -DIN_REGISTER, loadObject returns as it does in a library with libc++'s second ABI. With -DANOTHER_RELEASE, there is one more virtual
 // function than in any release that is known, and the functions for debuggers are exported.
 //
-// Calls loadObject, or emit, three times and prints what it got. Then, unless it loads or emits, puts OBJECT, a relocatable file with a function `listed`, where LLVM would put
+// Calls loadObject, or emit, three times (or as said) and prints what it got. Then, unless it loads or emits, puts OBJECT, a relocatable file with a function `listed`, where LLVM would put
 // it for debuggers (functions of its own that are not exported), and prints what the function returns for 5.
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <elf.h>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -68,11 +76,16 @@ struct Text {
     void *code;
 };
 static Text loaded;
+static void *data[6] = {&loaded, &loaded, &loaded, &loaded, &loaded, &loaded};
+static void *functions_of_others[6];
+
+static bool loads() { return mode == "loads" || mode == "waits" || mode == "foreign"; }
 
 struct Info {
     virtual ~Info() {}
     virtual uint64_t address(const Elf64_Shdr *const *section) const {
-        if (mode == "loads" || mode == "waits") return *section == loaded.section ? reinterpret_cast<uint64_t>(loaded.code) : 0;
+        if (mode == "elsewhere") return *section == loaded.section ? reinterpret_cast<uint64_t>(loaded.code) + 2048 : 0;
+        if (loads()) return *section == loaded.section ? reinterpret_cast<uint64_t>(loaded.code) : 0;
         return mode == "lies" || mode == "late" ? 0x1230 : 0;
     }
     virtual void a() {}
@@ -106,13 +119,15 @@ struct __attribute__((visibility("default"))) RuntimeDyldELF {
 #endif
     virtual ~RuntimeDyldELF() {}
     virtual Loaded loadObject(const void *) {
-        if (mode == "null" || (mode == "late" && calls++ == 0)) return Loaded(nullptr);
+        if (mode == "null" || mode == "never" || (mode == "late" && calls++ == 0)) return Loaded(nullptr);
         Info *info = new Info(mode == "stranger" ? static_cast<void *>(&mode) : this);
         if (mode == "heap") {
             void *slots = calloc(16, 8);
             memcpy(slots, *reinterpret_cast<void **>(info), 48);
             memcpy(static_cast<void *>(info), &slots, 8);
         }
+        void *slots = mode == "data" ? data : functions_of_others;
+        if (mode == "data" || mode == "others") memcpy(static_cast<void *>(info), &slots, 8);
         if (mode == "none") memset(static_cast<void *>(info), 0, 8);
         return Loaded(info);
     }
@@ -212,17 +227,24 @@ int main(int count, char **words) {
     if (mode == "wild") binary.data = reinterpret_cast<void *>(0x1000);
     if (mode == "text") binary.data = text.data(), binary.size = text.size();
     if (mode.rfind("emits-", 0) == 0) return emits(mode == "emits-text" ? std::vector<char>(text.begin(), text.end()) : object);
-    bool loads = mode == "loads" || mode == "waits", lists = mode == "waits-listed";
+    std::fill(functions_of_others, functions_of_others + 6, reinterpret_cast<void *>(&puts));
+    std::runtime_error foreign("");
+    if (mode == "foreign") binary.functions = *reinterpret_cast<void **>(&foreign);
+    if (mode == "no-file") binary.functions = calloc(16, 8);
+    if (mode == "no-class") binary.functions = data;
+    bool lists = mode == "waits-listed";
+    int turns = mode == "never" ? 20 : 3;
     llvm::RuntimeDyldELF *volatile linker = new llvm::RuntimeDyldELF;
-    for (int turn = 0; turn < 3; turn++) {
+    for (int turn = 0; turn < turns; turn++) {
         if (lists) list(object);
-        if (loads) loaded = load(object);
+        if (loads() || mode == "elsewhere") loaded = load(object);
+        if (mode == "elsewhere") memset(static_cast<char *>(loaded.code) + 2048, 0xcc, 1024);
         Loaded info = linker->loadObject(mode == "wild" && turn == 1 ? reinterpret_cast<const void *>(8) : &binary);
         printf("%d %d\n", turn, info != nullptr);
-        if (loads) run(loaded);
+        if (loads()) run(loaded);
         new Loaded(std::move(info));
         if (mode.rfind("waits", 0) == 0 && turn == 0) usleep(1100000);
     }
-    if (!loads && !lists) list(object);
+    if (!loads() && !lists) list(object);
     return 0;
 }

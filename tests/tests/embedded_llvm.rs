@@ -431,12 +431,25 @@ fn what_is_returned_in_memory_and_in_a_register() {
     for flags in [&[][..], &["-DIN_REGISTER"]] {
         let scratch = Scratch::new("embedded");
         let Some((object, program)) = impostor(&scratch, flags) else { return };
-        let host = Host::new(&program, "impostor").argument("loads").argument(&object);
-        let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
-        let ended = host::same_output(&host).well();
-        assert_eq!((heard(&host.log()), host.log().matches("left alone").count()), ([3, 3], 0), "{}", host.log());
-        assert_eq!(ended.perf_map().named("listed").count(), 3, "{}", host.log());
+        loads_three(&program, &object, "loads");
     }
+}
+
+#[track_caller]
+fn loads_three(program: &Path, object: &Path, mode: &str) {
+    let host = Host::new(program, "impostor").argument(mode).argument(object);
+    let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
+    let ended = host::same_output(&host).well();
+    assert_eq!((heard(&host.log()), host.log().matches("left alone").count()), ([3, 3], 0), "{}", host.log());
+    assert_eq!(ended.perf_map().named("listed").count(), 3, "{}", host.log());
+}
+
+/// Of a product that has each of LLVM's libraries apart.
+#[test]
+fn object_files_whose_class_is_in_another_library() {
+    let scratch = Scratch::new("embedded");
+    let Some((object, program)) = impostor(&scratch, &[]) else { return };
+    loads_three(&program, &object, "foreign");
 }
 
 /// A linker of a release that is not known is left alone. That is worth a warning where the program registers nothing with debuggers
@@ -468,9 +481,15 @@ fn what_only_looks_like_a_linker_is_left_alone() {
     for (mode, refusal) in [
         ("null", None),
         ("stranger", Some("what was returned does not refer to its linker")),
+        ("never", Some("nothing is returned, time and again")),
         ("late", Some("the section that is none has an address")),
         ("heap", Some("what was returned has no vtable")),
         ("none", Some("what was returned has no vtable")),
+        ("data", Some("a vtable with functions of others")),
+        ("others", Some("a vtable with functions of others")),
+        ("elsewhere", Some("its bytes are not where they are said to be")),
+        ("no-file", Some("no object file")),
+        ("no-class", Some("no object file")),
         ("lies", Some("the section that is none has an address")),
         ("wild", Some("its bytes cannot be read")),
         ("text", Some("no relocatable ELF object of this machine")),

@@ -22,7 +22,8 @@
 //! * Before the slot is changed: the number of slots is one that is known; where a symbol does not bound it, the vtable of
 //!   `RuntimeDyldELFMips` must end in the same four functions, behind another destructor, or that of `RuntimeDyldCOFFI386` be as long.
 //! * At each call: `this` has the vtable that was found, the result refers back to `this`, its vtable consists of code of the same
-//!   library, the object is an ELF file of this machine within its buffer. Whatever is not so is passed on and not listened to.
+//!   library (what is called is in a part of it that may run), the object has a class, of this library or of another one, and is an ELF file of
+//!   this machine within its buffer. Whatever is not so is passed on and not listened to.
 //! * At the first object, a trial: a section that was not loaded has no address, and where the text is said to be, its bytes are.
 //!   An LLVM that fails is never asked again. Until one has passed, memory is read by system calls that refuse what is not there.
 //!
@@ -30,9 +31,10 @@
 //! no harm. C++ exceptions and cancellation pass through it.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
-use jitlisten::log_line;
+use jitlisten::{Address, AddressRange, log_line, mappings_of};
 
 use super::elf_copy::Sections;
 use super::find::Vtable;
@@ -123,15 +125,47 @@ struct Hooked {
     /// What objects of the class point at.
     vtable: AtomicUsize,
     /// Where the library is.
-    start: AtomicUsize,
-    end: AtomicUsize,
+    library: Part,
+    /// Where its code is.
+    code: [Part; CODE_PARTS],
     trust: AtomicU8,
+    /// How many calls have loaded nothing, as long as nothing is trusted.
+    nothing: AtomicU8,
     /// Whether results were returned in a register.
     in_register: AtomicBool,
     /// The vtable of what it returns that was found to be in order, and `getSectionLoadAddress` in it.
     info_vtable: AtomicUsize,
     section_address: AtomicUsize,
+    /// The vtable of an object that was found to be in order.
+    object_vtable: AtomicUsize,
 }
+
+/// Addresses from `start` on and before `end`; none where both are zero.
+struct Part {
+    start: AtomicUsize,
+    end: AtomicUsize,
+}
+
+impl Part {
+    const fn none() -> Part {
+        Part { start: AtomicUsize::new(0), end: AtomicUsize::new(0) }
+    }
+
+    fn set(&self, range: Range<usize>) {
+        self.start.store(range.start, Ordering::Relaxed);
+        self.end.store(range.end, Ordering::Relaxed);
+    }
+
+    fn contains(&self, address: usize) -> bool {
+        (self.start.load(Ordering::Relaxed)..self.end.load(Ordering::Relaxed)).contains(&address)
+    }
+}
+
+/// A library has one part with code; some linkers make more. Those behind are not called.
+const CODE_PARTS: usize = 4;
+
+/// So many calls may load nothing before one that does: a linker whose results are somewhere else never seems to load anything.
+const MOST_NOTHING: u8 = 8;
 
 const UNREADABLE: &str = "memory that cannot be read";
 const OTHER_CLASS: &str = "its linker is of another class";
@@ -144,12 +178,14 @@ static TABLE: [Hooked; SLOTS] = [const {
     Hooked {
         original: AtomicUsize::new(0),
         vtable: AtomicUsize::new(0),
-        start: AtomicUsize::new(0),
-        end: AtomicUsize::new(0),
+        library: Part::none(),
+        code: [const { Part::none() }; CODE_PARTS],
         trust: AtomicU8::new(UNTRIED),
+        nothing: AtomicU8::new(0),
         in_register: AtomicBool::new(false),
         info_vtable: AtomicUsize::new(0),
         section_address: AtomicUsize::new(0),
+        object_vtable: AtomicUsize::new(0),
     }
 }; SLOTS];
 
@@ -167,13 +203,17 @@ pub(crate) unsafe fn attach(
 ) -> Result<patch::Patched, Refusal> {
     let Some(hooked) = TABLE.get(slot) else { return Err(Refusal::Missing) };
     let (vtable, index) = load_object(vtables, library.llvm_release())?;
-    let range = library.range();
+    let mut code = library.segments().into_iter().filter(|segment| segment.executable);
+    for part in &hooked.code {
+        part.set(code.next().map_or(0..0, |segment| segment.address..segment.address.saturating_add(segment.size)));
+    }
+    hooked.library.set(library.range());
     hooked.original.store(vtable.slots[index] as usize, Ordering::Relaxed);
     hooked.vtable.store(vtable.address_point as usize, Ordering::Relaxed);
-    hooked.start.store(range.start, Ordering::Relaxed);
-    hooked.end.store(range.end, Ordering::Relaxed);
     hooked.info_vtable.store(0, Ordering::Relaxed);
     hooked.section_address.store(0, Ordering::Relaxed);
+    hooked.object_vtable.store(0, Ordering::Relaxed);
+    hooked.nothing.store(0, Ordering::Relaxed);
     hooked.in_register.store(false, Ordering::Relaxed);
     hooked.trust.store(UNTRIED, Ordering::Release);
     // SAFETY: the caller's promise; the hook passes on whatever it is called with.
@@ -292,7 +332,7 @@ impl Hooked {
     fn read(&self, call: [usize; 3], returned: usize) -> Result<Option<Vec<u8>>, &'static str> {
         let Call { this, info, object, binary: [class, _, data, size] } = self.call(call, returned)?;
         if info == 0 {
-            return Ok(None);
+            return self.loaded_nothing();
         }
         // `{ vtable, RuntimeDyldImpl &, map }`
         let read = if self.is_known() {
@@ -306,7 +346,7 @@ impl Hooked {
             return Err("what was returned does not refer to its linker");
         }
         let get_address = self.section_address_function(vtable)?;
-        if !self.is_here(class) {
+        if !self.is_class_of_objects(class) {
             return Err("no object file");
         }
         let mut sections = Sections::read(data, size)?;
@@ -335,8 +375,38 @@ impl Hooked {
         self.trust.load(Ordering::Acquire) == TRUSTED && !self.in_register.load(Ordering::Relaxed)
     }
 
+    /// A link that fails has no result. Before there was any, that may as well be a result that is somewhere else.
+    fn loaded_nothing(&self) -> Result<Option<Vec<u8>>, &'static str> {
+        let is_trusted = self.trust.load(Ordering::Acquire) == TRUSTED;
+        if !is_trusted && self.nothing.fetch_add(1, Ordering::Relaxed) == MOST_NOTHING {
+            return Err("nothing is returned, time and again");
+        }
+        Ok(None)
+    }
+
     fn is_here(&self, address: usize) -> bool {
-        (self.start.load(Ordering::Relaxed)..self.end.load(Ordering::Relaxed)).contains(&address)
+        self.library.contains(address)
+    }
+
+    fn is_code_here(&self, address: usize) -> bool {
+        self.code.iter().any(|part| part.contains(address))
+    }
+
+    /// Whether this is the vtable of a class, which begins with two destructors. A product may have LLVM's object files in another library
+    /// (`libLLVMObject.so`).
+    fn is_class_of_objects(&self, vtable: usize) -> bool {
+        if vtable != 0 && vtable == self.object_vtable.load(Ordering::Relaxed) {
+            return true;
+        }
+        if !vtable.is_multiple_of(size_of::<usize>()) || !(self.is_here(vtable) || is_of_file(vtable, false)) {
+            return false;
+        }
+        let Some(destructors) = words::<2>(vtable) else { return false };
+        let is_one = destructors.iter().all(|&slot| self.is_code_here(slot) || is_of_file(slot, true));
+        if is_one {
+            self.object_vtable.store(vtable, Ordering::Relaxed);
+        }
+        is_one
     }
 
     /// Slot 2 of the vtable of a `LoadedObjectInfo`, whose first six are functions of the library.
@@ -348,7 +418,7 @@ impl Hooked {
             return Err("what was returned has no vtable");
         }
         let slots: [usize; 6] = words(vtable).ok_or("a vtable that cannot be read")?;
-        if slots.iter().all(|&slot| self.is_here(slot)) {
+        if slots.iter().all(|&slot| self.is_code_here(slot)) {
             // Where two threads come by with different ones, the addresses could be mixed up: the first stays.
             let first = self.section_address.compare_exchange(0, slots[2], Ordering::Relaxed, Ordering::Relaxed);
             if first.is_ok() {
@@ -359,6 +429,13 @@ impl Hooked {
             Err("a vtable with functions of others")
         }
     }
+}
+
+/// Whether the memory at `address` is that of a file, and code or not.
+fn is_of_file(address: usize, is_code: bool) -> bool {
+    let byte = AddressRange::new(Address(address as u64), 1);
+    let found = byte.and_then(|byte| mappings_of(byte).ok().flatten()).unwrap_or_default();
+    found.first().is_some_and(|mapping| mapping.of_file && mapping.executable == is_code)
 }
 
 /// `uint64_t LoadedObjectInfo::getSectionLoadAddress(const object::SectionRef &) const`: 0 where the section was not loaded.
