@@ -47,6 +47,15 @@ pub(crate) struct Slot {
     first_address: usize,
 }
 
+/// What the loader will add the bias to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Addend {
+    /// A word of the relocation table.
+    InTable(Slot),
+    /// The word that is relocated.
+    InPlace(Slot),
+}
+
 /// A part of the file as it is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
@@ -202,12 +211,16 @@ impl Library {
     }
 
     /// The word to which the loader will add the bias, to put the result at `address`: one of the relocation table, or that word itself.
-    pub(crate) fn relative_addend(&self, address: usize) -> Option<Slot> {
+    pub(crate) fn relative_addend(&self, address: usize) -> Option<Addend> {
         let offset = address.wrapping_sub(self.identity.bias);
         let mut here = self.relocations().iter().filter(|relocation| relocation[0] == offset as u64);
         match (here.next(), here.next()) {
-            (Some(relocation), None) if is_relative(relocation[1]) => self.slot(&raw const relocation[2] as usize),
-            (None, _) if self.packed_relocations().any(|packed| packed == offset) => self.slot(address),
+            (Some(relocation), None) if is_relative(relocation[1]) => {
+                self.slot(&raw const relocation[2] as usize).map(Addend::InTable)
+            }
+            (None, _) if self.packed_relocations().any(|packed| packed == offset) => {
+                self.slot(address).map(Addend::InPlace)
+            }
             _ => None,
         }
     }

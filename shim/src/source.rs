@@ -116,7 +116,7 @@ impl Source {
             *symbols = SymbolFile::open(library).ok();
         }
         // SAFETY: the caller's promise; a library at this place of the table was closed before.
-        let linkers = unsafe { Linkers::attach(library, symbols, slot, hooks, wanted) }.ok_or(None)?;
+        let linkers = unsafe { Linkers::attach(library, symbols, slot, hooks, callers, wanted) }.ok_or(None)?;
         // llvmlite's file is opened for other functions anyway; elsewhere the list adds nothing that the linkers do not say.
         let hidden = !linkers.report_all() || library.is_llvmlite();
         let interface =
@@ -134,7 +134,7 @@ impl Source {
         let codegen = match linkers::wanted_classes(wanted) {
             [] => Err(codegen::Refusal::Unwanted),
             // SAFETY: as above.
-            _ => unsafe { codegen::attach(library, slot, hooks.generate_code[slot]) },
+            _ => unsafe { codegen::attach(library, slot, hooks.generate_code[slot], callers) },
         };
         linkers.log_refusals(library);
         // SAFETY: the interface is the mapped library's.
@@ -149,11 +149,11 @@ impl Source {
             start: library.range().start,
             descriptor: interface.map(|interface| DescriptorAddress(interface.descriptor)),
             detoured,
+            version: linkers.version.clone().or_else(|| library.llvm_version()),
             linkers,
             codegen,
             slot,
             wants_list: wanted.contains(LlvmSource::List),
-            version: library.llvm_version(),
             is_llvmlite: library.is_llvmlite(),
             slots,
             listening: false,

@@ -22,7 +22,7 @@
 //     waits-listed    puts OBJECT where LLVM would put it for debuggers instead, three times, with the same wait
 //
 // With -DIN_REGISTER, loadObject returns as it does in a library with libc++'s second ABI. With -DANOTHER_RELEASE, there is one more virtual
-// function than in any release that is known, and the functions for debuggers are exported.
+// function than in any release that is known, and the functions for debuggers are exported. With -DSAYS="VERSION", it says that it is that one.
 //
 // Calls loadObject, or emit, three times (or as said) and prints what it got. Then, unless it loads or emits, puts OBJECT, a relocatable file with a function `listed`, where LLVM would put
 // it for debuggers (functions of its own that are not exported), and prints what the function returns for 5.
@@ -47,6 +47,11 @@ asm(".pushsection .text.padding, \"ax\"\n.skip 5000000, 0xcc\n.popsection");
 #else
 #define VISIBLE "hidden"
 #define IN_ASSEMBLY ".hidden __jit_debug_register_code\n"
+#endif
+
+#ifdef SAYS
+// Behind a string of its own, as the linker puts strings together.
+extern "C" __attribute__((used)) const char identification[] = "\0LLVM" SAYS;
 #endif
 
 extern "C" {

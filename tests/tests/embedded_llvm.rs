@@ -341,6 +341,42 @@ fn with_packed_relocations() {
     }
 }
 
+/// Seen by another thread than the one whose loader is about to relocate it. A packed relocation is the word in the vtable itself: were it written
+/// when the loader has just been there, the host's next call would go anywhere. The list for debuggers is read instead.
+#[test]
+fn with_packed_relocations_in_front_of_the_loader() {
+    let scratch = Scratch::new("embedded");
+    let Some(compiler) = tool::require("cc", Absence::FailsInCi) else { return };
+    let compile = |source: &str, flags: &[&str], name: &str| {
+        let output = scratch.join(name);
+        tool::compile(
+            &compiler,
+            &[&["-O1", "-Wall", "-Wextra", "-Werror"], flags].concat(),
+            &paths::host(source),
+            &output,
+        );
+        output
+    };
+    let program = compile("waits_in_loader.c", &["-pthread", "-ldl"], "waits");
+    let needed = compile("waits_in_loader.c", &["-DAS_LIBRARY", "-shared", "-fPIC"], "libwaits.so");
+    let taken = compile("taken_rendezvous.c", &["-shared", "-fPIC"], "taken_rendezvous.so");
+    let library = scratch.join("libembedded-packed.so");
+    let flags = ["-DAS_LIBRARY", "-fPIC", "-shared", "-s", "-Wl,-Bsymbolic", "-Wl,-z,pack-relative-relocs"];
+    let needed = needed.to_str().expect("text");
+    let Some(()) = link(14, true, &[&flags[..], &[needed]].concat(), &library) else { return };
+    let host = Host::new(&program, "waits").argument(&library).argument(COUNT.to_string());
+    let stock = host.run(Preload::Nothing).well();
+    let log = host.scratch("log");
+    let host = host.argument(&log).variable("JITLISTEN_LOG", format!("debug:{}", log.display()));
+    let list = format!("{}:{}", paths::library().display(), taken.display());
+    let host = host.variable("LD_PRELOAD", list);
+    let ended = host.run(Preload::Nothing).well();
+    assert_eq!((stock.stdout, stock.stderr), (ended.stdout, ended.stderr));
+    let log = host.log();
+    assert!(log.contains("the linker stays as it is: the loader may be at work in it"), "{log}");
+    assert_eq!(heard(&log), [COUNT; 2], "{log}");
+}
+
 /// A library whose relocation slots are read-only once the loader is done with them, which takes it long: 2,700 imports, with the memory
 /// functions among them.
 fn sealed_library(scratch: &Scratch, compiler: &Path) -> PathBuf {
@@ -452,23 +488,53 @@ fn object_files_whose_class_is_in_another_library() {
     loads_three(&program, &object, "foreign");
 }
 
+/// Without versions of symbols, the constants say which release it is.
+#[test]
+fn the_release_is_the_one_that_the_library_says() {
+    for (version, refusal) in [
+        ("14.0.6", None),
+        ("15.0.7-rust-1.70.0-stable", None),
+        ("16.0.0git", None),
+        ("19.1.7", Some("16 slots in the vtable of RuntimeDyldELF")),
+        ("25.0.0git", Some("LLVM 25, a release that is not known")),
+    ] {
+        let scratch = Scratch::new("embedded");
+        let Some((object, program)) = impostor(&scratch, &[&format!("-DSAYS=\"{version}\"")]) else { return };
+        let Some(refusal) = refusal else {
+            loads_three(&program, &object, "loads");
+            continue;
+        };
+        let host = Host::new(&program, "impostor").argument("loads").argument(&object);
+        let host = host.variable("JITLISTEN_LOG", "debug:log");
+        host::same_output(&host).well();
+        let log = host.log();
+        assert!(log.contains(&format!("its linker is not listened to: {refusal}")), "{version}: {log}");
+        assert_eq!(heard(&log), [0, 0], "{version}: {log}");
+    }
+}
+
 /// A linker of a release that is not known is left alone. That is worth a warning where the program registers nothing with debuggers
 /// either, and not where it does.
 #[test]
 fn what_nothing_is_heard_of_is_said_when_it_has_compiled() {
     let scratch = Scratch::new("embedded");
-    let Some((object, program)) = impostor(&scratch, &["-DANOTHER_RELEASE"]) else { return };
-    for (mode, objects, warnings) in [("waits", 0, 1), ("waits-listed", 3, 0), ("loads", 0, 0)] {
+    let flags = [
+        ("-DANOTHER_RELEASE", "18 slots in the vtable of RuntimeDyldELF"),
+        ("-DSAYS=\"25.1.0\"", "LLVM 25, a release"),
+    ];
+    let modes = [("waits", 0, 1), ("waits-listed", 3, 0), ("loads", 0, 0)];
+    for ((flag, refusal), (mode, objects, warnings)) in flags.iter().flat_map(|flag| modes.map(|mode| (flag, mode))) {
+        let Some((object, program)) = impostor(&scratch, &[flag]) else { return };
         let host = Host::new(&program, "impostor").argument(mode).argument(&object);
         let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
         host::same_output(&host).well();
         let log = host.log();
-        assert!(log.contains("its linker is not listened to: 18 slots in the vtable of RuntimeDyldELF"), "{log}");
+        assert!(log.contains(&format!("its linker is not listened to: {refusal}")), "{log}");
         assert_eq!(heard(&log), [objects; 2], "{mode}: {log}");
         let said: Vec<&str> =
             log.lines().filter(|line| line.contains("warn: /proc/self/exe: nothing was heard of")).collect();
         assert_eq!(said.len(), warnings, "{mode}: {log}");
-        assert!(said.iter().all(|line| line.contains("18 slots")), "{log}");
+        assert!(said.iter().all(|line| line.contains(refusal)), "{log}");
     }
 }
 

@@ -33,7 +33,7 @@ use jitlisten::options::FramePointerPolicy;
 use once_cell::race::OnceBox;
 
 use crate::attributes::{Exported, LlvmC};
-use crate::detour::write_pointer;
+use crate::detour::{Callers, write_pointer};
 use crate::hook_table::{CODE_GENERATORS, GenerateCode, SLOTS};
 use crate::library::Library;
 use crate::vtable::{mapped, patch, words};
@@ -123,6 +123,7 @@ pub(crate) unsafe fn attach(
     library: &Library,
     slot: usize,
     hooks: [GenerateCode; CODE_GENERATORS],
+    callers: Callers,
 ) -> Result<(), Refusal> {
     // SAFETY: the caller's promise.
     let exported = unsafe { Exported::find(library) }.ok_or(Refusal::NotExported)?;
@@ -138,7 +139,7 @@ pub(crate) unsafe fn attach(
     let generator = Generator { originals, exported, version, llvm, engines };
     TABLE.get(slot).ok_or(Refusal::Missing)?.store(Box::leak(Box::new(generator)), Ordering::Release);
     // SAFETY: the caller's promise.
-    unsafe { change_vtables(library, &originals, hooks) };
+    unsafe { change_vtables(library, &originals, hooks, callers) };
     for (point, hook) in POINTS.iter().zip(hooks).filter(|(point, _)| point.is_first) {
         let Some(value) = library.dynamic_value_slot(point.function) else { continue };
         // The loader adds the bias to what it finds there.
@@ -159,13 +160,14 @@ unsafe fn change_vtables(
     library: &Library,
     originals: &[usize; CODE_GENERATORS],
     hooks: [GenerateCode; CODE_GENERATORS],
+    callers: Callers,
 ) {
     // SAFETY: the caller's promise.
     for vtable in unsafe { mapped::exported_vtables(library, &POINTS.map(|point| point.class)) } {
         let is_it = |&address: &u64| address != 0 && address as usize == originals[vtable.class];
         let Some(index) = vtable.slots.iter().position(is_it) else { continue };
         // SAFETY: the caller's promise; the hook passes on whatever it is called with.
-        if let Err(error) = unsafe { patch::exchange(library, &vtable, index, hooks[vtable.class] as usize) } {
+        if let Err(error) = unsafe { patch::exchange(library, &vtable, index, hooks[vtable.class] as usize, callers) } {
             log_line!(Info, "{}: {} stays as it is: {error}", library.path.display(), POINTS[vtable.class].class);
         }
     }

@@ -12,7 +12,7 @@
 //! debuggers later: that is the same object.
 //!
 //! # Nothing is taken on trust
-//! The vtables must have just these numbers of slots, one behind the other. At each call, `this` must have the vtable that was
+//! The vtables must have just these numbers of slots, one behind the other, and those of the release that the library says it is. At each call, `this` must have the vtable that was
 //! found, and what is behind the second pointer must be an ELF object of this machine; whatever is not so is passed on and not
 //! listened to, and the log says so once. The hook changes nothing and passes more words on than `emit` has, so that it would do
 //! no harm in front of another function of the vtable either.
@@ -26,9 +26,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use jitlisten::{Address, AddressRange, checked_read, log_line};
 
+use crate::detour::Callers;
 use crate::hook_table::{EMIT_VTABLES, Emit, Returned, SLOTS};
 use crate::library::Library;
 use crate::vtable::find::Vtable;
+use crate::vtable::release::Release;
 use crate::vtable::{OBJECT_LINKING_LAYER, patch, words};
 
 /// `emit` for objects, in each vtable that has it.
@@ -42,8 +44,10 @@ const HEADER: u64 = 16;
 pub(crate) enum Refusal {
     /// There is no JITLink.
     Missing,
-    /// The vtables are not as in any release that is known.
+    /// The vtables are not as in any release that is known, or not as in the one that the library says it is.
     Unknown,
+    /// A release that is newer than any that is known.
+    TooNew(u32),
     /// `JITLISTEN_LLVM` leaves it out.
     Unwanted,
     /// A slot could not be changed.
@@ -52,17 +56,18 @@ pub(crate) enum Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Refusal::Missing => "no vtable of ObjectLinkingLayer",
-            Refusal::Unknown => "the vtables of ObjectLinkingLayer are those of a release that is not known",
-            Refusal::Unwanted => "switched off",
-            Refusal::Unchanged => "a slot of ObjectLinkingLayer stays as it is",
-        })
+        match self {
+            Refusal::Missing => write!(f, "no vtable of ObjectLinkingLayer"),
+            Refusal::Unknown => write!(f, "the vtables of ObjectLinkingLayer are those of a release that is not known"),
+            Refusal::TooNew(release) => write!(f, "LLVM {release}, a release that is not known"),
+            Refusal::Unwanted => write!(f, "switched off"),
+            Refusal::Unchanged => write!(f, "a slot of ObjectLinkingLayer stays as it is"),
+        }
     }
 }
 
-/// Which of the class's vtables have `emit`.
-pub(crate) fn with_emit<'a>(vtables: &[&'a Vtable]) -> Result<Vec<&'a Vtable>, Refusal> {
+/// Which of the class's vtables have `emit`, in a library that is one of these releases.
+pub(crate) fn with_emit<'a>(vtables: &[&'a Vtable], releases: &[Release]) -> Result<Vec<&'a Vtable>, Refusal> {
     let mut all = vtables.to_vec();
     all.sort_by_key(|vtable| vtable.address_point);
     let Some((first, further)) = all.split_first() else { return Err(Refusal::Missing) };
@@ -70,12 +75,18 @@ pub(crate) fn with_emit<'a>(vtables: &[&'a Vtable]) -> Result<Vec<&'a Vtable>, R
     let joined = all.windows(2).all(|pair| end(pair[0]) + HEADER == pair[1].address_point);
     let derived = first.offset_to_top == 0 && further.iter().all(|vtable| vtable.offset_to_top < 0);
     let slots: Vec<usize> = all.iter().map(|vtable| vtable.slots.len()).collect();
-    match slots[..] {
-        _ if !joined || !derived => Err(Refusal::Unknown),
-        [9, 4] => Ok(vec![first]),
-        [7, 4, 7] => Ok(vec![first, further[1]]),
-        _ => Err(Refusal::Unknown),
+    let (emits, known) = match slots[..] {
+        _ if !joined || !derived => return Err(Refusal::Unknown),
+        // Of 20, only builds between two releases were looked at.
+        [9, 4] => (vec![*first], 13..=20),
+        [7, 4, 7] => (vec![*first, further[1]], 20..=u32::MAX),
+        _ => return Err(Refusal::Unknown),
+    };
+    if releases.is_empty() || releases.iter().any(|release| release.may_be(|number| known.contains(&number))) {
+        return Ok(emits);
     }
+    let too_new = releases.iter().find(|release| release.is_too_new());
+    Err(too_new.map_or(Refusal::Unknown, |release| Refusal::TooNew(release.number)))
 }
 
 /// What a hook needs. Written before the vtable is changed.
@@ -93,7 +104,7 @@ static TABLE: [[Hooked; EMIT_VTABLES]; SLOTS] = [const {
 }; SLOTS];
 
 /// Listens to JITLink of `library`. `slot` is its place in the table of sources, `hooks` are that place's, `vtables`
-/// those of [`CLASSES`](crate::vtable::CLASSES).
+/// those of [`CLASSES`](crate::vtable::CLASSES), `releases` what the library says of itself.
 ///
 /// # Safety
 /// As for `runtime_dyld::attach`; `vtables` must have been found under the same hold of the loader's lock.
@@ -101,16 +112,18 @@ pub(crate) unsafe fn attach(
     library: &Library,
     slot: usize,
     vtables: &[Vtable],
+    releases: &[Release],
     hooks: [Emit; EMIT_VTABLES],
+    callers: Callers,
 ) -> Result<(), Refusal> {
     let table = TABLE.get(slot).ok_or(Refusal::Missing)?;
     let of_class: Vec<&Vtable> = vtables.iter().filter(|vtable| vtable.class == OBJECT_LINKING_LAYER).collect();
-    for (which, vtable) in with_emit(&of_class)?.into_iter().enumerate() {
+    for (which, vtable) in with_emit(&of_class, releases)?.into_iter().enumerate() {
         table[which].original.store(vtable.slots[EMIT] as usize, Ordering::Relaxed);
         table[which].warned.store(false, Ordering::Relaxed);
         table[which].vtable.store(vtable.address_point as usize, Ordering::Release);
         // SAFETY: the caller's promise; the hook passes on whatever it is called with.
-        let exchanged = unsafe { patch::exchange(library, vtable, EMIT, hooks[which] as usize) };
+        let exchanged = unsafe { patch::exchange(library, vtable, EMIT, hooks[which] as usize, callers) };
         if let Err(error) = exchanged {
             let path = library.path.display();
             if which == 0 {
@@ -217,7 +230,7 @@ mod tests {
     fn found(vtables: &[Vtable]) -> Result<Vec<u64>, Refusal> {
         // In any order.
         let all: Vec<&Vtable> = vtables.iter().rev().collect();
-        with_emit(&all).map(|found| found.iter().map(|vtable| vtable.address_point).collect())
+        with_emit(&all, &[]).map(|found| found.iter().map(|vtable| vtable.address_point).collect())
     }
 
     #[test]
@@ -235,5 +248,24 @@ mod tests {
         let mut twice = group(&[9, 4]);
         twice.extend(group(&[9, 4]));
         assert_eq!(found(&twice), Err(Refusal::Unknown));
+    }
+
+    /// The vtables of another release are none of this one: they may be those of something else.
+    #[test]
+    fn the_vtables_are_those_of_the_release() {
+        let (two, three) = (group(&[9, 4]), group(&[7, 4, 7]));
+        let said = |vtables: &[Vtable], version: &str| {
+            let (all, release) = (vtables.iter().collect::<Vec<_>>(), Release::of(version).expect("a version"));
+            with_emit(&all, &[release]).map(|found| found.len())
+        };
+        for version in ["13.0.1", "19.1", "20.0.0git", "21.0.0git"] {
+            assert_eq!(said(&two, version), Ok(1), "{version}");
+        }
+        for version in ["20.0.0git", "21.1.1", "24.0.0git"] {
+            assert_eq!(said(&three, version), Ok(2), "{version}");
+        }
+        assert_eq!((said(&two, "12.0.1"), said(&two, "22.1.0")), (Err(Refusal::Unknown), Err(Refusal::Unknown)));
+        assert_eq!(said(&three, "19.1.7"), Err(Refusal::Unknown));
+        assert_eq!(said(&three, "25.0.0git"), Err(Refusal::TooNew(25)));
     }
 }

@@ -4,6 +4,7 @@ use jitlisten::log_line;
 use jitlisten::options::{LlvmSource, LlvmSources};
 
 use super::jit_interface::DESCRIPTOR;
+use crate::detour::Callers;
 use crate::hook_table::{HookTable, SLOTS};
 use crate::jitlink;
 use crate::library::Library;
@@ -19,6 +20,8 @@ pub(super) struct Linkers {
     pub(super) jitlink: Result<(), jitlink::Refusal>,
     /// Whether there seems to be one, although no vtable shows it.
     is_unseen: bool,
+    /// What the library says of itself.
+    pub(super) version: Option<String>,
 }
 
 impl Linkers {
@@ -32,21 +35,28 @@ impl Linkers {
         symbols: &mut Option<SymbolFile>,
         slot: usize,
         hooks: &'static HookTable,
+        callers: Callers,
         wanted: LlvmSources,
     ) -> Option<Linkers> {
         // SAFETY: the caller's promise.
         let (vtables, is_unseen) = unsafe { vtables(library, symbols, wanted) };
+        // Constants are read for that: only of what has a linker.
+        // SAFETY: as above.
+        let releases = if vtables.is_empty() { Vec::new() } else { unsafe { mapped::releases(library) } };
         let runtime_dyld = match wanted.contains(LlvmSource::RuntimeDyld) {
             // SAFETY: as above.
-            true => unsafe { runtime_dyld::attach(library, slot, &vtables, *hooks.load_object.get(slot)?) },
+            true => unsafe {
+                runtime_dyld::attach(library, slot, &vtables, &releases, *hooks.load_object.get(slot)?, callers)
+            },
             false => Err(Refusal::Unwanted),
         };
         let jitlink = match wanted.contains(LlvmSource::JitLink) {
             // SAFETY: as above.
-            true => unsafe { jitlink::attach(library, slot, &vtables, *hooks.emit.get(slot)?) },
+            true => unsafe { jitlink::attach(library, slot, &vtables, &releases, *hooks.emit.get(slot)?, callers) },
             false => Err(jitlink::Refusal::Unwanted),
         };
-        Some(Linkers { runtime_dyld, jitlink, is_unseen })
+        let version = releases.last().map(|release| release.version.clone());
+        Some(Linkers { runtime_dyld, jitlink, is_unseen, version })
     }
 
     /// Whether every object that LLVM links is reported to us.

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use jitlisten::{RELATIVE, Relocation};
 
 use super::find::{self, Segment, Symbol, View, Vtable};
+use super::release::{self, Release};
 use crate::library::Library;
 use crate::symbol_file::SymbolFile;
 
@@ -64,6 +65,18 @@ pub(crate) unsafe fn seems_to_have_linker(library: &Library) -> bool {
     let constants = unsafe { constants(library) };
     let has = |message: &[u8]| constants.iter().any(|part| memchr::memmem::find(part.bytes, message).is_some());
     MESSAGES.into_iter().any(has)
+}
+
+/// What a library that has a linker says of its release: nothing, or one, seldom more.
+///
+/// # Safety
+/// As for [`vtables`].
+pub(crate) unsafe fn releases(library: &Library) -> Vec<Release> {
+    match library.llvm_version().and_then(|version| Release::of(&version)) {
+        Some(release) => vec![release],
+        // SAFETY: the caller's promise.
+        None => release::said(&unsafe { constants(library) }),
+    }
 }
 
 /// The vtables of classes that have a dynamic symbol.

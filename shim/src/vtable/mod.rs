@@ -7,6 +7,7 @@
 //! | `runtime_dyld.rs` | `RuntimeDyldELF::loadObject`: which slot it is, what is believed of a call |
 //! | `load_object.rs` | the hooks for it |
 //! | `elf_copy.rs` | the object, with the addresses of its sections |
+//! | `release.rs` | which release it is, and which are known (pure) |
 //! | `patch.rs` | exchanges a slot, before or after the library is relocated |
 
 mod elf_copy;
@@ -14,6 +15,7 @@ pub(crate) mod find;
 pub(crate) mod load_object;
 pub(crate) mod mapped;
 pub(crate) mod patch;
+pub(crate) mod release;
 pub(crate) mod runtime_dyld;
 
 use jitlisten::{Address, checked_read};

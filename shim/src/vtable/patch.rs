@@ -1,10 +1,16 @@
 //! Exchanging a slot of a vtable, in one store, for a moment in which its page is writable.
+//!
+//! Where the library is not relocated yet, another thread's loader may be at work in it at this moment. What it finds in its table of
+//! relocations is written before or behind what it reads: then the slot leads where it has led. A packed relocation (`DT_RELR`) is the word in
+//! the vtable itself, to which the loader adds, so that only the loader's own thread may write there.
 
 use std::io;
 
+use jitlisten::{Address, checked_read};
+
 use super::find::Vtable;
-use crate::detour::write_pointer;
-use crate::library::Library;
+use crate::detour::{Callers, write_pointer};
+use crate::library::{Addend, Library};
 
 /// A slot of a vtable that leads to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,8 +24,14 @@ pub(crate) struct Patched {
 ///
 /// # Safety
 /// `vtable` must have been found in `library` ([`mapped::vtables`]) while it has been mapped without a pause, and under the same
-/// hold of the loader's lock. `hook` must be fit for every caller through the slot, for as long as the library lives.
-pub(crate) unsafe fn exchange(library: &Library, vtable: &Vtable, index: usize, hook: usize) -> io::Result<Patched> {
+/// hold of the loader's lock, in the thread that is to relocate it where `callers` are none yet. `hook` must be fit for every caller through the slot, for as long as the library lives.
+pub(crate) unsafe fn exchange(
+    library: &Library,
+    vtable: &Vtable,
+    index: usize,
+    hook: usize,
+    callers: Callers,
+) -> io::Result<Patched> {
     let missing = || io::Error::from(io::ErrorKind::InvalidInput);
     let original = *vtable.slots.get(index).ok_or_else(missing)? as usize;
     if original == 0 {
@@ -38,8 +50,16 @@ pub(crate) unsafe fn exchange(library: &Library, vtable: &Vtable, index: usize, 
     } else {
         let addend = library.relative_addend(address).ok_or_else(|| io::Error::other("no plain relocation"))?;
         let ours = hook.wrapping_sub(library.identity.bias);
-        // SAFETY: an aligned word of the relocation table, which is mapped.
-        unsafe { write_pointer(addend.address, ours, addend.protection) }?;
+        match addend {
+            // SAFETY: an aligned word of the relocation table, which is mapped.
+            Addend::InTable(slot) => unsafe { write_pointer(slot.address, ours, slot.protection) }?,
+            Addend::InPlace(_) if callers != Callers::NoneYet => {
+                return Err(io::Error::other("the loader may be at work in it"));
+            }
+            // The page is the loader's: where it may not be written, that stays so.
+            // SAFETY: an aligned word of the library's data, which the loader is about to look at, in this thread.
+            Addend::InPlace(slot) => unsafe { checked_read::write_word(Address(slot.address as u64), ours) }?,
+        }
     }
     Ok(Patched { original })
 }

@@ -38,20 +38,34 @@ use jitlisten::{Address, AddressRange, log_line, mappings_of};
 
 use super::elf_copy::Sections;
 use super::find::Vtable;
+use super::release::Release;
 use super::{patch, plain_words_of, words, words_of};
+use crate::detour::Callers;
 use crate::facts::{self, Count};
 use crate::hook_table::{LoadObject, SLOTS};
 use crate::library::Library;
 
-/// How many slots the vtable has in the releases that are known; where the library says which it is, in that one. Of 20, only builds between
-/// two releases were looked at.
-fn known_slots(release: Option<u32>) -> &'static [usize] {
+/// How many slots the vtable has in the releases that are known. Of 20, only builds between two releases were looked at.
+const KNOWN_SLOTS: [usize; 3] = [16, 17, 19];
+
+fn slots_of(release: u32) -> &'static [usize] {
     match release {
-        Some(10..=15) => &[16],
-        Some(16..=19) => &[17],
-        Some(20) => &[17, 19],
-        Some(21..) => &[19],
-        Some(..10) | None => &[16, 17, 19],
+        ..10 => &KNOWN_SLOTS,
+        10..=15 => &[16],
+        16..=19 => &[17],
+        20 => &[17, 19],
+        21.. => &[19],
+    }
+}
+
+/// The same, of a library that says that it is one of `releases`.
+fn check_slots(slots: usize, releases: &[Release]) -> Result<(), Refusal> {
+    let is_of = |release: &Release| release.may_be(|number| slots_of(number).contains(&slots));
+    let too_new = || releases.iter().find(|release| release.is_too_new());
+    match releases {
+        [] if KNOWN_SLOTS.contains(&slots) => Ok(()),
+        _ if releases.iter().any(is_of) => Ok(()),
+        _ => Err(too_new().map_or(Refusal::UnknownSlots(slots), |release| Refusal::TooNew(release.number))),
     }
 }
 
@@ -66,6 +80,8 @@ pub(crate) enum Refusal {
     /// The vtable is there more than once.
     Ambiguous,
     UnknownSlots(usize),
+    /// A release that is newer than any that is known.
+    TooNew(u32),
     /// Nothing bounds the vtable.
     Unbounded,
     /// `JITLISTEN_LLVM` leaves it out.
@@ -82,6 +98,7 @@ impl fmt::Display for Refusal {
             Refusal::UnknownSlots(slots) => {
                 write!(f, "{slots} slots in the vtable of RuntimeDyldELF: a release that is not known")
             }
+            Refusal::TooNew(release) => write!(f, "LLVM {release}, a release that is not known"),
             Refusal::Unbounded => write!(f, "the end of the vtable of RuntimeDyldELF is not certain"),
             Refusal::Unwanted => write!(f, "switched off"),
             Refusal::Unchanged => write!(f, "its vtable could not be changed"),
@@ -89,8 +106,9 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// The vtable of `RuntimeDyldELF` among those of [`CLASSES`](super::CLASSES) in a library of that release, and the slot of `loadObject` in it.
-pub(crate) fn load_object(vtables: &[Vtable], release: Option<u32>) -> Result<(&Vtable, usize), Refusal> {
+/// The vtable of `RuntimeDyldELF` among those of [`CLASSES`](super::CLASSES) in a library that is one of these releases, and the slot of
+/// `loadObject` in it.
+pub(crate) fn load_object<'a>(vtables: &'a [Vtable], releases: &[Release]) -> Result<(&'a Vtable, usize), Refusal> {
     let of = |class: usize| vtables.iter().filter(move |vtable| vtable.class == class && vtable.offset_to_top == 0);
     let elf = of(0).next().ok_or(Refusal::Missing)?;
     if of(0).any(|other| other.address_point != elf.address_point) {
@@ -101,9 +119,7 @@ pub(crate) fn load_object(vtables: &[Vtable], release: Option<u32>) -> Result<(&
     if !elf.bounded && !of(1).any(|mips| inherits(&mips.slots, &elf.slots, has_sibling)) {
         return Err(Refusal::Unbounded);
     }
-    if !known_slots(release).contains(&slots) {
-        return Err(Refusal::UnknownSlots(slots));
-    }
+    check_slots(slots, releases)?;
     Ok((elf, slots - LAST_SLOTS))
 }
 
@@ -190,7 +206,8 @@ static TABLE: [Hooked; SLOTS] = [const {
 }; SLOTS];
 
 /// Listens to the RuntimeDyld of `library`, if it has one that is recognised. `slot` is its place in the table of sources, and
-/// `hook` that place's; `vtables` are those of [`CLASSES`](super::CLASSES), found under the same hold of the loader's lock.
+/// `hook` that place's; `vtables` are those of [`CLASSES`](super::CLASSES), found under the same hold of the loader's lock, and `releases` what
+/// the library says of itself.
 ///
 /// # Safety
 /// The library must be mapped, and stay so during the call; the loader's lock must be held. It need not be relocated. Nothing may
@@ -199,10 +216,12 @@ pub(crate) unsafe fn attach(
     library: &Library,
     slot: usize,
     vtables: &[Vtable],
+    releases: &[Release],
     hook: LoadObject,
+    callers: Callers,
 ) -> Result<patch::Patched, Refusal> {
     let Some(hooked) = TABLE.get(slot) else { return Err(Refusal::Missing) };
-    let (vtable, index) = load_object(vtables, library.llvm_release())?;
+    let (vtable, index) = load_object(vtables, releases)?;
     let mut code = library.segments().into_iter().filter(|segment| segment.executable);
     for part in &hooked.code {
         part.set(code.next().map_or(0..0, |segment| segment.address..segment.address.saturating_add(segment.size)));
@@ -217,7 +236,7 @@ pub(crate) unsafe fn attach(
     hooked.in_register.store(false, Ordering::Relaxed);
     hooked.trust.store(UNTRIED, Ordering::Release);
     // SAFETY: the caller's promise; the hook passes on whatever it is called with.
-    unsafe { patch::exchange(library, vtable, index, hook as usize) }
+    unsafe { patch::exchange(library, vtable, index, hook as usize, callers) }
         .inspect_err(|error| log_line!(Info, "{}: the linker stays as it is: {error}", library.path.display()))
         .map_err(|_| Refusal::Unchanged)
 }
