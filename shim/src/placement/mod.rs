@@ -17,6 +17,9 @@
 mod eh_frame;
 mod pattern;
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
 use jitlisten::{Address, AddressRange};
 use memchr::memmem;
 
@@ -28,8 +31,8 @@ use crate::ranges::Ranges;
 /// Fewer bytes than these are somewhere by chance.
 const WEIGHTY: usize = 12;
 
-/// Of so many places that fit none is looked at more closely.
-const MOST_FITS: usize = 64;
+/// Where a section fits more places, nothing smaller is looked for: it may be inside one of those that were not looked at.
+const MOST_FITS: usize = 4096;
 
 /// So many bytes are searched for one object: what has thousands of sections has an unwind table, too.
 const MOST_SEARCHED: usize = 1 << 28;
@@ -117,11 +120,11 @@ struct Found {
 }
 
 impl Search<'_> {
-    /// The places in the code where a section may be.
-    fn fits(&self, section: &Section) -> Vec<Address> {
+    /// The places in the code where a section may be; `None` where there are too many.
+    fn fits(&self, section: &Section) -> Option<Vec<Address>> {
         let (first, length) = section.anchor;
         if length == 0 {
-            return Vec::new();
+            return Some(Vec::new());
         }
         let size = section.bytes.len() as u64;
         let mut fits = Vec::new();
@@ -134,16 +137,17 @@ impl Search<'_> {
                 && !self.taken.overlaps(range)
                 && (self.is_free)(range);
             if is_there {
-                fits.push(address);
                 if fits.len() == MOST_FITS {
-                    break;
+                    return None;
                 }
+                fits.push(address);
             }
         }
-        fits
+        Some(fits)
     }
 
-    /// The heaviest text sections first: one of them leads to most others.
+    /// The heaviest text sections first: one of them leads to most others. Of those that weigh the same the largest, which may have
+    /// the bytes of a smaller one in it.
     fn search(&mut self, around: &[Piece], sure: bool) -> Option<(usize, AddressRange)> {
         let pattern = self.pattern;
         let mut texts: Vec<(usize, usize)> = pattern
@@ -153,16 +157,21 @@ impl Search<'_> {
             .filter(|(_, section)| section.is_text)
             .map(|(at, section)| (section.weight(), at))
             .collect();
-        texts.sort_by_key(|&(weight, _)| std::cmp::Reverse(weight));
+        texts.sort_by_key(|&(weight, at)| Reverse((weight, pattern.sections[at].bytes.len())));
         let eh_frame = pattern.sections.iter().find(|section| section.is_eh_frame);
         let mut table = None;
+        // Where these fit is known.
+        let mut looked_for = BTreeSet::new();
         for (weight, at) in texts {
             if self.found.places[at].is_some() || (weight < WEIGHTY && !sure && self.found.order.is_empty()) {
                 continue;
             }
+            if !looked_for.insert(pattern.sections[at].looks()) {
+                continue;
+            }
             let Some(left) = self.budget.checked_sub(self.code.bytes.len()) else { break };
             self.budget = left;
-            let fits = self.fits(&pattern.sections[at]);
+            let Some(fits) = self.fits(&pattern.sections[at]) else { break };
             fits.iter().for_each(|&place| self.take(at, place));
             let [only] = fits[..] else { continue };
             if self.another_fits(at, only) {
@@ -218,6 +227,22 @@ impl Search<'_> {
     /// Where a section of the section table is.
     fn where_is(&self, index: usize) -> Option<Address> {
         self.found.places[self.pattern.at(index)?]
+    }
+
+    /// What such a section takes there.
+    fn range_at(&self, index: usize, address: Address) -> Option<AddressRange> {
+        AddressRange::new(address, self.pattern.sections[self.pattern.at(index)?].bytes.len() as u64)
+    }
+
+    /// The text that was found.
+    fn found_text(&self) -> Ranges {
+        let mut text = Ranges::default();
+        for &(at, address) in &self.found.order {
+            let section = &self.pattern.sections[at];
+            let range = AddressRange::new(address, section.bytes.len() as u64).filter(|_| section.is_text);
+            range.into_iter().for_each(|range| text.insert(range));
+        }
+        text
     }
 
     /// Whether such a section may be there.

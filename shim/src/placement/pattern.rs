@@ -217,6 +217,11 @@ impl Section {
         self.stays.iter().take_while(|&&stays| stays).count()
     }
 
+    /// All that says where it fits.
+    pub(super) fn looks(&self) -> (&[u8], &[bool], u64) {
+        (&self.bytes, &self.stays, self.alignment)
+    }
+
     /// How many bytes stay as they are.
     pub(super) fn weight(&self) -> usize {
         self.stays.iter().filter(|&&stays| stays).count()
