@@ -1,6 +1,6 @@
 //! Where an object is that was linked out of sight: JITLink says nothing of addresses, and a host may copy code after linking.
 //!
-//! Its sections are looked for in memory that has just become executable, whole, by all bytes that relocations do not change:
+//! Its sections are looked for in memory that may be executed, whole, by all bytes that relocations do not change:
 //!
 //! 1. A text section that fits one place in that memory, and no other, is there.
 //! 2. Relocations of what was found lead to further sections, which must have the bytes they should have.
@@ -31,6 +31,9 @@ use crate::ranges::Ranges;
 /// Fewer bytes than these are somewhere by chance.
 const WEIGHTY: usize = 12;
 
+/// So many, or an unwind table that agrees, are not.
+const CERTAIN: usize = 64;
+
 /// Where a section fits more places, nothing smaller is looked for: it may be inside one of those that were not looked at.
 const MOST_FITS: usize = 4096;
 
@@ -55,6 +58,10 @@ impl Piece {
 pub(crate) struct Placement {
     pub(crate) sections: Vec<(usize, AddressRange)>,
     pub(crate) text: Vec<AddressRange>,
+    /// So few bytes may be there by chance.
+    pub(crate) is_small: bool,
+    /// So many are nowhere by chance.
+    pub(crate) is_certain: bool,
 }
 
 impl Pattern {
@@ -87,15 +94,18 @@ impl Pattern {
             .collect();
         text.sort();
         let of_text = || search.found.order.iter().map(|&(at, _)| &self.sections[at]).filter(|section| section.is_text);
-        if of_text().map(Section::weight).sum::<usize>() < WEIGHTY && text.len() < self.texts() {
+        let weight = of_text().map(Section::weight).sum::<usize>();
+        if weight < WEIGHTY && text.len() < self.texts() {
             return None;
         }
+        let is_small = of_text().all(|section| section.weight() < WEIGHTY);
+        let is_certain = weight >= CERTAIN || table.is_some();
         let place = |&(at, address): &(usize, Address)| {
             let section = &self.sections[at];
             Some((section.index, AddressRange::new(address, section.bytes.len() as u64)?))
         };
         let sections = search.found.order.iter().filter_map(place).chain(table).collect();
-        Some(Placement { sections, text })
+        Some(Placement { sections, text, is_small, is_certain })
     }
 }
 
