@@ -120,6 +120,11 @@ impl Memory {
         self.executable.overlaps(range)
     }
 
+    /// What may be executed and may still change.
+    pub(crate) fn writable(&self) -> Vec<AddressRange> {
+        self.writable.iter().collect()
+    }
+
     /// Where an object that is not finalized waits for the right to run.
     pub(crate) fn pending(&self, id: ObjectId) -> Option<&[AddressRange]> {
         self.pending.text(id)

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use jitlisten::AddressRange;
+use jitlisten::{Address, AddressRange};
 
 /// Start to end of each range, none touching another.
 #[derive(Default)]
@@ -39,6 +39,10 @@ impl Ranges {
         }
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = AddressRange> + '_ {
+        self.0.iter().filter_map(|(&start, &end)| AddressRange::new(Address(start), end - start))
+    }
+
     pub(crate) fn covers(&self, range: AddressRange) -> bool {
         self.0.range(..=range.start().0).next_back().is_some_and(|(_, &end)| end >= range.end().0)
     }
@@ -50,7 +54,7 @@ impl Ranges {
 
 #[cfg(test)]
 pub(crate) fn range(start: u64, end: u64) -> AddressRange {
-    AddressRange::new(jitlisten::Address(start), end - start).unwrap()
+    AddressRange::new(Address(start), end - start).unwrap()
 }
 
 #[cfg(test)]

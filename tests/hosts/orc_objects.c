@@ -7,10 +7,13 @@
  *     threads    links half of the objects in a second thread
  *     frees      disposes of every engine but the last before it goes on
  *     again      closes the library when done, opens it again, and starts over once
+ *     nested     links all with one engine, each while the one before is linked
  *
  * Compiles COUNT modules, each in an engine of its own. Module N has chainN, which calls middleN, which calls leafN, each in a
- * section of its own; twinN and sameN, which are equal; and an internal function that nothing calls. Prints the sum of what
- * chainN and twinN and sameN return, and "running"; waits for a line on standard input. */
+ * section of its own; twinN and sameN, which are equal; and an internal function that nothing calls. With `nested`, also linkedN, which
+ * calls tinyN, in a module of its own, which calls the next linkedN, and jumpN, which is equal to tinyN but for what it calls. Prints the sum of what
+ * chainN and twinN and sameN return, and "running"; waits for a line on standard input. Writes the addresses of all these
+ * to the file `addresses`. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -48,7 +51,7 @@ static const char *text =
     "define i64 @chain%1$d(i64 %%n) uwtable \"frame-pointer\"=\"all\" section \".text.chain\" !dbg !4 {\n"
     "  %%r = call i64 @middle%1$d(i64 %%n), !dbg !6\n  %%s = add i64 %%r, 1, !dbg !6\n  ret i64 %%s, !dbg !6\n}\n"
     "define i64 @middle%1$d(i64 %%n) uwtable \"frame-pointer\"=\"all\" section \".text.middle\" {\n"
-    "  %%r = call i64 @leaf%1$d(i64 %%n)\n  %%k = load i64, ptr @seven\n  %%s = mul i64 %%r, %%k\n  ret i64 %%s\n}\n"
+    "  %%r = call i64 @leaf%1$d(i64 %%n)\n  %%k = load i64, ptr @seven%1$d\n  %%s = mul i64 %%r, %%k\n  ret i64 %%s\n}\n"
     "define i64 @leaf%1$d(i64 %%n) uwtable \"frame-pointer\"=\"all\" section \".text.leaf\" {\n"
     "  %%r = mul i64 %%n, 5\n  %%s = xor i64 %%r, %1$d\n  ret i64 %%s\n}\n"
     "define i64 @twin%1$d(i64 %%n) uwtable \"frame-pointer\"=\"all\" section \".text.twin\" {\n"
@@ -57,7 +60,7 @@ static const char *text =
     "  %%r = mul i64 %%n, 11\n  %%s = xor i64 %%r, 12345\n  ret i64 %%s\n}\n"
     "define internal i64 @unused%1$d(i64 %%n) uwtable \"frame-pointer\"=\"all\" section \".text.unused\" {\n"
     "  %%r = mul i64 %%n, 77\n  %%s = xor i64 %%r, 777777\n  ret i64 %%s\n}\n"
-    "@seven = constant i64 7\n"
+    "@seven%1$d = constant i64 7\n"
     "!llvm.dbg.cu = !{!0}\n!llvm.module.flags = !{!2, !3}\n"
     "!0 = distinct !DICompileUnit(language: DW_LANG_C99, file: !1, producer: \"host\", emissionKind: FullDebug)\n"
     "!1 = !DIFile(filename: \"source%1$d.x\", directory: \"/tmp\")\n"
@@ -65,11 +68,24 @@ static const char *text =
     "!4 = distinct !DISubprogram(name: \"chain%1$d\", file: !1, line: 40, type: !5, unit: !0, spFlags: DISPFlagDefinition)\n"
     "!5 = !DISubroutineType(types: !{})\n!6 = !DILocation(line: 42, column: 3, scope: !4)\n";
 
+/* What is linked while another module is. The last has none. */
+static const char *next_one =
+    "define i64 @linked%1$d(i64 %%n) uwtable \"frame-pointer\"=\"all\" section \".text.linked\" {\n"
+    "  %%r = call i64 @chain%1$d(i64 %%n)\n  %%s = call i64 @tiny%1$d(i64 %%r)\n  %%t = xor i64 %%r, %%s\n  ret i64 %%t\n}\n"
+    "define i64 @jump%1$d(i64 %%n) nounwind section \".text.jump\" {\n"
+    "  %%r = tail call i64 @chain%1$d(i64 %%n)\n  ret i64 %%r\n}\n"
+    "declare i64 @tiny%1$d(i64)\n";
+static const char *last_one = "define i64 @linked%1$d(i64 %%n) uwtable section \".text.linked\" {\n  ret i64 %%n\n}\n";
+static const char *tiny_one =
+    "define i64 @tiny%1$d(i64 %%n) nounwind section \".text.tiny\" {\n"
+    "  %%r = tail call i64 @linked%2$d(i64 %%n)\n  ret i64 %%r\n}\ndeclare i64 @linked%2$d(i64)\n";
+
 /* The object of one module, as a memory buffer of LLVM's. */
-static void *object(int number) {
-    size_t size = strlen(text) + 512;
+static void *object(const char *text, const char *further, int number) {
+    size_t size = strlen(text) + strlen(further) + 1024;
     char *ir = malloc(size), *error = NULL;
-    snprintf(ir, size, text, number);
+    int written = snprintf(ir, size, further, number, number + 1);
+    snprintf(ir + written, size - written, text, number, number + 1);
     void *context = CALL(void *, "LLVMContextCreate"), *module = NULL, *buffer = NULL, *target = NULL;
     void *source = CALL(void *, "LLVMCreateMemoryBufferWithMemoryRangeCopy", ir, strlen(ir), "host");
     char *triple = CALL(char *, "LLVMGetDefaultTargetTriple");
@@ -92,12 +108,16 @@ static void *object(int number) {
     return buffer;
 }
 
-static long call(void *engine, const char *name, int number) {
+static FILE *addresses;
+
+static long (*look_up(void *engine, const char *name, int number))(long) {
     char full[32];
     uint64_t address = 0;
     snprintf(full, sizeof full, "%s%d", name, number);
     check(CALL(void *, "LLVMOrcLLJITLookup", engine, &address, full), full);
-    return ((long (*)(long))address)(3);
+    fprintf(addresses, "%s %lx\n", full, (long)address);
+    fflush(addresses);
+    return (long (*)(long))address;
 }
 
 static void *make_engine(void) {
@@ -106,10 +126,35 @@ static void *make_engine(void) {
     return engine;
 }
 
+static long call_all(void *engine, int number) {
+    look_up(engine, "middle", number);
+    look_up(engine, "leaf", number);
+    return look_up(engine, "chain", number)(3) + look_up(engine, "twin", number)(3) + look_up(engine, "same", number)(3);
+}
+
 static long link_one(void *engine, int number) {
     void *library = CALL(void *, "LLVMOrcLLJITGetMainJITDylib", engine);
-    check(CALL(void *, "LLVMOrcLLJITAddObjectFile", engine, library, object(number)), "add");
-    return call(engine, "chain", number) + call(engine, "twin", number) + call(engine, "same", number);
+    check(CALL(void *, "LLVMOrcLLJITAddObjectFile", engine, library, object(text, "", number)), "add");
+    return call_all(engine, number);
+}
+
+static void link_nested(int count) {
+    void *engine = make_engine(), *library = CALL(void *, "LLVMOrcLLJITGetMainJITDylib", engine);
+    for (int number = 0; number < count; number++) {
+        void *one = object(text, number + 1 < count ? next_one : last_one, number);
+        check(CALL(void *, "LLVMOrcLLJITAddObjectFile", engine, library, one), "add");
+        if (number + 1 == count) break;
+        check(CALL(void *, "LLVMOrcLLJITAddObjectFile", engine, library, object("", tiny_one, number)), "add");
+    }
+    long sum = look_up(engine, "linked", 0)(3);
+    for (int number = 0; number < count; number++) {
+        sum += call_all(engine, number);
+        look_up(engine, "linked", number);
+        if (number + 1 == count) break;
+        look_up(engine, "tiny", number);
+        look_up(engine, "jump", number);
+    }
+    printf("%ld\n", sum);
 }
 
 struct share {
@@ -128,7 +173,7 @@ static void *link_share(void *argument) {
     return NULL;
 }
 
-static void run(const char *path, int flags, int count, int threads, int frees, int frees_last) {
+static void run(const char *path, int flags, int count, int threads, int frees, int frees_last, int nested) {
     llvm = dlopen(path, flags);
     if (!llvm) {
         fprintf(stderr, "%s\n", dlerror());
@@ -138,6 +183,10 @@ static void run(const char *path, int flags, int count, int threads, int frees, 
     CALL(void, "LLVMInitialize" TARGET "Target");
     CALL(void, "LLVMInitialize" TARGET "TargetMC");
     CALL(void, "LLVMInitialize" TARGET "AsmPrinter");
+    if (nested) {
+        link_nested(count);
+        return;
+    }
     int half = threads ? count / 2 : 0;
     struct share first = {0, half, frees, frees_last, 0}, second = {half, count, frees, frees_last, 0};
     pthread_t thread;
@@ -149,18 +198,21 @@ static void run(const char *path, int flags, int count, int threads, int frees, 
 
 int main(int count_of_words, char **words) {
     if (count_of_words < 3) return 2;
-    int flags = RTLD_NOW, threads = 0, frees = 0, again = 0;
+    int flags = RTLD_NOW, threads = 0, frees = 0, again = 0, nested = 0;
     for (int word = 3; word < count_of_words; word++) {
         if (!strcmp(words[word], "deepbind")) flags |= RTLD_DEEPBIND;
         threads |= !strcmp(words[word], "threads");
         frees |= !strcmp(words[word], "frees");
         again |= !strcmp(words[word], "again");
+        nested |= !strcmp(words[word], "nested");
     }
+    addresses = fopen("addresses", "w");
+    if (!addresses) return 1;
     if (again) {
-        run(words[1], flags, atoi(words[2]), threads, 1, 1);
+        run(words[1], flags, atoi(words[2]), threads, 1, 1, 0);
         dlclose(llvm);
     }
-    run(words[1], flags, atoi(words[2]), threads, frees, 0);
+    run(words[1], flags, atoi(words[2]), threads, frees, 0, nested);
     puts("running");
     fflush(stdout);
     getchar();

@@ -1,10 +1,15 @@
 //! Hosts that link with JITLink and register nothing with debuggers: every function is found in memory by its bytes.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use jitlisten_tests::host::{Ended, Host, Preload};
 use jitlisten_tests::image;
 use jitlisten_tests::paths::{self, Scratch};
+use jitlisten_tests::perf_map::PerfMap;
 use jitlisten_tests::tool::{self, Absence};
 
 const COUNT: usize = 12;
@@ -40,6 +45,21 @@ fn run(host: &Host, preload: Preload, look: impl FnOnce(&Host, u32)) -> Ended {
     running.end().well()
 }
 
+/// The functions whose addresses the host has looked up, and where they were.
+fn looked_up(host: &Host) -> Vec<(String, u64)> {
+    let lines = fs::read_to_string(host.scratch("addresses")).expect("written");
+    let read = |line: &str| {
+        let (name, address) = line.split_once(' ')?;
+        Some((name.to_owned(), u64::from_str_radix(address, 16).ok()?))
+    };
+    lines.lines().map(|line| read(line).unwrap_or_else(|| panic!("{line}"))).collect()
+}
+
+/// Whether a function has its name at this address.
+fn is_at(map: &PerfMap, name: &str, address: u64) -> bool {
+    map.named(name).any(|entry| entry.start == address)
+}
+
 /// Every object is heard once, every function that is called has its name once, and the program prints the same.
 fn every_function_is_named(path: &PathBuf, words: &[&str], times: usize) -> Option<String> {
     let scratch = Scratch::new("jitlink");
@@ -62,6 +82,13 @@ fn every_function_is_named(path: &PathBuf, words: &[&str], times: usize) -> Opti
             assert_eq!(map.named(&name).count(), times, "{name}:\n{}\n{}", map.names(), host.log());
         }
         assert_eq!(map.named(&format!("unused{number}")).count(), 0, "JITLink leaves it out");
+    }
+    let addresses = looked_up(&host);
+    assert!(addresses.len() >= times * COUNT * CALLED.len());
+    for (name, address) in &addresses {
+        // Those of one function each may all be equal: none is named, or each rightly.
+        let is_named = map.named(name).count() > 0 || !name.starts_with("tiny");
+        assert!(!is_named || is_at(&map, name, *address), "{name} at {address:x}:\n{}\n{}", map.names(), host.log());
     }
     // Closed libraries free what they have made.
     let alive = if words.contains(&"frees") { 1 } else { COUNT };
@@ -112,10 +139,74 @@ fn engines_that_are_disposed_of() {
     assert_eq!(log.matches("freeing ObjectId").count(), COUNT - 1, "{log}");
 }
 
+/// ORC ends the link of an object inside the call for another one, and not in the order in which they began.
 #[test]
+fn objects_that_are_linked_while_others_are() {
+    for (llvm, name) in LLVMS {
+        let Some(path) = library(llvm, name) else { continue };
+        every_function_is_named(&path, &["nested"], 1);
+    }
+}
+
+/// What the host calls of LLVM's functions.
+#[cfg(target_arch = "x86_64")]
+const CALLS: [&str; 24] = [
+    "LLVMContextCreate",
+    "LLVMContextDispose",
+    "LLVMCreateMemoryBufferWithMemoryRangeCopy",
+    "LLVMCreateTargetMachine",
+    "LLVMDisposeMessage",
+    "LLVMDisposeModule",
+    "LLVMDisposeTargetMachine",
+    "LLVMGetDefaultTargetTriple",
+    "LLVMGetErrorMessage",
+    "LLVMGetTargetFromTriple",
+    "LLVMInitializeX86AsmPrinter",
+    "LLVMInitializeX86Target",
+    "LLVMInitializeX86TargetInfo",
+    "LLVMInitializeX86TargetMC",
+    "LLVMOrcCreateLLJIT",
+    "LLVMOrcDisposeLLJIT",
+    "LLVMOrcLLJITAddObjectFile",
+    "LLVMOrcLLJITGetMainJITDylib",
+    "LLVMOrcLLJITLookup",
+    "LLVMParseIRInContext",
+    "LLVMTargetMachineEmitToMemoryBuffer",
+    "llvm_orc_deregisterEHFrameSectionWrapper",
+    "llvm_orc_registerEHFrameSectionWrapper",
+    "llvm_orc_registerJITLoaderGDBWrapper",
+];
+
+/// A library with LLVM in it that can be unloaded; Debian's is linked to stay for ever.
+#[cfg(target_arch = "x86_64")]
+fn closable_library(scratch: &Scratch, llvm: u32) -> Option<PathBuf> {
+    let compiler = tool::require("cc", Absence::FailsInCi)?;
+    let config = tool::require(&format!("llvm-config-{llvm}"), Absence::FailsInCi)?;
+    let ask = |words: &[&str]| {
+        let output = tool::run(Command::new(&config).arg("--link-static").args(words));
+        String::from_utf8(output.stdout).expect("text").split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let exported: String = CALLS.map(|name| format!("{name};")).concat();
+    let (script, source, library) = (scratch.join("exported"), scratch.join("empty.c"), scratch.join("libclosable.so"));
+    fs::write(&script, format!("{{ global: {exported} local: *; }};\n")).expect("written");
+    fs::write(&source, "").expect("written");
+    let mut command = Command::new(compiler);
+    command.args(["-shared", "-s", "-Wl,--gc-sections", "-Wl,-Bsymbolic"]);
+    command.arg(format!("-Wl,--version-script={}", script.display())).arg(source);
+    command.args(CALLS.map(|name| format!("-Wl,-u,{name}"))).arg(format!("-L{}", ask(&["--libdir"])[0]));
+    command.args(ask(&["--libs", "orcjit", "x86", "irreader"])).args(ask(&["--system-libs"])).arg("-lstdc++");
+    let done = tool::run(command.arg("-o").arg(&library));
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    Some(library)
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
 fn a_library_that_is_closed_and_opened_again() {
-    let Some(path) = library(LLVMS[0].0, LLVMS[0].1) else { return };
-    every_function_is_named(&path, &["again"], 2);
+    let scratch = Scratch::new("jitlink");
+    let Some(path) = closable_library(&scratch, 19) else { return };
+    let Some(log) = every_function_is_named(&path, &["again"], 2) else { return };
+    assert_eq!(log.matches("an LLVM was closed: ").count(), 1, "{log}");
 }
 
 /// One object, heard on its way into the linker, and listed for debuggers by lli's debug plugin when it is linked, with a function left out.
@@ -150,4 +241,93 @@ fn an_object_that_is_also_listed_is_one_object() {
         let last = log.rfind("loaded ObjectId(").expect("objects");
         assert!(listed < freed && last < freed, "freed when it was listed:\n{log}");
     }
+}
+
+fn own_memory_program(scratch: &Scratch) -> Option<PathBuf> {
+    let compiler = tool::require("g++", Absence::FailsInCi)?;
+    let config = tool::require("llvm-config-19", Absence::FailsInCi)?;
+    let output = tool::run(Command::new(config).args(["--includedir", "--libdir"]));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (include, libraries) = said.trim().split_once('\n').expect("two lines");
+    let program = scratch.join("links_in_own_memory");
+    let (include, libraries) = (format!("-isystem{include}"), format!("-L{libraries}"));
+    let flags =
+        ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", &include, &libraries, "-Wl,--no-as-needed", "-lLLVM-19"];
+    tool::compile(&compiler, &flags, &paths::root().join("tests/cpp/links_in_own_memory.cpp"), &program);
+    Some(program)
+}
+
+/// Runs the host, with `look` at each of its waits. Returns its end, and the log.
+fn in_own_memory(
+    program: &Path,
+    words: &[&str],
+    look: impl Fn(usize, &Host, u32),
+) -> (Ended, String, Vec<(String, u64)>) {
+    let host = Host::new(program, "own").argument(words[0]).argument(COUNT.to_string());
+    let host = words[1..].iter().fold(host, |host, word| host.argument(word));
+    let host = host.variable("JITLISTEN", "perfmap,image,unwind").variable("JITLISTEN_LOG", "debug:log");
+    let run = |preload, look: &dyn Fn(usize, &Host, u32)| {
+        let mut running = host.start(preload);
+        for (place, line) in ["running", "one more", "unmapped"].into_iter().enumerate() {
+            running.wait_for_line(line);
+            look(place, &host, running.pid());
+            running.nod();
+        }
+        running.end().well()
+    };
+    let stock = run(Preload::Nothing, &|_, _, _| {});
+    let ended = run(Preload::Library, &look);
+    assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr), "{words:?}");
+    (ended, host.log(), looked_up(&host))
+}
+
+/// In memory that may run all the time, nothing says that it may. Each object is found by the time its link has ended.
+#[test]
+fn objects_in_memory_that_may_run_before_they_are_linked() {
+    let scratch = Scratch::new("jitlink");
+    let Some(program) = own_memory_program(&scratch) else { return };
+    for words in [
+        &["writable", "tables"][..],
+        &["shared", "tables"],
+        &["unheard", "tables"],
+        &["writable"],
+        &["shared"],
+        &["unheard"],
+        &["writable", "tables", "copied"],
+        &["shared", "tables", "copied"],
+    ] {
+        let (ended, log, addresses) = in_own_memory(&program, words, |place, host, pid| {
+            let log = host.log();
+            let count = |word: &str| log.matches(&format!("{word} ObjectId")).count();
+            let (heard, freed) = [(COUNT, 0), (COUNT + 1, 0), (COUNT + 1, COUNT + 1)][place];
+            assert_eq!(
+                (count("loaded"), count("finalized"), count("freeing")),
+                (heard, heard, freed),
+                "{words:?}: {log}"
+            );
+            let images = if words[0] == "unheard" { heard - freed } else { 0 };
+            assert_eq!(image::mapped(pid), images, "images, {words:?}: {log}");
+        });
+        let map = ended.perf_map();
+        assert_eq!(addresses.len(), (COUNT + 1) * CALLED.len());
+        for (name, address) in addresses {
+            assert!(is_at(&map, &name, address), "{words:?}: {name} at {address:x}:\n{}\n{log}", map.names());
+            assert_eq!(map.named(&name).count(), 1, "{words:?}: {name}");
+        }
+    }
+}
+
+/// Where the same code is in two places, and nothing says which of them is called, none of it is named; the log says so once.
+#[test]
+fn objects_that_are_in_two_places_that_may_run_are_in_neither() {
+    let scratch = Scratch::new("jitlink");
+    let Some(program) = own_memory_program(&scratch) else { return };
+    let (ended, log, _) = in_own_memory(&program, &["writable", "copied"], |place, host, _| {
+        assert_eq!(host.log().matches("loaded ObjectId").count(), 0, "{}", host.log());
+        if place == 0 {
+            thread::sleep(Duration::from_millis(1100));
+        }
+    });
+    assert!(ended.map.is_none_or(|map| map.is_empty()), "{log}");
+    assert_eq!(log.matches("was not found in executable memory for a second").count(), 1, "{log}");
 }

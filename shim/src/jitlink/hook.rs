@@ -24,12 +24,12 @@ unsafe extern "C-unwind" fn hook<const SLOT: usize, const VTABLE: usize>(
 ) -> Returned {
     let hooked = &TABLE[SLOT][VTABLE];
     let emitted = guarded(|shim| {
-        let bytes = hooked.object(this, responsibility, object, |size| shim.session.check_memory(size).is_ok())?;
-        let pattern = Pattern::of(bytes);
-        if pattern.is_none() {
+        let bytes = hooked.object(this, responsibility, object, |size| shim.session.check_memory(size).is_ok());
+        let pattern = bytes.map(Pattern::of);
+        if matches!(pattern, Some(None)) {
             hooked.left_alone("it is for another machine, or has relocations that are not known");
         }
-        shim.emitted(SLOT, pattern)
+        Some(shim.emitted(SLOT, pattern))
     });
     // SAFETY: the words this was called with.
     let returned = unsafe { call_original(SLOT, VTABLE, [this, responsibility, object, d, e, f, g, h]) };

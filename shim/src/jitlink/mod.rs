@@ -8,7 +8,7 @@
 //!
 //! `void emit(std::unique_ptr<MaterializationResponsibility>, std::unique_ptr<MemoryBuffer>)`: by the C++ ABI both come as the
 //! addresses of pointers. A `MemoryBuffer` is its vtable, begin, and end. The object is copied before it is linked; where it goes
-//! is found out when memory becomes executable: see [`placement`](crate::placement). A host with a debug plugin lists it for
+//! is found out later: see `linking.rs`, and [`placement`](crate::placement). A host with a debug plugin lists it for
 //! debuggers later: that is the same object.
 //!
 //! # Nothing is taken on trust

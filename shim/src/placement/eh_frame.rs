@@ -1,7 +1,9 @@
 //! `.eh_frame` after JITLink: entries of functions that were left out are gone from it, and those behind them moved up. The rest says
 //! where each function is. Only lengths and distances are read here, of a section that is not relocated; nothing is decoded.
 //!
-//! Of equal functions whose entries are next to each other, one may have been left out: each entry that is left fits two, and none is found.
+//! The entries in memory are some of the object's, in their order. Which ones may not be certain: of equal functions, some may have been left
+//! out. So they are matched twice, from the first on as early as possible and from the last on as late as possible. Whatever the truth is,
+//! it is between the two, and only where both say the same a function is found.
 
 use std::collections::BTreeMap;
 
@@ -10,6 +12,7 @@ use memchr::memmem;
 
 use super::pattern::{Reference, Section};
 use super::{Piece, Search};
+use crate::ranges::Ranges;
 
 /// In an entry: length, distance to its CIE (0 in a CIE itself), first address.
 const CIE_POINTER: usize = 4;
@@ -27,7 +30,7 @@ pub(super) struct Table {
     pub(super) found: Vec<(usize, Address)>,
 }
 
-/// One entry of the section as it was compiled.
+/// One entry, of the section as it was compiled or of a table in memory.
 #[derive(Clone, Copy)]
 struct Entry {
     start: usize,
@@ -71,75 +74,140 @@ pub(super) fn find(search: &Search<'_>, section: &Section, around: &[Piece]) -> 
     }
     let functions: Functions<'_> =
         section.references.iter().map(|reference| (reference.offset as usize, reference)).collect();
+    let found = search.found_text();
     let mut tables = Vec::new();
     for piece in around {
-        for at in memmem::find_iter(&piece.bytes, first) {
-            tables.extend(walk(search, section, (&entries, &functions), piece, at));
-        }
+        let walk = Walk { search, section, entries: &entries, functions: &functions, piece, found: &found };
+        tables.extend(memmem::find_iter(&piece.bytes, first).filter_map(|at| walk.read(at)));
     }
     tables.dedup();
     if tables.len() == 1 { tables.pop() } else { None }
 }
 
-/// Reads the table that may begin at `start` of `piece`.
-fn walk(
-    search: &Search<'_>,
-    section: &Section,
-    (entries, functions): (&[Entry], &Functions<'_>),
-    piece: &Piece,
-    start: usize,
-) -> Option<Table> {
+/// The entries of a table in memory that begins at `start` of `bytes`, not more than `most`.
+fn entries_in_memory(bytes: &[u8], start: usize, most: usize) -> Vec<Entry> {
+    let mut entries = Vec::new();
     let mut at = start;
-    let mut cies = Vec::new();
-    let mut agreeing = 0;
-    let mut found: BTreeMap<usize, Address> = BTreeMap::new();
-    // What the entries just before have said.
-    let mut run: Vec<(usize, Address)> = Vec::new();
-    for entry in entries {
-        let there = piece.bytes.get(at..at + (entry.end - entry.start));
-        let Some(cie) = entry.cie else {
-            if !section.part_is(entry.start, there?, None) {
+    while entries.len() < most {
+        let Some(length) = number(bytes, at).filter(|&length| length != 0) else { break };
+        let Some(pointer) = number(bytes, at + CIE_POINTER) else { break };
+        let Some(end) = at.checked_add(4 + length as usize).filter(|&end| end <= bytes.len()) else { break };
+        let cie = if pointer == 0 { None } else { (at + CIE_POINTER).checked_sub(pointer as usize) };
+        if pointer != 0 && cie.is_none_or(|cie| cie < start) {
+            break;
+        }
+        entries.push(Entry { start: at, end, cie });
+        at = end;
+    }
+    entries
+}
+
+/// The table that may be at `start` of a piece of memory, beside the object's own.
+struct Walk<'a> {
+    search: &'a Search<'a>,
+    section: &'a Section,
+    entries: &'a [Entry],
+    functions: &'a Functions<'a>,
+    piece: &'a Piece,
+    /// Text that was found before.
+    found: &'a Ranges,
+}
+
+impl Walk<'_> {
+    /// Reads the table that may begin at `start`.
+    fn read(&self, start: usize) -> Option<Table> {
+        let mut there = entries_in_memory(&self.piece.bytes, start, self.entries.len());
+        // As early as possible: which entry of the object each entry in memory is.
+        let mut early = Vec::new();
+        for entry in 0..self.entries.len() {
+            if there.get(early.len()).is_some_and(|there| self.may_be(entry, there)) {
+                early.push(entry);
+            } else if self.is_found(entry) {
+                // What was found has an entry.
                 return None;
             }
-            cies.push((entry.start, at));
-            at += entry.end - entry.start;
-            continue;
-        };
-        let reference = *functions.get(&(entry.start + FIRST_ADDRESS))?;
-        let known = search.where_is(reference.target).or_else(|| found.get(&reference.target).copied());
-        let is_it = there.filter(|there| {
-            let cie = cies.iter().find(|(of, _)| *of == cie).map(|(_, at)| *at);
-            section.part_is(entry.start, there, Some(CIE_POINTER..FIRST_ADDRESS))
-                && cie.is_some_and(|cie| number(there, CIE_POINTER) == Some((at + CIE_POINTER - cie) as u32))
-        });
-        let says = is_it.and_then(|there| {
-            let field = Reference { offset: FIRST_ADDRESS as u64, ..*reference };
-            Section::resolve(&field, Address(piece.start.0 + at as u64), there)
-        });
-        match (known, says) {
-            (Some(known), Some(says)) if known == says => {
-                agreeing += 1;
-                run.clear();
-            }
-            // What was found has an entry, and it is this one.
-            (Some(_), _) => return None,
-            (None, Some(says)) if search.index_may_be(reference.target, says) => {
-                found.insert(reference.target, says);
-                run.push((reference.target, says));
-            }
-            (None, _) => {
-                let mut left_out = reference.target;
-                while let Some((target, _)) = run.pop_if(|&mut (_, place)| search.index_may_be(left_out, place)) {
-                    found.remove(&target);
-                    left_out = target;
-                }
-                continue;
+        }
+        there.truncate(early.len());
+        // As late as possible.
+        let mut late = vec![usize::MAX; there.len()];
+        let mut left = there.len();
+        for entry in (0..self.entries.len()).rev() {
+            if left > 0 && self.may_be(entry, &there[left - 1]) {
+                left -= 1;
+                late[left] = entry;
             }
         }
-        at += entry.end - entry.start;
+        // Where each entry of the object is for certain.
+        let mut certain = vec![None; self.entries.len()];
+        for (at, (&entry, there)) in early.iter().zip(&there).enumerate() {
+            certain[entry] = Some(there).filter(|_| late[at] == entry);
+        }
+        let mut agreeing = 0;
+        let mut found: BTreeMap<usize, Option<Address>> = BTreeMap::new();
+        for (entry, certain) in certain.into_iter().enumerate() {
+            if self.entries[entry].cie.is_none() {
+                continue;
+            }
+            let target = self.function(entry)?.target;
+            if self.is_found(entry) {
+                certain?;
+                agreeing += 1;
+            } else {
+                let says = certain.and_then(|there| self.says(entry, there));
+                let before = found.entry(target).or_insert(says);
+                *before = before.filter(|&before| says == Some(before));
+            }
+        }
+        let end = there.last()?.end;
+        let address = Address(self.piece.start.0 + start as u64);
+        let found = found.into_iter().filter_map(|(target, place)| Some((target, place?))).collect();
+        (agreeing > 0).then(|| Table { address, size: end - start, found })
     }
-    let address = Address(piece.start.0 + start as u64);
-    (agreeing > 0).then(|| Table { address, size: at - start, found: found.into_iter().collect() })
+
+    /// Whether an entry in memory may be this one of the object.
+    fn may_be(&self, entry: usize, there: &Entry) -> bool {
+        let (Entry { start, end, cie }, bytes) = (self.entries[entry], &self.piece.bytes[there.start..there.end]);
+        if end - start != bytes.len() {
+            return false;
+        }
+        let (Some(cie), Some(cie_there)) = (cie, there.cie) else {
+            return cie.is_none() && there.cie.is_none() && self.section.part_is(start, bytes, None);
+        };
+        let cie_bytes = || {
+            let cie = self.entries[self.entries.binary_search_by_key(&cie, |entry| entry.start).ok()?];
+            let bytes = self.piece.bytes.get(cie_there..cie_there + (cie.end - cie.start))?;
+            Some(self.section.part_is(cie.start, bytes, None))
+        };
+        if !self.section.part_is(start, bytes, Some(CIE_POINTER..FIRST_ADDRESS)) || cie_bytes() != Some(true) {
+            return false;
+        }
+        let (Some(function), Some(says)) = (self.function(entry), self.says(entry, there)) else { return false };
+        match self.search.where_is(function.target) {
+            Some(known) => known == says,
+            None => {
+                let range = self.search.range_at(function.target, says);
+                range.is_some_and(|range| !self.found.overlaps(range))
+                    && self.search.index_may_be(function.target, says)
+            }
+        }
+    }
+
+    /// Whether the section that an entry is about was found before.
+    fn is_found(&self, entry: usize) -> bool {
+        self.function(entry).is_some_and(|function| self.search.where_is(function.target).is_some())
+    }
+
+    /// The relocation with the function of an entry.
+    fn function(&self, entry: usize) -> Option<&Reference> {
+        self.functions.get(&(self.entries[entry].start + FIRST_ADDRESS)).copied()
+    }
+
+    /// Where an entry in memory says that the section is which this entry of the object is about.
+    fn says(&self, entry: usize, there: &Entry) -> Option<Address> {
+        let field = Reference { offset: FIRST_ADDRESS as u64, ..*self.function(entry)? };
+        let address = Address(self.piece.start.0 + there.start as u64);
+        Section::resolve(&field, address, &self.piece.bytes[there.start..there.end])
+    }
 }
 
 impl Table {

@@ -1,6 +1,6 @@
 //! Where an object is that was linked out of sight: JITLink says nothing of addresses, and a host may copy code after linking.
 //!
-//! Its sections are looked for in memory that has just become executable, whole, by all bytes that relocations do not change:
+//! Its sections are looked for in memory that may be executed, whole, by all bytes that relocations do not change:
 //!
 //! 1. A text section that fits one place in that memory, and no other, is there.
 //! 2. Relocations of what was found lead to further sections, which must have the bytes they should have.
@@ -17,6 +17,9 @@
 mod eh_frame;
 mod pattern;
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
 use jitlisten::{Address, AddressRange};
 use memchr::memmem;
 
@@ -28,8 +31,11 @@ use crate::ranges::Ranges;
 /// Fewer bytes than these are somewhere by chance.
 const WEIGHTY: usize = 12;
 
-/// Of so many places that fit none is looked at more closely.
-const MOST_FITS: usize = 64;
+/// So many, or an unwind table that agrees, are not.
+const CERTAIN: usize = 64;
+
+/// Where a section fits more places, nothing smaller is looked for: it may be inside one of those that were not looked at.
+const MOST_FITS: usize = 4096;
 
 /// So many bytes are searched for one object: what has thousands of sections has an unwind table, too.
 const MOST_SEARCHED: usize = 1 << 28;
@@ -52,6 +58,10 @@ impl Piece {
 pub(crate) struct Placement {
     pub(crate) sections: Vec<(usize, AddressRange)>,
     pub(crate) text: Vec<AddressRange>,
+    /// So few bytes may be there by chance.
+    pub(crate) is_small: bool,
+    /// So many are nowhere by chance.
+    pub(crate) is_certain: bool,
 }
 
 impl Pattern {
@@ -84,15 +94,18 @@ impl Pattern {
             .collect();
         text.sort();
         let of_text = || search.found.order.iter().map(|&(at, _)| &self.sections[at]).filter(|section| section.is_text);
-        if of_text().map(Section::weight).sum::<usize>() < WEIGHTY && text.len() < self.texts() {
+        let weight = of_text().map(Section::weight).sum::<usize>();
+        if weight < WEIGHTY && text.len() < self.texts() {
             return None;
         }
+        let is_small = of_text().all(|section| section.weight() < WEIGHTY);
+        let is_certain = weight >= CERTAIN || table.is_some();
         let place = |&(at, address): &(usize, Address)| {
             let section = &self.sections[at];
             Some((section.index, AddressRange::new(address, section.bytes.len() as u64)?))
         };
         let sections = search.found.order.iter().filter_map(place).chain(table).collect();
-        Some(Placement { sections, text })
+        Some(Placement { sections, text, is_small, is_certain })
     }
 }
 
@@ -117,11 +130,11 @@ struct Found {
 }
 
 impl Search<'_> {
-    /// The places in the code where a section may be.
-    fn fits(&self, section: &Section) -> Vec<Address> {
+    /// The places in the code where a section may be; `None` where there are too many.
+    fn fits(&self, section: &Section) -> Option<Vec<Address>> {
         let (first, length) = section.anchor;
         if length == 0 {
-            return Vec::new();
+            return Some(Vec::new());
         }
         let size = section.bytes.len() as u64;
         let mut fits = Vec::new();
@@ -134,16 +147,17 @@ impl Search<'_> {
                 && !self.taken.overlaps(range)
                 && (self.is_free)(range);
             if is_there {
-                fits.push(address);
                 if fits.len() == MOST_FITS {
-                    break;
+                    return None;
                 }
+                fits.push(address);
             }
         }
-        fits
+        Some(fits)
     }
 
-    /// The heaviest text sections first: one of them leads to most others.
+    /// The heaviest text sections first: one of them leads to most others. Of those that weigh the same the largest, which may have
+    /// the bytes of a smaller one in it.
     fn search(&mut self, around: &[Piece], sure: bool) -> Option<(usize, AddressRange)> {
         let pattern = self.pattern;
         let mut texts: Vec<(usize, usize)> = pattern
@@ -153,16 +167,21 @@ impl Search<'_> {
             .filter(|(_, section)| section.is_text)
             .map(|(at, section)| (section.weight(), at))
             .collect();
-        texts.sort_by_key(|&(weight, _)| std::cmp::Reverse(weight));
+        texts.sort_by_key(|&(weight, at)| Reverse((weight, pattern.sections[at].bytes.len())));
         let eh_frame = pattern.sections.iter().find(|section| section.is_eh_frame);
         let mut table = None;
+        // Where these fit is known.
+        let mut looked_for = BTreeSet::new();
         for (weight, at) in texts {
             if self.found.places[at].is_some() || (weight < WEIGHTY && !sure && self.found.order.is_empty()) {
                 continue;
             }
+            if !looked_for.insert(pattern.sections[at].looks()) {
+                continue;
+            }
             let Some(left) = self.budget.checked_sub(self.code.bytes.len()) else { break };
             self.budget = left;
-            let fits = self.fits(&pattern.sections[at]);
+            let Some(fits) = self.fits(&pattern.sections[at]) else { break };
             fits.iter().for_each(|&place| self.take(at, place));
             let [only] = fits[..] else { continue };
             if self.another_fits(at, only) {
@@ -218,6 +237,22 @@ impl Search<'_> {
     /// Where a section of the section table is.
     fn where_is(&self, index: usize) -> Option<Address> {
         self.found.places[self.pattern.at(index)?]
+    }
+
+    /// What such a section takes there.
+    fn range_at(&self, index: usize, address: Address) -> Option<AddressRange> {
+        AddressRange::new(address, self.pattern.sections[self.pattern.at(index)?].bytes.len() as u64)
+    }
+
+    /// The text that was found.
+    fn found_text(&self) -> Ranges {
+        let mut text = Ranges::default();
+        for &(at, address) in &self.found.order {
+            let section = &self.pattern.sections[at];
+            let range = AddressRange::new(address, section.bytes.len() as u64).filter(|_| section.is_text);
+            range.into_iter().for_each(|range| text.insert(range));
+        }
+        text
     }
 
     /// Whether such a section may be there.

@@ -135,6 +135,12 @@ impl Pattern {
         object
     }
 
+    /// No further is one of its sections from another of the same segment, with what linkers put between them.
+    pub(crate) fn extent(&self) -> u64 {
+        let size = |section: &Section| section.bytes.len() as u64 + section.alignment;
+        2 * self.sections.iter().map(size).sum::<u64>() + 4096
+    }
+
     /// The place in `sections` of a section of the section table.
     pub(super) fn at(&self, index: usize) -> Option<usize> {
         self.by_index.get(&index).copied()
@@ -215,6 +221,11 @@ impl Section {
     /// How many bytes at the start stay as they are.
     pub(super) fn stays_from_start(&self) -> usize {
         self.stays.iter().take_while(|&&stays| stays).count()
+    }
+
+    /// All that says where it fits.
+    pub(super) fn looks(&self) -> (&[u8], &[bool], u64) {
+        (&self.bytes, &self.stays, self.alignment)
     }
 
     /// How many bytes stay as they are.

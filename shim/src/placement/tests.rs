@@ -92,7 +92,8 @@ fn what_is_there_twice_or_not_quite_is_not_found() {
 
 /// `code` with these texts in it, at these offsets.
 fn with_texts(texts: &[(usize, &[u8])]) -> Piece {
-    let mut bytes = vec![0; 256];
+    let end = texts.iter().map(|(at, text)| at + text.len()).max().unwrap_or_default();
+    let mut bytes = vec![0; end.max(256)];
     for (at, text) in texts {
         bytes[*at..at + text.len()].copy_from_slice(text);
     }
@@ -121,6 +122,29 @@ fn a_jump_that_was_left_out_is_not_found_inside_a_function() {
     }
 }
 
+/// `mov eax, 1; ret`, left out, and a function that ends with it: what is in front there is changed by relocations.
+#[test]
+fn a_function_that_was_left_out_is_not_found_at_the_end_of_one_that_weighs_the_same() {
+    let small: Vec<u8> = (0x10..0x20).collect();
+    let large = [&[0xe8; 16][..], &small].concat();
+    let pattern = Pattern::of_texts(&[(&small, 0..0), (&large, 0..16)]);
+    assert_eq!(found(&pattern, &with_texts(&[(32, &large)])), Some(vec![(1, 32)]));
+}
+
+/// However many there are: others may be another object's, of which nothing is known.
+#[test]
+fn a_jump_that_was_left_out_is_not_found_inside_one_of_many_equal_functions() {
+    let mut equal: Vec<u8> = (0x10..0x30).collect();
+    equal[16] = 0xe9;
+    let other: Vec<u8> = (0x80..0xc0).collect();
+    let pattern = Pattern::of_texts(&[(&equal, 0..0), (&other, 0..0), (&equal, 0..0), JUMP]);
+    for count in [2, 129, MOST_FITS, MOST_FITS + 1] {
+        let mut texts: Vec<(usize, &[u8])> = (0..count).map(|number| (64 + number * 32, &equal[..])).collect();
+        texts.insert(0, (0, &other));
+        assert_eq!(found(&pattern, &with_texts(&texts)), Some(vec![(1, 0)]), "{count}");
+    }
+}
+
 #[test]
 fn one_of_two_equal_functions_that_is_there_is_neither() {
     let (equal, other): (Vec<u8>, Vec<u8>) = ((0x10..0x30).collect(), (0x80..0xc0).collect());
@@ -143,30 +167,69 @@ fn table(size: u32, places: &[u64]) -> (Vec<u8>, Vec<usize>) {
     (bytes, fields)
 }
 
+/// Functions of 32 bytes one behind the other, all in the object and some of them in memory: which of them are found, all of them where
+/// they are.
+fn found_of(functions: &[&[u8]], there: &[usize]) -> Vec<usize> {
+    let mut pattern = Pattern::of_texts(&functions.iter().map(|&text| (text, 0..0)).collect::<Vec<_>>());
+    let (bytes, fields) = table(32, &vec![0; functions.len()]);
+    pattern.add_table(bytes, &fields);
+    let place = |function: usize| 32 + 32 * function as u64;
+    let texts: Vec<(usize, &[u8])> =
+        there.iter().map(|&function| (place(function) as usize, functions[function])).collect();
+    let places: Vec<u64> = there.iter().map(|&function| place(function)).collect();
+    // Something else follows it.
+    let bytes = [table(32, &places).0, vec![0; 8], vec![7; 256]].concat();
+    let around = [Piece { start: Address(DATA), bytes }];
+    let Some(placement) = pattern.place(&with_texts(&texts), &around, &|_| None, &|_| true, true) else {
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    for (function, range) in placement.sections.into_iter().filter(|(_, range)| range.start().0 < DATA) {
+        assert_eq!(range.start().0 - CODE, place(function), "function {function} of {there:?}");
+        assert!(there.contains(&function), "function {function} of {there:?}");
+        found.push(function);
+    }
+    found.sort_unstable();
+    found
+}
+
 #[test]
 fn a_table_says_nothing_of_equal_functions_of_which_one_was_left_out() {
     let (equal, other): (Vec<u8>, Vec<u8>) = ((0x10..0x30).collect(), (0x80..0xa0).collect());
-    let mut pattern =
-        Pattern::of_texts(&[(&equal, 0..0), (&equal, 0..0), (&equal, 0..0), (&other, 0..0), (&equal, 0..0)]);
-    let (bytes, fields) = table(32, &[0; 5]);
-    pattern.add_table(bytes, &fields);
-    let all: [(usize, &[u8]); 5] = [(32, &equal), (64, &equal), (96, &equal), (128, &other), (160, &equal)];
-    let found = |texts: &[usize]| {
-        let texts: Vec<(usize, &[u8])> = texts.iter().map(|&text| all[text]).collect();
-        let places: Vec<u64> = texts.iter().map(|text| text.0 as u64).collect();
-        let around = [Piece { start: Address(DATA), bytes: table(32, &places).0 }];
-        let placement = pattern.place(&with_texts(&texts), &around, &|_| None, &|_| true, true).expect("it is there");
-        let places = placement.sections.iter().filter(|(_, range)| range.start().0 < DATA);
-        let mut places: Vec<_> = places.map(|(index, range)| (*index, range.start().0 - CODE)).collect();
-        places.sort_unstable();
-        places
-    };
-    assert_eq!(found(&[0, 1, 2, 3, 4]), [(0, 32), (1, 64), (2, 96), (3, 128), (4, 160)]);
-    for texts in [&[1, 2, 3, 4][..], &[0, 2, 3, 4], &[0, 1, 3, 4], &[1, 3, 4]] {
-        assert_eq!(found(texts), [(3, 128), (4, 160)], "{texts:?}");
+    let found = |there: &[usize]| found_of(&[&equal, &equal, &equal, &other, &equal], there);
+    assert_eq!(found(&[0, 1, 2, 3, 4]), [0, 1, 2, 3, 4]);
+    for there in [&[1, 2, 3, 4][..], &[0, 2, 3, 4], &[0, 1, 3, 4], &[1, 3, 4]] {
+        assert_eq!(found(there), [3, 4], "{there:?}");
     }
     // The order says which is missing.
-    assert_eq!(found(&[0, 1, 2, 3]), [(0, 32), (1, 64), (2, 96), (3, 128)]);
+    assert_eq!(found(&[0, 1, 2, 3]), [0, 1, 2, 3]);
+}
+
+/// Two classes of C++ with equal destructors: `~A` of both kinds, then `~B`. Another object had those of `A`.
+#[test]
+fn a_table_says_nothing_of_equal_groups_of_which_one_was_left_out() {
+    let [main, first, second]: [Vec<u8>; 3] = [0x10, 0x40, 0x80].map(|byte| (byte..byte + 32).collect());
+    let functions = [&main[..], &first, &second, &first, &second];
+    assert_eq!(found_of(&functions, &[0, 3, 4]), [0]);
+    assert_eq!(found_of(&functions, &[0, 1, 2]), [0]);
+    assert_eq!(found_of(&functions, &[0, 2, 3]), [0, 2, 3]);
+    assert_eq!(found_of(&functions, &[0, 2, 3, 4]), [0, 2, 3, 4]);
+    assert_eq!(found_of(&functions, &[0, 1, 2, 3, 4]), [0, 1, 2, 3, 4]);
+}
+
+/// Whatever was left out, nothing is where it is not.
+#[test]
+fn whatever_was_left_out_what_is_found_is_there() {
+    let texts: [Vec<u8>; 4] = [0x10_u8, 0x40, 0x80, 0xc0].map(|byte| (byte..byte + 32).collect());
+    for order in [[0, 1, 2, 1, 2, 3, 1], [1, 1, 2, 0, 2, 2, 1], [1, 2, 3, 0, 1, 2, 3], [1, 2, 1, 2, 1, 2, 0]] {
+        let functions = order.map(|text: usize| texts[text].as_slice());
+        for chosen in 1..1_u32 << order.len() {
+            let there: Vec<usize> = (0..order.len()).filter(|function| chosen & (1 << function) != 0).collect();
+            let found = found_of(&functions, &there);
+            let is_whole = there.len() == order.len();
+            assert!(!is_whole || found == there, "{order:?}: {found:?}");
+        }
+    }
 }
 
 #[test]

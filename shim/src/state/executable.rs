@@ -47,6 +47,7 @@ impl Shim {
         let mut state = self.lock();
         let outcome = state.look_at(range);
         self.notify(&mut state, outcome);
+        self.look_for_emitted(&mut state, range);
     }
 
     /// Memory of an LLVM is about to be no longer executable.
@@ -61,6 +62,7 @@ impl Shim {
     /// LLVM has handed an `.eh_frame` to the unwinder.
     pub(crate) fn eh_frame_registered(&self, address: Address) {
         let mut state = self.lock();
+        self.look_beside_table(&mut state, address);
         let outcome = state.memory.eh_frame_registered(address);
         self.notify(&mut state, outcome);
     }

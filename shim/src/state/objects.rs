@@ -128,6 +128,7 @@ impl Shim {
 
     /// Objects that are loaded for a second and not final.
     pub(super) fn look_at_overdue(&self, state: &mut State) {
+        self.look_for_overdue_emitted(state);
         state.emitted.warn();
         self.look_at_unheard(state);
         self.free_unmapped(state);
