@@ -9,7 +9,7 @@
 //! | `elf_copy.rs` | the object, with the addresses of its sections |
 //! | `patch.rs` | exchanges a slot, before or after the library is relocated |
 
-mod elf_copy;
+pub(crate) mod elf_copy;
 pub(crate) mod find;
 pub(crate) mod load_object;
 pub(crate) mod mapped;
