@@ -170,13 +170,22 @@ fn symbols_of_the_file_stand_in_for_names_of_types() {
     }
 }
 
+/// Puts `.rodata` where data is written, with no other constants apart, as gold does with Swift's.
+const WRITTEN_CONSTANTS: &str = ".section .rodata, \"aw\"\n.byte 0\n.section .note.GNU-stack, \"\"\n";
+
 /// What has neither symbols nor names of types is left alone, and the log says so once.
 #[test]
 fn without_names_of_types() {
     let scratch = Scratch::new("embedded");
-    for llvm in [14, 19] {
-        let program = scratch.join(&format!("nameless-{llvm}"));
-        let Some(()) = link(llvm, true, &["-s"], &program) else { continue };
+    let written = scratch.join("written.s");
+    fs::write(&written, WRITTEN_CONSTANTS).expect("written");
+    let by_gold = ["-s", "-fuse-ld=gold", "-Wl,--no-gc-sections", written.to_str().expect("text")];
+    for (llvm, flags) in [(14, &["-s"][..]), (19, &["-s"]), (14, &by_gold)] {
+        if flags.len() > 1 && tool::require("ld.gold", Absence::FailsInCi).is_none() {
+            continue;
+        }
+        let program = scratch.join(&format!("nameless-{llvm}-{}", flags.len()));
+        let Some(()) = link(llvm, true, flags, &program) else { continue };
         without_types(&program);
         for engine in ENGINES {
             let host = host(&program, engine, &["threads"]);
