@@ -281,23 +281,24 @@ fn several_in_one_process_that_come_and_go() {
 }
 
 /// Other libraries may replace functions of the linker, so the loader fills in its vtable after it has announced the library (before
-/// glibc 2.41): the list for debuggers is read instead. What is heard that way is not worth a warning.
+/// glibc 2.41): it finds us where the symbols say.
 #[test]
-fn heard_by_the_list_where_the_loader_is_not_done() {
+fn linkers_whose_functions_others_may_replace() {
     let scratch = Scratch::new("embedded");
     let Some(compiler) = tool::require("cc", Absence::FailsInCi) else { return };
-    let library = scratch.join("libembedded-open.so");
-    let Some(()) = link(14, true, &["-DAS_LIBRARY", "-fPIC", "-shared", "-s"], &library) else { return };
-    // One round, which compiles with MCJIT: it always registers with debuggers.
-    let host =
-        Host::new(opens(&scratch, &compiler), "opens").argument("1").argument(COUNT.to_string()).argument(&library);
-    let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
-    host::same_output(&host).well();
-    let log = host.log();
-    assert_eq!(heard(&log), [COUNT; 2], "{log}");
-    let reason = "stays as it is: the loader is not done with it";
-    let warned = log.lines().any(|line| line.contains(" warn: ") && line.contains(reason));
-    assert!(!warned, "{log}");
+    let program = opens(&scratch, &compiler);
+    for llvm in [14, 19] {
+        let library = scratch.join(&format!("libembedded-open-{llvm}.so"));
+        let Some(()) = link(llvm, true, &["-DAS_LIBRARY", "-fPIC", "-shared", "-s"], &library) else { continue };
+        let host = Host::new(&program, "opens").argument("2").argument(COUNT.to_string()).argument(&library);
+        let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
+        // Nothing but the linkers says anything.
+        let host = host.variable("JITLISTEN_LLVM", "runtimedyld,jitlink");
+        host::same_output(&host).well();
+        let log = host.log();
+        assert_eq!(heard(&log), [2 * COUNT; 2], "{llvm}: {log}");
+        assert!(!log.contains("stays as it is"), "{log}");
+    }
 }
 
 /// Relative relocations in `DT_RELR`, where they take an eighth of a word: vtables are found, and changed, before the loader has come to them.

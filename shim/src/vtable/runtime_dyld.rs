@@ -168,7 +168,7 @@ pub(crate) unsafe fn attach(
     let Some(hooked) = TABLE.get(slot) else { return Err(Refusal::Missing) };
     let (vtable, index) = load_object(vtables, library.llvm_release())?;
     let range = library.range();
-    hooked.original.store(vtable.slots[index] as usize, Ordering::Relaxed);
+    hooked.original.store(patch::original(library, vtable, index).unwrap_or_default(), Ordering::Relaxed);
     hooked.vtable.store(vtable.address_point as usize, Ordering::Relaxed);
     hooked.start.store(range.start, Ordering::Relaxed);
     hooked.end.store(range.end, Ordering::Relaxed);
