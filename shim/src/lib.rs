@@ -49,7 +49,8 @@
 //!    leads to us, in LLVMs that put nothing into the list for debuggers, too (`vtable/`, `jitlink/`). What is not laid out as in a release
 //!    that is known is left alone. An object that comes by linker and by list is one object.
 //! 7. Once there is an LLVM, the slots for memory of **every other library** and of the program lead to hooks that pass on what has nothing to
-//!    do with code without a lock (`code_pages.rs`). Code that was copied is found by its bytes (`copies.rs`, `placement/`).
+//!    do with code without a lock (`code_pages.rs`). Code that was copied is found by its bytes, or by the `.eh_frame` that is
+//!    registered for its place (`copies.rs`, `placement/`).
 //!
 //! 8. Where LLVM exports its **C functions**, modules get what llvmlite's get, when code is generated for them: a virtual function of
 //!    each engine, found by its symbol, leads to us (`codegen/`).

@@ -10,11 +10,15 @@ use libc::Elf64_Sym;
 use object::elf;
 
 use crate::detour::page_size;
+use crate::vtable::find::is_import;
 
 type Rela = elf::Rela64<object::Endianness>;
 type Header = elf::ProgramHeader64<object::Endianness>;
 /// `SHN_UNDEF`: not defined in the library that the symbol table is of.
 const SHN_UNDEF: u16 = 0;
+
+/// `STT_FUNC`, among the low four bits of `st_info`.
+const STT_FUNC: u8 = 2;
 const NATIVE: object::Endianness = object::Endianness::Little;
 
 /// The function of llvmlite that says which LLVM is in it.
@@ -223,6 +227,27 @@ impl Library {
             }
             _ => None,
         }
+    }
+
+    /// The function of this library whose address the loader will put at `address`, unless another library has one of that name: where it
+    /// is, and where the value of its symbol stands.
+    pub(crate) fn defined_by_symbol(&self, address: usize) -> Option<(usize, Slot)> {
+        let offset = address.wrapping_sub(self.identity.bias) as u64;
+        let mut here = self.relocations().iter().filter(|relocation| relocation[0] == offset);
+        let (Some(&[_, info, addend]), None) = (here.next(), here.next()) else { return None };
+        if !is_import(info, addend) {
+            return None;
+        }
+        let entry = self.section.entry((info >> 32) as usize);
+        let symbol = self.section.symbol_at(entry);
+        let function = self.identity.bias.wrapping_add(symbol.st_value as usize);
+        let is_code = self
+            .segments()
+            .iter()
+            .any(|segment| segment.executable && (segment.address..segment.address + segment.size).contains(&function));
+        let is_one = symbol.st_shndx != SHN_UNDEF && symbol.st_info & 0xf == STT_FUNC && is_code;
+        let value = self.slot(entry + std::mem::offset_of!(Elf64_Sym, st_value))?;
+        is_one.then_some((function, value))
     }
 
     /// A word of its data.

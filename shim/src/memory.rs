@@ -165,6 +165,11 @@ impl Memory {
         self.take_finalized(self.pending.with_eh_frame(address))
     }
 
+    /// Whether an object that waits has its `.eh_frame` at `address`.
+    pub(crate) fn has_eh_frame(&self, address: Address) -> bool {
+        !self.pending.with_eh_frame(address).is_empty()
+    }
+
     /// An object was freed by other news than a system call.
     pub(crate) fn freed(&mut self, id: ObjectId) {
         self.pending.remove(id);

@@ -170,13 +170,22 @@ fn symbols_of_the_file_stand_in_for_names_of_types() {
     }
 }
 
+/// Puts `.rodata` where data is written, with no other constants apart, as gold does with Swift's.
+const WRITTEN_CONSTANTS: &str = ".section .rodata, \"aw\"\n.byte 0\n.section .note.GNU-stack, \"\"\n";
+
 /// What has neither symbols nor names of types is left alone, and the log says so once.
 #[test]
 fn without_names_of_types() {
     let scratch = Scratch::new("embedded");
-    for llvm in [14, 19] {
-        let program = scratch.join(&format!("nameless-{llvm}"));
-        let Some(()) = link(llvm, true, &["-s"], &program) else { continue };
+    let written = scratch.join("written.s");
+    fs::write(&written, WRITTEN_CONSTANTS).expect("written");
+    let by_gold = ["-s", "-fuse-ld=gold", "-Wl,--no-gc-sections", written.to_str().expect("text")];
+    for (llvm, flags) in [(14, &["-s"][..]), (19, &["-s"]), (14, &by_gold)] {
+        if flags.len() > 1 && tool::require("ld.gold", Absence::FailsInCi).is_none() {
+            continue;
+        }
+        let program = scratch.join(&format!("nameless-{llvm}-{}", flags.len()));
+        let Some(()) = link(llvm, true, flags, &program) else { continue };
         without_types(&program);
         for engine in ENGINES {
             let host = host(&program, engine, &["threads"]);
@@ -302,23 +311,24 @@ fn after_one_was_closed_unheard() {
 }
 
 /// Other libraries may replace functions of the linker, so the loader fills in its vtable after it has announced the library (before
-/// glibc 2.41): the list for debuggers is read instead. What is heard that way is not worth a warning.
+/// glibc 2.41): it finds us where the symbols say.
 #[test]
-fn heard_by_the_list_where_the_loader_is_not_done() {
+fn linkers_whose_functions_others_may_replace() {
     let scratch = Scratch::new("embedded");
     let Some(compiler) = tool::require("cc", Absence::FailsInCi) else { return };
-    let library = scratch.join("libembedded-open.so");
-    let Some(()) = link(14, true, &["-DAS_LIBRARY", "-fPIC", "-shared", "-s"], &library) else { return };
-    // One round, which compiles with MCJIT: it always registers with debuggers.
-    let host =
-        Host::new(opens(&scratch, &compiler), "opens").argument("1").argument(COUNT.to_string()).argument(&library);
-    let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
-    host::same_output(&host).well();
-    let log = host.log();
-    assert_eq!(heard(&log), [COUNT; 2], "{log}");
-    let reason = "stays as it is: the loader is not done with it";
-    let warned = log.lines().any(|line| line.contains(" warn: ") && line.contains(reason));
-    assert!(!warned, "{log}");
+    let program = opens(&scratch, &compiler);
+    for llvm in [14, 19] {
+        let library = scratch.join(&format!("libembedded-open-{llvm}.so"));
+        let Some(()) = link(llvm, true, &["-DAS_LIBRARY", "-fPIC", "-shared", "-s"], &library) else { continue };
+        let host = Host::new(&program, "opens").argument("2").argument(COUNT.to_string()).argument(&library);
+        let host = host.variable("JITLISTEN_LOG", "debug:log").variable("JITLISTEN", "perfmap,image,unwind,gdb");
+        // Nothing but the linkers says anything.
+        let host = host.variable("JITLISTEN_LLVM", "runtimedyld,jitlink");
+        host::same_output(&host).well();
+        let log = host.log();
+        assert_eq!(heard(&log), [2 * COUNT; 2], "{llvm}: {log}");
+        assert!(!log.contains("stays as it is"), "{log}");
+    }
 }
 
 /// Relative relocations in `DT_RELR`, where they take an eighth of a word: vtables are found, and changed, before the loader has come to them.

@@ -119,7 +119,7 @@ pub(crate) unsafe fn attach(
     let table = TABLE.get(slot).ok_or(Refusal::Missing)?;
     let of_class: Vec<&Vtable> = vtables.iter().filter(|vtable| vtable.class == OBJECT_LINKING_LAYER).collect();
     for (which, vtable) in with_emit(&of_class, releases)?.into_iter().enumerate() {
-        table[which].original.store(vtable.slots[EMIT] as usize, Ordering::Relaxed);
+        table[which].original.store(patch::original(library, vtable, EMIT).unwrap_or_default(), Ordering::Relaxed);
         table[which].warned.store(false, Ordering::Relaxed);
         table[which].vtable.store(vtable.address_point as usize, Ordering::Release);
         // SAFETY: the caller's promise; the hook passes on whatever it is called with.

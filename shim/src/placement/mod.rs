@@ -11,9 +11,12 @@
 //! not used, so some may be missing: a jump of five bytes, of which relocations change four, fits inside other functions then. So
 //! nothing is looked for where a larger section fits, and of two that fit one place neither is said to be there. Where none is
 //! found, or two disagree, there is no placement.
+//!
+//! Where an `.eh_frame` was registered, that says all of it: `by_table.rs`.
 
 #![forbid(unsafe_code)]
 
+mod by_table;
 mod eh_frame;
 mod pattern;
 

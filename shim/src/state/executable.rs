@@ -63,8 +63,12 @@ impl Shim {
     pub(crate) fn eh_frame_registered(&self, address: Address) {
         let mut state = self.lock();
         self.look_beside_table(&mut state, address);
-        let outcome = state.memory.eh_frame_registered(address);
-        self.notify(&mut state, outcome);
+        if state.memory.has_eh_frame(address) {
+            let outcome = state.memory.eh_frame_registered(address);
+            self.notify(&mut state, outcome);
+        } else {
+            self.look_by_table(&mut state, address);
+        }
     }
 
     /// Memory of an LLVM is about to be replaced by other memory.
@@ -119,7 +123,7 @@ impl State {
     }
 
     /// Asks the kernel which of `range` may run.
-    pub(super) fn look_at(&mut self, range: AddressRange) -> Outcome {
+    pub(crate) fn look_at(&mut self, range: AddressRange) -> Outcome {
         let mut all = Outcome::default();
         let mappings = mappings_of(range).ok().flatten().unwrap_or_default();
         for mapping in mappings.into_iter().filter(|mapping| mapping.executable) {

@@ -8,6 +8,7 @@ use crate::facts::{self, Count};
 use crate::memory::Outcome;
 use crate::overdue;
 use crate::source::Source;
+use crate::vtable::elf_copy;
 
 /// How many objects of linkers are compared with what appears in a list. ORC lists an object once it is final.
 const LINKED: usize = 256;
@@ -68,6 +69,21 @@ impl Shim {
         state.linked.remove(index).map(|(id, _)| id)
     }
 
+    /// LLVM lists an object where it has moved it to, after its linker has reported it where it was written: that was the same one.
+    fn forget_first_place(&self, state: &mut State, bytes: &[u8]) {
+        let is_it = |&(id, size): &(ObjectId, usize)| {
+            let differ = |first: Vec<u8>| elf_copy::differ_in_place(&first, bytes);
+            size == bytes.len()
+                && state.memory.pending(id).is_some()
+                && self.session.debug_object(id).is_some_and(differ)
+        };
+        let Some(index) = state.linked.iter().position(is_it) else { return };
+        if let Some((id, _)) = state.linked.remove(index) {
+            state.memory.freed(id);
+            self.session.freeing(id);
+        }
+    }
+
     /// A debugger that reads one list only may read ours: it leads to that of the first LLVM.
     fn show_to_debuggers(&self, state: &State, slot: usize, first_entry: Option<u64>) {
         if state.sources.iter().position(Option::is_some) == Some(slot) {
@@ -97,6 +113,9 @@ impl Shim {
                     source.remember(listed, same);
                 }
                 continue;
+            }
+            if let Some(bytes) = &bytes {
+                self.forget_first_place(state, bytes);
             }
             let loaded = bytes.and_then(|bytes| self.session.loaded(bytes, listed.debug_object).ok());
             if let Some(source) = state.sources[slot].as_mut() {

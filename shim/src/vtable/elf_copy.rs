@@ -38,6 +38,18 @@ pub(super) struct Sections {
     count: usize,
 }
 
+/// Whether two objects are one, linked for two places: nothing but the addresses of sections differs.
+pub(crate) fn differ_in_place(one: &[u8], other: &[u8]) -> bool {
+    let without_addresses = |bytes: &[u8]| {
+        let mut sections = Sections::parse(bytes.to_vec()).ok()?;
+        (0..sections.count()).for_each(|index| sections.set_address(index, 0));
+        Some(sections.into_bytes())
+    };
+    one.len() == other.len()
+        && one != other
+        && without_addresses(one).is_some_and(|one| Some(one) == without_addresses(other))
+}
+
 impl Sections {
     /// Copies the object at `data`, if it is an object of this machine with all its section headers.
     pub(super) fn read(data: usize, size: usize) -> Result<Sections, &'static str> {

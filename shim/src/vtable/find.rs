@@ -248,7 +248,7 @@ fn word(bytes: &[u8]) -> u64 {
 
 /// Whether a relocation puts the address of a function there that another library may define. References to what describes types
 /// in the C++ library have an addend.
-fn is_import(info: u64, addend: u64) -> bool {
+pub(crate) fn is_import(info: u64, addend: u64) -> bool {
     #[cfg(target_arch = "x86_64")]
     const ADDRESS: u32 = object::elf::R_X86_64_64.0;
     #[cfg(target_arch = "aarch64")]

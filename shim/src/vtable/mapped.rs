@@ -143,7 +143,8 @@ fn to_come<'a>(library: &'a Library, data: &[Segment<'_>]) -> Cow<'a, [Relocatio
     if packed.is_empty() { library.relocations().into() } else { [library.relocations(), &packed].concat().into() }
 }
 
-/// What is neither written nor run, where that is apart: of code there may be hundreds of megabytes that are not read yet.
+/// What is neither written nor run, where that is apart: of code there may be hundreds of megabytes that are not read yet. Elsewhere
+/// all of it: `.rodata` is beside code, or, in programs that gold has linked with Swift in them, in data that is written.
 ///
 /// # Safety
 /// As for [`segments`].
@@ -154,7 +155,7 @@ unsafe fn constants(library: &Library) -> Vec<Segment<'_>> {
         return constants;
     }
     // SAFETY: as above.
-    unsafe { segments(library, |segment| !segment.writable) }
+    unsafe { segments(library, |_| true) }
 }
 
 /// The part of a segment that is in `range`.

@@ -10,7 +10,7 @@
 //! | `release.rs` | which release it is, and which are known (pure) |
 //! | `patch.rs` | exchanges a slot, before or after the library is relocated |
 
-mod elf_copy;
+pub(crate) mod elf_copy;
 pub(crate) mod find;
 pub(crate) mod load_object;
 pub(crate) mod mapped;

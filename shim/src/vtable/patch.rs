@@ -19,8 +19,21 @@ pub(crate) struct Patched {
     pub(crate) original: usize,
 }
 
+/// The function in slot `index` of `vtable`. Where the loader has not filled it in, because other libraries may replace the function, that
+/// of the library itself.
+pub(crate) fn original(library: &Library, vtable: &Vtable, index: usize) -> Option<usize> {
+    match *vtable.slots.get(index)? as usize {
+        0 => library.defined_by_symbol(address_of(vtable, index)).map(|(function, _)| function),
+        function => Some(function),
+    }
+}
+
+fn address_of(vtable: &Vtable, index: usize) -> usize {
+    vtable.address_point as usize + index * size_of::<usize>()
+}
+
 /// Puts `hook` into slot `index` of `vtable`. Where the library is not relocated yet, it is the loader that writes it: the
-/// relocation of the slot gets another addend.
+/// relocation of the slot gets another addend, or the symbol that it names another value.
 ///
 /// # Safety
 /// `vtable` must have been found in `library` ([`mapped::vtables`]) while it has been mapped without a pause, and under the same
@@ -34,10 +47,16 @@ pub(crate) unsafe fn exchange(
 ) -> io::Result<Patched> {
     let missing = || io::Error::from(io::ErrorKind::InvalidInput);
     let original = *vtable.slots.get(index).ok_or_else(missing)? as usize;
+    let address = address_of(vtable, index);
     if original == 0 {
-        return Err(io::Error::other("the loader is not done with it"));
+        let symbol = library.defined_by_symbol(address);
+        let (original, value) = symbol.ok_or_else(|| io::Error::other("the loader is not done with it"))?;
+        // The loader adds the bias to what it finds there.
+        let ours = hook.wrapping_sub(library.identity.bias);
+        // SAFETY: an aligned word of the symbol table, which is mapped.
+        unsafe { write_pointer(value.address, ours, value.protection) }?;
+        return Ok(Patched { original });
     }
-    let address = vtable.address_point as usize + index * size_of::<usize>();
     let slot = library.data_slot(address).ok_or_else(missing)?;
     // SAFETY: the caller's promise.
     if unsafe { library.is_relocated() } {

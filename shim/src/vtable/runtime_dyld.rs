@@ -227,7 +227,7 @@ pub(crate) unsafe fn attach(
         part.set(code.next().map_or(0..0, |segment| segment.address..segment.address.saturating_add(segment.size)));
     }
     hooked.library.set(library.range());
-    hooked.original.store(vtable.slots[index] as usize, Ordering::Relaxed);
+    hooked.original.store(patch::original(library, vtable, index).unwrap_or_default(), Ordering::Relaxed);
     hooked.vtable.store(vtable.address_point as usize, Ordering::Relaxed);
     hooked.info_vtable.store(0, Ordering::Relaxed);
     hooked.section_address.store(0, Ordering::Relaxed);
