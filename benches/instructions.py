@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """What an object costs in instructions, by the way it is heard: callgrind counts them, so other work on the machine does not disturb.
 
-    instructions.py [--llvm N] [--objects N] [--part listener|jitlink]
+    instructions.py [--llvm N] [--objects N] [--part listener|jitlink-listener|jitlink]
 
 `listener`: tests/hosts/embedded.c compiles small modules with MCJIT of Debian's shared LLVM: stock, with the list for debuggers alone
 (JITLISTEN_LLVM=list), with everything, and with the list again. The difference between few and many objects, by their number, is what
 an object costs; so are system calls (strace). callgrind counts no instruction of the kernel. What an instruction takes here is the
 processor time of the stock program by its own count.
+
+`jitlink-listener`: the same of benches/linked.c, with LLJIT of LLVM 18 or newer, which lists each object for debuggers; for objects of one
+to sixteen functions.
 
 `jitlink`: benches/linked.c, with LLJIT, for growing numbers of objects, of functions in an object, and of objects that are linked at
 the same time. Of what the library does there, the matcher's part are the calls of `Pattern::of` (an object is read) and of
@@ -83,21 +86,33 @@ def processor_time(words):
     return after.children_user + after.children_system - before.children_user - before.children_system
 
 
-def listener(llvm, objects, directory):
-    program = build(llvm, ROOT / "tests/hosts/embedded.c", directory)
-    words = lambda count: [program, "mcjit", str(count)]
+def by_listener(title, objects, words, directory):
+    """A table of what an object costs; `words` is the command for so many objects."""
     results = {}
     for name, ways in CONFIGURATIONS.items():
         more = lambda count: (count(words(FEW + objects), ways, directory) - count(words(FEW), ways, directory)) / objects
         results[name] = more(instructions), more(system_calls)
     times = sorted(processor_time(words(FEW + objects)) - processor_time(words(FEW)) for _ in range(7))
     microsecond = results["stock"][0] / (1e6 * times[len(times) // 2] / objects)
-    print(f"LLVM {llvm}, MCJIT, {objects} objects; an object takes {1e6 * times[len(times) // 2] / objects:.0f} us of processor time stock, so "
+    print(f"{title}, {objects} objects; an object takes {1e6 * times[len(times) // 2] / objects:.0f} us of processor time stock, so "
           f"10 us are {10 * microsecond:,.0f} instructions here\n")
     print("| | instructions an object | over `list` | system calls an object | over `list` |\n| --- | --- | --- | --- | --- |")
     for name, (count, calls) in results.items():
         base = results["list"]
-        print(f"| {name} | {count:,.0f} | {count - base[0]:+,.0f} | {calls:.1f} | {calls - base[1]:+.1f} |")
+        print(f"| {name} | {count:,.0f} | {count - base[0]:+,.0f} | {calls:.1f} | {calls - base[1]:+.1f} |", flush=True)
+    print()
+
+
+def listener(llvm, objects, directory):
+    program = build(llvm, ROOT / "tests/hosts/embedded.c", directory)
+    by_listener(f"LLVM {llvm}, MCJIT", objects, lambda count: [program, "mcjit", str(count)], directory)
+
+
+def jitlink_listener(llvm, objects, directory):
+    program = build(llvm, ROOT / "benches/linked.c", directory)
+    for functions in (1, 4, 16):
+        words = lambda count: [program, str(count), str(functions), "debug"]
+        by_listener(f"LLVM {llvm}, JITLink with a list, {functions} functions", objects, words, directory)
 
 
 def inclusive(text, patterns):
@@ -155,12 +170,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--llvm", type=int, default=None)
     parser.add_argument("--objects", type=int, default=100)
-    parser.add_argument("--part", choices=["listener", "jitlink"], default=None)
+    parser.add_argument("--part", choices=["listener", "jitlink-listener", "jitlink"], default=None)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        if options.part != "jitlink":
+        if options.part in ("listener", None):
             listener(options.llvm or 14, options.objects, pathlib.Path(directory))
-        if options.part != "listener":
+        if options.part in ("jitlink-listener", None):
+            jitlink_listener(options.llvm or 19, options.objects, pathlib.Path(directory))
+        if options.part in ("jitlink", None):
             jitlink(options.llvm or 19, pathlib.Path(directory))
 
 

@@ -1,10 +1,11 @@
 /* Objects of many functions, linked with JITLink: for benches/instructions.py.
  *
- *     linked OBJECTS FUNCTIONS [chain]
+ *     linked OBJECTS FUNCTIONS [chain] [debug]
  *
  * Compiles OBJECTS modules with LLJIT (LLVM 16 and newer link with JITLink), each with FUNCTIONS functions in sections of their own. The
  * functions differ in a constant; each calls the one before it. With `chain`, the first of each module calls the last of the next
- * one, so that all objects are being linked at the same time. Prints the sum of what the modules' last functions return. */
+ * one, so that all objects are being linked at the same time. With `debug`, LLJIT lists each object for debuggers (LLVM 18 and newer).
+ * Prints the sum of what the modules' last functions return. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@ typedef struct LLVMOpaqueMemoryBuffer *LLVMMemoryBufferRef;
 LLVMErrorRef LLVMOrcCreateLLJIT(void **, void *);
 void *LLVMOrcLLJITGetMainJITDylib(void *);
 LLVMErrorRef LLVMOrcLLJITAddLLVMIRModule(void *, void *, void *);
+LLVMErrorRef LLVMOrcLLJITEnableDebugSupport(void *);
 LLVMErrorRef LLVMOrcLLJITLookup(void *, uint64_t *, const char *);
 void *LLVMOrcCreateNewThreadSafeModule(LLVMModuleRef, void *);
 char *LLVMGetErrorMessage(LLVMErrorRef);
@@ -83,10 +85,15 @@ static long call(void *engine, int module, int functions) {
 
 int main(int count, char **words) {
     if (count < 3) return 2;
-    int objects = atoi(words[1]), functions = atoi(words[2]), is_chain = count > 3 && !strcmp(words[3], "chain");
+    int objects = atoi(words[1]), functions = atoi(words[2]), is_chain = 0, is_listed = 0;
+    for (int at = 3; at < count; at++) {
+        is_chain |= !strcmp(words[at], "chain");
+        is_listed |= !strcmp(words[at], "debug");
+    }
     void *engine = NULL;
     LLVMInitializeX86TargetInfo(), LLVMInitializeX86Target(), LLVMInitializeX86TargetMC(), LLVMInitializeX86AsmPrinter();
     check(LLVMOrcCreateLLJIT(&engine, NULL));
+    if (is_listed) check(LLVMOrcLLJITEnableDebugSupport(engine));
     long sum = 0;
     for (int module = 0; module < objects; module++) {
         add(engine, text(module, functions, !is_chain || module + 1 == objects));

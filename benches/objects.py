@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """What an object costs, by the way it is heard: processor time for one object more.
 
-    objects.py [--rounds N] [--objects N] [--llvm N]
+    objects.py [--rounds N] [--objects N] [--llvm N] [--jitlink FUNCTIONS]
 
-A C program (tests/hosts/embedded.c) compiles small modules with MCJIT of Debian's shared LLVM. Each round runs it stock, with the list
+A C program (tests/hosts/embedded.c) compiles small modules with MCJIT of Debian's shared LLVM; with --jitlink, another one (benches/linked.c)
+with LLJIT of LLVM 18 or newer, which lists each object for debuggers, modules of so many functions. Each round runs it stock, with the list
 for debuggers alone (JITLISTEN_LLVM=list) and with everything, for a few objects and for many; the difference by the number is what an
 object costs. The rounds alternate, so that a busy machine disturbs all alike; medians of the rounds' differences are printed, and the
 difference of what the quickest quarter of the rounds took, which other work on the machine disturbs least. `list again` is the same
@@ -31,26 +32,26 @@ CONFIGURATIONS = {
 }
 
 
-def build(llvm, directory):
-    program = directory / "embedded"
+def build(llvm, source, directory):
+    program = directory / source.stem
     libraries = subprocess.run([f"llvm-config-{llvm}", "--libdir"], check=True, capture_output=True, text=True).stdout.strip()
     old = ["-DOLD_CONTEXTS"] if llvm < 21 else []
-    flags = ["-O1", *old, ROOT / "tests/hosts/embedded.c", "-o", program, f"-L{libraries}", f"-lLLVM-{llvm}", "-pthread", "-ldl"]
+    flags = ["-O1", *old, source, "-o", program, f"-L{libraries}", f"-Wl,-rpath,{libraries}", f"-lLLVM-{llvm}", "-pthread", "-ldl"]
     subprocess.run(["cc", *flags], check=True)
     return program
 
 
-def processor_time(program, objects, changes):
+def processor_time(words, changes):
     """Microseconds of user and system time."""
     environment = dict(os.environ)
     if changes is not None:
         environment |= {"LD_PRELOAD": str(LIBRARY), "JITLISTEN": "perfmap", "JITLISTEN_FRAME_POINTERS": "untouched"} | changes
-    process = subprocess.Popen([program, "mcjit", str(objects)], env=environment, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = status
     pathlib.Path(f"/tmp/perf-{process.pid}.map").unlink(missing_ok=True)
     if status:
-        sys.exit(f"{program}: {status}")
+        sys.exit(f"{words}: {status}")
     return 1e6 * (usage.ru_utime + usage.ru_stime)
 
 
@@ -58,16 +59,24 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--objects", type=int, default=400)
-    parser.add_argument("--llvm", type=int, default=14)
+    parser.add_argument("--llvm", type=int)
+    parser.add_argument("--jitlink", type=int, metavar="FUNCTIONS")
     options = parser.parse_args()
+    llvm = options.llvm or (19 if options.jitlink else 14)
     with tempfile.TemporaryDirectory() as directory:
-        program = build(options.llvm, pathlib.Path(directory))
+        source = "benches/linked.c" if options.jitlink else "tests/hosts/embedded.c"
+        program = build(llvm, ROOT / source, pathlib.Path(directory))
+
+        def words(objects):
+            return [program, str(objects), str(options.jitlink), "debug"] if options.jitlink else [program, "mcjit", str(objects)]
+
         costs = {name: [] for name in CONFIGURATIONS}
         for _ in range(options.rounds):
             for name, changes in CONFIGURATIONS.items():
-                few, many = (processor_time(program, objects, changes) for objects in (FEW, FEW + options.objects))
+                few, many = (processor_time(words(objects), changes) for objects in (FEW, FEW + options.objects))
                 costs[name].append((many - few) / options.objects)
-    print(f"LLVM {options.llvm}, MCJIT, {options.rounds} rounds of {options.objects} objects; load {os.getloadavg()[0]:.1f}")
+    what = f"JITLink with a list, {options.jitlink} functions" if options.jitlink else "MCJIT"
+    print(f"LLVM {llvm}, {what}, {options.rounds} rounds of {options.objects} objects; load {os.getloadavg()[0]:.1f}")
     print("| | us an object, median | over `list`, median | quickest quarter | over `list` |")
     print("| --- | --- | --- | --- | --- |")
     for name, values in costs.items():

@@ -99,6 +99,7 @@ mod placement;
 mod program;
 mod ranges;
 mod relocation_slot;
+mod search;
 mod source;
 mod start;
 mod state;

@@ -1,5 +1,6 @@
 //! A library of this process, read from memory the way the loader sees it: link map, program headers, dynamic section.
 
+use std::cell::OnceCell;
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -39,6 +40,7 @@ pub(crate) struct Library {
     pub(crate) path: PathBuf,
     headers: Vec<Header>,
     section: DynamicSection,
+    mentions_mprotect: OnceCell<bool>,
 }
 
 /// A relocation slot: a word that holds the address of an imported function.
@@ -102,7 +104,8 @@ impl Library {
         let headers = if is_program { program_headers()? } else { library_headers(identity.bias)? };
         // SAFETY: the dynamic section of a mapped library ends with DT_NULL.
         let section = unsafe { DynamicSection::read(identity.bias, identity.dynamic) };
-        section.has_symbols().then(|| Library { identity, path: path.to_owned(), headers, section })
+        let path = path.to_owned();
+        section.has_symbols().then(|| Library { identity, path, headers, section, mentions_mprotect: OnceCell::new() })
     }
 
     /// The bytes of executable segments: LLVM with a code generator is several megabytes.
@@ -129,6 +132,11 @@ impl Library {
     /// Whether an import or export is called `name`, as far as the string table shows: a cheap first look.
     pub(crate) fn mentions(&self, name: &str) -> bool {
         memchr::memmem::find(self.section.strings(), name.as_bytes()).is_some()
+    }
+
+    /// The same of `mprotect`, remembered: some have megabytes of names.
+    pub(crate) fn mentions_mprotect(&self) -> bool {
+        *self.mentions_mprotect.get_or_init(|| self.mentions("mprotect"))
     }
 
     /// The release of an LLVM whose symbols have versions (`LLVM_14`, `LLVM_19.1`): a distribution's.
@@ -194,6 +202,45 @@ impl Library {
         let header = self.headers.iter().find(|header| header.p_type.get(NATIVE) == elf::PT_GNU_RELRO)?;
         let start = self.identity.bias.wrapping_add(header.p_vaddr.get(NATIVE) as usize);
         Some(start..start.saturating_add(header.p_memsz.get(NATIVE) as usize))
+    }
+
+    /// `PT_GNU_EH_FRAME`: `.eh_frame_hdr`.
+    pub(crate) fn unwind_header(&self) -> Option<std::ops::Range<usize>> {
+        let header = self.headers.iter().find(|header| header.p_type.get(NATIVE) == elf::PT_GNU_EH_FRAME)?;
+        let start = self.identity.bias.wrapping_add(header.p_vaddr.get(NATIVE) as usize);
+        Some(start..start.saturating_add(header.p_filesz.get(NATIVE) as usize))
+    }
+
+    /// What its dynamic section leads to: names of symbols, and relocations.
+    pub(crate) fn tables(&self) -> Vec<std::ops::Range<usize>> {
+        let DynamicSection { strtab, strsz, rela, relasz, jmprel, pltrelsz, .. } = self.section;
+        let tables = [(strtab, strsz), (rela, relasz), (jmprel, pltrelsz)];
+        tables.into_iter().filter(|table| table.0 != 0).map(|(start, size)| start..start.saturating_add(size)).collect()
+    }
+
+    /// Where its exported objects are that have at least so many bytes: tables of data.
+    pub(crate) fn large_objects(&self, least: usize) -> Vec<std::ops::Range<usize>> {
+        let DynamicSection { symtab, strtab, .. } = self.section;
+        // How many symbols there are is nowhere said. Behind them are their names, or other tables that are no symbols: what is found must
+        // be what its name leads to.
+        let bytes = strtab.saturating_sub(symtab);
+        let mapped = self.segments().into_iter().find(|segment| symtab.wrapping_sub(segment.address) < segment.size);
+        let is_mapped =
+            mapped.is_some_and(|segment| segment.readable && symtab + bytes <= segment.address + segment.size);
+        if !is_mapped || !symtab.is_multiple_of(align_of::<Elf64_Sym>()) {
+            return Vec::new();
+        }
+        let object = |at: usize| {
+            let symbol = self.section.symbol_at(at);
+            if (symbol.st_size as usize) < least || symbol.st_info & 0xf != elf::STT_OBJECT.0 {
+                return None;
+            }
+            let name = self.section.strings().get(symbol.st_name as usize..)?.split(|&byte| byte == 0).next()?;
+            let is_it = self.section.find(name, |found| found.st_shndx != SHN_UNDEF) == Some(at);
+            let start = self.identity.bias.wrapping_add(symbol.st_value as usize);
+            is_it.then(|| start..start.saturating_add(symbol.st_size as usize))
+        };
+        (symtab..strtab - size_of::<Elf64_Sym>()).step_by(size_of::<Elf64_Sym>()).filter_map(object).collect()
     }
 
     /// `DT_RELA`: offset, type and symbol, addend.

@@ -1,5 +1,6 @@
 //! `.symtab` of a library's file: the names that are not exported. The llvmlite wheels keep LLVM's own functions there.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -12,15 +13,32 @@ use object::elf;
 use object::read::elf::{FileHeader as _, Sym as _};
 
 use crate::library::Library;
+use crate::search;
+use crate::vtable::CLASSES;
 
 type ElfHeader = elf::FileHeader64<object::Endianness>;
+
+/// The symbols of the list for debuggers.
+pub(crate) const DESCRIPTOR: &str = "__jit_debug_descriptor";
+pub(crate) const RENDEZVOUS_FUNCTION: &str = "__jit_debug_register_code";
+
+/// In front of a class, this is the symbol of its vtables.
+pub(crate) const VTABLE: &str = "_ZTV";
+
+/// Names that are longer are not looked for.
+const LONGEST: usize = 256;
 
 /// How much of the file's start must be what is mapped: headers, build-id, hash table, the first symbols.
 const COMPARED: u64 = 1 << 16;
 
+/// Values (addresses before the bias) and sizes of symbols, by their names.
+type Symbols = BTreeMap<String, (u64, u64)>;
+
 /// A library's file, mapped for reading.
 pub(crate) struct SymbolFile {
     mapping: Mapping,
+    /// What [`SymbolFile::llvm_symbols`] has found.
+    llvm: OnceCell<Symbols>,
 }
 
 impl SymbolFile {
@@ -31,7 +49,7 @@ impl SymbolFile {
         if !mapping.bytes().starts_with(&loaded) {
             return Err(io::Error::other("the file is not the one that was loaded"));
         }
-        Ok(SymbolFile { mapping })
+        Ok(SymbolFile { mapping, llvm: OnceCell::new() })
     }
 
     /// The file in `symbols`, opened if it was not yet; the log says why not.
@@ -49,30 +67,37 @@ impl SymbolFile {
     /// The string table, 15 MB in a wheel, is searched for the names, and then the symbols for those few strings: looking
     /// at 174,692 names one by one costs more than importing llvmlite may.
     pub(crate) fn find<'a>(&self, prefix: &str, names: &[&'a str]) -> BTreeMap<&'a str, u64> {
-        self.find_sized(prefix, names).into_iter().map(|(name, (value, _))| (name, value)).collect()
+        let found = self.find_sized(&[prefix], |name| names.contains(&name));
+        names.iter().filter_map(|&name| Some((name, found.get(name)?.0))).collect()
     }
 
-    /// The same with the sizes of the symbols.
-    pub(crate) fn find_sized<'a>(&self, prefix: &str, names: &[&'a str]) -> BTreeMap<&'a str, (u64, u64)> {
-        let marked = [b"\0", prefix.as_bytes()].concat();
-        let found = self.find_strings(&marked, 1, names);
-        // A linker may let one name be the tail of another.
-        if found.len() < names.len() { self.find_strings(prefix.as_bytes(), 0, names) } else { found }
+    /// Those of LLVM's linkers and of its list for debuggers, by one pass.
+    pub(crate) fn llvm_symbols(&self) -> &Symbols {
+        let is_wanted = |name: &str| {
+            name == DESCRIPTOR
+                || name == RENDEZVOUS_FUNCTION
+                || name.strip_prefix(VTABLE).is_some_and(|class| CLASSES.contains(&class))
+        };
+        self.llvm.get_or_init(|| self.find_sized(&["__jit_debug_", "_ZTVN4llvm"], is_wanted))
     }
 
-    fn find_strings<'a>(&self, needle: &[u8], skip: usize, names: &[&'a str]) -> BTreeMap<&'a str, (u64, u64)> {
+    /// Each name that is wanted begins with one of `prefixes`. A linker may let one name be the tail of another.
+    fn find_sized(&self, prefixes: &[&str], is_wanted: impl Fn(&str) -> bool) -> Symbols {
         let mut values = BTreeMap::new();
         let Some((symbols, strings)) = self.tables() else { return values };
         let mut wanted: Vec<(u32, &str)> = Vec::new();
         // One bit for each wanted string rules out nearly every symbol at once.
         let mut filter = 0_u64;
-        for at in memchr::memmem::find_iter(strings, needle).map(|at| at + skip) {
-            let text = strings[at..].split(|&byte| byte == 0).next().unwrap_or_default();
-            if let Some(&name) = names.iter().find(|name| name.as_bytes() == text) {
+        let prefixes: Vec<&[u8]> = prefixes.iter().map(|prefix| prefix.as_bytes()).collect();
+        search::each(strings, &prefixes, |_, at| {
+            let text = &strings[at..][..LONGEST.min(strings.len() - at)];
+            let name = text.split(|&byte| byte == 0).next().and_then(|name| std::str::from_utf8(name).ok());
+            if let Some(name) = name.filter(|name| is_wanted(name)) {
                 wanted.push((at as u32, name));
                 filter |= 1 << (at % 64);
             }
-        }
+            true
+        });
         if wanted.is_empty() {
             return values;
         }
@@ -83,7 +108,7 @@ impl SymbolFile {
                 continue;
             }
             if let Some(&(_, name)) = wanted.iter().find(|wanted| wanted.0 == at) {
-                values.entry(name).or_insert_with(|| (symbol.st_value(endian), symbol.st_size(endian)));
+                values.entry(name.to_owned()).or_insert_with(|| (symbol.st_value(endian), symbol.st_size(endian)));
             }
         }
         values

@@ -3,7 +3,7 @@
 //!
 //! | fact | from |
 //! | --- | --- |
-//! | which there are | the library's facts; lists for debuggers; where there are no facts, names of types in files |
+//! | which there are | the library's facts; lists for debuggers; names of types and messages in files |
 //! | version, engines | the file (`llvm_file.rs`), its symbols |
 //! | how it is heard, what is missing | the library's facts (`facts.rs`); else, whether the body of `__jit_debug_register_code` in memory is that of the file |
 //! | frame pointers | the code of each function that is in its list |
@@ -95,13 +95,10 @@ impl Llvm {
             });
             all[known].list = compiled(process, list).map_or(List::Unreadable, List::Of);
         }
-        // Facts do not have those that were switched off.
-        if !has_facts || all.is_empty() {
-            let others = process.libraries().into_iter().filter(|library| may_have_llvm(process, library));
-            let others: Vec<&Path> =
-                others.filter(|library| !all.iter().any(|llvm| llvm.library == **library)).collect();
-            all.extend(others.into_iter().filter_map(|library| Llvm::by_types(process, library, has_facts)));
-        }
+        // Facts do not have those that were switched off, nor, without a log, those that show only by their messages.
+        let others = process.libraries().into_iter().filter(|library| may_have_llvm(process, library));
+        let others: Vec<&Path> = others.filter(|library| !all.iter().any(|llvm| llvm.library == **library)).collect();
+        all.extend(others.into_iter().filter_map(|library| Llvm::by_types(process, library, has_facts)));
         all
     }
 

@@ -4,13 +4,10 @@ use jitlisten::log_line;
 
 use crate::detour::{self, Callers};
 use crate::library::Library;
-use crate::symbol_file::SymbolFile;
+use crate::symbol_file::{DESCRIPTOR, RENDEZVOUS_FUNCTION, SymbolFile};
 
 /// Below this much code a library cannot hold LLVM with a code generator (Debian's smallest is past 40 MB).
 const SMALLEST_LLVM: u64 = 4 << 20;
-
-pub(super) const DESCRIPTOR: &str = "__jit_debug_descriptor";
-const RENDEZVOUS_FUNCTION: &str = "__jit_debug_register_code";
 
 /// Where the two symbols of the JIT interface are.
 pub(super) struct JitInterface {
@@ -26,11 +23,11 @@ impl JitInterface {
         {
             return Some(JitInterface { descriptor, function });
         }
-        if !hidden || library.code_size() < SMALLEST_LLVM || !library.mentions("mprotect") {
+        if !hidden || library.code_size() < SMALLEST_LLVM || !library.mentions_mprotect() {
             return None;
         }
-        let values = SymbolFile::opened(symbols, library)?.find("__jit_debug_", &[DESCRIPTOR, RENDEZVOUS_FUNCTION]);
-        let address = |name| Some(library.identity.bias.wrapping_add(*values.get(name)? as usize));
+        let values = SymbolFile::opened(symbols, library)?.llvm_symbols();
+        let address = |name| Some(library.identity.bias.wrapping_add(values.get(name)?.0 as usize));
         Some(JitInterface { descriptor: address(DESCRIPTOR)?, function: address(RENDEZVOUS_FUNCTION)? })
     }
 

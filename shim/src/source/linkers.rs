@@ -1,5 +1,6 @@
 //! LLVM's two linkers, and whether they call us for each object.
 
+use jitlisten::log::{self, Level};
 use jitlisten::log_line;
 use jitlisten::options::{LlvmSource, LlvmSources};
 
@@ -8,7 +9,7 @@ use crate::detour::Callers;
 use crate::hook_table::{HookTable, SLOTS};
 use crate::jitlink;
 use crate::library::Library;
-use crate::symbol_file::SymbolFile;
+use crate::symbol_file::{DESCRIPTOR, SymbolFile};
 use crate::vtable::find::Vtable;
 use crate::vtable::patch::Patched;
 use crate::vtable::runtime_dyld::{self, Refusal};
@@ -140,22 +141,32 @@ pub(super) fn wanted_classes(wanted: LlvmSources) -> &'static [&'static str] {
 }
 
 /// The vtables of the classes that are wanted, and whether there seems to be a linker although none of them shows it. Where an LLVM
-/// has neither dynamic symbols nor names of types, its file may have symbols.
+/// has neither dynamic symbols nor names of types, its file may have symbols. Messages are looked for, in all constants, only where somebody
+/// would be told: nothing can be done about them.
 ///
 /// # Safety
 /// The library must be mapped, and stay so during the call.
 unsafe fn vtables(library: &Library, symbols: &mut Option<SymbolFile>, wanted: LlvmSources) -> (Vec<Vtable>, bool) {
     let classes = wanted_classes(wanted);
+    if classes.is_empty() {
+        return (Vec::new(), false);
+    }
     // SAFETY: the caller's promise; so below.
     let found = unsafe { mapped::vtables(library, classes, symbols.as_ref()) };
-    // SAFETY: as above.
-    if classes.is_empty() || !found.is_empty() || !unsafe { mapped::seems_to_have_linker(library) } {
+    if !found.is_empty() || !mapped::may_have_llvm(library) {
         return (found, false);
     }
+    if symbols.is_none()
+        && let Some(file) = SymbolFile::opened(symbols, library)
+    {
+        // SAFETY: as above.
+        let found = unsafe { mapped::hidden_vtables(library, classes, file) };
+        if !found.is_empty() {
+            return (found, false);
+        }
+    }
     // SAFETY: as above.
-    let found = unsafe { mapped::vtables(library, classes, SymbolFile::opened(symbols, library)) };
-    let is_unseen = found.is_empty();
-    (found, is_unseen)
+    (found, log::enabled(Level::Warn) && unsafe { mapped::seems_to_have_linker(library) })
 }
 
 /// Why nothing is heard of an LLVM, or little, where that is worth a warning.

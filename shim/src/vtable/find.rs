@@ -12,6 +12,9 @@
 //!
 //! Nothing of this needs symbols. Where there is one (`_ZTV...`), its size bounds the slots. Everything here works on slices:
 //! whatever the bytes are, the worst result is a vtable that is none, which callers check further.
+//!
+//! Names are not searched for in the constants, of which a library has ten times as many bytes as it has pointers: pointers that may be
+//! those of typeinfos are followed. A program at fixed addresses has its typeinfos among the constants; there the names come first.
 
 #![forbid(unsafe_code)]
 
@@ -90,8 +93,11 @@ const LARGEST_GROUP: u64 = LARGEST_VTABLE * MOST_VTABLES as u64;
 /// The vtables of the classes called `names` (mangled, as in `typeid(...).name()`; all in the namespace `llvm`), by the names of
 /// their types.
 pub(crate) fn by_type_name(view: &View<'_>, names: &[&str]) -> Vec<Vtable> {
-    let strings = strings(&view.constants, names);
-    let infos = view.pointing_at(&strings).into_iter().filter_map(|(class, at)| Some((class, at.checked_sub(WORD)?)));
+    let named = match view.bias {
+        0 => view.pointing_at(&strings(&view.constants, names)),
+        _ => view.pointing_at_names(names),
+    };
+    let infos = named.into_iter().filter_map(|(class, at)| Some((class, at.checked_sub(WORD)?)));
     let infos: Vec<(usize, u64)> = infos.collect();
     let starts = view.pointing_at(&infos).into_iter().filter_map(|(class, at)| Some((class, at.checked_sub(WORD)?)));
     let starts: Vec<(usize, u64)> = starts.collect();
@@ -110,9 +116,7 @@ fn strings(constants: &[Segment<'_>], names: &[&str]) -> Vec<(usize, u64)> {
     let mut found = Vec::new();
     for segment in constants {
         for at in memchr::memmem::find_iter(segment.bytes, PREFIX) {
-            let rest = &segment.bytes[at..];
-            let is_there = |name: &str| rest.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0));
-            if let Some(class) = names.iter().position(|name| is_there(name)) {
+            if let Some(class) = beginning(&segment.bytes[at..], names) {
                 found.push((class, segment.address.wrapping_add(at as u64)));
             }
         }
@@ -120,9 +124,80 @@ fn strings(constants: &[Segment<'_>], names: &[&str]) -> Vec<(usize, u64)> {
     found
 }
 
+/// Which of the names, with the zero behind it, `bytes` begin with.
+fn beginning(bytes: &[u8], names: &[&str]) -> Option<usize> {
+    let is_there = |name: &str| bytes.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0));
+    bytes.starts_with(PREFIX.as_bytes()).then(|| names.iter().position(|name| is_there(name)))?
+}
+
 impl View<'_> {
     fn is_code(&self, address: u64) -> bool {
         self.code.iter().any(|range| range.contains(&address))
+    }
+
+    fn is_read_only(&self, address: u64) -> bool {
+        self.constants.iter().any(|segment| segment.holds(address)) || self.is_code(address)
+    }
+
+    /// The addresses of words that point at one of `names`, as the second word of a typeinfo does, each with the index of the name.
+    fn pointing_at_names(&self, names: &[&str]) -> Vec<(usize, u64)> {
+        let starts = self.constants.iter().map(|segment| segment.address);
+        let ends = self.constants.iter().map(|segment| segment.address.saturating_add(segment.bytes.len() as u64));
+        let (Some(first), Some(last)) = (starts.min(), ends.max()) else { return Vec::new() };
+        // Most pointers are to code, which mostly stands apart from constants.
+        let is_apart = !self.constants.iter().any(|segment| self.is_code(segment.address));
+        let is_constant = |value: u64| {
+            (first..last).contains(&value)
+                && !(is_apart && self.is_code(value))
+                && self.constants.iter().any(|segment| segment.holds(value))
+        };
+        // In front of the name is the vtable of the typeinfo's class, of this library or another one; behind it, the typeinfo of a base,
+        // or numbers: the classes that are looked for have bases. That rules out tables of names, and of functions.
+        let is_typeinfo = |before: Option<u64>, after: Option<u64>| {
+            before.is_none_or(|word| word != 0 && word.is_multiple_of(WORD) && !self.is_read_only(word))
+                && after.is_none_or(|word| !self.is_read_only(word))
+        };
+        let named = |value: u64| {
+            let segment = self.constants.iter().find(|segment| segment.holds(value))?;
+            beginning(&segment.bytes[(value - segment.address) as usize..], names)
+        };
+        let mut found = Vec::new();
+        let mut add = |value: u64, at: u64| {
+            if let Some(class) = named(value)
+                && found.len() < MOST_VTABLES * names.len()
+            {
+                found.push((class, at));
+            }
+        };
+        if let Some(relocations) = self.relocations.as_deref() {
+            // Of a neighbour that is none in the table too, nothing is known.
+            let at = |index: usize, offset: u64| {
+                let &[neighbour, info, addend] = relocations.get(index)?;
+                (neighbour == offset && is_relative(info)).then(|| addend.wrapping_add(self.bias))
+            };
+            for (index, &[offset, info, addend]) in relocations.iter().enumerate() {
+                let value = addend.wrapping_add(self.bias);
+                if is_constant(value)
+                    && is_relative(info)
+                    && is_typeinfo(
+                        at(index.wrapping_sub(1), offset.wrapping_sub(WORD)),
+                        at(index + 1, offset.wrapping_add(WORD)),
+                    )
+                {
+                    add(value, offset.wrapping_add(self.bias));
+                }
+            }
+        } else {
+            for segment in &self.data {
+                for (at, value) in segment.words().filter(|word| is_constant(word.1)) {
+                    let neighbour = |at: u64| segment.word_at(at);
+                    if is_typeinfo(neighbour(at.wrapping_sub(WORD)), neighbour(at.wrapping_add(WORD))) {
+                        add(value, at);
+                    }
+                }
+            }
+        }
+        found
     }
 
     /// The addresses of words that point at one of `targets`, each with the index that comes with the target.
@@ -155,7 +230,8 @@ impl View<'_> {
             let at = relocation[0].wrapping_add(self.bias);
             ranges.iter().any(|&(start, size)| at.wrapping_sub(start) < size)
         };
-        let all = self.relocations.as_deref().unwrap_or(self.relocated);
+        // Without a range, no relocation needs to be looked at.
+        let all = if ranges.is_empty() { &[] } else { self.relocations.as_deref().unwrap_or(self.relocated) };
         Near { view: self, relocations: all.iter().filter(is_near).copied().collect() }
     }
 }

@@ -112,6 +112,44 @@ fn vtables_are_found_by_the_names_of_their_types() {
     }
 }
 
+/// The names come first there.
+#[test]
+fn vtables_of_a_program_at_fixed_addresses() {
+    let mut model = Model::new(&constants(), &words(), true);
+    for word in model.data.chunks_exact_mut(8) {
+        let value = u64::from_ne_bytes(word.try_into().expect("a word"));
+        let moved = if (BIAS..BIAS << 1).contains(&value) { value - BIAS } else { value };
+        word.copy_from_slice(&moved.to_ne_bytes());
+    }
+    let mut view = model.view();
+    (view.bias, view.constants[0].address, view.data[0].address) = (0, CONSTANTS, DATA);
+    view.code = std::iter::once(CODE).collect();
+    let fixed = |vtable: Vtable| Vtable {
+        address_point: vtable.address_point - BIAS,
+        slots: vtable.slots.iter().map(|slot| slot - BIAS).collect(),
+        ..vtable
+    };
+    assert_eq!(by_type_name(&view, &NAMES), expected(false).into_iter().map(fixed).collect::<Vec<_>>());
+}
+
+/// A pointer to the name that is in a table of strings, or behind nothing.
+#[test]
+fn what_points_at_a_name_and_is_no_typeinfo() {
+    for is_relocated in [true, false] {
+        let mut words = words();
+        words[0] = Pointer(CONSTANTS + 1);
+        words.extend([
+            Plain(1),
+            Pointer(CONSTANTS + 1),
+            Pointer(CONSTANTS + 1),
+            Pointer(0x2000),
+            Pointer(CONSTANTS + 1),
+        ]);
+        let model = Model::new(&constants(), &words, is_relocated);
+        assert_eq!(by_type_name(&model.view(), &NAMES), expected(false), "relocated: {is_relocated}");
+    }
+}
+
 #[test]
 fn vtables_are_found_by_symbols_without_names_of_types() {
     let mut words = words();

@@ -1,23 +1,27 @@
 //! A mapped library as `find.rs` looks at it.
 //!
-//! Type names are searched for only in a library that could hold LLVM: with more than 4 MiB of code, that mentions `mprotect` or
-//! a name of LLVM's among its dynamic symbols. The search reads its read-only data once (jaxlib: 60 MB) and its pointers twice.
+//! Type names are looked for only in a library that could hold LLVM: with more than 4 MiB of code, that mentions `mprotect` or
+//! a name of LLVM's among its dynamic symbols. That reads its pointers once, and twice more where the names are there; of a program at fixed
+//! addresses, its constants. What tables hold of which the file says where they are is left out: tables for unwinding and for the loader, and exported objects of megabytes (ICU's).
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use jitlisten::{RELATIVE, Relocation};
 
 use super::find::{self, Segment, Symbol, View, Vtable};
 use super::release::{self, Release};
+use super::unwind_tables;
 use crate::library::Library;
-use crate::symbol_file::SymbolFile;
+use crate::search;
+use crate::symbol_file::{SymbolFile, VTABLE};
 
 /// Below this much code a library cannot hold LLVM with a code generator (Debian's smallest is past 40 MB).
 const SMALLEST_LLVM: u64 = 4 << 20;
 
 /// Whether an LLVM may be in `library`, as far as is cheap to see: nearly every library is ruled out here.
 pub(crate) fn may_have_llvm(library: &Library) -> bool {
-    library.code_size() >= SMALLEST_LLVM && (library.mentions("mprotect") || library.mentions("N4llvm"))
+    library.code_size() >= SMALLEST_LLVM && (library.mentions_mprotect() || library.mentions("N4llvm"))
 }
 
 /// Every vtable of the classes called `names` (see [`find::by_type_name`]) that `library` has: by the dynamic symbols of those
@@ -50,6 +54,19 @@ pub(crate) unsafe fn vtables(library: &Library, names: &[&str], file: Option<&Sy
     vtables
 }
 
+/// The vtables of the classes that have a symbol in the file.
+///
+/// # Safety
+/// As for [`vtables`].
+pub(crate) unsafe fn hidden_vtables(library: &Library, names: &[&str], file: &SymbolFile) -> Vec<Vtable> {
+    let symbols = hidden_symbols(library, names, file);
+    if symbols.is_empty() {
+        return Vec::new();
+    }
+    // SAFETY: the caller's promise.
+    find::by_symbol(&unsafe { view(library) }, &symbols)
+}
+
 /// Messages of RuntimeDyld and JITLink, in every release from 10 to 22.
 const MESSAGES: [&[u8]; 2] = [b"Unable to allocate memory for common symbols!", b"Generic JITLink error"];
 
@@ -63,8 +80,15 @@ pub(crate) unsafe fn seems_to_have_linker(library: &Library) -> bool {
     }
     // SAFETY: the caller's promise.
     let constants = unsafe { constants(library) };
-    let has = |message: &[u8]| constants.iter().any(|part| memchr::memmem::find(part.bytes, message).is_some());
-    MESSAGES.into_iter().any(has)
+    let mut is_there = false;
+    let mut look = |bytes: &[u8]| {
+        search::each(bytes, &MESSAGES, |_, _| {
+            is_there = true;
+            false
+        });
+    };
+    constants.iter().for_each(|part| look(part.bytes));
+    is_there
 }
 
 /// What a library that has a linker says of its release: nothing, or one, seldom more.
@@ -95,19 +119,17 @@ pub(crate) unsafe fn exported_vtables(library: &Library, names: &[&str]) -> Vec<
 
 /// The dynamic symbol of a class's vtables.
 fn symbol(library: &Library, class: usize, name: &str) -> Option<Symbol> {
-    let (address, size) = library.dynamic_object(&format!("_ZTV{name}"))?;
+    let (address, size) = library.dynamic_object(&format!("{VTABLE}{name}"))?;
     Some(Symbol { class, address: address as u64, size: size as u64 })
 }
 
 /// The symbols of the file that are not exported.
 fn hidden_symbols(library: &Library, names: &[&str], file: &SymbolFile) -> Vec<Symbol> {
-    let full: Vec<String> = names.iter().map(|name| format!("_ZTV{name}")).collect();
-    let found = file.find_sized("_ZTVN4llvm", &full.iter().map(String::as_str).collect::<Vec<_>>());
-    let symbol = |(class, name): (usize, &String)| {
-        let &(value, size) = found.get(name.as_str())?;
+    let symbol = |(class, name): (usize, &&str)| {
+        let &(value, size) = file.llvm_symbols().get(&format!("{VTABLE}{name}"))?;
         Some(Symbol { class, address: (library.identity.bias as u64).wrapping_add(value), size })
     };
-    full.iter().enumerate().filter_map(symbol).collect()
+    names.iter().enumerate().filter_map(symbol).collect()
 }
 
 /// # Safety
@@ -117,8 +139,8 @@ unsafe fn view(library: &Library) -> View<'_> {
     let relocated = unsafe { library.is_relocated() };
     // A program at fixed addresses has its vtables among the constants.
     let fixed = library.identity.bias == 0;
-    // SAFETY: as above.
-    let constants = unsafe { constants(library) };
+    // SAFETY: as above. Only of a program at fixed addresses are they searched.
+    let constants = unsafe { if fixed { constants(library) } else { all_constants(library) } };
     // SAFETY: as above.
     let data = unsafe { segments(library, |segment| segment.writable || fixed && !segment.executable) };
     let data = match library.sealed() {
@@ -143,12 +165,32 @@ fn to_come<'a>(library: &'a Library, data: &[Segment<'_>]) -> Cow<'a, [Relocatio
     if packed.is_empty() { library.relocations().into() } else { [library.relocations(), &packed].concat().into() }
 }
 
-/// What is neither written nor run, where that is apart: of code there may be hundreds of megabytes that are not read yet. Elsewhere
-/// all of it: `.rodata` is beside code, or, in programs that gold has linked with Swift in them, in data that is written.
+/// What is as large and has a symbol is a table of data. ICU's has thirty megabytes.
+const LARGE_OBJECT: usize = 1 << 20;
+
+/// Where names of types and messages may be that are searched for: not in large objects, nor in tables for unwinding and for the loader. Of code
+/// there may be hundreds of megabytes that are not read yet. Where nothing is neither written nor run, all of it: `.rodata` is beside code, or, in
+/// programs that gold has linked with Swift in them, in data that is written.
 ///
 /// # Safety
 /// As for [`segments`].
 unsafe fn constants(library: &Library) -> Vec<Segment<'_>> {
+    // SAFETY: the caller's promise.
+    let constants = unsafe { all_constants(library) };
+    let mut tables = library.tables();
+    tables.extend(library.large_objects(LARGE_OBJECT));
+    if let Some(header) = library.unwind_header() {
+        let segment = constants.iter().find(|segment| segment.word_at(header.start as u64).is_some());
+        tables.extend(segment.into_iter().flat_map(|segment| unwind_tables::ranges(segment, header.clone())));
+    }
+    tables.iter().fold(constants, without)
+}
+
+/// What is neither written nor run, where that is apart.
+///
+/// # Safety
+/// As for [`segments`].
+unsafe fn all_constants(library: &Library) -> Vec<Segment<'_>> {
     // SAFETY: the caller's promise; so below.
     let constants = unsafe { segments(library, |segment| !segment.writable && !segment.executable) };
     if !constants.is_empty() {
@@ -158,8 +200,19 @@ unsafe fn constants(library: &Library) -> Vec<Segment<'_>> {
     unsafe { segments(library, |_| true) }
 }
 
+/// What is not in `range`.
+fn without<'a>(segments: Vec<Segment<'a>>, range: &Range<usize>) -> Vec<Segment<'a>> {
+    let pieces = |segment: Segment<'a>| {
+        let Some(inside) = cut(segment, range) else { return [Some(segment), None] };
+        let before = segment.address as usize..inside.address as usize;
+        let end = inside.address as usize + inside.bytes.len();
+        [cut(segment, &before), cut(segment, &(end..segment.address as usize + segment.bytes.len()))]
+    };
+    segments.into_iter().flat_map(pieces).flatten().collect()
+}
+
 /// The part of a segment that is in `range`.
-fn cut<'a>(segment: Segment<'a>, range: &std::ops::Range<usize>) -> Option<Segment<'a>> {
+fn cut<'a>(segment: Segment<'a>, range: &Range<usize>) -> Option<Segment<'a>> {
     let end = segment.address + segment.bytes.len() as u64;
     let (first, last) = (segment.address.max(range.start as u64), end.min(range.end as u64));
     let bytes =
@@ -189,6 +242,23 @@ mod tests {
     use crate::link_map::LinkMap;
 
     const CLASSES: [&str; 2] = ["N4llvm14RuntimeDyldELFE", "N4llvm3orc18ObjectLinkingLayerE"];
+
+    #[test]
+    fn what_is_left_out_of_segments() {
+        let bytes: Vec<u8> = (0..100).collect();
+        let left = |ranges: &[Range<usize>]| {
+            let all =
+                vec![Segment { address: 1000, bytes: &bytes[..50] }, Segment { address: 1050, bytes: &bytes[50..] }];
+            let left = ranges.iter().fold(all, without);
+            left.iter().for_each(|part| assert_eq!(u64::from(part.bytes[0]) + 1000, part.address));
+            left.iter().map(|part| (part.address, part.bytes.len())).collect::<Vec<_>>()
+        };
+        assert_eq!(left(&[]), [(1000, 50), (1050, 50)]);
+        assert_eq!(left(&[10..20, 1000..1000, 1100..1200, 2000..usize::MAX]), [(1000, 50), (1050, 50)]);
+        assert_eq!(left(&[1010..1020, 1040..1060]), [(1000, 10), (1020, 20), (1060, 40)]);
+        assert_eq!(left(&[900..1001, 1099..usize::MAX]), [(1001, 49), (1050, 49)]);
+        assert_eq!(left(&[0..1060, 1050..usize::MAX]), []);
+    }
 
     /// Opens a library for good.
     fn open(path: &str) -> Option<Library> {

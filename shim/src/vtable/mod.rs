@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `find.rs` | finds the vtables of a class, in slices of memory (pure) |
 //! | `mapped.rs` | those slices, of a library that is mapped |
+//! | `unwind_tables.rs` | which part of them is `.eh_frame`, where nothing is looked for (pure) |
 //! | `runtime_dyld.rs` | `RuntimeDyldELF::loadObject`: which slot it is, what is believed of a call |
 //! | `load_object.rs` | the hooks for it |
 //! | `elf_copy.rs` | the object, with the addresses of its sections |
@@ -17,6 +18,7 @@ pub(crate) mod mapped;
 pub(crate) mod patch;
 pub(crate) mod release;
 pub(crate) mod runtime_dyld;
+mod unwind_tables;
 
 use jitlisten::{Address, checked_read};
 
