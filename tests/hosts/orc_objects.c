@@ -7,6 +7,7 @@
  *     threads    links half of the objects in a second thread
  *     frees      disposes of every engine but the last before it goes on
  *     again      closes the library when done, opens it again, and starts over once
+ *     loops      calls the last chainN for ever, having printed "running"
  *
  * Compiles COUNT modules, each in an engine of its own. Module N has chainN, which calls middleN, which calls leafN, each in a
  * section of its own; twinN and sameN, which are equal; and an internal function that nothing calls. Prints the sum of what
@@ -92,11 +93,15 @@ static void *object(int number) {
     return buffer;
 }
 
+/* The last chainN. */
+static long (*last)(long);
+
 static long call(void *engine, const char *name, int number) {
     char full[32];
     uint64_t address = 0;
     snprintf(full, sizeof full, "%s%d", name, number);
     check(CALL(void *, "LLVMOrcLLJITLookup", engine, &address, full), full);
+    if (!strcmp(name, "chain")) last = (long (*)(long))address;
     return ((long (*)(long))address)(3);
 }
 
@@ -149,12 +154,13 @@ static void run(const char *path, int flags, int count, int threads, int frees, 
 
 int main(int count_of_words, char **words) {
     if (count_of_words < 3) return 2;
-    int flags = RTLD_NOW, threads = 0, frees = 0, again = 0;
+    int flags = RTLD_NOW, threads = 0, frees = 0, again = 0, loops = 0;
     for (int word = 3; word < count_of_words; word++) {
         if (!strcmp(words[word], "deepbind")) flags |= RTLD_DEEPBIND;
         threads |= !strcmp(words[word], "threads");
         frees |= !strcmp(words[word], "frees");
         again |= !strcmp(words[word], "again");
+        loops |= !strcmp(words[word], "loops");
     }
     if (again) {
         run(words[1], flags, atoi(words[2]), threads, 1, 1);
@@ -163,6 +169,7 @@ int main(int count_of_words, char **words) {
     run(words[1], flags, atoi(words[2]), threads, frees, 0);
     puts("running");
     fflush(stdout);
+    for (long sum = 0; loops;) sum += last(sum);
     getchar();
     return 0;
 }
