@@ -120,6 +120,16 @@ impl Memory {
         self.executable.overlaps(range)
     }
 
+    /// Memory that may be executed and written.
+    pub(crate) fn writable(&self) -> impl Iterator<Item = AddressRange> + '_ {
+        self.writable.iter()
+    }
+
+    /// Whether a byte of `range` may be executed and written.
+    pub(crate) fn is_writable(&self, range: AddressRange) -> bool {
+        self.writable.overlaps(range)
+    }
+
     /// Where an object that is not finalized waits for the right to run.
     pub(crate) fn pending(&self, id: ObjectId) -> Option<&[AddressRange]> {
         self.pending.text(id)

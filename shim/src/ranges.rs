@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use jitlisten::AddressRange;
+use jitlisten::{Address, AddressRange};
 
 /// Start to end of each range, none touching another.
 #[derive(Default)]
@@ -37,6 +37,10 @@ impl Ranges {
                 self.0.insert(end, below_end);
             }
         }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = AddressRange> + '_ {
+        self.0.iter().filter_map(|(&start, &end)| AddressRange::new(Address(start), end - start))
     }
 
     pub(crate) fn covers(&self, range: AddressRange) -> bool {

@@ -24,6 +24,7 @@ impl Shim {
             facts::count(slot, Count::ForJitLink);
         }
         let pattern = pattern.filter(|pattern| pattern.texts() > 0)?;
+        state.self_loaded.linked(pattern.object());
         Some(state.emitted.push(slot, pattern))
     }
 
