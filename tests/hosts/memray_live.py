@@ -23,7 +23,7 @@ def connected(port):
 
 def arrays(reader):
     records = reader.get_current_snapshot(merge_threads=False)
-    return [record for record in records if 1_600_000 <= record.size / record.n_allocations < 1_602_000]
+    return [record for record in records if 8_000_000 <= record.size / record.n_allocations < 8_002_000]
 
 
 def is_named(record):

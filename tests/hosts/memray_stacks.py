@@ -12,7 +12,7 @@ TOTAL, MAKE = 23, 13
 large = whole = named = lines = inlined = 0
 with FileReader(sys.argv[1]) as reader:
     for record in reader.get_allocation_records():
-        if not 1_600_000 <= record.size < 1_602_000:
+        if not 8_000_000 <= record.size < 8_002_000:
             continue
         try:
             frames = record.hybrid_stack_trace(max_stacks=60)

@@ -21,7 +21,7 @@ lljit = llvm.create_lljit_compiler(machine, use_jit_link=sys.argv[2] == "jitlink
 tracker = llvm.JITLibraryBuilder().add_ir(ir).export_symbol("alpha").export_symbol("gamma").link(lljit, "chain")
 alpha = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64, ctypes.c_double)(tracker["alpha"])
 print(alpha(10, 1.0))
-print(ctypes.string_at(tracker["gamma"], 8).hex(), file=sys.stderr)
+print(ctypes.string_at(tracker["gamma"], 32).hex(), file=sys.stderr)
 print("running", flush=True)
 until = time.process_time() + float(sys.argv[1])
 while time.process_time() < until:

@@ -31,6 +31,7 @@ pub mod jitdump_reader;
 mod jitdump_second_reader;
 mod jitdump_unwinding;
 pub mod linked;
+pub mod machine_code;
 pub mod mount;
 pub mod paths;
 pub mod perf;

@@ -11,7 +11,7 @@ use std::process::Command;
 use jitlisten_tests::host::{self, Ended, Host, Preload};
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::tool::{self, Absence};
-use jitlisten_tests::{gdb, image, jitdump_reader};
+use jitlisten_tests::{gdb, image, jitdump_reader, machine_code};
 
 const COUNT: usize = 8;
 const THREADS: usize = 4;
@@ -212,7 +212,6 @@ fn without_names_of_types() {
 /// their callers.
 #[test]
 fn functions_of_a_shared_llvm_keep_a_frame_pointer() {
-    const PROLOGUE: [u8; 4] = [0x55, 0x48, 0x89, 0xe5];
     let scratch = Scratch::new("embedded");
     for llvm in [14, 15, 16, 19, 22] {
         let program = scratch.join(&format!("shared-{llvm}"));
@@ -229,7 +228,7 @@ fn functions_of_a_shared_llvm_keep_a_frame_pointer() {
             for function in dump.functions {
                 let uses_register = ["hidden", "ghc"].iter().any(|name| function.name.starts_with(name));
                 let expected = policy == "1" && !uses_register;
-                let found = function.code.starts_with(&PROLOGUE);
+                let found = machine_code::keeps_frame_pointer(&function.code);
                 assert_eq!(found, expected, "LLVM {llvm}, {engine}, {policy}: {} {:x?}", function.name, function.code);
             }
         }

@@ -9,7 +9,7 @@ use jitlisten_tests::foreign::{self, Postgres};
 use jitlisten_tests::host::{self, Ended, Preload, Running};
 use jitlisten_tests::perf_map::PerfMap;
 use jitlisten_tests::perf_script::{Frame, Sample};
-use jitlisten_tests::{gdb, image, jitdump_reader, paths, perf, perf_map, scenario};
+use jitlisten_tests::{gdb, image, jitdump_reader, machine_code, paths, perf, perf_map, scenario};
 
 fn names(map: &PerfMap) -> Vec<&str> {
     let mut names: Vec<&str> = map.entries.iter().map(|entry| &*entry.name).collect();
@@ -120,8 +120,7 @@ fn share_with_frame_pointer(host: host::Host, policy: &str) -> (usize, usize) {
     let dumps: Vec<_> =
         jitdump_reader::find(&host.scratch(".")).iter().map(|dump| jitdump_reader::read(dump)).collect();
     let functions: Vec<_> = dumps.iter().flat_map(|dump| &dump.functions).collect();
-    // push rbp; mov rbp, rsp
-    let kept = functions.iter().filter(|function| function.code.starts_with(&[0x55, 0x48, 0x89, 0xe5])).count();
+    let kept = functions.iter().filter(|function| machine_code::keeps_frame_pointer(&function.code)).count();
     (kept, functions.len())
 }
 
