@@ -51,7 +51,8 @@ static DESTRUCTOR: extern "C" fn() = destructor;
 extern "C" fn destructor() {
     let _host_state = HostStateGuard::enter();
     let _ = catch_unwind(|| {
-        // First: the names of what was sampled are there still.
+        jitlisten_shim::ending();
+        // First of the sinks: the names of what was sampled are there still.
         jitlisten_sampler::ending();
         if let Some(session) = Session::process() {
             session.ending();

@@ -175,7 +175,7 @@ impl Exported {
 }
 
 /// The architecture in a target triple: an empty one means this machine's.
-fn is_this_machine(triple: &CStr) -> bool {
+pub(crate) fn is_this_machine(triple: &CStr) -> bool {
     let architecture = triple.to_bytes().split(|&byte| byte == b'-').next().unwrap_or_default();
     let names: [&[u8]; 2] = if cfg!(target_arch = "x86_64") { [b"x86_64", b"amd64"] } else { [b"aarch64", b"arm64"] };
     architecture.is_empty() || names.contains(&architecture)

@@ -20,7 +20,7 @@ const LAST: usize = 16;
 /// So often each.
 const TRIES: u8 = 8;
 /// Larger memory is not searched.
-const LARGEST: u64 = 64 << 20;
+pub(crate) const LARGEST: u64 = 64 << 20;
 /// So much is searched for unwind tables on each side of code.
 const AROUND: u64 = 4 << 20;
 

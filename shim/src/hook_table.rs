@@ -30,8 +30,8 @@ pub(crate) type Emit = unsafe extern "C-unwind" fn(usize, usize, usize, usize, u
 /// A function that generates code for a module, as [`LoadObject`].
 pub(crate) type GenerateCode = LoadObject;
 
-/// The classes with such a function.
-pub(crate) const CODE_GENERATORS: usize = 4;
+/// Such functions: one of each class, and a function of the C API.
+pub(crate) const CODE_GENERATORS: usize = 5;
 
 /// The vtables with `emit` of one library.
 pub(crate) const EMIT_VTABLES: usize = 2;
@@ -46,7 +46,7 @@ pub(crate) struct HookTable {
     pub(crate) load_object: [LoadObject; SLOTS],
     /// For `ObjectLinkingLayer::emit` of the LLVM in each slot, in each of its vtables.
     pub(crate) emit: [[Emit; EMIT_VTABLES]; SLOTS],
-    /// For the functions that generate code of the LLVM in each slot, by class.
+    /// For the functions that generate code of the LLVM in each slot.
     pub(crate) generate_code: [[GenerateCode; CODE_GENERATORS]; SLOTS],
     /// For `dlsym`: jumps to it.
     pub(crate) before_dlsym: Rendezvous,

@@ -53,7 +53,8 @@
 //!    registered for its place (`copies.rs`, `placement/`).
 //!
 //! 8. Where LLVM exports its **C functions**, modules get what llvmlite's get, when code is generated for them: a virtual function of
-//!    each engine, found by its symbol, leads to us (`codegen/`).
+//!    each engine, found by its symbol, leads to us (`codegen/`). So does `LLVMTargetMachineEmitToMemoryBuffer`: what the program loads of
+//!    that by itself is found by its bytes (`self_loaded.rs`).
 //!
 //! Where gdb has started the process, its breakpoint is already at the loader's rendezvous: then every library's relocation slot
 //! of `dlsym` leads to a piece of assembly that looks at new libraries first (`lookup.rs`). `dlopen` would be the nearer choice,
@@ -100,6 +101,7 @@ mod program;
 mod ranges;
 mod relocation_slot;
 mod search;
+mod self_loaded;
 mod source;
 mod start;
 mod state;
@@ -112,5 +114,5 @@ mod vtable;
 pub use discovered::DiscoveredLlvm;
 pub use duplicate_copy::duplicate_copy;
 pub use program::is_python;
-pub use start::{sinks_changed, start};
+pub use start::{ending, sinks_changed, start};
 pub use state::discovered;

@@ -120,9 +120,14 @@ impl Memory {
         self.executable.overlaps(range)
     }
 
-    /// What may be executed and may still change.
-    pub(crate) fn writable(&self) -> Vec<AddressRange> {
-        self.writable.iter().collect()
+    /// Memory that may be executed and written.
+    pub(crate) fn writable(&self) -> impl Iterator<Item = AddressRange> + '_ {
+        self.writable.iter()
+    }
+
+    /// Whether a byte of `range` may be executed and written.
+    pub(crate) fn is_writable(&self, range: AddressRange) -> bool {
+        self.writable.overlaps(range)
     }
 
     /// Where an object that is not finalized waits for the right to run.

@@ -47,6 +47,11 @@ pub fn start(session: &'static Session) {
     hooks::guarded(Shim::look_for_unwinders);
 }
 
+/// The process is about to exit: what runs in memory that may still be written was perhaps not looked at since it was.
+pub fn ending() {
+    hooks::guarded(Shim::look_for_self_loaded_once_more);
+}
+
 /// A sink was switched on: what it needs is hooked. Must not be called under the loader's lock, except from a constructor.
 pub fn sinks_changed() {
     let wanted = state::shim().is_some_and(Shim::wants_modules);

@@ -31,6 +31,7 @@ use crate::modules::Imports;
 use crate::next;
 use crate::other_libraries::OtherLibraries;
 use crate::overdue::Overdue;
+use crate::self_loaded::SelfLoaded;
 use crate::source::Source;
 use crate::unheard::Unheard;
 use crate::unregistered::Unregistered;
@@ -65,6 +66,7 @@ pub(crate) struct State {
     others: OtherLibraries,
     pub(crate) overdue: Overdue,
     pub(crate) emitted: EmittedObjects,
+    pub(crate) self_loaded: SelfLoaded,
     pub(crate) unheard: Unheard,
     /// Objects that linkers have reported last, with their sizes: LLVM may put them into its list.
     linked: VecDeque<(ObjectId, usize)>,
@@ -116,6 +118,11 @@ impl Shim {
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         // A panic under the lock ends all listening, see `hooks::guarded`.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, if no other thread has it.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        self.state.try_lock().ok()
     }
 
     pub(crate) fn discovered(&self) -> Vec<DiscoveredLlvm> {

@@ -7,6 +7,7 @@
  *     threads    four threads compile COUNT modules each
  *     listen     opens the library that $EMBEDDED_OPENS names when the threads have compiled a quarter, and lets it listen if it can
  *     kept       waits for a line on standard input before it ends, having printed "running"
+ *     loops      calls outerN of the last module for ever, having printed "running"
  *
  * Each module N has an engine of its own, and outerN, which calls innerN. Nothing in them asks for frame
  * pointers or unwind tables. ghcN passes an argument in the register of the frame pointer, and needs one of its own, which waits on the
@@ -56,6 +57,14 @@ static void check(LLVMErrorRef error) {
     if (error) fail(LLVMGetErrorMessage(error));
 }
 
+/* outerN of the last module. */
+static _Atomic(long (*)(long)) last;
+
+static long run(unsigned long outer, unsigned long ghc) {
+    atomic_store(&last, (long (*)(long))outer);
+    return ((long (*)(long))outer)(7) + ((long (*)(long))ghc)(3);
+}
+
 static long orc(const char *ir, const char *outer, const char *ghc) {
     void *engine = NULL, *context;
     LLVMModuleRef module;
@@ -75,13 +84,12 @@ static long orc(const char *ir, const char *outer, const char *ghc) {
     uint64_t address = 0, further = 0;
     check(LLVMOrcLLJITLookup(engine, &address, outer));
     check(LLVMOrcLLJITLookup(engine, &further, ghc));
-    return ((long (*)(long))address)(7) + ((long (*)(long))further)(3);
+    return run(address, further);
 }
 
 static long mcjit(const char *ir, const char *outer, const char *ghc) {
     struct compiled compiled = compile_text(ir, outer);
-    long (*further)(long) = (long (*)(long))LLVMGetFunctionAddress(compiled.engine, ghc);
-    return ((long (*)(long))compiled.address)(7) + further(3);
+    return run(compiled.address, LLVMGetFunctionAddress(compiled.engine, ghc));
 }
 
 static int is_orc, each, is_listening;
@@ -105,13 +113,14 @@ static void *work(void *argument) {
 
 int embedded(int count_of_words, char **words) {
     if (count_of_words < 3) return 2;
-    int threads = 1, kept = 0;
+    int threads = 1, kept = 0, loops = 0;
     is_orc = !strcmp(words[1], "orc");
     each = atoi(words[2]);
     for (int word = 3; word < count_of_words; word++) {
         if (!strcmp(words[word], "threads")) threads = THREADS;
         is_listening |= !strcmp(words[word], "listen");
         kept |= !strcmp(words[word], "kept");
+        loops |= !strcmp(words[word], "loops");
     }
     llvm_begin();
     LLVMLinkInMCJIT();
@@ -133,8 +142,9 @@ int embedded(int count_of_words, char **words) {
         sums[thread] = 0;
     }
     printf("%s %ld\n", words[1], sum);
-    if (kept) puts("running");
+    if (kept || loops) puts("running");
     fflush(stdout);
+    while (loops) sum += atomic_load(&last)(sum);
     if (kept) getchar();
     return 0;
 }

@@ -8,6 +8,7 @@
  *     frees      disposes of every engine but the last before it goes on
  *     again      closes the library when done, opens it again, and starts over once
  *     nested     links all with one engine, each while the one before is linked
+ *     loops      calls the last chainN for ever, having printed "running"
  *
  * Compiles COUNT modules, each in an engine of its own. Module N has chainN, which calls middleN, which calls leafN, each in a
  * section of its own; twinN and sameN, which are equal; and an internal function that nothing calls. With `nested`, also linkedN, which
@@ -108,6 +109,9 @@ static void *object(const char *text, const char *further, int number) {
     return buffer;
 }
 
+/* The last chainN. */
+static long (*last)(long);
+
 static FILE *addresses;
 
 static long (*look_up(void *engine, const char *name, int number))(long) {
@@ -117,6 +121,7 @@ static long (*look_up(void *engine, const char *name, int number))(long) {
     check(CALL(void *, "LLVMOrcLLJITLookup", engine, &address, full), full);
     fprintf(addresses, "%s %lx\n", full, (long)address);
     fflush(addresses);
+    if (!strcmp(name, "chain")) last = (long (*)(long))address;
     return (long (*)(long))address;
 }
 
@@ -198,13 +203,14 @@ static void run(const char *path, int flags, int count, int threads, int frees, 
 
 int main(int count_of_words, char **words) {
     if (count_of_words < 3) return 2;
-    int flags = RTLD_NOW, threads = 0, frees = 0, again = 0, nested = 0;
+    int flags = RTLD_NOW, threads = 0, frees = 0, again = 0, nested = 0, loops = 0;
     for (int word = 3; word < count_of_words; word++) {
         if (!strcmp(words[word], "deepbind")) flags |= RTLD_DEEPBIND;
         threads |= !strcmp(words[word], "threads");
         frees |= !strcmp(words[word], "frees");
         again |= !strcmp(words[word], "again");
         nested |= !strcmp(words[word], "nested");
+        loops |= !strcmp(words[word], "loops");
     }
     addresses = fopen("addresses", "w");
     if (!addresses) return 1;
@@ -215,6 +221,7 @@ int main(int count_of_words, char **words) {
     run(words[1], flags, atoi(words[2]), threads, frees, 0, nested);
     puts("running");
     fflush(stdout);
+    for (long sum = 0; loops;) sum += last(sum);
     getchar();
     return 0;
 }

@@ -1,6 +1,6 @@
 /* A host with a memory manager of its own, through LLVM's C API: LLVM never calls mprotect, the program does.
  *
- *     own_memory MODE COUNT
+ *     own_memory MODE COUNT [loops]
  *
  *     protect     maps memory, and lets it run with mprotect
  *     pkey        the same with pkey_mprotect
@@ -16,7 +16,8 @@
  *
  * Compiles COUNT functions own0, own1, ..., each in an engine of its own, prints the sum of what they return and "running",
  * waits for a line on standard input, compiles one more and calls it, and waits for another line. Then unmaps the code of the
- * first half, prints "unmapped", and waits again; with never and fails, compiles COUNT more, prints "more", and waits again. */
+ * first half, prints "unmapped", and waits again; with never and fails, compiles COUNT more, prints "more", and waits again.
+ * With loops, it calls the last function for ever when it has printed "running". */
 #define _GNU_SOURCE
 #include "llvm_c.h"
 
@@ -159,6 +160,11 @@ static long fail_to_link(int number) {
     return 1;
 }
 
+/* The last function. */
+static long (*last)(long);
+
+static __attribute__((noinline)) long call_last(long n) { return last(n) + 1; }
+
 static long compile(struct memory *memory, int number) {
     if (is("fails")) return fail_to_link(number);
     char text[256], name[16];
@@ -178,7 +184,8 @@ static long compile(struct memory *memory, int number) {
         moved = memory->start - before;
     }
     if (is("disposed")) LLVMDisposeExecutionEngine(compiled.engine);
-    return ((long (*)(long))(compiled.address + moved))(5);
+    last = (long (*)(long))(compiled.address + moved);
+    return last(5);
 }
 
 static void *manager(void *memory) {
@@ -203,6 +210,11 @@ int main(int count_of_words, char **words) {
     make_manager = manager;
     for (int number = 0; number < count; number++) sum += compile(&memories[number], number);
     printf("%ld\n", sum);
+    if (count_of_words > 3) {
+        puts("running");
+        fflush(stdout);
+        for (;;) sum = call_last(sum);
+    }
     say("running");
     printf("%ld\n", compile(&memories[count], count));
     say("one more");

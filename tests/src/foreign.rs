@@ -114,6 +114,26 @@ impl Postgres {
         words.fold(host, |host, word| host.argument(word)).argument(script)
     }
 
+    /// The functions in the bitcode that a process has written for each query with `jit_dump_bitcode`, as it went to the code generator.
+    ///
+    /// # Panics
+    /// When LLVM does not read it.
+    #[must_use]
+    pub fn compiled_functions(&self, pid: u32) -> Option<Vec<Vec<String>>> {
+        let nm = tool::require("llvm-nm-14", Absence::FailsInCi)?;
+        let file = |query: usize| self.host.scratch("data").join(format!("{pid}.{query}.optimized.bc"));
+        let files = (0..).map(file).take_while(|file| file.exists());
+        let functions = files.map(|file| {
+            let done = tool::run(Command::new(&nm).args(["--defined-only", "--format=posix"]).arg(file));
+            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+            let text = String::from_utf8(done.stdout).expect("names");
+            let words = text.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+            let functions = words.filter(|words| matches!(words.get(1), Some(&("T" | "t" | "W" | "w"))));
+            functions.map(|words| words[0].to_owned()).collect()
+        });
+        Some(functions.collect())
+    }
+
     /// The library, where every user can read it.
     #[must_use]
     pub fn library(&self) -> PathBuf {

@@ -110,6 +110,22 @@ fn linked_statically_and_stripped() {
     }
 }
 
+/// A stripped program, in which nothing registers what JITLink links, without frame pointers or unwind tables.
+#[test]
+fn gdb_names_functions_of_a_stripped_program() {
+    let scratch = Scratch::new("embedded");
+    let program = scratch.join("static-19");
+    let (Some(()), Some(())) = (gdb::is_here(), link(19, true, &["-s"], &program)) else { return };
+    let host = host(&program, "orc", &["loops"]).variable("JITLISTEN", "perfmap,gdb");
+    let mut running = host.start(Preload::Library);
+    running.wait_for_line("running");
+    let last = COUNT - 1;
+    let session = gdb::attach_at(&format!("inner{last}"), &running);
+    let frames = &session.backtrace.frames;
+    let expected = [format!("inner{last} ()"), format!("outer{last} ()")];
+    assert_eq!(frames.get(..2), Some(&expected[..]), "{}\n{}", session.output, host.log());
+}
+
 /// LLVM's memory functions, and what its classes inherit from, are in another library of the product.
 #[test]
 fn split_over_two_libraries() {

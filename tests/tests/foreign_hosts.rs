@@ -1,5 +1,6 @@
 //! jax, PostgreSQL and llvmpipe as they are shipped: they register no listener or a late one, and are heard all the same.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use jitlisten_tests::foreign::{self, Postgres};
 use jitlisten_tests::host::{self, Ended, Preload, Running};
 use jitlisten_tests::perf_map::PerfMap;
 use jitlisten_tests::perf_script::{Frame, Sample};
-use jitlisten_tests::{gdb, image, jitdump_reader, machine_code, paths, perf, perf_map};
+use jitlisten_tests::{gdb, image, jitdump_reader, machine_code, paths, perf, perf_map, scenario};
 
 fn names(map: &PerfMap) -> Vec<&str> {
     let mut names: Vec<&str> = map.entries.iter().map(|entry| &*entry.name).collect();
@@ -94,20 +95,20 @@ fn both(postgres: &Postgres, settings: &[&str]) -> (Ended, Ended) {
 fn every_function_that_postgresql_compiles_is_named() {
     let Some(postgres) = Postgres::new() else { return };
     for settings in [&[][..], &["jit_debugging_support=on"], &["jit_profiling_support=on"]] {
-        let (stock, ours) = both(&postgres, settings);
+        let settings = [settings, &["jit_dump_bitcode=on"]].concat();
+        let (stock, ours) = both(&postgres, &settings);
         let text = |ended: &Ended| String::from_utf8_lossy(&ended.stdout).into_owned();
         assert_eq!((text(&stock), &stock.stderr), (text(&ours), &ours.stderr), "{settings:?}");
         let map = ours.perf_map();
-        // The first query is not explained, and compiles what the second one does; in the third, LLVM merges functions.
+        // The first query is not explained, and compiles what the second one does; in the third, LLVM leaves functions out.
         let explained = foreign::explained_functions(&ours.stdout);
         let [second, third] = explained[..] else { panic!("{explained:?}") };
-        let of_query = |query: &str| {
-            let prefixes = ["evalexpr_", "deform_"].map(|kind| format!("{kind}{query}_"));
-            names(&map).iter().filter(|name| prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()))).count()
-        };
-        let found = ["0", "1", "2"].map(of_query);
-        assert_eq!(found[..2], [second, second], "{settings:?}:\n{}", map.names());
-        assert!((1..=third).contains(&found[2]), "{settings:?}:\n{}", map.names());
+        let Some(compiled) = postgres.compiled_functions(ours.pid) else { return };
+        let counts: Vec<usize> = compiled.iter().map(Vec::len).collect();
+        assert!(counts[..2] == [second, second] && counts.len() == 3 && counts[2] > 0, "{counts:?}, {second}, {third}");
+        let mut all = compiled.concat();
+        all.sort();
+        assert_eq!(names(&map), all, "{settings:?}");
     }
 }
 
@@ -232,6 +233,13 @@ fn perf_walks_from_a_shader_to_the_start_of_its_thread() {
     let whole = shaders.iter().filter(is_whole).count();
     let first = shaders.iter().filter(|sample| sample.frames[0].object.ends_with("/object-0.so")).count();
     assert!(first >= 50, "{first} samples in the first object, of {}\n{}", shaders.len(), host.log());
+    // Also what is compiled later runs from images: perf takes no name from the map, which has all of them.
+    let from_map =
+        |sample: &&Sample| sample.frames.iter().any(|frame| scenario::is_jit(frame) && frame.symbol.is_some());
+    assert_eq!(recording.samples.iter().find(from_map), None);
+    let in_images: BTreeSet<String> = image::files(&host).iter().flat_map(|image| image::names(image)).collect();
+    let in_map: BTreeSet<String> = recording.perf_map().entries.into_iter().map(|entry| entry.name).collect();
+    assert!(in_map.len() >= 3 && in_map.is_subset(&in_images), "{in_map:?}\n{in_images:?}");
     assert!(whole * 100 >= shaders.len() * 95, "{whole} of {}", shaders.len());
 }
 

@@ -7,10 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use jitlisten_tests::host::{Ended, Host, Preload};
-use jitlisten_tests::image;
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::perf_map::PerfMap;
 use jitlisten_tests::tool::{self, Absence};
+use jitlisten_tests::{gdb, image};
 
 const COUNT: usize = 12;
 
@@ -114,6 +114,27 @@ fn a_library_that_looks_for_mprotect_in_itself_first() {
 fn objects_of_two_threads() {
     let Some(path) = library(LLVMS[1].0, LLVMS[1].1) else { return };
     every_function_is_named(&path, &["threads"], 1);
+}
+
+/// Nothing registers these objects with debuggers but us.
+#[test]
+fn gdb_names_functions_and_their_callers() {
+    for (llvm, name) in LLVMS {
+        let (Some(()), Some(path)) = (gdb::is_here(), library(llvm, name)) else { continue };
+        let scratch = Scratch::new("jitlink");
+        let Some(program) = program(&scratch) else { return };
+        let host = Host::new(program, "jitlink").argument(&path).argument(COUNT.to_string()).argument("loops");
+        let host = host.variable("JITLISTEN", "perfmap,gdb").variable("JITLISTEN_LOG", "debug:log");
+        let mut running = host.start(Preload::Library);
+        running.wait_for_line("running");
+        let last = COUNT - 1;
+        let session = gdb::attach_at(&format!("leaf{last}"), &running);
+        let frames = &session.backtrace.frames;
+        // One of them has debug information.
+        let chain = format!("chain{last} () at source{last}.x:42");
+        let expected = [format!("leaf{last} ()"), format!("middle{last} ()"), chain, "main ()".to_owned()];
+        assert_eq!(frames.get(..4), Some(&expected[..]), "LLVM {llvm}: {}\n{}", session.output, host.log());
+    }
 }
 
 /// What is switched off is not heard. This host registers nothing: only JITLink itself says what it links.

@@ -3,7 +3,7 @@
 
 use jitlisten_tests::host::{self, Host, Preload};
 use jitlisten_tests::scenario::{self, Verdict};
-use jitlisten_tests::{integration, machine_code, perf};
+use jitlisten_tests::{gdb, integration, machine_code, perf};
 
 const VENVS: [&str; 2] = ["numba-0.68.1", "numba-0.60.0"];
 
@@ -35,6 +35,22 @@ fn rtdyld_code_gets_a_frame_pointer() {
 #[test]
 fn jitlink_code_gets_a_frame_pointer() {
     has_frame_pointer("jitlink");
+}
+
+/// With JITLink, LLVM's list for debuggers stays empty.
+#[test]
+fn gdb_names_jitlink_code_and_its_callers() {
+    for venv in VENVS {
+        let (Some(()), Some(host)) = (gdb::is_here(), host(venv, "jitlink", "100")) else { continue };
+        let host = host.variable("JITLISTEN", "perfmap,gdb");
+        let mut running = host.start(Preload::Library);
+        running.wait_for_line("running");
+        let session = gdb::attach_in("gamma", &running);
+        let frames = &session.backtrace.frames;
+        let is_chain =
+            frames.len() > 3 && scenario::CHAIN.iter().zip(frames).all(|(name, frame)| scenario::names(frame, name));
+        assert!(is_chain && frames[3].contains("libffi"), "{venv}: {}", session.output);
+    }
 }
 
 /// GHC's calling convention passes an argument there, on x86-64.

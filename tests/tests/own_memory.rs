@@ -5,9 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use jitlisten_tests::host::{Ended, Host, Preload};
-use jitlisten_tests::image;
 use jitlisten_tests::paths::{self, Scratch};
 use jitlisten_tests::tool::{self, Absence};
+use jitlisten_tests::{gdb, image};
 
 const COUNT: usize = 20;
 
@@ -78,7 +78,7 @@ fn every_object_is_heard(mode: &str, freed: usize) -> Option<(Ended, String)> {
         let images = if changes { 0 } else { expected.finalized - expected.freed };
         assert_eq!(image::mapped(pid), images, "images, {mode}, at {:?}:\n{}", WAITS[place], host.log());
     });
-    assert_eq!(ended.stdout, stock.stdout);
+    assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr));
     let map = ended.perf_map();
     for number in 0..=COUNT {
         assert_eq!(map.named(&format!("own{number}")).count(), 1, "own{number}:\n{}", map.names());
@@ -116,6 +116,21 @@ fn code_that_is_copied_after_linking() {
 #[test]
 fn an_engine_that_ends_after_its_memory() {
     every_object_is_heard("disposed", COUNT / 2);
+}
+
+/// LLVM has taken the object out of its list with the engine, and it was never where the code is: what gdb knows is ours.
+#[test]
+fn gdb_names_code_that_was_copied_out_of_an_engine() {
+    let scratch = Scratch::new("own-memory");
+    let (Some(()), Some(host)) = (gdb::is_here(), host(&scratch, "disposed")) else { return };
+    let host = host.argument("loops").variable("JITLISTEN", "perfmap,gdb");
+    let mut running = host.start(Preload::Library);
+    running.wait_for_line("running");
+    let session = gdb::attach_at(&format!("own{}", COUNT - 1), &running);
+    let frames = &session.backtrace.frames;
+    let is = |at: Option<&String>, name: &str| at.is_some_and(|frame| frame.starts_with(name));
+    let named = is(frames.first(), &format!("own{} ", COUNT - 1)) && is(frames.get(1), "call_last ");
+    assert!(named && is(frames.get(2), "main "), "{}\n{}", session.output, host.log());
 }
 
 #[test]

@@ -2,16 +2,18 @@
 
 use jitlisten::options::FramePointerPolicy;
 
-use super::{MCJIT, at};
+use super::{MCJIT, TO_MEMORY, at};
 use crate::hook_table::{CODE_GENERATORS, GenerateCode, SLOTS};
 use crate::hooks::guarded;
 use crate::state::shim;
 
 macro_rules! hooks {
-    ($($slot:literal)*) => { [$([hook::<$slot, 0>, hook::<$slot, 1>, hook::<$slot, 2>, hook::<$slot, 3>],)*] };
+    ($($slot:literal)*) => {
+        [$([hook::<$slot, 0>, hook::<$slot, 1>, hook::<$slot, 2>, hook::<$slot, 3>, hook::<$slot, 4>],)*]
+    };
 }
 
-/// By the place of the LLVM in the table of sources, and which of its classes it is.
+/// By the place of the LLVM in the table of sources, and which of its functions it is.
 pub(crate) const HOOKS: [[GenerateCode; CODE_GENERATORS]; SLOTS] = hooks!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
 
 unsafe extern "C-unwind" fn hook<const SLOT: usize, const POINT: usize>(
@@ -24,12 +26,15 @@ unsafe extern "C-unwind" fn hook<const SLOT: usize, const POINT: usize>(
     g: usize,
     h: usize,
 ) -> usize {
-    // This function's address is known only to vtables of a library in this place.
+    // This function's address is known only to a library in this place.
     let Some(generator) = at(SLOT) else { return 0 };
     let words = [a, b, c, d, e, f, g, h];
     let policy = shim().map_or(FramePointerPolicy::Untouched, |shim| shim.session.options().frame_pointer_policy);
     let inside = if POINT == MCJIT { generator.enter(a) } else { None };
     let is_alone = POINT != MCJIT || inside.as_ref().is_some_and(|inside| inside.is_alone);
+    if POINT == TO_MEMORY {
+        guarded(|shim| shim.compiling_to_memory());
+    }
     if policy != FramePointerPolicy::Untouched && is_alone {
         // SAFETY: this is that hook.
         guarded(|_| unsafe { generator.prepare(POINT, words, policy) });
@@ -37,5 +42,9 @@ unsafe extern "C-unwind" fn hook<const SLOT: usize, const POINT: usize>(
     // SAFETY: the words this was called with.
     let result = unsafe { generator.call_original(POINT, words) };
     drop(inside);
+    if POINT == TO_MEMORY {
+        // SAFETY: the call has just returned.
+        guarded(|shim| unsafe { generator.compiled_to_memory(shim, words, result) });
+    }
     result
 }

@@ -6,6 +6,7 @@
 //! | --- | --- | --- |
 //! | MCJIT | `MCJIT::generateCodeForModule(Module *)` | the engine's, or none yet |
 //! | ORC | `orc::SimpleCompiler::operator()(Module &)`, `orc::ConcurrentIRCompiler::operator()(Module &)` | that of the module's context |
+//! | the program's own | `LLVMTargetMachineEmitToMemoryBuffer`, no virtual function: see [`to_memory`] | |
 //!
 //! # Nothing is taken on trust
 //! * A word is changed only where it holds the address of the dynamic symbol of just that function: no number of slots is believed.
@@ -22,6 +23,7 @@
 //! entry points of their own (`llvmlite.rs`).
 
 pub(crate) mod hook;
+mod to_memory;
 
 use std::ffi::c_void;
 use std::fmt;
@@ -36,11 +38,13 @@ use crate::attributes::{Exported, LlvmC};
 use crate::detour::{Callers, write_pointer};
 use crate::hook_table::{CODE_GENERATORS, GenerateCode, SLOTS};
 use crate::library::Library;
+use crate::state::Shim;
 use crate::vtable::{mapped, patch, words};
+use to_memory::ToMemory;
 
-/// A class, the function in its vtable, and which word of a call is the module.
+/// A function, the class in whose vtable it is, if it is in one, and which word of a call is the module.
 struct Point {
-    class: &'static str,
+    class: Option<&'static str>,
     function: &'static str,
     module: usize,
     /// Of those with this function.
@@ -49,24 +53,27 @@ struct Point {
 
 const POINTS: [Point; CODE_GENERATORS] = [
     Point {
-        class: "N4llvm5MCJITE",
+        class: Some("N4llvm5MCJITE"),
         function: "_ZN4llvm5MCJIT21generateCodeForModuleEPNS_6ModuleE",
         module: 1,
         is_first: true,
     },
     // The result's address comes first.
-    Point { class: "N4llvm3orc14SimpleCompilerE", function: SIMPLE_COMPILER, module: 2, is_first: true },
-    Point { class: "N4llvm3orc22TMOwningSimpleCompilerE", function: SIMPLE_COMPILER, module: 2, is_first: false },
+    Point { class: Some("N4llvm3orc14SimpleCompilerE"), function: SIMPLE_COMPILER, module: 2, is_first: true },
+    Point { class: Some("N4llvm3orc22TMOwningSimpleCompilerE"), function: SIMPLE_COMPILER, module: 2, is_first: false },
     Point {
-        class: "N4llvm3orc20ConcurrentIRCompilerE",
+        class: Some("N4llvm3orc20ConcurrentIRCompilerE"),
         function: "_ZN4llvm3orc20ConcurrentIRCompilerclERNS_6ModuleE",
         module: 2,
         is_first: true,
     },
+    // Behind those with a class.
+    Point { class: None, function: "LLVMTargetMachineEmitToMemoryBuffer", module: 1, is_first: true },
 ];
 
 const SIMPLE_COMPILER: &str = "_ZN4llvm3orc14SimpleCompilerclERNS_6ModuleE";
 const MCJIT: usize = 0;
+const TO_MEMORY: usize = 4;
 
 /// Engines that generate code at the same time, of one LLVM. With more, modules stay as they are.
 const MOST_ENGINES: usize = 32;
@@ -100,6 +107,8 @@ struct Generator {
     /// The function at each point.
     originals: [usize; CODE_GENERATORS],
     exported: Exported,
+    /// What the hook of [`TO_MEMORY`] calls.
+    to_memory: Option<ToMemory>,
     /// As far as the versions of its symbols say.
     version: Option<u32>,
     llvm: OnceBox<Option<LlvmC>>,
@@ -136,7 +145,9 @@ pub(crate) unsafe fn attach(
     }
     let version = library.llvm_release();
     let (llvm, engines) = (OnceBox::new(), [const { AtomicUsize::new(0) }; MOST_ENGINES]);
-    let generator = Generator { originals, exported, version, llvm, engines };
+    // SAFETY: the caller's promise.
+    let to_memory = unsafe { ToMemory::find(library) };
+    let generator = Generator { originals, exported, to_memory, version, llvm, engines };
     TABLE.get(slot).ok_or(Refusal::Missing)?.store(Box::leak(Box::new(generator)), Ordering::Release);
     // SAFETY: the caller's promise.
     unsafe { change_vtables(library, &originals, hooks, callers) };
@@ -162,13 +173,14 @@ unsafe fn change_vtables(
     hooks: [GenerateCode; CODE_GENERATORS],
     callers: Callers,
 ) {
+    let classes: Vec<&str> = POINTS.iter().filter_map(|point| point.class).collect();
     // SAFETY: the caller's promise.
-    for vtable in unsafe { mapped::exported_vtables(library, &POINTS.map(|point| point.class)) } {
+    for vtable in unsafe { mapped::exported_vtables(library, &classes) } {
         let is_it = |&address: &u64| address != 0 && address as usize == originals[vtable.class];
         let Some(index) = vtable.slots.iter().position(is_it) else { continue };
         // SAFETY: the caller's promise; the hook passes on whatever it is called with.
         if let Err(error) = unsafe { patch::exchange(library, &vtable, index, hooks[vtable.class] as usize, callers) } {
-            log_line!(Info, "{}: {} stays as it is: {error}", library.path.display(), POINTS[vtable.class].class);
+            log_line!(Info, "{}: {} stays as it is: {error}", library.path.display(), classes[vtable.class]);
         }
     }
 }
@@ -233,6 +245,13 @@ impl Generator {
     /// # Safety
     /// Only in the hook of this point, with the words it was called with.
     unsafe fn prepare(&self, point: usize, words_of_call: [usize; 8], policy: FramePointerPolicy) {
+        if point == TO_MEMORY {
+            // SAFETY: the words of such a call.
+            let is_for_us = |to_memory: &ToMemory| unsafe { to_memory.is_object_for_this_machine(words_of_call) };
+            if !self.to_memory.as_ref().is_some_and(is_for_us) {
+                return;
+            }
+        }
         let module = words_of_call[POINTS[point].module];
         // A module begins with the address of its context.
         let context = words::<1>(module).map_or(0, |[context]| context);
@@ -245,6 +264,19 @@ impl Generator {
             if self.exported.is_for_this_machine(module as *mut c_void) {
                 llvm.frame_pointers(module as *mut c_void, policy);
             }
+        }
+    }
+
+    /// Hands on the object that a call of [`TO_MEMORY`] has made.
+    ///
+    /// # Safety
+    /// As for [`ToMemory::object`].
+    unsafe fn compiled_to_memory(&self, shim: &Shim, words_of_call: [usize; 8], returned: usize) {
+        let Some(to_memory) = self.to_memory.as_ref().filter(|_| shim.wants_self_loaded()) else { return };
+        let has_memory = |size| shim.session.check_memory(size).is_ok();
+        // SAFETY: the caller's promise.
+        if let Some(object) = unsafe { to_memory.object(words_of_call, returned, has_memory) } {
+            shim.compiled_to_memory(object);
         }
     }
 
@@ -274,7 +306,8 @@ mod tests {
     fn one_thread_at_a_time_is_in_an_engine() {
         let exported = Exported::none();
         let (llvm, engines) = (OnceBox::new(), [const { AtomicUsize::new(0) }; MOST_ENGINES]);
-        let generator = Generator { originals: [0; CODE_GENERATORS], exported, version: None, llvm, engines };
+        let originals = [0; CODE_GENERATORS];
+        let generator = Generator { originals, exported, to_memory: None, version: None, llvm, engines };
         let is_alone = |inside: &Option<Inside<'_>>| inside.as_ref().is_some_and(|inside| inside.is_alone);
         let first = generator.enter(0x10);
         let second = generator.enter(0x10);

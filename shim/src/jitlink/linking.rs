@@ -56,6 +56,7 @@ impl Shim {
             facts::count(slot, Count::ForJitLink);
         }
         if let Some(pattern) = pattern.filter(|pattern| pattern.texts() > 0) {
+            state.self_loaded.linked(pattern.object());
             state.emitted.push(number, slot, pattern);
         }
         number
@@ -69,7 +70,7 @@ impl Shim {
             return;
         }
         let candidates = state.emitted.candidates_at_end(number);
-        let writable = state.memory.writable();
+        let writable = state.memory.writable().collect();
         self.look_in(&mut state, writable, &candidates);
         if state.emitted.is_waiting(number) && state.emitted.may_ask() {
             let candidates = state.emitted.candidates_at_end(number);

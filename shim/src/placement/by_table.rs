@@ -51,7 +51,7 @@ impl Pattern {
         let sections = search.found.order.iter().filter_map(place).chain([(own.index, range)]).collect();
         let mut text: Vec<AddressRange> = texts.into_iter().map(|(_, range)| range).collect();
         text.sort();
-        Some(Placement { sections, text })
+        Some(Placement { sections, text, is_small: false, is_certain: true })
     }
 
     /// Every text, by its place in `sections`, where the table says that it is. None where it says nothing of one, or two things.

@@ -141,6 +141,17 @@ impl Pattern {
         2 * self.sections.iter().map(size).sum::<u64>() + 4096
     }
 
+    /// Whether this is the object `bytes`, wherever that says that its sections are: LLVM writes the section table last.
+    pub(crate) fn is_object(&self, bytes: &[u8]) -> bool {
+        let (ours, theirs) = (self.object.get(..self.section_table), bytes.get(..self.section_table));
+        self.object.len() == bytes.len() && self.section_table > 0 && ours == theirs
+    }
+
+    /// The object as it was given.
+    pub(crate) fn object(&self) -> &[u8] {
+        &self.object
+    }
+
     /// The place in `sections` of a section of the section table.
     pub(super) fn at(&self, index: usize) -> Option<usize> {
         self.by_index.get(&index).copied()

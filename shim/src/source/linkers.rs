@@ -4,7 +4,6 @@ use jitlisten::log::{self, Level};
 use jitlisten::log_line;
 use jitlisten::options::{LlvmSource, LlvmSources};
 
-use super::jit_interface::DESCRIPTOR;
 use crate::detour::Callers;
 use crate::hook_table::{HookTable, SLOTS};
 use crate::jitlink;

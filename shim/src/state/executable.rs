@@ -39,6 +39,7 @@ impl Shim {
         self.notify(&mut state, outcome);
         self.look_for_copies(&mut state, range);
         self.look_for_emitted(&mut state, range);
+        self.look_for_self_loaded(&mut state, range);
         self.look_at_overdue(&mut state);
     }
 
@@ -53,6 +54,7 @@ impl Shim {
     /// Memory of an LLVM is about to be no longer executable.
     pub(crate) fn not_executable(&self, range: AddressRange) {
         let mut state = self.lock();
+        self.look_before_it_goes(&mut state, range);
         let outcome = state.not_executable(range);
         self.notify(&mut state, outcome);
         drop(state);
@@ -74,6 +76,7 @@ impl Shim {
     /// Memory of an LLVM is about to be replaced by other memory.
     pub(crate) fn replacing(&self, range: AddressRange) {
         let mut state = self.lock();
+        self.look_before_it_goes(&mut state, range);
         let outcome = state.unmapped(range);
         self.notify(&mut state, outcome);
         self.session.unmapping(range);
@@ -82,6 +85,7 @@ impl Shim {
     /// The same, where what comes may be executed: it may be the code that objects wait for there, mapped twice.
     pub(crate) fn replacing_with_code(&self, range: AddressRange) {
         let mut state = self.lock();
+        self.look_before_it_goes(&mut state, range);
         let outcome = state.not_executable(range);
         self.notify(&mut state, outcome);
         self.session.unmapping(range);
@@ -98,6 +102,7 @@ impl Shim {
     /// Memory of an LLVM is about to be unmapped. Returns whether that was done here, by keeping the addresses reserved.
     pub(crate) fn unmapping(&self, range: AddressRange) -> bool {
         let mut state = self.lock();
+        self.look_before_it_goes(&mut state, range);
         let held_code = state.memory.has_executable(range);
         let outcome = state.unmapped(range);
         self.notify(&mut state, outcome);

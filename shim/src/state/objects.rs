@@ -42,6 +42,7 @@ impl Shim {
         let mut state = self.lock();
         self.prepare(&mut state, slot);
         let size = object.len();
+        state.self_loaded.linked(&object);
         if self.session.check_memory(size).is_err() {
             return;
         }
@@ -107,6 +108,7 @@ impl Shim {
             let range = listed.debug_object;
             let range = range.filter(|range| self.session.check_memory(range.size() as usize).is_ok());
             let bytes = range.and_then(|range| checked_read::copy(range).ok());
+            bytes.iter().for_each(|bytes| state.self_loaded.linked(bytes));
             let same = bytes.as_deref().and_then(|bytes| self.same_as_linked(state, bytes, listed.debug_object));
             if same.is_some() {
                 if let Some(source) = state.sources[slot].as_mut() {

@@ -1,0 +1,201 @@
+//! Objects that a program has had compiled to memory (`codegen/to_memory.rs`) and may load by itself: no linker of LLVM's ever sees them.
+//!
+//! They are looked for by their bytes ([`placement`](crate::placement)) in what becomes executable, a few times each. In memory that may
+//! be written and executed all the time, code comes after the right to run, and nothing announces it: such memory is looked at once more when
+//! the next module is compiled, when other memory becomes executable, and at the exit.
+//!
+//! An object that goes to one of LLVM's linkers after all is heard there, and no longer looked for here. One that is written to a file, or
+//! never loaded, is forgotten without a word, as is one of another machine or format. Unwind tables are left out: the program may have
+//! relocated them or not, and where their memory goes is its own affair.
+
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+
+use jitlisten::options::LlvmSource;
+use jitlisten::{AddressRange, checked_read, log_line};
+
+use crate::copies::{LARGEST, around, piece};
+use crate::placement::{Pattern, Placement};
+use crate::state::{Shim, State};
+
+/// So many are looked for at a time, and so many bytes of them. The oldest are forgotten.
+const MOST: usize = 128;
+const MOST_BYTES: usize = 16 << 20;
+/// So often each: what is not loaded by then was compiled for something else.
+const TRIES: u32 = 256;
+/// So much writable memory is looked at on one occasion.
+const MOST_WRITABLE: u64 = 16 << 20;
+
+struct Compiled {
+    pattern: Pattern,
+    tries: u32,
+}
+
+/// Those that wait, the oldest first.
+#[derive(Default)]
+pub(crate) struct SelfLoaded {
+    waiting: VecDeque<Compiled>,
+    /// Whether the log has said that there are such objects, and that there are equal ones.
+    said: [bool; 2],
+}
+
+impl SelfLoaded {
+    fn push(&mut self, pattern: Pattern) {
+        let mut bytes = pattern.size() + self.waiting.iter().map(|compiled| compiled.pattern.size()).sum::<usize>();
+        while self.waiting.len() >= MOST || bytes > MOST_BYTES {
+            let Some(oldest) = self.waiting.pop_front() else { return };
+            bytes -= oldest.pattern.size();
+        }
+        self.waiting.push_back(Compiled { pattern, tries: 0 });
+    }
+
+    /// One of LLVM's linkers has got this object.
+    pub(crate) fn linked(&mut self, object: &[u8]) {
+        let is_it = |compiled: &Compiled| compiled.pattern.is_object(object);
+        if let Some(index) = self.waiting.iter().position(is_it) {
+            self.waiting.remove(index);
+        }
+    }
+
+    /// Memory is about to be looked at.
+    fn begin(&mut self) {
+        self.waiting.retain_mut(|compiled| {
+            compiled.tries += 1;
+            compiled.tries <= TRIES
+        });
+    }
+}
+
+impl Shim {
+    /// Whether they are listened to: where one of the linkers is not, nothing shows that an object was meant for it.
+    pub(crate) fn wants_self_loaded(&self) -> bool {
+        let wanted = self.session.options().llvm;
+        wanted.contains(LlvmSource::RuntimeDyld) && wanted.contains(LlvmSource::JitLink)
+    }
+
+    /// A module is about to be compiled to memory: the last one may be where nothing has announced it.
+    pub(crate) fn compiling_to_memory(&self) {
+        self.look_at_writable(&mut self.lock());
+    }
+
+    /// The process exits. Another thread that is in a hook, or was when a child came into being without handlers, is not waited for.
+    pub(crate) fn look_for_self_loaded_once_more(&self) {
+        if let Some(mut state) = self.try_lock() {
+            self.look_at_writable(&mut state);
+        }
+    }
+
+    /// A module was compiled to memory.
+    pub(crate) fn compiled_to_memory(&self, object: Vec<u8>) {
+        let Some(pattern) = Pattern::of(object).filter(|pattern| pattern.texts() > 0) else { return };
+        let mut state = self.lock();
+        state.self_loaded.push(pattern);
+        if !std::mem::replace(&mut state.self_loaded.said[0], true) {
+            log_line!(
+                Info,
+                "objects are compiled to memory (LLVMTargetMachineEmitToMemoryBuffer): those that the program loads by itself are looked \
+                 for by their bytes"
+            );
+        }
+    }
+
+    /// All memory that may be executed and written.
+    fn look_at_writable(&self, state: &mut State) {
+        if state.self_loaded.waiting.is_empty() {
+            return;
+        }
+        state.self_loaded.begin();
+        let mut left = MOST_WRITABLE;
+        let ranges: Vec<AddressRange> = state.memory.writable().collect();
+        for range in ranges {
+            if let Some(rest) = left.checked_sub(range.size()) {
+                left = rest;
+                self.look_in_memory(state, range);
+            }
+        }
+    }
+
+    /// `range` may be executed from now on.
+    pub(crate) fn look_for_self_loaded(&self, state: &mut State, range: AddressRange) {
+        if !state.self_loaded.waiting.is_empty() {
+            state.self_loaded.begin();
+            self.look_in_memory(state, range);
+        }
+    }
+
+    /// `range` may soon be executed no longer: what was written there since it may is named before it goes.
+    pub(crate) fn look_before_it_goes(&self, state: &mut State, range: AddressRange) {
+        if !state.self_loaded.waiting.is_empty() && state.memory.is_writable(range) {
+            self.look_for_self_loaded(state, range);
+        }
+    }
+
+    fn look_in_memory(&self, state: &mut State, range: AddressRange) {
+        if range.size() > LARGEST {
+            return;
+        }
+        let Some(code) = piece(range) else { return };
+        let around = around(range);
+        let read = |range| checked_read::copy(range).ok();
+        let is_free = |range| state.memory.is_free(range);
+        let find = |(index, compiled): (usize, &Compiled)| {
+            let placement = compiled.pattern.place(&code, &around, &read, &is_free, false)?;
+            // All of it or nothing: the program has no reason to leave a part of it out.
+            (placement.text.len() == compiled.pattern.texts()).then_some((index, placement))
+        };
+        let found: Vec<(usize, Placement)> = state.self_loaded.waiting.iter().enumerate().filter_map(find).collect();
+        // The same object twice is one; equal code of two others cannot be distinguished.
+        let object = |index: usize| state.self_loaded.waiting[index].pattern.object();
+        let overlap = |one: &Placement, other: &Placement| {
+            one.text.iter().any(|text| other.text.iter().any(|other| text.overlaps(*other)))
+        };
+        let is_certain = |(index, placement): &(usize, Placement)| {
+            found.iter().all(|(other, further)| {
+                other == index || !overlap(placement, further) || (index < other && object(*index) == object(*other))
+            })
+        };
+        let mut certain: Vec<usize> = (0..found.len()).filter(|&at| is_certain(&found[at])).collect();
+        let said = &mut state.self_loaded.said[1];
+        if certain.is_empty() && !found.is_empty() && !std::mem::replace(said, true) {
+            log_line!(
+                Info,
+                "{} objects that were compiled to memory have equal code, and no names. Of others like them nothing will be said",
+                found.len()
+            );
+        }
+        // Taken out from behind.
+        certain.sort_by_key(|&at| std::cmp::Reverse(found[at].0));
+        for at in certain {
+            let (index, placement) = &found[at];
+            let Some(compiled) = state.self_loaded.waiting.remove(*index) else { continue };
+            let sections = placement.sections.iter().filter(|(_, range)| placement.text.contains(range));
+            let sections: Vec<(usize, AddressRange)> = sections.copied().collect();
+            if let Ok(loaded) = self.session.linked(compiled.pattern.into_debug_object(&sections)) {
+                self.loaded(state, loaded);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(byte: u8) -> Pattern {
+        Pattern::of_texts(&[(&[byte; 16], 0..0)])
+    }
+
+    #[test]
+    fn no_more_wait_than_are_remembered_and_none_for_ever() {
+        let mut waiting = SelfLoaded::default();
+        for byte in 0..2 * MOST {
+            waiting.push(pattern(byte as u8));
+        }
+        assert_eq!(waiting.waiting.len(), MOST);
+        (0..TRIES).for_each(|_| waiting.begin());
+        assert_eq!(waiting.waiting.len(), MOST);
+        waiting.begin();
+        assert!(waiting.waiting.is_empty());
+    }
+}
