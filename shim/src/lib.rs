@@ -54,7 +54,7 @@
 //!
 //! 8. Where LLVM exports its **C functions**, modules get what llvmlite's get, when code is generated for them: a virtual function of
 //!    each engine, found by its symbol, leads to us (`codegen/`). So does `LLVMTargetMachineEmitToMemoryBuffer`: what the program loads of
-//!    that by itself is found by its bytes (`self_loaded.rs`).
+//!    that by itself is found by its bytes (`self_loaded/`).
 //!
 //! Where gdb has started the process, its breakpoint is already at the loader's rendezvous: then every library's relocation slot
 //! of `dlsym` leads to a piece of assembly that looks at new libraries first (`lookup.rs`). `dlopen` would be the nearer choice,

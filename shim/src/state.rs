@@ -31,7 +31,7 @@ use crate::modules::Imports;
 use crate::next;
 use crate::other_libraries::OtherLibraries;
 use crate::overdue::Overdue;
-use crate::self_loaded::SelfLoaded;
+use crate::self_loaded::waiting::SelfLoaded;
 use crate::source::Source;
 use crate::unheard::Unheard;
 use crate::unregistered::Unregistered;

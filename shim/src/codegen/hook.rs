@@ -43,8 +43,15 @@ unsafe extern "C-unwind" fn hook<const SLOT: usize, const POINT: usize>(
     let result = unsafe { generator.call_original(POINT, words) };
     drop(inside);
     if POINT == TO_MEMORY {
-        // SAFETY: the call has just returned.
-        guarded(|shim| unsafe { generator.compiled_to_memory(shim, words, result) });
+        guarded(|shim| {
+            if !shim.wants_self_loaded() {
+                return;
+            }
+            let has_memory = |size| shim.session.check_memory(size).is_ok();
+            // SAFETY: the call has just returned.
+            let object = unsafe { generator.compiled_to_memory(words, result, has_memory) };
+            object.into_iter().for_each(|object| shim.compiled_to_memory(object));
+        });
     }
     result
 }

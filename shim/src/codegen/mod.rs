@@ -38,7 +38,6 @@ use crate::attributes::{Exported, LlvmC};
 use crate::detour::{Callers, write_pointer};
 use crate::hook_table::{CODE_GENERATORS, GenerateCode, SLOTS};
 use crate::library::Library;
-use crate::state::Shim;
 use crate::vtable::{mapped, patch, words};
 use to_memory::ToMemory;
 
@@ -267,17 +266,18 @@ impl Generator {
         }
     }
 
-    /// Hands on the object that a call of [`TO_MEMORY`] has made.
+    /// The object that a call of [`TO_MEMORY`] has made, if there is memory for it.
     ///
     /// # Safety
     /// As for [`ToMemory::object`].
-    unsafe fn compiled_to_memory(&self, shim: &Shim, words_of_call: [usize; 8], returned: usize) {
-        let Some(to_memory) = self.to_memory.as_ref().filter(|_| shim.wants_self_loaded()) else { return };
-        let has_memory = |size| shim.session.check_memory(size).is_ok();
+    unsafe fn compiled_to_memory(
+        &self,
+        words_of_call: [usize; 8],
+        returned: usize,
+        has_memory: impl Fn(usize) -> bool,
+    ) -> Option<Vec<u8>> {
         // SAFETY: the caller's promise.
-        if let Some(object) = unsafe { to_memory.object(words_of_call, returned, has_memory) } {
-            shim.compiled_to_memory(object);
-        }
+        unsafe { self.to_memory.as_ref()?.object(words_of_call, returned, has_memory) }
     }
 
     /// The C functions, once the library runs.

@@ -1,71 +1,17 @@
-//! Objects that a program has had compiled to memory (`codegen/to_memory.rs`) and may load by itself: no linker of LLVM's ever sees them.
-//!
-//! They are looked for by their bytes ([`placement`](crate::placement)) in what becomes executable, a few times each. In memory that may
-//! be written and executed all the time, code comes after the right to run, and nothing announces it: such memory is looked at once more when
-//! the next module is compiled, when other memory becomes executable, and at the exit.
-//!
-//! An object that goes to one of LLVM's linkers after all is heard there, and no longer looked for here. One that is written to a file, or
-//! never loaded, is forgotten without a word, as is one of another machine or format. Unwind tables are left out: the program may have
-//! relocated them or not, and where their memory goes is its own affair.
+//! Looks for them in memory.
 
 #![forbid(unsafe_code)]
-
-use std::collections::VecDeque;
 
 use jitlisten::options::LlvmSource;
 use jitlisten::{AddressRange, checked_read, log_line};
 
+use super::waiting::Compiled;
 use crate::copies::{LARGEST, around, piece};
 use crate::placement::{Pattern, Placement};
 use crate::state::{Shim, State};
 
-/// So many are looked for at a time, and so many bytes of them. The oldest are forgotten.
-const MOST: usize = 128;
-const MOST_BYTES: usize = 16 << 20;
-/// So often each: what is not loaded by then was compiled for something else.
-const TRIES: u32 = 256;
 /// So much writable memory is looked at on one occasion.
 const MOST_WRITABLE: u64 = 16 << 20;
-
-struct Compiled {
-    pattern: Pattern,
-    tries: u32,
-}
-
-/// Those that wait, the oldest first.
-#[derive(Default)]
-pub(crate) struct SelfLoaded {
-    waiting: VecDeque<Compiled>,
-    /// Whether the log has said that there are such objects, and that there are equal ones.
-    said: [bool; 2],
-}
-
-impl SelfLoaded {
-    fn push(&mut self, pattern: Pattern) {
-        let mut bytes = pattern.size() + self.waiting.iter().map(|compiled| compiled.pattern.size()).sum::<usize>();
-        while self.waiting.len() >= MOST || bytes > MOST_BYTES {
-            let Some(oldest) = self.waiting.pop_front() else { return };
-            bytes -= oldest.pattern.size();
-        }
-        self.waiting.push_back(Compiled { pattern, tries: 0 });
-    }
-
-    /// One of LLVM's linkers has got this object.
-    pub(crate) fn linked(&mut self, object: &[u8]) {
-        let is_it = |compiled: &Compiled| compiled.pattern.is_object(object);
-        if let Some(index) = self.waiting.iter().position(is_it) {
-            self.waiting.remove(index);
-        }
-    }
-
-    /// Memory is about to be looked at.
-    fn begin(&mut self) {
-        self.waiting.retain_mut(|compiled| {
-            compiled.tries += 1;
-            compiled.tries <= TRIES
-        });
-    }
-}
 
 impl Shim {
     /// Whether they are listened to: where one of the linkers is not, nothing shows that an object was meant for it.
@@ -175,27 +121,5 @@ impl Shim {
                 self.loaded(state, loaded);
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pattern(byte: u8) -> Pattern {
-        Pattern::of_texts(&[(&[byte; 16], 0..0)])
-    }
-
-    #[test]
-    fn no_more_wait_than_are_remembered_and_none_for_ever() {
-        let mut waiting = SelfLoaded::default();
-        for byte in 0..2 * MOST {
-            waiting.push(pattern(byte as u8));
-        }
-        assert_eq!(waiting.waiting.len(), MOST);
-        (0..TRIES).for_each(|_| waiting.begin());
-        assert_eq!(waiting.waiting.len(), MOST);
-        waiting.begin();
-        assert!(waiting.waiting.is_empty());
     }
 }
