@@ -120,35 +120,47 @@ pub fn mappings_of(range: AddressRange) -> io::Result<Option<Vec<Mapping>>> {
     let mut found = Vec::new();
     let mut at = range.start();
     while at < range.end() {
-        let Some(mapping) = query(&maps, at).or_else(|| search(at).ok().flatten()) else { return Ok(None) };
+        let Some(mapping) = query(&maps, at).unwrap_or_else(|_| search(at).ok().flatten()) else { return Ok(None) };
         at = mapping.range.end();
         found.push(mapping);
     }
     Ok(Some(found))
 }
 
-/// One system call; `None` on older kernels, and where there is no mapping.
-fn query(maps: &File, address: Address) -> Option<Mapping> {
+/// One system call; an error on older kernels.
+fn query(maps: &File, address: Address) -> io::Result<Option<Mapping>> {
     let mut query =
         ProcmapQuery { size: size_of::<ProcmapQuery>() as u64, query_addr: address.0, ..ProcmapQuery::default() };
     // SAFETY: the structure says its size, and asks for no strings.
     let result = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) };
     if result != 0 {
-        return None;
+        let error = io::Error::last_os_error();
+        return if error.raw_os_error() == Some(libc::ENOENT) { Ok(None) } else { Err(error) };
     }
     let has = |flag| query.vma_flags & flag != 0;
-    Some(Mapping {
-        range: AddressRange::new(Address(query.vma_start), query.vma_end.checked_sub(query.vma_start)?)?,
+    let range = AddressRange::new(Address(query.vma_start), query.vma_end.saturating_sub(query.vma_start));
+    Ok(range.map(|range| Mapping {
+        range,
         writable: has(PROCMAP_QUERY_VMA_WRITABLE),
         executable: has(PROCMAP_QUERY_VMA_EXECUTABLE),
         shared: has(PROCMAP_QUERY_VMA_SHARED),
         of_file: query.inode != 0,
-    })
+    }))
 }
 
+/// Reads the text, which is in the order of addresses, as far as it may say something of `address`.
 fn search(address: Address) -> io::Result<Option<Mapping>> {
     for line in BufReader::with_capacity(1 << 16, File::open("/proc/self/maps")?).split(b'\n') {
-        if let Some(found) = MapsLine::parse(&line?).filter(|line| line.range.contains(address)) {
+        let line = line?;
+        if leading_hexadecimal(&line) > address.0 {
+            break;
+        }
+        let end =
+            line.iter().position(|&byte| byte == b'-').map_or(u64::MAX, |at| leading_hexadecimal(&line[at + 1..]));
+        if end <= address.0 {
+            continue;
+        }
+        if let Some(found) = MapsLine::parse(&line).filter(|line| line.range.contains(address)) {
             return Ok(Some(Mapping {
                 range: found.range,
                 writable: found.is_writable(),
@@ -159,6 +171,12 @@ fn search(address: Address) -> io::Result<Option<Mapping>> {
         }
     }
     Ok(None)
+}
+
+/// The number that the line begins with; most lines are passed over by theirs.
+fn leading_hexadecimal(line: &[u8]) -> u64 {
+    let digits = line.iter().map_while(|&byte| char::from(byte).to_digit(16));
+    digits.fold(0, |number, digit| number << 4 | u64::from(digit))
 }
 
 /// How many mappings the process has.
@@ -204,9 +222,11 @@ mod tests {
         for address in [Address(code), Address(&raw const variable as u64)] {
             let found = search(address).expect("readable").expect("mapped");
             let maps = File::open("/proc/self/maps").expect("readable");
-            assert_eq!(query(&maps, address).unwrap_or(found), found);
+            assert_eq!(query(&maps, address).unwrap_or(Some(found)), Some(found));
             assert_eq!((found.executable, found.writable), (address.0 == code, address.0 != code));
         }
         assert_eq!(search(Address(8)).expect("readable"), None);
+        let maps = File::open("/proc/self/maps").expect("readable");
+        assert_eq!(query(&maps, Address(8)).unwrap_or(None), None);
     }
 }
