@@ -166,6 +166,11 @@ impl Llvm {
                 words.push(format!("not listened to: {}", unheard.why));
                 return Finding::no("LLVM", words.join("; "), NO_NAMES);
             }
+            // One that was switched off has engines.
+            Heard::Unknown if self.engines.is_empty() => {
+                words.push("not listened to: its linkers have neither symbols nor names of types".to_owned());
+                return Finding::no("LLVM", words.join("; "), NO_NAMES);
+            }
             Heard::Unknown => words.push("not listened to".to_owned()),
             Heard::Unsaid { is_redirected } => words.push(unsaid_words(has_library, *is_redirected).to_owned()),
         }

@@ -8,5 +8,7 @@
 //! never loaded, is forgotten without a word, as is one of another machine or format. Unwind tables are left out: the program may have
 //! relocated them or not, and where their memory goes is its own affair.
 
+#![forbid(unsafe_code)]
+
 mod search;
 pub(crate) mod waiting;

@@ -140,7 +140,7 @@ unsafe fn view(library: &Library) -> View<'_> {
     // A program at fixed addresses has its vtables among the constants.
     let fixed = library.identity.bias == 0;
     // SAFETY: as above. Only of a program at fixed addresses are they searched.
-    let constants = unsafe { if fixed { constants(library) } else { all_constants(library) } };
+    let constants = unsafe { if fixed { constants(library) } else { read_only(library) } };
     // SAFETY: as above.
     let data = unsafe { segments(library, |segment| segment.writable || fixed && !segment.executable) };
     let data = match library.sealed() {
@@ -175,8 +175,12 @@ const LARGE_OBJECT: usize = 1 << 20;
 /// # Safety
 /// As for [`segments`].
 unsafe fn constants(library: &Library) -> Vec<Segment<'_>> {
-    // SAFETY: the caller's promise.
-    let constants = unsafe { all_constants(library) };
+    // SAFETY: the caller's promise; so below.
+    let constants = match unsafe { apart(library) } {
+        // SAFETY: as above.
+        constants if constants.is_empty() => unsafe { segments(library, |_| true) },
+        constants => constants,
+    };
     let mut tables = library.tables();
     tables.extend(library.large_objects(LARGE_OBJECT));
     if let Some(header) = library.unwind_header() {
@@ -186,18 +190,26 @@ unsafe fn constants(library: &Library) -> Vec<Segment<'_>> {
     tables.iter().fold(constants, without)
 }
 
-/// What is neither written nor run, where that is apart.
+/// What is neither written nor run.
 ///
 /// # Safety
 /// As for [`segments`].
-unsafe fn all_constants(library: &Library) -> Vec<Segment<'_>> {
+unsafe fn apart(library: &Library) -> Vec<Segment<'_>> {
+    // SAFETY: the caller's promise.
+    unsafe { segments(library, |segment| !segment.writable && !segment.executable) }
+}
+
+/// What is not written: where constants are not apart from code, that, too.
+///
+/// # Safety
+/// As for [`segments`].
+unsafe fn read_only(library: &Library) -> Vec<Segment<'_>> {
     // SAFETY: the caller's promise; so below.
-    let constants = unsafe { segments(library, |segment| !segment.writable && !segment.executable) };
-    if !constants.is_empty() {
-        return constants;
+    match unsafe { apart(library) } {
+        // SAFETY: as above.
+        constants if constants.is_empty() => unsafe { segments(library, |segment| !segment.writable) },
+        constants => constants,
     }
-    // SAFETY: as above.
-    unsafe { segments(library, |_| true) }
 }
 
 /// What is not in `range`.
