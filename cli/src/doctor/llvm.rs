@@ -17,7 +17,7 @@ use jitlisten::{Function, LineRows, LoadedObject, cfi};
 
 use super::Finding;
 use super::facts::{Facts, HeardLlvm, UnheardLlvm};
-use super::llvm_file::LlvmFile;
+use super::llvm_file::{LINKERS, LlvmFile};
 use crate::jit_list::{self, JitList};
 use crate::process::Process;
 use crate::symbols::Symbols;
@@ -42,6 +42,8 @@ pub(super) struct Llvm {
     library: PathBuf,
     version: Option<String>,
     engines: Vec<&'static str>,
+    /// Whether its linkers can be known: by symbols or by names of types.
+    names_linker: bool,
     list: List,
     heard: Heard,
 }
@@ -108,13 +110,16 @@ impl Llvm {
 
     fn with_file(process: &Process, library: &Path, file: LlvmFile, heard: Heard) -> Llvm {
         let symbols = Symbols::of(process, library);
-        let names: Vec<String> = ENGINES.iter().map(|(class, _)| format!("_ZTV{class}")).collect();
+        let classes = ENGINES.iter().map(|(class, _)| *class).chain(LINKERS);
+        let names: Vec<String> = classes.map(|class| format!("_ZTV{class}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let defined = symbols.map(|symbols| symbols.defined(&names)).unwrap_or_default();
         let has = |at: usize| [&defined, &file.types].into_iter().any(|all| all.get(at) == Some(&true));
         let engines = ENGINES.iter().enumerate().filter(|(at, _)| has(*at)).map(|(_, (_, engine))| *engine).collect();
+        let names_linker = file.names_linker || defined.iter().skip(ENGINES.len()).any(|is_there| *is_there);
         let said = if let Heard::By(heard) = &heard { heard.version.clone() } else { None };
-        Llvm { library: library.to_owned(), version: file.version.or(said), engines, list: List::None, heard }
+        let version = file.version.or(said);
+        Llvm { library: library.to_owned(), version, engines, names_linker, list: List::None, heard }
     }
 
     /// A library that only its types show to have an LLVM.
@@ -166,8 +171,8 @@ impl Llvm {
                 words.push(format!("not listened to: {}", unheard.why));
                 return Finding::no("LLVM", words.join("; "), NO_NAMES);
             }
-            // One that was switched off has engines.
-            Heard::Unknown if self.engines.is_empty() => {
+            // One that was switched off has them.
+            Heard::Unknown if !self.names_linker => {
                 words.push("not listened to: its linkers have neither symbols nor names of types".to_owned());
                 return Finding::no("LLVM", words.join("; "), NO_NAMES);
             }

@@ -18,7 +18,7 @@ const CHUNK: usize = 1 << 20;
 const OVERLAP: usize = 64;
 
 /// The class of RuntimeDyld that links ELF objects, and JITLink's layer. What compiles for its process has one of them.
-const LINKERS: [&str; 2] = ["N4llvm14RuntimeDyldELFE", "N4llvm3orc18ObjectLinkingLayerE"];
+pub(super) const LINKERS: [&str; 2] = ["N4llvm14RuntimeDyldELFE", "N4llvm3orc18ObjectLinkingLayerE"];
 
 /// Messages of both, in every release from 10 to 22.
 const MESSAGES: [&str; 2] = ["Unable to allocate memory for common symbols!", "Generic JITLink error"];
@@ -32,6 +32,8 @@ pub(super) struct LlvmFile {
     pub(super) types: Vec<bool>,
     /// Whether it can link what it compiles.
     pub(super) has_linker: bool,
+    /// Whether a linker of it has its type's name there.
+    pub(super) names_linker: bool,
 }
 
 impl LlvmFile {
@@ -49,9 +51,9 @@ impl LlvmFile {
                 return Ok(found);
             }
             debug_assert!(old <= OVERLAP);
-            found.has_linker = found.has_linker
-                || linkers.iter().any(|linker| has_type(&bytes, linker))
-                || messages.iter().any(|message| message.find(&bytes).is_some());
+            found.names_linker = found.names_linker || linkers.iter().any(|linker| has_type(&bytes, linker));
+            found.has_linker =
+                found.has_linker || found.names_linker || messages.iter().any(|message| message.find(&bytes).is_some());
             for (is_there, name) in found.types.iter_mut().zip(&names) {
                 *is_there = *is_there || has_type(&bytes, name);
             }
@@ -106,11 +108,14 @@ mod tests {
             file.extend(b"\0LLVM21.1.8\0\0N4llvm5MCJITE\0\xff\xe0N4llvm14RuntimeDyldELFE\0");
             let found = LlvmFile::read(&*file, &["N4llvm5MCJITE", "N4llvm5MCJIT", "5MCJITE"]).unwrap();
             assert_eq!(found.version.as_deref(), Some("21.1.8"), "{border}");
-            assert_eq!((found.types, found.has_linker), (vec![true, false, false], true), "{border}");
+            assert_eq!((found.types, found.names_linker), (vec![true, false, false], true), "{border}");
+            assert!(found.has_linker, "{border}");
         }
         assert_eq!(LlvmFile::read(&b""[..], &[]).unwrap(), LlvmFile::default());
         for near in ["\0_ZTVN4llvm14RuntimeDyldELFE\0", "\0N4llvm14RuntimeDyldELFEx\0", "N4llvm14RuntimeDyldELFE"] {
             assert!(!LlvmFile::read(near.as_bytes(), &[]).unwrap().has_linker, "{near}");
         }
+        let nameless = LlvmFile::read(MESSAGES[1].as_bytes(), &[]).unwrap();
+        assert_eq!((nameless.has_linker, nameless.names_linker), (true, false));
     }
 }

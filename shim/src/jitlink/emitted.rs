@@ -85,6 +85,16 @@ impl EmittedObjects {
         self.inside.iter().any(|&(_, inside)| inside == number)
     }
 
+    /// Whether this thread is inside `emit`.
+    pub(crate) fn is_in_emit(&self, thread: u64) -> bool {
+        self.inside.iter().any(|&(of, _)| of == thread)
+    }
+
+    /// What has not been found.
+    pub(crate) fn patterns(&self) -> impl Iterator<Item = &Pattern> {
+        self.waiting.iter().map(|emitted| &emitted.pattern)
+    }
+
     /// The object whose `emit` this thread is inside, if that is but one: ORC ends a link inside another one's `emit`, when that knows
     /// the address the first has waited for.
     fn only_one_of(&self, thread: u64) -> Option<u64> {

@@ -9,6 +9,7 @@ use super::waiting::Compiled;
 use crate::copies::{LARGEST, around, piece};
 use crate::placement::{Pattern, Placement};
 use crate::state::{Shim, State};
+use crate::thread::this_thread;
 
 /// So much writable memory is looked at on one occasion.
 const MOST_WRITABLE: u64 = 16 << 20;
@@ -78,36 +79,44 @@ impl Shim {
     }
 
     fn look_in_memory(&self, state: &mut State, range: AddressRange) {
-        if range.size() > LARGEST {
+        // Inside `emit`, what a thread makes executable is JITLink's.
+        if range.size() > LARGEST || state.emitted.is_in_emit(this_thread()) {
             return;
         }
         let Some(code) = piece(range) else { return };
         let around = around(range);
         let read = |range| checked_read::copy(range).ok();
         let is_free = |range| state.memory.is_free(range);
+        let place = |pattern: &Pattern| pattern.place(&code, &around, &read, &is_free, false);
         let find = |(index, compiled): (usize, &Compiled)| {
-            let placement = compiled.pattern.place(&code, &around, &read, &is_free, false)?;
+            let placement = place(&compiled.pattern)?;
             // All of it or nothing: the program has no reason to leave a part of it out.
             (placement.text.len() == compiled.pattern.texts()).then_some((index, placement))
         };
         let found: Vec<(usize, Placement)> = state.self_loaded.waiting.iter().enumerate().filter_map(find).collect();
+        if found.is_empty() {
+            return;
+        }
+        // JITLink may have linked its like here, and which one was not known.
+        let linked: Vec<Placement> = state.emitted.patterns().filter_map(place).collect();
         // The same object twice is one; equal code of two others cannot be distinguished.
         let object = |index: usize| state.self_loaded.waiting[index].pattern.object();
         let overlap = |one: &Placement, other: &Placement| {
             one.text.iter().any(|text| other.text.iter().any(|other| text.overlaps(*other)))
         };
         let is_certain = |(index, placement): &(usize, Placement)| {
-            found.iter().all(|(other, further)| {
+            let is_alone = found.iter().all(|(other, further)| {
                 other == index || !overlap(placement, further) || (index < other && object(*index) == object(*other))
-            })
+            });
+            is_alone && !linked.iter().any(|other| overlap(placement, other))
         };
         let mut certain: Vec<usize> = (0..found.len()).filter(|&at| is_certain(&found[at])).collect();
         let said = &mut state.self_loaded.said[1];
-        if certain.is_empty() && !found.is_empty() && !std::mem::replace(said, true) {
+        if certain.is_empty() && !std::mem::replace(said, true) {
             log_line!(
                 Info,
                 "{} objects that were compiled to memory have equal code, and no names. Of others like them nothing will be said",
-                found.len()
+                found.len() + linked.len()
             );
         }
         // Taken out from behind.
