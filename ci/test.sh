@@ -37,6 +37,21 @@ free_disk() { df -h --output=avail . | awk 'NR == 2 { print $1 " of disk free" }
 # drop PATH...: what no later step needs. A developer keeps it for the next run; a machine of CI may be small.
 drop() { [ -z "${CI:-}" ] || rm -rf "$@"; }
 
+# beside NAME COMMAND...: begins a step beside the next ones, where neither keeps two processors busy. `step NAME ended NAME` is its turn.
+declare -A beside=()
+beside() {
+    local name=$1
+    shift
+    "$@" >"target/test.beside.$name" 2>&1 &
+    beside[$name]=$!
+}
+ended() {
+    local status=0
+    wait "${beside[$1]}" || status=$?
+    cat "target/test.beside.$1"
+    return "$status"
+}
+
 skip() {
     skipped=$((skipped + 1))
     printf '\nSKIPPED %s: %s\n' "$1" "$2" | tee -a target/test.skips.steps
@@ -82,6 +97,8 @@ count_tests() {
 
 rm -f target/test.skips.steps
 step setup ci/setup.sh
+# Mostly waits for an archive.
+beside userland ci/userland.sh trixie
 step build cargo build --release
 step check ci/check.sh
 step exports ci/exports.sh
@@ -93,8 +110,9 @@ step wheel ci/wheel.sh build "$(uname -m)"
 step wheel-tests ci/wheel.sh test
 step docs ci/docs.py target/wheel/venv/bin
 if [ -n "${CI:-}" ] || [ -d /usr/lib/llvm-22/lib/cmake/llvm ]; then
-    step llvmlite integrations/llvmlite/build.sh
+    beside llvmlite integrations/llvmlite/build.sh
     step rust-producers ci/rust-producers.sh
+    step llvmlite ended llvmlite
 else
     skip "llvmlite, rust-producers" "no llvm-22-dev"
 fi
@@ -115,17 +133,20 @@ fi
 count_tests
 
 # Other userlands and other processors, with tests that have just been built.
+# What could not be made is tried once more, and said there.
+ended userland
 step 'Debian 13' ci/systems.sh trixie
 if [ -d target/userlands/trixie/opt ]; then step 'wheel in Debian 13' ci/wheel.sh userland trixie; fi
 drop target/userlands "target/$(uname -m)-unknown-linux-gnu"
-step processors ci/processors.sh
+beside processors ci/processors.sh
+step lines ci/lines.sh
+step processors ended processors
 drop target/debug target/scratch
 
 if cargo +nightly miri --version >/dev/null 2>&1; then step miri ci/miri.sh; else skip miri "no nightly toolchain with miri"; fi
 drop target/miri
 step fuzz ci/fuzz.sh
 drop target/fuzz-nightly target/fuzz
-step lines ci/lines.sh
 # Only CI has to have every integration.
 [ -z "${CI:-}" ] || step support-table ci/support-table.sh target/test.support
 
