@@ -32,7 +32,7 @@ impl Shim {
             return;
         }
         let Some(code) = piece(range) else { return };
-        let around = around(range);
+        let around = state.around(range);
         for id in wanted {
             let Some(pattern) = self.session.debug_object(id).and_then(Pattern::of) else { continue };
             let read = |range| checked_read::copy(range).ok();
@@ -92,19 +92,22 @@ pub(crate) fn piece(range: AddressRange) -> Option<Piece> {
     Some(Piece { start: range.start(), bytes: checked_read::copy(range).ok()? })
 }
 
-/// The code and the memory in front of it and behind it, as far as it may be read.
-pub(crate) fn around(range: AddressRange) -> Vec<Piece> {
-    let neighbour =
-        |address: Address| mappings_of(AddressRange::new(address, 1)?).ok()??.first().map(|found| found.range);
-    let mut pieces = Vec::new();
-    if let Some(before) = range.start().0.checked_sub(1).and_then(|last| neighbour(Address(last))) {
-        let start = before.start().0.max(range.start().0.saturating_sub(AROUND));
-        pieces.extend(AddressRange::new(Address(start), range.start().0 - start).and_then(piece));
+impl State {
+    /// The memory in front of code and behind it, as far as it may be read: what it was allocated with, or its neighbours.
+    pub(crate) fn around(&self, code: AddressRange) -> Vec<Piece> {
+        let neighbour =
+            |address: Address| mappings_of(AddressRange::new(address, 1)?).ok()??.first().map(|found| found.range);
+        let (before, behind) = match self.allocated.around(code).filter(|all| *all != code) {
+            Some(all) => (Some(all), Some(all)),
+            None => {
+                let last = code.start().0.checked_sub(1);
+                (last.and_then(|last| neighbour(Address(last))), neighbour(code.end()))
+            }
+        };
+        let start = before.map(|before| before.start().0.max(code.start().0.saturating_sub(AROUND)));
+        let before = start.and_then(|start| AddressRange::new(Address(start), code.start().0 - start));
+        let end = behind.map(|behind| behind.end().0.min(code.end().0.saturating_add(AROUND)));
+        let behind = end.and_then(|end| AddressRange::new(code.end(), end - code.end().0));
+        [before, behind].into_iter().flatten().filter(|range| range.size() > 0).filter_map(piece).collect()
     }
-    pieces.extend(piece(range));
-    if let Some(behind) = neighbour(range.end()) {
-        let end = behind.end().0.min(range.end().0.saturating_add(AROUND));
-        pieces.extend(AddressRange::new(range.end(), end - range.end().0).and_then(piece));
-    }
-    pieces
 }

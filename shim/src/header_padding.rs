@@ -22,7 +22,7 @@ use crate::detour::page_size;
 use crate::next::{self, Function};
 
 /// Whether a call of `mmap(2)` is LLVM's way to ask for memory: `sys::Memory::allocateMappedMemory`.
-fn is_allocation(protection: c_int, flags: c_int, file: c_int) -> bool {
+pub(crate) fn is_allocation(protection: c_int, flags: c_int, file: c_int) -> bool {
     let wanted = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     protection == libc::PROT_READ | libc::PROT_WRITE && flags & !libc::MAP_NORESERVE == wanted && file == -1
 }
@@ -36,22 +36,16 @@ fn padding_for(size: usize) -> usize {
     }
 }
 
-/// `mmap(2)` with padding in front, or `None` to do what was asked for.
-pub(crate) fn mmap(
-    session: &Session,
-    address: *mut c_void,
-    size: usize,
-    protection: c_int,
-    flags: c_int,
-    file: c_int,
-) -> Option<*mut c_void> {
-    if !is_allocation(protection, flags, file) || !session.is_enabled(SinkKind::Image) {
+/// An [allocation](is_allocation) with padding in front, or `None` to do what was asked for.
+pub(crate) fn mmap(session: &Session, address: *mut c_void, size: usize, flags: c_int) -> Option<*mut c_void> {
+    if !session.is_enabled(SinkKind::Image) {
         return None;
     }
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
     let padding = padding_for(size);
     let padded = size.checked_add(padding)?;
     // SAFETY: without MAP_FIXED a new private mapping touches nothing that exists.
-    let mapped = unsafe { libc::mmap(address, padded, protection, flags, file, 0) };
+    let mapped = unsafe { libc::mmap(address, padded, protection, flags, -1, 0) };
     if mapped == libc::MAP_FAILED {
         return None;
     }
@@ -59,7 +53,7 @@ pub(crate) fn mmap(
         // Another tool counts what the host asks for, no more and no less.
         let code = mapped.wrapping_byte_add(padding);
         // SAFETY: replaces a part of the mapping just made, which is known nowhere else.
-        let theirs = unsafe { next::mmap(code, size, protection, flags | libc::MAP_FIXED, file, 0) };
+        let theirs = unsafe { next::mmap(code, size, protection, flags | libc::MAP_FIXED, -1, 0) };
         if theirs != code {
             // SAFETY: our own mapping, which is known nowhere else.
             unsafe { libc::munmap(mapped, padded) };

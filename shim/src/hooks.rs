@@ -175,7 +175,7 @@ pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, size: usize) -> c_i
     0
 }
 
-/// `mmap(2)`: memory that is executable from the start.
+/// `mmap(2)`: memory that is executable from the start, and memory to link into.
 pub(crate) unsafe extern "C" fn mmap(
     address: *mut c_void,
     size: usize,
@@ -184,11 +184,26 @@ pub(crate) unsafe extern "C" fn mmap(
     file: c_int,
     offset: i64,
 ) -> *mut c_void {
-    if let Some(mapped) = guarded(|shim| header_padding::mmap(shim.session, address, size, protection, flags, file)) {
+    if header_padding::is_allocation(protection, flags, file)
+        && let Some(mapped) = guarded(|shim| allocate(shim, address, size, flags))
+    {
         return mapped;
     }
     // SAFETY: the host's own call, passed on.
     unsafe { map(address, size, protection, flags, file, offset, is_fixed(flags)) }
+}
+
+/// Memory to link into; `None` where there is none, for the host to hear why.
+fn allocate(shim: &Shim, address: *mut c_void, size: usize, flags: c_int) -> Option<*mut c_void> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let padded = header_padding::mmap(shim.session, address, size, flags);
+    // SAFETY: the host's own call, passed on.
+    let mapped = padded.unwrap_or_else(|| unsafe { next::mmap(address, size, protection, flags, -1, 0) });
+    if mapped == libc::MAP_FAILED {
+        return None;
+    }
+    shim.lock().allocated.add(pages(mapped, size));
+    Some(mapped)
 }
 
 /// Passes a call of `mmap(2)` on. `replaces`: there may be code, which goes.

@@ -67,6 +67,7 @@
 //! is replaced by an inaccessible reservation: the memory goes back to the system, the addresses stay taken. At most 4,096 ranges
 //! are kept, the oldest is given up first.
 
+mod allocated;
 mod attributes;
 mod code_pages;
 mod codegen;

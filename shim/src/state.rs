@@ -17,6 +17,7 @@ use jitlisten::options::SinkKind;
 use jitlisten::{AddressRange, ObjectId, Session, log_line};
 use once_cell::race::OnceBox;
 
+use crate::allocated::Allocated;
 use crate::detour::Callers;
 use crate::discovered::{DiscoveredLlvm, UnheardLlvm};
 use crate::facts;
@@ -57,6 +58,7 @@ pub(crate) struct State {
     /// Whether one of the libraries is an llvmlite.
     has_llvmlite: bool,
     pub(crate) memory: Memory,
+    pub(crate) allocated: Allocated,
     /// Objects whose code outlives their place in LLVM's list.
     unregistered: Unregistered,
     /// The libraries with functions of others that our hooks call.

@@ -14,7 +14,7 @@
 use jitlisten::{Address, AddressRange, Mapping, MapsLine, ObjectId, cfi, checked_read, log_line, mappings_of};
 
 use super::emitted::Emitted;
-use crate::copies::{around, piece};
+use crate::copies::piece;
 use crate::facts::{self, Count};
 use crate::placement::{Pattern, Piece, Placement};
 use crate::ranges::Ranges;
@@ -36,8 +36,8 @@ struct Place {
 }
 
 impl Place {
-    fn of(range: AddressRange, is_any: bool) -> Option<Place> {
-        Some(Place { code: piece(range)?, around: around(range), is_any })
+    fn of(state: &State, range: AddressRange, is_any: bool) -> Option<Place> {
+        Some(Place { code: piece(range)?, around: state.around(range), is_any })
     }
 }
 
@@ -93,7 +93,7 @@ impl Shim {
         if state.emitted.waiting.is_empty() || range.size() > LARGEST {
             return;
         }
-        let Some(place) = Place::of(range, false) else { return };
+        let Some(place) = Place::of(state, range, false) else { return };
         let candidates = state.emitted.candidates(this_thread());
         self.look_at_places(state, &[place], &candidates);
     }
@@ -120,7 +120,7 @@ impl Shim {
             left > 0
         };
         let places: Vec<Place> =
-            ranges.into_iter().take_while(is_small).filter_map(|range| Place::of(range, true)).collect();
+            ranges.into_iter().take_while(is_small).filter_map(|range| Place::of(state, range, true)).collect();
         for id in self.look_at_places(state, &places, candidates) {
             let outcome = state.memory.overdue(id);
             self.notify(state, outcome);

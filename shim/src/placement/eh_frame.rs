@@ -65,7 +65,7 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
 /// The relocations of the section, by the offsets of their fields.
 type Functions<'a> = BTreeMap<usize, &'a Reference>;
 
-/// The one table `around` that agrees with what was found.
+/// The one table in the code or `around` it that agrees with what was found.
 pub(super) fn find(search: &Search<'_>, section: &Section, around: &[Piece]) -> Option<Table> {
     let entries = entries(&section.bytes)?;
     let first = &section.bytes[..section.stays_from_start().min(entries[0].end)];
@@ -76,7 +76,7 @@ pub(super) fn find(search: &Search<'_>, section: &Section, around: &[Piece]) -> 
         section.references.iter().map(|reference| (reference.offset as usize, reference)).collect();
     let found = search.found_text();
     let mut tables = Vec::new();
-    for piece in around {
+    for piece in std::iter::once(search.code).chain(around) {
         let walk = Walk { search, section, entries: &entries, functions: &functions, piece, found: &found };
         tables.extend(memmem::find_iter(&piece.bytes, first).filter_map(|at| walk.read(at)));
     }

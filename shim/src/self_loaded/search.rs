@@ -6,7 +6,7 @@ use jitlisten::options::LlvmSource;
 use jitlisten::{AddressRange, checked_read, log_line};
 
 use super::waiting::Compiled;
-use crate::copies::{LARGEST, around, piece};
+use crate::copies::{LARGEST, piece};
 use crate::placement::{Pattern, Placement};
 use crate::state::{Shim, State};
 use crate::thread::this_thread;
@@ -84,7 +84,7 @@ impl Shim {
             return;
         }
         let Some(code) = piece(range) else { return };
-        let around = around(range);
+        let around = state.around(range);
         let read = |range| checked_read::copy(range).ok();
         let is_free = |range| state.memory.is_free(range);
         let place = |pattern: &Pattern| pattern.place(&code, &around, &read, &is_free, false);

@@ -123,6 +123,7 @@ impl State {
     }
 
     fn unmapped(&mut self, range: AddressRange) -> Outcome {
+        self.allocated.remove(range);
         code_pages::remove(range);
         self.memory.unmapped(range)
     }
