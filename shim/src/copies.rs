@@ -11,7 +11,7 @@
 
 use jitlisten::{Address, AddressRange, ObjectId, checked_read, log_line, mappings_of};
 
-use crate::placement::{Pattern, Piece, Placement};
+use crate::placement::{Around, Pattern, Piece, Placement, certain};
 use crate::state::{Shim, State};
 use crate::thread::this_thread;
 
@@ -23,6 +23,10 @@ const TRIES: u8 = 8;
 pub(crate) const LARGEST: u64 = 64 << 20;
 /// So much is searched for unwind tables on each side of code.
 const AROUND: u64 = 4 << 20;
+/// What segments have between them, rounded up.
+const SEGMENTS: u64 = 1 << 18;
+/// So many others that wait and are as large are looked at.
+const MOST_ALIKE: usize = 256;
 
 impl Shim {
     /// `range` has become executable: looks there for objects that wait elsewhere.
@@ -32,14 +36,18 @@ impl Shim {
             return;
         }
         let Some(code) = piece(range) else { return };
-        let around = state.around(range);
-        for id in wanted {
-            let Some(pattern) = self.session.debug_object(id).and_then(Pattern::of) else { continue };
-            let read = |range| checked_read::copy(range).ok();
+        let patterns: Vec<(ObjectId, Pattern)> = wanted
+            .into_iter()
+            .filter_map(|id| Some((id, self.session.debug_object(id).and_then(Pattern::of)?)))
+            .collect();
+        let around = state.around(range, reach(patterns.iter().map(|(_, pattern)| pattern)));
+        let mut found = Vec::new();
+        for (id, pattern) in patterns {
             let is_free = |range| state.memory.is_free(range);
-            let Some(placement) = pattern.place(&code, &around, &read, &is_free, false) else { continue };
-            self.moved(state, id, pattern, &placement);
+            let placement = pattern.place(&code, &around, &read, &is_free, false);
+            found.extend(placement.map(|placement| (id, pattern, placement)));
         }
+        self.moved(state, found);
     }
 
     /// The `.eh_frame` at `table` was registered, and no object is known to have one there: it may be that of one that waits elsewhere.
@@ -47,32 +55,55 @@ impl Shim {
         let mut found = Vec::new();
         for id in wanted(state) {
             let Some(pattern) = self.session.debug_object(id).and_then(Pattern::of) else { continue };
-            let read = |range| checked_read::copy(range).ok();
             let is_free = |range| state.memory.is_free(range);
             let placement = pattern.place_by_table(table, &read, &is_free);
             found.extend(placement.map(|placement| (id, pattern, placement)));
         }
-        // Equal objects cannot be distinguished.
-        if found.len() > 1 {
-            log_line!(Info, "{} objects that were linked for elsewhere are equal, and have no names", found.len());
-            return;
-        }
-        let Some((id, pattern, placement)) = found.pop() else { return };
-        for &text in &placement.text {
-            if !state.memory.has_executable(text) {
-                let outcome = state.look_at(text);
-                self.notify(state, outcome);
-            }
-        }
-        self.moved(state, id, pattern, &placement);
+        self.moved(state, found);
     }
 
-    fn moved(&self, state: &mut State, id: ObjectId, pattern: Pattern, placement: &Placement) {
-        let debug_object = pattern.into_debug_object(&placement.sections);
-        let Ok(loaded) = self.session.moved(id, debug_object) else { return };
-        let outcome = state.memory.moved(loaded);
-        self.notify(state, outcome);
+    /// These were found elsewhere. Equal objects cannot be distinguished, nor one from another that waits and is not looked for.
+    fn moved(&self, state: &mut State, found: Vec<(ObjectId, Pattern, Placement)>) {
+        let certain = certain(found.iter().map(|(.., placement)| placement));
+        if !found.is_empty() && !certain.contains(&true) {
+            log_line!(Info, "{} objects that were linked for elsewhere are equal, and have no names", found.len());
+        }
+        let is_found: Vec<ObjectId> = found.iter().map(|(id, ..)| *id).collect();
+        for ((id, pattern, placement), _) in found.into_iter().zip(certain).filter(|(_, is_certain)| *is_certain) {
+            let size = placement.text.iter().map(|text| text.size()).sum();
+            let mut alike = state.memory.pending_of_size(size).filter(|other| !is_found.contains(other));
+            let is_it = |other| {
+                self.session
+                    .debug_object(other)
+                    .and_then(Pattern::of)
+                    .is_none_or(|one| one.fits_as_well(&placement, &read))
+            };
+            if alike.by_ref().take(MOST_ALIKE).any(is_it) || alike.next().is_some() {
+                log_line!(
+                    Info,
+                    "an object that was linked for elsewhere is equal to others that wait, and has no names"
+                );
+                continue;
+            }
+            drop(alike);
+            for &text in &placement.text {
+                if !state.memory.has_executable(text) {
+                    let outcome = state.look_at(text);
+                    self.notify(state, outcome);
+                }
+            }
+            let debug_object = pattern.into_debug_object(&placement.sections);
+            let Ok(loaded) = self.session.moved(id, debug_object) else { continue };
+            let outcome = state.memory.moved(loaded);
+            self.notify(state, outcome);
+        }
     }
+}
+
+/// How far from code of these what belongs to it may be, where one linker has asked for all of it.
+pub(crate) fn reach<'a>(patterns: impl Iterator<Item = &'a Pattern>) -> u64 {
+    let largest = patterns.map(Pattern::size).max().unwrap_or_default() as u64;
+    (2 * largest + SEGMENTS).min(AROUND)
 }
 
 /// The last objects that this thread has loaded and that still wait.
@@ -88,26 +119,33 @@ fn wanted(state: &mut State) -> Vec<ObjectId> {
     wanted
 }
 
+pub(crate) fn read(range: AddressRange) -> Option<Vec<u8>> {
+    checked_read::copy(range).ok()
+}
+
 pub(crate) fn piece(range: AddressRange) -> Option<Piece> {
-    Some(Piece { start: range.start(), bytes: checked_read::copy(range).ok()? })
+    Some(Piece { start: range.start(), bytes: read(range)? })
 }
 
 impl State {
-    /// The memory in front of code and behind it, as far as it may be read: what it was allocated with, or its neighbours.
-    pub(crate) fn around(&self, code: AddressRange) -> Vec<Piece> {
-        let neighbour =
-            |address: Address| mappings_of(AddressRange::new(address, 1)?).ok()??.first().map(|found| found.range);
-        let (before, behind) = match self.allocated.around(code).filter(|all| *all != code) {
-            Some(all) => (Some(all), Some(all)),
-            None => {
-                let last = code.start().0.checked_sub(1);
-                (last.and_then(|last| neighbour(Address(last))), neighbour(code.end()))
-            }
-        };
-        let start = before.map(|before| before.start().0.max(code.start().0.saturating_sub(AROUND)));
-        let before = start.and_then(|start| AddressRange::new(Address(start), code.start().0 - start));
-        let end = behind.map(|behind| behind.end().0.min(code.end().0.saturating_add(AROUND)));
-        let behind = end.and_then(|end| AddressRange::new(code.end(), end - code.end().0));
-        [before, behind].into_iter().flatten().filter(|range| range.size() > 0).filter_map(piece).collect()
+    /// The memory in front of code and behind it, as far as it may be read: what it was allocated with, up to `reach`, or its neighbours.
+    pub(crate) fn around(&self, code: AddressRange, reach: u64) -> Around {
+        let allocated = self.allocated.around(code).filter(|all| *all != code);
+        Around::new(Box::new(move || {
+            let neighbour =
+                |address: Address| mappings_of(AddressRange::new(address, 1)?).ok()??.first().map(|found| found.range);
+            let (before, behind, reach) = match allocated {
+                Some(all) => (Some(all), Some(all), reach),
+                None => {
+                    let last = code.start().0.checked_sub(1);
+                    (last.and_then(|last| neighbour(Address(last))), neighbour(code.end()), AROUND)
+                }
+            };
+            let start = before.map(|before| before.start().0.max(code.start().0.saturating_sub(reach)));
+            let before = start.and_then(|start| AddressRange::new(Address(start), code.start().0 - start));
+            let end = behind.map(|behind| behind.end().0.min(code.end().0.saturating_add(reach)));
+            let behind = end.and_then(|end| AddressRange::new(code.end(), end - code.end().0));
+            [before, behind].into_iter().flatten().filter(|range| range.size() > 0).filter_map(piece).collect()
+        }))
     }
 }

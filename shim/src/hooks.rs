@@ -184,26 +184,32 @@ pub(crate) unsafe extern "C" fn mmap(
     file: c_int,
     offset: i64,
 ) -> *mut c_void {
-    if header_padding::is_allocation(protection, flags, file)
-        && let Some(mapped) = guarded(|shim| allocate(shim, address, size, flags))
-    {
-        return mapped;
+    if header_padding::is_allocation(protection, flags, file) {
+        match guarded(|shim| Some(allocate(shim, address, size, flags))) {
+            Some(Ok(mapped)) => return mapped,
+            Some(Err(error)) => {
+                // SAFETY: errno is a thread-local of libc's.
+                unsafe { *libc::__errno_location() = error };
+                return libc::MAP_FAILED;
+            }
+            None => {}
+        }
     }
     // SAFETY: the host's own call, passed on.
     unsafe { map(address, size, protection, flags, file, offset, is_fixed(flags)) }
 }
 
-/// Memory to link into; `None` where there is none, for the host to hear why.
-fn allocate(shim: &Shim, address: *mut c_void, size: usize, flags: c_int) -> Option<*mut c_void> {
+/// Memory to link into, or the number of the error.
+fn allocate(shim: &Shim, address: *mut c_void, size: usize, flags: c_int) -> Result<*mut c_void, c_int> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let padded = header_padding::mmap(shim.session, address, size, flags);
     // SAFETY: the host's own call, passed on.
     let mapped = padded.unwrap_or_else(|| unsafe { next::mmap(address, size, protection, flags, -1, 0) });
     if mapped == libc::MAP_FAILED {
-        return None;
+        return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::ENOMEM));
     }
     shim.lock().allocated.add(pages(mapped, size));
-    Some(mapped)
+    Ok(mapped)
 }
 
 /// Passes a call of `mmap(2)` on. `replaces`: there may be code, which goes.

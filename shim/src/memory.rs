@@ -125,6 +125,11 @@ impl Memory {
         self.writable.iter()
     }
 
+    /// Those that begin at `address` or behind it.
+    pub(crate) fn writable_from(&self, address: u64) -> impl Iterator<Item = AddressRange> + '_ {
+        self.writable.iter_from(address)
+    }
+
     /// Whether a byte of `range` may be executed and written.
     pub(crate) fn is_writable(&self, range: AddressRange) -> bool {
         self.writable.overlaps(range)
@@ -133,6 +138,11 @@ impl Memory {
     /// Where an object that is not finalized waits for the right to run.
     pub(crate) fn pending(&self, id: ObjectId) -> Option<&[AddressRange]> {
         self.pending.text(id)
+    }
+
+    /// Those with so much text, wherever it was linked for.
+    pub(crate) fn pending_of_size(&self, size: u64) -> impl Iterator<Item = ObjectId> + '_ {
+        self.pending.of_size(size)
     }
 
     /// An object that waits is elsewhere, where it may run: it is finalized.

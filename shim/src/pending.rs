@@ -42,6 +42,8 @@ pub(crate) struct PendingObjects {
     objects: BTreeMap<ObjectId, Pending>,
     /// Start, end and owner of their text.
     text: BTreeSet<(u64, u64, ObjectId)>,
+    /// The size of all text of one, and its owner.
+    sizes: BTreeSet<(u64, ObjectId)>,
     /// At least as long as each of these.
     longest: u64,
     /// Start and owner of their `.eh_frame`.
@@ -61,12 +63,14 @@ impl PendingObjects {
             self.longest = self.longest.max(text.size());
         }
         self.eh_frames.extend(loaded.eh_frame.map(|range| (range.start().0, loaded.id)));
+        self.sizes.insert((size(&loaded), loaded.id));
         self.objects.insert(loaded.id, Pending { loaded, waits_for: 0, displaced: false });
     }
 
     pub(crate) fn remove(&mut self, id: ObjectId) -> Option<Loaded> {
         let Pending { loaded, .. } = self.objects.remove(&id)?;
         self.overdue.remove(&id);
+        self.sizes.remove(&(size(&loaded), id));
         self.forget_places(&loaded);
         if self.objects.is_empty() {
             self.longest = 0;
@@ -136,6 +140,11 @@ impl PendingObjects {
         self.overlapping(range).collect()
     }
 
+    /// Those with so much text, wherever it is.
+    pub(crate) fn of_size(&self, size: u64) -> impl Iterator<Item = ObjectId> + '_ {
+        self.sizes.range((size, ObjectId(0))..=(size, ObjectId(u64::MAX))).map(|&(_, id)| id)
+    }
+
     pub(crate) fn is_free(&self, range: AddressRange) -> bool {
         self.overlapping(range).next().is_none()
     }
@@ -153,6 +162,10 @@ impl PendingObjects {
         let near = self.text.range(first..(end, 0, ObjectId(0)));
         near.filter(move |&&(_, text_end, _)| text_end > start).map(|&(.., id)| id)
     }
+}
+
+fn size(loaded: &Loaded) -> u64 {
+    loaded.text.iter().map(|text| text.size()).sum()
 }
 
 #[cfg(test)]
@@ -203,8 +216,10 @@ mod tests {
         // Of a number that was displaced, at its place again.
         pending.insert(object(3, &[(0x1000, 0x1100)]));
         pending.displace(range(0x1000, 0x1100), None);
+        assert_eq!(pending.of_size(0x100).collect::<Vec<_>>(), [ObjectId(3)]);
         pending.insert(object(3, &[(0x1000, 0x1100)]));
         assert!(pending.take_if_runs(ObjectId(3), &executable).is_some());
+        assert_eq!(pending.of_size(0x100).count(), 0);
     }
 
     #[test]

@@ -43,6 +43,11 @@ impl Ranges {
         self.0.iter().filter_map(|(&start, &end)| AddressRange::new(Address(start), end - start))
     }
 
+    /// Those that begin at `address` or behind it.
+    pub(crate) fn iter_from(&self, address: u64) -> impl Iterator<Item = AddressRange> + '_ {
+        self.0.range(address..).filter_map(|(&start, &end)| AddressRange::new(Address(start), end - start))
+    }
+
     pub(crate) fn covers(&self, range: AddressRange) -> bool {
         self.0.range(..=range.start().0).next_back().is_some_and(|(_, &end)| end >= range.end().0)
     }

@@ -14,7 +14,7 @@ use jitlisten::{AddressRange, ObjectId, checked_read};
 const LOOKS: usize = 4;
 
 /// How many bytes of the code are remembered.
-const REMEMBERED: u64 = 64;
+const REMEMBERED: u64 = 256;
 
 #[derive(Default)]
 pub(crate) struct Unregistered {
@@ -35,6 +35,11 @@ impl Unregistered {
     /// The object's end has been seen.
     pub(crate) fn forget(&mut self, id: ObjectId) {
         self.objects.remove(&id);
+    }
+
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.objects.is_empty()
     }
 
     /// Looks at the next few: those whose code is not there any more.

@@ -8,6 +8,7 @@
  *     writable    maps memory that may be written and executed all the time
  *     early       the same, mapped by a system call that no library makes
  *     copied      links in heap memory, and copies the code to memory of its own
+ *     twins       the same two by two, once both are linked: they are equal but for their names
  *     disposed    links in memory that it gives back once the code is copied, before the engine ends; no function has an unwind table, so
  *                 LLVM has no reason to look there again
  *     moved       links in memory that is moved (mremap) before it may run
@@ -45,6 +46,9 @@ static const char *mode;
 
 static int is(const char *other) { return strcmp(mode, other) == 0; }
 
+/* Whether it links in heap memory. */
+static int is_copied(void) { return is("copied") || is("twins"); }
+
 static uint8_t *map(int protection) {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS;
     void *mapped;
@@ -59,7 +63,7 @@ static uint8_t *map(int protection) {
 static void begin(struct memory *memory) {
     int writable = is("writable") || is("early") ? PROT_EXEC : 0;
     memory->code = memory->data = 0;
-    if (is("copied")) {
+    if (is_copied()) {
         memory->start = aligned_alloc(PAGE, 2 * HALF);
         memset(memory->start, 0, 2 * HALF);
     } else {
@@ -101,7 +105,7 @@ static void let_run(uint8_t *code) {
 static int finalize(void *memory, char **error) {
     (void)error;
     struct memory *ours = memory;
-    if (!is("copied") && !is("moved") && !is("disposed")) let_run(ours->start);
+    if (!is_copied() && !is("moved") && !is("disposed")) let_run(ours->start);
     return 0;
 }
 
@@ -116,7 +120,7 @@ static void move(struct memory *memory) {
         memory->start = to;
         return;
     }
-    if (is("copied")) {
+    if (is_copied()) {
         memcpy(to, memory->start, 2 * HALF);
         free(memory->start);
     } else if (mremap(memory->start, 2 * HALF, 2 * HALF, MREMAP_MAYMOVE | MREMAP_FIXED, to) != to) {
@@ -165,7 +169,15 @@ static long (*last)(long);
 
 static __attribute__((noinline)) long call_last(long n) { return last(n) + 1; }
 
+/* Returns by how much it was moved. */
+static long move_and_return(struct memory *memory) {
+    uint8_t *before = memory->start;
+    move(memory);
+    return memory->start - before;
+}
+
 static long compile(struct memory *memory, int number) {
+    static long twin;
     if (is("fails")) return fail_to_link(number);
     char text[256], name[16];
     const char *attributes = is("disposed") ? "nounwind" : "uwtable \"frame-pointer\"=\"all\"";
@@ -173,16 +185,20 @@ static long compile(struct memory *memory, int number) {
     snprintf(text, sizeof text,
              "define i64 @%s(i64 %%n) %s {\n"
              "  %%a = mul i64 %%n, 3\n  %%b = add i64 %%a, %d\n  %%c = xor i64 %%b, %%n\n  ret i64 %%c\n}\n",
-             name, attributes, 1000 + number);
+             name, attributes, 1000 + (is("twins") ? number / 2 : number));
     begin(memory);
     struct compiled compiled = compile_with(text, name, memory);
     if (is("never")) return 0;
     long moved = 0;
-    if (is("copied") || is("moved") || is("disposed")) {
-        uint8_t *before = memory->start;
-        move(memory);
-        moved = memory->start - before;
+    if (is("twins")) {
+        if (number % 2 == 0) {
+            twin = compiled.address;
+            return 0;
+        }
+        long (*first)(long) = (long (*)(long))(twin + move_and_return(memory - 1));
+        return first(5) + ((long (*)(long))(compiled.address + move_and_return(memory)))(5);
     }
+    if (is("copied") || is("moved") || is("disposed")) moved = move_and_return(memory);
     if (is("disposed")) LLVMDisposeExecutionEngine(compiled.engine);
     last = (long (*)(long))(compiled.address + moved);
     return last(5);

@@ -4,7 +4,9 @@
  *
  *     protect     copies the sections to memory, relocates them, and lets them run with mprotect
  *     writable    copies them to memory that may be written and executed all the time
+ *     reused      the same, and each one where the one before it was
  *     equal       as protect, and compiles the same code under other names each time, which it does not load
+ *     doubtful    the same, as writable
  *     linked      gives the objects to LLJIT, which links them with RuntimeDyld or JITLink, whatever this LLVM takes
  *     file        writes the objects to /dev/null, and loads none
  *     assembly    has assembly made of them, and loads none
@@ -61,6 +63,10 @@ static const char *mode;
 
 static int is(const char *other) { return strcmp(mode, other) == 0; }
 
+static int is_equal(void) { return is("equal") || is("doubtful"); }
+
+static int is_writable(void) { return is("writable") || is("reused") || is("doubtful"); }
+
 static void fail(const char *what) {
     fprintf(stderr, "%s\n", what);
     exit(1);
@@ -72,7 +78,7 @@ static void check(LLVMErrorRef error) {
 
 static LLVMMemoryBufferRef object(int number) {
     char ir[1024], *error = NULL, *triple = is("other") ? "bpfel" : LLVMGetDefaultTargetTriple();
-    int constant = is("equal") ? 1000 + number / 2 : 1000 + number;
+    int constant = is_equal() ? 1000 + number / 2 : 1000 + number;
     int length = snprintf(ir, sizeof ir, text, number, constant);
     if (!is("other")) snprintf(ir + length, sizeof ir - length, conventions, number, constant);
     LLVMContextRef context = LLVMContextCreate();
@@ -94,9 +100,11 @@ static LLVMMemoryBufferRef object(int number) {
 static uint8_t *load(const char *bytes, uint64_t *outer, uint64_t *ghc) {
     const Elf64_Ehdr *header = (const Elf64_Ehdr *)bytes;
     const Elf64_Shdr *sections = (const Elf64_Shdr *)(bytes + header->e_shoff);
-    int protection = PROT_READ | PROT_WRITE | (is("writable") ? PROT_EXEC : 0);
-    uint8_t *memory = mmap(NULL, SIZE, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int protection = PROT_READ | PROT_WRITE | (is_writable() ? PROT_EXEC : 0);
+    static uint8_t *pool;
+    uint8_t *memory = pool ? pool : mmap(NULL, SIZE, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) fail("mmap");
+    if (is("reused")) pool = memory;
     size_t used = 0;
     uint64_t *addresses = calloc(header->e_shnum, sizeof *addresses);
     for (int at = 0; at < header->e_shnum; at++) {
@@ -135,7 +143,7 @@ static uint8_t *load(const char *bytes, uint64_t *outer, uint64_t *ghc) {
         }
     }
     free(addresses);
-    if (!is("writable") && mprotect(memory, SIZE, PROT_READ | PROT_EXEC)) fail("mprotect");
+    if (!is_writable() && mprotect(memory, SIZE, PROT_READ | PROT_EXEC)) fail("mprotect");
     return memory;
 }
 
@@ -157,7 +165,7 @@ static long (*last)(long);
 /* What was mapped for it is put to `memory`. */
 static long compile(int number, uint8_t **memory) {
     uint64_t outer = 0, ghc = 0;
-    if (is("equal")) LLVMDisposeMemoryBuffer(object(number ^ 1));
+    if (is_equal()) LLVMDisposeMemoryBuffer(object(number ^ 1));
     LLVMMemoryBufferRef made = object(number);
     long size = (long)LLVMGetBufferSize(made);
     if (is("file") || is("assembly") || is("other")) {
@@ -170,7 +178,8 @@ static long compile(int number, uint8_t **memory) {
     if (is("linked")) {
         *memory = link_with_llvm(made, number, &outer, &ghc);
     } else {
-        *memory = load(LLVMGetBufferStart(made), &outer, &ghc);
+        uint8_t *loaded = load(LLVMGetBufferStart(made), &outer, &ghc);
+        if (!is("reused")) *memory = loaded;
         LLVMDisposeMemoryBuffer(made);
     }
     last = (long (*)(long))outer;

@@ -112,6 +112,19 @@ fn code_that_is_copied_after_linking() {
     every_object_is_heard("copied", COUNT / 2);
 }
 
+/// Two objects that are equal wait when one of them is copied: which one it is cannot be known.
+#[test]
+fn equal_code_that_is_copied_has_no_names() {
+    let scratch = Scratch::new("own-memory");
+    let Some(host) = host(&scratch, "twins") else { return };
+    let stock = run(&host, Preload::Nothing, |_| {});
+    let ended = run(&host, Preload::Library, |_| {});
+    assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr));
+    let log = host.log();
+    assert!(log.contains("objects that were linked for elsewhere are equal"), "{log}");
+    assert_eq!((heard(&host).loaded, heard(&host).finalized), (COUNT + 1, 0), "{log}");
+}
+
 /// drjit does so. With unwind tables that we had added, LLVM read them in memory that was gone.
 #[test]
 fn an_engine_that_ends_after_its_memory() {

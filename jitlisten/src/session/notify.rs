@@ -38,6 +38,13 @@ impl Session {
         self.lock().sinks[kind as usize].is_some()
     }
 
+    /// Whether this is the process that the session is of, and no thread has its lock at this moment: one that held it when a child came
+    /// into being without handlers will never give it back there.
+    #[doc(hidden)]
+    pub fn is_free_here(&self) -> bool {
+        self.state.try_lock().is_ok_and(|state| state.pid == std::process::id())
+    }
+
     /// The process exits: sinks write what they have kept. They stay on, because other threads may still compile.
     #[doc(hidden)]
     pub fn ending(&self) {

@@ -16,6 +16,8 @@ const MOST_BYTES: usize = 64 << 20;
 const PATIENCE: u64 = 1_000_000_000;
 /// When the `emit` of one ends, others are looked for, too: so often each.
 const TRIES: u8 = 8;
+/// So often where memory becomes executable, once they are overdue: what links for another process never comes.
+const LATE_TRIES: u8 = 64;
 /// So often in a row the kernel is asked in vain when an `emit` ends.
 const QUESTIONS: u8 = 8;
 
@@ -29,6 +31,8 @@ pub(super) struct Emitted {
     tries: u8,
     /// Whether it was looked for when it was overdue.
     is_missed: bool,
+    /// How often it was looked for after that.
+    late: u8,
 }
 
 #[derive(Default)]
@@ -69,7 +73,7 @@ impl EmittedObjects {
             self.given_up += 1;
         }
         let since = jitlisten::monotonic();
-        self.waiting.push_back(Emitted { number, slot, pattern, since, tries: 0, is_missed: false });
+        self.waiting.push_back(Emitted { number, slot, pattern, since, tries: 0, is_missed: false, late: 0 });
     }
 
     /// Forgets the objects of a source that was closed.
@@ -81,7 +85,7 @@ impl EmittedObjects {
         self.waiting.iter().any(|emitted| emitted.number == number)
     }
 
-    fn is_inside(&self, number: u64) -> bool {
+    pub(super) fn is_inside(&self, number: u64) -> bool {
         self.inside.iter().any(|&(_, inside)| inside == number)
     }
 
@@ -125,17 +129,22 @@ impl EmittedObjects {
     }
 
     /// Those that may be in memory that this thread has made executable, the most likely first, and whether the memory is surely its own.
-    pub(super) fn candidates(&self, thread: u64) -> Vec<(usize, bool)> {
+    pub(super) fn candidates(&mut self, thread: u64) -> Vec<(usize, bool)> {
         let sure = self.only_one_of(thread);
-        let all = (0..self.waiting.len()).rev().map(|index| (index, Some(self.waiting[index].number) == sure));
+        let all = self.waiting.iter_mut().enumerate().rev().filter_map(|(index, emitted)| {
+            emitted.late += u8::from(emitted.is_missed && emitted.late < LATE_TRIES);
+            (emitted.late < LATE_TRIES).then_some((index, Some(emitted.number) == sure))
+        });
         let (likely, others): (Vec<_>, Vec<_>) = all.partition(|&(_, sure)| sure);
         likely.into_iter().chain(others).collect()
     }
 
     /// How much memory is to be searched beside a table that this thread registers, if that may be the table of one of them.
     pub(super) fn extent(&self, thread: u64) -> Option<u64> {
-        let may_be =
-            |emitted: &&Emitted| self.inside.contains(&(thread, emitted.number)) || !self.is_inside(emitted.number);
+        let may_be = |emitted: &&Emitted| {
+            emitted.late < LATE_TRIES
+                && (self.inside.contains(&(thread, emitted.number)) || !self.is_inside(emitted.number))
+        };
         self.waiting.iter().filter(may_be).map(|emitted| emitted.pattern.extent()).max()
     }
 
@@ -232,6 +241,16 @@ mod tests {
         assert_eq!(emitted.candidates(this_thread()), [(0, true)]);
         emitted.end(numbers[0]);
         assert_eq!(emitted.candidates(this_thread()), [(0, false)]);
+    }
+
+    #[test]
+    fn what_is_overdue_is_looked_for_a_few_times_more() {
+        let (mut emitted, numbers) = with_objects(1);
+        emitted.end(numbers[0]);
+        (0..LATE_TRIES).for_each(|_| assert_eq!(emitted.candidates(this_thread()).len(), 1));
+        assert_eq!(after_a_second(&mut emitted), (1, true));
+        (1..LATE_TRIES).for_each(|_| assert_eq!(emitted.candidates(this_thread()).len(), 1));
+        assert_eq!((emitted.candidates(this_thread()).len(), emitted.extent(this_thread())), (0, None));
     }
 
     #[test]

@@ -11,13 +11,12 @@
 
 #![forbid(unsafe_code)]
 
-use jitlisten::{Address, AddressRange, Mapping, MapsLine, ObjectId, cfi, checked_read, log_line, mappings_of};
+use jitlisten::{Address, AddressRange, Mapping, MapsLine, ObjectId, cfi, log_line, mappings_of};
 
 use super::emitted::Emitted;
-use crate::copies::piece;
+use crate::copies::{piece, reach, read};
 use crate::facts::{self, Count};
-use crate::placement::{Pattern, Piece, Placement};
-use crate::ranges::Ranges;
+use crate::placement::{Around, Pattern, Piece, Placement, certain};
 use crate::state::{Shim, State};
 use crate::thread::this_thread;
 
@@ -30,14 +29,15 @@ const LARGEST_AT_END: u64 = 16 << 20;
 /// Memory with code, and what may belong to it around.
 struct Place {
     code: Piece,
-    around: Vec<Piece>,
+    around: Around,
     /// Whether anybody may have linked there, and at any time.
     is_any: bool,
 }
 
 impl Place {
     fn of(state: &State, range: AddressRange, is_any: bool) -> Option<Place> {
-        Some(Place { code: piece(range)?, around: state.around(range), is_any })
+        let reach = reach(state.emitted.patterns());
+        Some(Place { code: piece(range)?, around: state.around(range, reach), is_any })
     }
 }
 
@@ -108,7 +108,11 @@ impl Shim {
             mapping_of(address).and_then(|mapping| clipped(address.0, address.0.saturating_add(extent), mapping.range));
         let (Some(code), Some(table)) = (code.and_then(piece), table.and_then(piece)) else { return };
         let candidates = state.emitted.candidates(this_thread());
-        self.look_at_places(state, &[Place { code, around: vec![table], is_any: false }], &candidates);
+        self.look_at_places(
+            state,
+            &[Place { code, around: Around::new(Box::new(|| vec![table])), is_any: false }],
+            &candidates,
+        );
     }
 
     /// Looks for these in the smallest of `ranges`. What is found there was linked before.
@@ -122,24 +126,41 @@ impl Shim {
         let places: Vec<Place> =
             ranges.into_iter().take_while(is_small).filter_map(|range| Place::of(state, range, true)).collect();
         for id in self.look_at_places(state, &places, candidates) {
+            // It may run: the kernel says so, whatever LLVM has asked for.
+            for text in state.memory.pending(id).map(<[AddressRange]>::to_vec).unwrap_or_default() {
+                if !state.memory.has_executable(text) {
+                    let outcome = state.look_at(text);
+                    self.notify(state, outcome);
+                }
+            }
             let outcome = state.memory.overdue(id);
             self.notify(state, outcome);
         }
     }
 
     fn look_at_places(&self, state: &mut State, places: &[Place], candidates: &[(usize, bool)]) -> Vec<ObjectId> {
-        let mut found: Vec<(usize, Placement)> = Vec::new();
+        let mut found: Vec<(usize, bool, Placement)> = Vec::new();
         for &(index, sure) in candidates {
             let mut placements = places.iter().filter_map(|place| find(state, index, place, sure));
             let (Some(placement), None) = (placements.next(), placements.next()) else { continue };
             let is_whole = placement.text.len() == state.emitted.waiting[index].pattern.texts();
+            // This thread's own object is there, and all of it: what other threads are linking is not looked for.
             let is_it = sure && is_whole && !placement.is_small;
-            found.push((index, placement));
+            found.push((index, is_it, placement));
             if is_it {
                 break;
             }
         }
-        let mut alone: Vec<usize> = (0..found.len()).filter(|&at| is_best(&found, at)).collect();
+        let is_best = certain(found.iter().map(|(.., placement)| placement));
+        let is_found: Vec<usize> = found.iter().map(|(index, ..)| *index).collect();
+        let is_alone = |(index, is_it, placement): &(usize, bool, Placement)| {
+            // One whose `emit` has returned is linked by whatever thread ends the link of what it waits for.
+            let mut others = state.emitted.waiting.iter().enumerate().filter(|&(other, emitted)| {
+                other != *index && !is_found.contains(&other) && !(*is_it && state.emitted.is_inside(emitted.number))
+            });
+            !others.any(|(_, emitted)| emitted.pattern.fits_as_well(placement, &read))
+        };
+        let mut alone: Vec<usize> = (0..found.len()).filter(|&at| is_best[at] && is_alone(&found[at])).collect();
         if alone.is_empty() && !found.is_empty() {
             log_line!(Info, "{} objects for JITLink are equal, and have no names", found.len());
         }
@@ -147,7 +168,7 @@ impl Shim {
         alone.sort_by_key(|&at| std::cmp::Reverse(found[at].0));
         let mut ids = Vec::new();
         for at in alone {
-            let (index, placement) = &found[at];
+            let (index, _, placement) = &found[at];
             if let Some(emitted) = state.emitted.waiting.remove(*index) {
                 ids.extend(self.placed(state, emitted, placement));
             }
@@ -170,28 +191,10 @@ impl Shim {
 }
 
 fn find(state: &State, index: usize, place: &Place, sure: bool) -> Option<Placement> {
-    let read = |range| checked_read::copy(range).ok();
     let is_free = |range| state.memory.is_free(range);
     let pattern = &state.emitted.waiting.get(index)?.pattern;
     let placement = pattern.place(&place.code, &place.around, &read, &is_free, sure)?;
     (placement.is_certain || !place.is_any).then_some(placement)
-}
-
-fn overlap(one: &Placement, other: &Placement) -> bool {
-    one.text.iter().any(|text| other.text.iter().any(|other| text.overlaps(*other)))
-}
-
-/// Whether one of those that were found is in this memory, and no other: objects have functions in common (templates of C++), and what is
-/// there has more than what others have in common with it. Equal objects cannot be distinguished.
-fn is_best(found: &[(usize, Placement)], at: usize) -> bool {
-    let one = &found[at].1;
-    let mut covered = Ranges::default();
-    one.text.iter().for_each(|&text| covered.insert(text));
-    let size = |placement: &Placement| placement.text.iter().map(|text| text.size()).sum::<u64>();
-    found.iter().enumerate().all(|(index, (_, other))| {
-        let is_part = || size(other) < size(one) && other.text.iter().all(|&text| covered.covers(text));
-        index == at || !overlap(one, other) || is_part()
-    })
 }
 
 /// In front of what is covered by the first entry of a table stand a CIE and the head of that entry: each shorter than this.
@@ -199,7 +202,7 @@ const LONGEST_ENTRY: u64 = 512;
 
 /// The first function in the table at `address`.
 fn first_function(address: Address) -> Option<AddressRange> {
-    let copy = |from: u64, size: u64| checked_read::copy(AddressRange::new(Address(from), size)?).ok();
+    let copy = |from: u64, size: u64| read(AddressRange::new(Address(from), size)?);
     let length = |from: u64| {
         let length = u64::from(u32::from_le_bytes(copy(from, 4)?.try_into().ok()?));
         (length != 0 && length < LONGEST_ENTRY).then_some(length + 4)
@@ -228,32 +231,4 @@ fn executable_memory() -> Vec<AddressRange> {
     };
     let executable = MapsLine::all(&maps).filter(|line| line.is_executable() && is_of_no_file(line));
     executable.map(|line| line.range).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ranges::range;
-
-    fn placed(texts: &[(u64, u64)]) -> (usize, Placement) {
-        let text = texts.iter().map(|&(start, end)| range(start, end)).collect();
-        (0, Placement { sections: Vec::new(), text, is_small: false, is_certain: true })
-    }
-
-    fn best(found: &[(usize, Placement)]) -> Vec<usize> {
-        (0..found.len()).filter(|&at| is_best(found, at)).collect()
-    }
-
-    #[test]
-    fn the_object_that_is_there_has_all_that_others_have_in_common_with_it() {
-        let whole = placed(&[(0x1000, 0x1100), (0x1100, 0x1180), (0x1200, 0x1300)]);
-        let (part, inside) = (placed(&[(0x1000, 0x1100), (0x1200, 0x1300)]), placed(&[(0x1010, 0x1018)]));
-        let elsewhere = placed(&[(0x3000, 0x3100)]);
-        assert_eq!(best(&[part, whole, inside, elsewhere]), [1, 3]);
-        let equal = || placed(&[(0x1000, 0x1100)]);
-        assert_eq!(best(&[equal(), equal()]), [0_usize; 0]);
-        let other = placed(&[(0x1080, 0x1280)]);
-        assert_eq!(best(&[equal(), other]), [0_usize; 0]);
-        assert_eq!(best(&[equal()]), [0]);
-    }
 }

@@ -11,7 +11,7 @@ use jitlisten::{Address, AddressRange};
 use memchr::memmem;
 
 use super::pattern::{Reference, Section};
-use super::{Piece, Search};
+use super::{Around, Piece, Search};
 use crate::ranges::Ranges;
 
 /// In an entry: length, distance to its CIE (0 in a CIE itself), first address.
@@ -66,7 +66,7 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
 type Functions<'a> = BTreeMap<usize, &'a Reference>;
 
 /// The one table in the code or `around` it that agrees with what was found.
-pub(super) fn find(search: &Search<'_>, section: &Section, around: &[Piece]) -> Option<Table> {
+pub(super) fn find(search: &Search<'_>, section: &Section, around: &Around) -> Option<Table> {
     let entries = entries(&section.bytes)?;
     let first = &section.bytes[..section.stays_from_start().min(entries[0].end)];
     if first.len() < SMALLEST_START {
@@ -76,7 +76,7 @@ pub(super) fn find(search: &Search<'_>, section: &Section, around: &[Piece]) -> 
         section.references.iter().map(|reference| (reference.offset as usize, reference)).collect();
     let found = search.found_text();
     let mut tables = Vec::new();
-    for piece in std::iter::once(search.code).chain(around) {
+    for piece in std::iter::once(search.code).chain(around.iter()) {
         let walk = Walk { search, section, entries: &entries, functions: &functions, piece, found: &found };
         tables.extend(memmem::find_iter(&piece.bytes, first).filter_map(|at| walk.read(at)));
     }

@@ -20,6 +20,7 @@ mod by_table;
 mod eh_frame;
 mod pattern;
 
+use std::cell::LazyCell;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
@@ -56,6 +57,9 @@ impl Piece {
     }
 }
 
+/// What is in front of code and behind it, copied when it is asked for.
+pub(crate) type Around = LazyCell<Vec<Piece>, Box<dyn FnOnce() -> Vec<Piece>>>;
+
 /// The sections that were found, by their places in the section table.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Placement {
@@ -67,14 +71,48 @@ pub(crate) struct Placement {
     pub(crate) is_certain: bool,
 }
 
+impl Placement {
+    fn overlaps(&self, other: &Placement) -> bool {
+        self.text.iter().any(|text| other.text.iter().any(|other| text.overlaps(*other)))
+    }
+
+    fn size(&self) -> u64 {
+        self.text.iter().map(|text| text.size()).sum()
+    }
+}
+
+/// Which of those that were found are there, and no other: objects have functions in common (templates of C++), and what is there has
+/// more than what others have in common with it. Equal objects cannot be distinguished.
+pub(crate) fn certain<'a>(found: impl Iterator<Item = &'a Placement> + Clone) -> Vec<bool> {
+    let is_best = |(at, one): (usize, &Placement)| {
+        let mut covered = Ranges::default();
+        one.text.iter().for_each(|&text| covered.insert(text));
+        found.clone().enumerate().all(|(index, other)| {
+            let is_part = || other.size() < one.size() && other.text.iter().all(|&text| covered.covers(text));
+            index == at || !one.overlaps(other) || is_part()
+        })
+    };
+    found.clone().enumerate().map(is_best).collect()
+}
+
 impl Pattern {
+    /// Whether all the text of `placement`, which is another object's, may be of this one as well. What cannot be read may be.
+    pub(crate) fn fits_as_well(&self, placement: &Placement, read: &dyn Fn(AddressRange) -> Option<Vec<u8>>) -> bool {
+        placement.text.iter().all(|&text| {
+            let size = text.size() as usize;
+            let mut alike =
+                self.sections.iter().filter(|section| section.is_text && section.bytes.len() == size).peekable();
+            alike.peek().is_some() && read(text).is_none_or(|bytes| alike.any(|section| section.is(&bytes)))
+        })
+    }
+
     /// Looks for the object in `code`, and for what belongs to it `around`, by `read` where something leads there. `is_free`
     /// returns whether a place is not known to be another object's. Where `sure`, this is the object's memory, and a small
     /// object is found, too.
     pub(crate) fn place(
         &self,
         code: &Piece,
-        around: &[Piece],
+        around: &Around,
         read: &dyn Fn(AddressRange) -> Option<Vec<u8>>,
         is_free: &dyn Fn(AddressRange) -> bool,
         sure: bool,
@@ -161,7 +199,7 @@ impl Search<'_> {
 
     /// The heaviest text sections first: one of them leads to most others. Of those that weigh the same the largest, which may have
     /// the bytes of a smaller one in it.
-    fn search(&mut self, around: &[Piece], sure: bool) -> Option<(usize, AddressRange)> {
+    fn search(&mut self, around: &Around, sure: bool) -> Option<(usize, AddressRange)> {
         let pattern = self.pattern;
         let mut texts: Vec<(usize, usize)> = pattern
             .sections

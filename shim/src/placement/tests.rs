@@ -1,4 +1,5 @@
 use super::*;
+use crate::ranges::range;
 
 const NUMBA: &[u8] = include_bytes!("../../../jitlisten/testdata/numba-0.68-llvm22-dwarf4.o");
 
@@ -36,7 +37,8 @@ fn linked(pattern: &Pattern, gap: usize) -> (Piece, Piece, Vec<(usize, AddressRa
 }
 
 fn place(pattern: &Pattern, code: &Piece, data: &Piece, is_free: &dyn Fn(AddressRange) -> bool) -> Option<Placement> {
-    let around = [Piece { start: data.start, bytes: data.bytes.clone() }];
+    let around = vec![Piece { start: data.start, bytes: data.bytes.clone() }];
+    let around = Around::new(Box::new(|| around));
     let read = |range| data.get(range).map(<[u8]>::to_vec);
     pattern.place(code, &around, &read, is_free, false)
 }
@@ -101,7 +103,7 @@ fn with_texts(texts: &[(usize, &[u8])]) -> Piece {
 }
 
 fn found(pattern: &Pattern, code: &Piece) -> Option<Vec<(usize, u64)>> {
-    let placement = pattern.place(code, &[], &|_| None, &|_| true, true)?;
+    let placement = pattern.place(code, &Around::new(Box::new(Vec::new)), &|_| None, &|_| true, true)?;
     Some(placement.sections.iter().map(|(index, range)| (*index, range.start().0 - CODE)).collect())
 }
 
@@ -179,7 +181,7 @@ fn found_of(functions: &[&[u8]], there: &[usize]) -> Vec<usize> {
     let places: Vec<u64> = there.iter().map(|&function| place(function)).collect();
     // Something else follows it.
     let bytes = [table(32, &places).0, vec![0; 8], vec![7; 256]].concat();
-    let around = [Piece { start: Address(DATA), bytes }];
+    let around = Around::new(Box::new(|| vec![Piece { start: Address(DATA), bytes }]));
     let Some(placement) = pattern.place(&with_texts(&texts), &around, &|_| None, &|_| true, true) else {
         return Vec::new();
     };
@@ -263,4 +265,43 @@ fn linked_or_nothing(pattern: &Pattern) -> (Piece, Piece, ()) {
     let bytes: Vec<u8> = pattern.sections.iter().flat_map(|section| section.bytes.clone()).collect();
     let piece = |start| Piece { start: Address(start), bytes: bytes.clone() };
     (piece(CODE), piece(DATA), ())
+}
+
+fn at(texts: &[(u64, u64)]) -> Placement {
+    let text = texts.iter().map(|&(start, end)| range(start, end)).collect();
+    Placement { sections: Vec::new(), text, is_small: false, is_certain: true }
+}
+
+fn best(found: &[Placement]) -> Vec<usize> {
+    let certain = certain(found.iter());
+    (0..found.len()).filter(|&index| certain[index]).collect()
+}
+
+#[test]
+fn the_object_that_is_there_has_all_that_others_have_in_common_with_it() {
+    let whole = at(&[(0x1000, 0x1100), (0x1100, 0x1180), (0x1200, 0x1300)]);
+    let (part, inside) = (at(&[(0x1000, 0x1100), (0x1200, 0x1300)]), at(&[(0x1010, 0x1018)]));
+    let elsewhere = at(&[(0x3000, 0x3100)]);
+    assert_eq!(best(&[part, whole, inside, elsewhere]), [1, 3]);
+    let equal = || at(&[(0x1000, 0x1100)]);
+    assert_eq!(best(&[equal(), equal()]), [0_usize; 0]);
+    let other = at(&[(0x1080, 0x1280)]);
+    assert_eq!(best(&[equal(), other]), [0_usize; 0]);
+    assert_eq!(best(&[equal()]), [0]);
+}
+
+#[test]
+fn another_object_fits_as_well_where_its_text_may_be_all_that_was_found() {
+    let there = [[0x11_u8; 32], [0x22; 32]].concat();
+    let start = CODE;
+    let found = at(&[(start, start + 32), (start + 32, start + 64)]);
+    let read = |range: AddressRange| there.get((range.start().0 - start) as usize..(range.end().0 - start) as usize);
+    let read = |range| read(range).map(<[u8]>::to_vec);
+    let fits = |texts: &[(&[u8], std::ops::Range<usize>)]| Pattern::of_texts(texts).fits_as_well(&found, &read);
+    let (one, other) = ([0x11_u8; 32], [0x22_u8; 32]);
+    assert!(fits(&[(&other, 0..0), (&one, 0..0)]));
+    assert!(fits(&[(&one, 0..0), (&[0x33; 32], 4..32), (&[0x22; 32], 0..0)]));
+    assert!(!fits(&[(&one, 0..0)]), "it has less");
+    assert!(!fits(&[(&one, 0..0), (&[0x22; 31], 0..0)]));
+    assert!(Pattern::of_texts(&[(&one, 0..0)]).fits_as_well(&at(&[(CODE, CODE + 32)]), &|_| None), "nobody knows");
 }

@@ -86,6 +86,7 @@ impl Shim {
     pub(crate) fn replacing_with_code(&self, range: AddressRange) {
         let mut state = self.lock();
         self.look_before_it_goes(&mut state, range);
+        state.allocated.remove(range);
         let outcome = state.not_executable(range);
         self.notify(&mut state, outcome);
         self.session.unmapping(range);

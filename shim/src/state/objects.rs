@@ -108,7 +108,9 @@ impl Shim {
             let range = listed.debug_object;
             let range = range.filter(|range| self.session.check_memory(range.size() as usize).is_ok());
             let bytes = range.and_then(|range| checked_read::copy(range).ok());
-            bytes.iter().for_each(|bytes| state.self_loaded.linked(bytes));
+            bytes.iter().for_each(|bytes| {
+                state.self_loaded.linked(bytes);
+            });
             let same = bytes.as_deref().and_then(|bytes| self.same_as_linked(state, bytes, listed.debug_object));
             if same.is_some() {
                 if let Some(source) = state.sources[slot].as_mut() {
@@ -191,6 +193,7 @@ impl Shim {
     pub(crate) fn notify(&self, state: &mut State, outcome: Outcome) {
         for id in outcome.freed {
             state.unregistered.forget(id);
+            state.self_loaded.placed.forget(id);
             self.session.freeing(id);
         }
         let is_counted = !outcome.finalized.is_empty();
