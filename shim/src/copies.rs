@@ -43,6 +43,9 @@ impl Shim {
         let around = state.around(range, reach(patterns.iter().map(|(_, pattern)| pattern)));
         let mut found = Vec::new();
         for (id, pattern) in patterns {
+            if is_among(&found, &pattern) {
+                continue;
+            }
             let is_free = |range| state.memory.is_free(range);
             let placement = pattern.place(&code, &around, &read, &is_free, false);
             found.extend(placement.map(|placement| (id, pattern, placement)));
@@ -55,6 +58,9 @@ impl Shim {
         let mut found = Vec::new();
         for id in wanted(state) {
             let Some(pattern) = self.session.debug_object(id).and_then(Pattern::of) else { continue };
+            if is_among(&found, &pattern) {
+                continue;
+            }
             let is_free = |range| state.memory.is_free(range);
             let placement = pattern.place_by_table(table, &read, &is_free);
             found.extend(placement.map(|placement| (id, pattern, placement)));
@@ -73,10 +79,8 @@ impl Shim {
             let size = placement.text.iter().map(|text| text.size()).sum();
             let mut alike = state.memory.pending_of_size(size).filter(|other| !is_found.contains(other));
             let is_it = |other| {
-                self.session
-                    .debug_object(other)
-                    .and_then(Pattern::of)
-                    .is_none_or(|one| one.fits_as_well(&placement, &read))
+                let other = self.session.debug_object(other).and_then(Pattern::of);
+                other.is_none_or(|one| !one.is_object(pattern.object()) && one.fits_as_well(&placement, &read))
             };
             if alike.by_ref().take(MOST_ALIKE).any(is_it) || alike.next().is_some() {
                 log_line!(
@@ -98,6 +102,11 @@ impl Shim {
             self.notify(state, outcome);
         }
     }
+}
+
+/// Whether the same object was found: whichever of the two it is, its functions have the same names.
+fn is_among(found: &[(ObjectId, Pattern, Placement)], pattern: &Pattern) -> bool {
+    found.iter().any(|(_, found, _)| found.is_object(pattern.object()))
 }
 
 /// How far from code of these what belongs to it may be, where one linker has asked for all of it.

@@ -9,6 +9,7 @@
  *     early       the same, mapped by a system call that no library makes
  *     copied      links in heap memory, and copies the code to memory of its own
  *     twins       the same two by two, once both are linked: they are equal but for their names
+ *     same        the same, and equal with their names
  *     disposed    links in memory that it gives back once the code is copied, before the engine ends; no function has an unwind table, so
  *                 LLVM has no reason to look there again
  *     moved       links in memory that is moved (mremap) before it may run
@@ -47,7 +48,7 @@ static const char *mode;
 static int is(const char *other) { return strcmp(mode, other) == 0; }
 
 /* Whether it links in heap memory. */
-static int is_copied(void) { return is("copied") || is("twins"); }
+static int is_copied(void) { return is("copied") || is("twins") || is("same"); }
 
 static uint8_t *map(int protection) {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS;
@@ -181,16 +182,17 @@ static long compile(struct memory *memory, int number) {
     if (is("fails")) return fail_to_link(number);
     char text[256], name[16];
     const char *attributes = is("disposed") ? "nounwind" : "uwtable \"frame-pointer\"=\"all\"";
-    snprintf(name, sizeof name, "own%d", number);
+    int two_by_two = is("twins") || is("same");
+    snprintf(name, sizeof name, "own%d", is("same") ? number / 2 : number);
     snprintf(text, sizeof text,
              "define i64 @%s(i64 %%n) %s {\n"
              "  %%a = mul i64 %%n, 3\n  %%b = add i64 %%a, %d\n  %%c = xor i64 %%b, %%n\n  ret i64 %%c\n}\n",
-             name, attributes, 1000 + (is("twins") ? number / 2 : number));
+             name, attributes, 1000 + (two_by_two ? number / 2 : number));
     begin(memory);
     struct compiled compiled = compile_with(text, name, memory);
     if (is("never")) return 0;
     long moved = 0;
-    if (is("twins")) {
+    if (two_by_two) {
         if (number % 2 == 0) {
             twin = compiled.address;
             return 0;

@@ -125,6 +125,19 @@ fn equal_code_that_is_copied_has_no_names() {
     assert_eq!((heard(&host).loaded, heard(&host).finalized), (COUNT + 1, 0), "{log}");
 }
 
+/// The same object twice has its names twice.
+#[test]
+fn the_same_code_that_is_copied_twice() {
+    let scratch = Scratch::new("own-memory");
+    let Some(host) = host(&scratch, "same") else { return };
+    let ended = run(&host, Preload::Library, |_| {});
+    let (map, log) = (ended.perf_map(), host.log());
+    assert_eq!((heard(&host).loaded, heard(&host).finalized), (COUNT + 1, COUNT), "{log}");
+    for number in 0..COUNT / 2 {
+        assert_eq!(map.named(&format!("own{number}")).count(), 2, "own{number}:\n{}\n{log}", map.names());
+    }
+}
+
 /// drjit does so. With unwind tables that we had added, LLVM read them in memory that was gone.
 #[test]
 fn an_engine_that_ends_after_its_memory() {

@@ -141,6 +141,11 @@ impl Shim {
     fn look_at_places(&self, state: &mut State, places: &[Place], candidates: &[(usize, bool)]) -> Vec<ObjectId> {
         let mut found: Vec<(usize, bool, Placement)> = Vec::new();
         for &(index, sure) in candidates {
+            // The same object once more: whichever of the two it is, its functions have the same names.
+            let object = state.emitted.waiting[index].pattern.object();
+            if found.iter().any(|(found, ..)| state.emitted.waiting[*found].pattern.is_object(object)) {
+                continue;
+            }
             let mut placements = places.iter().filter_map(|place| find(state, index, place, sure));
             let (Some(placement), None) = (placements.next(), placements.next()) else { continue };
             let is_whole = placement.text.len() == state.emitted.waiting[index].pattern.texts();
@@ -158,7 +163,10 @@ impl Shim {
             let mut others = state.emitted.waiting.iter().enumerate().filter(|&(other, emitted)| {
                 other != *index && !is_found.contains(&other) && !(*is_it && state.emitted.is_inside(emitted.number))
             });
-            !others.any(|(_, emitted)| emitted.pattern.fits_as_well(placement, &read))
+            let object = state.emitted.waiting[*index].pattern.object();
+            !others.any(|(_, emitted)| {
+                !emitted.pattern.is_object(object) && emitted.pattern.fits_as_well(placement, &read)
+            })
         };
         let mut alone: Vec<usize> = (0..found.len()).filter(|&at| is_best[at] && is_alone(&found[at])).collect();
         if alone.is_empty() && !found.is_empty() {
