@@ -19,34 +19,12 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-LIBRARY = pathlib.Path(os.environ.get("JITLISTEN_LIBRARY", ROOT / "target/release/libjitlisten.so"))
-FEW = 20
-
-#: Code is the same in all of them: without frame pointers.
-CONFIGURATIONS = {
-    "stock": None,
-    "list": {"JITLISTEN_LLVM": "list"},
-    "all": {"JITLISTEN_LLVM": "all"},
-    "list again": {"JITLISTEN_LLVM": "list"},
-}
+from instructions import CONFIGURATIONS, FEW, ROOT, build, environment
 
 
-def build(llvm, source, directory):
-    program = directory / source.stem
-    libraries = subprocess.run([f"llvm-config-{llvm}", "--libdir"], check=True, capture_output=True, text=True).stdout.strip()
-    old = ["-DOLD_CONTEXTS"] if llvm < 21 else []
-    flags = ["-O1", *old, source, "-o", program, f"-L{libraries}", f"-Wl,-rpath,{libraries}", f"-lLLVM-{llvm}", "-pthread", "-ldl"]
-    subprocess.run(["cc", *flags], check=True)
-    return program
-
-
-def processor_time(words, changes):
+def processor_time(words, variables, **further):
     """Microseconds of user and system time."""
-    environment = dict(os.environ)
-    if changes is not None:
-        environment |= {"LD_PRELOAD": str(LIBRARY), "JITLISTEN": "perfmap", "JITLISTEN_FRAME_POINTERS": "untouched"} | changes
-    process = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(words, env=variables, stdout=subprocess.DEVNULL, **further)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = status
     pathlib.Path(f"/tmp/perf-{process.pid}.map").unlink(missing_ok=True)
@@ -72,8 +50,8 @@ def main():
 
         costs = {name: [] for name in CONFIGURATIONS}
         for _ in range(options.rounds):
-            for name, changes in CONFIGURATIONS.items():
-                few, many = (processor_time(words(objects), changes) for objects in (FEW, FEW + options.objects))
+            for name, ways in CONFIGURATIONS.items():
+                few, many = (processor_time(words(objects), environment(ways)) for objects in (FEW, FEW + options.objects))
                 costs[name].append((many - few) / options.objects)
     what = f"JITLink with a list, {options.jitlink} functions" if options.jitlink else "MCJIT"
     print(f"LLVM {llvm}, {what}, {options.rounds} rounds of {options.objects} objects; load {os.getloadavg()[0]:.1f}")

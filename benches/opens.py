@@ -21,6 +21,8 @@ import subprocess
 import sys
 import tempfile
 
+from objects import processor_time
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIBRARY = pathlib.Path(os.environ.get("JITLISTEN_LIBRARY", ROOT / "target/release/libjitlisten.so"))
 WAYS = {"stock": None, "off": "off", "list": "list", "all": "all", "list again": "list"}
@@ -76,13 +78,7 @@ def of_opening(words, library, ways):
 
 
 def of_process(command, library, ways):
-    process = subprocess.Popen(command, env=environment(library, ways), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = status
-    pathlib.Path(f"/tmp/perf-{process.pid}.map").unlink(missing_ok=True)
-    if status:
-        sys.exit(f"{command}: {status}")
-    return 1e3 * (usage.ru_utime + usage.ru_stime)
+    return processor_time(command, environment(library, ways), stderr=subprocess.DEVNULL) / 1e3
 
 
 def measured(word, program, directory):

@@ -1,5 +1,5 @@
 //! What LLVMs have asked `mmap(2)` for to write to: it may not run before another call says so, and what is linked into a part of it has
-//! the rest beside it. So the kernel is not asked: before Linux 6.11 it answers with all mappings of the process, as text.
+//! the rest beside it. So the kernel is not asked: before Linux 6.11 it lists all mappings of the process, as text.
 
 #![forbid(unsafe_code)]
 

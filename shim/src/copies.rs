@@ -76,8 +76,7 @@ impl Shim {
         }
         let is_found: Vec<ObjectId> = found.iter().map(|(id, ..)| *id).collect();
         for ((id, pattern, placement), _) in found.into_iter().zip(certain).filter(|(_, is_certain)| *is_certain) {
-            let size = placement.text.iter().map(|text| text.size()).sum();
-            let mut alike = state.memory.pending_of_size(size).filter(|other| !is_found.contains(other));
+            let mut alike = state.memory.pending_of_size(placement.size()).filter(|other| !is_found.contains(other));
             let is_it = |other| {
                 let other = self.session.debug_object(other).and_then(Pattern::of);
                 other.is_none_or(|one| !one.is_object(pattern.object()) && one.fits_as_well(&placement, &read))
@@ -90,12 +89,7 @@ impl Shim {
                 continue;
             }
             drop(alike);
-            for &text in &placement.text {
-                if !state.memory.has_executable(text) {
-                    let outcome = state.look_at(text);
-                    self.notify(state, outcome);
-                }
-            }
+            self.look_unless_known(state, &placement.text);
             let debug_object = pattern.into_debug_object(&placement.sections);
             let Ok(loaded) = self.session.moved(id, debug_object) else { continue };
             let outcome = state.memory.moved(loaded);

@@ -11,8 +11,8 @@ use jitlisten::{Address, AddressRange, Loaded, ObjectId};
 use crate::pending::PendingObjects;
 use crate::ranges::Ranges;
 
-/// What became of objects. The sinks are still to be told.
-#[must_use = "objects whose end is not told stay in every sink, and those that are final never come there"]
+/// What became of objects. The sinks have still to be notified.
+#[must_use = "objects whose end is not reported stay in every sink, and those that are final never come there"]
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) finalized: Vec<ObjectId>,

@@ -40,7 +40,7 @@ impl Ranges {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = AddressRange> + '_ {
-        self.0.iter().filter_map(|(&start, &end)| AddressRange::new(Address(start), end - start))
+        self.iter_from(0)
     }
 
     /// Those that begin at `address` or behind it.

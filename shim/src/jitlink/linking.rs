@@ -14,16 +14,13 @@
 use jitlisten::{Address, AddressRange, Mapping, MapsLine, ObjectId, cfi, log_line, mappings_of};
 
 use super::emitted::Emitted;
-use crate::copies::{piece, reach, read};
+use crate::copies::{LARGEST, piece, reach, read};
 use crate::facts::{self, Count};
 use crate::placement::{Around, Pattern, Piece, Placement, certain};
 use crate::state::{Shim, State};
 use crate::thread::this_thread;
 
-/// Larger memory is not searched.
-const LARGEST: u64 = 64 << 20;
-
-/// Nor is so much, where it is not known that something was linked there.
+/// So much memory is not searched where it is not known that something was linked there.
 const LARGEST_AT_END: u64 = 16 << 20;
 
 /// Memory with code, and what may belong to it around.
@@ -127,12 +124,8 @@ impl Shim {
             ranges.into_iter().take_while(is_small).filter_map(|range| Place::of(state, range, true)).collect();
         for id in self.look_at_places(state, &places, candidates) {
             // It may run: the kernel says so, whatever LLVM has asked for.
-            for text in state.memory.pending(id).map(<[AddressRange]>::to_vec).unwrap_or_default() {
-                if !state.memory.has_executable(text) {
-                    let outcome = state.look_at(text);
-                    self.notify(state, outcome);
-                }
-            }
+            let texts = state.memory.pending(id).map(<[AddressRange]>::to_vec).unwrap_or_default();
+            self.look_unless_known(state, &texts);
             let outcome = state.memory.overdue(id);
             self.notify(state, outcome);
         }

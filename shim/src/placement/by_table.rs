@@ -44,11 +44,9 @@ impl Pattern {
         if search.overlaps_itself() {
             return None;
         }
-        let place = |&(at, address): &(usize, Address)| {
-            let section = &self.sections[at];
-            Some((section.index, AddressRange::new(address, section.bytes.len() as u64)?))
-        };
-        let sections = search.found.order.iter().filter_map(place).chain([(own.index, range)]).collect();
+        let sections =
+            search.found_sections().map(|(section, there)| (section.index, there)).chain([(own.index, range)]);
+        let sections = sections.collect();
         let mut text: Vec<AddressRange> = texts.into_iter().map(|(_, range)| range).collect();
         text.sort();
         Some(Placement { sections, text, is_small: false, is_certain: true })

@@ -76,7 +76,8 @@ impl Placement {
         self.text.iter().any(|text| other.text.iter().any(|other| text.overlaps(*other)))
     }
 
-    fn size(&self) -> u64 {
+    /// Of all its text.
+    pub(crate) fn size(&self) -> u64 {
         self.text.iter().map(|text| text.size()).sum()
     }
 }
@@ -124,28 +125,16 @@ impl Pattern {
         if search.found.order.is_empty() || search.overlaps_itself() {
             return None;
         }
-        let mut text: Vec<AddressRange> = search
-            .found
-            .order
-            .iter()
-            .filter_map(|&(at, address)| {
-                let section = &self.sections[at];
-                AddressRange::new(address, section.bytes.len() as u64).filter(|_| section.is_text)
-            })
-            .collect();
+        let of_text = || search.found_sections().filter(|(section, _)| section.is_text);
+        let mut text: Vec<AddressRange> = of_text().map(|(_, range)| range).collect();
         text.sort();
-        let of_text = || search.found.order.iter().map(|&(at, _)| &self.sections[at]).filter(|section| section.is_text);
-        let weight = of_text().map(Section::weight).sum::<usize>();
+        let weight = of_text().map(|(section, _)| section.weight()).sum::<usize>();
         if weight < WEIGHTY && text.len() < self.texts() {
             return None;
         }
-        let is_small = of_text().all(|section| section.weight() < WEIGHTY);
+        let is_small = of_text().all(|(section, _)| section.weight() < WEIGHTY);
         let is_certain = weight >= CERTAIN || table.is_some();
-        let place = |&(at, address): &(usize, Address)| {
-            let section = &self.sections[at];
-            Some((section.index, AddressRange::new(address, section.bytes.len() as u64)?))
-        };
-        let sections = search.found.order.iter().filter_map(place).chain(table).collect();
+        let sections = search.found_sections().map(|(section, range)| (section.index, range)).chain(table).collect();
         Some(Placement { sections, text, is_small, is_certain })
     }
 }
@@ -285,14 +274,19 @@ impl Search<'_> {
         AddressRange::new(address, self.pattern.sections[self.pattern.at(index)?].bytes.len() as u64)
     }
 
+    /// The sections that were found, in the order in which they were, and where each is.
+    fn found_sections(&self) -> impl Iterator<Item = (&Section, AddressRange)> {
+        self.found.order.iter().filter_map(|&(at, address)| {
+            let section = &self.pattern.sections[at];
+            Some((section, AddressRange::new(address, section.bytes.len() as u64)?))
+        })
+    }
+
     /// The text that was found.
     fn found_text(&self) -> Ranges {
         let mut text = Ranges::default();
-        for &(at, address) in &self.found.order {
-            let section = &self.pattern.sections[at];
-            let range = AddressRange::new(address, section.bytes.len() as u64).filter(|_| section.is_text);
-            range.into_iter().for_each(|range| text.insert(range));
-        }
+        let of_text = self.found_sections().filter(|(section, _)| section.is_text);
+        of_text.for_each(|(_, range)| text.insert(range));
         text
     }
 
@@ -336,10 +330,7 @@ impl Search<'_> {
 
     /// Two sections cannot be at one place.
     fn overlaps_itself(&self) -> bool {
-        let range = |&(at, address): &(usize, Address)| {
-            AddressRange::new(address, self.pattern.sections[at].bytes.len() as u64).unwrap_or_default()
-        };
-        let mut ranges: Vec<AddressRange> = self.found.order.iter().map(range).collect();
+        let mut ranges: Vec<AddressRange> = self.found_sections().map(|(_, range)| range).collect();
         ranges.sort();
         ranges.windows(2).any(|pair| matches!(pair, [first, second] if first.overlaps(*second)))
     }

@@ -303,5 +303,5 @@ fn another_object_fits_as_well_where_its_text_may_be_all_that_was_found() {
     assert!(fits(&[(&one, 0..0), (&[0x33; 32], 4..32), (&[0x22; 32], 0..0)]));
     assert!(!fits(&[(&one, 0..0)]), "it has less");
     assert!(!fits(&[(&one, 0..0), (&[0x22; 31], 0..0)]));
-    assert!(Pattern::of_texts(&[(&one, 0..0)]).fits_as_well(&at(&[(CODE, CODE + 32)]), &|_| None), "nobody knows");
+    assert!(Pattern::of_texts(&[(&one, 0..0)]).fits_as_well(&at(&[(CODE, CODE + 32)]), &|_| None), "it cannot be read");
 }

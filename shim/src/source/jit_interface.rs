@@ -5,9 +5,7 @@ use jitlisten::log_line;
 use crate::detour::{self, Callers};
 use crate::library::Library;
 use crate::symbol_file::{DESCRIPTOR, RENDEZVOUS_FUNCTION, SymbolFile};
-
-/// Below this much code a library cannot hold LLVM with a code generator (Debian's smallest is past 40 MB).
-const SMALLEST_LLVM: u64 = 4 << 20;
+use crate::vtable::mapped::SMALLEST_LLVM;
 
 /// Where the two symbols of the JIT interface are.
 pub(super) struct JitInterface {

@@ -140,8 +140,8 @@ pub(super) fn wanted_classes(wanted: LlvmSources) -> &'static [&'static str] {
 }
 
 /// The vtables of the classes that are wanted, and whether there seems to be a linker although none of them shows it. Where an LLVM
-/// has neither dynamic symbols nor names of types, its file may have symbols. Messages are looked for, in all constants, only where somebody
-/// would be told: nothing can be done about them.
+/// has neither dynamic symbols nor names of types, its file may have symbols. Messages are looked for, in all constants, only where a
+/// log would say so: nothing can be done about them.
 ///
 /// # Safety
 /// The library must be mapped, and stay so during the call.

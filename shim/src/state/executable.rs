@@ -51,6 +51,16 @@ impl Shim {
         self.look_for_emitted(&mut state, range);
     }
 
+    /// Asks the kernel whether these may run, where that is not known.
+    pub(crate) fn look_unless_known(&self, state: &mut State, texts: &[AddressRange]) {
+        for &text in texts {
+            if !state.memory.has_executable(text) {
+                let outcome = state.look_at(text);
+                self.notify(state, outcome);
+            }
+        }
+    }
+
     /// Memory of an LLVM is about to be no longer executable.
     pub(crate) fn not_executable(&self, range: AddressRange) {
         let mut state = self.lock();

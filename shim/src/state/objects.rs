@@ -143,9 +143,8 @@ impl Shim {
         self.notify(state, outcome);
         let Some(first) = state.memory.pending(id).and_then(|text| text.first().copied()) else { return };
         state.overdue.add(jitlisten::monotonic(), id);
-        if !state.memory.has_executable(first) && state.allocated.around(first).is_none() {
-            let outcome = state.look_at(first);
-            self.notify(state, outcome);
+        if state.allocated.around(first).is_none() {
+            self.look_unless_known(state, &[first]);
         }
     }
 

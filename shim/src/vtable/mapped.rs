@@ -17,7 +17,7 @@ use crate::search;
 use crate::symbol_file::{SymbolFile, VTABLE};
 
 /// Below this much code a library cannot hold LLVM with a code generator (Debian's smallest is past 40 MB).
-const SMALLEST_LLVM: u64 = 4 << 20;
+pub(crate) const SMALLEST_LLVM: u64 = 4 << 20;
 
 /// Whether an LLVM may be in `library`, as far as is cheap to see: nearly every library is ruled out here.
 pub(crate) fn may_have_llvm(library: &Library) -> bool {
