@@ -1,14 +1,16 @@
 # The menu. What each line does is written in the script it calls.
-.PHONY: help demo quick test one test-systems test-hosts test-suites test-lines test-aarch64 bench bench-growth build wheel wheel-aarch64 test-sdist check fmt setup install uninstall
+.PHONY: help demo quick test test-long one test-systems test-hosts test-suites test-lines test-truth test-aarch64 bench bench-growth build wheel wheel-aarch64 test-sdist check fmt setup install uninstall
 
 help:
 	@echo "make demo    profile a Numba program under perf, with and without us"
 	@echo "make quick   checks, unit tests, one wheel, one tool of each kind: two minutes, the first time some more"
-	@echo "make test    everything CI runs: three quarters of an hour, 12 GB"
+	@echo "make test    every test but the long ones: twenty minutes behind the set-up"
+	@echo "make test-long  the rest: soak, miri, fuzzing, processors, userlands, Numba releases, mutations, aarch64; hours"
 	@echo "make one T=name  the tests whose name contains it, and what they need"
 	@echo "make test-systems  the chain in Debian 11, 13 and unstable; not part of test"
 	@echo "make test-hosts    Halide and Taichi, as they are shipped; not part of test"
 	@echo "make test-suites   llvmlite's, Numba's, CPython's own tests; not part of test"
+	@echo "make test-truth    seconds by line are those that programs measure themselves, three Numbas, perf, too: an hour"
 	@echo "make test-lines    line tables do not change the code, for every version of Numba: hours"
 	@echo "make test-aarch64  the library in an emulated machine; not part of test"
 	@echo "make bench   what it costs, as ratios"
@@ -30,6 +32,9 @@ quick:
 test:
 	@ci/test.sh
 
+test-long:
+	@ci/test.sh long
+
 one:
 	@ci/one.sh '$(T)'
 
@@ -41,6 +46,9 @@ test-hosts: build
 
 test-suites:
 	@ci/suites.sh
+
+test-truth:
+	@ci/lines.sh truth
 
 test-lines:
 	@ci/lines.sh all

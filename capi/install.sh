@@ -17,9 +17,14 @@ version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 soname=libjitlisten.so.${version%%.*}
 private='-lgcc_s -lutil -lrt -lpthread -lm -ldl'
 
+# The names that install_all makes, of any version.
 remove() {
-    rm -f "$lib/libjitlisten.so" "$lib/libjitlisten.so".[0-9]* "$lib/libjitlisten.a" "$lib/pkgconfig/jitlisten.pc" \
-        "$include/jitlisten.h" "$include/jitlisten_llvm.hpp"
+    local file
+    for file in "$lib/libjitlisten.so".[0-9]*; do
+        [[ ! $file =~ \.so\.[0-9]+(\.[0-9]+\.[0-9]+)?$ ]] || rm -f "$file"
+    done
+    rm -f "$lib/libjitlisten.so" "$lib/libjitlisten.a" "$lib/pkgconfig/jitlisten.pc" "$include/jitlisten.h" \
+        "$include/jitlisten_llvm.hpp"
 }
 
 install_all() {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The library on aarch64: cross-compiles it, makes a Debian 13 arm64 machine, boots it in QEMU, runs tests/aarch64/scenarios.py in it,
-# and prints the table. Without one processor of that kind: everything is emulated, and slow. See docs/aarch64.md.
+# and prints the table. Without one processor of that kind: everything is emulated, and slow. See docs/support.md.
 #
 #   ci/aarch64.sh [--cpu NAME] [SCENARIO...]   by default every scenario, on `max`
 #   ci/aarch64.sh --library                    only target/aarch64-unknown-linux-gnu/release/libjitlisten.so
@@ -176,7 +176,7 @@ compile_programs() {
 compile_unit_tests() {
     local binary unit=$work/payload/unit
     mkdir -p "$unit"
-    cross test --release --no-run --lib -p jitlisten -p jitlisten-names -p unwind-register -p jitlisten-shim -p jitlisten-sampler --message-format=json 2>"$work/unit.log" |
+    cross test --release --no-run --lib -p jitlisten -p jitlisten-names -p jitlisten-unwinder -p unwind-register -p jitlisten-shim -p jitlisten-sampler --message-format=json 2>"$work/unit.log" |
         grep -o '"executable":"[^"]*"' | cut -d '"' -f 4 >"$work/unit.list" || { cat "$work/unit.log" >&2; fail "unit tests"; }
     while read -r binary; do
         aarch64-linux-gnu-strip --strip-debug -o "$unit/$(basename "${binary%-*}")" "$binary"

@@ -13,6 +13,7 @@ python3 ci/crates.py
 python3 ci/api.py
 # Every block of commands in the documents is run, or says why not.
 python3 ci/docs.py --check
+python3 ci/support.py --check
 # Whether the compiler is that of the MSRV: only then is it known that the MSRV is enough.
 least=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 found=$(rustc --version | cut -d ' ' -f 2)

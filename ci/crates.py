@@ -4,7 +4,7 @@ published have all that their page needs.
 
     ci/crates.py
 
-`cargo deny` and the registry's advisories need the network and are for a release, see CONTRIBUTING.md.
+`cargo deny` does the first part, and would have to be built first; it and the registry's advisories are for a release, see CONTRIBUTING.md.
 """
 
 import collections

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """No file imports in a circle: reads `crate::` and `super::` paths in the sources of each crate (tests left out) and prints the
 circles it finds. What a file takes from a module that only passes it on (`pub use`, and a private `use` for its children) is an
-import of the file it comes from. The parent naming its children is no import.
+import of the file it comes from. A parent that uses something of its child imports it; that a parent names its children (`mod`, `pub use`)
+is no import, and neither is what a child takes from its parent.
 
     ci/cycles.py [CRATE DIRECTORY...]
 """
@@ -103,16 +104,20 @@ class Names:
 
 
 def imports(module, names):
-    text = names.texts[module]
-    paths = [path for path, _ in used(text)]
-    paths += re.findall(r"\b(?:crate|super)(?:::\w+)+", re.sub(r"\buse\s+[^;]+;", "", text))
-    for path in paths:
-        if not re.match(r"(crate|super)\b", path):
+    children = {known[len(module)] for known in names.texts if len(known) > len(module) and known[: len(module)] == module}
+    passed_on = rf"\bpub(?:\([^)]*\))?\s+use\s+(?:self::)?(?:{'|'.join(children) or '-'})\b[^;]*;"
+    text = re.sub(passed_on, "", names.texts[module])
+    taken = [path for path, _ in used(text)]
+    text = re.sub(r"\buse\s+[^;]+;", "", text)
+    taken += re.findall(r"\b(?:crate|super)(?:::\w+)+", text)
+    taken += [path for path in re.findall(r"(?<![\w:])\w+(?:::\w+)+", text) if path.split("::")[0] in children]
+    for path in taken:
+        if path.split("::")[0] not in {"crate", "super", "self", *children}:
             continue
         target, rest = locate(module, path, names.texts)
         target = names.origin(target, rest)
-        # A module and its children belong together.
-        if target != module and module[: len(target)] != target and target[: len(module)] != module:
+        # A child belongs to its parent.
+        if target != module and module[: len(target)] != target:
             yield target
 
 

@@ -18,18 +18,16 @@ trap 'rm -rf "$work"' EXIT
 # Comments away, then every name before a parenthesis.
 cc -fpreprocessed -E -P include/jitlisten.h 2>/dev/null | grep -oE '\bjitlisten_[a-z0-9_]+ *\(' | tr -d ' (' |
     sort -u >"$work/declared"
-# Names of an earlier header, kept for programs that were compiled with it.
-old='jitlisten_statistics jitlisten_record_statistics'
-# Of which other processes read what the library knows of this one; see shim/src/facts.rs.
+# Of which other processes read what the library knows of this one; see shim/src/doctor/facts.rs.
 facts='jitlisten_facts'
-# shellcheck disable=SC2086 # several words
-printf '%s\n' $old $facts | sort -u - "$work/declared" -o "$work/declared"
-# pthread_create stands in for libc's, so that threads that begin while a recording is made are seen. It has no version, as
-# programs ask for libc's.
-nm -D --defined-only --with-symbol-versions "$library" | awk '$2 != "A" && $NF !~ /^pthread_create(@|$)/ { print $NF }' |
+printf '%s\n' "$facts" | sort -u - "$work/declared" -o "$work/declared"
+# These stand in for libc's, so that threads that begin while a recording is made are seen, and a program's own signals are. They have
+# no version, as programs ask for libc's.
+ours='pthread_create|sig(action|altstack|nal|nalfd|pending|suspend|timedwait|wait|waitinfo)'
+nm -D --defined-only --with-symbol-versions "$library" | awk '$2 != "A" && $NF !~ /^('"$ours"')(@|$)/ { print $NF }' |
     sort -u >"$work/exported"
-if ! nm -D --defined-only --with-symbol-versions "$library" | grep -qE ' T pthread_create(@@Base)?$'; then
-    echo "exports: pthread_create is missing, or has a version" >&2
+if [ "$(nm -D --defined-only --with-symbol-versions "$library" | grep -cE " T ($ours)(@@Base)?\$")" != 10 ]; then
+    echo "exports: $ours: one is missing, or has a version" >&2
     exit 1
 fi
 # The version that the header promises.

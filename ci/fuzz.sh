@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 seconds=${1:-6}
-targets=(loaded_object name lines unwind image calls sampled_stack report)
+targets=(loaded_object name lines unwind image calls sampled_stack python_frames report)
 
 if ! cargo +nightly fuzz --version >/dev/null 2>&1; then
     cargo build --quiet --manifest-path fuzz/Cargo.toml --target-dir target/fuzz

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Line tables that do not change the code: the tests of `python/jitlisten/_lines`.
 #
-#   ci/lines.sh          two Numbas, the short list of programs, real tools, callgrind, the patch for Numba: some eight minutes
+#   ci/lines.sh          the newest Numba, the short list of programs, real tools
+#   ci/lines.sh older    another Numba, and the patch for Numba with Numba's own tests
+#   ci/lines.sh truth    three Numbas: programs that time their own phases, recorded by us and by perf; into records/truth.tsv; an hour
 #   ci/lines.sh all      every Numba that has lines, and all programs; hours. Fails if one of them cannot be had here
 #
 # The native library is needed (make build). Environments are made under target/venv-lines.
@@ -35,13 +37,29 @@ test_with() {
 }
 
 cargo build --release
+newest() { make_venv 0.68.1 3.11 numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6 pytest==8.4.2 pytest-xdist==3.8.0 py-spy==0.4.3 pystack==1.7.2; }
 case $part in
 short)
-    make_venv 0.68.1 3.11 numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6 pytest==8.4.2 py-spy==0.4.3 pystack==1.7.2
+    newest
+    test_with 0.68.1 -n 2 --dist loadfile python/tests/test_lines*.py
+    ;;
+older)
+    newest
     make_venv 0.57.1 3.11 numba==0.57.1 numpy==1.24.4 pytest==8.4.2
-    test_with 0.68.1 python/tests/test_lines*.py
     test_with 0.57.1 python/tests/test_lines.py python/tests/test_lines_same_code.py
     integrations/numba/test.sh "$venvs/0.68.1/bin/python"
+    ;;
+truth)
+    make_venv 0.68.1-truth 3.11 numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6 scipy
+    make_venv 0.60.0-truth 3.11 numba==0.60.0 numpy==2.0.2 scipy
+    make_venv 0.57.1-truth 3.11 numba==0.57.1 numpy==1.24.4 scipy
+    head -n 1 records/truth.tsv >target/truth.tsv
+    failed=0
+    for name in 0.68.1-truth 0.60.0-truth 0.57.1-truth; do
+        PATH="$PWD/$venvs/$name/bin:$PATH" "$venvs/$name/bin/python" benches/truth/run.py --write target/truth.tsv || failed=1
+    done
+    mv target/truth.tsv records/truth.tsv
+    exit "$failed"
     ;;
 all)
     export JITLISTEN_LINES_PROGRAMS=all

@@ -11,4 +11,5 @@ miri() { cargo +nightly miri test -q "$@"; }
 miri -p jitlisten --test model_objects
 miri -p jitlisten --test model_hostile -- --skip every_byte_changed --skip cut_off_anywhere --skip one_long_name
 miri -p jitlisten --lib -- sink::jitdump::record sink::own_lines options:: log::
+miri -p jitlisten-unwinder --lib
 miri -p unwind-register --lib -- cfi:: frame_pointer::

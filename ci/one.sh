@@ -18,7 +18,7 @@ PATH=$PWD/target/tools:$PATH
 # any function, and the name of a row.
 rust_files_with() {
     local all
-    mapfile -t all < <(find "${crates[@]/%//src}" {jitlisten,names,unwind-register,report,tests}/tests -name '*.rs')
+    mapfile -t all < <(find "${crates[@]/%//src}" {jitlisten,names,unwind-register,report,tests}/tests -name '*.rs' ! -name main.rs)
     awk -v word="$1" "$below_test" "${all[@]}"
     grep -lE 'macro_rules! rows?' "${all[@]}" | xargs grep -lE "fn [a-z0-9_]*$1|^ *[a-z0-9_]*$1[a-z0-9_]*: " || true
 }
@@ -55,13 +55,22 @@ fi
 
 # --- how ------------------------------------------------------------------------------------------------------------------
 
-# What `cargo test` is to be called with for one file of Rust.
-target_of() {
+# The files below tests/tests are modules of a few binaries. A filter of libtest says nothing of a module and a name inside.
+module_of() {
+    local only="--workspace --test $1 --"
+    if [ -z "$words" ]; then echo "$only $2::"; else
+        echo "$only --exact \$(cargo test -q $only --list | sed -n 's/: test\$//p' | grep '^$2::.*$words' || echo none)"
+    fi
+}
+
+# What `cargo test` is called with for one file of Rust.
+command_of() {
     local directory=${1%%/*} package
     package=$(sed -n 's/^name = "\(.*\)"/\1/p' "$directory/Cargo.toml" | head -n 1)
     case $1 in
-    */src/*) if [ -f "$directory/src/lib.rs" ]; then echo "-p $package --lib"; else echo "-p $package --bins"; fi ;;
-    *) echo "-p $package --test $(basename "$1" .rs)" ;;
+    */src/*) if [ -f "$directory/src/lib.rs" ]; then echo "-p $package --lib -- $words"; else echo "-p $package --bins -- $words"; fi ;;
+    tests/tests/*) module_of "$(basename "$(dirname "$1")")" "$(basename "$1" .rs)" ;;
+    *) echo "-p $package --test $(basename "$1" .rs) -- $words" ;;
     esac
 }
 
@@ -82,7 +91,7 @@ for file in "${files[@]}"; do
     python/*) lines+=("$file") ;;
     */integration_llvmlite.rs) before+=(integrations/llvmlite/build.sh) ;;&
     */integration_rust.rs) before+=(ci/rust-producers.sh) ;;&
-    *.rs) tests+=("cargo test $(target_of "$file") -- $words") ;;
+    *.rs) tests+=("cargo test $(command_of "$file")") ;;
     esac
 done
 # Of one crate's unit tests there may be many files.

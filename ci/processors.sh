@@ -21,36 +21,22 @@ status=0
 
 # Names, lines and walks out of the code: perf with a map and with images, py-spy, gdb, the unwinders inside.
 tests=(
-    'table numba_0_68_1::perf numba_0_68_1::gdb_attached'
-    'image_python_stacks py_spy_records py_spy_dumps_the_chain'
-    'image_perf perf_attached_to_a_running_process perf_annotate'
-    'image perf_walks_by_unwind_tables'
-    'unwinders with_images_libunwind rules_are_read_from_code'
+    table::numba_0_68_1::perf table::numba_0_68_1::gdb_attached
+    image_python_stacks::py_spy_records image_python_stacks::py_spy_dumps_the_chain
+    image_perf::perf_attached_to_a_running_process image_perf::perf_annotate
+    image::perf_walks_by_unwind_tables
+    unwinders::with_images_libunwind unwinders::rules_are_read_from_code
 )
-
-# A test that failed is run once more, alone.
-run_tests() {
-    local file=$1 again
-    shift
-    cargo test -q -p jitlisten-tests --test "$file" -- "$@" >"$said" 2>&1 && return
-    mapfile -t again < <(sed -n 's/^    \([a-z0-9_:]*\)$/\1/p' "$said" | sort -u)
-    [ ${#again[@]} -gt 0 ] && [ ${#again[@]} -le 2 ] || return 1
-    echo "processors: once more, alone: ${again[*]}" >&2
-    cargo test -q -p jitlisten-tests --test "$file" -- --exact "${again[@]}" >"$said" 2>&1
-}
 
 # for_processor NAME [FLAG...]: where this processor has all the flags.
 for_processor() {
-    local name=$1 flag words began=$SECONDS failed=
+    local name=$1 flag began=$SECONDS failed=
     shift
     for flag in "$@"; do
         grep -qw -- "$flag" /proc/cpuinfo || { skip "this one cannot run code for $name"; return; }
     done
     export NUMBA_CPU_NAME=$name NUMBA_CPU_FEATURES=
-    for words in "${tests[@]}"; do
-        # shellcheck disable=SC2086 # several words
-        run_tests $words || { failed=yes; tail -n 60 "$said" >&2; }
-    done
+    cargo test -q --workspace --test together -- "${tests[@]}" >"$said" 2>&1 || { failed=yes; tail -n 60 "$said" >&2; }
     echo "processors: $name: ${failed:+FAILED, }$((SECONDS - began)) s"
     [ -z "$failed" ] || status=1
 }

@@ -20,8 +20,9 @@ step() {
     fi
 }
 
-# The tests of one file; a profiler that sampled too little on a busy machine may try again.
-tools() { cargo test -q -p jitlisten-tests --test "$@" || cargo test -q -p jitlisten-tests --test "$@"; }
+# One integration with one tool of each kind. The same packages as in ci/test.sh, or cargo would build them once more.
+tools=(table::numba_0_68_1 image_perf::perf_attached jitdump_perf::frame_pointers_lead_out image_python_stacks::py_spy_dumps_the_chain
+    unwinders::with_images_libunwind host_safety_fork::multiprocessing)
 
 step setup ci/setup.sh quick
 step build cargo build --release --quiet
@@ -29,12 +30,7 @@ step check ci/check.sh
 step exports ci/exports.sh
 step 'unit tests' cargo test -q --workspace --lib --bins
 step 'debug objects' cargo test -q -p jitlisten --tests
-step 'perf map, gdb' tools table -- numba_0_68_1
-step 'perf on images' tools image_perf -- perf_attached
-step jitdump tools jitdump_perf -- frame_pointers_lead_out
-step py-spy tools image_python_stacks -- py_spy_dumps_the_chain
-step 'libgcc, libunwind' tools unwinders -- with_images_libunwind
-step fork tools host_safety_fork -- multiprocessing
+step tools cargo test -q --workspace --test together -- --test-threads=4 "${tools[@]}"
 
 if [ ${#failures[@]} -gt 0 ]; then
     printf '\nfailed:\n'

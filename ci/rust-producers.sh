@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The producers of the crate that need an LLVM: the test of lifetimes, and the examples where tests/tests/integration_rust.rs looks for
+# The producers of the crate that need an LLVM: the test of lifetimes, and the examples where tests/tests/together/integration_rust.rs looks for
 # them.
 #
 #   ci/rust-producers.sh [major version, default 22]

@@ -159,7 +159,7 @@ other_venvs() {
     make_venv numba-0.60.0 "3.11 3.12 3.10" numba==0.60.0 llvmlite==0.43.0 numpy==2.0.2 memray==1.20.0
     make_venv numba-0.57.1 "3.11 3.10" numba==0.57.1 llvmlite==0.40.1 numpy==1.24.4
     make_venv numba-0.56.4 "3.10" numba==0.56.4 llvmlite==0.39.1 numpy==1.23.5 setuptools==65.5.0
-    # A host with an LLVM of its own (tests/tests/foreign_hosts.rs).
+    # A host with an LLVM of its own (tests/tests/together/foreign_hosts.rs).
     make_venv jax "3.11 3.12 3.13" jax==0.10.2 jaxlib==0.10.2 numpy==2.4.6
     # Tools that need no Numba.
     make_venv tools "3.11 3.12 3.10 3.13" pystack==1.7.2
@@ -174,7 +174,7 @@ other_venvs() {
 # zig links for an old glibc.
 wheel_venv() {
     local venvs=target/wheel
-    make_venv tools "3.11 3.12 3.13 3.10" maturin==1.16.0 ziglang==0.17.1 cargo-zigbuild==0.24.0 pytest==8.4.2 mypy==1.18.2
+    make_venv tools "3.11 3.12 3.13 3.10" maturin==1.16.0 ziglang==0.17.1 cargo-zigbuild==0.24.0 pytest==8.4.2 pytest-xdist==3.8.0 mypy==1.18.2
     # For the tests of the magics; beside the first environment, with its Python.
     make_venv notebook "3.11 3.12 3.13" ipykernel==7.1.0 nbclient==0.10.2
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Test suites that others wrote, without the library and under it: what fails must be the same. Takes about an hour; what was
-# seen is in docs/test-suites.md.
+# seen is in records/suites.tsv.
 #
 #   [LIBRARY=target/release/libjitlisten.so] ci/suites.sh [llvmlite|cpython|numba|lines|sampled...]    default: all
 set -euo pipefail

@@ -18,24 +18,22 @@ failures=0
 say() { printf 'systems: %s\n' "$*" >&2; }
 inside() { nice -n "${NICE:-0}" ci/in-userland.sh "$name" "$@"; }
 
-# --- the programs of the tests --------------------------------------------------------------------------------------------
+# --- the program of the tests ---------------------------------------------------------------------------------------------
 
-# Writes `NAME PATH` for each file in tests/tests.
-programs() {
+# Builds the program of the tests that run side by side; `program` is its path.
+build_program() {
     if ! cargo test --no-run "$@" >"$work/cargo" 2>&1; then
         cat "$work/cargo" >&2
         return 1
     fi
-    sed -n 's|^ *Executable tests/\([a-z_0-9]*\)\.rs (\(.*\))$|\1 \2|p' "$work/cargo" >"$work/programs"
+    program=$(sed -n 's|^ *Executable tests/together/main\.rs (\(.*\))$|\1|p' "$work/cargo")
 }
 
-# Programs that were linked here run where the C library is not older than here; elsewhere they have to bring their own.
-choose_programs() {
-    programs --workspace
-    local one
-    one=$(sed -n 's/^table //p' "$work/programs")
-    if ! inside "$one" --list >/dev/null 2>&1; then
-        RUSTFLAGS='-C target-feature=+crt-static' programs -p jitlisten-tests --target "$host"
+# A program that was linked here runs where the C library is not older than here; elsewhere it has to bring its own.
+choose_program() {
+    build_program --workspace --test together
+    if ! inside "$program" --list >/dev/null 2>&1; then
+        RUSTFLAGS='-C target-feature=+crt-static' build_program -p jitlisten-tests --test together --target "$host"
     fi
 }
 
@@ -76,32 +74,19 @@ said() {
     local failed
     failed=$(awk '/^test .* FAILED$/ { print $2 }' "$log" | sort -u | tr '\n' ' ')
     if [ -n "$failed" ]; then echo "$failed"; else
-        # What passed at the second time only is in two files.
-        cat "$log" "$log.first" 2>/dev/null | awk '/^test result:/ { n += $4 } END { print n + 0 " tests" }'
+        awk '/^test result:/ { n += $4 } END { print n + 0 " tests" }' "$log"
     fi
 }
 
-# scenario TITLE [VARIABLE=VALUE...] PROGRAM TEST...: every test whose name has one of these words in it; one that failed is run
-# once more, alone.
+# scenario TITLE [VARIABLE=VALUE...] TEST...: every test whose name has one of these words in it.
 scenario() {
-    local title=$1 began=$SECONDS variables=() program again result=FAILED
+    local title=$1 began=$SECONDS variables=() result=FAILED
     shift
     while [[ $1 == *=* ]]; do variables+=("$1"); shift; done
-    program=$(sed -n "s/^$1 //p" "$work/programs")
-    shift
     log=$results/$((count += 1)).log
     variables=(JITLISTEN_USERLAND="$name" JITLISTEN_VENVS=/opt/venv JITLISTEN_LIBRARY="$under_test" JITLISTEN_TEST_LLVM="$llvm"
         JITLISTEN_SKIPS="$results/skips" "${variables[@]}")
-    if inside env "${variables[@]}" "$program" --test-threads=2 --include-ignored "$@" >"$log" 2>&1; then
-        result=ok
-    else
-        mapfile -t again < <(awk '/^test .* FAILED$/ { print $2 }' "$log" | sort -u)
-        if [ ${#again[@]} -gt 0 ] && [ ${#again[@]} -le 2 ]; then
-            say "$title: once more, alone: ${again[*]}"
-            cp "$log" "$log.first"
-            inside env "${variables[@]}" "$program" --test-threads=1 --include-ignored --exact "${again[@]}" >"$log" 2>&1 && result=ok
-        fi
-    fi
+    if inside env "${variables[@]}" "$program" --test-threads=2 --include-ignored "$@" >"$log" 2>&1; then result=ok; fi
     # Words that fit no test prove nothing.
     if grep -q '^running 0 tests' "$log"; then result=FAILED; fi
     row "$title" "$result" "$(said)" $((SECONDS - began))
@@ -119,44 +104,44 @@ command_succeeds() {
 numba=numba_0_68_1
 
 every_scenario() {
-    scenario 'program prints what it prints without us' table $numba::output
-    scenario 'perf, frame pointers, perf map' table $numba::perf
-    scenario 'perf without us names nothing' table stock::perf_finds_no_name
-    scenario 'perf, frame pointers, images' image perf_report_names_code
-    scenario 'perf attached, images' image_perf perf_attached_to_a_running_process
-    scenario 'perf, --call-graph dwarf, images' image perf_walks_by_unwind_tables
-    scenario 'perf inject, jitdump, frame pointers' jitdump_perf frame_pointers_lead_out
-    # The others have a perf that cannot: docs/systems.md says why.
-    [ "$name" != trixie ] || scenario 'perf inject, jitdump, --call-graph dwarf' jitdump_perf unwind_tables_lead_out
-    scenario 'gdb, attached and started' table $numba::gdb
-    scenario 'gdb, unwind tables alone' environment unwind_tables_alone_serve_gdb
-    scenario 'py-spy, images' image_python_stacks py_spy_dumps_the_chain
+    scenario 'program prints what it prints without us' table::$numba::output
+    scenario 'perf, frame pointers, perf map' table::$numba::perf
+    scenario 'perf without us names nothing' table::stock::perf_finds_no_name
+    scenario 'perf, frame pointers, images' image::perf_report_names_code
+    scenario 'perf attached, images' image_perf::perf_attached_to_a_running_process
+    scenario 'perf, --call-graph dwarf, images' image::perf_walks_by_unwind_tables
+    scenario 'perf inject, jitdump, frame pointers' jitdump_perf::frame_pointers_lead_out
+    # perf 5.10 writes section offsets that are 64 bytes off; perf 7.2 reports the module 0x80 bytes in front of the code.
+    [ "$name" != trixie ] || scenario 'perf inject, jitdump, --call-graph dwarf' jitdump_perf::unwind_tables_lead_out
+    scenario 'gdb, attached and started' table::$numba::gdb
+    scenario 'gdb, unwind tables alone' environment::unwind_tables_alone_serve_gdb
+    scenario 'py-spy, images' image_python_stacks::py_spy_dumps_the_chain
     # From Python 3.14 on, py-spy 0.4.3 does not know where among them Python's own frames belong.
-    [ "$name" = sid ] || scenario 'py-spy, images, over Python' image_python_stacks py_spy_records py_spy_dumps_names stock_stacks
-    scenario 'libgcc and libunwind inside' unwinders ''
+    [ "$name" = sid ] || scenario 'py-spy, images, over Python' \
+        image_python_stacks::py_spy_records image_python_stacks::py_spy_dumps_names image_python_stacks::stock_stacks
+    scenario 'libgcc and libunwind inside' unwinders::
     # Not tried there: it takes a library that was linked for its C library.
-    [ "$name" = bullseye ] || scenario 'lists of modules' modules every_way a_child_has switched_on_late
-    [ "$name" != sid ] || scenario 'the report of a crash in Python' modules the_report_of_a_crash
-    scenario 'fork' host_safety_fork ''
-    scenario 'threads' threads ''
-    scenario 'cached code' cache ''
-    scenario 'opened late' opened_by_c ''
-    scenario 'variables' environment all_includes an_unknown_sink off_is_off programs_are_left_alone
+    [ "$name" = bullseye ] || scenario 'lists of modules' modules::every_way modules::a_child_has modules::switched_on_late
+    [ "$name" != sid ] || scenario 'the report of a crash in Python' modules::the_report_of_a_crash
+    scenario 'fork' host_safety_fork::
+    scenario 'threads' threads::four_threads threads::prange
+    scenario 'cached code' cache::
+    scenario 'opened late' opened_by_c::
+    scenario 'variables' \
+        environment::all_includes environment::an_unknown_sink environment::off_is_off
     command_succeeds 'C tour, installed and uninstalled' env CI= PREFIX=/tmp/prefix ci/tour.sh "${under_test%/*}"
 }
 
 # Python 3.15 keeps frame pointers.
 of_python_3_15() {
     [ "$name" = sid ] || return 0
-    scenario 'Python 3.15: output' JITLISTEN_VENVS=/opt/venv-3.15 table $numba::output
-    scenario 'Python 3.15: perf, frame pointers, to main' JITLISTEN_VENVS=/opt/venv-3.15 python_frame_pointers whole_chains
-    scenario 'Python 3.15: the report of a crash' JITLISTEN_VENVS=/opt/venv-3.15 modules the_report_of_a_crash
-    scenario 'Python 3.15: perf, gdb' JITLISTEN_VENVS=/opt/venv-3.15 table $numba::perf $numba::gdb
+    scenario 'Python 3.15: output' JITLISTEN_VENVS=/opt/venv-3.15 table::$numba::output
+    scenario 'Python 3.15: perf, frame pointers, to main' JITLISTEN_VENVS=/opt/venv-3.15 python_frame_pointers::whole_chains
+    scenario 'Python 3.15: the report of a crash' JITLISTEN_VENVS=/opt/venv-3.15 modules::the_report_of_a_crash
+    scenario 'Python 3.15: perf, gdb' JITLISTEN_VENVS=/opt/venv-3.15 table::$numba::perf table::$numba::gdb
 }
 
 installed() {
-    local program
-    program=$(sed -n 's/^table //p' "$work/programs")
     # shellcheck disable=SC2016 # the words are those of the inner shell
     command_succeeds 'installed library' sh -euc '
         PREFIX=/tmp/prefix BUILT=$1 capi/install.sh install
@@ -190,7 +175,7 @@ system() {
     fi
     llvm=$(cd "$directory" && find usr/lib -name 'libLLVM*.so.*' | head -n 1)
     llvm=/$llvm
-    choose_programs
+    choose_program
     # shellcheck disable=SC2016 # the words are those of the inner shell
     printf '%s: %s\n' "$name" "$(inside sh -c 'getconf GNU_LIBC_VERSION; gdb --version | head -n 1; perf --version
         /opt/venv/numba-0.68.1/bin/python -c "import sys, numba; print(sys.version.split()[0], \"Numba\", numba.__version__)"' |

@@ -139,7 +139,9 @@ run_tests() {
     # Without a file or directory among the arguments, all of it.
     for version in "$@"; do if [ -e "${version%%::*}" ]; then what=("$@"); fi; done
     [ ${#what[@]} -gt 0 ] || what=(python/tests/wheel "$@")
-    JITLISTEN_TEST_PYTHON=$venv/bin/python PYTHONDONTWRITEBYTECODE=1 "$tools/bin/pytest" -q -p no:cacheprovider "${what[@]}"
+    # Most of them wait; those of one file have files in common.
+    JITLISTEN_TEST_PYTHON=$venv/bin/python PYTHONDONTWRITEBYTECODE=1 "$tools/bin/pytest" -q -p no:cacheprovider -n 4 --dist loadfile \
+        "${what[@]}"
 }
 
 # As pip does it, in an environment of its own; it fetches maturin, and the crates where cargo does not have them.
@@ -211,16 +213,12 @@ one_userland() {
         pid=$(sed -n "s/^pid //p" /tmp/said)
         grep -F "__main__.burn(int64)" "/tmp/perf-$pid.map" | head -n 1
         PYTHONPATH=$1 "$2" -B -c "import jitlisten, sys; jitlisten.enable(); print(sys.version.split()[0], jitlisten.status().sinks)"
-        # A process that knows nothing of it, in each way that there is.
+        # A process that knows nothing of it.
         : >/tmp/running
         "$2" python/tests/wheel/programs/kernel.py >>/tmp/running & pid=$!
         trap "kill $pid" EXIT
         until grep -q ready /tmp/running; do sleep 0.1; done
         "$1/bin/jitlisten" attach "$pid"
-        if gdb --version 2>/dev/null | head -n 1 | grep -qE " (1[4-9]|[2-9][0-9])\.[^ ]*$"; then
-            "$1/bin/jitlisten" attach --by gdb "$pid"
-        fi
-        "$1/bin/jitlisten" attach --by ptrace "$pid"
         "$1/bin/jitlisten" doctor "$pid" | sed -n "/^The program/,/^$/p"
     ' sh "$2" "$3"
 }

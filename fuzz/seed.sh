@@ -3,7 +3,7 @@
 # unwind tables; and from seeds/calls.txt, seeds/report (recordings) and report/testdata.
 set -eu
 cd "$(dirname "$0")"
-mkdir -p corpus/loaded_object corpus/image corpus/name corpus/lines corpus/unwind corpus/calls corpus/sampled_stack
+mkdir -p corpus/loaded_object corpus/image corpus/name corpus/lines corpus/unwind corpus/calls corpus/sampled_stack corpus/python_frames
 cp ../jitlisten/testdata/*.o corpus/loaded_object/
 cp ../jitlisten/testdata/*.o corpus/image/
 grep -v '^#' ../names/testdata/names.tsv | cut -f 2 | while IFS= read -r name; do
@@ -34,6 +34,8 @@ done
 grep -v '^#' seeds/calls.txt | while read -r name bytes; do
     [ -z "$name" ] || for byte in $bytes; do printf '%b' "\\0$(printf %o "0x$byte")"; done >"corpus/calls/$name"
 done
+
+cp seeds/python_frames/* corpus/python_frames/
 
 # The first byte says which of recording, image, source and perf map is spoilt, or that a recording is added to another.
 mkdir -p corpus/report

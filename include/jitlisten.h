@@ -23,8 +23,9 @@
  *
  * Errors
  *   A function that can fail returns a jitlisten_status, and says more in jitlisten_last_error(); outputs are written only on
- *   JITLISTEN_OK. Nothing here aborts, prints, changes errno or raises a C++ exception. A sink that cannot go on switches
- *   itself off and says so once in the log; the statistics count it for every sink that writes files or registers unwind tables.
+ *   JITLISTEN_OK. Nothing here aborts, prints, changes errno or raises a C++ exception. A callback must return: an exception that
+ *   leaves it ends the process, as with noexcept. A sink that cannot go on switches itself off and says so once in the log; the
+ *   statistics count it for every sink that writes files or registers unwind tables.
  *
  * Pointers
  *   NULL and misaligned pointers are JITLISTEN_INVALID_ARGUMENT, except where NULL has a meaning; so are sizes that no memory
@@ -331,7 +332,9 @@ enum {
     /* Children of a fork write files of their own; otherwise they are not sampled. */
     JITLISTEN_RECORD_CHILDREN = 2,
     /* Compiled code gets no images for the recording's sake. */
-    JITLISTEN_RECORD_NO_IMAGES = 4
+    JITLISTEN_RECORD_NO_IMAGES = 4,
+    /* Functions that CPython interprets are no frames of their own. */
+    JITLISTEN_RECORD_NO_PYTHON = 8
 };
 
 struct jitlisten_record_options {
@@ -344,17 +347,19 @@ struct jitlisten_record_options {
     uint32_t flags;
     /* Ends the recording by itself after so many seconds; 0: does not. jitlisten_record_stop() is still to be called. */
     uint32_t seconds;
-    /* 0 */
-    uint32_t reserved;
+    /* A process that wants the recording, which ends with it; 0: none. recorder_start: see below. */
+    uint32_t recorder;
     /* An event that is counted instead of time, as `perf list` names it: "cycles", "cache-misses", "page-faults"; with ":u" not
      * what the kernel does. NULL: time. It is read during the call. Where the kernel does not count it for this process:
      * JITLISTEN_INVALID_ARGUMENT, and the reason in jitlisten_last_error(). */
     const char *event;
+    /* When the process `recorder` started: field 22 of /proc/PID/stat. If it has ended by now: JITLISTEN_WRONG_ORDER. */
+    uint64_t recorder_start;
 };
 
-/* Starts a recording into the file at path, which is made anew. %p in it is the process, %h the host, %% a percent sign.
- * options may be NULL. JITLISTEN_WRONG_ORDER while there is another one; JITLISTEN_INVALID_ARGUMENT if the file cannot be
- * written. Threads: any. */
+/* Starts a recording into the file at path. An existing recording is overwritten, any other file is not. %p in it is the process,
+ * %h the host, %% a percent sign. options may be NULL. JITLISTEN_WRONG_ORDER while there is another one;
+ * JITLISTEN_INVALID_ARGUMENT if the file cannot be written. Threads: any. */
 jitlisten_status jitlisten_record_start(const char *path, const struct jitlisten_record_options *options);
 
 /* Ends it. The file is whole when this returns; before, and if the process is killed, it holds everything but the last

@@ -23,7 +23,7 @@ pub struct CLiveFunction {
 const _: () = assert!(size_of::<CLiveFunction>() == 6 * 8);
 
 /// `jitlisten_function_callback`
-pub type FunctionCallback = Option<unsafe extern "C" fn(user: *mut c_void, function: *const CLiveFunction)>;
+pub type FunctionCallback = Option<unsafe extern "C-unwind" fn(user: *mut c_void, function: *const CLiveFunction)>;
 
 /// Hands every function over that is alive, by address.
 ///
@@ -67,7 +67,7 @@ pub struct CLlvm {
 const _: () = assert!(size_of::<CLlvm>() == 5 * 8);
 
 /// `jitlisten_llvm_callback`
-pub type LlvmCallback = Option<unsafe extern "C" fn(user: *mut c_void, llvm: *const CLlvm)>;
+pub type LlvmCallback = Option<unsafe extern "C-unwind" fn(user: *mut c_void, llvm: *const CLlvm)>;
 
 /// Hands every LLVM over that is listened to.
 ///

@@ -5,7 +5,8 @@ use std::ffi::c_char;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use jitlisten::{HostStateGuard, Session};
+use jitlisten::Session;
+use jitlisten::plumbing::HostStateGuard;
 
 use crate::log_callback;
 use crate::status::{Failure, Status};
@@ -22,7 +23,7 @@ thread_local! {
 pub(crate) fn guarded(work: impl FnOnce() -> Result<(), Failure>) -> i32 {
     let status = guarding_host_state(work);
     if jitlisten::log::waits() {
-        jitlisten::keeping_errno(|| {
+        jitlisten::plumbing::keeping_errno(|| {
             let _ = catch_unwind(log_callback::hand_over);
         });
     }

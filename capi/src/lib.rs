@@ -2,10 +2,14 @@
 //!
 //! Exported functions guard, check pointers and call safe Rust; there is no logic here.
 
+// In the host's process nothing panics; where a panic is impossible, the reason stands beside it.
+#![cfg_attr(not(test), deny(clippy::expect_used, clippy::panic, clippy::unreachable, clippy::unwrap_used))]
+
 pub mod alive;
 mod borrowed;
 mod give_back;
 pub mod guard;
+mod heap;
 pub mod log;
 mod log_callback;
 pub mod object;
@@ -18,4 +22,4 @@ pub mod status;
 pub mod unwind;
 
 #[global_allocator]
-static MEMORY: jitlisten::HostAllocator = jitlisten::HostAllocator;
+static HEAP: heap::Heap = heap::Heap::new();

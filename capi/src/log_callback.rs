@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::SeqCst};
 use jitlisten::log::{self, Level};
 
 /// `jitlisten_log_callback`
-pub(crate) type Function = unsafe extern "C" fn(user: *mut c_void, level: i32, message: *const c_char);
+pub(crate) type Function = unsafe extern "C-unwind" fn(user: *mut c_void, level: i32, message: *const c_char);
 
 struct Callback {
     function: Function,

@@ -9,7 +9,8 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt as _;
 use std::panic::catch_unwind;
 
-use jitlisten::{HostStateGuard, Session, is_privileged, log_line};
+use jitlisten::plumbing::{HostStateGuard, before_program, is_privileged};
+use jitlisten::{Session, log_line};
 use jitlisten_sampler::Heirs;
 
 use crate::give_back::{self, give_back};
@@ -23,7 +24,7 @@ extern "C" fn constructor() {
     let _host_state = HostStateGuard::enter();
     let _ = catch_unwind(|| {
         if !is_privileged() && is_preloaded() {
-            open_by_environment();
+            before_program(open_by_environment);
             // Before the environment is given back.
             record_by_environment();
             give_back();

@@ -1,9 +1,11 @@
 //! Recording samples of this process.
 
+#[cfg(feature = "interpose")]
+use std::ffi::c_int;
 use std::ffi::{OsString, c_char};
 use std::os::unix::ffi::OsStringExt as _;
 
-use jitlisten_sampler::{Clock, Counter, Error, Options, Statistics};
+use jitlisten_sampler::{Clock, Counter, Error, Options, Process, Statistics};
 
 use crate::borrowed::{self, Plain};
 use crate::guard::guarded;
@@ -12,6 +14,7 @@ use crate::status::{Failure, Status};
 const WALL: u32 = 1;
 const CHILDREN: u32 = 2;
 const NO_IMAGES: u32 = 4;
+const NO_PYTHON: u32 = 8;
 
 /// `struct jitlisten_record_options`
 #[repr(C)]
@@ -21,11 +24,12 @@ pub struct RecordOptions {
     hz: u32,
     flags: u32,
     seconds: u32,
-    reserved: u32,
+    recorder: u32,
     event: *const c_char,
+    recorder_start: u64,
 }
 
-const _: () = assert!(size_of::<RecordOptions>() == 32);
+const _: () = assert!(size_of::<RecordOptions>() == 40);
 
 // SAFETY: integers and a pointer, for which zeros are a value.
 unsafe impl Plain for RecordOptions {}
@@ -43,8 +47,7 @@ pub unsafe extern "C" fn jitlisten_record_start(path: *const c_char, options: *c
         if !options.is_null() {
             // SAFETY: as above.
             let options = unsafe { borrowed::sized(options, size_of::<usize>(), "options") }?;
-            borrowed::check_reserved(options.reserved, "options")?;
-            if options.flags & !(WALL | CHILDREN | NO_IMAGES) != 0 {
+            if options.flags & !(WALL | CHILDREN | NO_IMAGES | NO_PYTHON) != 0 {
                 return Err(Failure::argument(format_args!("flags: {:#x} is not known", options.flags)));
             }
             if options.hz != 0 {
@@ -55,11 +58,14 @@ pub unsafe extern "C" fn jitlisten_record_start(path: *const c_char, options: *c
             }
             chosen.children = options.flags & CHILDREN != 0;
             chosen.images = options.flags & NO_IMAGES == 0;
+            chosen.python = options.flags & NO_PYTHON == 0;
             if !options.event.is_null() {
                 // SAFETY: as above.
                 let event = String::from_utf8_lossy(unsafe { borrowed::text(options.event, "event") }?).into_owned();
                 chosen.counter = Some(Counter::named(&event).map_err(Failure::argument)?);
             }
+            chosen.recorder =
+                (options.recorder != 0).then_some(Process { pid: options.recorder, start: options.recorder_start });
             chosen.seconds = (options.seconds != 0).then_some(options.seconds);
         }
         jitlisten_sampler::start(chosen).map_err(|error| failure(&error))
@@ -70,16 +76,6 @@ pub unsafe extern "C" fn jitlisten_record_start(path: *const c_char, options: *c
 #[unsafe(no_mangle)]
 pub extern "C" fn jitlisten_record_stop() -> i32 {
     guarded(|| jitlisten_sampler::stop().map(drop).map_err(|error| failure(&error)))
-}
-
-/// The name of [`jitlisten_get_record_statistics`] before there was one by which C++ can name the structure.
-///
-/// # Safety
-/// As that.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn jitlisten_record_statistics(statistics: *mut RecordStatistics) -> i32 {
-    // SAFETY: the caller's promise.
-    unsafe { jitlisten_get_record_statistics(statistics) }
 }
 
 /// Copies the counters of the recording that is being made, or of the last one.
@@ -131,11 +127,39 @@ impl RecordStatistics {
 
 fn failure(error: &Error) -> Failure {
     let status = match error {
-        Error::AlreadyRecording | Error::NotRecording => Status::WrongOrder,
+        Error::AlreadyRecording | Error::NotRecording | Error::RecorderGone => Status::WrongOrder,
         Error::Options(_) | Error::Output(..) | Error::Counter(..) => Status::InvalidArgument,
         _ => Status::Internal,
     };
     Failure::new(status, error)
+}
+
+/// Functions of libc's about signals, as `jitlisten_sampler` has them.
+macro_rules! stands_in {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
+        /// Stands in for libc's: see `jitlisten_sampler`.
+        ///
+        /// # Safety
+        /// As that.
+        #[cfg(feature = "interpose")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
+            // SAFETY: the caller's arguments.
+            unsafe { jitlisten_sampler::$name($($argument),*) }
+        }
+    )*};
+}
+
+stands_in! {
+    sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+    signal(signal: c_int, wanted: libc::sighandler_t) -> libc::sighandler_t;
+    sigtimedwait(set: *const libc::sigset_t, info: *mut libc::siginfo_t, time: *const libc::timespec) -> c_int;
+    sigwaitinfo(set: *const libc::sigset_t, info: *mut libc::siginfo_t) -> c_int;
+    sigwait(set: *const libc::sigset_t, number: *mut c_int) -> c_int;
+    signalfd(descriptor: c_int, set: *const libc::sigset_t, flags: c_int) -> c_int;
+    sigpending(set: *mut libc::sigset_t) -> c_int;
+    sigsuspend(set: *const libc::sigset_t) -> c_int;
+    sigaltstack(stack: *const libc::stack_t, old: *mut libc::stack_t) -> c_int;
 }
 
 /// Stands in for `pthread_create(3)`: see `jitlisten_sampler::create`.
@@ -149,7 +173,7 @@ pub unsafe extern "C" fn pthread_create(
     attributes: *const libc::pthread_attr_t,
     start: jitlisten_sampler::Start,
     argument: *mut std::ffi::c_void,
-) -> std::ffi::c_int {
+) -> c_int {
     // SAFETY: the caller's arguments.
     unsafe { jitlisten_sampler::create(thread, attributes, start, argument) }
 }

@@ -8,6 +8,7 @@ use jitlisten::options::{Listening, Options};
 
 use crate::borrowed::{self, Plain};
 use crate::guard::guarded;
+use crate::heap;
 use crate::status::{Failure, Status};
 
 /// `struct jitlisten_options`
@@ -107,6 +108,9 @@ fn open(given: &Given, listening: Listening) -> Result<(), Failure> {
     let (mut options, complaints) = Options::read(|variable| given.get(variable).or_else(|| environment(variable)));
     // `JITLISTEN=off` in the environment has the last word.
     options.active &= Options::read(environment).0.active;
+    if options.active {
+        heap::follow_forks();
+    }
     let session = if listening == Listening::Process {
         Session::open(options, &complaints)
     } else {

@@ -70,18 +70,7 @@ impl CStatistics {
     }
 }
 
-/// The name of [`jitlisten_get_statistics`] before there was one by which C++ can name the structure. By this name, copies of the
-/// library find each other, too.
-///
-/// # Safety
-/// As that.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn jitlisten_statistics(statistics: *mut CStatistics) -> i32 {
-    // SAFETY: the caller's promise.
-    unsafe { jitlisten_get_statistics(statistics) }
-}
-
-/// Copies the counters.
+/// Copies the counters. By this name, copies of the library find each other, too.
 ///
 /// # Safety
 /// `statistics` must be null, or point to as many writable bytes as its first member says.

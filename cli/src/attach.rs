@@ -1,8 +1,8 @@
 //! `jitlisten attach`: a process that runs already.
 //!
 //! ```text
-//!   inside    sys.remote_exec (Python 3.14), ptrace, gdb    inject.rs    all sinks, frame pointers and lines for what comes
-//!   outside   process_vm_readv                              outside.rs   the perf map of what is there, and with --watch of what comes
+//!   inside    ptrace              inject.rs    all sinks; frame pointers and lines for code compiled later
+//!   outside   process_vm_readv    outside.rs   the perf map of existing code, and with --watch of later code
 //! ```
 
 #![forbid(unsafe_code)]
@@ -13,12 +13,13 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::inject::{self, Request, Way};
+use crate::inject::{self, Request};
 use crate::installation::Installation;
 use crate::outside;
 use crate::problem::Problem;
 use crate::process::Process;
 use crate::sinks::Sinks;
+use crate::system::Blocked;
 
 const EXAMPLES: &str = "Examples:
   jitlisten attach 4711
@@ -42,9 +43,6 @@ pub(crate) struct Attach {
     /// Change nothing in the process: read its memory, and write the perf map from outside
     #[arg(long)]
     no_inject: bool,
-    /// Only in this way, and never reading only; by default each is tried, in this order
-    #[arg(long, value_name = "WAY", conflicts_with_all = ["no_inject", "watch"])]
-    by: Option<Way>,
     /// Reading only: go on until the process ends
     #[arg(long)]
     watch: bool,
@@ -56,23 +54,24 @@ pub(crate) struct Attach {
 impl Attach {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
         let process = Process::open(self.pid)?;
+        let signals = Blocked::ends();
         let refusal = match self.no_inject {
             true => None,
-            false => match self.inject(&process) {
+            false => match self.inject(&process, &signals) {
                 Ok(done) => {
                     let _ = writeln!(std::io::stdout(), "{done}");
                     return Ok(ExitCode::SUCCESS);
                 }
                 Err(_) if !process.is_there() => return Err(process.ended()),
-                Err(problem) if self.by.is_some() => return Err(problem),
                 Err(problem) => Some(problem),
             },
         };
+        signals.end();
         outside::read(&process, self.watch, refusal.as_ref())
     }
 
-    fn inject(&self, process: &Process) -> Result<String, Problem> {
+    fn inject(&self, process: &Process, signals: &Blocked) -> Result<String, Problem> {
         let request = Request::Enable { sinks: self.sinks.clone(), lines: !self.no_lines };
-        inject::inject(process, &Installation::find()?, &request, Duration::from_secs(self.timeout), self.by)
+        inject::inject(process, &Installation::find()?, &request, Duration::from_secs(self.timeout), signals)
     }
 }

@@ -1,16 +1,22 @@
-//! A folder with all that a reader of a recording needs, on any machine: `record --bundle` makes it, and what reads recordings
-//! takes it in place of a file.
+//! A folder with everything that a reader of a recording needs, on any machine. `record --bundle` makes it; subcommands that read
+//! recordings take it in place of a file.
 //!
 //! ```text
-//!   FOLDER/perf.data      the recording; of children, with -s, perf.data.PID
-//!   FOLDER/root/...       images, libraries, sources, perf maps, each at its own path below
+//!   FOLDER/jitlisten-bundle   the marker: its version, then the files below root that we wrote, a line each
+//!   FOLDER/perf.data          the recording; of children, with -s, perf.data.PID
+//!   FOLDER/root/...           images, libraries, sources, perf maps, each at its own path below
 //! ```
+//! A folder is used again only if it carries the marker. What is removed then are the files that the marker lists, one by one, and
+//! directories that are empty afterwards; any other file stays, and is a reason to refuse.
 
 #![forbid(unsafe_code)]
 
-use std::fs;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Component, Path, PathBuf};
 
 use jitlisten_report::{Lookup, Options, Report, Selection, bundle, printable};
 
@@ -18,24 +24,113 @@ use crate::problem::Problem;
 
 const RECORDING: &str = "perf.data";
 const ROOT: &str = "root";
+const MARKER: &str = "jitlisten-bundle";
+const VERSION: &str = "jitlisten bundle 1";
+/// No marker of ours is longer.
+const LONGEST: u64 = 64 << 20;
 
 /// Where the recording of a folder is written to.
 pub(crate) fn recording_in(folder: &Path) -> PathBuf {
     folder.join(RECORDING)
 }
 
-/// Makes the folder for a new recording. One that is there is taken if it is empty, or a bundle.
+/// Makes the folder for a new recording: one that does not exist, is empty, or is a bundle of this user.
 pub(crate) fn make(folder: &Path) -> Result<(), Problem> {
-    let failed = |error: std::io::Error| Problem::new(format!("cannot make {}: {error}", folder.display()));
-    if let Ok(mut entries) = fs::read_dir(folder)
-        && entries.next().is_some()
-    {
-        if !folder.join(ROOT).is_dir() {
-            return Err(Problem::new(format!("{} is there and is no bundle: choose another -o", folder.display())));
+    let failed = |error: io::Error| Problem::new(format!("cannot make {}: {error}", folder.display()));
+    match fs::symlink_metadata(folder) {
+        Ok(found) => {
+            refuse_places_of_others(folder)?;
+            if fs::read_dir(folder).map_err(failed)?.next().is_some() {
+                if found.uid() != rustix::process::geteuid().as_raw() {
+                    return Err(Problem::new(format!("{} belongs to another user", folder.display())));
+                }
+                remove_old(folder)?;
+            }
         }
-        fs::remove_dir_all(folder).map_err(failed)?;
+        Err(_) => fs::create_dir(folder).map_err(failed)?,
     }
-    fs::create_dir_all(folder.join(ROOT)).map_err(failed)
+    marker(folder, true).and_then(|mut marker| writeln!(marker, "{VERSION}")).map_err(failed)?;
+    fs::create_dir(folder.join(ROOT)).map_err(failed)
+}
+
+/// `/`, the home and the working directory are no folders for one recording.
+fn refuse_places_of_others(folder: &Path) -> Result<(), Problem> {
+    let identity = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let places = [Some(PathBuf::from("/")), home, std::env::current_dir().ok()];
+    if places.into_iter().flatten().any(|place| identity(&place).is_some_and(|place| identity(folder) == Some(place))) {
+        let place = folder.display();
+        return Err(Problem::new(format!("{place} is the root, home or working directory: choose another -o")));
+    }
+    Ok(())
+}
+
+/// Removes an old bundle, by the names that it says we wrote.
+fn remove_old(folder: &Path) -> Result<(), Problem> {
+    let no_bundle = || Problem::new(format!("{} exists and is not a bundle: choose another -o", folder.display()));
+    let written = written_by_us(folder).ok_or_else(no_bundle)?;
+    // Directories behind what is in them.
+    for path in &written {
+        let _ = remove_plain(folder, path);
+    }
+    let mut directories: Vec<&Path> = written.iter().flat_map(|path| path.ancestors().skip(1)).collect();
+    directories.sort_by_key(|path| std::cmp::Reverse(path.components().count()));
+    directories.dedup();
+    for directory in directories.into_iter().filter(|path| !path.as_os_str().is_empty()) {
+        if has_no_link(folder, directory) {
+            let _ = fs::remove_dir(folder.join(directory));
+        }
+    }
+    for recording in recordings_of(folder) {
+        let _ = fs::remove_file(recording);
+    }
+    let _ = fs::remove_dir(folder.join(ROOT));
+    if let Ok(found) = fs::symlink_metadata(folder.join(ROOT)) {
+        let what = if found.is_dir() { "has other files in it" } else { "is not a directory" };
+        return Err(Problem::new(format!("{} {what}: choose another -o", folder.join(ROOT).display())));
+    }
+    Ok(())
+}
+
+/// The files below the folder that its marker lists; `None` without a marker.
+fn written_by_us(folder: &Path) -> Option<Vec<PathBuf>> {
+    let mut options = OpenOptions::new();
+    let file = options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(folder.join(MARKER)).ok()?;
+    let found = file.metadata().ok()?;
+    if !found.is_file() || found.len() > LONGEST {
+        return None;
+    }
+    let mut text = Vec::new();
+    file.take(LONGEST).read_to_end(&mut text).ok()?;
+    let mut lines = text.split(|byte| *byte == b'\n');
+    if lines.next()? != VERSION.as_bytes() {
+        return None;
+    }
+    let is_plain =
+        |path: &PathBuf| path.starts_with(ROOT) && path.components().all(|part| matches!(part, Component::Normal(_)));
+    Some(lines.map(|line| PathBuf::from(OsStr::from_bytes(line))).filter(is_plain).collect())
+}
+
+/// Removes a regular file below the folder, unless a link leads there.
+fn remove_plain(folder: &Path, path: &Path) -> io::Result<()> {
+    let parent = path.parent().unwrap_or(Path::new(""));
+    let is_file = fs::symlink_metadata(folder.join(path))?.is_file();
+    if is_file && has_no_link(folder, parent) { fs::remove_file(folder.join(path)) } else { Ok(()) }
+}
+
+/// Whether every part of the path below the folder is a directory.
+fn has_no_link(folder: &Path, path: &Path) -> bool {
+    let parts = path.ancestors().filter(|part| !part.as_os_str().is_empty());
+    parts.map(|part| folder.join(part)).all(|part| fs::symlink_metadata(part).is_ok_and(|found| found.is_dir()))
+}
+
+/// The marker, to be written at its end.
+fn marker(folder: &Path, anew: bool) -> io::Result<File> {
+    let path = folder.join(MARKER);
+    if anew && fs::symlink_metadata(&path).is_ok() {
+        fs::remove_file(&path)?;
+    }
+    OpenOptions::new().append(true).create_new(anew).custom_flags(libc::O_NOFOLLOW).open(path)
 }
 
 /// Copies what the folder's recordings name into it.
@@ -44,36 +139,55 @@ pub(crate) fn fill(folder: &Path) -> Result<(), Problem> {
     if recordings.is_empty() {
         return Err(Problem::new("nothing was recorded: see above, or try jitlisten doctor"));
     }
+    let cannot = |error: io::Error| Problem::new(format!("cannot write {}: {error}", folder.join(MARKER).display()));
+    let mut marker = marker(folder, false).map_err(cannot)?;
     let (mut files, mut bytes) = (0, 0);
     for file in &recordings {
         let options = Options { selection: Selection::default(), lookup: Lookup::default(), by_thread: false };
         let report =
             Report::open(file, &options).map_err(|error| Problem::new(format!("{}: {error}", file.display())))?;
         let done = bundle(&report, &folder.join(ROOT)).map_err(Problem::new)?;
-        (files, bytes) = (files + done.files, bytes + done.bytes);
-        for missing in &done.missing {
-            let _ = writeln!(
-                std::io::stderr(),
-                "jitlisten: {} is not there any more",
-                printable(&missing.to_string_lossy())
-            );
+        (files, bytes) = (files + done.files.len(), bytes + done.bytes);
+        for path in done.files.iter().filter_map(|path| path.strip_prefix(folder).ok()) {
+            marker.write_all(&[path.as_os_str().as_bytes(), b"\n"].concat()).map_err(cannot)?;
         }
-        // They are below the root now.
-        let mut images = file.clone().into_os_string();
-        images.push(".images");
-        let _ = fs::remove_dir_all(images);
+        for missing in &done.missing {
+            let _ = writeln!(io::stderr(), "jitlisten: {} no longer exists", printable(&missing.to_string_lossy()));
+        }
+        remove_pinned(file);
     }
     let megabytes = bytes as f64 / 1e6;
-    let _ = writeln!(std::io::stderr(), "jitlisten: {}: {files} files, {megabytes:.1} MB", folder.display());
+    let _ = writeln!(io::stderr(), "jitlisten: {}: {files} files, {megabytes:.1} MB", folder.display());
     Ok(())
 }
 
+/// Removes the images that the sampler keeps beside a recording (`sampler/src/output.rs`): they are below the root now.
+fn remove_pinned(recording: &Path) {
+    let mut directory = recording.as_os_str().to_owned();
+    directory.push(".images");
+    for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with("image-") && name.contains("-object-") && name.ends_with(".so") {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    let _ = fs::remove_dir(directory);
+}
+
+/// `perf.data`, and `perf.data.PID` of children.
 fn recordings_of(folder: &Path) -> Vec<PathBuf> {
+    let is_recording = |name: &OsStr| {
+        let rest = name.to_str().and_then(|name| name.strip_prefix(RECORDING));
+        rest.is_some_and(|rest| {
+            let pid = rest.strip_prefix('.');
+            rest.is_empty() || pid.is_some_and(|pid| !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit()))
+        })
+    };
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> = entries
-        .filter(|entry| entry.file_name().to_string_lossy().starts_with(RECORDING))
+        .filter(|entry| is_recording(&entry.file_name()) && entry.file_type().is_ok_and(|kind| kind.is_file()))
         .map(|entry| entry.path())
-        .filter(|path| path.is_file())
         .collect();
     found.sort();
     found
@@ -86,4 +200,105 @@ pub(crate) fn opened(path: &Path) -> (Vec<PathBuf>, Option<PathBuf>) {
         return (recordings_of(path), root(path));
     }
     (vec![path.to_owned()], path.parent().and_then(root))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory of the test's own, removed when dropped.
+    struct Place(PathBuf);
+
+    impl Place {
+        fn new(name: &str) -> Place {
+            let path = std::env::temp_dir().join(format!("jitlisten-bundle-{name}-{}", std::process::id()));
+            fs::create_dir(&path).unwrap();
+            Place(path)
+        }
+
+        fn write(&self, name: &str, text: &str) -> PathBuf {
+            let path = self.0.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, text).unwrap();
+            path
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn refusal(folder: &Path) -> String {
+        make(folder).expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn a_project_with_a_folder_root_is_no_bundle() {
+        let place = Place::new("project");
+        let thesis = place.write("src/thesis.tex", "thesis");
+        place.write("root/file", "x");
+        assert!(refusal(&place.0).contains("is not a bundle"));
+        place.write("perf.data", "x");
+        assert!(refusal(&place.0).contains("is not a bundle"));
+        place.write(MARKER, "jitlisten bundle 2\n");
+        assert!(refusal(&place.0).contains("is not a bundle"));
+        assert!(thesis.exists() && place.0.join("root/file").exists() && place.0.join("perf.data").exists());
+    }
+
+    #[test]
+    fn a_bundle_is_made_anew_and_other_files_stay() {
+        let place = Place::new("anew");
+        let folder = place.0.join("folder");
+        make(&folder).unwrap();
+        let ours = place.write("folder/root/usr/lib/a.so", "x");
+        place.write("folder/perf.data", "x");
+        place.write("folder/perf.data.12", "x");
+        let notes = place.write("folder/perf.data.notes", "notes");
+        fs::write(folder.join(MARKER), format!("{VERSION}\nroot/usr/lib/a.so\n")).unwrap();
+        make(&folder).unwrap();
+        assert!(!ours.exists() && !folder.join("root/usr").exists() && !folder.join("perf.data.12").exists());
+        assert!(notes.exists() && folder.join(ROOT).is_dir());
+        // A file of another's below the root is a reason to refuse.
+        let other = place.write("folder/root/usr/notes", "notes");
+        assert!(refusal(&folder).contains("has other files in it"));
+        assert!(other.exists() && notes.exists());
+    }
+
+    #[test]
+    fn a_marker_that_lies_reaches_nothing_outside() {
+        let place = Place::new("lies");
+        let victim = place.write("outside/victim", "precious");
+        place.write("folder/root/a", "x");
+        let lines =
+            ["../outside/victim", "root/../../outside/victim", "root/link/victim", "root", "/etc/passwd", "root/a"];
+        place.write("folder/jitlisten-bundle", &format!("{VERSION}\n{}\n", lines.join("\n")));
+        std::os::unix::fs::symlink(place.0.join("outside"), place.0.join("folder/root/link")).unwrap();
+        assert!(refusal(&place.0.join("folder")).contains("has other files in it"));
+        assert!(victim.exists() && place.0.join("folder/root/link").is_symlink());
+        fs::remove_file(place.0.join("folder/root/link")).unwrap();
+        fs::remove_dir(place.0.join("folder/root")).unwrap();
+        std::os::unix::fs::symlink(place.0.join("outside"), place.0.join("folder/root")).unwrap();
+        fs::write(place.0.join("folder/jitlisten-bundle"), format!("{VERSION}\nroot/victim\n")).unwrap();
+        assert!(refusal(&place.0.join("folder")).contains("is not a directory"));
+        assert!(victim.exists());
+    }
+
+    #[test]
+    fn the_root_and_the_working_directory_are_refused() {
+        for place in [PathBuf::from("/"), std::env::current_dir().unwrap()] {
+            assert!(refusal(&place).contains("root, home or working directory"), "{}", place.display());
+        }
+    }
+
+    #[test]
+    fn only_images_of_the_sampler_are_removed_beside_a_recording() {
+        let place = Place::new("pinned");
+        let recording = place.write("perf.data", "x");
+        let notes = place.write("perf.data.images/notes", "x");
+        let image = place.write("perf.data.images/image-1-2-object-3.so", "x");
+        remove_pinned(&recording);
+        assert!(notes.exists() && !image.exists() && recording.exists());
+    }
 }

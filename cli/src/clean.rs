@@ -11,18 +11,22 @@
 //! | `sources/NAME-HASH.py` | (no process) was written more than 30 days ago |
 //! | `jitlisten-XXXXXX/`, `jit-PID.dump`, `jitted-PID-*` | is not there; holds no lock on `jit-PID.dump` |
 
+#![forbid(unsafe_code)]
+
 use std::env;
-use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::time::Duration;
 
 use clap::Args;
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::process::geteuid;
 
-use jitlisten::FirstLine;
+use jitlisten::plumbing::FirstLine;
 
 use crate::outside;
 use crate::problem::Problem;
@@ -52,23 +56,25 @@ struct Left {
     /// 0: of no one process.
     pid: u32,
     what: &'static str,
-    /// The directory, if there is one, comes last.
-    paths: Vec<PathBuf>,
+    directory: Rc<Directory>,
+    names: Vec<String>,
+    /// Where the directory is that goes with them.
+    parent: Option<Rc<Directory>>,
     bytes: u64,
 }
 
 impl Clean {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
         let mut left = perf_maps(Path::new("/tmp"), self.all);
-        for place in places() {
+        for place in places().iter().filter_map(|place| Directory::open(place)).map(Rc::new) {
             left.extend(directories(&place));
             left.extend(sources(&place));
         }
         left.retain(|dead| self.pids.is_empty() || self.pids.contains(&dead.pid));
-        let mut out = std::io::stdout().lock();
+        let mut out = io::stdout().lock();
         let (mut sum, mut failed) = (0, 0);
         for dead in &left {
-            let Some(shown) = dead.paths.last() else { continue };
+            let shown = dead.shown();
             match self.remove(dead) {
                 Ok(()) => {
                     sum += dead.bytes;
@@ -76,7 +82,7 @@ impl Clean {
                 }
                 Err(error) => {
                     failed += 1;
-                    let _ = writeln!(std::io::stderr(), "jitlisten: {} stays: {error}", shown.display());
+                    let _ = writeln!(io::stderr(), "jitlisten: {} stays: {error}", shown.display());
                 }
             }
         }
@@ -85,19 +91,27 @@ impl Clean {
         Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    fn remove(&self, dead: &Left) -> std::io::Result<()> {
+    fn remove(&self, dead: &Left) -> io::Result<()> {
         if self.dry_run {
             return Ok(());
         }
-        for path in &dead.paths {
-            if path.is_dir() {
-                // What others have put there stays, and the directory with it.
-                let _ = fs::remove_dir(path);
-            } else {
-                fs::remove_file(path)?;
-            }
+        for name in &dead.names {
+            rustix::fs::unlinkat(&dead.directory.descriptor, name, AtFlags::empty())?;
+        }
+        if let (Some(parent), Some(name)) = (&dead.parent, dead.directory.path.file_name()) {
+            // What others have put there stays, and the directory with it.
+            let _ = rustix::fs::unlinkat(&parent.descriptor, name, AtFlags::REMOVEDIR);
         }
         Ok(())
+    }
+}
+
+impl Left {
+    fn shown(&self) -> PathBuf {
+        match (&self.parent, self.names.first()) {
+            (None, Some(name)) => self.directory.path.join(name),
+            _ => self.directory.path.clone(),
+        }
     }
 }
 
@@ -111,8 +125,7 @@ fn size(bytes: u64) -> String {
 
 /// Where images and jitdumps may be: see `Options` and `sink/image/directory.rs` in the library.
 fn places() -> Vec<PathBuf> {
-    // SAFETY: geteuid has no precondition.
-    let usual = PathBuf::from(format!("/var/tmp/jitlisten-{}", unsafe { libc::geteuid() }));
+    let usual = PathBuf::from(format!("/var/tmp/jitlisten-{}", geteuid().as_raw()));
     let variable = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let dumps = variable("HOME").map(|home| home.join(".debug/jit"));
     let mut places: Vec<_> =
@@ -123,25 +136,23 @@ fn places() -> Vec<PathBuf> {
 }
 
 fn perf_maps(directory: &Path, all: bool) -> Vec<Left> {
-    entries(directory).into_iter().filter_map(|path| perf_map(path, all)).collect()
+    let Some(directory) = Directory::open(directory).map(Rc::new) else { return Vec::new() };
+    directory.names().into_iter().filter_map(|name| perf_map(&directory, name, all)).collect()
 }
 
-fn perf_map(path: PathBuf, all: bool) -> Option<Left> {
-    let number: u32 = name_of(&path).strip_prefix("perf-")?.strip_suffix(".map")?.parse().ok()?;
-    let about = own_file(&path)?;
-    let file = open(&path)?;
+fn perf_map(directory: &Rc<Directory>, name: String, all: bool) -> Option<Left> {
+    let number: u32 = name.strip_prefix("perf-")?.strip_suffix(".map")?.parse().ok()?;
+    let bytes = directory.size_of(&name)?;
+    let file = directory.file(&name)?;
     let mut first = String::new();
     BufReader::new((&file).take(128)).read_line(&mut first).ok()?;
     let is_dead = match signature(&first) {
         Some(signed) => is_dead(&signed),
         None => all && process::start_time(number).is_none(),
     };
-    (is_dead && is_unlocked(&file)).then(|| Left {
-        pid: number,
-        what: "perf map",
-        bytes: about.len(),
-        paths: vec![path],
-    })
+    let directory = Rc::clone(directory);
+    let left = Left { pid: number, what: "perf map", directory, names: vec![name], parent: None, bytes };
+    (is_dead && is_unlocked(&file)).then_some(left)
 }
 
 /// The first line of a perf map that jitlisten has written, from inside the process or from outside.
@@ -155,53 +166,51 @@ fn is_dead(signed: &FirstLine) -> bool {
 }
 
 /// Images and jitdumps below `place`.
-fn directories(place: &Path) -> Vec<Left> {
-    entries(place).into_iter().filter_map(|path| images(&path).or_else(|| jitdump(&path))).collect()
+fn directories(place: &Rc<Directory>) -> Vec<Left> {
+    let below = |name: &String| {
+        place.directory(name).and_then(|found| images(place, &found).or_else(|| jitdump(place, &found)))
+    };
+    place.names().iter().filter_map(below).collect()
 }
 
-fn images(directory: &Path) -> Option<Left> {
-    let name = name_of(directory);
+fn images(parent: &Rc<Directory>, directory: &Rc<Directory>) -> Option<Left> {
+    let name = directory.path.file_name()?.to_str()?;
     let mut numbers = name.strip_prefix("image-")?.split('-');
     let (pid, start): (u32, u64) = (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
-    own_directory(directory)?;
-    if process::start_time(pid) == Some(start) || !open(&directory.join("alive")).is_none_or(|file| is_unlocked(&file))
-    {
+    if process::start_time(pid) == Some(start) || !directory.file("alive").is_none_or(|file| is_unlocked(&file)) {
         return None;
     }
     let is_ours =
         |name: &str| ["alive", "dead"].contains(&name) || (name.starts_with("object-") && name.ends_with(".so"));
-    Some(contents(pid, "images", directory, is_ours))
+    Some(contents(pid, "images", parent, directory, is_ours))
 }
 
-fn jitdump(directory: &Path) -> Option<Left> {
-    let name = name_of(directory);
-    let rest = name.strip_prefix("jitlisten-")?;
+fn jitdump(parent: &Rc<Directory>, directory: &Rc<Directory>) -> Option<Left> {
+    let rest = directory.path.file_name()?.to_str()?.strip_prefix("jitlisten-")?;
     if rest.len() != 6 || !rest.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
         return None;
     }
-    own_directory(directory)?;
-    let dumps: Vec<_> = entries(directory).into_iter().filter(|path| dumped_by(path).is_some()).collect();
-    let is_dead = |path: &PathBuf| {
-        let is_gone = dumped_by(path).is_some_and(|pid| process::start_time(pid).is_none());
-        is_gone && open(path).is_some_and(|file| is_unlocked(&file))
+    let dumps: Vec<_> = directory.names().into_iter().filter(|name| dumped_by(name).is_some()).collect();
+    let is_dead = |name: &String| {
+        let is_gone = dumped_by(name).is_some_and(|pid| process::start_time(pid).is_none());
+        is_gone && directory.file(name).is_some_and(|file| is_unlocked(&file))
     };
     if dumps.is_empty() || !dumps.iter().all(is_dead) {
         return None;
     }
     let is_ours = |name: &str| name == "dead" || (name.starts_with("jit-") || name.starts_with("jitted-"));
-    Some(contents(dumped_by(dumps.first()?)?, "jitdump", directory, is_ours))
+    Some(contents(dumped_by(dumps.first()?)?, "jitdump", parent, directory, is_ours))
 }
 
 /// What `python/jitlisten/_lines/sources.py` has saved.
-fn sources(place: &Path) -> Option<Left> {
-    let directory = place.join("sources");
-    own_directory(&directory)?;
-    let is_old = |path: &Path| {
-        let age = own_file(path).and_then(|about| about.modified().ok()?.elapsed().ok());
-        age.is_some_and(|age| age > KEPT)
+fn sources(place: &Rc<Directory>) -> Option<Left> {
+    let directory = place.directory("sources")?;
+    let is_old = |name: &str| {
+        let modified = directory.file(name).and_then(|file| file.metadata().ok()?.modified().ok());
+        modified.and_then(|modified| modified.elapsed().ok()).is_some_and(|age| age > KEPT)
     };
-    let left = contents(0, "sources", &directory, |name| is_cell(name) && is_old(&directory.join(name)));
-    (left.paths.len() > 1).then_some(left)
+    let left = contents(0, "sources", place, &directory, |name| is_cell(name) && is_old(name));
+    (!left.names.is_empty()).then_some(left)
 }
 
 /// A name, and the first twelve digits of the text's hash.
@@ -210,50 +219,72 @@ fn is_cell(name: &str) -> bool {
     hash.is_some_and(|(_, hash)| hash.len() == 12 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-fn dumped_by(path: &Path) -> Option<u32> {
-    name_of(path).strip_prefix("jit-")?.strip_suffix(".dump")?.parse().ok()
+fn dumped_by(name: &str) -> Option<u32> {
+    name.strip_prefix("jit-")?.strip_suffix(".dump")?.parse().ok()
 }
 
-fn contents(pid: u32, what: &'static str, directory: &Path, is_ours: impl Fn(&str) -> bool) -> Left {
-    let mut paths = entries(directory);
-    paths.retain(|path| is_ours(&name_of(path)) && own_file(path).is_some());
-    let bytes = paths.iter().filter_map(|path| own_file(path)).map(|about| about.len()).sum();
-    paths.push(directory.to_owned());
-    Left { pid, what, paths, bytes }
+fn contents(
+    pid: u32,
+    what: &'static str,
+    parent: &Rc<Directory>,
+    directory: &Rc<Directory>,
+    is_ours: impl Fn(&str) -> bool,
+) -> Left {
+    let mut names = directory.names();
+    names.retain(|name| is_ours(name) && directory.size_of(name).is_some());
+    let bytes = names.iter().filter_map(|name| directory.size_of(name)).sum();
+    Left { pid, what, directory: Rc::clone(directory), names, parent: Some(Rc::clone(parent)), bytes }
 }
 
-fn entries(directory: &Path) -> Vec<PathBuf> {
-    let mut entries: Vec<_> =
-        fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
-    entries.sort();
-    entries
+/// A directory that is held open: whoever renames it, or puts a link in its place, does not make us remove files elsewhere.
+struct Directory {
+    path: PathBuf,
+    descriptor: OwnedFd,
 }
 
-fn name_of(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+impl Directory {
+    const FLAGS: OFlags = OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::CLOEXEC);
+
+    fn open(path: &Path) -> Option<Directory> {
+        let descriptor = rustix::fs::open(path, Directory::FLAGS, Mode::empty()).ok()?;
+        Some(Directory { path: path.to_owned(), descriptor })
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = rustix::fs::Dir::read_from(&self.descriptor).into_iter().flatten().flatten();
+        let mut names: Vec<_> =
+            entries.filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned)).collect();
+        names.retain(|name| name != "." && name != "..");
+        names.sort();
+        names
+    }
+
+    /// A directory in it that is this user's.
+    fn directory(&self, name: &str) -> Option<Rc<Directory>> {
+        let flags = Directory::FLAGS | OFlags::NOFOLLOW;
+        let descriptor = rustix::fs::openat(&self.descriptor, name, flags, Mode::empty()).ok()?;
+        let is_ours = rustix::fs::fstat(&descriptor).is_ok_and(|found| found.st_uid == geteuid().as_raw());
+        is_ours.then(|| Rc::new(Directory { path: self.path.join(name), descriptor }))
+    }
+
+    /// The size of a regular file in it that is this user's, and has no other name.
+    fn size_of(&self, name: &str) -> Option<u64> {
+        let found = rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
+        (is_file && found.st_uid == geteuid().as_raw() && found.st_nlink == 1).then_some(found.st_size as u64)
+    }
+
+    /// That file, opened for reading.
+    fn file(&self, name: &str) -> Option<File> {
+        self.size_of(name)?;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.descriptor, name, flags, Mode::empty()).ok().map(File::from)
+    }
 }
 
-fn own_file(path: &Path) -> Option<fs::Metadata> {
-    own(path).filter(|about| about.is_file() && about.nlink() == 1)
-}
-
-fn own_directory(path: &Path) -> Option<fs::Metadata> {
-    own(path).filter(fs::Metadata::is_dir)
-}
-
-fn own(path: &Path) -> Option<fs::Metadata> {
-    // SAFETY: geteuid has no precondition.
-    fs::symlink_metadata(path).ok().filter(|about| about.uid() == unsafe { libc::geteuid() })
-}
-
-fn open(path: &Path) -> Option<File> {
-    OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).ok()
-}
-
-/// Whether no process holds a lock on it (`flock(2)`), in this PID namespace or another.
+/// Whether no process holds a lock on it (`flock(2)`), in this PID namespace or another. The lock goes with the file.
 fn is_unlocked(file: &File) -> bool {
-    // SAFETY: the descriptor is open while `file` is borrowed. The lock goes with it.
-    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+    rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
 #[cfg(test)]

@@ -117,6 +117,29 @@ fn refusal(path: &Path) -> Option<&'static str> {
     musl.then_some("is built for musl; jitlisten is for programs with glibc")
 }
 
+/// What can be done with a program that no library can be preloaded into.
+pub(crate) const STATIC: &str = "build it without -static; programs that it starts can be observed";
+
+/// Whether the program has no loader (`PT_INTERP` of `elf(5)`). It may still start programs that have one.
+pub(crate) fn is_static(path: &Path) -> bool {
+    let mut head = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(1 << 16).read_to_end(&mut head));
+    read.is_ok() && has_no_loader(&head) == Some(true)
+}
+
+/// By the program headers; `None` where they are not in `head`, or where it is no 64-bit program.
+fn has_no_loader(head: &[u8]) -> Option<bool> {
+    const INTERP: u32 = 3;
+    let word = |at: usize| Some(u16::from_le_bytes(head.get(at..at + 2)?.try_into().ok()?));
+    let is_program = head.starts_with(b"\x7fELF\x02\x01") && matches!(word(16)?, 2 | 3);
+    let table = usize::try_from(u64::from_le_bytes(head.get(32..40)?.try_into().ok()?)).ok()?;
+    let (size, count) = (usize::from(word(54)?), usize::from(word(56)?));
+    let headers = head.get(table..table.checked_add(size * count)?)?;
+    let mut types =
+        headers.chunks_exact(size.max(56)).map(|header| header.first_chunk().map(|&kind| u32::from_le_bytes(kind)));
+    is_program.then(|| count > 0 && types.all(|kind| kind != Some(INTERP)))
+}
+
 fn gains_privileges(path: &Path) -> bool {
     let Ok(metadata) = fs::metadata(path) else { return false };
     // SAFETY: these have no precondition.
@@ -132,4 +155,26 @@ pub(crate) fn has_capabilities(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
     // SAFETY: C strings that live as long as the call; a size of 0 asks for the size.
     unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) > 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_without_a_loader_is_static() {
+        let program = |kind: u8, headers: &[u8]| {
+            let mut head = [0; 64];
+            head[..6].copy_from_slice(b"\x7fELF\x02\x01");
+            (head[16], head[32], head[54], head[56]) = (kind, 64, 56, headers.len() as u8);
+            let headers = headers.iter().flat_map(|&kind| [&[kind, 0, 0, 0][..], &[0; 52]].concat());
+            head.into_iter().chain(headers).collect::<Vec<u8>>()
+        };
+        assert_eq!(has_no_loader(&program(2, &[1, 1, 7])), Some(true));
+        assert_eq!(has_no_loader(&program(3, &[6, 3, 1])), Some(false));
+        assert_eq!(has_no_loader(&program(1, &[1])), None, "an object file");
+        assert_eq!(has_no_loader(&program(2, &[1, 3])[..100]), None);
+        assert_eq!(has_no_loader(b"#!/bin/sh\n"), None);
+        assert!(!is_static(Path::new("/proc/self/exe")));
+    }
 }

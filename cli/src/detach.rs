@@ -12,12 +12,13 @@ use crate::inject::{self, Request};
 use crate::installation::Installation;
 use crate::problem::Problem;
 use crate::process::Process;
+use crate::system::Blocked;
 
 const EXAMPLE: &str = "Example: jitlisten detach 4711
 
 The library stays in the process and listens on, so that `attach` can switch sinks on again.";
 
-/// Switch all sinks of a process off; the files that were written stay
+/// Switch all sinks of a process off, and end its recording; the files that were written stay
 #[derive(Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Detach {
@@ -38,7 +39,7 @@ impl Detach {
             )));
         }
         let timeout = Duration::from_secs(self.timeout);
-        let done = inject::inject(&process, &Installation::find()?, &Request::Disable, timeout, None)?;
+        let done = inject::inject(&process, &Installation::find()?, &Request::Disable, timeout, &Blocked::ends())?;
         let _ = writeln!(std::io::stdout(), "{done}");
         Ok(ExitCode::SUCCESS)
     }

@@ -1,44 +1,60 @@
-//! Runs a few lines of Python in a running interpreter, at a place where it may: between two of its own instructions, in the
-//! thread and with the lock that signal handlers of Python have. They call `jitlisten.enable` or `jitlisten.disable`.
+//! Runs a few lines of Python in a running interpreter, between two of its own instructions, in the thread and with the lock that
+//! Python's signal handlers have. The lines call `jitlisten.enable` or `jitlisten.disable`.
 //!
-//! 1. `sys.remote_exec` (Python 3.14, PEP 768), called by the interpreter of the process itself, started a second time.
-//! 2. `ptrace`: a page is mapped in the process for the text, and `PyRun_SimpleString` with it handed to `Py_AddPendingCall`. That
-//!    function is made for signal handlers: wherever threads stand, it takes no lock but its own and allocates nothing. Where the
-//!    main thread waits for a lock, the wait is interrupted, as by a signal, and Python looks at what is pending.
+//! A page is mapped in the process for the text and the result (`trace.rs`), and `PyRun_SimpleString` with the text handed to
+//! `Py_AddPendingCall`. That function is made for signal handlers: wherever threads stand, it takes no lock but its own. Where the
+//! main thread waits for a lock, the wait is interrupted, as by a signal, and Python looks at its pending calls.
 //!
-//! 3. gdb (`gdb.rs`) makes the same call, where it may and this command may not.
+//! Nothing of the process is executed but by itself, and no file is written. `sys.remote_exec` (PEP 768) has the same rights and
+//! would need a file that the process can read and nobody else can change; so there is one mechanism, for every Python.
 //!
-//! Our own `ptrace` comes before gdb because it needs no gdb, and because a gdb before 14 may end the process.
-//!
-//! The lines are in a file in a directory of mode 0700 that the user of the process owns; what came of it is written beside it.
+//! ```text
+//!   0      state: WAITING, BEGUN or DONE, written by the lines; CANCELLED, by us
+//!   8      length of the result
+//!   16     the result: "ok ..." or "failed ..."
+//!   4096   the text, a C string
+//!   end    the stack for Py_AddPendingCall, downwards
+//! ```
+
+#![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
-use std::fs::{self, DirBuilder, File, Permissions};
+use std::fs;
 use std::io;
-use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
 use jitlisten_report::printable;
 
-use crate::gdb;
 use crate::installation::Installation;
+use crate::memory::{self, words};
 use crate::problem::Problem;
 use crate::process::Process;
 use crate::sinks::Sinks;
 use crate::symbols;
-use crate::trace::{self, Stopped};
+use crate::system::{Blocked, send_signal};
+use crate::trace;
 
 /// How often to look whether the process has done it.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long a main thread that runs Python takes at most to look at pending calls, generously.
 const SOON: Duration = Duration::from_secs(3);
+
+const PAGE: usize = 4096;
+const RESULT: usize = 16;
+const STACK: usize = 64 << 10;
+const WAITING: u64 = 0;
+const BEGUN: u64 = 1;
+const DONE: u64 = 2;
+const CANCELLED: u64 = 3;
+
+/// Ends a recording, if there is one. In a line of its own, with what follows in the next one.
+const STOP_IF_ANY: &str = "\
+import contextlib
+        with contextlib.suppress(jitlisten.Error): jitlisten.stop_recording()
+        ";
 
 /// What is to be done in the process.
 pub(crate) enum Request {
@@ -52,67 +68,36 @@ pub(crate) enum Request {
 }
 
 impl Request {
+    /// Ends the recording.
+    pub(crate) fn stop() -> Request {
+        Request::Call("jitlisten.stop_recording()".to_owned())
+    }
+
     fn python(&self) -> String {
         match self {
             Request::Enable { sinks, lines } => {
                 let lines = if *lines { "True" } else { "False" };
                 format!("jitlisten.enable({:?}, lines={lines})", sinks.to_string())
             }
-            Request::Disable => "jitlisten.disable()".to_owned(),
+            Request::Disable => format!("{STOP_IF_ANY}jitlisten.disable()"),
             Request::Call(call) => call.clone(),
         }
     }
 }
 
-/// How the lines get into the process, in the order in which the ways are tried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub(crate) enum Way {
-    /// The interpreter's own, from Python 3.14 on
-    RemoteExec,
-    /// Without any other tool
-    Ptrace,
-    /// Version 14 or newer
-    Gdb,
-}
-
-impl Way {
-    fn name(self) -> &'static str {
-        match self {
-            Way::RemoteExec => "sys.remote_exec",
-            Way::Ptrace => "ptrace",
-            Way::Gdb => "gdb",
-        }
-    }
-
-    /// Makes the interpreter run the lines soon.
-    fn start(self, process: &Process, script: &Script, version: (u32, u32)) -> Result<(), Problem> {
-        match self {
-            Way::RemoteExec if version < (3, 14) => Err(Problem::new(format!(
-                "this is Python {}.{}, and 3.14 is the first that has it",
-                version.0, version.1
-            ))),
-            Way::RemoteExec => remote_exec(process, &script.inside),
-            Way::Ptrace => arm(process, &script.inside),
-            Way::Gdb => arm_by_gdb(process, script),
-        }
-    }
-}
-
-/// Does it, and says how. Nothing is left in the process when it fails, or the words say so. `only` is the way to go; by default
-/// all are tried.
+/// Does it, and returns the words of the process. When it fails, nothing happens in the process later, either; so signals wait.
 pub(crate) fn inject(
     process: &Process,
     installation: &Installation,
     request: &Request,
     timeout: Duration,
-    only: Option<Way>,
+    signals: &Blocked,
 ) -> Result<String, Problem> {
     let pid = process.pid;
     let version = process.python().ok_or_else(|| {
         Problem::new(format!(
-            "process {pid} is not a Python interpreter, and only those can be asked while they run: start it by jitlisten, or let it \
-             call the functions of jitlisten.h"
+            "process {pid} is not Python, and only Python can be attached to: start it with jitlisten run, or let it call the functions \
+             of jitlisten.h"
         ))
     })?;
     if version < (3, 8) {
@@ -126,24 +111,25 @@ pub(crate) fn inject(
             "process {pid} is traced by process {tracer} (a debugger, strace): end that first"
         )));
     }
-    let package = visible_package(process, installation)?;
-    let script = Script::write(process, &package, request)?;
-    let mut tried = Vec::new();
-    for way in [Way::RemoteExec, Way::Ptrace, Way::Gdb].into_iter().filter(|way| only.is_none_or(|only| only == *way)) {
-        match way.start(process, &script, version) {
-            Ok(()) if way == Way::RemoteExec => {
-                return script.wait(process, timeout, || Ok(())).map(|done| format!("{done}, by {}", way.name()));
-            }
-            Ok(()) => {
-                return script
-                    .wait(process, timeout, || wake(process))
-                    .map(|done| format!("{done}, by {}", way.name()));
-            }
-            Err(_) if !process.is_there() => return Err(process.ended()),
-            Err(problem) => tried.push(format!("{}: {problem}", way.name())),
-        }
+    if process.is_stopped() {
+        return Err(Problem::new(format!("process {pid} is stopped: continue it first (kill -CONT {pid})")));
     }
-    Err(Problem::new(format!("process {pid} cannot be changed: {}", tried.join("; "))))
+    let package = visible_package(process, installation)?;
+    let memory = Memory::arm(process, &package, request).map_err(|problem| match process.is_there() {
+        true => Problem::new(format!("process {pid} cannot be changed: {problem}")),
+        false => process.ended(),
+    })?;
+    let result = memory.wait(timeout, signals);
+    if result.is_ok() {
+        memory.unmap();
+    }
+    let result = result?;
+    match result.split_once(' ') {
+        // The process has written it.
+        Some(("ok", words)) => Ok(printable(words)),
+        Some((_, words)) => Err(Problem::new(format!("process {pid}: {words}"))),
+        None => Err(Problem::new(format!("process {pid} has not said what became of it"))),
+    }
 }
 
 /// The package as the process sees it; it has to be the same one.
@@ -162,99 +148,192 @@ fn visible_package(process: &Process, installation: &Installation) -> Result<Pat
     Ok(package.to_owned())
 }
 
-/// The lines and what came of them, in a directory of their own.
-struct Script {
-    /// As this process sees it, below `temporary`: the path by way of the target ends with the target.
-    directory: PathBuf,
-    /// The target's `/tmp`.
-    _temporary: File,
-    /// As the target sees the file.
-    inside: PathBuf,
-    keep: bool,
+/// What is called in the process.
+struct Functions {
+    /// `Py_AddPendingCall`
+    add: u64,
+    /// `PyRun_SimpleString`
+    run: u64,
+    mmap: u64,
+    munmap: u64,
 }
 
-impl Script {
-    fn write(process: &Process, package: &Path, request: &Request) -> Result<Script, Problem> {
-        let name = format!("jitlisten-attach-{}-{}", process.pid, std::process::id());
-        let inside = Path::new("/tmp").join(&name).join("script.py");
-        let visible = process.visible(Path::new("/tmp"));
-        let refused =
-            |error: io::Error| Problem::new(format!("{} cannot be written: {error}", visible.join(&name).display()));
-        let temporary = File::open(&visible).map_err(refused)?;
-        let descriptor = format!("/proc/{}/fd/{}", std::process::id(), temporary.as_raw_fd());
-        let directory = Path::new(&descriptor).join(&name);
-        let script = Script { directory, _temporary: temporary, inside, keep: false };
-        script.fill(process, package, request).map_err(refused)?;
-        Ok(script)
+impl Functions {
+    fn find(process: &Process) -> Result<Functions, Problem> {
+        let find = |name: &str| {
+            let is_python = |path: &&Path| {
+                path.file_name().is_some_and(|file| file.to_string_lossy().contains("python"))
+                    || Some(*path) == process.executable()
+            };
+            let mut libraries = process.libraries().into_iter().filter(is_python);
+            let found = libraries.find_map(|path| symbols::function(process, path, name));
+            found.ok_or_else(|| Problem::new(format!("its interpreter exports no {name}, or its file was replaced")))
+        };
+        let libc = process.libraries().into_iter().find(|path| is_libc(path));
+        let of_libc = |name| {
+            let found = libc.and_then(|libc| symbols::function(process, libc, name));
+            found.ok_or_else(|| Problem::new("it has another libc than glibc, or the file was replaced"))
+        };
+        Ok(Functions {
+            add: find("Py_AddPendingCall")?,
+            run: find("PyRun_SimpleString")?,
+            mmap: of_libc("mmap")?,
+            munmap: of_libc("munmap")?,
+        })
     }
 
-    fn fill(&self, process: &Process, package: &Path, request: &Request) -> io::Result<()> {
-        DirBuilder::new().mode(0o700).create(&self.directory)?;
-        let script = self.directory.join("script.py");
-        let text = include_str!("inject.py")
-            .replace("@PACKAGES@", &quoted(package.parent().unwrap_or(package)))
-            .replace("@DIRECTORY@", &quoted(self.inside.parent().unwrap_or(Path::new("/"))))
-            .replace("@CALL@", &request.python());
-        fs::write(&script, text)?;
-        fs::set_permissions(&script, Permissions::from_mode(0o600))?;
-        // SAFETY: geteuid has no precondition.
-        if let Some((user, group)) = process.owner().filter(|(user, _)| *user != unsafe { libc::geteuid() }) {
-            chown(&script, Some(user), Some(group))?;
-            chown(&self.directory, Some(user), Some(group))?;
-        }
-        Ok(())
+    fn are_there(&self, process: &Process) -> io::Result<()> {
+        let is_same = process.still_maps(&[self.add, self.run, self.mmap, self.munmap]);
+        if is_same { Ok(()) } else { Err(io::Error::other("it has become another program")) }
+    }
+}
+
+/// The memory in the process: see the module's head.
+struct Memory<'a> {
+    process: &'a Process,
+    functions: Functions,
+    at: u64,
+    size: usize,
+}
+
+impl Memory<'_> {
+    /// Maps it, and hands the text to the interpreter.
+    fn arm<'a>(process: &'a Process, package: &Path, request: &Request) -> Result<Memory<'a>, Problem> {
+        let functions = Functions::find(process)?;
+        let text_of = |at: u64| text(process, package, request, at);
+        // An address has at most 20 digits.
+        let size = (PAGE + text_of(u64::MAX).len() + 1).next_multiple_of(PAGE) + STACK;
+        let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+        let at = trace::with_main_thread(process.pid, |stopped| {
+            functions.are_there(process)?;
+            let at = stopped.call(functions.mmap, [0, size as u64, protection, flags, u64::MAX, 0], None)?;
+            if at == u64::MAX || at == 0 {
+                return Err(io::Error::other("it has no memory left"));
+            }
+            let string = at + PAGE as u64;
+            memory::write(process.pid, string, text_of(at).as_bytes())?;
+            let stack = Some(at + size as u64);
+            match stopped.call(functions.add, [functions.run, string, 0, 0, 0, 0], stack)? as i32 {
+                0 => Ok(at),
+                _ => Err(io::Error::other("too many pending calls")),
+            }
+        });
+        let at = at.map_err(|error| match error.raw_os_error() {
+            Some(libc::EPERM) => Problem::new(format!("ptrace is not permitted{}", rights())),
+            _ if error.kind() == io::ErrorKind::TimedOut => {
+                Problem::new("its main thread could not be stopped in time")
+            }
+            _ => Problem::new(error),
+        })?;
+        Ok(Memory { process, functions, at, size })
     }
 
-    /// Waits for the result; `wake` is called once if it takes long.
-    fn wait(
-        mut self,
-        process: &Process,
-        timeout: Duration,
-        wake: impl FnOnce() -> io::Result<()>,
-    ) -> Result<String, Problem> {
+    fn state(&self) -> Option<u64> {
+        let [state] = words(&memory::read(self.process.pid, self.at, 8).ok()?);
+        Some(state)
+    }
+
+    /// What the process has written as the result.
+    fn result(&self) -> Option<String> {
+        let bytes = memory::read(self.process.pid, self.at, PAGE).ok()?;
+        let [state, length] = words(&bytes);
+        let length = usize::try_from(length).ok()?.min(PAGE - RESULT);
+        (state == DONE).then(|| String::from_utf8_lossy(&bytes[RESULT..][..length]).into_owned())
+    }
+
+    /// Waits for the result. A request that has not begun in time never does.
+    fn wait(&self, timeout: Duration, signals: &Blocked) -> Result<String, Problem> {
+        let pid = self.process.pid;
         let began = Instant::now();
-        let mut wake = Some(wake);
+        let (mut is_woken, mut interrupt) = (false, None);
         loop {
-            if let Ok(result) = fs::read_to_string(self.directory.join("result")) {
-                return match result.split_once(' ') {
-                    // The process has written it.
-                    Some(("ok", words)) => Ok(printable(words.trim_end())),
-                    Some((_, words)) => Err(Problem::new(format!("process {}: {}", process.pid, words.trim_end()))),
-                    None => Err(Problem::new(format!("process {} has not said what became of it", process.pid))),
-                };
+            if let Some(result) = self.result() {
+                // The caller asks for it, too.
+                interrupt.into_iter().for_each(|signal| send_signal(std::process::id(), signal));
+                return Ok(result);
             }
-            if !process.is_there() {
-                return Err(process.ended());
+            if !self.process.is_there() {
+                return Err(self.process.ended());
             }
-            if began.elapsed() >= SOON.min(timeout)
-                && let Some(wake) = wake.take()
-            {
+            let state = self.state();
+            if state.is_none() && self.process.has_memory() {
+                return Err(Problem::new(format!("process {pid} has become another program")));
+            }
+            if !is_woken && began.elapsed() >= SOON.min(timeout) {
+                is_woken = true;
                 // Where that cannot be, the main thread comes back by itself, or does not.
-                let _ = wake();
+                let _ = trace::with_main_thread(pid, |stopped| {
+                    self.functions.are_there(self.process)?;
+                    stopped.interrupt_lock()
+                });
             }
-            if began.elapsed() >= timeout {
-                // A process that comes late finds the file, and removes it.
-                self.keep = fs::write(self.directory.join("late"), "").is_ok();
-                return Err(Problem::new(format!(
-                    "the main thread of process {} has not been in Python for {} s; it will be done when it is there again",
-                    process.pid,
-                    timeout.as_secs()
-                )));
+            if (interrupt.is_some() || began.elapsed() >= timeout) && state != Some(BEGUN) && self.cancel() {
+                return Err(match interrupt {
+                    Some(_) => Problem::new("interrupted"),
+                    None => Problem::new(format!(
+                        "timed out: the main thread of process {pid} has not been in Python for {} s",
+                        timeout.as_secs()
+                    )),
+                });
             }
-            sleep(PAUSE);
+            // It has begun, and hangs in an import, say.
+            if began.elapsed() >= 2 * timeout + SOON {
+                return Err(Problem::new(format!("timed out: process {pid} has begun, and not come to an end")));
+            }
+            interrupt = signals.arrived(PAUSE).or(interrupt);
         }
+    }
+
+    /// Takes the text back; false if the process has begun. Its main thread, which runs the text, stands meanwhile.
+    fn cancel(&self) -> bool {
+        let take_back = || {
+            if self.functions.are_there(self.process).is_err() || self.state() != Some(WAITING) {
+                return false;
+            }
+            let pid = self.process.pid;
+            let _ = memory::write(pid, self.at + PAGE as u64, &[0]);
+            memory::write(pid, self.at, &CANCELLED.to_le_bytes()).is_ok()
+        };
+        // Where it cannot be stopped, it does not run either.
+        trace::with_main_thread(self.process.pid, |_| Ok(take_back())).unwrap_or_else(|_| take_back())
+    }
+
+    fn unmap(&self) {
+        let _ = trace::with_main_thread(self.process.pid, |stopped| {
+            self.functions.are_there(self.process)?;
+            stopped.call(self.functions.munmap, [self.at, self.size as u64, 0, 0, 0, 0], None)
+        });
     }
 }
 
-impl Drop for Script {
-    fn drop(&mut self) {
-        if !self.keep {
-            for name in ["script.py", "result", "late", "commands"] {
-                let _ = fs::remove_file(self.directory.join(name));
-            }
-            let _ = fs::remove_dir(&self.directory);
-        }
+/// What `PyRun_SimpleString` is given. It leaves no name behind in `__main__`.
+fn text(process: &Process, package: &Path, request: &Request, at: u64) -> String {
+    let script = include_str!("inject.py")
+        .replace("@PACKAGES@", &quoted(package.parent().unwrap_or(package)))
+        .replace("@PID@", &process.inner_pid().to_string())
+        .replace("@MEMORY@", &at.to_string())
+        .replace("@ROOM@", &(PAGE - RESULT).to_string())
+        .replace("@CALL@", &request.python());
+    let script = quoted(&script);
+    format!("try:\n exec(compile({script}, 'jitlisten', 'exec'), {{}})\nexcept BaseException: pass\n\0")
+}
+
+/// Why the kernel may have said so.
+fn rights() -> &'static str {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    match scope.trim() {
+        "" | "0" => " (a seccomp filter, or privileges of the process)",
+        "3" => " (kernel.yama.ptrace_scope is 3: start the program with `jitlisten run`)",
+        _ => " (kernel.yama.ptrace_scope: use sudo, or start the program with `jitlisten run`)",
     }
+}
+
+fn is_libc(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| {
+        let name = name.to_string_lossy();
+        name == "libc.so.6" || name.starts_with("libc-2.")
+    })
 }
 
 /// As a string of Python, in ASCII: what the interpreter takes a file's bytes for is up to the program's locale. Bytes that are no
@@ -274,119 +353,6 @@ pub(crate) fn quoted(text: &(impl AsRef<OsStr> + ?Sized)) -> String {
         }
     }
     quoted + "\""
-}
-
-fn remote_exec(process: &Process, script: &Path) -> Result<(), Problem> {
-    let program = process.program().ok_or_else(|| Problem::new("its interpreter is not known"))?;
-    let interpreter = if process.sees_another(&program) { process.visible(&program) } else { program };
-    // It has to be of the same version as the one in the process: the same file, then.
-    let output = Command::new(&interpreter)
-        .args(["-I", "-S", "-c", "import sys; sys.remote_exec(int(sys.argv[1]), sys.argv[2])"])
-        .arg(process.pid.to_string())
-        .arg(script)
-        .stdin(Stdio::null())
-        .env_remove("LD_PRELOAD")
-        .output()
-        .map_err(|error| Problem::new(format!("{} cannot be started: {error}", interpreter.display())))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no reason given");
-    Err(Problem::new(last))
-}
-
-/// What is called to hand the lines to the interpreter.
-struct Functions {
-    /// `Py_AddPendingCall`
-    add: u64,
-    /// `PyRun_SimpleString`
-    run: u64,
-    mmap: u64,
-}
-
-impl Functions {
-    fn find(process: &Process) -> Result<Functions, Problem> {
-        let find = |name: &str| {
-            let is_python = |path: &&Path| {
-                path.file_name().is_some_and(|file| file.to_string_lossy().contains("python"))
-                    || Some(*path) == process.executable()
-            };
-            let found = process
-                .libraries()
-                .into_iter()
-                .filter(is_python)
-                .find_map(|path| symbols::address(process, path, name));
-            found.ok_or_else(|| Problem::new(format!("its interpreter exports no {name}")))
-        };
-        let libc = process.libraries().into_iter().find(|path| is_libc(path));
-        let mmap = libc.and_then(|libc| symbols::address(process, libc, "mmap"));
-        Ok(Functions {
-            add: find("Py_AddPendingCall")?,
-            run: find("PyRun_SimpleString")?,
-            mmap: mmap.ok_or_else(|| Problem::new("it has another libc than glibc"))?,
-        })
-    }
-}
-
-/// What `PyRun_SimpleString` is given. It stays in a page of its own for as long as the process.
-fn lines(script: &Path) -> String {
-    let script = quoted(script);
-    format!("try:\n exec(compile(open({script}).read(), 'jitlisten', 'exec'), {{}})\nexcept BaseException: pass\n")
-}
-
-/// Hands the lines to `Py_AddPendingCall`.
-fn arm(process: &Process, script: &Path) -> Result<(), Problem> {
-    let functions = Functions::find(process)?;
-    let mut text = lines(script).into_bytes();
-    text.push(0);
-    let arm = || -> io::Result<()> {
-        let stopped = Stopped::main_thread(process.pid)?;
-        let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-        let page = stopped.call(functions.mmap, [0, 4096, protection, flags, u64::MAX, 0])?;
-        if page == u64::MAX || page == 0 {
-            return Err(io::Error::other("it has no memory left"));
-        }
-        trace::write_memory(process.pid as i32, page, &text)?;
-        match stopped.call(functions.add, [functions.run, page, 0, 0, 0, 0])? as i32 {
-            0 => Ok(()),
-            _ => Err(io::Error::other("too many pending calls")),
-        }
-    };
-    arm().map_err(|error| match error.raw_os_error() {
-        Some(libc::EPERM) => Problem::new(format!("not permitted{}", rights())),
-        _ => Problem::new(error),
-    })
-}
-
-/// Why the kernel may have said so.
-fn rights() -> &'static str {
-    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    match scope.trim() {
-        "" | "0" => " (a seccomp filter, or privileges of the process)",
-        "3" => " (kernel.yama.ptrace_scope is 3: start the program with `jitlisten run`)",
-        _ => " (kernel.yama.ptrace_scope: use sudo, or start the program with `jitlisten run`)",
-    }
-}
-
-fn arm_by_gdb(process: &Process, script: &Script) -> Result<(), Problem> {
-    let Functions { add, run, mmap } = Functions::find(process)?;
-    let text = lines(&script.inside);
-    gdb::call(process.pid, &gdb::Call { mmap, add, run, text: &text }, &script.directory.join("commands"))
-        .map_err(Problem::new)
-}
-
-fn is_libc(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| {
-        let name = name.to_string_lossy();
-        name == "libc.so.6" || name.starts_with("libc-2.")
-    })
-}
-
-/// Where the main thread waits for a lock, such as for the end of another thread, it looks at its pending calls now.
-fn wake(process: &Process) -> io::Result<()> {
-    Stopped::main_thread(process.pid)?.interrupt_lock().map(|_| ())
 }
 
 #[cfg(test)]

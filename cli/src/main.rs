@@ -9,16 +9,18 @@ mod attach;
 mod bundle;
 mod clean;
 mod command;
+mod coverage;
 mod detach;
 mod diff;
 mod doctor;
+mod environment;
 mod export;
 mod flamegraph;
-mod gdb;
 mod inject;
 mod installation;
 mod jit_list;
 mod lines;
+mod memory;
 mod outside;
 mod problem;
 mod process;
@@ -51,6 +53,7 @@ enum Command {
     Run(run::Run),
     Record(record::Record),
     Lines(lines::Lines),
+    Coverage(coverage::Coverage),
     Top(top::Top),
     Flamegraph(flamegraph::Flamegraph),
     Export(export::Export),
@@ -67,6 +70,7 @@ impl Command {
             Command::Run(command) => command.execute(),
             Command::Record(command) => command.execute(),
             Command::Lines(command) => command.execute(),
+            Command::Coverage(command) => command.execute(),
             Command::Top(command) => command.execute(),
             Command::Flamegraph(command) => command.execute(),
             Command::Export(command) => command.execute(),

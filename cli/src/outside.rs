@@ -6,19 +6,21 @@
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jitlisten::{LoadedObject, name};
+use rustix::fs::{AtFlags, Mode, OFlags};
 
 use crate::jit_list::{self, Entry, JitList};
+use crate::memory;
 use crate::problem::Problem;
-use crate::process::Process;
+use crate::process::{Process, is_regular};
 
 /// How often to look for what is new.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -57,7 +59,7 @@ pub(crate) fn read(process: &Process, watch: bool, refusal: Option<&Problem>) ->
 
 fn check_access(process: &Process) -> Result<(), Problem> {
     let address = process.mappings.first().map_or(0, |mapping| mapping.start);
-    jit_list::read_memory(process.pid, address, 8).map(|_| ()).map_err(|error| {
+    memory::read(process.pid, address, 8).map(|_| ()).map_err(|error| {
         if process.is_there() {
             let pid = process.pid;
             Problem::new(format!("the memory of process {pid} cannot be read: {error} (see `jitlisten doctor {pid}`)"))
@@ -90,9 +92,10 @@ impl Reader<'_> {
     fn add_new(&mut self, map: &mut Map) -> Result<usize, Problem> {
         let mut lines = String::new();
         let mut count = 0;
+        let end = Instant::now() + jit_list::PATIENCE;
         for list in &self.lists {
             for entry in list.entries(self.process).unwrap_or_default() {
-                if self.known.contains(&entry) {
+                if Instant::now() >= end || self.known.contains(&entry) {
                     continue;
                 }
                 let Some(object) = entry.object(self.process) else { continue };
@@ -124,24 +127,24 @@ struct Map {
 impl Map {
     fn create(process: &Process) -> Result<Map, Problem> {
         let name = format!("perf-{}.map", process.inner_pid());
-        let path = process.visible(Path::new("/tmp")).join(&name);
-        let shown = if process.sees_another(Path::new("/tmp")) { path } else { Path::new("/tmp").join(&name) };
-        let failed = |error: io::Error| Problem::new(format!("{} cannot be written: {error}", shown.display()));
-        if let Some(begin) = begin_of(&shown)
-            && !begin.starts_with(MARK)
-        {
+        let path = process.shown(Path::new("/tmp")).join(&name);
+        let failed = |error: io::Error| Problem::new(format!("{} cannot be written: {error}", path.display()));
+        let _rights = process.act_as_owner().map_err(failed)?;
+        let directory = process.resolve(Path::new("/tmp"), OFlags::DIRECTORY).map_err(failed)?;
+        if !is_replaceable(process, &directory, &name).map_err(failed)? {
             return Err(Problem::new(format!(
                 "{} is there already, from the process itself: leave it, or remove it and try again",
-                shown.display()
+                path.display()
             )));
         }
-        let _ = fs::remove_file(&shown);
-        let safely = libc::O_NOFOLLOW | libc::O_CLOEXEC;
-        let file = OpenOptions::new().append(true).create_new(true).mode(0o600).custom_flags(safely).open(&shown);
-        let mut file = file.map_err(failed)?;
+        let _ = rustix::fs::unlinkat(&directory, &name, AtFlags::empty());
+        let flags =
+            OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&directory, &name, flags, Mode::RUSR | Mode::WUSR);
+        let mut file = File::from(file.map_err(|error| failed(error.into()))?);
         let first = format!("{MARK}{} {} {} alive\n", process.inner_pid(), process.start, process.namespace());
         file.write_all(first.as_bytes()).map_err(failed)?;
-        Ok(Map { path: shown, file })
+        Ok(Map { path, file })
     }
 
     fn append(&mut self, lines: &str) -> Result<(), Problem> {
@@ -154,9 +157,21 @@ impl Map {
 /// `jitlisten clean` whose it is.
 pub(crate) const MARK: &str = "0 0 jitlisten-outside ";
 
-fn begin_of(path: &Path) -> Option<String> {
-    let mut begin = [0; MARK.len()];
-    let mut file = File::open(path).ok()?;
-    let read = io::Read::read(&mut file, &mut begin).ok()?;
-    Some(String::from_utf8_lossy(&begin[..read]).into_owned())
+/// Whether there is no map, one that was written from outside, or one of an earlier process of that number.
+fn is_replaceable(process: &Process, directory: &OwnedFd, name: &str) -> io::Result<bool> {
+    let found =
+        match rustix::fs::openat(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+            Err(rustix::io::Errno::NOENT) => return Ok(true),
+            found => found?,
+        };
+    if !is_regular(&rustix::fs::fstat(&found)?) {
+        return Err(io::Error::other("not a regular file"));
+    }
+    let file = File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))?;
+    let is_stale = process
+        .began()
+        .is_some_and(|began| file.metadata().and_then(|about| about.modified()).is_ok_and(|at| at < began));
+    let mut begin = Vec::new();
+    file.take(MARK.len() as u64).read_to_end(&mut begin)?;
+    Ok(is_stale || begin == MARK.as_bytes())
 }

@@ -1,12 +1,22 @@
-//! What `/proc` says of a process.
+//! What `/proc` says of a process, and its files.
+//!
+//! The process may be another user's, in a container, and hostile. A path of its is resolved below its root directory, which is held
+//! open (`openat2(2)` with `RESOLVE_IN_ROOT`): no link leads out of it. Only regular files are opened, so neither a pipe nor a device is.
 
-use std::fs;
+#![forbid(unsafe_code)]
+
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
-use jitlisten::MapsLine;
-pub(crate) use jitlisten::start_time;
+use jitlisten::plumbing::MapsLine;
+pub(crate) use jitlisten::plumbing::start_time;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Stat};
+use rustix::process::{Gid, Uid, geteuid};
 
 use crate::problem::Problem;
 
@@ -20,12 +30,14 @@ pub(crate) struct Process {
     pub(crate) pid: u32,
     pub(crate) start: u64,
     pub(crate) mappings: Vec<Mapping>,
+    root: OwnedFd,
 }
 
 /// A line of `/proc/PID/maps`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping {
     pub(crate) start: u64,
+    pub(crate) end: u64,
     pub(crate) offset: u64,
     pub(crate) is_executable: bool,
     /// Empty if it is no file.
@@ -40,25 +52,23 @@ impl Process {
         if is_zombie(pid) {
             return Err(Problem::new(format!("process {pid} has ended already, and waits for its parent")));
         }
-        let maps = fs::read(format!("/proc/{pid}/maps")).map_err(|error| match error.raw_os_error() {
+        let refused = |error: io::Error| match error.raw_os_error() {
             Some(libc::ENOENT | libc::ESRCH) => no_such(),
-            // SAFETY: geteuid has no precondition.
-            _ if unsafe { libc::geteuid() } == 0 => {
+            _ if geteuid().is_root() => {
                 Problem::new(format!("the system does not let root look into process {pid}: {error}"))
             }
             _ => Problem::new(format!(
                 "process {pid} belongs to {}: run this as that user, or as root",
-                owner(pid).map_or("another user".to_owned(), |user| format!("user {user}"))
+                owner(pid).map_or("another user".to_owned(), |(user, _)| format!("user {user}"))
             )),
-        })?;
-        let mut mappings: Vec<_> = MapsLine::all(&maps).map(Mapping::of).collect();
-        for mapping in &mut mappings {
-            mapping.path = as_it_sees(pid, &mapping.path);
-        }
+        };
+        let mappings = mappings(pid).map_err(refused)?;
         if mappings.is_empty() {
             return Err(Problem::new(format!("process {pid} is a thread of the kernel, or has ended")));
         }
-        let process = Process { pid, start, mappings };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(format!("/proc/{pid}/root"), flags, Mode::empty());
+        let process = Process { pid, start, mappings, root: root.map_err(|error| refused(error.into()))? };
         process.check_class()?;
         Ok(process)
     }
@@ -66,8 +76,7 @@ impl Process {
     /// Jitlisten is for 64-bit programs.
     fn check_class(&self) -> Result<(), Problem> {
         let mut head = [0; 5];
-        let read = fs::File::open(format!("/proc/{}/exe", self.pid))
-            .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut head));
+        let read = File::open(format!("/proc/{}/exe", self.pid)).and_then(|mut file| file.read_exact(&mut head));
         if read.is_ok() && head[..4] == *b"\x7fELF" && head[4] != 2 {
             return Err(Problem::new(format!(
                 "process {} is a 32-bit program; jitlisten is for 64-bit programs",
@@ -99,15 +108,47 @@ impl Process {
         paths
     }
 
-    /// A path that the process may open, as this one can open it: the process may be in a container.
-    pub(crate) fn visible(&self, path: &Path) -> PathBuf {
+    /// A path of the process, as a person can open it: the process may be in a container.
+    pub(crate) fn shown(&self, path: &Path) -> PathBuf {
+        if !self.sees_another(path) {
+            return path.to_owned();
+        }
         PathBuf::from(format!("/proc/{}/root", self.pid)).join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// Opens a directory or, without reading it, a file, below the root directory of the process.
+    pub(crate) fn resolve(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+        let flags = flags | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        match rustix::fs::openat2(&self.root, path, flags, Mode::empty(), resolve) {
+            // Linux before 5.6, or a seccomp filter older than that: a path of this process is its own business.
+            Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) if self.has_our_root() => {
+                Ok(rustix::fs::open(path, flags, Mode::empty())?)
+            }
+            result => Ok(result?),
+        }
+    }
+
+    /// Opens a regular file of the process for reading.
+    pub(crate) fn open_file(&self, path: &Path) -> io::Result<File> {
+        let found = self.resolve(path, OFlags::PATH)?;
+        if !is_regular(&rustix::fs::fstat(&found)?) {
+            return Err(io::Error::other("not a regular file"));
+        }
+        // The same file, whatever lies at the path by now.
+        File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
+    }
+
+    fn has_our_root(&self) -> bool {
+        let ours = rustix::fs::stat("/").ok().map(|found| identity(&found));
+        ours.is_some() && rustix::fs::fstat(&self.root).ok().map(|found| identity(&found)) == ours
     }
 
     /// The file of the program, as the process sees it.
     pub(crate) fn program(&self) -> Option<PathBuf> {
         let path = fs::read_link(format!("/proc/{}/exe", self.pid)).ok()?;
-        Some(as_it_sees(self.pid, &path))
+        let root = fs::read_link(format!("/proc/{}/root", self.pid)).unwrap_or_default();
+        Some(below(&root, &path))
     }
 
     /// The program, among the files that are mapped.
@@ -153,34 +194,126 @@ impl Process {
         pid_namespace(&self.pid.to_string()).unwrap_or(0)
     }
 
-    /// Its user and group.
-    pub(crate) fn owner(&self) -> Option<(u32, u32)> {
-        fs::metadata(format!("/proc/{}", self.pid)).ok().map(|metadata| (metadata.uid(), metadata.gid()))
-    }
-
     /// Whether `path` is another file for it than for this process: it may have a root directory or mounts of its own.
     pub(crate) fn sees_another(&self, path: &Path) -> bool {
-        let identity = |path: &Path| fs::metadata(path).ok().map(|about| (about.dev(), about.ino()));
-        identity(path) != identity(&self.visible(path))
+        let inside = self.resolve(path, OFlags::PATH).and_then(|found| Ok(rustix::fs::fstat(found)?));
+        let outside = rustix::fs::statat(CWD, path, AtFlags::empty());
+        inside.ok().map(|found| identity(&found)) != outside.ok().map(|found| identity(&found))
+    }
+
+    /// When it began, by the system's clock.
+    pub(crate) fn began(&self) -> Option<SystemTime> {
+        let ticks = rustix::param::clock_ticks_per_second();
+        let since_boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let since_boot = Duration::new(u64::try_from(since_boot.tv_sec).ok()?, u32::try_from(since_boot.tv_nsec).ok()?);
+        let age = since_boot.checked_sub(Duration::from_millis(self.start.checked_mul(1000)? / ticks))?;
+        SystemTime::now().checked_sub(age)
+    }
+
+    /// Whether this mapping is still there as it was when the process was opened: after `execve(2)` it is not.
+    pub(crate) fn still_maps(&self, addresses: &[u64]) -> bool {
+        let Ok(now) = mappings(self.pid) else { return false };
+        let at = |all: &[Mapping], address| {
+            all.iter().find(|mapping| (mapping.start..mapping.end).contains(&address)).cloned()
+        };
+        addresses.iter().all(|address| {
+            let before = at(&self.mappings, *address);
+            before.is_some() && before == at(&now, *address)
+        })
+    }
+
+    /// Whether it has memory: a process that is ending has none.
+    pub(crate) fn has_memory(&self) -> bool {
+        mappings(self.pid).is_ok_and(|mappings| !mappings.is_empty())
+    }
+
+    /// Whether a signal or a terminal has stopped it.
+    pub(crate) fn is_stopped(&self) -> bool {
+        state(self.pid) == Some('T')
+    }
+
+    /// For files that this process makes or reads for the other one: until dropped, the thread has the rights of its user.
+    pub(crate) fn act_as_owner(&self) -> io::Result<ActingAs> {
+        let (user, group) = owner(self.pid).ok_or(io::ErrorKind::NotFound)?;
+        ActingAs::begin(user, group)
     }
 }
 
-/// A path in `/proc/PID/maps` or of a link there has the root directory of the process in front of it, if that is another one.
-fn as_it_sees(pid: u32, path: &Path) -> PathBuf {
+/// See [`Process::act_as_owner`].
+pub(crate) struct ActingAs(Option<(Uid, Gid, Vec<Gid>)>);
+
+impl ActingAs {
+    fn begin(user: u32, group: u32) -> io::Result<ActingAs> {
+        let before = (geteuid(), rustix::process::getegid());
+        if !before.0.is_root() || user == 0 {
+            return Ok(ActingAs(None));
+        }
+        let acting = ActingAs(Some((before.0, before.1, rustix::process::getgroups()?)));
+        let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
+        rustix::thread::set_thread_groups(&[group])?;
+        rustix::thread::set_thread_res_gid(None, group, None)?;
+        rustix::thread::set_thread_res_uid(None, user, None)?;
+        Ok(acting)
+    }
+}
+
+impl Drop for ActingAs {
+    fn drop(&mut self) {
+        if let Some((user, group, groups)) = &self.0 {
+            // Each is the saved one, so none can fail.
+            let _ = rustix::thread::set_thread_res_uid(None, *user, None);
+            let _ = rustix::thread::set_thread_res_gid(None, *group, None);
+            let _ = rustix::thread::set_thread_groups(groups);
+        }
+    }
+}
+
+fn identity(found: &Stat) -> (u64, u64) {
+    (found.st_dev, found.st_ino)
+}
+
+/// Whether it is a file with content, and no directory, link, pipe or device.
+pub(crate) fn is_regular(found: &Stat) -> bool {
+    rustix::fs::FileType::from_raw_mode(found.st_mode) == rustix::fs::FileType::RegularFile
+}
+
+fn mappings(pid: u32) -> io::Result<Vec<Mapping>> {
+    let maps = fs::read(format!("/proc/{pid}/maps"))?;
+    let mut mappings: Vec<_> = MapsLine::all(&maps).map(Mapping::of).collect();
     let root = fs::read_link(format!("/proc/{pid}/root")).unwrap_or_default();
-    match path.strip_prefix(&root) {
+    for mapping in &mut mappings {
+        mapping.path = below(&root, &mapping.path);
+    }
+    Ok(mappings)
+}
+
+/// A path in `/proc/PID/maps` or of a link there has the root directory of the process in front of it, if that is another one.
+fn below(root: &Path, path: &Path) -> PathBuf {
+    match path.strip_prefix(root) {
         Ok(inside) if root.is_absolute() && path.is_absolute() => Path::new("/").join(inside),
         _ => path.to_owned(),
     }
 }
 
 fn is_zombie(pid: u32) -> bool {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    text.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']))
+    matches!(state(pid), Some('Z' | 'X'))
 }
 
-fn owner(pid: u32) -> Option<u32> {
-    fs::metadata(format!("/proc/{pid}")).ok().map(|metadata| metadata.uid())
+/// The third field of `proc_pid_stat(5)`.
+fn state(pid: u32) -> Option<char> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    stat.get(end + 2).map(|byte| char::from(*byte))
+}
+
+/// Its user and group for files; `/proc/PID` itself is root's where the process may not be traced.
+fn owner(pid: u32) -> Option<(u32, u32)> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let last = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().last()?.parse().ok()
+    };
+    Some((last("Uid:")?, last("Gid:")?))
 }
 
 /// `python3.11`, `libpython3.11.so.1.0`
@@ -198,6 +331,7 @@ impl Mapping {
         let path = if path.starts_with(b"/") { path } else { &[] };
         Mapping {
             start: line.range.start().0,
+            end: line.range.start().0.saturating_add(line.range.size()),
             offset: line.offset,
             is_executable: line.is_executable(),
             path: PathBuf::from(std::ffi::OsStr::from_bytes(path)),

@@ -6,7 +6,9 @@
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
-use std::io::Write as _;
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -20,7 +22,7 @@ use crate::command;
 use crate::inject::{self, Request};
 use crate::installation::Installation;
 use crate::problem::Problem;
-use crate::process::Process;
+use crate::process::{self, Process};
 use crate::run::RunEnvironment;
 use crate::sinks::is_writable;
 use crate::system::Blocked;
@@ -62,12 +64,18 @@ pub(crate) struct Record {
     /// A process that runs, instead of a command
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pid: Option<u32>,
+    /// End the recording of this process, whoever began it
+    #[arg(long, value_name = "PID", conflicts_with_all = ["command", "pid", "output", "bundle"])]
+    stop: Option<u32>,
     #[command(flatten)]
     surroundings: RunEnvironment,
     /// The command and its arguments
-    #[arg(required_unless_present = "pid", trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    #[arg(required_unless_present_any = ["pid", "stop"], trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
+
+/// How long a process may take to begin or to end.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// With the process for `%p` and this host for `%h`.
 fn expanded(path: &Path, pid: u32) -> PathBuf {
@@ -75,8 +83,29 @@ fn expanded(path: &Path, pid: u32) -> PathBuf {
     Options::new(path).path(pid, host.trim())
 }
 
+/// This process, with which the recording ends, as the other one knows it: in another PID namespace it has another number.
+fn recorder(process: &Process) -> String {
+    let pid = std::process::id();
+    match process::start_time(pid) {
+        Some(start) if process::pid_namespace("self") == Some(process.namespace()) => {
+            format!(", recorder='{pid}:{start}'")
+        }
+        _ => String::new(),
+    }
+}
+
+/// Whether a recording may be written there: the sampler checks the same (`sampler/src/output.rs`), but in a program that runs by then.
+fn is_recording_or_empty(path: &Path) -> bool {
+    let Ok(mut file) = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path) else { return true };
+    let mut magic = [0; 8];
+    matches!(file.read(&mut magic), Ok(0)) || magic == *b"PERFILE2"
+}
+
 impl Record {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
+        if let Some(pid) = self.stop {
+            return Record::stop(pid);
+        }
         let path = self.check_output()?;
         self.check_event()?;
         if self.bundle {
@@ -116,6 +145,9 @@ impl Record {
             };
             return Err(Problem::new(format!("{} is {what}: choose another -o", path.display())));
         }
+        if !self.bundle && !is_recording_or_empty(&path) {
+            return Err(Problem::new(format!("{} exists and is not a recording: choose another -o", path.display())));
+        }
         // Another process may have other rights, and says so itself.
         if self.pid.is_none() && !is_writable(parent) {
             return Err(Problem::new(format!("{} cannot be written: choose another -o", parent.display())));
@@ -125,13 +157,22 @@ impl Record {
 
     /// Records into a folder, by another process of this command, and then copies what the recording names.
     fn make_bundle(&self, folder: &Path) -> Result<ExitCode, Problem> {
-        bundle::make(folder)?;
         let recording = bundle::recording_in(folder);
         if let Some(pid) = self.pid {
+            // The process writes the recording, and may name any file in it: those that its user may read are copied.
+            let process = Process::open(pid)?;
+            let as_owner = |act: fn(&Path) -> Result<(), Problem>| {
+                let rights = process.act_as_owner();
+                let _rights =
+                    rights.map_err(|error| Problem::new(format!("cannot act as the user of {pid}: {error}")))?;
+                act(folder)
+            };
+            as_owner(bundle::make)?;
             self.attach(pid, &recording)?;
-            bundle::fill(folder)?;
+            as_owner(bundle::fill)?;
             return Ok(ExitCode::SUCCESS);
         }
+        bundle::make(folder)?;
         // What the program left behind is still to be copied.
         let (status, _waiting) = command::record(&mut self.recorder(&recording)?, &self.command)?;
         bundle::fill(folder)?;
@@ -166,10 +207,6 @@ impl Record {
         let (program, arguments) = self.command.split_first().ok_or_else(|| Problem::new("no command is given"))?;
         let mut command = self.surroundings.command(program)?;
         command.args(arguments).env("JITLISTEN_RECORD", self.variable(path)).env_remove("JITLISTEN_RECORD_BEGUN");
-        if !self.no_python {
-            // `-X perf` of Python 3.12 and later; older ones do not know it.
-            command.env("PYTHONPERFSUPPORT", "1");
-        }
         // Why there is no recording, or why it has stopped, unless it is to be said elsewhere.
         if std::env::var_os("JITLISTEN_LOG").is_none() {
             command.env("JITLISTEN_LOG", "error:stderr");
@@ -185,6 +222,9 @@ impl Record {
         if self.wall {
             value.push(",wall");
         }
+        if self.no_python {
+            value.push(",no-python");
+        }
         if let Some(event) = &self.event {
             value.push(format!(",event={}", event.name()));
         }
@@ -198,7 +238,6 @@ impl Record {
     }
 
     fn attach(&self, pid: u32, path: &Path) -> Result<ExitCode, Problem> {
-        const PATIENCE: Duration = Duration::from_secs(20);
         let process = Process::open(pid)?;
         let installation = Installation::find()?;
         let python = |flag: bool| if flag { "True" } else { "False" };
@@ -209,7 +248,7 @@ impl Record {
             .as_ref()
             .map(|sinks| format!("jitlisten.enable({}, lines={lines}); ", inject::quoted(&sinks.to_string())));
         let start = format!(
-            "{}jitlisten.start_recording({}, hz={}, wall={}, children={}, python={}, lines={lines}, seconds={}, event={})",
+            "{}jitlisten.start_recording({}, hz={}, wall={}, children={}, python={}, lines={lines}, seconds={}, event={}{})",
             enable.unwrap_or_default(),
             inject::quoted(path),
             self.rate,
@@ -218,18 +257,25 @@ impl Record {
             python(!self.no_python),
             self.duration.unwrap_or(0),
             self.event.as_ref().map_or_else(|| "None".to_owned(), |event| inject::quoted(&event.name())),
+            recorder(&process),
         );
         // They end the recording and not this process.
-        let until = Blocked::new(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT]);
-        inject::inject(&process, &installation, &Request::Call(start), PATIENCE, None)?;
+        let until = Blocked::ends();
+        inject::inject(&process, &installation, &Request::Call(start), PATIENCE, &until)?;
         let _ = writeln!(std::io::stderr(), "jitlisten: recording process {pid} into {}", path.display());
         let deadline = self.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds.into()));
         let in_time = || deadline.is_none_or(|deadline| Instant::now() < deadline);
         while process.is_there() && in_time() && until.arrived(Duration::from_millis(100)).is_none() {}
         if process.is_there() {
-            let stop = Request::Call("jitlisten.stop_recording()".to_owned());
-            inject::inject(&process, &installation, &stop, PATIENCE, None)?;
+            inject::inject(&process, &installation, &Request::stop(), PATIENCE, &until)?;
         }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Ends the recording of a process, whoever began it.
+    fn stop(pid: u32) -> Result<ExitCode, Problem> {
+        let process = Process::open(pid)?;
+        inject::inject(&process, &Installation::find()?, &Request::stop(), PATIENCE, &Blocked::ends())?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -1,6 +1,6 @@
 //! What the subcommands that read a recording have in common.
 
-use std::io::{IsTerminal as _, Write};
+use std::io::{IsTerminal as _, Read as _, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -111,9 +111,13 @@ fn terminal_columns() -> Option<usize> {
     (result == 0 && size.ws_col != 0).then_some(usize::from(size.ws_col))
 }
 
-/// Writes what was asked for: to a file, or to standard output where it is `-` or not given.
+/// Writes what was asked for: to a file, or to standard output where it is `-` or not given. A file that exists is overwritten if it
+/// is empty or of the same kind: `--html perf.data` forgets the name of the page, and means no harm to the recording.
 pub(crate) fn write(out: Option<&Path>, content: &[u8]) -> Result<(), Problem> {
     match out.filter(|path| *path != Path::new("-")) {
+        Some(path) if !is_replaceable(path, content) => {
+            Err(Problem::new(format!("{} exists and is another kind of file: choose another name", path.display())))
+        }
         Some(path) => std::fs::write(path, content)
             .map_err(|error| Problem::new(format!("cannot write {}: {error}", path.display()))),
         None => match std::io::stdout().lock().write_all(content) {
@@ -122,6 +126,31 @@ pub(crate) fn write(out: Option<&Path>, content: &[u8]) -> Result<(), Problem> {
             result => result.map_err(|error| Problem::new(format!("cannot write to standard output: {error}"))),
         },
     }
+}
+
+/// Whether a file that may exist can be replaced by this content. A pipe or a device takes anything.
+fn is_replaceable(path: &Path, content: &[u8]) -> bool {
+    if !std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() > 0) {
+        return true;
+    }
+    let mut head = Vec::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(HEAD).read_to_end(&mut head));
+    read.is_ok() && is_same_kind(&head, content)
+}
+
+/// Enough to know a format by, and a line of a collapsed stack.
+const HEAD: u64 = 64 << 10;
+
+/// Formats are known by their first bytes; collapsed stacks by lines that end with a count.
+fn is_same_kind(old: &[u8], new: &[u8]) -> bool {
+    const MAGIC: usize = 12;
+    let ends_with_count = |text: &[u8]| {
+        let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let count = line.rsplit(|byte| *byte == b' ').next().unwrap_or_default();
+        count.len() < line.len() && !count.is_empty() && count.iter().all(u8::is_ascii_digit)
+    };
+    let same_magic = old.len() >= MAGIC && new.len() >= MAGIC && old[..MAGIC] == new[..MAGIC];
+    same_magic || (ends_with_count(old) && ends_with_count(new))
 }
 
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -189,6 +218,27 @@ mod tests {
         assert_eq!(written.recv().expect("the text"), "reading x …");
         drop(progress);
         assert_eq!(written.iter().collect::<String>(), "\r\x1b[K");
+    }
+
+    #[test]
+    fn a_file_of_another_kind_is_not_overwritten() {
+        let path = std::env::temp_dir().join(format!("jitlisten-write-{}", std::process::id()));
+        let (page, json, stacks) = ("<!doctype html>\n<p>", "{\n  \"compiled\": 3}", "main;f (a.py:3) 12\nmain 3\n");
+        for old in ["PERFILE2\x68\0\0\0\0\0\0\0", "import numba\n", page] {
+            std::fs::write(&path, old).unwrap();
+            for new in [json, stacks] {
+                let said = write(Some(&path), new.as_bytes()).expect_err("refused").to_string();
+                assert!(said.contains("another kind of file"), "{said}");
+                assert_eq!(std::fs::read(&path).unwrap(), old.as_bytes());
+            }
+        }
+        for (old, new) in [("", page), (page, page), (json, json), (stacks, "main 1\n"), ("x 1", stacks)] {
+            std::fs::write(&path, old).unwrap();
+            write(Some(&path), new.as_bytes()).expect("written");
+            assert_eq!(std::fs::read(&path).unwrap(), new.as_bytes());
+        }
+        std::fs::remove_file(&path).unwrap();
+        write(Some(Path::new("/dev/null")), b"anything").expect("a device");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -13,6 +14,7 @@ use std::process::{Command, ExitCode};
 use clap::Args;
 
 use crate::command;
+use crate::environment::{COVERAGE, is_set, prepended};
 use crate::installation::Installation;
 use crate::problem::Problem;
 use crate::sinks::Sinks;
@@ -30,6 +32,9 @@ The environment goes through every tool before the first Python. That is the pro
 pub(crate) struct Run {
     #[command(flatten)]
     surroundings: RunEnvironment,
+    /// Set PYTHONPERFSUPPORT=1: perf sees Python functions (3.12 or newer), which run 1.7 times slower
+    #[arg(long)]
+    python_perf: bool,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -55,6 +60,9 @@ impl Run {
         let (program, arguments) = self.command.split_first().ok_or_else(|| Problem::new("no command is given"))?;
         let mut command = self.surroundings.command(program)?;
         command.args(arguments);
+        if self.python_perf {
+            command.env("PYTHONPERFSUPPORT", "1");
+        }
         let error = command.exec();
         Err(Problem::new(format!("cannot start {}: {error}", Path::new(program).display())))
     }
@@ -63,7 +71,17 @@ impl Run {
 impl RunEnvironment {
     /// The command with the environment set. Checked: it is there, and the loader will not refuse the library.
     pub(crate) fn command(&self, program: &OsString) -> Result<Command, Problem> {
-        command::check(program)?;
+        let path = command::check(program)?;
+        if is_set(COVERAGE) {
+            return Err(Problem::new(
+                "coverage is measured here, of other code than runs otherwise: profile without `jitlisten coverage`",
+            ));
+        }
+        if command::is_static(&path) {
+            let (path, advice) = (path.display(), command::STATIC);
+            let said = format!("{path} is statically linked, so nothing can be preloaded into it: {advice}");
+            let _ = writeln!(io::stderr(), "jitlisten: {}", Problem::new(said));
+        }
         let installation = Installation::find()?;
         let mut command = Command::new(program);
         for (variable, value) in self.environment(&installation)? {
@@ -94,18 +112,6 @@ impl RunEnvironment {
         variables.push(("JITLISTEN_RUN", run));
         Ok(variables)
     }
-}
-
-fn is_set(variable: &str) -> bool {
-    env::var_os(variable).is_some_and(|value| !value.is_empty())
-}
-
-fn prepended(mut first: OsString, variable: &str) -> OsString {
-    if let Some(before) = env::var_os(variable).filter(|before| !before.is_empty() && *before != first) {
-        first.push(":");
-        first.push(before);
-    }
-    first
 }
 
 /// The list for `LD_PRELOAD`, with the library in front of what the user has there.

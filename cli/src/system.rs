@@ -20,7 +20,7 @@ pub(crate) fn end_with_parent(command: &mut Command) {
     unsafe { command.pre_exec(in_child) };
 }
 
-/// Sends a signal to a child that has not been waited for.
+/// Sends a signal to this process, or to a child that has not been waited for.
 pub(crate) fn send_signal(pid: u32, signal: i32) {
     // SAFETY: numbers only.
     unsafe { libc::kill(pid as libc::pid_t, signal) };
@@ -37,6 +37,11 @@ pub(crate) fn punch_hole(file: &File, from: u64, length: u64) {
 pub(crate) struct Blocked(libc::sigset_t);
 
 impl Blocked {
+    /// Those by which a person or the system ends a process.
+    pub(crate) fn ends() -> Blocked {
+        Blocked::new(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT])
+    }
+
     pub(crate) fn new(signals: &[i32]) -> Blocked {
         let mut set = MaybeUninit::uninit();
         // SAFETY: writes the set.
@@ -64,5 +69,27 @@ impl Blocked {
         // SAFETY: a set and a time; the sender is not asked for.
         let signal = unsafe { libc::sigtimedwait(&raw const self.0, std::ptr::null_mut(), &raw const within) };
         (signal > 0).then_some(signal)
+    }
+}
+
+/// Every signal waits, for this thread and those that it starts, until this is dropped.
+pub(crate) struct Everything(libc::sigset_t);
+
+impl Everything {
+    pub(crate) fn blocked() -> Everything {
+        let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+        // SAFETY: writes the set.
+        unsafe { libc::sigfillset(all.as_mut_ptr()) };
+        // SAFETY: the first set is filled, and the other one is written.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr()) };
+        // SAFETY: written above.
+        Everything(unsafe { before.assume_init() })
+    }
+}
+
+impl Drop for Everything {
+    fn drop(&mut self) {
+        // SAFETY: a set that the system has filled in; the old one is not asked for.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
     }
 }

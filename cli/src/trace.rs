@@ -1,26 +1,33 @@
-//! Calls a function in another process, in its main thread, with `ptrace(2)`; the other threads run on.
+//! Calls functions in another process, in its main thread, with `ptrace(2)`; the other threads run on.
 //!
 //! ```text
 //!   seize, interrupt     the thread stops, wherever it is, in a system call or not
-//!   save                 all registers, the floating-point and vector ones included
-//!   call                 on its own stack below what it uses; the return address is 0, so that the return is a SIGSEGV that only
-//!                        the tracer sees
-//!   restore, detach      as if nothing had been: an interrupted system call is begun again by the kernel
+//!   save                 all registers, the floating-point and vector ones included, and the signal mask
+//!   call                 with its signals blocked, on a given stack; the return address is 0, so that the return is a SIGSEGV
+//!                        that only the tracer sees
+//!   restore, detach      as before: the kernel restarts an interrupted system call
 //! ```
+//! Signals that cannot be blocked and arrive during a call are sent again when the thread is as it was.
 //!
-//! What is called must be good for a signal handler. A call that does not come back in time is taken back in the same way.
-//! If this command dies meanwhile, the kernel lets the thread run on as it is; so signals wait while it holds one.
+//! The functions must be safe in a signal handler. A call that takes too long is taken back. The kernel detaches when the thread that
+//! traces ends, so [`with_main_thread`] has one of its own. If the command is killed during a call, the target dies of the return: so
+//! signals wait until the end.
 
 use std::io;
 use std::time::{Duration, Instant};
 
-/// How long a call may take.
+use crate::memory;
+use crate::system::{Blocked, Everything};
+
+/// How long a stop, or a call, may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// More than the vector registers of any machine.
 const MOST_VECTORS: usize = 64 << 10;
 const NT_PRSTATUS: i32 = 1;
-/// Below the stack pointer, the ABI of x86_64 lets functions use 128 bytes; more is safe.
-const RED_ZONE: u64 = 1024;
+/// Below the stack pointer, the ABI of x86_64 lets functions use 128 bytes. A signal stack may end soon behind that.
+const RED_ZONE: u64 = 128;
+/// Blocked signals would reset their handlers if the call raised one of these.
+const FAULTS: [i32; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
 
 #[cfg(target_arch = "x86_64")]
 mod machine {
@@ -98,132 +105,192 @@ mod machine {
 
 use machine::Registers;
 
+/// Stops the main thread of a process, and lets it run on as it was when the function has returned.
+pub(crate) fn with_main_thread<T: Send>(
+    pid: u32,
+    act: impl FnOnce(&mut Stopped) -> io::Result<T> + Send,
+) -> io::Result<T> {
+    // The thread below inherits this.
+    let _quiet = Everything::blocked();
+    let traced = move || Stopped::main_thread(pid).and_then(|mut stopped| act(&mut stopped));
+    std::thread::scope(|scope| scope.spawn(traced).join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())))
+}
+
 /// The main thread of a process, stopped. Dropping it lets the thread run on as it was.
 pub(crate) struct Stopped {
     pid: i32,
     registers: Registers,
     vectors: Vec<u8>,
-    _quiet: Quiet,
+    mask: u64,
+    /// Signals that came during a call.
+    kept: Vec<i32>,
 }
 
 impl Stopped {
-    /// Stops it.
-    pub(crate) fn main_thread(pid: u32) -> io::Result<Stopped> {
+    fn main_thread(pid: u32) -> io::Result<Stopped> {
         let pid = pid as i32;
-        let quiet = Quiet::begin();
+        // With a handler that is ignored, the return from a call would change it.
+        if ignores(pid, libc::SIGSEGV) {
+            return Err(io::Error::other("it ignores SIGSEGV"));
+        }
         request(libc::PTRACE_SEIZE, pid, 0, 0)?;
-        let stop = request(libc::PTRACE_INTERRUPT, pid, 0, 0).and_then(|()| wait(pid, PATIENCE));
-        let registers = stop.and_then(|_| registers(pid));
-        let vectors = read_set(pid, machine::VECTORS, MOST_VECTORS);
-        match (registers, vectors) {
-            (Ok(registers), Ok(vectors)) => {
-                let stopped = Stopped { pid, registers, vectors, _quiet: quiet };
-                // Whether they can be put back has to be known before anything is changed.
-                stopped.restore()?;
-                Ok(stopped)
-            }
-            (Err(error), _) | (_, Err(error)) => {
-                let _ = request(libc::PTRACE_DETACH, pid, 0, 0);
-                Err(error)
+        let seized = Seized(pid);
+        request(libc::PTRACE_INTERRUPT, pid, 0, 0)?;
+        let began = Instant::now();
+        loop {
+            match wait(pid, PATIENCE.saturating_sub(began.elapsed()))? {
+                Event::Stopped(libc::SIGTRAP) => break,
+                Event::Stopped(_) => return Err(io::Error::other("it is stopped: continue it first (SIGCONT)")),
+                // It was on its way already.
+                Event::Signal(signal) => request(libc::PTRACE_CONT, pid, 0, signal as usize)?,
             }
         }
+        let (registers, vectors) = (registers(pid)?, read_set(pid, machine::VECTORS, MOST_VECTORS)?);
+        let stopped = Stopped { pid, registers, vectors, mask: mask(pid)?, kept: Vec::new() };
+        std::mem::forget(seized);
+        // Whether they can be put back has to be known before anything is changed.
+        stopped.restore()?;
+        Ok(stopped)
     }
 
-    /// Calls `function`, and returns what it returns.
-    pub(crate) fn call(&self, function: u64, arguments: [u64; 6]) -> io::Result<u64> {
+    /// Calls `function`, and returns what it returns. Its stack begins at `stack`; by default it is the thread's own, which is enough for
+    /// a system call.
+    pub(crate) fn call(&mut self, function: u64, arguments: [u64; 6], stack: Option<u64>) -> io::Result<u64> {
         let mut registers = self.registers;
-        let stack = machine::stack(&registers) - RED_ZONE;
-        let return_address = machine::prepare(&mut registers, stack, function, arguments);
-        let result = self.run(&registers, return_address);
+        let stack = stack.unwrap_or(machine::stack(&registers) - RED_ZONE);
+        if let Some(place) = machine::prepare(&mut registers, stack, function, arguments) {
+            memory::write(self.pid as u32, place, &0u64.to_le_bytes())?;
+        }
+        let result = set_mask(self.pid, !FAULTS.iter().fold(0, |faults, signal| faults | bit(*signal)))
+            .and_then(|()| write_set(self.pid, NT_PRSTATUS, bytes_of(&registers)))
+            .and_then(|()| self.run());
         self.restore()?;
         result
     }
 
-    fn run(&self, registers: &Registers, return_address: Option<u64>) -> io::Result<u64> {
-        if let Some(place) = return_address {
-            write_memory(self.pid, place, &0u64.to_le_bytes())?;
-        }
-        write_set(self.pid, NT_PRSTATUS, bytes_of(registers))?;
+    fn run(&mut self) -> io::Result<u64> {
         let began = Instant::now();
-        let mut pass_on = 0;
         loop {
-            request(libc::PTRACE_CONT, self.pid, 0, pass_on)?;
-            let Ok(signal) = wait(self.pid, PATIENCE.saturating_sub(began.elapsed())) else {
-                request(libc::PTRACE_INTERRUPT, self.pid, 0, 0)?;
-                wait(self.pid, PATIENCE)?;
-                return Err(io::ErrorKind::TimedOut.into());
+            request(libc::PTRACE_CONT, self.pid, 0, 0)?;
+            let signal = match wait(self.pid, PATIENCE.saturating_sub(began.elapsed())) {
+                Ok(Event::Signal(signal)) => signal,
+                // Of the whole process, by another of its threads: it stops again behind the call.
+                Ok(Event::Stopped(_)) => continue,
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    request(libc::PTRACE_INTERRUPT, self.pid, 0, 0)?;
+                    wait(self.pid, 4 * PATIENCE)?;
+                    return Err(error);
+                }
+                Err(error) => return Err(error),
             };
-            let now = self::registers(self.pid)?;
-            if signal == libc::SIGSEGV {
-                let is_back = machine::at(&now) == 0;
+            let now = registers(self.pid)?;
+            if FAULTS.contains(&signal) && is_fault(self.pid)? {
+                let is_back = signal == libc::SIGSEGV && machine::at(&now) == 0;
                 return if is_back { Ok(machine::result(&now)) } else { Err(io::Error::other("the call failed")) };
             }
-            // A signal for the process itself: it gets it. Stops of job control are none.
-            pass_on = if signal == libc::SIGTRAP || signal == libc::SIGSTOP { 0 } else { signal as usize };
+            self.kept.push(signal);
         }
     }
 
     fn restore(&self) -> io::Result<()> {
         write_set(self.pid, machine::VECTORS, &self.vectors)?;
-        write_set(self.pid, NT_PRSTATUS, bytes_of(&self.registers))
+        write_set(self.pid, NT_PRSTATUS, bytes_of(&self.registers))?;
+        set_mask(self.pid, self.mask)
     }
 
     /// Lets a wait for a lock return early, as a signal does. Users of futexes look again; Python looks at its pending calls, too.
-    pub(crate) fn interrupt_lock(&self) -> io::Result<bool> {
+    pub(crate) fn interrupt_lock(&mut self) -> io::Result<()> {
         let mut registers = self.registers;
-        let waits = machine::interrupt(&mut registers, machine::FUTEX);
-        if waits {
+        if machine::interrupt(&mut registers, machine::FUTEX) {
             write_set(self.pid, NT_PRSTATUS, bytes_of(&registers))?;
         }
-        Ok(waits)
+        Ok(())
     }
 }
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        let _ = request(libc::PTRACE_DETACH, self.pid, 0, 0);
+        for signal in &self.kept {
+            // SAFETY: numbers only. The main thread has the number of the process.
+            unsafe { libc::syscall(libc::SYS_tgkill, self.pid, self.pid, *signal) };
+        }
+        drop(Seized(self.pid));
     }
 }
 
-/// Ctrl-C and its like wait.
-struct Quiet(libc::sigset_t);
+/// A thread that is traced; dropping it ends that.
+struct Seized(i32);
 
-impl Quiet {
-    fn begin() -> Quiet {
-        let mut all = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
-        let mut before = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
-        // SAFETY: fills the set.
-        unsafe { libc::sigfillset(all.as_mut_ptr()) };
-        // SAFETY: both are sets.
-        unsafe { libc::sigprocmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr()) };
-        // SAFETY: zeros are a set.
-        Quiet(unsafe { before.assume_init() })
-    }
-}
-
-impl Drop for Quiet {
+impl Drop for Seized {
     fn drop(&mut self) {
-        // SAFETY: a set that the kernel has filled in.
-        unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
+        let _ = request(libc::PTRACE_DETACH, self.0, 0, 0);
     }
+}
+
+fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
+}
+
+fn ignores(pid: i32, signal: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set & bit(signal) != 0)
+}
+
+/// The kernel's `PTRACE_GETSIGMASK` and `PTRACE_SETSIGMASK`: a set has 64 bits, and its size is the address.
+fn mask(pid: i32) -> io::Result<u64> {
+    let mut mask = 0_u64;
+    request(PTRACE_GETSIGMASK, pid, size_of::<u64>(), (&raw mut mask) as usize)?;
+    Ok(mask)
+}
+
+fn set_mask(pid: i32, mask: u64) -> io::Result<()> {
+    request(PTRACE_SETSIGMASK, pid, size_of::<u64>(), (&raw const mask) as usize)
+}
+
+/// <linux/ptrace.h>
+const PTRACE_GETSIGMASK: libc::c_uint = 0x420a;
+const PTRACE_SETSIGMASK: libc::c_uint = 0x420b;
+
+/// Whether the signal that the thread has stopped for is of the kernel's making, and not sent.
+fn is_fault(pid: i32) -> io::Result<bool> {
+    let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+    request(libc::PTRACE_GETSIGINFO, pid, 0, info.as_mut_ptr() as usize)?;
+    // SAFETY: integers, for which zeros are values, and which the kernel has filled in.
+    Ok(unsafe { info.assume_init() }.si_code > 0)
 }
 
 fn request(request: libc::c_uint, pid: i32, address: usize, data: usize) -> io::Result<()> {
-    // SAFETY: requests that take numbers, or addresses of what the callers below own.
+    // SAFETY: requests that take numbers, or addresses of what the callers above own.
     let result = unsafe { libc::ptrace(request, pid, address, data) };
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Waits until the thread stops; returns the signal.
-fn wait(pid: i32, patience: Duration) -> io::Result<i32> {
-    let began = Instant::now();
+/// Why a traced thread stands.
+enum Event {
+    /// As asked (`SIGTRAP`), or with its process, by this signal.
+    Stopped(i32),
+    /// This signal is about to be delivered.
+    Signal(i32),
+}
+
+/// Waits until the thread stops. The kernel sends a `SIGCHLD` then, unless our parent made us ignore it: so the time is in slices.
+fn wait(pid: i32, patience: Duration) -> io::Result<Event> {
+    const SLICE: Duration = Duration::from_millis(20);
+    let (began, child) = (Instant::now(), Blocked::new(&[libc::SIGCHLD]));
     loop {
         let mut status = 0;
         // SAFETY: the status is ours.
         match unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL | libc::WNOHANG) } {
-            0 if began.elapsed() < patience => std::thread::sleep(Duration::from_millis(1)),
+            0 if began.elapsed() < patience => {
+                child.arrived(SLICE.min(patience));
+            }
             0 => return Err(io::ErrorKind::TimedOut.into()),
-            found if found == pid && libc::WIFSTOPPED(status) => return Ok(libc::WSTOPSIG(status)),
+            found if found == pid && libc::WIFSTOPPED(status) => {
+                let signal = libc::WSTOPSIG(status);
+                let is_event = status >> 16 == libc::PTRACE_EVENT_STOP;
+                return Ok(if is_event { Event::Stopped(signal) } else { Event::Signal(signal) });
+            }
             -1 => return Err(io::Error::last_os_error()),
             _ => return Err(io::Error::from_raw_os_error(libc::ESRCH)),
         }
@@ -257,13 +324,4 @@ fn registers(pid: i32) -> io::Result<Registers> {
 fn bytes_of(registers: &Registers) -> &[u8] {
     // SAFETY: integers without padding.
     unsafe { std::slice::from_raw_parts((&raw const *registers).cast(), size_of::<Registers>()) }
-}
-
-/// Writes where the process may write itself.
-pub(crate) fn write_memory(pid: i32, address: u64, bytes: &[u8]) -> io::Result<()> {
-    let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    let remote = libc::iovec { iov_base: address as *mut _, iov_len: bytes.len() };
-    // SAFETY: the local vector is readable; the kernel checks the other one.
-    let written = unsafe { libc::process_vm_writev(pid, &raw const local, 1, &raw const remote, 1, 0) };
-    if written == bytes.len() as isize { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

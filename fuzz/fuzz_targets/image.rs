@@ -3,7 +3,7 @@
 #![no_main]
 
 use gimli::{BaseAddresses, CieOrFde, EhFrame, EhFrameHdr, LittleEndian, UnwindSection as _};
-use jitlisten::fuzzing::{Image, images};
+use jitlisten::plumbing::fuzzing::{Image, images};
 use jitlisten::options::NameStyle;
 use jitlisten::{LineRows, LoadedObject};
 use libfuzzer_sys::fuzz_target;

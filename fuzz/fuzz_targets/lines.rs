@@ -3,7 +3,8 @@
 
 #![no_main]
 
-use jitlisten::{LineRows, LoadedObject, fuzzing};
+use jitlisten::plumbing::fuzzing;
+use jitlisten::{LineRows, LoadedObject};
 use libfuzzer_sys::fuzz_target;
 use object::LittleEndian as LE;
 use object::read::elf::FileHeader as _;

@@ -56,7 +56,7 @@ fuzz_target!(|data: &[u8]| {
         for _ in 0..2 {
             // The second time from the cache.
             frames = 0;
-            walk(registers, &map, &mut Stack(stack), &mut cache, |_| {
+            walk(registers, &map, &mut Stack(stack), &mut cache, |_, _| {
                 frames += 1;
                 frames < 512
             });

@@ -9,6 +9,9 @@
 //! | [`LoadedObject`], [`LineRows`] | what an object in memory consists of |
 //! | [`name`] | names a person recognises |
 
+// In the host's process nothing panics; where a panic is impossible, the reason stands beside it.
+#![cfg_attr(not(test), deny(clippy::expect_used, clippy::panic, clippy::unreachable, clippy::unwrap_used))]
+
 mod address;
 #[doc(hidden)]
 pub mod cfi;
@@ -24,7 +27,8 @@ mod object;
 mod object_id;
 mod observer;
 pub mod options;
-mod plumbing;
+#[doc(hidden)]
+pub mod plumbing;
 mod process;
 pub mod producer;
 mod session;
@@ -37,7 +41,5 @@ pub use error::{Error, Reason};
 pub use jitlisten_names as name;
 pub use loaded_object::{Function, LineRow, LineRows, LoadedObject, Machine, TextRange};
 pub use object_id::ObjectId;
-#[doc(hidden)]
-pub use plumbing::*;
 pub use session::{LiveFunction, Session};
 pub use statistics::{ImageStatistics, SinkStatistics, Statistics};

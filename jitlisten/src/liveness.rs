@@ -57,6 +57,17 @@ pub fn start_time(pid: u32) -> Option<u64> {
     rest.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
 }
 
+/// When this process began, by the clock that files are dated with.
+pub(crate) fn began() -> Option<SystemTime> {
+    // SAFETY: sysconf has no precondition.
+    let per_second = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok().filter(|&ticks| ticks > 0)?;
+    let ticks = start_time(std::process::id())?;
+    let since_boot =
+        Duration::from_secs(ticks / per_second) + Duration::from_secs(ticks % per_second) / per_second as u32;
+    let age = Duration::from_nanos(clock::nanoseconds_of(libc::CLOCK_BOOTTIME)).checked_sub(since_boot)?;
+    clock::time_of_day().checked_sub(age)
+}
+
 /// The PID namespace, in which our number counts (`pid_namespaces(7)`); 0 where `/proc` does not say.
 pub(crate) fn pid_namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |metadata| metadata.ino())
@@ -103,6 +114,7 @@ mod tests {
         assert_eq!(start_time(pid), start_time(pid));
         assert_eq!(start_time(u32::MAX), None);
         assert_ne!(pid_namespace(), 0);
+        assert!(began().is_some_and(|began| began <= clock::time_of_day()));
     }
 
     #[test]

@@ -42,11 +42,12 @@ use crate::log_line;
 use crate::object::{Channel, DebugObject, Origin};
 use crate::object_id::ObjectId;
 use crate::options::{FramePointerPolicy, Options, SinkKind};
+use crate::process::privilege::is_privileged;
 use crate::process::write_nosignal::effective_user;
-use crate::process::{allocator, clock};
+use crate::process::{clock, reserve};
 use crate::sink::{self, HeaderPadding, Images, Sink, SinkContext, StaleMap};
 use crate::statistics::{Counters, Statistics};
-use crate::{AddressRange, Error, LoadedObject, is_privileged, observer, unwindability};
+use crate::{AddressRange, Error, LoadedObject, observer, unwindability};
 pub use alive::LiveFunction;
 pub use fork::ForkGuard;
 
@@ -228,7 +229,7 @@ impl Session {
     /// That there is none.
     #[doc(hidden)]
     pub fn check_memory(&self, size: usize) -> Result<(), Error> {
-        if allocator::is_there(size) {
+        if reserve::is_memory_left(size) {
             return Ok(());
         }
         self.counters.objects_refused.add(1);
@@ -324,12 +325,13 @@ impl Session {
         if shape.without_frame_pointer > 0 && self.options.frame_pointer_policy == FramePointerPolicy::FramePointers {
             self.counters.objects_without_frame_pointers.add(1);
             let first = object.functions().first().map_or("?", |function| &function.linkage_name);
-            log_line!(Info, "{} functions beside {first} keep no frame pointer", shape.without_frame_pointer);
+            let (without, all) = (shape.without_frame_pointer, object.functions().len());
+            log_line!(Info, "{without} of {all} functions keep no frame pointer, in the object of {first}");
             if !self.warned_of_frame_pointers.swap(true, Ordering::Relaxed) {
                 log_line!(
                     Warn,
-                    "code without frame pointers was loaded: from a cache written without jitlisten, compiled before it came, or by an \
-                     LLVM whose modules jitlisten does not reach"
+                    "code without frame pointers was loaded, first {first}: compiled before jitlisten was loaded or without it, or by \
+                     an LLVM whose modules jitlisten does not change"
                 );
             }
         }

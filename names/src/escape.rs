@@ -1,9 +1,17 @@
-//! Numba's escapes: `_xx`, two lower-case hexadecimal digits for one byte of UTF-8.
+//! Numba's escapes: `_xx` (before 0.56 `$xx`), two lower-case hexadecimal digits for one byte of UTF-8.
 //!
 //! The escape character itself is not escaped, so `_call` might be the byte 0xca and `ll`. Two facts keep apart what is
 //! an escape and what only looks so: Numba never escapes `[A-Za-z0-9_]`, and the bytes of one character are valid UTF-8.
 
 use std::borrow::Cow;
+
+/// A mangled name of Numba before 0.56, which wrote `$xx`, as it is written now. `None` for any other.
+pub(super) fn with_newer_escapes(linkage_name: &str) -> Option<String> {
+    let has_mangled_part = linkage_name.contains('$') && linkage_name.contains("_Z");
+    let is_escape = |text: &str| text.as_bytes().first_chunk().is_some_and(|&[high, low]| byte(high, low).is_some());
+    let is_older = has_mangled_part && linkage_name.split('$').skip(1).all(is_escape);
+    is_older.then(|| linkage_name.replace('$', "_"))
+}
 
 /// A part of a Python name. Of ASCII only what a qualified name can hold is resolved: `<lambda>` as a whole, and the
 /// `$1` of Numba before 0.54.
@@ -67,8 +75,13 @@ fn escaped_character(text: &str) -> Option<(char, usize)> {
 }
 
 fn escaped_byte(chunk: &[u8]) -> Option<u8> {
-    let [b'_', high, low] = chunk else { return None };
-    let digit = |byte: &u8| match byte {
+    let &[b'_', high, low] = chunk else { return None };
+    byte(high, low)
+}
+
+/// Of two digits.
+fn byte(high: u8, low: u8) -> Option<u8> {
+    let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
         b'a'..=b'f' => Some(byte - b'a' + 10),
         _ => None,

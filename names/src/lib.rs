@@ -22,6 +22,8 @@
 //! `testdata/names.tsv` has names and what comes out. To see a process' names: `f.inspect_llvm()`, or `readelf -Ws` of its debug objects.
 
 #![forbid(unsafe_code)]
+// In the host's process nothing panics; where a panic is impossible, the reason stands beside it.
+#![cfg_attr(not(test), deny(clippy::expect_used, clippy::panic, clippy::unreachable, clippy::unwrap_used))]
 
 mod escape;
 mod itanium;
@@ -94,6 +96,11 @@ impl<'a> Reader<'a> {
 
     /// See [`readable`]; the result is the same.
     pub fn readable(&mut self, linkage_name: &'a str, location: Option<(&str, u32)>) -> ReadableName {
+        if let Some(newer) = escape::with_newer_escapes(linkage_name)
+            && let Some((text, kind)) = numba::readable(&newer, location, None, &mut mangled::Arguments::default())
+        {
+            return ReadableName { text: printable::printable(&text), kind };
+        }
         let (text, kind) = match numba::readable(linkage_name, location, self.owner.as_deref(), &mut self.latest) {
             Some((text, kind)) => (Cow::Owned(text), kind),
             None => (itanium::demangle(linkage_name), EntryKind::Function),

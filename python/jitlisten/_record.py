@@ -2,16 +2,13 @@
 
 import ctypes
 import os
-import sys
 from contextlib import contextmanager, suppress
 from typing import Any, Iterator, Optional
 
 from . import SINKS, Error, Recording, enable
 from ._library import check, library, statistics
 
-_WALL, _CHILDREN = 1, 2
-#: Whether the trampolines of Python are on for our sake.
-_trampolines = False
+_WALL, _CHILDREN, _NO_PYTHON = 1, 2, 8
 
 
 class Options(ctypes.Structure):
@@ -20,8 +17,9 @@ class Options(ctypes.Structure):
         ("hz", ctypes.c_uint32),
         ("flags", ctypes.c_uint32),
         ("seconds", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        ("recorder", ctypes.c_uint32),
         ("event", ctypes.c_char_p),
+        ("recorder_start", ctypes.c_uint64),
     ]
 
 
@@ -30,23 +28,23 @@ class Statistics(ctypes.Structure):
 
 
 def start(
-    path: str, hz: int, wall: bool, children: bool, seconds: int, python: bool, lines: bool, event: Optional[str]
+    path: str, hz: int, wall: bool, children: bool, seconds: int, python: bool, lines: bool, event: Optional[str],
+    recorder: Optional[str] = None,
 ) -> None:
     if statistics() is None:
         enable(SINKS, lines=lines)
-    flags = (_WALL if wall else 0) | (_CHILDREN if children else 0)
+    flags = (_WALL if wall else 0) | (_CHILDREN if children else 0) | (0 if python else _NO_PYTHON)
     options = Options(size=ctypes.sizeof(Options), hz=hz, flags=flags, seconds=seconds)
+    if recorder is not None:
+        options.recorder, options.recorder_start = map(int, recorder.split(":"))
     options.event = None if event is None else event.encode()
     call = library().jitlisten_record_start
     call.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
     check(call(os.fsencode(path), ctypes.byref(options)))
-    if python:
-        _use_trampolines()
 
 
 def stop() -> Recording:
     check(library().jitlisten_record_stop())
-    _leave_trampolines()
     counters = Statistics(size=ctypes.sizeof(Statistics))
     check(library().jitlisten_get_record_statistics(ctypes.byref(counters)))
     return Recording(*(getattr(counters, name) for name in Recording._fields))
@@ -66,23 +64,3 @@ def during(*arguments: Any) -> Iterator[None]:
             # A child of a fork has a recording only if it was asked for.
             with suppress(Error):
                 stop()
-
-
-def _use_trampolines() -> None:
-    global _trampolines
-    active = getattr(sys, "is_stack_trampoline_active", None)
-    if active is None or active():
-        return
-    try:
-        getattr(sys, "activate_stack_trampoline")("perf")
-    except ValueError:
-        # This Python was built without them.
-        return
-    _trampolines = True
-
-
-def _leave_trampolines() -> None:
-    global _trampolines
-    if _trampolines:
-        getattr(sys, "deactivate_stack_trampoline")()
-        _trampolines = False

@@ -10,35 +10,11 @@ import sys
 import pytest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PACKAGE = os.path.join(HERE, os.pardir)
+sys.path.insert(0, os.path.join(HERE, "lines"))
 
-LIBRARY = os.environ.get("JITLISTEN_LIBRARY", os.path.join(PACKAGE, os.pardir, "target", "release", "libjitlisten.so"))
+from compiled import CAPTURE, LIBRARY, PACKAGE, dwarfdump, inlined_calls, rows, rows_of, run, source
 
 pytest.importorskip("numba")
-
-# Prints `file:line name` of every row of the line tables that are compiled.
-CAPTURE = """
-import os, sys
-sys.path[:0] = [{package!r}, {lines!r}]
-import objects
-import jitlisten._lines as lines
-lines.install()
-objects.capture()
-"""
-
-
-def run(program, check=True, **environment):
-    """Runs a Python program in a process of its own; what it printed."""
-    # Numba 0.56 has no lines otherwise.
-    variables = dict(os.environ, PYTHONPATH=PACKAGE, JITLISTEN_LINES="force")
-    variables.update(environment)
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=600
-    )
-    if check:
-        assert done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode()
-
 
 HEAD = "import jitlisten._lines as lines\n"
 STATUS = "print(lines.status()['active'], lines.status()['reason'])\n"
@@ -59,6 +35,7 @@ def test_the_finder_leaves_when_all_is_patched():
     program = HEAD + (
         "import sys; before = list(sys.meta_path); lines.install(); import numba\n"
         "import numba.parfors.parfor_lowering, numba.core.pylowering, numba.core.inline_closurecall, numba.core.pythonapi\n"
+        "import numba.core.debuginfo, numba.core.typed_passes\n"
         "print(before == sys.meta_path, numba.core.lowering.__spec__.loader.__dict__.get('exec_module'))"
     )
     assert run(program) == "True None\n"
@@ -71,7 +48,8 @@ def test_it_can_be_switched_off():
 # Everything that Numba and llvmlite have in their modules and classes.
 CONTENTS = """
 import importlib, sys, types
-for name in ("core.lowering", "core.pylowering", "core.pythonapi", "core.codegen", "core.inline_closurecall", "parfors.parfor_lowering"):
+for name in ("core.lowering", "core.pylowering", "core.pythonapi", "core.codegen", "core.debuginfo", "core.inline_closurecall",
+             "core.typed_passes", "parfors.parfor_lowering"):
     importlib.import_module("numba." + name)
 def contents():
     found = {}
@@ -90,8 +68,8 @@ def changed(before, after):
 
 REPLACED = (
     "BaseLower.__init__ CPUCodeLibrary.add_ir_module CPUCodegen.magic_tuple InlineWorker.inline_ir Loc.__copy__ Loc.__deepcopy__ "
-    "Loc.__getstate__ PyLower.lower_inst PythonAPI.serialize_object _HasMetadata._stringify_metadata _create_gufunc_for_parfor_body "
-    "inline_closure_call"
+    "Loc.__getstate__ PreLowerStripPhis._strip_phi_nodes PyLower.lower_inst PythonAPI.serialize_object _HasMetadata._stringify_metadata _create_gufunc_for_parfor_body "
+    "inline_closure_call suspend_emission"
 ).split()
 
 
@@ -246,41 +224,6 @@ def test_code_cached_by_an_older_builder_is_compiled_again(tmp_path):
     assert [run(text, NUMBA_CACHE_DIR=cache).strip() for text in (older, older, program, program)] == ["0", "1", "0", "1"]
 
 
-def rows(program, tmp_path, **environment):
-    """The files and lines of all objects that the program compiles, from their line tables."""
-    text = CAPTURE.format(package=PACKAGE, lines=os.path.join(HERE, "lines")) + program
-    text += "\nfor i, data in enumerate(objects.CAPTURED): open({!r} + '/%d.o' % i, 'wb').write(data)".format(str(tmp_path))
-    run(text, **environment)
-    return rows_of(tmp_path)
-
-
-def dwarfdump(option, names):
-    tool = next((t for t in ("llvm-dwarfdump-22", "llvm-dwarfdump-14", "llvm-dwarfdump") if shutil.which(t)), None)
-    assert tool, "llvm-dwarfdump is needed"
-    return subprocess.run([tool, option] + [str(name) for name in names], stdout=subprocess.PIPE).stdout.decode("utf-8", "replace")
-
-
-def rows_of(directory, pattern="*.o"):
-    found, files = set(), {}
-    for line in dwarfdump("--debug-line", directory.glob(pattern)).splitlines():
-        words = line.split()
-        if line.startswith("Line table prologue"):
-            files = {}
-        elif line.startswith("file_names["):
-            number = int(line[len("file_names[") : line.index("]")])
-        elif words[:1] == ["name:"]:
-            files[number] = line.split('"')[1]
-        elif len(words) > 5 and words[0].startswith("0x") and "end_sequence" not in line:
-            found.add((files[int(words[3])], int(words[1])))
-    return found
-
-
-def source(tmp_path, text, name="prog.py"):
-    path = tmp_path / name
-    path.write_text(text)
-    return "import sys; sys.path.insert(0, %r); import %s\n" % (str(tmp_path), name[:-3])
-
-
 # The text of a module, and a line that its compiled code has to have. The last one has it in two objects.
 KINDS = {
     "loop": ("from numba import njit\n@njit\ndef f(n):\n    s = 0.0\n    for i in range(n):\n        s += i ** 0.5\n    return s\nf(9)\n", 6),
@@ -350,7 +293,7 @@ def kinds(tmp_path_factory):
         program += "import prog%d\n" % number
         program += "for i, data in enumerate(objects.CAPTURED): open('%s/%d-%%d.o' %% i, 'wb').write(data)\n" % (directory, number)
         program += "del objects.CAPTURED[:]\n"
-    run(CAPTURE.format(package=PACKAGE, lines=os.path.join(HERE, "lines")) + program)
+    run(CAPTURE + program)
     return directory
 
 
@@ -436,20 +379,6 @@ def sums(a):
     return a.sum()
 f(2.0), overloads(2.0), closes(2.0), loops(np.ones(9)), sums(np.ones(9))
 """
-
-
-def inlined_calls(dump):
-    """`{function: [(inlined function, file and line of the call), ...]}`, from the outside in."""
-    found, chain = {}, []
-    for entry in re.split(r"\n(?=0x)", dump):
-        kind = re.match(r"0x[0-9a-f]+:( +)DW_TAG_(\w+)", entry)
-        name = re.search(r'DW_AT_(?:abstract_origin\s+\(0x\w+|linkage_name\s+\() ?"([^"]+)"', entry) or re.search(r'DW_AT_name\s+\("([^"]+)"', entry)
-        if kind and kind[2] == "subprogram" and "DW_AT_low_pc" in entry and name:
-            chain = found.setdefault(name[1], [])
-        elif kind and kind[2] == "inlined_subroutine" and name:
-            file, line = re.search(r'call_file\s+\("([^"]+)"', entry), re.search(r"call_line\s+\((\d+)\)", entry)
-            chain.append((name[1], os.path.basename(file[1]), int(line[1])))
-    return found
 
 
 def test_what_numba_inlines_has_a_frame_of_its_own(tmp_path):

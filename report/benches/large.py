@@ -130,6 +130,8 @@ def main():
         ):
             if not words[0].startswith(wanted.only):
                 continue
+            # A file of another kind is not overwritten.
+            pathlib.Path(out).unlink(missing_ok=True)
             runs = [measure([wanted.jitlisten, words[0], file, *words[1:], *root]) for _ in range(wanted.rounds)]
             clock, processor, memory = (statistics.median(column) for column in zip(*runs))
             name = " ".join(words).replace(out, "OUT")

@@ -6,9 +6,9 @@ use iced_x86::{Decoder, DecoderOptions, Formatter as _, GasFormatter};
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 
-use crate::lookup::Roots;
 use crate::profile::Count;
 use crate::recording::Recording;
+use crate::roots::Roots;
 use crate::symbols::{ImageCode, Symbols};
 
 /// More of a function is not disassembled.

@@ -10,8 +10,8 @@ use crate::{Error, Report};
 /// What [`bundle`] has done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bundled {
-    /// Files that were copied.
-    pub files: usize,
+    /// The copies.
+    pub files: Vec<PathBuf>,
     /// Their size in bytes.
     pub bytes: u64,
     /// Named by the recording, and not there.
@@ -69,7 +69,7 @@ fn copy(report: &Report, path: &Path, root: &Path, done: &mut Bundled, is_needed
         return Ok(());
     }
     done.bytes += fs::copy(&from, &target).map_err(|error| Error::io("write", &target, error))?;
-    done.files += 1;
+    done.files.push(target);
     Ok(())
 }
 

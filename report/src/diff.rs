@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use crate::printable::printable;
 use crate::profile::{Count, Shares};
 use crate::report::{Report, grouped};
-use crate::source::printable;
 use crate::symbols::Kind;
 use crate::text::cut;
 

@@ -43,7 +43,7 @@ pub fn to_flamegraph(report: &Report, out: &mut impl io::Write) -> io::Result<()
     (options.count_name, options.factor) = match Unit::of(report) {
         // Of the nanoseconds behind the stacks.
         Unit::Time => ("microseconds".to_owned(), 1e-3),
-        Unit::Events => (crate::source::printable(report.event()), 1.0),
+        Unit::Events => (crate::printable::printable(report.event()), 1.0),
         Unit::Samples => ("samples".to_owned(), 1.0),
     };
     options.palette_map = Some(&mut colours);

@@ -1,17 +1,19 @@
 //! The table as JSON, for programs.
 //!
 //! ```text
-//! {"samples": n, "compiled": n, "without_line": n, "lost": n,
-//!  "files":   [{"path": p, "note": s, "lines": [{"line": l, "self": n, "total": n, "source": s, "inlined": [...]}]}],
+//! {"samples": n, "compiled": n, "interpreted": n, "without_line": n, "lost": n,
+//!  "files":   [{"path": p, "note": s, "lines": [{"line": l, "self": n, "approximate": n, "total": n, "source": s, "inlined": [...],
+//!               "loops": [{"function": s, "first": l, "last": l, "ran": "vector"|"scalar", "advice": [{"rule": s, "text": s}], ...}]}]}],
 //!  "threads": [{"pid": n, "tid": n, "name": s, "host": s, "samples": n, "compiled": n, "percent": p}],
 //!  "processes": [{"pid": n, "name": s, "host": s, "threads": n, "samples": n, "compiled": n, "percent": p}], "hosts": [...], ...}
 //! ```
-//! The selfs of all `lines` (0 is the code that has no line by the compiler's own word) and `without_line` are `compiled`;
+//! The selfs of all `lines` (0 is the code that has no line by the compiler's own word) and `without_line` are `compiled` and `interpreted`;
 //! those with `outside` are `samples`. What is in `inlined` is a view of the same samples, below the line that calls.
 //! Percents are by weight, which is the same unless the recorder changed its period; counts are samples.
 
 use serde_json::{Map, Value, json};
 
+use crate::loops::{Loop, loops};
 use crate::profile::{Count, Inlined, Line, Shares};
 use crate::report::{Group, Report};
 use crate::symbols::Kind;
@@ -22,8 +24,10 @@ pub fn to_json(report: &Report) -> Value {
     json!({
         "samples": profile.all.samples,
         "compiled": profile.compiled.samples,
+        "interpreted": profile.interpreted.samples,
         "without_line": profile.without_line.samples,
         "line_zero": profile.line_zero.samples,
+        "approximate": profile.approximate.samples,
         "lost": profile.lost,
         "weight": profile.all.weight,
         "event": report.event(),
@@ -52,13 +56,19 @@ fn percent(report: &Report, count: Count) -> f64 {
 }
 
 fn files(report: &Report) -> Vec<Value> {
+    let loops = loops(report);
     let files = report.profile.files.iter().zip(&report.sources);
     files
         .map(|(file, source)| {
             let lines: Vec<Value> = file
                 .lines
                 .iter()
-                .map(|(number, line)| line_value(report, *number, line, source.line(*number)))
+                .map(|(number, line)| {
+                    let mut value = line_value(report, *number, line, source.line(*number));
+                    let here = loops.iter().filter(|of| of.path == file.path && of.line == *number);
+                    value.insert("loops".to_owned(), here.map(|of| loop_value(report, of)).collect());
+                    Value::Object(value)
+                })
                 .collect();
             let mut value = json!({"path": file.path, "lines": lines});
             if let (Some(note), Some(map)) = (&source.note, value.as_object_mut()) {
@@ -69,9 +79,10 @@ fn files(report: &Report) -> Vec<Value> {
         .collect()
 }
 
-fn line_value(report: &Report, number: u32, line: &Line, source: Option<&str>) -> Value {
+fn line_value(report: &Report, number: u32, line: &Line, source: Option<&str>) -> Map<String, Value> {
     let mut value = shares(report, &line.shares);
     value.insert("line".to_owned(), json!(number));
+    value.insert("approximate".to_owned(), json!(line.approximate.samples));
     value.insert("source".to_owned(), json!(source));
     value.insert("inlined".to_owned(), inlined(report, &line.inlined));
     if !line.by_thread.is_empty() {
@@ -85,7 +96,35 @@ fn line_value(report: &Report, number: u32, line: &Line, source: Option<&str>) -
         });
         value.insert("threads".to_owned(), threads.collect());
     }
-    Value::Object(value)
+    value
+}
+
+/// A loop of machine code, at its hottest line.
+fn loop_value(report: &Report, of: &Loop) -> Value {
+    let calls = of.calls.iter().map(|(name, count)| json!({"name": name, "samples": count.samples}));
+    let advice = of.advice.iter().map(|advice| json!({"rule": advice.rule, "text": advice.text}));
+    json!({
+        "function": of.function,
+        "first": of.first,
+        "last": of.last,
+        "self": of.own.samples,
+        "total": of.total.samples,
+        "total_percent": percent(report, of.total),
+        "ran": if of.facts.is_vectorised() { "vector" } else { "scalar" },
+        "width": of.facts.width,
+        "lanes": of.facts.lanes(),
+        "packed": of.facts.packed,
+        "scalar": of.facts.scalar,
+        "gathers": of.facts.gathers + of.facts.scatters,
+        "divisions": of.facts.divisions,
+        "integer_divisions": of.facts.integer_divisions,
+        "conversions": of.facts.conversions,
+        "spills": of.facts.spills,
+        "exits": of.facts.exits,
+        "summary": of.facts.summary(),
+        "calls": calls.collect::<Vec<_>>(),
+        "advice": advice.collect::<Vec<_>>(),
+    })
 }
 
 fn inlined(report: &Report, calls: &[Inlined]) -> Value {

@@ -19,10 +19,14 @@ mod flamegraph;
 mod html;
 mod json;
 mod lookup;
+mod loops;
+mod printable;
 mod profile;
 mod recording;
 mod report;
+mod roots;
 mod source;
+mod source_hashes;
 mod symbols;
 mod text;
 mod unwind;
@@ -33,13 +37,16 @@ pub use error::Error;
 pub use flamegraph::to_flamegraph;
 pub use html::to_html;
 pub use json::to_json;
+pub use lookup::Lookup;
+pub use loops::{Advice, Facts as LoopFacts, Loop, loops};
+pub use printable::printable;
 pub use profile::{Count, Detail, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, ThreadRow};
 pub use recording::{
     Event, Facts, Follower, Location, MappedFile, Origin, Place, Recording, Sample, Selection, Stacks, Thread,
 };
 pub use report::{Group, Options, RecordingFile, Report};
-pub use source::{Compiled, SourceText, printable};
-pub use symbols::{FileSymbols, Frame, Function, Kind, Lookup, SourceFrame, SymbolCache, Symbols};
+pub use source::{Compiled, SourceText};
+pub use symbols::{FileSymbols, Frame, Function, Kind, SourceFrame, SymbolCache, Symbols};
 pub use text::{Style, to_text};
 
 /// Stacks as lines of `process;outermost;…;innermost COUNT`.

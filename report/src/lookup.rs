@@ -4,36 +4,15 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::recording::{MappedFile, Recording};
-use crate::symbols::Lookup;
-
-/// The folders in which paths are tried first.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Roots {
-    /// Of the person who reads.
-    asked: Vec<PathBuf>,
-    /// Of the recordings.
-    own: Vec<PathBuf>,
-}
-
-impl Roots {
-    pub(crate) fn of(recording: &Recording, lookup: &Lookup) -> Roots {
-        let own = recording.origins.iter().filter_map(|origin| origin.root.clone()).collect();
-        Roots { asked: lookup.roots.clone(), own }
-    }
-
-    /// All, for files that are known by what is in them.
-    pub(crate) fn all(&self) -> Vec<PathBuf> {
-        self.asked.iter().chain(&self.own).cloned().collect()
-    }
-
-    /// Those of a file that was mapped.
-    pub(crate) fn of_file(&self, file: &MappedFile) -> Vec<PathBuf> {
-        match &file.build_id[..] {
-            [] => self.asked.iter().chain(&file.root).cloned().collect(),
-            _ => self.all(),
-        }
-    }
+/// Where symbols are looked for, and how many of them.
+#[derive(Clone, Debug, Default)]
+pub struct Lookup {
+    /// Directories in which the recording's paths are tried first.
+    pub roots: Vec<PathBuf>,
+    /// Lines of code that a compiler wrote into files, too: of C and Rust libraries with debug information.
+    pub native_lines: bool,
+    /// Names of the kernel's functions.
+    pub kernel: bool,
 }
 
 /// A path in each of the roots, then as it is.

@@ -5,11 +5,12 @@ use std::time::SystemTime;
 
 use rustc_hash::FxHashMap;
 
-use crate::lookup::Roots;
+use crate::lookup::Lookup;
 use crate::profile::{Detail, Profile};
 use crate::recording::{Recording, Selection, Thread};
+use crate::roots::Roots;
 use crate::source::{Compiled, SourceText};
-use crate::symbols::{Lookup, SymbolCache, Symbols};
+use crate::symbols::{SymbolCache, Symbols};
 use crate::{Count, Error};
 
 /// What to read and how.

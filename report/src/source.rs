@@ -5,12 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::lookup::open_file;
-use crate::symbols::source_hash;
+use crate::printable::{LONGEST_LINE, printable};
+use crate::source_hashes::hash as source_hash;
 
 /// A larger file is not read.
 const LARGEST: u64 = 64 << 20;
-/// So much of a line is kept.
-const LONGEST_LINE: usize = 1000;
 
 /// A source file, or why it is not here.
 #[derive(Clone, Debug, Default)]
@@ -54,7 +53,7 @@ impl SourceText {
     /// Reads a file: in one of the roots, or where it is.
     pub fn open(path: &str, roots: &[PathBuf], compiled: &Compiled) -> SourceText {
         if path.rsplit('/').next().is_some_and(|name| name.starts_with('<')) {
-            return SourceText::missing("was not compiled from a file".to_owned());
+            return SourceText::missing("is not available: its code was generated (exec)".to_owned());
         }
         let path = Path::new(path);
         let relative = path.strip_prefix("/").unwrap_or(path);
@@ -139,33 +138,6 @@ fn is_latin(bytes: &[u8]) -> bool {
                 .is_some_and(|(_, rest)| rest.trim_start_matches([':', '=', ' ', '\t']).starts_with(name))
         })
     })
-}
-
-/// Text without anything that a terminal or a browser would obey: control characters are shown as pictures, tabs are spaces,
-/// characters that change the direction of text are left out.
-pub fn printable(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for (count, character) in text.chars().enumerate() {
-        if count >= LONGEST_LINE {
-            shown.push('…');
-            break;
-        }
-        match character {
-            '\t' => shown.push_str("    "),
-            '\0'..='\x1f' => shown.push(char::from_u32(0x2400 + character as u32).unwrap_or('?')),
-            '\x7f' => shown.push('␡'),
-            '\u{80}'..='\u{9f}'
-            | '\u{61c}'
-            | '\u{200e}'
-            | '\u{200f}'
-            | '\u{202a}'..='\u{202e}'
-            | '\u{2066}'..='\u{2069}' => {
-                shown.push('\u{fffd}');
-            }
-            other => shown.push(other),
-        }
-    }
-    shown
 }
 
 #[cfg(test)]

@@ -4,9 +4,11 @@ use std::fmt::Write;
 
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
+use crate::loops::{Loop, loops};
+use crate::printable::printable;
 use crate::profile::{Count, FunctionRow, Inlined, Line, Shares};
 use crate::report::{Group, Report, grouped};
-use crate::source::{SourceText, printable};
+use crate::source::SourceText;
 use crate::symbols::Kind;
 
 /// How it looks, and how much of it there is.
@@ -40,7 +42,7 @@ const INDENT: usize = 30;
 
 /// The whole table.
 pub fn to_text(report: &Report, style: Style) -> String {
-    let mut table = Table { report, style, text: String::new() };
+    let mut table = Table { report, style, loops: loops(report), text: String::new() };
     table.head();
     table.functions();
     if style.hosts {
@@ -59,6 +61,7 @@ pub fn to_text(report: &Report, style: Style) -> String {
 struct Table<'a> {
     report: &'a Report,
     style: Style,
+    loops: Vec<Loop>,
     text: String,
 }
 
@@ -105,9 +108,14 @@ impl Table<'_> {
                 .saturating_sub(profile.line_zero.weight),
             samples: profile.compiled.samples - profile.without_line.samples - profile.line_zero.samples,
         };
-        self.row_of_head(with_line, "compiled code, by line below");
+        let approximate = match profile.approximate.samples {
+            0 => String::new(),
+            _ => format!("; ~ {} by the instructions around", self.percent(profile.approximate).trim()),
+        };
+        self.row_of_head(with_line, &format!("compiled code, by line below{approximate}"));
         self.row_of_head(profile.without_line, "compiled code without a line table");
         self.row_of_head(profile.line_zero, "compiled code, line 0: the compiler names no line");
+        self.row_of_head(profile.interpreted, "interpreted Python, by line below");
         let outside =
             profile.outside.iter().take(5).map(|(name, count)| format!("{name} {}", self.percent(*count).trim()));
         let mut outside = outside.collect::<Vec<_>>().join(", ");
@@ -198,7 +206,8 @@ impl Table<'_> {
         let files = self.report.profile.files.iter().zip(&self.report.sources);
         for (number, (file, source)) in files.enumerate() {
             let blocks = self.blocks(number as u32, source);
-            if blocks.is_empty() {
+            // Of the interpreter's own modules there is nothing to show but numbers of lines.
+            if blocks.is_empty() || file.path.starts_with("<frozen ") && !self.style.all {
                 continue;
             }
             self.line("");
@@ -213,6 +222,7 @@ impl Table<'_> {
                 }
                 for line in block.clone() {
                     self.source_line(file.lines.get(&line), line, source);
+                    self.loops_at(&file.path, line);
                 }
             }
         }
@@ -248,11 +258,35 @@ impl Table<'_> {
         };
         let share = line.shares.own.percent_of(self.report.profile.all);
         let columns = self.columns(&line.shares);
-        self.coloured(&self.with_bar(&format!("{columns} | {number:>5} | {text}"), share), heat(share));
+        // A tenth and more of its self has the line of the instructions around.
+        let mark = if line.approximate.weight > line.shares.own.weight / 10 { '~' } else { ' ' };
+        self.coloured(&self.with_bar(&format!("{columns} | {number:>5}{mark}| {text}"), share), heat(share));
         if self.style.threads {
             self.line_threads(line);
         }
         self.inlined(&line.inlined, 1);
+    }
+
+    /// What helps the loops whose hottest line this is, and with [`Style::all`] what the others do.
+    fn loops_at(&mut self, path: &str, line: u32) {
+        let mut rows: Vec<(String, &str)> = Vec::new();
+        for of in self.loops.iter().filter(|of| of.line == line && of.path == path) {
+            for advice in &of.advice {
+                rows.push((format!("⚑ {}: {}", of.name(), advice.text), "35"));
+            }
+            if let (true, true, Some(vector)) = (self.style.all, of.advice.is_empty(), of.vector()) {
+                rows.push((format!("✓ {}: {vector}", of.name()), "32"));
+            }
+        }
+        // Each compilation of a function has its own loops.
+        rows.dedup();
+        for (text, colour) in rows {
+            let columns = self.style.width.map_or(usize::MAX, |width| width.saturating_sub(INDENT + 10).max(20));
+            for (at, part) in wrapped(&printable(&text), columns).iter().enumerate() {
+                let indent = if at == 0 { "" } else { "  " };
+                self.coloured(&format!("{:>26} |       |   {indent}{part}", ""), colour);
+            }
+        }
     }
 
     /// Eighths of blocks at the end of a row, where the width leaves them a place.
@@ -303,6 +337,21 @@ impl Table<'_> {
     }
 }
 
+/// A text in lines of at most so many columns, broken between words.
+fn wrapped(text: &str, columns: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.width() + 1 + word.width() <= columns => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 /// As much of a text as has a place in so many columns. Some characters take two.
 pub(crate) fn cut(text: &str, columns: usize) -> String {
     if text.width() <= columns {
@@ -341,7 +390,19 @@ fn shown_functions(report: &Report, all: bool) -> impl Iterator<Item = &Function
     let rows = report.profile.functions.iter().filter(|row| is_listed(row));
     let whole = report.profile.all;
     let most = if all { usize::MAX } else { MOST_FUNCTIONS };
-    rows.filter(move |row| all || row.shares.total.percent_of(whole) >= LEAST_PERCENT).take(most)
+    let is_shown = move |row: &&FunctionRow| {
+        // Of what Python's own files only pass on, as the import system does, a person learns nothing.
+        let shares = if is_of_library(report, row) { row.shares.own } else { row.shares.total };
+        all || shares.percent_of(whole) >= LEAST_PERCENT
+    };
+    rows.filter(is_shown).take(most)
+}
+
+/// Whether it is an interpreted function of Python's library or of an installed package.
+fn is_of_library(report: &Report, row: &FunctionRow) -> bool {
+    let Some((file, ..)) = row.lines.filter(|_| row.kind == Kind::Python) else { return false };
+    let path = &report.profile.files[file as usize].path;
+    path.starts_with("<frozen ") || path.contains("/lib/python3") || path.contains("/site-packages/")
 }
 
 fn around(line: u32, source: &SourceText) -> std::ops::RangeInclusive<u32> {

@@ -34,6 +34,9 @@ const FREQUENCY: u64 = 1 << 10;
 const POLL_IN: c_int = 1;
 const POLL_HUP: c_int = 6;
 
+/// `POLL_IN` to `POLL_HUP`: the signal is of a descriptor for which it was chosen (`F_SETSIG`).
+pub(crate) const CODES: std::ops::RangeInclusive<c_int> = POLL_IN..=POLL_HUP;
+
 /// `struct perf_event_attr`, its first version (`PERF_ATTR_SIZE_VER0`).
 #[repr(C)]
 struct Attributes {
@@ -206,6 +209,6 @@ fn close(descriptor: c_int) {
 /// Where no signal can be queued (`RLIMIT_SIGPENDING`), the kernel sends a descriptor's owner `SIGIO` instead, whose default
 /// is the end of the process. A program that has a handler for it keeps that.
 pub(crate) fn survive_sigio() {
-    extern "C" fn nothing(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {}
+    extern "C-unwind" fn nothing(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {}
     timer::install_for(libc::SIGIO, nothing);
 }

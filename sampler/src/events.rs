@@ -5,7 +5,8 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use jitlisten::{AddressRange, CodeObserver, Machine, ObjectId, ObservedCode, Session, cfi};
+use jitlisten::plumbing::{CodeObserver, ObservedCode};
+use jitlisten::{AddressRange, Machine, ObjectId, Session, cfi};
 
 use crate::clock;
 use crate::code_map::{self, Range, Tables};

@@ -2,18 +2,20 @@
 //!
 //! It allocates nothing, takes no lock and touches no thread-local variable but `errno`. What it reads is its slot, published tables,
 //! and the stack. In a steady thread it makes no system call (four for a counter; one that wakes the writer when its ring fills up):
-//! the time is read by the vDSO, what a sample stands for is in the signal, and the thread's stack is known (`stack_memory`).
+//! the time is read by the vDSO, what a sample stands for is in the signal, and the thread's stack is known (`stack_memory`, which
+//! makes two at most).
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 
 use crate::code_map::{self, ProcessCode};
 use crate::measure::{counter_of, expired};
-use crate::slot::{self, PROCESS, Sample};
+use crate::python::{EVALUATOR, Evaluators};
+use crate::slot::{self, MOST_FRAMES, PROCESS, Sample, Slot};
 use crate::stack_memory::StackMemory;
-use crate::timer::SI_TIMER;
-use crate::unwind::{self, REGISTERS, Registers};
-use crate::{clock, counter, wake};
+use crate::timer::{self, SI_TIMER};
+use crate::unwind::{self, Outcome, REGISTERS, Registers};
+use crate::{clock, counter, disposition, measure, wake};
 
 /// What a descriptor's signal says (`_sigpoll`).
 #[repr(C)]
@@ -40,78 +42,154 @@ struct TimerInfo {
 
 const _: () = assert!(std::mem::offset_of!(TimerInfo, value) == 24);
 
-pub(crate) extern "C" fn handler(_signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+/// Bytes of stack for [`record`] and all that it calls, and some more.
+const NEEDED: usize = 4096;
+
+/// Where a signal comes from.
+enum Source {
+    /// The slot's number and its owner's, and how many intervals were left out.
+    Timer {
+        index: usize,
+        generation: u32,
+        overrun: c_int,
+    },
+    Counter(Option<usize>),
+    Elsewhere,
+}
+
+/// # Safety
+/// `info` is the kernel's.
+unsafe fn source(info: *const libc::siginfo_t) -> Source {
+    // SAFETY: a timer's has these fields, and for any other signal they are in a siginfo_t, too.
+    let timer = unsafe { &*info.cast::<TimerInfo>() };
+    // SAFETY: as above, of a descriptor's.
+    let poll = unsafe { &*info.cast::<PollInfo>() };
+    match (timer.code, timer::of_signal_value(timer.value)) {
+        (SI_TIMER, Some((index, generation))) => Source::Timer { index, generation, overrun: timer.overrun },
+        (code, _) if counter::CODES.contains(&code) => Source::Counter(counter::slot_of(code, poll.descriptor)),
+        _ => Source::Elsewhere,
+    }
+}
+
+pub(crate) extern "C-unwind" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: errno is a thread-local of libc's, whose place does not change.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let before = unsafe { errno.read() };
-    // SAFETY: the kernel has made both for a handler with SA_SIGINFO; a timer's has these fields.
-    let (timer, context) = unsafe { (&*info.cast::<TimerInfo>(), context.cast::<libc::ucontext_t>()) };
-    let is_timer = timer.code == SI_TIMER;
-    let slot = if is_timer {
-        slot_of_timer(timer.value)
-    } else {
-        // SAFETY: as above; a descriptor's has these, and for any other signal they are in a siginfo_t, too.
-        let poll = unsafe { &*info.cast::<PollInfo>() };
-        slot_of_counter(poll.code, poll.descriptor)
-    };
-    if let Some(slot) = slot.filter(|_| !context.is_null()) {
-        // SAFETY: the kernel's, for as long as the handler runs.
-        record(slot, if is_timer { timer.overrun } else { 0 }, unsafe { &*context });
+    let context = context.cast::<libc::ucontext_t>();
+    // SAFETY: the kernel has made it for a handler with SA_SIGINFO.
+    match unsafe { source(info) } {
+        Source::Elsewhere => disposition::forward(signal, info, context),
+        // A late signal of the slot's owner before is none of this one's.
+        Source::Timer { index, generation, overrun } => {
+            let is_its = |slot: &Slot| slot.generation.load(Ordering::SeqCst) == generation;
+            // SAFETY: the kernel's, for as long as the handler runs.
+            enter(slot::get(index), is_its, overrun, unsafe { &*context });
+        }
+        Source::Counter(index) => {
+            let is_its = |slot: &Slot| slot.tid.load(Ordering::SeqCst) == clock::own_tid();
+            // SAFETY: as above.
+            enter(index.and_then(slot::get), is_its, 0, unsafe { &*context });
+        }
     }
     // SAFETY: as above.
     unsafe { errno.write(before) };
 }
 
-fn slot_of_timer(value: u64) -> Option<&'static slot::Slot> {
-    let (index, generation) = ((value & 0xffff_ffff) as usize, (value >> 32) as u32);
-    slot::get(index).filter(|slot| slot.generation.load(Ordering::Acquire) == generation)
-}
-
-/// A late signal of a descriptor that is another thread's by now is none of this one's.
-fn slot_of_counter(code: c_int, descriptor: c_int) -> Option<&'static slot::Slot> {
-    let slot = slot::get(counter::slot_of(code, descriptor)?)?;
-    (slot.tid.load(Ordering::Acquire) == clock::own_tid()).then_some(slot)
-}
-
-fn record(slot: &slot::Slot, overrun: c_int, context: &libc::ucontext_t) {
-    // First this: the thread that ends the sampling changes the state and then looks whether the handler runs.
-    slot.running.fetch_add(1, Ordering::SeqCst);
-    if slot.state.load(Ordering::SeqCst) == slot::ARMED && PROCESS.load(Ordering::Relaxed) != 0 {
-        let period = expired(slot, overrun);
-        match slot.space() {
-            Some(space) => sample(slot, space, period, context),
-            None => drop(slot.lost.fetch_add(1, Ordering::Relaxed)),
-        }
-        if slot.is_half_full() {
-            wake::writer_to_drain();
-        }
-        if let Some(counter) = counter_of(slot) {
-            counter.go_on();
+/// Whether a signal is one of ours. It was taken out of the queue, and there is no sample for it.
+pub(crate) fn pass_over(info: &libc::siginfo_t) -> bool {
+    // SAFETY: the kernel's.
+    match unsafe { source(info) } {
+        Source::Elsewhere => false,
+        Source::Timer { .. } => true,
+        Source::Counter(index) => {
+            if let Some(counter) = index.and_then(slot::get).and_then(counter_of) {
+                counter.go_on();
+            }
+            true
         }
     }
-    slot.running.fetch_add(1, Ordering::SeqCst);
 }
 
-fn sample(slot: &slot::Slot, space: u64, period: u64, context: &libc::ucontext_t) {
+/// A slot that is another thread's by now must not be written to. So it is asked whose it is after `running` was raised; who takes
+/// a slot for another thread looks at that afterwards.
+fn enter(slot: Option<&Slot>, is_its: impl Fn(&Slot) -> bool, overrun: c_int, context: &libc::ucontext_t) {
+    let Some(slot) = slot else { return };
+    slot.running.fetch_add(1, Ordering::SeqCst);
+    let is_armed = || slot.state.load(Ordering::SeqCst) == slot::ARMED && PROCESS.load(Ordering::Relaxed) != 0;
+    if is_its(slot) && is_armed() {
+        if has_space(&context.uc_stack) {
+            record(slot, overrun, context);
+        } else {
+            slot.lost.fetch_add(1, Ordering::Relaxed);
+            if let Some(counter) = counter_of(slot) {
+                counter.go_on();
+            }
+        }
+    }
+    slot.running.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// Whether the handler may go on here: it may be on a signal stack of the program's, which may be small or in use.
+fn has_space(stack: &libc::stack_t) -> bool {
+    let here = 0_u8;
+    let left = (&raw const here as usize).wrapping_sub(stack.ss_sp as usize);
+    left >= stack.ss_size || left >= NEEDED
+}
+
+// Its frame, and those of what it calls, come after the look at the space.
+#[inline(never)]
+fn record(slot: &Slot, overrun: c_int, context: &libc::ucontext_t) {
+    let period = slot.owed.swap(0, Ordering::Relaxed) + expired(slot, overrun);
+    if slot.pace.is_too_early(1 + u64::try_from(overrun).unwrap_or(0)) {
+        slot.skipped.fetch_add(1, Ordering::Relaxed);
+        slot.owed.store(period, Ordering::Relaxed);
+    } else if let Some(space) = slot.space() {
+        let began = clock::monotonic();
+        sample(slot, space, Sample { time: began, period, outcome: Outcome::Complete, count: 0 }, context);
+        slot.pace.took(clock::monotonic().saturating_sub(began), measure::period());
+    } else {
+        slot.lost.fetch_add(1, Ordering::Relaxed);
+    }
+    if slot.is_half_full() {
+        wake::writer_to_drain();
+    }
+    if let Some(counter) = counter_of(slot) {
+        counter.go_on();
+    }
+}
+
+fn sample(slot: &Slot, space: u64, sample: Sample, context: &libc::ucontext_t) {
     let registers = registers(context);
     let mut memory = StackMemory::new(slot, registers.stack_pointer());
     let mut count = 0;
-    // SAFETY: this is the handler of the slot's thread, the only one to use it, and it is not entered again while it runs.
-    let cache = unsafe { &mut *slot.cache() };
-    cache.begin(code_map::generation());
-    let outcome = unwind::walk(registers, &ProcessCode, &mut memory, cache, |address| {
-        if count == space {
-            return false;
+    let mut put = |word| {
+        if count < space {
+            // SAFETY: this is the handler of the slot's thread, and `count` is less than `space`.
+            unsafe { slot.put(count, word) };
+            count += 1;
         }
-        // SAFETY: as above, and `count` is less than `space`.
-        unsafe { slot.put(count, address) };
-        count += 1;
-        true
+        count < space
+    };
+    // SAFETY: this is the handler of the slot's thread, the only one to use them, and it is not entered again while it runs.
+    let (cache, anchors) = unsafe { (&mut *slot.cache(), &mut *slot.anchors()) };
+    let mut evaluators = Evaluators::look(slot, sample.time, anchors, space / 2, |word| {
+        let _ = put(word);
     });
-    // SAFETY: as above.
-    unsafe { slot.finish(Sample { time: clock::monotonic(), period, outcome, count }) };
-    memory.learn(outcome);
+    let is_truncated = evaluators.walked.is_truncated;
+    let mut frames = 0;
+    cache.begin(code_map::generation());
+    let outcome = unwind::walk(registers, &ProcessCode, &mut memory, cache, |address, stack| {
+        for _ in 0..evaluators.before(address, stack) {
+            let _ = put(EVALUATOR);
+        }
+        frames += 1;
+        let is_put = frames <= MOST_FRAMES && put(address);
+        is_put && (!evaluators.is_at(address) || put(EVALUATOR))
+    });
+    let outcome = if is_truncated { Outcome::Truncated } else { outcome };
+    // SAFETY: this is the handler of the slot's thread, and so many words were put.
+    unsafe { slot.finish(Sample { outcome, count, ..sample }) };
 }
 
 /// The registers at the moment of the signal, in DWARF's order.

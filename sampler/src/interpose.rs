@@ -8,7 +8,7 @@ use std::mem::{self, MaybeUninit};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
-use jitlisten::HostStateGuard;
+use jitlisten::plumbing::HostStateGuard;
 
 use crate::clock;
 use crate::slot::{SIGNAL_STACK, Slot};
@@ -29,6 +29,7 @@ static KEY: AtomicU32 = AtomicU32::new(0);
 struct Work {
     start: Start,
     argument: *mut c_void,
+    stack_size: usize,
 }
 
 /// The next `pthread_create` behind this library's.
@@ -61,7 +62,7 @@ pub unsafe fn create(
         // SAFETY: the caller's arguments.
         return unsafe { real(thread, attributes, start, argument) };
     }
-    let Some(work) = boxed(Work { start, argument }) else {
+    let Some(work) = boxed(Work { start, argument, stack_size: stack_size(attributes) }) else {
         // SAFETY: as above.
         return unsafe { real(thread, attributes, start, argument) };
     };
@@ -80,6 +81,35 @@ pub(crate) unsafe fn create_unsampled(thread: *mut libc::pthread_t, start: Start
     real().map_or(libc::ENOSYS, |real| unsafe { real(thread, ptr::null(), start, argument) })
 }
 
+/// Bytes of the stack of a thread with these attributes; 0 if that is not known.
+fn stack_size(attributes: *const libc::pthread_attr_t) -> usize {
+    let (mut usual, mut size) = (MaybeUninit::<libc::pthread_attr_t>::uninit(), 0);
+    let attributes = if attributes.is_null() {
+        // SAFETY: writes the attributes; glibc allocates nothing for them.
+        if unsafe { libc::pthread_attr_init(usual.as_mut_ptr()) } != 0 {
+            return 0;
+        }
+        usual.as_ptr()
+    } else {
+        attributes
+    };
+    // SAFETY: attributes of the caller's, or those made above; writes a number.
+    if unsafe { libc::pthread_attr_getstacksize(attributes, &raw mut size) } == 0 { size } else { 0 }
+}
+
+/// How large the main thread's stack may become. Below its end the kernel keeps 128 MiB or more free of other mappings
+/// (`mmap_base` in the kernel's `arch/x86/mm/mmap.c`, `mm/util.c`).
+pub(crate) fn main_stack_limit() -> u64 {
+    const USUAL: u64 = 8 << 20;
+    const MOST: u64 = 128 << 20;
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes the limit.
+    if unsafe { libc::getrlimit(libc::RLIMIT_STACK, &raw mut limit) } != 0 {
+        return 0;
+    }
+    if limit.rlim_cur == libc::RLIM_INFINITY { USUAL } else { limit.rlim_cur.min(MOST) }
+}
+
 fn boxed(work: Work) -> Option<*mut Work> {
     // SAFETY: has no precondition.
     let memory = unsafe { libc::malloc(size_of::<Work>()) }.cast::<Work>();
@@ -94,15 +124,15 @@ fn boxed(work: Work) -> Option<*mut Work> {
 /// Where a sampled thread begins. Nothing in this frame has a destructor: `pthread_exit` and cancellation unwind through it.
 extern "C-unwind" fn begin(work: *mut c_void) -> *mut c_void {
     // SAFETY: made by `create` for this thread alone.
-    let Work { start, argument } = unsafe { work.cast::<Work>().read() };
+    let Work { start, argument, stack_size } = unsafe { work.cast::<Work>().read() };
     // SAFETY: from `malloc`, and read above.
     unsafe { libc::free(work) };
-    let _ = std::panic::catch_unwind(|| adopt_this_thread(start as usize as u64));
+    let _ = std::panic::catch_unwind(|| adopt_this_thread(start as usize as u64, stack_size));
     start(argument)
 }
 
-/// Samples the calling thread, which runs this function, until it ends.
-pub(crate) fn adopt_this_thread(start: u64) {
+/// Samples the calling thread, which runs this function on a stack of that size (0: not known), until it ends.
+pub(crate) fn adopt_this_thread(start: u64, stack_size: usize) {
     if !ACTIVE.load(Ordering::Acquire) {
         return;
     }
@@ -115,11 +145,25 @@ pub(crate) fn adopt_this_thread(start: u64) {
             threads::disarm(slot);
         }
         slot.start.store(start, Ordering::Relaxed);
+        know_stack(slot, stack_size as u64);
         give_signal_stack(slot);
         if let Some(key) = key() {
             // SAFETY: a key that is never deleted; the slot lives for ever.
             unsafe { libc::pthread_setspecific(key, ptr::from_ref(slot).cast()) };
         }
+    }
+}
+
+/// glibc has the thread's block (`pthread_self`) right above its frames, on the same mapping.
+fn know_stack(slot: &Slot, size: u64) {
+    const PAGE: u64 = 4096;
+    // SAFETY: has no precondition.
+    let block = unsafe { libc::pthread_self() } as u64;
+    let high = (block & !(PAGE - 1)) + PAGE;
+    let low = high.saturating_sub(size);
+    let here = &raw const high as u64;
+    if (low..high).contains(&here) {
+        slot.set_stack(low, high);
     }
 }
 

@@ -19,6 +19,7 @@
 mod clock;
 mod code_map;
 mod counter;
+mod disposition;
 mod event_name;
 mod events;
 mod handler;
@@ -27,8 +28,15 @@ mod mappings;
 mod measure;
 mod options;
 mod output;
+mod pace;
 mod perf_data;
+mod process;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod python;
+#[cfg(not(any(test, feature = "fuzzing")))]
+mod python;
 mod recorder;
+mod signals;
 mod slot;
 mod stack_memory;
 mod threads;
@@ -41,4 +49,8 @@ mod writer;
 pub use event_name::Counter;
 pub use interpose::{Start, create};
 pub use options::{Clock, Options};
+pub use process::Process;
 pub use recorder::{Error, Heirs, Statistics, ending, start, start_by_environment, statistics, stop};
+pub use signals::{
+    sigaction, sigaltstack, signal, signalfd, sigpending, sigsuspend, sigtimedwait, sigwait, sigwaitinfo,
+};

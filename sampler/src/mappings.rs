@@ -10,7 +10,8 @@ use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
-use jitlisten::{Address, AddressRange, MapsLine, checked_read};
+use jitlisten::plumbing::{MapsLine, checked_read};
+use jitlisten::{Address, AddressRange};
 
 use crate::code_map::{Range, Tables};
 use crate::perf_data::{BuildId, Mapping};
@@ -234,7 +235,7 @@ fn half(bytes: &[u8], at: usize) -> Option<u16> {
 }
 
 /// A copy of this process's memory, if all of it can be read.
-fn read(address: u64, size: u64) -> Option<Vec<u8>> {
+pub(crate) fn read(address: u64, size: u64) -> Option<Vec<u8>> {
     if size > LARGEST_SECTION {
         return None;
     }

@@ -28,8 +28,9 @@ pub(crate) fn main_stack() -> (u64, u64) {
     (STACK_LOW.load(Ordering::Relaxed), STACK_HIGH.load(Ordering::Relaxed))
 }
 
-/// See [`main_stack`].
-pub(crate) fn set_main_stack((low, high): (u64, u64)) {
+/// From its mapping, which the kernel makes larger down to `limit` bytes: no other mapping gets a place there.
+pub(crate) fn set_main_stack((low, high): (u64, u64), limit: u64) {
+    let low = low.min(high.saturating_sub(limit));
     STACK_LOW.store(low, Ordering::Relaxed);
     STACK_HIGH.store(high, Ordering::Relaxed);
 }

@@ -1,6 +1,6 @@
 //! What to record and where to.
 //!
-//! `JITLISTEN_RECORD=FILE[,hz=N][,wall][,children][,no-images][,event=NAME][,seconds=N][,pid=N][,append]`. Words are taken from the end as long
+//! `JITLISTEN_RECORD=FILE[,hz=N][,wall][,children][,no-images][,no-python][,event=NAME][,seconds=N][,pid=N][,recorder=PID:START][,append]`. Words are taken from the end as long
 //! as they are known, so a name may hold commas. `%p` in the name is the process, `%h` the host, `%%` a percent sign.
 
 #![forbid(unsafe_code)]
@@ -10,6 +10,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 
 use crate::event_name::Counter;
+use crate::process::Process;
 
 /// Samples for each second of a thread's time, where nothing else is said. No divisor of the usual ticks.
 const USUAL_HZ: u32 = 199;
@@ -40,10 +41,14 @@ pub struct Options {
     pub children: bool,
     /// Whether compiled code gets images, so that its name and lines outlive it.
     pub images: bool,
+    /// Whether functions that CPython interprets are frames.
+    pub python: bool,
     /// Stop by itself after so many seconds.
     pub seconds: Option<u32>,
     /// The process that was meant; others leave the variable alone.
     pub pid: Option<u32>,
+    /// The process that wants the recording, which ends with it.
+    pub recorder: Option<Process>,
     /// Go on with the file: it was begun by this process before it called `exec(2)`.
     pub append: bool,
 }
@@ -58,8 +63,10 @@ impl Options {
             counter: None,
             children: false,
             images: true,
+            python: true,
             seconds: None,
             pid: None,
+            recorder: None,
             append: false,
         }
     }
@@ -94,12 +101,17 @@ impl Options {
             Some(("hz", value)) => self.hz = checked_hz(number(word, value)?)?,
             Some(("seconds", value)) => self.seconds = Some(number(word, value)?),
             Some(("event", value)) => self.counter = Some(Counter::named(value)?),
+            Some(("recorder", value)) => {
+                let process = Process::parse(value);
+                self.recorder = Some(process.ok_or_else(|| format!("JITLISTEN_RECORD: {word:?} is no process"))?);
+            }
             Some(("pid", value)) => self.pid = Some(number(word, value)?),
             _ => match word {
                 "wall" => self.clock = Clock::Wall,
                 "children" => self.children = true,
                 "append" => self.append = true,
                 "no-images" => self.images = false,
+                "no-python" => self.python = false,
                 _ => return Err(format!("JITLISTEN_RECORD: {word:?} is not known")),
             },
         }
@@ -114,12 +126,14 @@ impl Options {
             (self.clock == Clock::Wall, ",wall"),
             (self.children, ",children"),
             (!self.images, ",no-images"),
+            (!self.python, ",no-python"),
             (self.append, ",append"),
         ];
         flags.iter().filter(|(set, _)| *set).for_each(|(_, word)| value.push(word));
         self.counter.iter().for_each(|counter| value.push(format!(",event={}", counter.name())));
         self.seconds.iter().for_each(|seconds| value.push(format!(",seconds={seconds}")));
         self.pid.iter().for_each(|pid| value.push(format!(",pid={pid}")));
+        self.recorder.iter().for_each(|one| value.push(format!(",recorder={}:{}", one.pid, one.start)));
         value
     }
 
@@ -163,8 +177,8 @@ pub(crate) fn checked_hz(hz: u32) -> Result<u32, String> {
 }
 
 fn is_word(word: &str) -> bool {
-    matches!(word, "wall" | "children" | "append" | "no-images")
-        || word.split_once('=').is_some_and(|(name, _)| matches!(name, "hz" | "event" | "seconds" | "pid"))
+    matches!(word, "wall" | "children" | "append" | "no-images" | "no-python")
+        || word.split_once('=').is_some_and(|(name, _)| matches!(name, "hz" | "event" | "seconds" | "pid" | "recorder"))
 }
 
 fn number(word: &str, value: &str) -> Result<u32, String> {
@@ -189,7 +203,8 @@ mod tests {
 
     #[test]
     fn a_value_says_what_was_parsed() {
-        let text = "f%p,hz=10,wall,children,no-images,append,event=page-faults:u,seconds=3,pid=7";
+        let text =
+            "f%p,hz=10,wall,children,no-images,no-python,append,event=page-faults:u,seconds=3,pid=7,recorder=8:9";
         let options = parse(text).unwrap();
         assert_eq!(Options::parse(&options.to_value()).unwrap(), options);
         assert_eq!(options.to_value(), text);

@@ -34,6 +34,9 @@ impl Output {
             Ok(about) => {
                 let begun = append && File::open(path)?.read_exact_at(&mut header, 0).is_ok();
                 data = if begun { perf_data::data_size(&header).unwrap_or(0) } else { 0 };
+                if about.len() > 0 && !is_recording(path)? {
+                    return Err(io::Error::other("the file exists and is not a recording"));
+                }
                 if data == 0 || DATA_OFFSET + data > about.len() {
                     // Anew, and not the same file: another process may be writing to it still.
                     data = 0;
@@ -101,6 +104,13 @@ impl Output {
     }
 }
 
+/// Whether the file begins as a recording does, ours or perf's. Only those are made anew.
+fn is_recording(path: &Path) -> io::Result<bool> {
+    let mut magic = [0; perf_data::MAGIC.len()];
+    let read = File::open(path)?.read_exact_at(&mut magic, 0);
+    Ok(read.is_ok() && magic == *perf_data::MAGIC)
+}
+
 impl Drop for Output {
     fn drop(&mut self) {
         if self.checked().is_err() {
@@ -147,6 +157,14 @@ impl Pins {
         Pins { directory: directory.into() }
     }
 
+    /// The directory, if it is there or can be made.
+    pub(crate) fn made(&self) -> Option<&Path> {
+        match fs::create_dir(&self.directory) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => None,
+            _ => Some(&self.directory),
+        }
+    }
+
     /// Another name for the file, or a copy of it; `None` where neither can be made.
     pub(crate) fn pin(&self, image: &Path) -> Option<PathBuf> {
         let parent = image.parent()?.file_name()?.to_str()?;
@@ -155,14 +173,35 @@ impl Pins {
         if fs::symlink_metadata(&pinned).is_ok() {
             return Some(pinned);
         }
-        match fs::create_dir(&self.directory) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return None,
-            _ => {}
-        }
+        self.made()?;
         if fs::hard_link(image, &pinned).is_err() && fs::copy(image, &pinned).is_err() {
             let _ = fs::remove_file(&pinned);
             return None;
         }
         Some(pinned)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Options;
+
+    #[test]
+    fn a_file_that_is_no_recording_is_not_written_over() {
+        let path = std::env::temp_dir().join(format!("jitlisten-output-{}", std::process::id()));
+        let attribute = || Attribute::new(&Options::new(&path), None);
+        for text in ["precious", "import numba\n", "PERFILE"] {
+            fs::write(&path, text).unwrap();
+            assert!(Output::open(&path, false, attribute()).is_err(), "{text}");
+            assert!(Output::open(&path, true, attribute()).is_err(), "{text}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+        for text in ["", "PERFILE2 of another program"] {
+            fs::write(&path, text).unwrap();
+            drop(Output::open(&path, false, attribute()).expect("made anew"));
+            assert!(fs::read(&path).unwrap().starts_with(perf_data::MAGIC));
+        }
+        fs::remove_file(path).unwrap();
     }
 }

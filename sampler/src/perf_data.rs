@@ -23,7 +23,7 @@ const HEADER_SIZE: u64 = 104;
 const ATTR_SIZE: u32 = 128;
 /// Where in the header the size of the data stands.
 pub(crate) const DATA_SIZE_AT: u64 = 48;
-const MAGIC: &[u8; 8] = b"PERFILE2";
+pub(crate) const MAGIC: &[u8; 8] = b"PERFILE2";
 
 const PERF_RECORD_COMM: u32 = 3;
 const PERF_RECORD_EXIT: u32 = 4;

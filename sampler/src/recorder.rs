@@ -4,13 +4,15 @@ use std::ffi::c_void;
 use std::fs;
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jitlisten::options::SinkKind;
-use jitlisten::{ForkSlot, HeldAcrossFork, Session, exempt_signal, follow_forks, log_line};
+use jitlisten::plumbing::{ForkSlot, HeldAcrossFork, exempt_signal, follow_forks};
+use jitlisten::{Session, log_line};
 
 use crate::code_map::UNKNOWN_CODE;
+use crate::disposition::SIGNAL;
 use crate::event_name::Counter;
 use crate::events::{self, Observer};
 use crate::handler;
@@ -18,10 +20,11 @@ use crate::interpose::{self, ACTIVE};
 use crate::options::Options;
 use crate::output::Output;
 use crate::perf_data::Attribute;
+use crate::process::Process;
 use crate::slot::PROCESS;
-use crate::threads::{self, SAMPLED, SIGNAL, WITHOUT_TIMER};
+use crate::threads::{self, SAMPLED, WITHOUT_TIMER};
 use crate::writer::{COUNTERS, STOP, WORK, Writer};
-use crate::{clock, code_map, counter, measure, slot, timer, vdso, wake};
+use crate::{clock, code_map, counter, measure, python, slot, timer, vdso, wake};
 
 /// Names the process that has begun the file, for itself after `exec(2)`.
 const BEGUN: &str = "JITLISTEN_RECORD_BEGUN";
@@ -45,6 +48,8 @@ pub enum Error {
     NoThread(i32),
     /// This machine's registers are not known.
     Machine,
+    /// The process that wanted it is gone.
+    RecorderGone,
     /// The kernel does not count that event for us.
     Counter(String, std::io::Error),
 }
@@ -58,6 +63,7 @@ impl std::fmt::Display for Error {
             Error::Output(path, error) => write!(f, "write {}: {error}", path.display()),
             Error::NoSignal => f.write_str("every real-time signal is in use"),
             Error::NoThread(number) => write!(f, "start a thread: error {number}"),
+            Error::RecorderGone => f.write_str("the process that asked for the recording has ended"),
             Error::Machine => f.write_str("threads are sampled on x86_64 and aarch64 only"),
             Error::Counter(name, error) => write!(f, "cannot count {name}: {error}: {}", Counter::reason(error)),
         }
@@ -93,6 +99,9 @@ struct Running {
     enabled_images: bool,
 }
 
+/// The recorder is gone, and the recording has ended with it.
+static ABANDONED: AtomicBool = AtomicBool::new(false);
+
 static STATE: Mutex<Option<Running>> = Mutex::new(None);
 
 fn state() -> MutexGuard<'static, Option<Running>> {
@@ -123,7 +132,9 @@ fn stop_in(state: &mut Option<Running>) -> Result<Statistics, Error> {
     wake::writer();
     // SAFETY: a thread of ours that is waited for only here.
     unsafe { libc::pthread_join(running.writer, ptr::null_mut()) };
-    leave_code(running.enabled_images);
+    if !ABANDONED.swap(false, Ordering::AcqRel) {
+        leave_code(running.enabled_images);
+    }
     Ok(statistics())
 }
 
@@ -145,6 +156,13 @@ pub fn statistics() -> Statistics {
 fn start_in(state: &mut Option<Running>, options: Options, append: bool) -> Result<(), Error> {
     if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
         return Err(Error::Machine);
+    }
+    // A request that came late: nobody waits for it any more.
+    if options.recorder.is_some_and(Process::has_ended) {
+        return Err(Error::RecorderGone);
+    }
+    if ABANDONED.load(Ordering::Acquire) {
+        let _ = stop_in(state);
     }
     if state.is_some() {
         return Err(Error::AlreadyRecording);
@@ -169,12 +187,12 @@ fn start_in(state: &mut Option<Running>, options: Options, append: bool) -> Resu
     measure::configure(options.clock, options.hz, counter.as_ref());
     let enabled_images = observe_code(&options);
     let until = options.seconds.map(|seconds| clock::monotonic() + u64::from(seconds) * 1_000_000_000);
-    let mut writer = Writer::new(output, until);
+    let mut writer = Writer::new(output, until, options.python, options.recorder);
     writer.begin(append);
     ACTIVE.store(true, Ordering::Release);
-    interpose::adopt_this_thread(0);
+    interpose::adopt_this_thread(0, 0);
     threads::arm_all();
-    match start_writer(writer) {
+    match start_writer(writer, enabled_images) {
         Ok(writer) => {
             log_line!(Info, "recording with signal {signal}");
             *state = Some(Running { options, writer, enabled_images });
@@ -229,13 +247,19 @@ fn leave_code(enabled_images: bool) {
 }
 
 /// Starts the writer with every signal blocked.
-fn start_writer(writer: Writer) -> Result<libc::pthread_t, i32> {
+fn start_writer(writer: Writer, enabled_images: bool) -> Result<libc::pthread_t, i32> {
     extern "C-unwind" fn run(writer: *mut c_void) -> *mut c_void {
         // SAFETY: made below for this thread alone.
-        let writer = unsafe { Box::from_raw(writer.cast::<Writer>()) };
+        let started = unsafe { Box::from_raw(writer.cast::<(Writer, bool)>()) };
+        let (writer, enabled_images) = *started;
         // SAFETY: a terminated name of less than 16 bytes.
         unsafe { libc::prctl(libc::PR_SET_NAME, c"jitlisten".as_ptr()) };
-        let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| writer.run()));
+        let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            if writer.run() {
+                leave_code(enabled_images);
+                ABANDONED.store(true, Ordering::Release);
+            }
+        }));
         if ran.is_err() {
             ACTIVE.store(false, Ordering::Release);
         }
@@ -246,7 +270,7 @@ fn start_writer(writer: Writer) -> Result<libc::pthread_t, i32> {
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
     // SAFETY: the first set was filled, the second one is written.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
-    let writer = Box::into_raw(Box::new(writer));
+    let writer = Box::into_raw(Box::new((writer, enabled_images)));
     let mut thread = MaybeUninit::uninit();
     // SAFETY: the function takes what it is given.
     let failure = unsafe { interpose::create_unsampled(thread.as_mut_ptr(), run, writer.cast()) };
@@ -364,7 +388,9 @@ impl HeldAcrossFork for Held {
 fn become_child() {
     ACTIVE.store(false, Ordering::Release);
     PROCESS.store(0, Ordering::Release);
+    ABANDONED.store(false, Ordering::Release);
     slot::forget_all(clock::own_tid(), interpose::signal_stack());
+    python::forget();
     // Descriptors of counters are the parent's, too; this closes ours.
     slot::all().for_each(|(_, slot)| threads::close_counter(slot));
     if let Some(session) = Session::process() {
@@ -381,6 +407,32 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    /// It was killed, and did not end the recording: the next one may begin.
+    #[test]
+    fn a_recording_ends_with_its_recorder() {
+        let _alone = slot::alone();
+        let directory = std::env::temp_dir().join(format!("jitlisten-recorder-gone-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let mut recorder = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let stat = fs::read_to_string(format!("/proc/{}/stat", recorder.id())).unwrap();
+        let ticks = stat.rsplit(')').next().unwrap().split_whitespace().nth(19).unwrap().parse().unwrap();
+        let process = Process { pid: recorder.id(), start: ticks };
+        let of_recorder = || Options { recorder: Some(process), ..Options::new(directory.join("1")) };
+        start(of_recorder()).unwrap();
+        assert!(matches!(start(Options::new(directory.join("2"))), Err(Error::AlreadyRecording)));
+        recorder.kill().unwrap();
+        recorder.wait().unwrap();
+        while !ABANDONED.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        assert!(!ACTIVE.load(Ordering::Acquire));
+        start(Options::new(directory.join("2"))).unwrap();
+        stop().unwrap();
+        assert!(matches!(start(of_recorder()), Err(Error::RecorderGone)), "a request that comes too late");
+        assert!(matches!(stop(), Err(Error::NotRecording)));
+        fs::remove_dir_all(directory).unwrap();
+    }
 
     /// One that starts a recording must not take back what another has said to the writer of the one before.
     #[test]

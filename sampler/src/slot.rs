@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   handler (one thread) --words--> ring --words--> writer
-//!   word 0: count of addresses << 8 | how the walk ended    1: time    2: nanoseconds    3..: addresses, innermost first
+//!   word 0: count of words << 8 | how the walk ended    1: time    2: nanoseconds
+//!   3..: the interpreter's frames, then addresses, innermost first (`python`)
 //! ```
 //! Slots are made in blocks that are never unmapped: a signal may come late, and a thread may have its signal stack here.
 
@@ -11,20 +12,31 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use crate::pace::Pace;
 use crate::unwind::{Outcome, RuleCache};
+
+/// Of a stack that is not probed: where it ends is known.
+pub(crate) const EXACT: u32 = u32::MAX;
+/// Anchors of one stack, at most. Evaluators beyond them are joined in their order.
+pub(crate) const MOST_ANCHORS: usize = 512;
 
 /// The process that samples; a child that shares memory or handlers does not.
 pub(crate) static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// Words of a ring; at 200 samples a second and 40 addresses a sample almost a second.
-const RING: usize = 8192;
+/// Words of a ring: a deepest stack, and a second of others. What is never used is never there.
+const RING: usize = 1 << 15;
 const HEAD: u64 = 3;
-/// A sample is not written where there is space for fewer addresses.
-const FEWEST: u64 = 32;
-/// Addresses of one sample at most.
-pub(crate) const MOST_FRAMES: u64 = 512;
+/// A sample is not written where there is space for fewer words.
+const FEWEST: u64 = 256;
+/// Native frames of one sample at most.
+pub(crate) const MOST_FRAMES: u64 = 4096;
+/// Words of one sample at most: both kinds of frames, and marks of evaluators.
+const MOST_WORDS: u64 = 3 * MOST_FRAMES;
 /// For the signals of a thread that has no stack for them.
 pub(crate) const SIGNAL_STACK: usize = 64 << 10;
+
+/// Bytes of a stack that are copied at once, at most.
+pub(crate) const COPY: usize = 64 << 10;
 
 const BLOCK: usize = 32;
 const BLOCKS: usize = 512;
@@ -49,9 +61,13 @@ pub(crate) struct Slot {
     pub(crate) timer: AtomicI32,
     /// The counter's number; 0: it is a timer.
     pub(crate) counter: AtomicU64,
-    /// Odd while the handler runs.
+    /// Handlers that run: of this thread, and for a moment of one that the slot was before.
     pub(crate) running: AtomicU64,
     pub(crate) lost: AtomicU64,
+    /// Signals without a sample, because samples take long; and what they stand for, which the next sample does.
+    pub(crate) skipped: AtomicU64,
+    pub(crate) owed: AtomicU64,
+    pub(crate) pace: Pace,
     /// What the writer has made a record of.
     pub(crate) announced: AtomicU32,
     /// How much of the thread's clock, or of its counter, samples stand for so far.
@@ -59,22 +75,28 @@ pub(crate) struct Slot {
     /// Nanoseconds between two signals of the timer; for the next one, if it is the first, so many.
     pub(crate) period: AtomicU64,
     pub(crate) first: AtomicU64,
-    /// Where the thread's own stack is, as far as it is known; 0: it is not.
+    /// Where the thread's own stack is: all of it above a stack pointer between these is mapped. 0: not known.
     pub(crate) stack_low: AtomicU64,
     pub(crate) stack_high: AtomicU64,
     pub(crate) stack_attempts: AtomicU32,
     /// The thread's function, where it is known.
     pub(crate) start: AtomicU64,
+    /// The interpreter's state of the thread, where it had to be looked for, and how often it was not found.
+    pub(crate) python_state: AtomicU64,
+    pub(crate) python_misses: AtomicU32,
     /// Where in the ring its last sample begins, and one; 0: it has none.
     last: AtomicU64,
     written: AtomicU64,
     read: AtomicU64,
     cache: UnsafeCell<RuleCache>,
+    anchors: UnsafeCell<[u64; MOST_ANCHORS]>,
     ring: UnsafeCell<[u64; RING]>,
     stack: UnsafeCell<[u8; SIGNAL_STACK]>,
+    /// What the kernel has copied of a stack.
+    copied: UnsafeCell<[u64; COPY / 8]>,
 }
 
-// SAFETY: `cache` and the free part of `ring` are the handler's, which runs in one thread and not nested; the filled part
+// SAFETY: `cache`, `anchors`, `copied` and the free part of `ring` are the handler's, which runs in one thread and not nested; the filled part
 // is the writer's. `stack` is only handed to the kernel.
 unsafe impl Sync for Slot {}
 
@@ -122,10 +144,13 @@ pub(crate) fn of(tid: u32) -> impl Iterator<Item = (usize, &'static Slot)> {
 pub(crate) fn claim(tid: u32) -> Option<(usize, &'static Slot)> {
     for (index, slot) in of(tid) {
         if slot.state.compare_exchange(ENDED, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            return Some((index, slot.taken(index, tid)));
+            if slot.is_taken(index, tid) {
+                return Some((index, slot));
+            }
+            slot.state.store(ENDED, Ordering::Release);
         }
     }
-    let from = FREE_FROM.load(Ordering::Acquire);
+    let (from, mut busy) = (FREE_FROM.load(Ordering::Acquire), None);
     for index in (from..BLOCK * BLOCKS).chain(0..from) {
         let slot = match get(index) {
             Some(slot) => slot,
@@ -137,7 +162,13 @@ pub(crate) fn claim(tid: u32) -> Option<(usize, &'static Slot)> {
         if slot.state.compare_exchange(FREE, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             USED.fetch_max(index + 1, Ordering::AcqRel);
             FREE_FROM.fetch_max(index + 1, Ordering::AcqRel);
-            return Some((index, slot.taken(index, tid)));
+            if slot.is_taken(index, tid) {
+                // One of those that were passed over is free in a moment.
+                FREE_FROM.fetch_min(busy.unwrap_or(usize::MAX), Ordering::AcqRel);
+                return Some((index, slot));
+            }
+            slot.state.store(FREE, Ordering::Release);
+            busy = busy.or(Some(index));
         }
     }
     None
@@ -163,23 +194,30 @@ fn make_block(number: usize) -> Option<()> {
 }
 
 impl Slot {
-    /// The slot of another thread, or of another recording.
-    fn taken(&self, index: usize, tid: u32) -> &Self {
+    /// For another thread, or another recording, unless a late handler of the owner before is in it.
+    fn is_taken(&self, index: usize, tid: u32) -> bool {
         self.belongs_to(index, tid);
-        self.generation.fetch_add(1, Ordering::AcqRel);
+        self.generation.fetch_add(1, Ordering::SeqCst);
+        // A handler that has seen the owner before has raised it by now; any other one sees that it is another's.
+        if self.running.load(Ordering::SeqCst) != 0 {
+            return false;
+        }
         self.announced.store(0, Ordering::Relaxed);
         self.start.store(0, Ordering::Relaxed);
+        self.python_state.store(0, Ordering::Relaxed);
+        self.python_misses.store(0, Ordering::Relaxed);
         self.last.store(0, Ordering::Relaxed);
-        for fact in [&self.first, &self.stack_low, &self.stack_high] {
+        self.pace.reset();
+        for fact in [&self.first, &self.owed, &self.stack_low, &self.stack_high] {
             fact.store(0, Ordering::Relaxed);
         }
         self.stack_attempts.store(0, Ordering::Relaxed);
-        self
+        true
     }
 
     fn belongs_to(&self, index: usize, tid: u32) {
         TIDS.get(index).inspect(|owner| owner.store(tid, Ordering::Release));
-        self.tid.store(tid, Ordering::Release);
+        self.tid.store(tid, Ordering::SeqCst);
     }
 
     /// Makes a slot free that is [`CLAIMED`].
@@ -193,8 +231,25 @@ impl Slot {
         self.cache.get()
     }
 
+    /// Where the thread's own stack is, for certain.
+    pub(crate) fn set_stack(&self, low: u64, high: u64) {
+        self.stack_low.store(low, Ordering::Relaxed);
+        self.stack_high.store(high, Ordering::Relaxed);
+        self.stack_attempts.store(EXACT, Ordering::Relaxed);
+    }
+
+    /// Where the interpreter's evaluators are on the C stack, for the handler of that thread.
+    pub(crate) fn anchors(&self) -> *mut [u64; MOST_ANCHORS] {
+        self.anchors.get()
+    }
+
     pub(crate) fn signal_stack(&self) -> *mut u8 {
         self.stack.get().cast()
+    }
+
+    /// Space for [`COPY`] bytes, for the handler of the slot's thread.
+    pub(crate) fn copied(&self) -> *mut u64 {
+        self.copied.get().cast()
     }
 
     fn word(&self, position: u64) -> *mut u64 {
@@ -205,7 +260,7 @@ impl Slot {
     /// For how many addresses there is space now; `None` if too few.
     pub(crate) fn space(&self) -> Option<u64> {
         let used = self.written.load(Ordering::Relaxed).wrapping_sub(self.read.load(Ordering::Acquire));
-        (RING as u64).checked_sub(used + HEAD).filter(|&space| space >= FEWEST).map(|space| space.min(MOST_FRAMES))
+        (RING as u64).checked_sub(used + HEAD).filter(|&space| space >= FEWEST).map(|space| space.min(MOST_WORDS))
     }
 
     /// Whether the writer had better come soon.
@@ -254,7 +309,7 @@ impl Slot {
                 // Not overwritten yet: the ring is much larger than a sample.
                 // SAFETY: only this thread writes.
                 let head = unsafe { self.word(last).read() };
-                sample.count = (head >> 8).min(MOST_FRAMES).min(self.space().unwrap_or(0));
+                sample.count = (head >> 8).min(MOST_WORDS).min(self.space().unwrap_or(0));
                 sample.outcome = outcome(head);
                 for number in 0..sample.count {
                     // SAFETY: as above.
@@ -280,7 +335,6 @@ impl Slot {
     /// Makes the slot of a thread that is gone free, unless a new one has got its number, and the slot with it.
     pub(crate) fn free_ended(&self, index: usize) {
         if self.state.compare_exchange(ENDED, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            self.running.store(0, Ordering::Release);
             self.give_back(index);
         }
     }
@@ -299,20 +353,24 @@ impl Slot {
         FREE_FROM.store(0, Ordering::Relaxed);
     }
 
-    /// Takes the oldest sample out of the ring; its addresses are put into `stack`. For the one writer.
-    pub(crate) fn take(&self, stack: &mut Vec<u64>) -> Option<Sample> {
+    /// Copies the oldest sample out of the ring; its words are put into `stack`. For the one writer.
+    pub(crate) fn peek(&self, stack: &mut Vec<u64>) -> Option<Sample> {
         let start = self.read.load(Ordering::Relaxed);
         if self.written.load(Ordering::Acquire) == start {
             return None;
         }
         // SAFETY: words before `written` are the reader's, and there is one reader.
         let [head, time, period] = [0, 1, 2].map(|number| unsafe { self.word(start + number).read() });
-        let count = (head >> 8).min(MOST_FRAMES);
+        let count = (head >> 8).min(MOST_WORDS);
         stack.clear();
         // SAFETY: as above.
         stack.extend((0..count).map(|number| unsafe { self.word(start + HEAD + number).read() }));
-        self.read.store(start + HEAD + count, Ordering::Release);
         Some(Sample { time, period, outcome: outcome(head), count })
+    }
+
+    /// That sample has been seen.
+    pub(crate) fn pop(&self, sample: &Sample) {
+        self.read.store(self.read.load(Ordering::Relaxed) + HEAD + sample.count, Ordering::Release);
     }
 }
 
@@ -330,6 +388,7 @@ pub(crate) fn discard_all() {
     for (_, slot) in all() {
         slot.read.store(slot.written.load(Ordering::Acquire), Ordering::Release);
         slot.lost.store(0, Ordering::Relaxed);
+        slot.skipped.store(0, Ordering::Relaxed);
     }
 }
 
@@ -366,15 +425,32 @@ mod tests {
                 // SAFETY: as above.
                 unsafe { slot.finish(sample) };
                 number += 1;
-                assert_eq!(slot.is_half_full(), (number - first) * 23 > 4096);
+                assert_eq!(slot.is_half_full(), (number - first) * 23 > RING as u64 / 2);
             }
             assert!(number - first > 300);
             for expected in first..number {
-                let sample = slot.take(&mut stack).unwrap();
+                let sample = slot.peek(&mut stack).unwrap();
+                slot.pop(&sample);
                 assert_eq!((sample.time, sample.period, sample.outcome), (expected, 5, Outcome::Broken));
                 assert!(stack.iter().copied().eq(expected..expected + 20));
             }
-            assert_eq!(slot.take(&mut stack), None);
+            assert_eq!(slot.peek(&mut stack), None);
+        }
+    }
+
+    /// It has seen that the slot is its thread's, and then the slot became another's: two would write to one ring.
+    #[test]
+    fn a_slot_that_a_late_handler_is_in_is_no_new_threads() {
+        let _alone = alone();
+        let (index, slot) = claim(15).unwrap();
+        slot.running.fetch_add(1, Ordering::SeqCst);
+        slot.give_back(index);
+        let (other, _) = claim(16).unwrap();
+        assert_ne!(other, index);
+        slot.running.fetch_sub(1, Ordering::SeqCst);
+        assert_eq!(claim(17).unwrap().0, index);
+        for index in [index, other] {
+            get(index).unwrap().give_back(index);
         }
     }
 

@@ -1,173 +1,164 @@
-//! The stack of the thread that is sampled, read so that nothing faults and, most of the time, without a system call.
+//! Reads the stack of the sampled thread without a fault, and with at most two system calls for each walk.
 //!
 //! ```text
 //!   low                stack pointer                      high
-//!   |                  | this thread's frames             |      no system call: it is in use as long as the thread runs
-//!   --- not known yet, a coroutine's, below signal handlers      the first page, asked of the kernel first
-//!                                             anywhere else      word by word, copied by the kernel
+//!   |    own stack     | this thread's frames             |      in place: mapped as long as the thread runs
+//!   the page of the stack pointer, on any other stack            in place: no thread unmaps the page that another one stands on
+//!   anywhere else                                                a copy by the kernel: 16 KiB, then 64 KiB
 //! ```
-//! The first page is that of the stack pointer: no thread unmaps what another one stands on. Any other page may go between a question
-//! and a read. Only where the kernel copies nothing for us (an old kernel's filter) is such a page asked for, and then read.
-//!
-//! `high` is the end of the main thread's mapping, or the page of the thread's own block (`pthread_self`), which glibc has right
-//! above the frames. It is believed only when a complete walk came to within [`NEAR`] of it and every page up to it was there:
-//! a walk on a coroutine's stack, which may be unmapped at any time, ends elsewhere. `low` is the lowest page seen so far.
+//! Where the thread's own stack is: of the main thread, `/proc/self/maps` and `RLIMIT_STACK` tell; of a thread that `pthread_create`
+//! has made during the recording, its attributes. Any other thread's is probed: glibc puts the thread's block (`pthread_self`) right
+//! above the frames, and if every page from the stack pointer up to that block is readable, they are one stack. A coroutine's stack,
+//! which another thread may unmap at any time, is not connected with the block, and is only copied.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 
-use crate::slot::{PROCESS, Slot};
-use crate::unwind::{Memory, Outcome};
+use crate::slot::{COPY, EXACT, PROCESS, Slot};
+use crate::unwind::Memory;
 
 const PAGE: u64 = 4096;
-/// Pages of thread-local variables between the frames and the thread's block, at most.
-const NEAR: u64 = 16;
-/// Pages that are asked for at once when a frame is large.
-const LARGEST_FRAME: u64 = 8;
-/// Words that are copied at once, and a part of one page.
-const COPIED: usize = 32;
-/// Walks after which a thread's stack is not looked for any more.
+/// System calls of one walk.
+const CALLS: u32 = 2;
+/// Bytes of the first copy of a walk. The second one fills the buffer.
+const FIRST_COPY: u64 = 16 << 10;
+/// Values that a function has saved below the first one that is read.
+const SAVED: u64 = 256;
+/// Pages of one probe: `UIO_MAXIOV`.
+const PROBED: u64 = 1024;
+/// Probes in a row; after these only each [`LATER`]th sample tries again.
 const ATTEMPTS: u32 = 8;
-/// `SYS_rt_sigprocmask` with this is refused after its first argument has been read.
-const NO_SUCH_HOW: c_int = -1;
+const LATER: u32 = 64;
 
 /// See the module's head. Only for the handler of the thread whose slot it is.
 pub(crate) struct StackMemory<'a> {
     slot: &'a Slot,
-    /// Pages that are there; the first of them up to `first_end`.
+    /// What is read in place.
     start: u64,
-    first_end: u64,
     end: u64,
-    low: u64,
-    high: u64,
-    /// A copy of the words from there on; 1: of none.
+    /// System calls that are left.
+    calls: u32,
+    /// What is in the slot's buffer.
     copy_start: u64,
-    copy: [u64; COPIED],
+    copy_end: u64,
 }
 
 impl<'a> StackMemory<'a> {
     pub(crate) fn new(slot: &'a Slot, stack_pointer: u64) -> Self {
-        let (low, high) = (slot.stack_low.load(Ordering::Relaxed), slot.stack_high.load(Ordering::Relaxed));
-        let start = first_page(stack_pointer);
-        let first_end = end_of_page(stack_pointer);
-        StackMemory { slot, start, first_end, end: start, low, high, copy_start: 1, copy: [0; COPIED] }
+        let mut memory = StackMemory { slot, start: 0, end: 0, calls: CALLS, copy_start: 0, copy_end: 0 };
+        memory.moved(stack_pointer);
+        memory
     }
 
-    /// Whether the word at `address`, which is aligned, is on pages that are there.
-    fn holds(&mut self, address: u64) -> bool {
-        while address >= self.end && address >= self.start {
-            // Never on beyond this thread's stack: another thread may unmap what is there between the question and the read.
-            if self.low <= self.end && self.end < self.high {
-                self.end = self.high;
-            } else if self.end != self.high && address - self.end < LARGEST_FRAME * PAGE && is_readable(self.end) {
-                self.end += PAGE;
-            } else {
-                return false;
-            }
+    /// The end of the thread's own stack, if the stack pointer is on that.
+    fn end_of_own(&mut self, stack_pointer: u64) -> Option<u64> {
+        let (low, high) = (self.slot.stack_low.load(Ordering::Relaxed), self.slot.stack_high.load(Ordering::Relaxed));
+        if (low..high).contains(&stack_pointer) {
+            return Some(high);
         }
-        address >= self.start
-    }
-
-    /// The word at `address`, which is aligned, of a copy made by the kernel.
-    fn copied(&mut self, address: u64) -> Option<u64> {
-        let start = address & !(8 * COPIED as u64 - 1);
-        if self.copy_start != start {
-            self.copy_start = 1;
-            fetch(start, &mut self.copy)?;
-            self.copy_start = start;
-        }
-        self.copy.get((address - start) as usize / 8).copied()
-    }
-
-    /// After a walk: what was learned of where this thread's stack is.
-    pub(crate) fn learn(mut self, outcome: Outcome) {
-        if self.high != 0 {
-            if self.start < self.low && self.end == self.high {
-                self.slot.stack_low.store(self.start, Ordering::Relaxed);
-            }
-            return;
-        }
-        let attempts = self.slot.stack_attempts.load(Ordering::Relaxed);
-        if outcome != Outcome::Complete || attempts >= ATTEMPTS {
-            return;
-        }
-        self.slot.stack_attempts.store(attempts + 1, Ordering::Relaxed);
         // SAFETY: has no precondition; POSIX has it among what a signal handler may call.
-        let block = unsafe { libc::pthread_self() } as u64;
-        let high = (block & !(PAGE - 1)).wrapping_add(PAGE);
-        if high < self.end || high - self.end > NEAR * PAGE || self.start == self.end {
-            return;
+        let high = if high == 0 { end_of_page(unsafe { libc::pthread_self() } as u64) } else { high };
+        let (probed_from, known_from) = (end_of_page(stack_pointer), if low == 0 { high } else { low });
+        let pages = known_from.checked_sub(probed_from)? / PAGE;
+        if pages > PROBED || !self.may_probe() || !self.is_readable(probed_from, pages) {
+            return None;
         }
-        while self.end < high {
-            if !is_readable(self.end) {
-                return;
-            }
-            self.end += PAGE;
-        }
-        self.slot.stack_low.store(self.start, Ordering::Relaxed);
+        self.slot.stack_low.store(probed_from - PAGE, Ordering::Relaxed);
         self.slot.stack_high.store(high, Ordering::Relaxed);
+        Some(high)
+    }
+
+    fn may_probe(&self) -> bool {
+        let attempts = self.slot.stack_attempts.load(Ordering::Relaxed);
+        if attempts == EXACT || self.calls == 0 {
+            return false;
+        }
+        self.slot.stack_attempts.store((attempts + 1) % EXACT, Ordering::Relaxed);
+        attempts < ATTEMPTS || attempts.is_multiple_of(LATER)
+    }
+
+    /// Whether all these pages are there: the kernel copies a byte of each.
+    fn is_readable(&mut self, start: u64, pages: u64) -> bool {
+        self.calls -= 1;
+        // The buffer has space for the list and, behind that, for the bytes.
+        let list = self.slot.copied().cast::<libc::iovec>();
+        for number in 0..pages.min(PROBED) {
+            let byte = libc::iovec { iov_base: (start + number * PAGE) as *mut c_void, iov_len: 1 };
+            // SAFETY: the buffer is the handler's, and the list is shorter.
+            unsafe { list.add(number as usize).write(byte) };
+        }
+        self.copy_end = 0;
+        // SAFETY: as above.
+        let bytes = unsafe { list.add(PROBED as usize) }.cast();
+        pages == 0 || fetch(bytes, pages, list, pages) == Some(pages)
+    }
+
+    /// Copies the stack around `address`, which may go away at any time, as far up as it is there.
+    fn copy(&mut self, address: u64) -> Option<()> {
+        self.calls = self.calls.checked_sub(1)?;
+        let size = if self.calls == 0 { COPY as u64 } else { FIRST_COPY };
+        let lowest = if address >= self.start { self.start } else { address & !(PAGE - 1) };
+        let start = (address.saturating_sub(SAVED) & !7).max(lowest);
+        let end = start.checked_add(size)?;
+        // One for each page: what is copied ends before the first one that is not there.
+        let mut pages = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; COPY / PAGE as usize + 1];
+        let (mut from, mut count) = (start, 0);
+        for page in &mut pages {
+            let to = end_of_page(from).min(end);
+            *page = libc::iovec { iov_base: from as *mut c_void, iov_len: (to - from) as usize };
+            count += u64::from(to > from);
+            from = to;
+        }
+        let copied = fetch(self.slot.copied().cast(), size, pages.as_ptr(), count)?;
+        (self.copy_start, self.copy_end) = (start, start + copied);
+        Some(())
+    }
+
+    fn copied(&self, address: u64, end: u64) -> Option<u64> {
+        if address < self.copy_start || end > self.copy_end {
+            return None;
+        }
+        // SAFETY: inside of what was copied into the buffer, which is the handler's.
+        let word = unsafe { self.slot.copied().byte_add((address - self.copy_start) as usize) };
+        // SAFETY: as above.
+        Some(unsafe { word.read_unaligned() })
     }
 }
 
 impl Memory for StackMemory<'_> {
     fn read(&mut self, address: u64) -> Option<u64> {
-        if address & 7 != 0 || !self.holds(address) {
-            let mut word = [0];
-            return fetch(address, &mut word).map(|()| word[0]);
+        let end = address.checked_add(8)?;
+        if address & 7 == 0 && self.start <= address && end <= self.end {
+            // SAFETY: part of the stack that this thread is on: the page of its stack pointer, or known to be its own.
+            return Some(unsafe { (address as *const u64).read_volatile() });
         }
-        if address >= self.first_end && !(self.low..self.high).contains(&address) {
-            match self.copied(address) {
-                None if is_refused() => {}
-                copied => return copied,
-            }
+        if let Some(word) = self.copied(address, end) {
+            return Some(word);
         }
-        // SAFETY: the kernel has just read this page, or it is part of the stack that this thread is on.
-        Some(unsafe { (address as *const u64).read_volatile() })
+        self.copy(address)?;
+        self.copied(address, end)
     }
 
     fn moved(&mut self, stack_pointer: u64) {
-        self.start = first_page(stack_pointer);
-        self.first_end = end_of_page(stack_pointer);
-        self.end = self.start;
+        // What a function without a frame keeps below its stack pointer (x86-64 psABI, 3.2.2).
+        self.start = stack_pointer.wrapping_sub(128) & !(PAGE - 1);
+        self.end = self.end_of_own(stack_pointer).unwrap_or_else(|| end_of_page(stack_pointer));
     }
-}
-
-/// Of what a function without a frame keeps below its stack pointer (x86-64 psABI, 3.2.2).
-fn first_page(stack_pointer: u64) -> u64 {
-    stack_pointer.wrapping_sub(128) & !(PAGE - 1)
 }
 
 fn end_of_page(address: u64) -> u64 {
     (address & !(PAGE - 1)).saturating_add(PAGE)
 }
 
-/// Whether a page can be read: the kernel copies the set before it looks at what is to be done with it, and refuses that. Any other
-/// result says nothing of the page: at address zero no set is read, and a filter may have refused the call.
-fn is_readable(address: u64) -> bool {
-    let nothing: *mut c_void = std::ptr::null_mut();
-    // SAFETY: changes nothing: there is no such `how`.
-    let result = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, NO_SUCH_HOW, address, nothing, 8_usize) };
-    // SAFETY: errno is a thread-local of libc's.
-    result == -1 && (unsafe { *libc::__errno_location() }) == libc::EINVAL
-}
-
-/// After a [`fetch`] that has failed: not because of the address.
-fn is_refused() -> bool {
-    // SAFETY: errno is a thread-local of libc's.
-    (unsafe { *libc::__errno_location() }) != libc::EFAULT
-}
-
-/// Copies memory that may go away at any time.
-fn fetch(address: u64, words: &mut [u64]) -> Option<()> {
-    let size = size_of_val(words);
-    let local = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: size };
-    let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: size };
+/// Copies up to `size` bytes from `count` places, up to the first one that cannot be read. Returns how many.
+fn fetch(to: *mut c_void, size: u64, places: *const libc::iovec, count: u64) -> Option<u64> {
+    let local = libc::iovec { iov_base: to, iov_len: size as usize };
     let pid = PROCESS.load(Ordering::Relaxed);
-    // SAFETY: writes words of ours; a bad address is an error, not a fault.
+    // SAFETY: writes to the buffer, which is as large; a bad address is an error, not a fault.
     let copied = unsafe {
-        libc::syscall(libc::SYS_process_vm_readv, pid, &raw const local, 1_usize, &raw const remote, 1_usize, 0_usize)
+        libc::syscall(libc::SYS_process_vm_readv, pid, &raw const local, 1_usize, places, count as usize, 0_usize)
     };
-    (usize::try_from(copied) == Ok(size)).then_some(())
+    u64::try_from(copied).ok()
 }
 
 #[cfg(test)]
@@ -175,31 +166,74 @@ mod tests {
     use super::*;
     use crate::slot;
 
+    fn map(pages: u64) -> u64 {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: new memory.
+        let stack =
+            unsafe { libc::mmap(std::ptr::null_mut(), (pages * PAGE) as usize, protection, flags, -1, 0) } as u64;
+        for number in 0..pages * PAGE / 8 {
+            // SAFETY: inside of the memory that was mapped above.
+            unsafe { ((stack + number * 8) as *mut u64).write(number) };
+        }
+        stack
+    }
+
     /// As another thread may do it between two words of one walk.
     #[test]
     fn a_stack_that_is_unmapped_under_a_walk() {
         let _alone = slot::alone();
         PROCESS.store(std::process::id(), Ordering::Relaxed);
         let slot = slot::claim(21).unwrap().1;
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: new memory.
-        let stack = unsafe { libc::mmap(std::ptr::null_mut(), 4 * PAGE as usize, protection, flags, -1, 0) } as u64;
+        let stack = map(64);
         let mut memory = StackMemory::new(slot, stack + 256);
-        assert_eq!((memory.read(stack + 256), memory.read(stack + 2 * PAGE + 8)), (Some(0), Some(0)));
+        memory.calls = CALLS;
+        assert_eq!(memory.read(stack + 256), Some(32));
+        assert_eq!(memory.read(stack + 2 * PAGE + 8), Some(1025));
         // SAFETY: of the memory that was mapped above.
-        unsafe { libc::munmap((stack + PAGE) as *mut c_void, 3 * PAGE as usize) };
-        assert_eq!((memory.read(stack + 264), memory.read(stack + 2 * PAGE + 512)), (Some(0), None));
+        unsafe { libc::munmap((stack + PAGE) as *mut c_void, 63 * PAGE as usize) };
+        assert_eq!((memory.read(stack + 264), memory.read(stack + 40 * PAGE)), (Some(33), None));
+        assert_eq!(memory.calls, 0);
         slot.state.store(slot::FREE, Ordering::Release);
     }
 
     #[test]
-    fn what_is_not_there_is_not_readable() {
-        let here = 0_u64;
-        assert!(is_readable(&raw const here as u64 & !(PAGE - 1)));
-        // SAFETY: errno is a thread-local of libc's; as it may be where the signal came.
-        unsafe { *libc::__errno_location() = 0 };
-        for nowhere in [0, PAGE, !(PAGE - 1)] {
-            assert!(!is_readable(nowhere), "{nowhere:#x}");
+    fn no_walk_asks_the_kernel_more_than_twice() {
+        let _alone = slot::alone();
+        PROCESS.store(std::process::id(), Ordering::Relaxed);
+        let slot = slot::claim(22).unwrap().1;
+        let stack = map(100);
+        for _ in 0..3 {
+            let mut memory = StackMemory::new(slot, stack + 256);
+            let words = || (0..100 * PAGE / 8).map(|number| stack + number * 8).skip(32);
+            let read = words().filter(|&address| memory.read(address) == Some((address - stack) / 8)).count();
+            assert_eq!(memory.calls, 0);
+            assert!(read as u64 * 8 >= PAGE + COPY as u64, "{read} words");
         }
+        slot.state.store(slot::FREE, Ordering::Release);
+    }
+
+    /// A frame of 300,000 bytes at its base, in a thread of which nothing is known.
+    #[test]
+    fn a_threads_own_stack_is_known_after_one_question() {
+        let _alone = slot::alone();
+        PROCESS.store(std::process::id(), Ordering::Relaxed);
+        let slot = slot::claim(23).unwrap().1;
+        #[inline(never)]
+        fn above_a_large_frame(slot: &Slot, base_at: u64) -> [u32; 2] {
+            let frame = std::hint::black_box([7_u64; 40_000]);
+            let here = frame.as_ptr() as u64;
+            assert!(base_at > here + 300_000);
+            [(); 2].map(|()| {
+                let mut memory = StackMemory::new(slot, here);
+                assert_eq!(memory.read(base_at), Some(0x1234));
+                CALLS - memory.calls
+            })
+        }
+        let calls = std::thread::spawn(move || {
+            let base = std::hint::black_box([0x1234_u64]);
+            above_a_large_frame(slot, base.as_ptr() as u64)
+        });
+        assert_eq!(calls.join().unwrap(), [1, 0]);
+        slot.state.store(slot::FREE, Ordering::Release);
     }
 }

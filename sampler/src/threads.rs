@@ -8,16 +8,15 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::clock;
+use crate::disposition::SIGNAL;
 use crate::event_name::Counter;
 use crate::measure::{self, counter_of};
 use crate::slot::{self, Slot};
 use crate::timer::{self, Timer};
 
-/// The signal of the timers; 0 before the first recording.
-pub(crate) static SIGNAL: AtomicI32 = AtomicI32::new(0);
 /// Threads for which there was no timer or no slot.
 pub(crate) static WITHOUT_TIMER: AtomicU64 = AtomicU64::new(0);
 /// Threads that got a timer.
@@ -59,6 +58,10 @@ fn is_of(slot: &Slot, tid: u32) -> bool {
 }
 
 fn start_timer(index: usize, slot: &'static Slot, tid: u32) -> bool {
+    let (low, high) = measure::main_stack();
+    if tid == std::process::id() && high != 0 {
+        slot.set_stack(low, high);
+    }
     let started = match measure::counter_now() {
         Some(counter) => start_counting(&counter, index, slot, tid),
         None => start_time(index, slot, tid),
@@ -80,11 +83,6 @@ fn start_time(index: usize, slot: &'static Slot, tid: u32) -> bool {
     slot.counter.store(0, Ordering::Release);
     slot.period.store(period, Ordering::Relaxed);
     slot.first.store(first, Ordering::Relaxed);
-    if tid == std::process::id() {
-        let (low, high) = measure::main_stack();
-        slot.stack_low.store(low, Ordering::Relaxed);
-        slot.stack_high.store(high, Ordering::Relaxed);
-    }
     measure::time_since_last(slot);
     // Before the timer runs: its first signal may come at once.
     slot.state.store(slot::ARMED, Ordering::SeqCst);
@@ -132,7 +130,7 @@ pub(crate) fn this_thread_ends(slot: &Slot) {
     }
     // A signal that waits is passed over from here on.
     if slot.state.compare_exchange(slot::ARMED, slot::CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-        let period = measure::time_since_last(slot);
+        let period = slot.owed.swap(0, Ordering::Relaxed) + measure::time_since_last(slot);
         // SAFETY: in the thread itself, and the handler looks at the state first.
         unsafe { slot.close(clock::monotonic(), period) };
         slot.state.store(slot::ENDED, Ordering::Release);
@@ -160,7 +158,7 @@ fn delete_timer(slot: &Slot) {
 
 /// Gives back the descriptor of a slot that is sampled no more, unless its handler may be using it: then later.
 pub(crate) fn close_counter(slot: &Slot) {
-    let idle = slot.running.load(Ordering::SeqCst).is_multiple_of(2);
+    let idle = slot.running.load(Ordering::SeqCst) == 0;
     if let Some(counter) = counter_of(slot).filter(|_| idle)
         && slot.timer.compare_exchange(counter.descriptor, -1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     {
@@ -170,7 +168,7 @@ pub(crate) fn close_counter(slot: &Slot) {
 
 /// Whether no handler runs at this moment, in any thread that is sampled.
 pub(crate) fn no_handler_runs() -> bool {
-    slot::all().all(|(_, slot)| slot.running.load(Ordering::SeqCst).is_multiple_of(2))
+    slot::all().all(|(_, slot)| slot.running.load(Ordering::SeqCst) == 0)
 }
 
 /// Finds threads that came another way than through `pthread_create`, and those that have ended.

@@ -9,12 +9,11 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
 
+use crate::disposition;
 use crate::options::Clock;
 
 /// `SIGEV_THREAD_ID` of `<signal.h>`
 const SIGEV_THREAD_ID: c_int = 4;
-/// `CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED`
-const THREAD_CPU_CLOCK: c_int = 6;
 /// `SI_TIMER` of `<signal.h>`
 pub(crate) const SI_TIMER: c_int = -2;
 
@@ -52,7 +51,7 @@ impl Timer {
         period: u64,
     ) -> io::Result<Timer> {
         let clock = match clock {
-            Clock::Cpu => thread_cpu_clock(tid),
+            Clock::Cpu => crate::clock::thread_cpu_clock(tid),
             Clock::Wall => libc::CLOCK_MONOTONIC,
         };
         let event = SigEvent { value, signal, notify: SIGEV_THREAD_ID, tid: tid as c_int, padding: [0; 11] };
@@ -82,14 +81,17 @@ impl Timer {
     }
 }
 
-/// What a timer's signal carries: which slot, and of which owner.
+/// In the values of our signals: the program may send the same signal.
+const MARK: u64 = 0x6a6c;
+
+/// What our signal carries: which slot, and of which owner.
 pub(crate) fn signal_value(index: usize, generation: u32) -> u64 {
-    index as u64 | u64::from(generation) << 32
+    index as u64 | MARK << 16 | u64::from(generation) << 32
 }
 
-/// The clock of a thread's CPU time.
-pub(crate) fn thread_cpu_clock(tid: u32) -> libc::clockid_t {
-    !(tid as c_int) << 3 | THREAD_CPU_CLOCK
+/// The slot and its owner, if the value is one of ours.
+pub(crate) fn of_signal_value(value: u64) -> Option<(usize, u32)> {
+    (value >> 16 & 0xffff == MARK).then_some(((value & 0xffff) as usize, (value >> 32) as u32))
 }
 
 fn timespec(nanoseconds: u64) -> libc::timespec {
@@ -97,7 +99,7 @@ fn timespec(nanoseconds: u64) -> libc::timespec {
 }
 
 /// A signal's handler.
-type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::c_void);
+type Handler = extern "C-unwind" fn(c_int, *mut libc::siginfo_t, *mut libc::c_void);
 
 /// Signals that mean that the thread itself has gone wrong; they come in the handler, too.
 const FAULTS: [c_int; 7] =
@@ -132,7 +134,7 @@ pub(crate) fn install_for(signal: c_int, handler: Handler) -> bool {
     // SAFETY: the set begins with the word that the kernel reads, aligned as that.
     unsafe { *(&raw mut action.sa_mask).cast::<u64>() |= LIBCS_OWN };
     // SAFETY: the handler is a function of this library, which is never unloaded, and safe in every thread.
-    unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) == 0 }
+    unsafe { disposition::kernels_sigaction(signal, &raw const action, ptr::null_mut()) == 0 }
 }
 
 /// Whether the disposition of `signal` is still ours.
@@ -144,7 +146,7 @@ pub(crate) fn is_installed(signal: c_int, handler: Handler) -> bool {
 fn disposition(signal: c_int) -> Option<libc::sighandler_t> {
     let mut now = MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: writable memory for the disposition; nothing is changed.
-    if unsafe { libc::sigaction(signal, ptr::null(), now.as_mut_ptr()) } != 0 {
+    if unsafe { disposition::kernels_sigaction(signal, ptr::null(), now.as_mut_ptr()) } != 0 {
         return None;
     }
     // SAFETY: the call has written it.
@@ -156,7 +158,7 @@ fn disposition(signal: c_int) -> Option<libc::sighandler_t> {
 mod tests {
     use super::*;
 
-    extern "C" fn nothing(_signal: c_int, _info: *mut libc::siginfo_t, _context: *mut libc::c_void) {}
+    extern "C-unwind" fn nothing(_signal: c_int, _info: *mut libc::siginfo_t, _context: *mut libc::c_void) {}
 
     /// As the kernel has it: `sigaction(3)` might have taken some out, and would not say so.
     #[test]

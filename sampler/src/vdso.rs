@@ -12,7 +12,8 @@ use std::ptr;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use jitlisten::{Address, AddressRange, checked_read};
+use jitlisten::plumbing::checked_read;
+use jitlisten::{Address, AddressRange};
 
 /// Two pages on x86_64; no kernel has had more than a few.
 const LARGEST: u64 = 1 << 16;
@@ -135,7 +136,8 @@ mod tests {
             assert!(offset_of(&image[..end * 16], NAME).is_none_or(|offset| offset < image.len() as u64));
         }
         let clock = |clock| read(clock).unwrap();
-        let (before, between, after) = (jitlisten::monotonic(), clock(libc::CLOCK_MONOTONIC), jitlisten::monotonic());
+        let (before, between, after) =
+            (jitlisten::plumbing::monotonic(), clock(libc::CLOCK_MONOTONIC), jitlisten::plumbing::monotonic());
         assert!(before <= between && between <= after);
     }
 }

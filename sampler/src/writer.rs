@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -20,10 +20,12 @@ use crate::interpose::ACTIVE;
 use crate::mappings::Mappings;
 use crate::output::{Output, Pins};
 use crate::perf_data::{Batch, Features, Mapping, Moment};
+use crate::process::Process;
+use crate::python::Python;
 use crate::slot::{self, Slot};
 use crate::threads::{self, Scan};
 use crate::unwind::Outcome;
-use crate::{clock, measure, wake};
+use crate::{clock, interpose, measure, wake};
 
 /// Between two looks, in nanoseconds. What was sampled since the last one is lost when the process is killed.
 const PERIOD: u64 = 50_000_000;
@@ -33,6 +35,8 @@ const SPACING: Duration = Duration::from_millis(1);
 const BATCH: usize = 1 << 20;
 /// Between two reads of a thread's name, in looks.
 const NAMES_EVERY: u64 = 20;
+/// Between two looks at the recorder, in looks.
+const RECORDER_EVERY: u64 = 8;
 
 /// Held while the writer works, and by a thread that forks.
 pub(crate) static WORK: Mutex<()> = Mutex::new(());
@@ -46,6 +50,7 @@ pub(crate) struct Counters {
     pub(crate) incomplete: AtomicU64,
     pub(crate) truncated: AtomicU64,
     pub(crate) lost: AtomicU64,
+    pub(crate) skipped: AtomicU64,
     pub(crate) bytes: AtomicU64,
     pub(crate) failures: AtomicU64,
 }
@@ -55,13 +60,15 @@ pub(crate) static COUNTERS: Counters = Counters {
     incomplete: AtomicU64::new(0),
     truncated: AtomicU64::new(0),
     lost: AtomicU64::new(0),
+    skipped: AtomicU64::new(0),
     bytes: AtomicU64::new(0),
     failures: AtomicU64::new(0),
 };
 
 impl Counters {
     pub(crate) fn reset(&self) {
-        for counter in [&self.samples, &self.incomplete, &self.truncated, &self.lost, &self.bytes, &self.failures] {
+        let Counters { samples, incomplete, truncated, lost, skipped, bytes, failures } = self;
+        for counter in [samples, incomplete, truncated, lost, skipped, bytes, failures] {
             counter.store(0, Ordering::Relaxed);
         }
     }
@@ -76,6 +83,8 @@ pub(crate) struct Writer {
     scan: Scan,
     /// By [`clock::monotonic`].
     until: Option<u64>,
+    /// Whose end is the recording's.
+    recorder: Option<Process>,
     looks: u64,
     /// When mappings may be looked at again because of unknown code, and how long to wait after that.
     next_mappings: u64,
@@ -85,10 +94,14 @@ pub(crate) struct Writer {
     first_sample: u64,
     last_sample: u64,
     stack: Vec<u64>,
+    merged: Vec<u64>,
+    python: Option<Python>,
+    /// Whether an interpreter is looked for.
+    wants_python: bool,
 }
 
 impl Writer {
-    pub(crate) fn new(output: Output, until: Option<u64>) -> Writer {
+    pub(crate) fn new(output: Output, until: Option<u64>, wants_python: bool, recorder: Option<Process>) -> Writer {
         Writer {
             pins: Pins::beside(output.path()),
             output: Some(output),
@@ -97,6 +110,7 @@ impl Writer {
             mappings: Mappings::default(),
             scan: Scan::default(),
             until,
+            recorder,
             looks: 0,
             next_mappings: 0,
             last_mappings: 0,
@@ -105,6 +119,9 @@ impl Writer {
             first_sample: 0,
             last_sample: 0,
             stack: Vec::with_capacity(slot::MOST_FRAMES as usize),
+            merged: Vec::new(),
+            python: None,
+            wants_python,
         }
     }
 
@@ -117,31 +134,36 @@ impl Writer {
         self.batch.comm(self.now(), &name_of(self.pid).unwrap_or_default(), after_exec);
         self.take_events();
         self.look_at_mappings(clock::monotonic());
-        measure::set_main_stack(self.mappings.main_stack);
+        measure::set_main_stack(self.mappings.main_stack, interpose::main_stack_limit());
         self.flush();
     }
 
-    /// The thread's function.
-    pub(crate) fn run(mut self) {
+    /// The thread's function. Returns whether the recorder is gone.
+    pub(crate) fn run(mut self) -> bool {
         self.scan = Scan::without(clock::own_tid());
-        loop {
+        let is_abandoned = loop {
             let seen = wake::seen();
             if STOP.load(Ordering::Acquire) || self.until.is_some_and(|until| clock::monotonic() >= until) {
-                break;
+                break false;
+            }
+            if self.looks.is_multiple_of(RECORDER_EVERY) && self.recorder.is_some_and(Process::has_ended) {
+                log_line!(Warn, "the recording ends: the process that wanted it is gone");
+                break true;
             }
             {
                 let _work = WORK.lock().unwrap_or_else(PoisonError::into_inner);
                 self.look();
             }
             if self.output.is_none() || self.scan.is_last() {
-                break;
+                break false;
             }
             wake::wait(seen, Duration::from_nanos(self.next_drain.saturating_sub(clock::monotonic())));
             // Libraries come in crowds.
             std::thread::sleep(SPACING);
-        }
+        };
         let _work = WORK.lock().unwrap_or_else(PoisonError::into_inner);
         self.end();
+        is_abandoned
     }
 
     fn look(&mut self) {
@@ -158,7 +180,7 @@ impl Writer {
             self.next_drain = now + PERIOD;
             self.scan.look();
         }
-        self.drain();
+        self.drain(true);
         self.batch.round();
         self.flush();
         code_map::reclaim(threads::no_handler_runs);
@@ -211,15 +233,18 @@ impl Writer {
         }
         if !new.is_empty() {
             code_map::publish_libraries(ranges);
+            if self.wants_python && self.python.is_none() {
+                self.python = Python::find(|| self.pins.made().map(Path::to_owned));
+            }
         }
         !new.is_empty()
     }
 
-    fn drain(&mut self) {
+    fn drain(&mut self, may_wait: bool) {
         for (index, slot) in slot::all() {
             let state = slot.state.load(Ordering::Acquire);
             if matches!(state, slot::ARMED | slot::ENDED) {
-                self.drain_slot(slot);
+                self.drain_slot(slot, may_wait);
             }
             let tid = slot.tid.load(Ordering::Acquire);
             if state == slot::ENDED {
@@ -227,7 +252,7 @@ impl Writer {
             }
             if state == slot::ENDED && !threads::exists(self.pid, tid) {
                 // It cannot write any more; what came between the drain and its end is here now.
-                self.drain_slot(slot);
+                self.drain_slot(slot, false);
                 if slot.announced.load(Ordering::Relaxed) != 0 && tid != self.pid {
                     self.batch.thread_ended(Moment { tid, ..self.now() });
                 }
@@ -236,11 +261,35 @@ impl Writer {
         }
     }
 
-    fn drain_slot(&mut self, slot: &Slot) {
+    /// Puts the frames of the interpreter into their places. Returns false where one has no name yet: another thread is still saying it.
+    fn names(&mut self, stack: &mut Vec<u64>, outcome: &mut Outcome, may_wait: bool) -> bool {
+        let Some(python) = &mut self.python else { return true };
+        if !python.knows(stack) {
+            let (batch, pid) = (&mut self.batch, self.pid);
+            python.take(|time, mapping| batch.mapping(Moment { pid, tid: pid, time }, &mapping));
+        }
+        if may_wait && !python.knows(stack) {
+            return false;
+        }
+        // The interpreter's frames are whole where the native ones end early.
+        if python.merge(stack, *outcome, &mut self.merged) && matches!(outcome, Outcome::Broken | Outcome::UnknownCode)
+        {
+            *outcome = Outcome::Complete;
+        }
+        std::mem::swap(stack, &mut self.merged);
+        true
+    }
+
+    fn drain_slot(&mut self, slot: &Slot, may_wait: bool) {
         let tid = slot.tid.load(Ordering::Acquire);
         let mut stack = std::mem::take(&mut self.stack);
         let mut is_first = true;
-        while let Some(sample) = slot.take(&mut stack) {
+        while let Some(mut sample) = slot.peek(&mut stack) {
+            let is_named = self.names(&mut stack, &mut sample.outcome, may_wait);
+            if !is_named {
+                break;
+            }
+            slot.pop(&sample);
             let at = Moment { pid: self.pid, tid, time: sample.time };
             if std::mem::take(&mut is_first) {
                 self.announce(slot, at);
@@ -263,6 +312,7 @@ impl Writer {
             }
         }
         self.stack = stack;
+        COUNTERS.skipped.fetch_add(slot.skipped.swap(0, Ordering::Relaxed), Ordering::Relaxed);
         let lost = slot.lost.swap(0, Ordering::Relaxed);
         if lost > 0 {
             COUNTERS.lost.fetch_add(lost, Ordering::Relaxed);
@@ -284,6 +334,9 @@ impl Writer {
     }
 
     fn flush(&mut self) {
+        if let Some(python) = &mut self.python {
+            python.write();
+        }
         if let Some(output) = &mut self.output
             && !self.batch.is_empty()
         {
@@ -321,9 +374,12 @@ impl Writer {
     fn end(&mut self) {
         self.end_sampling();
         self.take_events();
-        self.drain();
+        self.drain(false);
         self.batch.round();
         self.flush();
+        if let Some(python) = self.python.take() {
+            python.end();
+        }
         if let Some(output) = self.output.take() {
             let path = output.path().to_owned();
             if let Err(error) = output.finish(&self.features()) {
@@ -352,12 +408,13 @@ impl Writer {
 fn version() -> String {
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     format!(
-        "jitlisten {} (samples {}, incomplete {}, truncated {}, lost {}, threads {}, threads without a timer {})",
+        "jitlisten {} (samples {}, incomplete {}, truncated {}, lost {}, skipped {}, threads {}, threads without a timer {})",
         env!("CARGO_PKG_VERSION"),
         get(&COUNTERS.samples),
         get(&COUNTERS.incomplete),
         get(&COUNTERS.truncated),
         get(&COUNTERS.lost),
+        get(&COUNTERS.skipped),
         get(&threads::SAMPLED),
         get(&threads::WITHOUT_TIMER),
     )

@@ -4,7 +4,7 @@
 
 use std::sync::MutexGuard;
 
-use jitlisten::{Entered, ForkGuard, ForkSlot, HeldAcrossFork, follow_forks};
+use jitlisten::plumbing::{Entered, ForkGuard, ForkSlot, HeldAcrossFork, follow_forks};
 
 use crate::hooks;
 use crate::state::State;

@@ -5,9 +5,9 @@
 
 use std::ffi::{c_int, c_void};
 
-use crate::library::{Identity, Library};
-use crate::next::Function;
-use crate::symbol_file::SymbolFile;
+use crate::llvm::symbol_file::SymbolFile;
+use crate::process::library::{Identity, Library};
+use crate::process::next::Function;
 
 /// How many libraries with LLVM are listened to in a process.
 pub(crate) const SLOTS: usize = 16;

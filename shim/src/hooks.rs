@@ -16,14 +16,17 @@ use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use jitlisten::{Address, AddressRange, Entered, HostStateGuard, Inside, log_line};
+use jitlisten::plumbing::{Entered, HostStateGuard, Inside};
+use jitlisten::{Address, AddressRange, log_line};
 
-use crate::detour::page_size;
+use crate::doctor::unheard;
 use crate::hook_table::{Rendezvous, SLOTS};
-use crate::loader::with_libraries_held;
-use crate::memory::Executable;
+use crate::memory::bookkeeping::Executable;
+use crate::memory::header_padding;
+use crate::process::detour::page_size;
+use crate::process::loader::with_libraries_held;
+use crate::process::{lookup, next};
 use crate::state::{Shim, shim};
-use crate::{header_padding, lookup, next, unheard};
 
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
@@ -63,7 +66,7 @@ static PASSED_BY: AtomicBool = AtomicBool::new(false);
 /// The list of libraries has changed.
 pub(crate) unsafe extern "C" fn loader_event() {
     let Some(shim) = shim() else { return };
-    jitlisten::keeping_errno(|| shim.note_closing());
+    jitlisten::plumbing::keeping_errno(|| shim.note_closing());
     PASSED_BY.store(true, Ordering::Relaxed);
     guarded(|shim| {
         for _ in 0..TURNS {
@@ -75,7 +78,7 @@ pub(crate) unsafe extern "C" fn loader_event() {
     });
 }
 
-/// Called by [`before_dlsym`](crate::dlsym_entry::before_dlsym), with the caller's registers saved.
+/// Called by [`before_dlsym`](crate::process::dlsym_entry::before_dlsym), with the caller's registers saved.
 pub(crate) unsafe extern "C" fn look() {
     let (always, wanted) = (lookup::ALWAYS.load(Ordering::Acquire), lookup::WANTED.swap(false, Ordering::AcqRel));
     if !always && !wanted {

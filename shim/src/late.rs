@@ -2,9 +2,10 @@
 
 #![forbid(unsafe_code)]
 
-use jitlisten::{AddressRange, checked_read, log_line, mappings_of};
+use jitlisten::plumbing::{checked_read, mappings_of};
+use jitlisten::{AddressRange, log_line};
 
-use crate::memory::Outcome;
+use crate::memory::bookkeeping::Outcome;
 use crate::state::{Shim, State};
 
 /// So many objects are looked at on each occasion.
@@ -27,13 +28,13 @@ impl Shim {
     pub(crate) fn let_run(&self, range: AddressRange) {
         let mut state = self.lock();
         if state.memory.is_free(range) {
-            state.unheard.add(range, jitlisten::monotonic());
+            state.unheard.add(range, jitlisten::plumbing::monotonic());
         }
     }
 
     /// Says once that nothing was heard of code that may run for a second.
     pub(crate) fn look_at_unheard(&self, state: &mut State) {
-        let Some(range) = state.unheard.take(jitlisten::monotonic()) else { return };
+        let Some(range) = state.unheard.take(jitlisten::plumbing::monotonic()) else { return };
         if !state.memory.is_free(range) || !state.memory.has_executable(range) {
             return;
         }

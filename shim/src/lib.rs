@@ -1,18 +1,30 @@
 //! Finds LLVM inside a running process and listens to it, the way a debugger does, from inside.
 //!
 //! ```text
-//!   loader's rendezvous (_r_debug.r_brk)         a library came or went            loader.rs
-//!    or, where a debugger sits there: dlsym          about to look into a new one     lookup.rs
-//!     `-> is there an LLVM in it?                .dynsym, .symtab of the file      library.rs, symbol_file.rs
-//!           `-> a Source, in a slot of the table                                   source.rs, hooks.rs
-//!                 |- RuntimeDyldELF::loadObject  vtable       loaded               vtable/
-//!                 |- ObjectLinkingLayer::emit    vtable       loaded, when found   jitlink/, placement/
-//!                 |- __jit_debug_register_code   detoured     loaded, freeing      descriptor.rs
-//!                 |- mprotect, mmap, munmap      slots        finalized, freeing   memory.rs
-//!                 |- the same, in all libraries  slots        finalized, freeing   other_libraries.rs, elsewhere.rs
-//!                 |- LLVMPY_AddModule, ...       .dynsym      frame pointers       llvmlite.rs, attributes.rs
-//!                 `- MCJIT, ORC's compilers      vtables      frame pointers       codegen/, attributes.rs
+//!   _r_debug.r_brk of the loader                 libraries opened and closed   process/loader.rs
+//!    or, if a debugger sits there: dlsym         the same, one call later      process/lookup.rs
+//!     `-> is there an LLVM in it?                .dynsym, .symtab of the file  process/library.rs, llvm/symbol_file.rs
+//!           `-> a Source, in a slot of the table                               llvm/source.rs, hooks.rs
+//!                 |- RuntimeDyldELF::loadObject  vtable   loaded               channels/runtime_dyld/
+//!                 |- ObjectLinkingLayer::emit    vtable   loaded, when found   channels/jitlink/, placement/
+//!                 |- __jit_debug_register_code   detour   loaded, freeing      channels/gdb_list/
+//!                 |- mprotect, mmap, munmap      slots    finalized, freeing   memory/
+//!                 |- the same, in all libraries  slots    finalized, freeing   memory/other_libraries.rs, elsewhere.rs
+//!                 |- LLVMPY_AddModule, ...       .dynsym  frame pointers       frame_pointers/llvmlite.rs
+//!                 `- MCJIT, ORC's compilers      vtables  frame pointers       frame_pointers/codegen/
 //! ```
+//!
+//! | folder | |
+//! | --- | --- |
+//! | `process/` | the loader, its libraries, relocation slots, detours: nothing in it knows LLVM |
+//! | `llvm/` | one LLVM: its symbols, its vtables, its release |
+//! | `channels/` | the ways an LLVM's objects reach us |
+//! | `placement/` | locates linked code by its bytes (pure) |
+//! | `memory/` | which memory is executable, and which objects that finalizes or frees |
+//! | `frame_pointers/` | frame pointers and unwind tables for compiled modules |
+//! | `modules/` | the loader's and libc's functions that list modules |
+//! | `doctor/` | what the log, the API and `jitlisten doctor PID` say of the LLVMs |
+//! | `state/` | the shim's one lock, and each event under it |
 //!
 //! All process surgery of jitlisten lives in this crate. Its rules:
 //!
@@ -46,18 +58,18 @@
 //!    `LLVMPY_LLJIT_Link` takes modules as text: they are parsed, changed and printed with the host's LLVM.
 //!
 //! 6. **LLVM's linkers** are virtual classes. Their vtables are found by symbol or by the name of their type, and one function in each
-//!    leads to us, in LLVMs that put nothing into the list for debuggers, too (`vtable/`, `jitlink/`). What is not laid out as in a release
+//!    leads to us, in LLVMs that put nothing into the list for debuggers, too (`channels/`). What is not laid out as in a release
 //!    that is known is left alone. An object that comes by linker and by list is one object.
 //! 7. Once there is an LLVM, the slots for memory of **every other library** and of the program lead to hooks that pass on what has nothing to
-//!    do with code without a lock (`code_pages.rs`). Code that was copied is found by its bytes, or by the `.eh_frame` that is
-//!    registered for its place (`copies.rs`, `placement/`).
+//!    do with code without a lock (`memory/code_pages.rs`). Code that was copied is found by its bytes, or by the `.eh_frame` that is
+//!    registered for its place (`channels/moved_code/`, `placement/`).
 //!
 //! 8. Where LLVM exports its **C functions**, modules get what llvmlite's get, when code is generated for them: a virtual function of
-//!    each engine, found by its symbol, leads to us (`codegen/`). So does `LLVMTargetMachineEmitToMemoryBuffer`: what the program loads of
-//!    that by itself is found by its bytes (`self_loaded/`).
+//!    each engine, found by its symbol, leads to us (`frame_pointers/codegen/`). So does `LLVMTargetMachineEmitToMemoryBuffer`: what the program loads of
+//!    that by itself is found by its bytes (`channels/moved_code/self_loaded/`).
 //!
 //! Where gdb has started the process, its breakpoint is already at the loader's rendezvous: then every library's relocation slot
-//! of `dlsym` leads to a piece of assembly that looks at new libraries first (`lookup.rs`). `dlopen` would be the nearer choice,
+//! of `dlsym` leads to a piece of assembly that looks at new libraries first (`process/lookup.rs`). `dlopen` would be the nearer choice,
 //! but it has returned before there is a library to look at, and it, too, looks at its caller. Where LLVM's rendezvous cannot be
 //! detoured, the list is read whenever memory of an LLVM becomes executable, and compared as a whole.
 //!
@@ -67,53 +79,26 @@
 //! is replaced by an inaccessible reservation: the memory goes back to the system, the addresses stay taken. At most 4,096 ranges
 //! are kept, the oldest is given up first.
 
-mod allocated;
-mod attributes;
-mod code_pages;
-mod codegen;
-mod copies;
-mod descriptor;
-mod detour;
-mod discovered;
-mod dlsym_entry;
-mod duplicate_copy;
-mod elsewhere;
-mod facts;
+// In the host's process nothing panics; where a panic is impossible, the reason stands beside it.
+#![cfg_attr(not(test), deny(clippy::expect_used, clippy::panic, clippy::unreachable, clippy::unwrap_used))]
+
+mod channels;
+mod doctor;
 mod fork;
-mod header_padding;
+mod frame_pointers;
 mod hook_table;
 mod hooks;
-mod jitlink;
-mod known;
 mod late;
-mod library;
-mod link_map;
-mod llvmlite;
-mod loader;
-mod lookup;
+mod llvm;
 mod memory;
 mod modules;
-mod next;
-mod other_libraries;
-mod overdue;
-mod pending;
 mod placement;
-mod program;
-mod ranges;
-mod relocation_slot;
-mod search;
-mod self_loaded;
-mod source;
+mod process;
 mod start;
 mod state;
-mod symbol_file;
-mod thread;
-mod unheard;
-mod unregistered;
-mod vtable;
 
-pub use discovered::DiscoveredLlvm;
-pub use duplicate_copy::duplicate_copy;
-pub use program::is_python;
+pub use doctor::discovered::DiscoveredLlvm;
+pub use process::duplicate_copy::duplicate_copy;
+pub use process::program::is_python;
 pub use start::{ending, sinks_changed, start};
 pub use state::discovered;

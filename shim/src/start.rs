@@ -4,15 +4,17 @@
 
 use jitlisten::Session;
 
-use crate::codegen;
-use crate::dlsym_entry::before_dlsym;
+use crate::channels::jitlink::hook;
+use crate::channels::runtime_dyld::load_object;
+use crate::frame_pointers::codegen;
+use crate::frame_pointers::llvmlite;
 use crate::hook_table::HookTable;
-use crate::jitlink::hook;
-use crate::loader::with_libraries_held;
+use crate::memory::elsewhere;
 use crate::modules::Imports;
+use crate::process::dlsym_entry::before_dlsym;
+use crate::process::loader::with_libraries_held;
 use crate::state::{self, Shim};
-use crate::vtable::load_object;
-use crate::{elsewhere, fork, hooks, llvmlite};
+use crate::{fork, hooks};
 
 static HOOKS: HookTable = HookTable {
     loader_event: hooks::loader_event,

@@ -9,7 +9,7 @@ HEADER = pathlib.Path(__file__).parents[2] / "include/jitlisten.h"
 
 def read():
     try:
-        function = ctypes.CDLL(None).jitlisten_statistics
+        function = ctypes.CDLL(None).jitlisten_get_statistics
     except AttributeError:
         return {}
     body = re.search(r"struct jitlisten_statistics \{(.*?)\n\};", HEADER.read_text(), re.DOTALL).group(1)

@@ -18,6 +18,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <stddef.h>
+#include <stdarg.h>
 #include <stdint.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
@@ -66,12 +67,12 @@ ssize_t write(int file, const void *bytes, size_t size) {
     return syscall(SYS_write, file, bytes, size);
 }
 
-/* Allocations of the library's fail from number `fails_from` up to `fails_to`. */
-static volatile long allocations, fails_from = LONG_MAX, fails_to = LONG_MAX;
+/* The library's requests for pages fail from number `fails_from` up to `fails_to`. */
+static volatile long requests, fails_from = LONG_MAX, fails_to = LONG_MAX;
 #define STARVED (FROM_LIBRARY && fails_from != LONG_MAX && starved())
 
 static int starved(void) {
-    long number = __sync_fetch_and_add(&allocations, 1);
+    long number = __sync_fetch_and_add(&requests, 1);
     return number >= fails_from && number <= fails_to;
 }
 
@@ -100,24 +101,20 @@ void *__libc_memalign(size_t, size_t);
 
 void *malloc(size_t size) {
     void *memory;
-    if (STARVED) return errno = ENOMEM, NULL;
     NARROWLY(memory, memory == NULL, __libc_malloc(size));
     return memory;
 }
 void *calloc(size_t count, size_t size) {
     void *memory;
-    if (STARVED) return errno = ENOMEM, NULL;
     NARROWLY(memory, memory == NULL, __libc_calloc(count, size));
     return memory;
 }
 void *realloc(void *old, size_t size) {
     void *memory;
-    if (STARVED) return errno = ENOMEM, NULL;
     NARROWLY(memory, memory == NULL && size > 0, __libc_realloc(old, size));
     return memory;
 }
 int posix_memalign(void **result, size_t alignment, size_t size) {
-    if (STARVED) return ENOMEM;
     NARROWLY(*result, *result == NULL, __libc_memalign(alignment, size));
     return *result ? 0 : ENOMEM;
 }
@@ -134,6 +131,21 @@ void *mmap(void *address, size_t size, int protection, int flags, int file, off_
     NARROWLY(memory, memory == MAP_FAILED, (void *)syscall(SYS_mmap, address, size, protection, flags, file, offset));
     if (is_narrow && !for_itself) setrlimit(RLIMIT_AS, &narrow);
     return memory;
+}
+
+/* The heap of the library's makes its system calls by this function. */
+long syscall(long number, ...) {
+    static long (*real)(long, ...);
+    long words[6];
+    va_list list;
+    va_start(list, number);
+    for (int i = 0; i < 6; i++) words[i] = va_arg(list, long);
+    va_end(list);
+    if ((number == SYS_mmap || number == SYS_mremap) && STARVED) return errno = ENOMEM, -1;
+    if (!real) real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
+    long result = real(number, words[0], words[1], words[2], words[3], words[4], words[5]);
+    if (is_narrow && number == SYS_mmap && result == -1 && FROM_LIBRARY) ++*refused;
+    return result;
 }
 
 /* While this is set, listing libraries for the library takes long, with a lock of the loader's held. */
@@ -412,47 +424,39 @@ static int ends(const char *how) {
 
 /* --- Resources -------------------------------------------------------------------------------------------------------- */
 
-/* What a child does with two functions, and so many more, while the library gets no memory from allocation FROM to TO. */
-static int starved_child(long from, long to, int more) {
+/* A child compiles so many functions, while the library's requests for pages fail from FROM to TO. */
+static long starved_child(long from, long to, int functions, volatile long *counted) {
     int status;
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
         alarm(60);
-        allocations = 0, fails_from = from, fails_to = to;
-        struct compiled second = compile_named("second", "second", 2), third = compile_named("third", "third", 3);
-        dispose(second);
-        for (int i = 0; i < more; i++)
-            if (!is_right(compile_named("more", "more", i), i)) _exit(1);
-        _exit(is_right(third, 3) ? 0 : 1);
-    }
-    waitpid(child, &status, 0);
-    return status;
-}
-
-/* One child after another gets no memory from its N-th allocation on, or not the N-th. */
-static int starves(long step) {
-    long bad = 0, *counted = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    compile("first", 1);
-    pid_t child = fork();
-    if (child == 0) {
-        allocations = 0, fails_from = LONG_MAX - 1;
-        compile_named("second", "second", 2), dispose(compile_named("third", "third", 3));
-        *counted = allocations;
+        requests = 0, fails_from = from, fails_to = to;
+        for (int i = 0; i < functions; i++) {
+            struct compiled more = compile_named("more", "more", i);
+            if (!is_right(more, i)) _exit(1);
+            if (i % 2) dispose(more);
+        }
+        *counted = requests;
         _exit(0);
     }
-    wait_for(child);
-    fprintf(stderr, "%ld allocations\n", *counted);
-    for (long number = 0; number <= *counted; number += step) {
-        long ends[] = {LONG_MAX, number};
-        for (int i = 0; i < 2; i++) {
-            int status = starved_child(number, ends[i], 0);
-            if (status) fprintf(stderr, "from %ld to %ld: status %x\n", number, ends[i], status), bad++;
-        }
+    waitpid(child, &status, 0);
+    if (status) fprintf(stderr, "%d functions, from %ld to %ld: status %x\n", functions, from, to, status);
+    return status != 0;
+}
+
+/* One child after another gets no pages from its N-th request on, or not the N-th. */
+static int starves(int functions) {
+    volatile long *counted = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    compile("first", 1);
+    long bad = starved_child(LONG_MAX - 1, LONG_MAX - 1, functions, counted), all = *counted;
+    fprintf(stderr, "%ld requests\n", all);
+    for (long number = 0; number <= all; number++) {
+        bad += starved_child(number, LONG_MAX, functions, counted);
+        bad += starved_child(number, number, functions, counted);
     }
     /* More than what the library has set aside is enough for. */
-    int status = starved_child(0, LONG_MAX, 300);
-    if (status) fprintf(stderr, "300 more: status %x\n", status), bad++;
+    bad += starved_child(0, LONG_MAX, 300, counted);
     printf("%ld children went wrong\n", bad);
     return bad != 0;
 }
@@ -468,7 +472,7 @@ static rlim_t address_space(void) {
 
 /* Compiles in a process that may have so many bytes more. */
 static void narrow_child(rlim_t more) {
-    jitlisten_status (*ask)(struct jitlisten_statistics *) = dlsym(RTLD_DEFAULT, "jitlisten_statistics");
+    jitlisten_status (*ask)(struct jitlisten_statistics *) = dlsym(RTLD_DEFAULT, "jitlisten_get_statistics");
     jitlisten_status (*enable)(const char *) = dlsym(RTLD_DEFAULT, "jitlisten_enable");
     jitlisten_status (*disable)(const char *) = dlsym(RTLD_DEFAULT, "jitlisten_disable");
     struct jitlisten_statistics counted = {.size = sizeof counted};
@@ -620,7 +624,7 @@ static int opens_host(const char *path) {
 
 /* What the library has counted, into $SAFETY_STATISTICS: `name number` in each line. */
 static void write_statistics(void) {
-    jitlisten_status (*ask)(struct jitlisten_statistics *) = dlsym(RTLD_DEFAULT, "jitlisten_statistics");
+    jitlisten_status (*ask)(struct jitlisten_statistics *) = dlsym(RTLD_DEFAULT, "jitlisten_get_statistics");
     const char *path = getenv("SAFETY_STATISTICS");
     struct jitlisten_statistics counted = {.size = sizeof counted};
     if (path == NULL || ask == NULL || ask(&counted) != JITLISTEN_OK) return;
@@ -684,7 +688,7 @@ int main(int count, char **words) {
     if (!strcmp(scenario, "execs")) return execs();
     if (!strcmp(scenario, "idle-fork")) return idle_fork();
     if (!strcmp(scenario, "ends")) return ends(word);
-    if (!strcmp(scenario, "starves")) return starves(atol(word));
+    if (!strcmp(scenario, "starves")) return starves(atoi(word));
     if (!strcmp(scenario, "limited")) return limited(word);
     if (!strcmp(scenario, "narrows")) return narrows();
     if (!strcmp(scenario, "filtered")) return filtered();

@@ -12,7 +12,8 @@ use crate::paths::{self, Scratch};
 use crate::perf_map::{self, PerfMap};
 use crate::tool::{self, Absence};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+/// As [`tool::run`]'s.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// What `LD_PRELOAD` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,6 +15,9 @@
 //! What reads text (`perf_script`, `perf_map`, `gdb::backtrace`, `scenario`) is pure and has its own unit tests, and the table
 //! begins with the stock process, which must fail the same expectation: a check that cannot fail proves nothing.
 //!
+//! The tests are modules of three binaries, because linking one for each file takes minutes and gigabytes: `together`, four of whose
+//! tests run at a time, `alone`, whose tests need the processors for themselves, and `long`, whose tests take minutes.
+//!
 //! `ci/setup.sh` provides tools and virtual environments. What is missing fails a test when `CI` is set and is a loud skip
 //! elsewhere ([`tool`]).
 
@@ -46,3 +49,22 @@ pub mod support_table;
 pub mod symbols;
 pub mod tool;
 pub mod walk;
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    /// A file without a `mod` line would be a test that never runs.
+    #[test]
+    fn every_file_is_a_module() {
+        for binary in ["together", "alone", "long"] {
+            let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(binary);
+            let main = fs::read_to_string(directory.join("main.rs")).expect("main.rs");
+            for entry in fs::read_dir(&directory).expect("a directory").flatten() {
+                let name = entry.file_name().into_string().expect("a name").replace(".rs", "");
+                let line = format!("mod {name};");
+                assert!(name == "main" || main.lines().any(|found| found == line), "{binary}/main.rs lacks {line:?}");
+            }
+        }
+    }
+}

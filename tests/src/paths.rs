@@ -77,8 +77,9 @@ impl Scratch {
             return usual;
         }
         let directory = usual.path.file_name().expect("a name");
-        // Not /tmp and not /var/tmp: some tests mount over them.
-        let path = Path::new("/opt/jitlisten-scratch").join(directory);
+        // Not /tmp and not /var/tmp: some tests mount over them. Another clone has another place.
+        let clone = root().display().to_string().replace('/', "-");
+        let path = PathBuf::from(format!("/opt/jitlisten-scratch{clone}")).join(directory);
         fs::create_dir_all(&path).unwrap_or_else(|error| panic!("create {}: {error}", path.display()));
         Self { path }
     }

@@ -1,7 +1,7 @@
 //! The integration x consumer table, as a run of the test suite has seen it.
 //!
-//! A test that has proved a cell says so with [`seen`], as its last statement; `ci/support-table.sh` makes the table of docs/tools.md
-//! from the lines of one run, and CI compares the two.
+//! A test that has proved a cell says so with [`seen`], as its last statement; `ci/support.py --seen` compares
+//! the lines of one run with records/integrations.tsv, from which docs/support.md is rendered.
 
 use std::fs::OpenOptions;
 use std::io::Write;

@@ -7,8 +7,8 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
-/// No tool of this suite needs longer; one that does hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// A tool that needs longer hangs; the machine may have much else to do.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Whether the absence of something fails the suite when `CI` is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ SUITE is `llvmlite`, `numba`, `lines` (Numba's, and what it compiles has line ta
 are recorded 1,000 times a second) or `cpython`; the interpreter that runs this is the one that is tested. Each module is a process of
 its own. A test whose outcome differs is run again in both ways, alone, up to three times, and counts as different only if it
 never agrees; with `lines`, those of ASK_FOR_NO_LINES have to differ. Prints one row of a Markdown table for each module, and ends
-with status 1 if anything differs.
+with status 1 if anything differs, or if a module ran no test.
 """
 
 import json
@@ -59,7 +59,8 @@ class Runs:
         directory = self.results / name
         directory.mkdir(parents=True)
         # Not NUMBA_CACHE_DIR: Numba's own tests look for their files where they are without it.
-        environment = dict(os.environ, JITLISTEN_DIR=str(directory))
+        # Numba's classes of tests in processes of their own run nothing without the second.
+        environment = dict(os.environ, JITLISTEN_DIR=str(directory), SUBPROC_TEST="1")
         if gdb := shutil.which("gdb"):
             # Numba does not look for it in PATH.
             environment["NUMBA_GDB_BINARY"] = gdb
@@ -162,6 +163,9 @@ def main():
         different += len(differ)
         bad = {name: sum(kind in BAD for kind in found.values()) for name, found in (("stock", stock), ("ours", ours))}
         skipped = sum(kind == "skipped" for kind in stock.values())
+        if skipped == len(stock):
+            print(f"    {module}: no test ran", file=sys.stderr, flush=True)
+            different += 1
         print(
             f"| {module} | {len(stock)} | {skipped} | {bad['stock']} | {bad['ours']} | {len(differ)} | {len(unsteady)}"
             f" | {seen} | {stock_seconds:.0f} s | {our_seconds:.0f} s |",

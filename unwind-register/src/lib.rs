@@ -49,6 +49,9 @@
 //!   have registered there with the same copy; what they register later is found first. Two copies of this crate in one process,
 //!   with code in the same 64 MiB, do get into each other's way.
 
+// In the host's process nothing panics; where a panic is impossible, the reason stands beside it.
+#![cfg_attr(not(test), deny(clippy::expect_used, clippy::panic, clippy::unreachable, clippy::unwrap_used))]
+
 mod cfi;
 mod clock;
 mod discovery;

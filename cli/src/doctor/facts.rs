@@ -1,4 +1,4 @@
-//! What the library in a process knows of each LLVM there: read from its memory, see `shim/src/facts.rs` for the layout.
+//! What the library in a process knows of each LLVM there: read from its memory, see `shim/src/doctor/facts.rs` for the layout.
 //!
 //! An older library has no such symbol, another one may have another layout: then there are no facts, and what can be read from
 //! outside has to do.
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::jit_list::{read_memory, words};
+use crate::memory::{self, words};
 use crate::process::Process;
 use crate::symbols;
 
@@ -92,7 +92,7 @@ impl Facts {
     pub(super) fn of(process: &Process, library: &Path) -> Option<Facts> {
         let address = symbols::address(process, library, SYMBOL)?;
         for _ in 0..TRIES {
-            match Facts::read(|offset, size| read_memory(process.pid, address + offset as u64, size).ok()) {
+            match Facts::read(|offset, size| memory::read(process.pid, address + offset as u64, size).ok()) {
                 Reading::Good(facts) => return Some(*facts),
                 Reading::Nothing => return None,
                 Reading::Changing => sleep(Duration::from_millis(1)),

@@ -29,7 +29,7 @@ pub(super) fn findings(log: &str, shown: &[String]) -> Vec<Finding> {
             if shown.iter().any(is_shown) {
                 continue;
             }
-            found.push(Finding::no("LLVM", from_path(line), "see docs/hosts.md: what this LLVM compiles has no names"));
+            found.push(Finding::no("LLVM", from_path(line), "see docs/limits.md: code of this LLVM has no names"));
         }
     }
     found

@@ -10,8 +10,9 @@
 
 #![forbid(unsafe_code)]
 
-use std::fs::{self, File};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use jitlisten::{Function, LineRows, LoadedObject, cfi};
 
@@ -19,16 +20,19 @@ use super::Finding;
 use super::facts::{Facts, HeardLlvm, UnheardLlvm};
 use super::llvm_file::{LINKERS, LlvmFile};
 use crate::jit_list::{self, JitList};
+use crate::memory;
 use crate::process::Process;
 use crate::symbols::Symbols;
 
 const RENDEZVOUS: &str = "__jit_debug_register_code";
-/// The longest redirected body: see `shim/src/detour`.
+/// The longest redirected body: see `shim/src/process/detour`.
 const BODY: usize = 16;
 /// A breakpoint of a debugger, which may sit there, too.
 const BREAKPOINT: u8 = 0xcc;
 /// Below this size a file cannot hold an LLVM with a code generator.
 const SMALLEST: u64 = 4 << 20;
+/// Nothing behind this is looked at.
+const LARGEST: u64 = 4 << 30;
 
 /// Types, as `typeid` names them; a vtable's symbol is `_ZTV` and the same.
 const ENGINES: [(&str, &str); 3] = [
@@ -98,7 +102,9 @@ impl Llvm {
             all[known].list = compiled(process, list).map_or(List::Unreadable, List::Of);
         }
         // Facts do not have those that were switched off, nor, without a log, those that show only by their messages.
-        let others = process.libraries().into_iter().filter(|library| may_have_llvm(process, library));
+        let end = Instant::now() + jit_list::PATIENCE;
+        let libraries = process.libraries().into_iter().take_while(|_| Instant::now() < end);
+        let others = libraries.filter(|library| may_have_llvm(process, library));
         let others: Vec<&Path> = others.filter(|library| !all.iter().any(|llvm| llvm.library == **library)).collect();
         all.extend(others.into_iter().filter_map(|library| Llvm::by_types(process, library, has_facts)));
         all
@@ -194,7 +200,7 @@ impl Heard {
     }
 }
 
-const NO_NAMES: &str = "see docs/hosts.md: what is not heard has no names";
+const NO_NAMES: &str = "see docs/limits.md: code that is not observed has no names";
 
 fn unsaid_words(has_library: bool, is_redirected: bool) -> &'static str {
     match (has_library, is_redirected) {
@@ -242,25 +248,28 @@ impl HeardLlvm {
 /// A file that is too small, or ours, has none.
 fn may_have_llvm(process: &Process, library: &Path) -> bool {
     let is_ours = library.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libjitlisten"));
-    !is_ours && fs::metadata(process.visible(library)).is_ok_and(|about| about.is_file() && about.len() >= SMALLEST)
+    let size = process.open_file(library).and_then(|file| Ok(file.metadata()?.len()));
+    !is_ours && size.is_ok_and(|size| size >= SMALLEST)
 }
 
 fn read_file(process: &Process, library: &Path) -> LlvmFile {
     let types = ENGINES.map(|(class, _)| class);
-    File::open(process.visible(library)).and_then(|file| LlvmFile::read(file, &types)).unwrap_or_default()
+    process.open_file(library).and_then(|file| LlvmFile::read(file.take(LARGEST), &types)).unwrap_or_default()
 }
 
 /// Functions that are alive, and how many of them set up no frame pointer.
 fn compiled(process: &Process, list: &JitList) -> Option<Compiled> {
     let entries = list.entries(process).ok()?;
     let mut compiled = Compiled { objects: entries.len(), ..Compiled::default() };
-    for object in entries.iter().filter_map(|entry| entry.object(process)) {
+    let end = Instant::now() + jit_list::PATIENCE;
+    let entries = entries.iter().take_while(|_| Instant::now() < end);
+    for object in entries.filter_map(|entry| entry.object(process)) {
         compiled.objects_with_lines +=
             usize::from(LineRows::parse(&object).is_ok_and(|lines| !lines.rows().is_empty()));
         let Ok(object) = LoadedObject::parse(&object) else { continue };
         let keeps = |function: &Function| {
             let size = function.range.size() as usize;
-            let code = jit_list::read_memory(process.pid, function.range.start().0, size).ok()?;
+            let code = memory::read(process.pid, function.range.start().0, size).ok()?;
             Some(cfi::sets_up_frame_pointer(&code, object.machine()))
         };
         compiled.functions += object.functions().len();
@@ -271,7 +280,7 @@ fn compiled(process: &Process, list: &JitList) -> Option<Compiled> {
 
 fn is_redirected(process: &Process, symbols: &Symbols) -> bool {
     let Some((address, in_file)) = symbols.code(RENDEZVOUS, BODY) else { return false };
-    let Ok(in_memory) = jit_list::read_memory(process.pid, address, in_file.len()) else { return false };
+    let Ok(in_memory) = memory::read(process.pid, address, in_file.len()) else { return false };
     let mut changed = in_file.iter().zip(&in_memory).filter(|(file, memory)| file != memory);
     changed.next().is_some_and(|(_, now)| *now != BREAKPOINT)
 }

@@ -5,9 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::process::geteuid;
+
 use super::Finding;
 use crate::command;
-use crate::gdb;
 use crate::sinks::is_writable;
 
 /// The system, as far as tools depend on it.
@@ -118,8 +119,7 @@ fn may_call_ptrace() -> bool {
 }
 
 fn trace() -> (Finding, bool) {
-    // SAFETY: geteuid has no precondition.
-    let is_root = unsafe { libc::geteuid() == 0 };
+    let is_root = geteuid().is_root();
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     match scope.trim() {
         _ if !may_call_ptrace() => (
@@ -156,7 +156,9 @@ fn debugger() -> (Finding, Option<u32>) {
     let Some(program) = command::find("gdb".as_ref()) else {
         return (Finding::note("gdb", "is not installed", "install it to debug compiled code"), None);
     };
-    let (number, major) = gdb::version(&program);
+    let version = first_line(&program, "--version");
+    let number = version.rsplit(' ').next().unwrap_or_default();
+    let major = number.split('.').next().and_then(|major| major.parse().ok());
     let finding = match major {
         Some(15) => Finding::no(
             "gdb",
@@ -170,8 +172,7 @@ fn debugger() -> (Finding, Option<u32>) {
 }
 
 fn image_place() -> (Finding, bool) {
-    // SAFETY: geteuid has no precondition.
-    let usual = PathBuf::from(format!("/var/tmp/jitlisten-{}", unsafe { libc::geteuid() }));
+    let usual = PathBuf::from(format!("/var/tmp/jitlisten-{}", geteuid().as_raw()));
     let Some(given) = std::env::var_os("JITLISTEN_DIR").filter(|place| !place.is_empty()).map(PathBuf::from) else {
         return examine_place(&usual, true);
     };
@@ -205,13 +206,7 @@ fn examine_place(wanted: &Path, may_be_made: bool) -> (Finding, bool) {
 }
 
 fn is_noexec(place: &Path) -> bool {
-    use std::os::unix::ffi::OsStrExt as _;
-    let Ok(path) = std::ffi::CString::new(place.as_os_str().as_bytes()) else { return false };
-    let mut found = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
-    // SAFETY: a C string, and writable memory for the structure.
-    unsafe { libc::statvfs(path.as_ptr(), found.as_mut_ptr()) };
-    // SAFETY: zeros are a valid structure, whatever the call has written of it.
-    unsafe { found.assume_init() }.f_flag & libc::ST_NOEXEC != 0
+    rustix::fs::statvfs(place).is_ok_and(|found| found.f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC))
 }
 
 fn glibc() -> Finding {

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -12,6 +13,7 @@ use super::Finding;
 use super::facts::{Facts, Totals};
 use super::llvm::{Compiled, Llvm};
 use super::python::{self, Environment, PythonFlags};
+use crate::command;
 use crate::installation::Installation;
 use crate::problem::Problem;
 use crate::process::Process;
@@ -160,8 +162,8 @@ impl Program {
             self.code_keeps_frame_pointers = false;
             self.findings.push(Finding::note(
                 "frame pointers",
-                "code without frame pointers was loaded, from a cache written without jitlisten",
-                "another NUMBA_CACHE_DIR, or remove __pycache__/*.nbc",
+                "code without frame pointers was loaded",
+                "perf record --call-graph dwarf; if it is from Numba's cache, another NUMBA_CACHE_DIR",
             ));
         }
         if let Some(line) = text.lines().find(|line| line.contains("code is left without frame pointers")) {
@@ -245,7 +247,7 @@ impl Program {
             self.findings.push(Finding::note(
                 "images",
                 format!("{images_without_padding} of {images} have no padding in front: perf --call-graph dwarf cannot use their unwind tables"),
-                "jitlisten record, gdb and py-spy can: see docs/hosts.md",
+                "jitlisten record, gdb and py-spy can: see docs/limits.md",
             ));
         }
     }
@@ -275,7 +277,7 @@ impl Program {
             return;
         }
         let map = format!("/tmp/perf-{}.map", process.inner_pid());
-        if self.perf_map && !process.visible(Path::new(&map)).exists() {
+        if self.perf_map && process.open_file(Path::new(&map)).is_err() {
             self.perf_map = false;
             self.findings.push(Finding::no("sink", format!("perfmap: there is no {map}"), SINK));
         }
@@ -316,12 +318,22 @@ fn library(process: &Process) -> Option<&Path> {
 fn library_of(process: &Process) -> Finding {
     match library(process) {
         Some(path) => Finding::ok("library", format!("{} is in process {}", path.display(), process.pid)),
+        None if !process.mappings.iter().any(|mapping| is_loader(&mapping.path)) => Finding::no(
+            "library",
+            format!("process {} is statically linked: nothing can be preloaded or attached", process.pid),
+            command::STATIC,
+        ),
         None => Finding::no(
             "library",
             format!("process {} does not have {LIBRARY}", process.pid),
             format!("jitlisten attach {}, or start it with jitlisten run", process.pid),
         ),
     }
+}
+
+/// `ld-linux-x86-64.so.2`, `ld-2.28.so`, `ld-musl-x86_64.so.1`
+fn is_loader(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"ld-") || name.as_bytes().starts_with(b"ld.so"))
 }
 
 /// What was seen of a command.

@@ -1,11 +1,14 @@
-//! The interpreter in a process: how it was started, and how it was built.
+//! The interpreter in a process: how it was started, and how it was built. Read from `/proc` and from its file; nothing is executed.
 
 #![forbid(unsafe_code)]
 
 use std::fs;
-use std::process::{Command, Stdio};
+use std::path::Path;
+
+use jitlisten::{Machine, cfi};
 
 use crate::process::Process;
+use crate::symbols::Symbols;
 
 /// The environment a process was started with.
 pub(super) struct Environment(Vec<(String, String)>);
@@ -66,22 +69,18 @@ impl PythonFlags {
     }
 }
 
-/// Asks the interpreter how it was built.
+/// Whether the interpreter was built with frame pointers: from the beginnings of functions that call others.
 pub(super) fn keeps_frame_pointers(process: &Process) -> Option<bool> {
-    let program = process.program()?;
-    let interpreter = if process.sees_another(&program) { process.visible(&program) } else { program };
-    let ask = "import sysconfig as s; print(*(str(s.get_config_var(v)) for v in ('CFLAGS', 'PY_CORE_CFLAGS', 'CONFIG_ARGS')))";
-    let output = Command::new(interpreter)
-        .args(["-I", "-S", "-c", ask])
-        .env_remove("LD_PRELOAD")
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output()
-        .ok()
-        .filter(|output| output.status.success())?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let (with, without) = (text.rfind("-fno-omit-frame-pointer"), text.rfind("-fomit-frame-pointer"));
-    Some(with.is_some() && with > without)
+    const FUNCTIONS: [&str; 5] =
+        ["PyEval_EvalCode", "PyRun_StringFlags", "PyImport_ImportModule", "PyObject_Repr", "PyModule_AddObject"];
+    const ENOUGH: usize = 64;
+    let is_python = |path: &&Path| path.file_name().is_some_and(|name| name.to_string_lossy().contains("python"));
+    let all = process.libraries().into_iter().filter(|path| is_python(path) || Some(*path) == process.executable());
+    let symbols =
+        all.filter_map(|path| Symbols::of(process, path)).find(|symbols| symbols.defined(&FUNCTIONS[..1]) == [true])?;
+    let code = FUNCTIONS.iter().filter_map(|name| symbols.code(name, ENOUGH));
+    let kept: Vec<bool> = code.map(|(_, code)| cfi::sets_up_frame_pointer(&code, Machine::HERE)).collect();
+    (!kept.is_empty()).then(|| kept.iter().filter(|keeps| **keeps).count() * 2 > kept.len())
 }
 
 #[cfg(test)]

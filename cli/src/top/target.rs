@@ -1,8 +1,11 @@
 //! What is watched: `jitlisten record` of it, into a file in a directory of this process.
+//!
+//! A process of another user can change the recording, and the files that it names. So `top -p` makes and reads all files with the rights
+//! of that user; only the recorder keeps those of root.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, chown};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{Child, ExitCode, ExitStatus, Stdio};
@@ -13,13 +16,14 @@ use jitlisten_report::Follower;
 use super::Top;
 use crate::command;
 use crate::problem::Problem;
-use crate::process::Process;
+use crate::process::{ActingAs, Process};
 use crate::system::{end_with_parent, punch_hole, send_signal};
 
 /// Of what the program printed so much is shown at the end.
 const MOST_OUTPUT: u64 = 256 << 10;
-/// A program that was asked to end has so long.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// A program that was asked to end has so long. A recorder may be in the middle of a call in a process, which takes seconds at most
+/// (`trace.rs`): it must not be killed there.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// What is read is given back in pieces of this size.
 const PAGE: u64 = 4096;
 
@@ -49,12 +53,21 @@ pub(crate) struct Target {
     /// The process of `-p`, which goes on when this ends.
     process: Option<Process>,
     title: String,
+    /// Behind the directory, which is removed with them.
+    _rights: Option<ActingAs>,
 }
 
 impl Target {
     pub(crate) fn start(top: &Top) -> Result<Target, Problem> {
         let process = top.pid.map(Process::open).transpose()?;
-        let directory = Scratch::new(process.as_ref())?;
+        let rights = || {
+            let acting = process.as_ref().map(Process::act_as_owner).transpose();
+            acting.map_err(|error| Problem::new(format!("cannot act as the user of the process: {error}")))
+        };
+        let owner = rights()?;
+        let directory = Scratch::new()?;
+        let output = directory.output()?;
+        drop(owner);
         let options = [
             ("-r", Some(top.rate.to_string())),
             ("--sinks", top.sinks.as_ref().map(ToString::to_string)),
@@ -65,7 +78,6 @@ impl Target {
         if top.pid.is_none() {
             command.arg("--").args(&top.command);
         }
-        let output = directory.output()?;
         let same = output.try_clone().map_err(|error| Problem::new(format!("cannot open a file twice: {error}")))?;
         command.stdin(Stdio::null()).stdout(output).stderr(same);
         end_with_parent(&mut command);
@@ -74,7 +86,8 @@ impl Target {
             Some(pid) => format!("process {pid}"),
             None => top.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "),
         };
-        Ok(Target { directory, recorder, ended: None, recorded: false, process, title })
+        let rights = rights()?;
+        Ok(Target { directory, recorder, ended: None, recorded: false, process, title, _rights: rights })
     }
 
     pub(crate) fn title(&self) -> String {
@@ -154,20 +167,15 @@ pub(crate) fn give_back(file: &File, read: u64) {
     }
 }
 
-/// A directory that only its user can enter, and the user of the process that is watched; removed when dropped.
+/// A directory that only its user can enter; removed when dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
-    fn new(process: Option<&Process>) -> Result<Scratch, Problem> {
+    fn new() -> Result<Scratch, Problem> {
         let path = std::env::temp_dir().join(format!("jitlisten-top-{}", std::process::id()));
         let problem = |error| Problem::new(format!("cannot make {}: {error}", path.display()));
         DirBuilder::new().mode(0o700).create(&path).map_err(problem)?;
-        let scratch = Scratch(path.clone());
-        let ours = fs::metadata(&path).map_err(problem)?.uid();
-        if let Some((user, group)) = process.and_then(Process::owner).filter(|(user, _)| *user != ours) {
-            chown(&path, Some(user), Some(group)).map_err(problem)?;
-        }
-        Ok(scratch)
+        Ok(Scratch(path))
     }
 
     fn recording(&self) -> PathBuf {

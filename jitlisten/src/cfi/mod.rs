@@ -38,25 +38,15 @@ pub use rows::{Cfa, SavedRegister, UnwindRow};
 
 use crate::{Address, Machine};
 
-/// Whether a function sets up a frame pointer before anything else.
-///
-/// On x86_64 `[endbr64] push rbp; mov rbp, rsp`; on AArch64 `stp x29, x30` and a `mov` or `add` into `x29`, which a
-/// return address signature or branch target marker may precede.
-pub fn keeps_frame_pointer(code: &[u8], machine: Machine) -> bool {
-    match machine {
-        Machine::X86_64 => x86_64::keeps_frame_pointer(code),
-        Machine::Aarch64 => aarch64::keeps_frame_pointer(code),
-    }
-}
-
 /// Whether a function sets up a frame pointer anywhere. LLVM moves the set-up behind an early return where it can (shrink
 /// wrapping: Numba's `NRT_incref`); until then such a function has no frame of its own and calls nothing.
+///
+/// On x86_64 `push rbp` and `mov rbp, rsp`; on AArch64 `stp x29, x30` and a `mov` or `add` into `x29`.
 pub fn sets_up_frame_pointer(code: &[u8], machine: Machine) -> bool {
-    let instruction_alignment = match machine {
-        Machine::X86_64 => 1,
-        Machine::Aarch64 => 4,
-    };
-    (0..code.len()).step_by(instruction_alignment).any(|at| keeps_frame_pointer(&code[at..], machine))
+    match machine {
+        Machine::X86_64 => x86_64::sets_up_frame_pointer(code),
+        Machine::Aarch64 => (0..code.len()).step_by(4).any(|at| aarch64::keeps_frame_pointer(&code[at..])),
+    }
 }
 
 /// The rules for a whole function: `code` is all of it, relocated, and runs at `address`.

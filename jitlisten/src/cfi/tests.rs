@@ -252,7 +252,7 @@ fn agrees_with_llvm_about_aarch64() {
     for (range, read) in image.rows() {
         let code = image.code(range).expect("code");
         let rows = synthesise(code, range.start(), Machine::Aarch64);
-        assert_eq!(rows.is_some(), keeps_frame_pointer(code, Machine::Aarch64));
+        assert_eq!(rows.is_some(), super::aarch64::keeps_frame_pointer(code));
         let Some(rows) = rows else { continue };
         understood += 1;
         // LLVM counts from sp again when the epilogue begins, an instruction before it must.
@@ -328,12 +328,32 @@ fn x86(code: &[u8]) -> Option<Vec<(u64, u16, i64)>> {
     Some(rows.into_iter().map(|row| (row.offset.0, row.cfa.register, row.cfa.offset)).collect())
 }
 
+/// LLVM schedules instructions between the two of the set-up; another push, a call or a branch ends it.
+#[test]
+fn a_frame_pointer_is_set_up_before_the_first_call_or_branch() {
+    let keeps = |between: &[u8]| {
+        let code = [&[0x55][..], between, &[0x48, 0x89, 0xe5, 0x5d, 0xc3]].concat();
+        sets_up_frame_pointer(&code, Machine::X86_64)
+    };
+    // mov rax, [rdi]; vmovups ymm0, [rsi]; movabs rcx, 1
+    let scheduled = [0x48, 0x8b, 0x07, 0xc5, 0xfc, 0x10, 0x06, 0x48, 0xb9, 1, 0, 0, 0, 0, 0, 0, 0];
+    assert!(keeps(&[]) && keeps(&scheduled));
+    // push r15; sub rsp, 8; call rax; je; jmp; an instruction that is none
+    let ends: [&[u8]; 6] = [&[0x41, 0x57], &[0x48, 0x83, 0xec, 8], &[0xff, 0xd0], &[0x74, 0], &[0xeb, 0], &[0x06]];
+    for between in ends {
+        assert!(!keeps(between), "{between:02x?}");
+    }
+    // test edi, edi; je +1; ret; push rbp; mov rbp, rsp
+    assert!(sets_up_frame_pointer(&[0x85, 0xff, 0x74, 1, 0xc3, 0x55, 0x48, 0x89, 0xe5], Machine::X86_64));
+    assert!(!sets_up_frame_pointer(&[0x90, 0x48, 0x89, 0xe5, 0xc3], Machine::X86_64), "nothing is saved");
+}
+
 #[test]
 fn a_frame_pointer_gives_three_rules() {
     // push rbp; mov rbp, rsp; push rbx; nop; pop rbx; pop rbp; ret
     let code = [0x55, 0x48, 0x89, 0xe5, 0x53, 0x90, 0x5b, 0x5d, 0xc3];
-    assert!(keeps_frame_pointer(&code, Machine::X86_64));
-    assert!(keeps_frame_pointer(&[&[0xf3, 0x0f, 0x1e, 0xfa], &code[..]].concat(), Machine::X86_64));
+    assert!(sets_up_frame_pointer(&code, Machine::X86_64));
+    assert!(sets_up_frame_pointer(&[&[0xf3, 0x0f, 0x1e, 0xfa], &code[..]].concat(), Machine::X86_64));
     assert_eq!(x86(&code).expect("rows"), [(0, 7, 8), (1, 7, 16), (4, 6, 16), (5, 6, 16), (7, 6, 16), (8, 7, 8)]);
     let rows = synthesise(&code, Address(0x1000), Machine::X86_64).expect("rows");
     let saved = [SavedRegister { register: 3, offset: -24 }, SavedRegister { register: 6, offset: -16 }];

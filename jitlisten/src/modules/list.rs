@@ -1,18 +1,12 @@
-//! The list: a sorted table behind an atomic pointer, and the newest entries beside it.
-//!
-//! A full table is merged into a new one. What is out of use is freed when no reader is at work, which is asked after the
-//! exchange: a reader that begins then finds the new table.
+//! The list of modules: [`Published`], with a count of its readers.
 
-use std::collections::VecDeque;
-use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::Module;
+use crate::process::published::{Changing, Published, Ranged};
 use crate::{Address, AddressRange};
-
-/// The newest entries, before they are merged.
-const NEWEST: usize = 128;
 
 /// So many withdrawn modules keep their memory.
 pub(super) const KEPT: usize = 1024;
@@ -26,77 +20,53 @@ pub struct Counts {
     pub subs: u64,
 }
 
-struct Table {
-    /// By address.
-    sorted: Vec<*const Module>,
-    newest: [AtomicPtr<Module>; NEWEST],
-    count: AtomicUsize,
-}
-
-impl Table {
-    fn all(&self) -> impl Iterator<Item = &Module> {
-        let newest = self.newest.iter().take(self.count.load(Ordering::Acquire));
-        let newest = newest.map(|slot| slot.load(Ordering::Relaxed).cast_const());
-        // SAFETY: what a table points to lives as long as the table; see the module's head.
-        self.sorted.iter().copied().chain(newest).filter_map(|module| unsafe { module.as_ref() })
+impl Ranged for Module {
+    fn start(&self) -> u64 {
+        self.mapped().start().0
     }
 
-    fn find(&self, address: Address) -> Option<&Module> {
-        let count = self.count.load(Ordering::Acquire).min(NEWEST);
-        for slot in self.newest.get(..count)?.iter().rev() {
-            // SAFETY: as in `all`.
-            let module = unsafe { slot.load(Ordering::Relaxed).as_ref() };
-            if let Some(module) = module.filter(|module| module.mapped().contains(address) && module.is_listed()) {
-                return Some(module);
-            }
-        }
-        // SAFETY: as in `all`.
-        let start = |module: &*const Module| unsafe { &**module }.mapped().start();
-        let after = self.sorted.partition_point(|module| start(module) <= address);
-        // SAFETY: as in `all`.
-        let module = unsafe { self.sorted.get(after.checked_sub(1)?)?.as_ref() };
-        module.filter(|module| module.mapped().contains(address) && module.is_listed())
+    fn end(&self) -> u64 {
+        self.mapped().end().0
+    }
+
+    fn is_alive(&self) -> bool {
+        self.is_listed()
     }
 }
 
 /// What belongs to the thread that changes the list.
-struct Change {
-    /// Out of use.
-    tables: Vec<*mut Table>,
-    /// Withdrawn, and in no table that is in use.
-    modules: VecDeque<*mut Module>,
+struct Own {
+    /// The last that were withdrawn.
+    withdrawn: VecDeque<Arc<Module>>,
     /// Listed, by address: to find what a range meets.
-    listed: std::collections::BTreeMap<u64, *const Module>,
+    listed: BTreeMap<u64, Arc<Module>>,
 }
 
-// SAFETY: the pointers own what they lead to, or borrow from what the list owns.
-unsafe impl Send for Change {}
-
 pub(super) struct ModuleList {
-    table: AtomicPtr<Table>,
+    /// Changed under the session's lock only, which is held across a fork: the child finds its lock free.
+    published: Published<Module, Own>,
     readers: AtomicUsize,
     adds: AtomicU64,
     subs: AtomicU64,
-    /// Taken under the session's lock only, which is held across a fork: the child finds it free.
-    change: Mutex<Change>,
 }
 
 /// A reader at work. One that is left by `longjmp` stays at work for ever, as does one of another thread in the child of a fork:
 /// then nothing is freed any more.
 pub struct Reading<'a> {
     list: &'a ModuleList,
-    table: Option<&'a Table>,
 }
 
 impl Reading<'_> {
     /// The listed modules.
     pub fn modules(&self) -> impl Iterator<Item = &Module> {
-        self.table.into_iter().flat_map(Table::all).filter(|module| module.is_listed())
+        // SAFETY: this reader is counted until it is dropped, and nothing is freed while one is.
+        unsafe { self.list.published.all() }
     }
 
     /// The module that `address` is in.
     pub fn find(&self, address: Address) -> Option<&Module> {
-        self.table?.find(address)
+        // SAFETY: this reader is counted until it is dropped, and nothing is freed while one is.
+        unsafe { self.list.published.find(address.0) }
     }
 }
 
@@ -108,13 +78,11 @@ impl Drop for Reading<'_> {
 
 impl ModuleList {
     pub(super) const fn new() -> Self {
-        let change = Change { tables: Vec::new(), modules: VecDeque::new(), listed: std::collections::BTreeMap::new() };
         ModuleList {
-            table: AtomicPtr::new(ptr::null_mut()),
+            published: Published::new(Own { withdrawn: VecDeque::new(), listed: BTreeMap::new() }),
             readers: AtomicUsize::new(0),
             adds: AtomicU64::new(0),
             subs: AtomicU64::new(0),
-            change: Mutex::new(change),
         }
     }
 
@@ -124,31 +92,15 @@ impl ModuleList {
 
     pub(super) fn read(&self) -> Reading<'_> {
         self.readers.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: null, or a table that is not freed while a reader is at work.
-        let table = unsafe { self.table.load(Ordering::SeqCst).as_ref() };
-        Reading { list: self, table }
+        Reading { list: self }
     }
 
-    fn change(&self) -> MutexGuard<'_, Change> {
-        self.change.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn publish(&self, module: Box<Module>) {
-        let mut change = self.change();
-        let module = Box::into_raw(module);
-        // SAFETY: made just now; only the holder of `change` frees.
-        let start = unsafe { &*module }.mapped().start().0;
-        change.listed.insert(start, module);
-        // SAFETY: only the holder of `change` exchanges or frees it.
-        let table = match unsafe { self.table.load(Ordering::Acquire).as_ref() } {
-            Some(table) if table.count.load(Ordering::Relaxed) < NEWEST => table,
-            full => self.exchange(&mut change, full),
-        };
-        let count = table.count.load(Ordering::Relaxed);
-        if let Some(slot) = table.newest.get(count) {
-            slot.store(module, Ordering::Relaxed);
-            table.count.store(count + 1, Ordering::Release);
-        }
+    pub(super) fn publish(&self, module: Module) {
+        let module = Arc::new(module);
+        let mut change = self.published.change();
+        change.own().listed.insert(module.start(), Arc::clone(&module));
+        change.add(module);
+        self.reclaim(&mut change);
         self.adds.fetch_add(1, Ordering::SeqCst);
     }
 
@@ -158,18 +110,19 @@ impl ModuleList {
         if self.counts() == Counts::default() {
             return;
         }
-        let mut change = self.change();
-        let below = change.listed.range(..range.end().0).rev();
-        // SAFETY: what is listed is alive.
-        let met = below.take_while(|(_, module)| unsafe { &***module }.mapped().end() > range.start());
+        let mut change = self.published.change();
+        let Own { withdrawn, listed } = change.own();
+        let below = listed.range(..range.end().0).rev();
+        let met = below.take_while(|(_, module)| module.end() > range.start().0);
         let starts: Vec<u64> = met.map(|(&start, _)| start).collect();
-        for start in starts {
-            // SAFETY: as above.
-            let module = change.listed.remove(&start).and_then(|module| unsafe { module.as_ref() });
-            if module.is_some_and(Module::withdraw) {
+        for module in starts.iter().filter_map(|start| listed.remove(start)) {
+            if module.withdraw() {
                 self.subs.fetch_add(1, Ordering::SeqCst);
             }
+            withdrawn.push_back(module);
         }
+        let surplus = withdrawn.len().saturating_sub(KEPT);
+        withdrawn.drain(..surplus);
     }
 
     pub(super) fn clear(&self) {
@@ -178,38 +131,8 @@ impl ModuleList {
         }
     }
 
-    /// A new table of what is listed in `old`, which goes out of use.
-    fn exchange(&self, change: &mut Change, old: Option<&Table>) -> &Table {
-        let (listed, gone): (Vec<&Module>, Vec<&Module>) =
-            old.into_iter().flat_map(Table::all).partition(|module| module.is_listed());
-        change.modules.extend(gone.into_iter().map(|module| ptr::from_ref(module).cast_mut()));
-        let mut sorted: Vec<*const Module> = listed.into_iter().map(ptr::from_ref).collect();
-        // SAFETY: what is listed is alive.
-        sorted.sort_by_key(|module| unsafe { &**module }.mapped().start());
-        let newest = [const { AtomicPtr::new(ptr::null_mut()) }; NEWEST];
-        let new = Box::into_raw(Box::new(Table { sorted, newest, count: AtomicUsize::new(0) }));
-        let before = self.table.swap(new, Ordering::SeqCst);
-        if !before.is_null() {
-            change.tables.push(before);
-        }
-        self.reclaim(change);
-        // SAFETY: made above, and freed only when it was exchanged.
-        unsafe { &*new }
-    }
-
-    fn reclaim(&self, change: &mut Change) {
-        if self.readers.load(Ordering::SeqCst) > 0 {
-            return;
-        }
-        for table in change.tables.drain(..) {
-            // SAFETY: made by `Box::into_raw`, exchanged, and readers find the new one from now on.
-            drop(unsafe { Box::from_raw(table) });
-        }
-        while change.modules.len() > KEPT {
-            let Some(module) = change.modules.pop_front() else { return };
-            // SAFETY: made by `Box::into_raw`, and in no table that is in use.
-            drop(unsafe { Box::from_raw(module) });
-        }
+    fn reclaim(&self, change: &mut Changing<'_, Module, Own>) {
+        change.reclaim(|| self.readers.load(Ordering::SeqCst) == 0);
     }
 }
 
@@ -218,7 +141,7 @@ mod tests {
     use super::super::NewModule;
     use super::*;
 
-    fn module(start: u64) -> Box<Module> {
+    fn module(start: u64) -> Module {
         let mapped = AddressRange::new(Address(start), 0x1000).unwrap();
         let function = AddressRange::new(Address(start + 0x10), 0x20).unwrap();
         Module::new(NewModule {
@@ -274,12 +197,13 @@ mod tests {
         list.withdraw(range(0x1000, 1));
         assert_eq!(first.path(), c"/nowhere");
         drop(reading);
-        for _ in 0..NEWEST + 1 {
+        let dropped = Arc::downgrade(list.published.change().own().withdrawn.front().unwrap());
+        for _ in 0..2 * KEPT {
             list.publish(module(0x2000));
             list.withdraw(range(0x2000, 1));
         }
-        let change = list.change();
-        assert!(change.modules.len() <= KEPT && change.tables.is_empty());
+        assert_eq!(list.published.change().own().withdrawn.len(), KEPT);
+        assert!(dropped.upgrade().is_none(), "in a table that is out of use");
     }
 
     #[test]

@@ -5,8 +5,8 @@
 //!   session's lock                          atomic                     any thread, any lock, signal handlers
 //! ```
 //!
-//! A reader takes no lock, allocates nothing and never waits: libunwind asks from signal handlers, crash handlers from
-//! `SIGSEGV`. Later readers do not see what is withdrawn. Its memory is kept until no reader can be in it, and the last
+//! A reader takes no lock, allocates nothing and never waits ([`Published`](crate::plumbing::Published)): libunwind asks from signal
+//! handlers, crash handlers from `SIGSEGV`. Later readers do not see what is withdrawn. Its memory is kept until no reader can be in it, and the last
 //! 1,024 are kept anyway, because `dladdr` hands out names without saying for how long.
 
 mod list;

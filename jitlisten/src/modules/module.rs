@@ -82,7 +82,7 @@ pub struct ModuleSymbol<'a> {
 }
 
 impl Module {
-    pub(super) fn new(new: NewModule) -> Box<Module> {
+    pub(super) fn new(new: NewModule) -> Module {
         /// `STB_GLOBAL << 4 | STT_FUNC`
         const GLOBAL_FUNCTION: u8 = 1 << 4 | 2;
         const SHN_ABS: u16 = 0xfff1;
@@ -105,7 +105,7 @@ impl Module {
             prev: ptr::null(),
         };
         let withdrawn = AtomicBool::new(false);
-        Box::new(Module { mapped, path, headers, eh_frame_hdr, functions, symbols, link_map, withdrawn })
+        Module { mapped, path, headers, eh_frame_hdr, functions, symbols, link_map, withdrawn }
     }
 
     /// What is mapped of its file.

@@ -53,7 +53,8 @@ mod verbs;
 
 use crate::object::Origin;
 use crate::options::{Listening, Options};
-use crate::{Error, HostStateGuard, ObjectId, Session};
+use crate::process::host_state::HostStateGuard;
+use crate::{Error, ObjectId, Session};
 
 #[cfg(feature = "_llvm")]
 pub use llvm_version::llvm_sys;

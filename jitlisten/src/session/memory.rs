@@ -8,7 +8,7 @@ use super::{Origin, Session};
 use crate::code_snapshot::CodeSnapshot;
 use crate::log_line;
 use crate::options::SinkKind;
-use crate::process::{allocator, checked_read};
+use crate::process::{checked_read, reserve};
 use crate::sink::Images;
 use crate::{Address, AddressRange, ObjectId};
 
@@ -22,7 +22,7 @@ impl Session {
         let Some(record) = state.objects.get_mut(&id) else { return };
         let kept_at = record.debug_object.kept_at.take();
         if record.debug_object.copy.is_none()
-            && let Some(range) = kept_at.filter(|range| allocator::is_there(range.size() as usize))
+            && let Some(range) = kept_at.filter(|range| reserve::is_memory_left(range.size() as usize))
         {
             record.debug_object.copy = checked_read::copy(range).ok();
         }

@@ -181,6 +181,7 @@ pub(crate) fn create(kind: SinkKind, options: &Options, context: &SinkContext) -
 pub(crate) use gdb::show_list_of;
 pub(crate) use image::Images;
 pub(crate) use own_lines::OwnLines;
+pub use perf_map::before_program;
 pub(crate) use perf_map::{LeftLines, StaleMap};
 pub use unwind::Unwinders;
 pub(crate) use unwind::look_for_unwinders;

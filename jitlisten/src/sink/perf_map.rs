@@ -52,6 +52,7 @@ use crate::{AddressRange, ObjectId, log_line, name};
 
 pub(crate) use lines::LeftLines;
 pub(crate) use stale::StaleMap;
+pub use stale::before_program;
 pub(super) use stale::path_of_this_process;
 
 pub(crate) struct PerfMap {

@@ -16,6 +16,9 @@ not as expected (a version of Numba that was not tried, say) there are no lines,
     versions.py   for which versions
     names.py      what functions are called
     inlined.py    what Numba inlines itself
+    stencils.py   the lines of stencils
+    returns.py    the lines of returns
+    phis.py       the lines of copies where branches join
     builder.py    stands in for Numba's debug information builder: one function at a time
     metadata.py   the debug metadata of one LLVM module
     wrappers.py   functions that Numba generates around others
@@ -34,7 +37,10 @@ __all__ = ["install", "remove", "status"]
 
 def install() -> None:
     """Gives lines to what Numba compiles from now on, in this process. Calling it again changes nothing."""
-    if os.environ.get("JITLISTEN_LINES") == "0":
+    from .. import _coverage
+
+    # While coverage is measured, the code is not the one to profile.
+    if os.environ.get("JITLISTEN_LINES") == "0" or _coverage.is_active():
         return
     try:
         from . import patches

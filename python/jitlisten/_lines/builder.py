@@ -14,19 +14,35 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 from . import log, names, sources, wrappers
 from .inlined import Inlined, Place, outermost, place_of
 from .metadata import ModuleLines, Node, begin
-from .names import GENERATED, Loop
+from .names import ARRAY_EXPRESSION, GENERATED, Origin
 
 
-class _Loops(threading.local):
+class _Current(threading.local):
     def __init__(self) -> None:
-        self.stack: List[Loop] = []
+        # The parallel loops whose kernels are being made.
+        self.loops: List[Origin] = []
+        # The statement that is being lowered, and the name of its function.
+        self.loc: Any = None
+        self.function = ""
+        # The location of the head of its function.
+        self.head: Optional[Node] = None
 
 
-_loops = _Loops()
+_current = _Current()
 
 
-def _latest() -> Optional[Loop]:
-    return _loops.stack[-1] if _loops.stack else None
+def _loop() -> Optional[Origin]:
+    return _current.loops[-1] if _current.loops else None
+
+
+def _statement() -> Optional[Origin]:
+    loc = _current.loc
+    return None if loc is None else Origin(loc.filename, loc.line, _current.function)
+
+
+def is_head(location: Any) -> bool:
+    """Whether arguments are being unpacked: debuggers stop behind that."""
+    return location is _current.head
 
 
 @contextmanager
@@ -34,17 +50,17 @@ def within_loop(lowerer: Any, parfor: Any) -> Iterator[None]:
     """While the kernel of this loop is made."""
     try:
         # Of nested loops, the function is the outermost's: the kernel's own text is generated.
-        function = _loops.stack[-1].function if _loops.stack else names.qualified(lowerer)
+        function = _current.loops[-1].function if _current.loops else names.qualified(lowerer)
         # Of a NumPy function that Numba has made a loop of: its call.
         loc = outermost(parfor.loc)
-        loop = Loop(loc.filename, loc.line, function)
+        loop = Origin(loc.filename, loc.line, function)
     except AttributeError:
-        loop = Loop(GENERATED, 0, "")
-    _loops.stack.append(loop)
+        loop = Origin(GENERATED, 0, "")
+    _current.loops.append(loop)
     try:
         yield
     finally:
-        _loops.stack.pop()
+        _current.loops.pop()
 
 
 def take_over(lowerer: Any) -> None:
@@ -74,7 +90,11 @@ class LineBuilder:
         # The line of the first decorator, if there is one.
         self._first = loc.line
         self._source = loc.filename
-        self._known = names.generated(lowerer, _latest()) if loc.filename == GENERATED else None
+        self._known = names.generated(lowerer, _loop(), _statement())
+        # The lines of its own text mean nothing: of a kernel those of a made-up file, of an array expression all.
+        self._has_one_line = self._known is not None and self._known.kind == ARRAY_EXPRESSION
+        # Of what is generated for a statement of a kernel: the function of the loop.
+        self._owner = self._known.owner if self._known is not None and self._known.owner else names.qualified(lowerer)
         if self._known is not None:
             source, first = self._known.path, self._known.line
         else:
@@ -83,6 +103,7 @@ class LineBuilder:
         self._line = sources.def_line(source, first) if whole else first
         self._path = sources.path(source)
         self._subprogram: Optional[Node] = None
+        self._head: Optional[Node] = None
         self._lines: Optional[ModuleLines] = None
         # By place of the instruction, and the line that Numba asks for.
         self._locations: Dict[Tuple[str, int, int, int], Node] = {}
@@ -104,6 +125,8 @@ class LineBuilder:
             linkage = names.linkage(self._lowerer, function, self._known, name)
             self._lines = begin(self._module, self._path)
             self._subprogram = self._lines.subprogram(function, name, linkage, self._path, self._line)
+            self._head = self._lines.location(self._subprogram, self._line)
+            self._lines.heads[function.name] = self._head
             wrappers.remember(function.name, wrappers.Place(name, linkage, self._path, self._line))
         except Exception as error:
             self._failed(error)
@@ -113,7 +136,8 @@ class LineBuilder:
         if self._subprogram is None:
             return
         try:
-            loc = self._lowerer.loc
+            loc = _current.loc = self._lowerer.loc
+            _current.function, _current.head = self._owner, self._head
             last, last_line, found = self._last
             if loc is not last or line != last_line:
                 found = self._found(place_of(loc), line)
@@ -139,7 +163,7 @@ class LineBuilder:
         filename = place.filename
         # Arguments are stored at another line than the instruction's: the function's.
         of_function = line != place.line or (filename == self._source and self._first <= line <= self._line)
-        if of_function or (self._known is not None and filename == GENERATED):
+        if of_function or self._has_one_line or (self._known is not None and filename == GENERATED):
             return lines.location(scope, self._line)
         path = sources.path(filename)
         return lines.location(scope if path == self._path else lines.scope(scope, path), line)

@@ -67,6 +67,8 @@ class ModuleLines:
         self._locations: Dict[Tuple[str, int, str], Node] = {}
         self._scopes: Dict[Tuple[str, str], Node] = {}
         self._inlined: Dict[Tuple[str, str, int], Node] = {}
+        # Of each function that is lowered, the location of its `def`.
+        self.heads: Dict[str, Node] = {}
         self._hashes = ""
         self._main_file = ""
         # By number, from `_FIRST_NUMBER` on. The first one is the compile unit.

@@ -10,20 +10,25 @@ one function apart.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple, Optional
+
+from . import stencils
 
 GENERATED = "<string>"
+#: The kind of function that has the user's file, and line numbers that mean nothing there.
+ARRAY_EXPRESSION = "array expression"
 
 _PRANGE = "__numba_parfor_gufunc"
 _STENCIL = "__numba_stencil_"
+_ARRAY_EXPRESSION = "__numba_array_expr_"
 _JITCLASS = ("ctor", "accessor", "mutator", "method")
 
 # Names are a third of what lines add to an object.
 _LONGEST_ARGUMENTS = 100
 
 
-class Loop(NamedTuple):
-    """A loop that becomes a kernel, and the function that it is in."""
+class Origin(NamedTuple):
+    """A statement that Numba makes a function of, and the function that contains it."""
 
     path: str
     line: int
@@ -31,7 +36,7 @@ class Loop(NamedTuple):
 
 
 class Described(NamedTuple):
-    """A function that is generated around a statement, a loop or a class of the user's."""
+    """A generated function: for a statement, a loop or a class of the user's."""
 
     kind: str
     # `None`: the kind, file and line.
@@ -42,14 +47,18 @@ class Described(NamedTuple):
     owner: str
 
 
-def generated(lowerer: Any, loop: Optional[Loop]) -> Optional[Described]:
-    """Of a function whose file is `<string>`; `None` where it is not known for what it was made."""
+def generated(lowerer: Any, loop: Optional[Origin], statement: Optional[Origin]) -> Optional[Described]:
+    """What a generated function was made for, if that is known. `loop` is the parallel loop whose kernel is being made,
+    `statement` the one that is being lowered in this thread."""
     name = str(getattr(lowerer.func_ir.func_id, "func_name", ""))
+    if name.startswith(_ARRAY_EXPRESSION) and statement is not None:
+        return Described(ARRAY_EXPRESSION, None, *statement)
+    if lowerer.func_ir.loc.filename != GENERATED:
+        return None
     if name.startswith(_PRANGE) and loop is not None:
-        return Described("prange kernel", None, loop.path, loop.line, loop.function)
+        return Described("prange kernel", None, *loop)
     if name.startswith(_STENCIL):
-        path, line = _first_place(lowerer)
-        return Described("stencil", None, path, line, "")
+        return Described("stencil", None, *stencils.settle(lowerer.func_ir, GENERATED), "")
     if name in _JITCLASS:
         return _of_class(lowerer, name)
     return None
@@ -83,15 +92,6 @@ def linkage(lowerer: Any, function: Any, known: Optional[Described], shown: str)
     if len(arguments) > _LONGEST_ARGUMENTS:
         arguments = arguments[:_LONGEST_ARGUMENTS] + "..."
     return "%s%s%s(%s)%s" % (prefix, name, suffix, arguments, mark)
-
-
-def _first_place(lowerer: Any) -> Tuple[str, int]:
-    """Of the user's statements in a function that is generated around them."""
-    for _, block in sorted(lowerer.func_ir.blocks.items()):
-        for inst in block.body:
-            if inst.loc.filename != GENERATED:
-                return inst.loc.filename, inst.loc.line
-    return GENERATED, lowerer.func_ir.loc.line
 
 
 def _of_class(lowerer: Any, kind: str) -> Optional[Described]:

@@ -8,7 +8,9 @@
 | `inline_closurecall.InlineWorker.inline_ir`, `.inline_closure_call` | what Numba inlines itself |
 | `ir.Loc.__getstate__`, `__copy__`, `__deepcopy__` | are added: its location keeps by which call it came |
 | `pythonapi.PythonAPI.serialize_object`           | an exception's arguments are pickled, with the module that they are values of |
-| `codegen.CPUCodeLibrary.add_ir_module`           | wrappers; calls without a location |
+| `debuginfo.suspend_emission`                     | reference counting keeps the line that causes it |
+| `typed_passes.PreLowerStripPhis._strip_phi_nodes` | copies at the end of a branch have the line of another one |
+| `codegen.CPUCodeLibrary.add_ir_module`           | wrappers; returns; calls without a location |
 | llvmlite's `_HasMetadata._stringify_metadata`    | the same text, quickly: it is there for each instruction |
 | `codegen.CPUCodegen.magic_tuple`                 | keeps cached code with lines and without apart |
 
@@ -29,7 +31,7 @@ from . import log, versions
 from .imports import Watch
 
 # Part of the key of cached code. Another number when names, locations or hashes change: a cache would keep the old ones.
-MARKER = "jitlisten-lines-2"
+MARKER = "jitlisten-lines-3"
 # In the place of what was not there.
 _NOTHING = object()
 
@@ -178,6 +180,39 @@ def _pythonapi(module: Any) -> None:
     _replace(module.PythonAPI, "serialize_object", make)
 
 
+def _debuginfo(module: Any) -> None:
+    from contextlib import nullcontext
+
+    from . import builder, metadata
+
+    kept = nullcontext()
+
+    def make(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def suspend_emission(llvm_builder: Any) -> Any:
+            location = llvm_builder.debug_metadata
+            return kept if type(location) is metadata.Node and not builder.is_head(location) else original(llvm_builder)
+
+        return suspend_emission
+
+    _replace(module, "suspend_emission", make)
+
+
+def _typed_passes(module: Any) -> None:
+    from . import phis
+
+    def make(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def _strip_phi_nodes(self: Any, func_ir: Any) -> Any:
+            before = phis.joins(func_ir) if _is_active() else None
+            done = original(self, func_ir)
+            if before is not None:
+                phis.relocate(before, done)
+            return done
+
+        return _strip_phi_nodes
+
+    _replace(module.PreLowerStripPhis, "_strip_phi_nodes", make)
+
+
 def _parfor_lowering(module: Any) -> None:
     from . import builder
 
@@ -289,9 +324,11 @@ def _codegen(module: Any) -> None:
 
 _PATCHES = {
     "numba.core.codegen": _codegen,
+    "numba.core.debuginfo": _debuginfo,
     "numba.core.inline_closurecall": _inlining,
     "numba.core.lowering": _lowering,
     "numba.core.pylowering": _pylowering,
     "numba.core.pythonapi": _pythonapi,
+    "numba.core.typed_passes": _typed_passes,
     "numba.parfors.parfor_lowering": _parfor_lowering,
 }

@@ -13,7 +13,7 @@ from llvmlite.ir import instructions
 
 from numba.core import config
 
-from . import log
+from . import log, returns
 from .metadata import begin, lines_of, strip, write_early
 
 _UNKNOWN = "<numba>"
@@ -22,6 +22,7 @@ _KEPT = 20000
 _PREFIXES = (
     ("_ZN7cpython", "cpython::"),
     ("cfunc.", "cfunc::"),
+    (".kernel.", "kernel::"),
     ("__gufunc__", "gufunc::"),
     ("__ufunc__", "ufunc::"),
 )
@@ -73,6 +74,9 @@ def _complete_function(module: Any, function: Any) -> None:
     if subprogram is not None:
         lines = lines_of(module)
         if lines is not None:
+            head = lines.heads.get(function.name)
+            if head is not None:
+                returns.settle(function, head)
             # The verifier refuses a call without a location between two described functions.
             location = lines.location(subprogram, 0)
             for block in function.blocks:
@@ -82,6 +86,8 @@ def _complete_function(module: Any, function: Any) -> None:
         return
     place = _wrapped(function)
     if place is not None:
+        # There are wrappers of wrappers.
+        remember(function.name, place)
         lines = begin(module, place.path)
         subprogram = lines.subprogram(function, place.name, place.linkage, place.path, place.line)
         location = lines.location(subprogram, place.line)
@@ -97,8 +103,12 @@ def _calls(function: Any) -> Iterator[Any]:
 def _wrapped(function: Any) -> Optional[Place]:
     """Whom a function is a wrapper of; `None` if it is none."""
     shown = next((shown for prefix, shown in _PREFIXES if function.name.startswith(prefix)), None)
-    for call in _calls(function):
-        place = _places.get(str(getattr(call.callee, "name", "")))
+    names = [str(getattr(call.callee, "name", "")) for call in _calls(function)]
+    if shown == "kernel::":
+        # `.kernel.NUMBER_NAME` hands the function to Numba's threads.
+        names.append(function.name.partition("_")[2])
+    for name in names:
+        place = _places.get(name)
         if place is not None:
             shown = shown or ""
             # Those for C are seldom on a stack.

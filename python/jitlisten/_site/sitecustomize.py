@@ -1,7 +1,7 @@
 # mypy: ignore-errors
 # No annotations: any Python may come by here, also one of version 2, and must see nothing that it does not understand.
-"""Runs at the start of a Python below ``jitlisten run``: switches line tables for Numba on, takes itself out of the way, and
-calls the ``sitecustomize`` that would have run otherwise. Says nothing, whatever happens.
+"""Runs at the start of a Python below ``jitlisten run``: switches line tables for Numba on, or coverage below ``jitlisten
+coverage``, takes itself out of the way, and calls the ``sitecustomize`` that would have run otherwise. Says nothing, whatever happens.
 """
 
 import os
@@ -15,7 +15,7 @@ def _take_away():
     sys.path[:] = [place for place in sys.path if place != _HERE]
     sys.path_importer_cache.pop(_HERE, None)
     said = os.environ.get("JITLISTEN_RUN", "")
-    if said.split(":")[0].split("+")[0] != "children":
+    if said.split(":")[0].split("+")[0] != "children" and not os.environ.get("JITLISTEN_COVERAGE"):
         # capi/src/give_back.rs has given the rest back.
         places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         left = [place for place in places if place != _HERE]
@@ -73,6 +73,20 @@ def _lines(said):
         pass
 
 
+def _coverage():
+    if sys.version_info < (3, 8) or not os.environ.get("JITLISTEN_COVERAGE"):
+        return
+    try:
+        if "jitlisten" not in sys.modules:
+            _load("jitlisten", [os.path.dirname(os.path.dirname(_HERE))])
+        from jitlisten import _coverage as coverage
+
+        coverage.install_everywhere()
+    except Exception:
+        pass
+
+
 _lines(_take_away())
+_coverage()
 if sys.version_info >= (3, 4):
     _load("sitecustomize", sys.path)

@@ -16,8 +16,8 @@ PROGRAMS = HERE / "programs"
 for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, signal.SIG_DFL)
-#: A test that waits longer than this has failed.
-PATIENCE = 60
+#: A test that waits longer than this has failed. The machine may have much else to do.
+PATIENCE = 300
 
 
 def python():

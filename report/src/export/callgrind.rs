@@ -8,9 +8,9 @@ use std::fmt::Write;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::printable::printable;
 use crate::profile::{Count, stack_counts};
 use crate::report::Report;
-use crate::source::printable;
 use crate::symbols::Frame;
 
 use super::{frames_of, label, path};

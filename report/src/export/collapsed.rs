@@ -44,5 +44,5 @@ pub(crate) fn name(report: &Report, frame: &Frame) -> String {
 }
 
 pub(crate) fn plain(name: &str) -> String {
-    crate::source::printable(name).replace(';', ":")
+    crate::printable::printable(name).replace(';', ":")
 }

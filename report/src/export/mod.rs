@@ -5,10 +5,10 @@ pub(crate) mod collapsed;
 pub(crate) mod firefox;
 pub(crate) mod speedscope;
 
+use crate::printable::printable;
 use crate::profile::Count;
 use crate::recording::Sample;
 use crate::report::Report;
-use crate::source::printable;
 use crate::symbols::{Frame, Kind};
 
 /// The frames of a stack, the innermost first. What is behind the last known caller is left out: a walk by frame pointers that

@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use crate::assembly::Assembly;
+use crate::printable::printable;
 use crate::profile::{Count, Inlined, Line, Shares, SourceLines};
 use crate::report::Report;
-use crate::source::{SourceText, printable};
+use crate::source::SourceText;
 use crate::symbols::Kind;
 
 /// A longer source is cut to what is around its samples.

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use super::tree::{Parent, Trees};
 use super::{Count, Detail, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, ThreadRow, stack_counts};
 use crate::recording::Recording;
-use crate::symbols::{Frame, Kind, Symbols};
+use crate::symbols::{Frame, Kind, Symbols, is_entry};
 
 /// A line: source and number.
 type Spot = (u32, u32);
@@ -118,6 +118,7 @@ impl<'a> Builder<'a> {
     fn in_table(&self, frame: &Frame) -> bool {
         match self.symbols.function(frame).kind {
             Kind::Compiled => true,
+            Kind::Python => frame.line.is_some(),
             Kind::Native => self.detail.native_lines && frame.source.is_some(),
             _ => false,
         }
@@ -156,10 +157,11 @@ impl<'a> Builder<'a> {
             }
         }
         let in_table = self.in_table(frame);
+        let is_python = self.symbols.function(frame).kind == Kind::Python;
         for (thread, part) in threads {
             let (all, compiled) = &mut self.threads[*thread as usize];
             *all += *part;
-            if in_table {
+            if in_table && !is_python {
                 *compiled += *part;
             }
         }
@@ -167,17 +169,22 @@ impl<'a> Builder<'a> {
             *self.outside.entry(outside_name(self.symbols, frame)).or_default() += count;
             return;
         }
-        self.profile.compiled += count;
+        let whole = if is_python { &mut self.profile.interpreted } else { &mut self.profile.compiled };
+        *whole += count;
         let Some(spot) = self.spot(frame) else {
             self.profile.without_line += count;
             return;
         };
-        if spot.1 == 0 {
+        if spot.1 == 0 && !is_python {
             self.profile.line_zero += count;
         }
         let by_thread = self.detail.by_thread;
         let line = self.lines.entry(spot).or_default();
         line.shares.own += count;
+        if frame.approximate {
+            line.approximate += count;
+            self.profile.approximate += count;
+        }
         if by_thread {
             for (thread, part) in threads {
                 line.by_thread.entry(*thread).or_default().own += *part;
@@ -196,6 +203,8 @@ impl<'a> Builder<'a> {
             }
             if let Some((callee, callee_in_table)) = inner
                 && (in_table || callee_in_table)
+                // What calls itself through an entry is not recursive.
+                && !(row == callee && is_entry(&self.symbols.function(frame).name))
             {
                 self.seen.edges.push((row, spot, callee));
             }
@@ -401,7 +410,7 @@ fn outside_name(symbols: &Symbols, frame: &Frame) -> String {
     let function = symbols.function(frame);
     match function.kind {
         Kind::Kernel => "[kernel]".to_owned(),
-        Kind::Python => "Python trampolines".to_owned(),
+        Kind::Python => "Python".to_owned(),
         Kind::Unknown => "[unknown]".to_owned(),
         _ => function.module.clone(),
     }

@@ -16,7 +16,7 @@ use std::ops::AddAssign;
 use rustc_hash::FxHashMap;
 
 use crate::recording::{Recording, Thread};
-use crate::symbols::{ENTRIES, Kind, Symbols};
+use crate::symbols::{Kind, Symbols, is_entry};
 
 pub use tree::Inlined;
 
@@ -62,6 +62,8 @@ pub struct Shares {
 pub struct Line {
     /// Of all threads.
     pub shares: Shares,
+    /// What of its self has no line by the compiler, and this one by the instructions around.
+    pub approximate: Count,
     /// By thread, if that was wanted: indexes into [`Profile::threads`].
     pub by_thread: BTreeMap<u32, Shares>,
     /// The functions that have code here: indexes into [`Profile::functions`].
@@ -106,7 +108,6 @@ pub struct FunctionRow {
 impl FunctionRow {
     /// The compilations that a person wants to see: all, if there are several. The entry that Python calls is none of its own.
     pub fn several_compilations(&self) -> &[(String, Shares)] {
-        let is_entry = |name: &str| ENTRIES.iter().any(|prefix| name.starts_with(prefix));
         let count = self.compilations.iter().filter(|(name, _)| !is_entry(name)).count();
         if count > 1 { &self.compilations } else { &[] }
     }
@@ -130,10 +131,14 @@ pub struct Profile {
     pub all: Count,
     /// Those in compiled code.
     pub compiled: Count,
-    /// Of those, the ones in code without line table.
+    /// Those in functions that the interpreter ran, whose lines are known.
+    pub interpreted: Count,
+    /// Of [`compiled`](Profile::compiled), the ones in code without line table.
     pub without_line: Count,
     /// Of those, the ones in code of which the compiler says that it is of no line.
     pub line_zero: Count,
+    /// Of the others, the ones whose line is that of the instructions around.
+    pub approximate: Count,
     /// Those outside of compiled code, by the library or `[kernel]`, the heaviest first.
     pub outside: Vec<(String, Count)>,
     /// Samples that the recorder lost.

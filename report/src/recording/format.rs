@@ -17,7 +17,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use super::bytes::Bytes;
 use super::event::{ById, Event};
 use crate::Error;
-use crate::source::printable;
+use crate::printable::printable;
 
 pub(super) const PERF_RECORD_HEADER_ATTR: u32 = 64;
 pub(super) const PERF_RECORD_HEADER_FEATURE: u32 = 80;

@@ -9,9 +9,12 @@ use gimli::{EndianArcSlice, RunTimeEndian};
 use object::elf;
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, ReadCache, SymbolKind};
+use rustc_hash::FxHashMap;
 
-use super::source_hashes;
+use super::line_zero::Blocks;
+use super::source_frame::SourceFrame;
 use crate::lookup::open_file;
+use crate::source_hashes;
 
 type Slice = EndianArcSlice<RunTimeEndian>;
 type Parsed<'a> = ElfFile64<'a, Endianness, &'a ReadCache<File>>;
@@ -23,17 +26,6 @@ const LONGEST_SECTION: u64 = 4 << 30;
 /// Inlined calls deeper than this are cut.
 const DEEPEST_INLINING: usize = 256;
 
-/// A function, or a call of one that was inlined.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SourceFrame {
-    /// The function's name as the compiler writes it.
-    pub linkage_name: Option<String>,
-    /// The source file.
-    pub file: Option<String>,
-    /// The line, 0 where the compiler says that there is none.
-    pub line: Option<u32>,
-}
-
 /// An ELF file that has been opened.
 pub(super) struct Elf {
     cache: ReadCache<File>,
@@ -41,6 +33,8 @@ pub(super) struct Elf {
     segments: Vec<(u64, u64, u64)>,
     symbols: Symbols,
     lines: Option<Lines>,
+    /// Of each function that has code of line 0, by its start.
+    blocks: FxHashMap<u64, Arc<Blocks>>,
     /// The bytes of the sections with code, for the disassembler.
     pub(super) machine: elf::Machine,
     pub(super) build_id: Vec<u8>,
@@ -67,7 +61,7 @@ impl Elf {
         let machine = header.e_machine.get(endian);
         let symbols = Symbols::read(&parsed, usize::try_from(length).unwrap_or(usize::MAX));
         let build_id = parsed.build_id().ok().flatten().unwrap_or_default().to_vec();
-        Ok(Elf { segments, symbols, lines: None, machine, build_id, is_image, cache })
+        Ok(Elf { segments, symbols, lines: None, blocks: FxHashMap::default(), machine, build_id, is_image, cache })
     }
 
     /// The address in the file's own terms of what is at an offset.
@@ -105,6 +99,21 @@ impl Elf {
         let lines =
             self.lines.get_or_insert_with(|| Parsed::parse(cache).map(|file| Lines::load(&file)).unwrap_or_default());
         lines.frames(address)
+    }
+
+    /// The line of code that has none, by the instructions around it.
+    pub(super) fn frames_around(&mut self, address: u64) -> Option<Vec<SourceFrame>> {
+        if self.machine != elf::EM_X86_64 {
+            return None;
+        }
+        let (_, range) = self.function(address)?;
+        let start = range.start;
+        let blocks = match self.blocks.get(&start) {
+            Some(blocks) => Arc::clone(blocks),
+            None => Arc::new(Blocks::decode(start, &self.code(start, Blocks::length(&range)))),
+        };
+        self.blocks.insert(start, Arc::clone(&blocks));
+        blocks.line(address, |at| self.frames(at))
     }
 
     /// Path and hash of sources, as far as the line table has been read.

@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
-use super::Lookup;
-use super::elf::{Elf, SourceFrame};
-use crate::lookup::{Roots, candidates, same_id};
+use super::elf::Elf;
+use super::line_zero::is_line_zero;
+use super::source_frame::SourceFrame;
+use crate::lookup::{Lookup, candidates, same_id};
 use crate::recording::{MappedFile, Recording};
+use crate::roots::Roots;
 
 /// All files of a recording.
 #[derive(Default)]
@@ -33,6 +35,8 @@ pub(super) struct Found {
     pub(super) symbol: Option<String>,
     pub(super) frames: Vec<SourceFrame>,
     pub(super) is_image: bool,
+    /// The compiler names no line, and the instructions around do.
+    pub(super) approximate: bool,
 }
 
 impl Files {
@@ -87,9 +91,12 @@ impl Files {
         let State::Open(elf) = &mut opened.state else { return None };
         let is_image = is_image || elf.is_image;
         let address = elf.address_of_offset(offset)?;
-        let frames = if is_image || native_lines { elf.frames(address) } else { Vec::new() };
+        let mut frames = if is_image || native_lines { elf.frames(address) } else { Vec::new() };
+        let around = if is_line_zero(&frames) { elf.frames_around(address) } else { None };
+        let approximate = around.is_some();
+        frames = around.unwrap_or(frames);
         let symbol = elf.function(address).map(|(name, _)| name.to_owned());
-        Some(Found { symbol, frames, is_image })
+        Some(Found { symbol, frames, is_image, approximate })
     }
 
     /// The name for people of a function that is known by its linkage name.
@@ -223,6 +230,14 @@ impl ImageCode {
 
     pub(crate) fn bytes(&self, address: u64, length: usize) -> Vec<u8> {
         self.0.code(address, length)
+    }
+
+    /// Path and line of an instruction, of the innermost call that was inlined there and is not of Numba's own files.
+    pub(crate) fn line_of_user(&mut self, address: u64) -> Option<(String, u32)> {
+        let frames = self.0.frames(address);
+        let is_users = |frame: &&SourceFrame| frame.file.as_ref().is_some_and(|file| !file.contains("/numba/"));
+        let frame = frames.iter().find(is_users).or(frames.first())?;
+        Some((frame.file.clone()?, frame.line.unwrap_or_default()))
     }
 
     /// Path and line of an instruction.

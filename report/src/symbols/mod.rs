@@ -2,36 +2,26 @@
 
 mod elf;
 mod files;
+mod generated;
 mod kernel;
+mod line_zero;
 mod names;
 mod perf_map;
-mod source_hashes;
-
-use std::path::PathBuf;
+mod source_frame;
 
 use rustc_hash::FxHashMap;
 
-pub use elf::SourceFrame;
 pub use files::FileSymbols;
 pub(crate) use files::ImageCode;
-pub(crate) use names::ENTRIES;
-pub(crate) use source_hashes::hash as source_hash;
+pub(crate) use names::is_entry;
+pub use source_frame::SourceFrame;
 
+use crate::lookup::Lookup;
 use crate::recording::{Location, Recording};
 use files::Files;
+use generated::Named;
 use kernel::KernelSymbols;
 use perf_map::{MapFiles, PerfMap};
-
-/// Where symbols are looked for, and how many of them.
-#[derive(Clone, Debug, Default)]
-pub struct Lookup {
-    /// Directories in which the recording's paths are tried first.
-    pub roots: Vec<PathBuf>,
-    /// Lines of code that a compiler wrote into files, too: of C and Rust libraries with debug information.
-    pub native_lines: bool,
-    /// Names of the kernel's functions.
-    pub kernel: bool,
-}
 
 /// Whose code a function is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -73,6 +63,8 @@ pub struct Frame {
     pub line: Option<u32>,
     /// Whether the call that leads here was inlined.
     pub inlined: bool,
+    /// Whether the compiler names no line, and this is the one of the instructions around.
+    pub approximate: bool,
 }
 
 /// The symbols of a recording.
@@ -210,7 +202,7 @@ impl<'a> Resolver<'a> {
                     module: file.to_owned(),
                 };
                 let function = self.function(function);
-                self.push(function, Some(source), None, false);
+                self.push(function, Some(source), None);
             }
             None => self.plain(name.to_owned(), Kind::Compiled, "[perf map]".to_owned()),
         }
@@ -219,6 +211,9 @@ impl<'a> Resolver<'a> {
     /// Whether the file has anything to say.
     fn file_location(&mut self, file: u32, offset: u64) -> bool {
         let Some(found) = self.cache.files.find(file, offset, self.lookup.native_lines) else { return false };
+        if found.is_image && self.interpreted(&found) {
+            return true;
+        }
         let kind = if found.is_image { Kind::Compiled } else { Kind::Native };
         let module = self.cache.files.name(file).to_owned();
         let last = found.frames.len().saturating_sub(1);
@@ -227,20 +222,39 @@ impl<'a> Resolver<'a> {
             self.plain(name, kind, module);
             return true;
         }
-        for (at, frame) in found.frames.iter().enumerate() {
+        let mut named = Vec::with_capacity(found.frames.len());
+        for (at, frame) in found.frames.into_iter().enumerate() {
             // The symbol table's name of the function itself is the one for people, unless the compiler made the function up.
-            let name = match (&found.symbol, &frame.linkage_name) {
-                (Some(symbol), Some(name)) if at == last && names::says_more(name, symbol) => name.clone(),
+            let name = match (&found.symbol, frame.linkage_name) {
+                (Some(symbol), Some(name)) if at == last && names::says_more(&name, symbol) => name,
                 (Some(symbol), _) if at == last => symbol.clone(),
-                (_, Some(name)) => self.twin(file, name),
+                (_, Some(name)) => self.twin(file, &name),
                 (_, None) => format!("[{module}]"),
             };
-            let name = self.readable_name(file, &name);
+            named.push(Named { name: self.readable_name(file, &name), file: frame.file, line: frame.line });
+        }
+        let frames = generated::without(named);
+        let last = frames.len() - 1;
+        for (at, Named { name, file, line }) in frames.into_iter().enumerate() {
             let base = names::base(&name).to_owned();
             let function = self.function(Function { name, base, kind, module: module.clone() });
-            let source = frame.file.as_deref().map(|path| self.source(path));
-            self.push(function, source, frame.line.or(source.map(|_| 0)), at != last);
+            let source = file.map(|path| self.source(&path));
+            let line = line.or(source.map(|_| 0));
+            let approximate = found.approximate && at == 0;
+            self.symbols.frames.push(Frame { function, source, line, inlined: at != last, approximate });
         }
+        true
+    }
+
+    /// A function that the interpreter ran, with its line: as `jitlisten record` writes them (`sampler/src/python`).
+    fn interpreted(&mut self, found: &files::Found) -> bool {
+        let Some((name, file)) = found.symbol.as_deref().and_then(names::python) else { return false };
+        let (name, module) = (name.into_owned(), file.to_owned());
+        let frame = found.frames.last();
+        let source = frame.and_then(|frame| frame.file.as_deref()).unwrap_or(file);
+        let source = self.source(source);
+        let function = self.function(Function { base: name.clone(), name, kind: Kind::Python, module });
+        self.push(function, Some(source), frame.and_then(|frame| frame.line));
         true
     }
 
@@ -267,11 +281,12 @@ impl<'a> Resolver<'a> {
     fn plain(&mut self, name: String, kind: Kind, module: String) {
         let base = names::base(&name).to_owned();
         let function = self.function(Function { name, base, kind, module });
-        self.push(function, None, None, false);
+        self.push(function, None, None);
     }
 
-    fn push(&mut self, function: u32, source: Option<u32>, line: Option<u32>, inlined: bool) {
-        self.symbols.frames.push(Frame { function, source, line, inlined });
+    /// A level that is not from a line table.
+    fn push(&mut self, function: u32, source: Option<u32>, line: Option<u32>) {
+        self.symbols.frames.push(Frame { function, source, line, inlined: false, approximate: false });
     }
 
     fn function(&mut self, function: Function) -> u32 {

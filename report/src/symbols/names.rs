@@ -6,7 +6,7 @@ use std::borrow::Cow;
 const LONGEST: usize = 4096;
 
 /// What stands before the name of an entry that Numba makes for a function (`names/src/numba.rs`).
-pub(crate) const ENTRIES: [&str; 5] = ["cpython::", "cfunc::", "kernel::", "gufunc::", "ufunc::"];
+const ENTRIES: [&str; 5] = ["cpython::", "cfunc::", "kernel::", "gufunc::", "ufunc::"];
 
 /// A name for people.
 pub(super) fn readable(linkage_name: &str) -> String {
@@ -60,8 +60,19 @@ pub(super) fn says_more(described: &str, symbol: &str) -> bool {
         let end = name.strip_suffix(']')?.rsplit_once([' ', '['])?.1;
         end.strip_prefix('v').filter(|digits| digits.parse::<u32>().is_ok()).map(str::to_owned)
     };
-    let generated = symbol.contains("prange kernel ") || symbol.contains("<dynamic>.");
+    let kinds = ["prange kernel ", "array expression ", "stencil ", "<dynamic>."];
+    let generated = kinds.iter().any(|kind| symbol.contains(kind));
     generated && count(described).is_some_and(|known| count(symbol) == Some(known))
+}
+
+/// Whether this is what Numba makes of an expression with arrays.
+pub(super) fn is_array_expression(name: &str) -> bool {
+    name.starts_with("array expression ")
+}
+
+/// Whether Numba made this for another function, which has the same [`base`].
+pub(crate) fn is_entry(name: &str) -> bool {
+    ENTRIES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// `py::name:/path/file.py`, as CPython writes its trampolines into a perf map.
@@ -98,6 +109,9 @@ mod tests {
         assert!(says_more(kernel, "gufunc::prange kernel prog.py:42 [v6]"));
         assert!(says_more(kernel, "gufunc::prange kernel [0x7fe7 v6]"));
         assert_eq!(base(kernel), "prange kernel prog.py:42 in prog.diffuse");
+        let expression = "array expression prog.py:7 in prog.f [v3]";
+        assert!(says_more(expression, "array expression [0x7fe7 v3]"));
+        assert_eq!(base(expression), "array expression prog.py:7 in prog.f");
         assert!(says_more("prog.C.ctor(float64) [v3]", "<dynamic>.ctor(float64) [v3]"));
         for (described, symbol) in [
             (kernel, "gufunc::prange kernel prog.py:42 [v7]"),

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::Lookup;
-use crate::lookup::open_file;
+use crate::lookup::{Lookup, open_file};
 use crate::recording::Origin;
 use crate::recording::Recording;
 

@@ -1,17 +1,14 @@
 //! Registers, by the numbers that DWARF has for them.
 
-use super::Copied;
+pub(crate) use jitlisten_unwinder::Machine;
 
-/// The processor of the recording.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Machine {
-    #[default]
-    X86_64,
-    Aarch64,
-}
+use super::Copied;
 
 /// So many registers have a place here: those of aarch64 are 0 to 31.
 const COUNT: usize = 32;
+
+/// Their rules.
+pub(super) type Row = jitlisten_unwinder::Row<COUNT>;
 
 /// DWARF's number of each `PERF_REG_X86_*`, in their order; the flags and segments have none.
 const X86_64: [usize; 24] = {
@@ -20,8 +17,6 @@ const X86_64: [usize; 24] = {
 };
 /// `PERF_REG_ARM64_PC`
 const ARM64_PC: usize = 32;
-/// A pointer of aarch64 may be signed in the bits above its address.
-const ARM64_ADDRESS: u64 = (1 << 48) - 1;
 
 /// The state of a frame.
 #[derive(Clone, Debug)]
@@ -62,24 +57,15 @@ impl Registers {
     }
 
     pub(super) fn stack_column(&self) -> usize {
-        match self.machine {
-            Machine::X86_64 => 7,
-            Machine::Aarch64 => 31,
-        }
+        self.machine.stack_pointer()
     }
 
     fn frame_column(&self) -> usize {
-        match self.machine {
-            Machine::X86_64 => 6,
-            Machine::Aarch64 => 29,
-        }
+        self.machine.frame_pointer()
     }
 
     fn return_column(&self) -> usize {
-        match self.machine {
-            Machine::X86_64 => 16,
-            Machine::Aarch64 => 30,
-        }
+        self.machine.return_address()
     }
 
     /// Whether a function has to leave this register as it was, so that without a rule it still is.
@@ -96,10 +82,7 @@ impl Registers {
 
     /// The address in a return address.
     pub(super) fn address(&self, value: u64) -> u64 {
-        match self.machine {
-            Machine::X86_64 => value,
-            Machine::Aarch64 => value & ARM64_ADDRESS,
-        }
+        self.machine.code_address(value)
     }
 
     /// The caller by the frame pointer: it points to its own old value, with the return address above.

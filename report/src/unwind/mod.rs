@@ -1,9 +1,9 @@
 //! Stacks out of copies: `perf record --call-graph dwarf` stores the registers and a piece of the stack with each sample, and
 //! leaves the walk to the reader.
 //!
-//! The rules are in the `.eh_frame` of the files that were mapped (images have one, too), and are run by gimli. Code of which
-//! no rule is known is left by its frame pointer, or, if it is one of CPython's trampolines, by their one shape. A return
-//! address that is in no mapping is not believed. What is read is the copy and the files; nothing in them is trusted.
+//! The rules are in the `.eh_frame` of the files that were mapped (images have one, too), and are evaluated by the crate
+//! `jitlisten-unwinder`, as in the sampler. Code without a rule is left by its frame pointer, or, if it is one of CPython's
+//! trampolines, by their one shape. A return address that is in no mapping is not believed. What is read is the copy and the files; nothing in them is trusted.
 
 mod machine;
 mod module;
@@ -90,7 +90,7 @@ impl Unwinder {
             }
             frames.push(at);
             let before = (registers.pc, registers.stack_pointer());
-            match self.step(&mut registers, at, mapped, callee, frames.len() == 1, &find, &read) {
+            match self.step(&mut registers, mapped, callee, frames.len() == 1, &find, &read) {
                 Outcome::Caller { is_exact: exact } if (registers.pc, registers.stack_pointer()) != before => {
                     is_exact = exact;
                 }
@@ -109,11 +109,9 @@ impl Unwinder {
         frames
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn step<'m>(
         &mut self,
         registers: &mut Registers,
-        at: u64,
         mapped: Option<Mapped<'m>>,
         callee: Option<u32>,
         is_first: bool,
@@ -122,7 +120,7 @@ impl Unwinder {
     ) -> Outcome {
         if let Some(mapped) = mapped
             && let Some(module) = self.module(mapped)
-            && let Some(step) = module.step(registers, at, mapped.offset, is_first, read)
+            && let Some(step) = module.step(registers, mapped.offset, is_first, read)
         {
             return match step {
                 Step::Caller { is_signal_frame } => Outcome::Caller { is_exact: is_signal_frame },

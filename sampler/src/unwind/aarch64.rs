@@ -8,23 +8,25 @@
 
 #![forbid(unsafe_code)]
 
+use jitlisten_unwinder::Machine;
+
 use super::{Memory, Registers, Step};
 
+pub(crate) const MACHINE: Machine = Machine::Aarch64;
 /// `x0` to `x30`, `sp` and the program counter.
 pub const REGISTERS: usize = 33;
 /// `x29`
-pub const FRAME: usize = 29;
+pub const FRAME: usize = MACHINE.frame_pointer();
 /// `sp`
-pub const STACK: usize = 31;
+pub const STACK: usize = MACHINE.stack_pointer();
 /// The program counter.
 pub const PROGRAM: usize = 32;
 /// `x30`, what an entry calls the return address.
-pub(crate) const RETURN: usize = 30;
+pub(crate) const RETURN: usize = MACHINE.return_address();
 /// `x19` to `x30`. The last is given back by no function, but is where the return address is found.
 pub(crate) const SAVED: [usize; 12] = [19, 20, 21, 22, 23, 24, 25, 26, 27, 28, FRAME, RETURN];
 /// `x19` to `x29`
 pub(crate) const KEPT: u64 = 0x7ff << 19;
-pub(crate) const AT_ENTRY: i32 = 0;
 pub(crate) const HAS_TRAMPOLINE: bool = false;
 pub(crate) const FRAME_RECORD_IS_LOWEST: bool = true;
 /// From the stack pointer to `x0` in the kernel's frame of a signal (`struct rt_sigframe` and `struct sigcontext`); the others, `sp`
@@ -33,10 +35,9 @@ const SIGNAL_REGISTERS: u64 = 312;
 /// Its size.
 const SIGNAL_FRAME: u64 = 4688;
 
-/// Without the signature (`pacia`, `pacib`), which is above the 48 bits of an address; programs that ask the kernel for more are
-/// not known here.
+/// The address in a return address.
 pub(crate) const fn code_address(value: u64) -> u64 {
-    value & ((1 << 48) - 1)
+    MACHINE.code_address(value)
 }
 
 /// Moves from a signal handler's return to where the program was.

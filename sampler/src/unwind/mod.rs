@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   address --CodeMap--> FrameTable --> Entry --> Row --> caller's registers --> address ...
-//!                          frame_table     row      expression
 //! ```
+//! What an entry says is read and evaluated by the crate `jitlisten-unwinder`.
 //!
 //! Made for a signal handler: nothing here allocates, takes a lock or follows a pointer that it has not been given; frames,
 //! instructions and operations are counted; the handler with a walk takes less than 3 KiB of stack on
@@ -23,10 +23,7 @@ mod machine;
 #[path = "x86_64.rs"]
 mod machine;
 
-mod expression;
 mod frame_table;
-mod reader;
-mod row;
 mod rule_cache;
 #[cfg(test)]
 mod tests;
@@ -35,8 +32,10 @@ pub use frame_table::FrameTable;
 pub use machine::{FRAME, PROGRAM, REGISTERS, STACK};
 pub use rule_cache::RuleCache;
 
+use jitlisten_unwinder::Rule;
 use machine::{RETURN, code_address};
-use row::{Cfa, Row, Rule};
+
+type Row = jitlisten_unwinder::Row<REGISTERS>;
 
 /// What a called function gives back, and where its caller is.
 const KEPT: u64 = 1 << STACK | 1 << PROGRAM | machine::KEPT;
@@ -140,22 +139,22 @@ enum Step {
     Broken,
 }
 
-/// Walks from `registers` on and hands every address to `frame`, the innermost first, until that says no.
+/// Walks from `registers` on and hands every address, and where the stack is there, to `frame`, the innermost first, until that says no.
 pub fn walk(
     mut registers: Registers,
     code: &impl CodeMap,
     memory: &mut impl Memory,
     cache: &mut RuleCache,
-    mut frame: impl FnMut(u64) -> bool,
+    mut frame: impl FnMut(u64, u64) -> bool,
 ) -> Outcome {
     // The innermost address is where the program is, and so is that below a signal handler. All others are where a call
     // returns to, which may be behind the end of the function that called.
     let mut is_exact = true;
     loop {
-        if !frame(registers.at(PROGRAM)) {
+        let before = registers.at(STACK);
+        if !frame(registers.at(PROGRAM), before) {
             return Outcome::Truncated;
         }
-        let before = registers.at(STACK);
         match step(&mut registers, is_exact, code, memory, cache) {
             Step::Outermost => return Outcome::Complete,
             Step::UnknownCode => return Outcome::UnknownCode,
@@ -207,7 +206,7 @@ fn by_table(
     match code.find(address) {
         Some(Code::Table(table)) => match table.find(address) {
             Some(entry) => {
-                let Some(row) = row::find(&entry, address) else { return Step::Broken };
+                let Some(row) = Row::find(&entry, address, machine::MACHINE) else { return Step::Broken };
                 let is_signal_frame = entry.common.is_signal_frame;
                 if entry.common.return_address != RETURN as u64 {
                     return Step::Broken;
@@ -217,6 +216,10 @@ fn by_table(
                 }
                 follow(&row, entry.section, is_signal_frame, registers, memory)
             }
+            None if is_exact && RETURN == PROGRAM => match by_top_of_stack(registers, code, memory) {
+                Step::Broken => by_frame_pointer(registers, code, memory),
+                step => step,
+            },
             None => by_frame_pointer(registers, code, memory),
         },
         Some(Code::Trampoline) if !is_exact && machine::HAS_TRAMPOLINE => {
@@ -254,6 +257,26 @@ fn caller(registers: &mut Registers, memory: &mut impl Memory, frame_address: u6
     Step::Caller { was_signal_frame: false }
 }
 
+/// A function that pushes nothing and has no table, as kernels of OpenBLAS written by hand: on top of the stack is where it returns to,
+/// behind a call in code that has a table.
+fn by_top_of_stack(registers: &mut Registers, code: &impl CodeMap, memory: &mut impl Memory) -> Step {
+    let stack = registers.at(STACK);
+    let Some(address) = memory.read(stack) else { return Step::Broken };
+    let called_from = address.wrapping_sub(1);
+    let has_table = matches!(code.find(called_from), Some(Code::Table(table)) if table.find(called_from).is_some());
+    if !has_table || !memory.read(address.wrapping_sub(8)).is_some_and(|before| ends_with_a_call(before.to_le_bytes()))
+    {
+        return Step::Broken;
+    }
+    caller(registers, memory, stack.wrapping_add(8), None)
+}
+
+/// `call rel32`, or `FF /2` with as many bytes behind as its operand may have.
+fn ends_with_a_call(code: [u8; 8]) -> bool {
+    let is_indirect = |length: usize| code[8 - length] == 0xff && code[9 - length] >> 3 & 7 == 2;
+    code[3] == 0xe8 || [2, 3, 4, 6, 7].into_iter().any(is_indirect)
+}
+
 /// `push rbp; mov rbp, rsp` or `stp x29, x30, [sp, #-N]!; mov x29, sp` has been done, if what the frame pointer points to looks like it.
 fn by_frame_pointer(registers: &mut Registers, code: &impl CodeMap, memory: &mut impl Memory) -> Step {
     let Some(frame) = registers.get(FRAME as u64) else { return Step::Broken };
@@ -286,36 +309,23 @@ fn follow(
     if row.rules.get(RETURN) == Some(&Rule::Undefined) {
         return Step::Outermost;
     }
-    let frame_address = match row.cfa {
-        Cfa::Register(register, offset) => {
-            registers.get(u64::from(register)).map(|value| value.wrapping_add(i64::from(offset) as u64))
-        }
-        Cfa::Expression(start) => {
-            row::block(section, start).and_then(|bytes| expression::evaluate(bytes, registers, memory, None))
-        }
-    };
-    let Some(frame_address) = frame_address else { return Step::Broken };
+    let known = |register: u64| registers.get(register);
+    let mut read = |address: u64| memory.read(address);
+    let Some(frame_address) = row.frame_address(section, &known, &mut read) else { return Step::Broken };
     let mut next = *registers;
     if !is_signal_frame {
         next.known &= KEPT;
     }
     next.set(STACK, Some(frame_address));
     for (register, rule) in row.rules.iter().enumerate() {
-        let value = match *rule {
+        let own = match rule {
             // It was not saved, so it is still where the call has put it.
             Rule::Same if register == RETURN && RETURN != PROGRAM => registers.get(RETURN as u64),
             Rule::Same if register == RETURN => None,
             Rule::Same => continue,
-            Rule::Undefined => None,
-            Rule::Offset(offset) => memory.read(frame_address.wrapping_add(i64::from(offset) as u64)),
-            Rule::ValueOffset(offset) => Some(frame_address.wrapping_add(i64::from(offset) as u64)),
-            Rule::Register(other) => registers.get(u64::from(other)),
-            Rule::Expression(start) => row::block(section, start)
-                .and_then(|bytes| expression::evaluate(bytes, registers, memory, Some(frame_address)))
-                .and_then(|address| memory.read(address)),
-            Rule::ValueExpression(start) => row::block(section, start)
-                .and_then(|bytes| expression::evaluate(bytes, registers, memory, Some(frame_address))),
+            _ => None,
         };
+        let value = rule.value(section, frame_address, own, &known, &mut read);
         next.set(register, value);
     }
     let address = next.get(RETURN as u64).map(code_address);

@@ -5,9 +5,10 @@
 
 #![forbid(unsafe_code)]
 
+use jitlisten_unwinder::{Cfa, Rule};
+
 use super::machine::{RETURN, SAVED, code_address};
-use super::row::{Cfa, Row, Rule};
-use super::{KEPT, Memory, PROGRAM, REGISTERS, Registers, STACK, Step};
+use super::{KEPT, Memory, PROGRAM, REGISTERS, Registers, Row, STACK, Step};
 
 const SLOTS: usize = 256;
 const NOT_SAVED: i16 = i16::MIN;

@@ -3,7 +3,8 @@
 use gimli::{BaseAddresses, CfaRule, EhFrame, LittleEndian, RegisterRule, UnwindContext, UnwindSection as _};
 use object::{Object as _, ObjectSection as _};
 
-use super::row::{self, Cfa, Rule};
+use jitlisten_unwinder::{Cfa, Rule};
+
 use super::*;
 
 /// gimli's rule in our words; `None` where it speaks of what we leave alone.
@@ -54,7 +55,8 @@ fn compare(path: &str) -> usize {
                 if entry.start != fde.initial_address() {
                     continue;
                 }
-                let ours = row::find(&entry, address).unwrap_or_else(|| panic!("{path}: no row for {address:#x}"));
+                let ours = Row::find(&entry, address, machine::MACHINE)
+                    .unwrap_or_else(|| panic!("{path}: no row for {address:#x}"));
                 match (ours.cfa, theirs.cfa()) {
                     (Cfa::Register(register, offset), CfaRule::RegisterAndOffset { register: r, offset: o }) => {
                         assert_eq!((u16::from(register), i64::from(offset)), (r.0, *o), "{path} {address:#x}");
@@ -118,7 +120,7 @@ fn trampolines_and_frame_pointers_are_followed_and_nonsense_is_not() {
     (values[PROGRAM], values[STACK], values[FRAME]) = (0x2500, 0x10000, 0x10010);
     let stack = vec![0, 0, 0x10030, 0x1006, 0, 0x2600, 0x10028, 0x7777];
     let mut seen = Vec::new();
-    let mut push = |address| {
+    let mut push = |address, _| {
         seen.push(address);
         true
     };
@@ -138,9 +140,9 @@ fn a_stack_that_ends_with_a_zero_is_complete_every_time() {
     // At the first instruction of a function the return address is all that there is on its stack, or in its register; `_start` has
     // none.
     let is_plain = |start: &u64| {
-        let row = table.find(*start).and_then(|entry| row::find(&entry, *start));
+        let row = table.find(*start).and_then(|entry| Row::find(&entry, *start, machine::MACHINE));
         row.is_some_and(|row| {
-            row.cfa == Cfa::Register(STACK as u8, machine::AT_ENTRY)
+            row.cfa == Cfa::Register(STACK as u8, machine::MACHINE.distance_at_entry())
                 && row.rules[RETURN] == if RETURN == PROGRAM { Rule::Offset(-8) } else { Rule::Same }
         })
     };
@@ -148,23 +150,9 @@ fn a_stack_that_ends_with_a_zero_is_complete_every_time() {
     let mut values = [0; REGISTERS];
     (values[PROGRAM], values[STACK]) = (start, 0x10000);
     let (mut stack, map, mut cache) = (Words(0x10000, vec![0]), Damaged(table), RuleCache::default());
-    let mut outcome = || walk(Registers::new(values), &map, &mut stack, &mut cache, |_| true);
+    let mut outcome = || walk(Registers::new(values), &map, &mut stack, &mut cache, |_, _| true);
     assert_eq!([outcome(), outcome()], [Outcome::Complete; 2]);
     assert!(cache.get(start).is_some());
-}
-
-#[test]
-fn expressions_are_bounded() {
-    // DW_OP_skip -3: for ever.
-    let registers = Registers::new([5; REGISTERS]);
-    let mut memory = Words(0, Vec::new());
-    assert_eq!(expression::evaluate(&[0x2f, 0xfd, 0xff], &registers, &mut memory, None), None);
-    // DW_OP_dup for ever, and nothing to duplicate.
-    assert_eq!(expression::evaluate(&[0x12; 100], &registers, &mut memory, Some(1)), None);
-    assert_eq!(expression::evaluate(&[0x12; 100], &registers, &mut memory, None), None);
-    // .plt: breg7 8; breg16 0; lit15; and; lit11; ge; lit3; shl; plus
-    let plt = [0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22];
-    assert_eq!(expression::evaluate(&plt, &registers, &mut memory, None), Some(13));
 }
 
 /// By the stack pointer, and where that is not known, by the kernel's frame record. One of the return addresses is signed.
@@ -196,7 +184,7 @@ fn a_signal_handler_returns_to_where_the_program_was() {
         (values[PROGRAM], values[STACK], values[FRAME]) = (program, place(at), place(frame));
         let (mut seen, mut cache) = (Vec::new(), RuleCache::default());
         let outcome =
-            walk(Registers::new(values), &Kernel, &mut Words(0x10000, stack.to_vec()), &mut cache, |address| {
+            walk(Registers::new(values), &Kernel, &mut Words(0x10000, stack.to_vec()), &mut cache, |address, _| {
                 seen.push(address);
                 true
             });
@@ -250,10 +238,63 @@ fn damaged_tables_are_survived() {
         values[PROGRAM] = first + next(64) as u64;
         let mut cache = RuleCache::default();
         let map = Damaged(table);
-        walk(Registers::new(values), &map, &mut stack, &mut cache, |_| {
+        walk(Registers::new(values), &map, &mut stack, &mut cache, |_, _| {
             frames += 1;
             true
         });
     }
     assert!(frames > 3_000, "walks got nowhere: {frames}");
+}
+
+#[cfg(target_arch = "x86_64")]
+struct Library {
+    table: FrameTable,
+    bare: u64,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl CodeMap for Library {
+    fn find(&self, address: u64) -> Option<Code<'_>> {
+        (address == self.bare || self.table.find(address).is_some()).then_some(Code::Table(&self.table))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+struct Places(Vec<(u64, u64)>);
+
+#[cfg(target_arch = "x86_64")]
+impl Memory for Places {
+    fn read(&mut self, address: u64) -> Option<u64> {
+        self.0.iter().find(|(place, _)| *place == address).map(|(_, word)| *word)
+    }
+}
+
+/// `dnrm2_k` of OpenBLAS: its library has a table, and it has no entry there.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_function_without_an_entry_returns_to_what_lies_on_top_if_that_is_behind_a_call() {
+    let file = std::fs::read("/lib/x86_64-linux-gnu/libc.so.6").unwrap();
+    let file = object::File::parse(&*file).unwrap();
+    let section = file.section_by_name(".eh_frame").unwrap();
+    let table = FrameTable::by_reading(section.data().unwrap().into(), section.address(), 0);
+    let within = table.starts().next().unwrap() + 5;
+    let library = Library { table, bare: 0x7000_0000 };
+    let mut values = [0; REGISTERS];
+    (values[STACK], values[PROGRAM]) = (0x9000, library.bare);
+    let caller_of = |returns_to: u64, before: [u8; 8]| {
+        let words = vec![(0x9000, returns_to), (returns_to - 8, u64::from_le_bytes(before))];
+        let mut found = Vec::new();
+        let registers = Registers::new(values);
+        walk(registers, &library, &mut Places(words), &mut RuleCache::default(), |address, _| {
+            found.push(address);
+            found.len() < 2
+        });
+        found
+    };
+    let [relative, register, none] = [[0, 0, 0, 0xe8, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0xff, 0xd0], [0x90; 8]];
+    assert_eq!(caller_of(within, relative), [library.bare, within]);
+    assert_eq!(caller_of(within, register), [library.bare, within]);
+    assert_eq!(caller_of(within, none), [library.bare]);
+    // No table there.
+    assert_eq!(caller_of(0x8000_0000, relative), [library.bare]);
 }

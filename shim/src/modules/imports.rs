@@ -7,9 +7,9 @@ use jitlisten::log_line;
 use super::hooks::HOOKED;
 use super::real::{find_real, real};
 use super::unwind_names;
-use crate::detour::write_pointer;
-use crate::library::{Library, Slot};
-use crate::relocation_slot::bind_from_the_start;
+use crate::process::detour::write_pointer;
+use crate::process::library::{Library, Slot};
+use crate::process::relocation_slot::bind_from_the_start;
 
 /// Whether libraries are hooked. Checked without a lock, set under the shim's.
 static ACTIVE: AtomicBool = AtomicBool::new(false);

@@ -7,7 +7,8 @@
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use jitlisten::{keeping_errno, modules};
+use jitlisten::modules;
+use jitlisten::plumbing::keeping_errno;
 
 use super::imports::Imports;
 

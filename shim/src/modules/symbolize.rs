@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::mem;
 use std::ptr;
 
-use jitlisten::keeping_errno;
+use jitlisten::plumbing::keeping_errno;
 
 use super::real::{BACKTRACE_SYMBOLS, BACKTRACE_SYMBOLS_FD, Text, real, with_name};
 

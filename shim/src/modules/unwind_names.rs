@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use jitlisten::log_line;
 
 use super::real::with_name;
-use crate::detour::write_pointer;
-use crate::library::Library;
+use crate::process::detour::write_pointer;
+use crate::process::library::Library;
 
 #[cfg(target_arch = "x86_64")]
 const NAMES: [(&str, &str); 2] =

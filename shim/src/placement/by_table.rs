@@ -9,7 +9,7 @@ use jitlisten::{Address, AddressRange};
 
 use super::pattern::Section;
 use super::{Found, Pattern, Piece, Placement, Search};
-use crate::ranges::Ranges;
+use crate::memory::ranges::Ranges;
 
 /// Text that reaches further is not one object's.
 const LARGEST: u64 = 64 << 20;

@@ -8,11 +8,12 @@
 use std::collections::BTreeMap;
 
 use jitlisten::{Address, AddressRange};
+use jitlisten_unwinder::{Record, Section as Frames};
 use memchr::memmem;
 
 use super::pattern::{Reference, Section};
 use super::{Around, Piece, Search};
-use crate::ranges::Ranges;
+use crate::memory::ranges::Ranges;
 
 /// In an entry: length, distance to its CIE (0 in a CIE itself), first address.
 const CIE_POINTER: usize = 4;
@@ -30,36 +31,15 @@ pub(super) struct Table {
     pub(super) found: Vec<(usize, Address)>,
 }
 
-/// One entry, of the section as it was compiled or of a table in memory.
-#[derive(Clone, Copy)]
-struct Entry {
-    start: usize,
-    end: usize,
-    /// Where its CIE begins, for all but a CIE.
-    cie: Option<usize>,
+fn frames(bytes: &[u8]) -> Frames<'_> {
+    // Where it is does not matter: no pointer is read.
+    Frames { bytes, address: 0, data_base: None }
 }
 
-/// The entries, or `None` where they are not understood.
-fn entries(bytes: &[u8]) -> Option<Vec<Entry>> {
-    let mut entries = Vec::new();
-    let mut start = 0;
-    while start < bytes.len() {
-        let length = number(bytes, start)? as usize;
-        if length == 0 {
-            break;
-        }
-        let end = start.checked_add(4)?.checked_add(length).filter(|&end| end <= bytes.len())?;
-        let pointer = number(bytes, start + CIE_POINTER)? as usize;
-        let cie = if pointer == 0 { None } else { Some((start + CIE_POINTER).checked_sub(pointer)?) };
-        entries.push(Entry { start, end, cie });
-        start = end;
-    }
+/// The entries of the section as it was compiled, or `None` where they are not understood.
+fn entries(bytes: &[u8]) -> Option<Vec<Record>> {
+    let entries: Vec<Record> = frames(bytes).records(0).collect::<Result<_, _>>().ok()?;
     (!entries.is_empty()).then_some(entries)
-}
-
-fn number(bytes: &[u8], at: usize) -> Option<u32> {
-    let field = bytes.get(at..at.checked_add(4)?)?;
-    Some(u32::from_le_bytes(field.try_into().ok()?))
 }
 
 /// The relocations of the section, by the offsets of their fields.
@@ -85,28 +65,16 @@ pub(super) fn find(search: &Search<'_>, section: &Section, around: &Around) -> O
 }
 
 /// The entries of a table in memory that begins at `start` of `bytes`, not more than `most`.
-fn entries_in_memory(bytes: &[u8], start: usize, most: usize) -> Vec<Entry> {
-    let mut entries = Vec::new();
-    let mut at = start;
-    while entries.len() < most {
-        let Some(length) = number(bytes, at).filter(|&length| length != 0) else { break };
-        let Some(pointer) = number(bytes, at + CIE_POINTER) else { break };
-        let Some(end) = at.checked_add(4 + length as usize).filter(|&end| end <= bytes.len()) else { break };
-        let cie = if pointer == 0 { None } else { (at + CIE_POINTER).checked_sub(pointer as usize) };
-        if pointer != 0 && cie.is_none_or(|cie| cie < start) {
-            break;
-        }
-        entries.push(Entry { start: at, end, cie });
-        at = end;
-    }
-    entries
+fn entries_in_memory(bytes: &[u8], start: usize, most: usize) -> Vec<Record> {
+    let is_inside = |record: &Record| record.common.is_none_or(|common| common >= start);
+    frames(bytes).records(start).map_while(Result::ok).take_while(is_inside).take(most).collect()
 }
 
 /// The table that may be at `start` of a piece of memory, beside the object's own.
 struct Walk<'a> {
     search: &'a Search<'a>,
     section: &'a Section,
-    entries: &'a [Entry],
+    entries: &'a [Record],
     functions: &'a Functions<'a>,
     piece: &'a Piece,
     /// Text that was found before.
@@ -145,7 +113,7 @@ impl Walk<'_> {
         let mut agreeing = 0;
         let mut found: BTreeMap<usize, Option<Address>> = BTreeMap::new();
         for (entry, certain) in certain.into_iter().enumerate() {
-            if self.entries[entry].cie.is_none() {
+            if self.entries[entry].common.is_none() {
                 continue;
             }
             let target = self.function(entry)?.target;
@@ -165,13 +133,14 @@ impl Walk<'_> {
     }
 
     /// Whether an entry in memory may be this one of the object.
-    fn may_be(&self, entry: usize, there: &Entry) -> bool {
-        let (Entry { start, end, cie }, bytes) = (self.entries[entry], &self.piece.bytes[there.start..there.end]);
+    fn may_be(&self, entry: usize, there: &Record) -> bool {
+        let (Record { start, end, common: cie, .. }, bytes) =
+            (self.entries[entry], &self.piece.bytes[there.start..there.end]);
         if end - start != bytes.len() {
             return false;
         }
-        let (Some(cie), Some(cie_there)) = (cie, there.cie) else {
-            return cie.is_none() && there.cie.is_none() && self.section.part_is(start, bytes, None);
+        let (Some(cie), Some(cie_there)) = (cie, there.common) else {
+            return cie.is_none() && there.common.is_none() && self.section.part_is(start, bytes, None);
         };
         let cie_bytes = || {
             let cie = self.entries[self.entries.binary_search_by_key(&cie, |entry| entry.start).ok()?];
@@ -203,7 +172,7 @@ impl Walk<'_> {
     }
 
     /// Where an entry in memory says that the section is which this entry of the object is about.
-    fn says(&self, entry: usize, there: &Entry) -> Option<Address> {
+    fn says(&self, entry: usize, there: &Record) -> Option<Address> {
         let field = Reference { offset: FIRST_ADDRESS as u64, ..*self.function(entry)? };
         let address = Address(self.piece.start.0 + there.start as u64);
         Section::resolve(&field, address, &self.piece.bytes[there.start..there.end])

@@ -30,7 +30,7 @@ use memchr::memmem;
 pub(crate) use pattern::Pattern;
 use pattern::Section;
 
-use crate::ranges::Ranges;
+use crate::memory::ranges::Ranges;
 
 /// Fewer bytes than these are somewhere by chance.
 const WEIGHTY: usize = 12;
@@ -98,7 +98,7 @@ pub(crate) fn certain<'a>(found: impl Iterator<Item = &'a Placement> + Clone) ->
 
 impl Pattern {
     /// Whether all the text of `placement`, which is another object's, may be of this one as well. What cannot be read may be.
-    pub(crate) fn fits_as_well(&self, placement: &Placement, read: &dyn Fn(AddressRange) -> Option<Vec<u8>>) -> bool {
+    pub(crate) fn may_also_be_at(&self, placement: &Placement, read: &dyn Fn(AddressRange) -> Option<Vec<u8>>) -> bool {
         placement.text.iter().all(|&text| {
             let size = text.size() as usize;
             let mut alike =
@@ -206,7 +206,7 @@ impl Search<'_> {
             if self.found.places[at].is_some() || (weight < WEIGHTY && !sure && self.found.order.is_empty()) {
                 continue;
             }
-            if !looked_for.insert(pattern.sections[at].looks()) {
+            if !looked_for.insert(pattern.sections[at].search_key()) {
                 continue;
             }
             let Some(left) = self.budget.checked_sub(self.code.bytes.len()) else { break };

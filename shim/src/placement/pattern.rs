@@ -234,8 +234,8 @@ impl Section {
         self.stays.iter().take_while(|&&stays| stays).count()
     }
 
-    /// All that says where it fits.
-    pub(super) fn looks(&self) -> (&[u8], &[bool], u64) {
+    /// What decides where it fits: sections with the same key fit the same places.
+    pub(super) fn search_key(&self) -> (&[u8], &[bool], u64) {
         (&self.bytes, &self.stays, self.alignment)
     }
 

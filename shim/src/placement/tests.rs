@@ -1,5 +1,5 @@
 use super::*;
-use crate::ranges::range;
+use crate::memory::ranges::range;
 
 const NUMBA: &[u8] = include_bytes!("../../../jitlisten/testdata/numba-0.68-llvm22-dwarf4.o");
 
@@ -291,17 +291,20 @@ fn the_object_that_is_there_has_all_that_others_have_in_common_with_it() {
 }
 
 #[test]
-fn another_object_fits_as_well_where_its_text_may_be_all_that_was_found() {
+fn another_object_may_also_be_where_its_text_may_be_all_that_was_found() {
     let there = [[0x11_u8; 32], [0x22; 32]].concat();
     let start = CODE;
     let found = at(&[(start, start + 32), (start + 32, start + 64)]);
     let read = |range: AddressRange| there.get((range.start().0 - start) as usize..(range.end().0 - start) as usize);
     let read = |range| read(range).map(<[u8]>::to_vec);
-    let fits = |texts: &[(&[u8], std::ops::Range<usize>)]| Pattern::of_texts(texts).fits_as_well(&found, &read);
+    let fits = |texts: &[(&[u8], std::ops::Range<usize>)]| Pattern::of_texts(texts).may_also_be_at(&found, &read);
     let (one, other) = ([0x11_u8; 32], [0x22_u8; 32]);
     assert!(fits(&[(&other, 0..0), (&one, 0..0)]));
     assert!(fits(&[(&one, 0..0), (&[0x33; 32], 4..32), (&[0x22; 32], 0..0)]));
     assert!(!fits(&[(&one, 0..0)]), "it has less");
     assert!(!fits(&[(&one, 0..0), (&[0x22; 31], 0..0)]));
-    assert!(Pattern::of_texts(&[(&one, 0..0)]).fits_as_well(&at(&[(CODE, CODE + 32)]), &|_| None), "it cannot be read");
+    assert!(
+        Pattern::of_texts(&[(&one, 0..0)]).may_also_be_at(&at(&[(CODE, CODE + 32)]), &|_| None),
+        "it cannot be read"
+    );
 }

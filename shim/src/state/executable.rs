@@ -1,14 +1,15 @@
 //! Memory becomes executable, and no longer is.
 
 use jitlisten::options::SinkKind;
-use jitlisten::{Address, AddressRange, MapsLine, mappings_of};
+use jitlisten::plumbing::{MapsLine, mappings_of};
+use jitlisten::{Address, AddressRange};
 
 use super::libraries::may_be_closing;
 use super::{Shim, State};
-use crate::code_pages;
-use crate::memory::{Executable, Outcome};
-use crate::next;
-use crate::source::Source;
+use crate::llvm::source::Source;
+use crate::memory::bookkeeping::{Executable, Outcome};
+use crate::memory::code_pages;
+use crate::process::next;
 
 /// How many ranges of freed code keep their addresses, so that a perf map, which cannot say "gone", stays true.
 const RESERVED_RANGES: usize = 4096;

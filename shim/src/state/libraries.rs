@@ -2,19 +2,20 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use jitlisten::log_line;
 use jitlisten::options::LlvmSources;
-use jitlisten::{Unwinders, log_line, notify_libraries_changed};
+use jitlisten::plumbing::{Unwinders, notify_libraries_changed};
 
 use super::{Shim, State};
-use crate::codegen;
-use crate::detour::{self, Callers};
-use crate::discovered::UnheardLlvm;
-use crate::known::{Appeared, Extent, KnownLibraries, KnownLibrary};
-use crate::loader::Counts;
-use crate::lookup;
+use crate::doctor::discovered::UnheardLlvm;
+use crate::frame_pointers::codegen;
+use crate::llvm::source::Source;
 use crate::modules::{Imports, unwinder_appeared};
-use crate::next;
-use crate::source::Source;
+use crate::process::detour::{self, Callers};
+use crate::process::known::{Appeared, Extent, KnownLibraries, KnownLibrary};
+use crate::process::loader::Counts;
+use crate::process::lookup;
+use crate::process::next;
 
 /// Whether libraries were taken out of the loader's list since it was read.
 static LIBRARIES_CLOSE: AtomicBool = AtomicBool::new(false);

@@ -1,14 +1,15 @@
 //! Objects come and go: what linkers report, and LLVM's list for debuggers.
 
-use jitlisten::{AddressRange, Loaded, ObjectId, checked_read, log_line, mappings_of};
+use jitlisten::plumbing::{Loaded, checked_read, mappings_of};
+use jitlisten::{AddressRange, ObjectId, log_line};
 
 use super::libraries::may_be_closing;
 use super::{Shim, State};
-use crate::facts::{self, Count};
-use crate::memory::Outcome;
-use crate::overdue;
-use crate::source::Source;
-use crate::vtable::elf_copy;
+use crate::channels::runtime_dyld::elf_copy;
+use crate::doctor::facts::{self, Count};
+use crate::llvm::source::Source;
+use crate::memory::bookkeeping::Outcome;
+use crate::memory::overdue;
 
 /// How many objects of linkers are compared with what appears in a list. ORC lists an object once it is final.
 const LINKED: usize = 256;
@@ -142,7 +143,7 @@ impl Shim {
         let outcome = state.memory.loaded(loaded);
         self.notify(state, outcome);
         let Some(first) = state.memory.pending(id).and_then(|text| text.first().copied()) else { return };
-        state.overdue.add(jitlisten::monotonic(), id);
+        state.overdue.add(jitlisten::plumbing::monotonic(), id);
         if state.allocated.around(first).is_none() {
             self.look_unless_known(state, &[first]);
         }
@@ -157,7 +158,7 @@ impl Shim {
         if state.overdue.is_empty() {
             return;
         }
-        for id in state.overdue.take(jitlisten::monotonic()) {
+        for id in state.overdue.take(jitlisten::plumbing::monotonic()) {
             let Some(text) = state.memory.pending(id).map(<[AddressRange]>::to_vec) else { continue };
             let mut outcomes: Vec<Outcome> = text.iter().map(|&text| state.look_at(text)).collect();
             outcomes.push(state.memory.overdue(id));

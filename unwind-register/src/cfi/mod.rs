@@ -22,8 +22,6 @@
 mod check;
 mod encode;
 mod parse;
-mod pointer;
-mod reader;
 #[cfg(test)]
 mod tests;
 

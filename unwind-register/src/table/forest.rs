@@ -58,6 +58,15 @@ pub(crate) struct Forest {
     empty: Option<Slots>,
 }
 
+/// A leaf that the caller has found or added.
+fn present<T>(leaf: Option<T>) -> T {
+    #[expect(
+        clippy::expect_used,
+        reason = "the caller has seen it; without it the loops above would not end, and every hook catches a panic"
+    )]
+    leaf.expect("a leaf that is there")
+}
+
 impl Forest {
     pub(crate) const fn new() -> Self {
         Forest { leaves: BTreeMap::new(), born: 0, hidden: VecDeque::new(), retired: VecDeque::new(), empty: None }
@@ -130,7 +139,7 @@ impl Forest {
             let range = publish.clip(self.vacant(address), address);
             self.add(range, Slots::new(), publish);
         }
-        let (_, leaf) = self.leaves.range_mut(..=address).next_back().expect("it was there or has just been added");
+        let (_, leaf) = present(self.leaves.range_mut(..=address).next_back());
         leaf
     }
 
@@ -172,7 +181,7 @@ impl Forest {
             return self.split(finger, want, now, publish);
         }
         let mut slots = self.fresh(now);
-        let leaf = self.leaf_at(finger).expect("the caller found it");
+        let leaf = present(self.leaf_at(finger));
         let functions: Vec<Function> = leaf.slots.iter().collect();
         slots.fill(&functions, (finger - leaf.info.start) as u32, want);
         publish.table(leaf.id, slots.cells());
@@ -183,12 +192,12 @@ impl Forest {
     /// Adds a leaf above or below the functions of the leaf at `finger`, if the finger is there (code that grows in one direction
     /// then fills its leaves); else two leaves take its place.
     fn split(&mut self, finger: u64, want: usize, now: u64, publish: &mut dyn Publish) {
-        let leaf = self.leaf_at(finger).expect("the caller found it");
+        let leaf = present(self.leaf_at(finger));
         let (base, visible) = (leaf.info.start, leaf.visible.clone());
         let functions: Vec<Function> = leaf.slots.iter().collect();
         let offset = (finger - base) as u32;
         let (first, last) = (functions[0], functions[functions.len() - 1]);
-        let mut old = self.leaves.remove(&visible.start).expect("it is this leaf's key");
+        let mut old = present(self.leaves.remove(&visible.start));
         if offset >= last.end {
             old.visible.end = finger;
             self.leaves.insert(visible.start, old);

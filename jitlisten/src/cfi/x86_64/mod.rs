@@ -3,15 +3,32 @@
 mod flow;
 mod state;
 
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, OpKind, Register};
+
 #[cfg(test)]
 pub(super) use flow::states;
 pub(super) use flow::synthesise;
+use state::is_move;
 
 /// DWARF numbers (x86-64 psABI, figure 3.36).
 pub(super) const RSP: u16 = 7;
 pub(super) const RETURN_ADDRESS: u16 = 16;
 
-/// See [`keeps_frame_pointer`](super::keeps_frame_pointer).
-pub(super) fn keeps_frame_pointer(code: &[u8]) -> bool {
-    unwind_register::x86_64::frame_pointer_set_up(code).is_some()
+/// Whether there is a `push rbp`, and a `mov rbp, rsp` before the next call, branch or change of the stack pointer: LLVM schedules other
+/// instructions between the two.
+pub(super) fn sets_up_frame_pointer(code: &[u8]) -> bool {
+    let mut is_pushed = false;
+    for instruction in &mut Decoder::new(64, code, DecoderOptions::NONE) {
+        let moves_stack = || {
+            let to_register = instruction.op0_kind() == OpKind::Register;
+            instruction.is_stack_instruction() || to_register && instruction.op0_register() == Register::RSP
+        };
+        is_pushed = match instruction.code() {
+            Code::INVALID => return false,
+            Code::Push_r64 => instruction.op0_register() == Register::RBP,
+            _ if is_pushed && is_move(&instruction, Register::RBP, Register::RSP) => return true,
+            _ => is_pushed && instruction.flow_control() == FlowControl::Next && !moves_stack(),
+        };
+    }
+    false
 }

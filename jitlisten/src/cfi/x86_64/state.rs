@@ -75,11 +75,11 @@ impl State {
                 next.depth = self.frame;
                 next.pop(Register::RBP)?;
             }
-            Code::Mov_r64_rm64 | Code::Mov_rm64_r64 if is_move(instruction, Register::RBP, Register::RSP) => {
+            _ if is_move(instruction, Register::RBP, Register::RSP) => {
                 next.clobber(RBP)?;
                 next.frame = self.depth;
             }
-            Code::Mov_r64_rm64 | Code::Mov_rm64_r64 if is_move(instruction, Register::RSP, Register::RBP) => {
+            _ if is_move(instruction, Register::RSP, Register::RBP) => {
                 next.depth = self.frame;
             }
             _ => next.other(instruction, info)?,
@@ -168,7 +168,9 @@ fn place(register: Register) -> Option<usize> {
     CALLEE_SAVED.iter().position(|(saved, _)| *saved == register)
 }
 
-fn is_move(instruction: &Instruction, to: Register, from: Register) -> bool {
+/// `mov to, from`
+pub(super) fn is_move(instruction: &Instruction, to: Register, from: Register) -> bool {
+    let is_mov = matches!(instruction.code(), Code::Mov_r64_rm64 | Code::Mov_rm64_r64);
     let registers = instruction.op0_kind() == OpKind::Register && instruction.op1_kind() == OpKind::Register;
-    registers && instruction.op0_register() == to && instruction.op1_register() == from
+    is_mov && registers && instruction.op0_register() == to && instruction.op1_register() == from
 }

@@ -19,9 +19,10 @@
 #![forbid(unsafe_code)]
 
 use gimli::{
-    BaseAddresses, CallFrameInstruction, CallFrameInstructionIter, CieOrFde, EndianSlice, LittleEndian, Reader as _,
-    UnwindSection as _, constants as dw,
+    BaseAddresses, CallFrameInstruction, CallFrameInstructionIter, CieOrFde, EndianSlice, LittleEndian,
+    UnwindSection as _, constants as dw, leb128,
 };
+use jitlisten_unwinder::{Common, Entry, Section};
 
 use super::record::Unwinding;
 use crate::AddressRange;
@@ -30,135 +31,33 @@ type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 
 /// The live `.eh_frame` of an object.
 pub(in crate::sink) struct EhFrame<'a> {
-    bytes: &'a [u8],
-    address: u64,
-}
-
-/// The rules all functions of one compiler setting share.
-struct Cie<'a> {
-    /// What we keep of the augmentation: `S` (a signal frame) and `B` (return addresses signed with the B key).
-    letters: Vec<u8>,
-    pointer_encoding: u8,
-    sized: bool,
-    code_alignment: &'a [u8],
-    data_alignment: &'a [u8],
-    return_column: u8,
-    instructions: &'a [u8],
-}
-
-struct Fde<'a> {
-    start: u64,
-    size: u64,
-    instructions: &'a [u8],
+    section: Section<'a>,
 }
 
 impl<'a> EhFrame<'a> {
     pub(in crate::sink) fn new(bytes: &'a [u8], range: AddressRange) -> Self {
-        EhFrame { bytes, address: range.start().0 }
+        EhFrame { section: Section { bytes, address: range.start().0, data_base: None } }
     }
 
     /// The tables of the function at `code`; `None` where the section has none for all of it, or some we do not know.
     pub(in crate::sink) fn of_function(&self, code: AddressRange) -> Option<Unwinding> {
-        let mut offset = 0;
         // Mostly there is one, for all.
-        let mut latest: Option<(usize, Cie<'_>)> = None;
-        while let Some((id_at, id, body)) = self.entry(offset) {
-            if id != 0 {
-                let cie_at = id_at.checked_sub(id as usize)?;
-                let (_, cie) = match latest.take().filter(|(at, _)| *at == cie_at) {
-                    Some(known) => latest.insert(known),
-                    None => latest.insert((cie_at, self.cie(cie_at)?)),
-                };
-                let fde = self.fde(body, cie)?;
-                if fde.start == code.start().0 {
-                    return (fde.size >= code.size()).then(|| encode(cie, &fde, code)).filter(decodes);
-                }
+        let mut latest: Option<(usize, Common)> = None;
+        for record in self.section.records(0) {
+            let record = record.ok()?;
+            let Some(at) = record.common else { continue };
+            let common = match latest.filter(|known| known.0 == at) {
+                Some((_, common)) => common,
+                None => self.section.common(at).ok()?,
+            };
+            latest = Some((at, common));
+            let entry = self.section.entry_of(record, common).ok()?;
+            if entry.start == code.start().0 {
+                let encoded = (entry.size >= code.size()).then(|| encode(&entry, code))?;
+                return encoded.filter(decodes);
             }
-            offset = id_at + 4 + body.len();
         }
         None
-    }
-
-    /// The entry at `offset`: where its id stands, the id, and what follows it. `None` at the end.
-    fn entry(&self, offset: usize) -> Option<(usize, u32, Bytes<'a>)> {
-        let mut reader = EndianSlice::new(self.bytes.get(offset..)?, LittleEndian);
-        // 0 is the terminator; LLVM writes no entry so large that its length takes 64 bits.
-        let length = reader.read_u32().ok().filter(|&length| !matches!(length, 0 | u32::MAX))?;
-        let mut body = reader.split(length as usize).ok()?;
-        let id = body.read_u32().ok()?;
-        Some((offset + 4, id, body))
-    }
-
-    fn cie(&self, offset: usize) -> Option<Cie<'a>> {
-        let (_, 0, mut body) = self.entry(offset)? else { return None };
-        let version = body.read_u8().ok().filter(|version| matches!(version, 1 | 3))?;
-        let augmentation = body.read_null_terminated_slice().ok()?;
-        let code_alignment = taken(&mut body, |reader| reader.read_uleb128().is_ok())?;
-        let data_alignment = taken(&mut body, |reader| reader.read_sleb128().is_ok())?;
-        let return_column = match version {
-            1 => body.read_u8().ok()?,
-            _ => u8::try_from(body.read_uleb128().ok()?).ok()?,
-        };
-        let sized = augmentation.slice().first() == Some(&b'z');
-        let size = if sized { body.read_uleb128().ok()? } else { 0 };
-        let mut data = body.split(usize::try_from(size).ok()?).ok()?;
-        let mut letters = Vec::new();
-        let mut pointer_encoding = dw::DW_EH_PE_absptr.0;
-        for &letter in augmentation.slice() {
-            match letter {
-                b'z' => {}
-                b'R' => pointer_encoding = data.read_u8().ok()?,
-                b'L' => data.skip(1).ok()?,
-                b'P' => {
-                    let encoding = data.read_u8().ok()?;
-                    data.skip(pointer_size(encoding)?).ok()?;
-                }
-                b'S' | b'B' => letters.push(letter),
-                _ => return None,
-            }
-        }
-        let instructions = body.slice();
-        Some(Cie { letters, pointer_encoding, sized, code_alignment, data_alignment, return_column, instructions })
-    }
-
-    fn fde(&self, mut body: Bytes<'a>, cie: &Cie<'a>) -> Option<Fde<'a>> {
-        let place =
-            self.address.checked_add(body.slice().as_ptr().addr().checked_sub(self.bytes.as_ptr().addr())? as u64)?;
-        let pointer = value(&mut body, cie.pointer_encoding)?;
-        let start = match cie.pointer_encoding & 0x70 {
-            0 => pointer,
-            application if application == dw::DW_EH_PE_pcrel.0 => place.wrapping_add(pointer),
-            _ => return None,
-        };
-        let size = value(&mut body, cie.pointer_encoding)?;
-        if cie.sized {
-            let size = body.read_uleb128().ok()?;
-            body.skip(usize::try_from(size).ok()?).ok()?;
-        }
-        Some(Fde { start, size, instructions: body.slice() })
-    }
-}
-
-/// The bytes that `read` goes over.
-fn taken<'a>(reader: &mut Bytes<'a>, read: impl Fn(&mut Bytes<'a>) -> bool) -> Option<&'a [u8]> {
-    let before = reader.slice();
-    read(reader).then(|| before.get(..before.len() - reader.len()))?
-}
-
-/// How long an encoded pointer is; `None` for those of variable length and unknown ones.
-fn pointer_size(encoding: u8) -> Option<usize> {
-    match gimli::DwEhPe(encoding & 0x0f) {
-        dw::DW_EH_PE_absptr | dw::DW_EH_PE_udata8 | dw::DW_EH_PE_sdata8 => Some(8),
-        dw::DW_EH_PE_udata4 | dw::DW_EH_PE_sdata4 => Some(4),
-        _ => None,
-    }
-}
-
-fn value(reader: &mut Bytes<'_>, encoding: u8) -> Option<u64> {
-    match gimli::DwEhPe(encoding & 0x0f) {
-        dw::DW_EH_PE_sdata4 => reader.read_i32().ok().map(|value| i64::from(value) as u64),
-        dw::DW_EH_PE_udata4 => reader.read_u32().ok().map(u64::from),
-        _ => pointer_size(encoding).and_then(|_| reader.read_u64().ok()),
     }
 }
 
@@ -166,19 +65,22 @@ const PCREL_SDATA4: u8 = dw::DW_EH_PE_pcrel.0 | dw::DW_EH_PE_sdata4.0;
 const DATAREL_SDATA4: u8 = dw::DW_EH_PE_datarel.0 | dw::DW_EH_PE_sdata4.0;
 
 /// Writes `.eh_frame` and `.eh_frame_hdr` for the place `ALIGN8(code_size)` behind the function.
-fn encode(cie: &Cie<'_>, fde: &Fde<'_>, code: AddressRange) -> Unwinding {
-    let mut out = Vec::with_capacity(64 + cie.instructions.len() + fde.instructions.len() + 64);
+fn encode(entry: &Entry<'_>, code: AddressRange) -> Option<Unwinding> {
+    let common = &entry.common;
+    let instructions = |(start, end): (usize, usize)| entry.section.get(start..end);
+    let mut out = Vec::with_capacity(256);
     // Distance from the function's start to offset `at` of `out`; functions are far smaller than 2 GiB.
     let from_start = |at: usize| code.size().next_multiple_of(8) as i32 + at as i32;
     out.extend([0; 8]); // length, id 0
     out.push(1);
     out.extend_from_slice(b"zR");
-    out.extend_from_slice(&cie.letters);
+    out.extend(common.is_signal_frame.then_some(b'S'));
+    out.extend(common.has_second_key.then_some(b'B'));
     out.push(0);
-    out.extend_from_slice(cie.code_alignment);
-    out.extend_from_slice(cie.data_alignment);
-    out.extend([cie.return_column, 1, PCREL_SDATA4]);
-    out.extend_from_slice(cie.instructions);
+    leb128::write::unsigned(&mut out, common.code_alignment).ok()?;
+    leb128::write::signed(&mut out, common.data_alignment).ok()?;
+    out.extend([u8::try_from(common.return_address).ok()?, 1, PCREL_SDATA4]);
+    out.extend_from_slice(instructions(common.instructions)?);
     finish(&mut out, 0);
     let fde_at = out.len();
     out.extend([0; 4]);
@@ -187,7 +89,7 @@ fn encode(cie: &Cie<'_>, fde: &Fde<'_>, code: AddressRange) -> Unwinding {
     push(&mut out, -from_start(pc_begin_at));
     push(&mut out, code.size() as i32);
     out.push(0);
-    out.extend_from_slice(fde.instructions);
+    out.extend_from_slice(instructions(entry.instructions)?);
     finish(&mut out, fde_at);
     push(&mut out, 0);
     let header_at = out.len();
@@ -199,7 +101,7 @@ fn encode(cie: &Cie<'_>, fde: &Fde<'_>, code: AddressRange) -> Unwinding {
     push(&mut out, fde_at as i32 - header_at as i32);
     let mapped_size = out.len().next_multiple_of(16) as u64;
     let eh_frame_hdr_size = (out.len() - header_at) as u64;
-    Unwinding { data: out, eh_frame_hdr_size, mapped_size }
+    Some(Unwinding { data: out, eh_frame_hdr_size, mapped_size })
 }
 
 /// Whether what was copied can be read at its new place: `DW_CFA_set_loc` (which LLVM does not write) cannot, because its

@@ -56,7 +56,9 @@ impl MapFile {
     /// Opens the file, makes it if it is not there, and empties it if it is `stale`.
     pub(super) fn open(path: &Path, stale: Option<StaleMap>) -> Result<Opened, SinkError> {
         let failed = |verb| move |error| SinkError::Io { verb, path: path.to_owned(), error };
-        for attempt in 1.. {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
             let append = create(path).map_err(failed("open"))?;
             let edit = OpenOptions::new().read(true).write(true).custom_flags(SAFELY).open(path);
             let edit = match edit {
@@ -83,7 +85,6 @@ impl MapFile {
             let file = MapFile { append: own(append)?, edit: own(edit)? };
             return Ok(Opened { file, size: metadata.size(), is_shared });
         }
-        unreachable!("the last attempt returns")
     }
 
     /// The file, unless the host has closed it.

@@ -285,3 +285,15 @@ fn bait_is_refused() {
     fs::create_dir(scratch.map()).unwrap();
     assert!(scratch.sink(None).finalized(&reported.finalized()).is_err());
 }
+
+/// A process that runs already: its own map is not stale, what a dead process of its number has left is.
+#[test]
+fn a_map_is_stale_that_is_older_than_the_process() {
+    let scratch = Scratch::new("older");
+    fs::write(scratch.map(), "1000 10 left_by_a_dead_process\n").unwrap();
+    let metadata = fs::metadata(scratch.map()).unwrap();
+    let (second, written) = (std::time::Duration::from_secs(1), metadata.modified().unwrap());
+    assert_eq!(StaleMap::of_others(&metadata, Some(written + second)), Some(StaleMap::of(&metadata)));
+    assert_eq!(StaleMap::of_others(&metadata, Some(written - second)), None, "CPython's -X perf writes one, too");
+    assert_eq!(StaleMap::of_others(&metadata, None), Some(StaleMap::of(&metadata)), "the program has not begun");
+}

@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""Whether each line of Numba's code gets the seconds that it takes.
+
+    run.py [--recorder ours,perf] [--seconds S] [--seed N] [--rate HZ] [--write FILE] [PROGRAM...]
+
+Programs (`programs/`) time their own phases while they are recorded (`phases.py`). The judge adds up the samples whose stack has a
+line of the phase, in seconds, and compares: within 10 % of the truth and three standard errors. At most 3 % of the samples
+in compiled code may have no line. Runs with the Numba of the Python that runs this; needs `cargo build --release`, for
+the second recorder perf.
+"""
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+PROGRAMS = HERE / "programs"
+COMMAND = os.environ.get("JITLISTEN_COMMAND", str(ROOT / "target" / "release" / "jitlisten"))
+TOLERANCE = 0.10
+SIGMAS = 3
+LINE_ZERO = 3.0
+
+Phase = collections.namedtuple("Phase", "name truth measured sigma")
+Verdict = collections.namedtuple("Verdict", "phases line_zero compiled")
+
+
+def lines_of(program):
+    """`{line: name of the phase}`"""
+    found = {}
+    for number, text in enumerate(program.read_text().splitlines(), 1):
+        mark = re.search(r"# ([a-z_0-9]+)$", text)
+        if mark:
+            found[number] = mark[1]
+    return found
+
+
+def record(program, recorder, seconds, seed, rate, directory):
+    """Records a program; the seconds of its phases, and the recording."""
+    data, truth = directory / "perf.data", directory / "truth.json"
+    environment = dict(os.environ, PHASES="%s:%d:%s" % (seconds, seed, truth), JITLISTEN_DIR=str(directory))
+    path = os.pathsep.join([str(HERE)] + os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    environment.update(PYTHONPATH=path, NUMBA_NUM_THREADS="2", NUMBA_CACHE_DIR=str(directory / "cache"))
+    python = [sys.executable, str(program)]
+    if recorder == "ours":
+        command = [COMMAND, "record", "-r", str(rate), "-o", str(data), "--"] + python
+    else:
+        run = [COMMAND, "run", "--"] + python
+        command = ["perf", "record", "-q", "-e", "cpu-clock", "-F", str(rate), "--call-graph", "dwarf,16384", "-o", str(data), "--"] + run
+    done = subprocess.run(command, env=environment, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900)
+    if done.returncode or not truth.exists():
+        raise RuntimeError("%s: %s" % (program.name, done.stdout.decode(errors="replace")[-2000:]))
+    return json.loads(truth.read_text()), data
+
+
+def judge(program, truth, data):
+    """Compares a recording with the truth."""
+    exported = subprocess.run([COMMAND, "export", "-f", "speedscope", str(data)], stdout=subprocess.PIPE, check=True, timeout=600)
+    profile = json.loads(exported.stdout)
+    frames, marks = profile["shared"]["frames"], lines_of(program)
+    names = [marks.get(frame.get("line")) if os.path.basename(frame.get("file", "")) == program.name else None for frame in frames]
+    seconds = collections.Counter()
+    compiled = line_zero = 0
+    for thread in profile["profiles"]:
+        for stack, weight in zip(thread["samples"], thread["weights"]):
+            for name in {names[frame] for frame in stack} - {None}:
+                seconds[name] += weight / 1e9
+            leaf = frames[stack[-1]] if stack else {"name": ""}
+            if leaf["name"].endswith(("_[j]", "_[i]")):
+                compiled += weight
+                line_zero += weight if "file" in leaf and "line" not in leaf else 0
+    # Equal samples in a row are one, so the mean is too long.
+    period = statistics.median(weight for thread in profile["profiles"] for weight in thread["weights"]) / 1e9
+    phases = [Phase(name, spent, seconds[name], sigma(spent, runs, period)) for name, (spent, runs) in truth.items()]
+    return Verdict(phases, 100 * line_zero / max(compiled, 1), compiled / 1e9)
+
+
+def sigma(spent, runs, period):
+    """The standard error of the seconds that are measured: each run begins and ends between two samples, and where a tenth of
+    the samples of a phase have another line, so many of them vary."""
+    share = TOLERANCE
+    return (runs * period * period / 6 + spent * period * share * (1 - share)) ** 0.5
+
+
+def is_true(phase):
+    return abs(phase.measured - phase.truth) <= TOLERANCE * phase.truth + SIGMAS * phase.sigma
+
+
+def measured(program, recorder, seconds=1.5, seed=1, rate=999):
+    with tempfile.TemporaryDirectory(prefix="truth-") as directory:
+        truth, data = record(program, recorder, seconds, seed, rate, pathlib.Path(directory))
+        return judge(program, truth, data)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--recorder", default="ours,perf")
+    parser.add_argument("--seconds", type=float, default=1.5)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--rate", type=int, default=999)
+    parser.add_argument("--write", type=pathlib.Path, help="append rows to this table")
+    parser.add_argument("program", nargs="*")
+    options = parser.parse_args()
+    chosen = [PROGRAMS / (name + ".py") for name in options.program] or sorted(PROGRAMS.glob("*.py"))
+    import numba
+
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE).stdout.decode().strip()
+    bad = 0
+    for recorder in options.recorder.split(","):
+        for program in chosen:
+            try:
+                verdict = measured(program, recorder, options.seconds, options.seed, options.rate)
+            except Exception as error:  # the others go on
+                print("%s %s: %s" % (recorder, program.stem, error))
+                bad += 1
+                continue
+            for phase in verdict.phases:
+                good = is_true(phase)
+                bad += not good
+                row = (numba.__version__, recorder, program.stem, phase.name, "%.3f" % phase.truth, "%.3f" % phase.measured,
+                       "%.3f" % (phase.measured / phase.truth), "%.3f" % (phase.sigma / phase.truth),
+                       "%.1f" % verdict.line_zero, "yes" if good and verdict.line_zero <= LINE_ZERO else "no", commit,
+                       time.strftime("%Y-%m-%d"))
+                print("\t".join(row), flush=True)
+                if options.write:
+                    with options.write.open("a") as file:
+                        file.write("\t".join(row) + "\n")
+            bad += verdict.line_zero > LINE_ZERO
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

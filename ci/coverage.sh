@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Coverage of compiled code: the tests of `python/jitlisten/_coverage`. Needs no native library.
+#
+#   ci/coverage.sh          the newest Numba and an old one, with the newest coverage.py and an old one
+#   ci/coverage.sh all      every Numba that has lines (the list of ci/lines.sh, without 0.56). Fails if one of them cannot be had here
+#
+# Environments are made under target/venv-coverage.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+venvs=target/venv-coverage
+tools='pytest==8.4.2 pytest-cov pytest-xdist'
+
+# NAME PYTHON REQUIREMENT...
+make_venv() {
+    local name=$1 version=$2 python
+    shift 2
+    [ "$(cat "$venvs/$name/.complete" 2>/dev/null)" = "$*" ] && return
+    python=$(command -v "python$version" || true)
+    "$python" -c 'import venv, ensurepip' 2>/dev/null ||
+        python=$(find "${PYENV_ROOT:-$HOME/.pyenv}/versions" -path "*/$version.*/bin/python$version" 2>/dev/null | head -n 1)
+    [ -n "$python" ] || { echo "coverage: no Python $version, so no $name" >&2; return 1; }
+    rm -rf "${venvs:?}/$name"
+    mkdir -p "$venvs"
+    "$python" -m venv "$venvs/$name"
+    "$venvs/$name/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: "$@" ||
+        { echo "coverage: not to be had: $*" >&2; return 1; }
+    printf '%s' "$*" >"$venvs/$name/.complete"
+}
+
+test_with() {
+    echo "coverage: $1"
+    PATH="$PWD/$venvs/$1/bin:$PATH" "$venvs/$1/bin/python" -m pytest -q -p no:cacheprovider "${@:2}"
+}
+
+case ${1:-short} in
+short)
+    # shellcheck disable=SC2086 # several words
+    make_venv 0.68.1 3.13 numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6 coverage==7.17.3 $tools
+    # shellcheck disable=SC2086
+    make_venv 0.57.1 3.11 numba==0.57.1 numpy==1.24.4 coverage==6.5.0 $tools
+    test_with 0.68.1 python/tests/test_coverage*.py
+    test_with 0.57.1 python/tests/test_coverage*.py
+    ;;
+all)
+    failed=() skipped=()
+    while read -r name version requirements; do
+        # shellcheck disable=SC2086
+        make_venv "$name" "$version" $requirements coverage $tools || { skipped+=("$name"); continue; }
+        test_with "$name" python/tests/test_coverage*.py || failed+=("$name")
+    done < <(sed -n "/<<'MATRIX'/,/^MATRIX/p" ci/lines.sh | grep -E '^0\.[0-9]+\.[0-9]' | grep -v '^0\.56')
+    echo "coverage: ${#failed[@]} failed: ${failed[*]}; ${#skipped[@]} skipped: ${skipped[*]}"
+    [ ${#failed[@]} = 0 ] && [ ${#skipped[@]} = 0 ]
+    ;;
+*)
+    echo "coverage: no such part: $1" >&2
+    exit 2
+    ;;
+esac

@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Renders docs/support.md, and the table of BENCHMARKS.md, from the data in records/.
+
+    ci/support.py                 writes both
+    ci/support.py --check         fails if they are not what records/ says
+    ci/support.py --seen LINES    fails if a run of the tests did not see every line of records/integrations.tsv
+
+Each file in records/ is a table of tab-separated values with one line of column names. The scripts that measure write them.
+"""
+
+import collections
+import csv
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RECORDS = ROOT / "records"
+PAGE, COSTS = ROOT / "docs/support.md", ROOT / "BENCHMARKS.md"
+BEGIN, END = "<!-- records: begin -->", "<!-- records: end -->"
+
+
+def records(name):
+    with open(RECORDS / f"{name}.tsv", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def table(header, rows):
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines) + "\n"
+
+
+def grouped(rows, *columns):
+    groups = collections.defaultdict(list)
+    for row in rows:
+        groups[tuple(row[column] for column in columns)].append(row)
+    return groups.items()
+
+
+def integrations():
+    seen = [(row["integration"], row["consumer"]) for row in records("integrations")]
+    names, consumers = (list(dict.fromkeys(column)) for column in zip(*seen))
+    rows = [[name, *("yes" if (name, consumer) in seen else "" for consumer in consumers)] for name in names]
+    return table(["integration", *consumers], rows)
+
+
+def hosts():
+    columns = ["program", "llvm", "linker", "found", "counted by", "note", "run by"]
+    return table(["program", "LLVM", *columns[2:]], [[row[column] for column in columns] for row in records("hosts")])
+
+
+def systems():
+    rows = []
+    for (system, commit, date), runs in grouped(records("systems"), "system", "commit", "date"):
+        rows.append([system, f"{sum(run['result'] == 'ok' for run in runs)} of {len(runs)}", commit, date])
+    runs = records("aarch64")
+    rows.append(["Debian 13, aarch64, emulated", f"{sum(run['result'] == 'ok' for run in runs)} of {len(runs)}", "", runs[0]["date"]])
+    return table(["system", "scenarios that passed", "commit", "date"], rows)
+
+
+def same_code():
+    """One row for each minor version and Python: its patch releases, and the sum of what was compared."""
+    rows = []
+    for (minor, llvm, python), runs in grouped([{**row, **numba_of(row["numba"])} for row in records("same-code")], "minor", "llvm", "python"):
+        other = {run["objects with other code"] for run in runs}
+        releases = ", ".join(run["release"] for run in runs)
+        rows.append([releases, llvm, python, sum(int(run["objects"]) for run in runs), ", ".join(sorted(other))])
+    return table(["Numba", "LLVM", "Python", "objects compared", "with other code"], rows)
+
+
+def numba_of(text):
+    """`0.68.1 (22), 3.11`: release, LLVM, Python."""
+    release, llvm, python = text.replace("(", "").replace("),", "").split()
+    return {"release": release, "minor": release.rpartition(".")[0], "llvm": llvm, "python": python}
+
+
+def suites():
+    rows = []
+    for (environment, mode), runs in grouped(records("suites"), "environment", "mode"):
+        other = [run["module"].rsplit(".", 1)[-1] for run in runs if run["failed without"] != run["failed with"] and run["failed without"].isdigit()]
+        rows.append([environment, mode, len(runs), sum(int(run["tests"]) for run in runs), ", ".join(other) or "none"])
+    return table(["suite", "mode", "modules", "tests", "modules with another result"], rows)
+
+
+def page():
+    return f"""# What was tested
+
+Rendered by `ci/support.py` from `records/`, which has the full data: version, commit, date and figure of each run.
+
+## Versions
+
+`make test` runs Numba 0.68.1, 0.60.0, 0.57.1 and 0.56.4 on Python 3.10 to 3.13, the wheel on Python 3.8 to 3.13, and LLVM 14, 15, 16, 19 and 22
+linked into C++ programs. It uses the real tools: perf 6.1, gdb 13, py-spy 0.4, pystack 1.7, bpftrace 0.17, memray 1.20, heaptrack 1.4,
+lldb 19, valgrind 3.19, elfutils 0.188, libunwind 1.6, libgcc 12 and LLVM's libunwind 19. The longer lanes are listed by `make`.
+
+## Integrations and consumers
+
+One chain of compiled functions, named and with its whole stack, as each consumer shows it:
+
+{integrations()}
+## Systems
+
+The scenarios are perf, gdb, py-spy, unwinders, forks, threads, the cache and the installed library, with the tools of that system.
+
+{systems()}
+## LLVM hosts
+
+Unmodified programs: exit status and output are those of the program without jitlisten. *Found* is the number of compiled objects that
+jitlisten found, of those that the host itself or gdb counted.
+
+{hosts()}
+## Line tables do not change Numba's code
+
+{same_code()}
+Numba 0.56 (LLVM 11) pads jumps with lines; it has lines only with `JITLISTEN_LINES=force`.
+
+## Test suites of others
+
+Each module runs with and without jitlisten; every test must have the same result.
+
+{suites()}
+`test_debuginfo` expects that code without `debug=True` has no debug information. `test_gdb_dwarf` fails while it is recorded, because gdb
+stops at the sampler's signal.
+"""
+
+
+def costs():
+    rows = [[row["what"], row["target"], row["today"], row["met"], f"`{row['command']}`", row["date"]] for row in records("benchmarks")]
+    return table(["cost", "target", "today", "met", "measured by", "date"], rows)
+
+
+def rendered():
+    text = COSTS.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN, 1)
+    after = rest.split(END, 1)[1]
+    return {PAGE: page(), COSTS: f"{before}{BEGIN}\n{costs()}{END}{after}"}
+
+
+def missing(lines):
+    seen = set(pathlib.Path(lines).read_text(encoding="utf-8").splitlines())
+    return [pair for pair in (f"{row['integration']}\t{row['consumer']}" for row in records("integrations")) if pair not in seen]
+
+
+def main(arguments):
+    if arguments[:1] == ["--seen"]:
+        unseen = missing(arguments[1])
+        for pair in unseen:
+            print("support: not seen in this run:", pair.replace("\t", ", "))
+        return 1 if unseen else 0
+    stale = [path for path, text in rendered().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    if arguments == ["--check"]:
+        for path in stale:
+            print(f"support: {path.relative_to(ROOT)} is not what records/ says: run ci/support.py")
+        return 1 if stale else 0
+    for path, text in rendered().items():
+        path.write_text(text, encoding="utf-8")
+    return 0
+
+
+sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,64 @@
+//! `jitlisten coverage`: sets the environment and becomes the command, whose Pythons measure compiled code when they run coverage.py.
+//!
+//! What they do: `python/jitlisten/_coverage`. The native library takes no part.
+
+#![forbid(unsafe_code)]
+
+use std::env;
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use clap::Args;
+
+use crate::command;
+use crate::environment::{COVERAGE, is_set, prepended};
+use crate::installation::Installation;
+use crate::problem::Problem;
+
+const EXAMPLES: &str = "Examples:
+  jitlisten coverage -- pytest --cov=pkg --cov-branch
+  jitlisten coverage -- coverage run -m unittest
+
+The same without this command: `plugins = jitlisten.coverage` below `[run]` in .coveragerc.
+Measured code is not the code that otherwise runs: never measure time with it.";
+
+/// Run a command in which coverage.py measures the code that Numba compiles, too
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Coverage {
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+impl Coverage {
+    pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
+        let (program, arguments) = self.command.split_first().ok_or_else(|| Problem::new("no command is given"))?;
+        command::check(program)?;
+        if is_set("JITLISTEN_RUN") || loads_library() {
+            return Err(Problem::new(
+                "coverage changes the code that Numba compiles: run it without `jitlisten run`, `record` and `lines`",
+            ));
+        }
+        let site = Installation::find()?.site().ok_or_else(|| {
+            Problem::new("the Python package of jitlisten is not installed beside this command: pip install jitlisten")
+        })?;
+        let _ = writeln!(
+            std::io::stderr(),
+            "jitlisten: measured code is not the code that otherwise runs: take no times from this run"
+        );
+        let error = Command::new(program)
+            .args(arguments)
+            .env(COVERAGE, "1")
+            .env("PYTHONPATH", prepended(site.into_os_string(), "PYTHONPATH"))
+            .exec();
+        Err(Problem::new(format!("cannot start {}: {error}", Path::new(program).display())))
+    }
+}
+
+fn loads_library() -> bool {
+    env::var("LD_PRELOAD").unwrap_or_default().contains("libjitlisten.so")
+}

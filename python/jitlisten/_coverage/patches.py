@@ -1,0 +1,326 @@
+"""What is replaced in Numba while coverage is measured.
+
+| replaced                                            | why |
+| --------------------------------------------------- | --- |
+| `lowering.BaseLower.lower_block`, `Lower.lower_inst`, `pylowering.PyLower.lower_inst`, `parfor_lowering.ParforLower.lower_inst` | the stores |
+| `codegen.CPUCodeLibrary.add_ir_module`              | the table of a function gets its name |
+| `codegen.CPUCodegen.magic_tuple`                    | keeps cached code with marks and without apart |
+| `codegen.JITCodeLibrary._unserialize`, `caching.Cache.load_overload` | the tables of cached code; it is not used if its source is another |
+| `typed_passes.PreLowerStripPhis._strip_phi_nodes`   | its copies get no line: the copied value's line may not have run |
+| `parfor_lowering._hoist_internal`, `parfor.try_fuse` | constants stay in the branch they are in, loops stay apart |
+| `parfor_lowering._create_gufunc_for_parfor_body`    | whose loop a generated kernel is |
+| `inline_closurecall.InlineWorker.inline_ir`, `.inline_closure_call`, `ir.Loc`'s copying | what Numba inlines itself |
+| `stencil.StencilFunc.__init__`                      | whose statements a generated function has |
+| `dispatcher.LiftedCode.__init__`                    | parts of functions: no entry and no exit |
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+from types import ModuleType
+from typing import Any, Callable, Dict, Optional
+
+from .. import _lines
+from .._lines import log, versions
+from .._lines.imports import Watch
+
+# Part of the key of cached code. Another number when marks or their names change.
+MARKER = "jitlisten-coverage-1"
+# By the end of the name of the function that is generated around it: whose statements it has.
+STENCILS: Dict[str, Any] = {}
+
+
+class _State:
+    watch: Optional[Watch] = None
+    why_not: Optional[str] = None
+
+
+_state = _State()
+
+
+def install() -> None:
+    """From now on, or from the moment Numba is imported. Stays."""
+    if _state.watch is None:
+        # They look for the same modules, and their lines would be those of other code.
+        _lines.remove()
+        _note_compiled()
+        _state.watch = Watch({name: functools.partial(_patch, after) for name, after in _PATCHES.items()})
+        _state.watch.start()
+
+
+def _note_compiled() -> None:
+    """What this process has compiled already has no marks."""
+    dispatcher = sys.modules.get("numba.core.dispatcher")
+    if dispatcher is None:
+        return
+    from . import unmeasured
+
+    for each in gc.get_objects():
+        if isinstance(each, dispatcher.Dispatcher) and each.overloads:
+            function = each.py_func
+            if not str(function.__module__).startswith("numba."):
+                unmeasured.add_name(
+                    "compiled before coverage.py started", "%s.%s" % (function.__module__, function.__qualname__)
+                )
+
+
+def is_installed() -> bool:
+    return _state.watch is not None
+
+
+def why_not() -> Optional[str]:
+    """Why compiled code is not measured, where it is not."""
+    return _state.why_not
+
+
+def _is_active() -> bool:
+    return _state.why_not is None
+
+
+def _patch(after: Callable[[ModuleType], None], module: ModuleType) -> None:
+    if not _is_active():
+        return
+    try:
+        version = versions.numba_version(sys.modules.get("numba"))
+        _state.why_not = versions.why_not(version, False)
+        if _is_active():
+            after(module)
+    except Exception as error:
+        _state.why_not = "%s: %s: %s" % (module.__name__, type(error).__name__, error)
+    if _state.why_not is not None:
+        log.warn("no coverage of compiled code: " + _state.why_not)
+
+
+def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    original = owner.__dict__[name]
+    setattr(owner, name, functools.wraps(original)(make(original)))
+
+
+# --- stores
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def _lowering(module: Any) -> None:
+    def make_block(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+        def lower_block(self: Any, block: Any) -> None:
+            # Modules of Numba import each other: what imports them is imported when it is needed.
+            from . import lowering
+
+            held = self.__dict__
+            if "_jitlisten_coverage" not in held:
+                held["_jitlisten_coverage"] = lowering.begin(self)
+            made = held["_jitlisten_coverage"]
+            if made is None:
+                original(self, block)
+                return
+            made.begin_block(block)
+            original(self, block)
+            made.end_block()
+
+        return lower_block
+
+    _replace(module.BaseLower, "lower_block", make_block)
+    _replace(module.Lower, "lower_inst", _make_inst)
+
+
+def _make_inst(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    def lower_inst(self: Any, inst: Any) -> None:
+        made = self.__dict__.get("_jitlisten_coverage")
+        if made is None:
+            original(self, inst)
+            return
+        made.before(inst)
+        with made.on_edges(inst):
+            original(self, inst)
+
+    return lower_inst
+
+
+def _pylowering(module: Any) -> None:
+    _replace(module.PyLower, "lower_inst", _make_inst)
+
+
+# --- code in Numba's cache
+# ------------------------------------------------------------------------------------------------
+
+
+def _codegen(module: Any) -> None:
+    from . import marks
+
+    def make_add(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def add_ir_module(self: Any, ir_module: Any) -> Any:
+            from . import lowering
+
+            lowering.finish(ir_module)
+            return original(self, ir_module)
+
+        return add_ir_module
+
+    def make_magic(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def magic_tuple(self: Any) -> Any:
+            return tuple(original(self)) + (MARKER,)
+
+        return magic_tuple
+
+    original_load = module.JITCodeLibrary._unserialize.__func__
+
+    def _unserialize(cls: Any, codegen: Any, state: Any) -> Any:
+        data = state[2]
+        for part in data if isinstance(data, tuple) else (data,):
+            marks.register_all(part)
+        return original_load(cls, codegen, state)
+
+    _replace(module.CPUCodeLibrary, "add_ir_module", make_add)
+    _replace(module.CPUCodegen, "magic_tuple", make_magic)
+    module.JITCodeLibrary._unserialize = classmethod(_unserialize)
+
+
+def _caching(module: Any) -> None:
+    from . import marks
+
+    def make_load(original: Callable[..., Any]) -> Callable[..., Any]:
+        def load_overload(self: Any, *arguments: Any, **named: Any) -> Any:
+            try:
+                return original(self, *arguments, **named)
+            except marks.Stale:
+                return None
+
+        return load_overload
+
+    _replace(module.Cache, "load_overload", make_load)
+
+
+# --- lines that did not run
+# -----------------------------------------------------------------------------------------------
+
+
+def _typed_passes(module: Any) -> None:
+    def make(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def _strip_phi_nodes(self: Any, func_ir: Any) -> Any:
+            before = {id(statement) for block in func_ir.blocks.values() for statement in block.body}
+            stripped = original(self, func_ir)
+            for block in stripped.blocks.values():
+                for statement in block.body:
+                    if id(statement) not in before:
+                        statement.loc = statement.loc.with_lineno(0)
+            return stripped
+
+        return _strip_phi_nodes
+
+    _replace(module.PreLowerStripPhis, "_strip_phi_nodes", make)
+
+
+def _parfor_lowering(module: Any) -> None:
+    def make_kernel(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _create_gufunc_for_parfor_body(lowerer: Any, parfor: Any, *arguments: Any, **named: Any) -> Any:
+            from . import lowering
+
+            with lowering.within_loop(lowerer, parfor):
+                return original(lowerer, parfor, *arguments, **named)
+
+        return _create_gufunc_for_parfor_body
+
+    def make_inst(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+        with_marks = _make_inst(original)
+
+        def lower_inst(self: Any, inst: Any) -> None:
+            # All others come by `Lower.lower_inst`.
+            (with_marks if isinstance(inst, module.parfor.Parfor) else original)(self, inst)
+
+        return lower_inst
+
+    _replace(module, "_create_gufunc_for_parfor_body", make_kernel)
+    _replace(module.ParforLower, "lower_inst", make_inst)
+    _replace(module, "_hoist_internal", lambda original: lambda *arguments, **named: False)
+
+
+def _parfor(module: Any) -> None:
+    def is_loop(parfor: Any) -> bool:
+        return any(pattern[0] == "prange" for pattern in parfor.patterns)
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def try_fuse(equiv_set: Any, parfor1: Any, parfor2: Any, *arguments: Any, **named: Any) -> Any:
+            if is_loop(parfor1) or is_loop(parfor2):
+                return None, None
+            return original(equiv_set, parfor1, parfor2, *arguments, **named)
+
+        return try_fuse
+
+    _replace(module, "try_fuse", make)
+
+
+# --- whose statements they are
+# --------------------------------------------------------------------------------------------
+
+
+def _inlining(module: Any) -> None:
+    from numba.core.ir import Loc
+
+    from .._lines import inlined
+
+    def make_worker(original: Callable[..., Any]) -> Callable[..., Any]:
+        def inline_ir(
+            self: Any, caller_ir: Any, block: Any, i: int, callee_ir: Any, *arguments: Any, **named: Any
+        ) -> Any:
+            call = inlined.place_of(block.body[i].loc)
+            done = original(self, caller_ir, block, i, callee_ir, *arguments, **named)
+            inlined.mark(done[1].values(), inlined.of_ir(callee_ir, call))
+            return done
+
+        return inline_ir
+
+    def make_closure(original: Callable[..., Any]) -> Callable[..., Any]:
+        def inline_closure_call(
+            func_ir: Any, glbls: Any, block: Any, i: int, callee: Any, *arguments: Any, **named: Any
+        ) -> Any:
+            call = inlined.place_of(block.body[i].loc)
+            done = original(func_ir, glbls, block, i, callee, *arguments, **named)
+            inlined.mark(done[0].values(), inlined.of_callee(callee, func_ir, call))
+            return done
+
+        return inline_closure_call
+
+    for name, method in inlined.METHODS.items():
+        setattr(Loc, name, method)
+    _replace(module.InlineWorker, "inline_ir", make_worker)
+    _replace(module, "inline_closure_call", make_closure)
+
+
+def _dispatcher(module: Any) -> None:
+    def make(original: Callable[..., None]) -> Callable[..., None]:
+        def __init__(self: Any, func_ir: Any, *arguments: Any, **named: Any) -> None:
+            from . import plan
+
+            original(self, func_ir, *arguments, **named)
+            setattr(self.func_ir, plan.PART, (None, None))
+
+        return __init__
+
+    _replace(module.LiftedCode, "__init__", make)
+
+
+def _stencils(module: Any) -> None:
+    def make(original: Callable[..., None]) -> Callable[..., None]:
+        def __init__(self: Any, kernel_ir: Any, *arguments: Any, **named: Any) -> None:
+            original(self, kernel_ir, *arguments, **named)
+            STENCILS[str(self.id)] = kernel_ir.func_id
+
+        return __init__
+
+    _replace(module.StencilFunc, "__init__", make)
+
+
+_PATCHES: Dict[str, Callable[[Any], None]] = {
+    "numba.core.caching": _caching,
+    "numba.core.codegen": _codegen,
+    "numba.core.dispatcher": _dispatcher,
+    "numba.core.inline_closurecall": _inlining,
+    "numba.core.lowering": _lowering,
+    "numba.core.pylowering": _pylowering,
+    "numba.core.typed_passes": _typed_passes,
+    "numba.parfors.parfor": _parfor,
+    "numba.stencils.stencil": _stencils,
+    "numba.parfors.parfor_lowering": _parfor_lowering,
+}

@@ -1,0 +1,715 @@
+"""What Numba compiles, in all its forms. `drive` runs a part of each function; the rest must stay uncovered."""
+
+import math
+
+import numpy as np
+from decorators import (
+    TRUTH,
+    address_of,
+    cfunc_of,
+    chosen,
+    float64,
+    guvectorize,
+    int64,
+    is_float,
+    jit,
+    jitclass,
+    literal_unroll,
+    njit,
+    objmode,
+    overload,
+    prange,
+    stencil,
+    vectorize,
+)
+
+
+@njit
+def chain(x):
+    """A text, which is no statement."""
+    kind = 0
+    if x > 100:
+        kind = 1
+        kind += x
+    elif x > 10:
+        kind = 2
+    else:
+        kind = 3
+    return kind
+
+
+@njit
+def leaves_early(values):
+    for i in range(values.shape[0]):
+        if values[i] < 0:
+            return i
+        if values[i] > 1e9:
+            return -2
+    return -1
+
+
+@njit
+def raises(x):
+    if x == 0:
+        raise ValueError("zero")
+    if x == 1:
+        raise IndexError(
+            "one",
+            x,
+        )
+    if x == 2:
+        assert x > 5, "two"
+    return 10 / x
+
+
+@njit
+def passes_on(x):
+    before = x + 1
+    found = raises(x)
+    after = found + before
+    return after
+
+
+@njit
+def catches(x):
+    result = 0
+    try:
+        if x > 2:
+            raise ValueError("large")
+        result = 1
+    except Exception:
+        result = 2
+    return result
+
+
+@njit
+def catches_call(x):
+    result = 0
+    try:
+        result = 5
+        passes_on(x)
+        result = 1
+    except Exception:
+        result += 2
+        if result > 100:
+            result = 0
+    return result
+
+
+@njit
+def loops_that_do_not_run(n):
+    total = 0
+    for i in range(n):
+        total += i
+        if total > 100:
+            break
+    else:
+        total = -1
+    while n > 100:
+        n -= 1
+        continue
+    return total
+
+
+@njit
+def short_circuits(a, b):
+    if (a > 0
+            and b > 0):
+        return 1
+    if a < 0 or b < 0:
+        return 2
+    first = 5 if a == 0 else 6
+    second = (7
+              if b == 3
+              else 8)
+    return first + second
+
+
+@njit
+def skips(values):
+    total = 0
+    for v in values:
+        if v < 0 or v > 100:
+            continue
+        if v == 50:
+            pass
+        elif v == 51:
+            break
+        total += v
+    return total
+
+
+@njit
+def comprehension(n):
+    squares = [i * i for i in range(n)
+               if i % 2 == 0]
+    total = 0
+    for v in squares:
+        total += v
+    array = np.array([j + 1
+                      for j in range(n)])
+    nothing = [k for k in range(0)]
+    return total + array.sum() + len(nothing)
+
+
+@njit
+def callee(x):
+    if x > 3:
+        return x * 2
+    return x - 1
+
+
+@njit(inline="always")
+def inlined(x):
+    y = x + 1
+    if y > 100:
+        y = 0
+    return y
+
+
+@njit(inline="always")
+def inlined_loop(n, least):
+    total = 0
+    for i in range(n):
+        if i < least:
+            continue
+        total += inlined(i)
+    return total
+
+
+@njit(inline="always")
+def inlined_raise(x):
+    if x > 10:
+        raise ValueError("inlined")
+    return x
+
+
+@njit
+def calls(x):
+    a = callee(x)
+    b = inlined(x)
+
+    def nested(q):
+        w = q * 2
+        if w > 1000:
+            w = 0
+        return w + 1
+
+    c = nested(b)
+    d = (lambda z: z + 1)(c)
+    e = inlined_loop(4, 2)
+    if x > 100:
+        e = inlined(200)
+    return a + b + c + d + e
+
+
+@njit
+def calls_raise(x):
+    a = x + 1
+    b = inlined_raise(a)
+    c = b + 1
+    return c
+
+
+@njit
+def generator(n):
+    for i in range(n):
+        if i == 2:
+            yield 10
+        else:
+            yield i
+    yield -1
+
+
+@njit
+def uses_generator(n):
+    total = 0
+    for v in generator(n):
+        total += v
+        if total > 1:
+            break
+    return total
+
+
+@njit
+def uses_all(n):
+    total = 0
+    for v in two_yields(n):
+        total += v
+    return total
+
+
+@njit
+def two_yields(n):
+    a = n
+    yield a
+    a += 1
+    yield a
+    if a > 100:
+        yield 7
+
+
+@njit(parallel=True)
+def parallel(values, flag):
+    n = values.shape[0]
+    total = 0.0
+    out = np.zeros(n)
+    for i in prange(n):
+        x = values[i] * 2
+        if x > 1e9:
+            x = 0.0
+            x += 1
+        elif x > 1:
+            x = 1.0
+        out[i] = x
+        total += x
+    if flag:
+        for j in prange(n):
+            out[j] += 1
+    return total + out.sum()
+
+
+@njit(parallel=True)
+def parallel_branches(values):
+    n = values.shape[0]
+    out = np.zeros(n)
+    for i in prange(n):
+        if i % 2 == 0:
+            out[i] = 1.0
+        else:
+            out[i] = 2.0
+    for j in prange(n):
+        if values[j] > 5:
+            continue
+        out[j] += inlined(values[j])
+    more = values * 2.0 + out
+    return more.sum()
+
+
+@njit(parallel=True)
+def parallel_nested(a):
+    for i in prange(a.shape[0]):
+        for j in prange(a.shape[1]):
+            if i == j:
+                a[i, j] = 1.0
+            else:
+                a[i, j] += 2.0
+    return a.sum()
+
+
+@overload(chosen)
+def choose(x, y):
+    if is_float(x):
+        def for_float(x, y):
+            z = x + 1
+            if y > 5:
+                z = 0
+            return z
+        return for_float
+
+    def for_int(x, y):
+        z = x
+        return z
+    return for_int
+
+
+@njit
+def uses_overload(x):
+    return chosen(x, 1)
+
+
+@vectorize
+def vectorized(x, y):
+    if x > y:
+        return x
+    t = y
+    return t
+
+
+@vectorize(["float64(float64)"])
+def vectorized_early(x):
+    if x < 0:
+        return 0.0
+    return math.sqrt(x)
+
+
+@guvectorize(["void(float64[:], int64, float64[:])"], "(n),()->(n)")
+def generalized(x, n, out):
+    for i in range(x.shape[0]):
+        if n < 0:
+            out[i] = 0
+        else:
+            out[i] = x[i] + n
+
+
+@cfunc_of("float64(float64)")
+def callback(x):
+    if x > 10:
+        return 1.0
+    y = x * 2
+    return y
+
+
+@stencil
+def neighbours(a):
+    left = a[-1]
+    if left > 100:
+        left = 0.0
+    return left + a[1]
+
+
+@njit
+def uses_stencil(a):
+    out = neighbours(a)
+    return out.sum()
+
+
+@jitclass([] if TRUTH else [("v", float64), ("c", int64)])
+class Counter:
+    def __init__(self, v):
+        self.v = v
+        self.c = 0
+
+    def add(self, x):
+        if x < 0:
+            self.c = -1
+            return
+        self.v += x
+        self.c += 1
+
+    @property
+    def mean(self):
+        if self.c == 0:
+            return 0.0
+        return self.v / self.c
+
+    def never(self):
+        return 3
+
+
+@njit
+def uses_class():
+    k = Counter(1.0)
+    k.add(2.0)
+    return k.mean
+
+
+@njit
+def unrolled():
+    values = (1, 2.5, "abc")
+    n = 0
+    for x in literal_unroll(values):
+        n += 1
+        if n > 5:
+            n = 5
+    return n
+
+
+@njit
+def pruned(x, y=None):
+    if y is None:
+        z = 1
+    else:
+        z = y + 2
+        z += 1
+    return x + z
+
+
+@njit
+def several_signatures(x):
+    s = x + x
+    if s > 4:
+        s = x * 1
+    else:
+        s = x * 2
+    return s
+
+
+@njit
+def without_code(n):
+    a = 1
+    b = 2
+    pass
+    if n > 0:
+        pass
+    else:
+        a = 3
+    if n > 10:
+        pass
+    c = a
+    assert c < 100
+    assert n < 50, "too large"
+    d = (
+        a +
+        b
+    )
+    for k in range(3):
+        pass
+    global TRUTH
+    while True:
+        if n > 3:
+            break
+        n += 1
+    x, y = 1, 2
+    return c + d + y
+
+
+@njit
+def never_called(x):
+    y = x
+    return y
+
+
+@njit
+def compiled_and_not_run(flag, x):
+    if flag:
+        y = callee_not_run(x)
+    else:
+        y = x
+    return y
+
+
+@njit
+def callee_not_run(x):
+    if x > 2:
+        return 1.5
+    return x * 2.0
+
+
+@njit
+def invariants(a, n, k):
+    s = 0.0
+    for i in range(n):
+        t = k * k + 3.0
+        if a[i] > 1e3:
+            u = t * 2
+            s += u
+        else:
+            v = t / 3.0
+            s += v
+    return s
+
+
+@njit
+def recursive(n):
+    if n < 2:
+        return 1
+    return n * recursive(n - 1)
+
+
+@njit
+def nested_loops(n):
+    c = 0
+    for i in range(n):
+        for j in range(i):
+            if j == 1:
+                continue
+            if j == 3:
+                break
+            c += 1
+        else:
+            c += 10
+    while c > 1000:
+        c -= 1
+    return c
+
+
+@njit
+def containers(n):
+    items = []
+    for i in range(n):
+        items.append(i)
+    known = dict()
+    known[1] = 2
+    if 1 in known:
+        items.append(known[1])
+    if 5 in known:
+        items.append(
+            known[5])
+    for key, value in known.items():
+        items.append(key + value)
+    return len(items)
+
+
+@njit
+def selects(x):
+    if x > 0.0:
+        y = 1.0
+    else:
+        y = 2.0
+    z = max(y, 0.5)
+    if z == 7.0:
+        z = 8.0
+    return z
+
+
+def interpreted(x):
+    if x > 100:
+        x = 0
+    return x + 1
+
+
+@njit
+def in_object_mode(x):
+    y = x + 1
+    with objmode(z="int64"):
+        z = interpreted(y)
+        if z > 100:
+            z = 0
+    if z > 1000:
+        z = 1
+    return z
+
+
+@jit(forceobj=True, looplift=False)
+def object_mode(x):
+    if x > 100:
+        return 0
+    values = {str(x): interpreted(x)}
+    total = 0
+    for v in values.values():
+        if v > 50:
+            continue
+        total += v
+    return total
+
+
+@jit(forceobj=True, looplift=True)
+def lifted(n):
+    holder = {"a": interpreted(1)}
+    total = 0
+    for i in range(n):
+        if i > 100:
+            total += 1000
+        total += i
+    if total > 10000:
+        total = 0
+    for i in range(n):
+        if i == 2:
+            break
+        total += 1
+    return total + len(holder)
+
+
+@njit
+def while_loops(k):
+    c = 0
+    while k != 1:
+        if k % 2 == 0:
+            k //= 2
+        else:
+            k = 3 * k + 1
+        c += 1
+    while True:
+        c += 1
+        if c > 5:
+            return c
+
+
+@njit
+def one_liners(n):
+    total = 0
+    for i in range(n): total += i
+    if total > 100: total = 0
+    while total > 50: total -= 1
+    return total
+
+
+@njit
+def implicit_return(values, flag):
+    if flag:
+        values[0] = 1
+        return
+    for i in range(values.shape[0]):
+        values[i] = 2
+
+
+@njit
+def finishes(x):
+    total = 0
+    try:
+        total = 1
+        if x > 5:
+            total = 2
+    finally:
+        total += 1
+    return total
+
+
+@njit(
+    nogil=True,
+)
+def long_header(
+    a,
+    b=2,
+):
+    return (a
+            + b)
+
+
+@njit
+def array_expressions(a, b, flag):
+    c = a * 2 + b
+    if flag:
+        c = c - a * b
+    d = np.sqrt(
+        c + a * a
+    )
+    return d.sum()
+
+
+def drive():
+    array_expressions(np.ones(3), np.ones(3), False)
+    chain(50)
+    leaves_early(np.array([1.0, 2.0, -1.0]))
+    for x in (5, 1):
+        try:
+            raises(x)
+        except IndexError:
+            pass
+    try:
+        passes_on(0)
+    except ValueError:
+        pass
+    catches(5)
+    catches_call(0)
+    loops_that_do_not_run(0)
+    short_circuits(0, 3)
+    skips(np.array([1, 200, 50, 3]))
+    comprehension(6)
+    calls(2)
+    try:
+        calls_raise(20)
+    except ValueError:
+        pass
+    uses_generator(2)
+    uses_all(3)
+    parallel(np.ones(1000), False)
+    parallel_branches(np.arange(10.0))
+    parallel_nested(np.zeros((4, 4)))
+    uses_overload(3.0)
+    vectorized(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
+    vectorized_early(np.array([1.0, 4.0]))
+    generalized(np.ones(5), 3)
+    address_of(callback)(3.0)
+    uses_stencil(np.arange(10.0))
+    uses_class()
+    unrolled()
+    pruned(3)
+    several_signatures(1)
+    several_signatures(10.0)
+    without_code(2)
+    compiled_and_not_run(False, 3)
+    invariants(np.ones(100), 100, 2.0)
+    recursive(4)
+    nested_loops(3)
+    containers(3)
+    selects(3.0)
+    in_object_mode(3)
+    object_mode(3)
+    lifted(5)
+    while_loops(6)
+    one_liners(3)
+    implicit_return(np.ones(3), False)
+    finishes(3)
+    long_header(1)

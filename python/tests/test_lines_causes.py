@@ -1,0 +1,181 @@
+"""Code that Numba generates or moves has the line that caused it."""
+
+import os
+import re
+import sys
+
+import pytest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "lines"))
+
+from compiled import LIBRARY, dwarfdump, inlined_calls, rows, run, source
+
+pytest.importorskip("numba")
+
+HEAD = "import jitlisten._lines as lines; lines.install()\n"
+
+EXPRESSION = '''"""Line 1."""
+import numpy as np
+from numba import njit
+@njit
+def poly(x, y):
+    z = (x - 1.5) * (x + 2.0) / (x * x + 1.0) + np.sqrt(np.abs(y))
+    return z[0]
+@njit(inline="always")
+def callee(x):
+    return x * x - 1.0
+@njit
+def caller(x):
+    y = callee(x)
+    return y[0]
+poly(np.ones(9), np.ones(9)), caller(np.ones(9))
+'''
+
+
+def test_an_array_expression_is_at_its_line_and_named_by_it(tmp_path):
+    found = rows(source(tmp_path, EXPRESSION), tmp_path)
+    assert ("prog.py", 6) in found and ("prog.py", 10) in found
+    assert not {row for row in found if row[0] == "prog.py" and 0 < row[1] < 4}, sorted(found)
+    dump = dwarfdump("--debug-info", tmp_path.glob("*.o"))
+    assert "__numba_array_expr" not in dump
+    calls = inlined_calls(dump)
+    (poly,) = [calls[name] for name in calls if name.startswith("prog.poly(")]
+    expressions = {(name, line) for name, _, line in poly if name.startswith("array expression ")}
+    (name, line), = expressions
+    assert re.match(r"array expression prog\.py:6 in prog\.poly \[v\d+\]$", name) and line == 6, poly
+    assert re.search(r"array expression prog\.py:10 in prog\.caller \[v\d+\]", dump)
+
+
+STENCIL = """import numpy as np
+from numba import njit, stencil
+@stencil(
+    cval=0.0)
+def kernel(a):
+    return 0.25 * (a[0, 1] + a[1, 0] + a[0, -1] + a[-1, 0])
+@njit
+def f(a):
+    return kernel(a)
+f(np.ones((9, 9)))
+"""
+
+
+def test_a_stencil_is_at_the_line_of_its_expression(tmp_path):
+    found = rows(source(tmp_path, STENCIL), tmp_path)
+    assert ("prog.py", 6) in found
+    # Entry and arguments have the line of `def`.
+    assert not {row for row in found if row[0] == "prog.py" and row[1] in (3, 4)}, sorted(found)
+    names = dwarfdump("--debug-info", tmp_path.glob("*.o"))
+    assert "stencil prog.py:6" in names
+
+
+# Prints each module as LLVM reads it.
+MODULES = """
+import llvmlite.binding
+read = llvmlite.binding.parse_assembly
+def parse_assembly(text, *more):
+    print(text)
+    return read(text, *more)
+llvmlite.binding.parse_assembly = parse_assembly
+"""
+
+
+def located(program, tmp_path, function, instruction):
+    """The lines of a function's instructions that contain a text; None for those without a location."""
+    text = run(HEAD + MODULES + source(tmp_path, program))
+    module = next(part for part in text.split("; ModuleID")[1:] if re.search(r'\ndefine [^\n]*@"[^"]*%s' % function, part))
+    lines = {number: int(line) for number, line in re.findall(r"(!\d+) = (?:distinct )?!DILocation\(line: (\d+)", module)}
+    body = re.search(r'\ndefine [^\n]*@"[^"]*%s.*?\n}' % function, module, re.S)[0]
+    found = [re.search(r"!dbg (!\d+)", line) for line in body.splitlines()[1:] if instruction in line]
+    return [number and lines[number[1]] for number in found]
+
+
+COUNTED = """from numba import njit
+@njit
+def counted(n):
+    values = [0.5]
+    for i in range(n):
+        values = [values[0] + i]
+    return values[0]
+counted(3)
+"""
+
+
+def test_reference_counting_has_the_line_that_causes_it(tmp_path):
+    found = located(COUNTED, tmp_path, "7counted", '@"NRT_decref"')
+    assert found and None not in found and 0 not in found, found
+    assert 6 in found, found
+
+
+FIB = """from numba import njit
+@njit
+def fib(n):
+    if n < 2:
+        return n
+    return fib(n - 1) + fib(n - 2)
+@njit
+def one(n):
+    s = 0
+    for i in range(n):
+        s += fib(i)
+    return s
+fib(5), one(3)
+"""
+
+
+def test_the_returns_of_a_function_have_one_line(tmp_path):
+    assert set(located(FIB, tmp_path, "3fib", " ret ")) == {3}
+    # An error of `fib` is returned, too.
+    found = located(FIB, tmp_path, "3one", " ret ")
+    assert len(found) > 1 and set(found) == {12}, found
+
+
+JOIN = """
+import prog, numba.core.typed_passes as passes
+original = passes.PreLowerStripPhis._strip_phi_nodes
+def strip(self, func_ir):
+    known = {id(inst) for block in func_ir.blocks.values() for inst in block.body}
+    done = original(self, func_ir)
+    print(sorted(inst.loc.line for block in done.blocks.values() for inst in block.body if id(inst) not in known))
+    return done
+passes.PreLowerStripPhis._strip_phi_nodes = strip
+prog.f(2.0, True, False)
+"""
+
+JOINED = """from numba import njit
+@njit
+def f(a, p, q):
+    y = a * 2
+    if p:
+        if q:
+            y = a * 3
+    return y
+"""
+
+
+def test_a_copy_where_branches_join_has_no_line_of_a_branch_not_taken(tmp_path):
+    # The value of line 4 is copied behind it, and where only `p` holds.
+    assert run(HEAD + source(tmp_path, JOINED) + JOIN) == "[4, 7, 8]\n"
+
+
+PARALLEL = """import numpy as np
+from numba import njit, prange
+@njit(parallel=True)
+def f(x):
+    out = np.empty(x.size)
+    for i in prange(x.size):
+        out[i] = x[i] * 2.0
+    return out
+f(np.ones(9))
+import os
+with open("/tmp/perf-%d.map" % os.getpid()) as file:
+    print(file.read())
+"""
+
+
+def test_no_name_of_a_perf_map_has_an_address_where_the_line_is_known(tmp_path):
+    sinks = {"LD_PRELOAD": os.path.abspath(LIBRARY), "JITLISTEN": "perfmap", "JITLISTEN_DIR": str(tmp_path)}
+    found = run(HEAD + source(tmp_path, PARALLEL), **sinks)
+    kernels = [line.split(" ", 2)[2] for line in found.splitlines() if "prange kernel" in line]
+    assert any(name.startswith("kernel::gufunc::prange kernel prog.py:6 ") for name in kernels), kernels
+    assert not [name for name in kernels if "[0x" in name], kernels

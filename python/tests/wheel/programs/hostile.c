@@ -1,0 +1,71 @@
+/* A program that looks like a Python with an LLVM, and lies: `python3.14-llvm serve BEHAVIOUR`. Whatever else runs it, or loads it, leaves a line with
+ * its user in MARK. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+struct entry { struct entry *next, *prev; const char *address; uint64_t size; };
+struct { uint32_t version, action; struct entry *relevant, *first; } __jit_debug_descriptor = {1, 0, 0, 0};
+void __jit_debug_register_code(void) {}
+
+static const char *behaviour = "";
+static volatile sig_atomic_t received;
+
+static void count(int signal) { received += signal == SIGRTMIN; }
+
+static void mark(const char *what)
+{
+    char line[64];
+    int file = open(MARK, O_WRONLY | O_CREAT | O_APPEND, 0666);
+    int length = snprintf(line, sizeof line, "%s by user %d\n", what, (int)geteuid());
+    if (file < 0 || write(file, line, length) != length) _exit(9);
+    close(file);
+}
+
+int Py_AddPendingCall(void *function, void *argument)
+{
+    (void)function, (void)argument;
+    mark("called");
+    if (strcmp(behaviour, "hangs") == 0) for (;;) pause();
+    if (strcmp(behaviour, "crashes") == 0) *(volatile int *)8 = 1;
+    if (strcmp(behaviour, "raises") == 0) raise(SIGSTOP);
+    if (strcmp(behaviour, "exits") == 0) _exit(0);
+    /* 0: it will be called, which it never is. */
+    return strcmp(behaviour, "accepts") == 0 ? 0 : -1;
+}
+
+int PyRun_SimpleString(const char *text) { return text != 0; }
+void PyEval_EvalCode(void) {}
+
+/* A list of this many entries, each of which claims an object of that size. */
+static void list(size_t entries, uint64_t size)
+{
+    struct entry *all = calloc(entries, sizeof *all);
+    char *object = mmap(0, size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    for (size_t at = 0; at < entries; at++)
+        all[at] = (struct entry){at + 1 < entries ? all + at + 1 : all, at ? all + at - 1 : 0, object, size + at};
+    __jit_debug_descriptor.first = all;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 3 || strcmp(argv[1], "serve") != 0) return mark("executed"), 0;
+    behaviour = argv[2];
+    if (strcmp(behaviour, "endless") == 0) list(3000000, 1);
+    if (strcmp(behaviour, "giant") == 0) list(100000, 200 << 20);
+    if (strcmp(behaviour, "wild") == 0) __jit_debug_descriptor.first = (struct entry *)0x5a5a5a5a5a5a5a5a;
+    if (strcmp(behaviour, "ignores") == 0) signal(SIGSEGV, SIG_IGN);
+    signal(SIGRTMIN, count);
+    puts("ready");
+    for (;;) {
+        printf("alive %d\n", (int)received);
+        fflush(stdout);
+        usleep(50000);
+    }
+}

@@ -1,0 +1,64 @@
+"""A Python program that plays tricks on whoever looks at it: `hostile.py BEHAVIOUR [VICTIM]`. See test_hostile.py."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+behaviour, victim = sys.argv[1], (sys.argv[2:] or [""])[0]
+MAP = f"/tmp/perf-{os.getpid()}.map"
+
+
+def plant(kind):
+    try:
+        os.unlink(MAP)
+    except OSError:
+        pass
+    try:
+        if kind == "link":
+            os.symlink(victim, MAP)
+        elif kind == "pipe":
+            os.mkfifo(MAP)
+        elif kind == "file":
+            open(MAP, "w").close()
+        elif kind == "directory":
+            os.mkdir(MAP)
+    except OSError:
+        pass
+
+
+def swap():
+    while True:
+        for kind in ("link", "pipe", "file", "none"):
+            plant(kind)
+
+
+def say():
+    while True:
+        print("alive", flush=True)
+        time.sleep(0.05)
+
+
+if behaviour in ("link", "pipe", "directory"):
+    plant(behaviour)
+elif behaviour == "swaps":
+    threading.Thread(target=swap, daemon=True).start()
+print("ready", flush=True)
+if behaviour == "execs":
+    # The number stays, the program is another one each time.
+    time.sleep(0.02)
+    os.execve(sys.executable, [sys.executable, *sys.argv], dict(os.environ))
+if behaviour == "forks":
+    while True:
+        if os.fork() == 0:
+            os._exit(0)
+        os.wait()
+if behaviour == "ends":
+    end = time.monotonic() + float(victim)
+    while time.monotonic() < end:
+        pass
+    os._exit(0)
+if behaviour == "stops":
+    os.kill(os.getpid(), signal.SIGSTOP)
+say()

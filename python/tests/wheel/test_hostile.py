@@ -1,0 +1,213 @@
+"""The command against processes that lie, plant links, hang, stop, exec and end, as root and as a second user.
+
+A new subcommand that takes a process gets a line in SUBCOMMANDS, a new trick one in TRICKS. Whatever the trick: the command ends, no file of root's
+changes, nothing of the process runs with root's rights, and the process goes on.
+"""
+
+import os
+import pathlib
+import pty
+import select
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+from conftest import PROGRAMS, command, need, python, wait_for
+from spaces import USER, User
+
+#: The longest that a subcommand may take here: `record -p` waits 20 s for a process that does not answer, twice.
+BOUND = 90
+
+#: Words behind `jitlisten`; PID is the process, OUT a file of the caller's.
+SUBCOMMANDS = {
+    "attach": ["attach", "--timeout", "2", "PID"],
+    "read": ["attach", "--no-inject", "PID"],
+    "detach": ["detach", "--timeout", "2", "PID"],
+    "record": ["record", "-d", "1", "-o", "OUT", "-p", "PID"],
+    "bundle": ["record", "--bundle", "-d", "1", "-o", "OUT", "-p", "PID"],
+    "top": ["top", "-p", "PID"],
+    "doctor": ["doctor", "PID"],
+    "clean": ["clean", "--all", "PID"],
+}
+
+#: What the process does: a program (hostile.c as `python3.14-llvm`, or hostile.py), its words, and whether it goes on.
+TRICKS = {
+    "looks like Python": ("liar", ["accepts"], True),
+    "never returns": ("liar", ["hangs"], True),
+    "crashes in the call": ("liar", ["crashes"], True),
+    "stops itself in the call": ("liar", ["raises"], False),
+    "ends in the call": ("liar", ["exits"], False),
+    "ignores SIGSEGV": ("liar", ["ignores"], True),
+    "an endless list": ("liar", ["endless"], True),
+    "giant objects": ("liar", ["giant"], True),
+    "wild pointers": ("liar", ["wild"], True),
+    "a link as its map": ("hostile", ["link", "VICTIM"], True),
+    "a pipe as its map": ("hostile", ["pipe"], True),
+    "a directory as its map": ("hostile", ["directory"], True),
+    "swaps its map": ("hostile", ["swaps", "VICTIM"], True),
+    "execs": ("hostile", ["execs"], False),
+    "forks": ("hostile", ["forks"], False),
+    "is stopped": ("hostile", ["stops"], False),
+    **{f"ends after {time} s": ("hostile", ["ends", time], False) for time in ("0.02", "0.1", "0.5")},
+}
+
+
+@pytest.fixture(scope="module")
+def place():
+    """An ordinary user; a file that only root may change; the liar's program and the mark that it leaves."""
+    user = User()
+    user.mark = user.home / "mark"
+    user.liar = user.home / "python3.14-llvm"
+    build = [need("cc"), "-rdynamic", "-O1", "-w", f'-DMARK="{user.mark}"', "-o", user.liar, PROGRAMS / "hostile.c"]
+    subprocess.run([str(word) for word in build], check=True)
+    user.precious = user.home.parent / f"jitlisten-precious-{os.getpid()}"
+    user.precious.write_text("precious")
+    user.precious.chmod(0o600)
+    yield user
+    user.precious.unlink()
+    user.close()
+
+
+class Target:
+    def __init__(self, place, program, words):
+        words = [str(place.precious) if word == "VICTIM" else word for word in words]
+        inner = [place.liar, "serve", *words] if program == "liar" else [python(), place.program("hostile.py"), *words]
+        self.said = place.home / "said"
+        with open(self.said, "w") as output:
+            self.process = subprocess.Popen([str(word) for word in [*place.words, *inner]], stdout=output, stderr=output,
+                                            env={**os.environ, **place.environment})
+        self.pid = self.process.pid
+        wait_for(lambda: "ready" in self.said.read_text() or self.process.poll() is not None, "the target")
+
+    def goes_on(self):
+        before = self.said.read_text().count("alive")
+        wait_for(lambda: self.said.read_text().count("alive") > before, "the target to go on")
+
+    def close(self):
+        self.process.send_signal(signal.SIGCONT)
+        self.process.kill()
+        self.process.wait()
+        map_file = pathlib.Path(f"/tmp/perf-{self.pid}.map")
+        if map_file.is_dir() and not map_file.is_symlink():
+            map_file.rmdir()
+        else:
+            map_file.unlink(missing_ok=True)
+
+
+def on_terminal(words, environment, directory):
+    """`q` ends it."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=directory)
+    os.close(theirs)
+    end = time.monotonic() + BOUND
+    while process.poll() is None:
+        assert time.monotonic() < end, words
+        if select.select([ours], [], [], 0.2)[0]:
+            try:
+                os.read(ours, 65536)
+                os.write(ours, b"q")
+            except OSError:
+                break
+    process.wait(BOUND)
+    os.close(ours)
+
+
+def state_of(path):
+    about = os.lstat(path)
+    return path.read_text(), about.st_ino, about.st_mode, about.st_uid, about.st_nlink, about.st_mtime_ns
+
+
+@pytest.mark.parametrize("caller", ["root", "user"])
+@pytest.mark.parametrize("subcommand", SUBCOMMANDS)
+@pytest.mark.parametrize("trick", TRICKS)
+def test_it_ends_and_changes_nothing_of_root_s(place, environment, tmp_path, trick, subcommand, caller):
+    program, words, goes_on = TRICKS[trick]
+    place.mark.unlink(missing_ok=True)
+    before = state_of(place.precious)
+    target = Target(place, program, words)
+    out = (place.home if caller == "user" else tmp_path) / f"{subcommand}.out"
+    try:
+        words = [{"PID": str(target.pid), "OUT": str(out)}.get(word, word) for word in SUBCOMMANDS[subcommand]]
+        as_caller = place.words if caller == "user" else []
+        words = [str(word) for word in [*as_caller, command(), *words]]
+        merged = {**environment, **(place.environment if caller == "user" else {}), "TERM": "xterm"}
+        if subcommand == "top":
+            on_terminal(words, merged, tmp_path)
+        else:
+            subprocess.run(words, env=merged, cwd=tmp_path, capture_output=True, timeout=BOUND, stdin=subprocess.DEVNULL)
+        assert state_of(place.precious) == before
+        marks = place.mark.read_text() if place.mark.exists() else ""
+        assert "executed" not in marks and "by user 0" not in marks, marks
+        if goes_on:
+            target.goes_on()
+    finally:
+        target.close()
+        shutil.rmtree(out) if out.is_dir() else out.unlink(missing_ok=True)
+
+
+def test_no_signal_is_lost(place, environment):
+    """Signals of real time are queued and counted, while the process is attached to again and again."""
+    count = 3000
+    target = Target(place, "liar", ["counts"])
+
+    def masks():
+        status = pathlib.Path(f"/proc/{target.pid}/status").read_text().splitlines()
+        return [line for line in status if line.startswith(("SigBlk", "SigIgn", "SigCgt"))]
+
+    try:
+        before = masks()
+        again = 'for i in 1 2 3 4 5 6 7 8 9 10; do "$0" attach "$1"; done'
+        words = ["sh", "-c", again, str(command()), str(target.pid)]
+        attaching = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+        for _ in range(count):
+            os.kill(target.pid, signal.SIGRTMIN)
+            time.sleep(0.0002)
+        attaching.wait(BOUND)
+        wait_for(lambda: f"alive {count}\n" in target.said.read_text(), "all signals")
+        assert masks() == before and place.mark.read_text().count("called") >= 10
+    finally:
+        target.close()
+
+
+def test_a_stop_that_comes_during_an_attempt_is_a_stop(place, run):
+    target = Target(place, "liar", ["raises"])
+    try:
+        run(command(), "attach", "--timeout", "2", target.pid, status=None)
+        wait_for(lambda: " T " in pathlib.Path(f"/proc/{target.pid}/stat").read_text(), "the stop")
+        os.kill(target.pid, signal.SIGCONT)
+        target.goes_on()
+    finally:
+        target.close()
+
+
+def test_a_program_in_a_chroot_stays_there(place, environment, tmp_path):
+    """Its interpreter is a program of another name outside; neither may run."""
+    place.mark.unlink(missing_ok=True)
+    root = tmp_path / "root"
+    for library in ["/lib", "/lib64", "/usr/lib", "/proc", "/tmp"]:
+        (root / library[1:]).mkdir(parents=True, exist_ok=True)
+    shutil.copy(place.liar, root / "python3.14-llvm")
+    lines = [f"mount --rbind {place} {root}{place}" for place in ("/lib", "/lib64", "/usr/lib") if os.path.isdir(place)]
+    lines += [f"mount -t proc proc {root}/proc", f"ln -s {place.precious} {root}/tmp/perf-1.map",
+              f"exec chroot {root} /python3.14-llvm serve nothing"]
+    words = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-ec", "\n".join(lines)]
+    with open(tmp_path / "said", "w") as output:
+        outside = subprocess.Popen(words, stdout=output, stderr=output)
+    try:
+        said = tmp_path / "said"
+        wait_for(lambda: "alive" in said.read_text() or outside.poll() is not None, "the program")
+        assert outside.poll() is None, said.read_text()
+        pid = pathlib.Path(f"/proc/{outside.pid}/task/{outside.pid}/children").read_text().split()[0]
+        before = state_of(place.precious)
+        for words in SUBCOMMANDS.values():
+            words = [{"PID": pid, "OUT": str(tmp_path / "out")}.get(word, word) for word in words if word != "top"]
+            subprocess.run([str(command()), *words], env=environment, cwd=tmp_path, capture_output=True, timeout=BOUND)
+        assert state_of(place.precious) == before and not place.mark.exists()
+    finally:
+        outside.kill()
+        outside.wait()
+
+
+assert USER != 0

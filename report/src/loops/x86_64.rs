@@ -1,0 +1,350 @@
+//! Instructions of x86-64: how control leaves them, and the facts of a loop of them.
+
+use iced_x86::{
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
+};
+
+use super::facts::{Elements, Facts};
+use super::graph::{Flow, NaturalLoop, Step};
+
+/// A function, decoded.
+pub(super) fn decode(bytes: &[u8], address: u64) -> Vec<Instruction> {
+    Decoder::with_ip(64, bytes, address, DecoderOptions::NONE).into_iter().collect()
+}
+
+pub(super) fn steps(instructions: &[Instruction]) -> Vec<Step> {
+    let step = |instruction: &Instruction| {
+        let target = || Some(instruction.near_branch_target()).filter(|target| *target != 0);
+        let flow = match instruction.flow_control() {
+            FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall => Flow::Next,
+            FlowControl::UnconditionalBranch => Flow::Jump(target()),
+            FlowControl::ConditionalBranch => Flow::Branch(target()),
+            FlowControl::IndirectBranch => Flow::Jump(None),
+            _ => Flow::Leave,
+        };
+        Step { address: instruction.ip(), flow }
+    };
+    instructions.iter().map(step).collect()
+}
+
+pub(super) fn facts(instructions: &[Instruction], of: &NaturalLoop) -> Facts {
+    let mut facts = Facts { exits: of.exits as u32, ..Facts::default() };
+    let mut elements = Elements::default();
+    let own: Vec<&Instruction> = of.instructions().map(|at| &instructions[at]).collect();
+    for instruction in &own {
+        count(&mut facts, &mut elements, instruction);
+    }
+    facts.element = elements.commonest();
+    facts.checked_divisions = if of.exits > 1 { checked_divisions(&own) } else { 0 };
+    facts.indirect = indirect(&own);
+    // Values are followed through one block only: what another path does to them is not known.
+    if let [_] = of.own.as_slice() {
+        carried(&mut facts, &own);
+    }
+    facts
+}
+
+/// The class of a mnemonic, without the `V` of AVX.
+enum Class {
+    Packed(Option<u32>),
+    Scalar,
+    Other,
+}
+
+fn count(facts: &mut Facts, elements: &mut Elements, instruction: &Instruction) {
+    facts.instructions += 1;
+    let name = name(instruction);
+    let bits = vector_bits(instruction);
+    match class(&name, bits) {
+        Class::Packed(element) => {
+            facts.packed += 1;
+            facts.width = facts.width.max(bits);
+            element.into_iter().for_each(|element| elements.add(element));
+        }
+        Class::Scalar => facts.scalar += 1,
+        Class::Other => {}
+    }
+    facts.gathers += u32::from(name.contains("GATHER"));
+    facts.scatters += u32::from(name.contains("SCATTER"));
+    facts.divisions += u32::from(is_float_division(&name));
+    facts.square_roots += u32::from(name.starts_with("SQRT"));
+    facts.conversions += u32::from(matches!(name.as_str(), "CVTPS2PD" | "CVTPD2PS" | "CVTSS2SD" | "CVTSD2SS"));
+    facts.integer_divisions += u32::from(matches!(instruction.mnemonic(), Mnemonic::Div | Mnemonic::Idiv));
+    let is_call = matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall);
+    facts.calls += u32::from(is_call);
+    if memory_operand(instruction).is_none() {
+        return;
+    }
+    let is_exchange = instruction.mnemonic() == Mnemonic::Xchg;
+    facts.atomics += u32::from(instruction.has_lock_prefix() || is_exchange);
+    if is_call || matches!(instruction.mnemonic(), Mnemonic::Lea | Mnemonic::Nop) {
+        return;
+    }
+    if is_of_stack(instruction) { facts.spills += 1 } else { facts.memory += 1 }
+}
+
+/// The mnemonic in capitals, without the `V` that AVX puts in front.
+fn name(instruction: &Instruction) -> String {
+    let name = format!("{:?}", instruction.mnemonic()).to_uppercase();
+    match name.strip_prefix('V') {
+        Some(rest) if !name.starts_with("VERR") => rest.to_owned(),
+        _ => name,
+    }
+}
+
+fn vector_bits(instruction: &Instruction) -> u32 {
+    let registers = (0..instruction.op_count()).filter(|operand| instruction.op_kind(*operand) == OpKind::Register);
+    let bits = registers.map(|operand| instruction.op_register(operand)).map(|register| match register {
+        register if register.is_zmm() => 512,
+        register if register.is_ymm() => 256,
+        register if register.is_xmm() => 128,
+        _ => 0,
+    });
+    bits.max().unwrap_or(0)
+}
+
+/// Arithmetic on floating-point values, and on vectors of integers; moves are none.
+fn class(name: &str, bits: u32) -> Class {
+    const FLOAT: [&str; 16] = [
+        "ADD", "SUB", "MUL", "DIV", "SQRT", "MAX", "MIN", "FMADD", "FMSUB", "FNMADD", "FNMSUB", "FMADDSUB", "ROUND",
+        "RNDSCALE", "ADDSUB", "CMP",
+    ];
+    const INTEGER: [&str; 8] = ["PADD", "PSUB", "PMUL", "PCMP", "PMAX", "PMIN", "PABS", "PMADD"];
+    if bits == 0 {
+        return Class::Other;
+    }
+    if name.starts_with("UCOMIS")
+        || name.starts_with("COMIS")
+        || name.starts_with("CVTSI2")
+        || name.starts_with("CVTTS")
+    {
+        return Class::Scalar;
+    }
+    if INTEGER.iter().any(|start| name.starts_with(start)) {
+        let element = [("Q", 64), ("D", 32), ("W", 16), ("B", 8)].into_iter().find(|(end, _)| name.ends_with(end));
+        return Class::Packed(element.map(|(_, bits)| bits));
+    }
+    if name.starts_with("CVT") {
+        let is_packed = name.contains("PD") || name.contains("PS") || name.contains("DQ") || name.contains("QQ");
+        return if is_packed { Class::Packed(None) } else { Class::Scalar };
+    }
+    if !FLOAT.iter().any(|start| name.starts_with(start)) {
+        return Class::Other;
+    }
+    match name.get(name.len().saturating_sub(2)..) {
+        Some("SD" | "SS") => Class::Scalar,
+        Some("PD") => Class::Packed(Some(64)),
+        Some("PS") => Class::Packed(Some(32)),
+        _ => Class::Other,
+    }
+}
+
+fn is_float_division(name: &str) -> bool {
+    matches!(name, "DIVSD" | "DIVSS" | "DIVPD" | "DIVPS")
+}
+
+fn memory_operand(instruction: &Instruction) -> Option<u32> {
+    (0..instruction.op_count()).find(|operand| instruction.op_kind(*operand) == OpKind::Memory)
+}
+
+fn is_of_stack(instruction: &Instruction) -> bool {
+    matches!(instruction.memory_base(), Register::RSP | Register::RBP) && instruction.memory_index() == Register::None
+}
+
+/// Divisions by a register that is compared in the loop, too: a divisor that must not be zero.
+fn checked_divisions(own: &[&Instruction]) -> u32 {
+    let compared: Vec<Register> = own
+        .iter()
+        .filter(|instruction| name(instruction).contains("COMIS"))
+        .flat_map(|instruction| (0..instruction.op_count()).map(|operand| instruction.op_register(operand)))
+        .filter(|register| *register != Register::None)
+        .collect();
+    let is_checked = |instruction: &&&Instruction| {
+        let Some(last) = instruction.op_count().checked_sub(1) else { return false };
+        is_float_division(&name(instruction)) && compared.contains(&instruction.op_register(last))
+    };
+    own.iter().filter(is_checked).count() as u32
+}
+
+/// Accesses whose address was loaded in the same round, not from the stack.
+fn indirect(own: &[&Instruction]) -> u32 {
+    let mut factory = InstructionInfoFactory::new();
+    let mut loaded: Vec<Register> = Vec::new();
+    let mut found = 0;
+    for instruction in own {
+        let has_memory = memory_operand(instruction).is_some();
+        let is_access = has_memory && !matches!(instruction.mnemonic(), Mnemonic::Lea | Mnemonic::Nop);
+        let address = [instruction.memory_base(), instruction.memory_index()].map(Register::full_register);
+        if is_access && address.iter().any(|register| loaded.contains(register)) {
+            found += 1;
+        }
+        let (read, written) = registers(&mut factory, instruction, Register::is_gpr);
+        let is_load = is_access && !is_of_stack(instruction);
+        // Through additions, masks and selections of an index.
+        let is_from_loaded = !is_access && read.iter().any(|register| loaded.contains(register));
+        loaded.retain(|register| !written.contains(register));
+        if is_load || is_from_loaded {
+            loaded.extend(written);
+        }
+    }
+    found
+}
+
+/// The whole registers of a kind that an instruction reads and writes.
+fn registers(
+    factory: &mut InstructionInfoFactory,
+    instruction: &Instruction,
+    is_kind: fn(Register) -> bool,
+) -> (Vec<Register>, Vec<Register>) {
+    let (mut read, mut written) = (Vec::new(), Vec::new());
+    for used in factory.info(instruction).used_registers() {
+        let register = used.register().full_register();
+        if !is_kind(used.register()) {
+            continue;
+        }
+        let access = used.access();
+        if matches!(access, OpAccess::Read | OpAccess::CondRead | OpAccess::ReadWrite | OpAccess::ReadCondWrite) {
+            read.push(register);
+        }
+        if matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite) {
+            written.push(register);
+        }
+    }
+    (read, written)
+}
+
+/// What a vector register holds, as far as it comes from the registers at the beginning of the round: a bit for each.
+#[derive(Clone, Copy, Default)]
+struct Value {
+    /// Every register that it depends on.
+    from: u32,
+    /// The one whose value it is, changed by additions or multiplications only.
+    sum_of: Option<u32>,
+    changes: u32,
+}
+
+/// Accumulators and recurrences of a loop of one block.
+fn carried(facts: &mut Facts, own: &[&Instruction]) {
+    let number = |register: Register| register.full_register() as u32 - Register::ZMM0 as u32;
+    let mut values: [Value; 32] =
+        std::array::from_fn(|at| Value { from: 1 << at, sum_of: Some(at as u32), changes: 0 });
+    let (mut used_otherwise, mut factory) = (0_u32, InstructionInfoFactory::new());
+    for instruction in own {
+        let (read, written) = registers(&mut factory, instruction, Register::is_vector_register);
+        let read: Vec<u32> = read.into_iter().map(number).filter(|at| *at < 32).collect();
+        let [target] = written.as_slice() else {
+            used_otherwise |= read.iter().fold(0, |bits, at| bits | sum_bit(&values[*at as usize]));
+            continue;
+        };
+        let target = number(*target);
+        if target >= 32 {
+            continue;
+        }
+        let from = read.iter().fold(0, |bits, at| bits | values[*at as usize].from);
+        let addend = addend(instruction, target).map(number).filter(|at| *at < 32);
+        let mut value = Value { from, sum_of: None, changes: 0 };
+        if is_move(instruction) && read.len() == 1 {
+            value = values[read[0] as usize];
+        } else if let Some(addend) = addend {
+            let before = values[addend as usize];
+            value = Value { from, sum_of: before.sum_of, changes: before.changes + 1 };
+            let others = read.iter().filter(|at| **at != addend);
+            used_otherwise |= others.fold(0, |bits, at| bits | sum_bit(&values[*at as usize]));
+        } else {
+            used_otherwise |= read.iter().fold(0, |bits, at| bits | sum_bit(&values[*at as usize]));
+        }
+        values[target as usize] = value;
+    }
+    for (at, value) in values.iter().enumerate() {
+        let bit = 1_u32 << at;
+        if value.from & bit == 0 || value.sum_of == Some(at as u32) && value.changes == 0 {
+            continue;
+        }
+        if value.sum_of == Some(at as u32) && used_otherwise & bit == 0 {
+            facts.accumulators += 1;
+        } else {
+            facts.recurrences += 1;
+        }
+    }
+}
+
+/// The register whose running sum a value is.
+fn sum_bit(value: &Value) -> u32 {
+    value.sum_of.map_or(0, |of| 1 << of)
+}
+
+fn is_move(instruction: &Instruction) -> bool {
+    let name = name(instruction);
+    name.starts_with("MOVAP") || name.starts_with("MOVUP") || name.starts_with("MOVDQ")
+}
+
+/// Of an addition, a multiplication or a fused one, the operand that an accumulator would be.
+fn addend(instruction: &Instruction, target: u32) -> Option<Register> {
+    let name = name(instruction);
+    let starts = |list: &[&str]| list.iter().any(|start| name.starts_with(start));
+    let register = |operand: u32| Some(instruction.op_register(operand)).filter(|register| *register != Register::None);
+    if starts(&["FMADD", "FMSUB", "FNMADD", "FNMSUB"]) {
+        return match () {
+            () if name.contains("231") => register(0),
+            () if name.contains("213") => register(2),
+            () => register(1),
+        };
+    }
+    if !matches!(
+        name.as_str(),
+        "ADDSD" | "ADDSS" | "MULSD" | "MULSS" | "SUBSD" | "SUBSS" | "ADDPD" | "ADDPS" | "MULPD" | "MULPS"
+    ) {
+        return None;
+    }
+    let sources = if instruction.op_count() == 3 { [register(1), register(2)] } else { [register(0), register(1)] };
+    if name.starts_with("SUB") {
+        return sources[0];
+    }
+    // Of two registers, the one that the result replaces.
+    let is_target = |source: &Register| source.full_register() as u32 - Register::ZMM0 as u32 == target;
+    let mut known = sources.into_iter().flatten();
+    known.clone().find(is_target).or_else(|| known.next())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loops::graph;
+
+    /// The facts of the only loop of some code.
+    fn facts_of(bytes: &[u8]) -> Facts {
+        let instructions = decode(bytes, 0x1000);
+        let [natural] = &graph::loops(&steps(&instructions))[..] else { panic!("one loop: {instructions:?}") };
+        facts(&instructions, natural)
+    }
+
+    #[test]
+    fn a_sum_is_an_accumulator() {
+        // addsd xmm0, [rdi+rax*8]; inc rax; cmp rax, rsi; jl; ret
+        let found = facts_of(b"\xf2\x0f\x58\x04\xc7\x48\xff\xc0\x48\x39\xf0\x7c\xf3\xc3");
+        assert_eq!((found.scalar, found.accumulators, found.recurrences, found.exits), (1, 1, 0, 1));
+        assert!(!found.is_vectorised());
+    }
+
+    #[test]
+    fn a_running_sum_that_is_stored_is_a_recurrence() {
+        // addsd xmm0, [rdi+rax*8]; movsd [rdx+rax*8], xmm0; inc rax; cmp rax, rsi; jl; ret
+        let found = facts_of(b"\xf2\x0f\x58\x04\xc7\xf2\x0f\x11\x04\xc2\x48\xff\xc0\x48\x39\xf0\x7c\xee\xc3");
+        assert_eq!((found.accumulators, found.recurrences), (0, 1));
+    }
+
+    #[test]
+    fn packed_additions_have_a_width_and_lanes() {
+        // vaddpd ymm0, ymm0, [rdi+rax*8]; add rax, 4; cmp rax, rsi; jl; ret
+        let found = facts_of(b"\xc5\xfd\x58\x04\xc7\x48\x83\xc0\x04\x48\x39\xf0\x7c\xf2\xc3");
+        assert_eq!((found.width, found.lanes(), found.packed), (256, 4, 1));
+        assert!(found.is_vectorised());
+    }
+
+    #[test]
+    fn an_index_from_an_array_is_indirect() {
+        // mov rcx, [rdx+rax*8]; sqrtsd xmm0, [rdi+rcx*8]; inc rax; cmp rax, rsi; jl; ret
+        let found = facts_of(b"\x48\x8b\x0c\xc2\xf2\x0f\x51\x04\xcf\x48\xff\xc0\x48\x39\xf0\x7c\xef\xc3");
+        assert_eq!((found.indirect, found.square_roots, found.accumulators), (1, 1, 0));
+    }
+}

@@ -1,0 +1,162 @@
+//! A line for code that the compiler left at line 0, by the instructions around it in its basic block.
+//!
+//! LLVM drops the location of an instruction that it moves, merges or splits: of the calls of a vectorised `np.sin`, say. If the
+//! nearest located instructions before and behind are of one line, so is this one; if they are of different inlined calls of
+//! one line, it is the line of these calls. At the start or the end of a block, one neighbour decides. Where two disagree, the one of the
+//! same inlined call is right, and if neither is, the line of that call is known.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use iced_x86::{Decoder, DecoderOptions, FlowControl};
+
+use super::source_frame::SourceFrame;
+
+/// More of a function is not decoded, and more instructions are not looked at.
+const LONGEST_FUNCTION: u64 = 256 << 10;
+const FARTHEST: usize = 400;
+
+/// The instructions of a function, and where basic blocks begin.
+pub(super) struct Blocks {
+    instructions: Vec<u64>,
+    starts: BTreeSet<u64>,
+}
+
+impl Blocks {
+    /// How much of a function to decode.
+    pub(super) fn length(range: &Range<u64>) -> usize {
+        (range.end - range.start).min(LONGEST_FUNCTION) as usize
+    }
+
+    /// Decodes code of x86_64.
+    pub(super) fn decode(start: u64, code: &[u8]) -> Blocks {
+        let mut decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
+        let mut blocks = Blocks { instructions: Vec::new(), starts: BTreeSet::from([start]) };
+        while decoder.can_decode() {
+            let instruction = decoder.decode();
+            blocks.instructions.push(instruction.ip());
+            match instruction.flow_control() {
+                FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall => continue,
+                FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
+                    blocks.starts.insert(instruction.near_branch_target());
+                }
+                _ => {}
+            }
+            blocks.starts.insert(instruction.next_ip());
+        }
+        blocks
+    }
+
+    /// The frames of the line that an address is at, the innermost first; `frames` are those of any address.
+    pub(super) fn line(
+        &self,
+        address: u64,
+        mut frames: impl FnMut(u64) -> Vec<SourceFrame>,
+    ) -> Option<Vec<SourceFrame>> {
+        let block = *self.starts.range(..=address).next_back()?..self.starts.range(address + 1..).next().copied()?;
+        let at = self.instructions.partition_point(|start| *start <= address);
+        let mut located = |start: &u64| Some(frames(*start)).filter(|frames| has_line(frames));
+        let within = |start: &&u64| block.contains(start);
+        let before = self.instructions[..at].iter().rev().take_while(within).take(FARTHEST).find_map(&mut located);
+        let behind = self.instructions[at..].iter().take_while(within).take(FARTHEST).find_map(&mut located);
+        let own = frames(address);
+        let around = match (before, behind) {
+            (Some(before), Some(behind)) => common(&before, &behind).or_else(|| of_one_call(&own, before, behind)),
+            (one, other) => one.or(other),
+        };
+        around.or_else(|| own.get(1..).filter(|call| has_line(call)).map(<[SourceFrame]>::to_vec))
+    }
+}
+
+/// Whether the compiler names a line.
+pub(super) fn has_line(frames: &[SourceFrame]) -> bool {
+    frames.first().is_some_and(|frame| frame.line.is_some_and(|line| line != 0))
+}
+
+/// Whether it says that there is none.
+pub(super) fn is_line_zero(frames: &[SourceFrame]) -> bool {
+    frames.first().is_some_and(|frame| frame.file.is_some() && frame.line.is_none_or(|line| line == 0))
+}
+
+/// The outermost frames that both have.
+fn common(one: &[SourceFrame], other: &[SourceFrame]) -> Option<Vec<SourceFrame>> {
+    let same = one.iter().rev().zip(other.iter().rev()).take_while(|(one, other)| one == other).count();
+    let shared = one[one.len() - same..].to_vec();
+    has_line(&shared).then_some(shared)
+}
+
+/// The only one that is in the same inlined call.
+fn of_one_call(own: &[SourceFrame], before: Vec<SourceFrame>, behind: Vec<SourceFrame>) -> Option<Vec<SourceFrame>> {
+    let is_same = |other: &[SourceFrame]| {
+        let name = |frames: &[SourceFrame]| frames.first().map(|frame| frame.linkage_name.clone());
+        own.get(1..) == other.get(1..) && name(own) == name(other)
+    };
+    match (is_same(&before), is_same(&behind)) {
+        (true, false) => Some(before),
+        (false, true) => Some(behind),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three `nop`, `jne` to the second, two `nop`, `ret`.
+    const CODE: [u8; 8] = [0x90, 0x90, 0x90, 0x75, 0xfc, 0x90, 0x90, 0xc3];
+
+    fn frame(name: &str, line: u32) -> SourceFrame {
+        SourceFrame { linkage_name: Some(name.to_owned()), file: Some("/prog.py".to_owned()), line: Some(line) }
+    }
+
+    fn line_of(address: u64, lines: &[(u64, Vec<SourceFrame>)]) -> Option<Vec<SourceFrame>> {
+        line_within(address, vec![frame("f", 0)], lines)
+    }
+
+    fn line_within(
+        address: u64,
+        zero: Vec<SourceFrame>,
+        lines: &[(u64, Vec<SourceFrame>)],
+    ) -> Option<Vec<SourceFrame>> {
+        let blocks = Blocks::decode(0x100, &CODE);
+        blocks.line(address, |at| {
+            lines.iter().find(|(start, _)| *start == at).map_or_else(|| zero.clone(), |(_, frames)| frames.clone())
+        })
+    }
+
+    #[test]
+    fn neighbours_of_one_line_say_it() {
+        let seven = vec![frame("f", 7)];
+        assert_eq!(line_of(0x102, &[(0x101, seven.clone()), (0x103, seven.clone())]), Some(seven.clone()));
+        // At an end of the block there is one.
+        assert_eq!(line_of(0x102, &[(0x103, seven.clone())]), Some(seven.clone()));
+        assert_eq!(line_of(0x102, &[(0x101, seven.clone()), (0x103, vec![frame("f", 8)])]), None);
+        // In the middle of an instruction, as a call is looked up.
+        assert_eq!(line_of(0x104, &[(0x102, seven.clone())]), Some(seven));
+    }
+
+    #[test]
+    fn another_block_says_nothing() {
+        let seven = vec![frame("f", 7)];
+        // The block before, and the one behind the branch.
+        assert_eq!(line_of(0x102, &[(0x100, seven.clone()), (0x105, seven.clone())]), None);
+        assert_eq!(line_of(0x106, &[(0x103, seven)]), None);
+    }
+
+    #[test]
+    fn different_inlined_calls_of_one_line_are_that_line() {
+        let (one, other) = (vec![frame("g", 20), frame("f", 7)], vec![frame("h", 30), frame("f", 7)]);
+        assert_eq!(line_of(0x102, &[(0x101, one), (0x103, other)]), Some(vec![frame("f", 7)]));
+    }
+
+    #[test]
+    fn of_neighbours_that_disagree_the_one_of_the_same_inlined_call_is_right() {
+        let inner = |line| vec![frame("g", line), frame("f", 7)];
+        let behind = (0x103, vec![frame("f", 8)]);
+        assert_eq!(line_within(0x102, inner(0), &[(0x101, inner(20)), behind.clone()]), Some(inner(20)));
+        // Neither: the call has a line.
+        let before = (0x101, vec![frame("f", 9)]);
+        assert_eq!(line_within(0x102, inner(0), &[before, behind]), Some(vec![frame("f", 7)]));
+        assert_eq!(line_within(0x102, inner(0), &[]), Some(vec![frame("f", 7)]));
+    }
+}

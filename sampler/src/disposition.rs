@@ -1,0 +1,130 @@
+//! What the program wants to be done for the signal that the sampler has taken, and libc's functions behind those that stand in for them.
+//! Beneath the handler and the functions of `signals.rs`.
+
+use std::ffi::{c_int, c_void};
+use std::mem;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+
+pub(crate) type Set = libc::sigset_t;
+pub(crate) type Info = libc::siginfo_t;
+
+/// The signal of all timers; 0 before the first recording.
+pub(crate) static SIGNAL: AtomicI32 = AtomicI32::new(0);
+
+/// What the program wants to be done for the signal.
+pub(crate) static WANTED: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
+pub(crate) static FLAGS: AtomicI32 = AtomicI32::new(0);
+/// The kernel's part of `sa_mask`: signals 1 to 64.
+pub(crate) static MASK: AtomicU64 = AtomicU64::new(0);
+
+/// A function of libc's behind this library.
+pub(crate) struct Next {
+    name: &'static std::ffi::CStr,
+    found: AtomicPtr<c_void>,
+}
+
+impl Next {
+    pub(crate) const fn of(name: &'static std::ffi::CStr) -> Next {
+        Next { name, found: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// Its address; null if there is none, which no libc lacks.
+    pub(crate) fn address(&self) -> *mut c_void {
+        let mut found = self.found.load(Ordering::Acquire);
+        if found.is_null() {
+            // SAFETY: a terminated name.
+            found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+            self.found.store(found, Ordering::Release);
+        }
+        found
+    }
+}
+
+/// Calls the next function of that name and type; `-1` with `ENOSYS` where there is none.
+macro_rules! next {
+    ($name:literal, fn($($type:ty),*) -> $result:ty, $missing:expr, $($argument:expr),*) => {{
+        static NEXT: $crate::disposition::Next = $crate::disposition::Next::of($name);
+        let address = NEXT.address();
+        if address.is_null() {
+            $crate::disposition::set_errno(libc::ENOSYS);
+            return $missing;
+        }
+        // SAFETY: a function of that name has this type.
+        let function = unsafe { std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C-unwind" fn($($type),*) -> $result>(address) };
+        // SAFETY: the caller's arguments, or such as it might have given.
+        unsafe { function($($argument),*) }
+    }};
+}
+
+pub(crate) fn set_errno(value: c_int) {
+    // SAFETY: errno is a thread-local of libc's.
+    unsafe { *libc::__errno_location() = value };
+}
+
+pub(crate) fn errno() -> c_int {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() }
+}
+
+pub(crate) use next;
+
+fn bit(signal: c_int) -> u64 {
+    1 << (signal - 1)
+}
+
+/// The word of a set that the kernel reads.
+pub(crate) fn word(set: *const Set) -> *mut u64 {
+    set.cast_mut().cast()
+}
+
+/// The disposition as the kernel has it, also of the signal that is taken.
+///
+/// # Safety
+/// As `sigaction(2)`.
+pub(crate) unsafe fn kernels_sigaction(
+    signal: c_int,
+    action: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    next!(c"sigaction", fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int, -1, signal, action, old)
+}
+
+/// The signal came from elsewhere: what the program wants is done. From the handler, in the thread that it has interrupted.
+pub(crate) fn forward(signal: c_int, info: *mut Info, context: *mut libc::ucontext_t) {
+    let wanted = WANTED.load(Ordering::Acquire);
+    let flags = FLAGS.load(Ordering::Relaxed);
+    match wanted {
+        libc::SIG_IGN => {}
+        libc::SIG_DFL => end_process(signal),
+        handler => {
+            if flags & libc::SA_RESETHAND != 0 {
+                WANTED.store(libc::SIG_DFL, Ordering::Release);
+            }
+            let own = if flags & libc::SA_NODEFER == 0 { bit(signal) } else { 0 };
+            // SAFETY: the kernel's, which puts this mask back when the handler returns.
+            let before = unsafe { word(&raw const (*context).uc_sigmask).read() };
+            let mask = before | MASK.load(Ordering::Relaxed) | own;
+            let none: *mut u64 = ptr::null_mut();
+            // SAFETY: reads a word.
+            unsafe {
+                libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, none, 8_usize);
+            }
+            // SAFETY: the program's handler; without SA_SIGINFO it takes the first argument only.
+            let handler =
+                unsafe { mem::transmute::<usize, extern "C-unwind" fn(c_int, *mut Info, *mut c_void)>(handler) };
+            handler(signal, info, context.cast());
+        }
+    }
+}
+
+/// The default of a real-time signal, as soon as the handler has returned.
+fn end_process(signal: c_int) {
+    // Handler (SIG_DFL), flags, restorer, mask.
+    let action = [0_u64; 4];
+    let none: *mut u64 = ptr::null_mut();
+    // SAFETY: reads the kernel's structure, which is the largest on x86_64.
+    unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), none, 8_usize) };
+    // SAFETY: numbers only.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), crate::clock::own_tid(), signal) };
+}

@@ -1,0 +1,75 @@
+//! A process that another one depends on, told from a later process with its number.
+
+use std::fs;
+
+/// A process: its number, and when it started, in ticks of the kernel's clock since the boot (`starttime` of `proc_pid_stat(5)`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// As seen by the process that asks.
+    pub pid: u32,
+    /// Of `/proc/PID/stat`.
+    pub start: u64,
+}
+
+impl Process {
+    /// Parses `PID:START`.
+    pub(crate) fn parse(text: &str) -> Option<Process> {
+        let (pid, start) = text.split_once(':')?;
+        let process = Process { pid: pid.parse().ok()?, start: start.parse().ok()? };
+        (1..=i32::MAX as u32).contains(&process.pid).then_some(process)
+    }
+
+    /// Whether the process has ended; no where the system does not tell.
+    pub(crate) fn has_ended(self) -> bool {
+        // SAFETY: no signal is sent.
+        let asked = unsafe { libc::kill(self.pid as libc::pid_t, 0) };
+        if asked != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH) {
+            return true;
+        }
+        let Ok(stat) = fs::read(format!("/proc/{}/stat", self.pid)) else { return false };
+        state_and_start(&stat).is_some_and(|(state, start)| start != self.start || matches!(state, b'Z' | b'X' | b'x'))
+    }
+}
+
+/// The third and the 22nd field of `/proc/PID/stat`. The second one, a name in parentheses, may have anything in it.
+fn state_and_start(stat: &[u8]) -> Option<(u8, u64)> {
+    let after = stat.iter().rposition(|&byte| byte == b')')?;
+    let mut fields = std::str::from_utf8(stat.get(after + 1..)?).ok()?.split_whitespace();
+    let state = *fields.next()?.as_bytes().first()?;
+    Some((state, fields.nth(18)?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(pid: u32) -> Process {
+        let (_, start) = state_and_start(&fs::read(format!("/proc/{pid}/stat")).unwrap()).unwrap();
+        Process { pid, start }
+    }
+
+    #[test]
+    fn a_process_a_zombie_and_a_later_process_of_the_same_number() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let process = of(child.id());
+        assert_eq!(Process::parse(&format!("{}:{}", process.pid, process.start)), Some(process));
+        assert!(!process.has_ended() && Process { start: process.start + 1, ..process }.has_ended());
+        child.kill().unwrap();
+        while !fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap().contains(") Z ") {
+            std::thread::yield_now();
+        }
+        assert!(process.has_ended(), "not waited for yet");
+        child.wait().unwrap();
+        assert!(process.has_ended());
+    }
+
+    #[test]
+    fn a_name_may_look_like_the_rest() {
+        let fields: Vec<String> = (4..30).map(|number| number.to_string()).collect();
+        let stat = format!("7 (a) S 1) R {}", fields.join(" "));
+        assert_eq!(state_and_start(stat.as_bytes()), Some((b'R', 22)));
+        for other in ["", "1", "0:5", "4294967295:1", "1:", "x:1"] {
+            assert_eq!(Process::parse(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! For the fuzz target: an interpreter whose memory is anything.
+//!
+//! ```text
+//!   byte 0      release    byte 1: bit 0, whether the thread holds its state
+//!   from 8 on   memory, of which the first word is the thread state's; a word with the highest byte 0x5a leads to the byte of the memory
+//!               that its lowest two bytes say
+//! ```
+
+#![forbid(unsafe_code)]
+
+use std::ffi::c_void;
+
+use super::functions::Functions;
+use super::interpreter::{Interpreter, Types};
+use super::layout::{Layout, NONE};
+use super::merge::{Names, merge};
+use super::{definitions, frames};
+use crate::unwind::Outcome;
+
+const LEADS: u64 = 0x5a << 56;
+
+extern "C" fn no_state() -> *mut c_void {
+    std::ptr::null_mut()
+}
+
+struct Addresses<'a>(&'a Functions);
+
+impl Names for Addresses<'_> {
+    fn address(&self, word: u64) -> u64 {
+        self.0.address(word).unwrap_or_else(|| self.0.unnamed())
+    }
+
+    fn is_glue(&self, address: u64) -> bool {
+        address & 1 != 0
+    }
+}
+
+/// Walks the frames, and makes everything of them that a recording does. Returns how many frames there were.
+pub fn frames(data: &[u8]) -> usize {
+    let Some((head, rest)) = data.split_at_checked(8) else { return 0 };
+    let minor = 8 + head[0] % 5;
+    let Some(layout) = Layout::of_release(minor) else { return 0 };
+    crate::slot::PROCESS.store(std::process::id(), std::sync::atomic::Ordering::Relaxed);
+    let mut memory: Vec<u64> =
+        rest.chunks_exact(8).filter_map(|word| word.try_into().ok().map(u64::from_le_bytes)).collect();
+    let (base, size) = (memory.as_ptr() as u64, memory.len() as u64 * 8);
+    for word in &mut memory {
+        if *word & !0x00ff_ffff_ffff_ffff == LEADS && size != 0 {
+            *word = base + (*word & 0xffff) % size;
+        }
+    }
+    let interpreter = Interpreter {
+        layout,
+        types: Types { code: base, text: base + 8, bytes: base + 16 },
+        runtime: base,
+        this_state: 0,
+        current_state: no_state as *const () as u64,
+        evaluator: 0..0,
+        code: 0..0,
+    };
+    frames::begin();
+    definitions::clear();
+    let mut words = Vec::new();
+    let mut anchors = [0; 16];
+    if size > 64 {
+        let walked = frames::walk(&interpreter, base, 1, 64, &mut anchors, |word| words.push(word));
+        assert!(words.len() as u64 == walked.frames && walked.frames <= 64 && walked.anchors <= 16);
+    }
+    let mut functions = Functions::new(minor, std::env::temp_dir().join("jitlisten-fuzzed"));
+    functions.take(|_, mapping| assert!(mapping.start < mapping.end));
+    assert!(functions.encoded().is_some());
+    let walked = words.len();
+    words.extend(memory.iter().take(64));
+    let mut merged = Vec::new();
+    for outcome in [Outcome::Complete, Outcome::Broken] {
+        merge(&words, outcome, &Addresses(&functions), &mut merged);
+    }
+    walked
+}
+
+/// Two frames of one code object, as the interpreter has them: what mutations begin with.
+pub fn seed(minor: u8) -> Vec<u8> {
+    let Some(layout) = Layout::of_release(minor) else { return Vec::new() };
+    let release = &layout.release;
+    let mut memory = vec![0_u64; 160];
+    let lead = |word: usize| LEADS | (word as u64 * 8);
+    let (cframe, frames, code, name, lines) = (32, [40, 56, 72], 90, 120, 140);
+    let mut put = |object: usize, offset: u16, value: u64| {
+        if let Some(word) = memory.get_mut(object + usize::from(offset) / 8).filter(|_| offset != NONE) {
+            *word |= if offset.is_multiple_of(8) { value } else { value << (u64::from(offset % 8) * 8) };
+        }
+    };
+    put(0, release.thread_frame, lead(if release.cframe_current == NONE { frames[0] } else { cframe }));
+    put(cframe, release.cframe_current, lead(frames[0]));
+    for pair in frames.windows(2) {
+        put(pair[0], release.frame_code, lead(code));
+        if pair[1] != frames[2] || minor >= 12 {
+            put(pair[0], release.frame_previous, lead(pair[1]));
+        }
+        put(pair[0], release.frame_instruction, if minor <= 10 { 4 } else { lead(code + 26) });
+    }
+    // The last one is the evaluator's own.
+    put(frames[1], release.frame_is_entry, 1);
+    put(frames[2], release.frame_owner, 3);
+    put(code, 0, 1);
+    put(code, layout.object_type, lead(0));
+    put(code, release.code_name, lead(name));
+    put(code, release.code_file, lead(name));
+    put(code, release.code_lines, lead(lines));
+    put(code, release.code_first_line, 7);
+    put(name, layout.object_type, lead(1));
+    put(name, layout.text_length, 4);
+    put(name, layout.text_state, 0x65);
+    put(name, release.text_header, u64::from_le_bytes(*b"name\0\0\0\0"));
+    put(lines, layout.object_type, lead(2));
+    put(lines, layout.bytes_size, 8);
+    put(lines, layout.bytes_value, 0x0201_80d8_0080_0102);
+    let mut bytes = vec![minor - 8, 0, 0, 0, 0, 0, 0, 0];
+    bytes.extend(memory.iter().flat_map(|word| word.to_le_bytes()));
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damaged_frames_are_lost_and_nothing_else() {
+        let _alone = crate::slot::alone();
+        for minor in 8..=12 {
+            let seed = seed(minor);
+            assert_eq!(frames(&seed), 2, "3.{minor}");
+            let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ u64::from(minor);
+            let mut random = |limit: usize| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                (state >> 16) as usize % limit.max(1)
+            };
+            for _ in 0..400 {
+                let mut damaged = seed.clone();
+                for _ in 0..1 + random(6) {
+                    let at = 8 + random(seed.len() - 8) / 8 * 8;
+                    let from = 8 + random(seed.len() - 8) / 8 * 8;
+                    let word: [u8; 8] = seed[from..from + 8].try_into().unwrap();
+                    match random(3) {
+                        0 => damaged[at + random(8)] ^= 1 << random(8),
+                        1 => damaged[at..at + 8].copy_from_slice(&word),
+                        _ => damaged[at..at + 8].copy_from_slice(&(random(usize::MAX) as u64).to_le_bytes()),
+                    }
+                }
+                frames(&damaged);
+            }
+        }
+    }
+}

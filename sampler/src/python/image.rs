@@ -1,0 +1,226 @@
+//! The ELF file of interpreted functions: symbols and a line table, at addresses where no process has memory.
+//!
+//! ```text
+//!   0       ELF header, program header
+//!   4096    .text: nothing to run; four bytes for each line of each function
+//!   ...     .debug_info, .debug_abbrev, .debug_line, .symtab, .strtab
+//! ```
+//! A sample is in the middle of its line's four bytes, so a reader that takes one from a return address finds the same line. The symbol
+//! is `py::NAME:FILE`, as CPython writes it into perf maps. To see one: `addr2line -e FILE -f ADDRESS`, `readelf -sW`, `objdump --dwarf=decodedline`.
+
+#![forbid(unsafe_code)]
+
+use gimli::write::{Address, AttributeValue, Dwarf, EndianVec, LineProgram, LineString, Sections, Unit};
+use gimli::{Encoding, Format, LineEncoding, LittleEndian, SectionId};
+use object::write::elf::{FileHeader, ProgramHeader, SectionHeader, Sym, Writer};
+use object::{Endianness, elf};
+
+/// Where code begins in the file.
+pub(super) const TEXT: u64 = 4096;
+/// Bytes of a line.
+pub(super) const LINE: u64 = 4;
+
+/// A function of an image.
+#[derive(Clone, Debug)]
+pub(super) struct Function {
+    pub(super) name: String,
+    pub(super) file: String,
+    /// Where it is behind [`TEXT`].
+    pub(super) start: u64,
+    /// Of each [`LINE`] bytes.
+    pub(super) lines: Vec<u32>,
+}
+
+impl Function {
+    pub(super) fn size(&self) -> u64 {
+        self.lines.len() as u64 * LINE
+    }
+}
+
+/// Encodes an image. `None` where the writers refuse.
+pub(super) fn encode(functions: &[Function]) -> Option<Vec<u8>> {
+    let size = functions.last().map_or(0, |last| last.start + last.size());
+    let debug = debug_sections(functions, size)?;
+    let mut bytes = Vec::new();
+    let mut writer = Writer::new(Endianness::Little, true, &mut bytes);
+    writer.reserve_file_header();
+    writer.reserve_program_headers(1);
+    writer.reserve_until(TEXT + size);
+    let text_name = writer.add_section_name(b".text");
+    let text_index = writer.reserve_section_index();
+    let mut places = Vec::new();
+    for (name, content) in &debug {
+        let offset = writer.reserve(content.len() as u64, 1);
+        places.push((writer.add_section_name(name.as_bytes()), offset));
+        writer.reserve_section_index();
+    }
+    let names: Vec<Vec<u8>> = functions.iter().map(symbol).collect();
+    let strings: Vec<_> = names.iter().map(|name| writer.add_string(name)).collect();
+    writer.reserve_symtab_section_index();
+    writer.reserve_strtab_section_index();
+    writer.reserve_shstrtab_section_index();
+    writer.reserve_null_symbol_index();
+    for _ in functions {
+        let _ = writer.reserve_symbol_index(None);
+    }
+    writer.reserve_symtab();
+    writer.reserve_strtab().ok()?;
+    writer.reserve_shstrtab().ok()?;
+    writer.reserve_section_headers();
+
+    let e_machine = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
+    writer.write_file_header(&FileHeader { e_type: elf::ET_DYN, e_machine, ..FileHeader::default() }).ok()?;
+    writer.write_align_program_headers();
+    writer.write_program_header(&ProgramHeader {
+        p_type: elf::PT_LOAD,
+        p_flags: elf::PF_R | elf::PF_X,
+        p_offset: 0,
+        p_vaddr: 0,
+        p_paddr: 0,
+        p_filesz: TEXT + size,
+        p_memsz: TEXT + size,
+        p_align: TEXT,
+    });
+    writer.pad_until(TEXT + size);
+    for ((_, content), (_, offset)) in debug.iter().zip(&places) {
+        writer.pad_until(*offset);
+        writer.write(content);
+    }
+    writer.write_null_symbol();
+    for (function, name) in functions.iter().zip(strings) {
+        let st_name = writer.string_offset(Some(name));
+        writer.write_symbol(&Sym {
+            section: Some(text_index.0),
+            st_name,
+            st_info: elf::SymbolInfo::new(elf::STB_GLOBAL, elf::STT_FUNC),
+            st_other: elf::SymbolOther::default(),
+            st_shndx: elf::SHN_ABS,
+            st_value: TEXT + function.start,
+            st_size: function.size(),
+        });
+    }
+    writer.write_strtab();
+    writer.write_shstrtab();
+    writer.write_null_section_header();
+    let sh_name = writer.section_name_offset(Some(text_name));
+    writer.write_section_header(&SectionHeader {
+        sh_name,
+        sh_type: elf::SHT_PROGBITS,
+        sh_flags: elf::SHF_ALLOC | elf::SHF_EXECINSTR,
+        sh_addr: TEXT,
+        sh_offset: TEXT,
+        sh_size: size,
+        sh_addralign: 1,
+        ..SectionHeader::default()
+    });
+    for ((_, content), (name, offset)) in debug.iter().zip(places) {
+        let sh_name = writer.section_name_offset(Some(name));
+        writer.write_section_header(&SectionHeader {
+            sh_name,
+            sh_type: elf::SHT_PROGBITS,
+            sh_offset: offset,
+            sh_size: content.len() as u64,
+            sh_addralign: 1,
+            ..SectionHeader::default()
+        });
+    }
+    writer.write_symtab_section_header(1);
+    writer.write_strtab_section_header();
+    writer.write_shstrtab_section_header();
+    Some(bytes)
+}
+
+/// As CPython names its trampolines.
+fn symbol(function: &Function) -> Vec<u8> {
+    printable(&format!("py::{}:{}", function.name, function.file))
+}
+
+/// A name in a section of names ends with a zero, and a newline would make two lines of it in perf.
+fn printable(text: &str) -> Vec<u8> {
+    text.bytes().map(|byte| if byte < b' ' { b'?' } else { byte }).collect()
+}
+
+fn debug_sections(functions: &[Function], size: u64) -> Option<Vec<(&'static str, Vec<u8>)>> {
+    let encoding = Encoding { format: Format::Dwarf32, version: 4, address_size: 8 };
+    let text = |text: &str| LineString::String(printable(text));
+    let mut lines = LineProgram::new(encoding, LineEncoding::default(), text(""), None, text("python"), None);
+    let directory = lines.default_directory();
+    for function in functions {
+        // The writer takes no file without a name.
+        let file = if function.file.is_empty() { "?" } else { &function.file };
+        let file = lines.add_file(text(file), directory, None);
+        lines.begin_sequence(Some(Address::Constant(TEXT + function.start)));
+        for (at, &line) in (0..).zip(&function.lines) {
+            let row = lines.row();
+            (row.address_offset, row.file, row.line) = (at * LINE, file, u64::from(line));
+            lines.generate_row();
+        }
+        lines.end_sequence(function.size());
+    }
+    let mut unit = Unit::new(encoding, lines);
+    let root = unit.root();
+    let root = unit.get_mut(root);
+    root.set(gimli::DW_AT_name, AttributeValue::String(b"python".to_vec()));
+    root.set(gimli::DW_AT_low_pc, AttributeValue::Address(Address::Constant(TEXT)));
+    root.set(gimli::DW_AT_high_pc, AttributeValue::Udata(size));
+    let mut dwarf = Dwarf::new();
+    dwarf.units.add(unit);
+    let mut sections = Sections::new(EndianVec::new(LittleEndian));
+    dwarf.write(&mut sections).ok()?;
+    let mut written = Vec::new();
+    let take = |id: SectionId, section: &EndianVec<LittleEndian>| {
+        if !section.slice().is_empty() {
+            written.push((id.name(), section.slice().to_vec()));
+        }
+        Ok::<(), gimli::write::Error>(())
+    };
+    sections.for_each(take).ok()?;
+    Some(written)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use object::read::elf::ElfFile64;
+    use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
+
+    #[test]
+    fn an_address_says_its_function_and_its_line() {
+        let function = |name: &str, file: &str, start, lines: &[u32]| Function {
+            name: name.to_owned(),
+            file: file.to_owned(),
+            start,
+            lines: lines.to_vec(),
+        };
+        let functions = [
+            function("C.outer", "/tmp/a b.py", 0, &[10, 12, 11]),
+            function("<lambda>", "<string>", 12, &[1]),
+            function("é\n", "", 16, &[7, 8]),
+        ];
+        let bytes = encode(&functions).unwrap();
+        let file = ElfFile64::<Endianness>::parse(bytes.as_slice()).unwrap();
+        let names: Vec<_> =
+            file.symbols().map(|symbol| (symbol.name().unwrap(), symbol.address(), symbol.size())).collect();
+        let (first, last) = ("py::C.outer:/tmp/a b.py", "py::é?:");
+        assert_eq!(names, [(first, 4096, 12), ("py::<lambda>:<string>", 4108, 4), (last, 4112, 8)]);
+        let load = |id: SectionId| {
+            let section = file.section_by_name(id.name()).and_then(|section| section.data().ok()).unwrap_or_default();
+            Ok::<_, ()>(gimli::EndianSlice::new(section, LittleEndian))
+        };
+        let dwarf = gimli::Dwarf::load(load).unwrap();
+        let mut units = dwarf.units();
+        let unit = dwarf.unit(units.next().unwrap().unwrap()).unwrap();
+        let mut rows = unit.line_program.clone().unwrap().rows();
+        let mut found = Vec::new();
+        while let Some((header, row)) = rows.next_row().unwrap() {
+            let file = row.file(header).unwrap().path_name();
+            let file = dwarf.attr_string(&unit, file).unwrap().to_string().unwrap().to_owned();
+            if !row.end_sequence() {
+                found.push((row.address(), row.line().unwrap().get(), file));
+            }
+        }
+        let expected = [(4096, 10, "/tmp/a b.py"), (4100, 12, "/tmp/a b.py"), (4104, 11, "/tmp/a b.py")];
+        let expected = expected.into_iter().chain([(4108, 1, "<string>"), (4112, 7, "?"), (4116, 8, "?")]);
+        assert!(found.iter().map(|(address, line, file)| (*address, *line, file.as_str())).eq(expected));
+    }
+}

@@ -1,0 +1,217 @@
+//! Where an interpreter keeps what is read: from a table up to 3.12, from 3.13 on from `_Py_DebugOffsets`, which the interpreter carries
+//! at the start of `_PyRuntime` for readers like this one.
+
+#![forbid(unsafe_code)]
+
+mod table;
+
+use table::RELEASES;
+
+/// There is no such field.
+pub(super) const NONE: u16 = u16::MAX;
+/// `_Py_Debug_Cookie`
+const COOKIE: &[u8; 8] = b"xdebugpy";
+/// Bytes of `_Py_DebugOffsets` that are looked at.
+pub(super) const DEBUG_OFFSETS: u64 = 8 * 96;
+/// `tp_dealloc` stands behind `tp_name`, `tp_basicsize` and `tp_itemsize`.
+const DEALLOC_BEHIND_NAME: u16 = 24;
+
+/// Offsets of one release, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Release {
+    pub(super) minor: u8,
+    /// In `_PyRuntime`.
+    pub(super) finalizing: u16,
+    /// In the thread state: the innermost frame, or in 3.11 and 3.12 the innermost `_PyCFrame`.
+    pub(super) thread_frame: u16,
+    /// `pthread_self()`
+    pub(super) thread_id: u16,
+    pub(super) thread_status: u16,
+    pub(super) cframe_current: u16,
+    pub(super) cframe_previous: u16,
+    pub(super) frame_code: u16,
+    pub(super) frame_previous: u16,
+    pub(super) frame_instruction: u16,
+    pub(super) frame_owner: u16,
+    pub(super) frame_is_entry: u16,
+    pub(super) code_file: u16,
+    pub(super) code_name: u16,
+    /// The first instruction; none where frames have an index.
+    pub(super) code_instructions: u16,
+    pub(super) code_lines: u16,
+    pub(super) code_first_line: u16,
+    /// `sizeof(PyASCIIObject)` and `sizeof(PyCompactUnicodeObject)`
+    pub(super) text_header: u16,
+    pub(super) text_wide_header: u16,
+}
+
+/// How threads of an interpreter are known from each other, from 3.14 on: its own variable may have no place yet in a thread, and to
+/// give it one allocates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Threads {
+    pub(super) interpreters_head: u16,
+    pub(super) interpreter_next: u16,
+    pub(super) threads_head: u16,
+    pub(super) thread_next: u16,
+    pub(super) native_id: u16,
+}
+
+/// Offsets of one interpreter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub(super) release: Release,
+    pub(super) object_type: u16,
+    pub(super) type_dealloc: u16,
+    pub(super) text_length: u16,
+    pub(super) text_state: u16,
+    pub(super) bytes_size: u16,
+    pub(super) bytes_value: u16,
+    pub(super) threads: Threads,
+    /// Free-threaded from 3.14 on: each thread has a copy of the instructions. In the frame, and in the code object.
+    pub(super) copies: Option<(u16, u16)>,
+}
+
+impl Layout {
+    /// Of a release before 3.13.
+    pub(super) fn of_release(minor: u8) -> Option<Layout> {
+        let release = *RELEASES.iter().find(|release| release.minor == minor)?;
+        Some(Layout {
+            release,
+            object_type: 8,
+            type_dealloc: 24 + DEALLOC_BEHIND_NAME,
+            text_length: 16,
+            text_state: 32,
+            bytes_size: 16,
+            bytes_value: 32,
+            threads: Threads::default(),
+            copies: None,
+        })
+    }
+
+    /// From the start of `_PyRuntime`. `None`: it does not say so, or not in a way that is known.
+    pub(super) fn parse(runtime: &[u8]) -> Option<Layout> {
+        let word = |at: usize| Some(u64::from_le_bytes(runtime.get(at * 8..at * 8 + 8)?.try_into().ok()?));
+        let offset = |at: usize| u16::try_from(word(at)?).ok().filter(|&offset| offset != NONE);
+        if runtime.get(..8)? != COOKIE {
+            return None;
+        }
+        let version = word(1)?;
+        let (minor, is_free_threaded) = ((version >> 16) as u8, word(2)? != 0);
+        // `_interpreter_state` begins at 6; in 3.14 it has three words more, frames two and code objects one.
+        let (thread, frame, code, object) = match (version >> 24, minor) {
+            (3, 13) => (19, 28, 34, 44),
+            (3, 14) => (22, 31, 39, 50),
+            _ => return None,
+        };
+        let objects = Objects::at(object, minor);
+        let release = Release {
+            minor,
+            finalizing: offset(4)?,
+            thread_frame: offset(thread + 4)?,
+            thread_id: offset(thread + 5)?,
+            thread_status: offset(thread + 8)?,
+            cframe_current: NONE,
+            cframe_previous: NONE,
+            frame_code: offset(frame + 2)?,
+            frame_previous: offset(frame + 1)?,
+            frame_instruction: offset(frame + 3)?,
+            frame_owner: offset(frame + 5)?,
+            frame_is_entry: NONE,
+            code_file: offset(code + 1)?,
+            code_name: offset(code + 3)?,
+            code_instructions: offset(code + 9)?,
+            code_lines: offset(code + 4)?,
+            code_first_line: offset(code + 5)?,
+            text_header: offset(objects.text + 3)?,
+            // `utf8_length` and `utf8` are behind it.
+            text_wide_header: offset(objects.text + 3)? + 16,
+        };
+        let layout = Layout {
+            release,
+            object_type: offset(object + 1)?,
+            type_dealloc: offset(object + 3)? + DEALLOC_BEHIND_NAME,
+            text_length: offset(objects.text + 2)?,
+            text_state: offset(objects.text + 1)?,
+            bytes_size: offset(objects.bytes + 1)?,
+            bytes_value: offset(objects.bytes + 2)?,
+            threads: Threads {
+                interpreters_head: offset(5)?,
+                interpreter_next: offset(8)?,
+                threads_head: offset(9)?,
+                thread_next: offset(thread + 2)?,
+                native_id: offset(thread + 6)?,
+            },
+            copies: if is_free_threaded && minor >= 14 { Some((offset(frame + 7)?, offset(code + 10)?)) } else { None },
+        };
+        layout.is_plausible().then_some(layout)
+    }
+
+    /// What holds in every release: a table that does not fit fails it.
+    fn is_plausible(&self) -> bool {
+        let release = &self.release;
+        let words = [release.code_file, release.code_name, release.code_lines, release.frame_code];
+        release.code_name == release.code_file + 16
+            && release.code_lines == release.code_name + 8
+            && release.frame_code == 0
+            && release.frame_previous == 8
+            && self.object_type >= 8
+            && release.text_header > self.text_state
+            && self.bytes_value > self.bytes_size
+            && words.iter().all(|offset| offset.is_multiple_of(8))
+    }
+}
+
+/// Where `bytes_object` and `unicode_object` stand in `_Py_DebugOffsets`: behind the types in front of them.
+struct Objects {
+    bytes: usize,
+    text: usize,
+}
+
+impl Objects {
+    fn at(object: usize, minor: u8) -> Objects {
+        // pyobject 2, type_object 4, tuple 3, list 3, set 4 (3.14), dict 3, float 2, long 3.
+        let bytes = object + 2 + 4 + 3 + 3 + if minor >= 14 { 4 } else { 0 } + 3 + 2 + 3;
+        Objects { bytes, text: bytes + 3 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As CPython 3.13.0 has them on x86_64, of which the fields that are read are those of its headers.
+    #[test]
+    fn what_an_interpreter_says_of_itself() {
+        let mut words = vec![u64::from_le_bytes(*COOKIE), 0x030d_00f0, 0];
+        words.extend([1000, 608, 632]);
+        words.extend([6000, 0, 8, 16, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        words.extend([300, 0, 8, 16, 72, 152, 160, 200, 32]);
+        words.extend([88, 8, 0, 56, 80, 74]);
+        words.extend([208, 112, 120, 128, 136, 68, 52, 96, 104, 200]);
+        words.extend([16, 8, 416, 24, 88, 168, 32, 24, 16, 40, 24, 16, 48, 32, 40, 24, 16, 32, 16, 24]);
+        words.extend([40, 16, 32, 64, 32, 16, 40, 100, 8]);
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let layout = Layout::parse(&bytes).unwrap();
+        let release = layout.release;
+        assert_eq!((release.thread_frame, release.frame_instruction, release.frame_owner), (72, 56, 74));
+        assert_eq!((release.code_file, release.code_name, release.code_instructions), (112, 128, 200));
+        assert_eq!((layout.bytes_size, layout.bytes_value, layout.text_state, release.text_header), (16, 32, 32, 40));
+        assert_eq!((layout.type_dealloc, layout.threads.native_id, layout.copies), (48, 160, None));
+        // A release that nobody has seen, and one whose fields are elsewhere.
+        let mut other = bytes.clone();
+        other[10] = 99;
+        assert_eq!(Layout::parse(&other), None);
+        let mut moved = bytes.clone();
+        moved[34 * 8 + 24] = 0;
+        assert_eq!(Layout::parse(&moved), None);
+        assert_eq!(Layout::parse(&bytes[..200]), None);
+    }
+
+    #[test]
+    fn releases_before_have_a_table() {
+        for minor in 8..=12 {
+            assert_eq!(Layout::of_release(minor).unwrap().release.minor, minor);
+        }
+        assert_eq!(Layout::of_release(7), None);
+    }
+}

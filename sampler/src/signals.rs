@@ -1,0 +1,235 @@
+//! The program's own use of the signal that the sampler has taken, answered as if the sampler were not there.
+//!
+//! The library that is preloaded exports these functions of libc's. They go straight on to the real ones for any other signal.
+//!
+//! ```text
+//!   sigaction, signal        kept here: the sampler's handler stays, and does what the program wants for a signal that is no tick
+//!   sigwait, sigwaitinfo, sigtimedwait      a tick is taken out of the queue, and the wait goes on
+//!   signalfd, sigpending     without the signal
+//!   sigsuspend               the signal waits until it has returned
+//! ```
+//! A program that calls the kernel itself, or libc's functions by `dlsym`, is not noticed.
+
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::atomic::Ordering;
+
+use jitlisten::plumbing::HostStateGuard;
+
+use crate::disposition::{FLAGS, Info, MASK, SIGNAL, Set, WANTED, errno, kernels_sigaction, next, set_errno, word};
+use crate::handler;
+use crate::interpose::ACTIVE;
+use crate::threads;
+
+/// Whether the sampler has taken that signal.
+fn is_taken(signal: c_int) -> bool {
+    signal != 0 && signal == SIGNAL.load(Ordering::Acquire)
+}
+
+/// A copy of `set` with the signal, or without it.
+fn changed(set: *const Set, signal: c_int, has: bool) -> Set {
+    // SAFETY: the caller's set.
+    let mut copy = unsafe { set.read() };
+    if has {
+        // SAFETY: a set.
+        unsafe { libc::sigaddset(&raw mut copy, signal) };
+    } else {
+        // SAFETY: as above.
+        unsafe { libc::sigdelset(&raw mut copy, signal) };
+    }
+    copy
+}
+
+fn has(set: *const Set, signal: c_int) -> bool {
+    // SAFETY: the caller's set.
+    !set.is_null() && unsafe { libc::sigismember(set, signal) } == 1
+}
+
+/// Stands in for `sigaction(2)`.
+///
+/// # Safety
+/// As that.
+pub unsafe extern "C-unwind" fn sigaction(
+    signal: c_int,
+    action: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    if !is_taken(signal) {
+        // SAFETY: the caller's arguments.
+        return unsafe { kernels_sigaction(signal, action, old) };
+    }
+    // SAFETY: the caller's; copied first, as both may be one.
+    let wanted = if action.is_null() { None } else { Some(unsafe { action.read() }) };
+    if !old.is_null() {
+        // SAFETY: all zeros is a valid disposition.
+        let mut before: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+        before.sa_sigaction = WANTED.load(Ordering::Acquire);
+        before.sa_flags = FLAGS.load(Ordering::Relaxed);
+        // SAFETY: the set begins with the word that the kernel reads.
+        unsafe { word(&raw const before.sa_mask).write(MASK.load(Ordering::Relaxed)) };
+        // SAFETY: the caller's.
+        unsafe { old.write(before) };
+    }
+    if let Some(wanted) = wanted {
+        FLAGS.store(wanted.sa_flags, Ordering::Relaxed);
+        // SAFETY: as above.
+        MASK.store(unsafe { word(&raw const wanted.sa_mask).read() }, Ordering::Relaxed);
+        WANTED.store(wanted.sa_sigaction, Ordering::Release);
+    }
+    0
+}
+
+/// Stands in for `signal(2)`.
+///
+/// # Safety
+/// As that.
+pub unsafe extern "C-unwind" fn signal(signal: c_int, wanted: libc::sighandler_t) -> libc::sighandler_t {
+    if !is_taken(signal) {
+        return next!(c"signal", fn(c_int, libc::sighandler_t) -> libc::sighandler_t, libc::SIG_ERR, signal, wanted);
+    }
+    FLAGS.store(libc::SA_RESTART, Ordering::Relaxed);
+    MASK.store(0, Ordering::Relaxed);
+    WANTED.swap(wanted, Ordering::AcqRel)
+}
+
+/// Stands in for `sigtimedwait(2)`.
+///
+/// # Safety
+/// As that.
+pub unsafe extern "C-unwind" fn sigtimedwait(set: *const Set, info: *mut Info, time: *const libc::timespec) -> c_int {
+    let deadline = if time.is_null() {
+        None
+    } else {
+        // SAFETY: the caller's.
+        let time = unsafe { time.read() };
+        let time = (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64);
+        Some(crate::clock::monotonic().saturating_add(time))
+    };
+    let mut rest = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut time = time;
+    loop {
+        let mut came = MaybeUninit::<Info>::zeroed();
+        let signal = next!(
+            c"sigtimedwait",
+            fn(*const Set, *mut Info, *const libc::timespec) -> c_int,
+            -1,
+            set,
+            came.as_mut_ptr(),
+            time
+        );
+        // SAFETY: zeros, or what the call has written.
+        let came = unsafe { came.assume_init() };
+        if is_taken(signal) && handler::pass_over(&came) {
+            if let Some(deadline) = deadline {
+                let left = deadline.saturating_sub(crate::clock::monotonic());
+                rest.tv_sec = (left / 1_000_000_000) as libc::time_t;
+                rest.tv_nsec = (left % 1_000_000_000) as _;
+                time = &raw const rest;
+            }
+            continue;
+        }
+        if signal > 0 && !info.is_null() {
+            // SAFETY: the caller's.
+            unsafe { info.write(came) };
+        }
+        return signal;
+    }
+}
+
+/// Stands in for `sigwaitinfo(2)`.
+///
+/// # Safety
+/// As that.
+pub unsafe extern "C-unwind" fn sigwaitinfo(set: *const Set, info: *mut Info) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { sigtimedwait(set, info, ptr::null()) }
+}
+
+/// Stands in for `sigwait(3)`, which no signal interrupts.
+///
+/// # Safety
+/// As that.
+pub unsafe extern "C-unwind" fn sigwait(set: *const Set, number: *mut c_int) -> c_int {
+    let before = errno();
+    loop {
+        // SAFETY: the caller's.
+        let signal = unsafe { sigtimedwait(set, ptr::null_mut(), ptr::null()) };
+        if signal > 0 {
+            // SAFETY: as above.
+            unsafe { number.write(signal) };
+        }
+        let failure = errno();
+        set_errno(before);
+        match signal {
+            1.. => return 0,
+            _ if failure == libc::EINTR => {}
+            _ => return failure,
+        }
+    }
+}
+
+/// Stands in for `signalfd(2)`.
+///
+/// # Safety
+/// As that.
+pub unsafe extern "C-unwind" fn signalfd(descriptor: c_int, set: *const Set, flags: c_int) -> c_int {
+    let taken = SIGNAL.load(Ordering::Acquire);
+    let without = (taken != 0 && has(set, taken)).then(|| changed(set, taken, false));
+    let set = without.as_ref().map_or(set, ptr::from_ref);
+    next!(c"signalfd", fn(c_int, *const Set, c_int) -> c_int, -1, descriptor, set, flags)
+}
+
+/// Stands in for `sigpending(2)`.
+///
+/// # Safety
+/// As that.
+pub unsafe extern "C-unwind" fn sigpending(set: *mut Set) -> c_int {
+    let result = next!(c"sigpending", fn(*mut Set) -> c_int, -1, set);
+    let taken = SIGNAL.load(Ordering::Acquire);
+    if result == 0 && taken != 0 && has(set, taken) {
+        // SAFETY: the caller's, which has just been written.
+        unsafe { libc::sigdelset(set, taken) };
+    }
+    result
+}
+
+/// Stands in for `sigsuspend(2)`, which returns when a handler has run: not because of a tick.
+///
+/// # Safety
+/// As that.
+pub unsafe extern "C-unwind" fn sigsuspend(set: *const Set) -> c_int {
+    let taken = SIGNAL.load(Ordering::Acquire);
+    let is_unused = matches!(WANTED.load(Ordering::Relaxed), libc::SIG_DFL | libc::SIG_IGN);
+    let with = (taken != 0 && is_unused && !set.is_null()).then(|| changed(set, taken, true));
+    let set = with.as_ref().map_or(set, ptr::from_ref);
+    next!(c"sigsuspend", fn(*const Set) -> c_int, -1, set)
+}
+
+/// Stands in for `sigaltstack(2)`. On a stack without space for what the kernel puts there any signal ends the process: the thread is
+/// not sampled any more.
+///
+/// # Safety
+/// As that.
+pub unsafe extern "C-unwind" fn sigaltstack(stack: *const libc::stack_t, old: *mut libc::stack_t) -> c_int {
+    // SAFETY: the caller's.
+    if let Some(stack) = unsafe { stack.as_ref() }
+        && ACTIVE.load(Ordering::Relaxed)
+        && stack.ss_flags & libc::SS_DISABLE == 0
+        && stack.ss_size < smallest_stack()
+        && let Some(slot) = threads::armed(crate::clock::own_tid())
+    {
+        let _host_state = HostStateGuard::enter();
+        threads::this_thread_ends(slot);
+        threads::WITHOUT_TIMER.fetch_add(1, Ordering::Relaxed);
+    }
+    next!(c"sigaltstack", fn(*const libc::stack_t, *mut libc::stack_t) -> c_int, -1, stack, old)
+}
+
+/// What the kernel itself needs (`AT_MINSIGSTKSZ`); before Linux 5.14 it does not say.
+fn smallest_stack() -> usize {
+    const AT_MINSIGSTKSZ: libc::c_ulong = 51;
+    // SAFETY: has no precondition.
+    let kernels = unsafe { libc::getauxval(AT_MINSIGSTKSZ) };
+    (kernels as usize).max(libc::MINSIGSTKSZ)
+}

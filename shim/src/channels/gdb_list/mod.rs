@@ -1,0 +1,5 @@
+//! LLVM's list for debuggers: GDB's JIT interface.
+
+pub(crate) mod descriptor;
+pub(crate) mod jit_interface;
+pub(crate) mod unregistered;

@@ -1,0 +1,155 @@
+//! Code that a host links in one place and copies to another: an object that is *loaded* and cannot run where it is may be in
+//! memory that has just become executable.
+//!
+//! Only objects of the same thread are looked for, a few times each: a host copies what it has just linked. Objects that run
+//! where they were linked are final before anything is looked for.
+//!
+//! Or it is where the `.eh_frame` says that was registered last: a host may have linked it for a place that may run already, and have
+//! written it there through `/proc/self/mem` or another mapping. No other call says so.
+
+#![forbid(unsafe_code)]
+
+use jitlisten::plumbing::{checked_read, mappings_of};
+use jitlisten::{Address, AddressRange, ObjectId, log_line};
+
+use crate::placement::{Around, Pattern, Piece, Placement, certain};
+use crate::process::thread::this_thread;
+use crate::state::{Shim, State};
+
+/// So many of the last objects are looked for.
+const LAST: usize = 16;
+/// So often each.
+const TRIES: u8 = 8;
+/// Larger memory is not searched.
+pub(crate) const LARGEST: u64 = 64 << 20;
+/// So much is searched for unwind tables on each side of code.
+const AROUND: u64 = 4 << 20;
+/// What segments have between them, rounded up.
+const SEGMENTS: u64 = 1 << 18;
+/// So many others that wait and are as large are looked at.
+const MOST_ALIKE: usize = 256;
+
+impl Shim {
+    /// `range` has become executable: looks there for objects that wait elsewhere.
+    pub(crate) fn look_for_copies(&self, state: &mut State, range: AddressRange) {
+        let wanted = wanted(state);
+        if wanted.is_empty() || range.size() > LARGEST {
+            return;
+        }
+        let Some(code) = piece(range) else { return };
+        let patterns: Vec<(ObjectId, Pattern)> = wanted
+            .into_iter()
+            .filter_map(|id| Some((id, self.session.debug_object(id).and_then(Pattern::of)?)))
+            .collect();
+        let around = state.around(range, reach(patterns.iter().map(|(_, pattern)| pattern)));
+        let mut found = Vec::new();
+        for (id, pattern) in patterns {
+            if is_among(&found, &pattern) {
+                continue;
+            }
+            let is_free = |range| state.memory.is_free(range);
+            let placement = pattern.place(&code, &around, &read, &is_free, false);
+            found.extend(placement.map(|placement| (id, pattern, placement)));
+        }
+        self.moved(state, found);
+    }
+
+    /// The `.eh_frame` at `table` was registered, and no object is known to have one there: it may be that of one that waits elsewhere.
+    pub(crate) fn look_by_table(&self, state: &mut State, table: Address) {
+        let mut found = Vec::new();
+        for id in wanted(state) {
+            let Some(pattern) = self.session.debug_object(id).and_then(Pattern::of) else { continue };
+            if is_among(&found, &pattern) {
+                continue;
+            }
+            let is_free = |range| state.memory.is_free(range);
+            let placement = pattern.place_by_table(table, &read, &is_free);
+            found.extend(placement.map(|placement| (id, pattern, placement)));
+        }
+        self.moved(state, found);
+    }
+
+    /// These were found elsewhere. Equal objects cannot be distinguished, nor one from another that waits and is not looked for.
+    fn moved(&self, state: &mut State, found: Vec<(ObjectId, Pattern, Placement)>) {
+        let certain = certain(found.iter().map(|(.., placement)| placement));
+        if !found.is_empty() && !certain.contains(&true) {
+            log_line!(Info, "{} objects that were linked for elsewhere are equal, and have no names", found.len());
+        }
+        let is_found: Vec<ObjectId> = found.iter().map(|(id, ..)| *id).collect();
+        for ((id, pattern, placement), _) in found.into_iter().zip(certain).filter(|(_, is_certain)| *is_certain) {
+            let mut alike = state.memory.pending_of_size(placement.size()).filter(|other| !is_found.contains(other));
+            let is_it = |other| {
+                let other = self.session.debug_object(other).and_then(Pattern::of);
+                other.is_none_or(|one| !one.is_object(pattern.object()) && one.may_also_be_at(&placement, &read))
+            };
+            if alike.by_ref().take(MOST_ALIKE).any(is_it) || alike.next().is_some() {
+                log_line!(
+                    Info,
+                    "an object that was linked for elsewhere is equal to others that wait, and has no names"
+                );
+                continue;
+            }
+            drop(alike);
+            self.look_unless_known(state, &placement.text);
+            let debug_object = pattern.into_debug_object(&placement.sections);
+            let Ok(loaded) = self.session.moved(id, debug_object) else { continue };
+            let outcome = state.memory.moved(loaded);
+            self.notify(state, outcome);
+        }
+    }
+}
+
+/// Whether the same object was found: whichever of the two it is, its functions have the same names.
+fn is_among(found: &[(ObjectId, Pattern, Placement)], pattern: &Pattern) -> bool {
+    found.iter().any(|(_, found, _)| found.is_object(pattern.object()))
+}
+
+/// How far from code of these what belongs to it may be, where one linker has asked for all of it.
+pub(crate) fn reach<'a>(patterns: impl Iterator<Item = &'a Pattern>) -> u64 {
+    let largest = patterns.map(Pattern::size).max().unwrap_or_default() as u64;
+    (2 * largest + SEGMENTS).min(AROUND)
+}
+
+/// The last objects that this thread has loaded and that still wait.
+fn wanted(state: &mut State) -> Vec<ObjectId> {
+    let thread = this_thread();
+    let mut wanted = Vec::new();
+    for waiting in state.overdue.last(LAST) {
+        if waiting.thread == thread && waiting.tries < TRIES && state.memory.pending(waiting.id).is_some() {
+            waiting.tries += 1;
+            wanted.push(waiting.id);
+        }
+    }
+    wanted
+}
+
+pub(crate) fn read(range: AddressRange) -> Option<Vec<u8>> {
+    checked_read::copy(range).ok()
+}
+
+pub(crate) fn piece(range: AddressRange) -> Option<Piece> {
+    Some(Piece { start: range.start(), bytes: read(range)? })
+}
+
+impl State {
+    /// The memory in front of code and behind it, as far as it may be read: what it was allocated with, up to `reach`, or its neighbours.
+    pub(crate) fn around(&self, code: AddressRange, reach: u64) -> Around {
+        let allocated = self.allocated.around(code).filter(|all| *all != code);
+        Around::new(Box::new(move || {
+            let neighbour =
+                |address: Address| mappings_of(AddressRange::new(address, 1)?).ok()??.first().map(|found| found.range);
+            let (before, behind, reach) = match allocated {
+                Some(all) => (Some(all), Some(all), reach),
+                None => {
+                    let last = code.start().0.checked_sub(1);
+                    (last.and_then(|last| neighbour(Address(last))), neighbour(code.end()), AROUND)
+                }
+            };
+            let start = before.map(|before| before.start().0.max(code.start().0.saturating_sub(reach)));
+            let before = start.and_then(|start| AddressRange::new(Address(start), code.start().0 - start));
+            let end = behind.map(|behind| behind.end().0.min(code.end().0.saturating_add(reach)));
+            let behind = end.and_then(|end| AddressRange::new(code.end(), end - code.end().0));
+            [before, behind].into_iter().flatten().filter(|range| range.size() > 0).filter_map(piece).collect()
+        }))
+    }
+}

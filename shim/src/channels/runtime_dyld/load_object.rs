@@ -1,0 +1,104 @@
+//! The hooks that stand for `RuntimeDyldELF::loadObject`: see `mod.rs`.
+//!
+//! On aarch64 the address of a result in memory comes in `x8`, which no Rust function can name. So each hook begins with two
+//! instructions that move it to `x7`, which `loadObject` does not take, and the original is called by three that move it back.
+//! Both go on by a jump: they have no frame, and what unwinds through the hook does not see them.
+
+use crate::channels::runtime_dyld::{Outcome, loaded, original};
+use crate::hook_table::{LoadObject, SLOTS};
+use crate::hooks::guarded;
+
+macro_rules! hooks {
+    ($($slot:literal)*) => { [$(entry::<$slot>,)*] };
+}
+
+/// By the place of the LLVM in the table of sources.
+pub(crate) const HOOKS: [LoadObject; SLOTS] = hooks!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+
+/// What is written into the vtable: here nothing is needed in front of the hook.
+#[cfg(target_arch = "x86_64")]
+use hook as entry;
+
+/// What is written into the vtable. A place for indirect calls begins with `bti c`, which older processors pass over.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+unsafe extern "C-unwind" fn entry<const SLOT: usize>(
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+    g: usize,
+    h: usize,
+) -> usize {
+    std::arch::naked_asm!(
+        "hint #34",
+        "mov x7, x8",
+        "b {hook}",
+        hook = sym hook::<SLOT>,
+    )
+}
+
+/// Calls `original` with these words, as the hook was called.
+#[cfg(target_arch = "x86_64")]
+unsafe fn call(words: [usize; 8], original: usize) -> usize {
+    let [a, b, c, d, e, f, g, h] = words;
+    // SAFETY: the caller's promise: the function that was in the slot.
+    let original: LoadObject = unsafe { std::mem::transmute(original) };
+    // SAFETY: the host's own call, passed on.
+    unsafe { original(a, b, c, d, e, f, g, h) }
+}
+
+/// The same: the last word goes to `x8` again. Only by `x16` or `x17` may a function be jumped to that begins with `bti c`.
+#[cfg(target_arch = "aarch64")]
+unsafe fn call(words: [usize; 8], original: usize) -> usize {
+    #[unsafe(naked)]
+    unsafe extern "C-unwind" fn go_on(
+        a: usize,
+        b: usize,
+        c: usize,
+        d: usize,
+        e: usize,
+        f: usize,
+        g: usize,
+        result: usize,
+        original: usize,
+    ) -> usize {
+        // The ninth word is the first on the stack.
+        std::arch::naked_asm!("ldr x16, [sp]", "mov x8, x7", "br x16")
+    }
+    let [a, b, c, d, e, f, g, result] = words;
+    // SAFETY: the caller's promise: the function that was in the slot, and the host's own call.
+    unsafe { go_on(a, b, c, d, e, f, g, result, original) }
+}
+
+/// The words of `loadObject` among those of a call: the address of the result, `this`, the object.
+const fn words_of_call(words: &[usize; 8]) -> [usize; 3] {
+    if cfg!(target_arch = "aarch64") { [words[7], words[0], words[1]] } else { [words[0], words[1], words[2]] }
+}
+
+unsafe extern "C-unwind" fn hook<const SLOT: usize>(
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+    g: usize,
+    h: usize,
+) -> usize {
+    let words = [a, b, c, d, e, f, g, h];
+    // SAFETY: the function that was in the slot, with the words this was called with.
+    let returned = unsafe { call(words, original(SLOT)) };
+    guarded(|shim| match loaded(SLOT, words_of_call(&words), returned) {
+        Outcome::Object(bytes) => shim.linked(SLOT, bytes),
+        Outcome::Nothing => {}
+        Outcome::Refused => shim.refused(SLOT),
+    });
+    returned
+}
+
+#[cfg(test)]
+#[path = "load_object_tests.rs"]
+mod tests;

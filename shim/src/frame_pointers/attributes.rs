@@ -1,0 +1,426 @@
+//! Frame pointers and unwind tables for a module that is about to be compiled, through the host's own LLVM-C functions.
+//!
+//! Numba infers `nounwind` for many functions, and LLVM then gives them neither a frame pointer nor an entry in
+//! `.eh_frame`: nothing can walk past them. So every function that has a body gets `"frame-pointer"="all"` and `uwtable`.
+//!
+//! The llvmlite wheels are built with assertions: a wrong edit aborts the host. `uwtable` carries a value from LLVM 15 on
+//! (2: asynchronous, correct at every instruction) and none before; with an unknown version, nothing is set.
+//!
+//! Setting the option `-frame-pointer=all` through `LLVMPY_SetCommandLine` was tried: it is not in the wheels, and unknown options
+//! are swallowed. `inspect_llvm()` and `inspect_asm()` of Numba show the attributes: they print the module that was compiled.
+
+use std::ffi::{CStr, CString, c_char, c_uint, c_void};
+use std::os::unix::ffi::OsStrExt as _;
+
+use jitlisten::options::FramePointerPolicy;
+
+use crate::llvm::symbol_file::SymbolFile;
+use crate::process::library::Library;
+
+/// What becomes of the unwind tables of functions that have none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum UnwindTables {
+    Added,
+    AsTheyAre,
+}
+
+type Module = *mut c_void;
+type Function = *mut c_void;
+type Block = *mut c_void;
+type Instruction = *mut c_void;
+type Context = *mut c_void;
+type Attribute = *mut c_void;
+type MemoryBuffer = *mut c_void;
+
+/// `LLVMAttributeFunctionIndex` of `llvm-c/Core.h`: `~0U`
+const FUNCTION_INDEX: c_uint = c_uint::MAX;
+
+/// The first and last major versions whose attributes are known here.
+const KNOWN_VERSIONS: std::ops::RangeInclusive<u32> = 10..=23;
+
+/// A table of C functions found by name.
+macro_rules! c_functions {
+    ($(#[$doc:meta])* $table:ident { $($field:ident = $symbol:literal ($($argument:ty),*) $(-> $result:ty)?;)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        struct $table {
+            $($field: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+        }
+
+        impl $table {
+            #[allow(dead_code, reason = "not every table is searched for in a file")]
+            const NAMES: &[&str] = &[$($symbol),*];
+
+            /// # Safety
+            /// `address` must return the address of the function of that name and of the type given in this table.
+            unsafe fn new(address: impl Fn(&str) -> Option<usize>) -> Option<$table> {
+                Some($table {
+                    $($field: {
+                        type Pointer = unsafe extern "C" fn($($argument),*) $(-> $result)?;
+                        let found = address($symbol)?;
+                        // SAFETY: the caller vouches for the type.
+                        unsafe { std::mem::transmute::<usize, Pointer>(found) }
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+c_functions! {
+    /// From `llvm-c/Core.h`, unchanged from LLVM 10 to 22.
+    ModuleFunctions {
+        get_first_function = "LLVMGetFirstFunction" (Module) -> Function;
+        get_next_function = "LLVMGetNextFunction" (Function) -> Function;
+        is_declaration = "LLVMIsDeclaration" (Function) -> i32;
+        get_module_context = "LLVMGetModuleContext" (Module) -> Context;
+        get_enum_attribute_kind_for_name = "LLVMGetEnumAttributeKindForName" (*const c_char, usize) -> c_uint;
+        get_enum_attribute_at_index = "LLVMGetEnumAttributeAtIndex" (Function, c_uint, c_uint) -> Attribute;
+        create_enum_attribute = "LLVMCreateEnumAttribute" (Context, c_uint, u64) -> Attribute;
+        add_attribute_at_index = "LLVMAddAttributeAtIndex" (Function, c_uint, Attribute);
+        add_target_dependent_function_attr =
+            "LLVMAddTargetDependentFunctionAttr" (Function, *const c_char, *const c_char);
+    }
+}
+
+c_functions! {
+    /// What it takes to edit a module that is handed over as text; from `llvm-c/Core.h` and `llvm-c/IRReader.h`.
+    TextFunctions {
+        context_create = "LLVMContextCreate" () -> Context;
+        context_dispose = "LLVMContextDispose" (Context);
+        create_memory_buffer =
+            "LLVMCreateMemoryBufferWithMemoryRangeCopy" (*const c_char, usize, *const c_char) -> MemoryBuffer;
+        parse_ir_in_context =
+            "LLVMParseIRInContext" (Context, MemoryBuffer, *mut Module, *mut *mut c_char) -> i32;
+        print_module_to_string = "LLVMPrintModuleToString" (Module) -> *mut c_char;
+        dispose_message = "LLVMDisposeMessage" (*mut c_char);
+        dispose_module = "LLVMDisposeModule" (Module);
+    }
+}
+
+c_functions! {
+    /// Which functions need the frame pointer's register for an argument; from `llvm-c/Core.h`.
+    ConventionFunctions {
+        get_function_call_conv = "LLVMGetFunctionCallConv" (Function) -> c_uint;
+        get_first_basic_block = "LLVMGetFirstBasicBlock" (Function) -> Block;
+        get_next_basic_block = "LLVMGetNextBasicBlock" (Block) -> Block;
+        get_first_instruction = "LLVMGetFirstInstruction" (Block) -> Instruction;
+        get_next_instruction = "LLVMGetNextInstruction" (Instruction) -> Instruction;
+        get_instruction_opcode = "LLVMGetInstructionOpcode" (Instruction) -> c_uint;
+        get_instruction_call_conv = "LLVMGetInstructionCallConv" (Instruction) -> c_uint;
+    }
+}
+
+c_functions! {
+    /// What else is asked about modules of hosts that are not known; from `llvm-c/Core.h`.
+    TargetFunctions {
+        get_target = "LLVMGetTarget" (Module) -> *const c_char;
+    }
+}
+
+/// The functions of an LLVM that has them among its dynamic symbols.
+pub(crate) struct Exported {
+    functions: Option<(ModuleFunctions, ConventionFunctions, TargetFunctions)>,
+    /// `LLVMGetVersion`, from LLVM 16 on.
+    get_version: Option<unsafe extern "C" fn(*mut c_uint, *mut c_uint, *mut c_uint)>,
+}
+
+impl Exported {
+    /// Finds them; nothing is called yet.
+    ///
+    /// # Safety
+    /// The library must be mapped.
+    pub(crate) unsafe fn find(library: &Library) -> Option<Exported> {
+        let address = |name: &str| library.dynamic_address(name);
+        // SAFETY: the addresses are those of LLVM's functions of these names; their types are its stable C API.
+        let (module, conventions) = unsafe { (ModuleFunctions::new(address)?, ConventionFunctions::new(address)?) };
+        // SAFETY: as above.
+        let target = unsafe { TargetFunctions::new(address)? };
+        type GetVersion = unsafe extern "C" fn(*mut c_uint, *mut c_uint, *mut c_uint);
+        // SAFETY: as above.
+        let get_version = address("LLVMGetVersion").map(|at| unsafe { std::mem::transmute::<usize, GetVersion>(at) });
+        Some(Exported { functions: Some((module, conventions, target)), get_version })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn none() -> Exported {
+        Exported { functions: None, get_version: None }
+    }
+
+    /// LLVM's major version. The library must be relocated.
+    pub(crate) fn version(&self) -> Option<u32> {
+        let (mut major, mut minor, mut patch) = (0, 0, 0);
+        // SAFETY: it writes three numbers.
+        unsafe { (self.get_version?)(&raw mut major, &raw mut minor, &raw mut patch) };
+        Some(major)
+    }
+
+    /// What edits modules, in a release that is known.
+    pub(crate) fn llvm(&self, version: u32) -> Option<LlvmC> {
+        let (module, conventions, _) = self.functions?;
+        let llvm = LlvmC { version, module, conventions: Some(conventions), text: None };
+        KNOWN_VERSIONS.contains(&version).then_some(llvm)
+    }
+
+    /// Whether a module's target is this machine.
+    ///
+    /// # Safety
+    /// `module` must be a module of this LLVM, used by no other thread.
+    pub(crate) unsafe fn is_for_this_machine(&self, module: Module) -> bool {
+        // SAFETY: the caller's promise.
+        let triple = self.functions.map_or(std::ptr::null(), |(.., target)| unsafe { (target.get_target)(module) });
+        // SAFETY: LLVM returns a C string, which lives as long as the module is not changed.
+        !triple.is_null() && is_this_machine(unsafe { CStr::from_ptr(triple) })
+    }
+}
+
+/// The architecture in a target triple: an empty one means this machine's.
+pub(crate) fn is_this_machine(triple: &CStr) -> bool {
+    let architecture = triple.to_bytes().split(|&byte| byte == b'-').next().unwrap_or_default();
+    let names: [&[u8]; 2] = if cfg!(target_arch = "x86_64") { [b"x86_64", b"amd64"] } else { [b"aarch64", b"arm64"] };
+    architecture.is_empty() || names.contains(&architecture)
+}
+
+/// Whether a calling convention (`llvm/IR/CallingConv.h`) passes an argument in the register of the frame pointer: GHC, HiPE, HHVM's.
+fn takes_frame_register(convention: c_uint) -> bool {
+    matches!(convention, 10 | 11 | 81 | 82)
+}
+
+/// `LLVMInvoke`, `LLVMCall`, `LLVMCallBr` of `LLVMOpcode` in `llvm-c/Core.h`.
+fn is_call(opcode: c_uint) -> bool {
+    matches!(opcode, 5 | 45 | 67)
+}
+
+impl ConventionFunctions {
+    /// Whether a function gets an argument in the register of the frame pointer, or calls one that does. With a frame pointer, such a
+    /// caller finds its own stack no more when the call returns (before LLVM 20), or is not compiled at all (some, since).
+    ///
+    /// # Safety
+    /// `function` must be a function of this LLVM in a module that no other thread uses.
+    unsafe fn needs_frame_register(&self, function: Function) -> bool {
+        // SAFETY: the caller's promise; so below.
+        if takes_frame_register(unsafe { (self.get_function_call_conv)(function) }) {
+            return true;
+        }
+        // SAFETY: as above. A function that is not read yet (lazily, from bitcode) has no block.
+        let mut block = unsafe { (self.get_first_basic_block)(function) };
+        while !block.is_null() {
+            // SAFETY: a block of the function.
+            let mut instruction = unsafe { (self.get_first_instruction)(block) };
+            while !instruction.is_null() {
+                // SAFETY: an instruction of the block; so below.
+                let is_call = is_call(unsafe { (self.get_instruction_opcode)(instruction) });
+                // SAFETY: as above: a call has a convention.
+                if is_call && takes_frame_register(unsafe { (self.get_instruction_call_conv)(instruction) }) {
+                    return true;
+                }
+                // SAFETY: as above.
+                instruction = unsafe { (self.get_next_instruction)(instruction) };
+            }
+            // SAFETY: as above.
+            block = unsafe { (self.get_next_basic_block)(block) };
+        }
+        false
+    }
+}
+
+/// The functions of one LLVM.
+pub(crate) struct LlvmC {
+    version: u32,
+    module: ModuleFunctions,
+    /// Where they were found.
+    conventions: Option<ConventionFunctions>,
+    text: Option<TextFunctions>,
+}
+
+impl LlvmC {
+    /// Finds the functions an llvmlite calls: in the `.symtab` of its own file (the wheels, where LLVM is part of it), or
+    /// in a `libLLVM.so` it is linked with. `version` is LLVM's major version. Asks the loader: not under a lock of ours.
+    pub(crate) fn find(library: &Library, symbols: Option<SymbolFile>, version: u32) -> Option<LlvmC> {
+        if !KNOWN_VERSIONS.contains(&version) {
+            return None;
+        }
+        let names = [ModuleFunctions::NAMES, ConventionFunctions::NAMES, TextFunctions::NAMES].concat();
+        let values = symbols.map(|symbols| symbols.find("LLVM", &names)).unwrap_or_default();
+        let shared = OpenLibrary::open(library);
+        let address = |name: &str| match values.get(name) {
+            Some(&value) => Some(library.identity.bias.wrapping_add(value as usize)),
+            None => shared.as_ref()?.symbol(name),
+        };
+        // SAFETY: the addresses are those of the functions in mapped libraries; their types are LLVM's stable C API.
+        let module = unsafe { ModuleFunctions::new(address) }?;
+        // SAFETY: as above.
+        let (conventions, text) = unsafe { (ConventionFunctions::new(address), TextFunctions::new(address)) };
+        Some(LlvmC { version, module, conventions, text })
+    }
+
+    /// Gives every function of `module` that has a body what `policy` asks for.
+    ///
+    /// # Safety
+    /// `module` must be a module of this LLVM, used by no other thread.
+    pub(crate) unsafe fn policy(&self, module: Module, policy: FramePointerPolicy) {
+        // SAFETY: the caller's promise.
+        unsafe { self.patch_module(module, policy, UnwindTables::Added) };
+    }
+
+    /// The same without unwind tables: of a host whose memory may be its own. LLVM registers the tables of an object with the unwinder, and
+    /// reads them when the engine ends; a host that has never had any has given that memory back by then (drjit).
+    ///
+    /// # Safety
+    /// As for [`LlvmC::policy`].
+    pub(crate) unsafe fn frame_pointers(&self, module: Module, policy: FramePointerPolicy) {
+        // SAFETY: the caller's promise.
+        unsafe { self.patch_module(module, policy, UnwindTables::AsTheyAre) };
+    }
+
+    unsafe fn patch_module(&self, module: Module, policy: FramePointerPolicy, tables: UnwindTables) {
+        if module.is_null() || policy == FramePointerPolicy::Untouched {
+            return;
+        }
+        // SAFETY: the caller vouches for the module; so below.
+        let context = unsafe { (self.module.get_module_context)(module) };
+        // SAFETY: the name is readable for the length given.
+        let kind = unsafe { (self.module.get_enum_attribute_kind_for_name)(c"uwtable".as_ptr(), 7) };
+        // SAFETY: the context is the module's, and the value fits this version (see the module's head).
+        let uwtable =
+            (kind != 0).then(|| unsafe { (self.module.create_enum_attribute)(context, kind, self.uwtable()) });
+        let uwtable = uwtable.filter(|_| tables == UnwindTables::Added);
+        // SAFETY: as for the context.
+        let mut function = unsafe { (self.module.get_first_function)(module) };
+        while !function.is_null() {
+            // SAFETY: a function of the module.
+            unsafe { self.patch_function(function, policy, kind, uwtable) };
+            // SAFETY: as above; attributes do not move functions.
+            function = unsafe { (self.module.get_next_function)(function) };
+        }
+    }
+
+    unsafe fn patch_function(
+        &self,
+        function: Function,
+        policy: FramePointerPolicy,
+        kind: c_uint,
+        uwtable: Option<Attribute>,
+    ) {
+        // SAFETY: the caller vouches for the function; so below.
+        if unsafe { (self.module.is_declaration)(function) } != 0 {
+            return;
+        }
+        if let Some(uwtable) = uwtable {
+            // SAFETY: the attribute is of the function's context; one of the same kind is replaced.
+            if unsafe { (self.module.get_enum_attribute_at_index)(function, FUNCTION_INDEX, kind) }.is_null() {
+                // SAFETY: as above.
+                unsafe { (self.module.add_attribute_at_index)(function, FUNCTION_INDEX, uwtable) };
+            }
+        }
+        if policy != FramePointerPolicy::FramePointers {
+            return;
+        }
+        // SAFETY: as above.
+        if !self.conventions.is_some_and(|conventions| unsafe { conventions.needs_frame_register(function) }) {
+            let (key, value) = (c"frame-pointer".as_ptr(), c"all".as_ptr());
+            // SAFETY: both are C strings, which LLVM copies.
+            unsafe { (self.module.add_target_dependent_function_attr)(function, key, value) };
+        }
+    }
+
+    fn uwtable(&self) -> u64 {
+        if self.version >= 15 { 2 } else { 0 }
+    }
+
+    /// The same for a module handed over as text (or bitcode); `None` where that cannot be done.
+    ///
+    /// # Safety
+    /// This LLVM must be ready to be called.
+    pub(crate) unsafe fn patch_text(&self, module: &[u8], policy: FramePointerPolicy) -> Option<PatchedText<'_>> {
+        let text = self.text.as_ref()?;
+        // SAFETY: LLVM copies the bytes, which are readable for their length.
+        let buffer = unsafe { (text.create_memory_buffer)(module.as_ptr().cast(), module.len(), c"ir".as_ptr()) };
+        // SAFETY: takes nothing.
+        let context = unsafe { (text.context_create)() };
+        let (mut parsed, mut message) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: both are of this LLVM; the buffer is consumed in any case.
+        let failed = unsafe { (text.parse_ir_in_context)(context, buffer, &mut parsed, &mut message) } != 0;
+        let mut printed = None;
+        if failed {
+            if !message.is_null() {
+                // SAFETY: LLVM made the message, for us to dispose of.
+                unsafe { (text.dispose_message)(message) };
+            }
+        } else {
+            // SAFETY: the module was just made and is ours alone.
+            unsafe { self.policy(parsed, policy) };
+            // SAFETY: as above.
+            let string = unsafe { (text.print_module_to_string)(parsed) };
+            printed = std::ptr::NonNull::new(string).map(|string| PatchedText { functions: text, string });
+            // SAFETY: as above, and not used again.
+            unsafe { (text.dispose_module)(parsed) };
+        }
+        // SAFETY: nothing of this context is left.
+        unsafe { (text.context_dispose)(context) };
+        printed
+    }
+}
+
+/// A library that is loaded, and those it is linked with, as the loader sees them.
+struct OpenLibrary(*mut c_void);
+
+impl OpenLibrary {
+    fn open(library: &Library) -> Option<OpenLibrary> {
+        let path = CString::new(library.path.as_os_str().as_bytes()).ok()?;
+        // SAFETY: NOLOAD never loads anything; the library is there and stays so while the handle is held.
+        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        (!handle.is_null()).then_some(OpenLibrary(handle))
+    }
+
+    fn symbol(&self, name: &str) -> Option<usize> {
+        let name = CString::new(name).ok()?;
+        // SAFETY: the handle is open and the name a C string.
+        let address = unsafe { libc::dlsym(self.0, name.as_ptr()) };
+        (!address.is_null()).then_some(address as usize)
+    }
+}
+
+impl Drop for OpenLibrary {
+    fn drop(&mut self) {
+        // SAFETY: the handle is open, and closed once.
+        unsafe { libc::dlclose(self.0) };
+    }
+}
+
+/// A module as text, with attributes added. Belongs to LLVM's allocator until dropped.
+pub(crate) struct PatchedText<'a> {
+    functions: &'a TextFunctions,
+    string: std::ptr::NonNull<c_char>,
+}
+
+impl PatchedText<'_> {
+    /// The C string.
+    pub(crate) fn as_c_str(&self) -> &CStr {
+        // SAFETY: LLVM ends the string with a zero, and it lives until dropped.
+        unsafe { CStr::from_ptr(self.string.as_ptr()) }
+    }
+}
+
+impl Drop for PatchedText<'_> {
+    fn drop(&mut self) {
+        // SAFETY: made by this LLVM's LLVMPrintModuleToString, and disposed of once.
+        unsafe { (self.functions.dispose_message)(self.string.as_ptr()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_modules_for_this_machine_are_changed() {
+        let ours = if cfg!(target_arch = "x86_64") { c"x86_64-pc-linux-gnu" } else { c"aarch64-unknown-linux-gnu" };
+        assert!(is_this_machine(ours) && is_this_machine(c""));
+        for other in
+            [c"bpf-pc-linux", c"bpf", c"nvptx64-nvidia-cuda", c"amdgcn-amd-amdhsa", c"i386-pc-linux", c"x86_64h-x"]
+        {
+            assert!(!is_this_machine(other), "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Frame pointers and unwind tables for what an LLVM compiles, so that its stacks can be walked.
+
+pub(crate) mod attributes;
+pub(crate) mod codegen;
+pub(crate) mod llvmlite;

@@ -1,0 +1,182 @@
+//! LLVM's two linkers, and whether they call us for each object.
+
+use jitlisten::log::{self, Level};
+use jitlisten::log_line;
+use jitlisten::options::{LlvmSource, LlvmSources};
+
+use crate::channels::jitlink;
+use crate::channels::runtime_dyld::{self, Refusal};
+use crate::hook_table::{HookTable, SLOTS};
+use crate::llvm::symbol_file::{DESCRIPTOR, SymbolFile};
+use crate::llvm::vtable::find::Vtable;
+use crate::llvm::vtable::patch::Patched;
+use crate::llvm::vtable::{self, mapped};
+use crate::process::detour::Callers;
+use crate::process::library::Library;
+
+/// Each of the two: it calls us, or why not.
+pub(crate) struct Linkers {
+    pub(crate) runtime_dyld: Result<Patched, Refusal>,
+    pub(crate) jitlink: Result<(), jitlink::Refusal>,
+    /// Whether there seems to be one, although no vtable shows it.
+    is_unseen: bool,
+    /// What the library says of itself.
+    pub(crate) version: Option<String>,
+}
+
+impl Linkers {
+    /// Looks for them in `library`, and leads those that are wanted to `hooks`; `slot` is the place there. Opens the library's file,
+    /// and leaves it in `symbols`, where nothing else shows the vtables.
+    ///
+    /// # Safety
+    /// The library must be mapped, and stay so during the call. One that was at this place of the table must have been closed.
+    pub(crate) unsafe fn attach(
+        library: &Library,
+        symbols: &mut Option<SymbolFile>,
+        slot: usize,
+        hooks: &'static HookTable,
+        callers: Callers,
+        wanted: LlvmSources,
+    ) -> Option<Linkers> {
+        // SAFETY: the caller's promise.
+        let (vtables, is_unseen) = unsafe { vtables(library, symbols, wanted) };
+        // Constants are read for that: only of what has a linker.
+        // SAFETY: as above.
+        let releases = if vtables.is_empty() { Vec::new() } else { unsafe { mapped::releases(library) } };
+        let runtime_dyld = match wanted.contains(LlvmSource::RuntimeDyld) {
+            // SAFETY: as above.
+            true => unsafe {
+                runtime_dyld::attach(library, slot, &vtables, &releases, *hooks.load_object.get(slot)?, callers)
+            },
+            false => Err(Refusal::Unwanted),
+        };
+        let jitlink = match wanted.contains(LlvmSource::JitLink) {
+            // SAFETY: as above.
+            true => unsafe { jitlink::attach(library, slot, &vtables, &releases, *hooks.emit.get(slot)?, callers) },
+            false => Err(jitlink::Refusal::Unwanted),
+        };
+        let version = releases.last().map(|release| release.version.clone());
+        Some(Linkers { runtime_dyld, jitlink, is_unseen, version })
+    }
+
+    /// Whether every object that LLVM links is reported to us.
+    pub(crate) fn report_all(&self) -> bool {
+        self.runtime_dyld.is_ok() && matches!(self.jitlink, Ok(()) | Err(jitlink::Refusal::Missing))
+    }
+
+    /// Whether neither reports anything.
+    pub(crate) fn report_nothing(&self) -> bool {
+        self.runtime_dyld.is_err() && self.jitlink.is_err()
+    }
+
+    /// Whether one is there and is not listened to, although that was wanted; and then why.
+    pub(crate) fn left_alone(&self) -> Option<String> {
+        let runtime_dyld = self.runtime_dyld.as_ref().err();
+        let jitlink = self.jitlink.as_ref().err();
+        let is_left_alone = runtime_dyld
+            .is_some_and(|refusal| !matches!(refusal, Refusal::Missing | Refusal::Unwanted))
+            || jitlink
+                .is_some_and(|refusal| !matches!(refusal, jitlink::Refusal::Missing | jitlink::Refusal::Unwanted));
+        is_left_alone.then(|| {
+            let refusals = [runtime_dyld.map(ToString::to_string), jitlink.map(ToString::to_string)];
+            refusals.into_iter().flatten().collect::<Vec<_>>().join("; ")
+        })
+    }
+
+    /// Warns of that, where it matters, and returns why nothing is heard. `is_listed`: LLVM's list for debuggers can be read.
+    pub(crate) fn warn(&self, library: &Library, is_listed: bool) -> Option<String> {
+        let (Err(linker), Err(jitlink)) = (self.runtime_dyld, self.jitlink) else { return None };
+        let why = unheard(linker, jitlink, self.is_unseen, is_listed)?;
+        let path = library.path.display();
+        if is_listed {
+            log_line!(
+                Warn,
+                "{path}: an LLVM that is heard by its list for debuggers only: {why}; what the program does not register there has no names"
+            );
+        } else {
+            log_line!(Warn, "{path}: an LLVM that is not listened to: {why}; what it compiles has no names");
+        }
+        Some(why)
+    }
+
+    /// Which of them does not, and why.
+    pub(crate) fn log_refusals(&self, library: &Library) {
+        if let Err(refusal) = self.runtime_dyld {
+            log_line!(Info, "{}: its linker is not listened to: {refusal}", library.path.display());
+        }
+        if let Err(refusal) = self.jitlink {
+            log_line!(Info, "{}: JITLink is not listened to: {refusal}", library.path.display());
+        }
+    }
+}
+
+/// An LLVM for which there is no place in the table of hooks any more: returns why, if it is one.
+///
+/// # Safety
+/// As for [`vtables`].
+pub(crate) unsafe fn say_no_place(
+    library: &Library,
+    symbols: &mut Option<SymbolFile>,
+    wanted: LlvmSources,
+) -> Option<String> {
+    // SAFETY: the caller's promise.
+    let (vtables, is_unseen) = unsafe { vtables(library, symbols, wanted) };
+    if vtables.is_empty() && !is_unseen && library.dynamic_address(DESCRIPTOR).is_none() {
+        return None;
+    }
+    let why = format!("{SLOTS} others are");
+    log_line!(
+        Warn,
+        "{}: an LLVM that is not listened to: {why}; what it compiles has no names",
+        library.path.display()
+    );
+    Some(why)
+}
+
+/// None where nothing is to be done with vtables.
+pub(crate) fn wanted_classes(wanted: LlvmSources) -> &'static [&'static str] {
+    let any = wanted.contains(LlvmSource::RuntimeDyld) || wanted.contains(LlvmSource::JitLink);
+    if any { &vtable::CLASSES } else { &[] }
+}
+
+/// The vtables of the classes that are wanted, and whether there seems to be a linker although none of them shows it. Where an LLVM
+/// has neither dynamic symbols nor names of types, its file may have symbols. Messages are looked for, in all constants, only where a
+/// log would say so: nothing can be done about them.
+///
+/// # Safety
+/// The library must be mapped, and stay so during the call.
+unsafe fn vtables(library: &Library, symbols: &mut Option<SymbolFile>, wanted: LlvmSources) -> (Vec<Vtable>, bool) {
+    let classes = wanted_classes(wanted);
+    if classes.is_empty() {
+        return (Vec::new(), false);
+    }
+    // SAFETY: the caller's promise; so below.
+    let found = unsafe { mapped::vtables(library, classes, symbols.as_ref()) };
+    if !found.is_empty() || !mapped::may_have_llvm(library) {
+        return (found, false);
+    }
+    if symbols.is_none()
+        && let Some(file) = SymbolFile::opened(symbols, library)
+    {
+        // SAFETY: as above.
+        let found = unsafe { mapped::hidden_vtables(library, classes, file) };
+        if !found.is_empty() {
+            return (found, false);
+        }
+    }
+    // SAFETY: as above.
+    (found, log::enabled(Level::Warn) && unsafe { mapped::seems_to_have_linker(library) })
+}
+
+/// Why nothing is heard of an LLVM, or little, where that is worth a warning.
+fn unheard(linker: Refusal, jitlink: jitlink::Refusal, is_unseen: bool, is_listed: bool) -> Option<String> {
+    match (linker, jitlink) {
+        (Refusal::Unwanted, _) | (_, jitlink::Refusal::Unwanted) => None,
+        (Refusal::Missing, jitlink::Refusal::Missing) if !is_unseen => None,
+        (Refusal::Missing, jitlink::Refusal::Missing) => {
+            Some("its linkers have neither symbols nor names of types".to_owned())
+        }
+        _ if is_listed => None,
+        _ => Some(format!("{linker}; {jitlink}")),
+    }
+}

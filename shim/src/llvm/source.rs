@@ -1,0 +1,322 @@
+//! One library with an LLVM in it; its linkers are in `linkers.rs`, its list for debuggers in `channels/gdb_list/`.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use jitlisten::options::{LlvmSource, LlvmSources};
+use jitlisten::{ObjectId, log_line};
+
+use crate::channels::gdb_list::descriptor::{DescriptorAddress, ListedObject};
+use crate::channels::gdb_list::jit_interface::JitInterface;
+use crate::channels::runtime_dyld;
+use crate::doctor::discovered::DiscoveredLlvm;
+use crate::doctor::facts::{self, Count};
+use crate::doctor::unheard;
+use crate::frame_pointers::codegen;
+use crate::hook_table::{HookTable, SLOTS};
+use crate::llvm::linkers::{self, Linkers};
+use crate::llvm::symbol_file::SymbolFile;
+use crate::process::detour::Callers;
+use crate::process::library::{Identity, Library};
+use crate::process::next::Function;
+use crate::process::relocation_slot::{self, MemorySlots};
+
+/// An LLVM we listen to.
+pub(crate) struct Source {
+    pub(crate) identity: Identity,
+    pub(crate) path: PathBuf,
+    /// Where it is mapped.
+    start: usize,
+    /// Its list for debuggers, if it has one that can be found.
+    descriptor: Option<DescriptorAddress>,
+    /// Whether calls of the rendezvous reach us; otherwise the list is read whenever memory becomes executable.
+    pub(crate) detoured: bool,
+    /// Whether they call us for each object.
+    linkers: Linkers,
+    /// Whether functions get frame pointers when it generates code.
+    codegen: Result<(), codegen::Refusal>,
+    /// Its place in the table of hooks.
+    slot: usize,
+    /// Whether `JITLISTEN_LLVM` has the list.
+    wants_list: bool,
+    version: Option<String>,
+    /// Whether it has llvmlite's functions, which are hooked apart.
+    is_llvmlite: bool,
+    /// The slots through which it calls for memory.
+    slots: MemorySlots,
+    /// Whether they were changed.
+    listening: bool,
+    /// The list entries that were read, and what became of them; `None` for one that was refused.
+    known: BTreeMap<u64, Known>,
+    /// Whether there ever was one.
+    has_listed: bool,
+    /// Whether code came of it, as it seems, and nothing was heard.
+    is_silent: bool,
+}
+
+struct Known {
+    listed: ListedObject,
+    id: Option<ObjectId>,
+}
+
+/// What is new in the list.
+#[derive(Default)]
+pub(crate) struct News {
+    /// Entries not seen before, the oldest first.
+    pub(crate) appeared: Vec<ListedObject>,
+    /// Objects whose entry was taken out.
+    pub(crate) left: Vec<ObjectId>,
+    /// The head of the list, if its changes are announced.
+    pub(crate) first: Option<u64>,
+}
+
+/// The slots through which it calls for memory. Where the loader has not come to them yet, it will find our hooks.
+///
+/// # Safety
+/// The library must be mapped, and stay so during the call.
+unsafe fn memory_slots(library: &Library, hooks: &'static HookTable) -> MemorySlots {
+    let slots = MemorySlots::find(library, hooks);
+    // SAFETY: the caller vouches for the mapping.
+    if !unsafe { slots.are_relocated() } {
+        // SAFETY: the loader has not come to it yet.
+        if let Err(error) = unsafe { relocation_slot::listen_from_the_start(library, hooks) } {
+            log_line!(Info, "{}: memory is listened to from its first object on: {error}", library.path.display());
+        }
+    }
+    slots
+}
+
+impl Source {
+    /// Looks for an LLVM in `library` and starts to listen to it; `slot` is its place in the table of `hooks`. Leaves the
+    /// library's file in `symbols` if it had to be opened. Of an LLVM that is not listened to, returns why; of a library without one, nothing.
+    ///
+    /// # Safety
+    /// The library must be mapped, and stay so during the call. It need not be relocated.
+    pub(crate) unsafe fn attach(
+        library: &Library,
+        symbols: &mut Option<SymbolFile>,
+        slot: usize,
+        hooks: &'static HookTable,
+        callers: Callers,
+        wanted: LlvmSources,
+    ) -> Result<Source, Option<String>> {
+        if slot >= SLOTS {
+            // SAFETY: the caller's promise.
+            return Err(unsafe { linkers::say_no_place(library, symbols, wanted) });
+        }
+        // Before it can report anything.
+        facts::begin(slot);
+        if library.is_llvmlite() {
+            // Its symbols are needed for other things, and its constants are 60 MB.
+            *symbols = SymbolFile::open(library).ok();
+        }
+        // SAFETY: the caller's promise; a library at this place of the table was closed before.
+        let linkers = unsafe { Linkers::attach(library, symbols, slot, hooks, callers, wanted) }.ok_or(None)?;
+        // llvmlite's file is opened for other functions anyway; elsewhere the list adds nothing that the linkers do not say.
+        let hidden = !linkers.report_all() || library.is_llvmlite();
+        let interface =
+            if wanted.contains(LlvmSource::List) { JitInterface::find(library, symbols, hidden) } else { None };
+        if linkers.report_nothing() {
+            let why = linkers.warn(library, interface.is_some());
+            if interface.is_none() {
+                return Err(why);
+            }
+        }
+        log_line!(Info, "LLVM in {}, slot {slot}", library.path.display());
+        if linkers.left_alone().is_some() {
+            unheard::may_be();
+        }
+        let codegen = match linkers::wanted_classes(wanted) {
+            [] => Err(codegen::Refusal::Unwanted),
+            // SAFETY: as above.
+            _ => unsafe { codegen::attach(library, slot, hooks.generate_code[slot], callers) },
+        };
+        linkers.log_refusals(library);
+        // SAFETY: the interface is the mapped library's.
+        let detoured = interface.as_ref().is_none_or(|interface| unsafe {
+            interface.detour(library, hooks.rendezvous[slot], callers, linkers.runtime_dyld.is_ok())
+        });
+        // SAFETY: the caller vouches for the mapping.
+        let slots = unsafe { memory_slots(library, hooks) };
+        Ok(Source {
+            identity: library.identity,
+            path: library.path.clone(),
+            start: library.range().start,
+            descriptor: interface.map(|interface| DescriptorAddress(interface.descriptor)),
+            detoured,
+            version: linkers.version.clone().or_else(|| library.llvm_version()),
+            linkers,
+            codegen,
+            slot,
+            wants_list: wanted.contains(LlvmSource::List),
+            is_llvmlite: library.is_llvmlite(),
+            slots,
+            listening: false,
+            known: BTreeMap::new(),
+            has_listed: false,
+            is_silent: false,
+        })
+    }
+
+    /// Changes the relocation slots, the first time and whenever others have changed them. Returns whether this was the first
+    /// time, and what others had put there.
+    ///
+    /// # Safety
+    /// The library must be mapped and relocated.
+    pub(crate) unsafe fn hook_memory(&mut self) -> (bool, Vec<(Function, usize)>) {
+        let first = !std::mem::replace(&mut self.listening, true);
+        // SAFETY: the caller vouches that the library is relocated.
+        let found = unsafe { self.slots.listen() };
+        let found = found.inspect_err(|error| {
+            if first {
+                log_line!(Warn, "{}: its mprotect cannot be observed: {error}", self.path.display());
+            }
+        });
+        (first, found.unwrap_or_default())
+    }
+
+    /// Whether the slots were changed.
+    pub(crate) fn is_listening(&self) -> bool {
+        self.listening
+    }
+
+    /// Whether the library is relocated, as far as its slots show.
+    ///
+    /// # Safety
+    /// The library must be mapped.
+    pub(crate) unsafe fn is_relocated(&self) -> bool {
+        // SAFETY: the caller vouches for the mapping.
+        unsafe { self.slots.are_relocated() }
+    }
+
+    /// Whether its compilers lead to us.
+    pub(crate) fn generates_for_us(&self) -> bool {
+        self.codegen.is_ok()
+    }
+
+    /// Its linker is not understood after all: from now on its list for debuggers is read, also where that is not exported.
+    ///
+    /// # Safety
+    /// The library must be mapped, and stay so during the call.
+    pub(crate) unsafe fn fall_back_to_list(&mut self, hooks: &HookTable) {
+        if self.descriptor.is_some() || !self.wants_list {
+            return;
+        }
+        let name = if self.path == Path::new("/proc/self/exe") { c"".to_owned() } else { self.c_path() };
+        // SAFETY: the caller's promise.
+        let Some(library) = (unsafe { Library::read(self.identity, &name) }) else { return };
+        let Some(interface) = JitInterface::find(&library, &mut None, true) else {
+            log_line!(Warn, "{}: it has no list for debuggers either", self.path.display());
+            return;
+        };
+        // SAFETY: as above.
+        self.detoured = unsafe { interface.detour(&library, hooks.rendezvous[self.slot], Callers::Any, false) };
+        self.descriptor = Some(DescriptorAddress(interface.descriptor));
+    }
+
+    fn c_path(&self) -> CString {
+        CString::new(self.path.as_os_str().as_bytes()).unwrap_or_default()
+    }
+
+    /// Reads the list.
+    pub(crate) fn read(&mut self) -> News {
+        let Some(descriptor) = self.descriptor else { return News::default() };
+        let complain = |error: &_| log_line!(Warn, "{}: its list for debuggers: {error}", self.path.display());
+        let Ok(reading) = descriptor.read().inspect_err(complain) else {
+            return News::default();
+        };
+        let first = Some(reading.first).filter(|_| self.detoured);
+        let left = reading.unregistered.and_then(|entry| self.known.remove(&entry)?.id);
+        let mut news = News { left: left.into_iter().collect(), first, ..News::default() };
+        if self.detoured {
+            news.appeared = reading.entries().take_while(|listed| !self.known.contains_key(&listed.entry)).collect();
+        } else {
+            self.read_all(reading.entries().collect(), &mut news);
+        }
+        news.appeared.reverse();
+        news
+    }
+
+    /// Without the rendezvous nothing announces that an entry is taken out, and its memory may hold another one by now.
+    fn read_all(&mut self, all: Vec<ListedObject>, news: &mut News) {
+        let listed: BTreeMap<u64, ListedObject> = all.iter().map(|listed| (listed.entry, *listed)).collect();
+        self.known.retain(|entry, known| {
+            let stays = listed.get(entry) == Some(&known.listed);
+            if !stays {
+                news.left.extend(known.id);
+            }
+            stays
+        });
+        news.appeared = all.into_iter().filter(|listed| !self.known.contains_key(&listed.entry)).collect();
+    }
+
+    /// Remembers what became of an entry.
+    pub(crate) fn remember(&mut self, listed: ListedObject, id: Option<ObjectId>) {
+        self.has_listed = true;
+        self.known.insert(listed.entry, Known { listed, id });
+    }
+
+    /// How many objects its linkers have reported.
+    fn linked(&self) -> u64 {
+        facts::counted(self.slot, Count::RuntimeDyld) + facts::counted(self.slot, Count::JitLink)
+    }
+
+    /// Why code of it may have no names, where a linker is not understood and no object was ever heard.
+    pub(crate) fn unheard(&self) -> Option<String> {
+        // What JITLink links says nothing of the code that RuntimeDyld does.
+        let is_heard = self.has_listed || facts::counted(self.slot, Count::RuntimeDyld) > 0;
+        self.linkers.left_alone().filter(|_| !is_heard)
+    }
+
+    /// Code became executable of which no LLVM has reported anything.
+    pub(crate) fn note_silent(&mut self) {
+        self.is_silent = self.unheard().is_some();
+    }
+
+    /// What people are shown who ask.
+    pub(crate) fn describe(&self) -> DiscoveredLlvm {
+        let (mut heard_by, mut missing) = (Vec::new(), Vec::new());
+        match &self.linkers.runtime_dyld {
+            Ok(_) if runtime_dyld::is_trusted(self.slot) => heard_by.push("runtimedyld"),
+            Ok(_) => missing.push("RuntimeDyld: its objects were not what they should be".to_owned()),
+            Err(refusal) => missing.push(format!("RuntimeDyld: {refusal}")),
+        }
+        match &self.linkers.jitlink {
+            Ok(()) => heard_by.push("jitlink"),
+            Err(refusal) => missing.push(format!("JITLink: {refusal}")),
+        }
+        match (self.descriptor, self.detoured) {
+            (Some(_), true) => heard_by.push("list-call"),
+            (Some(_), false) => heard_by.push("list-poll"),
+            (None, _) => missing.push("list for debuggers: not found".to_owned()),
+        }
+        if self.is_silent && self.unheard().is_some() {
+            missing.push("code became executable, and nothing was heard of it".to_owned());
+        }
+        if let (Err(refusal), false) = (&self.codegen, self.is_llvmlite) {
+            missing.push(format!("frame pointers: {refusal}"));
+        }
+        DiscoveredLlvm {
+            path: self.path.clone(),
+            start: self.start,
+            detoured: self.detoured,
+            objects: self.objects().len(),
+            version: self.version.clone(),
+            heard_by,
+            linked: self.linked(),
+            missing,
+        }
+    }
+
+    /// How many entries its list has, also those that were refused.
+    pub(crate) fn listed(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Every object it has reported, when the library is closed.
+    pub(crate) fn objects(&self) -> Vec<ObjectId> {
+        self.known.values().filter_map(|known| known.id).collect()
+    }
+}

@@ -1,0 +1,161 @@
+//! `.symtab` of a library's file: the names that are not exported. The llvmlite wheels keep LLVM's own functions there.
+
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
+use std::ptr;
+
+use jitlisten::log_line;
+use object::elf;
+use object::read::elf::{FileHeader as _, Sym as _};
+
+use crate::llvm::vtable::CLASSES;
+use crate::process::library::Library;
+use crate::process::search;
+
+type ElfHeader = elf::FileHeader64<object::Endianness>;
+
+/// The symbols of the list for debuggers.
+pub(crate) const DESCRIPTOR: &str = "__jit_debug_descriptor";
+pub(crate) const RENDEZVOUS_FUNCTION: &str = "__jit_debug_register_code";
+
+/// In front of a class, this is the symbol of its vtables.
+pub(crate) const VTABLE: &str = "_ZTV";
+
+/// Names that are longer are not looked for.
+const LONGEST: usize = 256;
+
+/// How much of the file's start must be what is mapped: headers, build-id, hash table, the first symbols.
+const COMPARED: u64 = 1 << 16;
+
+/// Values (addresses before the bias) and sizes of symbols, by their names.
+type Symbols = BTreeMap<String, (u64, u64)>;
+
+/// A library's file, mapped for reading.
+pub(crate) struct SymbolFile {
+    mapping: Mapping,
+    /// What [`SymbolFile::llvm_symbols`] has found.
+    llvm: OnceCell<Symbols>,
+}
+
+impl SymbolFile {
+    /// Opens the file of `library`, if it is still the one that was loaded.
+    pub(crate) fn open(library: &Library) -> io::Result<SymbolFile> {
+        let mapping = Mapping::open(&library.path)?;
+        let loaded = library.first_bytes(COMPARED).ok_or(io::ErrorKind::InvalidData)?;
+        if !mapping.bytes().starts_with(&loaded) {
+            return Err(io::Error::other("the file is not the one that was loaded"));
+        }
+        Ok(SymbolFile { mapping, llvm: OnceCell::new() })
+    }
+
+    /// The file in `symbols`, opened if it was not yet; the log says why not.
+    pub(crate) fn opened<'a>(symbols: &'a mut Option<SymbolFile>, library: &Library) -> Option<&'a SymbolFile> {
+        if symbols.is_none() {
+            *symbols = SymbolFile::open(library)
+                .inspect_err(|error| log_line!(Info, "{}: {error}", library.path.display()))
+                .ok();
+        }
+        symbols.as_ref()
+    }
+
+    /// The values (addresses before the bias) of defined symbols with these names, all of which begin with `prefix`.
+    ///
+    /// The string table, 15 MB in a wheel, is searched for the names, and then the symbols for those few strings: looking
+    /// at 174,692 names one by one costs more than importing llvmlite may.
+    pub(crate) fn find<'a>(&self, prefix: &str, names: &[&'a str]) -> BTreeMap<&'a str, u64> {
+        let found = self.find_sized(&[prefix], |name| names.contains(&name));
+        names.iter().filter_map(|&name| Some((name, found.get(name)?.0))).collect()
+    }
+
+    /// Those of LLVM's linkers and of its list for debuggers, by one pass.
+    pub(crate) fn llvm_symbols(&self) -> &Symbols {
+        let is_wanted = |name: &str| {
+            name == DESCRIPTOR
+                || name == RENDEZVOUS_FUNCTION
+                || name.strip_prefix(VTABLE).is_some_and(|class| CLASSES.contains(&class))
+        };
+        self.llvm.get_or_init(|| self.find_sized(&["__jit_debug_", "_ZTVN4llvm"], is_wanted))
+    }
+
+    /// Each name that is wanted begins with one of `prefixes`. A linker may let one name be the tail of another.
+    fn find_sized(&self, prefixes: &[&str], is_wanted: impl Fn(&str) -> bool) -> Symbols {
+        let mut values = BTreeMap::new();
+        let Some((symbols, strings)) = self.tables() else { return values };
+        let mut wanted: Vec<(u32, &str)> = Vec::new();
+        // One bit for each wanted string rules out nearly every symbol at once.
+        let mut filter = 0_u64;
+        let prefixes: Vec<&[u8]> = prefixes.iter().map(|prefix| prefix.as_bytes()).collect();
+        search::each(strings, &prefixes, |_, at| {
+            let text = &strings[at..][..LONGEST.min(strings.len() - at)];
+            let name = text.split(|&byte| byte == 0).next().and_then(|name| std::str::from_utf8(name).ok());
+            if let Some(name) = name.filter(|name| is_wanted(name)) {
+                wanted.push((at as u32, name));
+                filter |= 1 << (at % 64);
+            }
+            true
+        });
+        if wanted.is_empty() {
+            return values;
+        }
+        let endian = object::Endianness::Little;
+        for symbol in symbols {
+            let at = symbol.st_name(endian);
+            if filter & 1 << (at % 64) == 0 || symbol.is_undefined(endian) {
+                continue;
+            }
+            if let Some(&(_, name)) = wanted.iter().find(|wanted| wanted.0 == at) {
+                values.entry(name.to_owned()).or_insert_with(|| (symbol.st_value(endian), symbol.st_size(endian)));
+            }
+        }
+        values
+    }
+
+    /// The symbols and the string table, if the file was not stripped.
+    fn tables(&self) -> Option<(&[elf::Sym64<object::Endianness>], &[u8])> {
+        let data = self.mapping.bytes();
+        let header = ElfHeader::parse(data).ok()?;
+        let endian = header.endian().ok()?;
+        let sections = header.sections(endian, data).ok()?;
+        let symbols = sections.symbols(endian, data, elf::SHT_SYMTAB).ok()?;
+        let strings = sections.section(symbols.string_section()).ok()?;
+        let strings = object::read::elf::SectionHeader::data(strings, endian, data).ok()?;
+        (!symbols.is_empty()).then(|| (symbols.symbols(), strings))
+    }
+}
+
+/// A file mapped privately; what is not looked at is not read.
+struct Mapping {
+    start: *mut libc::c_void,
+    size: usize,
+}
+
+// SAFETY: the mapping is read-only and belongs to its owner.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    fn open(path: &Path) -> io::Result<Mapping> {
+        let file = File::open(path)?;
+        let size = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+        // SAFETY: a new private read-only mapping touches nothing that exists.
+        let start =
+            unsafe { libc::mmap(ptr::null_mut(), size, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
+        if start == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Mapping { start, size }) }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: mapped for reading until dropped. A file that is truncated meanwhile would raise SIGBUS: libraries are
+        // replaced by renaming, and the loader's own mapping of the same file would suffer alike.
+        unsafe { std::slice::from_raw_parts(self.start.cast(), self.size) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, and nothing borrows from it any more.
+        unsafe { libc::munmap(self.start, self.size) };
+    }
+}

@@ -1,0 +1,245 @@
+#![forbid(unsafe_code)]
+
+use super::*;
+
+const BIAS: u64 = 0x7000_0000_0000;
+const NAMES: [&str; 2] = ["N4llvm14RuntimeDyldELFE", "N4llvm3orc18ObjectLinkingLayerE"];
+const CONSTANTS: u64 = 0x1000;
+const DATA: u64 = 0x8000;
+const CODE: Range<u64> = 0x2000..0x3000;
+
+/// A library: words of data, those that are pointers marked.
+struct Model {
+    constants: Vec<u8>,
+    data: Vec<u8>,
+    relocations: Vec<Relocation>,
+}
+
+#[derive(Clone, Copy)]
+enum Word {
+    Plain(i64),
+    Pointer(u64),
+}
+use Word::{Plain, Pointer};
+
+fn relative() -> u64 {
+    jitlisten::plumbing::RELATIVE
+}
+
+impl Model {
+    fn new(constants: &[u8], words: &[Word], is_relocated: bool) -> Model {
+        let mut model = Model { constants: constants.to_vec(), data: Vec::new(), relocations: Vec::new() };
+        for (index, &word) in words.iter().enumerate() {
+            let value = match word {
+                Plain(value) => value as u64,
+                Pointer(to) if is_relocated => to + BIAS,
+                Pointer(to) => {
+                    model.relocations.push([DATA + index as u64 * 8, relative(), to]);
+                    0
+                }
+            };
+            model.data.extend(value.to_ne_bytes());
+        }
+        model
+    }
+
+    fn view(&self) -> View<'_> {
+        View {
+            bias: BIAS,
+            constants: vec![Segment { address: BIAS + CONSTANTS, bytes: &self.constants }],
+            data: vec![Segment { address: BIAS + DATA, bytes: &self.data }],
+            relocations: (!self.relocations.is_empty()).then_some(self.relocations.as_slice().into()),
+            relocated: &[],
+            code: std::iter::once(BIAS + CODE.start..BIAS + CODE.end).collect(),
+        }
+    }
+}
+
+/// Two typeinfos, the second of a class derived from the first, and their vtables.
+fn words() -> Vec<Word> {
+    vec![
+        Plain(77),
+        // DATA + 8: typeinfo of the first
+        Pointer(0x9000),
+        Pointer(CONSTANTS + 1),
+        // DATA + 24: typeinfo of the second, which names the first
+        Pointer(0x9000),
+        Pointer(CONSTANTS + 30),
+        Pointer(DATA + 8),
+        // vtable of the first
+        Plain(0),
+        Pointer(DATA + 8),
+        Pointer(0x2000),
+        Pointer(0x2010),
+        Pointer(0x2020),
+        // two vtables of the second
+        Plain(0),
+        Pointer(DATA + 24),
+        Pointer(0x2100),
+        Pointer(0x2110),
+        Plain(-16),
+        Pointer(DATA + 24),
+        Pointer(0x2120),
+        Plain(5),
+    ]
+}
+
+fn constants() -> Vec<u8> {
+    let mut constants = format!("\0{}\0", NAMES[0]).into_bytes();
+    constants.resize(30, 0);
+    constants.extend(format!("{}\0N4llvm14RuntimeDyldELFEX\0N4llvm14Runt", NAMES[1]).into_bytes());
+    constants
+}
+
+fn vtable(class: usize, at: u64, offset_to_top: i64, slots: &[u64], bounded: bool) -> Vtable {
+    let slots = slots.iter().map(|slot| BIAS + slot).collect();
+    Vtable { class, address_point: BIAS + DATA + at * 8, offset_to_top, slots, bounded }
+}
+
+fn expected(bounded: bool) -> Vec<Vtable> {
+    vec![
+        vtable(0, 8, 0, &[0x2000, 0x2010, 0x2020], bounded),
+        vtable(1, 13, 0, &[0x2100, 0x2110], bounded),
+        vtable(1, 17, -16, &[0x2120], bounded),
+    ]
+}
+
+#[test]
+fn vtables_are_found_by_the_names_of_their_types() {
+    for is_relocated in [true, false] {
+        let model = Model::new(&constants(), &words(), is_relocated);
+        assert_eq!(by_type_name(&model.view(), &NAMES), expected(false), "relocated: {is_relocated}");
+    }
+}
+
+/// The names come first there.
+#[test]
+fn vtables_of_a_program_at_fixed_addresses() {
+    let mut model = Model::new(&constants(), &words(), true);
+    for word in model.data.chunks_exact_mut(8) {
+        let value = u64::from_ne_bytes(word.try_into().expect("a word"));
+        let moved = if (BIAS..BIAS << 1).contains(&value) { value - BIAS } else { value };
+        word.copy_from_slice(&moved.to_ne_bytes());
+    }
+    let mut view = model.view();
+    (view.bias, view.constants[0].address, view.data[0].address) = (0, CONSTANTS, DATA);
+    view.code = std::iter::once(CODE).collect();
+    let fixed = |vtable: Vtable| Vtable {
+        address_point: vtable.address_point - BIAS,
+        slots: vtable.slots.iter().map(|slot| slot - BIAS).collect(),
+        ..vtable
+    };
+    assert_eq!(by_type_name(&view, &NAMES), expected(false).into_iter().map(fixed).collect::<Vec<_>>());
+}
+
+/// A pointer to the name that is in a table of strings, or behind nothing.
+#[test]
+fn what_points_at_a_name_and_is_no_typeinfo() {
+    for is_relocated in [true, false] {
+        let mut words = words();
+        words[0] = Pointer(CONSTANTS + 1);
+        words.extend([
+            Plain(1),
+            Pointer(CONSTANTS + 1),
+            Pointer(CONSTANTS + 1),
+            Pointer(0x2000),
+            Pointer(CONSTANTS + 1),
+        ]);
+        let model = Model::new(&constants(), &words, is_relocated);
+        assert_eq!(by_type_name(&model.view(), &NAMES), expected(false), "relocated: {is_relocated}");
+    }
+}
+
+#[test]
+fn vtables_are_found_by_symbols_without_names_of_types() {
+    let mut words = words();
+    // As without RTTI.
+    (words[7], words[12], words[16]) = (Plain(0), Plain(0), Plain(0));
+    let symbols = [
+        Symbol { class: 0, address: BIAS + DATA + 6 * 8, size: 5 * 8 },
+        Symbol { class: 1, address: BIAS + DATA + 11 * 8, size: 7 * 8 },
+    ];
+    for is_relocated in [true, false] {
+        let model = Model::new(b"", &words, is_relocated);
+        assert_eq!(by_symbol(&model.view(), &symbols), expected(true));
+    }
+}
+
+#[test]
+fn a_symbol_bounds_what_looks_like_slots() {
+    let mut words = words();
+    // A table of functions right behind the vtable.
+    words[11] = Pointer(0x2030);
+    let model = Model::new(&constants(), &words, true);
+    let symbol = Symbol { class: 0, address: BIAS + DATA + 6 * 8, size: 5 * 8 };
+    assert_eq!(by_symbol(&model.view(), &[symbol])[0].slots.len(), 3);
+    assert_eq!(by_type_name(&model.view(), &NAMES)[0].slots.len(), 4);
+}
+
+#[test]
+fn what_is_no_code_of_the_library_ends_the_slots() {
+    let mut words = words();
+    words[9] = Pointer(0x4000);
+    let model = Model::new(&constants(), &words, true);
+    assert_eq!(by_type_name(&model.view(), &NAMES)[0].slots, [BIAS + 0x2000]);
+    words[8] = Pointer(0x4000);
+    let model = Model::new(&constants(), &words, true);
+    assert!(by_type_name(&model.view(), &NAMES).iter().all(|vtable| vtable.class == 1));
+}
+
+#[test]
+fn a_slot_with_an_unknown_relocation_is_no_code() {
+    let mut model = Model::new(&constants(), &words(), false);
+    let slot = model.relocations.iter_mut().find(|relocation| relocation[2] == 0x2010).expect("the slot");
+    slot[1] = 1 << 32 | 1;
+    assert_eq!(by_type_name(&model.view(), &NAMES)[0].slots, [BIAS + 0x2000]);
+}
+
+/// A function that another library of the product defines: its symbol, and no addend.
+#[test]
+fn a_slot_of_another_library_is_one() {
+    let import = (0..=u64::from(u16::MAX)).find(|&info| is_import(info, 0)).expect("a type") | 7 << 32;
+    let mut model = Model::new(&constants(), &words(), false);
+    let slot = model.relocations.iter_mut().find(|relocation| relocation[2] == 0x2010).expect("the slot");
+    (slot[1], slot[2]) = (import, 0);
+    let found = by_type_name(&model.view(), &NAMES);
+    assert_eq!(found[0].slots, [BIAS + 0x2000, 0, BIAS + 0x2020]);
+    // As the loader leaves it.
+    let mut words = words();
+    words[9] = Pointer(0x10_0000);
+    let loaded = Model::new(&constants(), &words, true);
+    let relocated = [[DATA + 9 * 8, import, 0]];
+    let view = View { relocated: &relocated, ..loaded.view() };
+    assert_eq!(by_type_name(&view, &NAMES)[0].slots, [BIAS + 0x2000, BIAS + 0x10_0000, BIAS + 0x2020]);
+}
+
+/// Whatever the bytes are: no panic, no endless loop.
+#[test]
+fn any_bytes_are_survived() {
+    let mut seed = 1_u64;
+    let mut random = move || {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        seed >> 33
+    };
+    for round in 0..2000 {
+        let mut model = Model::new(&constants(), &words(), round % 2 == 0);
+        for _ in 0..4 {
+            let at = random() as usize % model.data.len();
+            model.data[at] = random() as u8;
+            if let Some(relocation) = model.relocations.get_mut(random() as usize % 16) {
+                relocation[random() as usize % 3] = [random(), u64::MAX, 0, BIAS][random() as usize % 4];
+            }
+        }
+        model.data.truncate(random() as usize % 160);
+        let mut view = model.view();
+        view.data[0].address = view.data[0].address.wrapping_add([0, 1, 7, u64::MAX / 2][random() as usize % 4]);
+        let vtables = by_type_name(&view, &NAMES);
+        let symbols: Vec<Symbol> = (0..4)
+            .map(|_| Symbol { class: 0, address: BIAS + DATA + random() % 200, size: random() % 4 * (u64::MAX / 3) })
+            .collect();
+        let all = vtables.into_iter().chain(by_symbol(&view, &symbols));
+        for vtable in all {
+            assert!(vtable.slots.iter().all(|&slot| view.is_code(slot) || slot == 0));
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Which release of LLVM a library has, and whether its classes are known.
+//!
+//! | what says so | e.g. | where |
+//! | --- | --- | --- |
+//! | versions of its symbols | `LLVM_19.1` | distributions' `libLLVM` |
+//! | what the bitcode writer puts into each module (`llvm/lib/Bitcode/Writer/BitcodeWriter.cpp`) | `LLVM22.1.0`, `LLVM23.0.0git` | nearly every other |
+//!
+//! Between two releases the version has the number of the next one and ends in `git`: such a build may be as either. Where nothing says which
+//! it is, every number of slots is believed that a known release has.
+
+#![forbid(unsafe_code)]
+
+use std::ops::RangeInclusive;
+
+use crate::llvm::vtable::find::Segment;
+
+/// How many slots the vtables of LLVM's linkers have, release by release: the one place that says which LLVMs are supported.
+pub(crate) struct Layout {
+    releases: RangeInclusive<u32>,
+    /// Of `RuntimeDyldELF`.
+    runtime_dyld: &'static [usize],
+    /// Of `ObjectLinkingLayer`: of its vtables, one behind the other.
+    jitlink: &'static [&'static [usize]],
+}
+
+/// Of 20, only builds between two releases were looked at; of 24, builds on the way to it. Of those before 10 some were tried, not all.
+const LAYOUTS: [Layout; 6] = [
+    Layout { releases: 0..=9, runtime_dyld: &[16, 17, 19], jitlink: &[] },
+    Layout { releases: 10..=12, runtime_dyld: &[16], jitlink: &[] },
+    Layout { releases: 13..=15, runtime_dyld: &[16], jitlink: &[&[9, 4]] },
+    Layout { releases: 16..=19, runtime_dyld: &[17], jitlink: &[&[9, 4]] },
+    Layout { releases: 20..=20, runtime_dyld: &[17, 19], jitlink: &[&[9, 4], &[7, 4, 7]] },
+    Layout { releases: 21..=24, runtime_dyld: &[19], jitlink: &[&[7, 4, 7]] },
+];
+
+impl Layout {
+    pub(crate) fn has_runtime_dyld(&self, slots: usize) -> bool {
+        self.runtime_dyld.contains(&slots)
+    }
+
+    pub(crate) fn has_jitlink(&self, slots: &[usize]) -> bool {
+        self.jitlink.contains(&slots)
+    }
+}
+
+/// Whether a library that says it is one of `releases` may have vtables like these; where it says nothing, any supported release will do.
+///
+/// # Errors
+/// None of them has; then the number of a release that is newer than any supported one, if it says so.
+pub(crate) fn check(releases: &[Release], has: impl Fn(&Layout) -> bool) -> Result<(), Option<u32>> {
+    let is_plausible =
+        |release: &Release| LAYOUTS.iter().any(|layout| has(layout) && release.may_be_in(&layout.releases));
+    let is_known = if releases.is_empty() { LAYOUTS.iter().any(&has) } else { releases.iter().any(is_plausible) };
+    let newest = LAYOUTS.iter().map(|layout| *layout.releases.end()).max().unwrap_or(0);
+    let too_new = || releases.iter().map(|release| release.number).find(|&number| number > newest);
+    is_known.then_some(()).ok_or_else(too_new)
+}
+
+/// A lower number in a constant may be about something else.
+const OLDEST: u32 = 10;
+
+fn is_supported(number: u32) -> bool {
+    LAYOUTS.iter().any(|layout| layout.releases.contains(&number))
+}
+
+/// Longer versions are none.
+const LONGEST: usize = 64;
+
+/// A release, or a build on the way to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Release {
+    pub(crate) number: u32,
+    is_on_the_way: bool,
+    /// In full.
+    pub(crate) version: String,
+}
+
+impl Release {
+    /// The one of this version: `19.1`, `22.1.0`, `20.0.0git`.
+    pub(crate) fn of(version: &str) -> Option<Release> {
+        let number = version.split('.').next()?.parse().ok()?;
+        Some(Release { number, is_on_the_way: version.contains("git"), version: version.to_owned() })
+    }
+
+    /// Whether it may be as these releases. A build on the way to a release that is not supported is not.
+    fn may_be_in(&self, releases: &RangeInclusive<u32>) -> bool {
+        let may_be_before = self.is_on_the_way && is_supported(self.number);
+        releases.contains(&self.number) || may_be_before && releases.contains(&self.number.saturating_sub(1))
+    }
+}
+
+/// What the constants of a library say: up to the first release that is known, so that not all of them are read.
+pub(crate) fn said(constants: &[Segment<'_>]) -> Vec<Release> {
+    let mut found = Vec::new();
+    for segment in constants {
+        for at in memchr::memmem::find_iter(segment.bytes, b"\0LLVM") {
+            if let Some(release) = identification(&segment.bytes[at + 1..]) {
+                let is_known = release.number >= OLDEST && is_supported(release.number);
+                found.push(release);
+                if is_known {
+                    return found;
+                }
+            }
+        }
+    }
+    found
+}
+
+/// `LLVM22.1.0\0`, `LLVM20.0.0git\0`, `LLVM17.0.6-rust-1.75.0-stable\0`
+fn identification(bytes: &[u8]) -> Option<Release> {
+    let end = memchr::memchr(0, &bytes[..bytes.len().min(LONGEST)])?;
+    let version = std::str::from_utf8(bytes[..end].strip_prefix(b"LLVM")?).ok()?;
+    let mut parts = version.splitn(3, '.');
+    let [major, minor, patch] = [parts.next()?, parts.next()?, parts.next()?];
+    let is_number = |number: &str| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    let suffix = patch.trim_start_matches(|letter: char| letter.is_ascii_digit());
+    let is_plain = suffix.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-+.~_".contains(&byte));
+    let is_one = is_number(major) && is_number(minor) && suffix.len() < patch.len() && is_plain;
+    is_one.then(|| Release::of(version))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_a_string_of_its_own() {
+        for version in ["22.1.0", "20.0.0git", "17.0.6-rust-1.75.0-stable", "16.0.6+rc1"] {
+            let bytes = format!("LLVM{version}\0and more");
+            assert_eq!(identification(bytes.as_bytes()).map(|found| found.version).as_deref(), Some(version));
+        }
+        for other in [
+            "LLVM\0",
+            "LLVM22\0",
+            "LLVM22.1.x\0",
+            "LLVM22.1.0",
+            "xLLVM22.1.0\0",
+            "LLVM..\0",
+            "LLVM1.2.3 x\0",
+            "LLVM_19.1.2\0",
+        ] {
+            assert_eq!(identification(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn constants_are_read_up_to_a_release_that_is_known() {
+        let said = |texts: &[&str]| {
+            let segments: Vec<Segment<'_>> =
+                texts.iter().map(|text| Segment { address: 0x1000, bytes: text.as_bytes() }).collect();
+            super::said(&segments).into_iter().map(|release| release.number).collect::<Vec<_>>()
+        };
+        assert_eq!(said(&["of nothing", "\0LLVM\0LLVM ERROR: \0"]), []);
+        assert_eq!(said(&["x\0LLVM3.2.1\0", "\0LLVM18.1.8\0LLVM19.1.0\0"]), [3, 18]);
+        assert_eq!(said(&["x\0LLVM25.0.0git\0more"]), [25]);
+    }
+
+    #[test]
+    fn a_build_between_two_releases_may_be_as_either() {
+        let may_be = |version: &str, number: u32| Release::of(version).unwrap().may_be_in(&(number..=number));
+        assert!(may_be("19.1", 19) && !may_be("19.1", 18) && !may_be("19.1", 20));
+        assert!(may_be("20.0.0git", 20) && may_be("20.0.0git", 19) && !may_be("20.0.0git", 21));
+        assert!(may_be("24.0.0git", 24) && !may_be("25.0.0git", 24));
+        assert_eq!(Release::of("x"), None);
+    }
+
+    #[test]
+    fn each_release_is_in_one_row_of_the_table_and_new_ones_in_none() {
+        for pair in LAYOUTS.windows(2) {
+            assert_eq!(*pair[0].releases.end() + 1, *pair[1].releases.start());
+        }
+        let check = |versions: &[&str], slots| {
+            let releases: Vec<Release> = versions.iter().filter_map(|version| Release::of(version)).collect();
+            super::check(&releases, |layout| layout.has_runtime_dyld(slots))
+        };
+        assert_eq!([check(&[], 16), check(&[], 18)], [Ok(()), Err(None)]);
+        assert_eq!([check(&["9.0.1"], 17), check(&["9.0.1"], 18)], [Ok(()), Err(None)]);
+        assert_eq!([check(&["14.0.6"], 16), check(&["14.0.6"], 17)], [Ok(()), Err(None)]);
+        assert_eq!([check(&["25.0.0git"], 19), check(&["25.1.0", "24.1.0"], 19)], [Err(Some(25)), Ok(())]);
+    }
+}

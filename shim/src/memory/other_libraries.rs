@@ -1,0 +1,115 @@
+//! Calls for memory from libraries without an LLVM, and from the program: a product may split LLVM over several libraries, and a
+//! host may have a memory manager of its own (LLVM-C `LLVMCreateSimpleMCJITMemoryManager`) that calls libc's `mprotect` itself.
+//!
+//! Once an LLVM is in the process, the relocation slots of all libraries are changed; until then none is. `RTLD_DEEPBIND` does
+//! not matter to slots. Left as they are:
+//!
+//! * slots that lead elsewhere than to the function our hook calls: another tool's, another namespace's (`dlmopen(3)`);
+//! * those of the library that has that function: of libc, of one that stands in for it, and of a program whose `mprotect` is
+//!   everybody's (a program that is not position independent and takes its address). Our hook would call itself.
+//!
+//! What these libraries do with memory that holds no code is passed on without a lock: see `elsewhere.rs`.
+
+use jitlisten::log_line;
+
+use crate::hook_table::HookTable;
+use crate::process::detour::write_pointer;
+use crate::process::library::{Library, Slot};
+use crate::process::next::{self, Function};
+
+const NAMES: [&str; 7] = ["mprotect", "munmap", "mmap", "mmap64", "pkey_mprotect", "mremap", "__register_frame"];
+const FUNCTIONS: [Function; NAMES.len()] = [
+    Function::Mprotect,
+    Function::Munmap,
+    Function::Mmap,
+    Function::Mmap,
+    Function::PkeyMprotect,
+    Function::Mremap,
+    Function::RegisterFrame,
+];
+
+/// Exported where LLVM's memory is asked for, by whatever library.
+const MEMORY_OF_LLVM: &str = "_ZN4llvm3sys6Memory20allocateMappedMemoryEmPKNS0_11MemoryBlockEjRSt10error_code";
+
+/// The slots of libraries without an LLVM.
+#[derive(Default)]
+pub(crate) struct OtherLibraries {
+    listens: bool,
+    /// Those that the loader was not done with.
+    waiting: Vec<Waiting>,
+}
+
+struct Waiting {
+    bias: usize,
+    library: std::ops::Range<usize>,
+    slot: Slot,
+    function: Function,
+    hook: usize,
+}
+
+impl OtherLibraries {
+    /// From now on, libraries that are added are listened to. Returns whether they were not before.
+    pub(crate) fn begin(&mut self) -> bool {
+        !std::mem::replace(&mut self.listens, true)
+    }
+
+    /// A library has come that is not a source. It must be of the program's namespace.
+    pub(crate) fn add(&mut self, library: &Library, hooks: &HookTable) {
+        let range = library.range();
+        if !self.listens || range.contains(&(OtherLibraries::begin as *const () as usize)) {
+            return;
+        }
+        let slots = library.slots_of_imports(NAMES);
+        let has_memory = !slots.is_empty() && library.dynamic_symbol(MEMORY_OF_LLVM).is_some();
+        for (slot, name) in slots {
+            let function = FUNCTIONS[name];
+            if range.contains(&next::of_libc(function)) {
+                continue;
+            }
+            let hook = if has_memory { hooks.memory_of(library, function) } else { hooks.memory_elsewhere(function) };
+            let (bias, library) = (library.identity.bias, range.clone());
+            self.waiting.push(Waiting { bias, library, slot, function, hook });
+        }
+    }
+
+    /// Whether there are slots that the loader was not done with.
+    pub(crate) fn are_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Changes the slots that the loader has relocated.
+    ///
+    /// # Safety
+    /// The libraries that were added must be mapped.
+    pub(crate) unsafe fn change_relocated(&mut self) {
+        self.waiting.retain(|waiting| {
+            // SAFETY: the caller vouches for the mapping.
+            if !unsafe { waiting.slot.is_relocated() } {
+                return true;
+            }
+            // SAFETY: as above.
+            let value = unsafe { waiting.slot.value() };
+            // One that was never called through holds an address in its library.
+            if !waiting.library.contains(&value) && !leads_to(waiting.function, value) {
+                log_line!(Debug, "a {:?} at {:x} leads elsewhere and is left alone", waiting.function, waiting.bias);
+                return false;
+            }
+            // SAFETY: an aligned word of the library's data, which the loader is done with.
+            let written = unsafe { write_pointer(waiting.slot.address, waiting.hook, waiting.slot.protection) };
+            if let Err(error) = written {
+                log_line!(Info, "{:?} of a library cannot be listened to: {error}", waiting.function);
+            }
+            false
+        });
+    }
+
+    /// Forgets a library that was closed.
+    pub(crate) fn forget(&mut self, bias: usize) {
+        self.waiting.retain(|waiting| waiting.bias != bias);
+    }
+}
+
+/// Whether our hook calls what stands at `address`. `mmap64` is `mmap` here, under another name.
+fn leads_to(function: Function, address: usize) -> bool {
+    next::leads_to(function, address) || function == Function::Mmap && address == libc::mmap64 as *const () as usize
+}

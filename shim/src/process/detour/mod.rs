@@ -1,0 +1,116 @@
+//! Redirecting an empty function: the rendezvous functions of the loader and of LLVM do nothing, and exist to be stopped at.
+//!
+//! ```text
+//!   before   [endbr64|bti c] [push rbp; mov rbp, rsp; pop rbp]  ret   <padding>
+//!   after    [endbr64|bti c] [push rbp; mov rbp, rsp; pop rbp]  jmp   hook
+//! ```
+//!
+//! The instruction that replaces the `ret` is longer than it on x86-64, and its tail falls on padding that is not executed. So
+//! the tail is written first and the first byte last, in one store: a thread that comes by finds the old function or the
+//! new one. On AArch64 one instruction replaces another, but a `ret` is none of those that may be replaced while another core
+//! fetches them: see `exchange`. Nothing is relocated: the function had no other instruction. Each architecture's encoding is in a file of its
+//! own.
+//!
+//! Writes go through `/proc/self/mem`, so that the page never loses the right to execute; where that is refused, the page is made
+//! writable and executable for the moment. The hook is reached directly, or, further than 2 GiB away, over an island. valgrind runs
+//! translations of code and does not see it change in a file's memory; it is notified by a client request, which is a no-op
+//! elsewhere.
+//!
+//! Other ways were considered: interposing the symbol does not work, because LLVM's calls of it are bound inside the library; a
+//! breakpoint needs a signal handler, which belongs to the host.
+
+#[cfg(target_arch = "aarch64")]
+#[path = "aarch64.rs"]
+mod arch;
+#[cfg(target_arch = "x86_64")]
+#[path = "x86_64.rs"]
+mod arch;
+
+#[cfg(any(target_arch = "aarch64", test))]
+mod exchange;
+mod write;
+
+use std::fmt;
+use std::io;
+
+use jitlisten::Address;
+use jitlisten::plumbing::checked_read;
+
+pub(crate) use write::{page_size, write_pointer};
+
+/// Why a function was left alone.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// The bytes there are not those of an empty function with padding behind it.
+    Unexpected([u8; arch::SIZE]),
+    /// The bytes could not be read or replaced.
+    Io(io::Error),
+    /// No memory for the jump was to be had near enough.
+    TooFar,
+}
+
+/// Which threads may be executing a function while it is redirected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Callers {
+    /// Any thread of the process.
+    Any,
+    /// None: its library is new, and its constructors have not run.
+    NoneYet,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Unexpected(bytes) => write!(f, "unexpected bytes {bytes:02x?}"),
+            Refusal::Io(error) => write!(f, "not readable or not writable: {error}"),
+            Refusal::TooFar => write!(f, "no free memory near it"),
+        }
+    }
+}
+
+/// Whether this process has one thread only.
+fn is_alone() -> bool {
+    std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1)
+}
+
+/// Makes every call of the empty function at `function` a call of `hook`, for good.
+///
+/// # Safety
+/// `function` must be the address of mapped code. `hook` must be safe to call, without arguments, from any caller of
+/// `function`, for as long as the process lives.
+pub(crate) unsafe fn detour(function: usize, hook: unsafe extern "C" fn(), callers: Callers) -> Result<(), Refusal> {
+    // What is behind the function may be another page, and code need not be readable.
+    // SAFETY: bytes take every bit pattern.
+    let bytes = unsafe { checked_read::copy_struct::<[u8; arch::SIZE]>(Address(function as u64)) };
+    let bytes = bytes.map_err(Refusal::Io)?;
+    let patch_at = arch::empty_function(&bytes).ok_or(Refusal::Unexpected(bytes))?;
+    let in_place = callers == Callers::NoneYet || arch::may_change_under_way(&bytes, patch_at) || is_alone();
+    let from = function + patch_at;
+    let to = if arch::reaches(from, hook as usize) { hook as usize } else { arch::island(from, hook as usize)? };
+    let write = if in_place { arch::write_jump } else { arch::exchange_jump };
+    write(from, to).map_err(Refusal::Io)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    unsafe extern "C" fn hook() {}
+
+    /// Not every compiler aligns functions (`-Os`).
+    #[test]
+    #[cfg_attr(miri, ignore = "miri has no mappings without memory")]
+    fn a_function_at_the_end_of_what_may_be_read_is_left_alone() {
+        let (page, flags) = (page_size(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping, which is known nowhere else.
+        let code = unsafe { libc::mmap(std::ptr::null_mut(), 2 * page, libc::PROT_READ, flags, -1, 0) };
+        assert_ne!(code, libc::MAP_FAILED);
+        // SAFETY: the second half of it.
+        unsafe { libc::mprotect(code.wrapping_byte_add(page), page, libc::PROT_NONE) };
+        // SAFETY: the function is not called.
+        let refusal = unsafe { detour(code as usize + page - 4, hook, Callers::Any) };
+        assert!(matches!(refusal, Err(Refusal::Io(_))), "{refusal:?}");
+        // SAFETY: the mapping made above.
+        unsafe { libc::munmap(code, 2 * page) };
+    }
+}

@@ -1,0 +1,481 @@
+//! A library of this process, read from memory the way the loader sees it: link map, program headers, dynamic section.
+
+use std::cell::OnceCell;
+use std::ffi::{CStr, OsStr};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use jitlisten::plumbing::{DynamicSection, Relocation, checked_read, is_relative};
+use jitlisten::{Address, AddressRange};
+use libc::Elf64_Sym;
+use object::elf;
+
+use crate::llvm::vtable::find::is_import;
+use crate::process::detour::page_size;
+
+type Rela = elf::Rela64<object::Endianness>;
+type Header = elf::ProgramHeader64<object::Endianness>;
+/// `SHN_UNDEF`: not defined in the library that the symbol table is of.
+const SHN_UNDEF: u16 = 0;
+
+/// `STT_FUNC`, among the low four bits of `st_info`.
+const STT_FUNC: u8 = 2;
+const NATIVE: object::Endianness = object::Endianness::Little;
+
+/// The function of llvmlite that says which LLVM is in it.
+pub(crate) const LLVMLITE_VERSION: &str = "LLVMPY_GetVersionInfo";
+
+/// What distinguishes one mapping of a library from every other: a library that was closed and opened again is another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// `l_addr`: what is added to addresses in the file.
+    pub(crate) bias: usize,
+    /// `l_ld`: where the dynamic section is mapped.
+    pub(crate) dynamic: usize,
+}
+
+/// One library, with what its dynamic section leads to.
+pub(crate) struct Library {
+    pub(crate) identity: Identity,
+    pub(crate) path: PathBuf,
+    headers: Vec<Header>,
+    section: DynamicSection,
+    mentions_mprotect: OnceCell<bool>,
+}
+
+/// A relocation slot: a word that holds the address of an imported function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub(crate) address: usize,
+    /// The protection its page has once the library is relocated.
+    pub(crate) protection: i32,
+    /// What is less is not an address in memory, but zero or one in the library's file.
+    first_address: usize,
+}
+
+/// What the loader will add the bias to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Addend {
+    /// A word of the relocation table.
+    InTable(Slot),
+    /// The word that is relocated.
+    InPlace(Slot),
+}
+
+/// A part of the file as it is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Segment {
+    pub(crate) address: usize,
+    /// Of what comes from the file.
+    pub(crate) size: usize,
+    pub(crate) readable: bool,
+    pub(crate) writable: bool,
+    pub(crate) executable: bool,
+}
+
+impl Slot {
+    /// What it holds.
+    ///
+    /// # Safety
+    /// The slot's library must be mapped.
+    pub(crate) unsafe fn value(self) -> usize {
+        // SAFETY: the caller vouches for the mapping; other threads may be writing an address there, in one store.
+        unsafe { AtomicUsize::from_ptr(self.address as *mut usize) }.load(Ordering::Relaxed)
+    }
+
+    /// Whether the loader has put an address there: before that, the word is zero or an address in the file.
+    ///
+    /// # Safety
+    /// The slot's library must be mapped.
+    pub(crate) unsafe fn is_relocated(self) -> bool {
+        // SAFETY: the caller vouches for the mapping.
+        unsafe { self.value() >= self.first_address }
+    }
+}
+
+impl Library {
+    /// Reads the library of a link map entry. `name` is `l_name`: empty for the program itself.
+    ///
+    /// # Safety
+    /// The link map entry must be of a library that stays mapped during the call.
+    pub(crate) unsafe fn read(identity: Identity, name: &CStr) -> Option<Library> {
+        let is_program = name.is_empty();
+        let path = if is_program { Path::new("/proc/self/exe") } else { Path::new(OsStr::from_bytes(name.to_bytes())) };
+        let headers = if is_program { program_headers()? } else { library_headers(identity.bias)? };
+        // SAFETY: the dynamic section of a mapped library ends with DT_NULL.
+        let section = unsafe { DynamicSection::read(identity.bias, identity.dynamic) };
+        let path = path.to_owned();
+        section.has_symbols().then(|| Library { identity, path, headers, section, mentions_mprotect: OnceCell::new() })
+    }
+
+    /// The bytes of executable segments: LLVM with a code generator is several megabytes.
+    pub(crate) fn code_size(&self) -> u64 {
+        let executable = |header: &&Header| header.p_flags.get(NATIVE).0 & elf::PF_X.0 != 0;
+        self.loads().filter(executable).map(|header| header.p_memsz.get(NATIVE)).sum()
+    }
+
+    /// The first bytes of the file as they are mapped, up to `most`: headers, notes, symbol hashes.
+    pub(crate) fn first_bytes(&self, most: u64) -> Option<Vec<u8>> {
+        let first = self.loads().find(|header| header.p_offset.get(NATIVE) == 0)?;
+        if first.p_flags.get(NATIVE).0 & elf::PF_W.0 != 0 {
+            return None;
+        }
+        let size = first.p_filesz.get(NATIVE).min(most);
+        let start = (self.identity.bias as u64).wrapping_add(first.p_vaddr.get(NATIVE));
+        checked_read::copy(AddressRange::new(Address(start), size)?).ok()
+    }
+
+    fn loads(&self) -> impl Iterator<Item = &Header> {
+        self.headers.iter().filter(|header| header.p_type.get(NATIVE) == elf::PT_LOAD)
+    }
+
+    /// Whether an import or export is called `name`, as far as the string table shows: a cheap first look.
+    pub(crate) fn mentions(&self, name: &str) -> bool {
+        memchr::memmem::find(self.section.strings(), name.as_bytes()).is_some()
+    }
+
+    /// The same of `mprotect`, remembered: some have megabytes of names.
+    pub(crate) fn mentions_mprotect(&self) -> bool {
+        *self.mentions_mprotect.get_or_init(|| self.mentions("mprotect"))
+    }
+
+    /// The release of an LLVM whose symbols have versions (`LLVM_14`, `LLVM_19.1`): a distribution's.
+    pub(crate) fn llvm_version(&self) -> Option<String> {
+        let strings = self.section.strings();
+        memchr::memmem::find_iter(strings, b"\0LLVM_").find_map(|at| {
+            let version = strings[at + 6..].split(|&byte| byte == 0).next()?;
+            let is_one = !version.is_empty() && version.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.');
+            is_one.then(|| String::from_utf8_lossy(version).into_owned())
+        })
+    }
+
+    /// The first number of that.
+    pub(crate) fn llvm_release(&self) -> Option<u32> {
+        self.llvm_version()?.split('.').next()?.parse().ok()
+    }
+
+    /// The address of the entry of `.dynsym` that defines `name`, found through the hash tables.
+    pub(crate) fn dynamic_symbol(&self, name: &str) -> Option<usize> {
+        self.section.find(name.as_bytes(), |symbol| symbol.st_shndx != SHN_UNDEF)
+    }
+
+    /// Whether it exports what registers code with an unwinder; see the crate `unwind-register`.
+    pub(crate) fn may_have_unwinder(&self) -> bool {
+        ["__register_frame", "_U_dyn_register"].into_iter().any(|name| self.dynamic_symbol(name).is_some())
+    }
+
+    /// Whether it has llvmlite's functions.
+    pub(crate) fn is_llvmlite(&self) -> bool {
+        self.dynamic_symbol(LLVMLITE_VERSION).is_some()
+    }
+
+    /// The address that the dynamic symbol `name` has.
+    pub(crate) fn dynamic_address(&self, name: &str) -> Option<usize> {
+        let symbol = self.section.symbol_at(self.dynamic_symbol(name)?);
+        Some(self.identity.bias.wrapping_add(symbol.st_value as usize))
+    }
+
+    /// The address and the size of the dynamic symbol `name`.
+    pub(crate) fn dynamic_object(&self, name: &str) -> Option<(usize, usize)> {
+        let symbol = self.section.symbol_at(self.dynamic_symbol(name)?);
+        let address = self.identity.bias.wrapping_add(symbol.st_value as usize);
+        Some((address, symbol.st_size as usize))
+    }
+
+    /// What is mapped of its file.
+    pub(crate) fn segments(&self) -> Vec<Segment> {
+        let segment = |header: &Header| {
+            let has = |flag: elf::ProgramFlags| header.p_flags.get(NATIVE).0 & flag.0 != 0;
+            Segment {
+                address: self.identity.bias.wrapping_add(header.p_vaddr.get(NATIVE) as usize),
+                size: header.p_filesz.get(NATIVE) as usize,
+                readable: has(elf::PF_R),
+                writable: has(elf::PF_W),
+                executable: has(elf::PF_X),
+            }
+        };
+        self.loads().map(segment).collect()
+    }
+
+    /// The part of its data that is read-only once the library is relocated.
+    pub(crate) fn sealed(&self) -> Option<std::ops::Range<usize>> {
+        let header = self.headers.iter().find(|header| header.p_type.get(NATIVE) == elf::PT_GNU_RELRO)?;
+        let start = self.identity.bias.wrapping_add(header.p_vaddr.get(NATIVE) as usize);
+        Some(start..start.saturating_add(header.p_memsz.get(NATIVE) as usize))
+    }
+
+    /// `PT_GNU_EH_FRAME`: `.eh_frame_hdr`.
+    pub(crate) fn unwind_header(&self) -> Option<std::ops::Range<usize>> {
+        let header = self.headers.iter().find(|header| header.p_type.get(NATIVE) == elf::PT_GNU_EH_FRAME)?;
+        let start = self.identity.bias.wrapping_add(header.p_vaddr.get(NATIVE) as usize);
+        Some(start..start.saturating_add(header.p_filesz.get(NATIVE) as usize))
+    }
+
+    /// What its dynamic section leads to: names of symbols, and relocations.
+    pub(crate) fn tables(&self) -> Vec<std::ops::Range<usize>> {
+        let DynamicSection { strtab, strsz, rela, relasz, jmprel, pltrelsz, .. } = self.section;
+        let tables = [(strtab, strsz), (rela, relasz), (jmprel, pltrelsz)];
+        tables.into_iter().filter(|table| table.0 != 0).map(|(start, size)| start..start.saturating_add(size)).collect()
+    }
+
+    /// Where its exported objects are that have at least so many bytes: tables of data.
+    pub(crate) fn large_objects(&self, least: usize) -> Vec<std::ops::Range<usize>> {
+        let DynamicSection { symtab, strtab, .. } = self.section;
+        // How many symbols there are is nowhere said. Behind them are their names, or other tables that are no symbols: what is found must
+        // be what its name leads to.
+        let bytes = strtab.saturating_sub(symtab);
+        let mapped = self.segments().into_iter().find(|segment| symtab.wrapping_sub(segment.address) < segment.size);
+        let is_mapped =
+            mapped.is_some_and(|segment| segment.readable && symtab + bytes <= segment.address + segment.size);
+        if !is_mapped || !symtab.is_multiple_of(align_of::<Elf64_Sym>()) {
+            return Vec::new();
+        }
+        let object = |at: usize| {
+            let symbol = self.section.symbol_at(at);
+            if (symbol.st_size as usize) < least || symbol.st_info & 0xf != elf::STT_OBJECT.0 {
+                return None;
+            }
+            let name = self.section.strings().get(symbol.st_name as usize..)?.split(|&byte| byte == 0).next()?;
+            let is_it = self.section.find(name, |found| found.st_shndx != SHN_UNDEF) == Some(at);
+            let start = self.identity.bias.wrapping_add(symbol.st_value as usize);
+            is_it.then(|| start..start.saturating_add(symbol.st_size as usize))
+        };
+        (symtab..strtab - size_of::<Elf64_Sym>()).step_by(size_of::<Elf64_Sym>()).filter_map(object).collect()
+    }
+
+    /// `DT_RELA`: offset, type and symbol, addend.
+    pub(crate) fn relocations(&self) -> &[Relocation] {
+        self.section.relocations()
+    }
+
+    /// Whether the loader is done with it.
+    ///
+    /// # Safety
+    /// The library must be mapped.
+    pub(crate) unsafe fn is_relocated(&self) -> bool {
+        self.section.is_relocated()
+    }
+
+    /// `DT_RELR`, see [`DynamicSection::packed_relocations`].
+    pub(crate) fn packed_relocations(&self) -> impl Iterator<Item = usize> {
+        self.section.packed_relocations()
+    }
+
+    /// The word to which the loader will add the bias, to put the result at `address`: one of the relocation table, or that word itself.
+    pub(crate) fn relative_addend(&self, address: usize) -> Option<Addend> {
+        let offset = address.wrapping_sub(self.identity.bias);
+        let mut here = self.relocations().iter().filter(|relocation| relocation[0] == offset as u64);
+        match (here.next(), here.next()) {
+            (Some(relocation), None) if is_relative(relocation[1]) => {
+                self.slot(&raw const relocation[2] as usize).map(Addend::InTable)
+            }
+            (None, _) if self.packed_relocations().any(|packed| packed == offset) => {
+                self.slot(address).map(Addend::InPlace)
+            }
+            _ => None,
+        }
+    }
+
+    /// The function of this library whose address the loader will put at `address`, unless another library has one of that name: where it
+    /// is, and where the value of its symbol stands.
+    pub(crate) fn defined_by_symbol(&self, address: usize) -> Option<(usize, Slot)> {
+        let offset = address.wrapping_sub(self.identity.bias) as u64;
+        let mut here = self.relocations().iter().filter(|relocation| relocation[0] == offset);
+        let (Some(&[_, info, addend]), None) = (here.next(), here.next()) else { return None };
+        if !is_import(info, addend) {
+            return None;
+        }
+        let entry = self.section.entry((info >> 32) as usize);
+        let symbol = self.section.symbol_at(entry);
+        let function = self.identity.bias.wrapping_add(symbol.st_value as usize);
+        let is_code = self
+            .segments()
+            .iter()
+            .any(|segment| segment.executable && (segment.address..segment.address + segment.size).contains(&function));
+        let is_one = symbol.st_shndx != SHN_UNDEF && symbol.st_info & 0xf == STT_FUNC && is_code;
+        let value = self.slot(entry + std::mem::offset_of!(Elf64_Sym, st_value))?;
+        is_one.then_some((function, value))
+    }
+
+    /// A word of its data.
+    pub(crate) fn data_slot(&self, address: usize) -> Option<Slot> {
+        address.is_multiple_of(size_of::<usize>()).then(|| self.slot(address))?
+    }
+
+    /// Where the value of the dynamic symbol `name` stands, and the protection of that page.
+    pub(crate) fn dynamic_value_slot(&self, name: &str) -> Option<Slot> {
+        let address = self.dynamic_symbol(name)? + std::mem::offset_of!(Elf64_Sym, st_value);
+        self.slot(address)
+    }
+
+    fn slot(&self, address: usize) -> Option<Slot> {
+        let end = |header: &Header| header.p_vaddr.get(NATIVE).saturating_add(header.p_memsz.get(NATIVE)) as usize;
+        // A program at its own addresses needs no relocation.
+        let first_address = if self.identity.bias == 0 { 1 } else { self.loads().map(end).max()? };
+        Some(Slot { address, protection: self.protection(address)?, first_address })
+    }
+
+    /// Every relocation slot of an import called `name`.
+    pub(crate) fn import_slots(&self, name: &str) -> Vec<Slot> {
+        let address = |relocation: &Rela| self.identity.bias.wrapping_add(relocation.r_offset.get(NATIVE) as usize);
+        self.imports(name).filter_map(|relocation| self.slot(address(relocation))).collect()
+    }
+
+    /// Every relocation slot of an import that has one of these names, with the name's index: one pass for all of them.
+    pub(crate) fn slots_of_imports<const N: usize>(&self, names: [&str; N]) -> Vec<(Slot, usize)> {
+        let found = self.function_relocations().filter_map(|relocation| {
+            let symbol = self.section.symbol_at(self.symbol_of(relocation));
+            let name = names.iter().position(|name| self.section.name_is(&symbol, name.as_bytes()))?;
+            let address = self.identity.bias.wrapping_add(relocation.r_offset.get(NATIVE) as usize);
+            Some((self.slot(address)?, name))
+        });
+        found.collect()
+    }
+
+    /// Every word of its data that holds one of `values` because the loader has put an import's address there, with the value's
+    /// index: relocation slots, and slots of vtables whose functions other libraries define.
+    ///
+    /// # Safety
+    /// The library must be mapped.
+    pub(crate) unsafe fn words_with(&self, values: &[usize]) -> Vec<(Slot, usize)> {
+        let found = self.symbolic_relocations(is_address_slot).filter_map(|relocation| {
+            let slot = self.slot(self.identity.bias.wrapping_add(relocation.r_offset.get(NATIVE) as usize))?;
+            // SAFETY: the caller's promise; relocations are of words of the library's data.
+            let value = if slot.address.is_multiple_of(8) { unsafe { slot.value() } } else { return None };
+            Some((slot, values.iter().position(|&wanted| wanted == value)?))
+        });
+        found.collect()
+    }
+
+    /// The two words of the symbol table entry of an import called `name`: its value, and the word with its visibility.
+    pub(crate) fn import_symbols(&self, name: &str) -> Vec<(Slot, Slot)> {
+        let mut entries: Vec<usize> = self.imports(name).map(|relocation| self.symbol_of(relocation)).collect();
+        entries.sort_unstable();
+        entries.dedup();
+        entries.retain(|&entry| self.section.symbol_at(entry).st_shndx == SHN_UNDEF);
+        let value = std::mem::offset_of!(Elf64_Sym, st_value);
+        entries.into_iter().filter_map(|entry| self.slot(entry + value).zip(self.slot(entry))).collect()
+    }
+
+    /// Those of `names` that it imports functions by, in one pass over its relocations.
+    pub(crate) fn imported<'n>(&self, names: &[&'n str]) -> Vec<&'n str> {
+        let mut found = Vec::new();
+        for relocation in self.function_relocations() {
+            let symbol = self.section.symbol_at(self.symbol_of(relocation));
+            if symbol.st_shndx != SHN_UNDEF {
+                continue;
+            }
+            let name = names.iter().find(|name| self.section.name_is(&symbol, name.as_bytes()));
+            found.extend(name.filter(|name| !found.contains(*name)));
+        }
+        found
+    }
+
+    /// Whether it is the program itself.
+    pub(crate) fn is_program(&self) -> bool {
+        self.path == Path::new("/proc/self/exe")
+    }
+
+    /// Where the library is mapped.
+    pub(crate) fn range(&self) -> std::ops::Range<usize> {
+        let end = |header: &Header| header.p_vaddr.get(NATIVE).saturating_add(header.p_memsz.get(NATIVE)) as usize;
+        let start = |header: &Header| header.p_vaddr.get(NATIVE) as usize;
+        let [start, end] = [self.loads().map(start).min(), self.loads().map(end).max()].map(Option::unwrap_or_default);
+        self.identity.bias.wrapping_add(start)..self.identity.bias.wrapping_add(end)
+    }
+
+    fn symbol_of(&self, relocation: &Rela) -> usize {
+        self.section.entry(relocation.r_sym(NATIVE, false) as usize)
+    }
+
+    /// Every relocation of an import called `name`.
+    fn imports(&self, name: &str) -> impl Iterator<Item = &'static Rela> {
+        self.function_relocations().filter(move |relocation| {
+            self.section.name_is(&self.section.symbol_at(self.symbol_of(relocation)), name.as_bytes())
+        })
+    }
+
+    /// Every relocation of a slot that holds the address of an import.
+    fn function_relocations(&self) -> impl Iterator<Item = &'static Rela> {
+        self.symbolic_relocations(is_function_slot)
+    }
+
+    /// Every relocation of a wanted kind.
+    fn symbolic_relocations(
+        &self,
+        is_wanted: impl Fn(elf::RelocationType) -> bool,
+    ) -> impl Iterator<Item = &'static Rela> {
+        let size = size_of::<Rela>();
+        let skip = self.section.relacount * size;
+        let rela = (self.section.rela + skip, self.section.relasz.saturating_sub(skip));
+        let tables = [(self.section.jmprel, self.section.pltrelsz), rela];
+        let relocations = tables.into_iter().filter(|table| table.0 != 0).flat_map(move |(start, bytes)| {
+            // SAFETY: DT_JMPREL/DT_PLTRELSZ and DT_RELA/DT_RELASZ of a mapped library describe mapped tables.
+            unsafe { std::slice::from_raw_parts(start as *const Rela, bytes / size) }
+        });
+        relocations.filter(move |relocation| is_wanted(relocation.r_type(NATIVE, false)))
+    }
+
+    /// The protection of the page of `address`, once the library is relocated.
+    fn protection(&self, address: usize) -> Option<i32> {
+        let file_address = address.wrapping_sub(self.identity.bias) as u64;
+        let holds = |header: &&Header| {
+            let start = header.p_vaddr.get(NATIVE);
+            (start..start.saturating_add(header.p_memsz.get(NATIVE))).contains(&file_address)
+        };
+        let flags = self.loads().find(holds)?.p_flags.get(NATIVE);
+        let relro = self.headers.iter().find(|header| header.p_type.get(NATIVE) == elf::PT_GNU_RELRO);
+        let sealed = relro.is_some_and(|header| {
+            // The loader seals whole pages only, and rounds both ends down.
+            let pages = |address: u64| address & !(page_size() as u64 - 1);
+            let start = header.p_vaddr.get(NATIVE);
+            (pages(start)..pages(start.saturating_add(header.p_memsz.get(NATIVE)))).contains(&file_address)
+        });
+        let bit = |flag: elf::ProgramFlags, protection| if flags.0 & flag.0 != 0 { protection } else { 0 };
+        let writable = if sealed { 0 } else { bit(elf::PF_W, libc::PROT_WRITE) };
+        Some(bit(elf::PF_R, libc::PROT_READ) | writable | bit(elf::PF_X, libc::PROT_EXEC))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn is_function_slot(kind: elf::RelocationType) -> bool {
+    matches!(kind, elf::R_X86_64_JUMP_SLOT | elf::R_X86_64_GLOB_DAT)
+}
+
+#[cfg(target_arch = "aarch64")]
+fn is_function_slot(kind: elf::RelocationType) -> bool {
+    matches!(kind, elf::R_AARCH64_JUMP_SLOT | elf::R_AARCH64_GLOB_DAT)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn is_address_slot(kind: elf::RelocationType) -> bool {
+    is_function_slot(kind) || kind == elf::R_X86_64_64
+}
+
+#[cfg(target_arch = "aarch64")]
+fn is_address_slot(kind: elf::RelocationType) -> bool {
+    is_function_slot(kind) || kind == elf::R_AARCH64_ABS64
+}
+
+/// The program's headers, which the kernel passes on: a program not linked as PIE has no ELF header at its bias.
+fn program_headers() -> Option<Vec<Header>> {
+    // SAFETY: getauxval has no precondition.
+    let at = unsafe { libc::getauxval(libc::AT_PHDR) };
+    // SAFETY: as above.
+    let count = unsafe { libc::getauxval(libc::AT_PHNUM) };
+    copy_headers(at, count)
+}
+
+fn library_headers(bias: usize) -> Option<Vec<Header>> {
+    // SAFETY: an ELF header is integers.
+    let header: elf::FileHeader64<object::Endianness> =
+        unsafe { checked_read::copy_struct(Address(bias as u64)) }.ok()?;
+    (header.e_ident.magic == elf::ELFMAG)
+        .then(|| copy_headers(bias as u64 + header.e_phoff.get(NATIVE), header.e_phnum.get(NATIVE).into()))?
+}
+
+fn copy_headers(at: u64, count: u64) -> Option<Vec<Header>> {
+    // SAFETY: a program header is integers.
+    unsafe { checked_read::copy_structs(Address(at), count as usize) }.ok()
+}

@@ -1,0 +1,83 @@
+//! The second way to notice new libraries: calls of `dlsym`, from every library, come by here first.
+//!
+//! A program that opens a library looks something up in it next, and before that call returns, we look at the new library. It is
+//! needed in two cases: a debugger sits at the loader's rendezvous (gdb does, in a process it has started); or a library with
+//! an unwinder in it came, which the loader's rendezvous announces before the library can be called.
+//!
+//! The call itself is passed on by a jump, not made again, because `dlsym` looks at its caller (`RTLD_NEXT`). Only relocation
+//! slots of relocated libraries are changed; a lazy one that has not been would be adjusted by the loader again.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use jitlisten::log_line;
+
+use crate::hook_table::Rendezvous;
+use crate::process::detour::write_pointer;
+use crate::process::library::{Library, Slot};
+
+/// Where [`before_dlsym`](crate::process::dlsym_entry::before_dlsym) jumps when we have looked.
+pub(crate) static DLSYM: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether every call is to look: nothing else announces new libraries, nor that one is closed. Other libraries' words are changed only in that
+/// look, while none can come or go.
+pub(crate) static ALWAYS: AtomicBool = AtomicBool::new(false);
+
+/// Whether the next call is to look, once: a library was not relocated.
+pub(crate) static WANTED: AtomicBool = AtomicBool::new(false);
+
+/// Whether a library with an unwinder has come and was not looked at; at first all of them.
+pub(crate) static UNWINDERS: AtomicBool = AtomicBool::new(true);
+
+/// The slots of libraries that are still to be changed.
+#[derive(Default)]
+pub(crate) struct Lookups {
+    /// What the slots lead to, once that is wanted.
+    before_dlsym: Option<Rendezvous>,
+    waiting: Vec<(usize, Slot)>,
+}
+
+impl Lookups {
+    /// From now on, lookups announce new libraries. Returns whether they did not before.
+    pub(crate) fn activate(&mut self, before_dlsym: Rendezvous) -> bool {
+        DLSYM.store(libc::dlsym as *const () as usize, Ordering::Release);
+        self.before_dlsym.replace(before_dlsym).is_none()
+    }
+
+    /// A library has come.
+    pub(crate) fn add(&mut self, library: &Library) {
+        if self.before_dlsym.is_some() {
+            let slots = library.import_slots("dlsym");
+            self.waiting.extend(slots.into_iter().map(|slot| (library.identity.bias, slot)));
+        }
+    }
+
+    /// Whether there are slots that the loader was not done with.
+    pub(crate) fn are_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Changes the slots that the loader has relocated.
+    ///
+    /// # Safety
+    /// The libraries that were added must be mapped.
+    pub(crate) unsafe fn change_relocated(&mut self) {
+        let Some(before_dlsym) = self.before_dlsym else { return };
+        self.waiting.retain(|&(_, slot)| {
+            // SAFETY: the caller vouches for the mapping.
+            if !unsafe { slot.is_relocated() } {
+                return true;
+            }
+            // SAFETY: an aligned word of the library's data, which the loader is done with.
+            let written = unsafe { write_pointer(slot.address, before_dlsym as usize, slot.protection) };
+            if let Err(error) = written {
+                log_line!(Info, "dlsym of a library cannot be listened to: {error}");
+            }
+            false
+        });
+    }
+
+    /// Forgets a library that was closed.
+    pub(crate) fn forget(&mut self, bias: usize) {
+        self.waiting.retain(|waiting| waiting.0 != bias);
+    }
+}

@@ -1,0 +1,75 @@
+"""Python functions with known shares of the time: python python_frames.py SECONDS. Prints the share of `long` in percent.
+
+Below them: recursion, generators, coroutines, callbacks from C, exec, and code objects that live for one call.
+"""
+
+import asyncio
+import sys
+import time
+
+
+def burn(count):
+    total = 0
+    for number in range(count):
+        total += number * number
+    return total
+
+
+def long():
+    return burn(6000)
+
+
+def short():
+    return burn(2000)
+
+
+def recursive(depth):
+    return recursive(depth - 1) if depth else burn(500)
+
+
+def generator():
+    for _ in range(3):
+        yield burn(200)
+
+
+async def coroutine():
+    await asyncio.sleep(0)
+    return burn(500)
+
+
+def key(value):
+    return burn(50) - value
+
+
+def forgotten(number):
+    """A function whose name, code object and line are new each time, at the addresses of the one before."""
+    names = {"burn": burn}
+    exec(f"{chr(10) * (number % 50)}def short_lived_{number}():\n    return burn(1500)", names)
+    return names[f"short_lived_{number}"]()
+
+
+def ugly(number):
+    recursive(30)
+    sum(generator())
+    sorted(range(10), key=key)
+    forgotten(number)
+
+
+def main():
+    end = time.thread_time() + float(sys.argv[1])
+    spent = {long: 0.0, short: 0.0}
+    number = 0
+    while time.thread_time() < end:
+        for function in spent:
+            before = time.thread_time()
+            function()
+            spent[function] += time.thread_time() - before
+        if number % 4 == 0:
+            ugly(number)
+        if number % 100 == 0:
+            asyncio.run(coroutine())
+        number += 1
+    print(f"{spent[long] / sum(spent.values()) * 100:.2f}", flush=True)
+
+
+main()

@@ -1,0 +1,131 @@
+//! Functions that CPython interprets: whole stacks, names, lines and shares, in each release that there is.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use jitlisten_tests::host::{Host, Preload};
+use jitlisten_tests::sampled::{Weighed, complete, counter, read, recorded};
+use jitlisten_tests::tool::{self, Absence};
+use jitlisten_tests::{integration, paths};
+
+const RELEASES: [&str; 4] = ["numba-0.56.4", "numba-0.68.1", "numba-0.68.1-python-3.12", "numba-0.68.1-python-3.13"];
+
+/// What the program says of itself, and the file.
+fn run(venv: &str, seconds: &str) -> Option<(f64, Host)> {
+    tool::require("perf", Absence::FailsInCi)?;
+    let python = integration::python(venv)?;
+    let host = Host::new(python, "python-frames").argument(paths::host("python_frames.py")).argument(seconds);
+    let (host, _) = recorded(host, "");
+    let ended = host.run(Preload::Library).well();
+    let share = String::from_utf8_lossy(&ended.stdout).trim().parse().expect("a share");
+    Some((share, host))
+}
+
+fn is_python(frame: &str, name: &str) -> bool {
+    frame.strip_prefix("py::").and_then(|rest| rest.split_once(':')).is_some_and(|(function, _)| function == name)
+}
+
+fn below(samples: &[Weighed], name: &str) -> Vec<Weighed> {
+    samples.iter().filter(|sample| sample.frames.iter().any(|frame| is_python(frame, name))).cloned().collect()
+}
+
+fn time(samples: &[Weighed]) -> f64 {
+    samples.iter().map(|sample| sample.period as f64).sum()
+}
+
+/// Of `long` and `short`, what is below the first.
+fn share_of_long(samples: &[Weighed]) -> f64 {
+    let (long, short) = (time(&below(samples, "long")), time(&below(samples, "short")));
+    long / (long + short) * 100.0
+}
+
+#[test]
+fn shares_are_true() {
+    let Some((truth, host)) = run("numba-0.68.1", "17") else { return };
+    let samples = read(&host.scratch("f.data"));
+    let share = share_of_long(&samples);
+    assert!((share - truth).abs() < 3.0, "{share} % instead of {truth} in {} samples", samples.len());
+}
+
+#[test]
+fn stacks_of_every_release_are_whole() {
+    for venv in RELEASES {
+        let Some((truth, host)) = run(venv, "3") else { return };
+        let data = host.scratch("f.data");
+        let samples = read(&data);
+        let main = below(&samples, "main");
+        assert!(main.len() * 100 >= samples.len() * 80, "{venv}: {} of {} below main", main.len(), samples.len());
+        assert!(complete(&main) >= 99.5, "{venv}: {} % whole", complete(&main));
+        assert_eq!(counter(&data, "truncated"), 0, "{venv}");
+        let share = share_of_long(&samples);
+        assert!((share - truth).abs() < 8.0, "{venv}: {share} % instead of {truth}");
+        // Evaluators are replaced, but in their first and last instructions.
+        let evaluators = |sample: &&Weighed| sample.frames.iter().any(|frame| frame.contains("EvalFrameDefault"));
+        let left = main.iter().filter(evaluators).count();
+        assert!(left * 100 <= main.len() * 3, "{venv}: {left} of {} have an evaluator", main.len());
+        for (callee, caller) in [("burn", "long"), ("key", "ugly"), ("generator", "ugly"), ("recursive", "ugly")] {
+            let found = below(&below(&samples, callee), caller);
+            assert!(!found.is_empty(), "{venv}: no {callee} below {caller}");
+        }
+        let deepest =
+            main.iter().map(|sample| sample.frames.iter().filter(|frame| is_python(frame, "recursive")).count());
+        assert_eq!(deepest.max(), Some(31), "{venv}");
+    }
+}
+
+/// Each `short_lived_N` takes the memory of the one before it.
+#[test]
+fn code_objects_that_are_gone_have_their_own_names() {
+    for venv in RELEASES {
+        let Some((_, host)) = run(venv, "3") else { return };
+        let lines = lines(&host.scratch("f.data"));
+        let forgotten: Vec<_> = lines.iter().filter(|(name, _)| name.starts_with("py::short_lived_")).collect();
+        assert!(forgotten.len() > 5, "{venv}: {lines:?}");
+        for (name, line) in forgotten {
+            let number: u32 = name.trim_start_matches("py::short_lived_").split(':').next().unwrap().parse().unwrap();
+            assert_eq!(*line, format!("<string>:{}", number % 50 + 2), "{venv}: {name}");
+        }
+    }
+}
+
+#[test]
+fn lines_are_those_of_the_source() {
+    let source = std::fs::read_to_string(paths::host("python_frames.py")).expect("the program");
+    let line_of = |text: &str| source.lines().position(|line| line.trim() == text).expect("a line") + 1;
+    for venv in RELEASES {
+        let Some((_, host)) = run(venv, "2") else { return };
+        let mut by_name: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (name, line) in lines(&host.scratch("f.data")) {
+            by_name.entry(name).or_default().push(line);
+        }
+        let of = |name: &str| {
+            let found = by_name.iter().filter(|(full, _)| is_python(full, name)).flat_map(|(_, lines)| lines.clone());
+            found.collect::<Vec<String>>()
+        };
+        for (name, text) in
+            [("long", "return burn(6000)"), ("short", "return burn(2000)"), ("key", "return burn(50) - value")]
+        {
+            let expected = format!("python_frames.py:{}", line_of(text));
+            let (found, all) = (of(name), of(name).len());
+            let right = found.iter().filter(|line| **line == expected).count();
+            assert!(all > 0 && right * 100 >= all * 90, "{venv}: {name}: {found:?} instead of {expected}");
+        }
+    }
+}
+
+/// Names and lines of all frames of Python.
+fn lines(data: &Path) -> Vec<(String, String)> {
+    let mut command = Command::new("perf");
+    command.args(["script", "--no-inline", "--max-stack", "1024", "-F", "ip,sym,srcline", "-i"]).arg(data);
+    let done = tool::run(&mut command);
+    let text = String::from_utf8_lossy(&done.stdout).into_owned();
+    let mut lines = text.lines().map(str::trim).peekable();
+    let mut found = Vec::new();
+    while let Some(line) = lines.next() {
+        if let Some((_, name)) = line.split_once(' ').filter(|(_, name)| name.starts_with("py::")) {
+            found.push((name.trim().to_owned(), lines.peek().map_or(String::new(), |line| (*line).to_owned())));
+        }
+    }
+    found
+}

@@ -1,0 +1,124 @@
+//! The sampler under programs that are easily broken by one (`hosts/sampled_trust.c`): they end as they do alone, and what was not
+//! sampled is counted.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use jitlisten_tests::host::{Host, Preload};
+use jitlisten_tests::paths::{self, Scratch};
+use jitlisten_tests::sampled::{complete, counter, read, recorded};
+use jitlisten_tests::tool::{self, Absence};
+
+fn program() -> Option<PathBuf> {
+    static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
+    tool::require("perf", Absence::FailsInCi)?;
+    let program = PROGRAM.get_or_init(|| {
+        let compiler = tool::require("cc", Absence::FailsInCi)?;
+        // Every test of this binary uses it; `ci/test.sh` removes it.
+        let scratch = std::mem::ManuallyDrop::new(Scratch::new("sampled-trust-program"));
+        let program = scratch.join("sampled_trust");
+        let flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"];
+        tool::compile(&compiler, &flags, &paths::host("sampled_trust.c"), &program);
+        Some(program)
+    });
+    program.clone()
+}
+
+fn host(words: &[&str]) -> Option<Host> {
+    let host = Host::new(program()?, &format!("trust-{}", words[0])).variable("JITLISTEN", "unwind");
+    Some(words.iter().fold(host, |host, word| host.argument(word)))
+}
+
+/// A scenario without the library and recorded: the same output. Returns the recording, which is there as long as its host.
+fn same(words: &[&str], options: &str) -> Option<(Host, PathBuf)> {
+    let host = host(words)?;
+    let stock = host.run(Preload::Nothing).well();
+    let (host, data) = recorded(host, options);
+    let ours = host.run(Preload::Library).well();
+    assert_eq!((stock.stdout, stock.stderr), (ours.stdout, ours.stderr), "{words:?}");
+    Some((host, data))
+}
+
+/// Each word of such a stack was a system call: the handler took longer than its interval, and the program never went on.
+#[test]
+fn a_large_frame_on_a_deep_stack() {
+    let Some((_host, data)) = same(&["deep", "450", "200000000"], ",hz=500,wall") else { return };
+    let samples = read(&data);
+    assert!(samples.len() > 20 && complete(&samples) >= 99.0, "{} % of {}", complete(&samples), samples.len());
+}
+
+/// What a scenario recorded under strace has of these calls, in the thread that began it, from one handler's return to the next one's.
+fn calls_of_samples(host: &Host) -> Option<Vec<usize>> {
+    let strace = tool::require("strace", Absence::FailsInCi)?;
+    let calls = host.scratch("calls");
+    let mut command = Command::new(strace);
+    command.args(["-f", "-qq", "-e", "trace=process_vm_readv,rt_sigprocmask,rt_sigreturn", "-o"]).arg(&calls);
+    for (name, value) in host.variables(Preload::Library) {
+        command.arg("-E").arg(format!("{name}={}", value.to_string_lossy()));
+    }
+    let done = tool::run(command.args(host.words()));
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let text = std::fs::read_to_string(calls).expect("strace has written");
+    let sampled = text.lines().filter(|line| line.contains("rt_sigreturn(")).filter_map(|line| line.split(' ').next());
+    let sampled = sampled.max_by_key(|&thread| text.lines().filter(|line| line.starts_with(thread)).count());
+    let of_thread: Vec<&str> = text.lines().filter(|line| line.starts_with(sampled.unwrap_or("none"))).collect();
+    let handlers = of_thread.iter().rposition(|line| line.contains("rt_sigreturn(")).unwrap_or(0);
+    let of_samples = of_thread[..handlers].split(|line| line.contains("rt_sigreturn("));
+    let is_call = |line: &&&str| !line.contains("+++") && !line.contains("---");
+    Some(of_samples.skip(1).map(|calls| calls.iter().filter(is_call).count()).collect())
+}
+
+/// On the thread's own stack, and on one of which nothing is known.
+#[test]
+fn a_sample_makes_two_system_calls_at_most() {
+    for scenario in ["deep", "context"] {
+        let Some(host) = host(&[scenario, "450", "200000000"]) else { return };
+        let (host, _) = recorded(host, ",hz=200");
+        let Some(calls) = calls_of_samples(&host) else { return };
+        assert!(calls.len() > 20 && calls.iter().all(|&calls| calls <= 2), "{scenario}: {calls:?}");
+        assert!(scenario != "deep" || calls.iter().sum::<usize>() <= 2, "{calls:?}");
+    }
+}
+
+/// Under strace two system calls take more than a twentieth of a millisecond.
+#[test]
+fn a_handler_that_is_too_slow_for_its_rate_skips() {
+    let Some(host) = host(&["context", "450", "200000000"]) else { return };
+    let (host, data) = recorded(host, ",hz=1000,wall");
+    let Some(calls) = calls_of_samples(&host) else { return };
+    let (samples, skipped) = (counter(&data, "samples"), counter(&data, "skipped"));
+    assert!(samples > 0 && skipped > samples && calls.len() > 20, "{samples} samples, {skipped} skipped");
+}
+
+/// The kernel's own part did not fit on the smallest one, and the handler's not on the others.
+#[test]
+fn small_signal_stacks() {
+    let Some((_host, data)) = same(&["small-stacks"], ",hz=997") else { return };
+    assert!(counter(&data, "lost") + counter(&data, "threads without a timer") > 0);
+}
+
+#[test]
+fn a_signal_stack_that_is_in_use() {
+    let Some((_host, data)) = same(&["stack-in-use"], ",hz=997") else { return };
+    assert!(counter(&data, "lost") > 0);
+}
+
+/// Daemons do so. The default of the sampler's signal is the end of the process.
+#[test]
+fn all_signals_set_to_their_defaults() {
+    let Some((_host, data)) = same(&["all-default"], ",hz=499") else { return };
+    assert!(read(&data).len() > 20);
+}
+
+/// A handler has what was sent to it, and none of the sampler's signals.
+#[test]
+fn handlers_for_all_signals() {
+    let Some((_host, data)) = same(&["all-handled"], ",hz=499") else { return };
+    assert!(read(&data).len() > 20);
+}
+
+#[test]
+fn threads_that_wait_for_all_signals() {
+    let _ = same(&["all-waited-for"], ",hz=499");
+}

@@ -1,0 +1,147 @@
+//! The table: every integration with every consumer, one expectation. The releases of Numba between the newest and the oldest are seen by
+//! perf and by one gdb each.
+
+use jitlisten_tests::host::{self, Preload};
+use jitlisten_tests::integration::Integration;
+use jitlisten_tests::perf_map::{self, PerfMap};
+use jitlisten_tests::scenario::{self, CHAIN, Verdict};
+use jitlisten_tests::{gdb, perf, support_table};
+
+/// Every sample has a name, 95 of 100 stacks are complete, and the map they come from obeys every rule.
+fn perf(integration: Integration) {
+    let (Some(()), Some(host)) = (perf::is_here(), integration.chain(2, &[])) else { return };
+    let recording = perf::record(&host, Preload::Library);
+    let map = recording.perf_map();
+    for function in CHAIN {
+        assert!(map.named(function).next().is_some(), "the perf map does not name {function}:\n{}", map.names());
+    }
+    scenario::every_sample_is_named(&recording.samples, &map, "gamma");
+    Verdict::of(&recording.samples, integration.caller_object()).is_complete();
+    support_table::seen(integration.row(), "perf map");
+}
+
+/// A debugger that comes while the code runs.
+fn gdb_attached(integration: Integration) {
+    let (Some(()), Some(host)) = (gdb::is_here(), integration.chain(60, &[])) else { return };
+    let mut running = host.start(Preload::Library);
+    running.wait_for_line("running");
+    // Between two calls of gamma the host looks at the clock.
+    check(integration, &gdb::attach_in("gamma", &running));
+    support_table::seen(integration.row(), "gdb");
+}
+
+/// A debugger that was there before the process: a breakpoint stands at LLVM's rendezvous from the start.
+fn gdb_started(integration: Integration) {
+    let (Some(()), Some(host)) = (gdb::is_here(), integration.chain(60, &["timer"])) else { return };
+    let session = gdb::start(&host, Preload::Library);
+    let map = session.pid.and_then(perf_map::take);
+    check(integration, &session);
+    assert_named(map.as_deref(), &session);
+}
+
+/// The same for ORC. It registers an object after its memory is final, so with a breakpoint at the rendezvous nothing comes by
+/// us any more before the code runs: gdb walks it, but the perf map learns of it only with the next object.
+fn gdb_started_on_orc(integration: Integration) {
+    let (Some(()), Some(host)) = (gdb::is_here(), integration.chain(60, &["timer"])) else { return };
+    let session = gdb::start(&host, Preload::Library);
+    let _ = session.pid.and_then(perf_map::take);
+    check(integration, &session);
+}
+
+/// A debugger that comes when LLVM is loaded and nothing is compiled: the breakpoint replaces bytes at the rendezvous, or
+/// stands on what we put there.
+fn gdb_attached_before_the_first_compile(integration: Integration) {
+    let (Some(()), Some(host)) = (gdb::is_here(), integration.chain(60, &["wait", "timer"])) else { return };
+    let mut running = host.start(Preload::Library);
+    running.wait_for_line("waiting");
+    let session = gdb::attach_early(&mut running);
+    let map = perf_map::take(running.pid());
+    check(integration, &session);
+    assert_named(map.as_deref(), &session);
+}
+
+/// The program prints what it prints without us.
+fn output(integration: Integration) {
+    let Some(host) = integration.chain(0, &[]) else { return };
+    let ended = host::same_output(&host).well();
+    assert!(ended.perf_map().named("gamma").next().is_some());
+}
+
+fn check(integration: Integration, session: &gdb::Session) {
+    if let Err(what) = scenario::check_backtrace(&session.backtrace, integration.caller_frame(), session.symbols) {
+        panic!("{what}\ngdb said:\n{}", session.output);
+    }
+}
+
+fn assert_named(map: Option<&[u8]>, session: &gdb::Session) {
+    let map = map.unwrap_or_else(|| panic!("no perf map\ngdb said:\n{}", session.output));
+    let map = PerfMap::parse(map).unwrap_or_else(|fault| panic!("perf map: {fault}"));
+    for function in CHAIN {
+        assert!(map.named(function).next().is_some(), "the perf map does not name {function}:\n{}", map.names());
+    }
+}
+
+macro_rules! rows {
+    ($($row:ident: $integration:expr => [$($consumer:ident),*];)*) => {
+        $(mod $row {
+            use super::Integration;
+            $(#[test] fn $consumer() { super::$consumer($integration) })*
+        })*
+    };
+}
+
+rows! {
+    numba_0_68_1: Integration::Numba("numba-0.68.1")
+        => [output, perf, gdb_attached, gdb_started, gdb_attached_before_the_first_compile];
+    numba_0_60_0: Integration::Numba("numba-0.60.0")
+        => [perf, gdb_started];
+    numba_0_57_1: Integration::Numba("numba-0.57.1")
+        => [perf, gdb_attached_before_the_first_compile];
+    numba_0_56_4: Integration::Numba("numba-0.56.4")
+        => [output, perf, gdb_attached, gdb_started, gdb_attached_before_the_first_compile];
+    lli_14_mcjit: Integration::Lli(14, &["--jit-kind=mcjit"])
+        => [output, perf, gdb_attached, gdb_started];
+    lli_14_orc_rtdyld: Integration::Lli(14, &["--jit-kind=orc", "--jit-linker=rtdyld"])
+        => [output, perf, gdb_attached, gdb_started_on_orc];
+    lli_22_mcjit: Integration::Lli(22, &["--jit-kind=mcjit"])
+        => [output, perf, gdb_attached, gdb_started];
+    lli_22_orc_rtdyld: Integration::Lli(22, &["--jit-kind=orc", "--jit-linker=rtdyld"])
+        => [output, perf, gdb_attached, gdb_started_on_orc];
+    lli_22_orc_jitlink: Integration::Lli(22, &["--jit-kind=orc", "--jit-linker=jitlink"])
+        => [output, perf, gdb_attached, gdb_started_on_orc];
+}
+
+/// The control: the stock process must fail what the rows above pass.
+mod stock {
+    use super::*;
+
+    const INTEGRATIONS: [Integration; 2] =
+        [Integration::Numba("numba-0.68.1"), Integration::Lli(14, &["--jit-kind=mcjit"])];
+
+    #[test]
+    fn perf_finds_no_name_and_no_chain() {
+        for integration in INTEGRATIONS {
+            let (Some(()), Some(host)) = (perf::is_here(), integration.chain(2, &[])) else { continue };
+            let recording = perf::record(&host, Preload::Nothing);
+            assert_eq!(recording.map, None, "a stock process writes no perf map");
+            let verdict = Verdict::of(&recording.samples, integration.caller_object());
+            verdict.has_samples();
+            assert_eq!((verdict.unnamed, verdict.complete), (verdict.jit, 0), "{integration:?}:\n{verdict}");
+        }
+    }
+
+    #[test]
+    fn gdb_finds_no_way_out_of_numba_code() {
+        let integration = INTEGRATIONS[0];
+        let (Some(()), Some(host)) = (gdb::is_here(), integration.chain(60, &["timer"])) else { return };
+        let session = gdb::start(&host, Preload::Nothing);
+        // The name is there, LLVM's own doing; what lacks is every frame above.
+        assert!(
+            session.backtrace.frames.first().is_some_and(|leaf| scenario::names(leaf, "gamma")),
+            "{}",
+            session.output
+        );
+        let checked = scenario::check_backtrace(&session.backtrace, integration.caller_frame(), session.symbols);
+        assert!(checked.is_err(), "{:?}", session.backtrace);
+    }
+}

@@ -1,0 +1,171 @@
+//! Reads numbers out of unchecked bytes. Everything returns `None` past the end.
+
+#![forbid(unsafe_code)]
+
+use gimli::{DwEhPe, constants as dw};
+
+/// The bits of a `DW_EH_PE_*` encoding: how the number is written, and what it is relative to.
+const FORMAT: u8 = 0x0f;
+const APPLICATION: u8 = 0x70;
+
+/// A position in a section.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8], at: usize) -> Self {
+        Reader { bytes, at }
+    }
+
+    pub(crate) fn position(&self) -> usize {
+        self.at
+    }
+
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.at >= self.bytes.len()
+    }
+
+    pub(crate) fn take(&mut self, size: usize) -> Option<&'a [u8]> {
+        let taken = self.bytes.get(self.at..self.at.checked_add(size)?)?;
+        self.at += size;
+        Some(taken)
+    }
+
+    /// Only what is before `end` is left to read.
+    pub(crate) fn until(self, end: usize) -> Option<Self> {
+        Some(Reader { bytes: self.bytes.get(..end)?, at: self.at })
+    }
+
+    pub(crate) fn move_by(&mut self, distance: i64) -> Option<()> {
+        let at = (self.at as i64).checked_add(distance)?;
+        self.at = usize::try_from(at).ok().filter(|&at| at <= self.bytes.len())?;
+        Some(())
+    }
+
+    /// Goes on at `at`.
+    pub(crate) fn move_to(&mut self, at: usize) -> Option<()> {
+        self.at = Some(at).filter(|&at| at <= self.bytes.len())?;
+        Some(())
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.try_into().ok()
+    }
+
+    pub(crate) fn u8(&mut self) -> Option<u8> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    pub(crate) fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    pub(crate) fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub(crate) fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// `ULEB128`; bits beyond 64 are refused.
+    pub(crate) fn uleb(&mut self) -> Option<u64> {
+        let mut value = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.u8()?;
+            let bits = u64::from(byte & 0x7f);
+            if shift == 63 && bits > 1 {
+                return None;
+            }
+            value |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    /// `SLEB128`
+    pub(crate) fn sleb(&mut self) -> Option<i64> {
+        let mut value = 0_i64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.u8()?;
+            value |= i64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                let sign = shift + 7;
+                if sign < 64 && byte & 0x40 != 0 {
+                    value |= -1 << sign;
+                }
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    /// The bytes up to the next NUL, which is skipped.
+    pub(crate) fn string(&mut self) -> Option<&'a [u8]> {
+        let rest = self.bytes.get(self.at..)?;
+        let text = rest.get(..rest.iter().position(|&byte| byte == 0)?)?;
+        self.at += text.len() + 1;
+        Some(text)
+    }
+
+    /// The number of an encoded pointer (`DW_EH_PE_*`), which is relative to nothing yet. `None` also for an unknown encoding.
+    pub(crate) fn encoded_number(&mut self, encoding: u8) -> Option<u64> {
+        match DwEhPe(encoding & FORMAT) {
+            dw::DW_EH_PE_absptr | dw::DW_EH_PE_udata8 | dw::DW_EH_PE_sdata8 => self.u64(),
+            dw::DW_EH_PE_uleb128 => self.uleb(),
+            dw::DW_EH_PE_udata2 => self.u16().map(u64::from),
+            dw::DW_EH_PE_udata4 => self.u32().map(u64::from),
+            dw::DW_EH_PE_sleb128 => self.sleb().map(i64::cast_unsigned),
+            dw::DW_EH_PE_sdata2 => self.u16().map(|value| i64::from(value.cast_signed()).cast_unsigned()),
+            dw::DW_EH_PE_sdata4 => self.u32().map(|value| i64::from(value.cast_signed()).cast_unsigned()),
+            _ => None,
+        }
+    }
+
+    /// An encoded pointer that is read at `address`; `data_base` is the base of `DW_EH_PE_datarel`, if there is one. A null pointer is null in every
+    /// encoding.
+    pub(crate) fn encoded(&mut self, encoding: u8, address: u64, data_base: Option<u64>) -> Option<u64> {
+        let base = match DwEhPe(encoding & APPLICATION) {
+            dw::DW_EH_PE_absptr => 0,
+            dw::DW_EH_PE_pcrel => address,
+            dw::DW_EH_PE_datarel => data_base?,
+            _ => return None,
+        };
+        self.encoded_number(encoding).map(|value| if value == 0 { 0 } else { base.wrapping_add(value) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leb128_as_in_the_dwarf_examples() {
+        assert_eq!(Reader::new(&[0x82, 0x01], 0).uleb(), Some(130));
+        assert_eq!(Reader::new(&[0x80, 0x7f], 0).sleb(), Some(-128));
+        assert_eq!(Reader::new(&[0x78], 0).sleb(), Some(-8));
+        assert_eq!(Reader::new(&[0x80], 0).uleb(), None);
+        assert_eq!(Reader::new(&[0xff; 11], 0).uleb(), None, "more than 64 bits");
+    }
+
+    #[test]
+    fn nothing_is_read_behind_the_end() {
+        assert_eq!(Reader::new(&[1, 2, 3], 0).u32(), None);
+        assert_eq!(Reader::new(&[1], usize::MAX).u16(), None);
+        assert_eq!(Reader::new(b"abc", 0).string(), None);
+    }
+
+    #[test]
+    fn pcrel_sdata4_is_relative_to_its_own_place() {
+        let bytes = [0, 0, 0, 0, 0xf0, 0xff, 0xff, 0xff];
+        assert_eq!(Reader::new(&bytes, 4).encoded(0x1b, 0x1004, None), Some(0x1004 - 0x10));
+        assert_eq!(Reader::new(&bytes, 0).encoded(0x1b, 0x1000, None), Some(0), "null stays null");
+        assert_eq!(Reader::new(&bytes, 4).encoded(0x3b, 0x1004, Some(0x2000)), Some(0x1ff0));
+        assert_eq!(Reader::new(&bytes, 4).encoded(0x2b, 0x1004, None), None, "textrel has no base here");
+    }
+}
