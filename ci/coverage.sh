@@ -2,14 +2,16 @@
 # Coverage of compiled code: the tests of `python/jitlisten/_coverage`. Needs no native library.
 #
 #   ci/coverage.sh          the newest Numba and an old one, with the newest coverage.py and an old one
-#   ci/coverage.sh all      every Numba that has lines (the list of ci/lines.sh, without 0.56). Fails if one of them cannot be had here
+#   ci/coverage.sh all      every Numba that has lines (the list of ci/lines.sh, without 0.56): lines, branches and the cache, an hour.
+#                           Fails if one of them cannot be had here
 #
 # Environments are made under target/venv-coverage.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 venvs=target/venv-coverage
-tools='pytest==8.4.2 pytest-cov pytest-xdist'
+# On Python 3.8, pytest is older.
+tools='pytest<9 pytest-cov pytest-xdist'
 
 # NAME PYTHON REQUIREMENT...
 make_venv() {
@@ -47,7 +49,7 @@ all)
     while read -r name version requirements; do
         # shellcheck disable=SC2086
         make_venv "$name" "$version" $requirements coverage $tools || { skipped+=("$name"); continue; }
-        test_with "$name" python/tests/test_coverage*.py || failed+=("$name")
+        test_with "$name" -k 'test_equal and branch or cached' python/tests/test_coverage*.py </dev/null || failed+=("$name")
     done < <(sed -n "/<<'MATRIX'/,/^MATRIX/p" ci/lines.sh | grep -E '^0\.[0-9]+\.[0-9]' | grep -v '^0\.56')
     echo "coverage: ${#failed[@]} failed: ${failed[*]}; ${#skipped[@]} skipped: ${skipped[*]}"
     [ ${#failed[@]} = 0 ] && [ ${#skipped[@]} = 0 ]

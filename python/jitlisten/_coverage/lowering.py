@@ -15,7 +15,7 @@ from .._lines.inlined import place_of
 from . import loops, marks, paths, unmeasured
 from .marks import Mark
 from .patches import STENCILS
-from .plan import PART, Code, Function, Plan, Position
+from .plan import PART, Code, Function, Plan, Position, entered_within
 
 # The marks of a loop are bits of one variable: several variables keep LLVM from turning branches into arithmetic.
 _BYTE, _BITS = llvm.IntType(8), llvm.IntType(32)
@@ -244,6 +244,7 @@ def _function(lowerer: Any) -> Optional[Function]:
         unmeasured.add("code without a file", lowerer)
     # Also one of Numba's own may have lines of the user's: those of an inlined call.
     function = Function(Code(filename, identity.firstlineno, identity.func_qualname), paths.measured)
+    function.entered = entered_within(identity.code)
     around = getattr(func_ir, PART, None)
     if around is not None:
         function.is_part = True

@@ -10,13 +10,15 @@ Numba's intermediate representation names some lines that do not run there. Thei
 
     copies for phis, which have the line of what is copied     line 0, see patches.py
     jumps where several ways meet                              see `_find_jumps`
+    ends of lines, before Python 3.10                          see `_leave_out_ends_of_lines`
     what is added for `try`
 """
 
 from __future__ import annotations
 
+import dis
 import sys
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from numba.core import ir
 
@@ -48,9 +50,10 @@ class Code(NamedTuple):
 class Block:
     """One block, as far as marks go."""
 
-    def __init__(self, label: int, successors: List[int]) -> None:
+    def __init__(self, label: int, block: Any) -> None:
         self.label = label
-        self.successors = successors
+        self.successors: List[int] = list(block.body[-1].get_targets())
+        self.end = len(block.body) - 1
         self.predecessors: List[int] = []
         # By index of the statement.
         self.positions: List[Tuple[int, Position]] = []
@@ -61,6 +64,11 @@ class Block:
     def last(self) -> Position:
         return self.positions[-1][1]
 
+    @property
+    def last_but_jump(self) -> Optional[Position]:
+        """A jump to the next block has the line of that."""
+        return next((position for index, position in reversed(self.positions) if index < self.end), None)
+
 
 class Plan:
     """`at` has the marks before a statement, `edges` those on the way from one block to another."""
@@ -69,7 +77,7 @@ class Plan:
         self._function = function
         self.at: Dict[int, List[Mark]] = {}
         self.edges: Dict[Tuple[int, int], List[Mark]] = {}
-        self._blocks = {label: Block(label, list(block.body[-1].get_targets())) for label, block in blocks.items()}
+        self._blocks = {label: Block(label, block) for label, block in blocks.items()}
         for label, found in self._blocks.items():
             for target in set(found.successors):
                 self._blocks[target].predecessors.append(label)
@@ -77,6 +85,8 @@ class Plan:
         for label, found in self._blocks.items():
             self._find_positions(found, blocks[label])
         self._find_jumps()
+        if function.entered:
+            self._leave_out_ends_of_lines(blocks)
         first = min(blocks)
         for label, found in self._blocks.items():
             self._find_parts(found, blocks[label])
@@ -111,6 +121,37 @@ class Plan:
             if position is not None and all(before != position for before, _ in self._ways_to(found)):
                 found.positions.append((index, position))
 
+    def _leave_out_ends_of_lines(self, blocks: Dict[int, Any]) -> None:
+        """What has no line of its own, such as `return None`, has the line of the text above it. A jump to there does
+        not go to the beginning of that line, and coverage.py does not see it."""
+        above: Set[Position] = set()
+        handlers = set()
+        for label, found in sorted(self._blocks.items()):
+            last = blocks[label].body[-1]
+            ends_try = id(last) in _machinery_of_try(blocks[label])
+            if ends_try:
+                handlers.add(last.truebr)
+            first = found.positions[0][1] if found.positions else None
+            if first is not None and label not in handlers and first in above and self._is_entered(label, first):
+                while found.positions and found.positions[0][1] == first:
+                    found.positions.pop(0)
+                if found.leaves and not found.positions and self._function.after_return is not None:
+                    found.positions.append((found.end, self._function.after_return))
+            if ends_try and not found.positions:
+                # Nothing in it can raise an exception.
+                self._blocks[last.truebr].predecessors.remove(label)
+                found.successors = [last.falsebr]
+            above.update(position for index, position in found.positions if index < found.end)
+
+    def _is_entered(self, label: int, position: Position) -> bool:
+        """Whether the program comes from other lines to a block that may begin within this one."""
+        ways = [edge[0] for _, edge in self._ways_to(self._blocks[label]) if edge is not None]
+        return (
+            position.frame is None
+            and position.line in self._function.entered
+            and any(self._blocks[each].last_but_jump != position for each in ways if each < label)
+        )
+
     def _find_parts(self, found: Block, block: Any) -> None:
         """Parts of the function that are compiled by themselves, each called in a block of its own: where they begin
         and where they go on."""
@@ -122,8 +163,18 @@ class Plan:
         if not hasattr(part, "output_types") or sys.version_info < (3, 10):
             # The program does not come back to the line of the loop, but goes on with what follows.
             found.goes_on_from_part = True
+            if hasattr(part, "output_types"):
+                self._leave_out_end_of_with(found, part.func_ir.blocks)
             after = self._first_after(found)
         setattr(part.func_ir, PART, (before, after))
+
+    def _leave_out_end_of_with(self, found: Block, body: Dict[int, Any]) -> None:
+        """It has the last line of the body, before Python 3.10."""
+        lines = {statement.loc.line for block in body.values() for statement in block.body}
+        for label in found.successors:
+            after = self._blocks[label].positions
+            while after and after[0][1].line in lines - {found.last.line}:
+                after.pop(0)
 
     def _first_after(self, block: Block) -> Optional[Position]:
         """Where the program goes on after a part, if that is one line. In between, Numba sorts out by which exit it
@@ -266,6 +317,18 @@ def _chain(frame: Optional[Inlined]) -> List[Inlined]:
     return chain[::-1]
 
 
+def entered_within(code: Any) -> FrozenSet[int]:
+    """The lines to which a function jumps, but not to their beginning. Since Python 3.10 all has the line it belongs to."""
+    if sys.version_info >= (3, 10):
+        return frozenset()
+    starts = dict(dis.findlinestarts(code))
+    return frozenset(
+        starts[max(start for start in starts if start < target)]
+        for target in dis.findlabels(code.co_code)
+        if target not in starts
+    )
+
+
 class Function:
     """What is lowered: a function of the user's, a part of one, or one that is generated around the user's
     statements."""
@@ -278,6 +341,8 @@ class Function:
         self.outside = Position(None, -code.first)
         # A lifted loop, or the body of a `with objmode`.
         self.is_part = False
+        # Lines that are jumped to, not at their beginning.
+        self.entered: FrozenSet[int] = frozenset()
         # The position of generated statements.
         self._generated = generated
         self.before: Optional[Position] = generated or self.outside

@@ -625,6 +625,12 @@ def implicit_return(values, flag):
 
 
 @njit
+def implicit_return_after_no_loop(values):
+    for i in range(values.shape[0]):
+        values[i] = 2
+
+
+@njit
 def finishes(x):
     total = 0
     try:
@@ -711,5 +717,6 @@ def drive():
     while_loops(6)
     one_liners(3)
     implicit_return(np.ones(3), False)
+    implicit_return_after_no_loop(np.ones(0))
     finishes(3)
     long_header(1)
