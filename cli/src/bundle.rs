@@ -18,7 +18,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Component, Path, PathBuf};
 
-use jitlisten_report::{Lookup, Options, Report, Selection, bundle, printable};
+use jitlisten_report::{Options, Report, bundle, printable};
 
 use crate::problem::Problem;
 
@@ -143,7 +143,7 @@ pub(crate) fn fill(folder: &Path) -> Result<(), Problem> {
     let mut marker = marker(folder, false).map_err(cannot)?;
     let (mut files, mut bytes) = (0, 0);
     for file in &recordings {
-        let options = Options { selection: Selection::default(), lookup: Lookup::default(), by_thread: false };
+        let options = Options::default();
         let report =
             Report::open(file, &options).map_err(|error| Problem::new(format!("{}: {error}", file.display())))?;
         let done = bundle(&report, &folder.join(ROOT)).map_err(Problem::new)?;

@@ -50,6 +50,12 @@ pub(crate) struct Lines {
     /// Everything that has a sample, not only what is hot
     #[arg(short, long)]
     all: bool,
+    /// Only functions in files whose path contains PART, whatever they take
+    #[arg(long, value_name = "PART")]
+    file: Option<String>,
+    /// Only functions whose name contains PART, whatever they take
+    #[arg(long, value_name = "PART")]
+    function: Option<String>,
     /// When to use colour
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     color: Colour,
@@ -117,6 +123,8 @@ impl Lines {
             threads: self.threads,
             processes: self.processes,
             hosts: self.hosts,
+            file: self.file.as_deref(),
+            function: self.function.as_deref(),
         };
         let text = to_text(&report, style);
         recording::write(None, text.as_bytes())

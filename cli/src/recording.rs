@@ -29,6 +29,9 @@ pub(crate) struct Reading {
     /// Lines and inlined calls of C, C++ and Rust libraries with debug information, too
     #[arg(long)]
     native: bool,
+    /// Leave out what was compiling: percents are of the rest
+    #[arg(long)]
+    no_compile: bool,
 }
 
 /// When to use colour.
@@ -57,6 +60,7 @@ impl Reading {
             selection: Selection { event: self.event.clone(), process: self.pid, thread: self.tid },
             lookup: Lookup { roots: self.root.clone(), native_lines: self.native, kernel },
             by_thread,
+            no_compile: self.no_compile,
         };
         let progress = std::io::stderr().is_terminal().then(|| Progress::start(&files)).flatten();
         let report = Report::open_all(&files, &options);

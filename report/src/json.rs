@@ -1,18 +1,24 @@
 //! The table as JSON, for programs.
 //!
 //! ```text
-//! {"samples": n, "compiled": n, "interpreted": n, "without_line": n, "lost": n,
-//!  "files":   [{"path": p, "note": s, "lines": [{"line": l, "self": n, "approximate": n, "total": n, "source": s, "inlined": [...],
+//! {"samples": n, "compiled": n, "interpreted": n, "without_line": n, "lost": n, "weight": n, "elapsed": ns or null,
+//!  "summary": {"compiled": {"samples": n, "weight": n, "percent": p}, "interpreted": {...}, "libraries": {NAME: {...}}, "compiling": {...},
+//!              "compiling_in_llvm": {...}, "importing": {NAME: {...}}, "collecting": {...}, "waiting": {NAME: {...}}},
+//!  "hottest": [{"path": p, "line": l, "source": s, "kind": "compiled"|"python", "self": n, "total": n, "in_c": n, ...}],
+//!  "files":   [{"path": p, "note": s, "lines": [{"line": l, "self": n, "in_c": n, "approximate": n, "total": n, "source": s, "inlined": [...],
 //!               "loops": [{"function": s, "first": l, "last": l, "ran": "vector"|"scalar", "advice": [{"rule": s, "text": s}], ...}]}]}],
 //!  "threads": [{"pid": n, "tid": n, "name": s, "host": s, "samples": n, "compiled": n, "percent": p}],
 //!  "processes": [{"pid": n, "name": s, "host": s, "threads": n, "samples": n, "compiled": n, "percent": p}], "hosts": [...], ...}
 //! ```
 //! The selfs of all `lines` (0 is the code that has no line by the compiler's own word) and `without_line` are `compiled` and `interpreted`;
-//! those with `outside` are `samples`. What is in `inlined` is a view of the same samples, below the line that calls.
-//! Percents are by weight, which is the same unless the recorder changed its period; counts are samples.
+//! those with `outside` are `samples`. All of `summary` but `compiling_in_llvm` is `samples`, too. Of an interpreted line `self` has the C
+//! functions that it calls, `in_c`; of a compiled one only in `hottest`. What is in `inlined` is a view of the same samples, below the line
+//! that calls. Percents are by weight, which is the same unless the recorder changed its period; weight is nanoseconds where samples are of
+//! time; counts are samples.
 
 use serde_json::{Map, Value, json};
 
+use crate::hottest::hottest;
 use crate::loops::{Loop, loops};
 use crate::profile::{Count, Inlined, Line, Shares};
 use crate::report::{Group, Report};
@@ -33,6 +39,9 @@ pub fn to_json(report: &Report) -> Value {
         "event": report.event(),
         "host": report.recording.facts.host,
         "command": report.recording.facts.command,
+        "elapsed": report.elapsed(),
+        "summary": summary(report),
+        "hottest": hot_lines(report),
         "outside": outside(report),
         "files": files(report),
         "functions": functions(report),
@@ -42,6 +51,47 @@ pub fn to_json(report: &Report) -> Value {
         "recordings": report.recording.parts,
         "notes": report.notes,
     })
+}
+
+/// What was done, each sample once.
+fn summary(report: &Report) -> Value {
+    let summary = &report.profile.summary;
+    let one =
+        |count: Count| json!({"samples": count.samples, "weight": count.weight, "percent": percent(report, count)});
+    let named = |names: &[(String, Count)]| -> Map<String, Value> {
+        names.iter().map(|(name, count)| (name.clone(), one(*count))).collect()
+    };
+    json!({
+        "compiled": one(summary.compiled),
+        "interpreted": one(summary.interpreted),
+        "libraries": named(&summary.libraries),
+        "compiling": one(summary.compiling),
+        "compiling_in_llvm": one(summary.in_llvm),
+        "importing": named(&summary.importing),
+        "collecting": one(summary.collecting),
+        "waiting": named(&summary.waiting),
+    })
+}
+
+fn hot_lines(report: &Report) -> Vec<Value> {
+    let rows = hottest(report, usize::MAX);
+    rows.iter()
+        .map(|line| {
+            let (file, number) = (line.place.0 as usize, line.place.1);
+            json!({
+                "path": report.profile.files[file].path,
+                "line": number,
+                "source": report.sources[file].line(number),
+                "kind": if line.compiled { "compiled" } else { "python" },
+                "self": line.own.samples,
+                "self_weight": line.own.weight,
+                "self_percent": percent(report, line.own),
+                "total": line.total.samples,
+                "total_percent": percent(report, line.total),
+                "in_c": line.in_c.samples,
+            })
+        })
+        .collect()
 }
 
 fn outside(report: &Report) -> Vec<Value> {
@@ -83,6 +133,7 @@ fn line_value(report: &Report, number: u32, line: &Line, source: Option<&str>) -
     let mut value = shares(report, &line.shares);
     value.insert("line".to_owned(), json!(number));
     value.insert("approximate".to_owned(), json!(line.approximate.samples));
+    value.insert("in_c".to_owned(), json!(line.in_c.samples));
     value.insert("source".to_owned(), json!(source));
     value.insert("inlined".to_owned(), inlined(report, &line.inlined));
     if !line.by_thread.is_empty() {

@@ -10,12 +10,14 @@
 //! nothing in a file is trusted: what is damaged or missing becomes a note, and the rest is read.
 #![forbid(unsafe_code)]
 
+mod activity;
 mod assembly;
 mod bundle;
 mod diff;
 mod error;
 mod export;
 mod flamegraph;
+mod hottest;
 mod html;
 mod json;
 mod lookup;
@@ -31,16 +33,18 @@ mod symbols;
 mod text;
 mod unwind;
 
+pub use activity::{Activities, Activity, Done};
 pub use bundle::{Bundled, bundle};
 pub use diff::{Change, Difference, diff, diff_to_text};
 pub use error::Error;
 pub use flamegraph::to_flamegraph;
+pub use hottest::{CallingLine, HotLine, calling, hottest};
 pub use html::to_html;
 pub use json::to_json;
 pub use lookup::Lookup;
 pub use loops::{Advice, Facts as LoopFacts, Loop, loops};
 pub use printable::printable;
-pub use profile::{Count, Detail, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, ThreadRow};
+pub use profile::{Count, Detail, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, Summary, ThreadRow};
 pub use recording::{
     Event, Facts, Follower, Location, MappedFile, Origin, Place, Recording, Sample, Selection, Stacks, Thread,
 };

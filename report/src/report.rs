@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use rustc_hash::FxHashMap;
 
+use crate::activity::{self, Activities, Activity};
 use crate::lookup::Lookup;
 use crate::profile::{Detail, Profile};
 use crate::recording::{Recording, Selection, Thread};
@@ -22,6 +23,8 @@ pub struct Options {
     pub lookup: Lookup,
     /// Keep the lines of each thread apart.
     pub by_thread: bool,
+    /// Leave out what was compiling, so that the rest is everything.
+    pub no_compile: bool,
 }
 
 /// A recording on a disk.
@@ -116,12 +119,16 @@ impl Report {
     /// As [`new`](Report::new), with the files that are open already.
     pub fn with(
         cache: &mut SymbolCache,
-        recording: Recording,
+        mut recording: Recording,
         recorded: Option<SystemTime>,
         options: &Options,
     ) -> Report {
         let symbols = Symbols::resolve_with(cache, &recording, &options.lookup);
         let detail = Detail { by_thread: options.by_thread, native_lines: options.lookup.native_lines };
+        if options.no_compile {
+            let activities = Activities::new(&recording, &symbols);
+            recording.samples.retain(|sample| activities.of(sample.stack).activity != Activity::Compiling);
+        }
         let profile = Profile::new(&recording, &symbols, detail);
         let roots = Roots::of(&recording, &options.lookup);
         let sources = sources(&profile, &symbols, &roots.all(), recorded);
@@ -145,31 +152,89 @@ impl Report {
         self.recording.events.get(self.recording.event).map_or("", |(event, _)| event.name.as_str())
     }
 
+    /// Whether the samples are of time, so that their weight is nanoseconds.
+    pub fn is_time(&self) -> bool {
+        ["cpu-clock", "task-clock", "wall-clock"].iter().any(|clock| self.event().starts_with(clock))
+    }
+
+    /// Whether a source is the user's, and neither a library's nor Python's.
+    pub fn is_users(&self, path: &str) -> bool {
+        activity::is_users(path)
+    }
+
+    /// From the first sample to the last, in nanoseconds; nothing for several recordings.
+    pub fn elapsed(&self) -> Option<u64> {
+        let times = self.recording.samples.iter().map(|sample| sample.time);
+        let (first, last) = (times.clone().min()?, times.max()?);
+        (self.recording.parts <= 1).then_some(last - first)
+    }
+
+    /// What ran, as a person would name it: `prog.py`, `-m module`, `./program`. Of perf, its own command line.
+    pub fn program(&self) -> String {
+        let command = &self.recording.facts.command;
+        let is_python = command.first().is_some_and(|word| file_name(word).starts_with("python"));
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        match words.as_slice() {
+            [_, "-m", module, ..] if is_python => format!("-m {module}"),
+            [_, option, ..] if is_python && option.starts_with('-') => format!("python {option}"),
+            [_, program, ..] if is_python => file_name(program).to_owned(),
+            [first, "record", ..] if file_name(first).starts_with("perf") => "perf record".to_owned(),
+            [first, ..] => file_name(first).to_owned(),
+            [] => "a recording".to_owned(),
+        }
+    }
+
+    /// `Python 3.12`, by the files that the process mapped.
+    fn python(&self) -> Option<String> {
+        self.recording.files.iter().find_map(|file| {
+            let name = file_name(&file.path);
+            let version = name.strip_prefix("lib").unwrap_or(name).strip_prefix("python3.")?;
+            let digits: String = version.chars().take_while(char::is_ascii_digit).collect();
+            (!digits.is_empty()).then(|| format!("Python 3.{digits}"))
+        })
+    }
+
     /// One line that says what this is.
     pub fn title(&self) -> String {
         let facts = &self.recording.facts;
-        let mut title = format!("{} samples of {}", grouped(self.profile.all.samples), self.event());
-        let (first, last) = self.times();
+        let mut parts = vec![self.program()];
+        parts.extend(self.python());
+        let all = self.profile.all;
+        let within = self.elapsed().filter(|elapsed| *elapsed > 0).map(|elapsed| format!(" in {}", duration(elapsed)));
+        let within = within.unwrap_or_default();
+        if self.is_time() {
+            let what = if self.recording.is_wall() { "of threads' time" } else { "of processor time" };
+            parts.push(format!("{} {what}{within}", duration(all.weight)));
+        } else if !within.is_empty() {
+            parts.push(within.trim_start().to_owned());
+        }
         if self.recording.parts > 1 {
-            title.push_str(&format!(" in {} recordings", self.recording.parts));
-        } else if last > first {
-            title.push_str(&format!(", {}", duration(last - first)));
+            parts.push(format!("{} recordings", self.recording.parts));
         }
-        let threads = self.profile.threads.len();
-        title.push_str(&format!(", {threads} thread{}", if threads == 1 { "" } else { "s" }));
-        let processes = self.processes().len();
-        if processes > 1 {
-            title.push_str(&format!(" in {processes} processes"));
+        let mut processes = counted(self.busy_threads(), "thread");
+        match self.processes().len() {
+            0 | 1 => {}
+            several => processes.push_str(&format!(" in {several} processes")),
         }
+        parts.push(processes);
+        let event = self.event().trim_end_matches(":u");
+        parts.push(format!("{} samples of {event}", grouped(all.samples)));
         // A process that was killed has not said where it was.
         let hosts: Vec<Group> = self.hosts().into_iter().filter(|group| !group.host.is_empty()).collect();
         match hosts.as_slice() {
-            [Group { host, .. }] => title.push_str(&format!(", on {host}")),
-            [] if !facts.host.is_empty() => title.push_str(&format!(", on {}", facts.host)),
+            [Group { host, .. }] => parts.push(format!("on {host}")),
+            [] if !facts.host.is_empty() => parts.push(format!("on {}", facts.host)),
             [] => {}
-            hosts => title.push_str(&format!(", on {} machines", hosts.len())),
+            hosts => parts.push(format!("on {} machines", hosts.len())),
         }
-        title
+        parts.join(" · ")
+    }
+
+    /// The threads that did more than start: those of a library's pool may have a sample each, and no work.
+    fn busy_threads(&self) -> usize {
+        let threads = &self.profile.threads;
+        let busy = threads.iter().filter(|row| row.all.percent_of(self.profile.all) >= 0.5).count();
+        if busy == 0 { threads.len() } else { busy }
     }
 
     /// The processes that have samples, the heaviest first.
@@ -220,11 +285,6 @@ impl Report {
         groups.sort_by(|a, b| b.all.cmp(&a.all).then_with(|| (&a.host, a.pid).cmp(&(&b.host, b.pid))));
         groups
     }
-
-    fn times(&self) -> (u64, u64) {
-        let times = self.recording.samples.iter().map(|sample| sample.time);
-        (times.clone().min().unwrap_or_default(), times.max().unwrap_or_default())
-    }
 }
 
 fn sources(profile: &Profile, symbols: &Symbols, roots: &[PathBuf], recorded: Option<SystemTime>) -> Vec<SourceText> {
@@ -244,6 +304,15 @@ fn other_events(recording: &Recording) -> Option<String> {
 pub(crate) fn duration(nanoseconds: u64) -> String {
     let seconds = nanoseconds as f64 / 1e9;
     if seconds < 1.0 { format!("{:.0} ms", seconds * 1e3) } else { format!("{seconds:.1} s") }
+}
+
+/// `1 thread`, `2 threads`.
+pub(crate) fn counted(number: usize, what: &str) -> String {
+    format!("{} {what}{}", grouped(number as u64), if number == 1 { "" } else { "s" })
+}
+
+pub(crate) fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// 1234567 as 1,234,567.

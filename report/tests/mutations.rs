@@ -51,7 +51,7 @@ fn everything(report: &Report) {
     assert_sums(report);
     let text = to_text(
         report,
-        Style { all: true, threads: true, processes: true, hosts: true, width: Some(80), colour: false },
+        Style { all: true, threads: true, processes: true, hosts: true, width: Some(80), ..Style::default() },
     );
     assert!(!text.contains('\x1b') && text.lines().all(|line| line.chars().count() <= 80));
     assert_eq!(to_html(report).matches("</script>").count(), 2);

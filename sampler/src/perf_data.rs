@@ -263,7 +263,7 @@ impl Attribute {
         // PERF_TYPE_SOFTWARE; PERF_COUNT_SW_TASK_CLOCK or PERF_COUNT_SW_CPU_CLOCK
         let (config, name) = match options.clock {
             Clock::Cpu => (1, "task-clock:u"),
-            Clock::Wall => (0, "cpu-clock:u"),
+            Clock::Wall => (0, "wall-clock"),
         };
         Attribute { kind: 1, config, rate: 1_000_000_000 / hz, flags: FLAGS, name: name.to_owned() }
     }

@@ -38,7 +38,7 @@ async def coroutine():
 
 
 def key(value):
-    return burn(50) - value
+    return burn(500) - value
 
 
 def forgotten(number):

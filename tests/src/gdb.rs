@@ -61,18 +61,23 @@ pub fn attach_at(function: &str, host: &Running<'_>) -> Session {
     converse(gdb().arg("-p").arg(host.pid().to_string()).args(words))
 }
 
-/// Attaches to a host that is in `function` nearly always. Met elsewhere, it is looked at again, a few times: only the looking
-/// is done again, never the judging.
+/// Attaches to a host that is in `function` nearly always.
 #[must_use]
 pub fn attach_in(function: &str, host: &Running<'_>) -> Session {
+    look_in(function, || attach(host))
+}
+
+/// Looks at a host that is in `function` nearly always. Met elsewhere, as between two calls, it is looked at again, a few times: only the
+/// looking is done again, never the judging.
+pub fn look_in(function: &str, mut look: impl FnMut() -> Session) -> Session {
     let is_there =
         |session: &Session| session.backtrace.frames.first().is_some_and(|leaf| symbols::names(leaf, function));
-    let mut session = attach(host);
+    let mut session = look();
     for _ in 0..4 {
         if is_there(&session) {
             break;
         }
-        session = attach(host);
+        session = look();
     }
     session
 }
@@ -97,9 +102,16 @@ pub fn attach_early(host: &mut Running<'_>) -> Session {
     conversation.join().expect("gdb ends")
 }
 
-/// Starts a host that stops itself.
+/// Starts a host, which with the word `timer` stops itself in `gamma`.
 #[must_use]
 pub fn start(host: &Host, preload: Preload) -> Session {
+    if host.words().iter().any(|word| word == "timer") {
+        return look_in("gamma", || start_once(host, preload));
+    }
+    start_once(host, preload)
+}
+
+fn start_once(host: &Host, preload: Preload) -> Session {
     let mut command = gdb();
     // Without a shell between, or the library would be loaded into the shell as well.
     command.args(["-ex", "set startup-with-shell off"]).args(STOP);

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
+use super::summary::Sums;
 use super::tree::{Parent, Trees};
 use super::{Count, Detail, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, ThreadRow, stack_counts};
+use crate::activity::{Activities, Activity, Done};
 use crate::recording::Recording;
 use crate::symbols::{Frame, Kind, Symbols, is_entry};
 
@@ -16,20 +18,25 @@ type Spot = (u32, u32);
 type Edge = (u32, Option<Spot>, u32);
 
 pub(super) fn build(recording: &Recording, symbols: &Symbols, detail: Detail) -> Profile {
-    let mut builder = Builder::new(symbols, detail);
+    let activities = Activities::new(recording, symbols);
+    let mut builder = Builder::new(symbols, &activities, detail);
     let mut by_stack: FxHashMap<u32, Vec<(u32, Count)>> = FxHashMap::default();
     for ((stack, thread), count) in stack_counts(recording) {
         by_stack.entry(stack).or_default().push((thread, count));
     }
     builder.threads = vec![(Count::default(), Count::default()); recording.threads.len()];
     for (stack, threads) in by_stack {
-        builder.stack(recording.stacks.get(stack), &threads);
+        builder.stack(recording.stacks.get(stack), activities.of(stack), &threads);
     }
-    builder.finish(recording)
+    let mut profile = builder.finish(recording);
+    profile.activities = activities;
+    profile
 }
 
 struct Builder<'a> {
     symbols: &'a Symbols,
+    activities: &'a Activities,
+    sums: Sums,
     detail: Detail,
     /// Of each function the number of its row.
     rows: Vec<u32>,
@@ -78,7 +85,7 @@ impl Seen {
 }
 
 impl<'a> Builder<'a> {
-    fn new(symbols: &'a Symbols, detail: Detail) -> Builder<'a> {
+    fn new(symbols: &'a Symbols, activities: &'a Activities, detail: Detail) -> Builder<'a> {
         let mut numbers: FxHashMap<(&str, Kind, &str), u32> = FxHashMap::default();
         let (mut rows, mut row_names) = (Vec::new(), Vec::new());
         for function in &symbols.functions {
@@ -93,6 +100,8 @@ impl<'a> Builder<'a> {
         }
         Builder {
             symbols,
+            activities,
+            sums: Sums::default(),
             detail,
             row_shares: vec![Shares::default(); row_names.len()],
             rows,
@@ -124,18 +133,24 @@ impl<'a> Builder<'a> {
         }
     }
 
+    fn is_python_line(&self, frame: &Frame) -> bool {
+        self.symbols.function(frame).kind == Kind::Python && frame.line.is_some()
+    }
+
     fn spot(&self, frame: &Frame) -> Option<Spot> {
         self.in_table(frame).then_some(frame.source.zip(frame.line)).flatten()
     }
 
-    fn stack(&mut self, locations: &[u32], threads: &[(u32, Count)]) {
+    fn stack(&mut self, locations: &[u32], done: &Done, threads: &[(u32, Count)]) {
         let mut count = Count::default();
         for (_, part) in threads {
             count += *part;
         }
         self.profile.all += count;
+        self.sums.add(done, count);
         let Some((leaf, callers)) = locations.split_first() else { return };
-        self.leaf(*leaf, count, threads);
+        self.leaf(*leaf, done, count, threads);
+        self.below(done, count);
         self.seen.clear();
         let mut inner = None;
         for location in std::iter::once(leaf).chain(callers) {
@@ -145,9 +160,23 @@ impl<'a> Builder<'a> {
         self.add_totals(count, threads);
     }
 
-    /// Self: the innermost frame of the innermost place.
-    fn leaf(&mut self, location: u32, count: Count, threads: &[(u32, Count)]) {
-        let Some(frame) = self.symbols.frames(location).first() else { return };
+    /// What a line of the user's called, and what of compiled code's calls was C.
+    fn below(&mut self, done: &Done, count: Count) {
+        if let Some(spot) = done.user {
+            let line = self.lines.entry(spot).or_default();
+            line.below += count;
+            if done.activity == Activity::Compiling {
+                line.below_compiling += count;
+            }
+        }
+        if done.in_c
+            && let Some(spot) = done.owner.and_then(|owner| self.spot(&owner))
+        {
+            self.lines.entry(spot).or_default().in_c += count;
+        }
+    }
+
+    fn add_own(&mut self, frame: &Frame, count: Count, threads: &[(u32, Count)]) {
         self.functions[frame.function as usize].own += count;
         let row = self.row(frame);
         self.row_shares[row as usize].own += count;
@@ -156,8 +185,19 @@ impl<'a> Builder<'a> {
                 self.row_threads.entry((row, *thread)).or_default().own += *part;
             }
         }
+    }
+
+    /// Self: the innermost frame of the innermost place, and where an interpreted line called C, that line.
+    fn leaf(&mut self, location: u32, done: &Done, count: Count, threads: &[(u32, Count)]) {
+        let Some(frame) = self.symbols.frames(location).first() else { return };
+        self.add_own(frame, count, threads);
+        let owner = done.owner.filter(|owner| done.in_c && self.is_python_line(owner) && !self.in_table(frame));
+        if let Some(owner) = &owner {
+            self.add_own(owner, count, threads);
+        }
+        let frame = owner.as_ref().unwrap_or(frame);
         let in_table = self.in_table(frame);
-        let is_python = self.symbols.function(frame).kind == Kind::Python;
+        let is_python = self.is_python_line(frame);
         for (thread, part) in threads {
             let (all, compiled) = &mut self.threads[*thread as usize];
             *all += *part;
@@ -190,7 +230,9 @@ impl<'a> Builder<'a> {
                 line.by_thread.entry(*thread).or_default().own += *part;
             }
         }
-        self.inlined(location, Some(count));
+        if owner.is_none() {
+            self.inlined(location, Some(count));
+        }
     }
 
     /// Notes everything at a location; returns its outermost row, which the next location calls.
@@ -311,6 +353,7 @@ impl<'a> Builder<'a> {
         let file_numbers: FxHashMap<u32, u32> = files.iter().zip(0..).map(|(source, file)| (*source, file)).collect();
         let file_of = |source: Option<u32>| source.and_then(|source| file_numbers.get(&source).copied());
         let mut trees = self.trees.finish(&file_of);
+        profile.summary = self.sums.finish(self.activities, &file_of);
         profile.files = files
             .iter()
             .map(|source| SourceLines { path: self.symbols.sources[*source as usize].clone(), lines: BTreeMap::new() })

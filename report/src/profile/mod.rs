@@ -1,13 +1,14 @@
 //! Samples added up: by line, by function, by thread.
 //!
-//! *self* is where the program counter was: every sample has exactly one place of self, so the selfs of all lines, of the code
-//! without a line, of line 0 and of what is outside compiled code are all the samples. *total* is self and everything that the
+//! *self* is where the program counter was, and of an interpreted line also what the C functions take that it calls: every sample has exactly
+//! one place of self, so the selfs of all lines, of the code without a line, of line 0 and of what is outside are all the samples. *total* is self and everything that the
 //! line or function called; a line that is on a stack several times, as with recursion, counts once for the sample.
 //!
 //! Inlined calls are known from the line table: a place inside of `g` that was inlined into line 20 of `f` is self of `g`'s own
 //! line and total of line 20, and the tree below line 20 says how much of its total that is.
 
 mod build;
+mod summary;
 mod tree;
 
 use std::collections::BTreeMap;
@@ -15,9 +16,12 @@ use std::ops::AddAssign;
 
 use rustc_hash::FxHashMap;
 
+use crate::activity::Activities;
 use crate::recording::{Recording, Thread};
 use crate::symbols::{Kind, Symbols, is_entry};
 
+pub use summary::Summary;
+pub(crate) use summary::sum;
 pub use tree::Inlined;
 
 /// How much: of samples, and of the events they stand for.
@@ -64,6 +68,12 @@ pub struct Line {
     pub shares: Shares,
     /// What of its self has no line by the compiler, and this one by the instructions around.
     pub approximate: Count,
+    /// In C functions that it calls. Of an interpreted line this is part of its self, of a compiled one it is not.
+    pub in_c: Count,
+    /// Of a line in the user's files: samples of which it is the innermost such line, so that it called what they are of.
+    pub below: Count,
+    /// What of those was compiling.
+    pub below_compiling: Count,
     /// By thread, if that was wanted: indexes into [`Profile::threads`].
     pub by_thread: BTreeMap<u32, Shares>,
     /// The functions that have code here: indexes into [`Profile::functions`].
@@ -131,7 +141,7 @@ pub struct Profile {
     pub all: Count,
     /// Those in compiled code.
     pub compiled: Count,
-    /// Those in functions that the interpreter ran, whose lines are known.
+    /// Those in functions that the interpreter ran, whose lines are known, and in C functions that these called.
     pub interpreted: Count,
     /// Of [`compiled`](Profile::compiled), the ones in code without line table.
     pub without_line: Count,
@@ -139,7 +149,7 @@ pub struct Profile {
     pub line_zero: Count,
     /// Of the others, the ones whose line is that of the instructions around.
     pub approximate: Count,
-    /// Those outside of compiled code, by the library or `[kernel]`, the heaviest first.
+    /// The others, by the library or `[kernel]`, the heaviest first.
     pub outside: Vec<(String, Count)>,
     /// Samples that the recorder lost.
     pub lost: u64,
@@ -149,6 +159,10 @@ pub struct Profile {
     pub functions: Vec<FunctionRow>,
     /// Threads, the heaviest first.
     pub threads: Vec<ThreadRow>,
+    /// What the program did, all together.
+    pub summary: Summary,
+    /// What it did at each stack.
+    pub activities: Activities,
 }
 
 /// What to add up.

@@ -102,6 +102,11 @@ pub struct Recording {
 }
 
 impl Recording {
+    /// Whether its samples are of wall-clock time, which passes while a thread waits.
+    pub fn is_wall(&self) -> bool {
+        self.events.get(self.event).is_some_and(|(event, _)| event.name.starts_with("wall-clock"))
+    }
+
     /// Reads a file.
     ///
     /// # Errors

@@ -230,6 +230,15 @@ pub fn assert_sums(report: &Report) {
         profile.all.samples,
         "compiled and outside are all"
     );
+    let summary = &profile.summary;
+    let named = [&summary.libraries, &summary.importing, &summary.waiting].into_iter().flatten();
+    let named: u64 = named.map(|(_, count)| count.samples).sum();
+    let others = [summary.compiled, summary.interpreted, summary.compiling, summary.collecting];
+    assert_eq!(
+        named + others.map(|count| count.samples).iter().sum::<u64>(),
+        profile.all.samples,
+        "the summary is all"
+    );
     assert_eq!(profile.all.samples, report.recording.samples.len() as u64);
     let functions: u64 = profile.functions.iter().map(|row| row.shares.own.samples).sum();
     assert_eq!(functions, profile.all.samples, "selfs of functions are all");

@@ -104,7 +104,7 @@ fn lines_are_those_of_the_source() {
             found.collect::<Vec<String>>()
         };
         for (name, text) in
-            [("long", "return burn(6000)"), ("short", "return burn(2000)"), ("key", "return burn(50) - value")]
+            [("long", "return burn(6000)"), ("short", "return burn(2000)"), ("key", "return burn(500) - value")]
         {
             let expected = format!("python_frames.py:{}", line_of(text));
             let (found, all) = (of(name), of(name).len());

@@ -52,10 +52,14 @@ fn gdb_started_on_orc(integration: Integration) {
 /// stands on what we put there.
 fn gdb_attached_before_the_first_compile(integration: Integration) {
     let (Some(()), Some(host)) = (gdb::is_here(), integration.chain(60, &["wait", "timer"])) else { return };
-    let mut running = host.start(Preload::Library);
-    running.wait_for_line("waiting");
-    let session = gdb::attach_early(&mut running);
-    let map = perf_map::take(running.pid());
+    let mut map = None;
+    let session = gdb::look_in("gamma", || {
+        let mut running = host.start(Preload::Library);
+        running.wait_for_line("waiting");
+        let session = gdb::attach_early(&mut running);
+        map = perf_map::take(running.pid());
+        session
+    });
     check(integration, &session);
     assert_named(map.as_deref(), &session);
 }

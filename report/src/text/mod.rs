@@ -1,4 +1,6 @@
-//! The line table for a terminal or a pipe.
+//! The report for a terminal or a pipe.
+
+mod head;
 
 use std::fmt::Write;
 
@@ -13,7 +15,7 @@ use crate::symbols::Kind;
 
 /// How it looks, and how much of it there is.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Style {
+pub struct Style<'a> {
     /// Columns; without it lines are as long as they are.
     pub width: Option<usize>,
     /// Whether to use colour.
@@ -26,22 +28,36 @@ pub struct Style {
     pub processes: bool,
     /// The shares of each machine.
     pub hosts: bool,
+    /// Only functions with lines in files whose path contains this, whatever they take.
+    pub file: Option<&'a str>,
+    /// Only functions whose name contains this, whatever they take.
+    pub function: Option<&'a str>,
+}
+
+impl Style<'_> {
+    /// Whether a file was asked for.
+    fn is_named(&self, path: &str) -> bool {
+        self.file.is_some_and(|part| path.contains(part))
+    }
 }
 
 /// Functions that are shown without [`Style::all`].
 const MOST_FUNCTIONS: usize = 15;
-/// Functions with less are not shown.
+/// Functions with less of everything are not shown, compiled ones with less of what was compiled.
 const LEAST_PERCENT: f64 = 0.5;
+const LEAST_OF_COMPILED: f64 = 1.0;
 /// Lines around a line with samples.
 const AROUND: u32 = 2;
 /// How far above its first sample the head of a function is looked for.
 const HEAD_AT_MOST: u32 = 60;
+/// From so many columns on there is a place for samples and bars.
+const WIDE: usize = 110;
 /// Columns of a bar.
 const BAR: usize = 8;
 const INDENT: usize = 30;
 
 /// The whole table.
-pub fn to_text(report: &Report, style: Style) -> String {
+pub fn to_text(report: &Report, style: Style<'_>) -> String {
     let mut table = Table { report, style, loops: loops(report), text: String::new() };
     table.head();
     table.functions();
@@ -60,7 +76,7 @@ pub fn to_text(report: &Report, style: Style) -> String {
 
 struct Table<'a> {
     report: &'a Report,
-    style: Style,
+    style: Style<'a>,
     loops: Vec<Loop>,
     text: String,
 }
@@ -88,55 +104,12 @@ impl Table<'_> {
         percent(count.percent_of(self.report.profile.all))
     }
 
-    fn head(&mut self) {
-        let report = self.report;
-        let profile = &report.profile;
-        self.coloured(&report.title(), "1");
-        let command = report.recording.facts.command.join(" ");
-        if !command.is_empty() {
-            self.coloured(&printable(&format!("recorded by: {command}")), "2");
-        }
-        for note in &report.notes {
-            self.coloured(&printable(&format!("note: {note}")), "33");
-        }
-        self.line("");
-        let with_line = Count {
-            weight: profile
-                .compiled
-                .weight
-                .saturating_sub(profile.without_line.weight)
-                .saturating_sub(profile.line_zero.weight),
-            samples: profile.compiled.samples - profile.without_line.samples - profile.line_zero.samples,
-        };
-        let approximate = match profile.approximate.samples {
-            0 => String::new(),
-            _ => format!("; ~ {} by the instructions around", self.percent(profile.approximate).trim()),
-        };
-        self.row_of_head(with_line, &format!("compiled code, by line below{approximate}"));
-        self.row_of_head(profile.without_line, "compiled code without a line table");
-        self.row_of_head(profile.line_zero, "compiled code, line 0: the compiler names no line");
-        self.row_of_head(profile.interpreted, "interpreted Python, by line below");
-        let outside =
-            profile.outside.iter().take(5).map(|(name, count)| format!("{name} {}", self.percent(*count).trim()));
-        let mut outside = outside.collect::<Vec<_>>().join(", ");
-        if profile.outside.len() > 5 {
-            outside.push_str(", …");
-        }
-        let colon = if outside.is_empty() { "" } else { ": " };
-        self.row_of_head(profile.outside_all(), &format!("outside compiled code{colon}{outside}"));
-        self.line(&format!("{:>7}  {:>9}  samples lost by the recorder", "", grouped(profile.lost)));
-    }
-
-    fn row_of_head(&mut self, count: Count, what: &str) {
-        self.line(&printable(&format!("{} {:>9}  {what}", self.percent(count), grouped(count.samples))));
-    }
-
     fn functions(&mut self) {
         let profile = &self.report.profile;
         self.line("");
-        self.coloured("  self %  total %   samples | function", "1");
+        self.titles("function", "1");
         let mut shown = 0;
-        for row in shown_functions(self.report, self.style.all) {
+        for row in shown_functions(self.report, self.style) {
             shown += 1;
             self.line(&printable(&format!("{} | {}", self.columns(&row.shares), row.name)));
             let compilations = if self.style.all { &row.compilations } else { row.several_compilations() };
@@ -147,18 +120,37 @@ impl Table<'_> {
         if shown == 0 {
             let why = match profile.all.samples {
                 0 => "no samples",
-                _ => "no compiled function: was the program run with `jitlisten run`, or with images and perf map?",
+                _ if profile.functions.iter().any(is_listed) => {
+                    "no function of yours, and none that was compiled: --all shows all"
+                }
+                _ => "no function with a name: was the program run with `jitlisten run`, or with images and perf map?",
             };
             self.line(why);
         }
         let hidden = profile.functions.iter().filter(|row| is_listed(row)).count().saturating_sub(shown);
-        if hidden != 0 && !self.style.all {
-            self.coloured(&format!("{hidden} more with less: --all shows them"), "2");
+        if hidden != 0 && !self.style.all && self.style.file.is_none() && self.style.function.is_none() {
+            self.coloured(&format!("{hidden} more, of libraries or with less: --all shows them"), "2");
         }
     }
 
+    /// Whether there is a place for samples and bars.
+    fn is_wide(&self) -> bool {
+        self.style.width.is_none_or(|width| width >= WIDE)
+    }
+
+    fn titles(&mut self, what: &str, colour: &str) {
+        let samples = if self.is_wide() { "   samples" } else { "" };
+        self.coloured(&format!("  self %  total %{samples} | {what}"), colour);
+    }
+
     fn columns(&self, shares: &Shares) -> String {
-        format!("{} {} {:>9}", self.percent(shares.own), self.percent(shares.total), grouped(shares.own.samples))
+        let columns = format!("{} {}", self.percent(shares.own), self.percent(shares.total));
+        if self.is_wide() { format!("{columns} {:>9}", grouped(shares.own.samples)) } else { columns }
+    }
+
+    /// As wide as [`columns`](Table::columns).
+    fn no_columns(&self) -> String {
+        " ".repeat(self.columns(&Shares::default()).width())
     }
 
     fn groups(&mut self, what: &str, groups: &[Group]) {
@@ -207,7 +199,8 @@ impl Table<'_> {
         for (number, (file, source)) in files.enumerate() {
             let blocks = self.blocks(number as u32, source);
             // Of the interpreter's own modules there is nothing to show but numbers of lines.
-            if blocks.is_empty() || file.path.starts_with("<frozen ") && !self.style.all {
+            let is_named = self.style.is_named(&file.path);
+            if blocks.is_empty() || file.path.starts_with("<frozen ") && !self.style.all && !is_named {
                 continue;
             }
             self.line("");
@@ -215,10 +208,10 @@ impl Table<'_> {
             if let Some(note) = &source.note {
                 self.coloured(&printable(&format!("note: this file {note}")), "33");
             }
-            self.coloured("  self %  total %   samples |  line | source", "2");
+            self.titles(" line | source", "2");
             for (at, block) in blocks.iter().enumerate() {
                 if at != 0 {
-                    self.coloured(&format!("{:>26} |     ⋮ |", ""), "2");
+                    self.coloured(&format!("{} |     ⋮ |", self.no_columns()), "2");
                 }
                 for line in block.clone() {
                     self.source_line(file.lines.get(&line), line, source);
@@ -235,7 +228,7 @@ impl Table<'_> {
             return joined(lines.keys().map(|line| around(*line, source)).collect());
         }
         let mut blocks = Vec::new();
-        for row in shown_functions(self.report, false) {
+        for row in shown_functions(self.report, self.style) {
             let Some((_, first, last)) = row.lines.filter(|(of, ..)| *of == file) else { continue };
             let head = head_of(row, first, source);
             blocks.push(head..=head);
@@ -247,14 +240,16 @@ impl Table<'_> {
     }
 
     fn is_hot(&self, line: &Line) -> bool {
+        let summary = &self.report.profile.summary;
         line.shares.total.percent_of(self.report.profile.all) >= 0.1
+            || line.shares.own.percent_of(summary.compiled) >= LEAST_OF_COMPILED
     }
 
     fn source_line(&mut self, line: Option<&Line>, number: u32, source: &SourceText) {
         let text = source.line(number).unwrap_or_default();
         let text = if number == 0 { "(code of no line)" } else { text };
         let Some(line) = line else {
-            return self.line(&format!("{:>26} | {number:>5} | {text}", ""));
+            return self.line(&format!("{} | {number:>5} | {text}", self.no_columns()));
         };
         let share = line.shares.own.percent_of(self.report.profile.all);
         let columns = self.columns(&line.shares);
@@ -282,9 +277,9 @@ impl Table<'_> {
         rows.dedup();
         for (text, colour) in rows {
             let columns = self.style.width.map_or(usize::MAX, |width| width.saturating_sub(INDENT + 10).max(20));
-            for (at, part) in wrapped(&printable(&text), columns).iter().enumerate() {
+            for (at, part) in wrapped(&printable(&text), " ", columns).iter().enumerate() {
                 let indent = if at == 0 { "" } else { "  " };
-                self.coloured(&format!("{:>26} |       |   {indent}{part}", ""), colour);
+                self.coloured(&format!("{} |       |   {indent}{part}", self.no_columns()), colour);
             }
         }
     }
@@ -292,7 +287,7 @@ impl Table<'_> {
     /// Eighths of blocks at the end of a row, where the width leaves them a place.
     fn with_bar(&self, row: &str, share: f64) -> String {
         const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
-        let Some(width) = self.style.width.filter(|width| *width > INDENT * 2) else { return row.to_owned() };
+        let Some(width) = self.style.width.filter(|width| *width >= WIDE) else { return row.to_owned() };
         let eighths = (share / 100.0 * (BAR * 8) as f64).round() as usize;
         let bar = format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8]);
         if eighths == 0 {
@@ -337,16 +332,16 @@ impl Table<'_> {
     }
 }
 
-/// A text in lines of at most so many columns, broken between words.
-fn wrapped(text: &str, columns: usize) -> Vec<String> {
+/// A text in lines of at most so many columns, broken between its parts.
+fn wrapped(text: &str, between: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ') {
+    for part in text.split(between) {
         match lines.last_mut() {
-            Some(line) if line.width() + 1 + word.width() <= columns => {
-                line.push(' ');
-                line.push_str(word);
+            Some(line) if line.width().saturating_add(between.width()).saturating_add(part.width()) <= columns => {
+                line.push_str(between);
+                line.push_str(part);
             }
-            _ => lines.push(word.to_owned()),
+            _ => lines.push(part.to_owned()),
         }
     }
     lines
@@ -386,23 +381,23 @@ fn is_listed(row: &FunctionRow) -> bool {
     matches!(row.kind, Kind::Compiled | Kind::Python) || row.lines.is_some()
 }
 
-fn shown_functions(report: &Report, all: bool) -> impl Iterator<Item = &FunctionRow> {
-    let rows = report.profile.functions.iter().filter(|row| is_listed(row));
-    let whole = report.profile.all;
-    let most = if all { usize::MAX } else { MOST_FUNCTIONS };
+/// The functions of a table: all, or the user's and those that were compiled, as far as they are hot.
+fn shown_functions<'a>(report: &'a Report, style: Style<'a>) -> impl Iterator<Item = &'a FunctionRow> {
+    let (all, compiled) = (report.profile.all, report.profile.summary.compiled);
     let is_shown = move |row: &&FunctionRow| {
-        // Of what Python's own files only pass on, as the import system does, a person learns nothing.
-        let shares = if is_of_library(report, row) { row.shares.own } else { row.shares.total };
-        all || shares.percent_of(whole) >= LEAST_PERCENT
+        let path = row.lines.map(|(file, ..)| report.profile.files[file as usize].path.as_str());
+        if style.file.is_some() || style.function.is_some() {
+            return style.function.is_none_or(|part| row.name.contains(part))
+                && style.file.is_none_or(|part| path.is_some_and(|path| path.contains(part)));
+        }
+        // Of what Python's own files and installed packages interpret, a row for each library says enough.
+        let is_of_library = row.kind == Kind::Python && path.is_none_or(|path| !report.is_users(path));
+        let is_hot = row.shares.total.percent_of(all) >= LEAST_PERCENT && !is_of_library;
+        let is_hot_code = row.kind == Kind::Compiled && row.shares.own.percent_of(compiled) >= LEAST_OF_COMPILED;
+        style.all || is_hot || is_hot_code
     };
-    rows.filter(is_shown).take(most)
-}
-
-/// Whether it is an interpreted function of Python's library or of an installed package.
-fn is_of_library(report: &Report, row: &FunctionRow) -> bool {
-    let Some((file, ..)) = row.lines.filter(|_| row.kind == Kind::Python) else { return false };
-    let path = &report.profile.files[file as usize].path;
-    path.starts_with("<frozen ") || path.contains("/lib/python3") || path.contains("/site-packages/")
+    let most = if style.all { usize::MAX } else { MOST_FUNCTIONS };
+    report.profile.functions.iter().filter(|row| is_listed(row)).filter(is_shown).take(most)
 }
 
 fn around(line: u32, source: &SourceText) -> std::ops::RangeInclusive<u32> {

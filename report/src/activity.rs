@@ -1,0 +1,349 @@
+//! What the program did at each sample, of a few things exactly one, and which line it did it for.
+//!
+//! A stack belongs to its innermost function of Python or of compiled code, its *owner*: what C functions take is the time of the line
+//! that called them. Some functions say more than their owner: those of a compiler, of the import system, of the garbage collector, and
+//! in a recording of wall-clock time those that wait.
+
+use rustc_hash::FxHashMap;
+
+use crate::recording::Recording;
+use crate::symbols::{Frame, Function, Kind, Symbols};
+
+/// What a thread did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Activity {
+    /// It ran compiled code, or C functions that compiled code called.
+    Compiled,
+    /// It interpreted the user's Python, or ran C functions that this called.
+    Interpreted,
+    /// It was in a library: [`Done::name`].
+    Library,
+    /// It compiled: Numba, or LLVM.
+    Compiling,
+    /// It imported a library.
+    Importing,
+    /// It looked for garbage.
+    Collecting,
+    /// It waited: [`Done::name`]. Only in a recording of wall-clock time.
+    Waiting,
+}
+
+/// What was done at a stack.
+#[derive(Clone, Copy, Debug)]
+pub struct Done {
+    /// What the thread did.
+    pub activity: Activity,
+    /// Whose library, what was waited for: index into [`Activities::names`].
+    pub name: u32,
+    /// Whether it was LLVM that compiled.
+    pub in_llvm: bool,
+    /// Whether the program counter was in a C function that the owner called.
+    pub in_c: bool,
+    /// The innermost function of Python or of compiled code.
+    pub owner: Option<Frame>,
+    /// The innermost line of the user's files: source and number.
+    pub user: Option<(u32, u32)>,
+}
+
+/// What was done at each stack of a recording.
+#[derive(Clone, Debug, Default)]
+pub struct Activities {
+    /// Libraries, and what is waited for.
+    pub names: Vec<String>,
+    /// Whether each source is the user's, and not a library's or Python's.
+    pub is_users: Vec<bool>,
+    stacks: Vec<Done>,
+}
+
+/// What is known of a function.
+#[derive(Clone, Copy, Debug, Default)]
+struct Role {
+    compiles: bool,
+    is_llvm: bool,
+    imports: bool,
+    collects: bool,
+    waits: Option<&'static str>,
+    /// Whose it is: index of the name.
+    library: Option<u32>,
+    /// Of a library that all others use: named only where no other is.
+    is_base: bool,
+    /// Of an installed package.
+    is_package: bool,
+}
+
+/// What is known of a place, all inlined calls together.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    role: Role,
+    owner: Option<(Frame, Kind)>,
+    user: Option<(u32, u32)>,
+    is_users: bool,
+    has_file: bool,
+}
+
+impl Activities {
+    /// Looks at every stack once.
+    pub fn new(recording: &Recording, symbols: &Symbols) -> Activities {
+        let is_users = symbols.sources.iter().map(|path| is_users(path)).collect();
+        let mut activities = Activities { is_users, ..Activities::default() };
+        let mut names = Names::default();
+        let roles: Vec<Role> = symbols.functions.iter().map(|function| Role::of(function, &mut names)).collect();
+        let locations = 0..recording.locations.len() as u32;
+        let places: Vec<Place> = locations.map(|location| activities.place(symbols, &roles, location)).collect();
+        let is_wall = recording.is_wall();
+        let stack = |stack: u32| {
+            Walk::over(recording.stacks.get(stack).iter().map(|at| &places[*at as usize])).done(is_wall, &mut names)
+        };
+        activities.stacks = (0..recording.stacks.len() as u32).map(stack).collect();
+        activities.names = names.all;
+        activities
+    }
+
+    /// What was done at a stack.
+    pub fn of(&self, stack: u32) -> &Done {
+        &self.stacks[stack as usize]
+    }
+
+    fn place(&self, symbols: &Symbols, roles: &[Role], location: u32) -> Place {
+        let mut place = Place::default();
+        for frame in symbols.frames(location) {
+            let (function, role) = (symbols.function(frame), roles[frame.function as usize]);
+            place.role.compiles |= role.compiles;
+            place.role.is_llvm |= role.is_llvm;
+            place.role.imports |= role.imports;
+            place.role.collects |= role.collects;
+            place.role.waits = place.role.waits.or(role.waits);
+            if place.role.library.is_none() {
+                (place.role.library, place.role.is_base) = (role.library, role.is_base);
+                place.role.is_package = role.is_package;
+            }
+            if !matches!(function.kind, Kind::Compiled | Kind::Python) {
+                continue;
+            }
+            place.owner = place.owner.or(Some((*frame, function.kind)));
+            place.has_file |= function.kind == Kind::Python && !is_generated(&function.module);
+            let is_users = match frame.source {
+                Some(source) => self.is_users[source as usize],
+                None => function.kind == Kind::Python && is_users(&function.module),
+            };
+            place.is_users |= is_users;
+            if is_users {
+                place.user = place.user.or(frame.source.zip(frame.line));
+            }
+        }
+        place
+    }
+}
+
+/// Each name once.
+#[derive(Debug, Default)]
+struct Names {
+    all: Vec<String>,
+    numbers: FxHashMap<String, u32>,
+}
+
+impl Names {
+    fn number(&mut self, name: &str) -> u32 {
+        if let Some(number) = self.numbers.get(name) {
+            return *number;
+        }
+        self.numbers.insert(name.to_owned(), self.all.len() as u32);
+        self.all.push(name.to_owned());
+        self.all.len() as u32 - 1
+    }
+}
+
+impl Role {
+    fn of(function: &Function, names: &mut Names) -> Role {
+        let mut role = Role::default();
+        match function.kind {
+            Kind::Python => {
+                role.compiles = compiles(&function.module, &function.base);
+                role.imports = function.module.starts_with("<frozen importlib") && function.base == "_find_and_load";
+                let library = python_library(&function.module);
+                role.library = library.map(|name| names.number(name));
+                role.is_package = library.is_some_and(|name| name != PYTHONS_LIBRARY);
+            }
+            Kind::Native => {
+                let name = native_library(&function.module);
+                role.is_llvm = name == "libllvmlite" || name.starts_with("libLLVM") || is_of_llvm(&function.name);
+                role.compiles = role.is_llvm;
+                role.collects = COLLECTORS.contains(&function.base.as_str());
+                role.waits = waits(&function.base);
+                role.is_base = BASES.contains(&name);
+                role.library = Some(names.number(name));
+            }
+            Kind::Kernel => (role.library, role.is_base) = (Some(names.number("kernel")), true),
+            Kind::Compiled | Kind::Unknown => {}
+        }
+        role
+    }
+}
+
+/// What the places of a stack say together.
+#[derive(Debug, Default)]
+struct Walk {
+    owner: Option<(Frame, Kind)>,
+    in_c: bool,
+    /// Below the owner, and anywhere.
+    owner_compiles: bool,
+    compiles: bool,
+    in_llvm: bool,
+    imports: bool,
+    collects: bool,
+    waits: Option<&'static str>,
+    /// The innermost library, and the innermost of those that all others use.
+    library: Option<u32>,
+    base: Option<u32>,
+    /// Whether the owner is the user's, and else whose; what was generated is its caller's.
+    owned_by: Option<(bool, Option<u32>)>,
+    /// The innermost package, which is not Python's own library.
+    package: Option<u32>,
+    user: Option<(u32, u32)>,
+}
+
+impl Walk {
+    fn over<'a>(places: impl Iterator<Item = &'a Place>) -> Walk {
+        let mut walk = Walk::default();
+        for place in places {
+            let role = &place.role;
+            walk.in_llvm |= role.is_llvm;
+            walk.compiles |= role.compiles;
+            if walk.owner.is_none() {
+                walk.owner_compiles |= role.compiles;
+                walk.collects |= role.collects;
+                walk.waits = walk.waits.or(role.waits);
+                walk.owner = place.owner;
+                walk.in_c |= place.owner.is_none();
+                if place.owner.is_none() {
+                    let name = if role.is_base { &mut walk.base } else { &mut walk.library };
+                    *name = name.or(role.library);
+                }
+            }
+            if walk.owned_by.is_none() && place.has_file {
+                walk.owned_by = Some((place.is_users, role.library));
+            }
+            walk.package = walk.package.or(role.library.filter(|_| role.is_package));
+            // What the user's own files do when they are imported is theirs.
+            walk.imports |= role.imports && walk.user.is_none();
+            walk.user = walk.user.or(place.user);
+        }
+        walk
+    }
+
+    fn done(self, is_wall: bool, names: &mut Names) -> Done {
+        let is_compiled = self.owner.is_some_and(|(_, kind)| kind == Kind::Compiled);
+        let (is_users, of) = self.owned_by.unwrap_or((true, None));
+        let (activity, name) = match (self.waits, self.owner) {
+            (Some(what), _) if is_wall => (Activity::Waiting, Some(names.number(what))),
+            _ if self.owner_compiles || (self.compiles && !is_compiled) => (Activity::Compiling, of),
+            _ if self.collects => (Activity::Collecting, None),
+            _ if is_compiled => (Activity::Compiled, None),
+            _ if self.imports => (Activity::Importing, self.package.or(of)),
+            (_, None) => (Activity::Library, self.library.or(self.base)),
+            _ if is_users => (Activity::Interpreted, None),
+            _ => (Activity::Library, of),
+        };
+        Done {
+            activity,
+            name: name.unwrap_or_else(|| names.number("[unknown]")),
+            in_llvm: self.in_llvm,
+            in_c: self.in_c,
+            owner: self.owner.map(|(frame, _)| frame),
+            user: self.user,
+        }
+    }
+}
+
+/// CPython's collectors of garbage, by release.
+const COLLECTORS: [&str; 6] = [
+    "gc_collect_main",
+    "gc_collect_generations",
+    "gc_collect_with_callback",
+    "gc_collect_region",
+    "gc_collect_young",
+    "_PyGC_CollectNoFail",
+];
+
+/// What every library uses.
+const BASES: [&str; 8] = ["libc", "libm", "libpthread", "libgcc_s", "libstdc++", "ld-linux", "[vdso]", "kernel"];
+
+/// Where Numba begins to compile, whoever asks: each takes the compiler's lock, but for what comes before.
+fn compiles(file: &str, function: &str) -> bool {
+    let Some((_, file)) = file.rsplit_once("/numba/") else { return false };
+    match file {
+        "core/compiler_lock.py" | "core/compiler.py" | "core/compiler_machinery.py" => true,
+        "core/dispatcher.py" => function.contains("compile") || function == "get_call_template",
+        "np/ufunc/dufunc.py" | "np/ufunc/ufuncbuilder.py" | "np/ufunc/gufunc.py" => {
+            function.contains("compile") || function.contains("build")
+        }
+        _ => false,
+    }
+}
+
+/// Of an LLVM that is part of another library.
+fn is_of_llvm(function: &str) -> bool {
+    function.starts_with("llvm::") || function.starts_with("_ZN4llvm")
+}
+
+/// What a function of C waits for, at least as long as it is the innermost. In recordings of wall-clock time only.
+fn waits(function: &str) -> Option<&'static str> {
+    let name = function.trim_start_matches('_');
+    let name = name.strip_prefix("GI_").unwrap_or(name).trim_start_matches('_').trim_start_matches("libc_");
+    match name {
+        "take_gil" => Some("the GIL"),
+        "clock_nanosleep" | "nanosleep" | "usleep" | "sleep" | "pause" | "sigsuspend" => Some("sleep"),
+        "poll" | "ppoll" | "select" | "pselect" | "epoll_wait" | "epoll_pwait" | "read" | "write" | "recv"
+        | "recvfrom" | "recvmsg" | "send" | "sendto" | "sendmsg" | "accept" | "accept4" | "connect" | "pread64"
+        | "pwrite64" | "fsync" | "readv" | "writev" => Some("input and output"),
+        "wait4" | "waitpid" | "waitid" => Some("processes"),
+        "sched_yield" => Some("threads"),
+        _ if name.starts_with("futex_") || name.starts_with("lll_lock_wait") || name.starts_with("pthread_cond_") => {
+            Some("threads")
+        }
+        _ if name.starts_with("sem_") || name.starts_with("pthread_join") || name.starts_with("pthread_clockjoin") => {
+            Some("threads")
+        }
+        _ => None,
+    }
+}
+
+/// Whether a source is neither of a library nor of Python itself. What was generated is its caller's.
+pub(crate) fn is_users(path: &str) -> bool {
+    !is_generated(path) && python_library(path).is_none()
+}
+
+/// `<string>`, `<frozen importlib._bootstrap>`: there is no file.
+fn is_generated(path: &str) -> bool {
+    path.starts_with('<') && !path.starts_with("<frozen ")
+}
+
+const PYTHONS_LIBRARY: &str = "Python's library";
+
+/// The package that a file of Python is of, if it is installed or ours; of Python's own files `Python's library`.
+fn python_library(path: &str) -> Option<&str> {
+    if path.starts_with("<frozen ") {
+        return Some(PYTHONS_LIBRARY);
+    }
+    for folder in ["/site-packages/", "/dist-packages/"] {
+        if let Some((_, rest)) = path.rsplit_once(folder) {
+            let first = rest.split('/').next().unwrap_or(rest);
+            return Some(first.strip_suffix(".py").unwrap_or(first));
+        }
+    }
+    if path.contains("/jitlisten/_") {
+        return Some("jitlisten");
+    }
+    let (_, rest) = path.rsplit_once("/lib/python")?;
+    rest.starts_with(|digit: char| digit.is_ascii_digit()).then_some(PYTHONS_LIBRARY)
+}
+
+/// `libpython3.12.so.1.0` is `libpython3.12`; `_multiarray_umath.cpython-311-x86_64-linux-gnu.so` is `_multiarray_umath`.
+fn native_library(file: &str) -> &str {
+    let end = file.find(".so").unwrap_or(file.len());
+    let end = file[..end].find(".cpython-").unwrap_or(end);
+    let end = file[..end].find(".abi3").unwrap_or(end);
+    let name = &file[..end];
+    if name.starts_with("ld-linux") { "ld-linux" } else { name.strip_suffix(".6").unwrap_or(name) }
+}
