@@ -1,5 +1,5 @@
 //! A folder with everything that a reader of a recording needs, on any machine. `record --bundle` makes it; subcommands that read
-//! recordings take it in place of a file.
+//! recordings take it in place of a file; they take any other folder for the recordings in it.
 //!
 //! ```text
 //!   FOLDER/jitlisten-bundle   the marker: its version, then the files below root that we wrote, a line each
@@ -193,11 +193,27 @@ fn recordings_of(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// Recordings of any name.
+fn recordings_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| is_recording(path)).collect();
+    found.sort();
+    found
+}
+
+/// Whether it is a file that begins as a `perf.data` does, of either byte order.
+pub(crate) fn is_recording(path: &Path) -> bool {
+    let mut magic = [0; 8];
+    let mut file = || File::open(path)?.read_exact(&mut magic);
+    path.is_file() && file().is_ok() && [*b"PERFILE2", *b"2ELIFREP"].contains(&magic)
+}
+
 /// The recordings that a path means, and where the files that they name are, if they are those of a bundle.
 pub(crate) fn opened(path: &Path) -> (Vec<PathBuf>, Option<PathBuf>) {
     let root = |folder: &Path| Some(folder.join(ROOT)).filter(|root| root.is_dir());
     if path.is_dir() {
-        return (recordings_of(path), root(path));
+        let root = root(path);
+        return (if root.is_some() { recordings_of(path) } else { recordings_in(path) }, root);
     }
     (vec![path.to_owned()], path.parent().and_then(root))
 }

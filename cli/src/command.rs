@@ -1,5 +1,5 @@
-//! The command that is to be started: whether it is there, whether the loader would refuse to preload a library, how it is recorded
-//! and waited for, and how it ended.
+//! The command that is to be started: which program it is, whether the loader would refuse to preload a library, how it is waited
+//! for, and how it ended.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File};
@@ -8,62 +8,59 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::process::{Child, ExitCode, ExitStatus};
 use std::time::Duration;
 
+use crate::environment::PYTHON;
+use crate::installation::Installation;
 use crate::problem::Problem;
 use crate::system::{Blocked, send_signal};
 
+/// The command in full, if it can be started: `prog.py` and `-m module` are for the Python of this environment.
+pub(crate) fn checked(words: &[OsString]) -> Result<Vec<OsString>, Problem> {
+    let first = words.first().ok_or_else(|| Problem::new("no command is given"))?;
+    let mut words = words.to_vec();
+    if is_for_python(first) {
+        let python = python().ok_or_else(|| Problem::new("command not found: python3"))?;
+        words.insert(0, python.into_os_string());
+    }
+    check(&words[0])?;
+    Ok(words)
+}
+
+/// Whether this is a program of Python's, and not one of the system's.
+pub(crate) fn is_for_python(word: &OsStr) -> bool {
+    let path = Path::new(word);
+    word == "-m" || (path.extension().is_some_and(|extension| extension == "py") && path.is_file())
+}
+
+/// The Python that has started this command, the one that it was installed for, or the first in PATH.
+fn python() -> Option<PathBuf> {
+    let started = std::env::var_os(PYTHON).map(PathBuf::from).filter(|python| python.is_file());
+    let in_path = || find("python3".as_ref()).or_else(|| find("python".as_ref()));
+    started.or_else(Installation::python).or_else(in_path)
+}
+
 /// Looks the command up and says why the library could not be loaded into it.
-pub(crate) fn check(program: &OsStr) -> Result<PathBuf, Problem> {
+fn check(program: &OsStr) -> Result<(), Problem> {
     let path = find(program).ok_or_else(|| {
-        let program = Path::new(program).display();
-        Problem::new(format!("{program} is not a command: it is neither a file that can be run nor in PATH"))
+        let path = Path::new(program);
+        let why = match path.is_file() {
+            true => "permission denied (not an executable)",
+            false => "command not found",
+        };
+        Problem::new(format!("{why}: {}", path.display()))
     })?;
     match refusal(&path) {
-        None => Ok(path),
+        None => Ok(()),
         Some(why) => Err(Problem::new(format!("{} {why}", path.display()))),
     }
-}
-
-/// The file of this program.
-pub(crate) fn itself() -> Result<PathBuf, Problem> {
-    std::env::current_exe().map_err(|error| Problem::new(format!("cannot find myself: {error}")))
-}
-
-/// `jitlisten record` into a file, with options and those of `flags` that are given.
-pub(crate) fn recorder(
-    recording: &Path,
-    options: &[(&str, Option<String>)],
-    flags: &[(&str, bool)],
-) -> Result<Command, Problem> {
-    let mut command = Command::new(itself()?);
-    command.arg("record").arg("-o").arg(recording);
-    for (option, value) in options {
-        command.args(value.iter().flat_map(|value| [*option, value]));
-    }
-    command.args(flags.iter().filter(|(_, given)| *given).map(|(flag, _)| flag));
-    Ok(command)
-}
-
-/// Why a recorder has not started.
-pub(crate) fn no_recorder(error: io::Error) -> Problem {
-    Problem::new(format!("cannot start jitlisten record: {error}"))
-}
-
-/// Runs a recorder to its end, as [`wait`].
-pub(crate) fn record(recorder: &mut Command, words: &[OsString]) -> Result<(ExitStatus, Blocked), Problem> {
-    if let Some(program) = words.first() {
-        check(program)?;
-    }
-    let mut child = recorder.arg("--").args(words).spawn().map_err(no_recorder)?;
-    wait(&mut child).map_err(no_recorder)
 }
 
 /// Waits for a command, which decides what a signal is: who ends this process means the command. Returns with signals blocked.
 ///
 /// An interrupt or a quit of the terminal is for the command, too, and so not passed on.
-fn wait(child: &mut Child) -> io::Result<(ExitStatus, Blocked)> {
+pub(crate) fn wait(child: &mut Child) -> io::Result<(ExitStatus, Blocked)> {
     // The command would inherit what is blocked before it is there. SIGCHLD says that it has ended.
     let signals = Blocked::new(&[libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGCHLD]);
     loop {

@@ -7,16 +7,15 @@
 use std::env;
 use std::ffi::OsString;
 use std::io::Write as _;
-use std::os::unix::process::CommandExt as _;
-use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use clap::Args;
 
 use crate::command;
-use crate::environment::{COVERAGE, is_set, prepended};
+use crate::environment::{COVERAGE, PYTHON, is_set, prepended};
 use crate::installation::Installation;
 use crate::problem::Problem;
+use crate::run::become_it;
 
 const EXAMPLES: &str = "Examples:
   jitlisten coverage -- pytest --cov=pkg --cov-branch
@@ -36,8 +35,7 @@ pub(crate) struct Coverage {
 
 impl Coverage {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
-        let (program, arguments) = self.command.split_first().ok_or_else(|| Problem::new("no command is given"))?;
-        command::check(program)?;
+        let words = command::checked(&self.command)?;
         if is_set("JITLISTEN_RUN") || loads_library() {
             return Err(Problem::new(
                 "coverage changes the code that Numba compiles: run it without `jitlisten run`, `record` and `lines`",
@@ -50,12 +48,10 @@ impl Coverage {
             std::io::stderr(),
             "jitlisten: measured code is not the code that otherwise runs: take no times from this run"
         );
-        let error = Command::new(program)
-            .args(arguments)
-            .env(COVERAGE, "1")
-            .env("PYTHONPATH", prepended(site.into_os_string(), "PYTHONPATH"))
-            .exec();
-        Err(Problem::new(format!("cannot start {}: {error}", Path::new(program).display())))
+        let mut command = Command::new(&words[0]);
+        let path = prepended(site.into_os_string(), "PYTHONPATH");
+        command.args(&words[1..]).env_remove(PYTHON).env(COVERAGE, "1").env("PYTHONPATH", path);
+        Err(become_it(command))
     }
 }
 

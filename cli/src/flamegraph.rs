@@ -8,32 +8,34 @@ use std::process::ExitCode;
 use clap::Args;
 use jitlisten_report::to_flamegraph;
 
+use crate::input::Input;
 use crate::problem::Problem;
 use crate::recording::{self, Reading};
 
 /// Draw a flame graph: compiled, Python, C and kernel frames in four colours, inlined calls marked
 #[derive(Args)]
-#[command(after_help = "Example: jitlisten flamegraph perf.data -o flames.svg")]
+#[command(after_help = "Examples:\n  jitlisten flamegraph prog.py\n  jitlisten flamegraph perf.data -o flames.svg")]
 pub(crate) struct Flamegraph {
-    /// Recordings; several are added up [default: jitlisten.perf.data, or perf.data]
-    #[arg(value_name = "FILE")]
-    files: Vec<PathBuf>,
     /// Where the SVG goes; - is standard output
     #[arg(short, long, value_name = "OUT.svg", default_value = "flamegraph.svg")]
     output: PathBuf,
     #[command(flatten)]
     reading: Reading,
+    #[command(flatten)]
+    input: Input,
 }
 
 impl Flamegraph {
-    pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
-        let report = self.reading.open(&self.files, false, true)?;
+    pub(crate) fn execute(mut self) -> Result<ExitCode, Problem> {
+        let recordings = self.input.recordings(None, &mut self.reading.event)?;
+        let report = self.reading.open(&recordings.files, false, true)?;
         if report.recording.samples.is_empty() {
             return Err(Problem::new(format!("there is nothing to draw: {}", report.notes.join("; "))));
         }
         let mut picture = Vec::new();
         to_flamegraph(&report, &mut picture).map_err(|error| Problem::new(format!("no flame graph: {error}")))?;
         recording::write(Some(&self.output), &picture)?;
-        Ok(ExitCode::SUCCESS)
+        recordings.say_kept();
+        Ok(recordings.status)
     }
 }

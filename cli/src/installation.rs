@@ -14,7 +14,6 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::command;
 use crate::problem::Problem;
 
 const LIBRARY: &str = "libjitlisten.so";
@@ -25,10 +24,15 @@ pub(crate) struct Installation {
     package: Option<PathBuf>,
 }
 
+/// The file of this program.
+pub(crate) fn itself() -> Result<PathBuf, Problem> {
+    env::current_exe().map_err(|error| Problem::new(format!("cannot find the jitlisten executable: {error}")))
+}
+
 impl Installation {
     /// Finds the parts beside the program that runs.
     pub(crate) fn find() -> Result<Installation, Problem> {
-        let program = command::itself()?;
+        let program = itself()?;
         let bin = program.parent().unwrap_or(Path::new("/"));
         let prefix = bin.parent().unwrap_or(Path::new("/"));
         if let Some(package) = package_below(prefix) {
@@ -46,6 +50,13 @@ impl Installation {
                     "{LIBRARY} is not installed below {prefix}: pip install --force-reinstall jitlisten"
                 ))
             })
+    }
+
+    /// The Python of the environment that this command was installed in by `pip`.
+    pub(crate) fn python() -> Option<PathBuf> {
+        let bin = itself().ok()?.parent()?.to_owned();
+        package_below(bin.parent()?)?;
+        ["python3", "python"].iter().map(|name| bin.join(name)).find(|python| python.is_file())
     }
 
     /// The library.

@@ -17,6 +17,7 @@ mod environment;
 mod export;
 mod flamegraph;
 mod inject;
+mod input;
 mod installation;
 mod jit_list;
 mod lines;
@@ -25,6 +26,7 @@ mod outside;
 mod problem;
 mod process;
 mod record;
+mod recorder;
 mod recording;
 mod run;
 mod sinks;
@@ -36,7 +38,7 @@ mod trace;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::problem::Problem;
 
@@ -84,7 +86,8 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    match Arguments::parse().command.execute() {
+    let words = input::with_dashes(&Arguments::command(), std::env::args_os().collect());
+    match Arguments::parse_from(words).command.execute() {
         Ok(status) => status,
         Err(problem) => {
             let _ = writeln!(std::io::stderr(), "jitlisten: {problem}");

@@ -7,15 +7,14 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use jitlisten_sampler::{Counter, Options};
+use jitlisten_sampler::{Clock, Counter, Options};
 
 use crate::bundle;
 use crate::command;
@@ -23,7 +22,8 @@ use crate::inject::{self, Request};
 use crate::installation::Installation;
 use crate::problem::Problem;
 use crate::process::{self, Process};
-use crate::run::RunEnvironment;
+use crate::recorder::{self, Recorder};
+use crate::run::become_it;
 use crate::sinks::is_writable;
 use crate::system::Blocked;
 
@@ -46,21 +46,12 @@ pub(crate) struct Record {
     /// Make a folder with the recording and all that a reader on another machine needs: images, libraries, sources
     #[arg(long)]
     bundle: bool,
-    /// Samples for each second of a thread's time
-    #[arg(short, long, value_name = "HZ", default_value_t = 199, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    rate: u32,
     /// Stop recording after so many seconds; a command goes on
     #[arg(short, long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     duration: Option<u32>,
     /// Count this event instead of time: cycles, cache-misses, page-faults and others of perf list; :u, without the kernel
     #[arg(short, long, value_name = "EVENT", conflicts_with = "wall", value_parser = Counter::named)]
     event: Option<Counter>,
-    /// Wall-clock time: threads that wait, too, whose system calls are interrupted
-    #[arg(long)]
-    wall: bool,
-    /// No frames for functions of Python
-    #[arg(long)]
-    no_python: bool,
     /// A process that runs, instead of a command
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pid: Option<u32>,
@@ -68,11 +59,14 @@ pub(crate) struct Record {
     #[arg(long, value_name = "PID", conflicts_with_all = ["command", "pid", "output", "bundle"])]
     stop: Option<u32>,
     #[command(flatten)]
-    surroundings: RunEnvironment,
-    /// The command and its arguments
+    recorder: Recorder,
+    /// The command and its arguments; prog.py and -m MODULE mean this environment's Python
     #[arg(required_unless_present_any = ["pid", "stop"], trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
+
+/// Where a recording goes unless -o says so.
+pub(crate) const USUAL_FILE: &str = "jitlisten.perf.data";
 
 /// How long a process may take to begin or to end.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -94,6 +88,38 @@ fn recorder(process: &Process) -> String {
     }
 }
 
+/// The absolute path of a recording or a bundle, if it can be made. `pid` is a process that is recorded while it runs.
+pub(crate) fn checked_output(output: &Path, bundle: bool, pid: Option<u32>) -> Result<PathBuf, Problem> {
+    // A recording is named by the process that makes it. A folder is there before a command: it has this one's number, another
+    // one for each rank of an mpirun.
+    let named_by = pid.unwrap_or_else(std::process::id);
+    let output = if bundle { expanded(output, named_by) } else { output.to_owned() };
+    let path = std::path::absolute(&output).map_err(|error| Problem::new(format!("{}: {error}", output.display())))?;
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    if !parent.is_dir() {
+        return Err(Problem::new(format!("{} is not a directory: make it, or choose another -o", parent.display())));
+    }
+    let is = if bundle { Path::is_dir } else { Path::is_file };
+    if path.exists() && !is(&path) {
+        let what = if path.is_dir() {
+            "a directory"
+        } else if bundle {
+            "no directory"
+        } else {
+            "no file"
+        };
+        return Err(Problem::new(format!("{} is {what}: choose another -o", path.display())));
+    }
+    if !bundle && !is_recording_or_empty(&path) {
+        return Err(Problem::new(format!("{} exists and is not a recording: choose another -o", path.display())));
+    }
+    // Another process may have other rights, and says so itself.
+    if pid.is_none() && !is_writable(parent) {
+        return Err(Problem::new(format!("{} cannot be written: choose another -o", parent.display())));
+    }
+    Ok(path)
+}
+
 /// Whether a recording may be written there: the sampler checks the same (`sampler/src/output.rs`), but in a program that runs by then.
 fn is_recording_or_empty(path: &Path) -> bool {
     let Ok(mut file) = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path) else { return true };
@@ -101,12 +127,19 @@ fn is_recording_or_empty(path: &Path) -> bool {
     matches!(file.read(&mut magic), Ok(0)) || magic == *b"PERFILE2"
 }
 
+/// A timer for each thread; those that there may be are counted for a user (`RLIMIT_SIGPENDING`), and handed on to the command.
+fn check_timers() -> Result<(), Problem> {
+    let advice = "raise the limit of pending signals (ulimit -i), or count events: -e cpu-clock";
+    Clock::Cpu.permitted().map_err(|error| Problem::new(format!("cannot make a timer: {error}: {advice}")))
+}
+
 impl Record {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
         if let Some(pid) = self.stop {
             return Record::stop(pid);
         }
-        let path = self.check_output()?;
+        let usual = if self.bundle { "jitlisten.bundle" } else { USUAL_FILE };
+        let path = checked_output(self.output.as_deref().unwrap_or(Path::new(usual)), self.bundle, self.pid)?;
         self.check_event()?;
         if self.bundle {
             return self.make_bundle(&path);
@@ -115,44 +148,6 @@ impl Record {
             Some(pid) => self.attach(pid, &path),
             None => self.start(&path),
         }
-    }
-
-    /// The absolute path of the file, if it can be made.
-    fn check_output(&self) -> Result<PathBuf, Problem> {
-        let usual = if self.bundle { "jitlisten.bundle" } else { "jitlisten.perf.data" };
-        let output = self.output.as_deref().unwrap_or(Path::new(usual));
-        // A recording is named by the process that makes it. A folder is there before a command: it has this one's number, another
-        // one for each rank of an mpirun.
-        let named_by = self.pid.unwrap_or_else(std::process::id);
-        let output = if self.bundle { expanded(output, named_by) } else { output.to_owned() };
-        let path =
-            std::path::absolute(&output).map_err(|error| Problem::new(format!("{}: {error}", output.display())))?;
-        let parent = path.parent().unwrap_or(Path::new("/"));
-        if !parent.is_dir() {
-            return Err(Problem::new(format!(
-                "{} is not a directory: make it, or choose another -o",
-                parent.display()
-            )));
-        }
-        let is = if self.bundle { Path::is_dir } else { Path::is_file };
-        if path.exists() && !is(&path) {
-            let what = if path.is_dir() {
-                "a directory"
-            } else if self.bundle {
-                "no directory"
-            } else {
-                "no file"
-            };
-            return Err(Problem::new(format!("{} is {what}: choose another -o", path.display())));
-        }
-        if !self.bundle && !is_recording_or_empty(&path) {
-            return Err(Problem::new(format!("{} exists and is not a recording: choose another -o", path.display())));
-        }
-        // Another process may have other rights, and says so itself.
-        if self.pid.is_none() && !is_writable(parent) {
-            return Err(Problem::new(format!("{} cannot be written: choose another -o", parent.display())));
-        }
-        Ok(path)
     }
 
     /// Records into a folder, by another process of this command, and then copies what the recording names.
@@ -174,61 +169,51 @@ impl Record {
         }
         bundle::make(folder)?;
         // What the program left behind is still to be copied.
-        let (status, _waiting) = command::record(&mut self.recorder(&recording)?, &self.command)?;
+        let more =
+            [("-d", self.duration.map(|seconds| seconds.to_string())), ("-e", self.event.as_ref().map(Counter::name))];
+        let (status, _waiting) = recorder::record(&mut self.recorder.command(&recording, &more)?, &self.command)?;
         bundle::fill(folder)?;
         Ok(command::exit_code(status))
-    }
-
-    fn recorder(&self, recording: &Path) -> Result<Command, Problem> {
-        let options = [
-            ("-r", Some(self.rate.to_string())),
-            ("-d", self.duration.map(|seconds| seconds.to_string())),
-            ("-e", self.event.as_ref().map(Counter::name)),
-            ("--sinks", self.surroundings.sinks.as_ref().map(ToString::to_string)),
-        ];
-        let flags = [
-            ("--wall", self.wall),
-            ("--no-python", self.no_python),
-            ("--no-lines", self.surroundings.no_lines),
-            ("-s", self.surroundings.subprocesses),
-        ];
-        command::recorder(recording, &options, &flags)
     }
 
     /// The kernel counts it for us, and so very likely for the command.
     fn check_event(&self) -> Result<(), Problem> {
         let Some(event) = &self.event else { return Ok(()) };
-        event.clone().permitted(self.rate).map(drop).map_err(|error| {
+        event.clone().permitted(self.recorder.rate).map(drop).map_err(|error| {
             Problem::new(format!("cannot count {}: {error}: {}", event.name(), Counter::reason(&error)))
         })
     }
 
     fn start(&self, path: &Path) -> Result<ExitCode, Problem> {
-        let (program, arguments) = self.command.split_first().ok_or_else(|| Problem::new("no command is given"))?;
-        let mut command = self.surroundings.command(program)?;
-        command.args(arguments).env("JITLISTEN_RECORD", self.variable(path)).env_remove("JITLISTEN_RECORD_BEGUN");
+        let mut command = self.recorder.surroundings.command(&self.command)?;
+        if self.event.is_none() {
+            check_timers()?;
+        }
+        if io::stderr().is_terminal() {
+            let _ = writeln!(io::stderr(), "jitlisten: recording into {}", path.display());
+        }
+        command.env("JITLISTEN_RECORD", self.variable(path)).env_remove("JITLISTEN_RECORD_BEGUN");
         // Why there is no recording, or why it has stopped, unless it is to be said elsewhere.
         if std::env::var_os("JITLISTEN_LOG").is_none() {
             command.env("JITLISTEN_LOG", "error:stderr");
         }
-        let error = command.exec();
-        Err(Problem::new(format!("cannot start {}: {error}", Path::new(program).display())))
+        Err(become_it(command))
     }
 
     /// See `sampler/src/options.rs`.
     fn variable(&self, path: &Path) -> OsString {
         let mut value = path.as_os_str().to_owned();
-        value.push(format!(",hz={}", self.rate));
-        if self.wall {
+        value.push(format!(",hz={}", self.recorder.rate));
+        if self.recorder.wall {
             value.push(",wall");
         }
-        if self.no_python {
+        if self.recorder.no_python {
             value.push(",no-python");
         }
         if let Some(event) = &self.event {
             value.push(format!(",event={}", event.name()));
         }
-        if self.surroundings.subprocesses {
+        if self.recorder.surroundings.subprocesses {
             value.push(format!(",children,pid={}", std::process::id()));
         }
         if let Some(seconds) = self.duration {
@@ -241,8 +226,9 @@ impl Record {
         let process = Process::open(pid)?;
         let installation = Installation::find()?;
         let python = |flag: bool| if flag { "True" } else { "False" };
-        let lines = python(!self.surroundings.no_lines);
+        let lines = python(!self.recorder.surroundings.no_lines);
         let enable = self
+            .recorder
             .surroundings
             .sinks
             .as_ref()
@@ -251,10 +237,10 @@ impl Record {
             "{}jitlisten.start_recording({}, hz={}, wall={}, children={}, python={}, lines={lines}, seconds={}, event={}{})",
             enable.unwrap_or_default(),
             inject::quoted(path),
-            self.rate,
-            python(self.wall),
-            python(self.surroundings.subprocesses),
-            python(!self.no_python),
+            self.recorder.rate,
+            python(self.recorder.wall),
+            python(self.recorder.surroundings.subprocesses),
+            python(!self.recorder.no_python),
             self.duration.unwrap_or(0),
             self.event.as_ref().map_or_else(|| "None".to_owned(), |event| inject::quoted(&event.name())),
             recorder(&process),
@@ -262,7 +248,7 @@ impl Record {
         // They end the recording and not this process.
         let until = Blocked::ends();
         inject::inject(&process, &installation, &Request::Call(start), PATIENCE, &until)?;
-        let _ = writeln!(std::io::stderr(), "jitlisten: recording process {pid} into {}", path.display());
+        let _ = writeln!(io::stderr(), "jitlisten: recording process {pid} into {}", path.display());
         let deadline = self.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds.into()));
         let in_time = || deadline.is_none_or(|deadline| Instant::now() < deadline);
         while process.is_there() && in_time() && until.arrived(Duration::from_millis(100)).is_none() {}

@@ -52,7 +52,7 @@ impl Reading {
         for path in &named {
             let (recordings, root) = bundle::opened(path);
             if recordings.is_empty() {
-                return Err(Problem::new(format!("there is no perf.data in {}", path.display())));
+                return Err(Problem::new(format!("there is no recording in {}", path.display())));
             }
             files.extend(recordings.into_iter().map(|path| RecordingFile { path, root: root.clone() }));
         }
@@ -93,7 +93,7 @@ fn default_file() -> Result<PathBuf, Problem> {
     found.ok_or_else(|| {
         Problem::new(
             "there is no jitlisten.perf.data or perf.data here: name a file, or record first: \
-             jitlisten record -- python prog.py",
+             jitlisten record prog.py",
         )
     })
 }
@@ -122,8 +122,14 @@ pub(crate) fn write(out: Option<&Path>, content: &[u8]) -> Result<(), Problem> {
         Some(path) if !is_replaceable(path, content) => {
             Err(Problem::new(format!("{} exists and is another kind of file: choose another name", path.display())))
         }
-        Some(path) => std::fs::write(path, content)
-            .map_err(|error| Problem::new(format!("cannot write {}: {error}", path.display()))),
+        Some(path) => {
+            std::fs::write(path, content)
+                .map_err(|error| Problem::new(format!("cannot write {}: {error}", path.display())))?;
+            if path.is_file() {
+                let _ = writeln!(std::io::stderr(), "jitlisten: wrote {}", path.display());
+            }
+            Ok(())
+        }
         None => match std::io::stdout().lock().write_all(content) {
             // The reader of the pipe has seen enough.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),

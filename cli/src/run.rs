@@ -14,7 +14,7 @@ use std::process::{Command, ExitCode};
 use clap::Args;
 
 use crate::command;
-use crate::environment::{COVERAGE, is_set, prepended};
+use crate::environment::{COVERAGE, PYTHON, is_set, prepended};
 use crate::installation::Installation;
 use crate::problem::Problem;
 use crate::sinks::Sinks;
@@ -35,55 +35,59 @@ pub(crate) struct Run {
     /// Set PYTHONPERFSUPPORT=1: perf sees Python functions (3.12 or newer), which run 1.7 times slower
     #[arg(long)]
     python_perf: bool,
-    /// The command and its arguments
+    /// The command and its arguments; prog.py and -m MODULE mean this environment's Python
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
 /// What a command is started with; for every subcommand that starts one.
-#[derive(Args, Clone)]
+#[derive(Args, Clone, Default, PartialEq)]
 pub(crate) struct RunEnvironment {
     /// What to write: a list of perfmap, image, unwind, modules, jitdump, gdb
     /// [default: $JITLISTEN, or perfmap,image,unwind,modules]
     #[arg(long, value_name = "LIST")]
     pub(crate) sinks: Option<Sinks>,
-    /// Leave Numba's code without line tables
+    /// Do not add line tables to Numba's code
     #[arg(long)]
     pub(crate) no_lines: bool,
-    /// The processes that the program starts, too
+    /// Also observe child processes
     #[arg(short = 's', long)]
     pub(crate) subprocesses: bool,
 }
 
 impl Run {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
-        let (program, arguments) = self.command.split_first().ok_or_else(|| Problem::new("no command is given"))?;
-        let mut command = self.surroundings.command(program)?;
-        command.args(arguments);
+        let mut command = self.surroundings.command(&self.command)?;
         if self.python_perf {
             command.env("PYTHONPERFSUPPORT", "1");
         }
-        let error = command.exec();
-        Err(Problem::new(format!("cannot start {}: {error}", Path::new(program).display())))
+        Err(become_it(command))
     }
+}
+
+/// This process becomes the command, or there is a reason why not.
+pub(crate) fn become_it(mut command: Command) -> Problem {
+    let error = command.exec();
+    Problem::new(format!("cannot start {}: {error}", Path::new(command.get_program()).display()))
 }
 
 impl RunEnvironment {
     /// The command with the environment set. Checked: it is there, and the loader will not refuse the library.
-    pub(crate) fn command(&self, program: &OsString) -> Result<Command, Problem> {
-        let path = command::check(program)?;
+    pub(crate) fn command(&self, words: &[OsString]) -> Result<Command, Problem> {
+        let words = command::checked(words)?;
         if is_set(COVERAGE) {
             return Err(Problem::new(
                 "coverage is measured here, of other code than runs otherwise: profile without `jitlisten coverage`",
             ));
         }
-        if command::is_static(&path) {
+        if let Some(path) = command::find(&words[0]).filter(|path| command::is_static(path)) {
             let (path, advice) = (path.display(), command::STATIC);
             let said = format!("{path} is statically linked, so nothing can be preloaded into it: {advice}");
             let _ = writeln!(io::stderr(), "jitlisten: {}", Problem::new(said));
         }
         let installation = Installation::find()?;
-        let mut command = Command::new(program);
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).env_remove(PYTHON);
         for (variable, value) in self.environment(&installation)? {
             command.env(variable, value);
         }

@@ -10,7 +10,7 @@ use jitlisten::options::SinkKind;
 use crate::problem::Problem;
 
 /// At least one.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Sinks(Vec<SinkKind>);
 
 impl Default for Sinks {

@@ -26,7 +26,8 @@ def command() -> Optional[str]:
 def main() -> int:
     program = command()
     if program is not None:
-        os.execv(program, ["jitlisten"] + sys.argv[1:])
+        # `prog.py` as a command means this Python.
+        os.execve(program, ["jitlisten"] + sys.argv[1:], {**os.environ, "JITLISTEN_PYTHON": sys.executable})
     print("jitlisten: the command is not installed beside this package: pip install jitlisten", file=sys.stderr)
     return 2
 

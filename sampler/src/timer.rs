@@ -81,6 +81,19 @@ impl Timer {
     }
 }
 
+impl Clock {
+    /// Whether the system gives this process a timer: how many there may be is limited (`RLIMIT_SIGPENDING`).
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn permitted(self) -> io::Result<()> {
+        const HOUR: u64 = 3600 * 1_000_000_000;
+        // SAFETY: gettid has no precondition.
+        let tid = unsafe { libc::gettid() };
+        Timer::start(self, tid as u32, libc::SIGRTMAX(), 0, HOUR, HOUR).map(Timer::delete)
+    }
+}
+
 /// In the values of our signals: the program may send the same signal.
 const MARK: u64 = 0x6a6c;
 

@@ -105,12 +105,10 @@ struct Report {
 impl Doctor {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
         let machine = Machine::examine();
-        let program = match (self.pid, self.command.split_first()) {
-            (Some(pid), _) => Program::of_process(pid)?,
-            (None, Some((command, arguments))) => {
-                Program::of_command(&self.surroundings, command, arguments, Duration::from_secs(self.seconds))?
-            }
-            (None, None) => Program::expected(&self.surroundings),
+        let program = match self.pid {
+            Some(pid) => Program::of_process(pid)?,
+            None if self.command.is_empty() => Program::expected(&self.surroundings),
+            None => Program::of_command(&self.surroundings, &self.command, Duration::from_secs(self.seconds))?,
         };
         let tools = tools::conclude(&machine, &program);
         let report = Report { machine: machine.findings, program: program.findings, tools };

@@ -104,17 +104,16 @@ impl Program {
     /// A command: it is started as by `jitlisten run`, looked at while it runs, and stopped when the time is over.
     pub(super) fn of_command(
         surroundings: &RunEnvironment,
-        command: &OsString,
-        arguments: &[OsString],
+        words: &[OsString],
         time: Duration,
     ) -> Result<Program, Problem> {
         let log = std::env::temp_dir().join(format!("jitlisten-doctor-{}.log", std::process::id()));
-        let mut started = surroundings.command(command)?;
-        started.args(arguments).env("JITLISTEN_LOG", prefixed(&log)).process_group(0);
+        let mut started = surroundings.command(words)?;
+        started.env("JITLISTEN_LOG", prefixed(&log)).process_group(0);
         started.stdin(Stdio::null()).stdout(Stdio::null());
         let child = started
             .spawn()
-            .map_err(|error| Problem::new(format!("cannot start {}: {error}", Path::new(command).display())))?;
+            .map_err(|error| Problem::new(format!("cannot start {}: {error}", Path::new(&words[0]).display())))?;
         let seen = watch(child, time);
         let text = fs::read_to_string(&log).unwrap_or_default();
         let _ = fs::remove_file(&log);

@@ -26,7 +26,7 @@ use clap::Args;
 use jitlisten_report::{Follower, Lookup, Options, Report, Selection, SymbolCache};
 
 use crate::problem::Problem;
-use crate::sinks::Sinks;
+use crate::recorder::Recorder;
 use screen::{Screen, View};
 use table::Table;
 use target::Target;
@@ -46,26 +46,15 @@ goes on as before. ? lists the keys.";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Top {
-    /// Samples for each second of a thread's time
-    #[arg(short, long, value_name = "HZ", default_value_t = 199, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    rate: u32,
-    /// Wall-clock time: threads that wait, too, whose system calls are interrupted
-    #[arg(long)]
-    wall: bool,
     /// A directory in which images, libraries, perf maps and sources are looked for first
     #[arg(long, value_name = "DIR")]
     root: Vec<PathBuf>,
     /// A process that runs, instead of a command
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pid: Option<u32>,
-    /// What to write for other tools: a list of perfmap, image, unwind, modules, jitdump, gdb
-    /// [default: perfmap,image,unwind,modules]
-    #[arg(long, value_name = "LIST")]
-    sinks: Option<Sinks>,
-    /// Leave Numba's code without line tables
-    #[arg(long)]
-    no_lines: bool,
-    /// The command and its arguments
+    #[command(flatten)]
+    recorder: Recorder,
+    /// The command and its arguments; prog.py and -m MODULE mean this environment's Python
     #[arg(required_unless_present = "pid", trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
@@ -76,6 +65,9 @@ impl Top {
             return Err(Problem::new(
                 "top needs a terminal for input and output; `jitlisten lines -- CMD` prints a table anywhere",
             ));
+        }
+        if self.recorder.surroundings.subprocesses {
+            return Err(Problem::new("top shows one process, without its children: omit -s"));
         }
         let mut target = Target::start(&self)?;
         let shown = self.watch(&mut target);
@@ -88,7 +80,7 @@ impl Top {
     fn watch(&self, target: &mut Target) -> Result<(), Problem> {
         let mut terminal = Terminal::enter()?;
         let mut live = Live::new(&self.root);
-        let mut screen = Screen::new(target.title(), self.rate);
+        let mut screen = Screen::new(target.title(), self.recorder.rate);
         let mut next = Instant::now();
         loop {
             if Instant::now() >= next {

@@ -17,6 +17,7 @@ use super::Top;
 use crate::command;
 use crate::problem::Problem;
 use crate::process::{ActingAs, Process};
+use crate::recorder::no_recorder;
 use crate::system::{end_with_parent, punch_hole, send_signal};
 
 /// Of what the program printed so much is shown at the end.
@@ -68,20 +69,15 @@ impl Target {
         let directory = Scratch::new()?;
         let output = directory.output()?;
         drop(owner);
-        let options = [
-            ("-r", Some(top.rate.to_string())),
-            ("--sinks", top.sinks.as_ref().map(ToString::to_string)),
-            ("-p", top.pid.map(|pid| pid.to_string())),
-        ];
-        let flags = [("--wall", top.wall), ("--no-lines", top.no_lines)];
-        let mut command = command::recorder(&directory.recording(), &options, &flags)?;
+        let pid = [("-p", top.pid.map(|pid| pid.to_string()))];
+        let mut command = top.recorder.command(&directory.recording(), &pid)?;
         if top.pid.is_none() {
             command.arg("--").args(&top.command);
         }
         let same = output.try_clone().map_err(|error| Problem::new(format!("cannot open a file twice: {error}")))?;
         command.stdin(Stdio::null()).stdout(output).stderr(same);
         end_with_parent(&mut command);
-        let recorder = command.spawn().map_err(command::no_recorder)?;
+        let recorder = command.spawn().map_err(no_recorder)?;
         let title = match top.pid {
             Some(pid) => format!("process {pid}"),
             None => top.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "),

@@ -105,9 +105,37 @@ def test_a_main_thread_that_does_not_come_back(run, start, tmp_path):
 
 @pytest.mark.parametrize("words", [["run", "--"], ["record", "--"], ["doctor", "--"], ["lines", "--"]], ids=" ".join)
 def test_a_command_that_is_not_found(run, words):
-    assert "no-such-command is not a command" in sentence(run(command(), *words, "no-such-command", status=2))
+    assert "command not found: no-such-command" in sentence(run(command(), *words, "no-such-command", status=2))
     done = run(command(), *words, "/etc/passwd", status=2)
-    assert "/etc/passwd is not a command" in sentence(done)
+    assert "permission denied (not an executable): /etc/passwd" in sentence(done)
+
+
+@pytest.mark.parametrize("words", [["lines"], ["flamegraph"], ["export", "-f", "collapsed"]], ids=" ".join)
+def test_a_name_that_is_nothing(run, words, tmp_path):
+    done = run(command(), *words, "no-such-thing", status=2)
+    assert "no-such-thing is neither a recording nor a command" in sentence(done)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "folder").mkdir()
+    assert "there is no recording in folder" in sentence(run(command(), *words, "folder", status=2))
+
+
+@pytest.mark.parametrize("words", [["lines"], ["record"], ["lines", "-o", "kept"]], ids=" ".join)
+def test_a_file_that_is_no_recording_stays(run, words, tmp_path):
+    files = [tmp_path / name for name in ("jitlisten.perf.data", "kept")]
+    for file in files:
+        file.write_text("precious")
+    assert "exists and is not a recording: choose another -o" in sentence(run(command(), *words, "true", status=2))
+    assert [file.read_text() for file in files] == ["precious"] * 2
+    if words[0] == "lines":
+        assert "cannot be used with a recording" in sentence(run(command(), "lines", "-o", "f.data", "kept", status=2))
+
+
+@pytest.mark.parametrize("words", [["lines"], ["record"], ["flamegraph"]], ids=" ".join)
+def test_no_timers(run, words, tmp_path):
+    limited = "import os, sys, resource; resource.setrlimit(11, (0, 0)); os.execv(sys.argv[1], sys.argv[1:])"
+    done = run(python(), "-c", limited, command(), *words, "true", status=2)
+    assert "cannot make a timer" in done.stderr and "ulimit -i" in done.stderr
+    assert not (tmp_path / "jitlisten.perf.data").exists()
 
 
 @pytest.mark.parametrize("words", [["run"], ["record", "-o", "f.data"], ["doctor"]], ids=" ".join)

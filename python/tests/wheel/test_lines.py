@@ -82,10 +82,49 @@ def test_a_command_is_recorded_as_it_is_said(run, tmp_path):
 
     both = read("-s", "-r", "50")
     assert both["recordings"] == 2 and len(both["processes"]) == 2
-    assert "page-faults" in read("-e", "page-faults")["event"] and not list(tmp_path.glob("*perf.data*"))
+    kept = tmp_path / "jitlisten.perf.data"
+    (child,) = [path for path in tmp_path.glob("jitlisten.perf.data.[0-9]*") if path.is_file()]
+    again = json.loads(run(command(), "lines", "--json", "-", kept, child).stdout)
+    assert again["samples"] == both["samples"], "the recordings are kept"
+    # A recording from before is no part of the next one.
+    assert "page-faults" in read("-e", "page-faults")["event"] and read("-o", "%p.data")["recordings"] == 1
+    assert child.exists() and len(list(tmp_path.glob("[0-9]*.data"))) == 1
     assert "1..=10000" in run(command(), "lines", "-r", "0", *work, status=2).stderr
-    assert "cannot be used with" in run(command(), "lines", "-s", program, status=2).stderr, "a file is recorded already"
-    assert "CMD" in run(command(), "lines", "-s", status=2).stderr
+    assert "cannot be used with a recording" in run(command(), "lines", "-s", kept, status=2).stderr
+    assert "name a command" in run(command(), "lines", "-s", status=2).stderr
+
+
+def test_a_program_is_recorded_by_this_python(run, tmp_path):
+    """With and without ``--``, as a file and as a module; each command says what it wrote."""
+    (tmp_path / "prog.py").write_text(
+        "import sys, time\n"
+        "print(sys.prefix, sys.argv[1:])\n"
+        "until = time.process_time() + 0.5\n"
+        "while time.process_time() < until: sum(range(1000))\n"
+    )
+    said = f"{python().parent.parent} ['-o', 'x']\n"
+    for words in (["prog.py"], ["--", "prog.py"], ["-m", "prog"], ["--", "-m", "prog"]):
+        done = run(command(), "lines", "--html", "page.html", *words, "-o", "x")
+        assert done.stdout == said
+        assert "wrote page.html" in done.stderr and "kept in jitlisten.perf.data: jitlisten lines --html" in done.stderr
+    for words in (["run"], ["record"], ["flamegraph", "-o", "a.svg"], ["export", "-o", "a.speedscope.json"]):
+        assert run(command(), *words, "prog.py", "-o", "x").stdout == said
+    done = run(python(), "-m", "jitlisten", "record", "prog.py", "-o", "x")
+    assert done.stdout == said
+    assert "speedscope" in (tmp_path / "a.speedscope.json").read_text() and (tmp_path / "a.svg").exists()
+    assert "wrote a.svg" in run(command(), "flamegraph", "-o", "a.svg").stderr
+    assert "which format" in run(command(), "export", "-o", "a.xyz", status=2).stderr
+
+
+def test_recordings_in_a_folder_are_added_up(run, recorded, tmp_path):
+    one, _program = recorded
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in ("a.data", "b"):
+        shutil.copyfile(one, folder / name)
+    (folder / "notes").write_text("not a recording")
+    samples = [json.loads(run(command(), "lines", "--json", "-", place).stdout)["samples"] for place in (one, folder)]
+    assert samples[1] == 2 * samples[0] > 0
 
 
 def test_graphs_and_exports_add_up_what_they_are_given(run, recorded, tmp_path):

@@ -161,7 +161,7 @@ def test_the_end_of_the_program_is_said_and_its_output_and_status_given(pane):
 
 def test_mistakes_are_sentences(pane, run):
     pane.type(f"{TOP} -- nonexistent-program; echo status $?")
-    pane.shows("jitlisten: nonexistent-program is not a command", r"^status 2")
+    pane.shows("jitlisten: command not found: nonexistent-program", r"^status 2")
     done = run(command(), "top", "--", "true", status=2)
     assert "needs a terminal" in done.stderr and done.stdout == ""
 

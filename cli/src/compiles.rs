@@ -1,0 +1,58 @@
+//! `jitlisten compiles`: what Numba compiled, for how long and why.
+
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use jitlisten_report::{compilations_to_json, compilations_to_text};
+
+use crate::input::Input;
+use crate::problem::Problem;
+use crate::recording::{self, Reading};
+
+const EXAMPLES: &str = "Examples:
+  jitlisten compiles prog.py
+  jitlisten compiles jitlisten.perf.data
+  jitlisten compiles --json - -- pytest -q | jq '.[] | select(.took > 1e9) | .function'
+
+when is the time since the first sample. took, Numba (its front end) and LLVM include what is compiled for this function, \
+which is indented below it.";
+
+/// Show when Numba compiled what, how long it took, and why it did not come from the cache
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Compiles {
+    /// Where the recording of CMD is kept [default: jitlisten.perf.data]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Write JSON, to standard output if OUT is -; times are nanoseconds
+    #[arg(long, value_name = "OUT")]
+    json: Option<PathBuf>,
+    /// Show all compilations, not only long ones
+    #[arg(short, long)]
+    all: bool,
+    #[command(flatten)]
+    reading: Reading,
+    #[command(flatten)]
+    input: Input,
+}
+
+impl Compiles {
+    pub(crate) fn execute(mut self) -> Result<ExitCode, Problem> {
+        let recordings = self.input.recordings(self.output.as_deref(), &mut self.reading.event)?;
+        let report = self.reading.open(&recordings.files, false, false)?;
+        match &self.json {
+            Some(out) => recording::write(Some(out), format!("{:#}\n", compilations_to_json(&report)).as_bytes())?,
+            None => {
+                let text = compilations_to_text(&report, recording::width(), self.all);
+                recording::write(None, text.as_bytes())?;
+            }
+        }
+        if self.json.as_deref() != Some(Path::new("-")) {
+            recordings.say_kept();
+        }
+        Ok(recordings.status)
+    }
+}
