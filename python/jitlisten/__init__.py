@@ -9,7 +9,10 @@ Importing this module does nothing.
 """
 
 import os
-from typing import Any, ContextManager, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, ContextManager, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+if TYPE_CHECKING:
+    from ._read import Report
 
 __version__ = "0.1.0"
 __all__ = [
@@ -21,6 +24,7 @@ __all__ = [
     "disable",
     "enable",
     "functions",
+    "read",
     "record",
     "start_recording",
     "status",
@@ -191,6 +195,19 @@ def record(
     from . import _record
 
     return _record.during(os.fspath(path), hz, wall, children, seconds, python, lines, event)
+
+
+def read(path: Union[str, "os.PathLike[str]"], *more: Union[str, "os.PathLike[str]"]) -> "Report":
+    """Reads recordings of ``jitlisten record`` or ``perf record``; several are added up.
+
+    >>> jitlisten.read("jitlisten.perf.data").lines().groupby("file").seconds.sum()
+
+    ``.lines()`` and ``.functions()`` are tables of pandas, if it is installed, ``.rows()`` a list of dicts, ``.summary()`` where all the time
+    went, ``.data`` everything that ``jitlisten lines --json`` writes. Raises :class:`Error` for what cannot be read.
+    """
+    from ._read import read
+
+    return read(path, *more)
 
 
 def load_ipython_extension(shell: Any) -> None:

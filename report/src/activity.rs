@@ -44,6 +44,8 @@ pub struct Done {
     pub owner: Option<Frame>,
     /// The innermost line of the user's files: source and number.
     pub user: Option<(u32, u32)>,
+    /// The line that it is the time of: the owner's, and of what Numba itself compiles in, as for `a.sum()`, the one that calls that.
+    pub line: Option<(u32, u32)>,
 }
 
 /// What was done at each stack of a recording.
@@ -53,6 +55,8 @@ pub struct Activities {
     pub names: Vec<String>,
     /// Whether each source is the user's, and not a library's or Python's.
     pub is_users: Vec<bool>,
+    /// Whether each source is Numba's.
+    is_numbas: Vec<bool>,
     stacks: Vec<Done>,
 }
 
@@ -80,13 +84,17 @@ struct Place {
     user: Option<(u32, u32)>,
     is_users: bool,
     has_file: bool,
+    line: Option<(u32, u32)>,
 }
 
 impl Activities {
     /// Looks at every stack once.
     pub fn new(recording: &Recording, symbols: &Symbols) -> Activities {
-        let is_users = symbols.sources.iter().map(|path| is_users(path)).collect();
-        let mut activities = Activities { is_users, ..Activities::default() };
+        let mut activities = Activities {
+            is_users: symbols.sources.iter().map(|path| is_users(path)).collect(),
+            is_numbas: symbols.sources.iter().map(|path| python_library(path) == Some("numba")).collect(),
+            ..Activities::default()
+        };
         let mut names = Names::default();
         let roles: Vec<Role> = symbols.functions.iter().map(|function| Role::of(function, &mut names)).collect();
         let locations = 0..recording.locations.len() as u32;
@@ -128,11 +136,20 @@ impl Activities {
                 None => function.kind == Kind::Python && is_users(&function.module),
             };
             place.is_users |= is_users;
+            if !self.is_numbas(frame) {
+                place.line = place.line.or(frame.source.zip(frame.line));
+            }
             if is_users {
                 place.user = place.user.or(frame.source.zip(frame.line));
             }
         }
         place
+    }
+}
+
+impl Activities {
+    fn is_numbas(&self, frame: &Frame) -> bool {
+        frame.source.is_some_and(|source| self.is_numbas[source as usize])
     }
 }
 
@@ -201,6 +218,7 @@ struct Walk {
     /// The innermost package, which is not Python's own library.
     package: Option<u32>,
     user: Option<(u32, u32)>,
+    line: Option<(u32, u32)>,
 }
 
 impl Walk {
@@ -228,6 +246,7 @@ impl Walk {
             // What the user's own files do when they are imported is theirs.
             walk.imports |= role.imports && walk.user.is_none();
             walk.user = walk.user.or(place.user);
+            walk.line = walk.line.or(place.line);
         }
         walk
     }
@@ -252,6 +271,10 @@ impl Walk {
             in_c: self.in_c,
             owner: self.owner.map(|(frame, _)| frame),
             user: self.user,
+            line: match self.owner {
+                Some((_, Kind::Compiled)) => self.line,
+                owner => owner.and_then(|(frame, _)| frame.source.zip(frame.line)),
+            },
         }
     }
 }
@@ -315,7 +338,7 @@ pub(crate) fn is_users(path: &str) -> bool {
 }
 
 /// `<string>`, `<frozen importlib._bootstrap>`: there is no file.
-fn is_generated(path: &str) -> bool {
+pub(crate) fn is_generated(path: &str) -> bool {
     path.starts_with('<') && !path.starts_with("<frozen ")
 }
 

@@ -1,11 +1,12 @@
-//! Two recordings side by side, by function and by line, in shares of all samples.
+//! Two recordings side by side, by what was done, by function and by line, in seconds and in shares of all samples.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use crate::activity::is_users;
 use crate::printable::printable;
-use crate::profile::{Count, Shares};
-use crate::report::{Report, grouped};
+use crate::profile::{Count, FunctionRow, Line, Shares};
+use crate::report::Report;
 use crate::symbols::Kind;
 use crate::text::cut;
 
@@ -24,6 +25,8 @@ pub struct Change {
     pub own: (f64, f64),
     /// Percent of total, before and after.
     pub total: (f64, f64),
+    /// Seconds of self, before and after, where both recordings are of time.
+    pub seconds: Option<(f64, f64)>,
 }
 
 impl Change {
@@ -35,7 +38,9 @@ impl Change {
 /// What is different.
 #[derive(Clone, Debug, Default)]
 pub struct Difference {
-    /// Compiled functions, the largest change first.
+    /// What was done: compiling, interpreting, ...; the largest change first.
+    pub activities: Vec<Change>,
+    /// Compiled functions and those of the user's Python, the largest change first.
     pub functions: Vec<Change>,
     /// Their lines.
     pub lines: Vec<Change>,
@@ -45,20 +50,33 @@ pub struct Difference {
 
 /// Compares. Lines are found by path and number, so of a source that was edited in between only the functions can be compared.
 pub fn diff(before: &Report, after: &Report) -> Difference {
+    let activities = changes(before, after, |report| {
+        let rows = report.profile.summary.rows().into_iter();
+        rows.map(|(name, count)| (name.to_owned(), Shares { own: count, total: count })).collect()
+    });
     let functions = changes(before, after, |report| {
-        let rows = report.profile.functions.iter().filter(|row| row.kind == Kind::Compiled);
-        rows.map(|row| (row.name.clone(), row.shares)).collect()
+        let is_shown = |row: &&FunctionRow| match row.kind {
+            Kind::Compiled => true,
+            Kind::Python => row.lines.is_some_and(|(file, ..)| is_users(&report.profile.files[file as usize].path)),
+            _ => false,
+        };
+        report.profile.functions.iter().filter(is_shown).map(|row| (row.name.clone(), row.shares)).collect()
     });
     let mut lines = changes(before, after, |report| {
+        let is_compiled = |line: &Line| {
+            line.functions.iter().any(|row| report.profile.functions[*row as usize].kind == Kind::Compiled)
+        };
         let files = report.profile.files.iter();
         files
-            .flat_map(|file| file.lines.iter().map(|(line, row)| (format!("{}:{line}", file.path), row.shares)))
+            .flat_map(|file| file.lines.iter().map(move |line| (&file.path, line)))
+            .filter(|(path, (_, row))| is_users(path) || is_compiled(row))
+            .map(|(path, (line, row))| (format!("{path}:{line}"), row.shares))
             .collect()
     });
     for line in &mut lines {
         line.source = source_of(after, &line.name).or_else(|| source_of(before, &line.name)).unwrap_or_default();
     }
-    Difference { functions, lines, changed: changed(before, after) }
+    Difference { activities, functions, lines, changed: changed(before, after) }
 }
 
 /// Sources of lines in both, whose hashes are known and are not the same ones.
@@ -86,17 +104,26 @@ fn changes(before: &Report, after: &Report, rows: impl Fn(&Report) -> Vec<(Strin
         let percent = |count: Count| count.percent_of(report.profile.all);
         (percent(shares.own), percent(shares.total))
     };
-    let change =
-        |name: &String| Change { name: name.clone(), source: String::new(), own: (0.0, 0.0), total: (0.0, 0.0) };
+    let seconds = (before.is_time() && after.is_time()).then_some((0.0, 0.0));
+    let change = |name: &String| Change {
+        name: name.clone(),
+        source: String::new(),
+        own: (0.0, 0.0),
+        total: (0.0, 0.0),
+        seconds,
+    };
+    let in_seconds = |shares: &Shares| shares.own.weight as f64 / 1e9;
     for (name, shares) in rows(before) {
         let entry = all.entry(name.clone()).or_insert_with(|| change(&name));
         (entry.own.0, entry.total.0) = percents(before, &shares);
+        entry.seconds.iter_mut().for_each(|both| both.0 = in_seconds(&shares));
     }
     for (name, shares) in rows(after) {
         let entry = all.entry(name.clone()).or_insert_with(|| change(&name));
         (entry.own.1, entry.total.1) = percents(after, &shares);
+        entry.seconds.iter_mut().for_each(|both| both.1 = in_seconds(&shares));
     }
-    let mut all: Vec<Change> = all.into_values().collect();
+    let mut all: Vec<Change> = all.into_values().filter(|change| change.total != (0.0, 0.0)).collect();
     all.sort_by(|a, b| b.size().total_cmp(&a.size()).then_with(|| a.name.cmp(&b.name)));
     all
 }
@@ -106,10 +133,7 @@ pub fn diff_to_text(before: &Report, after: &Report, width: Option<usize>, all: 
     let difference = diff(before, after);
     let mut text = String::new();
     for (what, report) in [("before", before), ("after", after)] {
-        let profile = &report.profile;
-        let compiled = profile.compiled.percent_of(profile.all);
-        let samples = grouped(profile.all.samples);
-        let _ = writeln!(text, "{what}: {samples} samples of {}, {compiled:.1} % in compiled code", report.event());
+        let _ = writeln!(text, "{what}: {}", printable(&report.title()));
         for note in &report.notes {
             let _ = writeln!(text, "  note: {}", printable(note));
         }
@@ -121,21 +145,27 @@ pub fn diff_to_text(before: &Report, after: &Report, width: Option<usize>, all: 
         let path = printable(path);
         let _ = writeln!(text, "note: {path} was changed in between: lines of one number need not be the same line");
     }
+    table(&mut text, "what was done", &difference.activities, width, true);
     table(&mut text, "function", &difference.functions, width, all);
     table(&mut text, "line", &difference.lines, width, all);
     text
 }
 
 fn table(text: &mut String, what: &str, changes: &[Change], width: Option<usize>, all: bool) {
-    let _ = writeln!(text, "\n  self %: before, after, change |  total %: before, after, change | {what}");
+    let in_seconds = changes.iter().any(|change| change.seconds.is_some());
+    let seconds = if in_seconds { "  seconds: before, after, change |" } else { "" };
+    let _ = writeln!(text, "\n{seconds}  self %: before, after, change |  total % | {what}");
     let shown = changes.iter().filter(|change| all || change.size() >= LEAST).take(if all { usize::MAX } else { MOST });
     let mut count = 0;
     for change in shown {
         count += 1;
-        let columns = |(before, after): (f64, f64)| format!("{before:>8.1} {after:>8.1} {:>+8.1}", after - before);
-        let name = printable(&change.name);
-        let row =
-            format!("    {}    |     {}    | {name}  {}", columns(change.own), columns(change.total), change.source);
+        let columns = |(before, after): (f64, f64), digits: usize| {
+            format!("{before:>8.digits$} {after:>8.digits$} {:>+9.digits$}", after - before)
+        };
+        let seconds = change.seconds.map_or_else(String::new, |both| format!("     {}   |", columns(both, 2)));
+        let shares =
+            format!("{seconds}    {}   | {:>+8.1} | ", columns(change.own, 1), change.total.1 - change.total.0);
+        let row = format!("{shares}{}  {}", printable(&change.name), change.source);
         let row = width.map_or_else(|| row.clone(), |width| cut(&row, width));
         let _ = writeln!(text, "{}", row.trim_end());
     }

@@ -9,7 +9,7 @@ use crate::symbols::Kind;
 pub struct HotLine {
     /// File, as an index into [`Profile::files`], and line.
     pub place: Place,
-    /// What it took itself, with the C functions that it called.
+    /// What it took itself, with the C functions that it called, and what Numba compiles in for it.
     pub own: Count,
     /// With everything that it called.
     pub total: Count,
@@ -43,10 +43,7 @@ pub fn hottest(report: &Report, most: usize) -> Vec<HotLine> {
             if !compiled && !report.is_users(&lines.path) {
                 continue;
             }
-            let mut own = line.shares.own;
-            if compiled {
-                own += line.in_c;
-            }
+            let own = line.hot;
             if own.weight != 0 {
                 let place = (file as u32, *number);
                 hot.push(HotLine { place, own, total: line.shares.total.max(own), in_c: line.in_c, compiled });
@@ -64,7 +61,7 @@ pub fn calling(report: &Report, most: usize) -> Vec<CallingLine> {
     let mut calling = Vec::new();
     for (file, lines) in profile.files.iter().enumerate().filter(|(_, lines)| report.is_users(&lines.path)) {
         for (number, line) in &lines.lines {
-            let elsewhere = line.below.weight.saturating_sub(line.shares.own.weight).saturating_sub(line.in_c.weight);
+            let elsewhere = line.below.weight.saturating_sub(line.hot.weight);
             if elsewhere as f64 * 100.0 >= LEAST_BELOW * profile.all.weight as f64 && elsewhere != 0 {
                 calling.push(CallingLine {
                     place: (file as u32, *number),

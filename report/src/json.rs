@@ -5,14 +5,14 @@
 //!  "summary": {"compiled": {"samples": n, "weight": n, "percent": p}, "interpreted": {...}, "libraries": {NAME: {...}}, "compiling": {...},
 //!              "compiling_in_llvm": {...}, "importing": {NAME: {...}}, "collecting": {...}, "waiting": {NAME: {...}}},
 //!  "hottest": [{"path": p, "line": l, "source": s, "kind": "compiled"|"python", "self": n, "total": n, "in_c": n, ...}],
-//!  "files":   [{"path": p, "note": s, "lines": [{"line": l, "self": n, "in_c": n, "approximate": n, "total": n, "source": s, "inlined": [...],
+//!  "files":   [{"path": p, "note": s, "lines": [{"line": l, "self": n, "self_weight": n, "in_c": n, "approximate": n, "total": n, "source": s, "inlined": [...],
 //!               "loops": [{"function": s, "first": l, "last": l, "ran": "vector"|"scalar", "advice": [{"rule": s, "text": s}], ...}]}]}],
 //!  "threads": [{"pid": n, "tid": n, "name": s, "host": s, "samples": n, "compiled": n, "percent": p}],
 //!  "processes": [{"pid": n, "name": s, "host": s, "threads": n, "samples": n, "compiled": n, "percent": p}], "hosts": [...], ...}
 //! ```
 //! The selfs of all `lines` (0 is the code that has no line by the compiler's own word) and `without_line` are `compiled` and `interpreted`;
 //! those with `outside` are `samples`. All of `summary` but `compiling_in_llvm` is `samples`, too. Of an interpreted line `self` has the C
-//! functions that it calls, `in_c`; of a compiled one only in `hottest`. What is in `inlined` is a view of the same samples, below the line
+//! functions that it calls, `in_c`; of a compiled one only in `hottest`, with what Numba compiles in for it. What is in `inlined` is a view of the same samples, below the line
 //! that calls. Percents are by weight, which is the same unless the recorder changed its period; weight is nanoseconds where samples are of
 //! time; counts are samples.
 
@@ -133,6 +133,7 @@ fn line_value(report: &Report, number: u32, line: &Line, source: Option<&str>) -
     let mut value = shares(report, &line.shares);
     value.insert("line".to_owned(), json!(number));
     value.insert("approximate".to_owned(), json!(line.approximate.samples));
+    value.insert("self_weight".to_owned(), json!(line.shares.own.weight));
     value.insert("in_c".to_owned(), json!(line.in_c.samples));
     value.insert("source".to_owned(), json!(source));
     value.insert("inlined".to_owned(), inlined(report, &line.inlined));

@@ -56,6 +56,8 @@ pub struct Report {
     /// What a reader has to know, a sentence each.
     pub notes: Vec<String>,
     pub(crate) roots: Roots,
+    /// Whether samples of compiling were left out.
+    pub(crate) no_compile: bool,
 }
 
 /// The threads of a process or of a machine, together.
@@ -144,7 +146,7 @@ impl Report {
         }
         notes.extend(other_events(&recording));
         notes.retain(|note| !note.is_empty());
-        Report { recording, symbols, profile, sources, notes, roots }
+        Report { recording, symbols, profile, sources, notes, roots, no_compile: options.no_compile }
     }
 
     /// The name of the event.

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use super::summary::Sums;
 use super::tree::{Parent, Trees};
 use super::{Count, Detail, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, ThreadRow, stack_counts};
-use crate::activity::{Activities, Activity, Done};
+use crate::activity::{Activities, Activity, Done, is_generated};
 use crate::recording::Recording;
 use crate::symbols::{Frame, Kind, Symbols, is_entry};
 
@@ -50,6 +50,8 @@ struct Builder<'a> {
     extents: FxHashMap<(u32, u32), (u32, u32, u64)>,
     outside: FxHashMap<String, Count>,
     edges: FxHashMap<Edge, Count>,
+    /// Lines of generated code, and those of the user's that they ran for.
+    generated: FxHashMap<(Spot, Spot), Count>,
     trees: Trees,
     threads: Vec<(Count, Count)>,
     seen: Seen,
@@ -113,6 +115,7 @@ impl<'a> Builder<'a> {
             extents: FxHashMap::default(),
             outside: FxHashMap::default(),
             edges: FxHashMap::default(),
+            generated: FxHashMap::default(),
             trees: Trees::default(),
             threads: Vec::new(),
             seen: Seen::default(),
@@ -160,7 +163,7 @@ impl<'a> Builder<'a> {
         self.add_totals(count, threads);
     }
 
-    /// What a line of the user's called, and what of compiled code's calls was C.
+    /// The line that it is the time of, and that of the user's which called it.
     fn below(&mut self, done: &Done, count: Count) {
         if let Some(spot) = done.user {
             let line = self.lines.entry(spot).or_default();
@@ -169,10 +172,14 @@ impl<'a> Builder<'a> {
                 line.below_compiling += count;
             }
         }
-        if done.in_c
-            && let Some(spot) = done.owner.and_then(|owner| self.spot(&owner))
-        {
-            self.lines.entry(spot).or_default().in_c += count;
+        let Some(spot) = done.line else { return };
+        let line = self.lines.entry(spot).or_default();
+        line.hot += count;
+        if done.in_c {
+            line.in_c += count;
+        }
+        if let Some(user) = done.user.filter(|_| is_generated(&self.symbols.sources[spot.0 as usize])) {
+            *self.generated.entry((spot, user)).or_default() += count;
         }
     }
 
@@ -367,7 +374,12 @@ impl<'a> Builder<'a> {
             let from = spot.and_then(|(source, line)| Some((file_of(Some(source))?, line)));
             callers.entry(*callee).or_default().push((new_row[caller], from, *count));
         }
+        let mut generated: Vec<((Spot, Spot), Count)> = self.generated.into_iter().collect();
+        generated.sort_by_key(|(spots, count)| (*count, *spots));
+        // The heaviest comes last.
+        let generated: FxHashMap<Spot, Spot> = generated.into_iter().map(|(spots, _)| spots).collect();
         for (spot, mut line) in self.lines {
+            line.generated_by = generated.get(&spot).and_then(|user| Some((file_of(Some(user.0))?, user.1)));
             line.inlined = trees.remove(&spot).unwrap_or_default();
             renumber(&mut line.inlined, &new_row);
             line.functions.iter_mut().for_each(|row| *row = new_row[row]);

@@ -21,7 +21,6 @@ use crate::recording::{Recording, Thread};
 use crate::symbols::{Kind, Symbols, is_entry};
 
 pub use summary::Summary;
-pub(crate) use summary::sum;
 pub use tree::Inlined;
 
 /// How much: of samples, and of the events they stand for.
@@ -68,7 +67,9 @@ pub struct Line {
     pub shares: Shares,
     /// What of its self has no line by the compiler, and this one by the instructions around.
     pub approximate: Count,
-    /// In C functions that it calls. Of an interpreted line this is part of its self, of a compiled one it is not.
+    /// Its time for a person: self, with the C functions that it called, and of a compiled line with the code of Numba's own.
+    pub hot: Count,
+    /// What of that was in C functions.
     pub in_c: Count,
     /// Of a line in the user's files: samples of which it is the innermost such line, so that it called what they are of.
     pub below: Count,
@@ -76,6 +77,8 @@ pub struct Line {
     pub below_compiling: Count,
     /// By thread, if that was wanted: indexes into [`Profile::threads`].
     pub by_thread: BTreeMap<u32, Shares>,
+    /// Of generated code, which has no file: the line of the user's that most of it ran for.
+    pub generated_by: Option<Place>,
     /// The functions that have code here: indexes into [`Profile::functions`].
     pub functions: Vec<u32>,
     /// The calls that were inlined here.

@@ -28,6 +28,21 @@ pub struct Summary {
     pub waiting: Vec<(String, Count)>,
 }
 
+impl Summary {
+    /// What was done, and how much of it, in no order.
+    pub fn rows(&self) -> [(&'static str, Count); 7] {
+        [
+            ("compiled code", self.compiled),
+            ("your Python", self.interpreted),
+            ("libraries", sum(&self.libraries)),
+            ("compiling", self.compiling),
+            ("importing", sum(&self.importing)),
+            ("garbage collection", self.collecting),
+            ("waiting", sum(&self.waiting)),
+        ]
+    }
+}
+
 /// While it is added up.
 #[derive(Debug, Default)]
 pub(super) struct Sums {
@@ -79,7 +94,7 @@ impl Sums {
 }
 
 /// All of a list.
-pub(crate) fn sum<'a>(counts: impl IntoIterator<Item = &'a (String, Count)>) -> Count {
+fn sum<'a>(counts: impl IntoIterator<Item = &'a (String, Count)>) -> Count {
     let mut all = Count::default();
     for (_, count) in counts {
         all += *count;

@@ -3,7 +3,7 @@
 use super::{Table, cut, heat, percent, wrapped};
 use crate::hottest::{CallingLine, HotLine, calling, hottest};
 use crate::printable::printable;
-use crate::profile::{Count, Place, sum};
+use crate::profile::{Count, Place};
 use crate::report::{duration, file_name, grouped};
 
 /// Hottest lines that are shown.
@@ -40,17 +40,17 @@ impl Table<'_> {
         self.line("");
         let profile = &self.report.profile;
         let summary = &profile.summary;
-        let mut rows = [
-            (summary.compiled, "compiled code", self.of_compiled()),
-            (summary.interpreted, "your Python", "interpreted".to_owned()),
-            (sum(&summary.libraries), "libraries", self.named(&summary.libraries)),
-            (summary.compiling, "compiling", self.of_compiling()),
-            (sum(&summary.importing), "importing", self.named(&summary.importing)),
-            (summary.collecting, "garbage collection", String::new()),
-            (sum(&summary.waiting), "waiting", self.named(&summary.waiting)),
-        ];
-        rows.sort_by_key(|row| std::cmp::Reverse(row.0));
-        for (count, what, more) in rows.iter().filter(|(count, ..)| !count.is_zero()) {
+        let mut rows = summary.rows();
+        rows.sort_by_key(|row| std::cmp::Reverse(row.1));
+        for (what, count) in rows.iter().filter(|(_, count)| !count.is_zero()) {
+            let more = match *what {
+                "compiled code" => self.of_compiled(),
+                "compiling" => self.of_compiling(),
+                "libraries" => self.named(&summary.libraries),
+                "importing" => self.named(&summary.importing),
+                "waiting" => self.named(&summary.waiting),
+                _ => String::new(),
+            };
             let row = format!("{} {}  {what:<18}  {more}", self.seconds(*count), self.percent(*count));
             self.line(&printable(&row));
         }
@@ -106,7 +106,7 @@ impl Table<'_> {
     /// What of the time that passed the busiest thread was not on a processor: it waited, or others ran.
     fn idle(&self) -> Option<u64> {
         let report = self.report;
-        if report.recording.is_wall() || !report.is_time() || report.processes().len() != 1 {
+        if report.recording.is_wall() || !report.is_time() || report.no_compile || report.processes().len() != 1 {
             return None;
         }
         let elapsed = report.elapsed()?;
@@ -167,26 +167,11 @@ impl Table<'_> {
     fn place(&self, (file, line): Place) -> String {
         let path = self.report.profile.files.get(file as usize).map_or("", |file| file.path.as_str());
         let place = format!("{}:{line}", printable(file_name(path)));
-        if path.starts_with('<')
-            && let Some(caller) = self.caller_of((file, line))
-        {
+        let line = self.report.profile.files.get(file as usize).and_then(|file| file.lines.get(&line));
+        if let Some(caller) = line.and_then(|line| line.generated_by) {
             return format!("{place} by {}", self.place(caller));
         }
         place
-    }
-
-    /// Where the functions with code at a line are mostly called from.
-    fn caller_of(&self, (file, line): Place) -> Option<Place> {
-        let profile = &self.report.profile;
-        let functions = &profile.files.get(file as usize)?.lines.get(&line)?.functions;
-        let callers = functions.iter().flat_map(|row| &profile.functions[*row as usize].callers);
-        let named = callers.filter_map(|(_, place, count)| Some((place.as_ref()?, count)));
-        let elsewhere = named.filter(|(place, _)| place.0 != file && !self.is_generated(place.0));
-        elsewhere.max_by(|a, b| a.1.cmp(b.1)).map(|(place, _)| *place)
-    }
-
-    fn is_generated(&self, file: u32) -> bool {
-        self.report.profile.files.get(file as usize).is_some_and(|file| file.path.starts_with('<'))
     }
 
     /// What else is to be said of a line.

@@ -112,7 +112,12 @@ impl Table<'_> {
         for row in shown_functions(self.report, self.style) {
             shown += 1;
             self.line(&printable(&format!("{} | {}", self.columns(&row.shares), row.name)));
-            let compilations = if self.style.all { &row.compilations } else { row.several_compilations() };
+            let is_hot = row.shares.own.percent_of(profile.all) >= LEAST_PERCENT;
+            let compilations = match self.style.all {
+                true => &row.compilations,
+                false if is_hot => row.several_compilations(),
+                false => &[],
+            };
             for (name, shares) in compilations.iter().filter(|_| row.compilations.len() > 1) {
                 self.coloured(&printable(&format!("{} |   {name}", self.columns(shares))), "2");
             }
