@@ -49,7 +49,7 @@ def run(place, *arguments, status=0, **environment):
 
 
 def missing(place, name="prog.py"):
-    run(place, "coverage", "json", "-q", "-o", "out.json")
+    run(place, "coverage", "json", "-o", "out.json")
     return json.loads((place / "out.json").read_text())["files"][name]["missing_lines"]
 
 
@@ -176,7 +176,7 @@ def test_large():
 
 
 def contexts_of(place):
-    run(place, "coverage", "json", "-q", "--show-contexts", "-o", "out.json")
+    run(place, "coverage", "json", "--show-contexts", "-o", "out.json")
     found = json.loads((place / "out.json").read_text())["files"]["prog.py"]["contexts"]
     return [
         {context.split(".")[-1].split("::")[-1].split("|")[0] for context in found[line] if context}
@@ -216,7 +216,7 @@ def test_pytest_xdist(place):
 
 def test_no_file_of_ours_is_measured(place):
     run(place, "coverage", "run", "prog.py")
-    run(place, "coverage", "json", "-q", "-o", "out.json")
+    run(place, "coverage", "json", "-o", "out.json")
     assert set(json.loads((place / "out.json").read_text())["files"]) == {"prog.py"}
 
 
@@ -249,6 +249,46 @@ def test_what_was_compiled_before_is_named(place):
         [sys.executable, "start.py"], cwd=place, env=environment, stderr=subprocess.PIPE, text=True, check=True
     )
     assert "compiled" in done.stderr and "before" in done.stderr
+
+
+def test_a_numba_that_cannot_be_patched(place):
+    """Its code has no stores, and the user reads why."""
+    (place / "breaks.py").write_text(textwrap.dedent("""
+        from jitlisten._coverage import patches
+        def fails(module):
+            raise AttributeError("gone")
+        def coverage_init(registry, options):
+            patches._PATCHES["numba.core.codegen"] = fails
+        """))
+    (place / ".coveragerc").write_text("[run]\nplugins = breaks\n    jitlisten.coverage\n")
+    done = run(place, "coverage", "run", "prog.py")
+    assert done.stdout.split() == ["0", "0"]
+    assert "No compiled code is measured" in done.stderr and "gone" in done.stderr
+
+
+def test_a_stencil_in_a_parallel_function(place):
+    (place / "kernels.py").write_text(textwrap.dedent("""
+        from numba import stencil
+        @stencil
+        def kernel(a):
+            total = a[0] + a[1]
+            if a[0] > 5:
+                total += 1.0
+            if a[0] > 500:
+                total += 2.0
+            return total
+        """))
+    (place / "prog.py").write_text(textwrap.dedent("""
+        import numpy as np
+        from numba import njit
+        from kernels import kernel
+        @njit(parallel=True)
+        def compiled(a):
+            return kernel(a)
+        compiled(np.arange(10.0))
+        """))
+    run(place, "coverage", "run", "prog.py")
+    assert missing(place, "kernels.py") == [9]
 
 
 def test_without_a_configuration_below_the_command(place):

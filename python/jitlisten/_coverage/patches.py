@@ -11,6 +11,7 @@
 | `parfor_lowering._create_gufunc_for_parfor_body`    | whose loop a generated kernel is |
 | `inline_closurecall.InlineWorker.inline_ir`, `.inline_closure_call`, `ir.Loc`'s copying | what Numba inlines itself |
 | `stencil.StencilFunc.__init__`                      | whose statements a generated function has |
+| `stencilparfor.StencilPass._mk_stencil_parfor`       | what a parallel stencil does instead of `return` has its line |
 | `dispatcher.LiftedCode.__init__`                    | parts of functions: no entry and no exit |
 """
 
@@ -23,7 +24,7 @@ from types import ModuleType
 from typing import Any, Callable, Dict, Optional
 
 from .. import _lines
-from .._lines import log, versions
+from .._lines import versions
 from .._lines.imports import Watch
 
 # Part of the key of cached code. Another number when marks or their names change.
@@ -34,6 +35,7 @@ STENCILS: Dict[str, Any] = {}
 
 class _State:
     watch: Optional[Watch] = None
+    # Why nothing is measured, where that is so.
     why_not: Optional[str] = None
 
 
@@ -70,11 +72,6 @@ def is_installed() -> bool:
     return _state.watch is not None
 
 
-def why_not() -> Optional[str]:
-    """Why compiled code is not measured, where it is not."""
-    return _state.why_not
-
-
 def _is_active() -> bool:
     return _state.why_not is None
 
@@ -90,7 +87,9 @@ def _patch(after: Callable[[ModuleType], None], module: ModuleType) -> None:
     except Exception as error:
         _state.why_not = "%s: %s: %s" % (module.__name__, type(error).__name__, error)
     if _state.why_not is not None:
-        log.warn("no coverage of compiled code: " + _state.why_not)
+        from . import unmeasured
+
+        unmeasured.add_all("No compiled code is measured: " + _state.why_not)
 
 
 def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
@@ -110,7 +109,8 @@ def _lowering(module: Any) -> None:
 
             held = self.__dict__
             if "_jitlisten_coverage" not in held:
-                held["_jitlisten_coverage"] = lowering.begin(self)
+                # Stores without a table, where a patch failed, would crash the program.
+                held["_jitlisten_coverage"] = lowering.begin(self) if _is_active() else None
             made = held["_jitlisten_coverage"]
             if made is None:
                 original(self, block)
@@ -312,6 +312,27 @@ def _stencils(module: Any) -> None:
     _replace(module.StencilFunc, "__init__", make)
 
 
+def _parallel_stencils(module: Any) -> None:
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _mk_stencil_parfor(self: Any, label: int, in_args: Any, out_arr: Any, stencil_ir: Any, *others: Any) -> Any:
+            from numba.core import ir
+            from numba.parfors.parfor import Parfor
+
+            last = [block.body[-1] for block in stencil_ir.blocks.values()]
+            returns = [statement.loc for statement in last if isinstance(statement, ir.Return)]
+            made = original(self, label, in_args, out_arr, stencil_ir, *others)
+            for node in made:
+                body = node.loop_body if isinstance(node, Parfor) else {}
+                for statement in body[max(body)].body if body and len(returns) == 1 else ():
+                    if isinstance(statement, ir.SetItem):
+                        statement.loc = returns[0]
+            return made
+
+        return _mk_stencil_parfor
+
+    _replace(module.StencilPass, "_mk_stencil_parfor", make)
+
+
 _PATCHES: Dict[str, Callable[[Any], None]] = {
     "numba.core.caching": _caching,
     "numba.core.codegen": _codegen,
@@ -322,5 +343,6 @@ _PATCHES: Dict[str, Callable[[Any], None]] = {
     "numba.core.typed_passes": _typed_passes,
     "numba.parfors.parfor": _parfor,
     "numba.stencils.stencil": _stencils,
+    "numba.stencils.stencilparfor": _parallel_stencils,
     "numba.parfors.parfor_lowering": _parfor_lowering,
 }

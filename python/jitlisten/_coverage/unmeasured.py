@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Set
 
 _found: Dict[str, List[str]] = {}
+_nothing: List[str] = []
 _reported: Set[str] = set()
 _MOST_NAMES = 10
 
@@ -23,9 +24,15 @@ def add_name(why: str, name: str) -> None:
         names.append(name)
 
 
+def add_all(why: str) -> None:
+    """Nothing can be measured in this process."""
+    _nothing.append(why)
+
+
 def take() -> List[str]:
     """A sentence for each reason, of what has not been reported yet."""
-    said = []
+    said = _nothing[:]
+    _nothing.clear()
     for why, names in _found.items():
         if names:
             more = ", and %d more" % (len(names) - _MOST_NAMES) if len(names) > _MOST_NAMES else ""
