@@ -104,6 +104,9 @@ with_perf() {
     echo
     echo "  perf report -i $out/after.data --no-children      # browse it"
     with_the_wheel
+
+    heading "Which line is slow? jitlisten lines $out/after.data"
+    target/release/jitlisten lines $out/after.data | head -n 45
 }
 
 with_the_wheel() {

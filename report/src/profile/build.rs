@@ -197,12 +197,9 @@ impl<'a> Builder<'a> {
     /// Self: the innermost frame of the innermost place, and where an interpreted line called C, that line.
     fn leaf(&mut self, location: u32, done: &Done, count: Count, threads: &[(u32, Count)]) {
         let Some(frame) = self.symbols.frames(location).first() else { return };
-        self.add_own(frame, count, threads);
         let owner = done.owner.filter(|owner| done.in_c && self.is_python_line(owner) && !self.in_table(frame));
-        if let Some(owner) = &owner {
-            self.add_own(owner, count, threads);
-        }
         let frame = owner.as_ref().unwrap_or(frame);
+        self.add_own(frame, count, threads);
         let in_table = self.in_table(frame);
         let is_python = self.is_python_line(frame);
         for (thread, part) in threads {

@@ -1,0 +1,131 @@
+"""The report answers for the whole program: where all the time went, and which lines are the hottest, interpreted and compiled alike."""
+
+import fcntl
+import json
+import os
+import pty
+import struct
+import subprocess
+import termios
+
+import pytest
+from conftest import PATIENCE, PROGRAMS, command, python
+
+PROGRAM = PROGRAMS / "mixed.py"
+
+
+def line_of(mark):
+    return PROGRAM.read_text().splitlines().index(next(row for row in PROGRAM.read_text().splitlines() if row.endswith("  # " + mark))) + 1
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Of processor time, and of wall-clock time."""
+    place = tmp_path_factory.mktemp("answers")
+    environment = {**os.environ, "JITLISTEN_DIR": str(place), "NUMBA_CACHE_DIR": str(place), "OPENBLAS_NUM_THREADS": "1"}
+    files = {}
+    for name, options in (("cpu", []), ("wall", ["--wall"])):
+        files[name] = place / f"{name}.data"
+        words = [command(), "record", *options, "-o", files[name], "--", python(), PROGRAM]
+        done = subprocess.run([str(word) for word in words], env=environment, capture_output=True, text=True, timeout=PATIENCE)
+        assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    return files
+
+
+def read(run, *words):
+    return json.loads(run(command(), "lines", "--json", "-", *words).stdout)
+
+
+def samples(summary):
+    for name, part in summary.items():
+        if name != "compiling_in_llvm":
+            yield from [part["samples"]] if "samples" in part else [one["samples"] for one in part.values()]
+
+
+def test_where_all_the_time_went(run, recorded):
+    report = read(run, recorded["cpu"])
+    summary = report["summary"]
+    assert sum(samples(summary)) == report["samples"], "each sample once"
+    for name in ("compiled", "interpreted", "compiling"):
+        assert summary[name]["percent"] > 5, (name, summary)
+    assert 0 < summary["compiling_in_llvm"]["samples"] < summary["compiling"]["samples"]
+    assert summary["waiting"] == {} and "numba" in summary["importing"]
+    without = read(run, recorded["cpu"], "--no-compile")
+    assert without["summary"]["compiling"]["samples"] == 0
+    assert without["samples"] == report["samples"] - summary["compiling"]["samples"]
+
+
+def test_waiting_is_named(run, recorded):
+    report = read(run, recorded["wall"])
+    assert report["event"] == "wall-clock" and report["summary"]["waiting"]["sleep"]["weight"] > 0.7e9, report["summary"]
+
+
+def test_hottest_lines_of_the_whole_program(run, recorded):
+    report = read(run, recorded["cpu"])
+    hottest = {(os.path.basename(row["path"]), row["line"]): row for row in report["hottest"][:10]}
+    for mark, kind in (("interpreted", "python"), ("compiled", "compiled"), ("array", "compiled")):
+        row = hottest.get(("mixed.py", line_of(mark)))
+        assert row and row["kind"] == kind and row["self_percent"] > 2, (mark, report["hottest"][:10])
+    assert 0 < hottest["mixed.py", line_of("interpreted")]["in_c"], "int, float, append"
+    assert not any("0x" in row["name"] for row in report["functions"] if "array expression" in row["name"])
+    assert not any(name == "mixed.py" and line == 1 for name, line in hottest)
+
+
+def test_what_a_person_sees(run, recorded):
+    text = run(command(), "lines", recorded["cpu"]).stdout
+    first = text.splitlines()
+    assert first[0].startswith("mixed.py · Python 3.") and " of processor time in " in first[0] and "1 thread" in first[0]
+    for word in ("compiled code", "your Python", "compiling", "importing", "off the processor", "hottest lines"):
+        assert word in text, text
+    assert text.index("hottest lines") < text.index("| function") < text.index("|  line | source")
+    assert "<string>:2 by mixed.py:" in text, "generated code is named by its caller"
+    assert "site-packages/numba/core" not in text and "_bootstrap" not in text, "libraries are folded"
+    only = run(command(), "lines", "--function", "parse", recorded["cpu"]).stdout
+    assert "| parse" in only and "smooth" not in only.split("| function")[1].split("mixed.py")[0]
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_it_fits_the_terminal(environment, recorded, columns):
+    text = on_a_terminal(environment, columns, command(), "lines", "--color", "never", recorded["cpu"])
+    rows = text.splitlines()
+    assert len(rows) > 30 and max(map(len, rows)) <= columns, max(rows, key=len)
+    assert ("  samples |" in text) == (columns >= 110)
+
+
+def test_it_is_data_for_python(run, recorded):
+    code = (
+        "import sys, jitlisten\n"
+        "report = jitlisten.read(sys.argv[1])\n"
+        "rows = report.rows()\n"
+        "print(sum(row['seconds'] for row in rows if row['kind'] == 'python' and row['file'].endswith('mixed.py')) > 0.3)\n"
+        "try: print(report.lines().groupby('line').seconds.sum().max() > 0.3)\n"
+        "except jitlisten.Error as error: print('pandas' in str(error))\n"
+        "try: jitlisten.read('nothing')\n"
+        "except jitlisten.Error as error: print(error)\n"
+    )
+    assert run(python(), "-c", code, recorded["cpu"]).stdout == "True\nTrue\nthere is no nothing\n"
+
+
+def test_differences_are_in_seconds(run, recorded):
+    text = run(command(), "diff", recorded["cpu"], recorded["cpu"], "--all").stdout
+    assert "seconds: before, after, change" in text and "| compiling" in text and "| parse" in text and "+0.00 " in text
+
+
+def on_a_terminal(environment, columns, *words):
+    """What a command writes on a terminal of so many columns."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    started = subprocess.Popen([str(word) for word in words], env=environment, stdout=its, stderr=subprocess.DEVNULL)
+    os.close(its)
+    text = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # EIO: the other side is closed
+            break
+        if not part:
+            break
+        text += part
+    os.close(ours)
+    assert started.wait(PATIENCE) == 0
+    return text.decode().replace("\r\n", "\n")
