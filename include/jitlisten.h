@@ -327,7 +327,7 @@ jitlisten_status jitlisten_get_statistics(struct jitlisten_statistics *statistic
  * writes. Images of compiled code are kept in a directory beside the file, FILE.images. See docs/record.md. */
 
 enum {
-    /* Wall-clock time: threads that wait are sampled, too, and interrupted: some system calls return EINTR. */
+    /* Wall-clock time: threads that wait are sampled, too. */
     JITLISTEN_RECORD_WALL = 1,
     /* Children of a fork write files of their own; otherwise they are not sampled. */
     JITLISTEN_RECORD_CHILDREN = 2,

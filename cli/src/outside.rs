@@ -168,9 +168,7 @@ fn is_replaceable(process: &Process, directory: &OwnedFd, name: &str) -> io::Res
         return Err(io::Error::other("not a regular file"));
     }
     let file = File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))?;
-    let is_stale = process
-        .began()
-        .is_some_and(|began| file.metadata().and_then(|about| about.modified()).is_ok_and(|at| at < began));
+    let is_stale = process.is_younger_than(&file);
     let mut begin = Vec::new();
     file.take(MARK.len() as u64).read_to_end(&mut begin)?;
     Ok(is_stale || begin == MARK.as_bytes())

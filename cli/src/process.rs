@@ -210,6 +210,12 @@ impl Process {
         SystemTime::now().checked_sub(age)
     }
 
+    /// Whether a file was last written before it began: another process of its number has left it.
+    pub(crate) fn is_younger_than(&self, file: &File) -> bool {
+        let written = file.metadata().and_then(|about| about.modified());
+        self.began().is_some_and(|began| written.is_ok_and(|written| written < began))
+    }
+
     /// Whether this mapping is still there as it was when the process was opened: after `execve(2)` it is not.
     pub(crate) fn still_maps(&self, addresses: &[u64]) -> bool {
         let Ok(now) = mappings(self.pid) else { return false };

@@ -159,7 +159,7 @@ def start_recording(
 ) -> None:
     """Samples every thread of this process from now on, into a ``perf.data`` for ``perf report`` and ``jitlisten lines``.
 
-    ``hz`` samples for each second of processor time, with ``wall`` of all time (waiting system calls are interrupted then).
+    ``hz`` samples for each second of processor time, with ``wall`` of all time.
     ``python``: Python functions are frames of their own, with lines (3.8 or newer). ``lines``: as in :func:`enable`, which is called
     if it has not been. ``event`` is counted instead of time, where the kernel allows it: ``"cache-misses"``, ``"page-faults"``,
     or another of ``perf list``. ``recorder``: a process whose end ends the recording, ``"PID:START"`` with field 22 of ``/proc/PID/stat``.

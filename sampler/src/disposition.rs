@@ -128,3 +128,15 @@ fn end_process(signal: c_int) {
     // SAFETY: numbers only.
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), crate::clock::own_tid(), signal) };
 }
+
+/// Whether the program has a signal that comes when `mask` is in force.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn is_signal_waiting(mask: *const Set) -> bool {
+    let mut pending = 0_u64;
+    // SAFETY: writes a word.
+    unsafe { libc::syscall(libc::SYS_rt_sigpending, &raw mut pending, size_of::<u64>()) };
+    // SAFETY: the set begins with the word that the kernel reads.
+    let blocked = unsafe { word(mask).read() };
+    let own = 1 << (SIGNAL.load(Ordering::Relaxed) - 1).clamp(0, 63);
+    pending & !blocked & !own != 0
+}

@@ -15,7 +15,7 @@ use crate::slot::{self, MOST_FRAMES, PROCESS, Sample, Slot};
 use crate::stack_memory::StackMemory;
 use crate::timer::{self, SI_TIMER};
 use crate::unwind::{self, Outcome, REGISTERS, Registers};
-use crate::{clock, counter, disposition, measure, wake};
+use crate::{clock, counter, disposition, measure, waiting, wake};
 
 /// What a descriptor's signal says (`_sigpoll`).
 #[repr(C)]
@@ -84,12 +84,12 @@ pub(crate) extern "C-unwind" fn handler(signal: c_int, info: *mut libc::siginfo_
         Source::Timer { index, generation, overrun } => {
             let is_its = |slot: &Slot| slot.generation.load(Ordering::SeqCst) == generation;
             // SAFETY: the kernel's, for as long as the handler runs.
-            enter(slot::get(index), is_its, overrun, unsafe { &*context });
+            enter(slot::get(index), is_its, overrun, unsafe { &mut *context });
         }
         Source::Counter(index) => {
             let is_its = |slot: &Slot| slot.tid.load(Ordering::SeqCst) == clock::own_tid();
             // SAFETY: as above.
-            enter(index.and_then(slot::get), is_its, 0, unsafe { &*context });
+            enter(index.and_then(slot::get), is_its, 0, unsafe { &mut *context });
         }
     }
     // SAFETY: as above.
@@ -113,11 +113,12 @@ pub(crate) fn pass_over(info: &libc::siginfo_t) -> bool {
 
 /// A slot that is another thread's by now must not be written to. So it is asked whose it is after `running` was raised; who takes
 /// a slot for another thread looks at that afterwards.
-fn enter(slot: Option<&Slot>, is_its: impl Fn(&Slot) -> bool, overrun: c_int, context: &libc::ucontext_t) {
+fn enter(slot: Option<&Slot>, is_its: impl Fn(&Slot) -> bool, overrun: c_int, context: &mut libc::ucontext_t) {
     let Some(slot) = slot else { return };
     slot.running.fetch_add(1, Ordering::SeqCst);
     let is_armed = || slot.state.load(Ordering::SeqCst) == slot::ARMED && PROCESS.load(Ordering::Relaxed) != 0;
-    if is_its(slot) && is_armed() {
+    let is_its = is_its(slot);
+    if is_its && is_armed() {
         if has_space(&context.uc_stack) {
             record(slot, overrun, context);
         } else {
@@ -126,6 +127,9 @@ fn enter(slot: Option<&Slot>, is_its: impl Fn(&Slot) -> bool, overrun: c_int, co
                 counter.go_on();
             }
         }
+    }
+    if is_its {
+        waiting::go_on(slot, context);
     }
     slot.running.fetch_sub(1, Ordering::SeqCst);
 }
@@ -141,15 +145,23 @@ fn has_space(stack: &libc::stack_t) -> bool {
 #[inline(never)]
 fn record(slot: &Slot, overrun: c_int, context: &libc::ucontext_t) {
     let period = slot.owed.swap(0, Ordering::Relaxed) + expired(slot, overrun);
+    // By wall-clock time: a signal that came twice.
+    if period == 0 && counter_of(slot).is_none() {
+        return;
+    }
     if slot.pace.is_too_early(1 + u64::try_from(overrun).unwrap_or(0)) {
         slot.skipped.fetch_add(1, Ordering::Relaxed);
-        slot.owed.store(period, Ordering::Relaxed);
-    } else if let Some(space) = slot.space() {
-        let began = clock::monotonic();
-        sample(slot, space, Sample { time: began, period, outcome: Outcome::Complete, count: 0 }, context);
-        slot.pace.took(clock::monotonic().saturating_sub(began), measure::period());
+        slot.owed.fetch_add(period, Ordering::Relaxed);
     } else {
-        slot.lost.fetch_add(1, Ordering::Relaxed);
+        let began = clock::monotonic();
+        // SAFETY: this is the handler of the slot's thread.
+        unsafe { slot.end_idle(began) };
+        if let Some(space) = slot.space() {
+            sample(slot, space, Sample { time: began, period, outcome: Outcome::Complete, count: 0 }, context);
+            slot.pace.took(clock::monotonic().saturating_sub(began), measure::period());
+        } else {
+            slot.lost.fetch_add(1, Ordering::Relaxed);
+        }
     }
     if slot.is_half_full() {
         wake::writer_to_drain();

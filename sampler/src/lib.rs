@@ -11,8 +11,8 @@
 //! no `perf_event_open`, no ptrace and no root. x86_64 and AArch64.
 //!
 //! Rules: the handler allocates nothing, takes no lock and is bounded ([`unwind`]); the host never notices, except that one
-//! real-time signal is taken, a thread named `jitlisten` is there, and, with [`Clock::Wall`], waiting system calls are
-//! interrupted. Locks: this crate's, then the session's; the session calls back without ours (`events`).
+//! real-time signal is taken and a thread named `jitlisten` is there. Locks: this crate's, then the session's; the session calls back
+//! without ours (`events`).
 //!
 //! To see it: `JITLISTEN_RECORD=f.data LD_PRELOAD=libjitlisten.so python program.py; perf report -i f.data`.
 
@@ -43,6 +43,7 @@ mod threads;
 mod timer;
 pub mod unwind;
 mod vdso;
+mod waiting;
 mod wake;
 mod writer;
 

@@ -62,6 +62,11 @@ pub(crate) fn clock_now() -> Clock {
     if CLOCK.load(Ordering::Relaxed) == Clock::Wall as u32 { Clock::Wall } else { Clock::Cpu }
 }
 
+/// Whether the writer says when threads are sampled.
+pub(crate) fn is_wall() -> bool {
+    clock_now() == Clock::Wall && !IS_COUNTED.load(Ordering::Relaxed)
+}
+
 /// What is counted instead of time.
 pub(crate) fn counter_now() -> Option<Counter> {
     IS_COUNTED.load(Ordering::Relaxed).then(|| {
@@ -81,6 +86,10 @@ pub(crate) fn counter_of(slot: &Slot) -> Option<Running> {
 pub(crate) fn expired(slot: &Slot, overrun: i32) -> u64 {
     if counter_of(slot).is_some() {
         return time_since_last(slot);
+    }
+    if clock_now() == Clock::Wall {
+        // The writer has put it into `owed`.
+        return 0;
     }
     let period = slot.period.load(Ordering::Relaxed);
     let first = match slot.first.swap(0, Ordering::Relaxed) {

@@ -22,7 +22,7 @@ pub enum Clock {
     /// That which the thread has spent on a processor. A thread that waits is not disturbed.
     #[default]
     Cpu,
-    /// That which has passed. Waiting threads are interrupted: some system calls return `EINTR`.
+    /// That which has passed, also where threads wait (`waiting`).
     Wall,
 }
 

@@ -32,6 +32,11 @@ impl Pace {
         rest > 0
     }
 
+    /// Nanoseconds of the last sample.
+    pub(crate) fn last_cost(&self) -> u64 {
+        self.cost.load(Ordering::Relaxed)
+    }
+
     /// A sample took `cost` nanoseconds of an interval. One that took long once may have been put aside by the kernel: two in a row
     /// count, the cheaper one of them.
     pub(crate) fn took(&self, cost: u64, interval: u64) {

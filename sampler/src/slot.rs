@@ -3,7 +3,7 @@
 //! ```text
 //!   handler (one thread) --words--> ring --words--> writer
 //!   word 0: count of words << 8 | how the walk ended    1: time    2: nanoseconds
-//!   3..: the interpreter's frames, then addresses, innermost first (`python`)
+//!   3..: the interpreter's frames, then addresses, innermost first (`python`); none: those of the sample before
 //! ```
 //! Slots are made in blocks that are never unmapped: a signal may come late, and a thread may have its signal stack here.
 
@@ -67,6 +67,12 @@ pub(crate) struct Slot {
     /// Signals without a sample, because samples take long; and what they stand for, which the next sample does.
     pub(crate) skipped: AtomicU64,
     pub(crate) owed: AtomicU64,
+    /// By wall-clock time: for how long the thread has been where its last sample was (`waiting`).
+    pub(crate) idle: AtomicU64,
+    /// The system call that the thread was found in when it was sent a signal: where it returns to << 16 | its number; 0: none. And where
+    /// the stack was.
+    pub(crate) call: AtomicU64,
+    pub(crate) call_stack: AtomicU64,
     pub(crate) pace: Pace,
     /// What the writer has made a record of.
     pub(crate) announced: AtomicU32,
@@ -208,7 +214,7 @@ impl Slot {
         self.python_misses.store(0, Ordering::Relaxed);
         self.last.store(0, Ordering::Relaxed);
         self.pace.reset();
-        for fact in [&self.first, &self.owed, &self.stack_low, &self.stack_high] {
+        for fact in [&self.first, &self.owed, &self.idle, &self.call, &self.stack_low, &self.stack_high] {
             fact.store(0, Ordering::Relaxed);
         }
         self.stack_attempts.store(0, Ordering::Relaxed);
@@ -284,13 +290,30 @@ impl Slot {
     /// # Safety
     /// Only from the handler of the thread whose slot it is.
     pub(crate) unsafe fn finish(&self, sample: Sample) {
+        self.last.store(self.written.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { self.append(sample) };
+    }
+
+    /// The thread is elsewhere by now: the stack of its last sample once more, without words, for as long as it was there.
+    ///
+    /// # Safety
+    /// As [`Slot::finish`].
+    pub(crate) unsafe fn end_idle(&self, time: u64) {
+        if self.idle.load(Ordering::Relaxed) != 0 && self.space().is_some() {
+            let period = self.idle.swap(0, Ordering::Relaxed);
+            // SAFETY: the caller's promise.
+            unsafe { self.append(Sample { time, period, outcome: Outcome::Complete, count: 0 }) };
+        }
+    }
+
+    unsafe fn append(&self, sample: Sample) {
         let start = self.written.load(Ordering::Relaxed);
         let head = sample.count << 8 | sample.outcome as u64;
         for (number, word) in (0..).zip([head, sample.time, sample.period]) {
             // SAFETY: as in `put`.
             unsafe { self.word(start + number).write(word) };
         }
-        self.last.store(start + 1, Ordering::Relaxed);
         self.written.store(start + HEAD + sample.count, Ordering::Release);
     }
 
@@ -299,6 +322,8 @@ impl Slot {
     /// # Safety
     /// Only in the thread whose slot it is, when its handler does not run any more.
     pub(crate) unsafe fn close(&self, time: u64, period: u64) {
+        // SAFETY: the caller's promise.
+        unsafe { self.end_idle(time) };
         if self.space().is_none() {
             self.lost.fetch_add(1, Ordering::Relaxed);
             return;
@@ -366,6 +391,11 @@ impl Slot {
         // SAFETY: as above.
         stack.extend((0..count).map(|number| unsafe { self.word(start + HEAD + number).read() }));
         Some(Sample { time, period, outcome: outcome(head), count })
+    }
+
+    /// Whether every sample has been seen.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.read.load(Ordering::Relaxed) == self.written.load(Ordering::Acquire)
     }
 
     /// That sample has been seen.

@@ -14,6 +14,7 @@ use crate::clock;
 use crate::disposition::SIGNAL;
 use crate::event_name::Counter;
 use crate::measure::{self, counter_of};
+use crate::options::Clock;
 use crate::slot::{self, Slot};
 use crate::timer::{self, Timer};
 
@@ -23,7 +24,7 @@ pub(crate) static WITHOUT_TIMER: AtomicU64 = AtomicU64::new(0);
 pub(crate) static SAMPLED: AtomicU64 = AtomicU64::new(0);
 
 /// Threads that are looked at in every turn of the writer's.
-const FEW: u64 = 64;
+pub(crate) const FEW: u64 = 64;
 
 /// Starts a timer for a thread, unless it has one.
 pub(crate) fn arm(tid: u32) -> Option<&'static Slot> {
@@ -86,8 +87,12 @@ fn start_time(index: usize, slot: &'static Slot, tid: u32) -> bool {
     measure::time_since_last(slot);
     // Before the timer runs: its first signal may come at once.
     slot.state.store(slot::ARMED, Ordering::SeqCst);
-    let timer = Timer::start(clock, tid, SIGNAL.load(Ordering::Acquire), value, first, period);
-    let Ok(timer) = timer else { return false };
+    let Ok(timer) = Timer::new(clock, tid, SIGNAL.load(Ordering::Acquire), value) else { return false };
+    // By wall-clock time the writer sets it.
+    if clock == Clock::Cpu && timer.set(first, period).is_err() {
+        timer.delete();
+        return false;
+    }
     slot.timer.store(timer.0, Ordering::SeqCst);
     // What has ended the sampling meanwhile has found no timer to delete.
     if slot.state.load(Ordering::SeqCst) != slot::ARMED {

@@ -40,16 +40,8 @@ struct TimerSpec {
 pub(crate) struct Timer(pub(crate) c_int);
 
 impl Timer {
-    /// A timer that sends `signal` with `value` to the thread `tid`: after `first` nanoseconds of the clock, then every
-    /// `period`.
-    pub(crate) fn start(
-        clock: Clock,
-        tid: u32,
-        signal: c_int,
-        value: u64,
-        first: u64,
-        period: u64,
-    ) -> io::Result<Timer> {
+    /// A timer that sends `signal` with `value` to the thread `tid` when it is set.
+    pub(crate) fn new(clock: Clock, tid: u32, signal: c_int, value: u64) -> io::Result<Timer> {
         let clock = match clock {
             Clock::Cpu => crate::clock::thread_cpu_clock(tid),
             Clock::Wall => libc::CLOCK_MONOTONIC,
@@ -61,17 +53,19 @@ impl Timer {
         if made != 0 {
             return Err(io::Error::last_os_error());
         }
-        let timer = Timer(number);
+        Ok(Timer(number))
+    }
+
+    /// Sends after `first` nanoseconds of the clock, then every `period`; 0: once. A signal of before that still waits may be dropped.
+    pub(crate) fn set(self, first: u64, period: u64) -> io::Result<()> {
         let spec = TimerSpec { interval: timespec(period), value: timespec(first.max(1)) };
         let none: *mut TimerSpec = ptr::null_mut();
-        // SAFETY: reads the specification of a timer that was just made; the old one is not asked for.
-        let set = unsafe { libc::syscall(libc::SYS_timer_settime, number, 0, &raw const spec, none) };
-        if set != 0 {
-            let error = io::Error::last_os_error();
-            timer.delete();
-            return Err(error);
+        // SAFETY: reads the specification; the old one is not asked for. The number may be of no timer by now: the kernel gives it to
+        // no other one before it has given all others.
+        match unsafe { libc::syscall(libc::SYS_timer_settime, self.0, 0, &raw const spec, none) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
         }
-        Ok(timer)
     }
 
     /// No further signal is made. One that waits still comes.
@@ -87,10 +81,9 @@ impl Clock {
     /// # Errors
     /// Why not.
     pub fn permitted(self) -> io::Result<()> {
-        const HOUR: u64 = 3600 * 1_000_000_000;
         // SAFETY: gettid has no precondition.
         let tid = unsafe { libc::gettid() };
-        Timer::start(self, tid as u32, libc::SIGRTMAX(), 0, HOUR, HOUR).map(Timer::delete)
+        Timer::new(self, tid as u32, libc::SIGRTMAX(), 0).map(Timer::delete)
     }
 }
 

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,6 +26,7 @@ use crate::python::Python;
 use crate::slot::{self, Slot};
 use crate::threads::{self, Scan};
 use crate::unwind::Outcome;
+use crate::waiting::Watch;
 use crate::{clock, interpose, measure, wake};
 
 /// Between two looks, in nanoseconds. What was sampled since the last one is lost when the process is killed.
@@ -33,6 +35,8 @@ const PERIOD: u64 = 50_000_000;
 const SPACING: Duration = Duration::from_millis(1);
 /// So much is written at once.
 const BATCH: usize = 1 << 20;
+/// For so long a thread that waits has no record, in nanoseconds; for longer, the more threads there are.
+const IDLE: u64 = 1_000_000_000;
 /// Between two reads of a thread's name, in looks.
 const NAMES_EVERY: u64 = 20;
 /// Between two looks at the recorder, in looks.
@@ -95,6 +99,10 @@ pub(crate) struct Writer {
     last_sample: u64,
     stack: Vec<u64>,
     merged: Vec<u64>,
+    /// By wall-clock time: when to look at threads again, and the last stack of each slot.
+    watch: Option<Watch>,
+    next_watch: u64,
+    last: BTreeMap<usize, (Outcome, Vec<u64>)>,
     python: Option<Python>,
     /// Whether an interpreter is looked for.
     wants_python: bool,
@@ -120,6 +128,9 @@ impl Writer {
             last_sample: 0,
             stack: Vec::with_capacity(slot::MOST_FRAMES as usize),
             merged: Vec::new(),
+            watch: measure::is_wall().then(Watch::default),
+            next_watch: if measure::is_wall() { 0 } else { u64::MAX },
+            last: BTreeMap::new(),
             python: None,
             wants_python,
         }
@@ -152,22 +163,57 @@ impl Writer {
             }
             {
                 let _work = WORK.lock().unwrap_or_else(PoisonError::into_inner);
+                self.watch();
                 self.look();
             }
             if self.output.is_none() || self.scan.is_last() {
                 break false;
             }
-            wake::wait(seen, Duration::from_nanos(self.next_drain.saturating_sub(clock::monotonic())));
+            let next = self.next_drain.min(self.next_watch);
+            wake::wait(seen, Duration::from_nanos(next.saturating_sub(clock::monotonic())));
             // Libraries come in crowds.
-            std::thread::sleep(SPACING);
+            if wake::seen() != seen {
+                std::thread::sleep(SPACING);
+            }
         };
         let _work = WORK.lock().unwrap_or_else(PoisonError::into_inner);
         self.end();
         is_abandoned
     }
 
+    /// By wall-clock time: samples the threads that wait, or have others sample themselves.
+    fn watch(&mut self) {
+        let now = clock::monotonic();
+        if let Some(mut watch) = self.watch.take_if(|_| now >= self.next_watch) {
+            self.next_watch = watch.look(now, |index, slot, found| {
+                self.drain_slot(index, slot, false);
+                self.end_idle(index, slot);
+                let at = Moment { pid: self.pid, tid: slot.tid.load(Ordering::Acquire), time: now };
+                self.last.insert(index, (found.outcome, found.stack));
+                self.repeat(index, slot, at, found.period);
+            });
+            self.watch = Some(watch);
+        }
+    }
+
+    /// The stack of the slot's last sample, for as long as its thread has waited there.
+    fn end_idle(&mut self, index: usize, slot: &Slot) {
+        let period = slot.idle.swap(0, Ordering::AcqRel);
+        if period != 0 {
+            let at = Moment { tid: slot.tid.load(Ordering::Acquire), ..self.now() };
+            self.repeat(index, slot, at, period);
+        }
+    }
+
+    fn repeat(&mut self, index: usize, slot: &Slot, at: Moment, period: u64) {
+        if let Some((outcome, stack)) = self.last.remove(&index) {
+            self.announce(slot, at);
+            self.put(at, period, outcome, &stack);
+            self.last.insert(index, (outcome, stack));
+        }
+    }
+
     fn look(&mut self) {
-        self.looks += 1;
         self.take_events();
         self.look_for_code();
         let (now, fills_up) = (clock::monotonic(), wake::DRAIN.swap(false, Ordering::AcqRel));
@@ -177,6 +223,7 @@ impl Writer {
             return;
         }
         if is_time {
+            self.looks += 1;
             self.next_drain = now + PERIOD;
             self.scan.look();
         }
@@ -244,7 +291,11 @@ impl Writer {
         for (index, slot) in slot::all() {
             let state = slot.state.load(Ordering::Acquire);
             if matches!(state, slot::ARMED | slot::ENDED) {
-                self.drain_slot(slot, may_wait);
+                self.drain_slot(index, slot, may_wait);
+                let longest = IDLE * (1 + self.last.len() as u64 / threads::FEW);
+                if slot.is_empty() && (state == slot::ENDED || slot.idle.load(Ordering::Relaxed) >= longest) {
+                    self.end_idle(index, slot);
+                }
             }
             let tid = slot.tid.load(Ordering::Acquire);
             if state == slot::ENDED {
@@ -252,7 +303,9 @@ impl Writer {
             }
             if state == slot::ENDED && !threads::exists(self.pid, tid) {
                 // It cannot write any more; what came between the drain and its end is here now.
-                self.drain_slot(slot, false);
+                self.drain_slot(index, slot, false);
+                self.end_idle(index, slot);
+                self.last.remove(&index);
                 if slot.announced.load(Ordering::Relaxed) != 0 && tid != self.pid {
                     self.batch.thread_ended(Moment { tid, ..self.now() });
                 }
@@ -280,35 +333,28 @@ impl Writer {
         true
     }
 
-    fn drain_slot(&mut self, slot: &Slot, may_wait: bool) {
+    fn drain_slot(&mut self, index: usize, slot: &Slot, may_wait: bool) {
         let tid = slot.tid.load(Ordering::Acquire);
         let mut stack = std::mem::take(&mut self.stack);
         let mut is_first = true;
         while let Some(mut sample) = slot.peek(&mut stack) {
+            let at = Moment { pid: self.pid, tid, time: sample.time };
+            if sample.count == 0 {
+                slot.pop(&sample);
+                self.repeat(index, slot, at, sample.period);
+                continue;
+            }
             let is_named = self.names(&mut stack, &mut sample.outcome, may_wait);
             if !is_named {
                 break;
             }
             slot.pop(&sample);
-            let at = Moment { pid: self.pid, tid, time: sample.time };
             if std::mem::take(&mut is_first) {
                 self.announce(slot, at);
             }
-            COUNTERS.samples.fetch_add(1, Ordering::Relaxed);
-            match sample.outcome {
-                Outcome::Complete => {}
-                Outcome::Truncated => drop(COUNTERS.truncated.fetch_add(1, Ordering::Relaxed)),
-                Outcome::UnknownCode | Outcome::Broken => {
-                    COUNTERS.incomplete.fetch_add(1, Ordering::Relaxed);
-                }
-            }
-            if self.first_sample == 0 {
-                self.first_sample = sample.time;
-            }
-            self.last_sample = self.last_sample.max(sample.time);
-            self.batch.sample(at, sample.period, &stack);
-            if self.batch.as_bytes().len() > BATCH {
-                self.flush();
+            self.put(at, sample.period, sample.outcome, &stack);
+            if measure::is_wall() {
+                self.last.insert(index, (sample.outcome, stack.clone()));
             }
         }
         self.stack = stack;
@@ -317,6 +363,25 @@ impl Writer {
         if lost > 0 {
             COUNTERS.lost.fetch_add(lost, Ordering::Relaxed);
             self.batch.lost(Moment { tid, ..self.now() }, lost);
+        }
+    }
+
+    fn put(&mut self, at: Moment, period: u64, outcome: Outcome, stack: &[u64]) {
+        COUNTERS.samples.fetch_add(1, Ordering::Relaxed);
+        match outcome {
+            Outcome::Complete => {}
+            Outcome::Truncated => drop(COUNTERS.truncated.fetch_add(1, Ordering::Relaxed)),
+            Outcome::UnknownCode | Outcome::Broken => {
+                COUNTERS.incomplete.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        if self.first_sample == 0 {
+            self.first_sample = at.time;
+        }
+        self.last_sample = self.last_sample.max(at.time);
+        self.batch.sample(at, period, stack);
+        if self.batch.as_bytes().len() > BATCH {
+            self.flush();
         }
     }
 
@@ -372,6 +437,9 @@ impl Writer {
     }
 
     fn end(&mut self) {
+        if let Some(watch) = &self.watch {
+            watch.end();
+        }
         self.end_sampling();
         self.take_events();
         self.drain(false);

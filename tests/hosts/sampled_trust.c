@@ -2,13 +2,19 @@
  *
  *   sampled_trust SCENARIO [NUMBER] */
 #define _GNU_SOURCE
+#include <alloca.h>
+#include <poll.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/select.h>
 #include <sys/signalfd.h>
+#include <sys/time.h>
 #include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -245,6 +251,114 @@ static int all_waited_for(void)
     return 0;
 }
 
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+static void nothing(int number)
+{
+    (void)number;
+}
+
+/* A wait of 50 ms. Its frame is of a size known at run time only, so its callers are found by registers that only a signal has. */
+KEPT static int wait_once(long how, size_t size)
+{
+    volatile char *frame = alloca(size);
+    frame[0] = 1;
+    struct timespec time = {0, 50000000};
+    struct timeval again = {0, 50000};
+    struct epoll_event event;
+    int descriptor, result = 0;
+    switch (how) {
+    case 0:
+        setitimer(ITIMER_REAL, &(struct itimerval){{0, 0}, {0, 50000}}, NULL);
+        double start = now();
+        pause();
+        return now() - start < 0.045;
+    case 1:
+        return poll(NULL, 0, 50) < 0;
+    case 2:
+        return nanosleep(&time, NULL) < 0;
+    case 3:
+        return select(0, NULL, NULL, NULL, &again) < 0;
+    default:
+        descriptor = epoll_create1(0);
+        result = epoll_wait(descriptor, &event, 1, 50) < 0;
+        close(descriptor);
+        return result;
+    }
+}
+
+static int waits_interrupted(void)
+{
+    signal(SIGALRM, nothing);
+    int interrupted = 0;
+    for (long i = 0; i < 50; i++) {
+        work(100000);
+        interrupted += wait_once(i % 5, 64 + (size_t)i);
+    }
+    printf("%d\n", interrupted);
+    return 0;
+}
+
+static int ends[2];
+
+static void *reads_slowly(void *bytes)
+{
+    char buffer[4096];
+    for (ssize_t got, left = (ssize_t)bytes; left > 0; left -= got > 0 ? got : 0) {
+        got = read(ends[0], buffer, sizeof buffer);
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    }
+    return NULL;
+}
+
+/* How many parts a write to a pipe has that nobody else writes to. */
+KEPT static int writes_cut_short(void)
+{
+    ssize_t left = 2 << 20;
+    int parts = 0;
+    char *bytes = calloc(1, (size_t)left);
+    pthread_t reader;
+    if (bytes == NULL || pipe(ends) != 0 || pthread_create(&reader, NULL, reads_slowly, (void *)left) != 0)
+        return 2;
+    for (ssize_t written; left > 0; parts++) {
+        written = write(ends[1], bytes, (size_t)left);
+        left -= written > 0 ? written : 0;
+    }
+    pthread_join(reader, NULL);
+    free(bytes);
+    printf("%d\n", parts - 1);
+    return 0;
+}
+
+static sem_t end;
+
+KEPT static void *idles(void *argument)
+{
+    while (sem_wait(&end) != 0)
+        ;
+    return argument;
+}
+
+static int idle(long seconds)
+{
+    pthread_t threads[100];
+    sem_init(&end, 0, 0);
+    for (int i = 0; i < 100; i++)
+        if (pthread_create(&threads[i], NULL, idles, NULL) != 0)
+            return 2;
+    sleep((unsigned)seconds);
+    for (int i = 0; i < 100; i++)
+        sem_post(&end);
+    for (int i = 0; i < 100; i++)
+        pthread_join(threads[i], NULL);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     const char *scenario = argc > 1 ? argv[1] : "";
@@ -263,5 +377,11 @@ int main(int argc, char **argv)
         return all_handled();
     if (strcmp(scenario, "all-waited-for") == 0)
         return all_waited_for();
+    if (strcmp(scenario, "waits-interrupted") == 0)
+        return waits_interrupted();
+    if (strcmp(scenario, "writes-cut-short") == 0)
+        return writes_cut_short();
+    if (strcmp(scenario, "idle") == 0)
+        return idle(number);
     return 1;
 }

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::paths::{self, Scratch};
-use jitlisten_tests::sampled::{complete, counter, read, recorded};
+use jitlisten_tests::sampled::{Weighed, by_thread, complete, counter, read, recorded, share};
 use jitlisten_tests::tool::{self, Absence};
 
 fn program() -> Option<PathBuf> {
@@ -121,4 +121,45 @@ fn handlers_for_all_signals() {
 #[test]
 fn threads_that_wait_for_all_signals() {
     let _ = same(&["all-waited-for"], ",hz=499");
+}
+
+/// What a scenario prints alone, which is 0, and recorded by wall-clock time a thousand times a second.
+fn disturbed(scenario: &str) -> Option<(u64, Vec<Weighed>)> {
+    let host = host(&[scenario])?;
+    assert_eq!(host.run(Preload::Nothing).well().stdout, b"0\n");
+    let (host, data) = recorded(host, ",hz=1000,wall");
+    let ended = host.run(Preload::Library).well();
+    let said = String::from_utf8_lossy(&ended.stdout).trim().parse().expect("a number");
+    Some((said, read(&data)))
+}
+
+/// All of 50 were. A thread that runs when it is looked at, and waits when the signal comes, still is: rarely.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn waits_go_on_by_wall_clock_time() {
+    let Some((interrupted, samples)) = disturbed("waits-interrupted") else { return };
+    assert!(interrupted <= 10, "{interrupted} of 50");
+    let seconds = |name: &str| share(&samples, name, &["main"]);
+    assert!(seconds("wait_once") > 80.0 && complete(&samples) > 95.0, "{} %", complete(&samples));
+}
+
+/// Hundreds of parts.
+#[test]
+fn writes_are_whole_by_wall_clock_time() {
+    let Some((parts, samples)) = disturbed("writes-cut-short") else { return };
+    assert!(parts <= 20, "{parts} parts");
+    assert!(share(&samples, "writes_cut_short", &["main"]) > 80.0);
+}
+
+/// A hundred thousand samples a second, each an interruption.
+#[test]
+fn threads_that_wait_are_not_disturbed() {
+    let Some(host) = host(&["idle", "3"]) else { return };
+    let (host, data) = recorded(host, ",hz=1000,wall");
+    let _ = host.run(Preload::Library).well();
+    let samples = read(&data);
+    assert!(samples.len() < 3000, "{} samples", samples.len());
+    let waiting: Vec<Weighed> = samples.into_iter().filter(|sample| sample.has("idles")).collect();
+    let times = by_thread(&waiting);
+    assert!(times.len() >= 95 && times.values().all(|&seconds| seconds > 2.5), "{times:?}");
 }

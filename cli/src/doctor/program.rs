@@ -276,9 +276,14 @@ impl Program {
             return;
         }
         let map = format!("/tmp/perf-{}.map", process.inner_pid());
-        if self.perf_map && process.open_file(Path::new(&map)).is_err() {
+        let problem = match process.open_file(Path::new(&map)) {
+            Err(_) => Some(format!("perfmap: there is no {map}")),
+            Ok(file) if process.is_younger_than(&file) => Some(format!("perfmap: {map} is of an earlier process")),
+            Ok(_) => None,
+        };
+        if let Some(problem) = problem.filter(|_| self.perf_map) {
             self.perf_map = false;
-            self.findings.push(Finding::no("sink", format!("perfmap: there is no {map}"), SINK));
+            self.findings.push(Finding::no("sink", problem, SINK));
         }
         if self.images && !process.mappings.iter().any(|mapping| is_image(&mapping.path)) {
             self.images = false;

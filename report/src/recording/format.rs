@@ -223,21 +223,31 @@ fn wanted(feature: u32) -> bool {
         .contains(&feature)
 }
 
-/// What our own recorder has counted (`version` in `sampler/src/writer.rs`), if more than one stack in a hundred is not whole or a
-/// thread was not sampled. Lost samples have records of their own.
-fn doubts(version: &str) -> Option<String> {
-    let counters = version.strip_prefix("jitlisten ")?.split_once('(')?.1;
+/// What our own recorder has counted (`version` in `sampler/src/writer.rs`), if more than one stack in a hundred is not whole, a thread was
+/// not sampled, or more than one sample in a hundred was skipped. Lost samples have records of their own.
+fn doubts(version: &str) -> Vec<String> {
+    let counters =
+        version.strip_prefix("jitlisten ").and_then(|rest| rest.split_once('(')).map_or("", |(_, rest)| rest);
     let count = |name: &str| -> Option<u64> {
         counters.split([',', ')']).find_map(|one| one.trim().strip_prefix(name)?.trim().parse().ok())
     };
-    let [samples, incomplete, truncated, without] =
-        [count("samples")?, count("incomplete")?, count("truncated")?, count("threads without a timer")?];
-    (without > 0 || incomplete.saturating_add(truncated) > samples / 100).then(|| {
-        format!(
+    let counted = [count("samples"), count("incomplete"), count("truncated"), count("threads without a timer")];
+    let [Some(samples), Some(incomplete), Some(truncated), Some(without)] = counted else { return Vec::new() };
+    let mut notes = Vec::new();
+    if without > 0 || incomplete.saturating_add(truncated) > samples / 100 {
+        notes.push(format!(
             "of {samples} stacks {incomplete} end before the start of their thread, and {truncated} are cut off; threads that got no \
              timer, and are not in the recording: {without}"
-        )
-    })
+        ));
+    }
+    // Recordings of before had no such counter.
+    if let Some(skipped) = count("skipped").filter(|skipped| *skipped > samples / 100) {
+        notes.push(format!(
+            "{skipped} samples beside {samples} were skipped: taking a stack needed more than 5 % of the interval. Their time counts for the \
+             thread's next sample, so totals are right and short functions less certain: record longer, or with a lower rate (-r)"
+        ));
+    }
+    notes
 }
 
 fn described_event(bytes: &mut Bytes<'_>, attr_size: usize) -> Option<Event> {
@@ -282,15 +292,24 @@ mod tests {
 
     #[test]
     fn what_the_recorder_has_counted_is_said_where_it_matters() {
-        let version = |incomplete, without| {
+        let version = |incomplete, skipped, without| {
             format!(
-                "jitlisten 0.1.0 (samples 1000, incomplete {incomplete}, truncated 2, lost 5, threads 3, threads without a timer {without})"
+                "jitlisten 0.1.0 (samples 1000, incomplete {incomplete}, truncated 2, lost 5, skipped {skipped}, threads 3, threads \
+                 without a timer {without})"
             )
         };
-        assert_eq!(doubts(&version(8, 0)), None);
-        assert!(doubts(&version(9, 0)).unwrap().contains("1000 stacks 9 end") && doubts(&version(0, 1)).is_some());
+        assert!(doubts(&version(8, 10, 0)).is_empty());
+        for (version, note) in [
+            (version(9, 0, 0), "of 1000 stacks 9 end"),
+            (version(0, 0, 1), "not in the recording: 1"),
+            (version(0, 11, 0), "11 samples beside 1000 were skipped"),
+        ] {
+            let notes = doubts(&version);
+            assert!(notes.len() == 1 && notes[0].contains(note), "{notes:?}");
+        }
+        assert_eq!(doubts(&version(9, 11, 0)).len(), 2);
         for other in ["6.1.0", "jitlisten 0.1.0", "jitlisten 1 (samples 1, incomplete x)", ""] {
-            assert_eq!(doubts(other), None);
+            assert!(doubts(other).is_empty());
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -103,7 +104,14 @@ impl<'a> MapFiles<'a> {
             return map;
         }
         if origin.is_here().unwrap_or(!is_shared) {
-            return PerfMap::open(&here).unwrap_or_default();
+            if !is_older(&here, pid) {
+                return PerfMap::open(&here).unwrap_or_default();
+            }
+            let number = "it is older than the process that has this number now";
+            self.notes
+                .borrow_mut()
+                .push(format!("{} is not read: {number}; if it is the right one, add --root /", here.display()));
+            return PerfMap::default();
         }
         let left = asked.iter().find(|path| is_shared && path.exists());
         if let Some(left) = left {
@@ -119,6 +127,26 @@ impl<'a> MapFiles<'a> {
     }
 }
 
+/// Whether a map was written before the process began that has the number now: CPython's trampolines and others leave theirs.
+fn is_older(map: &Path, pid: u32) -> bool {
+    let written = std::fs::metadata(map).and_then(|about| about.modified());
+    // The kernel says both times in hundredths.
+    let is = |began: SystemTime| written.is_ok_and(|written| written + Duration::from_secs(1) < began);
+    began(pid).is_some_and(is)
+}
+
+/// When a process that runs began.
+fn began(pid: u32) -> Option<SystemTime> {
+    /// `USER_HZ`, which is this everywhere (`include/asm-generic/param.h` in the kernel's source).
+    const TICKS: u64 = 100;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // `starttime`, the 22nd field; the second is in brackets.
+    let ticks: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
+    let uptime: f64 = std::fs::read_to_string("/proc/uptime").ok()?.split_whitespace().next()?.parse().ok()?;
+    let age = Duration::try_from_secs_f64(uptime).ok()?.checked_sub(Duration::from_millis(ticks * (1000 / TICKS)))?;
+    SystemTime::now().checked_sub(age)
+}
+
 fn entry(line: &str, text: &str) -> Option<Entry> {
     let (start, rest) = line.split_once(' ')?;
     let (size, name) = rest.split_once(' ')?;
@@ -131,6 +159,18 @@ fn entry(line: &str, text: &str) -> Option<Entry> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Of this process, which runs.
+    #[test]
+    fn a_map_that_is_older_than_its_process() {
+        let map = std::env::temp_dir().join(format!("jitlisten-report-older-{}", std::process::id()));
+        let file = std::fs::File::create(&map).unwrap();
+        assert!(!is_older(&map, std::process::id()));
+        let hour = Duration::from_secs(3600);
+        file.set_modified(began(std::process::id()).unwrap() - hour).unwrap();
+        assert!(is_older(&map, std::process::id()) && !is_older(&map, u32::MAX));
+        std::fs::remove_file(map).unwrap();
+    }
 
     #[test]
     fn the_later_of_two_lines_for_an_address_is_right() {

@@ -140,6 +140,11 @@ impl merge::Names for Python {
     }
 }
 
+/// Whether handlers read frames of an interpreter.
+pub(crate) fn is_read() -> bool {
+    interpreter::published().is_some()
+}
+
 /// In the child of a fork, and after a recording that ended in another way.
 pub(crate) fn forget() {
     interpreter::withdraw();

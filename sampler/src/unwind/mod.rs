@@ -57,6 +57,14 @@ impl Registers {
         Registers { values, known: (1 << REGISTERS) - 1 }
     }
 
+    /// None but where the stack is, and the program.
+    pub fn of(stack: u64, program: u64) -> Self {
+        let mut registers = Registers { values: [0; REGISTERS], known: 0 };
+        registers.set(STACK, Some(stack));
+        registers.set(PROGRAM, Some(program));
+        registers
+    }
+
     /// Where the stack is.
     pub fn stack_pointer(&self) -> u64 {
         self.at(STACK)

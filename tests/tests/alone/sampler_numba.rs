@@ -99,7 +99,7 @@ fn images_are_kept_beside_the_recording() {
     assert!(read(&host.scratch("f.data")).iter().any(is_compiled), "named from the files that were kept");
 }
 
-/// Python's handlers run, and its waiting calls take as long as they should: by wall-clock time, too, which interrupts them.
+/// Python's handlers run, and its waiting calls take as long as they should: by wall-clock time, too.
 #[test]
 fn signals_of_python() {
     for words in [",hz=997", ",hz=997,wall"] {
