@@ -32,7 +32,7 @@ SUBCOMMANDS = {
     "clean": ["clean", "--all", "PID"],
 }
 
-#: What the process does: a program (hostile.c as `python3.14-llvm`, or hostile.py), its words, and whether it goes on.
+#: What the process does: a program (hostile.c as `python3.14-llvm` or as a library of ours, or hostile.py), its words, and whether it goes on.
 TRICKS = {
     "looks like Python": ("liar", ["accepts"], True),
     "never returns": ("liar", ["hangs"], True),
@@ -46,6 +46,10 @@ TRICKS = {
     "a link as its map": ("hostile", ["link", "VICTIM"], True),
     "a pipe as its map": ("hostile", ["pipe"], True),
     "a directory as its map": ("hostile", ["directory"], True),
+    "a device as its map": ("hostile", ["device"], True),
+    "64 GB of nothing as its map": ("hostile", ["sparse"], True),
+    "facts without an end": ("library", ["nested"], True),
+    "facts of a device": ("library", ["facts"], True),
     "swaps its map": ("hostile", ["swaps", "VICTIM"], True),
     "execs": ("hostile", ["execs"], False),
     "forks": ("hostile", ["forks"], False),
@@ -62,6 +66,8 @@ def place():
     user.liar = user.home / "python3.14-llvm"
     build = [need("cc"), "-rdynamic", "-O1", "-w", f'-DMARK="{user.mark}"', "-o", user.liar, PROGRAMS / "hostile.c"]
     subprocess.run([str(word) for word in build], check=True)
+    user.library = user.home / "libjitlisten.so"
+    shutil.copy(user.liar, user.library)
     user.precious = user.home.parent / f"jitlisten-precious-{os.getpid()}"
     user.precious.write_text("precious")
     user.precious.chmod(0o600)
@@ -73,7 +79,9 @@ def place():
 class Target:
     def __init__(self, place, program, words):
         words = [str(place.precious) if word == "VICTIM" else word for word in words]
-        inner = [place.liar, "serve", *words] if program == "liar" else [python(), place.program("hostile.py"), *words]
+        compiled = {"liar": place.liar, "library": place.library}
+        own = [compiled[program], "serve"] if program in compiled else [python(), place.program("hostile.py")]
+        inner = [*own, *words]
         self.said = place.home / "said"
         with open(self.said, "w") as output:
             self.process = subprocess.Popen([str(word) for word in [*place.words, *inner]], stdout=output, stderr=output,

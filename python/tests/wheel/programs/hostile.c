@@ -14,6 +14,9 @@ struct entry { struct entry *next, *prev; const char *address; uint64_t size; };
 struct { uint32_t version, action; struct entry *relevant, *first; } __jit_debug_descriptor = {1, 0, 0, 0};
 void __jit_debug_register_code(void) {}
 
+/* What the library shows of itself: see shim/src/doctor/facts.rs. */
+struct { uint64_t magic, layout, capacity, sequence, length, totals[8], counts[16][4]; char text[1 << 20]; } jitlisten_facts;
+
 static const char *behaviour = "";
 static volatile sig_atomic_t received;
 
@@ -53,6 +56,20 @@ static void list(size_t entries, uint64_t size)
     __jit_debug_descriptor.first = all;
 }
 
+/* Facts: brackets without an end; or an LLVM of no slot, in a file without an end. */
+static void facts(int is_nested)
+{
+    const char *llvm = "{\"llvms\": [{\"slot\": 18446744073709551615, \"start\": 4096, \"file\": \"/dev/zero\", \"version\": null, "
+                       "\"heard_by\": [], \"missing\": []}], \"unheard\": [], \"left_out\": 18446744073709551615}";
+    memcpy(&jitlisten_facts.magic, "JLFACTS", 8);
+    jitlisten_facts.layout = 1;
+    jitlisten_facts.capacity = sizeof jitlisten_facts.text;
+    jitlisten_facts.length = is_nested ? sizeof jitlisten_facts.text : strlen(llvm);
+    memset(jitlisten_facts.totals, 0xff, sizeof jitlisten_facts.totals);
+    memset(jitlisten_facts.text, '[', sizeof jitlisten_facts.text);
+    if (!is_nested) strcpy(jitlisten_facts.text, llvm);
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 3 || strcmp(argv[1], "serve") != 0) return mark("executed"), 0;
@@ -61,6 +78,8 @@ int main(int argc, char **argv)
     if (strcmp(behaviour, "giant") == 0) list(100000, 200 << 20);
     if (strcmp(behaviour, "wild") == 0) __jit_debug_descriptor.first = (struct entry *)0x5a5a5a5a5a5a5a5a;
     if (strcmp(behaviour, "ignores") == 0) signal(SIGSEGV, SIG_IGN);
+    if (strcmp(behaviour, "nested") == 0) facts(1);
+    if (strcmp(behaviour, "facts") == 0) facts(0);
     signal(SIGRTMIN, count);
     puts("ready");
     for (;;) {

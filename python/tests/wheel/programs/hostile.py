@@ -22,6 +22,11 @@ def plant(kind):
             os.mkfifo(MAP)
         elif kind == "file":
             open(MAP, "w").close()
+        elif kind == "device":
+            os.symlink("/dev/zero", MAP)
+        elif kind == "sparse":
+            open(MAP, "w").close()
+            os.truncate(MAP, 64 << 30)
         elif kind == "directory":
             os.mkdir(MAP)
     except OSError:
@@ -40,7 +45,7 @@ def say():
         time.sleep(0.05)
 
 
-if behaviour in ("link", "pipe", "directory"):
+if behaviour in ("link", "pipe", "directory", "device", "sparse"):
     plant(behaviour)
 elif behaviour == "swaps":
     threading.Thread(target=swap, daemon=True).start()
