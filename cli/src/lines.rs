@@ -74,7 +74,7 @@ impl Lines {
 
     fn show(&self, files: &[PathBuf]) -> Result<(), Problem> {
         // The page can choose a thread.
-        let report = self.reading.open(files, self.threads || self.html.is_some(), false)?;
+        let report = self.reading.open(files, self.threads, false)?;
         if let Some(out) = &self.html {
             recording::write(Some(out), to_html(&report).as_bytes())?;
         }

@@ -4,14 +4,16 @@
 use std::io;
 
 use inferno::flamegraph::color::{BackgroundColor, Color, PaletteMap};
-use inferno::flamegraph::{self, Options, TextTruncateDirection};
+use inferno::flamegraph::{self, Direction, Options, TextTruncateDirection};
 use rustc_hash::FxHasher;
 use std::hash::Hasher;
 
-use crate::export::{Unit, collapsed, frames_of};
+use crate::export::{Unit, collapsed, shown::shown_frames};
 use crate::report::Report;
 use crate::symbols::{Frame, Kind};
 
+/// In percent of the width, which is 1,200 pixels: a pixel.
+const NARROWEST: f64 = 0.1;
 const GREY: Color = Color { r: 215, g: 215, b: 215 };
 
 /// Writes an SVG.
@@ -19,10 +21,10 @@ const GREY: Color = Color { r: 215, g: 215, b: 215 };
 /// # Errors
 /// When it cannot be written, or when there is no sample.
 pub fn to_flamegraph(report: &Report, out: &mut impl io::Write) -> io::Result<()> {
-    let lines = collapsed::collapsed(report);
+    let lines = collapsed::shown(report);
     let mut colours = PaletteMap::default();
     for stack in 0..report.recording.stacks.len() as u32 {
-        for frame in frames_of(report, stack) {
+        for frame in shown_frames(report, stack) {
             colours.insert(collapsed::name(report, &frame), colour(report, &frame));
         }
     }
@@ -38,6 +40,9 @@ pub fn to_flamegraph(report: &Report, out: &mut impl io::Write) -> io::Result<()
     options.title = report.title();
     options.subtitle =
         Some("green: compiled at run time (bluish: inlined), yellow: Python, red: C, orange: kernel".to_owned());
+    // Read from its top: that is where the stacks start, whatever their depth.
+    options.direction = Direction::Inverted;
+    options.min_width = NARROWEST;
     // The end of a name is its argument types.
     options.text_truncate_direction = TextTruncateDirection::Right;
     (options.count_name, options.factor) = match Unit::of(report) {

@@ -55,6 +55,8 @@ pub struct Report {
     pub sources: Vec<SourceText>,
     /// What a reader has to know, a sentence each.
     pub notes: Vec<String>,
+    /// When the recording ended.
+    pub recorded: Option<SystemTime>,
     pub(crate) roots: Roots,
     /// Whether samples of compiling were left out.
     pub(crate) no_compile: bool,
@@ -146,7 +148,7 @@ impl Report {
         }
         notes.extend(other_events(&recording));
         notes.retain(|note| !note.is_empty());
-        Report { recording, symbols, profile, sources, notes, roots, no_compile: options.no_compile }
+        Report { recording, symbols, profile, sources, notes, recorded, roots, no_compile: options.no_compile }
     }
 
     /// The name of the event.

@@ -90,14 +90,18 @@ def use(browser, page, pictures):
 
     used = []
     browser.send("POST", "/url", {"url": "file://" + os.path.abspath(page)})
+    if browser.run("return document.documentElement.classList.contains('dark')"):
+        browser.keys("d")
+    until("the hottest lines are shown", lambda: browser.run("return document.querySelectorAll('#hotlines tbody tr').length") > 0)
+    use_stacks(browser, used, save)
+    browser.keys("2")
     until("rows are drawn", lambda: browser.run("return document.querySelectorAll('.row.line').length") > 5)
     assert browser.run("return typeof window.injected") == "undefined", "something in the data was executed"
     assert browser.run("return document.images.length") == 0
     assert browser.run("return performance.getEntriesByType('resource').length") == 0, "the page loads something"
+    save("lines-html-source.png")
+
     dark = "return document.documentElement.classList.contains('dark')"
-    if browser.run(dark):
-        browser.keys("d")
-    save("lines-html.png")
 
     # A hot line, its inlined calls, its callers and its assembly.
     here = lambda: int(browser.run("return (document.querySelector('.row.here') || {dataset: {at: -1}}).dataset.at"))
@@ -106,7 +110,7 @@ def use(browser, page, pictures):
     assert here() > 0 and rows("here") == 1
     if browser.run("return [...document.querySelectorAll('.row.line')].some(r => r.querySelector('button.fold'))"):
         used.append("inlined calls")
-        browser.click("button.fold")
+        browser.run("document.querySelector('button.fold').click()")
         assert rows("call") > 0, "inlined calls unfold"
         browser.keys("\ue007")
         assert rows("call") == 0, "and fold"
@@ -123,6 +127,11 @@ def use(browser, page, pictures):
     browser.keys("n")
     assert here() > first, "n goes down"
     assert browser.run("return document.querySelectorAll('#panel section').length") > 0, "callers are shown"
+    for _ in range(20):
+        # Of what is interpreted there is none.
+        if browser.run("return !!document.getElementById('assembly')"):
+            break
+        browser.keys("n")
     browser.keys("a")
     assert browser.run("return (document.querySelector('#panel pre') || {}).textContent || ''").strip(), "assembly is shown"
     save("lines-html-assembly.png")
@@ -163,6 +172,59 @@ def use(browser, page, pictures):
     return slowest, work, used
 
 
+def use_stacks(browser, used, save):
+    """Hottest lines, flame graph and call tree, of everything and of a part of the time."""
+    texts = lambda selector: browser.run("return [...document.querySelectorAll(arguments[0])].map((one) => one.textContent)", selector)
+    share = lambda text: float(text.removesuffix(" %"))
+    own = [share(text) for text in texts("#hotlines tbody td:nth-child(2)")]
+    assert 0 < len(own) <= 10 and own == sorted(own, reverse=True), f"the hottest first: {own}"
+    save("lines-html.png")
+    browser.keys("3")
+    boxes = lambda: browser.run("return [...document.querySelectorAll('.box')].map((one) => [one.node.total, one.offsetWidth])")
+    everything = boxes()
+    assert len(everything) > 1 and all(total <= everything[0][0] for total, _ in everything)
+    save("lines-html-flames.png")
+    browser.click(".box:nth-child(2)")
+    zoomed = boxes()
+    assert zoomed[0][0] == everything[1][0] and zoomed[0][1] == everything[0][1], "what was clicked is as wide as the page"
+    assert len(texts("#path button")) == 2
+    browser.keys("i")
+    assert len(texts("#path button")) == 1 and boxes()[0][0] == everything[0][0], "inverted, it is as much"
+    browser.keys("i")
+    assert boxes() == everything
+    browser.keys("4")
+    rows = texts("button.treerow .number:nth-child(2)")
+    assert rows[0] == "100.0 %" and len(rows) > 1, rows
+    browser.click("button.treerow")
+    assert len(texts("button.treerow")) == 1, "folded"
+    browser.click("button.treerow")
+    assert texts("button.treerow .number:nth-child(2)") == rows, "and unfolded"
+    browser.keys("5")
+    assert texts("#balance .bar"), "a bar for each thread"
+
+    # The second half. What it has and what the first half has is everything.
+    all_of_it = lambda: browser.run("return document.querySelector('button.treerow').node.total")
+    end = "Number(document.getElementById('to').max)"
+    choose = lambda field, part: browser.run(
+        f"const one = document.getElementById(arguments[0]); one.value = {end} * arguments[1]; one.dispatchEvent(new Event('change'))",
+        field, part)
+    browser.keys("4")
+    whole = all_of_it()
+    if browser.run(f"return {end}") == 0:
+        return
+    choose("from", 0.5)
+    second, hot = all_of_it(), texts("#hotlines tbody tr")
+    save("lines-html-part.png")
+    browser.keys("\ue00c")
+    assert all_of_it() == whole, "Escape: the whole recording"
+    choose("to", 0.5)
+    assert abs(second + all_of_it() - whole) < 1 and 0 < second < whole, (second, all_of_it(), whole)
+    if hot != texts("#hotlines tbody tr"):
+        used.append("time")
+    browser.keys("\ue00c")
+    assert all_of_it() == whole
+
+
 def use_callers(browser, used, here, number):
     """Every function's callers until one has a line: a click goes to that line."""
     items = browser.run("return document.querySelectorAll('#functions .item:not(.more)').length")
@@ -186,7 +248,7 @@ def use_search(browser, used, here, rows):
     browser.keys("return " if browser.run("return document.getElementById('data').textContent.includes('return ')") else "a")
     until("something is found", lambda: rows("found") == 1)
     hits = lambda: browser.run("return document.getElementById('hits').textContent")
-    text = lambda: browser.run("return document.querySelector('.row.found .source').textContent")
+    text = lambda: browser.run("return document.querySelector('.row.found .text').textContent")
     fold = "[...document.querySelectorAll('.row.line')].find(r => r.querySelector('button.fold') && r.dataset.at < arguments[0])"
     for _ in range(min(20, int(hits().split(" of ")[1]))):
         if browser.run(f"return !!{fold}", here()):
@@ -216,7 +278,7 @@ def use_threads(browser, used):
     numbers = lambda: browser.run("""
         const texts = (all) => [...document.querySelectorAll(all)].map((one) => one.textContent);
         return {
-            head: texts('#head b'), functions: texts('#functions .item'), files: texts('#files .item'),
+            head: texts('#summary b'), functions: texts('#functions .item'), files: texts('#files .item'),
             lines: texts('.row.line .number'), links: texts('#panel .link'),
         }""")
     before, seen = numbers(), []
@@ -229,7 +291,9 @@ def use_threads(browser, used):
     if all(any(one[what] != before[what] for one in seen) for what in ("head", "functions", "files", "lines")):
         used.append("threads")
     browser.run(choose, "-1")
-    assert numbers() == before
+    # Lines are folded by what they have: others may be in sight now.
+    after = numbers()
+    assert {**after, "lines": None} == {**before, "lines": None}
 
 
 def main():

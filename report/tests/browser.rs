@@ -30,7 +30,7 @@ fn look_at(name: &str, report: &Report) -> Option<String> {
 fn the_page_of_a_recording_works() {
     let options = Options { by_thread: true, ..rooted() };
     if let Some(used) = look_at("browser", &Report::open(&testdata().join("perf.data"), &options).unwrap()) {
-        assert!(used.starts_with("ok, inlined calls, callers, search, threads;"), "{used}");
+        assert!(used.starts_with("ok, time, inlined calls, callers, search, threads;"), "{used}");
     }
 }
 

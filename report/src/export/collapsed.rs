@@ -9,6 +9,7 @@ use crate::profile::{Count, stack_counts};
 use crate::report::Report;
 use crate::symbols::{Frame, Kind};
 
+use super::shown::{is_entry_of, shown_frames};
 use super::{Unit, frames_of, label};
 
 /// Readers add all numbers up, which has to be possible; a recording may claim anything.
@@ -16,11 +17,26 @@ const MOST_BITS: u32 = 62;
 
 /// The lines, sorted.
 pub(crate) fn collapsed(report: &Report) -> Vec<String> {
+    lines(report, frames_of)
+}
+
+/// The lines of a picture.
+pub(crate) fn shown(report: &Report) -> Vec<String> {
+    lines(report, pictured)
+}
+
+fn pictured(report: &Report, stack: u32) -> Vec<Frame> {
+    let frames = shown_frames(report, stack);
+    let is_shown = |at: &usize| *at == 0 || !is_entry_of(report, &frames[*at], &frames[*at - 1]);
+    (0..frames.len()).filter(is_shown).map(|at| frames[at]).collect()
+}
+
+fn lines(report: &Report, frames: fn(&Report, u32) -> Vec<Frame>) -> Vec<String> {
     let mut stacks: BTreeMap<String, Count> = BTreeMap::new();
     for ((stack, thread), count) in stack_counts(&report.recording) {
         let process = report.recording.threads.get(thread as usize).map_or("", |thread| thread.name.as_str());
         let mut line = plain(process);
-        for frame in frames_of(report, stack).iter().rev() {
+        for frame in frames(report, stack).iter().rev() {
             line.push(';');
             line.push_str(&name(report, frame));
         }

@@ -3,6 +3,7 @@
 pub(crate) mod callgrind;
 pub(crate) mod collapsed;
 pub(crate) mod firefox;
+pub(crate) mod shown;
 pub(crate) mod speedscope;
 
 use crate::printable::printable;
@@ -27,7 +28,13 @@ pub(crate) fn label(report: &Report, frame: &Frame) -> String {
     let function = report.symbols.function(frame);
     match function.kind {
         Kind::Python => {
-            let file = function.module.rsplit('/').next().unwrap_or_default();
+            let mut parts = function.module.rsplit('/');
+            let last = parts.next().unwrap_or_default();
+            // Every package has one of these.
+            let file = match parts.next() {
+                Some(package) if last == "__init__.py" => format!("{package}/{last}"),
+                _ => last.to_owned(),
+            };
             printable(&format!("{} ({file})", function.name))
         }
         _ => printable(&function.name),

@@ -2,7 +2,7 @@
 //!
 //! Numbers of a line: own samples, own weight, total samples, total weight.
 
-use std::collections::BTreeMap;
+use std::time::SystemTime;
 
 use serde_json::{Map, Value, json};
 
@@ -13,9 +13,12 @@ use crate::report::Report;
 use crate::source::SourceText;
 use crate::symbols::Kind;
 
+use super::stacks::stacks;
+
 /// A longer source is cut to what is around its samples.
 const LONGEST_WHOLE: u32 = 3000;
 const AROUND: u32 = 40;
+const AROUND_IN_LIBRARIES: u32 = 5;
 /// Functions in the list, callers of one, callees of a line.
 const MOST_LISTED: usize = 300;
 const MOST_CALLERS: usize = 12;
@@ -23,81 +26,85 @@ const MOST_CALLERS: usize = 12;
 pub(super) fn data(report: &Report) -> Value {
     let profile = &report.profile;
     let assembly = Assembly::new(&report.recording, &report.symbols, &report.roots);
+    let (program, title) = (report.program(), report.title());
     json!({
-        "title": printable(&report.title()),
+        "program": printable(&program),
         "command": printable(&report.recording.facts.command.join(" ")),
+        "recorded": report.recorded.and_then(|time| Some(time.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs())),
+        "title": printable(title.strip_prefix(&program).unwrap_or(&title).trim_start_matches(" · ")),
         "weight": profile.all.weight,
-        "head": head(report),
+        "facts": facts(report),
         "notes": report.notes.iter().map(|note| printable(note)).collect::<Vec<_>>(),
         "threads": profile.threads.iter().map(|row| {
-            json!({
-                "name": printable(&report.thread_name(&row.thread)),
-                "weight": row.all.weight,
-                "all": [row.all.samples, row.all.weight],
-                "compiled": [row.compiled.samples, row.compiled.weight],
-            })
+            json!([printable(&report.thread_name(&row.thread)), row.all.weight])
         }).collect::<Vec<_>>(),
         "functions": functions(report),
         "files": profile.files.iter().zip(&report.sources).map(|(file, source)| {
             file_value(report, &assembly, file, source)
         }).collect::<Vec<_>>(),
+        "stacks": stacks(report),
     })
 }
 
-fn head(report: &Report) -> Value {
+/// What has to be known of the numbers, where there is something.
+fn facts(report: &Report) -> Value {
     let profile = &report.profile;
-    let pair = |what: &str, count: Count| json!([what, [count.samples, count.weight]]);
-    let outside = profile.outside.iter().take(3).map(|(name, _)| printable(name)).collect::<Vec<_>>().join(", ");
-    json!([
-        pair("in compiled code", profile.compiled),
-        pair("of it without a line table", profile.without_line),
-        pair("of it line 0", profile.line_zero),
-        pair(&format!("outside: {outside}"), profile.outside_all()),
-        ["samples lost", [profile.lost, null]],
-    ])
+    let rows = [
+        ("in compiled code without a line table", profile.without_line),
+        ("of that at line 0", profile.line_zero),
+        ("lost samples", Count { weight: 0, samples: profile.lost }),
+    ];
+    let rows = rows.into_iter().filter(|(_, count)| !count.is_zero());
+    rows.map(|(what, count)| json!([what, count.samples, count.weight])).collect()
 }
 
 fn numbers(shares: &Shares) -> Value {
     json!([shares.own.samples, shares.own.weight, shares.total.samples, shares.total.weight])
 }
 
-/// By the number of the thread.
-fn threads(shares: &BTreeMap<u32, Shares>) -> Value {
-    Value::Object(shares.iter().map(|(thread, shares)| (thread.to_string(), numbers(shares))).collect())
-}
-
 fn functions(report: &Report) -> Vec<Value> {
+    let profile = &report.profile;
+    let mut modules = vec![""; profile.functions.len()];
+    for (function, row) in report.symbols.functions.iter().zip(&profile.rows) {
+        if let Some(module) = modules.get_mut(*row as usize).filter(|_| function.kind != Kind::Compiled) {
+            *module = &function.module;
+        }
+    }
     let mut left = MOST_LISTED;
-    let rows = report.profile.functions.iter();
-    rows.map(|row| {
-        let listed = left != 0 && (matches!(row.kind, Kind::Compiled | Kind::Python) || row.lines.is_some());
-        left -= usize::from(listed);
-        let compilations: Vec<Value> = match listed {
-            true => row
-                .several_compilations()
-                .iter()
-                .map(|(name, shares)| json!([printable(name), numbers(shares)]))
-                .collect(),
-            false => Vec::new(),
-        };
-        let callers: Vec<Value> = row
-            .callers
-            .iter()
-            .take(MOST_CALLERS)
-            .map(|(caller, from, count)| json!([caller, from, count.weight]))
-            .collect();
-        let threads = if listed { threads(&row.by_thread) } else { Value::Null };
-        json!({
-            "name": printable(&row.name),
-            "listed": listed,
-            "n": numbers(&row.shares),
-            "t": threads,
-            "at": row.lines.map(|(file, first, last)| [file, first, last]),
-            "compilations": compilations,
-            "callers": callers,
+    profile
+        .functions
+        .iter()
+        .zip(modules)
+        .map(|(row, module)| {
+            let listed = left != 0 && (matches!(row.kind, Kind::Compiled | Kind::Python) || row.lines.is_some());
+            left -= usize::from(listed);
+            let mut value = json!({
+                "name": printable(&row.name),
+                "kind": crate::json::kind(row.kind),
+                "n": numbers(&row.shares),
+            });
+            let mut add = |key: &str, part: Value| value.as_object_mut().map(|map| map.insert(key.to_owned(), part));
+            if !module.is_empty() {
+                add("module", json!(printable(module)));
+            }
+            if let Some((file, first, last)) = row.lines {
+                add("at", json!([file, first, last]));
+            }
+            if !row.callers.is_empty() {
+                let callers = row.callers.iter().take(MOST_CALLERS);
+                add("callers", callers.map(|(caller, from, count)| json!([caller, from, count.weight])).collect());
+            }
+            if listed {
+                add("listed", json!(true));
+                let compilations = row.several_compilations().iter();
+                add(
+                    "compilations",
+                    compilations.map(|(name, shares)| json!([printable(name), numbers(shares)])).collect(),
+                );
+            }
+            value
         })
-    })
-    .collect()
+        .collect()
 }
 
 fn file_value(report: &Report, assembly: &Assembly, file: &SourceLines, source: &SourceText) -> Value {
@@ -112,9 +119,10 @@ fn file_value(report: &Report, assembly: &Assembly, file: &SourceLines, source: 
         .collect();
     json!({
         "path": printable(&file.path),
+        "library": !report.is_users(&file.path),
         "note": source.note.as_deref().map(printable),
         "n": [own.samples, own.weight, null, null],
-        "parts": parts(file, source),
+        "parts": parts(report, file, source),
         "lines": lines,
     })
 }
@@ -130,9 +138,6 @@ fn line_value(report: &Report, assembly: Option<Value>, line: &Line) -> Value {
         let calls: Vec<Value> =
             line.calls.iter().take(MOST_CALLERS).map(|(callee, count)| json!([callee, count.weight])).collect();
         value.insert("c".to_owned(), json!(calls));
-    }
-    if !line.by_thread.is_empty() {
-        value.insert("t".to_owned(), threads(&line.by_thread));
     }
     if let Some(assembly) = assembly {
         value.insert("a".to_owned(), assembly);
@@ -159,14 +164,17 @@ fn inlined(report: &Report, calls: &[Inlined]) -> Value {
 }
 
 /// The source, whole or around its samples: where each part begins, and its lines.
-fn parts(file: &SourceLines, source: &SourceText) -> Vec<Value> {
+fn parts(report: &Report, file: &SourceLines, source: &SourceText) -> Vec<Value> {
+    let (longest, around) = match report.is_users(&file.path) {
+        true => (LONGEST_WHOLE, AROUND),
+        false => (0, AROUND_IN_LIBRARIES),
+    };
     let known = file.lines.keys().copied().filter(|line| *line != 0);
     let mut ranges: Vec<(u32, u32)> = Vec::new();
-    if source.len() <= LONGEST_WHOLE && !source.is_empty() {
+    if source.len() <= longest && !source.is_empty() {
         ranges.push((1, source.len()));
     }
-    let around = if source.is_empty() { 0 } else { AROUND };
-    for line in known.filter(|line| *line > source.len() || source.len() > LONGEST_WHOLE) {
+    for line in known.filter(|line| *line > source.len() || source.len() > longest) {
         let around = if line > source.len() { 0 } else { around };
         let (first, last) =
             (line.saturating_sub(around).max(1), line.saturating_add(around).min(source.len().max(line)));

@@ -1,320 +1,216 @@
-'use strict';
-// Draws the table. Everything from the recording reaches the page as text nodes (textContent), never as markup.
+// What is chosen, and what follows from it. Everything from the recording reaches the page as text nodes (textContent), never as
+// markup.
 (() => {
   const data = JSON.parse(document.getElementById('data').textContent);
   const $ = (id) => document.getElementById(id);
-  const ROW = 20;
-  const main = $('main'), space = $('space'), panel = $('panel'), search = $('search');
-  let thread = -1, byTotal = false, rows = [], here = -1, found = [], foundAt = -1;
-  const open = new Set();
-
   const element = (tag, className, text) => {
     const made = document.createElement(tag);
     if (className) made.className = className;
     if (text !== undefined) made.textContent = text;
     return made;
   };
-  const whole = () => (thread < 0 ? data.weight : data.threads[thread].weight) || 1;
-  const percent = (weight) => (weight / whole() * 100).toFixed(1) + ' %';
+  const HOTTEST = 10, FUNCTIONS = 12;
+  const stacks = new Stacks(data), { clock } = data.stacks;
+  let thread = -1, range = null, view = 'hottest', chosen = stacks.choose(-1, null);
+
+  const all = () => chosen.all || 1;
+  const isFiltered = () => chosen.lines !== null;
   const count = (number) => number.toLocaleString('en');
-  const percentAll = (weight) => (weight / (data.weight || 1) * 100).toFixed(1) + ' %';
-  // Of callers, calls and instructions there are no numbers of a thread, and so none beside those of a thread.
-  const percentIfAll = (weight) => (thread < 0 ? percentAll(weight) : '');
-  const whose = (what) => (thread < 0 ? what : `${what} (shares are known of all threads only)`);
-  const nothing = [0, 0, 0, 0];
+  const percent = (weight) => (weight / all() * 100).toFixed(1) + ' %';
+  const amount = (weight) => (clock ? (weight / 1e9).toFixed(2) + ' s' : count(weight));
+  const isSmall = (weight) => weight / all() < 0.0005;
+  const share = (weight, className) => {
+    return element('span', (className || '') + (weight !== null && isSmall(weight) ? ' zero' : ''), weight === null ? '' : percent(weight));
+  };
   // Of a line or a function: own samples, own weight, total samples, total weight.
-  const shares = (row) => (thread < 0 ? row.n : (row.t && row.t[thread]) || nothing);
+  const ofLine = (file, line) => {
+    if (chosen.lines) return chosen.lines[stacks.lineNumbers.get(file + ':' + line)] || nothing;
+    const entry = data.files[file].lines[line];
+    return entry ? entry.n : nothing;
+  };
+  const ofFunction = (number) => (chosen.functions ? chosen.functions[number] || nothing : data.functions[number].n);
+  let files = null;
+  const ofFile = (number) => {
+    if (!files) {
+      files = data.files.map((file, at) => Object.keys(file.lines).reduce(([samples, weight], line) => {
+        const n = ofLine(at, Number(line));
+        return [samples + n[0], weight + n[1]];
+      }, [0, 0]));
+    }
+    return files[number];
+  };
+  const listed = () => {
+    const rows = data.functions.map((_, number) => number).filter((number) => data.functions[number].listed);
+    return isFiltered() ? rows.filter((row) => ofFunction(row)[2]).sort((a, b) => ofFunction(b)[1] - ofFunction(a)[1]) : rows;
+  };
   const plain = (path) => path.slice(path.lastIndexOf('/') + 1);
+  /** The module part of a name is shortened: numba.np.linalg.f.<locals>.g is n.n.linalg.f.g. */
+  const short = (name) => name.replace(/(?:[\w<>]+\.)+[\w<>]+/g, (dotted) => {
+    const parts = dotted.split('.').filter((part) => part !== '<locals>' && part !== '__main__');
+    return parts.map((part, at) => (at < parts.length - 3 ? part[0] : part)).join('.');
+  });
+  const nameOf = (number) => {
+    const { name, kind, module } = data.functions[number];
+    const file = !module ? '' : /\/__init__\.py$/.test(module) ? module.split('/').slice(-2).join('/') : plain(module);
+    return short(name) + (kind === 'python' && file ? ` (${file})` : '');
+  };
+  const isPython = (file) => !/\.(c|cc|cpp|h|hpp|rs|jl|f90)$/.test(file.path);
 
-  // --- rows: every line of every file, with what is unfolded below it -------------------------------------------------
+  const page = {
+    data, stacks, $, element, all, isFiltered, count, percent, amount, share, ofLine, ofFunction, ofFile, listed, plain, short, nameOf, isPython,
+    unit: clock ? 'seconds' : data.stacks.unit,
+    highlight: (into, text, begins) => highlightPython(into, text, begins, element),
+    wanted: () => $('search').value.toLowerCase(),
+    chosen: () => chosen, range: () => range, viewed: () => view, view: showView,
+    goToFunction: (number) => table.goToFunction(number),
+    chooseThread: (number) => { thread = thread === number ? -1 : number; $('thread').value = thread; choose(); },
+    chooseRange: (wanted) => { range = wanted; choose(); },
+    previewRange: (wanted) => { range = wanted; time.mark(); },
+  };
+  const table = sourceTable(page), pics = pictures(page), time = timeline(page);
 
-  function layOut() {
-    rows = [];
-    data.files.forEach((file, number) => {
-      file.row = rows.length;
-      rows.push({ kind: 'file', file });
-      if (file.lines['0']) addLine(file, number, 0, '(code of which the compiler says that it is of no line)');
-      file.parts.forEach(([first, texts], part) => {
-        if (part || first > 1) rows.push({ kind: 'gap' });
-        texts.forEach((text, at) => addLine(file, number, first + at, text));
-      });
-    });
-    space.style.height = rows.length * ROW + 'px';
-    // They have other numbers now.
-    match();
-    draw();
+  function choose() {
+    chosen = stacks.choose(thread, range);
+    files = null;
+    time.mark();
+    show();
   }
-  function addLine(file, number, line, text) {
-    const entry = file.lines[line];
-    const key = number + ':' + line;
-    rows.push({ kind: 'line', file, number, line, text, entry, key });
-    if (entry && open.has(key)) addCalls(entry.i, 1);
-  }
-  function addCalls(calls, depth) {
-    for (const call of calls || []) {
-      rows.push({ kind: 'call', call, depth });
-      addCalls(call.i, depth + 1);
-    }
-  }
-
-  function draw() {
-    const first = Math.max(0, Math.floor(main.scrollTop / ROW) - 20);
-    const last = Math.min(rows.length, first + Math.ceil(main.clientHeight / ROW) + 40);
-    const made = document.createDocumentFragment();
-    for (let at = first; at < last; at++) made.append(drawRow(rows[at], at));
-    space.replaceChildren(made);
-  }
-  function drawRow(row, at) {
-    const line = element('div', 'row ' + row.kind);
-    line.style.top = at * ROW + 'px';
-    line.dataset.at = at;
-    if (at === here) line.classList.add('here');
-    if (row.kind === 'file') {
-      line.append(row.file.path);
-      if (row.file.note) line.append(element('span', 'note', 'this file ' + row.file.note));
-      return line;
-    }
-    if (row.kind === 'gap') { line.append(element('span', 'source', ' '.repeat(40) + '⋮')); return line; }
-    const n = row.kind === 'call' ? (thread < 0 ? row.call.n : null) : row.entry && shares(row.entry);
-    drawNumbers(line, n);
-    if (row.kind === 'call') {
-      line.append(element('span', 'at'), element('span', 'fold'));
-      const call = row.call, file = call.p < 0 ? '' : ' ' + plain(data.files[call.p].path) + ':' + call.l;
-      const path = call.l ? file : ' (code of no line)';
-      line.append(element('span', 'source', '    '.repeat(row.depth) + '↳ ' + data.functions[call.f].name + path + '  ' + call.s));
-      return line;
-    }
-    line.append(element('span', 'at', row.line ? row.line : '0'));
-    if (row.entry && row.entry.i) {
-      const fold = element('button', 'fold', open.has(row.key) ? '▾' : '▸');
-      fold.title = 'inlined calls';
-      fold.tabIndex = -1;
-      line.append(fold);
-    } else line.append(element('span', 'fold'));
-    if (foundAt >= 0 && found[foundAt] === at) line.classList.add('found');
-    line.append(element('span', 'source', row.text));
-    return line;
-  }
-  function drawNumbers(line, n) {
-    const heat = element('span', 'heat');
-    if (n) {
-      const share = Math.min(1, (byTotal ? n[3] : n[1]) / whole());
-      if (share > 0) heat.style.background = `rgba(var(--heat), ${(0.12 + 0.88 * Math.sqrt(share)).toFixed(3)})`;
-    }
-    line.append(heat);
-    const seen = n && n[2];
-    line.append(element('span', 'number', seen ? percent(n[1]) : ''), element('span', 'number', seen ? percent(n[3]) : ''),
-      element('span', 'number samples', seen ? count(n[0]) : ''));
+  function show() { summary(); hottest(); table.show(); pics.show(); }
+  function showView(wanted) {
+    if (view === wanted) return;
+    view = wanted;
+    for (const one of document.querySelectorAll('.view')) one.classList.toggle('shown', one.id === view);
+    for (const tab of document.querySelectorAll('#tabs button[data-view]')) tab.setAttribute('aria-selected', tab.dataset.view === view);
+    $('treecontrols').hidden = view !== 'flame' && view !== 'tree';
+    $('sourcecontrols').hidden = view !== 'source';
+    $('hits').textContent = '';
+    (view === 'source' ? $('main') : $(view)).focus();
+    table.draw();
+    pics.draw();
   }
 
-  // --- moving -----------------------------------------------------------------------------------------------------------
+  // --- what is there however one looks ----------------------------------------------------------------------------------
 
-  function go(at, centre) {
-    if (at < 0 || at >= rows.length) return;
-    here = at;
-    const top = at * ROW, view = main.clientHeight - ROW;
-    if (centre || top < main.scrollTop || top > main.scrollTop + view - ROW * 2) main.scrollTop = Math.max(0, top - view / 3);
-    draw();
-    describe();
+  function summary() {
+    const made = element('span', '', `${amount(chosen.all)} ${clock ? data.stacks.unit.startsWith('wall') ? 'of wall time' : 'of processor time' : data.stacks.unit}`);
+    const parts = data.stacks.activities.map((what, at) => [what, chosen.activities[at], at]).filter(([, weight]) => !isSmall(weight));
+    $('summary').replaceChildren(made, ...parts.map(([what, weight, at]) => {
+      const part = element('span', 'activity'), colour = element('span', 'colour');
+      colour.style.background = `var(${SHADES[at]})`;
+      part.append(colour, element('b', '', percent(weight)), ` ${what}`);
+      part.title = amount(weight);
+      return part;
+    }), ...(isFiltered() ? [] : data.facts.map(([what, samples, weight]) => element('span', 'faint', `${weight ? percent(weight) : count(samples)} ${what}`))));
   }
-  const rowOf = (file, line) => rows.findIndex((row) => row.kind === 'line' && row.number === file && row.line === line);
-  function goToFunction(number) {
-    const lines = data.functions[number].at;
-    if (lines) go(rowOf(lines[0], lines[1]), true);
+  function hottest() {
+    // The user's lines, and those of compiled code wherever it is from.
+    const lines = stacks.places.map(([file, line], at) => [chosen.hot[at], file, line])
+      .filter(([hot, file]) => hot[0] && (hot[3] || !data.files[file].library)).sort((a, b) => b[0][0] - a[0][0]);
+    $('hotlines').tBodies[0].replaceChildren(...lines.slice(0, HOTTEST).map(([hot, at, line]) => {
+      const file = data.files[at], source = element('code');
+      const text = line ? textOf(file, line) : '(line 0: the compiler names no line)';
+      if (line && isPython(file)) page.highlight(source, text.trim(), ''); else source.append(text);
+      const made = row(hot[0], hot[1], [plain(file.path) + ':' + line, file.path], source, () => table.goToLine(at, line));
+      const inC = hot[2] / hot[0];
+      made.append(element('td', 'faint', (hot[3] ? 'compiled' : 'Python') + (inC >= 0.1 ? `, ${(inC * 100).toFixed(0)} % in C` : '')));
+      return made;
+    }));
+    const sum = lines.reduce((whole, [hot]) => whole + hot[0], 0);
+    $('rest').textContent = `All ${count(lines.length)} lines of your files and of compiled code: ${amount(sum)}, ${percent(sum)}.`;
+    const functions = data.functions.map((_, at) => [ofFunction(at), at]).filter(([n]) => n[0]).sort((a, b) => b[0][1] - a[0][1]);
+    $('hotfunctions').tBodies[0].replaceChildren(...functions.slice(0, FUNCTIONS).map(([n, at]) => {
+      const { name, kind, module, at: lines } = data.functions[at], code = element('code'), where = lines ? `${plain(data.files[lines[0]].path)}:${lines[1]}` : plain(module || '');
+      code.append(element('span', 'dot ' + kind), short(name));
+      code.title = name;
+      const made = row(n[1], n[3], null, code, () => (lines ? table.goToFunction(at) : flameOf(at)));
+      made.append(element('td', 'faint', where));
+      return made;
+    }));
   }
-  function hottest(step) {
-    const limit = whole() / 200;
-    for (let at = here + step; at >= 0 && at < rows.length; at += step) {
-      const row = rows[at];
-      if (row.kind === 'line' && row.entry && shares(row.entry)[byTotal ? 3 : 1] >= limit) return go(at, true);
+  function flameOf(number) { $('search').value = data.functions[number].name; showView('flame'); pics.find(); }
+  function row(own, total, where, what, action) {
+    const made = element('tr'), cell = (inner, className) => { const td = element('td', className); td.append(inner); return td; };
+    made.append(cell(amount(own), 'n'), cell(share(own), 'n'), cell(share(total), 'n'));
+    if (where) {
+      const link = element('button', 'link', where[0]);
+      link.title = where[1];
+      made.append(cell(link));
     }
-  }
-  function fold(at) {
-    const row = rows[at];
-    if (!row || row.kind !== 'line' || !row.entry || !row.entry.i) return;
-    if (!open.delete(row.key)) open.add(row.key);
-    layOut();
-  }
-
-  // --- what is known about the line -------------------------------------------------------------------------------------
-
-  function describe() {
-    panel.replaceChildren();
-    const row = rows[here];
-    if (!row || row.kind !== 'line' || !row.entry) return;
-    const entry = row.entry;
-    for (const number of entry.f) {
-      const called = data.functions[number];
-      const section = element('section');
-      section.append(element('h3', '', whose(`${called.name}: called by`)));
-      if (!called.callers.length) section.append(element('span', '', 'nothing that was seen'));
-      for (const [caller, from, weight] of called.callers) {
-        const place = from && from[1] ? ':' + from[1] : '';
-        section.append(link(`${percentIfAll(weight)}  ${data.functions[caller].name}${place}`, () => {
-          if (place) go(rowOf(from[0], from[1]), true); else goToFunction(caller);
-        }));
-      }
-      panel.append(section);
-    }
-    if (entry.c) {
-      const section = element('section');
-      section.append(element('h3', '', whose('this line calls')));
-      for (const [callee, weight] of entry.c) {
-        section.append(link(`${percentIfAll(weight)}  ${data.functions[callee].name}`, () => goToFunction(callee)));
-      }
-      panel.append(section);
-    }
-    if (entry.a !== undefined) panel.append(assembly(entry));
-  }
-  function link(text, action) {
-    const made = element('button', 'link', text);
+    made.append(cell(what, 'what'));
     made.addEventListener('click', action);
     return made;
   }
-  function assembly(entry) {
-    const section = element('section');
-    const title = element('button', 'link', whose('assembly of this line'));
-    title.id = 'assembly';
-    section.append(title);
-    title.addEventListener('click', () => {
-      const shown = section.querySelector('pre');
-      if (shown) return shown.remove();
-      const text = typeof entry.a === 'string' ? entry.a : entry.a.map(([name, instructions]) => name + '\n' +
-        instructions.map(([address, weight, words]) => `${(weight ? percentIfAll(weight) : '').padStart(8)}  ${address}  ${words}`).join('\n')).join('\n\n');
-      section.append(element('pre', '', text));
-    });
-    return section;
+  function textOf(file, line) {
+    for (const [first, texts] of file.parts) if (line >= first && line < first + texts.length) return texts[line - first];
+    return file.note ? `(the source ${file.note})` : '';
   }
-
-  // --- lists, search, choices -------------------------------------------------------------------------------------------
-
-  function lists() {
-    const side = $('functions');
-    side.replaceChildren();
-    let listed = data.functions.map((row, number) => [row, number]).filter(([row]) => row.listed);
-    if (thread >= 0) listed = listed.filter(([row]) => shares(row)[2]).sort((a, b) => shares(b[0])[1] - shares(a[0])[1]);
-    for (const [row, number] of listed) {
-      side.append(item(shares(row), row.name, row.name, () => goToFunction(number)));
-      for (const [name, n] of row.compilations) {
-        const more = item(thread < 0 ? n : [null, null, null, null], name, whose(name), () => goToFunction(number));
-        more.classList.add('more');
-        side.append(more);
-      }
+  function legend() {
+    const words = [['self', 'the time in this line or function itself; of interpreted lines also in the C functions that they call (of compiled lines: only in the list of hottest lines)'],
+      ['total', 'self and everything that was called from there; recursion counts once'],
+      ['line 0', 'compiled code that its compiler gave no line: what the optimiser made of several lines, mostly'],
+      ['inlined (▸)', 'calls that the compiler replaced by the function\'s code; unfold a line to see its share in each']];
+    const kinds = [['compiled', 'compiled at run time'], ['python', 'Python that is interpreted'], ['native', 'libraries and C code'], ['kernel', 'the kernel']];
+    for (const list of document.querySelectorAll('dl.legend')) {
+      for (const [word, meaning] of words) list.append(element('dt', '', word), element('dd', '', meaning));
+      const colours = element('dd');
+      for (const [kind, meaning] of kinds) colours.append(element('span', 'dot ' + kind), meaning + '  ');
+      list.append(element('dt', '', 'colours'), colours);
     }
-    const files = $('files');
-    files.replaceChildren();
-    for (const file of data.files) files.append(item(ofFile(file), plain(file.path), file.path, () => go(file.row, true)));
-  }
-  function ofFile(file) {
-    if (thread < 0) return file.n;
-    const own = [0, 0];
-    for (const line of Object.values(file.lines)) add(own, shares(line));
-    return [...own, null, null];
-  }
-  function add(sum, n) { sum[0] += n[0]; sum[1] += n[1]; }
-  function item(n, text, title, action) {
-    const made = element('button', 'item'), part = (weight) => element('span', '', weight === null ? '' : percent(weight));
-    made.title = title;
-    made.append(part(n[1]), part(n[3]), element('span', '', text));
-    made.addEventListener('click', () => { action(); main.focus(); });
-    return made;
-  }
-  function match() {
-    const wanted = search.value.toLowerCase();
-    found = [];
-    if (wanted) rows.forEach((row, at) => { if (row.kind === 'line' && row.text.toLowerCase().includes(wanted)) found.push(at); });
-    return wanted;
-  }
-  function find() {
-    const wanted = match();
-    foundAt = -1;
-    $('hits').textContent = wanted ? (found.length ? found.length + ' lines' : 'none') : '';
-    next(1);
-  }
-  function next(step) {
-    if (!found.length) return draw();
-    foundAt = (foundAt + step + found.length) % found.length;
-    $('hits').textContent = `${foundAt + 1} of ${found.length}`;
-    go(found[foundAt], true);
-  }
-  function theme(dark) { document.documentElement.classList.toggle('dark', dark); }
-
-  function head() {
-    const parts = headOf().map(([what, n]) => {
-      const part = element('span');
-      part.append(element('b', '', n[1] === null ? count(n[0]) : percent(n[1])), ' ' + what);
-      part.title = count(n[0]) + ' samples';
-      return part;
-    });
-    $('head').replaceChildren(...parts);
-  }
-  function headOf() {
-    if (thread < 0) return data.head;
-    const { all, compiled } = data.threads[thread], zero = [0, 0], lines = [0, 0];
-    for (const file of data.files) {
-      add(lines, ofFile(file));
-      if (file.lines['0']) add(zero, shares(file.lines['0']));
-    }
-    const less = (a, b) => [a[0] - b[0], a[1] - b[1]];
-    return [['in compiled code', compiled], ['of it without a line table', less(compiled, lines)], ['of it line 0', zero],
-      ['outside', less(all, compiled)]];
   }
   function facts() {
-    document.title = 'jitlisten: ' + data.title;
-    $('title').textContent = data.title;
-    $('title').title = data.command;
+    const when = data.recorded ? new Date(data.recorded * 1000) : null, two = (n) => String(n).padStart(2, '0');
+    const date = when ? `${when.getFullYear()}-${two(when.getMonth() + 1)}-${two(when.getDate())} ${two(when.getHours())}:${two(when.getMinutes())}` : '';
+    document.title = [data.program, data.command, date].filter((part) => part).join(' · ');
+    $('program').textContent = data.program;
+    $('title').textContent = [date, data.title, data.command].filter((part) => part).join(' · ');
+    $('title').title = $('title').textContent;
     for (const note of data.notes) $('notes').append(element('li', '', note));
     const choice = $('thread');
     choice.append(new Option('all threads', '-1'));
-    data.threads.map((row, number) => [row, number]).sort((a, b) => b[0].weight - a[0].weight).forEach(([row, number]) => {
-      choice.append(new Option(`${row.name}: ${percentAll(row.weight)}`, number));
+    data.threads.map((row, number) => [row, number]).sort((a, b) => b[0][1] - a[0][1]).forEach(([[name, weight], number]) => {
+      choice.append(new Option(`${name}: ${percent(weight)}`, number));
     });
-    choice.addEventListener('change', () => { thread = Number(choice.value); show(); main.focus(); });
+    choice.hidden = data.threads.length < 2;
+    choice.addEventListener('change', () => { thread = Number(choice.value); choose(); });
   }
+  function theme(dark) { document.documentElement.classList.toggle('dark', dark); time.draw(); }
 
-  main.addEventListener('scroll', () => requestAnimationFrame(draw), { passive: true });
-  window.addEventListener('resize', draw);
-  main.addEventListener('click', (event) => {
-    const row = event.target.closest('.row');
-    if (!row) return;
-    const at = Number(row.dataset.at);
-    if (event.target.closest('button.fold')) fold(at);
-    if (rows[at] && rows[at].kind === 'call' && rows[at].call.p >= 0) return go(rowOf(rows[at].call.p, rows[at].call.l), true);
-    go(at, false);
-  });
+  // --- keys ---------------------------------------------------------------------------------------------------------------
+
+  const search = $('search'), VIEWS = ['hottest', 'source', 'flame', 'tree', 'balance'];
+  const find = () => {
+    if (view === 'hottest' || view === 'balance') { showView('source'); search.focus(); }
+    if (view === 'source') table.find(); else pics.find();
+    if (!search.value) $('hits').textContent = '';
+  };
   search.addEventListener('input', find);
   search.addEventListener('keydown', (event) => {
-    if (event.key === 'Enter') next(event.shiftKey ? -1 : 1);
-    if (event.key === 'Escape') main.focus();
+    if (event.key === 'Enter' && view === 'source') table.next(event.shiftKey ? -1 : 1);
+    if (event.key === 'Escape') (view === 'source' ? $('main') : $(view)).focus();
   });
-  $('mode').addEventListener('click', () => mode());
+  for (const tab of document.querySelectorAll('#tabs button[data-view]')) tab.addEventListener('click', () => showView(tab.dataset.view));
+  window.addEventListener('resize', () => { time.draw(); table.draw(); pics.redraw(); });
   $('theme').addEventListener('click', () => theme(!document.documentElement.classList.contains('dark')));
   $('keys').addEventListener('click', () => $('help').showModal());
-  function mode() { byTotal = !byTotal; $('mode').textContent = byTotal ? 'heat: total' : 'heat: self'; draw(); }
   const KEYS = {
-    ArrowDown: () => go(here + 1), j: () => go(here + 1), ArrowUp: () => go(here - 1), k: () => go(here - 1),
-    PageDown: () => go(Math.min(rows.length - 1, here + Math.floor(main.clientHeight / ROW))),
-    PageUp: () => go(Math.max(0, here - Math.floor(main.clientHeight / ROW))),
-    Home: () => go(0), End: () => go(rows.length - 1), n: () => hottest(1), p: () => hottest(-1), Enter: () => fold(here),
-    ' ': () => fold(here), m: mode, d: () => $('theme').click(), '/': () => { search.focus(); search.select(); },
-    a: () => { const button = $('assembly'); if (button) button.click(); }, '?': () => $('help').showModal(),
+    d: () => $('theme').click(), '/': () => { search.focus(); search.select(); }, '?': () => $('help').showModal(),
+    Escape: () => { if (range) page.chooseRange(null); else pics.whole(); },
   };
   document.addEventListener('keydown', (event) => {
     const inField = /^(INPUT|SELECT)$/.test(event.target.tagName) || $('help').open;
-    if (inField || event.ctrlKey || event.metaKey || event.altKey || !KEYS[event.key]) return;
-    if (event.target.tagName === 'BUTTON' && (event.key === 'Enter' || event.key === ' ')) return;
+    if (inField || event.ctrlKey || event.metaKey || event.altKey) return;
+    const digit = VIEWS[Number(event.key) - 1], ofView = view === 'source' ? table.keys : pics.keys;
+    const action = digit ? () => showView(digit) : Object.hasOwn(KEYS, event.key) ? KEYS[event.key] : Object.hasOwn(ofView, event.key) ? ofView[event.key] : null;
+    if (!action || event.target.tagName === 'BUTTON' && (event.key === 'Enter' || event.key === ' ')) return;
     event.preventDefault();
-    KEYS[event.key]();
+    action();
   });
 
-  // Everything that has numbers.
-  function show() { head(); lists(); draw(); describe(); }
-
-  theme(window.matchMedia('(prefers-color-scheme: dark)').matches);
   facts();
-  layOut();
+  legend();
+  view = '';
+  showView('hottest');
+  theme(window.matchMedia('(prefers-color-scheme: dark)').matches);
   show();
-  const first = data.functions.findIndex((row) => row.listed && row.at);
-  if (first >= 0) goToFunction(first);
-  main.focus();
+  if (data.files.length) { const first = data.functions.findIndex((row) => row.listed && row.at); if (first >= 0) { table.goToFunction(first); showView('hottest'); } }
 })();

@@ -353,6 +353,7 @@ impl<'a> Builder<'a> {
     fn finish_tables(self, profile: &mut Profile) {
         let order = row_order(&self.row_names, &self.row_shares);
         let new_row: FxHashMap<u32, u32> = order.iter().zip(0..).map(|(old, new)| (*old, new)).collect();
+        profile.rows = self.rows.iter().map(|old| new_row.get(old).copied().unwrap_or(u32::MAX)).collect();
         let files = file_order(self.symbols, &self.lines);
         let file_numbers: FxHashMap<u32, u32> = files.iter().zip(0..).map(|(source, file)| (*source, file)).collect();
         let file_of = |source: Option<u32>| source.and_then(|source| file_numbers.get(&source).copied());

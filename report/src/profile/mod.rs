@@ -166,6 +166,8 @@ pub struct Profile {
     pub summary: Summary,
     /// What it did at each stack.
     pub activities: Activities,
+    /// Of each of [`Symbols::functions`] its row in [`functions`](Profile::functions); `u32::MAX` of one without samples.
+    pub(crate) rows: Vec<u32>,
 }
 
 /// What to add up.

@@ -1,0 +1,192 @@
+//! The data of the page, and the pictures: what they show is all of the samples.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use common::{Writer, rooted, scratch, testdata};
+use jitlisten_report::{Options, Report, to_flamegraph, to_html};
+use serde_json::Value;
+
+fn data(report: &Report) -> Value {
+    let page = to_html(report);
+    let (_, rest) = page.split_once("<script id=\"data\" type=\"application/json\">").unwrap();
+    serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
+}
+
+/// The tree of stacks as the page's script reads it.
+struct Stacks {
+    /// Of each node its parent, function, file and line.
+    nodes: Vec<(usize, i64, i64, i64)>,
+    /// Slice, thread, node, activity, samples, weight.
+    parts: Vec<[u64; 6]>,
+}
+
+impl Stacks {
+    fn new(data: &Value) -> Stacks {
+        let numbers = |key: &str| -> Vec<i64> {
+            data["stacks"][key].as_array().unwrap().iter().map(|number| number.as_i64().unwrap()).collect()
+        };
+        let spots = numbers("spots");
+        let (mut path, mut nodes) = (Vec::new(), Vec::new());
+        for (number, node) in numbers("nodes").chunks(2).enumerate() {
+            let (depth, spot) = (node[0] as usize, node[1] as usize * 4);
+            path.truncate(depth);
+            nodes.push((path.last().copied().unwrap_or(0), spots[spot], spots[spot + 1], spots[spot + 2]));
+            path.push(number);
+        }
+        let parts = data["stacks"]["parts"].as_array().unwrap();
+        let parts = parts.chunks(6).map(|part| std::array::from_fn(|at| part[at].as_u64().unwrap())).collect();
+        Stacks { nodes, parts }
+    }
+
+    fn sum(&self, which: impl Fn(&[u64; 6]) -> bool) -> (u64, u64) {
+        let parts = self.parts.iter().filter(|part| which(part));
+        parts.fold((0, 0), |sum, part| (sum.0 + part[4], sum.1 + part[5]))
+    }
+
+    /// Self of each line, and total: once for a stack.
+    fn lines(&self) -> BTreeMap<(i64, i64), (u64, u64)> {
+        let mut lines: BTreeMap<(i64, i64), (u64, u64)> = BTreeMap::new();
+        for part in &self.parts {
+            let mut at = part[2] as usize;
+            let (_, _, file, line) = self.nodes[at];
+            lines.entry((file, line)).or_default().0 += part[5];
+            let mut seen = Vec::new();
+            while at != 0 {
+                let (parent, _, file, line) = self.nodes[at];
+                if !seen.contains(&(file, line)) {
+                    seen.push((file, line));
+                    lines.entry((file, line)).or_default().1 += part[5];
+                }
+                at = parent;
+            }
+        }
+        lines.remove(&(-1, 0));
+        lines
+    }
+}
+
+fn assert_adds_up(report: &Report) -> (Value, Stacks) {
+    let data = data(report);
+    let stacks = Stacks::new(&data);
+    assert_eq!(stacks.sum(|_| true), (report.profile.all.samples, report.profile.all.weight));
+    for (number, row) in report.profile.threads.iter().enumerate() {
+        assert_eq!(stacks.sum(|part| part[1] == number as u64), (row.all.samples, row.all.weight), "thread {number}");
+    }
+    let (slices, activities) =
+        (data["stacks"]["slices"].as_u64().unwrap(), data["stacks"]["activities"].as_array().unwrap().len());
+    assert!(slices <= 301 && stacks.parts.iter().all(|part| part[0] < slices && part[3] < activities as u64));
+    (data, stacks)
+}
+
+#[test]
+fn the_stacks_of_the_page_add_up_to_its_lines() {
+    let report = Report::open(&testdata().join("perf.data"), &rooted()).unwrap();
+    let (data, stacks) = assert_adds_up(&report);
+    let mut expected: BTreeMap<(i64, i64), (u64, u64)> = BTreeMap::new();
+    for (file, of) in report.profile.files.iter().enumerate() {
+        for (line, entry) in &of.lines {
+            let shares = (entry.shares.own.weight, entry.shares.total.weight);
+            expected.insert((file as i64, i64::from(*line)), shares);
+        }
+    }
+    assert!(expected.len() > 10);
+    assert_eq!(stacks.lines(), expected);
+    assert!(data["program"].as_str().is_some_and(|program| !program.is_empty() && !program.contains('/')), "{data}");
+}
+
+#[test]
+fn however_many_stacks_there_are_the_page_stays_small() {
+    let root = scratch("page-many");
+    fs::create_dir_all(root.join("tmp")).unwrap();
+    let functions: String = (0..4096).map(|at| format!("{:x} 10 f{at}\n", 0x7f00_0000_0000_u64 + at * 16)).collect();
+    fs::write(root.join("tmp/perf-10.map"), functions).unwrap();
+    let mut writer = Writer::default();
+    writer.comm(10, 10, "python", true, 1);
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    for time in 0..60_000 {
+        let chain: Vec<u64> = (0..12)
+            .map(|depth| {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                // Outer functions are few, inner ones are many.
+                0x7f00_0000_0000 + (seed >> 33) % (4096 >> depth) * 16 + 1
+            })
+            .collect();
+        writer.sample((10, 10 + time as u32 % 8), 10 + time * 1000, 1000, &chain);
+    }
+    let mut options = rooted();
+    options.lookup.roots = vec![root];
+    let report = Report::new(common::read(&writer.file()).unwrap(), None, &options);
+    assert!(report.recording.stacks.len() > 50_000);
+    let (data, stacks) = assert_adds_up(&report);
+    assert!(stacks.nodes.len() < 60_000 && stacks.parts.len() <= 150_000);
+    assert!(stacks.nodes.iter().skip(1).any(|node| node.1 == -1), "the light ones are together");
+    let size = data["stacks"].to_string().len();
+    assert!(size < 4_000_000, "{size} bytes");
+}
+
+/// `outer` calls through the interpreter's C code `inner`, and that the C function that the sample is in.
+fn interpreted() -> Report {
+    let root = scratch("page-interpreted");
+    fs::create_dir_all(root.join("tmp")).unwrap();
+    let map = "7f0000001000 100 py::outer:/tmp/program.py\n7f0000002000 100 py::inner:/tmp/program.py\n\
+               7f0000003000 100 py::_find_and_load:<frozen importlib._bootstrap>\n";
+    fs::write(root.join("tmp/perf-10.map"), map).unwrap();
+    let mut writer = Writer::default();
+    writer.comm(10, 10, "python", true, 1);
+    writer.mmap(10, (0x5000_0000, 0x5001_0000), 0, "/none/libpython3.11.so.1.0", 2);
+    writer.mmap(10, (0x6000_0000, 0x6001_0000), 0, "/none/libc.so.6", 2);
+    let (outer, inner, import, python, libc) =
+        (0x7f00_0000_1010, 0x7f00_0000_2010, 0x7f00_0000_3010, 0x5000_0010, 0x6000_0010);
+    writer.sample((10, 10), 10, 5, &[python, inner, python, import, python, outer, python, libc, python]);
+    writer.sample((10, 10), 11, 5, &[libc, import, python, outer, python]);
+    let mut options: Options = rooted();
+    options.lookup.roots = vec![root];
+    Report::new(common::read(&writer.file()).unwrap(), None, &options)
+}
+
+#[test]
+fn the_interpreter_is_left_out_except_where_the_time_is() {
+    let report = interpreted();
+    let (_, stacks) = assert_adds_up(&report);
+    let names = |mut at: usize| {
+        let mut names = Vec::new();
+        while at != 0 {
+            names.push(report.profile.functions[stacks.nodes[at].1 as usize].name.as_str());
+            at = stacks.nodes[at].0;
+        }
+        names
+    };
+    let found: Vec<_> = stacks.parts.iter().map(|part| names(part[2] as usize)).collect();
+    let (first, second) =
+        (vec!["[libpython3.11.so.1.0]", "inner", "outer"], vec!["[libc.so.6]", "_find_and_load", "outer"]);
+    assert!(found.len() == 2 && found.contains(&first) && found.contains(&second), "{found:?}");
+    let mut picture = Vec::new();
+    to_flamegraph(&report, &mut picture).unwrap();
+    let picture = String::from_utf8(picture).unwrap();
+    assert_eq!(picture.matches("<title>[libpython3.11.so.1.0]").count(), 1, "{picture}");
+    assert!(picture.contains("<title>inner (program.py)"), "{picture}");
+}
+
+#[test]
+fn what_is_narrower_than_a_pixel_makes_no_picture_higher() {
+    let root = scratch("page-narrow");
+    fs::create_dir_all(root.join("tmp")).unwrap();
+    let functions: String = (0..300).map(|at| format!("{:x} 10 f{at}\n", 0x7f00_0000_0000_u64 + at * 16)).collect();
+    fs::write(root.join("tmp/perf-10.map"), functions).unwrap();
+    let mut writer = Writer::default();
+    writer.comm(10, 10, "python", true, 1).sample((10, 10), 10, 999_990, &[0x7f00_0000_0001]);
+    let deep: Vec<u64> = (0..300).map(|at| 0x7f00_0000_0001 + at * 16).collect();
+    writer.sample((10, 10), 11, 10, &deep);
+    let mut options = rooted();
+    options.lookup.roots = vec![root];
+    let report = Report::new(common::read(&writer.file()).unwrap(), None, &options);
+    let mut picture = Vec::new();
+    to_flamegraph(&report, &mut picture).unwrap();
+    let picture = String::from_utf8(picture).unwrap();
+    let height = picture.split_once("viewBox=\"0 0 1200 ").unwrap().1.split('"').next().unwrap();
+    assert!(height.parse::<u32>().unwrap() < 250, "{height}");
+}
