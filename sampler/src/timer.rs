@@ -9,6 +9,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
 
+use crate::clock;
 use crate::disposition;
 use crate::options::Clock;
 
@@ -81,9 +82,7 @@ impl Clock {
     /// # Errors
     /// Why not.
     pub fn permitted(self) -> io::Result<()> {
-        // SAFETY: gettid has no precondition.
-        let tid = unsafe { libc::gettid() };
-        Timer::new(self, tid as u32, libc::SIGRTMAX(), 0).map(Timer::delete)
+        Timer::new(self, clock::own_tid(), libc::SIGRTMAX(), 0).map(Timer::delete)
     }
 }
 
