@@ -46,7 +46,7 @@ short)
 older)
     newest
     make_venv 0.57.1 3.11 numba==0.57.1 numpy==1.24.4 pytest==8.4.2
-    test_with 0.57.1 python/tests/test_lines.py python/tests/test_lines_same_code.py
+    test_with 0.57.1 python/tests/test_lines.py python/tests/test_lines_compilations.py python/tests/test_lines_same_code.py
     integrations/numba/test.sh "$venvs/0.68.1/bin/python"
     ;;
 truth)

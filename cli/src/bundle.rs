@@ -4,6 +4,7 @@
 //! ```text
 //!   FOLDER/jitlisten-bundle   the marker: its version, then the files below root that we wrote, a line each
 //!   FOLDER/perf.data          the recording; of children, with -s, perf.data.PID
+//!   FOLDER/perf.data.images/  what Numba compiled
 //!   FOLDER/root/...           images, libraries, sources, perf maps, each at its own path below
 //! ```
 //! A folder is used again only if it carries the marker. What is removed then are the files that the marker lists, one by one, and
@@ -25,6 +26,8 @@ use crate::problem::Problem;
 const RECORDING: &str = "perf.data";
 const ROOT: &str = "root";
 const MARKER: &str = "jitlisten-bundle";
+/// Beside a recording, by `python/jitlisten/_compilations.py`.
+const COMPILATIONS: &str = "compilations.jsonl";
 const VERSION: &str = "jitlisten bundle 1";
 /// No marker of ours is longer.
 const LONGEST: u64 = 64 << 20;
@@ -82,6 +85,9 @@ fn remove_old(folder: &Path) -> Result<(), Problem> {
         }
     }
     for recording in recordings_of(folder) {
+        let beside = beside(&recording);
+        let _ = fs::remove_file(beside.join(COMPILATIONS));
+        let _ = fs::remove_dir(beside);
         let _ = fs::remove_file(recording);
     }
     let _ = fs::remove_dir(folder.join(ROOT));
@@ -161,10 +167,16 @@ pub(crate) fn fill(folder: &Path) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Removes the images that the sampler keeps beside a recording (`sampler/src/output.rs`): they are below the root now.
-fn remove_pinned(recording: &Path) {
+/// Where the sampler keeps what belongs to a recording (`sampler/src/output.rs`).
+fn beside(recording: &Path) -> PathBuf {
     let mut directory = recording.as_os_str().to_owned();
     directory.push(".images");
+    directory.into()
+}
+
+/// Removes the images beside a recording: they are below the root now. What Numba compiled stays.
+fn remove_pinned(recording: &Path) {
+    let directory = beside(recording);
     for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let name = name.to_string_lossy();

@@ -96,7 +96,7 @@ impl Recordings {
         let name = if kept == Path::new(USUAL_FILE) { String::new() } else { format!(" {}", kept.display()) };
         let _ = writeln!(
             std::io::stderr(),
-            "jitlisten: kept in {}: jitlisten lines --html page.html{name}, flamegraph{name}",
+            "jitlisten: kept in {}: jitlisten lines --html page.html{name}, flamegraph{name}, compiles{name}",
             kept.display()
         );
     }

@@ -9,6 +9,7 @@ mod attach;
 mod bundle;
 mod clean;
 mod command;
+mod compiles;
 mod coverage;
 mod detach;
 mod diff;
@@ -55,6 +56,7 @@ enum Command {
     Run(run::Run),
     Record(record::Record),
     Lines(lines::Lines),
+    Compiles(compiles::Compiles),
     Coverage(coverage::Coverage),
     Top(top::Top),
     Flamegraph(flamegraph::Flamegraph),
@@ -72,6 +74,7 @@ impl Command {
             Command::Run(command) => command.execute(),
             Command::Record(command) => command.execute(),
             Command::Lines(command) => command.execute(),
+            Command::Compiles(command) => command.execute(),
             Command::Coverage(command) => command.execute(),
             Command::Top(command) => command.execute(),
             Command::Flamegraph(command) => command.execute(),

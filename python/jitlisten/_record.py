@@ -5,7 +5,7 @@ import os
 from contextlib import contextmanager, suppress
 from typing import Any, Iterator, Optional
 
-from . import SINKS, Error, Recording, enable
+from . import SINKS, Error, Recording, _compilations, enable
 from ._library import check, library, statistics
 
 _WALL, _CHILDREN, _NO_PYTHON = 1, 2, 8
@@ -41,10 +41,12 @@ def start(
     call = library().jitlisten_record_start
     call.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
     check(call(os.fsencode(path), ctypes.byref(options)))
+    _compilations.begin(path, children)
 
 
 def stop() -> Recording:
     check(library().jitlisten_record_stop())
+    _compilations.end()
     counters = Statistics(size=ctypes.sizeof(Statistics))
     check(library().jitlisten_get_record_statistics(ctypes.byref(counters)))
     return Recording(*(getattr(counters, name) for name in Recording._fields))

@@ -18,6 +18,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::compiling::compilations_to_json;
 use crate::hottest::hottest;
 use crate::loops::{Loop, loops};
 use crate::profile::{Count, Inlined, Line, Shares};
@@ -49,6 +50,7 @@ pub fn to_json(report: &Report) -> Value {
         "processes": groups(report, &report.processes(), true),
         "hosts": groups(report, &report.hosts(), false),
         "recordings": report.recording.parts,
+        "compilations": compilations_to_json(report),
         "notes": report.notes,
     })
 }

@@ -13,6 +13,8 @@
 mod activity;
 mod assembly;
 mod bundle;
+mod compilations;
+mod compiling;
 mod diff;
 mod error;
 mod export;
@@ -35,6 +37,8 @@ mod unwind;
 
 pub use activity::{Activities, Activity, Done};
 pub use bundle::{Bundled, bundle};
+pub use compilations::{Compilation, Why};
+pub use compiling::{Compiling, compilations_to_json, compilations_to_text};
 pub use diff::{Change, Difference, diff, diff_to_text};
 pub use error::Error;
 pub use flamegraph::to_flamegraph;

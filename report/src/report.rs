@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use rustc_hash::FxHashMap;
 
 use crate::activity::{self, Activities, Activity};
+use crate::compilations::{self, Compilation};
 use crate::lookup::Lookup;
 use crate::profile::{Detail, Profile};
 use crate::recording::{Recording, Selection, Thread};
@@ -53,6 +54,8 @@ pub struct Report {
     pub profile: Profile,
     /// The sources of [`Profile::files`], in their order.
     pub sources: Vec<SourceText>,
+    /// What Numba compiled, in the order of time.
+    pub compilations: Vec<Compilation>,
     /// What a reader has to know, a sentence each.
     pub notes: Vec<String>,
     /// When the recording ended.
@@ -93,7 +96,7 @@ impl Report {
     /// # Errors
     /// When nothing can be read of one of them, or they are of different events.
     pub fn open_all(files: &[RecordingFile], options: &Options) -> Result<Report, Error> {
-        let mut recordings = Vec::new();
+        let (mut recordings, mut compilations, mut notes) = (Vec::new(), Vec::new(), Vec::new());
         let mut recorded: Option<SystemTime> = None;
         for RecordingFile { path, root } in files {
             let roots: Vec<PathBuf> = options.lookup.roots.iter().chain(root).cloned().collect();
@@ -108,11 +111,15 @@ impl Report {
             if let Some(root) = root {
                 recording.set_root(root);
             }
+            compilations.extend(compilations::read(path, &recording, &options.selection, &mut notes));
             recordings.push(recording);
             let modified = std::fs::metadata(path).and_then(|data| data.modified()).ok();
             recorded = recorded.map_or(modified, |before| modified.map(|modified| modified.min(before)));
         }
-        Ok(Report::new(Recording::merged(recordings)?, recorded, options))
+        let mut report = Report::new(Recording::merged(recordings)?, recorded, options);
+        report.compilations = compilations;
+        report.notes.extend(notes);
+        Ok(report)
     }
 
     /// From a recording that is read already; `recorded` is when it ended.
@@ -148,7 +155,8 @@ impl Report {
         }
         notes.extend(other_events(&recording));
         notes.retain(|note| !note.is_empty());
-        Report { recording, symbols, profile, sources, notes, recorded, roots, no_compile: options.no_compile }
+        let (compilations, no_compile) = (Vec::new(), options.no_compile);
+        Report { recording, symbols, profile, sources, compilations, notes, recorded, roots, no_compile }
     }
 
     /// The name of the event.

@@ -66,9 +66,11 @@ def _lines(said):
         # This Python may be another than the one jitlisten is installed in.
         if "jitlisten" not in sys.modules:
             _load("jitlisten", [os.path.dirname(os.path.dirname(_HERE))])
+        from jitlisten import _compilations as compilations
         from jitlisten import _lines as lines
 
         lines.install()
+        compilations.install()
     except Exception:
         pass
 

@@ -1,6 +1,7 @@
 //! The first screen: where all the time went, and the hottest lines of the whole program.
 
 use super::{Table, cut, heat, percent, wrapped};
+use crate::compilations::Why;
 use crate::hottest::{CallingLine, HotLine, calling, hottest};
 use crate::printable::printable;
 use crate::profile::{Count, Place};
@@ -12,6 +13,8 @@ const HOTTEST: usize = 10;
 const CALLING: usize = 5;
 /// Libraries that are named.
 const LIBRARIES: usize = 4;
+/// Functions that were compiled.
+const COMPILED: usize = 2;
 /// Less of the time that passed was not without a processor.
 const LEAST_IDLE: u64 = 20;
 /// Columns of `file:line`, at most.
@@ -79,8 +82,14 @@ impl Table<'_> {
     fn of_compiling(&self) -> String {
         let summary = &self.report.profile.summary;
         let mut said = vec![format!("LLVM {}", self.short(summary.in_llvm))];
-        if let Some((place, count)) = summary.compiling_for.first().filter(|_| !summary.compiling.is_zero()) {
-            said.push(format!("for {} {}", self.place(*place), self.short(*count)));
+        let functions = self.report.compiling_by_function();
+        said.extend(functions.iter().take(COMPILED).map(|one| format!("{} {}", one.function, duration(one.took))));
+        // Of a recording that does not say what was compiled.
+        let place = summary.compiling_for.first().filter(|_| functions.is_empty() && !summary.compiling.is_zero());
+        said.extend(place.map(|(place, count)| format!("for {} {}", self.place(*place), self.short(*count))));
+        let again = self.report.compilations.iter().filter(|row| row.why == Why::NoLines).count();
+        if again > 0 {
+            said.push(format!("{again} compiled again: the cache had no lines"));
         }
         said.push("a second run differs where code is cached".to_owned());
         said.join(" · ")

@@ -1,0 +1,29 @@
+"""`jitlisten compiles`: what Numba compiled in a program that the installed command records."""
+
+import json
+
+from conftest import PROGRAMS, command, python
+
+KERNEL = PROGRAMS / "kernel.py"
+
+
+def test_what_a_program_compiled(run, tmp_path):
+    once = ["--", python(), KERNEL, "once"]
+    run(command(), "compiles", "-s", "--json", "out", *once)
+    (burn,) = [row for row in json.loads((tmp_path / "out").read_text()) if row["depth"] == 0]
+    assert burn["function"] == "kernel.burn" and burn["signature"] == "(int64)" and not burn["cached"]
+    assert 0 < burn["llvm"] < burn["took"] <= 2 * burn["lasted"] and burn["size"] > 0
+    assert burn["file"] == str(KERNEL) and burn["caller"].startswith(f"{KERNEL}:")
+    text = run(command(), "compiles").stdout
+    assert "kernel.burn" in text and "1 compilation, " in text and "cache=True not set" in text
+    assert [row["function"] for row in json.loads(run(command(), "lines", "--json", "-").stdout)["compilations"]][0] == "kernel.burn"
+    # The same name once more, and nothing is compiled.
+    run(command(), "record", "--", python(), "-c", "sum(range(10_000_000))")
+    assert "no compilations" in run(command(), "compiles").stdout
+
+
+def test_a_bundle_says_what_was_compiled(run, tmp_path):
+    for _ in range(2):
+        run(command(), "record", "--bundle", "-o", "folder", "--", python(), KERNEL, "once")
+    (tmp_path / "folder").rename(tmp_path / "moved")
+    assert "kernel.burn" in run(command(), "compiles", "moved").stdout

@@ -1,0 +1,256 @@
+//! What Numba compiled while it was recorded: when, for how long, and why. `python/jitlisten/_compilations.py` writes it beside the
+//! recording, and says what the fields are. Nothing of the file is trusted.
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::printable::printable;
+use crate::recording::{Recording, Selection};
+
+/// A file has no more of them, and is no longer: the writer stops earlier.
+const MOST: usize = 1 << 16;
+const LONGEST: u64 = 64 << 20;
+/// What begins so many nanoseconds behind the last sample may be of the same recording.
+const AFTER: u64 = 1_000_000_000;
+/// Five hours, and as many bytes: all of a file can be added up.
+const MOST_OF_ONE: u64 = 1 << 44;
+
+/// A function that was compiled, or loaded from Numba's cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compilation {
+    /// `module.name`.
+    pub function: String,
+    /// Where it is defined.
+    pub file: String,
+    /// In that file.
+    pub line: u32,
+    /// The types of its arguments.
+    pub signature: String,
+    /// The process.
+    pub pid: u32,
+    /// The thread that compiled.
+    pub tid: u32,
+    /// Of how many other compilations it is part.
+    pub depth: u32,
+    /// When it began, in nanoseconds of the recorder's clock.
+    pub begin: u64,
+    /// How long that lasted, waiting included.
+    pub lasted: u64,
+    /// Processor time of the thread, with all that was compiled inside.
+    pub took: u64,
+    /// Without what was compiled inside.
+    pub exclusive: u64,
+    /// How much of `took` was in LLVM.
+    pub llvm: u64,
+    /// Bytes of machine code, with all that was compiled inside.
+    pub size: u64,
+    /// `file:line` of the call outside of Numba.
+    pub caller: Option<String>,
+    /// Why it was compiled.
+    pub why: Why,
+    /// Numba refused the function.
+    pub failed: bool,
+}
+
+/// Why a function was compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It was not: it came from Numba's cache.
+    Cached,
+    /// `cache=True` is not set.
+    NotCached,
+    /// The cache had no entry.
+    NewEntry,
+    /// The entry was made without lines, so that it is compiled again.
+    NoLines,
+    /// Numba does not cache code that refers to addresses of this process.
+    Dynamic,
+    /// Numba does not cache object mode with loops of their own.
+    Lifted,
+    /// Another function needs it; or the reason is not known.
+    Other,
+}
+
+impl Why {
+    fn of(word: Option<&str>) -> Why {
+        match word {
+            Some("cache") => Why::Cached,
+            Some("off") => Why::NotCached,
+            Some("new") => Why::NewEntry,
+            Some("lines") => Why::NoLines,
+            Some("dynamic") => Why::Dynamic,
+            Some("lifted") => Why::Lifted,
+            _ => Why::Other,
+        }
+    }
+
+    /// For people.
+    pub fn words(self) -> &'static str {
+        match self {
+            Why::Cached => "from the cache",
+            Why::NotCached => "cache=True not set",
+            Why::NewEntry => "not in the cache yet",
+            Why::NoLines => "its cache entry has no lines",
+            Why::Dynamic => "cannot be cached: it uses dynamic globals",
+            Why::Lifted => "cannot be cached: it has lifted loops",
+            Why::Other => "",
+        }
+    }
+}
+
+impl Compilation {
+    /// The name as a person knows it: the program's own file is no `__main__`.
+    pub fn name(&self) -> String {
+        let stem = Path::new(&self.file).file_stem().and_then(|stem| stem.to_str());
+        match (self.function.strip_prefix("__main__."), stem) {
+            (Some(name), Some(stem)) => format!("{stem}.{}", name.replace("<locals>.", "")),
+            _ => self.function.replace("<locals>.", ""),
+        }
+    }
+
+    /// Whether it was compiled, for itself and not for another function.
+    pub(crate) fn is_outermost(&self) -> bool {
+        self.depth == 0 && self.why != Why::Cached
+    }
+
+    fn of_line(line: &[u8], pid: u32) -> Option<Compilation> {
+        let row: Value = serde_json::from_slice(line).ok()?;
+        let text = |name: &str| Some(printable(row.get(name)?.as_str()?));
+        let number = |name: &str| row.get(name).and_then(Value::as_u64);
+        let small = |name: &str| u32::try_from(number(name)?).ok();
+        let (begin, end) = (number("begin")?, number("end")?);
+        let lasted = end.checked_sub(begin).filter(|lasted| *lasted <= MOST_OF_ONE)?;
+        let took = number("cpu")?.min(MOST_OF_ONE);
+        Some(Compilation {
+            function: text("function")?,
+            file: text("file")?,
+            line: small("line")?,
+            signature: text("signature")?,
+            pid,
+            tid: small("thread")?,
+            depth: small("depth")?,
+            begin,
+            lasted,
+            took,
+            exclusive: took,
+            llvm: number("llvm").unwrap_or_default().min(took),
+            size: number("size").unwrap_or_default().min(MOST_OF_ONE),
+            caller: text("caller"),
+            why: Why::of(row.get("why").and_then(Value::as_str)),
+            failed: row.get("failed").is_some(),
+        })
+    }
+}
+
+/// Those beside a recording, in the order in which they began. `notes` gets what is wrong with the file.
+pub(crate) fn read(
+    path: &Path,
+    recording: &Recording,
+    selection: &Selection,
+    notes: &mut Vec<String>,
+) -> Vec<Compilation> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".images/compilations.jsonl");
+    if !fs::symlink_metadata(&beside).is_ok_and(|found| found.is_file()) {
+        return Vec::new();
+    }
+    let Ok(file) = File::open(&beside) else { return Vec::new() };
+    let mut lines = BufReader::new(file.take(LONGEST)).split(b'\n').map_while(Result::ok);
+    let head = lines.next().and_then(|head| serde_json::from_slice::<Value>(&head).ok());
+    let pid = head.and_then(|head| u32::try_from(head.get("pid")?.as_u64()?).ok());
+    // A file that an earlier recording of this name left, of another process or another time.
+    let Some(pid) = pid.filter(|pid| recording.threads.iter().any(|thread| thread.pid == *pid)) else {
+        return Vec::new();
+    };
+    let times = recording.samples.iter().map(|sample| sample.time);
+    let (first, last) = (times.clone().min().unwrap_or(0), times.max().unwrap_or(u64::MAX));
+    let mut bad = 0;
+    let mut found = Vec::new();
+    for line in lines.take(MOST) {
+        match Compilation::of_line(&line, pid) {
+            Some(row) if row.begin <= last.saturating_add(AFTER) && row.begin + row.lasted >= first => found.push(row),
+            Some(_) => {}
+            None => bad += 1,
+        }
+    }
+    if bad > 0 {
+        notes.push(format!("{bad} lines of {} are damaged", printable(&beside.to_string_lossy())));
+    }
+    found.sort_by_key(|row| (row.tid, row.begin, row.depth));
+    without_nested(&mut found);
+    found.retain(|row| selection.process.is_none_or(|pid| pid == row.pid));
+    found.retain(|row| selection.thread.is_none_or(|tid| tid == row.tid));
+    found.sort_by_key(|row| (row.begin, row.depth));
+    found
+}
+
+/// Takes the time of each from that of the one it is part of. They are in the order of their threads and beginnings.
+fn without_nested(rows: &mut [Compilation]) {
+    let mut around: Vec<usize> = Vec::new();
+    for at in 0..rows.len() {
+        let (tid, begin, took) = (rows[at].tid, rows[at].begin, rows[at].took);
+        while around.last().is_some_and(|&outer| {
+            let outer = &rows[outer];
+            outer.tid != tid || outer.depth >= rows[at].depth || outer.begin + outer.lasted < begin
+        }) {
+            around.pop();
+        }
+        if let Some(&outer) = around.last() {
+            rows[outer].exclusive = rows[outer].exclusive.saturating_sub(took);
+        }
+        around.push(at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(text: &str) -> Option<Compilation> {
+        Compilation::of_line(text.as_bytes(), 7)
+    }
+
+    /// A row of thread 7.
+    fn spanning(depth: u32, begin: u64, end: u64) -> Compilation {
+        row(&format!(
+            r#"{{"function": "__main__.f.<locals>.g", "file": "/a/prog.py", "line": 3, "signature": "(int64)", "thread": 7,
+                 "depth": {depth}, "begin": {begin}, "end": {end}, "cpu": {}, "llvm": 90, "why": "off", "caller": "/a/prog.py:9"}}"#,
+            end - begin
+        ))
+        .expect("a row")
+    }
+
+    #[test]
+    fn what_is_compiled_inside_is_taken_off_once() {
+        let mut rows = [spanning(0, 100, 200), spanning(1, 110, 160), spanning(2, 120, 130), spanning(1, 170, 180)];
+        without_nested(&mut rows);
+        assert_eq!(rows.each_ref().map(|row| row.exclusive), [40, 40, 10, 10]);
+        // Without the one around: nothing is known of it.
+        let mut rows = [spanning(1, 110, 160), spanning(0, 300, 400), spanning(1, 290, 310)];
+        without_nested(&mut rows);
+        assert_eq!(rows.each_ref().map(|row| row.exclusive), [50, 80, 20]);
+    }
+
+    #[test]
+    fn a_row_is_for_people() {
+        let row = spanning(0, 0, 1_500_000_000);
+        assert_eq!((row.name().as_str(), row.llvm), ("prog.f.g", 90));
+        assert_eq!((row.caller.as_deref(), row.why), (Some("/a/prog.py:9"), Why::NotCached));
+    }
+
+    #[test]
+    fn damaged_lines_are_none() {
+        assert!(spanning(0, 100, 150).llvm == 50, "no more than all of it");
+        for text in ["", "{", "[]", "3", "{}", "null", r#"{"function": 3}"#, "\u{0}"] {
+            assert_eq!(row(text), None, "{text}");
+        }
+        let whole = r#"{"function": "f", "file": "", "line": 3, "signature": "", "thread": 7, "depth": 0, "begin": 5, "end": END, "cpu": 1}"#;
+        assert!(row(&whole.replace("END", "6")).is_some());
+        for end in ["4", "-1", "1e30", "18446744073709551615", "\"6\""] {
+            assert_eq!(row(&whole.replace("END", end)), None, "{end}");
+        }
+    }
+}
