@@ -270,7 +270,7 @@ def _left(row: Optional[Dict[str, Any]], result: Any) -> None:
 
 def _looked_up(cache: Any, sig: Any, context: Any, found: Any, began: Tuple[int, int]) -> None:
     try:
-        function = getattr(cache, "_py_func", None)
+        function: Any = getattr(cache, "_py_func", None)
         if found is None:
             _of_thread.why = "off" if function is None or not cache._enabled else _why_missed(cache, sig, context)
             return

@@ -1,5 +1,6 @@
 """A recording, read: what ``jitlisten lines`` shows, as data."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -68,7 +69,7 @@ def read(path: Union[str, "os.PathLike[str]"], *more: Union[str, "os.PathLike[st
 
 def _frame(rows: List[Dict[str, Any]]) -> Any:
     try:
-        import pandas
+        pandas: Any = importlib.import_module("pandas")
     except ImportError:
         raise Error(f"a table needs pandas: {sys.executable} -m pip install pandas, or use .rows() and .data") from None
     return pandas.DataFrame(rows)
