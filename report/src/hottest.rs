@@ -40,7 +40,7 @@ pub fn hottest(report: &Report, most: usize) -> Vec<HotLine> {
     for (file, lines) in profile.files.iter().enumerate() {
         for (number, line) in &lines.lines {
             let compiled = is_compiled(profile, &line.functions);
-            if !compiled && !report.is_users(&lines.path) {
+            if !compiled && !report.is_users(&lines.path) && line.generated_by.is_none() {
                 continue;
             }
             let own = line.hot;

@@ -86,6 +86,7 @@ def test_what_a_person_sees(run, recorded):
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_it_fits_the_terminal(environment, recorded, columns):
+    environment.pop("COLUMNS", None)
     text = on_a_terminal(environment, columns, command(), "lines", "--color", "never", recorded["cpu"])
     rows = text.splitlines()
     assert len(rows) > 30 and max(map(len, rows)) <= columns, max(rows, key=len)

@@ -41,6 +41,7 @@ def main():
     text = [f"{i % 97},{i * 0.5}" for i in range(30_000)]
     spend(1.0, lambda: parse(text))
     a, out = np.linspace(0, 1, 100_000), np.zeros(100_000)
+    smooth(a, out, 1), expression(a, out)
     spend(0.7, lambda: smooth(a, out, 5))
     spend(0.7, lambda: expression(a, out))
     generated = {}
