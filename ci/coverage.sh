@@ -4,6 +4,7 @@
 #   ci/coverage.sh          the newest Numba and an old one, with the newest coverage.py and an old one
 #   ci/coverage.sh all      every Numba that has lines (the list of ci/lines.sh, without 0.56): lines, branches and the cache, an hour.
 #                           Fails if one of them cannot be had here
+#   ci/coverage.sh suites   parts of three test suites that others wrote, into records/coverage.tsv; half an hour
 #
 # Environments are made under target/venv-coverage.
 set -euo pipefail
@@ -53,6 +54,15 @@ all)
     done < <(sed -n "/<<'MATRIX'/,/^MATRIX/p" ci/lines.sh | grep -E '^0\.[0-9]+\.[0-9]' | grep -v '^0\.56')
     echo "coverage: ${#failed[@]} failed: ${failed[*]}; ${#skipped[@]} skipped: ${skipped[*]}"
     [ ${#failed[@]} = 0 ] && [ ${#skipped[@]} = 0 ]
+    ;;
+suites)
+    # shellcheck disable=SC2086
+    make_venv suites 3.12 numba==0.68.1 coverage==7.17.3 scipy quantecon==0.13.1 numba-stats==1.14.0 sparse==0.19.3 $tools
+    # Its tests are not in its wheel.
+    "$venvs/suites/bin/python" -m pip download -q --disable-pip-version-check --no-deps --no-binary numba-stats -d "$venvs" numba-stats==1.14.0
+    tar xzf "$venvs/numba_stats-1.14.0.tar.gz" -C "$venvs"
+    "$venvs/suites/bin/python" benches/coverage_suites.py "$venvs/numba_stats-1.14.0"
+    ci/support.py
     ;;
 *)
     echo "coverage: no such part: $1" >&2

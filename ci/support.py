@@ -81,6 +81,17 @@ def suites():
     return table(["suite", "mode", "modules", "tests", "modules with another result"], rows)
 
 
+def coverage():
+    rows = []
+    for row in records("coverage"):
+        lines = [row["covered without"], row["covered with"], row["as Python"]]
+        branches = [row["taken without"], row["taken with"], row["taken as Python"]]
+        rows.append([row["suite"], row["tests"], row["other results"], row["statements"], *lines, row["covered only as Python"], row["branches"], *branches])
+    return table(
+        ["suite", "tests", "with another result", "statements", "without", "with", "as Python", "only as Python", "branches", "without", "with", "as Python"], rows
+    )
+
+
 def page():
     return f"""# What was tested
 
@@ -120,6 +131,13 @@ Each module runs with and without jitlisten; every test must have the same resul
 {suites()}
 `test_debuginfo` expects that code without `debug=True` has no debug information. `test_gdb_dwarf` fails while it is recorded, because gdb
 stops at the sampler's signal.
+
+## Coverage of compiled code
+
+Parts of three test suites under `pytest --cov --cov-branch`, with the plugin and without it, and with `NUMBA_DISABLE_JIT=1` (as Python),
+where some of their tests fail:
+
+{coverage()}
 """
 
 
