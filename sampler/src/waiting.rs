@@ -64,13 +64,17 @@ impl Call {
 
     /// Whether one that has ended with `EINTR` has done nothing.
     fn is_made_again(&self) -> bool {
-        const CALLS: [i64; 32] = [
+        /// Calls that aarch64 does not have.
+        #[cfg(target_arch = "x86_64")]
+        const OWN: [i64; 4] = [libc::SYS_epoll_wait, libc::SYS_pause, libc::SYS_poll, libc::SYS_select];
+        #[cfg(not(target_arch = "x86_64"))]
+        const OWN: [i64; 0] = [];
+        const CALLS: [i64; 28] = [
             libc::SYS_accept,
             libc::SYS_accept4,
             libc::SYS_clock_nanosleep,
             libc::SYS_epoll_pwait,
             libc::SYS_epoll_pwait2,
-            libc::SYS_epoll_wait,
             libc::SYS_fcntl,
             libc::SYS_flock,
             libc::SYS_futex,
@@ -80,8 +84,6 @@ impl Call {
             libc::SYS_msgrcv,
             libc::SYS_msgsnd,
             libc::SYS_nanosleep,
-            libc::SYS_pause,
-            libc::SYS_poll,
             libc::SYS_ppoll,
             libc::SYS_pread64,
             libc::SYS_preadv,
@@ -92,13 +94,12 @@ impl Call {
             libc::SYS_recvmsg,
             libc::SYS_rt_sigsuspend,
             libc::SYS_rt_sigtimedwait,
-            libc::SYS_select,
             libc::SYS_semop,
             libc::SYS_semtimedop,
             libc::SYS_wait4,
             libc::SYS_waitid,
         ];
-        CALLS.contains(&self.number)
+        CALLS.contains(&self.number) || OWN.contains(&self.number)
     }
 
     /// Whether a signal may end it with a part of the work done.
