@@ -158,7 +158,11 @@ pub(crate) fn fill(folder: &Path) -> Result<(), Problem> {
             marker.write_all(&[path.as_os_str().as_bytes(), b"\n"].concat()).map_err(cannot)?;
         }
         for missing in &done.missing {
-            let _ = writeln!(io::stderr(), "jitlisten: {} no longer exists", printable(&missing.to_string_lossy()));
+            let _ = writeln!(
+                io::stderr(),
+                "jitlisten: {} is not there, or larger than 4 GB",
+                printable(&missing.to_string_lossy())
+            );
         }
         remove_pinned(file);
     }

@@ -1,11 +1,15 @@
 //! Copies of the files that a recording names, for a reader on another machine.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use crate::lookup::candidates;
-use crate::{Error, Report};
+use crate::lookup::{candidates, open_file};
+use crate::{Error, Report, symbols};
+
+/// Larger files are not copied: what a recording names may be sparse and of any size.
+const LARGEST: u64 = 4 << 30;
 
 /// What [`bundle`] has done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,7 +18,7 @@ pub struct Bundled {
     pub files: Vec<PathBuf>,
     /// Their size in bytes.
     pub bytes: u64,
-    /// Named by the recording, and not there.
+    /// Named by the recording, and not there, or larger than 4 GB.
     pub missing: Vec<PathBuf>,
 }
 
@@ -27,10 +31,13 @@ pub struct Bundled {
 pub fn bundle(report: &Report, root: &Path) -> Result<Bundled, Error> {
     let mut done = Bundled::default();
     for path in mapped(report).into_iter().chain(sources(report)) {
-        copy(report, &path, root, &mut done, true)?;
+        copy(report, &path, root, &mut done, LARGEST)?;
     }
     for path in maps(report) {
-        copy(report, &path, root, &mut done, false)?;
+        // A process need not have one.
+        let missing = done.missing.len();
+        copy(report, &path, root, &mut done, symbols::LARGEST_MAP)?;
+        done.missing.truncate(missing);
     }
     Ok(done)
 }
@@ -50,16 +57,17 @@ fn sources(report: &Report) -> BTreeSet<PathBuf> {
     report.symbols.sources.iter().map(PathBuf::from).filter(|path| path.is_absolute()).collect()
 }
 
-/// A process need not have one.
 fn maps(report: &Report) -> BTreeSet<PathBuf> {
     let processes = report.recording.locations.iter().filter_map(|location| location.pid);
     processes.map(|pid| PathBuf::from(format!("/tmp/perf-{pid}.map"))).collect()
 }
 
-fn copy(report: &Report, path: &Path, root: &Path, done: &mut Bundled, is_needed: bool) -> Result<(), Error> {
+fn copy(report: &Report, path: &Path, root: &Path, done: &mut Bundled, largest: u64) -> Result<(), Error> {
     let Some(target) = below(root, path) else { return Ok(()) };
-    let Some(from) = candidates(&report.roots.all(), path).find(|candidate| candidate.is_file()) else {
-        done.missing.extend(is_needed.then(|| path.to_owned()));
+    let found = candidates(&report.roots.all(), path).find_map(|candidate| open_file(&candidate).ok());
+    let is_small = |file: &File| file.metadata().is_ok_and(|data| data.len() <= largest);
+    let Some(from) = found.filter(is_small) else {
+        done.missing.push(path.to_owned());
         return Ok(());
     };
     if let Some(parent) = target.parent() {
@@ -68,7 +76,9 @@ fn copy(report: &Report, path: &Path, root: &Path, done: &mut Bundled, is_needed
     if target.exists() {
         return Ok(());
     }
-    done.bytes += fs::copy(&from, &target).map_err(|error| Error::io("write", &target, error))?;
+    let mut from = from.take(largest);
+    let copied = File::create_new(&target).and_then(|mut to| io::copy(&mut from, &mut to));
+    done.bytes += copied.map_err(|error| Error::io("write", &target, error))?;
     done.files.push(target);
     Ok(())
 }

@@ -21,6 +21,7 @@ use crate::recording::{Location, Recording};
 use files::Files;
 use generated::Named;
 use kernel::KernelSymbols;
+pub(crate) use perf_map::LARGEST as LARGEST_MAP;
 use perf_map::{MapFiles, PerfMap};
 
 /// Whose code a function is.

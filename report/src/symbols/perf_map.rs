@@ -13,7 +13,7 @@ use crate::recording::Origin;
 use crate::recording::Recording;
 
 /// A larger map is cut.
-const LARGEST: u64 = 512 << 20;
+pub(crate) const LARGEST: u64 = 512 << 20;
 
 /// The functions of one process that have no file.
 #[derive(Debug, Default)]
