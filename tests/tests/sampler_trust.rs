@@ -76,7 +76,10 @@ fn a_sample_makes_two_system_calls_at_most() {
         let Some(host) = host(&[scenario, "450", "200000000"]) else { return };
         let (host, _) = recorded(host, ",hz=200");
         let Some(calls) = calls_of_samples(&host) else { return };
-        assert!(calls.len() > 20 && calls.iter().all(|&calls| calls <= 2), "{scenario}: {calls:?}");
+        // The program's own change of stacks is a call, too, between two samples at most.
+        let more = calls.iter().filter(|&&calls| calls > 2).count();
+        let most = usize::from(scenario == "context");
+        assert!(calls.len() > 20 && more <= most, "{scenario}: {calls:?}");
         assert!(scenario != "deep" || calls.iter().sum::<usize>() <= 2, "{calls:?}");
     }
 }
