@@ -92,7 +92,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(functions, profile.all.samples);
     let whole = |line: &jitlisten_report::Line| line.shares.own <= line.shares.total && line.shares.total <= profile.all;
     assert!(profile.files.iter().flat_map(|file| file.lines.values()).all(whole));
-    let text = to_text(&report, Style { all: true, threads: true, processes: true, hosts: true, width: Some(80), colour: false });
+    let text = to_text(&report, Style { all: true, threads: true, processes: true, hosts: true, width: Some(80), ..Style::default() });
     assert!(!text.contains('\x1b') && text.lines().all(|line| line.width() <= 80));
     let page = to_html(&report);
     assert_eq!(page.matches("</script>").count(), 2);

@@ -181,19 +181,9 @@ impl Report {
         (self.recording.parts <= 1).then_some(last - first)
     }
 
-    /// What ran, as a person would name it: `prog.py`, `-m module`, `./program`. Of perf, its own command line.
+    /// What ran, as a person would name it: `prog.py`, `-m module`, `./program`. Of perf, what it was given behind `--`.
     pub fn program(&self) -> String {
-        let command = &self.recording.facts.command;
-        let is_python = command.first().is_some_and(|word| file_name(word).starts_with("python"));
-        let words: Vec<&str> = command.iter().map(String::as_str).collect();
-        match words.as_slice() {
-            [_, "-m", module, ..] if is_python => format!("-m {module}"),
-            [_, option, ..] if is_python && option.starts_with('-') => format!("python {option}"),
-            [_, program, ..] if is_python => file_name(program).to_owned(),
-            [first, "record", ..] if file_name(first).starts_with("perf") => "perf record".to_owned(),
-            [first, ..] => file_name(first).to_owned(),
-            [] => "a recording".to_owned(),
-        }
+        program(&self.recording.facts.command)
     }
 
     /// `Python 3.12`, by the files that the process mapped.
@@ -318,6 +308,25 @@ pub(crate) fn duration(nanoseconds: u64) -> String {
     if seconds < 1.0 { format!("{:.0} ms", seconds * 1e3) } else { format!("{seconds:.1} s") }
 }
 
+fn program(command: &[String]) -> String {
+    let words: Vec<&str> = command.iter().map(String::as_str).collect();
+    let is = |word: &str, name: &str| file_name(word).starts_with(name);
+    match words.as_slice() {
+        [first, ..] if is(first, "perf") => match words.iter().position(|word| *word == "--") {
+            Some(at) => program(&command[at + 1..]),
+            None => "perf record".to_owned(),
+        },
+        // `env NAME=VALUE... program`
+        ["env", ..] => program(&command[1..]),
+        [first, _, ..] if first.contains('=') => program(&command[1..]),
+        [python, "-m", module, ..] if is(python, "python") => format!("-m {module}"),
+        [python, option, ..] if is(python, "python") && option.starts_with('-') => format!("python {option}"),
+        [python, script, ..] if is(python, "python") => file_name(script).to_owned(),
+        [first, ..] => file_name(first).to_owned(),
+        [] => "a recording".to_owned(),
+    }
+}
+
 /// `1 thread`, `2 threads`.
 pub(crate) fn counted(number: usize, what: &str) -> String {
     format!("{} {what}{}", grouped(number as u64), if number == 1 { "" } else { "s" })
@@ -338,4 +347,25 @@ pub(crate) fn grouped(number: u64) -> String {
         shown.push(digit);
     }
     shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_have_the_names_that_people_use() {
+        let named = |command: &str| program(&command.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        for (command, name) in [
+            ("/usr/bin/python3.12 dir/prog.py -x", "prog.py"),
+            ("python -m pytest -q", "-m pytest"),
+            ("python -c pass", "python -c"),
+            ("./host 3", "host"),
+            ("/usr/bin/perf record -g -- env A=b python prog.py", "prog.py"),
+            ("perf record -g", "perf record"),
+        ] {
+            assert_eq!(named(command), name, "{command}");
+        }
+        assert_eq!(program(&[]), "a recording");
+    }
 }
