@@ -105,8 +105,8 @@ with_perf() {
     echo "  perf report -i $out/after.data --no-children      # browse it"
     with_the_wheel
 
-    heading "Which line is slow? jitlisten lines $out/after.data"
-    target/release/jitlisten lines $out/after.data | head -n 45
+    heading "Which line is slow? jitlisten lines -- python demo/program.py"
+    target/release/jitlisten lines -o $out/lines.data -- $python demo/program.py 0.5 | head -n 45
 }
 
 with_the_wheel() {

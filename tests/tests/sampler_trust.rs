@@ -65,7 +65,8 @@ fn calls_of_samples(host: &Host) -> Option<Vec<usize>> {
     let of_thread: Vec<&str> = text.lines().filter(|line| line.starts_with(sampled.unwrap_or("none"))).collect();
     let handlers = of_thread.iter().rposition(|line| line.contains("rt_sigreturn(")).unwrap_or(0);
     let of_samples = of_thread[..handlers].split(|line| line.contains("rt_sigreturn("));
-    let is_call = |line: &&&str| !line.contains("+++") && !line.contains("---");
+    // A call in which strace heard of another thread has two lines.
+    let is_call = |line: &&&str| !line.contains("+++") && !line.contains("---") && !line.contains(" resumed>");
     Some(of_samples.skip(1).map(|calls| calls.iter().filter(is_call).count()).collect())
 }
 
