@@ -14,27 +14,8 @@ venvs=target/venv-coverage
 # On Python 3.8, pytest is older.
 tools='pytest<9 pytest-cov pytest-xdist'
 
-# NAME PYTHON REQUIREMENT...
-make_venv() {
-    local name=$1 version=$2 python
-    shift 2
-    [ "$(cat "$venvs/$name/.complete" 2>/dev/null)" = "$*" ] && return
-    python=$(command -v "python$version" || true)
-    "$python" -c 'import venv, ensurepip' 2>/dev/null ||
-        python=$(find "${PYENV_ROOT:-$HOME/.pyenv}/versions" -path "*/$version.*/bin/python$version" 2>/dev/null | head -n 1)
-    [ -n "$python" ] || { echo "coverage: no Python $version, so no $name" >&2; return 1; }
-    rm -rf "${venvs:?}/$name"
-    mkdir -p "$venvs"
-    "$python" -m venv "$venvs/$name"
-    "$venvs/$name/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: "$@" ||
-        { echo "coverage: not to be had: $*" >&2; return 1; }
-    printf '%s' "$*" >"$venvs/$name/.complete"
-}
-
-test_with() {
-    echo "coverage: $1"
-    PATH="$PWD/$venvs/$1/bin:$PATH" "$venvs/$1/bin/python" -m pytest -q -p no:cacheprovider "${@:2}"
-}
+who=coverage
+. ci/venvs.sh
 
 case ${1:-short} in
 short)

@@ -13,28 +13,8 @@ cd "$(dirname "$0")/.."
 venvs=target/venv-lines
 part=${1:-short}
 
-# NAME PYTHON REQUIREMENT...
-make_venv() {
-    local name=$1 version=$2 python
-    shift 2
-    # What was asked for before may have been less.
-    [ "$(cat "$venvs/$name/.complete" 2>/dev/null)" = "$*" ] && return
-    python=$(command -v "python$version" || true)
-    "$python" -c 'import venv, ensurepip' 2>/dev/null ||
-        python=$(find "${PYENV_ROOT:-$HOME/.pyenv}/versions" -path "*/$version.*/bin/python$version" 2>/dev/null | head -n 1)
-    [ -n "$python" ] || { echo "lines: no Python $version, so no $name" >&2; return 1; }
-    rm -rf "${venvs:?}/$name"
-    mkdir -p "$venvs"
-    "$python" -m venv "$venvs/$name"
-    "$venvs/$name/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: "$@" ||
-        { echo "lines: not to be had: $*" >&2; return 1; }
-    printf '%s' "$*" >"$venvs/$name/.complete"
-}
-
-test_with() {
-    echo "lines: $1"
-    PATH="$PWD/$venvs/$1/bin:$PATH" "$venvs/$1/bin/python" -m pytest -q -p no:cacheprovider "${@:2}"
-}
+who=lines
+. ci/venvs.sh
 
 cargo build --release
 newest() { make_venv 0.68.1 3.11 numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6 pytest==8.4.2 pytest-xdist==3.8.0 py-spy==0.4.3 pystack==1.7.2; }

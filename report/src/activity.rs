@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use crate::recording::Recording;
 use crate::symbols::{Frame, Function, Kind, Symbols};
 
-/// What a thread did.
+/// What a thread did. The page numbers them in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Activity {
@@ -27,6 +27,32 @@ pub enum Activity {
     Collecting,
     /// It waited: [`Done::name`]. Only in a recording of wall-clock time.
     Waiting,
+}
+
+impl Activity {
+    /// Each, in their order.
+    pub const ALL: [Activity; 7] = [
+        Activity::Compiled,
+        Activity::Interpreted,
+        Activity::Library,
+        Activity::Compiling,
+        Activity::Importing,
+        Activity::Collecting,
+        Activity::Waiting,
+    ];
+
+    /// For people.
+    pub fn words(self) -> &'static str {
+        match self {
+            Activity::Compiled => "compiled code",
+            Activity::Interpreted => "your Python",
+            Activity::Library => "libraries",
+            Activity::Compiling => "compiling",
+            Activity::Importing => "importing",
+            Activity::Collecting => "garbage collection",
+            Activity::Waiting => "waiting",
+        }
+    }
 }
 
 /// What was done at a stack.
@@ -54,7 +80,7 @@ pub struct Activities {
     /// Libraries, and what is waited for.
     pub names: Vec<String>,
     /// Whether each source is the user's, and not a library's or Python's.
-    pub is_users: Vec<bool>,
+    is_users: Vec<bool>,
     /// Whether each source is Numba's.
     is_numbas: Vec<bool>,
     stacks: Vec<Done>,
@@ -145,9 +171,7 @@ impl Activities {
         }
         place
     }
-}
 
-impl Activities {
     fn is_numbas(&self, frame: &Frame) -> bool {
         frame.source.is_some_and(|source| self.is_numbas[source as usize])
     }
@@ -337,7 +361,7 @@ pub(crate) fn is_users(path: &str) -> bool {
     !is_generated(path) && python_library(path).is_none()
 }
 
-/// `<string>`, `<frozen importlib._bootstrap>`: there is no file.
+/// `<string>`: there is no file. `<frozen importlib._bootstrap>` is of Python's library.
 pub(crate) fn is_generated(path: &str) -> bool {
     path.starts_with('<') && !path.starts_with("<frozen ")
 }

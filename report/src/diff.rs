@@ -52,7 +52,7 @@ pub struct Difference {
 pub fn diff(before: &Report, after: &Report) -> Difference {
     let activities = changes(before, after, |report| {
         let rows = report.profile.summary.rows().into_iter();
-        rows.map(|(name, count)| (name.to_owned(), Shares { own: count, total: count })).collect()
+        rows.map(|(activity, count)| (activity.words().to_owned(), Shares { own: count, total: count })).collect()
     });
     let functions = changes(before, after, |report| {
         let is_shown = |row: &&FunctionRow| match row.kind {

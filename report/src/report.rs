@@ -166,7 +166,8 @@ impl Report {
 
     /// Whether the samples are of time, so that their weight is nanoseconds.
     pub fn is_time(&self) -> bool {
-        ["cpu-clock", "task-clock", "wall-clock"].iter().any(|clock| self.event().starts_with(clock))
+        let event = self.event().split(':').next().unwrap_or_default();
+        ["cpu-clock", "task-clock", "wall-clock"].contains(&event)
     }
 
     /// Whether a source is the user's, and neither a library's nor Python's.

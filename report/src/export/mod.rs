@@ -60,10 +60,9 @@ pub(crate) enum Unit {
 
 impl Unit {
     pub(crate) fn of(report: &Report) -> Unit {
-        let event = report.event().split(':').next().unwrap_or_default();
         match report.profile.all.weight {
             0 => Unit::Samples,
-            _ if ["cpu-clock", "task-clock", "wall-clock"].contains(&event) => Unit::Time,
+            _ if report.is_time() => Unit::Time,
             _ => Unit::Events,
         }
     }

@@ -24,9 +24,6 @@ const SLICES: u64 = 300;
 const MOST_NODES: usize = 30_000;
 const MOST_PARTS: usize = 150_000;
 
-const ACTIVITIES: [&str; 7] =
-    ["compiled code", "your Python", "libraries", "compiling", "importing", "garbage collection", "waiting"];
-
 /// Function, file and line, by their numbers in the page; -1 and 0 where there is none. And whether it is only the entry of the function
 /// that is next.
 type Spot = (i64, i64, u32, bool);
@@ -219,7 +216,7 @@ pub(super) fn stacks(report: &Report) -> Value {
         "unit": if unit == Unit::Samples { "samples" } else { report.event() },
         "slice": slice,
         "slices": times.length / slice + 1,
-        "activities": ACTIVITIES,
+        "activities": Activity::ALL.map(Activity::words),
         "spots": tree.spots.iter().flat_map(|(function, file, line, is_entry)| {
             [*function, *file, i64::from(*line), i64::from(*is_entry)]
         }).collect::<Vec<_>>(),
@@ -260,15 +257,7 @@ fn preorder(tree: &Tree, kept: &[u32]) -> (Vec<u32>, Vec<(u32, u32)>) {
     (order, depths)
 }
 
-/// Index into [`ACTIVITIES`].
+/// Index into [`Activity::ALL`].
 fn activity(report: &Report, stack: u32) -> u8 {
-    match report.profile.activities.of(stack).activity {
-        Activity::Compiled => 0,
-        Activity::Interpreted => 1,
-        Activity::Library => 2,
-        Activity::Compiling => 3,
-        Activity::Importing => 4,
-        Activity::Collecting => 5,
-        Activity::Waiting => 6,
-    }
+    report.profile.activities.of(stack).activity as u8
 }

@@ -29,17 +29,21 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// What was done, and how much of it, in no order.
-    pub fn rows(&self) -> [(&'static str, Count); 7] {
-        [
-            ("compiled code", self.compiled),
-            ("your Python", self.interpreted),
-            ("libraries", sum(&self.libraries)),
-            ("compiling", self.compiling),
-            ("importing", sum(&self.importing)),
-            ("garbage collection", self.collecting),
-            ("waiting", sum(&self.waiting)),
-        ]
+    /// How much of each there is.
+    pub fn rows(&self) -> [(Activity, Count); 7] {
+        Activity::ALL.map(|activity| (activity, self.of(activity)))
+    }
+
+    fn of(&self, activity: Activity) -> Count {
+        match activity {
+            Activity::Compiled => self.compiled,
+            Activity::Interpreted => self.interpreted,
+            Activity::Library => sum(&self.libraries),
+            Activity::Compiling => self.compiling,
+            Activity::Importing => sum(&self.importing),
+            Activity::Collecting => self.collecting,
+            Activity::Waiting => sum(&self.waiting),
+        }
     }
 }
 

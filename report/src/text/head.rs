@@ -1,6 +1,7 @@
 //! The first screen: where all the time went, and the hottest lines of the whole program.
 
 use super::{Table, cut, heat, percent, wrapped};
+use crate::activity::Activity;
 use crate::compilations::Why;
 use crate::hottest::{CallingLine, HotLine, calling, hottest};
 use crate::printable::printable;
@@ -45,15 +46,16 @@ impl Table<'_> {
         let summary = &profile.summary;
         let mut rows = summary.rows();
         rows.sort_by_key(|row| std::cmp::Reverse(row.1));
-        for (what, count) in rows.iter().filter(|(_, count)| !count.is_zero()) {
-            let more = match *what {
-                "compiled code" => self.of_compiled(),
-                "compiling" => self.of_compiling(),
-                "libraries" => self.named(&summary.libraries),
-                "importing" => self.named(&summary.importing),
-                "waiting" => self.named(&summary.waiting),
-                _ => String::new(),
+        for (activity, count) in rows.iter().filter(|(_, count)| !count.is_zero()) {
+            let more = match activity {
+                Activity::Compiled => self.of_compiled(),
+                Activity::Compiling => self.of_compiling(),
+                Activity::Library => self.named(&summary.libraries),
+                Activity::Importing => self.named(&summary.importing),
+                Activity::Waiting => self.named(&summary.waiting),
+                Activity::Interpreted | Activity::Collecting => String::new(),
             };
+            let what = activity.words();
             let row = format!("{} {}  {what:<18}  {more}", self.seconds(*count), self.percent(*count));
             self.line(&printable(&row));
         }

@@ -1,0 +1,27 @@
+# shellcheck shell=bash
+# Environments of Python for the tests of many Numbas, below $venvs; sourced by a script that sets $venvs and says `$who: ...`.
+: "${venvs:?}" "${who:?}"
+
+# NAME PYTHON REQUIREMENT...
+make_venv() {
+    local name=$1 version=$2 python
+    shift 2
+    # What was asked for before may have been less.
+    [ "$(cat "$venvs/$name/.complete" 2>/dev/null)" = "$*" ] && return
+    python=$(command -v "python$version" || true)
+    "$python" -c 'import venv, ensurepip' 2>/dev/null ||
+        python=$(find "${PYENV_ROOT:-$HOME/.pyenv}/versions" -path "*/$version.*/bin/python$version" 2>/dev/null | head -n 1)
+    [ -n "$python" ] || { echo "$who: no Python $version, so no $name" >&2; return 1; }
+    rm -rf "${venvs:?}/$name"
+    mkdir -p "$venvs"
+    "$python" -m venv "$venvs/$name"
+    "$venvs/$name/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: "$@" ||
+        { echo "$who: not to be had: $*" >&2; return 1; }
+    printf '%s' "$*" >"$venvs/$name/.complete"
+}
+
+# NAME WORD...: pytest with these words in that environment.
+test_with() {
+    echo "$who: $1"
+    PATH="$PWD/$venvs/$1/bin:$PATH" "$venvs/$1/bin/python" -m pytest -q -p no:cacheprovider "${@:2}"
+}
