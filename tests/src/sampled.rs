@@ -113,6 +113,22 @@ pub fn complete(samples: &[Weighed]) -> f64 {
     100.0 * samples.iter().filter(|sample| sample.is_complete()).count() as f64 / samples.len() as f64
 }
 
+/// That many percent of the stacks are complete; three more may not be, by chance, in a short recording.
+///
+/// # Panics
+/// When fewer are: with the incomplete ones, the most frequent first.
+pub fn assert_complete(samples: &[Weighed], percent: f64) {
+    let (found, chance) = (complete(samples), 300.0 / samples.len() as f64);
+    let mut stacks: BTreeMap<String, usize> = BTreeMap::new();
+    for sample in samples.iter().filter(|sample| !sample.is_complete()) {
+        *stacks.entry(sample.frames.join(" < ")).or_default() += 1;
+    }
+    let mut stacks: Vec<(String, usize)> = stacks.into_iter().collect();
+    stacks.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    stacks.truncate(10);
+    assert!(found + chance >= percent, "{found:.2} % of {} stacks are complete; others: {stacks:#?}", samples.len());
+}
+
 /// The host recorded from its start into `f.data` in its scratch directory; `words` as in `JITLISTEN_RECORD`.
 #[must_use]
 pub fn recorded(host: Host, words: &str) -> (Host, PathBuf) {

@@ -2,7 +2,7 @@
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::integration;
-use jitlisten_tests::sampled::{Weighed, by_thread, complete, read, recorded};
+use jitlisten_tests::sampled::{Weighed, assert_complete, by_thread, read, recorded};
 use jitlisten_tests::tool::{self, Absence};
 
 fn run(venv: &str, program: &str, words: &[&str]) -> Option<(Host, Vec<Weighed>)> {
@@ -27,8 +27,8 @@ fn the_workers_of_a_prange() {
     let seconds: f64 = by_thread(&compiled).values().sum();
     assert!((3.2..=4.4).contains(&seconds), "{seconds} s of 4 in the kernel\n{}", host.log());
     assert!(by_thread(&compiled).values().filter(|&&time| time > 0.5).count() >= 4, "{:?}", by_thread(&compiled));
-    assert!(complete(&compiled) >= 99.5, "{} % of the kernel's stacks", complete(&compiled));
-    assert!(complete(&samples) >= 98.0, "{} % of all, imports and compilation too", complete(&samples));
+    assert_complete(&compiled, 99.5);
+    assert_complete(&samples, 98.0);
     let named = |sample: &Weighed| sample.frames.iter().filter(|frame| **frame != "[unknown]").count();
     assert!(compiled.iter().all(|sample| named(sample) == sample.frames.len()), "every frame has a name");
 }
@@ -50,8 +50,8 @@ fn stacks_of_prange_are_whole_on_other_threading_layers() {
         let compiled: Vec<Weighed> = samples.iter().filter(|sample| is_compiled(sample)).cloned().collect();
         let threads = by_thread(&compiled);
         assert!(threads.values().sum::<f64>() > 1.5 && threads.len() >= least, "{layer}: {threads:?}\n{}", host.log());
-        assert!(complete(&compiled) >= 99.5, "{layer}: {} % of the kernel's stacks", complete(&compiled));
-        assert!(complete(&samples) >= 98.0, "{layer}: {} % of all", complete(&samples));
+        assert_complete(&compiled, 99.5);
+        assert_complete(&samples, 98.0);
     }
 }
 
@@ -73,7 +73,7 @@ fn in_greenlets(begin: &str, resume: &str) -> Option<Vec<Weighed>> {
 #[test]
 fn stacks_of_greenlets_are_whole() {
     let Some(samples) = in_greenlets("0", "20") else { return };
-    assert!(complete(&samples) >= 99.0, "{} %", complete(&samples));
+    assert_complete(&samples, 99.0);
 }
 
 /// What called it first is no longer on the stack: only the greenlet's own part is certain.

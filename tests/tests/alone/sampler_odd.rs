@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::paths::{self, Scratch};
-use jitlisten_tests::sampled::{Weighed, by_thread, complete, counter, read, recorded, scenario};
+use jitlisten_tests::sampled::{Weighed, assert_complete, by_thread, counter, read, recorded, scenario};
 use jitlisten_tests::tool::{self, Absence};
 
 fn program(scratch: &Scratch) -> Option<PathBuf> {
@@ -60,7 +60,7 @@ fn fibers_on_stacks_of_their_own() {
         samples.into_iter().partition(|sample| sample.frames.iter().any(|frame| frame == "make_fcontext"));
     assert!(inside.len() > 50 && outside.len() > 50, "{} and {}", inside.len(), outside.len());
     assert!(inside.iter().filter(|sample| sample.has("in_a_fiber")).count() * 100 >= inside.len() * 98);
-    assert!(complete(&outside) >= 98.0, "{} %", complete(&outside));
+    assert_complete(&outside, 98.0);
 }
 
 #[test]
@@ -69,7 +69,8 @@ fn exceptions_in_flight() {
     assert!((seconds(&samples) - 2.0).abs() < 0.2, "{} s", seconds(&samples));
     let unwinding = samples.iter().filter(|sample| sample.has("_Unwind_RaiseException")).count();
     assert!(unwinding * 10 > samples.len(), "{unwinding} of {} in the unwinder", samples.len());
-    assert!(complete(&samples) >= 99.5, "{} %", complete(&samples));
+    // The last instructions of `_Unwind_Resume` leave its own stack, and no unwind table describes them: one stack in 500.
+    assert_complete(&samples, 99.0);
 }
 
 /// The code of a function on the stack is gone.
@@ -117,7 +118,8 @@ fn a_process_ends_with_its_last_thread() {
 #[test]
 fn children_by_vfork() {
     let Some(samples) = run(&["vforks", "1"]) else { return };
-    assert!(!samples.is_empty() && complete(&samples) >= 90.0, "{} % of {}", complete(&samples), samples.len());
+    assert!(!samples.is_empty(), "no sample");
+    assert_complete(&samples, 90.0);
 }
 
 /// A thread that blocks every signal is sampled nowhere: its time is its function's when it ends.
@@ -158,7 +160,8 @@ fn a_small_signal_stack_is_enough() {
     let [used, kernels] = numbers[..] else { panic!("{said}") };
     assert!(used > kernels && used < kernels + 3072, "{used} bytes used, {kernels} of them by the kernel");
     let samples = read(&data);
-    assert!((seconds(&samples) - 2.0).abs() < 0.2 && complete(&samples) >= 99.0, "{} %", complete(&samples));
+    assert!((seconds(&samples) - 2.0).abs() < 0.2, "{} s", seconds(&samples));
+    assert_complete(&samples, 99.0);
 }
 
 /// 400,000 addresses a second: the ring of a thread has space for 8,192 words, and is emptied when it is half full.

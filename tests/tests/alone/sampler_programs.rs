@@ -6,7 +6,7 @@ use std::fs;
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::paths;
 use jitlisten_tests::sampled::{
-    Weighed, by_thread, complete, read, recorded, scenario, scenario_behind_a_shell, share, sigma,
+    Weighed, assert_complete, by_thread, read, recorded, scenario, scenario_behind_a_shell, share, sigma,
 };
 use linux_perf_data::linux_perf_event_reader::EventRecord;
 use linux_perf_data::{PerfFileReader, PerfFileRecord};
@@ -65,7 +65,7 @@ fn exp_called_in_two_places() {
     assert!(in_libm * 3 > samples.len(), "{in_libm} of {} in libm", samples.len());
     let share = share(&samples, "exp_three", &["exp_three", "exp_one"]);
     assert!((share - 75.0).abs() < three_points(&samples), "{share} % of {} samples", samples.len());
-    assert!(complete(&samples) >= 99.5, "{} % complete", complete(&samples));
+    assert_complete(&samples, 99.5);
 }
 
 /// A counter of the kernel's: where the page faults are, and how many.
@@ -88,7 +88,7 @@ fn page_faults_are_counted() {
 fn stacks_below_signal_handlers_and_deep_ones_are_complete() {
     for words in [&["handlers", "2"][..], &["deep", "400", "1"]] {
         let Some((samples, _)) = run(words) else { return };
-        assert!(complete(&samples) >= 99.5, "{words:?}: {} %", complete(&samples));
+        assert_complete(&samples, 99.5);
         assert!(samples.iter().all(|sample| sample.has("main")), "{words:?}");
     }
 }
@@ -167,7 +167,6 @@ fn a_program_goes_on_after_exec() {
     assert!((0.8..=1.1).contains(&before) && (0.8..=1.1).contains(&after), "{before} and {after} s\n{}", host.log());
 }
 
-/// A child of a fork is not sampled, and can record itself.
 /// As `jitlisten record` starts it: the file is the program's, whatever it starts; behind a shell it is the program's, too.
 #[test]
 fn what_a_program_starts_does_not_take_its_recording() {
@@ -183,6 +182,7 @@ fn what_a_program_starts_does_not_take_its_recording() {
     }
 }
 
+/// A child of a fork is not sampled, and can record itself.
 #[test]
 fn children_of_a_fork() {
     let Some(host) = scenario(&["forks"]) else { return };

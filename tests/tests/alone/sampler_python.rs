@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use jitlisten_tests::host::{Host, Preload};
-use jitlisten_tests::sampled::{Weighed, complete, counter, read, recorded};
+use jitlisten_tests::sampled::{Weighed, assert_complete, counter, read, recorded};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{integration, paths};
 
@@ -56,7 +56,7 @@ fn stacks_of_every_release_are_whole() {
         let samples = read(&data);
         let main = below(&samples, "main");
         assert!(main.len() * 100 >= samples.len() * 80, "{venv}: {} of {} below main", main.len(), samples.len());
-        assert!(complete(&main) >= 99.5, "{venv}: {} % whole", complete(&main));
+        assert_complete(&main, 99.5);
         assert_eq!(counter(&data, "truncated"), 0, "{venv}");
         let share = share_of_long(&samples);
         assert!((share - truth).abs() < 8.0, "{venv}: {share} % instead of {truth}");
