@@ -20,6 +20,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Component, Path, PathBuf};
 
 use jitlisten_report::{Options, Report, bundle, printable};
+use rustix::fs::OFlags;
 
 use crate::problem::Problem;
 
@@ -101,7 +102,11 @@ fn remove_old(folder: &Path) -> Result<(), Problem> {
 /// The files below the folder that its marker lists; `None` without a marker.
 fn written_by_us(folder: &Path) -> Option<Vec<PathBuf>> {
     let mut options = OpenOptions::new();
-    let file = options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(folder.join(MARKER)).ok()?;
+    let file = options
+        .read(true)
+        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32)
+        .open(folder.join(MARKER))
+        .ok()?;
     let found = file.metadata().ok()?;
     if !found.is_file() || found.len() > LONGEST {
         return None;
@@ -136,7 +141,7 @@ fn marker(folder: &Path, anew: bool) -> io::Result<File> {
     if anew && fs::symlink_metadata(&path).is_ok() {
         fs::remove_file(&path)?;
     }
-    OpenOptions::new().append(true).create_new(anew).custom_flags(libc::O_NOFOLLOW).open(path)
+    OpenOptions::new().append(true).create_new(anew).custom_flags(OFlags::NOFOLLOW.bits() as i32).open(path)
 }
 
 /// Copies what the folder's recordings name into it.

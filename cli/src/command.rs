@@ -1,7 +1,7 @@
 //! The command that is to be started: which program it is, whether the loader would refuse to preload a library, how it is waited
 //! for, and how it ended.
 
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
@@ -10,6 +10,9 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode, ExitStatus};
 use std::time::Duration;
+
+use rustix::fs::Mode;
+use rustix::process::{Signal, getegid, geteuid};
 
 use crate::environment::PYTHON;
 use crate::installation::Installation;
@@ -62,12 +65,12 @@ fn check(program: &OsStr) -> Result<(), Problem> {
 /// An interrupt or a quit of the terminal is for the command, too, and so not passed on.
 pub(crate) fn wait(child: &mut Child) -> io::Result<(ExitStatus, Blocked)> {
     // The command would inherit what is blocked before it is there. SIGCHLD says that it has ended.
-    let signals = Blocked::new(&[libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGCHLD]);
+    let signals = Blocked::new(&[Signal::INT, Signal::QUIT, Signal::TERM, Signal::HUP, Signal::CHILD]);
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok((status, signals));
         }
-        if let Some(signal @ (libc::SIGTERM | libc::SIGHUP)) = signals.arrived(Duration::from_millis(500)) {
+        if let Some(signal @ (Signal::TERM | Signal::HUP)) = signals.arrived(Duration::from_millis(500)) {
             send_signal(child.id(), signal);
         }
     }
@@ -139,19 +142,16 @@ fn has_no_loader(head: &[u8]) -> Option<bool> {
 
 fn gains_privileges(path: &Path) -> bool {
     let Ok(metadata) = fs::metadata(path) else { return false };
-    // SAFETY: these have no precondition.
-    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
-    let mode = metadata.mode();
-    let set_user = mode & libc::S_ISUID != 0 && metadata.uid() != user;
-    let set_group = mode & libc::S_ISGID != 0 && mode & 0o010 != 0 && metadata.gid() != group;
+    let (user, group) = (geteuid().as_raw(), getegid().as_raw());
+    let mode = Mode::from_raw_mode(metadata.mode());
+    let set_user = mode.contains(Mode::SUID) && metadata.uid() != user;
+    let set_group = mode.contains(Mode::SGID | Mode::XGRP) && metadata.gid() != group;
     set_user || set_group || (user != 0 && has_capabilities(path))
 }
 
 /// Whether the file has capabilities (`capabilities(7)`).
 pub(crate) fn has_capabilities(path: &Path) -> bool {
-    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
-    // SAFETY: C strings that live as long as the call; a size of 0 asks for the size.
-    unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) > 0 }
+    rustix::fs::getxattr_query(path, "security.capability").is_ok_and(|size| size > 0)
 }
 
 #[cfg(test)]

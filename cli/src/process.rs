@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime};
 use jitlisten::plumbing::MapsLine;
 pub(crate) use jitlisten::plumbing::start_time;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
 use rustix::process::{Gid, Uid, geteuid};
 
 use crate::problem::Problem;
@@ -52,8 +53,8 @@ impl Process {
         if is_zombie(pid) {
             return Err(Problem::new(format!("process {pid} has ended already, and waits for its parent")));
         }
-        let refused = |error: io::Error| match error.raw_os_error() {
-            Some(libc::ENOENT | libc::ESRCH) => no_such(),
+        let refused = |error: io::Error| match Errno::from_io_error(&error) {
+            Some(Errno::NOENT | Errno::SRCH) => no_such(),
             _ if geteuid().is_root() => {
                 Problem::new(format!("the system does not let root look into process {pid}: {error}"))
             }

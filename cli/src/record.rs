@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use jitlisten_sampler::{Clock, Counter, Options};
+use rustix::fs::OFlags;
 
 use crate::bundle;
 use crate::command;
@@ -122,7 +123,9 @@ pub(crate) fn checked_output(output: &Path, bundle: bool, pid: Option<u32>) -> R
 
 /// Whether a recording may be written there: the sampler checks the same (`sampler/src/output.rs`), but in a program that runs by then.
 fn is_recording_or_empty(path: &Path) -> bool {
-    let Ok(mut file) = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path) else { return true };
+    let Ok(mut file) = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path) else {
+        return true;
+    };
     let mut magic = [0; 8];
     matches!(file.read(&mut magic), Ok(0)) || magic == *b"PERFILE2"
 }

@@ -108,11 +108,8 @@ pub(crate) fn width() -> Option<usize> {
 }
 
 fn terminal_columns() -> Option<usize> {
-    // SAFETY: winsize is numbers only, for which zeros are a value.
-    let mut size: libc::winsize = unsafe { std::mem::zeroed() };
-    // SAFETY: TIOCGWINSZ writes a winsize, and `size` is one.
-    let result = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size) };
-    (result == 0 && size.ws_col != 0).then_some(usize::from(size.ws_col))
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    (size.ws_col != 0).then_some(usize::from(size.ws_col))
 }
 
 /// Writes what was asked for: to a file, or to standard output where it is `-` or not given. A file that exists is overwritten if it

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use jitlisten::options::SinkKind;
+use rustix::fs::{Access, access};
 
 use crate::problem::Problem;
 
@@ -74,8 +75,5 @@ impl Sinks {
 
 /// Whether it is a directory in which this user may make files.
 pub(crate) fn is_writable(directory: &Path) -> bool {
-    use std::os::unix::ffi::OsStrExt as _;
-    let Ok(path) = std::ffi::CString::new(directory.as_os_str().as_bytes()) else { return false };
-    // SAFETY: a C string that lives as long as the call.
-    directory.is_dir() && unsafe { libc::access(path.as_ptr(), libc::W_OK | libc::X_OK) } == 0
+    directory.is_dir() && access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok()
 }

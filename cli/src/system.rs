@@ -1,36 +1,46 @@
-//! Calls of the system that the standard library has no safe name for.
+//! Signals, and system calls that need a few lines; `libc` only where rustix has no function.
 
 use std::fs::File;
 use std::mem::MaybeUninit;
-use std::os::fd::AsRawFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::time::Duration;
 
+use rustix::fs::FallocateFlags;
+use rustix::process::{Pid, Signal};
+
 /// The command gets `SIGTERM` when the thread that starts it ends, however it ends.
 pub(crate) fn end_with_parent(command: &mut Command) {
-    let parent = std::process::id();
+    let parent = Some(rustix::process::getpid());
     let in_child = move || {
-        // SAFETY: prctl with numbers only.
-        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) };
-        // SAFETY: getppid has no precondition.
-        if unsafe { libc::getppid() } as u32 == parent { Ok(()) } else { Err(std::io::ErrorKind::BrokenPipe.into()) }
+        rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
+        let is_there = rustix::process::getppid() == parent;
+        if is_there { Ok(()) } else { Err(std::io::ErrorKind::BrokenPipe.into()) }
     };
     // SAFETY: two system calls and no allocation, which a forked child may do.
     unsafe { command.pre_exec(in_child) };
 }
 
 /// Sends a signal to this process, or to a child that has not been waited for.
-pub(crate) fn send_signal(pid: u32, signal: i32) {
-    // SAFETY: numbers only.
-    unsafe { libc::kill(pid as libc::pid_t, signal) };
+pub(crate) fn send_signal(pid: u32, signal: Signal) {
+    // It may have ended.
+    let _ = as_pid(pid).map(|pid| rustix::process::kill_process(pid, signal));
+}
+
+/// Ends a group of processes that a child of this one leads.
+pub(crate) fn kill_group(leader: u32) {
+    let _ = as_pid(leader).map(|pid| rustix::process::kill_process_group(pid, Signal::KILL));
+}
+
+fn as_pid(pid: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(pid).ok()?)
 }
 
 /// Gives a part of a file back to the file system; it reads as zeros.
 pub(crate) fn punch_hole(file: &File, from: u64, length: u64) {
-    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: a descriptor that is open, and numbers.
-    unsafe { libc::fallocate(file.as_raw_fd(), mode, from as libc::off_t, length as libc::off_t) };
+    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    // Not every file system can.
+    let _ = rustix::fs::fallocate(file, mode, from, length);
 }
 
 /// Signals that wait until they are asked for, instead of ending this process.
@@ -39,16 +49,16 @@ pub(crate) struct Blocked(libc::sigset_t);
 impl Blocked {
     /// Those by which a person or the system ends a process.
     pub(crate) fn ends() -> Blocked {
-        Blocked::new(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT])
+        Blocked::new(&[Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT])
     }
 
-    pub(crate) fn new(signals: &[i32]) -> Blocked {
+    pub(crate) fn new(signals: &[Signal]) -> Blocked {
         let mut set = MaybeUninit::uninit();
         // SAFETY: writes the set.
         unsafe { libc::sigemptyset(set.as_mut_ptr()) };
         for signal in signals {
             // SAFETY: the set was emptied above.
-            unsafe { libc::sigaddset(set.as_mut_ptr(), *signal) };
+            unsafe { libc::sigaddset(set.as_mut_ptr(), signal.as_raw()) };
         }
         // SAFETY: the set is initialised; the old one is not asked for.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) };
@@ -64,11 +74,11 @@ impl Blocked {
     }
 
     /// The one that has come, or comes within this time.
-    pub(crate) fn arrived(&self, within: Duration) -> Option<i32> {
+    pub(crate) fn arrived(&self, within: Duration) -> Option<Signal> {
         let within = libc::timespec { tv_sec: within.as_secs() as libc::time_t, tv_nsec: within.subsec_nanos().into() };
         // SAFETY: a set and a time; the sender is not asked for.
         let signal = unsafe { libc::sigtimedwait(&raw const self.0, std::ptr::null_mut(), &raw const within) };
-        (signal > 0).then_some(signal)
+        Signal::from_named_raw(signal)
     }
 }
 

@@ -16,6 +16,8 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
 use crate::memory;
 use crate::system::{Blocked, Everything};
 
@@ -277,7 +279,7 @@ enum Event {
 /// Waits until the thread stops. The kernel sends a `SIGCHLD` then, unless our parent made us ignore it: so the time is in slices.
 fn wait(pid: i32, patience: Duration) -> io::Result<Event> {
     const SLICE: Duration = Duration::from_millis(20);
-    let (began, child) = (Instant::now(), Blocked::new(&[libc::SIGCHLD]));
+    let (began, child) = (Instant::now(), Blocked::new(&[Signal::CHILD]));
     loop {
         let mut status = 0;
         // SAFETY: the status is ours.

@@ -18,6 +18,7 @@ use crate::installation::Installation;
 use crate::problem::Problem;
 use crate::process::Process;
 use crate::run::RunEnvironment;
+use crate::system::kill_group;
 
 const LIBRARY: &str = "libjitlisten.so";
 
@@ -369,8 +370,7 @@ fn watch(mut child: Child, time: Duration) -> Option<Seen> {
             _ => break format!("was stopped after {:.1} s", began.elapsed().as_secs_f32()),
         }
     };
-    // SAFETY: the group was made for this child.
-    unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
+    kill_group(child.id());
     let _ = child.wait();
     best.map(|program| Seen { program, status })
 }

@@ -12,6 +12,7 @@ use std::process::{Child, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use jitlisten_report::Follower;
+use rustix::process::Signal;
 
 use super::Top;
 use crate::command;
@@ -122,7 +123,7 @@ impl Target {
         let mut asked = false;
         if self.ended.is_none() {
             asked = true;
-            send_signal(self.recorder.id(), libc::SIGTERM);
+            send_signal(self.recorder.id(), Signal::TERM);
             let deadline = Instant::now() + PATIENCE;
             while self.ended.is_none() {
                 self.ended = self.recorder.try_wait().unwrap_or_default();

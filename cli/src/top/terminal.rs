@@ -33,7 +33,7 @@ pub(crate) struct Terminal {
 
 impl Terminal {
     pub(crate) fn enter() -> Result<Terminal, Problem> {
-        let signals = Blocked::new(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT]);
+        let signals = Blocked::ends();
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             give_back();
