@@ -7,7 +7,8 @@
 //! ```
 //! So a thread that begins to wait is sent one signal. Most system calls are made again by the kernel then; those that it ends with `EINTR`,
 //! as `pause` and `poll`, [`go_on`] makes again, on x86_64. A transfer that may have begun, as a `write` to a full pipe, would be
-//! cut short: a thread in one is sent no signal, and its stack is read by the writer, without frames of the interpreter's.
+//! cut short: a thread in one is sent no signal, and its stack is read by the writer, without frames of the interpreter's. On aarch64
+//! a thread in `pause`, too.
 
 #![forbid(unsafe_code)]
 
@@ -102,6 +103,17 @@ impl Call {
         CALLS.contains(&self.number) || OWN.contains(&self.number)
     }
 
+    /// Whether the program would notice that a signal has ended it: with a part of the work done, or `pause` where [`go_on`] does nothing.
+    fn is_noticed(&self) -> bool {
+        self.is_transfer() || cfg!(not(target_arch = "x86_64")) && self.is_pause()
+    }
+
+    /// On aarch64 `pause` waits for no file and no time.
+    fn is_pause(&self) -> bool {
+        let no_file_no_time = self.arguments[..3] == [0; 3];
+        (self.number == libc::SYS_ppoll && no_file_no_time) || self.number == libc::SYS_rt_sigsuspend
+    }
+
     /// Whether a signal may end it with a part of the work done.
     fn is_transfer(&self) -> bool {
         /// The argument that has the flags, if it is one with flags, of which `MSG_WAITALL` says so.
@@ -172,7 +184,7 @@ impl Thread {
         let call = Call::of(slot.tid.load(Ordering::Acquire));
         // Awake for a moment, in the middle of a transfer.
         let is_brief = seen.saturating_sub(self.seen) < BRIEF;
-        let call = call.or(self.call.filter(|call| is_brief && call.is_transfer()));
+        let call = call.or(self.call.filter(|call| is_brief && call.is_noticed()));
         let is_same_call = call.is_some() && call == self.call;
         let back_again = RETURN + slot.pace.last_cost();
         if !is_same_call || seen.saturating_sub(self.seen) > back_again {
@@ -245,7 +257,7 @@ impl Watch {
                 if let Some(call) = thread.look(slot, now) {
                     match outside(&call, thread.seen, slot, &mut self.cache) {
                         Some(found) => sample(index, slot, found),
-                        None if call.is_transfer() => {}
+                        None if call.is_noticed() => {}
                         None => thread.signal(slot),
                     }
                 }
@@ -273,9 +285,9 @@ impl Watch {
 
 /// Reads the stack of a thread that waits. `None` if it is not whole, and a signal does no harm; or the thread waits no more.
 fn outside(call: &Call, seen: u64, slot: &Slot, cache: &mut RuleCache) -> Option<Outside> {
-    let is_transfer = call.is_transfer();
+    let is_noticed = call.is_noticed();
     // Frames of the interpreter's are read by the thread itself.
-    if !is_transfer && python::is_read() {
+    if !is_noticed && python::is_read() {
         return None;
     }
     let high = slot.stack_high.load(Ordering::Relaxed);
@@ -289,7 +301,7 @@ fn outside(call: &Call, seen: u64, slot: &Slot, cache: &mut RuleCache) -> Option
         (stack.len() as u64) < MOST_FRAMES
     });
     let is_there = clock::thread_cpu(slot.tid.load(Ordering::Acquire)) == seen;
-    let is_enough = is_transfer || outcome == Outcome::Complete;
+    let is_enough = is_noticed || outcome == Outcome::Complete;
     (is_there && is_enough).then(|| Outside { period: slot.owed.swap(0, Ordering::AcqRel), outcome, stack })
 }
 
@@ -348,5 +360,8 @@ mod tests {
         let some = call(libc::SYS_recvfrom, "0x1 0x5 0x1000 0x0 0x0 0x0").unwrap();
         assert!(!some.is_transfer() && some.is_made_again());
         assert_eq!(call(libc::SYS_write, "0x1 0x5"), None);
+        let pause = call(libc::SYS_ppoll, "0x0 0x0 0x0 0x0 0x8 0x0").unwrap();
+        let poll = call(libc::SYS_ppoll, "0x7ff0 0x1 0x0 0x0 0x8 0x0").unwrap();
+        assert!(pause.is_pause() && !poll.is_pause());
     }
 }
