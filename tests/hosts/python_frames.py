@@ -24,12 +24,12 @@ def short():
 
 
 def recursive(depth):
-    return recursive(depth - 1) if depth else burn(500)
+    return recursive(depth - 1) if depth else burn(5000)
 
 
 def generator():
     for _ in range(3):
-        yield burn(200)
+        yield burn(2000)
 
 
 async def coroutine():
@@ -44,7 +44,7 @@ def key(value):
 def forgotten(number):
     """A function whose name, code object and line are new each time, at the addresses of the one before."""
     names = {"burn": burn}
-    exec(f"{chr(10) * (number % 50)}def short_lived_{number}():\n    return burn(1500)", names)
+    exec(f"{chr(10) * (number % 50)}def short_lived_{number}():\n    return burn(5000)", names)
     return names[f"short_lived_{number}"]()
 
 

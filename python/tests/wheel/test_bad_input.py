@@ -206,3 +206,12 @@ def test_no_process_of_a_user(run):
         done = run(command(), "attach", kernel, status=2)
         assert "is a thread of the kernel" in done.stderr or "look into process" in done.stderr
     assert run(command(), "attach", "nonsense", status=2).stdout == ""
+
+
+def test_coverage_and_profiles_refuse_each_other(run, tmp_path):
+    other = "profile without `jitlisten coverage`"
+    for verb in (["run"], ["lines"], ["record", "-o", tmp_path / "f.data"]):
+        done = run(command(), "coverage", "--", command(), *verb, "--", python(), "-c", "print('ran')", status=2)
+        assert other in done.stderr and "ran" not in done.stdout, (verb, done.stderr)
+        done = run(command(), *verb, "--", command(), "coverage", "--", python(), "-c", "print('ran')", status=2)
+        assert "without `jitlisten run`, `record` and `lines`" in done.stderr and "ran" not in done.stdout, (verb, done.stderr)
