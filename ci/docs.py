@@ -3,8 +3,8 @@
 Numba in PATH.
 
     ci/docs.py BIN [PAGE...]        BIN: the directory with `jitlisten` and `python`; pages: all of them by default
-    ci/docs.py --check [PAGE...]    runs nothing: every block of commands says whether it is run, and if not, why; and the files are there
-                                    that tests/MUTATIONS.md names
+    ci/docs.py --check [PAGE...]    runs nothing: every block of commands says whether it is run, and if not, why; and the files and tests
+                                    of tests/safeguards.tsv exist
 
 A block of commands (```sh, ```python, ```c) has one of these in the line before it:
 
@@ -18,6 +18,7 @@ A block that is no commands is marked as ```text, ```console or the like: one wi
 The blocks of a page run one after the other in one directory, which begins with the `prog.py` of docs/perf.md.
 """
 
+import csv
 import os
 import pathlib
 import re
@@ -64,15 +65,22 @@ def check(page):
     return len(bad)
 
 
-def check_mutations():
-    """Every file that tests/MUTATIONS.md names is there: in a crate, whose `src` is left out, or in that of jitlisten, or among the tests."""
-    bad = 0
-    for name in sorted(set(re.findall(r"`([\w/-]+\.rs)`", (ROOT / "tests/MUTATIONS.md").read_text(encoding="utf-8")))):
-        crate, _, rest = name.partition("/")
-        if not any(path.is_file() for path in (ROOT / "jitlisten/src" / name, ROOT / crate / "src" / rest, ROOT / name)):
-            print(f"docs: tests/MUTATIONS.md: no file {name}")
-            bad += 1
-    return bad
+def check_safeguards():
+    """The files and tests of tests/safeguards.tsv exist: files in a crate, whose `src` is omitted, or in that of jitlisten."""
+    bad = []
+    sources = [path for folder in ("tests/tests", *(f"{crate.parent.name}/{kind}" for crate in ROOT.glob("*/Cargo.toml") for kind in ("src", "tests")))
+               for path in (ROOT / folder).rglob("*.rs")]
+    tests = {path.stem for path in sources}.union(*(re.findall(r"fn (\w+)\(", path.read_text(encoding="utf-8")) for path in sources))
+    with open(ROOT / "tests/safeguards.tsv", encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
+            for name in row["where"].split(", "):
+                crate, _, rest = name.partition("/")
+                if not any(path.is_file() for path in (ROOT / "jitlisten/src" / name, ROOT / crate / "src" / rest, ROOT / name)):
+                    bad.append(f"no file {name}")
+            bad += [f"no test {name}" for name in row["tests"].split(", ") if name != "unit tests" and not tests.issuperset(name.split("::"))]
+    for what in bad:
+        print(f"docs: tests/safeguards.tsv: {what}")
+    return len(bad)
 
 
 class Process:
@@ -140,7 +148,7 @@ def run_page(page, bin_directory):
 
 def main():
     pages = [pathlib.Path(name).resolve() for name in sys.argv[2:]] or [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    bad = sum(check(page) for page in pages) + check_mutations()
+    bad = sum(check(page) for page in pages) + check_safeguards()
     if sys.argv[1] != "--check":
         bad += sum(run_page(page, os.path.abspath(sys.argv[1])) for page in pages)
     sys.exit(1 if bad else 0)

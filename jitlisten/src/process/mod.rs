@@ -20,7 +20,7 @@
 //! has to allow the calls in `docs/production.md`. **Another user** (`setuid`): the effective user is compared at each verb, like the
 //! process number.
 //!
-//! `tests/MUTATIONS.md` lists which of these were taken away to see a test fail, and which test.
+//! `tests/safeguards.tsv` lists each safeguard with the test that fails without it.
 
 pub(crate) mod across_fork;
 pub(crate) mod checked_file;
