@@ -37,15 +37,18 @@ def grouped(rows, *columns):
 
 
 def integrations():
+    """Every pair of an integration and a consumer, or the pairs that are missing."""
     seen = [(row["integration"], row["consumer"]) for row in records("integrations")]
     names, consumers = (list(dict.fromkeys(column)) for column in zip(*seen))
-    rows = [[name, *("yes" if (name, consumer) in seen else "" for consumer in consumers)] for name in names]
-    return table(["integration", *consumers], rows)
+    missing = [f"{name} with {consumer}" for name in names for consumer in consumers if (name, consumer) not in seen]
+    lists = f"* Integrations: {', '.join(names)}.\n* Consumers: {', '.join(consumers)}.\n"
+    return lists + (f"* Not tested: {', '.join(missing)}.\n" if missing else "")
 
 
-def hosts():
-    columns = ["program", "llvm", "linker", "found", "counted by", "note", "run by"]
-    return table(["program", "LLVM", *columns[2:]], [[row[column] for column in columns] for row in records("hosts")])
+def hosts(by_hand):
+    columns = ["program", "llvm", "linker", "found", "note"]
+    rows = [[row[column] for column in columns] for row in records("hosts") if (row["run by"] == "by hand") == by_hand]
+    return table(["program", "LLVM", *columns[2:]], rows)
 
 
 def systems():
@@ -58,13 +61,17 @@ def systems():
 
 
 def same_code():
-    """One row for each minor version and Python: its patch releases, and the sum of what was compared."""
+    """One row for each minor version: its patch releases, and the sum of what was compared."""
     rows = []
-    for (minor, llvm, python), runs in grouped([{**row, **numba_of(row["numba"])} for row in records("same-code")], "minor", "llvm", "python"):
-        other = {run["objects with other code"] for run in runs}
-        releases = ", ".join(run["release"] for run in runs)
-        rows.append([releases, llvm, python, sum(int(run["objects"]) for run in runs), ", ".join(sorted(other))])
+    for (minor, llvm), runs in grouped([{**row, **numba_of(row["numba"])} for row in records("same-code")], "minor", "llvm"):
+        releases, pythons = (", ".join(sorted({run[column] for run in runs}, key=numbers)) for column in ("release", "python"))
+        other = ", ".join(sorted({run["objects with other code"] for run in runs}))
+        rows.append([releases, llvm, pythons, sum(int(run["objects"]) for run in runs), other])
     return table(["Numba", "LLVM", "Python", "objects compared", "with other code"], rows)
+
+
+def numbers(version):
+    return [int(part) for part in version.split(".")]
 
 
 def numba_of(text):
@@ -84,28 +91,26 @@ def suites():
 def coverage():
     rows = []
     for row in records("coverage"):
-        lines = [row["covered without"], row["covered with"], row["as Python"]]
-        branches = [row["taken without"], row["taken with"], row["taken as Python"]]
-        rows.append([row["suite"], row["tests"], row["other results"], row["statements"], *lines, row["covered only as Python"], row["branches"], *branches])
-    return table(
-        ["suite", "tests", "with another result", "statements", "without", "with", "as Python", "only as Python", "branches", "without", "with", "as Python"], rows
-    )
+        lines = f"{row['covered without']}, {row['covered with']}, {row['as Python']} of {row['statements']}"
+        branches = f"{row['taken without']}, {row['taken with']}, {row['taken as Python']} of {row['branches']}"
+        rows.append([row["suite"], row["tests"], row["other results"], lines, branches, row["covered only as Python"]])
+    return table(["suite", "tests", "with another result", "statements", "branches", "statements only as Python"], rows)
 
 
 def page():
     return f"""# What was tested
 
-Rendered by `ci/support.py` from `records/`, which has the full data: version, commit, date and figure of each run.
+Rendered by `ci/support.py` from `records/`, which has version, commit, date and figure of each run, and who counted.
 
 ## Versions
 
 `make test` runs Numba 0.68.1, 0.60.0, 0.57.1 and 0.56.4 on Python 3.10 to 3.13, the wheel on Python 3.8 to 3.13, and LLVM 14, 15, 16, 19 and 22
 linked into C++ programs. It uses the real tools: perf 6.1, gdb 13, py-spy 0.4, pystack 1.7, bpftrace 0.17, memray 1.20, heaptrack 1.4,
-lldb 19, valgrind 3.19, elfutils 0.188, libunwind 1.6, libgcc 12 and LLVM's libunwind 19. The longer lanes are listed by `make`.
+lldb 19, valgrind 3.19, elfutils 0.188, libunwind 1.6, libgcc 12 and LLVM's libunwind 19. `make` lists the longer lanes.
 
 ## Integrations and consumers
 
-One chain of compiled functions, named and with its whole stack, as each consumer shows it:
+Each consumer shows a chain of compiled functions, with names and the whole stack, from each integration:
 
 {integrations()}
 ## Systems
@@ -115,30 +120,34 @@ The scenarios are perf, gdb, py-spy, unwinders, forks, threads, the cache and th
 {systems()}
 ## LLVM hosts
 
-Unmodified programs: exit status and output are those of the program without jitlisten. *Found* is the number of compiled objects that
-jitlisten found, of those that the host itself or gdb counted.
+Unmodified programs: exit status and output are the same with and without jitlisten. *Found* is the number of compiled objects that
+jitlisten found, of those that the host itself, gdb or strace counted.
 
-{hosts()}
+By `make test` and `make test-hosts`:
+
+{hosts(by_hand=False)}
+By hand:
+
+{hosts(by_hand=True)}
 ## Line tables do not change Numba's code
 
 {same_code()}
-Numba 0.56 (LLVM 11) pads jumps with lines; it has lines only with `JITLISTEN_LINES=force`.
+Numba 0.56 (LLVM 11) pads jumps differently with lines; it has lines only with `JITLISTEN_LINES=force`.
 
 ## Test suites of others
 
 Each module runs with and without jitlisten; every test must have the same result.
 
 {suites()}
-`test_debuginfo` expects that code without `debug=True` has no debug information. `test_gdb_dwarf` fails while it is recorded, because gdb
-stops at the sampler's signal.
+`test_debuginfo` expects no debug information without `debug=True`. `test_gdb_dwarf` fails while it is recorded, because gdb stops at the
+sampler's signal.
 
 ## Coverage of compiled code
 
-Parts of three test suites under `pytest --cov --cov-branch`, with the plugin and without it, and with `NUMBA_DISABLE_JIT=1` (as Python),
-where some of their tests fail:
+Parts of three test suites under `pytest --cov --cov-branch`: without the plugin, with it, and with `NUMBA_DISABLE_JIT=1` (as Python), where
+some tests fail.
 
-{coverage()}
-"""
+{coverage()}"""
 
 
 def costs():
