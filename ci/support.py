@@ -61,13 +61,15 @@ def systems():
 
 
 def same_code():
-    """One row for each minor version: its patch releases, and the sum of what was compared."""
-    rows = []
-    for (minor, llvm), runs in grouped([{**row, **numba_of(row["numba"])} for row in records("same-code")], "minor", "llvm"):
-        releases, pythons = (", ".join(sorted({run[column] for run in runs}, key=numbers)) for column in ("release", "python"))
-        other = ", ".join(sorted({run["objects with other code"] for run in runs}))
-        rows.append([releases, llvm, pythons, sum(int(run["objects"]) for run in runs), other])
-    return table(["Numba", "LLVM", "Python", "objects compared", "with other code"], rows)
+    runs = [{**row, **numba_of(row["numba"])} for row in records("same-code")]
+    releases, llvms, pythons = (", ".join(sorted({run[column] for run in runs}, key=numbers)) for column in ("release", "llvm", "python"))
+    objects = sum(int(run["objects"]) for run in runs)
+    other = sum(int(run["objects with other code"].split()[0]) for run in runs)
+    return f"""{objects:,} objects were compiled with and without line tables; {other or 'none'} had other code.
+
+* Numba {releases}.
+* LLVM {llvms}; Python {pythons}.
+"""
 
 
 def numbers(version):
@@ -77,7 +79,7 @@ def numbers(version):
 def numba_of(text):
     """`0.68.1 (22), 3.11`: release, LLVM, Python."""
     release, llvm, python = text.replace("(", "").replace("),", "").split()
-    return {"release": release, "minor": release.rpartition(".")[0], "llvm": llvm, "python": python}
+    return {"release": release, "llvm": llvm, "python": python}
 
 
 def suites():
