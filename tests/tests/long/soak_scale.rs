@@ -48,7 +48,7 @@ fn is_full() -> bool {
     std::env::var_os("JITLISTEN_SCALE").is_some_and(|scale| scale == "full")
 }
 
-/// So many mappings are left to the program, see ARCHITECTURE.md.
+/// So many mappings are left to the program: `jitlisten/src/sink/image/images.rs`.
 fn most_mappings_for_images() -> i64 {
     let limit = fs::read_to_string("/proc/sys/vm/max_map_count").expect("a limit");
     limit.trim().parse::<i64>().expect("a number") / 8 * 7
