@@ -42,9 +42,18 @@
 //! never unmapped. A reader that was stopped inside the search for so long can find a wrong entry, or none; the FDE behind an entry
 //! names its own absolute range, the unwinder checks that, and the result is "no rules", never rules of another function.
 //!
+//! # Memory order
+//!
+//! Readers are C code, so no sanitizer sees both sides; the tests repeat the argument with readers in Rust, under miri and ThreadSanitizer.
+//! An info is complete before it is linked, and a table before the info's pointer changes (release). An FDE is complete before a slot
+//! points to it, never changes while it is registered, and gets the length 0 in one aligned store when it is dropped. x86_64 does not reorder
+//! loads with loads. On aarch64, info, table, slot and FDE are a chain of address dependencies, and the slots of running code are older than
+//! its first instruction.
+//!
 //! # What was tried and did not work
 //!
 //! Merging tables by age: libunwind takes the first table whose range fits and does not go on to the next. Hence leaves of addresses.
+//! One info per object instead of tables: a walk takes about 80 times as long with 100,000 functions.
 
 #![forbid(unsafe_code)]
 
