@@ -46,9 +46,9 @@ def integrations():
 
 
 def hosts(by_hand):
-    columns = ["program", "llvm", "linker", "found", "note"]
-    rows = [[row[column] for column in columns] for row in records("hosts") if (row["run by"] == "by hand") == by_hand]
-    return table(["program", "LLVM", *columns[2:]], rows)
+    rows = [row for row in records("hosts") if (row["run by"] == "by hand") == by_hand]
+    cells = [[row["program"], ", ".join(filter(None, (row["llvm"], row["linker"]))), row["found"], row["note"]] for row in rows]
+    return table(["program", "LLVM, linker", "found", "note"], cells)
 
 
 def systems():
@@ -153,8 +153,8 @@ some tests fail.
 
 
 def costs():
-    rows = [[row["what"], row["target"], row["today"], row["met"], f"`{row['command']}`", row["date"]] for row in records("benchmarks")]
-    return table(["cost", "target", "today", "met", "measured by", "date"], rows)
+    rows = [[row["what"], row["target"], row["today"], row["met"], f"`{row['command']}`"] for row in records("benchmarks")]
+    return table(["cost", "target", "today", "met", "measured by"], rows)
 
 
 def rendered():
