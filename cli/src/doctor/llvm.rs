@@ -79,6 +79,10 @@ pub(super) struct Compiled {
     pub(super) functions: usize,
     pub(super) without_frame_pointer: usize,
     pub(super) objects_with_lines: usize,
+    /// Functions in objects without a line table; Numba's own runtime, which never has one, is none of them.
+    pub(super) without_lines: usize,
+    /// Functions, without those of that runtime.
+    pub(super) of_program: usize,
 }
 
 impl Llvm {
@@ -264,9 +268,13 @@ fn compiled(process: &Process, list: &JitList) -> Option<Compiled> {
     let end = Instant::now() + jit_list::PATIENCE;
     let entries = entries.iter().take_while(|_| Instant::now() < end);
     for object in entries.filter_map(|entry| entry.object(process)) {
-        compiled.objects_with_lines +=
-            usize::from(LineRows::parse(&object).is_ok_and(|lines| !lines.rows().is_empty()));
+        let has_lines = LineRows::parse(&object).is_ok_and(|lines| !lines.rows().is_empty());
+        compiled.objects_with_lines += usize::from(has_lines);
         let Ok(object) = LoadedObject::parse(&object) else { continue };
+        if !object.functions().iter().any(is_of_runtime) {
+            compiled.of_program += object.functions().len();
+            compiled.without_lines += if has_lines { 0 } else { object.functions().len() };
+        }
         let keeps = |function: &Function| {
             let size = function.range.size() as usize;
             let code = memory::read(process.pid, function.range.start().0, size).ok()?;
@@ -276,6 +284,11 @@ fn compiled(process: &Process, list: &JitList) -> Option<Compiled> {
         compiled.without_frame_pointer += object.functions().iter().filter(|one| keeps(one) == Some(false)).count();
     }
     Some(compiled)
+}
+
+/// Numba compiles its reference counting from LLVM's language.
+fn is_of_runtime(function: &Function) -> bool {
+    &*function.linkage_name == "NRT_incref"
 }
 
 fn is_redirected(process: &Process, symbols: &Symbols) -> bool {

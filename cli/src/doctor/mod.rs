@@ -147,7 +147,8 @@ impl Report {
         for tool in &self.tools {
             let word = |seen: bool| if seen { "yes" } else { "no" };
             let todo = tool.todo.as_deref().unwrap_or_default();
-            table.add_row([tool.tool, word(tool.names), word(tool.stacks), word(tool.lines), todo]);
+            let lines = if tool.some_lines && !tool.lines { "some" } else { word(tool.lines) };
+            table.add_row([tool.tool, word(tool.names), word(tool.stacks), lines, todo]);
         }
         text += &format!("What you will see\n{table}\n");
         // The table fills its columns with spaces.

@@ -33,6 +33,8 @@ pub(super) struct Program {
     /// Whether perf can use the unwind tables of all images.
     pub(super) images_have_padding: bool,
     pub(super) lines: bool,
+    /// Some compiled code has none.
+    pub(super) lacks_lines: bool,
     pub(super) code_keeps_frame_pointers: bool,
     pub(super) python_keeps_frame_pointers: bool,
     /// Who starts a program may trace it.
@@ -40,6 +42,8 @@ pub(super) struct Program {
     is_python: bool,
     /// An LLVM in it has.
     has_compiled: bool,
+    /// Its code was mapped from files.
+    had_images: bool,
     /// The LLVMs in it that the library shows, as they are named in its log.
     shown: Vec<String>,
 }
@@ -56,11 +60,13 @@ impl Program {
             modules: has("modules"),
             images_have_padding: true,
             lines: true,
+            lacks_lines: false,
             code_keeps_frame_pointers: true,
             python_keeps_frame_pointers: true,
             is_started_by_tool: true,
             is_python: false,
             has_compiled: false,
+            had_images: false,
             shown: Vec::new(),
         }
     }
@@ -137,6 +143,7 @@ impl Program {
     fn take(&mut self, seen: Seen) {
         self.python_keeps_frame_pointers = seen.program.python_keeps_frame_pointers;
         self.lines &= seen.program.lines;
+        self.lacks_lines = seen.program.lacks_lines;
         self.images_have_padding = seen.program.images_have_padding;
         self.shown = seen.program.shown;
         let without_library = seen.program.findings.into_iter().filter(|finding| finding.about != "library");
@@ -163,7 +170,7 @@ impl Program {
             self.findings.push(Finding::note(
                 "frame pointers",
                 "code without frame pointers was loaded",
-                "perf record --call-graph dwarf; if it is from Numba's cache, another NUMBA_CACHE_DIR",
+                "perf record --call-graph dwarf; if it is from Numba's cache, omit --no-lines: Numba then compiles it once more",
             ));
         }
         if let Some(line) = text.lines().find(|line| line.contains("code is left without frame pointers")) {
@@ -228,6 +235,8 @@ impl Program {
                 listed.functions += compiled.functions;
                 listed.without_frame_pointer += compiled.without_frame_pointer;
                 listed.objects_with_lines += compiled.objects_with_lines;
+                listed.without_lines += compiled.without_lines;
+                listed.of_program += compiled.of_program;
             }
             self.shown.extend(llvm.name_in_log().map(str::to_owned));
             self.findings.push(llvm.finding(self.has_library));
@@ -238,9 +247,12 @@ impl Program {
         }
         // Objects need not be in a list: images are of what is final.
         let has_image = process.mappings.iter().any(|mapping| is_image(&mapping.path));
-        self.has_compiled = listed.objects > 0 || totals.objects > 0 || has_image;
+        self.has_compiled = listed.functions > 0 || totals.functions > 0 || has_image;
+        // What has been freed has none.
+        self.had_images = has_image || totals.images > 0;
         self.lines |= self.has_library && (listed.objects_with_lines > 0 || totals.objects_with_lines > 0);
         self.images_have_padding = totals.images_without_padding == 0;
+        self.examine_lines(&listed);
         self.examine_frame_pointers(&listed, &totals);
         if !self.images_have_padding {
             let Totals { images, images_without_padding, .. } = totals;
@@ -248,6 +260,22 @@ impl Program {
                 "images",
                 format!("{images_without_padding} of {images} have no padding in front: perf --call-graph dwarf cannot use their unwind tables"),
                 "jitlisten record, gdb and py-spy can: see docs/limits.md",
+            ));
+        }
+    }
+
+    /// Only the list says which functions have lines.
+    fn examine_lines(&mut self, listed: &Compiled) {
+        let Compiled { without_lines, of_program, .. } = *listed;
+        self.lacks_lines = self.lines && without_lines > 0;
+        if self.lacks_lines {
+            self.findings.push(Finding::note(
+                "lines",
+                format!(
+                    "{without_lines} of {of_program} compiled functions have none: older than jitlisten in this process, or compiled \
+                     without debug information"
+                ),
+                "jitlisten run from the beginning; what Numba compiles from now on has lines",
             ));
         }
     }
@@ -266,7 +294,7 @@ impl Program {
                     "{without} of {all} compiled functions have none: from Numba's cache, older than jitlisten in this process, or from \
                      an LLVM whose modules it does not reach"
                 ),
-                format!("{tool}; for Numba another NUMBA_CACHE_DIR, and jitlisten run from the beginning"),
+                format!("{tool}; or jitlisten run from the beginning with lines: Numba then compiles what is cached without them once more"),
             ));
         }
     }
@@ -286,7 +314,7 @@ impl Program {
             self.perf_map = false;
             self.findings.push(Finding::no("sink", problem, SINK));
         }
-        if self.images && !process.mappings.iter().any(|mapping| is_image(&mapping.path)) {
+        if self.images && !self.had_images {
             self.images = false;
             self.findings.push(Finding::no("sink", "image: the process maps none", SINK));
         }

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from conftest import PROGRAMS, command, need, python
+from conftest import PROGRAMS, command, need, python, wait_for
 from spaces import Container, need_root
 
 KERNEL = PROGRAMS / "kernel.py"
@@ -67,7 +67,7 @@ def test_a_cache_without_frame_pointers(run, tmp_path):
     run(python(), program)
     # With lines, that cache would not be used.
     tools, _, found = report(run(command(), "doctor", "--json", "--seconds", "50", "--", python(), program, JITLISTEN_LINES="0"))
-    assert any("cache" in finding.get("advice", "") for finding in about(found, "frame pointers"))
+    assert any("omit --no-lines" in finding.get("advice", "") for finding in about(found, "frame pointers"))
     assert not tools["perf record -g"]["stacks"]
 
 
@@ -210,9 +210,29 @@ def test_code_that_is_older_than_the_library(run, start):
     assert not tools["gdb"]["lines"]
 
 
+def test_lines_of_some_functions(run, start, tmp_path):
+    program = start(python(), KERNEL, "later")
+    run(command(), "attach", program.pid)
+    (tmp_path / "go").touch()
+    wait_for(lambda: program.has_said("compiled"), "the second function")
+    tools, _, found = report(run(command(), "doctor", "--json", program.pid))
+    [said] = about(found, "lines")
+    without, all = (int(word) for word in said["found"].split() if word.isdigit())
+    assert said["state"] == "note" and 0 < without < all, said
+    assert not tools["gdb"]["lines"] and tools["gdb"]["todo"] == "some code has no lines, see above"
+    assert "   some  " in run(command(), "doctor", program.pid).stdout
+
+
+def test_nothing_is_compiled_yet(run, start):
+    code = "import numba, time; print('ready', flush=True); time.sleep(600)"
+    found = report(run(command(), "doctor", "--json", start(command(), "run", "--", python(), "-c", code).pid))[2]
+    assert not about(found, "sink") and not about(found, "lines")
+
+
 def test_lines_of_a_process(run, start):
     program = start(command(), "run", "--", python(), KERNEL)
-    assert report(run(command(), "doctor", "--json", program.pid))[0]["gdb"]["lines"]
+    tools, _, found = report(run(command(), "doctor", "--json", program.pid))
+    assert tools["gdb"]["lines"] and not about(found, "lines")
     program = start(command(), "run", "--no-lines", "--", python(), KERNEL)
     tools = report(run(command(), "doctor", "--json", program.pid))[0]
     assert not tools["gdb"]["lines"] and "--no-lines" in tools["valgrind --tool=callgrind"]["todo"]
