@@ -129,8 +129,10 @@ pub(crate) fn with_dashes(arguments: &clap::Command, mut words: Vec<OsString>) -
     words
 }
 
-/// Where the first word is that is neither an option nor the value of one; none behind a `--`. `-m` is no option of ours.
+/// Where the first word is that is neither an option nor the value of one, nor a word that comes before recordings and commands; none behind
+/// a `--`. `-m` is no option of ours.
 fn first_word(subcommand: &clap::Command, words: &[OsString]) -> Option<usize> {
+    let mut before = subcommand.get_positionals().take_while(|argument| argument.get_id() != "files").count();
     let takes_value = |wanted: &dyn Fn(&clap::Arg) -> bool| {
         subcommand.get_arguments().any(|argument| wanted(argument) && argument.get_action().takes_values())
     };
@@ -146,7 +148,11 @@ fn first_word(subcommand: &clap::Command, words: &[OsString]) -> Option<usize> {
                     .char_indices()
                     .find(|(_, short)| takes_value(&|argument| argument.get_short() == Some(*short)))
                     .is_some_and(|(place, short)| place + short.len_utf8() == shorts.len()),
-                None => return Some(at),
+                None if before == 0 => return Some(at),
+                None => {
+                    before -= 1;
+                    false
+                }
             },
         };
         at += if value_follows { 2 } else { 1 };
@@ -197,6 +203,7 @@ mod tests {
     enum Subcommands {
         Lines(crate::lines::Lines),
         Record(crate::record::Record),
+        Why(crate::why::Why),
     }
 
     /// The words with `--` where it is put.
@@ -214,6 +221,7 @@ mod tests {
             "jitlisten lines -r99 -ao true.data | true",
             "jitlisten lines --json=- | -m pkg.module -x",
             "jitlisten lines -s | /bin/true",
+            "jitlisten why true -r 99 | true -x",
         ] {
             assert_eq!(separated(&line.replace("| ", "")), line.replace('|', "--"));
         }
@@ -229,6 +237,8 @@ mod tests {
             "jitlisten lines src",
             "jitlisten record true",
             "jitlisten no-such true",
+            "jitlisten why true",
+            "jitlisten why true no-such.data",
         ] {
             assert_eq!(separated(line), line);
         }

@@ -35,6 +35,7 @@ mod symbols;
 mod system;
 mod top;
 mod trace;
+mod why;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -56,6 +57,7 @@ enum Command {
     Run(run::Run),
     Record(record::Record),
     Lines(lines::Lines),
+    Why(why::Why),
     Compiles(compiles::Compiles),
     Coverage(coverage::Coverage),
     Top(top::Top),
@@ -74,6 +76,7 @@ impl Command {
             Command::Run(command) => command.execute(),
             Command::Record(command) => command.execute(),
             Command::Lines(command) => command.execute(),
+            Command::Why(command) => command.execute(),
             Command::Compiles(command) => command.execute(),
             Command::Coverage(command) => command.execute(),
             Command::Top(command) => command.execute(),

@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 
 use crate::compiling::compilations_to_json;
 use crate::hottest::hottest;
-use crate::loops::{Loop, loops};
+use crate::loops::Loop;
 use crate::profile::{Count, Inlined, Line, Shares};
 use crate::report::{Group, Report};
 use crate::symbols::Kind;
@@ -108,7 +108,7 @@ fn percent(report: &Report, count: Count) -> f64 {
 }
 
 fn files(report: &Report) -> Vec<Value> {
-    let loops = loops(report);
+    let loops = report.loops();
     let files = report.profile.files.iter().zip(&report.sources);
     files
         .map(|(file, source)| {

@@ -34,6 +34,7 @@ mod source_hashes;
 mod symbols;
 mod text;
 mod unwind;
+mod why;
 
 pub use activity::{Activities, Activity, Done};
 pub use bundle::{Bundled, bundle};
@@ -46,7 +47,7 @@ pub use hottest::{CallingLine, HotLine, calling, hottest};
 pub use html::to_html;
 pub use json::to_json;
 pub use lookup::Lookup;
-pub use loops::{Advice, Facts as LoopFacts, Loop, loops};
+pub use loops::{Advice, Facts as LoopFacts, Instruction, Loop, Version};
 pub use printable::printable;
 pub use profile::{Count, Detail, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, Summary, ThreadRow};
 pub use recording::{
@@ -56,6 +57,7 @@ pub use report::{Group, Options, RecordingFile, Report};
 pub use source::{Compiled, SourceText};
 pub use symbols::{FileSymbols, Frame, Function, Kind, SourceFrame, SymbolCache, Symbols};
 pub use text::{Style, to_text};
+pub use why::{SourceLine, why_to_text};
 
 /// Stacks as lines of `process;outermost;…;innermost COUNT`.
 pub fn to_collapsed(report: &Report) -> String {

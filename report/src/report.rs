@@ -1,6 +1,7 @@
 //! Everything that a report shows, gathered: the profile, the sources of its lines, and what has to be said about both.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use rustc_hash::FxHashMap;
@@ -8,6 +9,7 @@ use rustc_hash::FxHashMap;
 use crate::activity::{self, Activities, Activity};
 use crate::compilations::{self, Compilation};
 use crate::lookup::Lookup;
+use crate::loops::{Loop, loops};
 use crate::profile::{Detail, Profile};
 use crate::recording::{Recording, Selection, Thread};
 use crate::roots::Roots;
@@ -61,6 +63,7 @@ pub struct Report {
     /// When the recording ended.
     pub recorded: Option<SystemTime>,
     pub(crate) roots: Roots,
+    loops: OnceLock<Vec<Loop>>,
     /// Whether samples of compiling were left out.
     pub(crate) no_compile: bool,
 }
@@ -156,7 +159,13 @@ impl Report {
         notes.extend(other_events(&recording));
         notes.retain(|note| !note.is_empty());
         let (compilations, no_compile) = (Vec::new(), options.no_compile);
-        Report { recording, symbols, profile, sources, compilations, notes, recorded, roots, no_compile }
+        let loops = OnceLock::new();
+        Report { recording, symbols, profile, sources, compilations, notes, recorded, roots, loops, no_compile }
+    }
+
+    /// The loops of compiled code that ran, the heaviest first.
+    pub fn loops(&self) -> &[Loop] {
+        self.loops.get_or_init(|| loops(&self.recording, &self.symbols, &self.profile, &self.roots))
     }
 
     /// The name of the event.

@@ -27,3 +27,13 @@ def test_each_kernel_has_the_advice_that_makes_it_faster(run, tmp_path):
         assert rules == ({rule} - {"-"}), (name, line, near)
     text = run(command(), "lines", data, timeout=PATIENT).stdout
     assert "fastmath={'reassoc'} allows several" in text
+
+    # One line: what helps, which instruction, which function it calls; and what there is instead of a line without a loop.
+    hot = {name: (line, rule) for name, line, rule in expected}
+    for name, said in (("total", "addsd"), ("ratio", "1 exception"), ("bell", "call")):
+        line, rule = hot[name]
+        shown = run(command(), "why", f"{KERNELS.name}:{line}", data, timeout=PATIENT).stdout
+        assert f"⚑ {rule}: " in shown and said in shown and f"__main__.{name}" in shown, shown
+    asked = {"no.py:1": "no samples in no.py", "kernels.py:1": "no samples at kernels.py:1", "kernels.py": "lines with a loop"}
+    for place, said in asked.items():
+        assert said in run(command(), "why", place, data, status=2, timeout=PATIENT).stderr, place

@@ -4,16 +4,7 @@
 //! results, and the speed-up that the benchmark of `docs/why.md` measured for its kernels: a range, not a promise. The order is that of
 //! the table; a loop gets the first two that apply.
 
-use super::Loop;
-
-/// One piece of advice.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Advice {
-    /// The rule's id.
-    pub rule: &'static str,
-    /// One sentence.
-    pub text: String,
-}
+use super::found::{Advice, Loop};
 
 struct Rule {
     id: &'static str,
@@ -112,7 +103,7 @@ const RULES: [Rule; 12] = [
     },
     Rule {
         id: "stride",
-        applies: |of| of.is_one_at_a_time() && of.vector_version_did_not_run && of.facts.exits < 2,
+        applies: |of| of.is_one_at_a_time() && of.vector_version_did_not_run() && of.facts.exits < 2,
         text: |_| {
             "one value at a time, although there is a vector version: the stride is not known to be 1 before it runs, or the loop is \
              short; C-contiguous arrays and an index (2 to 10 times faster)"

@@ -46,6 +46,8 @@ pub struct Facts {
     pub recurrences: u32,
     /// Branches that leave the loop.
     pub exits: u32,
+    /// Of these, those that are seen to raise an exception.
+    pub exceptions: u32,
 }
 
 impl Facts {
@@ -59,9 +61,34 @@ impl Facts {
         self.width.checked_div(self.element).unwrap_or(0)
     }
 
-    /// `4 divisions, 2 calls, 31 instructions`: what is worth a word.
+    /// `8 values at a time (512 bits)`, if it is so.
+    pub fn vector(&self) -> Option<String> {
+        let (lanes, bits) = (self.lanes(), self.width);
+        self.is_vectorised().then(|| match lanes {
+            0 | 1 => format!("several values at a time ({bits} bits)"),
+            lanes => format!("{lanes} values at a time ({bits} bits)"),
+        })
+    }
+
+    /// `2 besides its end: 1 exception, 1 other`, where there is more than the end.
+    pub fn ways_out(&self) -> Option<String> {
+        let early = self.exits.checked_sub(1).filter(|early| *early != 0)?;
+        let exceptions = self.exceptions.min(early);
+        let counted = |count: u32, what: &str| match count {
+            0 => None,
+            1 => Some(format!("1 {what}")),
+            _ => Some(format!("{count} {what}s")),
+        };
+        let parts =
+            [counted(exceptions, "exception"), (early != exceptions).then(|| format!("{} other", early - exceptions))];
+        Some(format!("{early} besides its end: {}", parts.into_iter().flatten().collect::<Vec<_>>().join(", ")))
+    }
+
+    /// `8 scalar operations, 4 divisions, 2 calls, 31 instructions`: what is worth a word.
     pub fn summary(&self) -> String {
         let counted = [
+            (self.packed, "packed operation"),
+            (self.scalar, "scalar operation"),
             (self.gathers, "gather"),
             (self.scatters, "scatter"),
             (self.divisions, "division"),

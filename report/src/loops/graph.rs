@@ -1,8 +1,8 @@
-//! Natural loops of a function: blocks, dominators (Cooper, Harvey, Kennedy: *A Simple, Fast Dominance Algorithm*), back edges.
+//! Natural loops of a function: blocks, dominators, back edges.
 //!
 //! Works on any instruction set: an instruction is an address and how control leaves it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use rustc_hash::FxHashMap;
@@ -32,8 +32,8 @@ pub(super) struct Step {
 pub(super) struct NaturalLoop {
     /// Its own blocks, without those of loops inside it.
     pub(super) own: Vec<Range<usize>>,
-    /// Branches of its own blocks that may leave the loop.
-    pub(super) exits: usize,
+    /// Where the branches of its own blocks leave the loop to: an instruction for each.
+    pub(super) exits: Vec<usize>,
     pub(super) is_innermost: bool,
 }
 
@@ -50,24 +50,126 @@ pub(super) fn loops(steps: &[Step]) -> Vec<NaturalLoop> {
         return Vec::new();
     }
     let graph = Graph::new(steps);
-    let bodies = graph.bodies();
-    let is_inside =
-        |inner: &BTreeSet<usize>, outer: &BTreeSet<usize>| inner.len() < outer.len() && inner.is_subset(outer);
-    bodies
-        .values()
-        .map(|body| {
-            let inner: Vec<&BTreeSet<usize>> = bodies.values().filter(|other| is_inside(other, body)).collect();
-            let own: Vec<usize> =
-                body.iter().copied().filter(|block| !inner.iter().any(|inner| inner.contains(block))).collect();
-            let leaves = |block: &&usize| graph.next[**block].iter().any(|next| !body.contains(next));
-            let exits = own.iter().filter(leaves).count();
-            NaturalLoop {
-                own: own.into_iter().map(|block| graph.blocks[block].clone()).collect(),
-                exits,
-                is_innermost: inner.is_empty(),
+    let nest = Nest::new(&graph);
+    let mut found: Vec<NaturalLoop> =
+        nest.parents.iter().map(|_| NaturalLoop { own: Vec::new(), exits: Vec::new(), is_innermost: true }).collect();
+    for parent in nest.parents.iter().flatten() {
+        found[*parent].is_innermost = false;
+    }
+    for (block, range) in graph.blocks.iter().enumerate() {
+        let Some(of) = nest.innermost[block] else { continue };
+        found[of].own.push(range.clone());
+        let left = graph.next[block].iter().filter(|next| !nest.contains(of, **next));
+        found[of].exits.extend(left.map(|next| graph.blocks[*next].start));
+    }
+    found.sort_by_key(|of| of.own.first().map(|range| range.start));
+    found
+}
+
+/// Which loop is inside which, and the innermost loop of each block. Headers are visited from the inside out, and a loop that is known
+/// already is one step on the way from a latch to its header (LLVM's `LoopInfo`), so no block is visited for every loop around it.
+struct Nest {
+    innermost: Vec<Option<usize>>,
+    /// By loop; inner loops come first.
+    parents: Vec<Option<usize>>,
+    /// By loop: the numbers of a walk over the tree of loops, at its begin and at its end.
+    walk: Vec<(usize, usize)>,
+}
+
+impl Nest {
+    fn new(graph: &Graph) -> Nest {
+        let dominators = Dominators::new(graph);
+        let mut nest = Nest { innermost: vec![None; graph.blocks.len()], parents: Vec::new(), walk: Vec::new() };
+        let mut headers: Vec<usize> = Vec::new();
+        // The loop itself, or the outermost one that is known to be around it; with shortcuts to it.
+        let mut outermost: Vec<usize> = Vec::new();
+        for &header in graph.order.iter().rev() {
+            let latches = graph.before[header].iter().copied().filter(|latch| dominators.dominates(header, *latch));
+            let mut work: Vec<usize> = latches.collect();
+            if work.is_empty() {
+                continue;
             }
-        })
-        .collect()
+            let this = nest.parents.len();
+            nest.parents.push(None);
+            headers.push(header);
+            outermost.push(this);
+            while let Some(block) = work.pop() {
+                if graph.number[block] == UNREACHED {
+                    continue;
+                }
+                let inner = match nest.innermost[block] {
+                    None => {
+                        nest.innermost[block] = Some(this);
+                        if block != header {
+                            work.extend(&graph.before[block]);
+                        }
+                        continue;
+                    }
+                    Some(inner) => root(&mut outermost, inner),
+                };
+                if inner != this {
+                    nest.parents[inner] = Some(this);
+                    outermost[inner] = this;
+                    work.extend(&graph.before[headers[inner]]);
+                }
+            }
+            // A header is in its loop, also where the way from the latches ended at an inner loop with the same blocks.
+            nest.innermost[header].get_or_insert(this);
+        }
+        nest.walk = walk(&nest.parents);
+        nest
+    }
+
+    fn contains(&self, of: usize, block: usize) -> bool {
+        self.innermost[block].is_some_and(|inner| is_below(self.walk[inner], self.walk[of]))
+    }
+}
+
+/// The last of a chain, which is shortened on the way.
+fn root(chain: &mut [usize], mut at: usize) -> usize {
+    while chain[at] != at {
+        chain[at] = chain[chain[at]];
+        at = chain[at];
+    }
+    at
+}
+
+/// Of each node of a forest, the number when a walk comes to it, and the largest number below it. Parents have any number.
+fn walk(parents: &[Option<usize>]) -> Vec<(usize, usize)> {
+    let mut children = vec![Vec::new(); parents.len()];
+    let mut roots = Vec::new();
+    for (child, parent) in parents.iter().enumerate() {
+        match parent {
+            Some(parent) => children[*parent].push(child),
+            None => roots.push(child),
+        }
+    }
+    let (mut numbers, mut next) = (vec![(0, 0); parents.len()], 0);
+    let mut path: Vec<(usize, usize)> = Vec::new();
+    for root in roots {
+        path.push((root, 0));
+        while let Some((node, child)) = path.last_mut() {
+            if *child == 0 {
+                numbers[*node].0 = next;
+                next += 1;
+            }
+            match children[*node].get(*child) {
+                Some(below) => {
+                    *child += 1;
+                    path.push((*below, 0));
+                }
+                None => {
+                    numbers[*node].1 = next - 1;
+                    path.pop();
+                }
+            }
+        }
+    }
+    numbers
+}
+
+fn is_below((first, last): (usize, usize), (around_first, around_last): (usize, usize)) -> bool {
+    around_first <= first && last <= around_last
 }
 
 struct Graph {
@@ -111,57 +213,101 @@ impl Graph {
         }
         Graph { blocks, next, before, order, number }
     }
+}
 
-    /// The immediate dominator of each block.
-    fn dominators(&self) -> Vec<usize> {
-        let mut dominator = vec![UNREACHED; self.blocks.len()];
-        dominator[0] = 0;
-        let mut changed = true;
-        while changed {
-            changed = false;
-            for &block in &self.order[1..] {
-                let known = self.before[block].iter().copied().filter(|before| dominator[*before] != UNREACHED);
-                let Some(nearest) = known.reduce(|a, b| self.common(&dominator, a, b)) else { continue };
-                changed |= std::mem::replace(&mut dominator[block], nearest) != nearest;
-            }
-        }
-        dominator
+struct Dominators {
+    /// By block; nothing for those that the entry does not reach.
+    walk: Vec<Option<(usize, usize)>>,
+}
+
+impl Dominators {
+    fn new(graph: &Graph) -> Dominators {
+        let dominator = immediate_dominators(graph);
+        let parents: Vec<Option<usize>> = dominator
+            .iter()
+            .enumerate()
+            .map(|(block, above)| Some(*above).filter(|above| *above != UNREACHED && *above != block))
+            .collect();
+        let walk = walk(&parents).into_iter().zip(&dominator);
+        Dominators { walk: walk.map(|(numbers, above)| (*above != UNREACHED).then_some(numbers)).collect() }
     }
 
-    fn common(&self, dominator: &[usize], mut a: usize, mut b: usize) -> usize {
-        while a != b {
-            while self.number[a] > self.number[b] {
-                a = dominator[a];
-            }
-            while self.number[b] > self.number[a] {
-                b = dominator[b];
-            }
-        }
-        a
+    fn dominates(&self, above: usize, block: usize) -> bool {
+        matches!((self.walk[above], self.walk[block]), (Some(above), Some(below)) if is_below(below, above))
     }
+}
 
-    /// By header: the blocks of its loop.
-    fn bodies(&self) -> BTreeMap<usize, BTreeSet<usize>> {
-        let dominator = self.dominators();
-        let dominates = |header: usize, mut block: usize| {
-            while block != header && block != 0 {
-                block = dominator[block];
-            }
-            block == header
-        };
-        let mut bodies: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
-        for &latch in &self.order {
-            for &header in self.next[latch].iter().filter(|header| dominates(**header, latch)) {
-                let body = bodies.entry(header).or_insert_with(|| BTreeSet::from([header]));
-                let mut work = vec![latch];
-                while let Some(block) = work.pop() {
-                    if self.number[block] != UNREACHED && body.insert(block) {
-                        work.extend(&self.before[block]);
-                    }
-                }
-            }
+/// By block (Lengauer, Tarjan: *A Fast Algorithm for Finding Dominators in a Flowgraph*, the simple version: n log n).
+fn immediate_dominators(graph: &Graph) -> Vec<usize> {
+    let (preorder, parent) = preorder(&graph.next);
+    let mut number = vec![UNREACHED; graph.blocks.len()];
+    for (at, block) in preorder.iter().enumerate() {
+        number[*block] = at;
+    }
+    // Everything here is in numbers of the preorder.
+    let count = preorder.len();
+    let mut forest = Forest { above: vec![UNREACHED; count], label: (0..count).collect(), semi: (0..count).collect() };
+    let (mut dominator, mut waiting) = (vec![0; count], vec![Vec::new(); count]);
+    for at in (1..count).rev() {
+        for before in graph.before[preorder[at]].iter().map(|block| number[*block]).filter(|at| *at != UNREACHED) {
+            let least = forest.least(before);
+            forest.semi[at] = forest.semi[at].min(forest.semi[least]);
         }
-        bodies
+        waiting[forest.semi[at]].push(at);
+        forest.above[at] = parent[at];
+        for other in std::mem::take(&mut waiting[parent[at]]) {
+            let least = forest.least(other);
+            dominator[other] = if forest.semi[least] < forest.semi[other] { least } else { parent[at] };
+        }
+    }
+    for at in 1..count {
+        if dominator[at] != forest.semi[at] {
+            dominator[at] = dominator[dominator[at]];
+        }
+    }
+    number.iter().map(|at| if *at == UNREACHED { UNREACHED } else { preorder[dominator[*at]] }).collect()
+}
+
+/// The blocks in the order in which a depth-first walk comes to them; of each, the place in it of the one that it comes from.
+fn preorder(next: &[Vec<usize>]) -> (Vec<usize>, Vec<usize>) {
+    let (mut order, mut parent, mut seen) = (Vec::new(), Vec::new(), vec![false; next.len()]);
+    let mut work = vec![(0, 0)];
+    while let Some((block, from)) = work.pop() {
+        if !std::mem::replace(&mut seen[block], true) {
+            work.extend(next[block].iter().map(|next| (*next, order.len())));
+            order.push(block);
+            parent.push(from);
+        }
+    }
+    (order, parent)
+}
+
+/// The trees of the blocks that are done.
+struct Forest {
+    above: Vec<usize>,
+    label: Vec<usize>,
+    semi: Vec<usize>,
+}
+
+impl Forest {
+    /// On the way up to a root, without it, the block with the least semidominator. Shortens the way.
+    fn least(&mut self, at: usize) -> usize {
+        if self.above[at] == UNREACHED {
+            return self.label[at];
+        }
+        let (mut way, mut top) = (Vec::new(), at);
+        while self.above[self.above[top]] != UNREACHED {
+            way.push(top);
+            top = self.above[top];
+        }
+        for below in way.into_iter().rev() {
+            let above = self.above[below];
+            if self.semi[self.label[above]] < self.semi[self.label[below]] {
+                self.label[below] = self.label[above];
+            }
+            self.above[below] = self.above[above];
+        }
+        self.label[at]
     }
 }
 
@@ -217,16 +363,16 @@ mod tests {
         // 1 to 5 around 2 to 3.
         let found = loops(&steps(&[Next, Next, Next, Branch(Some(2)), Next, Branch(Some(1)), Leave]));
         assert_eq!(found.len(), 2);
-        assert_eq!(found[0], NaturalLoop { own: vec![1..2, 4..6], exits: 1, is_innermost: false });
+        assert_eq!(found[0], NaturalLoop { own: vec![1..2, 4..6], exits: vec![6], is_innermost: false });
         assert_eq!(found[1].instructions().collect::<Vec<_>>(), [2, 3]);
-        assert!(found[1].exits == 1 && found[1].is_innermost);
+        assert!(found[1].exits == [4] && found[1].is_innermost);
     }
 
     #[test]
     fn a_loop_that_ends_early_has_two_exits() {
         use Flow::{Branch, Leave, Next};
         let found = loops(&steps(&[Next, Branch(Some(4)), Next, Branch(Some(0)), Leave]));
-        assert_eq!(found, [NaturalLoop { own: vec![0..2, 2..4], exits: 2, is_innermost: true }]);
+        assert_eq!(found, [NaturalLoop { own: vec![0..2, 2..4], exits: vec![4, 4], is_innermost: true }]);
     }
 
     #[test]
@@ -235,5 +381,31 @@ mod tests {
         assert_eq!(loops(&steps(&[Leave, Jump(Some(1))])), []);
         assert_eq!(loops(&steps(&[Branch(None), Jump(None), Branch(Some(99))])), []);
         assert_eq!(loops(&[]), []);
+    }
+
+    #[test]
+    fn a_loop_that_several_branches_repeat_is_one() {
+        use Flow::{Branch, Leave, Next};
+        let found = loops(&steps(&[Next, Branch(Some(0)), Next, Branch(Some(0)), Leave]));
+        assert_eq!(found, [NaturalLoop { own: vec![0..2, 2..4], exits: vec![4], is_innermost: true }]);
+    }
+
+    #[test]
+    fn the_largest_functions_take_no_time() {
+        const MANY: usize = 16_000;
+        // One in another, and one behind another with an exit each to the end.
+        let nested: Vec<Flow> =
+            (0..MANY)
+                .map(|at| {
+                    if at < MANY / 2 { Flow::Branch(Some(MANY as u64)) } else { Flow::Branch(Some((MANY - at) as u64)) }
+                })
+                .chain([Flow::Leave])
+                .collect();
+        assert_eq!(loops(&steps(&nested)).len(), MANY / 2);
+        let behind: Vec<Flow> = (0..MANY as u64)
+            .map(|at| if at % 2 == 0 { Flow::Branch(Some(MANY as u64)) } else { Flow::Branch(Some(at - 1)) })
+            .chain([Flow::Leave])
+            .collect();
+        assert_eq!(loops(&steps(&behind)).len(), MANY / 2);
     }
 }

@@ -13,6 +13,7 @@
 
 mod advice;
 mod facts;
+mod found;
 mod graph;
 mod x86_64;
 
@@ -20,86 +21,22 @@ use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-pub use advice::Advice;
 pub use facts::Facts;
+pub use found::{Advice, Instruction, Loop, Version};
 
 use crate::profile::{Count, Profile};
-use crate::report::Report;
-use crate::symbols::{ImageCode, Kind};
-
-/// A loop with samples.
-#[derive(Clone, Debug)]
-pub struct Loop {
-    /// The function that it is in.
-    pub function: String,
-    /// The source file of its hottest line.
-    pub path: String,
-    /// Its hottest line.
-    pub line: u32,
-    /// The first of its lines in that file.
-    pub first: u32,
-    /// The last one.
-    pub last: u32,
-    /// Samples in its own instructions.
-    pub own: Count,
-    /// With the calls from there.
-    pub total: Count,
-    /// The functions that it calls, the heaviest first.
-    pub calls: Vec<(String, Count)>,
-    /// By function that it calls, and the innermost one below that: every sample once.
-    below: Vec<((String, String), Count)>,
-    /// What its instructions do.
-    pub facts: Facts,
-    /// Whether the function has a loop of vector instructions for the same lines, with next to no samples.
-    pub vector_version_did_not_run: bool,
-    /// What helps.
-    pub advice: Vec<Advice>,
-}
-
-impl Loop {
-    /// `loop 15-16`.
-    pub fn name(&self) -> String {
-        if self.first == self.last {
-            format!("loop {}", self.first)
-        } else {
-            format!("loop {}-{}", self.first, self.last)
-        }
-    }
-
-    /// `8 values at a time (512 bits)`, if it is so.
-    pub fn vector(&self) -> Option<String> {
-        let (lanes, bits) = (self.facts.lanes(), self.facts.width);
-        self.facts.is_vectorised().then(|| match lanes {
-            0 | 1 => format!("several values at a time ({bits} bits)"),
-            lanes => format!("{lanes} values at a time ({bits} bits)"),
-        })
-    }
-
-    fn is_one_at_a_time(&self) -> bool {
-        self.facts.scalar != 0 && !self.facts.is_vectorised()
-    }
-
-    /// How much of the loop is in calls of such functions, or of what ends in them, in percent.
-    fn share_of_calls(&self, is_meant: fn(&str) -> bool) -> f64 {
-        let mut sum = Count::default();
-        let meant = self.below.iter().filter(|((callee, leaf), _)| is_meant(callee) || is_meant(leaf));
-        meant.for_each(|(_, count)| sum += *count);
-        sum.percent_of(self.total)
-    }
-
-    fn largest_call(&self, is_meant: fn(&str) -> bool) -> Option<&str> {
-        let names = self.below.iter().flat_map(|((callee, leaf), _)| [callee.as_str(), leaf.as_str()]);
-        names.into_iter().find(|name| is_meant(name))
-    }
-}
+use crate::recording::Recording;
+use crate::roots::Roots;
+use crate::symbols::{ImageCode, Kind, Symbols};
 
 /// Loops with less of all samples are not looked at.
-const LEAST_PERCENT: f64 = 1.0;
-const LEAST_SAMPLES: u64 = 5;
+pub(crate) const LEAST_PERCENT: f64 = 1.0;
+pub(crate) const LEAST_SAMPLES: u64 = 5;
 /// More of a function is not decoded.
 const LONGEST_FUNCTION: u64 = 64 << 10;
-/// Two loops of which one has less of the samples of both than this: that one did not run.
-const NEXT_TO_NONE: u64 = 50;
+
+/// Where an instruction is from: file and line of each call that was inlined there, the innermost first.
+type Places = Vec<(String, u32)>;
 
 /// What was sampled at an instruction, and what it called.
 #[derive(Default)]
@@ -111,20 +48,17 @@ struct Sampled {
 }
 
 /// The loops of a recording, the heaviest first.
-pub fn loops(report: &Report) -> Vec<Loop> {
+pub(crate) fn loops(recording: &Recording, symbols: &Symbols, profile: &Profile, roots: &Roots) -> Vec<Loop> {
     let mut found = Vec::new();
-    for (file, offsets) in sampled_instructions(report) {
-        let Some(mut code) = ImageCode::open(&report.roots, &report.recording.files[file as usize]) else { continue };
+    for (file, offsets) in sampled_instructions(recording, symbols) {
+        let Some(mut code) = ImageCode::open(roots, &recording.files[file as usize]) else { continue };
         if code.is_x86_64() {
-            image(&mut code, offsets, &mut found);
+            image(&mut code, offsets, profile, &mut found);
         }
     }
-    let is_hot =
-        |of: &Loop| of.total.samples >= LEAST_SAMPLES && of.total.percent_of(report.profile.all) >= LEAST_PERCENT;
-    found.retain(is_hot);
     for of in &mut found {
         of.advice = advice::advice(of);
-        show_at_a_line_with_samples(of, &report.profile);
+        show_at_a_line_with_samples(of, profile);
     }
     found.sort_by(|a, b| b.total.cmp(&a.total).then_with(|| (&a.path, a.line).cmp(&(&b.path, b.line))));
     found
@@ -140,8 +74,7 @@ fn show_at_a_line_with_samples(of: &mut Loop, profile: &Profile) {
 }
 
 /// By image and offset: the instructions of compiled code that samples are in or were called from.
-fn sampled_instructions(report: &Report) -> BTreeMap<u32, BTreeMap<u64, Sampled>> {
-    let (recording, symbols) = (&report.recording, &report.symbols);
+fn sampled_instructions(recording: &Recording, symbols: &Symbols) -> BTreeMap<u32, BTreeMap<u64, Sampled>> {
     let mut weights: FxHashMap<u32, Count> = FxHashMap::default();
     for sample in &recording.samples {
         *weights.entry(sample.stack).or_default() += Count { weight: sample.weight, samples: 1 };
@@ -173,89 +106,118 @@ fn sampled_instructions(report: &Report) -> BTreeMap<u32, BTreeMap<u64, Sampled>
     found
 }
 
-fn image(code: &mut ImageCode, offsets: BTreeMap<u64, Sampled>, found: &mut Vec<Loop>) {
+fn image(code: &mut ImageCode, offsets: BTreeMap<u64, Sampled>, profile: &Profile, found: &mut Vec<Loop>) {
     let sampled: BTreeMap<u64, Sampled> =
         offsets.into_iter().filter_map(|(offset, sampled)| Some((code.address(offset)?, sampled))).collect();
+    let is_hot = |total: Count| total.samples >= LEAST_SAMPLES && total.percent_of(profile.all) >= LEAST_PERCENT;
     let mut done = 0;
     for address in sampled.keys() {
         let Some((name, range)) = code.function(*address).filter(|_| *address >= done) else { continue };
         done = range.end;
+        let mut all = Count::default();
+        sampled.range(range.clone()).for_each(|(_, at)| all += at.total);
+        if !is_hot(all) {
+            continue;
+        }
         let length = (range.end - range.start).min(LONGEST_FUNCTION);
         let instructions = x86_64::decode(&code.bytes(range.start, length as usize), range.start);
-        let mut of_function: Vec<Loop> = graph::loops(&x86_64::steps(&instructions))
-            .iter()
-            .filter_map(|natural| one(code, &name, &instructions, natural, &sampled))
-            .collect();
-        find_versions(&mut of_function);
-        found.append(&mut of_function);
+        let loops = graph::loops(&x86_64::steps(&instructions));
+        let mut of_function: Vec<(Loop, FxHashSet<Places>)> =
+            loops.iter().filter_map(|natural| one(code, &instructions, natural, &sampled)).collect();
+        found::find_versions(&mut of_function);
+        let hot = of_function.into_iter().map(|(of, _)| of).filter(|of| is_hot(of.total));
+        found.extend(hot.map(|mut of| {
+            of.function.clone_from(&name);
+            write_instructions(&mut of, &instructions);
+            of
+        }));
     }
 }
 
+/// A loop without its versions, and where its instructions are from.
 fn one(
     code: &mut ImageCode,
-    function: &str,
     instructions: &[iced_x86::Instruction],
     natural: &graph::NaturalLoop,
     sampled: &BTreeMap<u64, Sampled>,
-) -> Option<Loop> {
+) -> Option<(Loop, FxHashSet<Places>)> {
     let (mut own, mut total) = (Count::default(), Count::default());
     let mut below: FxHashMap<(String, String), Count> = FxHashMap::default();
-    // By file and line: samples, and instructions where there are none.
-    let mut lines: BTreeMap<(String, u32), (Count, u32)> = BTreeMap::new();
+    // By place: samples, and instructions where there are none.
+    let mut lines: BTreeMap<Places, (Count, u32)> = BTreeMap::new();
+    let mut shown = Vec::new();
     for instruction in natural.instructions().map(|at| &instructions[at]) {
-        let place = code.line_of_user(instruction.ip()).filter(|(_, line)| *line != 0);
-        let mut here = Count::default();
+        let places = code.places_of_user(instruction.ip());
+        let (mut here, mut calls) = (Sampled::default(), FxHashMap::default());
         for (_, at) in sampled.range(instruction.ip()..instruction.next_ip().max(instruction.ip())) {
-            own += at.own;
-            here += at.total;
-            at.calls.iter().for_each(|(names, count)| *below.entry(names.clone()).or_default() += *count);
+            here.own += at.own;
+            here.total += at.total;
+            for ((callee, leaf), count) in &at.calls {
+                *below.entry((callee.clone(), leaf.clone())).or_default() += *count;
+                *calls.entry(callee.clone()).or_default() += *count;
+            }
         }
-        total += here;
-        if let Some(place) = place {
-            let entry = lines.entry(place).or_default();
-            entry.0 += here;
+        own += here.own;
+        total += here.total;
+        shown.push(Instruction {
+            address: instruction.ip(),
+            line: places.first().map_or(0, |(_, line)| *line),
+            own: here.own,
+            total: here.total,
+            calls: heaviest_first(calls),
+            text: String::new(),
+        });
+        if !places.is_empty() {
+            let entry = lines.entry(places).or_default();
+            entry.0 += here.total;
             entry.1 += 1;
         }
     }
-    let ((path, line), _) = lines.iter().max_by_key(|(_, weight)| **weight)?;
-    let of_file = || lines.keys().filter(|(other, _)| other == path).map(|(_, line)| *line);
+    let mut by_line: BTreeMap<&(String, u32), (Count, u32)> = BTreeMap::new();
+    for (places, (count, instructions)) in &lines {
+        let entry = by_line.entry(&places[0]).or_default();
+        entry.0 += *count;
+        entry.1 += instructions;
+    }
+    let ((path, line), _) = by_line.iter().max_by_key(|(_, weight)| **weight)?;
+    // The lines of the loop itself, without those of functions that were inlined into it.
+    let hottest =
+        lines.iter().filter(|(places, _)| places[0] == (path.clone(), *line)).max_by_key(|(_, weight)| **weight);
+    let around = hottest.and_then(|(places, _)| places.last()).map_or(path, |(path, _)| path);
+    let of_loop =
+        || lines.keys().filter_map(|places| places.last()).filter(|(path, _)| path == around).map(|(_, line)| *line);
     let mut calls: FxHashMap<String, Count> = FxHashMap::default();
     below.iter().for_each(|((callee, _), count)| *calls.entry(callee.clone()).or_default() += *count);
-    Some(Loop {
-        function: function.to_owned(),
+    let of = Loop {
+        function: String::new(),
         path: path.clone(),
         line: *line,
-        first: of_file().min().unwrap_or(*line),
-        last: of_file().max().unwrap_or(*line),
+        around: around.clone(),
+        first: of_loop().min().unwrap_or(*line),
+        last: of_loop().max().unwrap_or(*line),
+        lines: lines.keys().flatten().cloned().collect(),
         own,
         total,
         calls: heaviest_first(calls),
         below: heaviest_first(below),
         facts: x86_64::facts(instructions, natural),
-        vector_version_did_not_run: false,
+        is_innermost: natural.is_innermost,
+        versions: Vec::new(),
+        instructions: shown,
         advice: Vec::new(),
-    })
+    };
+    Some((of, lines.into_keys().collect()))
+}
+
+fn write_instructions(of: &mut Loop, instructions: &[iced_x86::Instruction]) {
+    for instruction in &mut of.instructions {
+        let found = instructions.binary_search_by_key(&instruction.address, iced_x86::Instruction::ip);
+        instruction.text = found.map(|at| x86_64::text(&instructions[at])).unwrap_or_default();
+    }
 }
 
 fn heaviest_first<T: Ord>(counts: FxHashMap<T, Count>) -> Vec<(T, Count)> {
     let mut counts: Vec<(T, Count)> = counts.into_iter().collect();
     counts.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     counts
-}
-
-/// Tells of each scalar loop whether a vector loop for the same lines is there and was not used.
-fn find_versions(of_function: &mut [Loop]) {
-    let vectors: Vec<(String, u32, u32, Count)> = of_function
-        .iter()
-        .filter(|of| of.facts.is_vectorised())
-        .map(|of| (of.path.clone(), of.first, of.last, of.total))
-        .collect();
-    for of in of_function.iter_mut().filter(|of| of.is_one_at_a_time()) {
-        let overlaps = |(path, first, last, _): &&(String, u32, u32, Count)| {
-            *path == of.path && *first <= of.last && of.first <= *last
-        };
-        let mut ran = Count::default();
-        let versions = vectors.iter().filter(overlaps).map(|(.., count)| ran += *count).count();
-        of.vector_version_did_not_run = versions != 0 && ran.samples * NEXT_TO_NONE <= of.total.samples;
-    }
 }

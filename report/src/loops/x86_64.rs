@@ -1,7 +1,8 @@
 //! Instructions of x86-64: how control leaves them, and the facts of a loop of them.
 
 use iced_x86::{
-    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
+    Decoder, DecoderOptions, FlowControl, Formatter as _, GasFormatter, Instruction, InstructionInfoFactory, Mnemonic,
+    OpAccess, OpKind, Register,
 };
 
 use super::facts::{Elements, Facts};
@@ -28,20 +29,61 @@ pub(super) fn steps(instructions: &[Instruction]) -> Vec<Step> {
 }
 
 pub(super) fn facts(instructions: &[Instruction], of: &NaturalLoop) -> Facts {
-    let mut facts = Facts { exits: of.exits as u32, ..Facts::default() };
+    let mut facts = Facts { exits: of.exits.len() as u32, ..Facts::default() };
     let mut elements = Elements::default();
     let own: Vec<&Instruction> = of.instructions().map(|at| &instructions[at]).collect();
     for instruction in &own {
         count(&mut facts, &mut elements, instruction);
     }
     facts.element = elements.commonest();
-    facts.checked_divisions = if of.exits > 1 { checked_divisions(&own) } else { 0 };
+    facts.checked_divisions = if of.exits.len() > 1 { checked_divisions(&own) } else { 0 };
+    facts.exceptions = of.exits.iter().filter(|exit| raises(instructions, **exit)).count() as u32;
     facts.indirect = indirect(&own);
     // Values are followed through one block only: what another path does to them is not known.
     if let [_] = of.own.as_slice() {
         carried(&mut facts, &own);
     }
     facts
+}
+
+/// An instruction as an assembler writes it.
+pub(super) fn text(instruction: &Instruction) -> String {
+    let mut text = String::new();
+    GasFormatter::new().format(instruction, &mut text);
+    text
+}
+
+/// Whether code that a loop leaves to is seen to return 1, with which a function of Numba raises.
+fn raises(instructions: &[Instruction], mut at: usize) -> bool {
+    /// More of it is not looked at.
+    const FAR: usize = 64;
+    let mut status = None;
+    for _ in 0..FAR {
+        let Some(instruction) = instructions.get(at) else { return false };
+        let is_status = instruction.op_count() == 2
+            && instruction.op0_kind() == OpKind::Register
+            && instruction.op0_register() == Register::EAX;
+        match instruction.mnemonic() {
+            Mnemonic::Mov if is_status => {
+                status = (instruction.op1_kind() == OpKind::Immediate32).then(|| instruction.immediate32());
+            }
+            Mnemonic::Xor if is_status => status = None,
+            _ => {}
+        }
+        at = match instruction.flow_control() {
+            FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall => at + 1,
+            FlowControl::UnconditionalBranch => {
+                let target = instruction.near_branch_target();
+                match instructions.binary_search_by_key(&target, Instruction::ip) {
+                    Ok(target) => target,
+                    Err(_) => return false,
+                }
+            }
+            FlowControl::Return => return status == Some(1),
+            _ => return false,
+        };
+    }
+    false
 }
 
 /// The class of a mnemonic, without the `V` of AVX.

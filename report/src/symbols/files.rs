@@ -232,12 +232,12 @@ impl ImageCode {
         self.0.code(address, length)
     }
 
-    /// Path and line of an instruction, of the innermost call that was inlined there and is not of Numba's own files.
-    pub(crate) fn line_of_user(&mut self, address: u64) -> Option<(String, u32)> {
-        let frames = self.0.frames(address);
-        let is_users = |frame: &&SourceFrame| frame.file.as_ref().is_some_and(|file| !file.contains("/numba/"));
-        let frame = frames.iter().find(is_users).or(frames.first())?;
-        Some((frame.file.clone()?, frame.line.unwrap_or_default()))
+    /// Paths and lines of an instruction, the innermost inlined call first, without Numba's own files unless there are no others.
+    pub(crate) fn places_of_user(&mut self, address: u64) -> Vec<(String, u32)> {
+        let frames = self.0.frames(address).into_iter();
+        let places = frames.filter_map(|frame| Some((frame.file?, frame.line.filter(|line| *line != 0)?)));
+        let (library, users): (Vec<_>, Vec<_>) = places.partition(|(file, _)| file.contains("/numba/"));
+        if users.is_empty() { library } else { users }
     }
 
     /// Path and line of an instruction.

@@ -195,7 +195,7 @@ impl Table<'_> {
             _ => "",
         };
         let path = &self.report.profile.files[line.place.0 as usize].path;
-        let mut loops = self.loops.iter().filter(|of| of.line == line.place.1 && of.path == *path);
+        let mut loops = self.report.loops().iter().filter(|of| of.line == line.place.1 && of.path == *path);
         let flag = if loops.any(|of| !of.advice.is_empty()) { "⚑" } else { "" };
         [in_c, flag].iter().filter(|word| !word.is_empty()).copied().collect::<Vec<_>>().join(" ")
     }

@@ -6,7 +6,6 @@ use std::fmt::Write;
 
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-use crate::loops::{Loop, loops};
 use crate::printable::printable;
 use crate::profile::{Count, FunctionRow, Inlined, Line, Shares};
 use crate::report::{Group, Report, grouped};
@@ -58,7 +57,7 @@ const INDENT: usize = 30;
 
 /// The whole table.
 pub fn to_text(report: &Report, style: Style<'_>) -> String {
-    let mut table = Table { report, style, loops: loops(report), text: String::new() };
+    let mut table = Table { report, style, text: String::new() };
     table.head();
     table.functions();
     if style.hosts {
@@ -77,7 +76,6 @@ pub fn to_text(report: &Report, style: Style<'_>) -> String {
 struct Table<'a> {
     report: &'a Report,
     style: Style<'a>,
-    loops: Vec<Loop>,
     text: String,
 }
 
@@ -270,7 +268,7 @@ impl Table<'_> {
     /// What helps the loops whose hottest line this is, and with [`Style::all`] what the others do.
     fn loops_at(&mut self, path: &str, line: u32) {
         let mut rows: Vec<(String, &str)> = Vec::new();
-        for of in self.loops.iter().filter(|of| of.line == line && of.path == path) {
+        for of in self.report.loops().iter().filter(|of| of.line == line && of.path == path) {
             for advice in &of.advice {
                 rows.push((format!("⚑ {}: {}", of.name(), advice.text), "35"));
             }

@@ -1,0 +1,47 @@
+//! `jitlisten why`: why one line is slow.
+
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use jitlisten_report::{SourceLine, why_to_text};
+
+use crate::input::Input;
+use crate::problem::Problem;
+use crate::recording::{self, Reading};
+
+const EXAMPLES: &str = "Examples:
+  jitlisten why prog.py:16
+  jitlisten why prog.py:16 perf.data
+  jitlisten why prog.py:16 -r 999 -- prog.py 1000
+
+Loops are known of compiled code for x86-64. Samples say which of the machine loops of a line ran; docs/why.md explains the advice.";
+
+/// Show the loops that ran for a line, what helps, and their instructions with samples
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Why {
+    /// The line: the end of a path is enough
+    #[arg(value_name = "FILE.py:LINE")]
+    place: SourceLine,
+    /// Where the recording of CMD is kept [default: jitlisten.perf.data]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    reading: Reading,
+    #[command(flatten)]
+    input: Input,
+}
+
+impl Why {
+    pub(crate) fn execute(mut self) -> Result<ExitCode, Problem> {
+        let recordings = self.input.recordings(self.output.as_deref(), &mut self.reading.event)?;
+        let report = self.reading.open(&recordings.files, false, false)?;
+        recordings.say_kept();
+        let text = why_to_text(&report, &self.place).map_err(Problem::new)?;
+        recording::write(None, text.as_bytes())?;
+        Ok(recordings.status)
+    }
+}

@@ -1,0 +1,180 @@
+//! A loop that ran, and the words for it.
+
+use std::collections::BTreeSet;
+
+use rustc_hash::FxHashSet;
+
+use super::facts::Facts;
+use crate::profile::Count;
+
+/// One piece of advice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Advice {
+    /// The rule's id.
+    pub rule: &'static str,
+    /// One sentence.
+    pub text: String,
+}
+
+/// A loop with samples.
+#[derive(Clone, Debug)]
+pub struct Loop {
+    /// The function that it is in.
+    pub function: String,
+    /// The source file of its hottest line.
+    pub path: String,
+    /// Its hottest line.
+    pub line: u32,
+    /// The source file of the loop itself: the hottest line may be of a function that was inlined into it.
+    pub around: String,
+    /// The first of its lines in that file.
+    pub first: u32,
+    /// The last one.
+    pub last: u32,
+    /// Every line that it has code of, also of functions that were inlined into it.
+    pub lines: BTreeSet<(String, u32)>,
+    /// Samples in its own instructions.
+    pub own: Count,
+    /// With the calls from there.
+    pub total: Count,
+    /// The functions that it calls, the heaviest first.
+    pub calls: Vec<(String, Count)>,
+    /// By function that it calls, and the innermost one below that: every sample once.
+    pub(super) below: Vec<((String, String), Count)>,
+    /// What its instructions do.
+    pub facts: Facts,
+    /// Whether no loop is inside it.
+    pub is_innermost: bool,
+    /// The other loops that the compiler made of the same lines: with vector instructions, for what is left over, ...
+    pub versions: Vec<Version>,
+    /// Its own instructions, without those of loops inside it.
+    pub instructions: Vec<Instruction>,
+    /// What helps.
+    pub advice: Vec<Advice>,
+}
+
+/// Another loop for the same lines.
+#[derive(Clone, Debug)]
+pub struct Version {
+    /// What its instructions do.
+    pub facts: Facts,
+    /// Samples in it and its calls.
+    pub total: Count,
+}
+
+/// An instruction of a loop.
+#[derive(Clone, Debug)]
+pub struct Instruction {
+    /// In the image.
+    pub address: u64,
+    /// Its line in the user's files; 0 without one.
+    pub line: u32,
+    /// Samples at it.
+    pub own: Count,
+    /// With the functions that it calls.
+    pub total: Count,
+    /// Those, the heaviest first.
+    pub calls: Vec<(String, Count)>,
+    /// As an assembler writes it.
+    pub text: String,
+}
+
+/// Two loops of which one has less of the samples of both than this: that one did not run.
+const NEXT_TO_NONE: u64 = 50;
+/// Calls that are named.
+const MOST_CALLS: usize = 5;
+
+impl Loop {
+    /// `loop 15-16`.
+    pub fn name(&self) -> String {
+        if self.first == self.last {
+            format!("loop {}", self.first)
+        } else {
+            format!("loop {}-{}", self.first, self.last)
+        }
+    }
+
+    /// `8 values at a time (512 bits)`, if it is so.
+    pub fn vector(&self) -> Option<String> {
+        self.facts.vector()
+    }
+
+    /// `8x` or `1x`: how many values at a time; nothing where it computes none.
+    pub fn chip(&self) -> String {
+        match (self.facts.is_vectorised(), self.facts.lanes()) {
+            (true, lanes @ 2..) => format!("{lanes}x"),
+            (true, _) => "vector".to_owned(),
+            (false, _) => "1x".to_owned(),
+        }
+    }
+
+    /// What there is to know, as rows of a name and a text.
+    pub fn rows(&self) -> Vec<(&'static str, String)> {
+        let mut rows = vec![
+            ("runs", self.facts.vector().unwrap_or_else(|| "one value at a time".to_owned())),
+            ("machine code", self.facts.summary()),
+        ];
+        if let Some(ways) = self.facts.ways_out() {
+            rows.push(("ways out", ways));
+        }
+        let calls = self.calls.iter().take(MOST_CALLS);
+        let calls: Vec<String> =
+            calls.map(|(name, count)| format!("{name} {:.0} %", count.percent_of(self.total))).collect();
+        if !calls.is_empty() {
+            rows.push(("calls", calls.join(", ")));
+        }
+        for (at, version) in self.versions.iter().enumerate() {
+            let what = version.facts.vector().unwrap_or_else(|| "one value at a time".to_owned());
+            let samples = match version.total.samples {
+                0 => "did not run (no samples)".to_owned(),
+                1 => "1 sample".to_owned(),
+                samples => format!("{samples} samples"),
+            };
+            rows.push((if at == 0 { "other versions" } else { "" }, format!("{what}: {samples}")));
+        }
+        rows
+    }
+
+    pub(super) fn is_one_at_a_time(&self) -> bool {
+        self.facts.scalar != 0 && !self.facts.is_vectorised()
+    }
+
+    /// Whether the function has a loop of vector instructions for the same lines, with next to no samples.
+    pub fn vector_version_did_not_run(&self) -> bool {
+        let mut ran = Count::default();
+        let vectors = self.versions.iter().filter(|version| version.facts.is_vectorised());
+        let count = vectors.map(|version| ran += version.total).count();
+        self.is_one_at_a_time() && count != 0 && ran.samples * NEXT_TO_NONE <= self.total.samples
+    }
+
+    /// How much of the loop is in calls of such functions, or of what ends in them, in percent.
+    pub(super) fn share_of_calls(&self, is_meant: fn(&str) -> bool) -> f64 {
+        let mut sum = Count::default();
+        let meant = self.below.iter().filter(|((callee, leaf), _)| is_meant(callee) || is_meant(leaf));
+        meant.for_each(|(_, count)| sum += *count);
+        sum.percent_of(self.total)
+    }
+
+    pub(super) fn largest_call(&self, is_meant: fn(&str) -> bool) -> Option<&str> {
+        let names = self.below.iter().flat_map(|((callee, leaf), _)| [callee.as_str(), leaf.as_str()]);
+        names.into_iter().find(|name| is_meant(name))
+    }
+}
+
+/// Tells the innermost loops of a function that were made of the same lines of each other. With each, where its instructions are from: two
+/// loops are versions of one where a whole chain of inlined calls is the same, not only the innermost line.
+pub(super) fn find_versions<Places: Eq + std::hash::Hash>(of_function: &mut [(Loop, FxHashSet<Places>)]) {
+    let versions: Vec<Vec<Version>> = of_function
+        .iter()
+        .enumerate()
+        .map(|(at, (of, places))| {
+            let others = of_function.iter().enumerate().filter(|(other_at, (other, other_places))| {
+                *other_at != at && of.is_innermost && other.is_innermost && !places.is_disjoint(other_places)
+            });
+            others.map(|(_, (other, _))| Version { facts: other.facts.clone(), total: other.total }).collect()
+        })
+        .collect();
+    for ((of, _), versions) in of_function.iter_mut().zip(versions) {
+        of.versions = versions;
+    }
+}
