@@ -4,6 +4,7 @@
 
 use std::time::SystemTime;
 
+use rustc_hash::FxHashMap;
 use serde_json::{Map, Value, json};
 
 use crate::assembly::Assembly;
@@ -13,6 +14,7 @@ use crate::report::Report;
 use crate::source::SourceText;
 use crate::symbols::Kind;
 
+use super::loops;
 use super::stacks::stacks;
 
 /// A longer source is cut to what is around its samples.
@@ -26,6 +28,7 @@ const MOST_CALLERS: usize = 12;
 pub(super) fn data(report: &Report) -> Value {
     let profile = &report.profile;
     let assembly = Assembly::new(&report.recording, &report.symbols, &report.roots);
+    let mut loops = loops::by_line(report);
     let (program, title) = (report.program(), report.title());
     json!({
         "program": printable(&program),
@@ -40,7 +43,7 @@ pub(super) fn data(report: &Report) -> Value {
         }).collect::<Vec<_>>(),
         "functions": functions(report),
         "files": profile.files.iter().zip(&report.sources).map(|(file, source)| {
-            file_value(report, &assembly, file, source)
+            file_value(report, &assembly, &mut loops, file, source)
         }).collect::<Vec<_>>(),
         "stacks": stacks(report),
     })
@@ -107,7 +110,13 @@ fn functions(report: &Report) -> Vec<Value> {
         .collect()
 }
 
-fn file_value(report: &Report, assembly: &Assembly, file: &SourceLines, source: &SourceText) -> Value {
+fn file_value<'a>(
+    report: &Report,
+    assembly: &Assembly,
+    loops: &mut FxHashMap<(&'a str, u32), Vec<Value>>,
+    file: &'a SourceLines,
+    source: &SourceText,
+) -> Value {
     let mut own = Count::default();
     for line in file.lines.values() {
         own += line.shares.own;
@@ -115,7 +124,10 @@ fn file_value(report: &Report, assembly: &Assembly, file: &SourceLines, source: 
     let lines: Map<String, Value> = file
         .lines
         .iter()
-        .map(|(number, line)| (number.to_string(), line_value(report, assembly.line(&file.path, *number), line)))
+        .map(|(number, line)| {
+            let loops = loops.remove(&(file.path.as_str(), *number));
+            (number.to_string(), line_value(report, assembly.line(&file.path, *number), loops, line))
+        })
         .collect();
     json!({
         "path": printable(&file.path),
@@ -127,7 +139,7 @@ fn file_value(report: &Report, assembly: &Assembly, file: &SourceLines, source: 
     })
 }
 
-fn line_value(report: &Report, assembly: Option<Value>, line: &Line) -> Value {
+fn line_value(report: &Report, assembly: Option<Value>, loops: Option<Vec<Value>>, line: &Line) -> Value {
     let mut value = Map::new();
     value.insert("n".to_owned(), numbers(&line.shares));
     value.insert("f".to_owned(), json!(line.functions));
@@ -138,6 +150,9 @@ fn line_value(report: &Report, assembly: Option<Value>, line: &Line) -> Value {
         let calls: Vec<Value> =
             line.calls.iter().take(MOST_CALLERS).map(|(callee, count)| json!([callee, count.weight])).collect();
         value.insert("c".to_owned(), json!(calls));
+    }
+    if let Some(loops) = loops {
+        value.insert("o".to_owned(), json!(loops));
     }
     if let Some(assembly) = assembly {
         value.insert("a".to_owned(), assembly);

@@ -5,14 +5,20 @@
 //! only. A content security policy forbids the page to load anything.
 
 mod data;
+mod loops;
 mod stacks;
 
 use crate::report::Report;
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
-const SCRIPT: &str =
-    concat!(include_str!("stacks.js"), include_str!("table.js"), include_str!("pictures.js"), include_str!("page.js"));
+const SCRIPT: &str = concat!(
+    include_str!("stacks.js"),
+    include_str!("loops.js"),
+    include_str!("table.js"),
+    include_str!("pictures.js"),
+    include_str!("page.js")
+);
 
 /// The whole page.
 pub fn to_html(report: &Report) -> String {

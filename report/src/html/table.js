@@ -127,6 +127,8 @@ function sourceTable(page) {
     const text = element('span', 'text');
     if (page.isPython(row.file) && row.line) page.highlight(text, row.text, row.begins); else text.append(row.text);
     line.append(text);
+    const chip = loops.chip(row.entry);
+    if (chip) line.append(chip);
     return line;
   }
   function drawNumbers(line, n) {
@@ -191,11 +193,13 @@ function sourceTable(page) {
   // Of callers, calls and instructions there are no numbers of a part of the recording.
   const ifAll = (weight) => (page.isFiltered() ? '' : page.percent(weight));
   const whose = (what) => (page.isFiltered() ? `${what} (shares are known of the whole recording only)` : what);
+  const loops = loopViews(page, whose);
   function describe() {
     panel.replaceChildren();
     const row = rows[here];
     if (!row || row.kind !== 'line' || !row.entry) return;
     const entry = row.entry;
+    panel.append(...loops.sections(entry));
     for (const number of entry.f) {
       const called = data.functions[number], section = element('section');
       const title = element('h3', '', whose(`${page.short(called.name)}: called by`));
@@ -311,6 +315,7 @@ function sourceTable(page) {
     const row = event.target.closest('.row');
     if (!row) return;
     const at = Number(row.dataset.at), what = rows[at];
+    if (event.target.closest('button.chip')) { loops.open(); return go(at, false); }
     if (what.kind === 'call' && what.call.p >= 0) return goToLine(what.call.p, what.call.l);
     if (what.kind !== 'line' || event.target.closest('button.fold')) fold(at);
     go(at, false);
