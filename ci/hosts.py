@@ -21,6 +21,9 @@ LIBRARY = pathlib.Path(os.environ.get("JITLISTEN_LIBRARY", ROOT / "target/releas
 HOSTS = [
     ("halide 21", ["halide==21.0.0", "numpy==2.4.6"], ["pipelines.py", "3"], "\n\n", (4, 220), [r"^pipeline0$", r"^pipeline1$", r"^pipeline2$"]),
     ("taichi 1.7", ["taichi==1.7.4"], ["kernels_of_taichi.py"], "", (3, 120), [r"^fill_with_steps_", r"^sum_of_squares_"]),
+    # Without symbols and names of types: functions have addresses.
+    ("ddx 4.3", ["ddx-ad==4.3.0", "numpy==2.4.6"], ["models_of_ddx.py", "3"], "", (3, 3), [r"^libddx\.so\.4\+jit@[0-9a-f]+$"]),
+    ("orcjit 0.1", ["apache-tvm-ffi-orcjit==0.1.3", "numpy==2.4.6"], ["object_of_orcjit.py"], "", (5, 5), [r"^libtvm_ffi_orcjit\.so\+jit@[0-9a-f]+$"]),
 ]
 
 

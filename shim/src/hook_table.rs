@@ -51,6 +51,8 @@ pub(crate) struct HookTable {
     /// For `dlsym`: jumps to it.
     pub(crate) before_dlsym: Rendezvous,
     pub(crate) mprotect: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,
+    /// The same for a library of whose code nothing else is heard.
+    pub(crate) mprotect_unnamed: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,
     pub(crate) munmap: unsafe extern "C" fn(*mut c_void, usize) -> c_int,
     pub(crate) mmap: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void,
     pub(crate) register_frame: unsafe extern "C" fn(*const c_void),

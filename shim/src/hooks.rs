@@ -133,6 +133,16 @@ pub(crate) unsafe extern "C" fn mprotect(address: *mut c_void, size: usize, prot
     result
 }
 
+/// `mprotect(2)` of a library of whose code nothing else is heard.
+pub(crate) unsafe extern "C" fn mprotect_unnamed(address: *mut c_void, size: usize, protection: c_int) -> c_int {
+    // SAFETY: the host's own call, passed on.
+    let result = unsafe { protect(address, size, protection) };
+    if result == 0 && protection & libc::PROT_EXEC != 0 {
+        guarded(|shim| shim.unnamed_code(pages(address, size)));
+    }
+    result
+}
+
 /// `mprotect(2)` of any library.
 pub(crate) unsafe fn protect(address: *mut c_void, size: usize, protection: c_int) -> c_int {
     let range = pages(address, size);

@@ -24,6 +24,7 @@ static HOOKS: HookTable = HookTable {
     generate_code: codegen::hook::HOOKS,
     before_dlsym,
     mprotect: hooks::mprotect,
+    mprotect_unnamed: hooks::mprotect_unnamed,
     munmap: hooks::munmap,
     mmap: hooks::mmap,
     register_frame: hooks::register_frame,

@@ -6,6 +6,7 @@ use jitlisten::options::{LlvmSource, LlvmSources};
 
 use crate::channels::jitlink;
 use crate::channels::runtime_dyld::{self, Refusal};
+use crate::channels::unwind_tables;
 use crate::hook_table::{HookTable, SLOTS};
 use crate::llvm::symbol_file::{DESCRIPTOR, SymbolFile};
 use crate::llvm::vtable::find::Vtable;
@@ -94,7 +95,8 @@ impl Linkers {
                 "{path}: an LLVM that is heard by its list for debuggers only: {why}; what the program does not register there has no names"
             );
         } else {
-            log_line!(Warn, "{path}: an LLVM that is not listened to: {why}; what it compiles has no names");
+            let names = if unwind_tables::is_one(library) { "addresses for names" } else { "no names" };
+            log_line!(Warn, "{path}: an LLVM that is not listened to: {why}; what it compiles has {names}");
         }
         Some(why)
     }

@@ -12,10 +12,12 @@
 
 use jitlisten::log_line;
 
+use crate::channels::unwind_tables;
 use crate::hook_table::HookTable;
 use crate::process::detour::write_pointer;
 use crate::process::library::{Library, Slot};
 use crate::process::next::{self, Function};
+use crate::process::relocation_slot::bind_from_the_start;
 
 const NAMES: [&str; 7] = ["mprotect", "munmap", "mmap", "mmap64", "pkey_mprotect", "mremap", "__register_frame"];
 const FUNCTIONS: [Function; NAMES.len()] = [
@@ -60,15 +62,30 @@ impl OtherLibraries {
             return;
         }
         let slots = library.slots_of_imports(NAMES);
-        let has_memory = !slots.is_empty() && library.dynamic_symbol(MEMORY_OF_LLVM).is_some();
+        let is_unnamed = !slots.is_empty() && unwind_tables::is_one(library);
+        let has_memory = is_unnamed || !slots.is_empty() && library.dynamic_symbol(MEMORY_OF_LLVM).is_some();
+        let hook = |function| match function {
+            Function::Mprotect if is_unnamed => hooks.mprotect_unnamed as usize,
+            _ if has_memory => hooks.memory_of(library, function),
+            _ => hooks.memory_elsewhere(function),
+        };
+        // It may compile before the loader has news again.
+        // SAFETY: the caller's library is mapped.
+        if is_unnamed && !unsafe { library.is_relocated() } {
+            let bind = |(name, function): (&str, Function)| {
+                // SAFETY: the loader has not come to it yet.
+                unsafe { bind_from_the_start(library, name, hook(function), false) }
+            };
+            if NAMES.into_iter().zip(FUNCTIONS).try_for_each(bind).is_ok() {
+                return;
+            }
+        }
         for (slot, name) in slots {
             let function = FUNCTIONS[name];
-            if range.contains(&next::of_libc(function)) {
-                continue;
+            if !range.contains(&next::of_libc(function)) {
+                let (bias, library, hook) = (library.identity.bias, range.clone(), hook(function));
+                self.waiting.push(Waiting { bias, library, slot, function, hook });
             }
-            let hook = if has_memory { hooks.memory_of(library, function) } else { hooks.memory_elsewhere(function) };
-            let (bias, library) = (library.identity.bias, range.clone());
-            self.waiting.push(Waiting { bias, library, slot, function, hook });
         }
     }
 

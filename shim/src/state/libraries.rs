@@ -77,7 +77,7 @@ impl Shim {
         if llvms_changed || state.unheard_llvms.len() > unheard_before {
             self.publish(state);
         }
-        if state.sources.iter().any(Option::is_some) && state.others.begin() {
+        if (state.sources.iter().any(Option::is_some) || state.unnamed.any()) && state.others.begin() {
             self.listen_everywhere(state);
         }
         // SAFETY: libraries that were closed have been forgotten above.
@@ -248,6 +248,9 @@ impl Shim {
         }
         state.lookups.add(&library);
         if !is_source && appeared.is_of_program() {
+            if self.session.options().llvm != LlvmSources::NONE {
+                state.unnamed.add(&library);
+            }
             state.others.add(&library, self.hooks);
         }
         if library.may_have_unwinder() {
@@ -268,12 +271,14 @@ impl Shim {
 
     /// Forgets a library that was closed, and what it had compiled. Its memory is not touched. Returns whether it had an LLVM.
     fn library_closed(&self, state: &mut State, library: KnownLibrary) -> bool {
-        let State { sources, unheard_llvms, memory, lookups, others, imports, emitted, next_owners, .. } = state;
+        let State { sources, unheard_llvms, memory, lookups, others, imports, unnamed, emitted, next_owners, .. } =
+            state;
         let unheard = unheard_llvms.len();
         unheard_llvms.retain(|(identity, _)| *identity != library.identity);
         let was_unheard = unheard_llvms.len() < unheard;
         lookups.forget(library.identity.bias);
         others.forget(library.identity.bias);
+        unnamed.forget(library.identity);
         imports.forget(library.identity.bias);
         (self.hooks.llvmlite_closed)(library.identity);
         for (function, owner) in next::ALL.into_iter().zip(next_owners) {

@@ -20,6 +20,7 @@ use once_cell::race::OnceBox;
 use crate::channels::gdb_list::unregistered::Unregistered;
 use crate::channels::jitlink::emitted::EmittedObjects;
 use crate::channels::moved_code::self_loaded::waiting::SelfLoaded;
+use crate::channels::unwind_tables::Unnamed;
 use crate::doctor::discovered::{DiscoveredLlvm, UnheardLlvm};
 use crate::doctor::facts;
 use crate::doctor::unheard::Unheard;
@@ -66,6 +67,7 @@ pub(crate) struct State {
     lookups: Lookups,
     imports: Imports,
     others: OtherLibraries,
+    pub(crate) unnamed: Unnamed,
     pub(crate) overdue: Overdue,
     pub(crate) emitted: EmittedObjects,
     pub(crate) self_loaded: SelfLoaded,

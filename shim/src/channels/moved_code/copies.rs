@@ -23,7 +23,7 @@ const TRIES: u8 = 8;
 /// Larger memory is not searched.
 pub(crate) const LARGEST: u64 = 64 << 20;
 /// So much is searched for unwind tables on each side of code.
-const AROUND: u64 = 4 << 20;
+pub(crate) const AROUND: u64 = 4 << 20;
 /// What segments have between them, rounded up.
 const SEGMENTS: u64 = 1 << 18;
 /// So many others that wait and are as large are looked at.
