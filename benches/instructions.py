@@ -3,7 +3,7 @@
 
     instructions.py [--llvm N] [--objects N] [--part listener|jitlink-listener|jitlink]
 
-`listener`: tests/hosts/embedded.c compiles small modules with MCJIT of Debian's shared LLVM: stock, with the list for debuggers alone
+`listener`: tests/hosts/embedded.c compiles small modules with MCJIT of Debian's shared LLVM: stock, with the GDB JIT list alone
 (JITLISTEN_LLVM=list), with everything, and with the list again. The difference between few and many objects, by their number, is what
 an object costs; so are system calls (strace). callgrind counts no instruction of the kernel. What an instruction takes here is the
 processor time of the stock program by its own count.

@@ -7,7 +7,7 @@ and a third data that the loader relocates, with 100,000 symbols and an import o
 searched that ever is. Or `typical:MB`, the same with a thirtieth of data: as in libraries that there are.
 
 Times are in ms, the third smallest of the rounds, which alternate. `off` is JITLISTEN_LLVM=off (nothing is looked for), `list` looks for
-LLVM's list for debuggers only, `all` for everything; `again` is the same once more (A/A). With --before, another build of the library
+LLVM's GDB JIT list only, `all` for everything; `again` is the same once more (A/A). With --before, another build of the library
 is measured in the same rounds.
 """
 

@@ -432,7 +432,7 @@ struct jitlisten_llvm {
     uint32_t discovered_by;
     /* 0 */
     uint32_t reserved;
-    /* How many objects it has in its list for debuggers now. */
+    /* How many objects it has in its GDB JIT list now. */
     uint64_t objects;
     /* A JSON object for people and programs that look for trouble: {"file": "...", "version": "14" or null,
        "heard_by": ["runtimedyld", "jitlink", "list-call", "list-poll"] (those of them that hold), "linked": 3, "listed": 2,

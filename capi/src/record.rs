@@ -48,7 +48,7 @@ pub unsafe extern "C" fn jitlisten_record_start(path: *const c_char, options: *c
             // SAFETY: as above.
             let options = unsafe { borrowed::sized(options, size_of::<usize>(), "options") }?;
             if options.flags & !(WALL | CHILDREN | NO_IMAGES | NO_PYTHON) != 0 {
-                return Err(Failure::argument(format_args!("flags: {:#x} is not known", options.flags)));
+                return Err(Failure::argument(format_args!("unknown flags {:#x}", options.flags)));
             }
             if options.hz != 0 {
                 chosen.hz = options.hz;

@@ -54,7 +54,7 @@ pub unsafe extern "C" fn jitlisten_open_with(options: *const COptions) -> i32 {
         let listening = match options.listen {
             0 => Listening::Process,
             1 => Listening::Calls,
-            other => return Err(Failure::argument(format_args!("listen: {other} is not known"))),
+            other => return Err(Failure::argument(format_args!("listen: unknown value {other}"))),
         };
         // SAFETY: as above.
         open(&unsafe { Given::read(&options) }?, listening)

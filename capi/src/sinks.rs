@@ -65,6 +65,5 @@ pub unsafe extern "C" fn jitlisten_is_enabled(name: *const c_char, enabled: *mut
 unsafe fn sink(name: *const c_char) -> Result<SinkKind, Failure> {
     // SAFETY: the caller's promise.
     let name = String::from_utf8_lossy(unsafe { borrowed::text(name, "sink") }?);
-    SinkKind::from_name(&name)
-        .ok_or_else(|| Failure::new(Status::UnknownSink, format_args!("no sink is called {name:?}")))
+    SinkKind::from_name(&name).ok_or_else(|| Failure::new(Status::UnknownSink, format_args!("unknown sink {name:?}")))
 }

@@ -165,7 +165,7 @@ pub(crate) fn fill(folder: &Path) -> Result<(), Problem> {
         for missing in &done.missing {
             let _ = writeln!(
                 io::stderr(),
-                "jitlisten: {} is not there, or larger than 4 GB",
+                "jitlisten: {} was not found, or is larger than 4 GB",
                 printable(&missing.to_string_lossy())
             );
         }

@@ -38,16 +38,13 @@ impl Coverage {
         let words = command::checked(&self.command)?;
         if is_set("JITLISTEN_RUN") || loads_library() {
             return Err(Problem::new(
-                "coverage changes the code that Numba compiles: run it without `jitlisten run`, `record` and `lines`",
+                "coverage instruments the code that Numba compiles: run it without `jitlisten run`, `record` and `lines`",
             ));
         }
         let site = Installation::find()?.site().ok_or_else(|| {
             Problem::new("the Python package of jitlisten is not installed beside this command: pip install jitlisten")
         })?;
-        let _ = writeln!(
-            std::io::stderr(),
-            "jitlisten: measured code is not the code that otherwise runs: take no times from this run"
-        );
+        let _ = writeln!(std::io::stderr(), "jitlisten: this run is instrumented for coverage: do not time it");
         let mut command = Command::new(&words[0]);
         let path = prepended(site.into_os_string(), "PYTHONPATH");
         command.args(&words[1..]).env_remove(PYTHON).env(COVERAGE, "1").env("PYTHONPATH", path);

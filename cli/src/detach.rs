@@ -33,10 +33,7 @@ impl Detach {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
         let process = Process::open(self.pid)?;
         if process.library_named("libjitlisten.so").is_none() {
-            return Err(Problem::new(format!(
-                "process {} does not have jitlisten: there is nothing to switch off",
-                self.pid
-            )));
+            return Err(Problem::new(format!("process {} does not have jitlisten: nothing to turn off", self.pid)));
         }
         let timeout = Duration::from_secs(self.timeout);
         let done = inject::inject(&process, &Installation::find()?, &Request::Disable, timeout, &Blocked::ends())?;

@@ -102,7 +102,7 @@ pub(crate) fn inject(
     })?;
     if version < (3, 8) {
         return Err(Problem::new(format!(
-            "process {pid} is Python {}.{}, and 3.8 is the oldest",
+            "process {pid}: Python {}.{} is too old (3.8 or newer)",
             version.0, version.1
         )));
     }
@@ -128,7 +128,7 @@ pub(crate) fn inject(
         // The process has written it.
         Some(("ok", words)) => Ok(printable(words)),
         Some((_, words)) => Err(Problem::new(format!("process {pid}: {words}"))),
-        None => Err(Problem::new(format!("process {pid} has not said what became of it"))),
+        None => Err(Problem::new(format!("process {pid} did not report a result"))),
     }
 }
 
@@ -167,12 +167,12 @@ impl Functions {
             };
             let mut libraries = process.libraries().into_iter().filter(is_python);
             let found = libraries.find_map(|path| symbols::function(process, path, name));
-            found.ok_or_else(|| Problem::new(format!("its interpreter exports no {name}, or its file was replaced")))
+            found.ok_or_else(|| Problem::new(format!("the interpreter exports no {name}, or its file was replaced")))
         };
         let libc = process.libraries().into_iter().find(|path| is_libc(path));
         let of_libc = |name| {
             let found = libc.and_then(|libc| symbols::function(process, libc, name));
-            found.ok_or_else(|| Problem::new("it has another libc than glibc, or the file was replaced"))
+            found.ok_or_else(|| Problem::new("not a glibc process, or the file of its libc was replaced"))
         };
         Ok(Functions {
             add: find("Py_AddPendingCall")?,
@@ -184,7 +184,7 @@ impl Functions {
 
     fn are_there(&self, process: &Process) -> io::Result<()> {
         let is_same = process.still_maps(&[self.add, self.run, self.mmap, self.munmap]);
-        if is_same { Ok(()) } else { Err(io::Error::other("it has become another program")) }
+        if is_same { Ok(()) } else { Err(io::Error::other("it executed another program")) }
     }
 }
 
@@ -209,7 +209,7 @@ impl Memory<'_> {
             functions.are_there(process)?;
             let at = stopped.call(functions.mmap, [0, size as u64, protection, flags, u64::MAX, 0], None)?;
             if at == u64::MAX || at == 0 {
-                return Err(io::Error::other("it has no memory left"));
+                return Err(io::Error::other("it is out of memory"));
             }
             let string = at + PAGE as u64;
             memory::write(process.pid, string, text_of(at).as_bytes())?;
@@ -258,7 +258,7 @@ impl Memory<'_> {
             }
             let state = self.state();
             if state.is_none() && self.process.has_memory() {
-                return Err(Problem::new(format!("process {pid} has become another program")));
+                return Err(Problem::new(format!("process {pid} executed another program")));
             }
             if !is_woken && began.elapsed() >= SOON.min(timeout) {
                 is_woken = true;
@@ -279,7 +279,7 @@ impl Memory<'_> {
             }
             // It has begun, and hangs in an import, say.
             if began.elapsed() >= 2 * timeout + SOON {
-                return Err(Problem::new(format!("timed out: process {pid} has begun, and not come to an end")));
+                return Err(Problem::new(format!("timed out: process {pid} started the request but did not finish")));
             }
             interrupt = signals.arrived(PAUSE).or(interrupt);
         }

@@ -1,4 +1,4 @@
-//! The list for debuggers that every LLVM keeps of its objects, in another process: read, never changed.
+//! The GDB JIT list that every LLVM keeps of its objects, in another process: read, never changed.
 //!
 //! See gdb's manual, "JIT Compilation Interface". Found in the files that the process maps, read from its memory (`memory.rs`).
 //!
@@ -40,7 +40,7 @@ pub(crate) struct Entry {
     size: u64,
 }
 
-/// Every LLVM of a process that has a list for debuggers.
+/// Every LLVM of a process that has a GDB JIT list.
 pub(crate) fn lists(process: &Process) -> Vec<JitList> {
     let end = Instant::now() + PATIENCE;
     let libraries = process.libraries().into_iter().take_while(|_| Instant::now() < end);

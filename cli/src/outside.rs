@@ -1,6 +1,6 @@
 //! Reading only: names for what is compiled in a process, without changing anything in it.
 //!
-//! The lists for debuggers in it are read (`jit_list.rs`), and written as `/tmp/perf-PID.map`, where the process sees `/tmp`, under
+//! The GDB JIT lists in it are read (`jit_list.rs`), and written as `/tmp/perf-PID.map`, where the process sees `/tmp`, under
 //! the number it has itself.
 
 #![forbid(unsafe_code)]
@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// better could be done.
 pub(crate) fn read(process: &Process, watch: bool, refusal: Option<&Problem>) -> Result<ExitCode, Problem> {
     let also = |problem: Problem| match refusal {
-        Some(refusal) => Problem::new(format!("{refusal}; nor can its code be named from outside: {problem}")),
+        Some(refusal) => Problem::new(format!("{refusal}; reading it from outside failed, too: {problem}")),
         None => problem,
     };
     check_access(process).map_err(also)?;
@@ -80,10 +80,7 @@ impl Reader<'_> {
     fn new(process: &Process) -> Result<Reader<'_>, Problem> {
         let lists = jit_list::lists(process);
         if lists.is_empty() {
-            return Err(Problem::new(format!(
-                "process {} has no LLVM that compiles code while it runs (or not yet: is Numba imported?)",
-                process.pid
-            )));
+            return Err(Problem::new(format!("no LLVM found in process {} (has it imported Numba?)", process.pid)));
         }
         Ok(Reader { process, lists, known: HashSet::new() })
     }
@@ -133,7 +130,7 @@ impl Map {
         let directory = process.resolve(Path::new("/tmp"), OFlags::DIRECTORY).map_err(failed)?;
         if !is_replaceable(process, &directory, &name).map_err(failed)? {
             return Err(Problem::new(format!(
-                "{} is there already, from the process itself: leave it, or remove it and try again",
+                "{} exists, written by the process itself: keep it, or remove it and try again",
                 path.display()
             )));
         }

@@ -48,15 +48,15 @@ pub(crate) struct Mapping {
 impl Process {
     /// Looks at a process, or says why that cannot be.
     pub(crate) fn open(pid: u32) -> Result<Process, Problem> {
-        let no_such = || Problem::new(format!("there is no process {pid}"));
+        let no_such = || Problem::new(format!("no such process: {pid}"));
         let start = start_time(pid).ok_or_else(no_such)?;
         if is_zombie(pid) {
-            return Err(Problem::new(format!("process {pid} has ended already, and waits for its parent")));
+            return Err(Problem::new(format!("process {pid} is a zombie")));
         }
         let refused = |error: io::Error| match Errno::from_io_error(&error) {
             Some(Errno::NOENT | Errno::SRCH) => no_such(),
             _ if geteuid().is_root() => {
-                Problem::new(format!("the system does not let root look into process {pid}: {error}"))
+                Problem::new(format!("permission denied for process {pid} (LSM, seccomp or user namespace): {error}"))
             }
             _ => Problem::new(format!(
                 "process {pid} belongs to {}: run this as that user, or as root",
@@ -94,7 +94,7 @@ impl Process {
 
     /// The problem of a process that is no longer there.
     pub(crate) fn ended(&self) -> Problem {
-        Problem::new(format!("process {} has ended meanwhile", self.pid))
+        Problem::new(format!("process {} has ended", self.pid))
     }
 
     /// The files that are mapped with code, each once.

@@ -76,9 +76,7 @@ impl RunEnvironment {
     pub(crate) fn command(&self, words: &[OsString]) -> Result<Command, Problem> {
         let words = command::checked(words)?;
         if is_set(COVERAGE) {
-            return Err(Problem::new(
-                "coverage is measured here, of other code than runs otherwise: profile without `jitlisten coverage`",
-            ));
+            return Err(Problem::new("`jitlisten coverage` runs instrumented code: profile without it"));
         }
         if let Some(path) = command::find(&words[0]).filter(|path| command::is_static(path)) {
             let (path, advice) = (path.display(), command::STATIC);

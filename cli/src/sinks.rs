@@ -30,7 +30,7 @@ impl FromStr for Sinks {
         let names = SinkKind::ALL.map(SinkKind::name).join(", ");
         let words = list.split(',').map(str::trim).filter(|word| !word.is_empty());
         let kinds = words.map(|word| {
-            SinkKind::from_name(word).ok_or_else(|| format!("no sink is called {word:?}; there are {names} and all"))
+            SinkKind::from_name(word).ok_or_else(|| format!("unknown sink {word:?}: choose from {names}, all"))
         });
         let kinds = kinds.collect::<Result<Vec<_>, _>>()?;
         if kinds.is_empty() { Err(format!("name at least one of {names}")) } else { Ok(Sinks(kinds)) }

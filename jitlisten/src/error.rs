@@ -83,7 +83,7 @@ impl fmt::Display for Error {
             Error::NotWritten(error) => write!(f, "an ELF file cannot be written: {error}"),
             Error::Encode(error) => write!(f, "debug or call frame information cannot be written: {error}"),
             Error::NoFunction => f.write_str("raw code has no function, or one without a name"),
-            Error::FunctionSize { start, size } => write!(f, "a function of {size} bytes at {start:#x} cannot be"),
+            Error::FunctionSize { start, size } => write!(f, "invalid function: {size} bytes at {start:#x}"),
             Error::TooManyPieces(pieces) => write!(f, "raw code is in {pieces} pieces"),
             Error::UnknownObject(id) => write!(f, "no object {} is alive", id.0),
             Error::AlreadyFinalized(id) => write!(f, "object {} has been finalized before", id.0),

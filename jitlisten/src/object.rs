@@ -10,16 +10,16 @@ use crate::{AddressRange, LoadedObject};
 /// Where an object comes from, and so where else it is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// From LLVM's list for debuggers: gdb knows it, and libgcc has its `.eh_frame`. LLVM keeps the debug object there until
+    /// From LLVM's GDB JIT list: gdb knows it, and libgcc has its `.eh_frame`. LLVM keeps the debug object there until
     /// *freeing*, for sinks that are switched on later.
     LlvmList {
         /// Where it keeps it.
         kept_at: Option<AddressRange>,
     },
-    /// From an LLVM's linker, which has put it into no list for debuggers yet: libgcc has its `.eh_frame`. The session keeps the
+    /// From an LLVM's linker, which has put it into no GDB JIT list yet: libgcc has its `.eh_frame`. The session keeps the
     /// debug object.
     LlvmLinker,
-    /// From LLVM's list for debuggers, which LLVM has taken it out of; the code lives on, and libgcc may have its `.eh_frame`. The
+    /// From LLVM's GDB JIT list, which LLVM has taken it out of; the code lives on, and libgcc may have its `.eh_frame`. The
     /// session keeps the debug object.
     Unlisted,
     /// From an LLVM, whose host has copied the code elsewhere: what LLVM registers is about another place. libgcc is not asked what
@@ -48,7 +48,7 @@ impl Origin {
         }
     }
 
-    /// Whether it is in a list for debuggers already.
+    /// Whether it is in a GDB JIT list already.
     pub(crate) fn registers_with_debuggers(self) -> bool {
         matches!(self, Origin::LlvmList { .. })
     }

@@ -113,7 +113,7 @@ pub enum NameStyle {
 #[non_exhaustive]
 #[repr(u32)]
 pub enum LlvmSource {
-    /// Its list for debuggers (`list`).
+    /// Its GDB JIT list (`list`).
     List = 0,
     /// Its linker `RuntimeDyld`, through a vtable (`runtimedyld`).
     RuntimeDyld = 1,
@@ -277,7 +277,7 @@ impl Options {
                 ("off", _) => self.active = false,
                 ("all", _) => asked = Some(SinkKind::ALL.into_iter().fold(so_far, SinkSet::with)),
                 (_, Some(kind)) => asked = Some(so_far.with(kind)),
-                (_, None) => complaints.push(format!("JITLISTEN: no sink is called {word:?}")),
+                (_, None) => complaints.push(format!("JITLISTEN: unknown sink {word:?}")),
             }
         }
         self.sinks = asked.unwrap_or(self.sinks);

@@ -197,7 +197,7 @@ impl Session {
         let eh_frame = object.eh_frame();
         let mut state = self.lock_here();
         if let Some(id) = state.same(&object, origin) {
-            log_line!(Debug, "{id:?} is reported once more");
+            log_line!(Debug, "{id:?} was reported again");
             if matches!(origin, Origin::LlvmList { .. }) {
                 self.adopt_entry(&mut state, id);
             }
@@ -220,7 +220,7 @@ impl Session {
     /// Counts an object that is not understood.
     pub(crate) fn refuse(&self, size: usize, error: &Error) {
         self.counters.objects_refused.add(1);
-        log_line!(Warn, "an object of {size} bytes is not understood: {error}");
+        log_line!(Warn, "ignoring an object of {size} bytes: {error}");
     }
 
     /// Whether there is memory to work on an object of that size; if not, it is counted, and logged the first time.
@@ -234,7 +234,7 @@ impl Session {
         }
         self.counters.objects_refused.add(1);
         if !self.warned_of_memory.swap(true, Ordering::Relaxed) {
-            log_line!(Error, "no memory: objects are not taken until there is some");
+            log_line!(Error, "out of memory: new objects are ignored until memory is available");
         }
         Err(Error::NoMemory { size })
     }
@@ -326,12 +326,12 @@ impl Session {
             self.counters.objects_without_frame_pointers.add(1);
             let first = object.functions().first().map_or("?", |function| &function.linkage_name);
             let (without, all) = (shape.without_frame_pointer, object.functions().len());
-            log_line!(Info, "{without} of {all} functions keep no frame pointer, in the object of {first}");
+            log_line!(Info, "{without} of {all} functions compiled with {first} have no frame pointer");
             if !self.warned_of_frame_pointers.swap(true, Ordering::Relaxed) {
                 log_line!(
                     Warn,
-                    "code without frame pointers was loaded, first {first}: compiled before jitlisten was loaded or without it, or by \
-                     an LLVM whose modules jitlisten does not change"
+                    "code without frame pointers was loaded, first {first}: compiled before jitlisten was loaded, cached without it, or by \
+                     an LLVM that jitlisten cannot change"
                 );
             }
         }

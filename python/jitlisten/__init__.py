@@ -48,7 +48,7 @@ class Llvm(NamedTuple):
     version: Optional[str]
     #: ``"call"``: it calls us for each object. ``"list"``: its list is read when it makes memory executable.
     discovered_by: str
-    #: How many objects it has in its list for debuggers.
+    #: How many objects it has in its GDB JIT list.
     objects: int
     #: By which ways it is heard: ``"runtimedyld"``, ``"jitlink"``, ``"list-call"``, ``"list-poll"``.
     heard_by: Tuple[str, ...] = ()

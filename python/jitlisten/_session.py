@@ -38,7 +38,7 @@ def _names(sinks: Union[str, Sequence[str]]) -> Tuple[str, ...]:
         return _ALL
     for name in names:
         if name not in _ALL:
-            raise Error(f"no sink is called {name!r}; there are {', '.join(_ALL)}")
+            raise Error(f"unknown sink {name!r}: choose from {', '.join(_ALL)}")
     if not names:
         raise Error("at least one sink is needed; disable() switches all off")
     return names

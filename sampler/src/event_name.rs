@@ -63,11 +63,13 @@ impl Counter {
             None => (name, false),
             Some((bare, "u")) => (bare, true),
             Some((_, modifier)) => {
-                return Err(format!("event {name:?}: of modifiers, only :u is known, not :{modifier}"));
+                return Err(format!("event {name:?}: unknown modifier :{modifier} (only :u is supported)"));
             }
         };
         let (kind, config) = number(bare).ok_or_else(|| {
-            format!("event {name:?} is not known: perf list names some, as cycles, cache-misses, page-faults or r01c2")
+            format!(
+                "unknown event {name:?}: use one of `perf list`, such as cycles, cache-misses, page-faults or r01c2"
+            )
         })?;
         Ok(Counter { name: bare.to_owned(), kind, config, user_only })
     }

@@ -103,7 +103,7 @@ impl Options {
             Some(("event", value)) => self.counter = Some(Counter::named(value)?),
             Some(("recorder", value)) => {
                 let process = Process::parse(value);
-                self.recorder = Some(process.ok_or_else(|| format!("JITLISTEN_RECORD: {word:?} is no process"))?);
+                self.recorder = Some(process.ok_or_else(|| format!("JITLISTEN_RECORD: {word:?} is not a process"))?);
             }
             Some(("pid", value)) => self.pid = Some(number(word, value)?),
             _ => match word {
@@ -112,7 +112,7 @@ impl Options {
                 "append" => self.append = true,
                 "no-images" => self.images = false,
                 "no-python" => self.python = false,
-                _ => return Err(format!("JITLISTEN_RECORD: {word:?} is not known")),
+                _ => return Err(format!("JITLISTEN_RECORD: unknown option {word:?}")),
             },
         }
         Ok(())
@@ -173,7 +173,7 @@ pub(crate) fn checked_hz(hz: u32) -> Result<u32, String> {
     (1..=MOST_HZ)
         .contains(&hz)
         .then_some(hz)
-        .ok_or_else(|| format!("{hz} samples a second: from 1 to {MOST_HZ} can be had"))
+        .ok_or_else(|| format!("sampling rate {hz}: use 1 to {MOST_HZ} per second"))
 }
 
 fn is_word(word: &str) -> bool {

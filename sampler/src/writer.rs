@@ -158,7 +158,7 @@ impl Writer {
                 break false;
             }
             if self.looks.is_multiple_of(RECORDER_EVERY) && self.recorder.is_some_and(Process::has_ended) {
-                log_line!(Warn, "the recording ends: the process that wanted it is gone");
+                log_line!(Warn, "the recording ends: the process that requested it has exited");
                 break true;
             }
             {

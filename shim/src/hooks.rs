@@ -51,7 +51,7 @@ pub(crate) fn caught<R: Default>(work: impl FnOnce(&'static Shim) -> R) -> R {
     let Some(shim) = shim().filter(|_| !BROKEN.load(Ordering::Relaxed)) else { return R::default() };
     catch_unwind(AssertUnwindSafe(|| work(shim))).unwrap_or_else(|_| {
         if !BROKEN.swap(true, Ordering::Relaxed) {
-            log_line!(Error, "an internal error; jitlisten stops listening");
+            log_line!(Error, "internal error; jitlisten is disabled in this process");
         }
         R::default()
     })

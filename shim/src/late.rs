@@ -42,8 +42,7 @@ impl Shim {
         for (path, reason) in &unheard {
             log_line!(
                 Warn,
-                "{}: nothing was heard of this LLVM, and code became executable that no other has reported: {reason}; what the program \
-                 does not register with debuggers has no names",
+                "{}: this LLVM reported no object, but code became executable: {reason}; code not registered with debuggers stays unnamed",
                 path.display()
             );
         }

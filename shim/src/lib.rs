@@ -58,7 +58,7 @@
 //!    `LLVMPY_LLJIT_Link` takes modules as text: they are parsed, changed and printed with the host's LLVM.
 //!
 //! 6. **LLVM's linkers** are virtual classes. Their vtables are found by symbol or by the name of their type, and one function in each
-//!    leads to us, in LLVMs that put nothing into the list for debuggers, too (`channels/`). What is not laid out as in a release
+//!    leads to us, in LLVMs that put nothing into the GDB JIT list, too (`channels/`). What is not laid out as in a release
 //!    that is known is left alone. An object that comes by linker and by list is one object.
 //! 7. Once there is an LLVM, the slots for memory of **every other library** and of the program lead to hooks that pass on what has nothing to
 //!    do with code without a lock (`memory/code_pages.rs`). Code that was copied is found by its bytes, or by the `.eh_frame` that is

@@ -259,7 +259,7 @@ def messages(log_file):
 
 @scenario
 def linkers():
-    """libLLVM 19 without its list for debuggers, MCJIT and ORC with JITLink, one thread and four: every object is heard and named"""
+    """libLLVM 19 without its GDB JIT list, MCJIT and ORC with JITLink, one thread and four: every object is heard and named"""
     seen, each = [], 8
     for engine in ("mcjit", "orc"):
         for words, threads in (([], 1), (["threads"], 4)):
@@ -299,7 +299,7 @@ def own_memory():
 
 @scenario
 def unlisted():
-    """llvmlite whose list for debuggers has no symbol: Numba, and ORC with RuntimeDyld and with JITLink: perf map, perf record -g"""
+    """llvmlite whose GDB JIT list has no symbol: Numba, and ORC with RuntimeDyld and with JITLink: perf map, perf record -g"""
     place, seen = pathlib.Path("/tmp/unlisted"), []
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(WHEELS / "llvmlite", place / "llvmlite")

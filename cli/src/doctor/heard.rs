@@ -1,4 +1,4 @@
-//! How each LLVM is heard, from the library's log: also those that have no list for debuggers, or that put nothing into it.
+//! How each LLVM is heard, from the library's log: also those that have no GDB JIT list, or that put nothing into it.
 
 #![forbid(unsafe_code)]
 
@@ -6,12 +6,12 @@ use super::Finding;
 
 const ATTACHED: &str = ": LLVM in ";
 const LINKERS: [(&str, &str); 2] =
-    [("RuntimeDyld", ": its linker is not listened to: "), ("JITLink", ": JITLink is not listened to: ")];
+    [("RuntimeDyld", ": RuntimeDyld is not observed: "), ("JITLink", ": JITLink is not observed: ")];
 /// Warnings that say that code has no names.
 const UNHEARD: [&str; 3] = [
-    ": an LLVM that is not listened to: ",
-    ": an LLVM that is heard by its list for debuggers only: ",
-    ": nothing was heard of this LLVM, ",
+    ": this LLVM is not observed: ",
+    ": only the GDB JIT list of this LLVM can be read: ",
+    ": this LLVM reported no object, ",
 ];
 
 /// A finding for each LLVM that the log (`JITLISTEN_LOG=info:FILE`) names, and for each that is not heard. Those that are `shown` have
@@ -43,11 +43,11 @@ fn attached(log: &str, library: &str) -> Finding {
         match log.lines().find_map(|line| line.split_once(&refused)) {
             None => words.push(format!("{linker} calls for each object")),
             Some((_, reason)) if reason.starts_with("no vtable of ") => {}
-            Some((_, reason)) => words.push(format!("{linker} is not listened to: {reason}")),
+            Some((_, reason)) => words.push(format!("{linker} is not observed: {reason}")),
         }
     }
     if words.is_empty() {
-        words.push("heard by its list for debuggers".to_owned());
+        words.push("observed by its GDB JIT list".to_owned());
     }
     let library = if library == "/proc/self/exe" { "the program" } else { library };
     Finding::ok("LLVM", format!("{library}: {}", words.join("; ")))
@@ -66,24 +66,24 @@ mod tests {
     #[test]
     fn an_llvm_without_a_list_is_known_by_the_log() {
         let log = "jitlisten[7] info: LLVM in /lib/jaxlib.so, slot 0\n\
-            jitlisten[7] info: /lib/jaxlib.so: JITLink is not listened to: no vtable of ObjectLinkingLayer\n\
+            jitlisten[7] info: /lib/jaxlib.so: JITLink is not observed: no vtable of ObjectLinkingLayer\n\
             jitlisten[7] info: LLVM in /proc/self/exe, slot 1\n\
-            jitlisten[7] info: /proc/self/exe: its linker is not listened to: switched off\n\
-            jitlisten[7] warn: /lib/odd.so: an LLVM that is not listened to: 16 others are; what it compiles has no names\n";
+            jitlisten[7] info: /proc/self/exe: RuntimeDyld is not observed: switched off\n\
+            jitlisten[7] warn: /lib/odd.so: this LLVM is not observed: too many LLVMs in this process (limit 16); its code stays unnamed\n";
         let found = findings(log, &[]);
         let said: Vec<&str> = found.iter().map(|finding| finding.found.as_str()).collect();
         assert_eq!(
             said,
             [
                 "/lib/jaxlib.so: RuntimeDyld calls for each object",
-                "the program: RuntimeDyld is not listened to: switched off; JITLink calls for each object",
-                "/lib/odd.so: an LLVM that is not listened to: 16 others are; what it compiles has no names",
+                "the program: RuntimeDyld is not observed: switched off; JITLink calls for each object",
+                "/lib/odd.so: this LLVM is not observed: too many LLVMs in this process (limit 16); its code stays unnamed",
             ]
         );
         assert_eq!(found[2].state, State::No);
         let shown = ["/lib/jaxlib.so".to_owned()];
         assert_eq!(findings(log, &shown).len(), found.len() - 1, "what the process shows is not said twice");
         assert_eq!(findings(log, &["/lib/odd.so".to_owned()]).len(), found.len() - 1);
-        assert!(findings("jitlisten[7] info: the loader's rendezvous stays as it is\n", &[]).is_empty());
+        assert!(findings("jitlisten[7] info: could not hook _r_debug.r_brk\n", &[]).is_empty());
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! | fact | from |
 //! | --- | --- |
-//! | which there are | the library's facts; lists for debuggers; names of types and messages in files |
+//! | which there are | the library's facts; GDB JIT lists; RTTI names and messages in files |
 //! | version, engines | the file (`llvm_file.rs`), its symbols |
 //! | how it is heard, what is missing | the library's facts (`facts.rs`); else, whether the body of `__jit_debug_register_code` in memory is that of the file |
 //! | frame pointers | the code of each function that is in its list |
@@ -52,7 +52,7 @@ pub(super) struct Llvm {
     heard: Heard,
 }
 
-/// Its list for debuggers.
+/// Its GDB JIT list.
 enum List {
     /// There is none that can be found from outside.
     None,
@@ -160,7 +160,7 @@ impl Llvm {
             words.push(format!("with {}", self.engines.join(", ")));
         }
         words.extend(match &self.list {
-            List::Of(compiled) => Some(format!("{} objects in its list for debuggers", compiled.objects)),
+            List::Of(compiled) => Some(format!("{} objects in its GDB JIT list", compiled.objects)),
             List::Unreadable => Some("objects that cannot be counted".to_owned()),
             List::None => None,
         });
@@ -178,15 +178,15 @@ impl Llvm {
                 }
             }
             Heard::Not(unheard) => {
-                words.push(format!("not listened to: {}", unheard.why));
+                words.push(format!("not observed: {}", unheard.why));
                 return Finding::no("LLVM", words.join("; "), NO_NAMES);
             }
             // One that was switched off has them.
             Heard::Unknown if !self.names_linker => {
-                words.push("not listened to: its linkers have neither symbols nor names of types".to_owned());
+                words.push("not observed: its linkers have neither symbols nor RTTI".to_owned());
                 return Finding::no("LLVM", words.join("; "), NO_NAMES);
             }
-            Heard::Unknown => words.push("not listened to".to_owned()),
+            Heard::Unknown => words.push("not observed".to_owned()),
             Heard::Unsaid { is_redirected } => words.push(unsaid_words(has_library, *is_redirected).to_owned()),
         }
         Finding::ok("LLVM", words.join("; "))
@@ -212,7 +212,7 @@ fn unsaid_words(has_library: bool, is_redirected: bool) -> &'static str {
         (true, false) => {
             "its rendezvous with debuggers is as in the file: heard by its linkers, or its list is read when code becomes executable"
         }
-        (false, _) => "not listened to",
+        (false, _) => "not observed",
     }
 }
 
@@ -223,29 +223,26 @@ impl HeardLlvm {
         let way = |way: &String| match way.as_str() {
             "runtimedyld" => format!("RuntimeDyld calls for each object, {} so far", counts.runtime_dyld),
             "jitlink" => format!("JITLink calls for each object, {} so far", counts.for_jitlink),
-            "list-call" => "its list for debuggers is reported by a call for each object".to_owned(),
-            "list-poll" => "its list for debuggers is read when code becomes executable".to_owned(),
+            "list-call" => "its GDB JIT list is reported by a call for each object".to_owned(),
+            "list-poll" => "its GDB JIT list is read when code becomes executable".to_owned(),
             other => format!("heard by {other}"),
         };
-        if self.heard_by.is_empty() {
-            vec!["not listened to".to_owned()]
-        } else {
-            self.heard_by.iter().map(way).collect()
-        }
+        if self.heard_by.is_empty() { vec!["not observed".to_owned()] } else { self.heard_by.iter().map(way).collect() }
     }
 
     /// What is missing. A linker that is not in the library is none of it, nor is a list that nothing depends on.
     fn lacks(&self) -> impl Iterator<Item = &str> {
         let has_linker = self.heard_by.iter().any(|way| way == "runtimedyld" || way == "jitlink");
         let is_none = move |missing: &&str| {
-            missing.contains(": no vtable of ") || has_linker && missing.starts_with("list for debuggers")
+            missing.contains(": no vtable of ") || has_linker && missing.starts_with("GDB JIT list")
         };
         self.missing.iter().map(String::as_str).filter(move |missing| !is_none(missing))
     }
 
     /// Whether code came of it, as it seems, and nothing was heard.
     fn is_silent(&self) -> bool {
-        self.heard_by.is_empty() || self.missing.iter().any(|missing| missing.contains("nothing was heard of it"))
+        self.heard_by.is_empty()
+            || self.missing.iter().any(|missing| missing.contains("code became executable without a report"))
     }
 }
 

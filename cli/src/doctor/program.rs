@@ -173,14 +173,14 @@ impl Program {
                 "perf record --call-graph dwarf; if it is from Numba's cache, omit --no-lines: Numba then compiles it once more",
             ));
         }
-        if let Some(line) = text.lines().find(|line| line.contains("code is left without frame pointers")) {
+        if let Some(line) = text.lines().find(|line| line.contains("code gets no frame pointers")) {
             self.code_keeps_frame_pointers = false;
             self.findings.push(Finding::no("frame pointers", after(line, "LLVM "), "images and --call-graph dwarf"));
         }
-        for line in text.lines().filter(|line| line.contains(" can be had")) {
+        for line in text.lines().filter(|line| line.contains(": frame pointers ") && line.ends_with(" enabled")) {
             self.findings.push(Finding::ok("frame pointers", after(line, "LLVM ")));
         }
-        for line in text.lines().filter(|line| line.contains("the rendezvous stays as it is")) {
+        for line in text.lines().filter(|line| line.contains("could not hook __jit_debug_register_code")) {
             self.findings.push(Finding::ok("LLVM", after(line, "/")));
         }
         let heard = super::heard::findings(text, &self.shown);

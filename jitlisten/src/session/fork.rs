@@ -56,7 +56,7 @@ impl Session {
             let Some(sink) = &mut state.sinks[kind as usize] else { continue };
             state.inherits[kind as usize] |= sink.user_changed() == Forked::KnowsNothing;
         }
-        log_line!(Info, "the process runs as user {} from now on", state.user);
+        log_line!(Info, "the process changed to user {}", state.user);
     }
 
     /// Before the first object of a child's own: brings what it has inherited into its files.

@@ -1,4 +1,4 @@
-//! Objects that an LLVM's linker has reported, and that LLVM then puts into its list for debuggers, or does not.
+//! Objects that an LLVM's linker has reported, and that LLVM then puts into its GDB JIT list, or does not.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ impl Session {
         self.loaded_from(Origin::LlvmLinker, object)
     }
 
-    /// Whether `debug_object`, which LLVM has in its list for debuggers at `kept_at`, is the object `id` that its linker has
+    /// Whether `debug_object`, which LLVM has in its GDB JIT list at `kept_at`, is the object `id` that its linker has
     /// reported, byte for byte. From then on LLVM keeps it.
     #[doc(hidden)]
     pub fn listed(&self, id: ObjectId, debug_object: &[u8], kept_at: Option<AddressRange>) -> bool {

@@ -13,7 +13,7 @@ use crate::sink::Images;
 use crate::{Address, AddressRange, ObjectId};
 
 impl Session {
-    /// LLVM has taken the object out of its list for debuggers, and will give its debug object up; the code stays. Call it while
+    /// LLVM has taken the object out of its GDB JIT list, and will give its debug object up; the code stays. Call it while
     /// the debug object is there.
     #[doc(hidden)]
     pub fn unregistered(&self, id: ObjectId) {
@@ -34,7 +34,7 @@ impl Session {
                 self.notify(&mut state, SinkKind::Gdb, id, &snapshot);
             }
         }
-        log_line!(Debug, "unregistered {id:?}: alive until its memory goes");
+        log_line!(Debug, "unregistered {id:?}: kept until its memory is unmapped");
     }
 
     /// Memory was reserved in front of code that is still to come; sinks may use it once that is *finalized*.

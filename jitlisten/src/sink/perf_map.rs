@@ -103,7 +103,7 @@ impl PerfMap {
             let path = self.path.display();
             log_line!(
                 Warn,
-                "{path} is also the map of another process, in a PID namespace that shares /tmp: it has both"
+                "{path} also belongs to another process, in a PID namespace that shares /tmp: it has the code of both"
             );
         }
         // A child of a fork leaves that to its parent, which has done it.

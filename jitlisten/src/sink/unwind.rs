@@ -82,7 +82,7 @@ fn register(section: &Section<'_>, id: ObjectId) -> Option<Registration> {
     // SAFETY: the session reports an object from the moment its code and tables are final until *freeing*, when the
     // registration is dropped; the rules are the compiler's own, or were read from the code.
     let registered = unsafe { Registry::process().register_with_known(section) };
-    registered.inspect_err(|error| log_line!(Debug, "nothing of {id:?} can be registered with unwinders: {error}")).ok()
+    registered.inspect_err(|error| log_line!(Debug, "cannot register {id:?} with unwinders: {error}")).ok()
 }
 
 fn ranges(ranges: impl Iterator<Item = AddressRange>) -> Vec<Range<usize>> {
@@ -107,7 +107,7 @@ pub(crate) fn look_for_unwinders() -> Unwinders {
         log_line!(Info, "{} unwinders found", found.added);
     }
     for error in found.refused {
-        log_line!(Warn, "an unwinder is left alone: {error}");
+        log_line!(Warn, "ignoring an unwinder: {error}");
     }
     if found.pending > 0 { Unwinders::Unrelocated } else { Unwinders::Known }
 }

@@ -53,7 +53,7 @@ def why_not(version: Optional[str], force: bool) -> Optional[str]:
         return "numba %s is not a release" % version
     number = (int(numbers[1]), int(numbers[2]), int(numbers[3]))
     if number not in COMPARED:
-        return "numba %s is not known: its code with lines has not been compared" % version
+        return "unsupported Numba %s: its code with lines has not been compared" % version
     if number[:2] == PADDED_OTHERWISE and not force:
         return "numba %s pads code that has lines otherwise (JITLISTEN_LINES=force accepts that)" % version
     return None

@@ -58,7 +58,7 @@ def test_a_command_that_ends_and_one_that_does_not(run):
     tools, _, found = report(run(command(), "doctor", "--json", "--seconds", "50", "--", python(), KERNEL))
     assert "stopped" in about(found, "command")[0]["found"] and tools["py-spy --native, pystack"]["names"]
     assert "libllvmlite" in about(found, "LLVM")[0]["found"]
-    assert any("can be had" in finding["found"] for finding in about(found, "frame pointers"))
+    assert any("enabled" in finding["found"] for finding in about(found, "frame pointers"))
 
 
 def test_a_cache_without_frame_pointers(run, tmp_path):
@@ -82,7 +82,7 @@ def test_each_llvm_with_version_engine_and_how_it_is_heard(run, start):
     program = start(python(), KERNEL)
     found = report(run(command(), "doctor", "--json", program.pid))[2]
     said = about(found, "LLVM")[0]["found"]
-    assert f"LLVM {version}; with MCJIT" in said and "not listened to" in said
+    assert f"LLVM {version}; with MCJIT" in said and "not observed" in said
     objects = int(said.split(" objects")[0].split()[-1])
     assert objects > 0
     program = start(command(), "run", "--", python(), KERNEL)
@@ -111,7 +111,7 @@ def llvm_in(run, pid, name):
 
 
 def test_objects_of_jitlink_in_a_process(run, start, tmp_path):
-    """llvmlite's own, which puts nothing into the list for debuggers."""
+    """llvmlite's own, which puts nothing into the GDB JIT list."""
     hosts = pathlib.Path(__file__).parents[3] / "tests" / "hosts"
     program = tmp_path / "linked.py"
     program.write_text(f"import sys\nsys.path.insert(0, {str(hosts)!r})\nsys.argv[1:] = ['0', 'jitlink']\nimport orc\n"
@@ -173,7 +173,7 @@ def test_a_stripped_program_with_an_llvm_of_its_own(run, embedded, kept):
             assert "compiled functions have none" in about(found, "frame pointers")[0]["found"]
             assert not next(tool for tool in found["tools"] if tool["tool"] == "perf record -g")["stacks"]
         else:
-            assert "not listened to" in llvm["found"]
+            assert "not observed" in llvm["found"]
     # JITLink links what LLJIT of this release compiles.
     llvm, _ = llvm_in(run, kept(command(), "run", "--", host, "orc", "5", "kept"), "/stripped")
     assert "JITLink calls for each object, 5 so far" in llvm["found"]
@@ -182,12 +182,12 @@ def test_a_stripped_program_with_an_llvm_of_its_own(run, embedded, kept):
 
 
 def test_an_llvm_of_which_nothing_is_heard(run, embedded, kept):
-    """It has neither symbols nor names of types."""
+    """It has neither symbols nor RTTI."""
     for words in [], [command(), "run", "--"]:
         llvm, _ = llvm_in(run, kept(*words, embedded["nameless"], "mcjit", "2", "kept"), "/nameless")
-        assert "LLVM 19.1." in llvm["found"] and "not listened to" in llvm["found"]
+        assert "LLVM 19.1." in llvm["found"] and "not observed" in llvm["found"]
         if words:
-            assert llvm["state"] == "no" and "neither symbols nor names of types" in llvm["found"] and "docs/limits.md" in llvm["advice"]
+            assert llvm["state"] == "no" and "neither symbols nor RTTI" in llvm["found"] and "docs/limits.md" in llvm["advice"]
     found = report(run(command(), "doctor", "--json", "--seconds", "50", "--", embedded["nameless"], "mcjit", "300", "threads"))[2]
     assert [one["state"] for one in about(found, "LLVM")] == ["no"]
 

@@ -237,7 +237,7 @@ def test_python_dash_m_is_the_same_command(run):
     assert seen["self"]["library"] and not seen["child"]["library"]
 
 
-@pytest.mark.parametrize("words, said", [(["--sinks", "nonsense", "--", "true"], "no sink is called"), ([], "required")])
+@pytest.mark.parametrize("words, said", [(["--sinks", "nonsense", "--", "true"], "unknown sink"), ([], "required")])
 def test_bad_input_is_one_sentence(run, words, said):
     done = run(command(), "run", *words, status=2)
     assert said in done.stderr and done.stdout == ""

@@ -131,13 +131,13 @@ fn found(symbols: &Symbols, lines: &[MapsLine<'_>], path: &Path) -> Result<Found
     if let Some(name) = missing {
         return Err(format!("{} has no symbol {name}", path.display()));
     }
-    let minor = minor(symbols).ok_or_else(|| format!("{}: a version that does not say its number", path.display()))?;
+    let minor = minor(symbols).ok_or_else(|| format!("{}: unknown version of CPython", path.display()))?;
     let layout = if minor < 13 {
         Layout::of_release(minor)
     } else {
         super::read(symbols.get(RUNTIME), DEBUG_OFFSETS).and_then(|bytes| Layout::parse(&bytes))
     };
-    let layout = layout.ok_or_else(|| format!("CPython 3.{minor} keeps its frames in a way that is not known"))?;
+    let layout = layout.ok_or_else(|| format!("unsupported: the frames of CPython 3.{minor}"))?;
     let this_state = if minor < 14 { symbols.get(THIS_STATE) } else { 0 };
     let current_state = if minor < 12 { symbols.get("_PyThreadState_UncheckedGet") } else { 0 };
     if (minor < 14 && this_state == 0) || (minor < 12 && current_state == 0) {

@@ -73,7 +73,7 @@ impl Python {
             }
         };
         let Some(directory) = directory() else {
-            log_line!(Warn, "Python functions are not shown: there is no directory for their names");
+            log_line!(Warn, "Python functions are not shown: no directory for their names");
             return None;
         };
         let minor = found.interpreter.layout.release.minor;
@@ -81,7 +81,7 @@ impl Python {
         definitions::clear();
         // SAFETY: found as the type of code objects, in memory that is writable.
         if !unsafe { known::hook(found.dealloc) } {
-            log_line!(Warn, "Python functions are not shown: another hook is on their code");
+            log_line!(Warn, "Python functions are not shown: another tool has hooked their code");
             return None;
         }
         log_line!(Info, "reading frames of {}", found.name);

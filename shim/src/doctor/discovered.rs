@@ -14,7 +14,7 @@ pub struct DiscoveredLlvm {
     pub start: usize,
     /// Whether it calls us for each object. Otherwise its list is read whenever it makes memory executable.
     pub detoured: bool,
-    /// How many of its objects are in its list for debuggers now.
+    /// How many of its objects are in its GDB JIT list now.
     pub objects: usize,
     /// Its release as far as the library says: `14`, `19.1`.
     pub version: Option<String>,

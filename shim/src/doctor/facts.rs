@@ -44,7 +44,7 @@ pub(crate) enum Count {
     ForJitLink = 1,
     /// Of those, objects that were found in memory.
     JitLink = 2,
-    /// Objects in its list for debuggers, when that was read last.
+    /// Objects in its GDB JIT list, when that was read last.
     Listed = 3,
 }
 

@@ -82,7 +82,7 @@ pub(crate) unsafe fn attach(library: Library, symbols: Option<SymbolFile>) {
         let ours = hook.wrapping_sub(library.identity.bias);
         // SAFETY: the value is an aligned word of the mapped symbol table.
         if let Err(error) = unsafe { write_pointer(value.address, ours, value.protection) } {
-            log_line!(Warn, "{name} cannot be listened to: {error}; code is left without frame pointers");
+            log_line!(Warn, "could not hook {name}: {error}; code gets no frame pointers");
         }
     }
 }
@@ -169,8 +169,10 @@ impl Llvmlite {
             let symbols = self.symbols.lock().unwrap_or_else(PoisonError::into_inner).take();
             let found = LlvmC::find(library, symbols, version);
             match &found {
-                Some(_) => log_line!(Info, "LLVM {version}: frame pointers and unwind tables can be had"),
-                None => log_line!(Warn, "LLVM {version}: code is left without frame pointers and unwind tables"),
+                Some(_) => log_line!(Info, "LLVM {version}: frame pointers and unwind tables enabled"),
+                None => {
+                    log_line!(Warn, "LLVM {version}: unknown release, code gets no frame pointers and unwind tables")
+                }
             }
             found
         };

@@ -84,7 +84,7 @@ impl Linkers {
         })
     }
 
-    /// Warns of that, where it matters, and returns why nothing is heard. `is_listed`: LLVM's list for debuggers can be read.
+    /// Warns of that, where it matters, and returns why nothing is heard. `is_listed`: LLVM's GDB JIT list can be read.
     pub(crate) fn warn(&self, library: &Library, is_listed: bool) -> Option<String> {
         let (Err(linker), Err(jitlink)) = (self.runtime_dyld, self.jitlink) else { return None };
         let why = unheard(linker, jitlink, self.is_unseen, is_listed)?;
@@ -92,11 +92,11 @@ impl Linkers {
         if is_listed {
             log_line!(
                 Warn,
-                "{path}: an LLVM that is heard by its list for debuggers only: {why}; what the program does not register there has no names"
+                "{path}: only the GDB JIT list of this LLVM can be read: {why}; code not registered there stays unnamed"
             );
         } else {
-            let names = if unwind_tables::is_one(library) { "addresses for names" } else { "no names" };
-            log_line!(Warn, "{path}: an LLVM that is not listened to: {why}; what it compiles has {names}");
+            let names = if unwind_tables::is_one(library) { "has addresses for names" } else { "stays unnamed" };
+            log_line!(Warn, "{path}: this LLVM is not observed: {why}; its code {names}");
         }
         Some(why)
     }
@@ -104,10 +104,10 @@ impl Linkers {
     /// Which of them does not, and why.
     pub(crate) fn log_refusals(&self, library: &Library) {
         if let Err(refusal) = self.runtime_dyld {
-            log_line!(Info, "{}: its linker is not listened to: {refusal}", library.path.display());
+            log_line!(Info, "{}: RuntimeDyld is not observed: {refusal}", library.path.display());
         }
         if let Err(refusal) = self.jitlink {
-            log_line!(Info, "{}: JITLink is not listened to: {refusal}", library.path.display());
+            log_line!(Info, "{}: JITLink is not observed: {refusal}", library.path.display());
         }
     }
 }
@@ -126,12 +126,8 @@ pub(crate) unsafe fn say_no_place(
     if vtables.is_empty() && !is_unseen && library.dynamic_address(DESCRIPTOR).is_none() {
         return None;
     }
-    let why = format!("{SLOTS} others are");
-    log_line!(
-        Warn,
-        "{}: an LLVM that is not listened to: {why}; what it compiles has no names",
-        library.path.display()
-    );
+    let why = format!("too many LLVMs in this process (limit {SLOTS})");
+    log_line!(Warn, "{}: this LLVM is not observed: {why}; its code stays unnamed", library.path.display());
     Some(why)
 }
 
@@ -175,9 +171,7 @@ fn unheard(linker: Refusal, jitlink: jitlink::Refusal, is_unseen: bool, is_liste
     match (linker, jitlink) {
         (Refusal::Unwanted, _) | (_, jitlink::Refusal::Unwanted) => None,
         (Refusal::Missing, jitlink::Refusal::Missing) if !is_unseen => None,
-        (Refusal::Missing, jitlink::Refusal::Missing) => {
-            Some("its linkers have neither symbols nor names of types".to_owned())
-        }
+        (Refusal::Missing, jitlink::Refusal::Missing) => Some("its linkers have neither symbols nor RTTI".to_owned()),
         _ if is_listed => None,
         _ => Some(format!("{linker}; {jitlink}")),
     }

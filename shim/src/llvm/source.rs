@@ -1,4 +1,4 @@
-//! One library with an LLVM in it; its linkers are in `linkers.rs`, its list for debuggers in `channels/gdb_list/`.
+//! One library with an LLVM in it; its linkers are in `linkers.rs`, its GDB JIT list in `channels/gdb_list/`.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -29,7 +29,7 @@ pub(crate) struct Source {
     pub(crate) path: PathBuf,
     /// Where it is mapped.
     start: usize,
-    /// Its list for debuggers, if it has one that can be found.
+    /// Its GDB JIT list, if it has one that can be found.
     descriptor: Option<DescriptorAddress>,
     /// Whether calls of the rendezvous reach us; otherwise the list is read whenever memory becomes executable.
     pub(crate) detoured: bool,
@@ -82,7 +82,11 @@ unsafe fn memory_slots(library: &Library, hooks: &'static HookTable) -> MemorySl
     if !unsafe { slots.are_relocated() } {
         // SAFETY: the loader has not come to it yet.
         if let Err(error) = unsafe { relocation_slot::listen_from_the_start(library, hooks) } {
-            log_line!(Info, "{}: memory is listened to from its first object on: {error}", library.path.display());
+            log_line!(
+                Info,
+                "{}: memory calls are hooked only when its first object is loaded: {error}",
+                library.path.display()
+            );
         }
     }
     slots
@@ -196,7 +200,7 @@ impl Source {
         self.codegen.is_ok()
     }
 
-    /// Its linker is not understood after all: from now on its list for debuggers is read, also where that is not exported.
+    /// Its linker is not understood after all: from now on its GDB JIT list is read, also where that is not exported.
     ///
     /// # Safety
     /// The library must be mapped, and stay so during the call.
@@ -208,7 +212,7 @@ impl Source {
         // SAFETY: the caller's promise.
         let Some(library) = (unsafe { Library::read(self.identity, &name) }) else { return };
         let Some(interface) = JitInterface::find(&library, &mut None, true) else {
-            log_line!(Warn, "{}: it has no list for debuggers either", self.path.display());
+            log_line!(Warn, "{}: no GDB JIT list either", self.path.display());
             return;
         };
         // SAFETY: as above.
@@ -223,7 +227,7 @@ impl Source {
     /// Reads the list.
     pub(crate) fn read(&mut self) -> News {
         let Some(descriptor) = self.descriptor else { return News::default() };
-        let complain = |error: &_| log_line!(Warn, "{}: its list for debuggers: {error}", self.path.display());
+        let complain = |error: &_| log_line!(Warn, "{}: GDB JIT list: {error}", self.path.display());
         let Ok(reading) = descriptor.read().inspect_err(complain) else {
             return News::default();
         };
@@ -290,10 +294,10 @@ impl Source {
         match (self.descriptor, self.detoured) {
             (Some(_), true) => heard_by.push("list-call"),
             (Some(_), false) => heard_by.push("list-poll"),
-            (None, _) => missing.push("list for debuggers: not found".to_owned()),
+            (None, _) => missing.push("GDB JIT list: not found".to_owned()),
         }
         if self.is_silent && self.unheard().is_some() {
-            missing.push("code became executable, and nothing was heard of it".to_owned());
+            missing.push("code became executable without a report".to_owned());
         }
         if let (Err(refusal), false) = (&self.codegen, self.is_llvmlite) {
             missing.push(format!("frame pointers: {refusal}"));

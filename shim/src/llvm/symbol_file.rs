@@ -18,7 +18,7 @@ use crate::process::search;
 
 type ElfHeader = elf::FileHeader64<object::Endianness>;
 
-/// The symbols of the list for debuggers.
+/// The symbols of the GDB JIT list.
 pub(crate) const DESCRIPTOR: &str = "__jit_debug_descriptor";
 pub(crate) const RENDEZVOUS_FUNCTION: &str = "__jit_debug_register_code";
 
@@ -71,7 +71,7 @@ impl SymbolFile {
         names.iter().filter_map(|&name| Some((name, found.get(name)?.0))).collect()
     }
 
-    /// Those of LLVM's linkers and of its list for debuggers, by one pass.
+    /// Those of LLVM's linkers and of its GDB JIT list, by one pass.
     pub(crate) fn llvm_symbols(&self) -> &Symbols {
         let is_wanted = |name: &str| {
             name == DESCRIPTOR

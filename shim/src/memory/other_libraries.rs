@@ -108,13 +108,18 @@ impl OtherLibraries {
             let value = unsafe { waiting.slot.value() };
             // One that was never called through holds an address in its library.
             if !waiting.library.contains(&value) && !leads_to(waiting.function, value) {
-                log_line!(Debug, "a {:?} at {:x} leads elsewhere and is left alone", waiting.function, waiting.bias);
+                log_line!(
+                    Debug,
+                    "ignoring a {:?} at {:x}: its slot was changed by others",
+                    waiting.function,
+                    waiting.bias
+                );
                 return false;
             }
             // SAFETY: an aligned word of the library's data, which the loader is done with.
             let written = unsafe { write_pointer(waiting.slot.address, waiting.hook, waiting.slot.protection) };
             if let Err(error) = written {
-                log_line!(Info, "{:?} of a library cannot be listened to: {error}", waiting.function);
+                log_line!(Info, "could not hook {:?} of a library: {error}", waiting.function);
             }
             false
         });

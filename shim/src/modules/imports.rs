@@ -110,7 +110,7 @@ unsafe fn hook(library: &Library, slot: Slot, function: usize) {
     }
     // SAFETY: an aligned word of the library's data, which the loader is done with.
     if let Err(error) = unsafe { write_pointer(slot.address, HOOKED[function].1(), slot.protection) } {
-        log_line!(Info, "{}: {} is left: {error}", library.path.display(), HOOKED[function].0);
+        log_line!(Info, "{}: could not hook {}: {error}", library.path.display(), HOOKED[function].0);
     }
 }
 

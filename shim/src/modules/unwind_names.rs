@@ -86,7 +86,7 @@ pub(crate) fn library_appeared(library: &Library) {
         let ours = (HOOKS[at] as usize).wrapping_sub(library.identity.bias);
         // SAFETY: the value is an aligned word of the mapped symbol table.
         if let Err(error) = unsafe { write_pointer(value.address, ours, value.protection) } {
-            log_line!(Info, "{name} is left: {error}; libunwind has no names of compiled code");
+            log_line!(Info, "could not hook {name}: {error}; libunwind has no names of compiled code");
         }
     }
 }

@@ -70,7 +70,7 @@ impl Lookups {
             // SAFETY: an aligned word of the library's data, which the loader is done with.
             let written = unsafe { write_pointer(slot.address, before_dlsym as usize, slot.protection) };
             if let Err(error) = written {
-                log_line!(Info, "dlsym of a library cannot be listened to: {error}");
+                log_line!(Info, "could not hook dlsym of a library: {error}");
             }
             false
         });

@@ -30,13 +30,13 @@ pub(super) fn may_be_closing() -> bool {
 impl Shim {
     pub(super) fn watch_loader(&self) {
         let Some(rendezvous) = self.rendezvous.filter(|rendezvous| rendezvous.function() != 0) else {
-            log_line!(Warn, "no rendezvous with the loader: an LLVM that is loaded later will not be discovered");
+            log_line!(Warn, "the loader has no _r_debug: an LLVM that is loaded later will not be discovered");
             lookup::ALWAYS.store(true, Ordering::Release);
             return;
         };
         // SAFETY: the loader's function is mapped code; the hook takes no argument and may be called for ever.
         if let Err(refusal) = unsafe { detour::detour(rendezvous.function(), self.hooks.loader_event, Callers::Any) } {
-            log_line!(Info, "the loader's rendezvous stays as it is: {refusal}; listening to dlsym instead");
+            log_line!(Info, "could not hook _r_debug.r_brk: {refusal}; hooking dlsym instead");
             lookup::ALWAYS.store(true, Ordering::Release);
             self.lock().lookups.activate(self.hooks.before_dlsym);
         }

@@ -1,4 +1,4 @@
-//! Objects come and go: what linkers report, and LLVM's list for debuggers.
+//! Objects come and go: what linkers report, and LLVM's GDB JIT list.
 
 use jitlisten::plumbing::{Loaded, checked_read, mappings_of};
 use jitlisten::{AddressRange, ObjectId, log_line};
@@ -172,8 +172,7 @@ impl Shim {
                 let at = text.first().map(|text| text.start());
                 log_line!(
                     Warn,
-                    "an object was loaded at {at:x?} and is not final after a second: {reason}; it has no names. \
-                    Of others like it nothing will be said"
+                    "an object at {at:x?} is not final after a second: {reason}; it stays unnamed (reported once)"
                 );
             }
         }

@@ -257,7 +257,7 @@ fn an_object_that_is_also_listed_is_one_object() {
         let start = format!("Address({})", live[0].start);
         let loaded = log.lines().filter(|line| line.contains("debug: loaded ObjectId(") && line.contains(&start));
         assert_eq!(loaded.count(), 1, "{log}");
-        let listed = log.find("ObjectId(0) is reported once more").expect("it is listed");
+        let listed = log.find("ObjectId(0) was reported again").expect("it is listed");
         let freed = log.find("freeing ObjectId(").unwrap_or(log.len());
         let last = log.rfind("loaded ObjectId(").expect("objects");
         assert!(listed < freed && last < freed, "freed when it was listed:\n{log}");

@@ -37,7 +37,7 @@ fn jitlink_code_gets_a_frame_pointer() {
     has_frame_pointer("jitlink");
 }
 
-/// With JITLink, LLVM's list for debuggers stays empty.
+/// With JITLink, LLVM's GDB JIT list stays empty.
 #[test]
 fn gdb_names_jitlink_code_and_its_callers() {
     for venv in VENVS {

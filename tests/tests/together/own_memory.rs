@@ -121,7 +121,7 @@ fn equal_code_that_is_copied_has_no_names() {
     let ended = run(&host, Preload::Library, |_| {});
     assert_eq!((&ended.stdout, &ended.stderr), (&stock.stdout, &stock.stderr));
     let log = host.log();
-    assert!(log.contains("objects that were linked for elsewhere are equal"), "{log}");
+    assert!(log.contains("equal objects linked for another address"), "{log}");
     assert_eq!((heard(&host).loaded, heard(&host).finalized), (COUNT + 1, 0), "{log}");
 }
 

@@ -188,7 +188,7 @@ impl Images {
         if let Some(directory) = &mut self.directory {
             match directory.write(bytes) {
                 Err(SinkError::Io { path, error, .. }) if error.kind() == io::ErrorKind::NotFound => {
-                    log_line!(Info, "{} is gone, and made again", path.display());
+                    log_line!(Info, "{} was removed; created again", path.display());
                 }
                 other => return other,
             }

@@ -31,7 +31,7 @@ impl Refusals {
         if std::mem::replace(&mut self.0[kind], true) {
             log_line!(Debug, "no image for {id:?}: {}", refusal.reason());
         } else {
-            log_line!(Warn, "no image for {id:?}: {}; others like it are only counted", refusal.reason());
+            log_line!(Warn, "no image for {id:?}: {}; further ones are only counted", refusal.reason());
         }
     }
 }

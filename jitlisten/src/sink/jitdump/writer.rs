@@ -155,7 +155,7 @@ impl Jitdump {
         let debug_object = object.debug_object.filter(|_| object.object.has_lines());
         let rows = debug_object.map(LineRows::parse).transpose();
         let rows = rows.unwrap_or_else(|error| {
-            log_line!(Warn, "an object goes without source lines: {error}");
+            log_line!(Warn, "an object has no source lines: {error}");
             None
         });
         let eh_frame = object.object.eh_frame();
@@ -165,7 +165,7 @@ impl Jitdump {
             let next = functions.peek().map(|(next, _)| next.start());
             let name = &name::printable(name);
             let Some(bytes) = bytes(object, code) else {
-                log_line!(Warn, "{name} has no place in a jitdump: {code} cannot be read");
+                log_line!(Warn, "{name} is missing in the jitdump: cannot read {code}");
                 continue;
             };
             if let Some(rows) = &rows {

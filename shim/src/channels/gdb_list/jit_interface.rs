@@ -1,4 +1,4 @@
-//! LLVM's side of GDB's JIT interface: its list for debuggers, and the function that it calls at each change.
+//! LLVM's side of GDB's JIT interface: its GDB JIT list, and the function that it calls at each change.
 
 use jitlisten::log_line;
 
@@ -46,12 +46,12 @@ impl JitInterface {
         if let Err(refusal) = &detoured {
             let path = library.path.display();
             if linker_is_heard {
-                log_line!(Info, "{path}: the rendezvous stays as it is: {refusal}");
+                log_line!(Info, "{path}: could not hook __jit_debug_register_code: {refusal}");
             } else {
                 log_line!(
                     Warn,
-                    "{path}: the rendezvous stays as it is: {refusal}; its list is read when memory becomes executable, which \
-                     some objects miss"
+                    "{path}: could not hook __jit_debug_register_code: {refusal}; the GDB JIT list is read when memory becomes executable, \
+                     which misses some objects"
                 );
             }
         }

@@ -1,4 +1,4 @@
-//! LLVM's list for debuggers: GDB's JIT interface.
+//! LLVM's GDB JIT list: GDB's JIT interface.
 
 pub(crate) mod descriptor;
 pub(crate) mod jit_interface;

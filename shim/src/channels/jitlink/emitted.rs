@@ -112,9 +112,8 @@ impl EmittedObjects {
         if self.warns() {
             log_line!(
                 Warn,
-                "an object that JITLink has linked was not found in executable memory {}: it has no names. Of others like it nothing will \
-                 be said",
-                if self.given_up > 0 { "before more came than are remembered" } else { "for a second" }
+                "could not locate a JITLink object in memory {}; its functions stay unnamed (reported once)",
+                if self.given_up > 0 { "before too many others were pending" } else { "within a second" }
             );
         }
     }

@@ -164,7 +164,7 @@ impl Shim {
         };
         let mut alone: Vec<usize> = (0..found.len()).filter(|&at| is_best[at] && is_alone(&found[at])).collect();
         if alone.is_empty() && !found.is_empty() {
-            log_line!(Info, "{} objects for JITLink are equal, and have no names", found.len());
+            log_line!(Info, "{} equal objects of JITLink stay unnamed", found.len());
         }
         // Taken out from behind.
         alone.sort_by_key(|&at| std::cmp::Reverse(found[at].0));
@@ -181,7 +181,7 @@ impl Shim {
     fn placed(&self, state: &mut State, emitted: Emitted, placement: &Placement) -> Option<ObjectId> {
         let texts = emitted.pattern.texts();
         if placement.text.len() < texts {
-            log_line!(Info, "{} of {texts} text sections of an object of JITLink were found", placement.text.len());
+            log_line!(Info, "found {} of {texts} text sections of an object of JITLink", placement.text.len());
         }
         facts::count(emitted.slot, Count::JitLink);
         let object = emitted.pattern.into_debug_object(&placement.sections);

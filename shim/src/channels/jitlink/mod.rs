@@ -60,10 +60,10 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refusal::Missing => write!(f, "no vtable of ObjectLinkingLayer"),
-            Refusal::Unknown => write!(f, "the vtables of ObjectLinkingLayer are those of a release that is not known"),
-            Refusal::TooNew(release) => write!(f, "LLVM {release}, a release that is not known"),
+            Refusal::Unknown => write!(f, "unknown release: vtables of ObjectLinkingLayer"),
+            Refusal::TooNew(release) => write!(f, "unsupported release LLVM {release}"),
             Refusal::Unwanted => write!(f, "switched off"),
-            Refusal::Unchanged => write!(f, "a slot of ObjectLinkingLayer stays as it is"),
+            Refusal::Unchanged => write!(f, "a slot of ObjectLinkingLayer could not be patched"),
         }
     }
 }
@@ -125,10 +125,10 @@ pub(crate) unsafe fn attach(
         if let Err(error) = exchanged {
             let path = library.path.display();
             if which == 0 {
-                log_line!(Info, "{path}: JITLink stays as it is: {error}");
+                log_line!(Info, "{path}: could not hook JITLink: {error}");
                 return Err(Refusal::Unchanged);
             }
-            log_line!(Warn, "{path}: one of JITLink's two vtables stays as it is: {error}");
+            log_line!(Warn, "{path}: could not hook one of JITLink's two vtables: {error}");
             // Behind a slot that was changed, this place of the table is not given to another library.
             return Ok(());
         }
@@ -166,10 +166,7 @@ impl Hooked {
 
     fn left_alone(&self, what: &str) {
         if !self.warned.swap(true, Ordering::Relaxed) {
-            log_line!(
-                Warn,
-                "an object for JITLink is left alone: {what}; it has no names. Of others like it nothing will be said"
-            );
+            log_line!(Warn, "ignoring an object of JITLink: {what}; its functions stay unnamed (reported once)");
         }
     }
 

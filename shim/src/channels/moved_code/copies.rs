@@ -73,7 +73,7 @@ impl Shim {
     fn moved(&self, state: &mut State, found: Vec<(ObjectId, Pattern, Placement)>) {
         let certain = certain(found.iter().map(|(.., placement)| placement));
         if !found.is_empty() && !certain.contains(&true) {
-            log_line!(Info, "{} objects that were linked for elsewhere are equal, and have no names", found.len());
+            log_line!(Info, "{} equal objects linked for another address stay unnamed", found.len());
         }
         let is_found: Vec<ObjectId> = found.iter().map(|(id, ..)| *id).collect();
         for ((id, pattern, placement), _) in found.into_iter().zip(certain).filter(|(_, is_certain)| *is_certain) {
@@ -83,10 +83,7 @@ impl Shim {
                 other.is_none_or(|one| !one.is_object(pattern.object()) && one.may_also_be_at(&placement, &read))
             };
             if alike.by_ref().take(MOST_ALIKE).any(is_it) || alike.next().is_some() {
-                log_line!(
-                    Info,
-                    "an object that was linked for elsewhere is equal to others that wait, and has no names"
-                );
+                log_line!(Info, "an object linked for another address equals a pending one; it stays unnamed");
                 continue;
             }
             drop(alike);

@@ -82,12 +82,12 @@ impl fmt::Display for Refusal {
             Refusal::Missing => write!(f, "no vtable of RuntimeDyldELF"),
             Refusal::Ambiguous => write!(f, "more than one vtable of RuntimeDyldELF"),
             Refusal::UnknownSlots(slots) => {
-                write!(f, "{slots} slots in the vtable of RuntimeDyldELF: a release that is not known")
+                write!(f, "unknown release: {slots} slots in the vtable of RuntimeDyldELF")
             }
-            Refusal::TooNew(release) => write!(f, "LLVM {release}, a release that is not known"),
-            Refusal::Unbounded => write!(f, "the end of the vtable of RuntimeDyldELF is not certain"),
+            Refusal::TooNew(release) => write!(f, "unsupported release LLVM {release}"),
+            Refusal::Unbounded => write!(f, "the end of the vtable of RuntimeDyldELF is uncertain"),
             Refusal::Unwanted => write!(f, "switched off"),
-            Refusal::Unchanged => write!(f, "its vtable could not be changed"),
+            Refusal::Unchanged => write!(f, "its vtable could not be patched"),
         }
     }
 }
@@ -223,7 +223,7 @@ pub(crate) unsafe fn attach(
     hooked.trust.store(UNTRIED, Ordering::Release);
     // SAFETY: the caller's promise; the hook passes on whatever it is called with.
     unsafe { patch::exchange(library, vtable, index, hook as usize, callers) }
-        .inspect_err(|error| log_line!(Info, "{}: the linker stays as it is: {error}", library.path.display()))
+        .inspect_err(|error| log_line!(Info, "{}: could not hook RuntimeDyld: {error}", library.path.display()))
         .map_err(|_| Refusal::Unchanged)
 }
 
@@ -296,7 +296,7 @@ impl Hooked {
                 if self.trust.load(Ordering::Acquire) != TRUSTED {
                     self.trust.store(REFUSED, Ordering::Release);
                 }
-                log_line!(Warn, "an object of an LLVM is left alone: {what}");
+                log_line!(Warn, "ignoring an object: {what}");
                 None
             }
         }

@@ -156,7 +156,7 @@ pub(crate) unsafe fn attach(
         let ours = (hook as usize).wrapping_sub(library.identity.bias);
         // SAFETY: an aligned word of the mapped symbol table.
         if let Err(error) = unsafe { write_pointer(value.address, ours, value.protection) } {
-            log_line!(Info, "{}: {} stays as it is: {error}", library.path.display(), point.function);
+            log_line!(Info, "{}: could not hook {}: {error}", library.path.display(), point.function);
         }
     }
     Ok(())
@@ -179,7 +179,7 @@ unsafe fn change_vtables(
         let Some(index) = vtable.slots.iter().position(is_it) else { continue };
         // SAFETY: the caller's promise; the hook passes on whatever it is called with.
         if let Err(error) = unsafe { patch::exchange(library, &vtable, index, hooks[vtable.class] as usize, callers) } {
-            log_line!(Info, "{}: {} stays as it is: {error}", library.path.display(), classes[vtable.class]);
+            log_line!(Info, "{}: could not hook {}: {error}", library.path.display(), classes[vtable.class]);
         }
     }
 }
@@ -198,7 +198,7 @@ pub(crate) unsafe fn change_words(other: &Library, slot: usize, hooks: [Generate
         // SAFETY: an aligned word of the library's data, into which the loader has put this function's address.
         let written = unsafe { write_pointer(word.address, hooks[first[index]] as usize, word.protection) };
         if let Err(error) = written {
-            log_line!(Info, "{}: a compiler of LLVM's stays as it is: {error}", other.path.display());
+            log_line!(Info, "{}: could not hook a compiler of LLVM: {error}", other.path.display());
         }
     }
 }
@@ -284,13 +284,13 @@ impl Generator {
     fn llvm(&self) -> Option<&LlvmC> {
         let find = || {
             let Some(version) = self.version.or_else(|| self.exported.version()) else {
-                log_line!(Info, "an LLVM: code is left as it is: nothing says which release this is");
+                log_line!(Info, "LLVM of an unknown release: its code is unchanged");
                 return None;
             };
             let llvm = self.exported.llvm(version);
             match &llvm {
-                Some(_) => log_line!(Info, "LLVM {version}: frame pointers can be had"),
-                None => log_line!(Info, "LLVM {version}: code is left as it is: a release that is not known"),
+                Some(_) => log_line!(Info, "LLVM {version}: frame pointers enabled"),
+                None => log_line!(Info, "LLVM {version}: unknown release, its code is unchanged"),
             }
             llvm
         };

@@ -52,8 +52,7 @@ impl Shim {
         if !std::mem::replace(&mut state.self_loaded.logged_any, true) {
             log_line!(
                 Info,
-                "objects are compiled to memory (LLVMTargetMachineEmitToMemoryBuffer): those that the program loads by itself are looked \
-                 for by their bytes"
+                "objects are compiled to memory (LLVMTargetMachineEmitToMemoryBuffer): searching for the code that the program loads itself"
             );
         }
     }
@@ -131,8 +130,7 @@ impl Shim {
         if !doubtful.is_empty() && !std::mem::replace(&mut state.self_loaded.logged_doubtful, true) {
             log_line!(
                 Info,
-                "objects that were compiled to memory have equal code, or are in two places, and have no names. Of others like them nothing \
-                 will be said"
+                "objects compiled to memory have equal code, or are in two places; they stay unnamed (reported once)"
             );
         }
         for at in doubtful {
