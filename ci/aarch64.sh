@@ -157,7 +157,7 @@ compile_programs() {
     aarch64-linux-gnu-gcc -std=c11 -pedantic "${strict[@]}" tests/c/tour.c "$built/libjitlisten.a" -o "$bin/tour-static" \
         -lgcc_s -lutil -lrt -lpthread -lm -ldl
     aarch64-linux-gnu-gcc "${strict[@]}" -fno-omit-frame-pointer tests/hosts/raw_jit.c -o "$bin/raw_jit" "${library[@]}"
-    aarch64-linux-gnu-gcc "${strict[@]}" tests/hosts/through_rendezvous.c -o "$bin/through_rendezvous" -ldl -lpthread
+    aarch64-linux-gnu-gcc "${strict[@]}" tests/hosts/through_hooks.c -o "$bin/through_hooks" -ldl -lpthread
     aarch64-linux-gnu-gcc "${strict[@]}" tests/hosts/sampled.c -o "$bin/sampled" -ldl -lm -lpthread
     clang-14 --target=aarch64-linux-gnu -isystem /usr/aarch64-linux-gnu/include -O1 -g -fno-omit-frame-pointer \
         -fasynchronous-unwind-tables -emit-llvm -c tests/hosts/chain.c -o "$bin/chain.bc"

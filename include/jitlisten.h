@@ -418,7 +418,7 @@ jitlisten_status jitlisten_functions(jitlisten_function_callback callback, void 
 enum {
     /* The LLVM calls us for each object. */
     JITLISTEN_DISCOVERED_BY_CALL = 1,
-    /* Its rendezvous cannot be changed (a debugger sits there): its list is read whenever it makes memory executable. */
+    /* Its __jit_debug_register_code cannot be hooked (a debugger occupies it): its list is read whenever it makes memory executable. */
     JITLISTEN_DISCOVERED_BY_LIST = 2
 };
 

@@ -13,7 +13,7 @@ use crate::process::next::Function;
 pub(crate) const SLOTS: usize = 16;
 
 /// An empty function of the host's, or ours in its place.
-pub(crate) type Rendezvous = unsafe extern "C" fn();
+pub(crate) type HookFunction = unsafe extern "C" fn();
 
 /// `RuntimeDyldELF::loadObject`. More words than it has: those it does not take are whatever its caller left there, and go on
 /// unread. On aarch64 its result comes in memory, and the address is not among them: see `vtable/load_object.rs`.
@@ -39,9 +39,9 @@ pub(crate) const EMIT_VTABLES: usize = 2;
 /// See the module's head.
 pub(crate) struct HookTable {
     /// For the loader's `_dl_debug_state`.
-    pub(crate) loader_event: Rendezvous,
+    pub(crate) loader_event: HookFunction,
     /// For `__jit_debug_register_code` of the LLVM in each slot.
-    pub(crate) rendezvous: [Rendezvous; SLOTS],
+    pub(crate) register_code: [HookFunction; SLOTS],
     /// For `RuntimeDyldELF::loadObject` of the LLVM in each slot.
     pub(crate) load_object: [LoadObject; SLOTS],
     /// For `ObjectLinkingLayer::emit` of the LLVM in each slot, in each of its vtables.
@@ -49,7 +49,7 @@ pub(crate) struct HookTable {
     /// For the functions that generate code of the LLVM in each slot.
     pub(crate) generate_code: [[GenerateCode; CODE_GENERATORS]; SLOTS],
     /// For `dlsym`: jumps to it.
-    pub(crate) before_dlsym: Rendezvous,
+    pub(crate) before_dlsym: HookFunction,
     pub(crate) mprotect: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,
     /// The same for a library of whose code nothing else is heard.
     pub(crate) mprotect_unnamed: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,

@@ -1,16 +1,16 @@
-//! The one table of everything the host calls instead of what it meant to call.
+//! The one table of all functions that the host calls instead of the original ones.
 //!
-//! | hook | stands for | under which lock |
+//! | hook | replaces | under which lock |
 //! | --- | --- | --- |
 //! | [`loader_event`] | the loader's `_dl_debug_state` | the loader's |
-//! | [`RENDEZVOUS`] | `__jit_debug_register_code` of one LLVM | LLVM's (MCJIT), none (ORC) |
+//! | [`REGISTER_CODE`] | `__jit_debug_register_code` of one LLVM | LLVM's (MCJIT), none (ORC) |
 //! | [`mprotect`], [`munmap`], [`mmap`] | those of libc, for libraries with LLVM | LLVM's memory manager's, if any |
 //! | `elsewhere::*` | the same and their relatives, for all other libraries | any: an allocator's, for one |
 //! | [`register_frame`] | `__register_frame` of libgcc, likewise | LLVM's engine's |
 //! | `llvmlite::*` | `LLVMPY_AddModule` and others | llvmlite's, in Python |
 //!
-//! Every hook does what it stands for, whatever happens to us: a panic is caught, logged once, and from then on the hooks
-//! only pass through. What we do beside that is a [`HostStateGuard`]; a hook that is called by one of ours passes through, too.
+//! Every hook calls the original function, whatever happens to us: a panic is caught and logged once, and from then on the hooks do
+//! nothing else. Our work runs under a [`HostStateGuard`]. A hook called from a hook only calls the original function.
 
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,7 +20,7 @@ use jitlisten::plumbing::{Entered, HostStateGuard, Inside};
 use jitlisten::{Address, AddressRange, log_line};
 
 use crate::doctor::unheard;
-use crate::hook_table::{Rendezvous, SLOTS};
+use crate::hook_table::{HookFunction, SLOTS};
 use crate::memory::bookkeeping::Executable;
 use crate::memory::header_padding;
 use crate::process::detour::page_size;
@@ -30,7 +30,7 @@ use crate::state::{Shim, shim};
 
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
-/// Threads that are inside a hook. What a hook does may call hooks: they pass through.
+/// Threads inside a hook. Hooks that a hook triggers only call the original function.
 static INSIDE: Inside = Inside::new();
 
 /// Enters the hooks, unless this thread is in one. Only during a [`HostStateGuard`].
@@ -38,7 +38,7 @@ pub(crate) fn enter() -> Option<Entered<'static>> {
     INSIDE.enter()
 }
 
-/// Runs `work` with the shim, unless a hook of this thread is at work. A panic in it ends our listening, not the host.
+/// Runs `work` with the shim, unless this thread is in a hook. A panic in it disables the hooks, and does not end the host.
 pub(crate) fn guarded<R: Default>(work: impl FnOnce(&Shim) -> R) -> R {
     let Some(_) = shim() else { return R::default() };
     let _host_state = HostStateGuard::enter();
@@ -46,7 +46,7 @@ pub(crate) fn guarded<R: Default>(work: impl FnOnce(&Shim) -> R) -> R {
     caught(work)
 }
 
-/// Runs `work` with the shim. A panic in it ends our listening, not the host.
+/// Runs `work` with the shim. A panic in it disables the hooks, and does not end the host.
 pub(crate) fn caught<R: Default>(work: impl FnOnce(&'static Shim) -> R) -> R {
     let Some(shim) = shim().filter(|_| !BROKEN.load(Ordering::Relaxed)) else { return R::default() };
     catch_unwind(AssertUnwindSafe(|| work(shim))).unwrap_or_else(|_| {
@@ -57,10 +57,10 @@ pub(crate) fn caught<R: Default>(work: impl FnOnce(&'static Shim) -> R) -> R {
     })
 }
 
-/// How often news that came while news was looked at is looked at at once.
+/// How many changes that arrive during the handling of a change are handled at once.
 const TURNS: usize = 8;
 
-/// Whether a hook passed the loader's news by, because it was itself called by a hook.
+/// Whether a hook skipped a change of the loader's list, because it was called from a hook.
 static PASSED_BY: AtomicBool = AtomicBool::new(false);
 
 /// The list of libraries has changed.
@@ -86,7 +86,7 @@ pub(crate) unsafe extern "C" fn look() {
     }
     let host_state = HostStateGuard::enter();
     let Some(entered) = enter() else {
-        // From inside: the loader's locks may be held, and what is to be seen stays so.
+        // Called from a hook: the loader's locks may be held. Look later.
         lookup::WANTED.fetch_or(wanted, Ordering::AcqRel);
         return;
     };
@@ -99,28 +99,28 @@ pub(crate) unsafe extern "C" fn look() {
     drop(host_state);
 }
 
-/// The rendezvous of the LLVM in each slot of the table.
-pub(crate) const RENDEZVOUS: [Rendezvous; SLOTS] = [
-    rendezvous::<0>,
-    rendezvous::<1>,
-    rendezvous::<2>,
-    rendezvous::<3>,
-    rendezvous::<4>,
-    rendezvous::<5>,
-    rendezvous::<6>,
-    rendezvous::<7>,
-    rendezvous::<8>,
-    rendezvous::<9>,
-    rendezvous::<10>,
-    rendezvous::<11>,
-    rendezvous::<12>,
-    rendezvous::<13>,
-    rendezvous::<14>,
-    rendezvous::<15>,
+/// `__jit_debug_register_code` of the LLVM in each slot of the table.
+pub(crate) const REGISTER_CODE: [HookFunction; SLOTS] = [
+    register_code::<0>,
+    register_code::<1>,
+    register_code::<2>,
+    register_code::<3>,
+    register_code::<4>,
+    register_code::<5>,
+    register_code::<6>,
+    register_code::<7>,
+    register_code::<8>,
+    register_code::<9>,
+    register_code::<10>,
+    register_code::<11>,
+    register_code::<12>,
+    register_code::<13>,
+    register_code::<14>,
+    register_code::<15>,
 ];
 
-unsafe extern "C" fn rendezvous<const SLOT: usize>() {
-    guarded(|shim| shim.rendezvous(SLOT));
+unsafe extern "C" fn register_code<const SLOT: usize>() {
+    guarded(|shim| shim.register_code(SLOT));
 }
 
 /// `mprotect(2)`: the last step of finalization.
@@ -155,7 +155,7 @@ pub(crate) unsafe fn protect(address: *mut c_void, size: usize, protection: c_in
     result
 }
 
-/// Before `range` gets another protection: *freeing* comes while the code is still there.
+/// Before `range` gets another protection: *freeing* is reported while the code is still mapped.
 pub(crate) fn protecting(range: AddressRange, protection: c_int) {
     if protection & libc::PROT_EXEC == 0 {
         guarded(|shim| shim.not_executable(range));
@@ -264,7 +264,7 @@ fn how(protection: c_int) -> Executable {
     if protection & libc::PROT_WRITE != 0 { Executable::Writable } else { Executable::Only }
 }
 
-/// Memory that others may map, too, is written through another mapping.
+/// Shared memory is written through another mapping.
 fn how_mapped(protection: c_int, flags: c_int) -> Executable {
     if flags & libc::MAP_TYPE != libc::MAP_PRIVATE { Executable::Writable } else { how(protection) }
 }

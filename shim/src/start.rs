@@ -18,7 +18,7 @@ use crate::{fork, hooks};
 
 static HOOKS: HookTable = HookTable {
     loader_event: hooks::loader_event,
-    rendezvous: hooks::RENDEZVOUS,
+    register_code: hooks::REGISTER_CODE,
     load_object: load_object::HOOKS,
     emit: hook::HOOKS,
     generate_code: codegen::hook::HOOKS,

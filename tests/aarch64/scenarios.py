@@ -320,13 +320,13 @@ def unlisted():
 
 @scenario
 def detour_under_threads():
-    """LLVM's rendezvous is redirected while four threads run through it, the loader's while two open and close"""
+    """__jit_debug_register_code is hooked while four threads run through it, _r_debug.r_brk while two open and close"""
     library = WHEELS / "llvmlite/binding/libllvmlite.so"
     found = re.search(r"^([0-9a-f]+) \w __jit_debug_register_code$", run("nm", library), re.M)
     require(found, "no __jit_debug_register_code in llvmlite")
     seen = []
     for _ in range(5):
-        said = run(PAYLOAD / "bin/through_rendezvous", library, found[1], LIBRARY, env=environment(preload=False))
+        said = run(PAYLOAD / "bin/through_hooks", library, found[1], LIBRARY, env=environment(preload=False))
         seen.append(int(re.search(r"passed: (\d+)", said)[1]))
     before, after = (re.search(rf"^{when}: (.*)$", said, re.M)[1] for when in ("before", "after"))
     return f"5 times; {before} became {after}; {sum(seen)} calls"

@@ -1,4 +1,4 @@
-/* A library to preload: after each dlopen that only finds what is there already, the loader's rendezvous is called once more,
+/* A library to preload: after each dlopen of a library that is loaded already, `_r_debug.r_brk` is called once more,
  * under its own lock or not, as glibc 2.41 does by itself. */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -69,7 +69,7 @@ __attribute__((visibility(VISIBLE))) void __jit_debug_register_code();
 }
 
 // Empty, and with padding behind it, as compilers align functions.
-asm(".pushsection .text.rendezvous, \"ax\"\n.p2align 4\n" IN_ASSEMBLY ".globl __jit_debug_register_code\n"
+asm(".pushsection .text.register_code, \"ax\"\n.p2align 4\n" IN_ASSEMBLY ".globl __jit_debug_register_code\n"
     ".type __jit_debug_register_code, @function\n__jit_debug_register_code:\n  ret\n"
     ".size __jit_debug_register_code, 1\n.p2align 4, 0xcc\n.popsection");
 

@@ -3,7 +3,7 @@
  *     opens_llvmlite LIBLLVMLITE CHAIN.LL (lazy|now) SECONDS
  *
  * RTLD_LAZY leaves the library's relocation slots unresolved until each first call; RTLD_NOW fills them all inside dlopen,
- * after the loader's rendezvous. A tool that patches slots must survive both. */
+ * after `_r_debug.r_brk`. A tool that patches slots must survive both. */
 #include "llvmlite.h"
 #include <string.h>
 #include <time.h>

@@ -1,8 +1,8 @@
 /* A program with a JIT of its own that registers with debuggers, in the very way LLVM does: own_jit LIBLLVMLITE CHAIN.LL OBJECT.o
  *
- * Its descriptor and its rendezvous have the names that the interface prescribes, and are exported. It lists OBJECT.o, an
+ * Its __jit_debug_descriptor and __jit_debug_register_code are exported. It lists OBJECT.o, an
  * object that was not placed anywhere, and bytes that are no object; takes the first out again; and lets the LLVM inside
- * llvmlite compile the chain in between. Its list must be what it made of it, and its rendezvous must have been called. */
+ * llvmlite compile the chain in between. Its list must stay as it made it, and its __jit_debug_register_code must have been called. */
 #include "llvmlite.h"
 
 struct jit_code_entry {

@@ -252,7 +252,7 @@ static int keeps_errno(void) {
     compile("first", 1);
     errno = EXDEV;
     __jit_debug_register_code();
-    printf("LLVM's rendezvous: %d\n", errno == EXDEV);
+    printf("__jit_debug_register_code: %d\n", errno == EXDEV);
     errno = EXDEV;
     void *library = dlopen("libresolv.so.2", RTLD_NOW);
     printf("dlopen: %d %d\n", library != NULL, errno);
@@ -647,7 +647,7 @@ static int privileged(void) {
     return 0;
 }
 
-/* Whether a function is what a debugger's rendezvous is before it was changed: a return. */
+/* Whether a function is empty, as those for debuggers are before they are hooked: a return. */
 static const char *is_empty(uintptr_t function) {
 #ifdef __aarch64__
     static const unsigned char mark[] = {0x5f, 0x24, 0x03, 0xd5}, returns[] = {0xc0, 0x03, 0x5f, 0xd6};
@@ -664,10 +664,10 @@ static int preloaded(void) {
     jitlisten_status (*open_host)(void) = dlsym(RTLD_DEFAULT, "jitlisten_open");
     printf("AT_SECURE: %lu, library: %s\n", getauxval(AT_SECURE), open_host && library_end ? "there" : "not there");
     compile("first", 1);
-    printf("rendezvous: %s, %s\n", is_empty(_r_debug.r_brk), is_empty((uintptr_t)__jit_debug_register_code));
+    printf("entry points: %s, %s\n", is_empty(_r_debug.r_brk), is_empty((uintptr_t)__jit_debug_register_code));
     if (open_host) printf("open: %d\n", open_host());
     compile("second", 2);
-    printf("rendezvous: %s, %s\n", is_empty(_r_debug.r_brk), is_empty((uintptr_t)__jit_debug_register_code));
+    printf("entry points: %s, %s\n", is_empty(_r_debug.r_brk), is_empty((uintptr_t)__jit_debug_register_code));
     return 0;
 }
 

@@ -42,8 +42,8 @@ impl Registry {
     ///
     /// Call it once at the start, and after every `dlopen`; without a new library it costs one `dl_iterate_phdr` that stops at
     /// the first entry (about 0.1 us). It takes the loader's locks and therefore must not be called under a lock that a thread which
-    /// is inside the loader may wait for; our own lock is taken only after the loader's are released. Calling it from a rendezvous
-    /// inside the loader (`_r_debug.r_brk`) is safe, but finds the new library unrelocated (`pending`) before glibc 2.41.
+    /// is inside the loader may wait for; our own lock is taken only after the loader's are released. Calling it from
+    /// `_r_debug.r_brk`, inside the loader, is safe, but finds the new library unrelocated (`pending`) before glibc 2.41.
     ///
     /// Libraries with an unwinder in them are kept loaded for good.
     pub fn rescan(&'static self) -> Rescan {

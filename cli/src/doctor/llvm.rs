@@ -68,7 +68,7 @@ enum Heard {
     Not(UnheardLlvm),
     /// The library does not know it.
     Unknown,
-    /// The library says nothing: it is not there, or an older one. Whether the rendezvous is redirected.
+    /// The library publishes nothing: it is not loaded, or an older one. Whether `__jit_debug_register_code` is hooked.
     Unsaid { is_redirected: bool },
 }
 
@@ -210,7 +210,7 @@ fn unsaid_words(has_library: bool, is_redirected: bool) -> &'static str {
     match (has_library, is_redirected) {
         (true, true) => "reported by a call for each object",
         (true, false) => {
-            "its rendezvous with debuggers is as in the file: heard by its linkers, or its list is read when code becomes executable"
+            "__jit_debug_register_code is not hooked: observed by its linkers, or its GDB JIT list is read when code becomes executable"
         }
         (false, _) => "not observed",
     }
@@ -225,7 +225,7 @@ impl HeardLlvm {
             "jitlink" => format!("JITLink calls for each object, {} so far", counts.for_jitlink),
             "list-call" => "its GDB JIT list is reported by a call for each object".to_owned(),
             "list-poll" => "its GDB JIT list is read when code becomes executable".to_owned(),
-            other => format!("heard by {other}"),
+            other => format!("observed by {other}"),
         };
         if self.heard_by.is_empty() { vec!["not observed".to_owned()] } else { self.heard_by.iter().map(way).collect() }
     }

@@ -9,14 +9,15 @@
 //!
 //! Code that LLVM compiled elsewhere (Numba's cache) or before us may lack frame pointers and unwind entries. It is counted. For
 //! functions without an `.eh_frame` entry, rules are derived from the machine code where they can be *known* ([`crate::cfi`]), and
-//! registered with the unwinders of the process. perf and gdb are not helped by that. A gap inside a section that the host has
-//! registered is left alone: libgcc 13 and later keep one range for a whole section, and an overlapping one ends in an abort.
+//! registered with the unwinders of the process. perf and gdb do not benefit. A gap inside a section that the host has
+//! registered is skipped: libgcc 13 and later keep one range for a whole section, and abort if another one overlaps.
 //!
-//! An unwinder may come with a library opened later. The loader's rendezvous announces it before it is relocated, when it cannot be
-//! called yet; then the next `dlsym` of any library looks again, and what is alive is registered.
+//! A library opened later may contain an unwinder. `_r_debug.r_brk` announces it before it is relocated and can be called; the next `dlsym`
+//! of any library then registers all living objects.
 //!
-//! memray and heaptrack walk with libunwind and name frames by modules: see the sink `modules`. vmprof 0.6 opens the system's libunwind and samples through registered frames. With the structure of
-//! the wrong version, tried on purpose, it dies of SIGSEGV; the version is probed before anything is registered.
+//! memray and heaptrack walk with libunwind and name frames with modules: see the sink `modules`. vmprof 0.6 opens the system's libunwind and
+//! samples through registered frames. With the structure of the wrong version, tried on purpose, it crashes; the version is probed before
+//! anything is registered.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

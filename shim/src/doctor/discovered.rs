@@ -18,7 +18,7 @@ pub struct DiscoveredLlvm {
     pub objects: usize,
     /// Its release as far as the library says: `14`, `19.1`.
     pub version: Option<String>,
-    /// By which ways it is heard: `runtimedyld`, `jitlink` (its linkers call us), `list-call` (its rendezvous with debuggers does), `list-poll`
+    /// How it is observed: `runtimedyld`, `jitlink` (hooks of its linkers), `list-call` (hook of `__jit_debug_register_code`), `list-poll`
     /// (the list is read when memory becomes executable).
     pub heard_by: Vec<&'static str>,
     /// How many objects its linkers have reported; of JITLink, those that were found in memory.

@@ -1,8 +1,8 @@
 //! llvmlite's entry points: the functions of `libllvmlite.so` that hand a module to an engine.
 //!
-//! ctypes finds them with `dlsym`, once. So their value in the library's own dynamic symbol table is changed, at the
-//! loader's rendezvous, before they can have been looked up: `dlsym` then returns our function, which sets the module's attributes (see
-//! [`crate::frame_pointers::attributes`]) and goes on to the real one.
+//! ctypes finds them with `dlsym`, once. Their values in the library's dynamic symbol table are changed when `_r_debug.r_brk` announces the
+//! library, before they can have been looked up. `dlsym` then returns our function, which sets the module's attributes (see
+//! [`crate::frame_pointers::attributes`]) and calls the original.
 //!
 //! | function | a module is |
 //! | --- | --- |

@@ -31,7 +31,7 @@ pub(crate) struct Source {
     start: usize,
     /// Its GDB JIT list, if it has one that can be found.
     descriptor: Option<DescriptorAddress>,
-    /// Whether calls of the rendezvous reach us; otherwise the list is read whenever memory becomes executable.
+    /// Whether `__jit_debug_register_code` is hooked; otherwise the list is read whenever memory becomes executable.
     pub(crate) detoured: bool,
     /// Whether they call us for each object.
     linkers: Linkers,
@@ -140,7 +140,7 @@ impl Source {
         linkers.log_refusals(library);
         // SAFETY: the interface is the mapped library's.
         let detoured = interface.as_ref().is_none_or(|interface| unsafe {
-            interface.detour(library, hooks.rendezvous[slot], callers, linkers.runtime_dyld.is_ok())
+            interface.detour(library, hooks.register_code[slot], callers, linkers.runtime_dyld.is_ok())
         });
         // SAFETY: the caller vouches for the mapping.
         let slots = unsafe { memory_slots(library, hooks) };
@@ -216,7 +216,7 @@ impl Source {
             return;
         };
         // SAFETY: as above.
-        self.detoured = unsafe { interface.detour(&library, hooks.rendezvous[self.slot], Callers::Any, false) };
+        self.detoured = unsafe { interface.detour(&library, hooks.register_code[self.slot], Callers::Any, false) };
         self.descriptor = Some(DescriptorAddress(interface.descriptor));
     }
 
@@ -243,7 +243,7 @@ impl Source {
         news
     }
 
-    /// Without the rendezvous nothing announces that an entry is taken out, and its memory may hold another one by now.
+    /// Without the hook nothing announces that an entry was removed, and its memory may contain another entry by now.
     fn read_all(&mut self, all: Vec<ListedObject>, news: &mut News) {
         let listed: BTreeMap<u64, ListedObject> = all.iter().map(|listed| (listed.entry, *listed)).collect();
         self.known.retain(|entry, known| {

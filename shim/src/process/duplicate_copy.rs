@@ -4,7 +4,7 @@
 use std::ffi::c_void;
 use std::path::PathBuf;
 
-use crate::process::loader::{Rendezvous, with_libraries_held};
+use crate::process::loader::{LoaderDebug, with_libraries_held};
 
 /// Exported by every copy. It returns 0 where the session is open, and writes no more than the size it is given.
 const STATISTICS: &str = "jitlisten_get_statistics";
@@ -18,7 +18,7 @@ pub fn duplicate_copy() -> Option<PathBuf> {
     let mut copies = Vec::new();
     with_libraries_held(|_| {
         // SAFETY: the libraries are held.
-        let entries = Rendezvous::find().and_then(|rendezvous| unsafe { rendezvous.libraries() }).unwrap_or_default();
+        let entries = LoaderDebug::find().and_then(|r_debug| unsafe { r_debug.libraries() }).unwrap_or_default();
         for entry in entries {
             // SAFETY: the libraries have been held since the entry was read.
             let Some(library) = (unsafe { entry.library() }) else { continue };

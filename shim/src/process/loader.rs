@@ -1,4 +1,4 @@
-//! The loader's rendezvous: `_r_debug` of `<link.h>`, the protocol between the dynamic loader and debuggers.
+//! `_r_debug` of `<link.h>`, the protocol between the dynamic loader and debuggers.
 //!
 //! ```text
 //!   r_map    the link map: one entry per library, in a list
@@ -6,8 +6,8 @@
 //!   r_state  RT_CONSISTENT when it may be read, RT_ADD or RT_DELETE while it changes
 //! ```
 //!
-//! It is called under the loader's lock, before the constructors of a new library, and, before glibc 2.41, before the
-//! library is relocated: its relocation slots must not be touched there.
+//! The loader calls `r_brk` under its lock, before the constructors of a new library and, before glibc 2.41, before the library is
+//! relocated: its relocation slots must not be touched then.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -35,20 +35,20 @@ const _: () = assert!(std::mem::offset_of!(RDebug, brk) == 16 && std::mem::offse
 
 /// The loader's record for debuggers.
 #[derive(Clone, Copy)]
-pub(crate) struct Rendezvous(*const RDebug);
+pub(crate) struct LoaderDebug(*const RDebug);
 
 // SAFETY: the record lives as long as the process; it is read under the loader's lock.
-unsafe impl Send for Rendezvous {}
+unsafe impl Send for LoaderDebug {}
 // SAFETY: as above.
-unsafe impl Sync for Rendezvous {}
+unsafe impl Sync for LoaderDebug {}
 
-impl Rendezvous {
+impl LoaderDebug {
     /// Finds the record through `DT_DEBUG` of the program; a static program has none.
-    pub(crate) fn find() -> Option<Rendezvous> {
+    pub(crate) fn find() -> Option<LoaderDebug> {
         let mut found = 0_usize;
         // SAFETY: the callback gets the address of `found`, which outlives the call.
         unsafe { libc::dl_iterate_phdr(Some(first_program_header), ptr::from_mut(&mut found).cast()) };
-        (found != 0).then(|| Rendezvous(kept_up(found as *const RDebug)))
+        (found != 0).then(|| LoaderDebug(kept_up(found as *const RDebug)))
     }
 
     /// The empty function the loader calls.
@@ -60,7 +60,7 @@ impl Rendezvous {
     /// Whether a list is being changed, and libraries taken out of it.
     ///
     /// # Safety
-    /// As for [`Rendezvous::libraries`].
+    /// As for [`LoaderDebug::libraries`].
     pub(crate) unsafe fn is_closing(self) -> bool {
         // SAFETY: the caller's promise.
         unsafe { self.records() }.any(|record| record.state == RT_DELETE)
@@ -78,7 +78,7 @@ impl Rendezvous {
     /// The same, with the namespaces.
     ///
     /// # Safety
-    /// As for [`Rendezvous::libraries`].
+    /// As for [`LoaderDebug::libraries`].
     pub(crate) unsafe fn appeared(self) -> Option<Vec<Appeared>> {
         // SAFETY: the caller's promise.
         Some(unsafe { self.changes(&mut KnownLibraries::default(), Extent::Whole) }?.appeared)
@@ -87,7 +87,7 @@ impl Rendezvous {
     /// What has changed since `known`, unless the list is being changed.
     ///
     /// # Safety
-    /// As for [`Rendezvous::libraries`]; and see [`KnownLibraries::read`] for `extent`.
+    /// As for [`LoaderDebug::libraries`]; and see [`KnownLibraries::read`] for `extent`.
     pub(crate) unsafe fn changes(self, known: &mut KnownLibraries, extent: Extent) -> Option<Changes> {
         // SAFETY: the caller's promise.
         if unsafe { self.records() }.any(|record| record.state != RT_CONSISTENT) {
@@ -105,7 +105,7 @@ impl Rendezvous {
     /// The records of all namespaces.
     ///
     /// # Safety
-    /// As for [`Rendezvous::libraries`].
+    /// As for [`LoaderDebug::libraries`].
     unsafe fn records(self) -> impl Iterator<Item = &'static RDebug> {
         let mut next = self.0;
         std::iter::from_fn(move || {
@@ -142,7 +142,7 @@ unsafe extern "C" fn first_program_header(info: *mut libc::dl_phdr_info, _size: 
             let (bias, at) = (info.dlpi_addr as usize, info.dlpi_addr.wrapping_add(header.p_vaddr) as usize);
             // SAFETY: the program is mapped, and stays so.
             let section = unsafe { DynamicSection::read(bias, at) };
-            // SAFETY: `Rendezvous::find` passes the address of a number.
+            // SAFETY: `LoaderDebug::find` passes the address of a number.
             unsafe { *found.cast::<usize>() = section.debug };
         }
     }

@@ -1,17 +1,17 @@
-//! The second way to notice new libraries: calls of `dlsym`, from every library, come by here first.
+//! The second way to detect new libraries: every library's calls of `dlsym` pass through here.
 //!
-//! A program that opens a library looks something up in it next, and before that call returns, we look at the new library. It is
-//! needed in two cases: a debugger sits at the loader's rendezvous (gdb does, in a process it has started); or a library with
-//! an unwinder in it came, which the loader's rendezvous announces before the library can be called.
+//! A program that opens a library next looks up a symbol in it; before that call returns, we look at the new library. This is needed in
+//! two cases: a debugger occupies `_r_debug.r_brk` (gdb, in a process that it started), or a new library contains an unwinder, which
+//! `_r_debug.r_brk` announces before the library can be called.
 //!
-//! The call itself is passed on by a jump, not made again, because `dlsym` looks at its caller (`RTLD_NEXT`). Only relocation
-//! slots of relocated libraries are changed; a lazy one that has not been would be adjusted by the loader again.
+//! The call is passed on with a jump, because `dlsym` inspects its caller (`RTLD_NEXT`). Only relocation slots of relocated libraries are
+//! changed; the loader would relocate an unresolved lazy slot again.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use jitlisten::log_line;
 
-use crate::hook_table::Rendezvous;
+use crate::hook_table::HookFunction;
 use crate::process::detour::write_pointer;
 use crate::process::library::{Library, Slot};
 
@@ -32,13 +32,13 @@ pub(crate) static UNWINDERS: AtomicBool = AtomicBool::new(true);
 #[derive(Default)]
 pub(crate) struct Lookups {
     /// What the slots lead to, once that is wanted.
-    before_dlsym: Option<Rendezvous>,
+    before_dlsym: Option<HookFunction>,
     waiting: Vec<(usize, Slot)>,
 }
 
 impl Lookups {
     /// From now on, lookups announce new libraries. Returns whether they did not before.
-    pub(crate) fn activate(&mut self, before_dlsym: Rendezvous) -> bool {
+    pub(crate) fn activate(&mut self, before_dlsym: HookFunction) -> bool {
         DLSYM.store(libc::dlsym as *const () as usize, Ordering::Release);
         self.before_dlsym.replace(before_dlsym).is_none()
     }

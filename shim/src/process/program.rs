@@ -1,6 +1,6 @@
 //! What the program is that this process runs.
 
-use crate::process::loader::{Rendezvous, with_libraries_held};
+use crate::process::loader::{LoaderDebug, with_libraries_held};
 
 /// Exported by a Python that is one executable, imported by one with a `libpython`. Programs that embed Python (gdb, perf)
 /// call other functions. Python has it since 3.8.
@@ -13,7 +13,7 @@ pub fn is_python() -> bool {
     let mut found = false;
     with_libraries_held(|_| {
         // SAFETY: the libraries are held.
-        let entries = Rendezvous::find().and_then(|rendezvous| unsafe { rendezvous.libraries() }).unwrap_or_default();
+        let entries = LoaderDebug::find().and_then(|r_debug| unsafe { r_debug.libraries() }).unwrap_or_default();
         // The program is the first in the list.
         // SAFETY: the libraries have been held since the entry was read.
         let program = entries.first().and_then(|entry| unsafe { entry.library() });

@@ -20,22 +20,21 @@ use crate::process::next;
 /// Whether libraries were taken out of the loader's list since it was read.
 static LIBRARIES_CLOSE: AtomicBool = AtomicBool::new(false);
 
-/// Whether a library that is known may be unmapped at this moment, by another thread. To be asked under the shim's lock: the thread that
-/// closes takes that lock after it has announced it, and before it unmaps, so what another one has begun to do with a library is done by then.
-/// Where the loader's rendezvous is not detoured, nothing announces it: what is known may be gone until the next look at the list.
+/// True while a `dlclose` may be in progress. Call with the shim's lock held: `dlclose` takes it before unmapping. Where `_r_debug.r_brk` is not
+/// hooked, nothing announces a `dlclose`, so this is always true.
 pub(super) fn may_be_closing() -> bool {
     LIBRARIES_CLOSE.load(Ordering::SeqCst) || lookup::ALWAYS.load(Ordering::Acquire)
 }
 
 impl Shim {
     pub(super) fn watch_loader(&self) {
-        let Some(rendezvous) = self.rendezvous.filter(|rendezvous| rendezvous.function() != 0) else {
+        let Some(r_debug) = self.r_debug.filter(|r_debug| r_debug.function() != 0) else {
             log_line!(Warn, "the loader has no _r_debug: an LLVM that is loaded later will not be discovered");
             lookup::ALWAYS.store(true, Ordering::Release);
             return;
         };
         // SAFETY: the loader's function is mapped code; the hook takes no argument and may be called for ever.
-        if let Err(refusal) = unsafe { detour::detour(rendezvous.function(), self.hooks.loader_event, Callers::Any) } {
+        if let Err(refusal) = unsafe { detour::detour(r_debug.function(), self.hooks.loader_event, Callers::Any) } {
             log_line!(Info, "could not hook _r_debug.r_brk: {refusal}; hooking dlsym instead");
             lookup::ALWAYS.store(true, Ordering::Release);
             self.lock().lookups.activate(self.hooks.before_dlsym);
@@ -44,9 +43,9 @@ impl Shim {
 
     /// The loader's list has changed. Under the loader's lock. Returns whether the list could be read.
     pub(super) fn libraries_changed(&self, state: &mut State, extent: Extent, callers: Callers) -> bool {
-        let Some(rendezvous) = self.rendezvous else { return false };
-        // SAFETY: called from the loader's rendezvous, or with the libraries held; callers know what was closed.
-        let Some(changes) = (unsafe { rendezvous.changes(&mut state.libraries, extent) }) else { return false };
+        let Some(r_debug) = self.r_debug else { return false };
+        // SAFETY: called from `_r_debug.r_brk`, or with the libraries held; callers know which libraries were closed.
+        let Some(changes) = (unsafe { r_debug.changes(&mut state.libraries, extent) }) else { return false };
         LIBRARIES_CLOSE.store(false, Ordering::SeqCst);
         let mut llvms_changed = false;
         for closed in changes.closed {
@@ -102,7 +101,7 @@ impl Shim {
         }
     }
 
-    /// The same, where the loader's rendezvous is not detoured. With the libraries held.
+    /// The same, where `_r_debug.r_brk` is not hooked. With the libraries held.
     pub(crate) fn libraries_may_have_changed(&self, counts: Counts) {
         let mut state = self.lock();
         let before = state.counts;
@@ -133,8 +132,8 @@ impl Shim {
         if !state.lookups.activate(self.hooks.before_dlsym) {
             return;
         }
-        // SAFETY: under the loader's lock, as its rendezvous is.
-        let entries = self.rendezvous.and_then(|rendezvous| unsafe { rendezvous.libraries() }).unwrap_or_default();
+        // SAFETY: under the loader's lock, as at `_r_debug.r_brk`.
+        let entries = self.r_debug.and_then(|r_debug| unsafe { r_debug.libraries() }).unwrap_or_default();
         for entry in entries {
             // SAFETY: the loader's lock has been held since the entry was read.
             if let Some(library) = unsafe { entry.library() } {
@@ -152,7 +151,7 @@ impl Shim {
             return;
         }
         // SAFETY: the libraries are held.
-        let appeared = self.rendezvous.and_then(|rendezvous| unsafe { rendezvous.appeared() }).unwrap_or_default();
+        let appeared = self.r_debug.and_then(|r_debug| unsafe { r_debug.appeared() }).unwrap_or_default();
         let of_program = appeared.into_iter().filter(Appeared::is_of_program);
         // SAFETY: as above.
         let libraries: Vec<_> = of_program.filter_map(|appeared| unsafe { appeared.entry.library() }).collect();
@@ -170,7 +169,7 @@ impl Shim {
             return;
         }
         // SAFETY: as for `libraries_changed`.
-        for entry in self.rendezvous.and_then(|rendezvous| unsafe { rendezvous.libraries() }).unwrap_or_default() {
+        for entry in self.r_debug.and_then(|r_debug| unsafe { r_debug.libraries() }).unwrap_or_default() {
             // SAFETY: the loader's lock has been held since the entry was read.
             let Some(library) = (unsafe { entry.library() }) else { continue };
             for &slot in sources {
@@ -184,7 +183,7 @@ impl Shim {
     fn listen_everywhere(&self, state: &mut State) {
         let mut all = KnownLibraries::default();
         // SAFETY: as for `libraries_changed`.
-        let changes = self.rendezvous.and_then(|rendezvous| unsafe { rendezvous.changes(&mut all, Extent::Whole) });
+        let changes = self.r_debug.and_then(|r_debug| unsafe { r_debug.changes(&mut all, Extent::Whole) });
         for appeared in changes.unwrap_or_default().appeared {
             let is_source = state.sources.iter().flatten().any(|source| source.identity == appeared.entry.identity);
             if is_source || !appeared.is_of_program() {
@@ -197,7 +196,7 @@ impl Shim {
         }
     }
 
-    /// The loader's rendezvous: under its lock.
+    /// `_r_debug.r_brk`: under the loader's lock.
     pub(crate) fn loader_event(&self) {
         let closed = LIBRARIES_CLOSE.load(Ordering::SeqCst);
         let extent = if closed { Extent::Whole } else { Extent::New };
@@ -211,8 +210,8 @@ impl Shim {
 
     /// The loader is about to take libraries out of its list, or not. Under its lock, and however deep in hooks of ours.
     pub(crate) fn note_closing(&self) {
-        // SAFETY: called from the loader's rendezvous.
-        if self.rendezvous.is_some_and(|rendezvous| unsafe { rendezvous.is_closing() }) {
+        // SAFETY: called from `_r_debug.r_brk`.
+        if self.r_debug.is_some_and(|r_debug| unsafe { r_debug.is_closing() }) {
             LIBRARIES_CLOSE.store(true, Ordering::SeqCst);
         }
     }

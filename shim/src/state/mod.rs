@@ -34,7 +34,7 @@ use crate::modules::Imports;
 use crate::process::detour::Callers;
 use crate::process::known::{Extent, KnownLibraries};
 use crate::process::library::Identity;
-use crate::process::loader::{Counts, Rendezvous};
+use crate::process::loader::{Counts, LoaderDebug};
 use crate::process::lookup::Lookups;
 use crate::process::next;
 
@@ -42,7 +42,7 @@ use crate::process::next;
 pub(crate) struct Shim {
     pub(crate) session: &'static Session,
     hooks: &'static HookTable,
-    rendezvous: Option<Rendezvous>,
+    r_debug: Option<LoaderDebug>,
     state: Mutex<State>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Shim {
 pub(crate) struct State {
     /// Every library that was looked at.
     libraries: KnownLibraries,
-    /// What the loader had counted when it was asked last; not asked where its rendezvous is detoured.
+    /// The loader's counts when last read; not read where `_r_debug.r_brk` is hooked.
     counts: Counts,
     sources: Vec<Option<Source>>,
     /// LLVMs that are not listened to.
@@ -85,7 +85,7 @@ pub(crate) fn shim() -> Option<&'static Shim> {
 
 /// Makes the shim of this process, with these hooks. Returns whether there was none yet.
 pub(crate) fn open(session: &'static Session, hooks: &'static HookTable) -> bool {
-    let shim = || Shim { session, hooks, rendezvous: Rendezvous::find(), state: Mutex::default() };
+    let shim = || Shim { session, hooks, r_debug: LoaderDebug::find(), state: Mutex::default() };
     SHIM.get().is_none() && SHIM.set(Box::new(shim())).is_ok()
 }
 

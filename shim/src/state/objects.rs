@@ -15,9 +15,9 @@ use crate::memory::overdue;
 const LINKED: usize = 256;
 
 impl Shim {
-    /// LLVM's rendezvous: an object came or went. Under LLVM's lock: elsewhere another thread may be changing the list, and what it
-    /// says was taken out may be the entry before the one that is at the same address now.
-    pub(crate) fn rendezvous(&self, slot: usize) {
+    /// `__jit_debug_register_code`: an object was registered or unregistered. Under LLVM's lock: otherwise another thread may be changing the
+    /// list, and the removed entry may be an earlier one at the same address.
+    pub(crate) fn register_code(&self, slot: usize) {
         let mut state = self.lock();
         self.catch_up(&mut state, slot);
         self.read_list(&mut state, slot);

@@ -300,8 +300,8 @@ fn after_one_was_closed_unheard() {
     let (Some(compiler), Some(libraries)) = (tool::require("cc", Absence::FailsInCi), libraries(&scratch, 1)) else {
         return;
     };
-    let taken = scratch.join("taken_rendezvous.so");
-    tool::compile(&compiler, &["-shared", "-fPIC"], &paths::host("taken_rendezvous.c"), &taken);
+    let taken = scratch.join("taken_breakpoint.so");
+    tool::compile(&compiler, &["-shared", "-fPIC"], &paths::host("taken_breakpoint.c"), &taken);
     let host = Host::new(opens(&scratch, &compiler), "opens").argument("0").argument(COUNT.to_string());
     let host = libraries.iter().fold(host, |host, library| host.argument(library));
     let host = host.variable("JITLISTEN_LOG", "debug:log");
@@ -381,7 +381,7 @@ fn with_packed_relocations_in_front_of_the_loader() {
     };
     let program = compile("waits_in_loader.c", &["-pthread", "-ldl"], "waits");
     let needed = compile("waits_in_loader.c", &["-DAS_LIBRARY", "-shared", "-fPIC"], "libwaits.so");
-    let taken = compile("taken_rendezvous.c", &["-shared", "-fPIC"], "taken_rendezvous.so");
+    let taken = compile("taken_breakpoint.c", &["-shared", "-fPIC"], "taken_breakpoint.so");
     let library = scratch.join("libembedded-packed.so");
     let flags = ["-DAS_LIBRARY", "-fPIC", "-shared", "-s", "-Wl,-Bsymbolic", "-Wl,-z,pack-relative-relocs"];
     let needed = needed.to_str().expect("text");

@@ -390,11 +390,11 @@ fn a_set_user_id_program_that_it_is_preloaded_into() {
         assert!(ended.status.success() && ended.stderr.is_empty(), "{what}");
         if mode == 0o755 {
             assert!(said.starts_with("AT_SECURE: 0, library: there\n"), "{what}");
-            assert!(said.contains("rendezvous: changed, changed\nopen: 0\n"), "{what}");
+            assert!(said.contains("entry points: changed, changed\nopen: 0\n"), "{what}");
             assert_eq!(ended.perf_map().entries.len(), 2, "{what}");
             assert!(ours_below(&ours).len() > 2, "{what}");
         } else {
-            let nothing = "rendezvous: empty, empty\n";
+            let nothing = "entry points: empty, empty\n";
             let wanted = ["AT_SECURE: 1, library: there\nfirst: right\n", "open: 4\nsecond: right\n", ""];
             assert_eq!(said, wanted.join(nothing), "{what}");
             assert_eq!((ended.map, ours_below(&ours)), (None, vec![]), "{what}");

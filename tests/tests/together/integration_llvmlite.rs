@@ -85,7 +85,7 @@ fn switched_off_it_does_nothing() {
     assert_eq!(ended.map, None);
 }
 
-/// Both learn of every object: the shim at LLVM's rendezvous, the listener from LLVM itself.
+/// Both detect every object: the shim in `__jit_debug_register_code`, the listener from LLVM itself.
 #[test]
 fn linked_and_preloaded_nothing_is_doubled() {
     let names = |map: &PerfMap| {

@@ -30,7 +30,7 @@ fn gdb_attached(integration: Integration) {
     support_table::seen(integration.row(), "gdb");
 }
 
-/// A debugger that was there before the process: a breakpoint stands at LLVM's rendezvous from the start.
+/// A debugger starts the process: `__jit_debug_register_code` has a breakpoint from the start.
 fn gdb_started(integration: Integration) {
     let (Some(()), Some(host)) = (gdb::is_here(), integration.chain(60, &["timer"])) else { return };
     let session = gdb::start(&host, Preload::Library);
@@ -39,8 +39,8 @@ fn gdb_started(integration: Integration) {
     assert_named(map.as_deref(), &session);
 }
 
-/// The same for ORC. It registers an object after its memory is final, so with a breakpoint at the rendezvous nothing comes by
-/// us any more before the code runs: gdb walks it, but the perf map learns of it only with the next object.
+/// The same for ORC. It registers an object after its memory is final, so with a breakpoint in `__jit_debug_register_code` no hook of ours
+/// runs before the code does: gdb walks it, but the perf map gets it only with the next object.
 fn gdb_started_on_orc(integration: Integration) {
     let (Some(()), Some(host)) = (gdb::is_here(), integration.chain(60, &["timer"])) else { return };
     let session = gdb::start(&host, Preload::Library);
@@ -48,8 +48,8 @@ fn gdb_started_on_orc(integration: Integration) {
     check(integration, &session);
 }
 
-/// A debugger that comes when LLVM is loaded and nothing is compiled: the breakpoint replaces bytes at the rendezvous, or
-/// stands on what we put there.
+/// A debugger attaches when LLVM is loaded and nothing is compiled: the breakpoint replaces bytes of `__jit_debug_register_code`, or of
+/// our hook there.
 fn gdb_attached_before_the_first_compile(integration: Integration) {
     let (Some(()), Some(host)) = (gdb::is_here(), integration.chain(60, &["wait", "timer"])) else { return };
     let mut map = None;

@@ -37,11 +37,11 @@ const JIT_UNREGISTER_FN: u32 = 2;
 std::arch::global_asm!(
     ".pushsection .text.jitlisten_gdb, \"ax\", @progbits",
     ".p2align 4",
-    ".globl jitlisten_gdb_rendezvous",
-    ".hidden jitlisten_gdb_rendezvous",
-    ".type jitlisten_gdb_rendezvous, @function",
+    ".globl jitlisten_gdb_register_code",
+    ".hidden jitlisten_gdb_register_code",
+    ".type jitlisten_gdb_register_code, @function",
     ".type __jit_debug_register_code, @function",
-    "jitlisten_gdb_rendezvous:",
+    "jitlisten_gdb_register_code:",
     "__jit_debug_register_code:",
     "ret",
     ".p2align 4",
@@ -62,7 +62,7 @@ std::arch::global_asm!(
 );
 
 unsafe extern "C" {
-    fn jitlisten_gdb_rendezvous();
+    fn jitlisten_gdb_register_code();
     static mut jitlisten_gdb_descriptor: Descriptor;
 }
 
@@ -161,7 +161,7 @@ unsafe fn notify(action: u32, node: *mut CodeEntry) {
     unsafe {
         (&raw mut (*descriptor).relevant_entry).write_volatile(node);
         (&raw mut (*descriptor).action_flag).write_volatile(action);
-        jitlisten_gdb_rendezvous();
+        jitlisten_gdb_register_code();
         (&raw mut (*descriptor).action_flag).write_volatile(JIT_NOACTION);
         (&raw mut (*descriptor).relevant_entry).write_volatile(ptr::null_mut());
     }

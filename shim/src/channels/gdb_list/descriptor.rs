@@ -1,4 +1,4 @@
-//! LLVM's rendezvous: GDB's JIT interface ("JIT Compilation Interface" in the GDB manual).
+//! The GDB JIT interface in LLVM ("JIT Compilation Interface" in the GDB manual).
 //!
 //! ```text
 //!   __jit_debug_descriptor { version, action_flag, relevant_entry, first_entry }

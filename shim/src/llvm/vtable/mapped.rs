@@ -305,7 +305,7 @@ mod tests {
             let elf: Vec<usize> =
                 by_name.iter().filter(|vtable| vtable.class == 0).map(|vtable| vtable.slots.len()).collect();
             assert_eq!(elf, [slots], "{name}");
-            // As the loader's rendezvous sees it, before glibc 2.41; references to exported typeinfos are by symbol there.
+            // As at `_r_debug.r_brk` before glibc 2.41; references to exported typeinfos use symbols there.
             let symbols: Vec<Symbol> = (0..2).filter_map(|class| symbol(&library, class, CLASSES[class])).collect();
             let unrelocated = View { relocations: Some(library.relocations().into()), ..view };
             let early = find::by_symbol(&unrelocated, &symbols).into_iter().map(strip);

@@ -1,15 +1,14 @@
-//! Redirecting an empty function: the rendezvous functions of the loader and of LLVM do nothing, and exist to be stopped at.
+//! Hooks an empty function: `_r_debug.r_brk` of the loader and LLVM's `__jit_debug_register_code` exist only for breakpoints.
 //!
 //! ```text
 //!   before   [endbr64|bti c] [push rbp; mov rbp, rsp; pop rbp]  ret   <padding>
 //!   after    [endbr64|bti c] [push rbp; mov rbp, rsp; pop rbp]  jmp   hook
 //! ```
 //!
-//! The instruction that replaces the `ret` is longer than it on x86-64, and its tail falls on padding that is not executed. So
-//! the tail is written first and the first byte last, in one store: a thread that comes by finds the old function or the
-//! new one. On AArch64 one instruction replaces another, but a `ret` is none of those that may be replaced while another core
-//! fetches them: see `exchange`. Nothing is relocated: the function had no other instruction. Each architecture's encoding is in a file of its
-//! own.
+//! On x86-64 the new instruction is longer than the `ret`, and its tail falls on padding that is never executed. The tail is written first
+//! and the first byte last, in one store, so a thread executes the old function or the new one. On AArch64 one instruction replaces
+//! another, but the architecture does not allow to replace a `ret` while another core fetches it: see `exchange`. Nothing is relocated,
+//! because the function has no other instruction. Each architecture's encoding has its own file.
 //!
 //! Writes go through `/proc/self/mem`, so that the page never loses the right to execute; where that is refused, the page is made
 //! writable and executable for the moment. The hook is reached directly, or, further than 2 GiB away, over an island. valgrind runs

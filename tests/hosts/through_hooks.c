@@ -1,6 +1,6 @@
-/* Threads run through LLVM's rendezvous, and others through the loader's, while the library is opened late and redirects both.
+/* Threads run through __jit_debug_register_code, and others through _r_debug.r_brk, while the library is opened late and hooks both.
  *
- *     through_rendezvous LIBLLVMLITE OFFSET LIBJITLISTEN
+ *     through_hooks LIBLLVMLITE OFFSET LIBJITLISTEN
  *
  * OFFSET is that of __jit_debug_register_code in LIBLLVMLITE, in hexadecimal, as nm prints it. Each thread must come out of many
  * more calls after the redirection, and the function must not be the empty one any more. Prints its first eight bytes before
@@ -16,14 +16,14 @@
 
 enum { CALLERS = 4, OPENERS = 2, THREADS = CALLERS + OPENERS, ENOUGH = 2000, ENOUGH_OPENED = 20 };
 
-static void (*rendezvous)(void);
+static void (*register_code)(void);
 static volatile int stop;
 static volatile unsigned long passed[THREADS];
 
 static void *call(void *mine) {
     volatile unsigned long *count = mine;
     while (!stop) {
-        rendezvous();
+        register_code();
         ++*count;
     }
     return NULL;
@@ -54,7 +54,7 @@ static void every_thread_goes_on(void) {
 
 static void show(const char *when) {
     unsigned char bytes[8];
-    memcpy(bytes, (const void *)rendezvous, sizeof bytes);
+    memcpy(bytes, (const void *)register_code, sizeof bytes);
     printf("%s:", when);
     for (unsigned at = 0; at < sizeof bytes; at++) printf(" %02x", bytes[at]);
     printf("\n");
@@ -76,8 +76,8 @@ int main(int count, char **words) {
     if (count != 4) return 2;
     alarm(300); /* a thread that does not come back is an end by signal */
     if (dlinfo(must_open(words[1]), RTLD_DI_LINKMAP, &map) != 0) return 1;
-    rendezvous = (void (*)(void))(map->l_addr + strtoul(words[2], NULL, 16));
-    memcpy(before, (const void *)rendezvous, sizeof before);
+    register_code = (void (*)(void))(map->l_addr + strtoul(words[2], NULL, 16));
+    memcpy(before, (const void *)register_code, sizeof before);
     show("before");
     for (int at = 0; at < THREADS; at++) {
         void *(*work)(void *) = at < CALLERS ? call : open_and_close;
@@ -94,5 +94,5 @@ int main(int count, char **words) {
         all += passed[at];
     }
     printf("passed: %lu\n", all);
-    return memcmp(before, (const void *)rendezvous, sizeof before) == 0;
+    return memcmp(before, (const void *)register_code, sizeof before) == 0;
 }
