@@ -6,7 +6,7 @@
 With the Python of target/venv/numba-0.68.1, and perf. The program has four loops of known weight, in rounds of random length on
 two threads, one loop of them inlined, one that calls `exp`; with `truth`, it is python/tests/lines/truth.py, whose five programs have
 loops of 3:1 (plain, inlined, from two files, with calls of `exp`, in a `prange`), all in rounds of random length. Both recordings are read by
-`jitlisten lines --json`. Says for each function and line its share in both, of the time that samples stand for, their difference, and the
+`jitlisten lines --json`. Says for each function and line its share in both, weighted by the samples' periods, their difference, and the
 sigma that a difference of two independent samples has; ends with status 1 where a function's or line's shares differ by more than half
 a point and three sigma, or where a sum is not exact.
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What an object costs in instructions, by the way it is heard: callgrind counts them, so other work on the machine does not disturb.
+"""What an object costs in instructions, by how it is observed: callgrind counts them, so other work on the machine does not disturb.
 
     instructions.py [--llvm N] [--objects N] [--part listener|jitlink-listener|jitlink]
 

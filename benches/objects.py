@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What an object costs, by the way it is heard: processor time for one object more.
+"""What an object costs, by how it is observed: processor time for one object more.
 
     objects.py [--rounds N] [--objects N] [--llvm N] [--jitlink FUNCTIONS]
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Provides what the tests, the demo and the benchmarks need: Debian or Ubuntu packages, and virtual environments with
-# pinned wheels under target/venv. What is there already is left alone, so a second run takes a moment.
+# pinned wheels under target/venv. Existing parts are kept, so a second run takes a moment.
 #
 #   ci/setup.sh          everything
 #   ci/setup.sh demo     perf and the first environment

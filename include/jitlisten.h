@@ -104,13 +104,13 @@ const char *jitlisten_version(void);
 
 /* The session. --------------------------------------------------------------------------------------------------------- */
 
-/* Opens the session of this process with the options of the environment, and listens to the process. Once: further calls of this
+/* Opens the session of this process with the options of the environment, and observes the process. Once: further calls of this
  * or the next function return JITLISTEN_OK and change nothing, also when the session was opened by LD_PRELOAD.
  * Threads: loader. */
 jitlisten_status jitlisten_open(void);
 
 enum {
-    /* Every LLVM in the process is found and listened to, as under LD_PRELOAD; and calls. */
+    /* Every LLVM in the process is found and observed, as under LD_PRELOAD; and calls. */
     JITLISTEN_LISTEN_PROCESS = 0,
     /* Only calls. Nothing in the process is changed. */
     JITLISTEN_LISTEN_CALLS = 1
@@ -422,7 +422,7 @@ enum {
     JITLISTEN_DISCOVERED_BY_LIST = 2
 };
 
-/* An LLVM of this process that is listened to. */
+/* An observed LLVM of this process. */
 struct jitlisten_llvm {
     /* The size of this structure as the library knows it. */
     size_t struct_size;
@@ -443,7 +443,7 @@ struct jitlisten_llvm {
 /* llvm and what it points to are valid during the call. */
 typedef void (*jitlisten_llvm_callback)(void *user, const struct jitlisten_llvm *llvm);
 
-/* Calls back for every LLVM that is listened to, as jitlisten_functions does. Threads: any. */
+/* Calls back for every observed LLVM, as jitlisten_functions does. Threads: any. */
 jitlisten_status jitlisten_llvms(jitlisten_llvm_callback callback, void *user);
 
 #ifdef __cplusplus

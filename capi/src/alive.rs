@@ -1,4 +1,4 @@
-//! What is alive, and which LLVMs are listened to: handed over one by one, when no lock is held.
+//! Living functions and observed LLVMs, passed to a callback one by one, without a lock.
 
 use std::ffi::{CString, c_char, c_void};
 use std::os::unix::ffi::OsStrExt as _;
@@ -69,7 +69,7 @@ const _: () = assert!(size_of::<CLlvm>() == 5 * 8);
 /// `jitlisten_llvm_callback`
 pub type LlvmCallback = Option<unsafe extern "C-unwind" fn(user: *mut c_void, llvm: *const CLlvm)>;
 
-/// Hands every LLVM over that is listened to.
+/// Calls back for every observed LLVM.
 ///
 /// # Safety
 /// `callback` must be null or a function of that type that may be called with `user`.

@@ -93,7 +93,7 @@ impl Turn {
         let (holder, me) = (HOLDER.load(SeqCst), this_thread());
         // A holder that stayed behind in the parent of a fork never gives it back.
         let free = !is_of_this_process(holder, me);
-        // No `then_some`: a turn that comes into being is given back, be it another thread's.
+        // No `then_some`: it would create a turn, whose drop releases that of another thread.
         (free && HOLDER.compare_exchange(holder, me, SeqCst, SeqCst).is_ok()).then(|| Turn)
     }
 }

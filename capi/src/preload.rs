@@ -25,7 +25,7 @@ extern "C" fn constructor() {
     let _ = catch_unwind(|| {
         if !is_privileged() && is_preloaded() {
             before_program(open_by_environment);
-            // Before the environment is given back.
+            // Before the environment is restored.
             record_by_environment();
             give_back();
         }
@@ -70,7 +70,7 @@ fn is_preloaded() -> bool {
 }
 
 /// The environment as the loader saw it: another preloaded library may have taken us out of it before our constructor
-/// (heaptrack does, so that its program's children are left alone).
+/// (heaptrack does, so that its program's children are not preloaded).
 fn first_environment() -> Vec<u8> {
     std::fs::read("/proc/self/environ").unwrap_or_default()
 }

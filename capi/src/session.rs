@@ -119,7 +119,7 @@ fn open(given: &Given, listening: Listening) -> Result<(), Failure> {
     if !session.options().active {
         return Err(Status::SwitchedOff.into());
     }
-    // The first caller has said what to listen to.
+    // The first caller has chosen what to observe.
     if session.options().listening == Listening::Process {
         jitlisten_shim::start(session);
     }

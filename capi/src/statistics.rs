@@ -85,7 +85,7 @@ pub unsafe extern "C" fn jitlisten_get_statistics(statistics: *mut CStatistics) 
         }
         let known = size.min(size_of::<CStatistics>());
         let full = CStatistics::new(known, session.statistics());
-        // SAFETY: the caller vouches for `size` bytes; what a newer caller has behind them is left alone.
+        // SAFETY: the caller vouches for `size` bytes; newer members behind them are not touched.
         unsafe { std::ptr::copy_nonoverlapping((&raw const full).cast::<u8>(), statistics.cast::<u8>(), known) };
         Ok(())
     })

@@ -1,6 +1,6 @@
 //! `jitlisten run`: sets the environment and becomes the command, with no process in between.
 //!
-//! What is set, and where it is given back to the children of the program: see `capi/src/give_back.rs`.
+//! `capi/src/give_back.rs` restores the variables for the children of the program.
 
 #![forbid(unsafe_code)]
 

@@ -23,7 +23,7 @@ pub(crate) enum Origin {
     /// session keeps the debug object.
     Unlisted,
     /// From an LLVM, whose host has copied the code elsewhere: what LLVM registers is about another place. libgcc is not asked what
-    /// it knows all the same: it would read tables whose memory the host may have given back. The session keeps the debug object.
+    /// it knows all the same: it would read tables whose memory the host may have freed. The session keeps the debug object.
     Moved,
     /// From an LLVM, by a listener: libgcc has its `.eh_frame`. The session keeps the debug object.
     Llvm,

@@ -9,7 +9,7 @@
 //! | `JITLISTEN_LOG` | `[LEVEL:]PATH` or `[LEVEL:]stderr` | see [`LogTarget`] |
 //! | `JITLISTEN_FRAME_POINTERS` | `1`, `0`, `untouched` | see [`FramePointerPolicy`] |
 //! | `JITLISTEN_NAMES` | `readable`, `linkage` | see [`NameStyle`] |
-//! | `JITLISTEN_LLVM` | comma list of [`LlvmSource`]s, `all`, `off` | what of an LLVM is listened to; unset: all |
+//! | `JITLISTEN_LLVM` | comma list of [`LlvmSource`]s, `all`, `off` | how LLVMs are observed; unset: all |
 //!
 //! A value that is not understood is a complaint in the log and changes nothing else.
 
@@ -108,7 +108,7 @@ pub enum NameStyle {
     Linkage,
 }
 
-/// What of an LLVM can be listened to.
+/// A way to observe an LLVM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[repr(u32)]
@@ -131,9 +131,9 @@ impl LlvmSource {
 }
 
 impl LlvmSources {
-    /// Whatever can be listened to.
+    /// All ways.
     pub const ALL: LlvmSources = LlvmSources(u32::MAX);
-    /// No LLVM is listened to.
+    /// No LLVM is observed.
     pub const NONE: LlvmSources = LlvmSources(0);
 
     /// Whether `source` is in it.
@@ -161,7 +161,7 @@ impl LlvmSources {
     }
 }
 
-/// What the session listens to.
+/// What the session observes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Listening {
@@ -195,9 +195,9 @@ pub struct Options {
     pub frame_pointer_policy: FramePointerPolicy,
     /// Readable or linkage names.
     pub names: NameStyle,
-    /// What of each LLVM to listen to.
+    /// How to observe each LLVM.
     pub llvm: LlvmSources,
-    /// What to listen to. No variable sets it.
+    /// What to observe. No variable sets it.
     pub listening: Listening,
 }
 

@@ -113,7 +113,7 @@ fn lines_have_full_file_names() {
         assert_eq!(line_of(object, "main"), c(12), "{object}");
     }
     assert_eq!(line_of("clang-22-aarch64-dwarf5.o", "tail"), c(11));
-    // Line 5 is there too, but stands for no instruction: the loop was moved to the very start.
+    // Line 5 has a row, too, but no instruction: the loop was moved to the very start.
     let python = Some(("/home/user/prog.py".to_owned(), 7));
     assert_eq!(line_of("numba-0.60-llvm14-dwarf4.o", "_ZN8__main__5inner"), python);
     assert_eq!(line_of("numba-0.68-llvm22-dwarf4.o", "_ZN8__main__5inner"), python);

@@ -7,7 +7,7 @@ use std::fmt;
 
 use cpp_demangle::{BorrowedSymbol, DemangleOptions};
 
-/// Longer names are left alone: they are cut anyway, and demangling may take time out of proportion.
+/// Longer names are not demangled: they are cut anyway, and demangling may take disproportionate time.
 const LONGEST_INPUT: usize = 8192;
 const LONGEST_OUTPUT: usize = 4096;
 

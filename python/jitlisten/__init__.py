@@ -40,7 +40,7 @@ class Error(RuntimeError):
 
 
 class Llvm(NamedTuple):
-    """An LLVM of this process that is listened to."""
+    """An observed LLVM of this process."""
 
     #: The library it is in.
     path: str
@@ -50,7 +50,7 @@ class Llvm(NamedTuple):
     discovered_by: str
     #: How many objects it has in its GDB JIT list.
     objects: int
-    #: By which ways it is heard: ``"runtimedyld"``, ``"jitlink"``, ``"list-call"``, ``"list-poll"``.
+    #: How it is observed: ``"runtimedyld"``, ``"jitlink"``, ``"list-call"``, ``"list-poll"``.
     heard_by: Tuple[str, ...] = ()
     #: How many objects RuntimeDyld has reported, whether they are in the list or not.
     linked: int = 0
@@ -132,7 +132,7 @@ def disable() -> None:
 
 
 def status() -> Status:
-    """What is on, what was counted, and which LLVMs are listened to."""
+    """The active sinks, the counters and the observed LLVMs."""
     from . import _session
 
     return _session.status()

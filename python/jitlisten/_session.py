@@ -130,7 +130,7 @@ def _version(path: str) -> Optional[str]:
 
 def functions() -> List[Function]:
     if in_process() is None or statistics() is None:
-        raise Error("nothing is listened to in this process: call enable() first")
+        raise Error("no session in this process: call enable() first")
     return collect(library().jitlisten_functions, _function)
 
 

@@ -91,7 +91,7 @@ static COMPILED: Entries = Published::new(BTreeMap::new());
 /// Counts what was freed.
 static GENERATION: AtomicU64 = AtomicU64::new(1);
 
-/// Replaces what is known of libraries and other mappings.
+/// Replaces the known libraries and other mappings.
 pub(crate) fn publish_libraries(ranges: Vec<Range>) {
     LIBRARIES.change().replace(ranges.into_iter().map(Entry::new).collect());
     GENERATION.fetch_add(1, Ordering::AcqRel);

@@ -2,7 +2,7 @@
 //!
 //! `perf_event_open(2)` for the thread; `F_SETOWN_EX` and `F_SETSIG` (`fcntl(2)`) make each overflow a signal to it. After
 //! one the counter stands still until the handler has taken its sample (`PERF_EVENT_IOC_REFRESH`): so no more than one signal
-//! waits for a thread, however long it blocks them, and what the handler does is not counted. What a sample stands for is
+//! waits for a thread, however long it blocks them, and the handler itself is not counted. The period of a sample is
 //! what the counter has counted since the one before.
 //!
 //! A descriptor of ours may be closed by the program, and its number be given to a file of its own. So each use asks the

@@ -2,7 +2,7 @@
 //!
 //! It allocates nothing, takes no lock and touches no thread-local variable but `errno`. What it reads is its slot, published tables,
 //! and the stack. In a steady thread it makes no system call (four for a counter; one that wakes the writer when its ring fills up):
-//! the time is read by the vDSO, what a sample stands for is in the signal, and the thread's stack is known (`stack_memory`, which
+//! the vDSO reads the time, the signal contains the sample's period, and the thread's stack is known (`stack_memory`, which
 //! makes two at most).
 
 use std::ffi::{c_int, c_void};

@@ -81,7 +81,7 @@ pub(crate) fn counter_of(slot: &Slot) -> Option<Running> {
     (id != 0 && descriptor >= 0).then_some(Running { descriptor, id })
 }
 
-/// What a signal stands for. A timer is looked at when the kernel ticks, which may be much later than its period is over;
+/// The period of a signal. A timer is looked at when the kernel ticks, which may be much later than its period is over;
 /// `overrun` says how many periods more have passed, so that the sum is the thread's time but for the last period.
 pub(crate) fn expired(slot: &Slot, overrun: i32) -> u64 {
     if counter_of(slot).is_some() {
@@ -101,7 +101,7 @@ pub(crate) fn expired(slot: &Slot, overrun: i32) -> u64 {
     passed
 }
 
-/// What the thread has spent, or its counter counted, beside what samples stand for already.
+/// The time of the thread, or the events of its counter, that no sample has in its period yet.
 pub(crate) fn time_since_last(slot: &Slot) -> u64 {
     let now = match (counter_of(slot), clock_now()) {
         (Some(counter), _) => match counter.count() {

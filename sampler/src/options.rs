@@ -16,7 +16,7 @@ use crate::process::Process;
 const USUAL_HZ: u32 = 199;
 const MOST_HZ: u32 = 10_000;
 
-/// Which time a sample stands for.
+/// Which time the period of a sample measures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Clock {
     /// That which the thread has spent on a processor. A thread that waits is not disturbed.

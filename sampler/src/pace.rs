@@ -25,7 +25,7 @@ impl Pace {
         self.rest.store(0, Ordering::Relaxed);
     }
 
-    /// Whether a signal that stands for so many intervals is to be skipped.
+    /// Whether to skip a signal whose period is so many intervals.
     pub(crate) fn is_too_early(&self, intervals: u64) -> bool {
         let rest = self.rest.load(Ordering::Relaxed);
         self.rest.store(rest.saturating_sub(intervals), Ordering::Relaxed);

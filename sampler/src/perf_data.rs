@@ -206,7 +206,7 @@ impl Batch {
         });
     }
 
-    /// A stack, the innermost address first, that stands for so many nanoseconds or events.
+    /// A stack, the innermost address first, with its period in nanoseconds or events.
     pub(crate) fn sample(&mut self, at: Moment, period: u64, stack: &[u64]) {
         self.record(PERF_RECORD_SAMPLE, PERF_RECORD_MISC_USER, |bytes| {
             put_u64(bytes, stack.first().copied().unwrap_or(0));

@@ -64,7 +64,7 @@ pub(crate) struct Slot {
     /// Handlers that run: of this thread, and for a moment of one that the slot was before.
     pub(crate) running: AtomicU64,
     pub(crate) lost: AtomicU64,
-    /// Signals without a sample, because samples take long; and what they stand for, which the next sample does.
+    /// Signals without a sample, because samples take long; and their periods, which the next sample gets.
     pub(crate) skipped: AtomicU64,
     pub(crate) owed: AtomicU64,
     /// By wall-clock time: for how long the thread has been where its last sample was (`waiting`).
@@ -76,7 +76,7 @@ pub(crate) struct Slot {
     pub(crate) pace: Pace,
     /// What the writer has made a record of.
     pub(crate) announced: AtomicU32,
-    /// How much of the thread's clock, or of its counter, samples stand for so far.
+    /// How much of the thread's clock, or of its counter, is in the periods of samples so far.
     pub(crate) clock: AtomicU64,
     /// Nanoseconds between two signals of the timer; for the next one, if it is the first, so many.
     pub(crate) period: AtomicU64,
@@ -109,7 +109,7 @@ unsafe impl Sync for Slot {}
 static SLOTS: [AtomicPtr<Slot>; BLOCKS] = [const { AtomicPtr::new(ptr::null_mut()) }; BLOCKS];
 /// No slot from here on was ever used.
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// Slots below are in use, but for those that were given back meanwhile.
+/// Slots below are in use, except those released meanwhile.
 static FREE_FROM: AtomicUsize = AtomicUsize::new(0);
 /// The thread of each slot, close together: with thousands of slots, which are far apart, a look at each of them takes long.
 static TIDS: [AtomicU32; BLOCK * BLOCKS] = [const { AtomicU32::new(0) }; BLOCK * BLOCKS];

@@ -9,7 +9,7 @@ use crate::llvm::symbol_file::SymbolFile;
 use crate::process::library::{Identity, Library};
 use crate::process::next::Function;
 
-/// How many libraries with LLVM are listened to in a process.
+/// How many libraries with LLVM are observed in a process.
 pub(crate) const SLOTS: usize = 16;
 
 /// An empty function of the host's, or ours in its place.

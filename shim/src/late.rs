@@ -1,4 +1,4 @@
-//! What is looked at when time has passed: objects that did not become final, and code of which nothing was heard.
+//! Delayed checks: objects that did not become final, and code that no LLVM reported.
 
 #![forbid(unsafe_code)]
 
@@ -32,7 +32,7 @@ impl Shim {
         }
     }
 
-    /// Says once that nothing was heard of code that may run for a second.
+    /// Warns once of code that has been executable for a second and was not reported.
     pub(crate) fn look_at_unheard(&self, state: &mut State) {
         let Some(range) = state.unheard.take(jitlisten::plumbing::monotonic()) else { return };
         if !state.memory.is_free(range) || !state.memory.has_executable(range) {

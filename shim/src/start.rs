@@ -37,7 +37,7 @@ static HOOKS: HookTable = HookTable {
     llvmlite_closed: llvmlite::closed,
 };
 
-/// Starts to listen to every LLVM in this process, now and later. Once; further calls do nothing.
+/// Starts to observe every LLVM in this process, now and later. Once; further calls do nothing.
 ///
 /// Must not be called under the loader's lock, except from a constructor.
 pub fn start(session: &'static Session) {

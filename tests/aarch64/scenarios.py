@@ -259,7 +259,7 @@ def messages(log_file):
 
 @scenario
 def linkers():
-    """libLLVM 19 without its GDB JIT list, MCJIT and ORC with JITLink, one thread and four: every object is heard and named"""
+    """libLLVM 19 without its GDB JIT list, MCJIT and ORC with JITLink, one thread and four: every object is detected and named"""
     seen, each = [], 8
     for engine in ("mcjit", "orc"):
         for words, threads in (([], 1), (["threads"], 4)):
@@ -281,7 +281,7 @@ def linkers():
 
 @scenario
 def own_memory():
-    """a program that calls mprotect and munmap itself for libLLVM 19's code: every object is heard, and freed when it is unmapped"""
+    """a program that calls mprotect and munmap itself for libLLVM 19's code: every object is detected, and freed when it is unmapped"""
     seen, count = [], 20
     for mode in ("protect", "moved"):
         log_file = RESULTS / f"own-memory-{mode}.jitlisten.log"

@@ -2,7 +2,7 @@
 // one, which outlives it.
 //
 //     keeps_code COUNT   compiles COUNT functions, each in an engine of its own that is destroyed at once; prints "running",
-//                        calls them all until a line comes on standard input, gives the code back, prints "given back" and
+//                        calls them all until a line comes on standard input, frees the code, prints "freed" and
 //                        waits for another line.
 #include <llvm/ExecutionEngine/ExecutionEngine.h>
 #include <llvm/ExecutionEngine/MCJIT.h>
@@ -73,7 +73,7 @@ int main(int, char **arguments) {
     fflush(stdout);
     getchar();
     memories.clear();
-    printf("given back\n");
+    printf("freed\n");
     fflush(stdout);
     getchar();
     return 0;

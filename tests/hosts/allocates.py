@@ -26,7 +26,7 @@ def total(n):
 
 make(10)
 total(10)
-# More than all that compiling gives back: heaptrack reports of the heap at its peak, and an array is to be in it.
+# More than compiling frees: heaptrack reports of the heap at its peak, and an array is to be in it.
 for _ in range(4):
     total(1_000_000)
 if "keeps" in sys.argv:

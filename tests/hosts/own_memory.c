@@ -10,7 +10,7 @@
  *     copied      links in heap memory, and copies the code to memory of its own
  *     twins       the same two by two, once both are linked: they are equal but for their names
  *     same        the same, and equal with their names
- *     disposed    links in memory that it gives back once the code is copied, before the engine ends; no function has an unwind table, so
+ *     disposed    links in memory that it frees once the code is copied, before the engine ends; no function has an unwind table, so
  *                 LLVM has no reason to look there again
  *     moved       links in memory that is moved (mremap) before it may run
  *     never       links and lets nothing run

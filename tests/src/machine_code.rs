@@ -8,7 +8,7 @@ pub fn keeps_frame_pointer(code: &[u8]) -> bool {
     start.first() == Some(&0x55) && start.windows(3).any(|bytes| bytes == [0x48, 0x89, 0xe5])
 }
 
-/// The bytes that a line of hexadecimal digits stands for.
+/// The bytes of a line of hexadecimal digits.
 ///
 /// # Panics
 /// Where it is none.

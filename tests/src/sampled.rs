@@ -9,7 +9,7 @@ use crate::host::Host;
 use crate::paths::{self, Scratch};
 use crate::tool::{self, Absence};
 
-/// A sample with what it stands for.
+/// A sample with its period.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Weighed {
     /// The thread.
@@ -90,7 +90,7 @@ pub fn share(samples: &[Weighed], name: &str, all: &[&str]) -> f64 {
     100.0 * time(&|sample| sample.has(name)) as f64 / whole as f64
 }
 
-/// One sigma of a share of 75 %, in points: samples that stand for more time than others count for less than their number.
+/// One sigma of a share of 75 %, in points: samples with longer periods than others count for less than their number.
 #[must_use]
 pub fn sigma(samples: &[Weighed]) -> f64 {
     let periods = || samples.iter().map(|sample| sample.period as f64);

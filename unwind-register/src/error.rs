@@ -53,7 +53,7 @@ pub enum Error {
     },
     /// The machine is not one whose unwind tables are known here (x86_64 and aarch64, little endian, are).
     Machine,
-    /// A libunwind returns the layout probe like no version known: it is left alone.
+    /// A libunwind answers the layout probe like no known version: it is ignored.
     LibunwindLayout {
         /// The library, as the loader calls it.
         library: String,
@@ -67,7 +67,7 @@ pub enum Error {
         /// The symbol that is missing.
         missing: &'static str,
     },
-    /// The library could not be kept from being unloaded, so it is left alone.
+    /// The library could not be pinned, so it is ignored.
     NotPinned {
         /// The library, as the loader calls it.
         library: String,

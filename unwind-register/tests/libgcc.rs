@@ -1,4 +1,4 @@
-//! libgcc, the real one: what it knows is left alone, what it lacks is registered, and the process ends without an abort.
+//! The real libgcc: sections that it knows are skipped, others registered, and the process ends without an abort.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::print_stdout, reason = "tests say what they skip")]
 

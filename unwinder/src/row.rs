@@ -79,7 +79,7 @@ impl<const REGISTERS: usize> Row<REGISTERS> {
         Some(program.row)
     }
 
-    /// The canonical frame address. `registers` and `memory` return what is known.
+    /// The canonical frame address. `registers` and `memory` return known values.
     pub fn frame_address(
         &self,
         section: &[u8],

@@ -49,7 +49,7 @@ pub(super) struct Totals {
     pub(super) images_without_padding: u64,
 }
 
-/// An LLVM that the library listens to.
+/// An LLVM that the library observes.
 #[derive(Debug, Deserialize)]
 pub(super) struct HeardLlvm {
     slot: usize,
@@ -72,7 +72,7 @@ pub(super) struct Counts {
     pub(super) listed: u64,
 }
 
-/// An LLVM that it does not listen to.
+/// An LLVM that it does not observe.
 #[derive(Debug, Deserialize)]
 pub(super) struct UnheardLlvm {
     start: u64,

@@ -1,4 +1,4 @@
-//! How each LLVM is heard, from the library's log: also those that have no GDB JIT list, or that put nothing into it.
+//! How each LLVM is observed, from the library's log: also those without a GDB JIT list, or with an empty one.
 
 #![forbid(unsafe_code)]
 

@@ -1,11 +1,11 @@
-//! Each LLVM of a process: which one it is, what it has compiled, and how it is heard. Read from its file, from memory, and from what
+//! Each LLVM of a process: which one it is, what it has compiled, and how it is observed. Read from its file, from memory, and from what
 //! the library shows of it; nothing is changed.
 //!
 //! | fact | from |
 //! | --- | --- |
 //! | which there are | the library's facts; GDB JIT lists; RTTI names and messages in files |
 //! | version, engines | the file (`llvm_file.rs`), its symbols |
-//! | how it is heard, what is missing | the library's facts (`facts.rs`); else, whether the body of `__jit_debug_register_code` in memory is that of the file |
+//! | how it is observed, what is missing | the library's facts (`facts.rs`); else, whether the body of `__jit_debug_register_code` in memory is that of the file |
 //! | frame pointers | the code of each function that is in its list |
 
 #![forbid(unsafe_code)]
@@ -60,7 +60,7 @@ enum List {
     Of(Compiled),
 }
 
-/// How it is heard.
+/// How it is observed.
 enum Heard {
     /// As the library says.
     By(HeardLlvm),
@@ -217,7 +217,7 @@ fn unsaid_words(has_library: bool, is_redirected: bool) -> &'static str {
 }
 
 impl HeardLlvm {
-    /// Each way by which it is heard, with what came by it.
+    /// How it is observed, with counts.
     fn ways(&self) -> Vec<String> {
         let counts = &self.counts;
         let way = |way: &String| match way.as_str() {
@@ -239,7 +239,7 @@ impl HeardLlvm {
         self.missing.iter().map(String::as_str).filter(move |missing| !is_none(missing))
     }
 
-    /// Whether code came of it, as it seems, and nothing was heard.
+    /// Whether it seems to have compiled code without a report.
     fn is_silent(&self) -> bool {
         self.heard_by.is_empty()
             || self.missing.iter().any(|missing| missing.contains("code became executable without a report"))

@@ -92,7 +92,7 @@ fn line_row(row: &gimli::LineRow, file: u32) -> LineRow {
     }
 }
 
-/// A later row at the same address replaces the earlier, which stands for no instruction.
+/// A later row at the same address replaces the earlier, which has no instruction.
 fn push(open: &mut Vec<LineRow>, row: LineRow) {
     if open.last().is_some_and(|last| last.address == row.address) {
         open.pop();

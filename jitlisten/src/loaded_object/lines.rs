@@ -59,7 +59,7 @@ impl LineRows {
 
     /// The full name of a file: absolute where the DWARF has a compilation directory.
     ///
-    /// Names Python gives to what is no file (`<stdin>`, `<ipython-input-1-...>`) are left alone.
+    /// Python's names for code without a file (`<stdin>`, `<ipython-input-1-...>`) stay unchanged.
     pub fn file(&self, index: u32) -> Option<&str> {
         self.files.get(index as usize).map(|name| &**name)
     }

@@ -35,7 +35,7 @@ pub fn make_unwindable(module: &Module<'_>) {
 
 /// See [`llvm::attach`]: code is shown to the tools when [`Attached::finalized`] is called.
 ///
-/// An engine that interprets has nothing to report, and is left alone.
+/// An interpreting engine has nothing to report and is ignored.
 #[must_use = "code is shown to gate before `finalized` has been called"]
 pub fn attach(engine: &ExecutionEngine<'_>) -> Attached {
     // SAFETY: inkwell's engine is alive, and neither Send nor Sync.

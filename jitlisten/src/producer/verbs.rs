@@ -13,7 +13,7 @@ use super::Producer;
 use crate::options::{FramePointerPolicy, Options};
 use crate::{ObjectId, Session};
 
-/// `JITLISTEN_OK`, and what stands for every failure: the adapters distinguish zero from the rest.
+/// `JITLISTEN_OK`, and one value for every failure: the adapters distinguish only zero from the rest.
 const OK: i32 = 0;
 const FAILED: i32 = 5;
 

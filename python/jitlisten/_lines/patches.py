@@ -14,7 +14,7 @@
 | llvmlite's `_HasMetadata._stringify_metadata`    | the same text, quickly: it is there for each instruction |
 | `codegen.CPUCodegen.magic_tuple`                 | keeps cached code with lines and without apart |
 
-`flags` are left alone: debug flags make other code, and are part of every symbol's name.
+`flags` stay unchanged: debug flags change the code, and are part of every symbol's name.
 
 One option of LLVM is set, and stays (verified.py).
 """

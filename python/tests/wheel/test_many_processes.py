@@ -94,7 +94,7 @@ def read(run, *recordings):
 
 
 def seconds_in_kernel(found):
-    """Of samples on lines that are shown with their text; a busy machine takes fewer of them, which stand for more."""
+    """Of samples on lines that are shown with their text; a busy machine takes fewer samples, with longer periods."""
     lines = [line for file in found["files"] if file["path"].endswith("kernel.py") for line in file["lines"]]
     assert all(line["source"] for line in lines if line["line"]), lines
     return sum(line["self_percent"] for line in lines) / 100 * found["weight"] / 1e9

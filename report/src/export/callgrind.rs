@@ -1,6 +1,6 @@
 //! The format of callgrind, which KCachegrind and `callgrind_annotate` read: <https://valgrind.org/docs/manual/cl-format.html>
 //!
-//! Costs are what samples stand for, nanoseconds or events, and then the samples. `calls=` has samples, too: a sampler does not see
+//! Costs are the periods of samples, in nanoseconds or events, and then the number of samples. `calls=` has samples, too: a sampler does not see
 //! single calls.
 
 use std::collections::BTreeMap;

@@ -133,7 +133,7 @@ fn processor_time(report: &Report, samples: &[Sample]) -> Value {
     samples.iter().map(|sample| sample.weight / 1000).collect()
 }
 
-/// What each sample stands for, and its kind. The format has no kind for events: the tool calls them samples.
+/// The period of each sample, and its kind. The format has no kind for events: the tool calls them samples.
 fn weights(report: &Report, samples: &[Sample]) -> (Value, &'static str) {
     match Unit::of(report) {
         Unit::Time => (samples.iter().map(|sample| sample.weight as f64 / 1e6).collect(), "tracing-ms"),

@@ -46,7 +46,7 @@ pub(crate) fn path<'a>(report: &'a Report, frame: &Frame) -> Option<&'a str> {
     frame.source.map(|source| report.symbols.sources[source as usize].as_str())
 }
 
-/// What samples are added up by, where a tool has one number for them: by what they stand for, as in the line table, so that a function
+/// What samples are added up by, where a tool has one number for them: their periods, as in the line table, so that a function
 /// has the same share in both. A recorder that is late gives one sample the time of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
@@ -54,7 +54,7 @@ pub(crate) enum Unit {
     Time,
     /// What was counted.
     Events,
-    /// The recorder does not say what they stand for.
+    /// The recorder gives no periods.
     Samples,
 }
 

@@ -23,7 +23,7 @@ use crate::symbols::{Kind, Symbols, is_entry};
 pub use summary::Summary;
 pub use tree::Inlined;
 
-/// How much: of samples, and of the events they stand for.
+/// A number of samples, and the sum of their periods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Count {
     /// Events: nanoseconds of a clock, cycles.

@@ -68,7 +68,7 @@ pub struct Sample {
     pub stack: u32,
     /// When, in nanoseconds of the recorder's clock.
     pub time: u64,
-    /// How many events it stands for.
+    /// Its period: nanoseconds or events.
     pub weight: u64,
 }
 

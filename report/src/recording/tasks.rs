@@ -142,7 +142,7 @@ impl Tasks {
         self.fill(recording);
     }
 
-    /// Puts what is known so far into a recording; more may follow.
+    /// Writes the known tasks into a recording; more may follow.
     pub(super) fn fill(&mut self, recording: &mut Recording) {
         let (spaces, too_many) = self.history.spaces();
         if too_many {

@@ -23,7 +23,7 @@ pub(crate) trait Names {
     fn is_glue(&self, address: u64) -> bool;
 }
 
-/// Puts the stack into `merged`, the innermost address first. Returns whether frames stand for native ones that are missing.
+/// Puts the stack into `merged`, the innermost address first. Returns whether frames replace missing native ones.
 pub(crate) fn merge(words: &[u64], outcome: Outcome, names: &impl Names, merged: &mut Vec<u64>) -> bool {
     merged.clear();
     let is_frame = |word: &u64| Word::decode(*word).is_some();

@@ -23,7 +23,7 @@ pub const STACK: usize = MACHINE.stack_pointer();
 pub const PROGRAM: usize = 32;
 /// `x30`, what an entry calls the return address.
 pub(crate) const RETURN: usize = MACHINE.return_address();
-/// `x19` to `x30`. The last is given back by no function, but is where the return address is found.
+/// `x19` to `x30`. No function restores the last, but it holds the return address.
 pub(crate) const SAVED: [usize; 12] = [19, 20, 21, 22, 23, 24, 25, 26, 27, 28, FRAME, RETURN];
 /// `x19` to `x29`
 pub(crate) const KEPT: u64 = 0x7ff << 19;

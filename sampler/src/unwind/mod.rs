@@ -37,7 +37,7 @@ use machine::{RETURN, code_address};
 
 type Row = jitlisten_unwinder::Row<REGISTERS>;
 
-/// What a called function gives back, and where its caller is.
+/// The callee-saved registers, and the caller's address.
 const KEPT: u64 = 1 << STACK | 1 << PROGRAM | machine::KEPT;
 /// What a trampoline of x86_64 does after its call: `add rsp, 8; ret`. In the upper bytes of a word.
 const TRAMPOLINE_END: u64 = u64::from_le_bytes([0x48, 0x83, 0xc4, 0x08, 0xc3, 0, 0, 0]) << 24;

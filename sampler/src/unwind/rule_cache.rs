@@ -1,7 +1,7 @@
 //! Rules that were looked up before, for one thread.
 //!
 //! Only plain ones: the canonical frame address is a register and a distance, the return address lies below it (x86_64), and the
-//! registers that a function gives back, and the return address' own, are where they were or in the frame. That is nearly all of them.
+//! callee-saved registers and the return address are unchanged or in the frame. That is nearly all of them.
 
 #![forbid(unsafe_code)]
 

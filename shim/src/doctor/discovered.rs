@@ -1,11 +1,11 @@
-//! The LLVMs of the process that are listened to, for people who ask.
+//! The observed LLVMs of the process, for the API and the doctor.
 
 #![forbid(unsafe_code)]
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-/// An LLVM that is listened to.
+/// An observed LLVM.
 #[derive(Clone, Debug)]
 pub struct DiscoveredLlvm {
     /// The library it is in; `/proc/self/exe` for the program itself.
@@ -53,7 +53,7 @@ impl DiscoveredLlvm {
     }
 }
 
-/// An LLVM that is not listened to.
+/// An LLVM that is not observed.
 #[derive(Clone, Debug)]
 pub(crate) struct UnheardLlvm {
     pub(crate) path: PathBuf,

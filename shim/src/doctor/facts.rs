@@ -129,7 +129,7 @@ pub(crate) fn set_totals(statistics: &Statistics) {
     }
 }
 
-/// Shows these LLVMs, by slot, and those of which nothing is heard. Under the shim's lock.
+/// Publishes these LLVMs, by slot, and those that are not observed. Under the shim's lock.
 pub(crate) fn publish(llvms: &[(usize, DiscoveredLlvm)], unheard: &[UnheardLlvm]) {
     FACTS.publish(text(llvms, unheard, CAPACITY).as_bytes());
 }

@@ -1,4 +1,4 @@
-//! Code of an LLVM of which nothing is heard: a linker of it is not understood, and the program registers nothing with debuggers.
+//! Code of an LLVM that is not observed: one of its linkers is unknown, and the program registers nothing with debuggers.
 //!
 //! Most programs do register, so a linker that is left alone is worth a warning only where code comes of it: LLVM itself has let
 //! memory run, after a second no object is known to be there, and that LLVM has never reported one.
@@ -22,7 +22,7 @@ pub(crate) struct Unheard {
     warned: bool,
 }
 
-/// An LLVM came of which some linker is not listened to.
+/// An LLVM was loaded with a linker that is not observed.
 pub(crate) fn may_be() {
     POSSIBLE.store(true, Ordering::Relaxed);
 }

@@ -132,7 +132,7 @@ unsafe extern "C" fn entry_point<const SLOT: usize, const FUNCTION: usize>(
     let mut elements = None;
     guarded(Shim::compiling);
     guarded(|_| match (slot.llvm(), FUNCTION) {
-        // SAFETY: the arguments are those of the function `FUNCTION` stands for, in the thread that owns the module.
+        // SAFETY: the arguments are those of the original of `FUNCTION`, in the thread that owns the module.
         (Some(llvm), ADD_MODULE) => unsafe { llvm.policy(b as *mut c_void, policy) },
         // SAFETY: as above.
         (Some(llvm), CREATE_MCJIT) => unsafe { llvm.policy(a as *mut c_void, policy) },

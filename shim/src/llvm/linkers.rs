@@ -70,7 +70,7 @@ impl Linkers {
         self.runtime_dyld.is_err() && self.jitlink.is_err()
     }
 
-    /// Whether one is there and is not listened to, although that was wanted; and then why.
+    /// Why a linker that exists and is wanted is not observed.
     pub(crate) fn left_alone(&self) -> Option<String> {
         let runtime_dyld = self.runtime_dyld.as_ref().err();
         let jitlink = self.jitlink.as_ref().err();
@@ -84,7 +84,7 @@ impl Linkers {
         })
     }
 
-    /// Warns of that, where it matters, and returns why nothing is heard. `is_listed`: LLVM's GDB JIT list can be read.
+    /// Warns of that, where it matters, and returns the reason. `is_listed`: LLVM's GDB JIT list can be read.
     pub(crate) fn warn(&self, library: &Library, is_listed: bool) -> Option<String> {
         let (Err(linker), Err(jitlink)) = (self.runtime_dyld, self.jitlink) else { return None };
         let why = unheard(linker, jitlink, self.is_unseen, is_listed)?;
@@ -166,7 +166,7 @@ unsafe fn vtables(library: &Library, symbols: &mut Option<SymbolFile>, wanted: L
     (found, log::enabled(Level::Warn) && unsafe { mapped::seems_to_have_linker(library) })
 }
 
-/// Why nothing is heard of an LLVM, or little, where that is worth a warning.
+/// Why an LLVM is not observed, or only in part, where that is worth a warning.
 fn unheard(linker: Refusal, jitlink: jitlink::Refusal, is_unseen: bool, is_listed: bool) -> Option<String> {
     match (linker, jitlink) {
         (Refusal::Unwanted, _) | (_, jitlink::Refusal::Unwanted) => None,

@@ -23,7 +23,7 @@ use crate::process::library::{Identity, Library};
 use crate::process::next::Function;
 use crate::process::relocation_slot::{self, MemorySlots};
 
-/// An LLVM we listen to.
+/// An observed LLVM.
 pub(crate) struct Source {
     pub(crate) identity: Identity,
     pub(crate) path: PathBuf,
@@ -52,7 +52,7 @@ pub(crate) struct Source {
     known: BTreeMap<u64, Known>,
     /// Whether there ever was one.
     has_listed: bool,
-    /// Whether code came of it, as it seems, and nothing was heard.
+    /// Whether it seems to have compiled code without a report.
     is_silent: bool,
 }
 
@@ -93,8 +93,8 @@ unsafe fn memory_slots(library: &Library, hooks: &'static HookTable) -> MemorySl
 }
 
 impl Source {
-    /// Looks for an LLVM in `library` and starts to listen to it; `slot` is its place in the table of `hooks`. Leaves the
-    /// library's file in `symbols` if it had to be opened. Of an LLVM that is not listened to, returns why; of a library without one, nothing.
+    /// Looks for an LLVM in `library` and hooks it; `slot` is its index in the table of `hooks`. Leaves the library's file in `symbols` if it
+    /// had to be opened. The error is the reason why an LLVM is not observed, or `None` for a library without LLVM.
     ///
     /// # Safety
     /// The library must be mapped, and stay so during the call. It need not be relocated.

@@ -102,7 +102,7 @@ impl Memory {
         Outcome { freed, ..Outcome::default() }
     }
 
-    /// `range` is given back, or other memory comes in its place: what waits there for the right to run does not get it.
+    /// `range` is unmapped or replaced: pending objects there cannot become executable.
     pub(crate) fn unmapped(&mut self, range: AddressRange) -> Outcome {
         let mut outcome = self.not_executable(range);
         outcome.and(self.displace(range, None));
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(memory.not_executable(range(0x3000, 0x4000)), freed(&[]));
     }
 
-    /// A failed link: its memory is given back, and the next code comes to the same pages, but not to the same place in them.
+    /// A failed link: its memory is freed, and the next code is in the same pages, at another offset.
     #[test]
     fn what_waits_in_memory_that_is_given_back_is_never_final_there() {
         let mut memory = Memory::default();
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(memory.moved(object(1, &[(0x8000, 0x8100)], None)), finalized(&[1]));
     }
 
-    /// Where nothing was heard of the end of the first.
+    /// Where the end of the first was not reported.
     #[test]
     fn an_object_takes_the_place_of_one_that_waits_there() {
         let mut memory = Memory::default();

@@ -5,7 +5,7 @@
 //!   the kernel     | padding|         8 KiB         |
 //!   LLVM gets               ^
 //!   code becomes   |  ELF header, .eh_frame, .text  |     one mapping of the image's file, from its byte 0 on
-//!   data becomes            |         8 KiB         |     the padding is given back
+//!   data becomes            |         8 KiB         |     the padding is unmapped
 //! ```
 //!
 //! An allocation does not say what it is for: LLVM makes code executable, or data read-only, later. So all of it

@@ -50,7 +50,7 @@ struct Waiting {
 }
 
 impl OtherLibraries {
-    /// From now on, libraries that are added are listened to. Returns whether they were not before.
+    /// From now on, added libraries are hooked. Returns whether this is new.
     pub(crate) fn begin(&mut self) -> bool {
         !std::mem::replace(&mut self.listens, true)
     }

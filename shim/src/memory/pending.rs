@@ -17,7 +17,7 @@ struct Pending {
     loaded: Loaded,
     /// A text range that may not run yet, when it was last looked at.
     waits_for: usize,
-    /// Its memory was given back, or is another object's: it cannot become final where it is.
+    /// Its memory was freed, or belongs to another object: it cannot become final at this address.
     displaced: bool,
 }
 
@@ -94,7 +94,7 @@ impl PendingObjects {
         if !pending.displaced && pending.runs(executable) { self.remove(id) } else { None }
     }
 
-    /// The memory in `range` was given back, or belongs to the object `new`. Whatever else waits there cannot become final there: an
+    /// The memory in `range` was freed, or belongs to the object `new`. Other pending objects there cannot become final: an
     /// object that has had time enough is taken out and returned; others may be found elsewhere, where their host has copied them.
     pub(crate) fn displace(&mut self, range: AddressRange, new: Option<ObjectId>) -> Vec<ObjectId> {
         let others = self.within(range).into_iter().filter(|&id| Some(id) != new).collect::<Vec<_>>();

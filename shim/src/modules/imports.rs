@@ -1,4 +1,4 @@
-//! Through which relocation slots libraries call what we stand for.
+//! The relocation slots through which libraries call the functions that we replace.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -34,7 +34,7 @@ impl Imports {
         !ACTIVE.swap(true, Ordering::AcqRel)
     }
 
-    /// Finds what our functions stand for. Takes the loader's lock.
+    /// Finds the originals of our functions. Takes the loader's lock.
     pub(crate) fn prepare() {
         find_real();
     }
@@ -98,7 +98,7 @@ impl Imports {
     }
 }
 
-/// Sends one slot to our function, if it leads to what that stands for, or was never called through.
+/// Points one slot to our function, if it points to the original or was never called.
 ///
 /// # Safety
 /// The library must be mapped, and the slot relocated.

@@ -3,10 +3,10 @@
 //!
 //! | file | says |
 //! | --- | --- |
-//! | `hooks.rs` | the functions that stand for the loader's and libc's |
+//! | `hooks.rs` | the functions that replace those of the loader and libc |
 //! | `real.rs` | those functions themselves |
 //! | `symbolize.rs` | the text of `backtrace_symbols` |
-//! | `imports.rs` | through which relocation slots libraries call them, and which libraries are left alone |
+//! | `imports.rs` | the relocation slots of libraries that call them, and the libraries that are skipped |
 //! | `unwind_names.rs` | `unw_get_proc_name` of each libunwind |
 //! | `stale_list.rs` | how memray and heaptrack learn that their own list is old |
 //!

@@ -1,4 +1,4 @@
-//! The functions of the loader's and libc's that our hooks stand for; and what we know of an address beside them.
+//! The functions of the loader and libc that our hooks replace, and our own answers for an address.
 
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ pub(super) const DL_FIND_OBJECT: usize = 3;
 pub(super) const BACKTRACE_SYMBOLS: usize = 4;
 pub(super) const BACKTRACE_SYMBOLS_FD: usize = 5;
 
-/// The functions that ours stand for, by these numbers; 0 where there is none.
+/// The originals of our functions, by these numbers; 0 if there is none.
 static REAL: [AtomicUsize; FUNCTIONS] = [const { AtomicUsize::new(0) }; FUNCTIONS];
 
 /// Looks them up: what every library of the program is bound to. Takes the loader's lock.

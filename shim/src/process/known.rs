@@ -1,7 +1,7 @@
 //! The libraries that have been looked at, in the order of the loader's lists, so that each event looks at new ones only.
 //!
 //! The loader appends: what is new is behind the last entry that is known. Only when a library was closed is the whole list
-//! compared with what is known, in one pass, because both have the same order.
+//! compared with the known libraries, in one pass, because both have the same order.
 
 use crate::process::library::Identity;
 use crate::process::link_map::{Entry, LinkMap};

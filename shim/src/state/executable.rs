@@ -155,7 +155,7 @@ impl State {
     /// Takes the slots of a source back, if others have changed them. Not while a library is closed: it may be this one.
     pub(super) fn listen_again(&mut self, slot: usize) {
         if self.sources[slot].as_ref().is_some_and(Source::is_listening) && !may_be_closing() {
-            // SAFETY: sources are of libraries that are mapped, and it was relocated when it was listened to for the first time.
+            // SAFETY: sources are of mapped libraries, and it was relocated when it was hooked for the first time.
             unsafe { self.hook_memory(slot) };
         }
     }

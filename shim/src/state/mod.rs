@@ -54,7 +54,7 @@ pub(crate) struct State {
     /// The loader's counts when last read; not read where `_r_debug.r_brk` is hooked.
     counts: Counts,
     sources: Vec<Option<Source>>,
-    /// LLVMs that are not listened to.
+    /// LLVMs that are not observed.
     unheard_llvms: Vec<(Identity, UnheardLlvm)>,
     /// Whether one of the libraries is an llvmlite.
     has_llvmlite: bool,
@@ -89,18 +89,18 @@ pub(crate) fn open(session: &'static Session, hooks: &'static HookTable) -> bool
     SHIM.get().is_none() && SHIM.set(Box::new(shim())).is_ok()
 }
 
-/// Every LLVM that is listened to, in the order they were found.
+/// Every observed LLVM, in the order of discovery.
 pub fn discovered() -> Vec<DiscoveredLlvm> {
     shim().map(Shim::discovered).unwrap_or_default()
 }
 
 impl State {
-    /// Every LLVM that is listened to.
+    /// Every observed LLVM.
     pub(crate) fn sources(&self) -> impl Iterator<Item = &Source> {
         self.sources.iter().flatten()
     }
 
-    /// Code came of some LLVM, and nothing was heard of these.
+    /// Code became executable, and these LLVMs reported nothing.
     pub(crate) fn note_silent(&mut self) {
         self.sources.iter_mut().flatten().for_each(Source::note_silent);
     }
@@ -134,7 +134,7 @@ impl Shim {
         state.sources.iter().flatten().map(Source::describe).collect()
     }
 
-    /// Shows what is known of each LLVM to other processes.
+    /// Publishes the facts about each LLVM for other processes.
     pub(crate) fn publish(&self, state: &State) {
         let llvms =
             state.sources.iter().enumerate().filter_map(|(slot, source)| Some((slot, source.as_ref()?.describe())));

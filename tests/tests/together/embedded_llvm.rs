@@ -1,5 +1,5 @@
 //! Hosts that no package shows: LLVM linked in statically and stripped, at fixed addresses, with equal functions folded, split over two
-//! libraries, without names of types, twice in one process, in libraries that come and go, and listened to while threads compile.
+//! libraries, without RTTI, twice in one process, in libraries that are opened and closed, and hooked while threads compile.
 
 #![cfg(target_arch = "x86_64")]
 
@@ -189,7 +189,7 @@ fn symbols_of_the_file_stand_in_for_names_of_types() {
 /// Puts `.rodata` where data is written, with no other constants apart, as gold does with Swift's.
 const WRITTEN_CONSTANTS: &str = ".section .rodata, \"aw\"\n.byte 0\n.section .note.GNU-stack, \"\"\n";
 
-/// What has neither symbols nor RTTI is left alone, and the log says so once.
+/// An LLVM with neither symbols nor RTTI is ignored, and the log says so once.
 #[test]
 fn without_names_of_types() {
     let scratch = Scratch::new("embedded");
@@ -443,7 +443,7 @@ fn beside_libraries_that_are_opened() {
     }
 }
 
-/// The library is opened while four threads compile: what is compiled from then on is heard.
+/// The library is opened while four threads compile: later objects are detected.
 #[test]
 fn listened_to_while_threads_compile() {
     let scratch = Scratch::new("embedded");
@@ -535,7 +535,7 @@ fn the_release_is_the_one_that_the_library_says() {
     }
 }
 
-/// A linker of a release that is not known is left alone. That is worth a warning where the program registers nothing with debuggers
+/// A linker of an unknown release is ignored. That is worth a warning where the program registers nothing with debuggers
 /// either, and not where it does.
 #[test]
 fn what_nothing_is_heard_of_is_said_when_it_has_compiled() {

@@ -1,4 +1,4 @@
-//! jax, PostgreSQL and llvmpipe as they are shipped: they register no listener or a late one, and are heard all the same.
+//! jax, PostgreSQL and llvmpipe as they are shipped: they register no listener, or late, and are observed all the same.
 
 use std::collections::BTreeSet;
 use std::fs;

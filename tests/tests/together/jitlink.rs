@@ -60,7 +60,7 @@ fn is_at(map: &PerfMap, name: &str, address: u64) -> bool {
     map.named(name).any(|entry| entry.start == address)
 }
 
-/// Every object is heard once, every function that is called has its name once, and the program prints the same.
+/// Every object is detected once, every function that is called has its name once, and the program prints the same.
 fn every_function_is_named(path: &PathBuf, words: &[&str], times: usize) -> Option<String> {
     let scratch = Scratch::new("jitlink");
     let host = Host::new(program(&scratch)?, "jitlink").argument(path).argument(COUNT.to_string());

@@ -38,7 +38,7 @@ fn code_outlives_its_engine() {
     assert_eq!(host.log().matches("finalized ObjectId").count(), COUNT, "{}", host.log());
     assert_eq!(host.log().matches("freeing ObjectId").count(), 0, "{}", host.log());
     running.nod();
-    running.wait_for_line("given back");
+    running.wait_for_line("freed");
     assert_eq!(host.log().matches("freeing ObjectId").count(), COUNT, "{}", host.log());
     running.nod();
     let ended = running.end().well();

@@ -27,7 +27,7 @@ fn program(scratch: &Scratch, llvm: u32) -> Option<PathBuf> {
     Some(program)
 }
 
-/// Runs the host with the library, which listens to that, and without; what the log says when everything is compiled.
+/// Runs the host with the library, which observes that, and without; returns the log when everything is compiled.
 fn run(llvm: u32, mode: &str, listens_to: &str) -> Option<(Ended, String)> {
     let scratch = Scratch::new("elsewhere");
     let host = Host::new(program(&scratch, llvm)?, "elsewhere").argument(mode).argument(COUNT.to_string());

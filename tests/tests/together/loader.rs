@@ -60,7 +60,7 @@ fn libraries_cost_little_however_many_there_are() {
     assert!(ours < 2.0 * stock, "{ours} ms for {COUNT} libraries, {stock} ms without us");
 }
 
-/// An LLVM for which there is no place any more is not passed over in silence; the others are heard.
+/// An LLVM above the limit is reported in the log; the others are observed.
 #[test]
 fn a_seventeenth_llvm_is_said_to_be_one_too_many() {
     let scratch = Scratch::new("too-many");

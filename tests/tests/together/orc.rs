@@ -1,4 +1,4 @@
-//! llvmlite's ORC entry points. With JITLink llvmlite registers no debug object: its objects are heard on their way into the linker,
+//! llvmlite's ORC entry points. With JITLink llvmlite registers no debug object: its objects are detected on their way into the linker,
 //! through a vtable that only the file's symbols show (the wheels are built without RTTI).
 
 use jitlisten_tests::host::{self, Host, Preload};

@@ -61,7 +61,7 @@ fn run_looking(host: &Host, preload: Preload, mut wait: impl FnMut(usize, u32)) 
     running.end().well()
 }
 
-/// Every object is heard, named, and freed when it is unmapped; returns the log.
+/// Every object is detected, named, and freed when it is unmapped; returns the log.
 /// Where pages stay as they are, the code of each runs from an image.
 fn every_object_is_heard(mode: &str, freed: usize) -> Option<(Ended, String)> {
     let scratch = Scratch::new("own-memory");
@@ -164,7 +164,7 @@ fn code_that_is_moved_after_linking() {
     every_object_is_heard("moved", COUNT / 2);
 }
 
-/// Nothing is heard of the right to run; the kernel is asked after a second, when something else happens.
+/// No hook sees that the code becomes executable; the kernel is asked after a second, when something else happens.
 #[test]
 fn code_that_may_run_unheard_is_found_late() {
     let scratch = Scratch::new("own-memory");
@@ -203,7 +203,7 @@ fn an_object_that_never_becomes_final_is_worth_one_line() {
     assert_eq!(log.matches("is not final after a second: its memory may not be executed").count(), 1, "{log}");
 }
 
-/// Lets the host go on at each of its waits, with more than a second behind the first, and returns what was heard at the last.
+/// Lets the host continue at each of its waits, with more than a second after the first, and returns the counts at the last.
 fn heard_at_the_end(host: &Host) -> Heard {
     let mut running = host.start(Preload::Library);
     for line in WAITS {
@@ -220,7 +220,7 @@ fn heard_at_the_end(host: &Host) -> Heard {
     heard
 }
 
-/// The program unmaps code that never ran: nothing is heard of that, and the objects are not kept.
+/// The program unmaps code that never ran: no hook sees that, and the objects are not kept.
 #[test]
 fn objects_that_never_become_final_go_with_their_memory() {
     let scratch = Scratch::new("own-memory");

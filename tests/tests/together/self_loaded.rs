@@ -56,7 +56,7 @@ fn run(host: &Host, preload: Preload, mut look: impl FnMut(usize, u32)) -> Ended
     running.end().well()
 }
 
-/// At the waits so many objects are heard, in the end all; the output is that of the stock program, and every function that is
+/// At each wait so many objects are detected, in the end all; the output is that of the stock program, and every function that is
 /// there in the end is named once.
 fn every_object_is_heard(llvm: u32, mode: &str, expected: [[usize; 3]; 3], images: [usize; 3]) {
     let scratch = Scratch::new("self-loaded");

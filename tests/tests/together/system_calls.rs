@@ -118,7 +118,7 @@ fn system_calls_are_those_of_the_document() {
     }
 }
 
-/// With an LLVM, which is listened to.
+/// With an observed LLVM.
 #[test]
 fn system_calls_with_numba_are_those_of_the_document() {
     /// Python does not call it.

@@ -1,4 +1,4 @@
-//! Memory that unwinders may look into at any moment, and that is therefore never given back.
+//! Memory that unwinders may read at any moment, and that is therefore never unmapped.
 //!
 //! ```text
 //!   reserved once: 1 GiB of addresses (less where that is refused or RLIMIT_AS is set), made writable as it fills

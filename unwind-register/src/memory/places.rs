@@ -28,7 +28,7 @@ impl Places {
         self.limit = limit;
     }
 
-    /// (bytes ever given out, bytes given back since and not used again).
+    /// (bytes ever allocated, bytes freed since and not reused).
     pub(crate) fn used(&self) -> (usize, usize) {
         (self.next, self.free_bytes)
     }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// The list of one copy of libunwind; indices stand for pointers.
+/// The list of one copy of libunwind, with indices instead of pointers.
 struct List {
     infos: Vec<OnceLock<Info>>,
     count: AtomicUsize,

@@ -8,7 +8,7 @@ use super::state::State;
 use crate::cfi::rows::{self, UnwindRow};
 use crate::{Address, Offset};
 
-/// A longer function has no rules: what is known of each instruction is kept, and takes a hundred bytes and more.
+/// A longer function gets no rules: the state kept for each instruction takes a hundred bytes and more.
 const LONGEST: usize = 1 << 18;
 
 /// What is known before each instruction that can be reached, by its offset.
@@ -104,7 +104,7 @@ fn is_padding(code: Code) -> bool {
     fills || matches!(code, Code::Nop_rm16 | Code::Nop_rm32 | Code::Nop_rm64)
 }
 
-/// The offsets that can come next, with what is known there.
+/// The offsets that can follow, with the state there.
 fn successors(
     instruction: &Instruction,
     offset: u64,

@@ -1,11 +1,11 @@
-//! What one instruction does to what is known of the stack.
+//! How one instruction changes the known state of the stack.
 
 use iced_x86::{Code, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register};
 
 use super::RSP;
 use crate::cfi::rows::{Cfa, SavedRegister};
 
-/// The registers a function must give back (x86-64 psABI, 3.2.1), with their DWARF numbers; sorted by these.
+/// The callee-saved registers (x86-64 psABI, 3.2.1), with their DWARF numbers; sorted by these.
 const CALLEE_SAVED: [(Register, u16); 6] = [
     (Register::RBX, 3),
     (Register::RBP, 6),

@@ -33,7 +33,7 @@
 //! its own.
 //!
 //! A core file has the pages of an image, as it had those of LLVM: one byte of each mapping is written over itself, because the
-//! kernel leaves out what it can read from a file. That costs a page of memory; LLVM's own pages are given back. In that page, the
+//! kernel leaves out what it can read from a file. That costs a page of memory; LLVM's own pages are freed. In that page, the
 //! header, stand the names, too, for tools that read a core file when the images are gone (`in_core.rs`).
 //!
 //! The exchange is one step for threads that run there; the bytes are kept and put back if it fails; the file system is tried

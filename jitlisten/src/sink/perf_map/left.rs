@@ -1,6 +1,6 @@
 //! Maps that dead processes have left: see [`crate::liveness`] for how long they stay.
 //!
-//! A map is one of ours by its first line, which names its process. It is left alone if it belongs to another user, if its
+//! A map is one of ours by its first line, which names its process. It is kept if it belongs to another user, if its
 //! process lives, if its lock is held, or if CPython has written lines into it, too (which its first line says from then on, so that it
 //! is looked through once). In another PID namespace the number counts for nothing: there, a map without a lock has to be old besides.
 

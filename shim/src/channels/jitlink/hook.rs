@@ -1,4 +1,4 @@
-//! The hooks that stand for `ObjectLinkingLayer::emit`.
+//! The hooks of `ObjectLinkingLayer::emit`.
 
 use super::{TABLE, call_original};
 use crate::hook_table::{EMIT_VTABLES, Emit, Returned, SLOTS};

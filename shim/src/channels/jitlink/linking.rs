@@ -224,7 +224,7 @@ fn clipped(start: u64, end: u64, range: AddressRange) -> Option<AddressRange> {
     AddressRange::new(Address(start), end.min(range.end().0).checked_sub(start)?)
 }
 
-/// The executable memory of the process that is of no file: where code may be of which nothing was heard.
+/// The anonymous executable memory of the process, where unreported code may be.
 fn executable_memory() -> Vec<AddressRange> {
     let maps = std::fs::read("/proc/self/maps").unwrap_or_default();
     let is_of_no_file = |line: &MapsLine<'_>| {

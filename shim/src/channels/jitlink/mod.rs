@@ -41,7 +41,7 @@ const EMIT: usize = 6;
 /// In front of the slots of a vtable are the offset to top and the typeinfo.
 const HEADER: u64 = 16;
 
-/// Why JITLink of an LLVM is not listened to.
+/// Why JITLink of an LLVM is not observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// There is no JITLink.
@@ -136,7 +136,7 @@ pub(crate) unsafe fn attach(
     Ok(())
 }
 
-/// Calls the function that a hook stands for.
+/// Calls the original function of a hook.
 ///
 /// # Safety
 /// Only that hook may, with the words it was called with.

@@ -1,4 +1,4 @@
-//! The hooks that stand for `RuntimeDyldELF::loadObject`: see `mod.rs`.
+//! The hooks of `RuntimeDyldELF::loadObject`: see `mod.rs`.
 //!
 //! On aarch64 the address of a result in memory comes in `x8`, which no Rust function can name. So each hook begins with two
 //! instructions that move it to `x7`, which `loadObject` does not take, and the original is called by three that move it back.

@@ -58,7 +58,7 @@ fn check_slots(slots: usize, releases: &[Release]) -> Result<(), Refusal> {
 /// `loadObject` counted from the end, and with it the functions that a derived class inherits.
 const LAST_SLOTS: usize = 4;
 
-/// Why the linker of an LLVM is not listened to.
+/// Why the linker of an LLVM is not observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// There is no RuntimeDyld.
@@ -232,12 +232,12 @@ pub(crate) fn is_trusted(slot: usize) -> bool {
     TABLE.get(slot).is_some_and(|hooked| hooked.trust.load(Ordering::Relaxed) != REFUSED)
 }
 
-/// The function that the hook of this place stands for. The vtable leads to the hook only once this is written.
+/// The original function of this slot's hook. Written before the vtable points to the hook.
 pub(crate) fn original(slot: usize) -> usize {
     TABLE[slot].original.load(Ordering::Acquire)
 }
 
-/// Lets the hook of this place stand for a function of a test.
+/// Lets the hook of this slot replace a function of a test.
 #[cfg(test)]
 pub(crate) fn stand_for(slot: usize, function: usize) {
     TABLE[slot].original.store(function, Ordering::Release);
@@ -259,7 +259,7 @@ pub(crate) enum Outcome {
     Object(Vec<u8>),
     /// Nothing, or nothing that is understood.
     Nothing,
-    /// This LLVM is not listened to any more.
+    /// This LLVM is no longer observed.
     Refused,
 }
 

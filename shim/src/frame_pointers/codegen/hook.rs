@@ -1,4 +1,4 @@
-//! The hooks that stand for the functions that generate code: see the folder's head.
+//! The hooks of the functions that generate code: see the folder's head.
 
 use jitlisten::options::FramePointerPolicy;
 

@@ -217,14 +217,14 @@ impl Drop for Inside<'_> {
 }
 
 impl Generator {
-    /// Calls the function that a hook stands for.
+    /// Calls the original function of a hook.
     ///
     /// # Safety
     /// Only that hook may, with the words it was called with.
     unsafe fn call_original(&self, point: usize, words: [usize; 8]) -> usize {
         let [a, b, c, d, e, f, g, h] = words;
         let original = self.originals[point];
-        // SAFETY: the function that the hook stands for; nothing leads to the hook before this is written.
+        // SAFETY: the hook's original function; nothing points to the hook before this is written.
         let original: GenerateCode = unsafe { std::mem::transmute(original) };
         // SAFETY: the host's own call, passed on.
         unsafe { original(a, b, c, d, e, f, g, h) }

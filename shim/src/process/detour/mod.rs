@@ -37,7 +37,7 @@ use jitlisten::plumbing::checked_read;
 
 pub(crate) use write::{page_size, write_pointer};
 
-/// Why a function was left alone.
+/// Why a function was not hooked.
 #[derive(Debug)]
 pub(crate) enum Refusal {
     /// The bytes there are not those of an empty function with padding behind it.
