@@ -26,7 +26,7 @@ const EXAMPLES: &str = "Examples:
   jitlisten attach 4711 --sinks image
   jitlisten attach 4711 --no-inject --watch
 
-What is compiled already gets its names, what is compiled later everything. Needs the right to trace the process.";
+Existing code gets names; code compiled from now on also gets stacks and lines. Needs the right to trace the process.";
 
 /// Make the code of a running process visible
 #[derive(Args)]
@@ -37,16 +37,16 @@ pub(crate) struct Attach {
     /// What to switch on: a list of perfmap, image, unwind, modules, jitdump, gdb
     #[arg(long, value_name = "LIST", default_value = "perfmap,image,unwind")]
     sinks: Sinks,
-    /// Leave Numba's code without line tables
+    /// Do not add line tables to Numba's code
     #[arg(long)]
     no_lines: bool,
-    /// Change nothing in the process: read its memory, and write the perf map from outside
+    /// Change nothing in the process: read its memory, and write the perf map
     #[arg(long)]
     no_inject: bool,
-    /// Reading only: go on until the process ends
+    /// With --no-inject: continue until the process ends
     #[arg(long)]
     watch: bool,
-    /// How long to wait until the process is at a place where it can be changed
+    /// How long to wait until the process reaches a point where it can be changed
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     timeout: u64,
 }

@@ -34,16 +34,16 @@ use crate::process;
 
 const EXAMPLE: &str = "Example: jitlisten clean --dry-run";
 
-/// Remove the perf maps, images and jitdumps of processes that have ended, and the texts of notebook cells after 30 days
+/// Remove perf maps, images and jitdumps of ended processes, and texts of notebook cells after 30 days
 #[derive(Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Clean {
     /// Only the files of these processes
     pids: Vec<u32>,
-    /// Only say what would be removed
+    /// Only show what would be removed
     #[arg(short = 'n', long)]
     dry_run: bool,
-    /// Perf maps without our first line, too: of other JITs (node, java, python -X perf), of older versions
+    /// Also perf maps without jitlisten's first line: of other JITs (node, java, python -X perf)
     #[arg(long)]
     all: bool,
 }

@@ -20,7 +20,7 @@ const EXAMPLES: &str = "Examples:
 when is the time since the first sample. took, Numba (its front end) and LLVM are processor time, and include what is compiled for \
 this function, which is indented below it.";
 
-/// Show when Numba compiled what, how long it took, and why it did not come from the cache
+/// Show what Numba compiled, how long it took, and why it was not in the cache
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Compiles {

@@ -22,7 +22,7 @@ const EXAMPLES: &str = "Examples:
   jitlisten coverage -- coverage run -m unittest
 
 The same without this command: `plugins = jitlisten.coverage` below `[run]` in .coveragerc.
-Measured code is not the code that otherwise runs: never measure time with it.";
+The code is instrumented: never measure time with it.";
 
 /// Run a command in which coverage.py measures the code that Numba compiles, too
 #[derive(Args)]

@@ -16,15 +16,15 @@ use crate::system::Blocked;
 
 const EXAMPLE: &str = "Example: jitlisten detach 4711
 
-The library stays in the process and listens on, so that `attach` can switch sinks on again.";
+The library stays loaded, so that `attach` can turn sinks on again.";
 
-/// Switch all sinks of a process off, and end its recording; the files that were written stay
+/// Turn off all sinks of a process and end its recording; its files are kept
 #[derive(Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Detach {
     /// The process
     pid: u32,
-    /// How long to wait until the process is at a place where it can be changed
+    /// How long to wait until the process reaches a point where it can be changed
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     timeout: u64,
 }

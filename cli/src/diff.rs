@@ -21,7 +21,7 @@ pub(crate) struct Diff {
     /// The recording after
     #[arg(value_name = "AFTER")]
     after: PathBuf,
-    /// The smallest changes, too
+    /// Also the smallest changes
     #[arg(short, long)]
     all: bool,
     #[command(flatten)]

@@ -20,9 +20,9 @@ const EXAMPLES: &str = "Examples:
   jitlisten lines --hosts node*/perf.data
   jitlisten lines --json - perf.data | jq '.files[].lines[] | select(.self > 100)'
 
-self is where the program counter was, total with everything that the line called. Percents are of all samples.";
+self: the program counter was in this line. total: self, and everything the line called. Percents are of all samples.";
 
-/// Show percent per source line of a recording, with the calls that were inlined there
+/// Show percent per source line of a recording, with inlined calls
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Lines {
@@ -44,13 +44,13 @@ pub(crate) struct Lines {
     /// Shares of each machine
     #[arg(long)]
     hosts: bool,
-    /// Everything that has a sample, not only what is hot
+    /// Show all functions and lines, not only hot ones
     #[arg(short, long)]
     all: bool,
-    /// Only functions in files whose path contains PART, whatever they take
+    /// Only functions in files whose path contains PART, hot or not
     #[arg(long, value_name = "PART")]
     file: Option<String>,
-    /// Only functions whose name contains PART, whatever they take
+    /// Only functions whose name contains PART, hot or not
     #[arg(long, value_name = "PART")]
     function: Option<String>,
     /// When to use colour

@@ -44,19 +44,19 @@ pub(crate) struct Record {
     /// The file; %p in it is the process, %h the host [default: jitlisten.perf.data, or jitlisten.bundle]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Make a folder with the recording and all that a reader on another machine needs: images, libraries, sources
+    /// Make a folder that another machine can read: recording, images, libraries, sources
     #[arg(long)]
     bundle: bool,
-    /// Stop recording after so many seconds; a command goes on
+    /// Stop recording after this time; the command continues
     #[arg(short, long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     duration: Option<u32>,
-    /// Count this event instead of time: cycles, cache-misses, page-faults and others of perf list; :u, without the kernel
+    /// Count this event of `perf list` instead of time: cycles, cache-misses, page-faults, ...; :u excludes the kernel
     #[arg(short, long, value_name = "EVENT", conflicts_with = "wall", value_parser = Counter::named)]
     event: Option<Counter>,
     /// A process that runs, instead of a command
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pid: Option<u32>,
-    /// End the recording of this process, whoever began it
+    /// End the recording of this process
     #[arg(long, value_name = "PID", conflicts_with_all = ["command", "pid", "output", "bundle"])]
     stop: Option<u32>,
     #[command(flatten)]

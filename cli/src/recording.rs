@@ -20,16 +20,16 @@ pub(crate) struct Reading {
     /// Only this thread
     #[arg(long, value_name = "TID")]
     tid: Option<u32>,
-    /// The event to read, where the recording has several; of a command, the one to count
+    /// The event to read, if the recording has several; with CMD, the event to count
     #[arg(short, long, value_name = "NAME")]
     pub(crate) event: Option<String>,
-    /// A directory in which the recording's images, libraries, perf maps and sources are looked for first
+    /// Look here first for the recording's images, libraries, perf maps and sources
     #[arg(long, value_name = "DIR")]
     root: Vec<PathBuf>,
-    /// Lines and inlined calls of C, C++ and Rust libraries with debug information, too
+    /// Also lines and inlined calls of libraries with debug information
     #[arg(long)]
     native: bool,
-    /// Leave out what was compiling: percents are of the rest
+    /// Exclude compiling; percents are of the rest
     #[arg(long)]
     no_compile: bool,
 }

@@ -1,5 +1,4 @@
-//! Which function of ours stands for which of the host's: what changes the host's code and slots needs the addresses only, and
-//! so knows nothing of what the hooks do. Filled in [`crate::start`].
+//! The addresses of all hooks. Code that patches the host needs only these addresses. Filled in [`crate::start`].
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The start: every hook gets its place, and then what is there already is looked at.
+//! Starts the shim: installs the hooks, then looks at the libraries that are loaded already.
 
 #![forbid(unsafe_code)]
 

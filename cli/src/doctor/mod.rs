@@ -40,20 +40,20 @@ const EXAMPLES: &str = "Examples:
   jitlisten doctor 4711
   jitlisten doctor -- python prog.py";
 
-/// Say which tools will see what, and what to do about the rest
+/// Report what each tool can see, and what to do about the rest
 #[derive(Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = false)]
 pub(crate) struct Doctor {
     /// A process that runs
     #[arg(conflicts_with = "command")]
     pid: Option<u32>,
-    /// A command, which is run for a moment
+    /// A command to run for a moment
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
     /// How long the command runs at most
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     seconds: u64,
-    /// For programs
+    /// Write JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]

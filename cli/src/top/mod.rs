@@ -42,11 +42,11 @@ const EXAMPLES: &str = "Examples:
 What a command prints is kept, and shown when top ends. q ends top, and a command that it has started; a process given with -p \
 goes on as before. ? lists the keys.";
 
-/// Watch functions and their hottest lines, once a second
+/// Watch functions and their hottest lines in a running program
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Top {
-    /// A directory in which images, libraries, perf maps and sources are looked for first
+    /// Look here first for images, libraries, perf maps and sources
     #[arg(long, value_name = "DIR")]
     root: Vec<PathBuf>,
     /// A process that runs, instead of a command

@@ -19,7 +19,7 @@ pub struct Style<'a> {
     pub width: Option<usize>,
     /// Whether to use colour.
     pub colour: bool,
-    /// Everything that has a sample, not only what is hot.
+    /// Show all functions and lines, not only hot ones.
     pub all: bool,
     /// The shares of each thread.
     pub threads: bool,

@@ -1,4 +1,4 @@
-//! The ways an LLVM's objects reach us, one folder each.
+//! How objects of an LLVM are detected, one folder for each channel.
 //!
 //! | channel | reports |
 //! | --- | --- |

@@ -1,14 +1,13 @@
-//! What is known of each LLVM of this process, where another process can read it: `jitlisten doctor PID` does, with
-//! `process_vm_readv(2)`, while this one runs on.
+//! Facts about each LLVM of this process, for `jitlisten doctor PID`, which reads them with `process_vm_readv(2)` while this process runs.
 //!
-//! The symbol `jitlisten_facts`, which is exported so that it outlives `strip`, and is no part of the C API (a program has
-//! `jitlisten_llvms()`). All words are of 64 bits, in the order of this machine:
+//! The symbol `jitlisten_facts` is exported so that it survives `strip`; it is not part of the C API (programs have `jitlisten_llvms()`).
+//! All words have 64 bits and native byte order:
 //!
 //! ```text
-//!     0  magic      "JLFACTS\0", once the session listens
+//!     0  magic      "JLFACTS\0", once the session observes the process
 //!     8  layout     1
 //!    16  capacity   of the text, in bytes
-//!    24  sequence   odd while the text changes: what was read is good if it was even before, and the same behind
+//!    24  sequence   odd while the text changes: a reading is valid if it was even before, and the same after
 //!    32  length     of the text
 //!    40  totals[8]  of the session, since it began: see `Total`
 //!   104  counts[16][4]  of the LLVM in each slot: see `Count`
@@ -16,10 +15,10 @@
 //!                   "left_out": n}; "start" is where the library is mapped, "left_out" how many did not fit
 //! ```
 //!
-//! The text is written anew when an LLVM comes, goes, or is found out to be another than it seemed; never per object: counts are
-//! words of their own, and those in the text are of the time when it was written. It is a part of the library's own zeroed memory:
-//! nothing is allocated for it or freed under a reader, it costs nothing until it is written, and a child of `fork(2)` has a copy of its own. All writers but those of
-//! counts hold the shim's lock, which is held across `fork(2)`, too, so a child's text is whole.
+//! The text is rewritten when an LLVM is loaded, closed or reclassified, never per object: counts are separate words, and those in the text are
+//! from the time of writing. It lies in zeroed memory of the library, so it is never allocated or freed under a reader, costs nothing until
+//! written, and a child of `fork(2)` has its own copy. All writers except those of counts hold the shim's lock, which is held across
+//! `fork(2)`, too, so a child's text is whole.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering, fence};

@@ -1,4 +1,4 @@
-//! What people are told of the LLVMs in this process: by the log, by the API, and by `jitlisten doctor PID` from outside.
+//! Facts about the LLVMs in this process: for the log, the API, and `jitlisten doctor PID`.
 
 pub(crate) mod discovered;
 pub(crate) mod facts;

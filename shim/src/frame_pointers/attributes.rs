@@ -1,13 +1,13 @@
 //! Frame pointers and unwind tables for a module that is about to be compiled, through the host's own LLVM-C functions.
 //!
-//! Numba infers `nounwind` for many functions, and LLVM then gives them neither a frame pointer nor an entry in
-//! `.eh_frame`: nothing can walk past them. So every function that has a body gets `"frame-pointer"="all"` and `uwtable`.
+//! Numba infers `nounwind` for many functions. LLVM then gives them neither a frame pointer nor an entry in `.eh_frame`, so no unwinder can
+//! pass them. Therefore every function with a body gets `"frame-pointer"="all"` and `uwtable`.
 //!
-//! The llvmlite wheels are built with assertions: a wrong edit aborts the host. `uwtable` carries a value from LLVM 15 on
-//! (2: asynchronous, correct at every instruction) and none before; with an unknown version, nothing is set.
+//! The llvmlite wheels are built with assertions: a wrong edit aborts the host. `uwtable` has a value since LLVM 15 (2: asynchronous, correct
+//! at every instruction); with an unknown version, nothing is set.
 //!
-//! Setting the option `-frame-pointer=all` through `LLVMPY_SetCommandLine` was tried: it is not in the wheels, and unknown options
-//! are swallowed. `inspect_llvm()` and `inspect_asm()` of Numba show the attributes: they print the module that was compiled.
+//! Tried and dropped: the option `-frame-pointer=all` through `LLVMPY_SetCommandLine`. The wheels do not have it, and ignore unknown
+//! options. Numba's `inspect_llvm()` and `inspect_asm()` show the attributes, because they print the compiled module.
 
 use std::ffi::{CStr, CString, c_char, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt as _;

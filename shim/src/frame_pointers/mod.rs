@@ -1,4 +1,4 @@
-//! Frame pointers and unwind tables for what an LLVM compiles, so that its stacks can be walked.
+//! Frame pointers and unwind tables for compiled code, so that its stacks can be walked.
 
 pub(crate) mod attributes;
 pub(crate) mod codegen;

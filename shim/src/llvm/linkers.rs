@@ -1,4 +1,4 @@
-//! LLVM's two linkers, and whether they call us for each object.
+//! LLVM's two linkers, and whether they are hooked.
 
 use jitlisten::log::{self, Level};
 use jitlisten::log_line;

@@ -1,4 +1,4 @@
-//! One library with an LLVM in it: what is read of it, and where it is hooked.
+//! One library with an LLVM in it: its facts, and its hooks.
 
 pub(crate) mod linkers;
 pub(crate) mod source;

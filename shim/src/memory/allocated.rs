@@ -1,5 +1,5 @@
-//! What LLVMs have asked `mmap(2)` for to write to: it may not run before another call says so, and what is linked into a part of it has
-//! the rest beside it. So the kernel is not asked: before Linux 6.11 it lists all mappings of the process, as text.
+//! Writable memory that LLVMs have allocated with `mmap(2)`: it becomes executable only with another call, so the kernel need not be asked.
+//! Before Linux 6.11 that means reading all mappings of the process as text.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
-//! Which memory of an LLVM is executable, and which objects that finalizes or frees.
+//! The executable memory of each LLVM, and the objects that a change of it finalizes or frees.
 //!
-//! Pure bookkeeping: the hooks report what the system calls did, and do what it returns.
+//! Pure bookkeeping: the hooks report system calls and carry out the outcome.
 
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,9 @@
-//! Which pages may be executed, for hooks that may take no lock and no memory: those of libraries without an LLVM.
+//! The executable pages, for the hooks of libraries without LLVM, which may take no lock and allocate nothing.
 //!
-//! An allocator calls `munmap(2)` under locks of its own, and allocates for the thread that holds ours. So what has nothing to do with code
-//! is passed on after a look at a bitmap: one bit for each page, a leaf for each GiB that ever held code.
+//! An allocator calls `munmap(2)` under its own locks, and may allocate for the thread that holds ours. Therefore a bitmap shows calls that
+//! do not concern code: one bit for each page, a leaf for each GiB that ever held code.
 //!
-//! [`Memory`](crate::memory::bookkeeping::Memory) has the same pages with all that is known of them, under the lock.
+//! [`Memory`](crate::memory::bookkeeping::Memory) has all data of these pages, under the lock.
 
 #![forbid(unsafe_code)]
 

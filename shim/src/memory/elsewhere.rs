@@ -1,5 +1,5 @@
-//! The memory functions of libraries without an LLVM, while one is in the process: what holds no code, and gets none, is passed
-//! on without a lock (`code_pages.rs`).
+//! The memory functions of libraries without LLVM, in a process with one: calls that do not concern code are passed on without a lock
+//! (`code_pages.rs`).
 
 use std::ffi::{c_int, c_void};
 

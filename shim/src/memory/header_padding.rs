@@ -1,4 +1,4 @@
-//! Header padding: a few pages more than LLVM asks for, in front of code, so that an image can begin with its ELF header.
+//! Header padding: a few extra pages in front of code, so that an image can begin with its ELF header.
 //!
 //! ```text
 //!   LLVM asks      mmap(RW, private, anonymous, 8 KiB)
@@ -8,10 +8,10 @@
 //!   data becomes            |         8 KiB         |     the padding is unmapped
 //! ```
 //!
-//! An allocation does not say what it is for: LLVM makes code executable, or data read-only, later. So all of it
-//! is padded, and what turns out to be data is unpadded then. Pages of padding that are not written to cost nothing.
+//! LLVM allocates first, and later makes code executable or data read-only. Therefore every allocation is padded, and the padding of data is
+//! unmapped later. Unwritten pages of padding cost nothing.
 //!
-//! The session keeps the list of padding, because its sinks use it, and its lock is held across `fork(2)`.
+//! The session keeps the list of padding: its sinks use it, and its lock is held across `fork(2)`.
 
 use std::ffi::{c_int, c_void};
 

@@ -1,4 +1,4 @@
-//! Memory that code comes to: what the hooks of the `mmap(2)` family report, and what it says of objects.
+//! Memory for code: the reports of the hooks of the `mmap(2)` family, and their meaning for objects.
 
 pub(crate) mod allocated;
 pub(crate) mod bookkeeping;

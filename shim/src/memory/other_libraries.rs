@@ -1,14 +1,13 @@
 //! Calls for memory from libraries without an LLVM, and from the program: a product may split LLVM over several libraries, and a
 //! host may have a memory manager of its own (LLVM-C `LLVMCreateSimpleMCJITMemoryManager`) that calls libc's `mprotect` itself.
 //!
-//! Once an LLVM is in the process, the relocation slots of all libraries are changed; until then none is. `RTLD_DEEPBIND` does
-//! not matter to slots. Left as they are:
+//! The relocation slots of all libraries are patched once there is an LLVM in the process. `RTLD_DEEPBIND` does not matter. Not patched:
 //!
-//! * slots that lead elsewhere than to the function our hook calls: another tool's, another namespace's (`dlmopen(3)`);
-//! * those of the library that has that function: of libc, of one that stands in for it, and of a program whose `mprotect` is
-//!   everybody's (a program that is not position independent and takes its address). Our hook would call itself.
+//! * slots that point to another function than our hook calls: another tool's, another namespace's (`dlmopen(3)`);
+//! * slots of the library that defines that function: libc, its replacement, or a program whose `mprotect` all libraries use (not position
+//!   independent, and takes its address). Our hook would call itself.
 //!
-//! What these libraries do with memory that holds no code is passed on without a lock: see `elsewhere.rs`.
+//! Calls that do not concern code are passed on without a lock: see `elsewhere.rs`.
 
 use jitlisten::log_line;
 

@@ -1,6 +1,6 @@
-//! Objects that are *loaded* and do not become final: after a second they are looked for, and the log says so once.
+//! Objects that are *loaded* and not final after a second: they are searched, and the log says so once.
 //!
-//! Time passes by events: there is no thread of ours that waits.
+//! There is no thread of ours: the time is checked at each event.
 
 #![forbid(unsafe_code)]
 

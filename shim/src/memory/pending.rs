@@ -1,6 +1,6 @@
-//! Objects that are loaded and not final: by number, by where their text is, by where their `.eh_frame` is.
+//! Objects that are loaded and not final, by number, by address of their text, and by address of their `.eh_frame`.
 //!
-//! A host may load thousands before the first of them may run, so none of this looks at all of them.
+//! A host may load thousands before the first becomes executable, so nothing here visits all of them.
 
 #![forbid(unsafe_code)]
 

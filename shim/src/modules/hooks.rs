@@ -1,6 +1,6 @@
 //! The functions that libraries call instead of the loader's.
 //!
-//! They may be called in any thread, under any lock, in a signal handler. `C-unwind`: what a callback throws goes through.
+//! They may be called in any thread, under any lock, and in signal handlers. `C-unwind`: exceptions of callbacks pass through.
 
 use std::ffi::{c_int, c_void};
 use std::mem;

@@ -1,5 +1,5 @@
-//! `backtrace_symbols(3)`: glibc asks the loader by an internal function, so what it writes of compiled frames is only an
-//! address. It writes everything else; those frames get the text it would have.
+//! `backtrace_symbols(3)`: glibc calls an internal function of the loader, so it writes only addresses for compiled frames. We replace the text
+//! of these frames, and keep its text for the others.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io::Write as _;

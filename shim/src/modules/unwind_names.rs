@@ -1,10 +1,10 @@
 //! Names of compiled frames for nongnu libunwind.
 //!
 //! A frame that libunwind finds through `_U_dyn_register` in a table format has no name by design: `unw_get_proc_name` returns
-//! `-UNW_ENOINFO` and an empty string. The registration stays, because walks are cheap by it; the name is filled in.
+//! `-UNW_ENOINFO` and an empty string. We keep that registration, because its walks are cheap, and fill in the name.
 //!
-//! There may be several copies of libunwind in a process (memray's wheel has its own). In each, the value of the function in the
-//! library's own dynamic symbol table is changed, as it is in llvmlite: a caller that is bound to it later gets ours.
+//! A process may have several copies of libunwind (memray's wheel has its own). In each, the value of the function in the dynamic symbol
+//! table is patched, as in llvmlite: callers bound later get ours.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem;

@@ -1,7 +1,7 @@
-//! Where an object is whose `.eh_frame` is known to be somewhere: a host may link code in one place for another (`mapSectionAddress`),
-//! write it there, and register the unwind table of that place. Julia does so.
+//! Locates an object by a registered `.eh_frame`: a host may link code for another address (`mapSectionAddress`), write it there, and register
+//! its unwind table. Julia does so.
 //!
-//! Nothing is searched: the table must have the bytes of the object's, its fields say where each text is, and there must be its bytes.
+//! Nothing is searched: the table must equal the object's, its fields give the address of each text, and the bytes there must match.
 
 use std::collections::BTreeMap;
 

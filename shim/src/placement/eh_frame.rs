@@ -1,9 +1,9 @@
-//! `.eh_frame` after JITLink: entries of functions that were left out are gone from it, and those behind them moved up. The rest says
-//! where each function is. Only lengths and distances are read here, of a section that is not relocated; nothing is decoded.
+//! `.eh_frame` after JITLink: entries of omitted functions are removed, and later ones move up. The remaining entries give the address of each
+//! function. Only lengths and distances are read, of an unrelocated section; nothing is decoded.
 //!
-//! The entries in memory are some of the object's, in their order. Which ones may not be certain: of equal functions, some may have been left
-//! out. So they are matched twice, from the first on as early as possible and from the last on as late as possible. Whatever the truth is,
-//! it is between the two, and only where both say the same a function is found.
+//! The entries in memory are a subsequence of the object's. It may be ambiguous: of equal functions, some may have been omitted. Therefore
+//! they are matched twice, from the first as early as possible and from the last as late as possible. The truth is between the two, so a
+//! function is found only if both agree.
 
 use std::collections::BTreeMap;
 

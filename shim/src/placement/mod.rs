@@ -1,18 +1,17 @@
-//! Where an object is that was linked out of sight: JITLink says nothing of addresses, and a host may copy code after linking.
+//! Locates an object whose load addresses are unknown: JITLink does not report them, and a host may copy code after linking.
 //!
-//! Its sections are looked for in memory that may be executed, whole, by all bytes that relocations do not change:
+//! Whole sections are searched in executable memory, by all bytes that relocations do not change:
 //!
-//! 1. A text section that fits one place in that memory, and no other, is there.
-//! 2. Relocations of what was found lead to further sections, which must have the bytes they should have.
-//! 3. `.eh_frame` is looked for around it; it must say that every section found so far is where it is, and says where others are:
-//!    those whose bytes fit two places (equal functions).
+//! 1. A text section that matches at exactly one place is there.
+//! 2. Its relocations point to further sections, whose bytes must match.
+//! 3. `.eh_frame` is searched around it. It must agree with every section found so far, and locates others: those whose bytes match at two
+//!    places (equal functions).
 //!
-//! What fits several places to the end is not said to be anywhere: a name would be a guess. JITLink leaves out sections that are
-//! not used, so some may be missing: a jump of five bytes, of which relocations change four, fits inside other functions then. So
-//! nothing is looked for where a larger section fits, and of two that fit one place neither is said to be there. Where none is
-//! found, or two disagree, there is no placement.
+//! Ambiguous matches are dropped: a name would be a guess. JITLink omits unused sections, so some may be missing: a jump of five bytes, of
+//! which relocations change four, then matches inside other functions. Therefore nothing is searched where a larger section matches, and of
+//! two sections that match at one place neither is placed. If no section is found, or two disagree, there is no placement.
 //!
-//! Where an `.eh_frame` was registered, that says all of it: `by_table.rs`.
+//! A registered `.eh_frame` locates everything: `by_table.rs`.
 
 #![forbid(unsafe_code)]
 

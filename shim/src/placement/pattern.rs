@@ -1,5 +1,4 @@
-//! What an object looks like once it is linked, wherever that is: the bytes of its sections, without those that relocations
-//! change.
+//! The bytes of an object's sections that do not depend on its load address: all except those that relocations change.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,4 @@
-//! What a relocation slot of `dlsym` leads to: looks at new libraries, then goes on to `dlsym` as if it had been called directly (see
-//! [`crate::process::lookup`]).
+//! The hook of `dlsym`: looks at new libraries, then jumps to `dlsym` as if it had been called directly (see [`crate::process::lookup`]).
 
 use std::arch::naked_asm;
 

@@ -1,6 +1,6 @@
-//! The libraries that have been looked at, in the order of the loader's lists, so that each event looks at new ones only.
+//! The known libraries, in the order of the loader's lists, so that each event visits only new ones.
 //!
-//! The loader appends: what is new is behind the last entry that is known. Only when a library was closed is the whole list
+//! The loader appends: new libraries follow the last known entry. Only when a library was closed is the whole list
 //! compared with the known libraries, in one pass, because both have the same order.
 
 use crate::process::library::Identity;

@@ -1,4 +1,4 @@
-//! A library of this process, read from memory the way the loader sees it: link map, program headers, dynamic section.
+//! A library of this process, read from memory as the loader does: link map, program headers, dynamic section.
 
 use std::cell::OnceCell;
 use std::ffi::{CStr, OsStr};

@@ -1,4 +1,4 @@
-//! The process we are in: its loader, its libraries, and what is changed in them. Nothing here knows LLVM.
+//! The process: its loader, its libraries, and patches of them. Nothing here knows LLVM.
 
 pub(crate) mod detour;
 pub(crate) mod dlsym_entry;

@@ -1,4 +1,4 @@
-//! What our hooks call: libc's function, or that of another tool which had changed the same relocation slot.
+//! The functions that our hooks call: libc's, or those of another tool that had patched the same relocation slot.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! What the program is that this process runs.
+//! The program of this process.
 
 use crate::process::loader::{LoaderDebug, with_libraries_held};
 

@@ -1,8 +1,7 @@
-//! Relocation slots: the words through which a library calls what it imports. Changing them for one library catches that
-//! library's calls and no others.
+//! Relocation slots: the words through which a library calls its imports. Patching them hooks the calls of this library only.
 //!
-//! Other tools change the same slots: memray those of every library, again after each `dlopen`. What is found there by then
-//! is called by our hook in place of libc's function, and the slot is ours again.
+//! Other tools patch the same slots: memray those of every library, again after each `dlopen`. Then we patch the slot again, and our hook
+//! calls that tool's function instead of libc's.
 
 use std::io;
 use std::ops::Range;

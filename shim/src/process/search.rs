@@ -1,4 +1,4 @@
-//! Several strings in one pass over memory that is in no cache yet.
+//! Searches several strings in one pass over uncached memory.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Which thread this is.
+//! The current thread.
 
 /// Numbers threads; the number may come again when a thread has ended.
 pub(crate) fn this_thread() -> u64 {

@@ -1,4 +1,4 @@
-//! Memory becomes executable, and no longer is.
+//! Memory becomes executable, or not executable.
 
 use jitlisten::options::SinkKind;
 use jitlisten::plumbing::{MapsLine, mappings_of};

@@ -1,4 +1,4 @@
-//! Libraries come and go: the loader's list, and what is hooked in each of them.
+//! Libraries are opened and closed: the loader's list, and the hooks in each library.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,10 +1,10 @@
-//! What the shim knows. What it does at each piece of news:
+//! The state of the shim, and its events:
 //!
-//! | news | file |
+//! | event | file |
 //! | --- | --- |
-//! | libraries come and go | `state/libraries.rs` |
-//! | LLVM's linkers and its lists have objects, and no longer have them | `state/objects.rs` |
-//! | memory becomes executable, and is no longer | `state/executable.rs` |
+//! | libraries are opened and closed | `state/libraries.rs` |
+//! | objects are reported by LLVM's linkers and lists, or removed | `state/objects.rs` |
+//! | memory becomes executable, or not executable | `state/executable.rs` |
 
 mod executable;
 mod libraries;

@@ -1,4 +1,4 @@
-//! Objects come and go: what linkers report, and LLVM's GDB JIT list.
+//! Objects are loaded and freed: reports of linkers, and the GDB JIT list.
 
 use jitlisten::plumbing::{Loaded, checked_read, mappings_of};
 use jitlisten::{AddressRange, ObjectId, log_line};

@@ -7,8 +7,8 @@
 //!   __jit_debug_register_code()   an empty function, called after the list has changed
 //! ```
 //!
-//! The list is read from its head to the first entry already known. `relevant_entry` would miss some: ORC links an entry,
-//! drops its lock and calls then, so two threads may call for the same newest entry.
+//! The list is read from its head to the first known entry. `relevant_entry` would miss some: ORC links an entry, drops its lock and then
+//! calls, so two threads may call for the same newest entry.
 
 use std::io;
 

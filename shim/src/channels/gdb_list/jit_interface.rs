@@ -1,4 +1,4 @@
-//! LLVM's side of GDB's JIT interface: its GDB JIT list, and the function that it calls at each change.
+//! The GDB JIT list of an LLVM, and the function that LLVM calls at each change.
 
 use jitlisten::log_line;
 

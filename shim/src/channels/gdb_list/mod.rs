@@ -1,4 +1,4 @@
-//! LLVM's GDB JIT list: GDB's JIT interface.
+//! The GDB JIT interface of LLVM.
 
 pub(crate) mod descriptor;
 pub(crate) mod jit_interface;

@@ -1,7 +1,7 @@
-//! Objects that were deregistered with debuggers while their code is still there: a host may destroy its engine and keep the code.
+//! Objects that were deregistered while their code is still mapped: a host may destroy its engine and keep the code.
 //!
-//! Their end comes with the memory: unmapped, no longer executable, or used again. Where none of that is seen, because the host
-//! does it with calls of its own, a few of them are looked at on each occasion: is what is there still their code?
+//! They are freed when their memory is unmapped, no longer executable, or reused. A host may do that with system calls that no hook
+//! sees, so a few of these objects are compared with memory on each occasion.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Objects that JITLink links and that were not seen in memory yet.
+//! Objects of JITLink that were not found in memory yet.
 
 #![forbid(unsafe_code)]
 

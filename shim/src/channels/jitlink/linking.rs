@@ -1,13 +1,13 @@
-//! Finds in memory what JITLink has linked.
+//! Finds linked objects of JITLink in memory.
 //!
 //! | when | where |
 //! | --- | --- |
 //! | memory becomes executable | there |
-//! | a table is registered with the unwinder | around the first function in it: that memory may have been executable all the time |
-//! | `emit` ends, and the object was not found | memory that may be written and executed; if it is not there, what the kernel says may be executed |
-//! | an object waits for a second | the same |
+//! | an unwind table is registered | around its first function: that memory may always have been executable |
+//! | `emit` returns, and the object was not found | writable and executable memory, then all executable memory that the kernel lists |
+//! | an object is pending for a second | the same |
 //!
-//! An object that fits in more than one place is in none of them.
+//! An object that matches in more than one place is dropped.
 
 #![forbid(unsafe_code)]
 

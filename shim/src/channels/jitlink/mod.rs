@@ -1,4 +1,4 @@
-//! `llvm::orc::ObjectLinkingLayer::emit`: called by ORC for every object that JITLink is to link.
+//! `llvm::orc::ObjectLinkingLayer::emit`: ORC calls it for every object that JITLink links.
 //!
 //! ```text
 //!   two vtables     9 slots, then 4         destructors (2), dynamicClassID, isA, anchor, add, emit, ...
@@ -7,16 +7,14 @@
 //! ```
 //! `llvm/vtable/release.rs` says which releases have which.
 //!
-//! `void emit(std::unique_ptr<MaterializationResponsibility>, std::unique_ptr<MemoryBuffer>)`: by the C++ ABI both come as the
-//! addresses of pointers. A `MemoryBuffer` is its vtable, begin, and end. The object is copied before it is linked; where it goes
-//! is found out later: see `linking.rs`, and [`placement`](crate::placement). A host with a debug plugin lists it for
-//! debuggers later: that is the same object.
+//! `void emit(std::unique_ptr<MaterializationResponsibility>, std::unique_ptr<MemoryBuffer>)`: by the C++ ABI both arguments are
+//! addresses of pointers. A `MemoryBuffer` is its vtable, begin, and end. The object is copied before it is linked and located later:
+//! `linking.rs`, [`placement`](crate::placement). If a host with a debug plugin later registers it with debuggers, it is the same object.
 //!
-//! # Nothing is taken on trust
-//! The vtables must have just these numbers of slots, one behind the other, and those of the release that the library says it is. At each call, `this` must have the vtable that was
-//! found, and what is behind the second pointer must be an ELF object of this machine; whatever is not so is passed on and not
-//! listened to, and the log says so once. The hook changes nothing and passes more words on than `emit` has, so that it would do
-//! no harm in front of another function of the vtable either.
+//! # Checks
+//! The vtables must be adjacent and have the numbers of slots of the library's release. At each call, `this` must have the vtable that was
+//! found, and the second pointer must lead to an ELF object of this machine. Otherwise the call is only passed on, and the log says so once.
+//! The hook changes nothing and passes on more words than `emit` has, so it is harmless even in front of another function of the vtable.
 
 pub(crate) mod emitted;
 pub(crate) mod hook;

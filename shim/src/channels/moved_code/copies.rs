@@ -1,11 +1,11 @@
-//! Code that a host links in one place and copies to another: an object that is *loaded* and cannot run where it is may be in
-//! memory that has just become executable.
+//! Code that a host links at one address and copies to another: memory that becomes executable may contain a *loaded* object that cannot
+//! run at its own address.
 //!
-//! Only objects of the same thread are looked for, a few times each: a host copies what it has just linked. Objects that run
-//! where they were linked are final before anything is looked for.
+//! Only objects of the same thread are searched, a few times each, because a host copies what it has just linked. Objects that run where
+//! they were linked are final before any search.
 //!
-//! Or it is where the `.eh_frame` says that was registered last: a host may have linked it for a place that may run already, and have
-//! written it there through `/proc/self/mem` or another mapping. No other call says so.
+//! The `.eh_frame` registered last may also name the place: a host may link an object for memory that is executable already, and write it
+//! there through `/proc/self/mem` or another mapping. No other call announces that.
 
 #![forbid(unsafe_code)]
 

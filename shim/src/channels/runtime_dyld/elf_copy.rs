@@ -1,4 +1,4 @@
-//! A copy of an ELF relocatable object whose section headers get the addresses its sections were loaded at.
+//! Copies an ELF relocatable object and writes the load addresses of its sections into its section headers.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
 //! The hooks of `RuntimeDyldELF::loadObject`: see `mod.rs`.
 //!
-//! On aarch64 the address of a result in memory comes in `x8`, which no Rust function can name. So each hook begins with two
-//! instructions that move it to `x7`, which `loadObject` does not take, and the original is called by three that move it back.
-//! Both go on by a jump: they have no frame, and what unwinds through the hook does not see them.
+//! On aarch64 the address of a result in memory is in `x8`, which no Rust function can name. Each hook begins with two instructions that move
+//! it to `x7`, which `loadObject` does not use; three instructions move it back and jump to the original. They have no frame, so unwinders
+//! do not see them.
 
 use crate::channels::runtime_dyld::{Outcome, loaded, original};
 use crate::hook_table::{LoadObject, SLOTS};

@@ -1,4 +1,4 @@
-//! `RuntimeDyldELF::loadObject`: called by MCJIT and by ORC's older layer for every object, before anything of it runs.
+//! `RuntimeDyldELF::loadObject`: MCJIT and ORC's older layer call it for every object, before any of its code runs.
 //!
 //! ```text
 //!   vtable of llvm::RuntimeDyldELF     n slots, see `llvm/vtable/release.rs`
@@ -12,23 +12,23 @@
 //! `std::unique_ptr<LoadedObjectInfo> loadObject(const object::ObjectFile &)`: on x86-64 the address of the result comes first, `this`
 //! second, the object third; in a library with the second ABI of libc++ (`_LIBCPP_ABI_VERSION=2`: ClickHouse) `this` comes first, the
 //! object second, and the result is returned in a register. On aarch64 `this` comes first, the object second, and the address of the
-//! result in a register of its own, `x8` (`load_object.rs`); results that come back in a register are not listened to there.
+//! result in `x8` (`load_object.rs`); results returned in a register are not observed there.
 //!
-//! The result's vtable has two destructors, `getSectionLoadAddress(const SectionRef &)` third, and more. That one only looks into a
-//! map. So an object is copied from the buffer it is in, each named section that has an address gets it into its header, and that
-//! is, byte for byte, the debug object that LLVM makes for its GDB listener (`getObjectForDebug`, which allocates; not called).
+//! The result's vtable has two destructors, then `getSectionLoadAddress(const SectionRef &)`, which only reads a map. An object is copied from
+//! its buffer, and each named section with an address gets it in its header. That equals, byte for byte, the debug object that LLVM makes for
+//! its GDB listener (`getObjectForDebug`, which allocates and is not called).
 //!
-//! # Nothing is taken on trust
-//! * Before the slot is changed: the number of slots is one that is known; where a symbol does not bound it, the vtable of
-//!   `RuntimeDyldELFMips` must end in the same four functions, behind another destructor, or that of `RuntimeDyldCOFFI386` be as long.
-//! * At each call: `this` has the vtable that was found, the result refers back to `this`, its vtable consists of code of the same
-//!   library (what is called is in a part of it that may run), the object has a class, of this library or of another one, and is an ELF file of
-//!   this machine within its buffer. Whatever is not so is passed on and not listened to.
-//! * At the first object, a trial: a section that was not loaded has no address, and where the text is said to be, its bytes are.
-//!   An LLVM that fails is never asked again. Until one has passed, memory is read by system calls that refuse what is not there.
+//! # Checks
+//! * Before the slot is patched: the number of slots is that of a known release. If no symbol bounds it, the vtable of `RuntimeDyldELFMips`
+//!   must end in the same four functions, behind another destructor, or that of `RuntimeDyldCOFFI386` must be as long.
+//! * At each call: `this` has the vtable that was found, the result refers back to `this`, its vtable slots point into executable pages of
+//!   the same library, the object has a class, of this library or another, and is an ELF file of this machine within its buffer. Otherwise
+//!   the call is only passed on.
+//! * At the first object, a trial: an unloaded section has no address, and the bytes at the text's address are its bytes. An LLVM that
+//!   fails is never tried again. Until one has passed, memory is read with system calls, which return errors for unmapped memory.
 //!
-//! The hook passes more words on than `loadObject` has, so that even in front of another function of the vtable it would do
-//! no harm. C++ exceptions and cancellation pass through it.
+//! The hook passes on more words than `loadObject` has, so it is harmless even in front of another function of the vtable. C++ exceptions
+//! and cancellation pass through it.
 
 pub(crate) mod elf_copy;
 pub(crate) mod load_object;

@@ -1,6 +1,6 @@
-//! Where an LLVM with dynamic symbols generates code for a module: the last moment at which its functions can get frame pointers
-//! ([`crate::frame_pointers::attributes`]), wherever they come from. No unwind tables: where their memory goes is the host's own affair, and LLVM reads
-//! them when the engine ends.
+//! Hooks the code generation of an LLVM with dynamic symbols: the last moment at which functions can get frame pointers
+//! ([`crate::frame_pointers::attributes`]). They get no unwind tables, because the host manages that memory, and LLVM reads the tables when
+//! the engine ends.
 //!
 //! | engine | virtual function | under which lock |
 //! | --- | --- | --- |
@@ -8,19 +8,18 @@
 //! | ORC | `orc::SimpleCompiler::operator()(Module &)`, `orc::ConcurrentIRCompiler::operator()(Module &)` | that of the module's context |
 //! | the program's own | `LLVMTargetMachineEmitToMemoryBuffer`, no virtual function: see [`to_memory`] | |
 //!
-//! # Nothing is taken on trust
-//! * A word is changed only where it holds the address of the dynamic symbol of just that function: no number of slots is believed.
-//! * The release must be known (the versions of the symbols, or `LLVMGetVersion`), and every C function that is called must be there.
+//! # Checks
+//! * A word is patched only if it equals the address of the dynamic symbol of that function.
+//! * The release must be known (symbol versions, or `LLVMGetVersion`), and every C function that is called must exist.
 //! * The module must be for this machine: bpftrace compiles for another one.
-//! * MCJIT takes its lock inside the function. While another thread is in it with the same engine, a module is left as it is:
-//!   modules of one context must not be changed while one is compiled.
+//! * MCJIT takes its lock inside the function. While another thread is in it with the same engine, a module is not changed: modules of one
+//!   context must not be changed while one is compiled.
 //!
-//! A class with inline constructors has its vtable in whatever library uses it (lli, MLIR). So the value of each function in LLVM's symbol
-//! table leads to us, too, and words in libraries that the loader was done with before.
+//! A class with inline constructors has its vtable in each library that uses it (lli, MLIR). Therefore the value of each function in LLVM's
+//! symbol table is patched, too, and words in libraries that are relocated already.
 //!
-//! Functions that get an argument in the frame pointer's register (GHC's convention and its like), and those that call such functions, are
-//! left without a frame pointer of their own. An LLVM whose C functions are not exported is left alone: llvmlite's are in `.symtab` and have
-//! entry points of their own (`llvmlite.rs`).
+//! Functions that get an argument in the frame pointer's register (GHC's convention and similar), and those that call such functions, get no
+//! frame pointer. An LLVM that does not export its C functions is ignored; llvmlite's are in `.symtab`, with hooks of their own (`llvmlite.rs`).
 
 pub(crate) mod hook;
 mod to_memory;

@@ -10,11 +10,11 @@
 //!                                       ^ address point         and negative in those of its further bases
 //! ```
 //!
-//! Nothing of this needs symbols. Where there is one (`_ZTV...`), its size bounds the slots. Everything here works on slices:
-//! whatever the bytes are, the worst result is a vtable that is none, which callers check further.
+//! None of this needs symbols; if there is one (`_ZTV...`), its size bounds the slots. Everything here works on slices: malformed input yields
+//! at worst a bogus candidate, which callers validate.
 //!
-//! Names are not searched for in the constants, of which a library has ten times as many bytes as it has pointers: pointers that may be
-//! those of typeinfos are followed. A program at fixed addresses has its typeinfos among the constants; there the names come first.
+//! The names are not searched in the constants, because a library has ten times as many bytes of constants as of pointers. Instead, pointers
+//! that may belong to typeinfos are followed. A program at fixed addresses has its typeinfos among the constants; there the names come first.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
-//! A mapped library as `find.rs` looks at it.
+//! A mapped library, as slices for `find.rs`.
 //!
-//! Type names are looked for only in a library that could hold LLVM: with more than 4 MiB of code, that mentions `mprotect` or
-//! a name of LLVM's among its dynamic symbols. That reads its pointers once, and twice more where the names are there; of a program at fixed
-//! addresses, its constants. What tables hold of which the file says where they are is left out: tables for unwinding and for the loader, and exported objects of megabytes (ICU's).
+//! Type names are searched only in a library that could contain LLVM: with more than 4 MiB of code, and `mprotect` or a name of LLVM among
+//! its dynamic symbols. That reads its pointers once, and twice more if the names are found; of a program at fixed addresses, its constants.
+//! Excluded are tables with a known place: those for unwinding and for the loader, and exported objects of megabytes (ICU's).
 
 use std::borrow::Cow;
 use std::ops::Range;

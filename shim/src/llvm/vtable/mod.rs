@@ -1,11 +1,11 @@
-//! The vtables of LLVM's linkers: what is called for every object, with or without a listener, and whether or not the library has symbols.
+//! The vtables of LLVM's linkers, which are called for every object, with or without a listener or symbols.
 //!
 //! | file | |
 //! | --- | --- |
 //! | `find.rs` | finds the vtables of a class, in slices of memory (pure) |
-//! | `mapped.rs` | those slices, of a library that is mapped |
-//! | `unwind_tables.rs` | which part of them is `.eh_frame`, where nothing is looked for (pure) |
-//! | `release.rs` | which release it is, and which are known (pure) |
+//! | `mapped.rs` | the slices of a mapped library |
+//! | `unwind_tables.rs` | the part of them that is `.eh_frame`, which is not searched (pure) |
+//! | `release.rs` | the library's release, and the known ones (pure) |
 //! | `patch.rs` | exchanges a slot, before or after the library is relocated |
 
 pub(crate) mod find;

@@ -1,8 +1,8 @@
-//! Exchanging a slot of a vtable, in one store, for a moment in which its page is writable.
+//! Patches a slot of a vtable in one store, while its page is writable for a moment.
 //!
-//! Where the library is not relocated yet, another thread's loader may be at work in it at this moment. What it finds in its table of
-//! relocations is written before or behind what it reads: then the slot leads where it has led. A packed relocation (`DT_RELR`) is the word in
-//! the vtable itself, to which the loader adds, so that only the loader's own thread may write there.
+//! If the library is not relocated yet, the loader may be relocating it in another thread. A change of its relocation table comes before or
+//! after the loader reads it; if after, the slot keeps its old value. A packed relocation (`DT_RELR`) is the word in the vtable
+//! itself, to which the loader adds: only the loader's own thread may write there.
 
 use std::io;
 

@@ -1,12 +1,12 @@
-//! Which release of LLVM a library has, and whether its classes are known.
+//! The LLVM release of a library, and whether the layout of its classes is known.
 //!
-//! | what says so | e.g. | where |
+//! | source | e.g. | where |
 //! | --- | --- | --- |
 //! | versions of its symbols | `LLVM_19.1` | distributions' `libLLVM` |
-//! | what the bitcode writer puts into each module (`llvm/lib/Bitcode/Writer/BitcodeWriter.cpp`) | `LLVM22.1.0`, `LLVM23.0.0git` | nearly every other |
+//! | the bitcode writer's identification string (`llvm/lib/Bitcode/Writer/BitcodeWriter.cpp`) | `LLVM22.1.0`, `LLVM23.0.0git` | nearly every other |
 //!
-//! Between two releases the version has the number of the next one and ends in `git`: such a build may be as either. Where nothing says which
-//! it is, every number of slots is believed that a known release has.
+//! Between two releases the version has the number of the next one and ends in `git`: such a build may have either layout. Without a version,
+//! the numbers of slots of all known releases are accepted.
 
 #![forbid(unsafe_code)]
 

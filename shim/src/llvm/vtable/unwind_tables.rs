@@ -1,11 +1,11 @@
-//! Where `.eh_frame` is, as far as `.eh_frame_hdr` (`PT_GNU_EH_FRAME`) says it.
+//! The range of `.eh_frame`, from `.eh_frame_hdr` (`PT_GNU_EH_FRAME`).
 //!
 //! ```text
 //!   .eh_frame_hdr:  u8 version (1), u8 encodings of the next two and of the table: 0x1b, 0x03, 0x3b
 //!                   i32 .eh_frame, from here; u32 entries; { i32 code, i32 its FDE } entries, from the start of the header
 //! ```
 //!
-//! Its end is nowhere said: an FDE that an entry leads to is in it, and so is all in front of that. Some entries are looked at.
+//! Its end is not recorded: everything up to an FDE that an entry points to belongs to it. Some entries are sampled.
 
 #![forbid(unsafe_code)]
 

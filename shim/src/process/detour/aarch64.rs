@@ -1,14 +1,14 @@
 //! AArch64: `ret` becomes `b imm26`. Written from the architecture manual (C6.2 "B", "RET", "HINT").
 //!
-//! May it, while other cores fetch it? Arm Architecture Reference Manual (DDI 0487), B2, "Concurrent modification and execution of
-//! instructions": what executes an instruction that is being changed, without explicit synchronization, may do anything that
-//! any sequence of instructions can do, "except where each of the instruction before modification and the instruction after
-//! modification is one of a B, BL, BRK, HVC, ISB, NOP, SMC, or SVC instruction". `ret` is not in that list. So it is changed only
-//! where no other thread can be executing it: in a library whose constructors have not run, or in a process with one thread. A
-//! thread that begins later, or a library's first caller, comes by an exception return or by the loader's lock, after
-//! `__clear_cache` has made the change visible (B2, "Synchronization and coherency issues between data and instruction
-//! accesses"). Where an empty function begins with a `nop`, that is in the list, and is changed at any time. Everywhere else the page
-//! is exchanged for a copy that has the branch, by a change of its translation: see [`exchange`](super::exchange).
+//! Is that allowed while other cores fetch it? Arm Architecture Reference Manual (DDI 0487), B2, "Concurrent modification and execution of
+//! instructions": a core that executes an instruction while it is modified, without explicit synchronization, may do anything that any
+//! sequence of instructions can do, "except where each of the instruction before modification and the instruction after
+//! modification is one of a B, BL, BRK, HVC, ISB, NOP, SMC, or SVC instruction". `ret` is not in that list. It is changed only where no
+//! other thread can execute it: in a library whose constructors have not run, or in a process with one thread. A later thread, or the
+//! library's first caller, passes an exception return or the loader's lock, after `__clear_cache` has made the change visible (B2,
+//! "Synchronization and coherency issues between data and instruction accesses"). A `nop` at the beginning of an empty function is in
+//! the list, and may be changed at any time. Otherwise the page is replaced with a copy that has the branch, by a change of its
+//! translation: see [`exchange`](super::exchange).
 
 use std::arch::asm;
 use std::io;

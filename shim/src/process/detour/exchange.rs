@@ -1,12 +1,12 @@
-//! Replacing code that another core may be fetching, where the architecture does not allow to write over it.
+//! Replaces code that another core may be fetching, where the architecture does not allow to overwrite it.
 //!
 //! ```text
-//!   a private mapping of the same page of the same file, elsewhere:   rw-   the bytes that are there now, and the change
+//!   a private mapping of the same page of the same file, elsewhere:   rw-   the present bytes, and the change
 //!                                                                     r-x   (the kernel makes the instructions visible)
 //!   mremap onto the old page:                                         one step, under the lock of the address space
 //! ```
-//! A core sees the old page or the new one, and neither is ever modified while it may be executed. The file and the offset are
-//! those of the old page, so `/proc/PID/maps` and the tools that read it see the library they saw before.
+//! A core sees the old page or the new one, and neither is modified while it is executable. File and offset are those of the old page, so
+//! `/proc/PID/maps` and the tools that read it still see the library.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

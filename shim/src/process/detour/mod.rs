@@ -10,13 +10,12 @@
 //! another, but the architecture does not allow to replace a `ret` while another core fetches it: see `exchange`. Nothing is relocated,
 //! because the function has no other instruction. Each architecture's encoding has its own file.
 //!
-//! Writes go through `/proc/self/mem`, so that the page never loses the right to execute; where that is refused, the page is made
-//! writable and executable for the moment. The hook is reached directly, or, further than 2 GiB away, over an island. valgrind runs
-//! translations of code and does not see it change in a file's memory; it is notified by a client request, which is a no-op
-//! elsewhere.
+//! Writes go through `/proc/self/mem`, so the page stays executable; if that is refused, the page is made writable and executable for a
+//! moment. A hook more than 2 GiB away is reached over an island. valgrind runs translated code and does not see changes in a file's
+//! memory; a client request, a no-op elsewhere, notifies it.
 //!
-//! Other ways were considered: interposing the symbol does not work, because LLVM's calls of it are bound inside the library; a
-//! breakpoint needs a signal handler, which belongs to the host.
+//! Rejected: interposing the symbol, because LLVM's calls are bound inside the library; a breakpoint, because its signal handler belongs to
+//! the host.
 
 #[cfg(target_arch = "aarch64")]
 #[path = "aarch64.rs"]

@@ -1,4 +1,4 @@
-//! Writing where the process may only read or execute.
+//! Writes into read-only or executable pages.
 
 use std::fs::OpenOptions;
 use std::io;

@@ -1,12 +1,12 @@
-//! Objects that a program has had compiled to memory (`frame_pointers/codegen/to_memory.rs`) and may load by itself: no linker of LLVM's ever sees them.
+//! Objects that a program compiles to memory (`frame_pointers/codegen/to_memory.rs`) and may load itself, without LLVM's linkers.
 //!
-//! They are looked for by their bytes ([`placement`](crate::placement)) in what becomes executable, a few times each. In memory that may
-//! be written and executed all the time, code comes after the right to run, and nothing announces it: such memory is looked at once more when
-//! the next module is compiled, when other memory becomes executable, and at the exit.
+//! They are searched by their bytes ([`placement`](crate::placement)) in memory that becomes executable, a few times each. In memory that is
+//! always writable and executable nothing announces the code: it is searched again when the next module is compiled, when other memory
+//! becomes executable, and at exit.
 //!
-//! An object that goes to one of LLVM's linkers after all is heard there, and no longer looked for here. One that is written to a file, or
-//! never loaded, is forgotten without a word, as is one of another machine or format. Unwind tables are left out: the program may have
-//! relocated them or not, and where their memory goes is its own affair.
+//! An object that one of LLVM's linkers links is detected there, and dropped here. An object that is written to a file or never loaded is
+//! dropped silently, as are those of another machine or format. Unwind tables are not registered: the program may not have relocated them,
+//! and may free them at any time.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Looks for them in memory.
+//! Searches memory for objects that the program loads itself.
 
 #![forbid(unsafe_code)]
 

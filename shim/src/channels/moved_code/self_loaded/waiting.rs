@@ -1,4 +1,4 @@
-//! Objects that wait to be found.
+//! Objects not found yet.
 
 #![forbid(unsafe_code)]
 
