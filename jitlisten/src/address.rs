@@ -1,4 +1,4 @@
-//! Absolute addresses, and offsets in a section: two types, because mixing them up is the classic bug of this field.
+//! Absolute addresses and offsets in a section: two types, because confusing them is the classic bug of this field.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What can be wrong with what we are given, or with where we are asked to write.
+//! Errors: of objects that a caller reports, and of files.
 
 #![forbid(unsafe_code)]
 

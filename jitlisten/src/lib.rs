@@ -5,9 +5,9 @@
 //! | | |
 //! | --- | --- |
 //! | [`producer`] | the verbs: *loaded*, *finalized*, *freeing* |
-//! | [`options`], [`Session`], [`Statistics`] | what is switched on, the session of the process, what it has done |
-//! | [`LoadedObject`], [`LineRows`] | what an object in memory consists of |
-//! | [`name`] | names a person recognises |
+//! | [`options`], [`Session`], [`Statistics`] | the options, the session of the process, its counters |
+//! | [`LoadedObject`], [`LineRows`] | an object in memory, parsed |
+//! | [`name`] | readable names |
 
 // In the host's process nothing panics; where a panic is impossible, the reason stands beside it.
 #![cfg_attr(not(test), deny(clippy::expect_used, clippy::panic, clippy::unreachable, clippy::unwrap_used))]

@@ -1,12 +1,11 @@
-//! Whether the process that made a file still lives, and how long the files of dead ones are kept.
+//! Whether the process that created a file is still alive, and how long files of ended processes are kept.
 //!
-//! Files outlive the process, because `perf report`, `perf inject` and a debugger on a core file open them by name. So each
-//! process that makes its first file of a kind removes those that dead ones have left: all but the [`DEAD_KEPT`] that died
-//! last, and all that are dead for longer than [`DEAD_AGE`]. It cannot be seen when a process died; it counts from when that was
-//! found out.
+//! Files outlive the process, because `perf report`, `perf inject` and a debugger on a core file open them by name. Each process that creates
+//! its first file of a kind removes old ones: it keeps those of the [`DEAD_KEPT`] processes that ended last, for at most [`DEAD_AGE`]. The
+//! age counts from the moment when the end was detected.
 //!
-//! A living process holds a lock (`flock(2)`) on one of its files, which shows across PID namespaces, where numbers do not
-//! count. One that has closed descriptors it did not know is still known by its number and the time it began.
+//! A living process holds a lock (`flock(2)`) on one of its files, which works across PID namespaces, where PIDs are ambiguous. A process that
+//! has closed unknown descriptors is still recognised by PID and start time.
 
 use std::fs::File;
 use std::io;

@@ -1,20 +1,19 @@
-//! The log: silent unless `JITLISTEN_LOG` names a place, because the process is not ours.
+//! The log: silent unless `JITLISTEN_LOG` is set, because the process is not ours.
 //!
 //! ```text
 //! JITLISTEN_LOG=/var/tmp/jit.log          warnings and errors
 //! JITLISTEN_LOG=debug:/var/tmp/jit.log    everything
 //! JITLISTEN_LOG=info:stderr
 //!
-//! jitlisten[4711] warn: JITLISTEN: no sink is called "nonsense"
+//! jitlisten[4711] warn: JITLISTEN: unknown sink "nonsense"
 //! ```
 //!
-//! A program may take the messages itself, see [`listen`].
+//! A program may receive the messages with [`listen`].
 //!
-//! One line is one `write(2)` on a descriptor opened with `O_APPEND`, so several processes may share the file: a regular
-//! file of ours that has one name, or a terminal, or `/dev/null`. It is opened, and made, for the first line and not before: a
-//! launcher that runs as root, or `/bin/true`, leaves no file that the program cannot write to. Lines that cannot be written are
-//! counted (in the statistics); some are kept, and written before the next line or at the exit. Standard error is given up
-//! silently when the host has put something else in its place.
+//! One line is one `write(2)` on a descriptor opened with `O_APPEND`, so several processes may share the file: a regular file of ours with
+//! one name, a terminal, or `/dev/null`. It is opened and created with the first line: a launcher that runs as root, or `/bin/true`,
+//! leaves no file that the program cannot write to. Lines that cannot be written are counted (in the statistics); some are kept, and written
+//! before the next line or at exit. Standard error is silently abandoned if the host has replaced it.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What the session and the sinks both have to know of an object: where it comes from, its debug object.
+//! An object as the session and the sinks see it: its channel, its debug object.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,6 @@
-//! The sampler inside this process: it learns of compiled code as sinks do, with everything a stack walk needs.
+//! The interface for the sampler: it is notified of compiled code as sinks are, with everything that a stack walk needs.
 //!
-//! There is one at most, and it is not a sink: it writes no file for others, and switching it on and off is no event for
-//! the program.
+//! There is at most one. It is not a sink: it writes no file for other tools, and the program does not turn it on and off.
 
 #![forbid(unsafe_code)]
 

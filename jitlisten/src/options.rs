@@ -1,17 +1,17 @@
-//! What the user asked for, from environment variables.
+//! The user's options, from environment variables.
 //!
 //! | variable | value | meaning |
 //! | --- | --- | --- |
 //! | `JITLISTEN` | comma list of sinks, `all`, `off` | which sinks are on; unset: [`SinkSet::DEFAULT`] |
 //! | `JITLISTEN_DIR` | directory | where files other than the perf map go |
-//! | `JITDUMPDIR`, `HOME` | directory | where jitdumps go otherwise, as with other JITs: there, or below `.debug/jit` |
-//! | `JITLISTEN_QUOTA` | bytes, or with `K`, `M`, `G` | how much one process may have in a jitdump, and how much in images |
+//! | `JITDUMPDIR`, `HOME` | directory | default for jitdumps, as with other JITs: there, or below `.debug/jit` |
+//! | `JITLISTEN_QUOTA` | bytes, or with `K`, `M`, `G` | size limit of a process's jitdump, and of its images |
 //! | `JITLISTEN_LOG` | `[LEVEL:]PATH` or `[LEVEL:]stderr` | see [`LogTarget`] |
 //! | `JITLISTEN_FRAME_POINTERS` | `1`, `0`, `untouched` | see [`FramePointerPolicy`] |
 //! | `JITLISTEN_NAMES` | `readable`, `linkage` | see [`NameStyle`] |
 //! | `JITLISTEN_LLVM` | comma list of [`LlvmSource`]s, `all`, `off` | how LLVMs are observed; unset: all |
 //!
-//! A value that is not understood is a complaint in the log and changes nothing else.
+//! An invalid value is reported in the log and otherwise ignored.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,4 @@
-//! What the shim, the sampler, `libjitlisten.so` and the command need of this crate, and nothing else should: it changes as they do,
-//! in any release. Hidden in the documentation.
+//! Interfaces for the shim, the sampler, `libjitlisten.so` and the command only: they may change in any release. Hidden in the documentation.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Which code a live `.eh_frame` speaks of.
+//! The code that a live `.eh_frame` covers.
 
 use gimli::{BaseAddresses, CieOrFde, CommonInformationEntry, EhFrame, EndianSlice, LittleEndian, UnwindSection};
 

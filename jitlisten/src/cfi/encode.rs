@@ -1,4 +1,4 @@
-//! Rows into the bytes of an `.eh_frame` section.
+//! Encodes rows as an `.eh_frame` section.
 //!
 //! ```text
 //!   CIE   "zR", pointers DW_EH_PE_pcrel | DW_EH_PE_sdata8     one

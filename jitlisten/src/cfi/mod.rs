@@ -1,7 +1,7 @@
-//! Call frame information for code that has none, where it can be *known*.
+//! Call frame information for code without any, where it can be derived with certainty.
 //!
-//! LLVM writes no `.eh_frame` entry for a function it believes never unwinds, and then nothing can walk a stack through
-//! it. Two things can still be read from the code itself:
+//! LLVM writes no `.eh_frame` entry for a function that it believes never unwinds, so no unwinder can pass it. Two cases can be read from
+//! the code itself:
 //!
 //! ```text
 //!   push rbp          CFA = rsp+8        a frame pointer: three rules hold for the whole body
@@ -15,9 +15,9 @@
 //!   call ...          CFA = rsp+48
 //! ```
 //!
-//! A wrong rule is worse than none: a profiler walks on into nonsense. So whatever is not understood (a write to the stack
-//! pointer by anything but a constant without a frame pointer, paths that disagree) gives `None`. Compared with the tables
-//! of compilers on x86_64: all but 0.12 % of the functions of libLLVM-14 and all of what Numba left without are understood.
+//! A wrong rule is worse than none: a profiler would walk on into nonsense. Therefore anything uncertain (a non-constant change of the stack
+//! pointer without a frame pointer, paths that disagree) gives `None`. Compared with the tables of compilers on x86_64: rules were derived for
+//! all but 0.12 % of the functions of libLLVM-14, and for all functions that Numba leaves without.
 //!
 //! CFA is DWARF's *canonical frame address*: the stack pointer before the call. Sources: DWARF 5, 6.4; x86-64 psABI,
 //! 3.6.2 and 3.7; AADWARF64 and AAPCS64, 6.4. To compare: `readelf --debug-dump=frames-interp FILE`.

@@ -1,4 +1,4 @@
-//! What is known at an instruction, in DWARF's terms.
+//! The unwind rules at an instruction, in DWARF's terms.
 
 use crate::Offset;
 

@@ -1,4 +1,4 @@
-//! What is synthesised agrees with what compilers say.
+//! Derived rules agree with those of compilers.
 
 use gimli::{BaseAddresses, CfaRule, CieOrFde, EhFrame, LittleEndian, UnwindContext, UnwindSection};
 use object::{Object, ObjectSection};

@@ -1,4 +1,4 @@
-//! What an object may cost: names and copies in proportion to its own size.
+//! Limits the memory for an object: names and copies stay proportional to its size.
 
 use crate::Error;
 

@@ -1,4 +1,4 @@
-//! The ELF file around everything: the header is checked once, here.
+//! The ELF header, which is checked once, here.
 
 use object::elf::{self, FileHeader64, SectionHeader64};
 use object::read::elf::{FileHeader, SectionHeader, SectionTable, SymbolTable};

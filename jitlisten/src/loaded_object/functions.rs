@@ -1,8 +1,8 @@
 //! Functions from the symbol table.
 //!
-//! A symbol table is not a list of functions: several symbols may name one address, sizes may be zero (assembly) or lie,
-//! labels and the mapping symbols of AArch64 (`$x`) stand among them. What comes out is a list a profiler can search:
-//! sorted, not empty, not overlapping, each inside its section.
+//! A symbol table is not a list of functions: several symbols may name one address, sizes may be zero (assembly) or wrong, and it contains
+//! labels and the mapping symbols of AArch64 (`$x`). The result is a list that a profiler can search: sorted, not empty, not overlapping,
+//! each inside its section.
 
 use std::cmp::Reverse;
 

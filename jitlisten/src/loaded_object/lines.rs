@@ -1,4 +1,4 @@
-//! Source lines: which line of which file the code at an address comes from.
+//! Source lines: the file and line of the code at an address.
 
 use super::budget::Budget;
 use super::elf::{Elf, aligned_copy};

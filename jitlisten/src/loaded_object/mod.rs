@@ -1,7 +1,7 @@
-//! The noun: one object that LLVM has compiled and loaded, parsed once from its debug object.
+//! One object that LLVM has compiled and loaded, parsed once from its debug object.
 //!
-//! A *debug object* is what LLVM links into `__jit_debug_descriptor`: the relocatable ELF file as the compiler wrote it,
-//! with one change, that loaded sections have been given their address.
+//! A *debug object* is the entry that LLVM links into `__jit_debug_descriptor`: the relocatable ELF file as the compiler wrote it, with the
+//! addresses of loaded sections.
 //!
 //! ```text
 //!   ELF header     ET_REL
@@ -17,8 +17,8 @@
 //!
 //! To see one: `gdb -p PID -batch -ex 'dump memory jit.o SYMFILE SYMFILE+SIZE'`, then `readelf -SWs jit.o`.
 //!
-//! Everything here works on bytes alone: no memory of the process is read. Nothing trusts the bytes: sizes that lie end
-//! in an [`Error`](crate::Error), and what is allocated stays in proportion to the size of the object.
+//! Everything here works on bytes alone: no memory of the process is read. The bytes are not trusted: wrong sizes give an
+//! [`Error`](crate::Error), and allocations stay proportional to the size of the object.
 
 #![forbid(unsafe_code)]
 

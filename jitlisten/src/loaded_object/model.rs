@@ -1,4 +1,4 @@
-//! What the rest of the crate sees of an object.
+//! The interface of an object for the rest of the crate.
 
 use super::budget::Budget;
 use super::elf::{Elf, aligned_copy};

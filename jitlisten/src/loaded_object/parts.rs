@@ -1,4 +1,4 @@
-//! What an object consists of: its functions, its text, and the machine they are for.
+//! The parts of an object: its functions, its text, and its machine.
 
 use object::elf;
 

@@ -1,7 +1,6 @@
-//! Messages that wait for the program to take them.
+//! Queue of messages for the program's log callback.
 //!
-//! They come into being under locks of ours, of LLVM's and of the loader's, where no foreign code may be called. So they wait,
-//! and are taken where no lock is held.
+//! Messages arise under our locks, LLVM's and the loader's, where no foreign code may be called. They are delivered where no lock is held.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};

@@ -1,13 +1,13 @@
-//! Images as modules: what `dl_iterate_phdr`, `dladdr` and their relatives would say of them, if the loader had mapped them.
+//! Images as modules, for `dl_iterate_phdr`, `dladdr` and similar functions, as if the loader had mapped them.
 //!
 //! ```text
 //!   sink `modules`  --publish, withdraw-->  list  --for_each, find-->  hooks of the shim
 //!   session's lock                          atomic                     any thread, any lock, signal handlers
 //! ```
 //!
-//! A reader takes no lock, allocates nothing and never waits ([`Published`](crate::plumbing::Published)): libunwind asks from signal
-//! handlers, crash handlers from `SIGSEGV`. Later readers do not see what is withdrawn. Its memory is kept until no reader can be in it, and the last
-//! 1,024 are kept anyway, because `dladdr` hands out names without saying for how long.
+//! A reader takes no lock, allocates nothing and never waits ([`Published`](crate::plumbing::Published)): libunwind calls from signal handlers,
+//! crash handlers from `SIGSEGV`. Later readers do not see a withdrawn module. Its memory is kept until no reader can use it, and that of the
+//! last 1,024 longer, because names returned by `dladdr` have no end of life.
 
 mod list;
 mod module;

@@ -1,4 +1,4 @@
-//! `fork(2)`: what a thread holds across it, so that the child finds every lock free and what is behind it whole.
+//! Locks that are held across `fork(2)`, so that the child finds them free and their data consistent.
 //!
 //! ```text
 //!   prepare   HostStateGuard, then HeldAcrossFork::take      no handler of a signal runs while the locks are held

@@ -1,7 +1,6 @@
-//! Reading memory of this process that others own and may unmap.
+//! Reads memory of this process that others may unmap: debug objects, list entries of LLVM, text ranges.
 //!
-//! A debug object, a list entry of LLVM's or a text range is memory we do not own. `process_vm_readv(2)` on ourselves
-//! copies it and returns `EFAULT` where a plain load would kill the host.
+//! `process_vm_readv(2)` of our own process copies it, and returns `EFAULT` where a plain load would kill the host.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -1,9 +1,8 @@
-//! Clocks, asked of the kernel itself.
+//! Clocks, read with a system call.
 //!
-//! libfaketime and its kin stand in for `clock_gettime` of libc (some of them for `syscall`, too), stop it or move it by
-//! years; perf is not fooled, and neither is what waits for a time to pass or for a file to grow old. So the system call is
-//! made here, for the shim and the sampler, too; it is safe in a signal handler and leaves `errno` alone. `unwind-register`, which
-//! stands alone, makes its own.
+//! libfaketime and similar libraries replace libc's `clock_gettime` (some also `syscall`), and stop it or move it by years. perf's times would
+//! differ, and our waits and file ages would be wrong. Therefore the system call is made here, also for the shim and the sampler. It is safe
+//! in a signal handler and does not change `errno`. `unwind-register` has its own, because it is independent.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

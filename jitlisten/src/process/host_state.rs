@@ -1,4 +1,4 @@
-//! A thread of the host's that runs our code.
+//! Protects the host's state while one of its threads runs our code.
 //!
 //! ```text
 //!   host ---- hook ---------------------------------------------- host
@@ -6,13 +6,11 @@
 //!                 signals wait, cancellation waits, errno is kept
 //! ```
 //!
-//! * **Signals** wait until the thread is done with us, so no handler ever runs while this thread holds a lock of ours. A
-//!   handler may then do what POSIX or luck allow it elsewhere (`fork`, `exit`, `dlopen`, `siglongjmp`, unwinding): it cannot
-//!   meet one of our locks that its own thread holds. Faults and aborts (`SIGSEGV`, `SIGABRT`, ...) do not wait: blocked,
-//!   they would end the process before its crash handler has seen them.
-//! * **Cancellation** waits: `write(2)` and `open(2)` are cancellation points, and a cancelled thread is unwound, which must
-//!   not happen through frames of Rust.
-//! * **`errno`** is what it was.
+//! * **Signals** wait until our code returns, so no handler runs while this thread holds a lock of ours. A handler may call `fork`, `exit`,
+//!   `dlopen`, `siglongjmp` or unwind without meeting a lock of ours that its own thread holds. Faults and aborts (`SIGSEGV`, `SIGABRT`, ...)
+//!   do not wait: if blocked, they would end the process before its crash handler runs.
+//! * **Cancellation** waits: `write(2)` and `open(2)` are cancellation points, and a cancelled thread must not unwind through Rust frames.
+//! * **`errno`** is restored.
 
 use std::ffi::c_int;
 use std::marker::PhantomData;

@@ -1,4 +1,4 @@
-//! What the kernel says of the memory of a process: the one parser of `/proc/PID/maps`, here, in the shim, the sampler and the command.
+//! The memory mappings of a process: the one parser of `/proc/PID/maps`, also for the shim, the sampler and the command.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _};

@@ -1,4 +1,4 @@
-//! Whether this process has privileges that its parent has not.
+//! Whether this process has more privileges than its parent.
 
 /// Whether the kernel says so (`AT_SECURE`: set-user-ID, set-group-ID, file capabilities). Such a program trusts no
 /// environment variable, and neither do we: its session is switched off.

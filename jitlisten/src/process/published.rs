@@ -1,11 +1,11 @@
-//! Ranges of addresses that are searched without a lock, without memory and without waiting, as in a signal handler.
+//! Ranges of addresses that a signal handler can search, without lock, allocation or wait.
 //!
 //! ```text
 //!   table --> sorted entries, and beside them up to 128 newest; full, all are merged into a new table
 //! ```
 //!
-//! A table that was exchanged is retired. It is freed when no reader can be in it any more, which its owner says ([`Changing::reclaim`]):
-//! it asks after the exchange, and a reader that begins then finds the new table.
+//! A replaced table is retired, and freed when no reader can be in it ([`Changing::reclaim`]): readers that start after the exchange find the
+//! new table.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};

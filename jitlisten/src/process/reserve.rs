@@ -1,10 +1,9 @@
-//! Memory when the process has none left.
+//! A memory reserve for when the process is out of memory.
 //!
-//! Rust ends the process when an allocation fails. A library in a foreign process may not, so the heap of `libjitlisten.so` has a
-//! reserve, which is there from the start and costs nothing until then. It is meant for the work that is being done at that
-//! moment. New work is begun only where [`is_memory_left`] says that there is memory for it.
+//! Rust aborts when an allocation fails, which a library in a foreign process must not do. Therefore the heap of `libjitlisten.so` has a reserve
+//! for the work in progress; it costs nothing until used. New work starts only if [`is_memory_left`].
 //!
-//! A Rust program that uses this crate has an allocator of its own, and is ended by it.
+//! A Rust program that uses this crate has its own allocator, which aborts.
 
 use std::alloc::Layout;
 use std::cell::UnsafeCell;

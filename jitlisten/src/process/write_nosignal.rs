@@ -1,4 +1,4 @@
-//! System calls that must not let the host notice: writes that never kill by signal, descriptors out of the way.
+//! System calls without side effects for the host: writes that never raise a signal, high descriptor numbers.
 
 use std::fs::File;
 use std::io;

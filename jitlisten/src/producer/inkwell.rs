@@ -8,8 +8,7 @@
 //! listener.finalized();                                      // only for `attach`
 //! ```
 //!
-//! An engine that is dropped takes its code out of every tool; it does not matter when the listener is dropped.
-//! `examples/inkwell.rs` is a whole program.
+//! Dropping an engine removes its code from every tool; the listener may be dropped at any time. `examples/inkwell.rs` is a whole program.
 
 use std::cell::Cell;
 use std::ffi::c_void;

@@ -1,10 +1,10 @@
-//! For programs that use LLVM through llvm-sys: what `include/jitlisten_llvm.hpp` is in C++.
+//! For programs that use LLVM through llvm-sys, as `include/jitlisten_llvm.hpp` for C++.
 //!
 //! ```text
 //!   a module                      make_unwindable     frame pointers, unwind tables
-//!   MCJIT, engine to be made      memory_manager      notices itself when memory is final
-//!   MCJIT, engine that is there   attach              finalized() is called by you
-//!   ORC, RuntimeDyld or JITLink   attach_layer        notices itself when memory is final
+//!   MCJIT, new engine             memory_manager      detects itself when memory is final
+//!   MCJIT, existing engine        attach              you call finalized()
+//!   ORC, RuntimeDyld or JITLink   attach_layer        detects itself when memory is final
 //! ```
 //!
 //! The first of them opens the session of the process, if none is open, with the options of the environment. Nothing here
