@@ -1,21 +1,21 @@
-//! Takes the three verbs from every producer, keeps what is alive, notifies the sinks.
+//! Takes the three verbs from every producer, keeps the living objects, notifies the sinks.
 //!
 //! ```text
-//!   loaded(debug object)  ->  Loaded { id, text, .. }     names and addresses are true
-//!   finalized(id)                                         bytes and .eh_frame are true; sinks are notified
-//!   freeing(id)                                           last moment the code is there; sinks are notified
+//!   loaded(debug object)  ->  Loaded { id, text, .. }     names and addresses are valid
+//!   finalized(id)                                         bytes and .eh_frame are valid; sinks are notified
+//!   freeing(id)                                           last moment of the code; sinks are notified
 //! ```
 //!
 //! A verb may come for an object that is unknown, or twice: the second time nothing happens. Every method may be called
 //! from any thread, also under LLVM's or the loader's lock. The session's own lock is the innermost one: nothing is called
 //! under it that could wait for another lock of the host.
 //!
-//! | file | what is in it |
+//! | file | content |
 //! | --- | --- |
 //! | `session.rs` | the state, its lock, the three verbs |
-//! | `record.rs`, `alive.rs` | an object that is alive and its neighbours; the functions of all of them, for those who ask |
-//! | `reported.rs`, `listed.rs`, `moved.rs` | objects that come by two channels, from a linker and a list, and to another place |
-//! | `memory.rs` | what happens to the memory of objects |
+//! | `record.rs`, `alive.rs` | a living object and its neighbours; the functions of all objects, for queries |
+//! | `reported.rs`, `listed.rs`, `moved.rs` | objects from two channels, from a linker and a list, and copied to another address |
+//! | `memory.rs` | changes of the memory of objects |
 //! | `notify.rs` | sinks and the observer |
 //! | `fork.rs` | another process, another user |
 

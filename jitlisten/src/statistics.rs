@@ -1,4 +1,4 @@
-//! What happened so far, in numbers.
+//! Counters.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! What the code of an object offers to unwinders, and rules for the functions its `.eh_frame` lacks.
+//! Frame pointers and unwind entries of an object's code, and rules for functions without an `.eh_frame` entry.
 //!
-//! Code that LLVM compiled under us has both a frame pointer and an entry in `.eh_frame`. Code that comes from a cache written
-//! without us, or was compiled before we came, may lack either.
+//! Code that LLVM compiled under jitlisten has a frame pointer and an entry in `.eh_frame`. Code cached or compiled without jitlisten may lack
+//! either.
 
 #![forbid(unsafe_code)]
 

@@ -7,23 +7,21 @@
 //!   ORC, RuntimeDyld or JITLink   attach_layer        detects itself when memory is final
 //! ```
 //!
-//! The first of them opens the session of the process, if none is open, with the options of the environment. Nothing here
-//! keeps an engine alive, and nothing has to be dropped before or after it: LLVM's side of a listener lives as long as LLVM
-//! may call it.
+//! The first of these calls opens the session of the process, if none is open, with the options of the environment. Nothing here keeps an
+//! engine alive, and the order of drops does not matter: LLVM's side of a listener lives as long as LLVM may call it.
 //!
-//! MCJIT registers its objects with gdb itself. ORC does so when it is asked to: `LLVMOrcLLJITEnableDebugSupport`, or
+//! MCJIT registers its objects with gdb itself. ORC does so if enabled: `LLVMOrcLLJITEnableDebugSupport`, or
 //! `LLVMOrcRTDyldObjectLinkingLayerRegisterJITEventListener` with `LLVMCreateGDBRegistrationListener`.
 //!
 //! A thin layer over `include/jitlisten_llvm.hpp`: `llvm.cpp` instantiates it against the LLVM that llvm-sys has found
 //! (`DEP_LLVM_22_CONFIG_PATH`), compiled by `build.rs` with one of the `llvmNN-N` features and never without. The C verbs that the
-//! header calls are renamed by the preprocessor to `jitlisten_crate_*`, which the crate defines (`verbs.rs`): no `libjitlisten` has to
-//! be linked, and where one is in the process all the same, the verbs go on to it, so that there is one session. LLVM's side of a
-//! listener is never destroyed before LLVM is done with it; what Rust holds is an address that is looked up, not followed. So either
-//! may go first.
+//! header calls are renamed by the preprocessor to `jitlisten_crate_*`, which the crate defines (`verbs.rs`): no `libjitlisten` need be
+//! linked. If the process has one, the verbs call it, so that there is one session. LLVM's side of a listener lives until LLVM has released
+//! it; Rust holds an address that is looked up, not dereferenced. Either may be dropped first.
 //!
-//! MCJIT's *finalized* is its memory manager's. llvm-sys takes one of ours (`memory_manager`); inkwell wants to own it in Rust, so
-//! `create_engine` gives it LLVM's `SectionMemoryManager` with a call of ours behind `finalizeMemory`. The memory manager of an engine
-//! that exists cannot be exchanged, hence `attach` and `finalized`.
+//! In MCJIT the memory manager reports *finalized*. llvm-sys takes one of ours (`memory_manager`). inkwell wants to own it in Rust, so
+//! `create_engine` gives it LLVM's `SectionMemoryManager` with a call of ours after `finalizeMemory`. The memory manager of an existing engine
+//! cannot be replaced, hence `attach` and `finalized`.
 
 use super::llvm_sys::execution_engine::{LLVMExecutionEngineRef, LLVMMCJITMemoryManagerRef};
 use super::llvm_sys::orc2::LLVMOrcObjectLayerRef;

@@ -1,4 +1,4 @@
-//! Which LLVM: exactly one of the `llvmNN-N` features chooses it. Two are refused by `build.rs`.
+//! The LLVM version: exactly one of the `llvmNN-N` features. `build.rs` refuses two.
 
 #![forbid(unsafe_code)]
 

@@ -7,10 +7,9 @@
 //!   inkwell, llvm-sys          llvm.cpp        --+   with one of the `llvmNN-N` features
 //! ```
 //!
-//! [`Session::loaded`] and its siblings are for discovered objects: a verb may come twice, or for no object. Here a producer
-//! says what it does, so a wrong order is an error. An object that is discovered as well (the
-//! shim finds the same object through LLVM) is one object: it has one number, and its second *finalized* or
-//! *freeing* does nothing.
+//! [`Session::loaded`] and its siblings are for discovered objects: a verb may come twice, or for no object. A producer reports its own
+//! objects, so a wrong order is an error. An object that is also discovered (the shim finds it through LLVM) is one object with one number,
+//! and its second *finalized* or *freeing* does nothing.
 //!
 //! # A JIT without LLVM
 //!

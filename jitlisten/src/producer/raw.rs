@@ -1,5 +1,4 @@
-//! Code of a JIT that makes no ELF objects: addresses, names, lines. It becomes an ELF object, so that there is one way for
-//! everything from here on.
+//! Code of a JIT that makes no ELF objects: addresses, names, lines. It is encoded as an ELF object, so that the rest is the same for all.
 //!
 //! ```text
 //!   .text  .text ..   SHT_NOBITS, sh_addr where the functions are   functions that touch share one

@@ -1,4 +1,4 @@
-//! What a producer without ELF objects reports: addresses, names, lines.
+//! The report of a producer without ELF objects: addresses, names, lines.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Load addresses for an object that does not carry them itself.
+//! Load addresses for an object that does not contain them.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What is alive, for people and programs that ask.
+//! Queries for living functions.
 
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,9 @@
 //! Another process, or another user: after `fork(2)`, `_Fork`, `clone(2)` and `setuid(2)` the sinks have files of their own.
 //!
-//! In the child of a fork the sinks close the parent's files, and everything alive is written to files of the child before its first
-//! own object, in writes of a megabyte. A link to the parent's map, made at the fork, would give names to a perf that is
-//! attached later; but CPython and others open `/tmp/perf-PID.map` to append or to truncate, in the child or after `exec`, and would
-//! write into the map of the living parent. A copy in the kernel would leave a file for each child that only calls `exec`.
+//! In the child of a fork the sinks close the parent's files. Before its first own object, all living objects are written to the child's
+//! files, in writes of a megabyte. Rejected: a link to the parent's map would give names to a perf that attaches later, but CPython and others
+//! append to or truncate `/tmp/perf-PID.map`, in the child or after `exec`, and would change the parent's map. A copy in the kernel would leave
+//! a file for each child that only calls `exec`.
 
 #![forbid(unsafe_code)]
 

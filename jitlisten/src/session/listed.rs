@@ -1,4 +1,4 @@
-//! Objects that an LLVM's linker has reported, and that LLVM then puts into its GDB JIT list, or does not.
+//! Objects that an LLVM's linker has reported, and that LLVM may then register in its GDB JIT list.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What happens to memory that objects are in, or will be.
+//! Changes of memory with objects, now or later.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Objects whose code was copied to another place after linking.
+//! Objects whose code was copied to another address after linking.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Sinks and the observer: switched on and off, and notified.
+//! Sinks and the observer: turned on and off, and notified.
 
 #![forbid(unsafe_code)]
 

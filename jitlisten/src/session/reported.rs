@@ -1,4 +1,4 @@
-//! What a producer reports through the API, and in which order it may; see [`crate::producer`].
+//! Reports of a producer through the API, and their order; see [`crate::producer`].
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Which lines of the perf map are ours: the file may have several writers.
+//! Our lines of the perf map, which may have several writers.
 
 #![forbid(unsafe_code)]
 

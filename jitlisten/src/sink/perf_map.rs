@@ -10,21 +10,18 @@
 //! three or more characters, no empty line, live entries that do not overlap. See it with
 //! `JITLISTEN=perfmap LD_PRELOAD=... perf record -g python program.py && perf report`.
 //!
-//! The file may be shared: CPython's `-X perf` (3.12 and newer) appends to the same path. So it is opened with `O_APPEND`,
-//! an object is one `write(2)`, and nothing of another writer's is ever cut off: see `file`. What dead processes have left is
-//! removed by a rule: see `left`.
+//! The file may be shared: CPython's `-X perf` (3.12 and newer) appends to the same path. Therefore it is opened with `O_APPEND`, an object is
+//! one `write(2)`, and lines of others are never cut off: see `file`. Maps of ended processes are removed: see `left`.
 //!
-//! The child of a fork has no map before it finalizes an object of its own; then everything it has inherited is written with
-//! it. Until then, perf names its samples by the map of its parent, if it has seen the fork: it copies the mappings of the
-//! parent with the file they belong to. A perf that is attached to such a child later finds no names; that child has to call
+//! The child of a fork has no map before it finalizes an object of its own; then all inherited objects are written with it. Until then, perf
+//! names its samples with the map of its parent, if it has seen the fork. A perf that attaches later finds no names: that child must call
 //! `jitlisten_enable("perfmap")`, or use images, which are inherited with the mappings.
 //!
-//! There is no line that says "this code is gone". A reader that finds two functions at one address picks either; so when
-//! an address is used again, the dead line is overwritten in place by one of the same length for zero bytes at address
-//! zero. Samples taken in the dead function are then unnamed or, where the new function covers them, misnamed; the shim
-//! therefore keeps addresses from being used again as long as it can.
+//! The format cannot express that code was freed. A reader that finds two functions at one address picks either. Therefore, when an address
+//! is reused, the dead line is overwritten in place with a line of equal length for zero bytes at address zero. Samples of the dead
+//! function are then unnamed or, where the new function covers them, misnamed; the shim delays the reuse of addresses as long as it can.
 //!
-//! What is dead for long makes way for new lines: see `space`.
+//! Lines of code that was freed long ago are replaced with new ones: see `space`.
 
 #![forbid(unsafe_code)]
 

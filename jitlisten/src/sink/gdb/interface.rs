@@ -1,9 +1,8 @@
-//! The list that debuggers read ("JIT Compilation Interface" in the GDB manual), one of our own beside those of the LLVMs in
-//! the process.
+//! Our own GDB JIT list ("JIT Compilation Interface" in the GDB manual), beside those of the LLVMs in the process.
 //!
-//! gdb looks for `__jit_debug_descriptor` and `__jit_debug_register_code` in the symbol table of every library, and sets a
-//! breakpoint at the latter. Ours must be found there and nowhere else: exported, they would take the place of LLVM's. So both
-//! are local symbols, which takes a few lines of assembly, and the library must not be stripped of its symbol table.
+//! gdb looks up `__jit_debug_descriptor` and `__jit_debug_register_code` in the symbol table of every library, and sets a breakpoint at the
+//! latter. If ours were exported, they would replace LLVM's. Therefore both are local symbols, which takes a few lines of assembly, and the
+//! library must keep its symbol table.
 
 use std::ptr;
 use std::sync::{Mutex, PoisonError};

@@ -1,9 +1,8 @@
-//! GDB's JIT interface, for code that nothing else has registered with debuggers.
+//! The GDB JIT interface, for code that nothing else has registered with debuggers.
 //!
-//! MCJIT, and ORC where its host asks for it, link every debug object into a list that gdb and lldb read. Objects that come from
-//! there need nothing, until LLVM takes them out of its list. A JIT without LLVM, an ORC layer without a debugger plugin, and code
-//! that outlives its engine get the same from this sink: a list of our own ([`interface`]), whose entries are the debug objects as
-//! they were reported.
+//! MCJIT, and ORC if enabled, link every debug object into a list that gdb and lldb read. This sink registers all other code in a list of our
+//! own ([`interface`]): of a JIT without LLVM, of an ORC layer without a debugger plugin, and code that outlives its engine. Entries are the
+//! debug objects as reported.
 //!
 //! ```text
 //! JITLISTEN=gdb gdb -p PID      (gdb) backtrace

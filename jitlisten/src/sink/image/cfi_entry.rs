@@ -1,4 +1,4 @@
-//! The heads of `.eh_frame` entries: old ones are read as far as the instructions behind them, new ones are written.
+//! The heads of `.eh_frame` entries: parses old ones up to their instructions, writes new ones.
 //!
 //! ```text
 //!   CIE   length  0    1  "zR"  factors  return address  1  1b                  instructions

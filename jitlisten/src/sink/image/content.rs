@@ -1,4 +1,4 @@
-//! What goes into one image: a run of whole pages of code, and everything known about it.
+//! The content of one image: a run of whole pages of code, and all data about it.
 
 #![forbid(unsafe_code)]
 

@@ -1,15 +1,15 @@
-//! Where the images of this process are, and those of processes that are gone.
+//! The directory of this process's images, and those of ended processes.
 //!
 //! ```text
 //!   $JITLISTEN_DIR, or /var/tmp/jitlisten-UID, or where jitdumps go       the first that may hold executable files
 //!     image-4711-9034/            process id, start time (so that a number used again is another process); 0700
 //!       alive                     locked (flock) as long as the process, or a child that shares its mappings, lives
 //!       object-0.so  object-1.so
-//!       dead                      made by the first process that finds this one dead
+//!       dead                      created by the first process that finds this one ended
 //! ```
 //!
-//! Files outlive the process; [`crate::liveness`] says for how long. Dead is a process that neither runs nor has its lock held: a
-//! process in another PID namespace is known by its lock alone, and so is one whose children share its mappings.
+//! Files outlive the process; [`crate::liveness`] says for how long. A process is dead if it does not run and its lock is free. The lock alone
+//! counts for a process in another PID namespace, and for one whose children share its mappings.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;

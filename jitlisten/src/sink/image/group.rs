@@ -1,7 +1,7 @@
-//! Everything that shares pages with an object: a page has one file, so they get one image.
+//! Objects that share pages: a page has one file, so they get one image.
 //!
-//! LLVM puts the text of objects it finalizes together on common pages (`SectionMemoryManager` gives the rest of a page to
-//! the next section). They are finalized one after the other; the last one finds all of them final.
+//! LLVM puts the text of objects that it finalizes together on common pages (`SectionMemoryManager` gives the rest of a page to the next
+//! section). They are finalized one after the other; the image is made with the last one.
 
 #![forbid(unsafe_code)]
 

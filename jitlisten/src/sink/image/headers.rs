@@ -1,4 +1,4 @@
-//! The program headers of an image, as far as they speak of what is mapped.
+//! The program headers of an image that describe mapped parts.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! What this process has of images: which pages are mapped from which file, and which files there are.
+//! The images of this process: their files, and the pages mapped from them.
 //!
-//! It outlives the sink: pages stay mapped while the sink is off, and a name must not outlive the code even then. So the
-//! session reports memory that changes, whether the sink is on or not.
+//! They outlive the sink: pages stay mapped while the sink is off, and even then a name must not outlive its code. Therefore the session
+//! reports changes of memory whether the sink is on or not.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;

@@ -1,8 +1,8 @@
-//! The header of an image as it stands in the memory of the process, and so in its core files.
+//! The header of an image in the memory of the process, and thus in its core files.
 //!
-//! A reader of a core file opens each image by its path. Where the file is gone, elfutils (eu-stack, pystack, coredumpctl) takes the
-//! memory for the file, if all of it is there: so this header has no section headers, which lie behind what is mapped, and a
-//! dynamic section that leads to symbols in the header padding (`dwfl_segment_report_module`, `core_file_read_eagerly`,
+//! A reader of a core file opens each image by its path. If the file was removed, elfutils (eu-stack, pystack, coredumpctl) uses the memory
+//! instead, if it is complete. Therefore this header has no section headers, which are not mapped, and a
+//! dynamic section that points to symbols in the header padding (`dwfl_segment_report_module`, `core_file_read_eagerly`,
 //! `find_dynsym`).
 //!
 //! ```text
@@ -11,8 +11,8 @@
 //!           .dynamic  .dynsym  .hash  .dynstr
 //! ```
 //!
-//! The file stays without a dynamic section, and it costs nothing: the page is the process's own already, see
-//! [`put_into_core`](super::pages::put_into_core). Functions that do not fit are left out.
+//! The file has no dynamic section. The page is private to the process already, so this costs nothing: see
+//! [`put_into_core`](super::pages::put_into_core). Functions that do not fit are omitted.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Where everything lies in an image. Offsets in the file are addresses: byte `n` of the file is address `n` of the segment.
+//! The layout of an image. Offsets in the file are addresses: byte `n` of the file is address `n` of the segment.
 //!
 //! ```text
 //!   with header padding                              without
@@ -10,13 +10,12 @@
 //!          .symtab, .strtab, .debug_*, ...                  (.eh_frame, if it found no place), .symtab, ...
 //! ```
 //!
-//! Unwinders of other processes (libunwind in perf and py-spy) find the search table through the file, and read the entries
-//! it leads to in the memory of the process: what is not mapped is of no use to them, and a header that promises it would
-//! make them read memory of something else. So without a mapped place there is an `.eh_frame` for tools that read files only,
-//! and no header that leads to it.
+//! Unwinders of other processes (libunwind in perf and py-spy) find the search table through the file, and read its entries in the memory of
+//! the process. A header for unmapped entries would make them read other memory. Therefore an unmapped `.eh_frame` has no header, and serves
+//! tools that only read files.
 //!
-//! Without padding, py-spy and elfutils are as well off as with it. perf 6.1 is not: it takes an offset of the mapping off
-//! twice (`read_unwind_spec_eh_frame`), reads a page too low, and falls back to frame pointers.
+//! py-spy and elfutils work without padding, too. perf 6.1 does not: it subtracts an offset of the mapping twice
+//! (`read_unwind_spec_eh_frame`), reads a page too low, and falls back to frame pointers.
 
 #![forbid(unsafe_code)]
 

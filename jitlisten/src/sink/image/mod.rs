@@ -1,4 +1,4 @@
-//! Images: every finalized object as an ELF shared object on disk, mapped over the very pages it was loaded into.
+//! Images: every finalized object as an ELF shared object on disk, mapped over the pages it was loaded into.
 //!
 //! ```text
 //!   before   7f41..000-7f41..000 rw-p                          header padding, if it was reserved

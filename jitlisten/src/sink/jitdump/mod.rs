@@ -50,10 +50,9 @@
 //!
 //! # Other JITs in the process
 //!
-//! perf drops later anonymous mappings of a process with a jitdump, and with them what a perf map says: see `other_jits`.
-//! `python -X perf` and Numba end up in one report, with the functions Python compiled before our first object, between,
-//! and after our last, as long as the process ends by `exit(3)`. Killed, it loses those since the last look, and so does
-//! `_exit(2)`.
+//! perf drops later anonymous mappings of a process with a jitdump, and with them the names of a perf map: see `other_jits`. `python -X perf`
+//! and Numba appear in one report, with all functions of Python, if the process ends with `exit(3)`. If it is killed or calls `_exit(2)`, the
+//! functions since the last look are missing.
 //!
 //! An object's live bytes are read once ([`crate::code_snapshot`]), for all sinks, and in one piece where code and `.eh_frame` are
 //! neighbours. `exit()` tries the session's lock and never waits for it.

@@ -1,13 +1,12 @@
-//! Code of other JITs in this process, which we know from the perf map they write.
+//! Code of other JITs in this process, from the perf map that they write.
 //!
-//! Once `perf inject` has seen a jitdump of a process, it drops every later anonymous executable mapping of that process,
-//! and what a perf map says about code there is lost. CPython (3.12 and newer, `-X perf`) gives every Python function a
-//! trampoline and a line in the perf map. So the writer of a jitdump has to speak for all: lines that are not ours
-//! become records of ours.
+//! Once `perf inject` has seen a jitdump of a process, it drops every later anonymous executable mapping of that process, and the names of the
+//! perf map for it. CPython (3.12 and newer, `-X perf`) gives every Python function a trampoline and a line in the perf map. Therefore the
+//! jitdump must contain all code: foreign lines become records of ours.
 //!
-//! Nothing announces a new line. We look when an object of ours is written or goes, when the sink is switched off and
-//! when the process exits; a process that is killed loses the lines since the last look. A line is taken to be as old as
-//! the look before: code of ours that came in between is younger, and keeps its place.
+//! Nothing announces a new line. We read the map when an object of ours is written or freed, when the sink is turned off and when the process
+//! exits; a killed process loses the lines since the last reading. A line counts as old as the reading before: our code from the time
+//! between is younger, and keeps its addresses.
 
 #![forbid(unsafe_code)]
 

@@ -1,18 +1,18 @@
-//! Where a jitdump is, and how it is created safely in a shared directory.
+//! The place of a jitdump, and its safe creation in a shared directory.
 //!
 //! ```text
 //!   $JITLISTEN_DIR, or else $JITDUMPDIR, or else $HOME/.debug/jit
 //!     `- jitlisten-XXXXXX/            mkdtemp(3): fresh, mode 0700
 //!          |- jit-PID.dump            O_EXCL, O_NOFOLLOW, mode 0600; perf knows it by this name
 //!          |- jitted-PID-INDEX.so     later, from `perf inject`
-//!          `- dead                    made by the first process that finds that the process is gone
+//!          `- dead                    created by the first process that finds that the process has ended
 //! ```
 //!
-//! The file is locked (`flock`) as long as the process lives and has it open. A process that makes one removes what dead ones have
-//! left, with what `perf inject` has made of it: [`crate::liveness`] says when.
+//! The file is locked (`flock`) as long as the process lives and has it open. A process that creates one removes those of ended processes,
+//! with the output of `perf inject`: [`crate::liveness`] says when.
 //!
-//! perf learns of the file by an executable mapping of it: the *marker*. It is never used and never unmapped while
-//! the file is written. A file system mounted `noexec` refuses it, and then a jitdump has no purpose there.
+//! perf detects the file by an executable mapping of it, the *marker*. It is never used, and never unmapped while the file is written. A file
+//! system mounted `noexec` refuses it, so no jitdump is written there.
 
 use std::ffi::CString;
 use std::fs::{self, DirBuilder, File, OpenOptions};

@@ -1,5 +1,5 @@
-//! Records to bytes. Names and order of the fields are those of the kernel's `tools/perf/util/jitdump.h`; what a field
-//! means is in `tools/perf/Documentation/jitdump-specification.txt`.
+//! Encodes records. Names and order of the fields are those of the kernel's `tools/perf/util/jitdump.h`;
+//! `tools/perf/Documentation/jitdump-specification.txt` explains them.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
-//! Unwind tables of one function, moved to where perf will put them.
+//! Unwind tables of one function, relocated to perf's addresses.
 //!
-//! `perf inject` makes an ELF file of a function: the code, and from the next multiple of 8 on, what the record holds.
+//! `perf inject` makes an ELF file of a function: the code and, from the next multiple of 8 on, the content of the record.
 //!
 //! ```text
 //!   code_addr                    + ALIGN8(code_size)                                  + mapped_size
@@ -10,11 +10,11 @@
 //!                                         ^---------------------------FDE address
 //! ```
 //!
-//! perf finds all of it *in the process's address space as it knows it*: the mapping of the function is prolonged by
-//! `mapped_size`, over whatever lies behind the function. So there must be free space: see [`Unwinding::fits`].
+//! perf extends the mapping of the function *in its view of the address space* by `mapped_size`, over whatever follows the function.
+//! Therefore there must be free space: see [`Unwinding::fits`].
 //!
-//! The live `.eh_frame` has the same rules for another place; personality routines and LSDAs, which only exceptions
-//! need and which perf could not follow, are left out. Source: Linux Standard Base Core 5.0, chapter 10.6.
+//! The live `.eh_frame` has the same rules for another address. Personality routines and LSDAs, which only exceptions need and perf could not
+//! follow, are omitted. Source: Linux Standard Base Core 5.0, chapter 10.6.
 
 #![forbid(unsafe_code)]
 

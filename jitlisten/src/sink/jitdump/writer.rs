@@ -1,4 +1,4 @@
-//! The sink: objects into records, records into the file.
+//! The sink: encodes objects as records and writes them.
 
 #![forbid(unsafe_code)]
 

@@ -1,16 +1,15 @@
-//! The file, which may have several writers: what each may do to it.
+//! The file, and the rules for its several writers.
 //!
 //! ```text
 //! 0 0 jitlisten 4711 90345 4026531836 alive         the first line, if the file was empty: process, when it began, PID namespace
 //! 7f3a1c0e5000 1a4 __main__.inner(float64, int64)
 //! ```
 //!
-//! Every process holds a shared lock (`flock(2)`) on its map. Processes of two PID namespaces that have one `/tmp` may have one
-//! number, and so one file: only a process that gets the lock for itself alone may empty the file of what a dead process of that number
-//! has left. A process that does not get it appends and leaves the rest alone; then the names of both are in the file, and a reader finds
-//! those of each, because two processes hardly ever have code at one address.
+//! Every process holds a shared lock (`flock(2)`) on its map. Processes of two PID namespaces with one `/tmp` may have the same PID, and so
+//! one file. Only a process that gets the exclusive lock may truncate the file of a dead process with its PID. Otherwise it appends; then the
+//! file has the names of both, and a reader finds those of each, because two processes hardly ever have code at one address.
 //!
-//! CPython (`-X perf`) takes no lock. What it wrote before this program began cannot be distinguished from what a dead process left.
+//! CPython (`-X perf`) takes no lock. Its lines from before this program cannot be distinguished from those of a dead process.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Seek as _};

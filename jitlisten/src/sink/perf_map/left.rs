@@ -1,8 +1,8 @@
-//! Maps that dead processes have left: see [`crate::liveness`] for how long they stay.
+//! Maps of ended processes: see [`crate::liveness`] for how long they are kept.
 //!
 //! A map is one of ours by its first line, which names its process. It is kept if it belongs to another user, if its
-//! process lives, if its lock is held, or if CPython has written lines into it, too (which its first line says from then on, so that it
-//! is looked through once). In another PID namespace the number counts for nothing: there, a map without a lock has to be old besides.
+//! process lives, if its lock is held, or if CPython has written lines into it, too (its first line then records that, so that the search is
+//! done once). In another PID namespace the PID means nothing: there, a map without a lock must also be old.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _};

@@ -1,4 +1,4 @@
-//! The lines that are ours: in the file, left there by a sink that was switched off, or still to be written.
+//! Our lines: in the file, kept by a sink that was turned off, or not written yet.
 
 #![forbid(unsafe_code)]
 

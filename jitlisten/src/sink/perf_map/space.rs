@@ -1,4 +1,4 @@
-//! Which bytes of the map may be written again: a service that compiles and frees for ever must not fill the disk.
+//! Reuses bytes of the map: a service that compiles and frees forever must not fill the disk.
 //!
 //! ```text
 //!   | block, alive | block, dead | 0 0 freed------- | block, alive |  ...  | block, dead |
@@ -7,12 +7,10 @@
 //!                    their name    goes here
 //! ```
 //!
-//! A *block* is the lines of one object, written at once. When its code is freed it is kept, so that samples taken in it
-//! keep their names; when more than [`KEPT`] bytes are dead, the oldest become holes. The lines in a hole stay readable
-//! until it is filled, and so they stay known: one whose address is used again has to be overwritten. An object goes into
-//! the smallest hole that its lines leave nothing of, or enough for a line about no code; only where there is none is the
-//! file prolonged.
-//! Other writers' lines are in no block.
+//! A *block* is the lines of one object, written at once. It is kept when its code is freed, so that samples keep their names; when more than
+//! [`KEPT`] bytes are dead, the oldest blocks become holes. The lines in a hole stay readable until it is filled, and are overwritten if
+//! their address is reused. An object goes into the smallest hole that its lines fill, or that leaves enough for a line without code.
+//! If there is none, the file grows. Other writers' lines are in no block.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Where the map of this process is, and what was there before it.
+//! The path of this process's map, and a stale map there.
 
 #![forbid(unsafe_code)]
 

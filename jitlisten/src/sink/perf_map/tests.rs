@@ -1,4 +1,4 @@
-//! What stands in the file.
+//! The content of the file.
 
 use std::fs::{self, OpenOptions};
 
