@@ -1,5 +1,4 @@
-//! The clock that samples are stamped with (what perf calls `-k mono`), and whose they are: the vDSO's where there is one, else
-//! jitlisten's, which asks the kernel.
+//! The clock of the samples' time stamps (`-k mono` of perf): the vDSO's if there is one, else jitlisten's system call.
 
 use crate::vdso;
 

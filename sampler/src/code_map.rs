@@ -1,11 +1,11 @@
-//! What code is where, for the handler: sorted tables behind atomic pointers.
+//! Addresses of code, for the handler: sorted tables behind atomic pointers.
 //!
 //! ```text
 //!   LIBRARIES   replaced as a whole when libraries were opened or closed
 //!   COMPILED    one entry more for each object
 //! ```
 //!
-//! Code that is freed is marked so, and caches of rules begin a new generation.
+//! Freed code is marked, and caches of rules begin a new generation.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

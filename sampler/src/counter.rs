@@ -1,12 +1,11 @@
 //! A kernel's counter for one thread, which sends the sampler's signal when it has counted enough.
 //!
-//! `perf_event_open(2)` for the thread; `F_SETOWN_EX` and `F_SETSIG` (`fcntl(2)`) make each overflow a signal to it. After
-//! one the counter stands still until the handler has taken its sample (`PERF_EVENT_IOC_REFRESH`): so no more than one signal
-//! waits for a thread, however long it blocks them, and the handler itself is not counted. The period of a sample is
-//! what the counter has counted since the one before.
+//! `perf_event_open(2)` for the thread; `F_SETOWN_EX` and `F_SETSIG` (`fcntl(2)`) make each overflow a signal to it. Then the counter stops
+//! until the handler has taken its sample (`PERF_EVENT_IOC_REFRESH`): at most one signal is pending for a thread, however long it blocks
+//! signals, and the handler itself is not counted. The period of a sample is the count since the previous sample.
 //!
-//! A descriptor of ours may be closed by the program, and its number be given to a file of its own. So each use asks the
-//! counter for its number (`PERF_EVENT_IOC_ID`) first; another file refuses that.
+//! The program may close our descriptor and open a file of its own with that number. Therefore each use first reads the counter's id
+//! (`PERF_EVENT_IOC_ID`), which fails for another file.
 
 use std::ffi::{c_int, c_void};
 use std::io;

@@ -1,5 +1,5 @@
-//! What the program wants to be done for the signal that the sampler has taken, and libc's functions behind those that stand in for them.
-//! Beneath the handler and the functions of `signals.rs`.
+//! The program's disposition of the signal that the sampler has taken, and libc's functions behind our replacements. Used by the handler and
+//! `signals.rs`.
 
 use std::ffi::{c_int, c_void};
 use std::mem;

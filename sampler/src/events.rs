@@ -1,4 +1,4 @@
-//! What the session says of compiled code: published for the handler at once, and kept for the writer.
+//! Notifications of the session about compiled code: published for the handler at once, and kept for the writer.
 
 use std::path::{Path, PathBuf};
 use std::ptr;

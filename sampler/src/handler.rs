@@ -1,7 +1,7 @@
-//! The signal handler: a stack into a ring.
+//! The signal handler: puts a stack into a ring.
 //!
-//! It allocates nothing, takes no lock and touches no thread-local variable but `errno`. What it reads is its slot, published tables,
-//! and the stack. In a steady thread it makes no system call (four for a counter; one that wakes the writer when its ring fills up):
+//! It allocates nothing, takes no lock and uses no thread-local variable but `errno`. It reads its slot, published tables, and the stack. In a
+//! steady thread it makes no system call (four for a counter; one to wake the writer when its ring fills up):
 //! the vDSO reads the time, the signal contains the sample's period, and the thread's stack is known (`stack_memory`, which
 //! makes two at most).
 

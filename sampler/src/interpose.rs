@@ -1,7 +1,7 @@
 //! `pthread_create`: a new thread arms itself before its function runs.
 //!
-//! The library that is preloaded exports a `pthread_create` that comes here; while nothing is recorded it goes straight on to
-//! the real one. A thread that a scan would find may have ended by then: of 100 threads of 20 ms, a scan every 50 ms saw 40 %.
+//! The preloaded library exports a `pthread_create` that calls this one; while nothing is recorded it only calls the real one. A scan is not
+//! enough, because threads may have ended by then: of 100 threads of 20 ms, a scan every 50 ms saw 40 %.
 
 use std::ffi::{c_int, c_void};
 use std::mem::{self, MaybeUninit};

@@ -1,5 +1,5 @@
-//! What is measured, how often, and how much of it a thread has had: set at the start of a recording, read by every thread that
-//! begins and in the handler. In atomics, because these take no lock.
+//! The event, the rate, and the measured amount of each thread: set at the start of a recording, read by every new thread and in the handler.
+//! In atomics, because readers take no lock.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! The file of a recording: whole at every moment, whatever happens to the process.
+//! The file of a recording: valid at every moment, whatever happens to the process.
 //!
-//! Records are appended, and then the size in the header is changed. The descriptor is out of the way of programs that print
-//! or compare theirs; one that the program has closed, or that means another file by now, is opened again.
+//! Records are appended, and then the size in the header is changed. The descriptor has a high number, away from those that programs print or
+//! compare. If the program has closed it, or it has become another file, the file is opened again.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

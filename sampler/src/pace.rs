@@ -1,7 +1,7 @@
-//! Guaranteed progress: a thread spends no more than a twentieth of its time in the handler, whatever makes that slow.
+//! Guarantees progress: a thread spends at most 1/20 of its time in the handler, even if the handler is slow.
 //!
-//! A signal that comes while the handler runs is delivered as soon as it returns. A handler that takes longer than the interval
-//! would keep the thread for ever.
+//! A signal that arrives while the handler runs is delivered as soon as it returns. A handler that takes longer than the interval would
+//! block the thread forever.
 
 #![forbid(unsafe_code)]
 

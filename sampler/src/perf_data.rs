@@ -6,8 +6,8 @@
 //!   248   records: COMM, MMAP2, SAMPLE, ...                    data.size says how many bytes of them
 //!   ...   the table of the features, and the features            only when the recording has ended
 //! ```
-//! A file that was cut off shows everything up to `data.size`, so that is stored after each batch, when the batch is there.
-//! A larger size, or zeros among the records, and perf 6.1 shows nothing at all.
+//! A truncated file shows everything up to `data.size`, which is stored after each batch is written. With a larger size, or zeros among the
+//! records, perf 6.1 shows nothing.
 //!
 //! Format: `tools/perf/Documentation/perf.data-file-format.txt`, `linux/perf_event.h`. To see it: `perf report -D -i FILE`,
 //! `perf script -i FILE --header`.

@@ -1,4 +1,4 @@
-//! A process that another one depends on, told from a later process with its number.
+//! A process that another one depends on, distinguished from a later process with the same PID.
 
 use std::fs;
 

@@ -1,14 +1,14 @@
-//! The program's own use of the signal that the sampler has taken, answered as if the sampler were not there.
+//! The program's own use of the signal that the sampler has taken: the functions behave as if the sampler were absent.
 //!
-//! The library that is preloaded exports these functions of libc's. They go straight on to the real ones for any other signal.
+//! The preloaded library exports these functions of libc. For any other signal they call the real ones.
 //!
 //! ```text
-//!   sigaction, signal        kept here: the sampler's handler stays, and does what the program wants for a signal that is no tick
+//!   sigaction, signal        kept here: the sampler's handler stays, and follows the program's disposition for other signals
 //!   sigwait, sigwaitinfo, sigtimedwait      a tick is taken out of the queue, and the wait goes on
 //!   signalfd, sigpending     without the signal
 //!   sigsuspend               the signal waits until it has returned
 //! ```
-//! A program that calls the kernel itself, or libc's functions by `dlsym`, is not noticed.
+//! Programs that make these system calls themselves, or call libc's functions with `dlsym`, are not covered.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;

@@ -1,11 +1,11 @@
-//! What one sampled thread has: a timer, a ring for its samples, a cache of rules, a stack for signals.
+//! The resources of one sampled thread: a timer, a ring for its samples, a cache of rules, a signal stack.
 //!
 //! ```text
 //!   handler (one thread) --words--> ring --words--> writer
 //!   word 0: count of words << 8 | how the walk ended    1: time    2: nanoseconds
 //!   3..: the interpreter's frames, then addresses, innermost first (`python`); none: those of the sample before
 //! ```
-//! Slots are made in blocks that are never unmapped: a signal may come late, and a thread may have its signal stack here.
+//! Slots are allocated in blocks that are never unmapped: a signal may arrive late, and a thread may have its signal stack here.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;

@@ -1,8 +1,8 @@
-//! Which threads are sampled.
+//! The sampled threads.
 //!
 //! ```text
 //!   pthread_create ---> the new thread itself, before its function runs          interpose.rs
-//!   /proc/self/task --> all that were there at the start, and those that came another way    scan
+//!   /proc/self/task --> threads from before the start, and those created otherwise           scan
 //! ```
 
 use std::collections::BTreeSet;

@@ -1,8 +1,8 @@
 //! One timer for each thread, and the signal that it sends.
 //!
 //! `timer_create(2)` with `SIGEV_THREAD_ID` sends to one thread; a clock of the form `~tid << 3 | 6` is that thread's CPU time
-//! (`clock_getcpuclockid(3)`, `include/linux/posix-timers.h`). CPU timers are looked at when the kernel ticks, so above its
-//! rate (`CONFIG_HZ`) no more samples come. The period of a sample is all of the thread's time since the one before it.
+//! (`clock_getcpuclockid(3)`, `include/linux/posix-timers.h`). CPU timers fire at the kernel's tick, so a rate above `CONFIG_HZ` gives no
+//! more samples. The period of a sample is all of the thread's time since the one before it.
 
 use std::ffi::c_int;
 use std::io;

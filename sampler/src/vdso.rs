@@ -1,9 +1,8 @@
-//! `clock_gettime` of the vDSO: the kernel's clock without a system call, and past libfaketime, which stands in for libc's. On AArch64
-//! also the place that signal handlers return to.
+//! `clock_gettime` of the vDSO: the kernel's clock without a system call, and unaffected by libfaketime. On AArch64 also the address that
+//! signal handlers return to.
 //!
-//! It is found in a copy of the image, by a reader of its own: `unwind_register::DynamicSection` trusts what the loader has loaded
-//! and reads it in place. A vDSO is what a kernel, an emulator or a debugger makes of it (gVisor, rr), and a profile must not end
-//! the program where there is none that can be read.
+//! It is found in a copy of the image, with a parser of its own: `unwind_register::DynamicSection` trusts loaded libraries and reads in place.
+//! A kernel, emulator or debugger (gVisor, rr) may provide an odd vDSO, which must not crash the program.
 
 use std::ffi::{c_int, c_void};
 use std::mem::{self, MaybeUninit};

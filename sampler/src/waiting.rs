@@ -1,4 +1,4 @@
-//! Wall-clock time ([`Clock::Wall`](crate::Clock)): threads that wait are sampled, and not disturbed.
+//! Wall-clock time ([`Clock::Wall`](crate::Clock)): samples waiting threads without disturbing them.
 //!
 //! ```text
 //!   writer, at each interval       thread has run since its last sample?   no:  its last stack is repeated (`Slot::idle`)

@@ -1,4 +1,4 @@
-//! How the writer is woken: a futex, because it is done in hooks, also under locks of the loader's.
+//! Wakes the writer with a futex, because hooks do it, also under locks of the loader.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

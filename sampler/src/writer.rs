@@ -1,7 +1,7 @@
-//! The thread that writes: empties the rings, looks at mappings and threads, appends to the file.
+//! The writer thread: empties the rings, reads mappings and threads, appends to the file.
 //!
-//! All its signals are blocked, so no handler of the program runs in it. What it does under [`WORK`] is never interrupted by a
-//! fork, whose child could otherwise find a lock taken for ever.
+//! All its signals are blocked, so no handler of the program runs in it. No fork happens while it holds [`WORK`]: the child could otherwise
+//! find a lock taken forever.
 
 #![forbid(unsafe_code)]
 

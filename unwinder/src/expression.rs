@@ -1,6 +1,6 @@
 //! DWARF expressions, as far as call frame information uses them (DWARF 5, 2.5).
 //!
-//! Bounded: so many operations, so deep a stack. What is not known is refused.
+//! Operations and stack depth are bounded. Unknown operations are refused.
 
 #![forbid(unsafe_code)]
 

@@ -8,9 +8,8 @@
 //! frame address and the caller's value of each register. Walking the stack, finding the section of an address and caching
 //! are yours: they differ between a signal handler and a reader of recordings.
 //!
-//! Everything works on borrowed bytes, is bounded and never panics: at most so many instructions for a row, so many
-//! operations for an expression, `DW_CFA_remember_state` six deep. A row has eight bytes for each register. So it can run in
-//! a signal handler, on whatever stack is there.
+//! Everything works on borrowed bytes, is bounded (instructions per row, operations per expression, `DW_CFA_remember_state` six deep) and
+//! never panics. A row has eight bytes for each register, so it fits on a small signal stack.
 //!
 //! # Why not gimli or framehop
 //! Without allocation, gimli's `UnwindContext` is several rows of up to 192 rules: too much for the stack of a signal handler.

@@ -1,12 +1,11 @@
-//! What handlers say of code objects that they have met for the first time: a ring of all threads, read by the writer.
+//! Code objects that handlers met for the first time: a ring of all threads, read by the writer.
 //!
 //! ```text
 //!   word 0: words << 1 | 1, when the rest is there     1: number     2: time
 //!   3: first line | bytes of the line table << 32      4, 5: name, file: bytes of each, and its `state` << 32
 //!   6..: name, file, line table, each from a whole word on
 //! ```
-//! Everything that is not filled is zero. A record that some thread is still writing holds up those behind it, and the samples that
-//! need those.
+//! Unused words are zero. A record that a thread is still writing delays the following records, and the samples that need them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! Which native frames are evaluators: the handler asks for each that it walks to.
+//! Recognises the native frames that are evaluators, in the handler.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The frames of the interpreter in the thread that is sampled: which code objects, and where in them.
+//! The interpreter's frames of the sampled thread: code objects, and instructions in them.
 //!
 //! ```text
 //!   thread state ---> frame ---> previous ---> ...             3.8 to 3.10: PyFrameObject; later _PyInterpreterFrame

@@ -1,4 +1,4 @@
-//! The writer's side: what handlers have defined becomes functions of images, and words of frames become addresses in them.
+//! The writer's side: definitions of handlers become functions of images, and words of frames become addresses in them.
 //!
 //! Images lie at addresses that no process has: behind the end of user space of x86_64 with four levels of tables and of AArch64, and below
 //! what a program that reads them with JavaScript can count to. An image is written anew when functions come to it, until it is full;

@@ -1,4 +1,4 @@
-//! The code objects that have a number: a table for handlers, and the hook that takes those out that are freed.
+//! Numbers of code objects: a table for handlers, and the hook that removes freed ones.
 //!
 //! ```text
 //!   handler: code object ---> number          no lock; a miss gives it a new number and defines it (`definitions`)

@@ -1,5 +1,4 @@
-//! Where an interpreter keeps what is read: from a table up to 3.12, from 3.13 on from `_Py_DebugOffsets`, which the interpreter carries
-//! at the start of `_PyRuntime` for readers like this one.
+//! Offsets of the interpreter's structures: from a table up to 3.12, since 3.13 from `_Py_DebugOffsets` at the start of `_PyRuntime`.
 
 #![forbid(unsafe_code)]
 

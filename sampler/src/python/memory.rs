@@ -1,8 +1,8 @@
 //! The interpreter's memory, read in the handler so that nothing faults.
 //!
-//! A thread that holds the GIL (or is attached, where there is none) is stopped in our handler: what its frames, their code objects and
-//! those's texts are in stays mapped, because no other thread frees it. So a page is asked for once, which keeps out what is torn, and
-//! then read. Any other thread's state may be freed by the thread that ends the interpreter: there, the kernel copies.
+//! A thread that holds the GIL (or is attached, in a free-threaded build) is stopped in our handler. The memory of its frames, their code
+//! objects and their texts stays mapped, because no other thread frees it. Each page is checked once, against torn pointers, and then
+//! read. The thread that ends the interpreter may free any other thread's state: there, the kernel copies.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;

@@ -7,7 +7,7 @@
 //!              merge   -->  one stack: native frames, with the interpreter's in the place of its evaluators
 //! ```
 //!
-//! What a reader of the recording finds: a frame of an interpreted function is an address in a mapping whose file is
+//! In the recording, a frame of an interpreted function is an address in a mapping whose file is
 //! `FILE.images/python-PID-TIME-N.so`, an ELF file with the function as the symbol `py::QUALIFIED_NAME:FILE` and its line in the line
 //! table. So `perf report` and `perf script -F +srcline` show them, too. Kinds of code are thus: *python* is such a file, *compiled* any
 //! other file in `FILE.images`, *native* the rest.
@@ -17,8 +17,8 @@
 //! `gc_collect_main` or `gc_collect_region`; it *imports* below `_find_and_load` of `<frozen importlib._bootstrap>`, whose caller's line is the
 //! `import`; it *compiles* below `Dispatcher.compile`, `_compile_for_args` (Numba) or a frame of LLVM's.
 //!
-//! Code objects are not kept alive: names and lines are copied where one is met for the first time, in its own thread, and a hook on
-//! `tp_dealloc` forgets it when it is freed. Every object that is read is checked by its type, so offsets that do not fit give no names.
+//! Code objects are not kept alive: names and lines are copied when a thread meets one for the first time, and a hook on `tp_dealloc` forgets
+//! it when it is freed. The type of every object is checked, so wrong offsets give no names.
 
 mod definitions;
 mod evaluators;

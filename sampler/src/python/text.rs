@@ -1,4 +1,4 @@
-//! How a `str` keeps its characters (PEP 393).
+//! The characters of a `str` (PEP 393).
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
-//! An `.eh_frame` section that is kept, and the way to an entry of it.
+//! A copy of an `.eh_frame` section, with an index of its entries.
 //!
-//! The copy and its index are made outside of the signal handler, which only reads them.
+//! Copy and index are made outside the signal handler, which only reads them.
 
 #![forbid(unsafe_code)]
 

@@ -3,16 +3,15 @@
 //! ```text
 //!   address --CodeMap--> FrameTable --> Entry --> Row --> caller's registers --> address ...
 //! ```
-//! What an entry says is read and evaluated by the crate `jitlisten-unwinder`.
+//! The crate `jitlisten-unwinder` parses and evaluates entries.
 //!
-//! Made for a signal handler: nothing here allocates, takes a lock or follows a pointer that it has not been given; frames,
-//! instructions and operations are counted; the handler with a walk takes less than 3 KiB of stack on
-//! x86_64; on AArch64, which has twice the registers, it was not measured. Memory is read through [`Memory`], which
-//! refuses what is not there. Rules are those of `.eh_frame` with everything that compilers, linkers and C libraries write
-//! into it: expressions that read memory (realigned frames), signal frames, every general register.
+//! Made for a signal handler: nothing here allocates, takes a lock or follows an unchecked pointer; frames, instructions and operations are
+//! bounded. The handler with a walk takes less than 3 KiB of stack on x86_64 (not measured on AArch64, which has twice the registers).
+//! [`Memory`] refuses to read unmapped memory. Rules are those of `.eh_frame`, with everything that compilers, linkers and C libraries
+//! write: expressions that read memory (realigned frames), signal frames, every general register.
 //!
-//! A walk is [`Outcome::Complete`] only if an entry says that there is no caller, as those of `_start` and of a thread's
-//! start do. That there is no more to find is not the same.
+//! A walk is [`Outcome::Complete`] only if an entry marks the outermost frame, as those of `_start` and of a thread's start do. The lack of
+//! an entry is not enough.
 
 #![forbid(unsafe_code)]
 
