@@ -1,6 +1,8 @@
 //! The command that is to be started: which program it is, whether the loader would refuse to preload a library, how it is waited
 //! for, and how it ended.
 
+#![forbid(unsafe_code)]
+
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read as _};

@@ -1,5 +1,7 @@
 //! What the subcommands that read a recording have in common.
 
+#![forbid(unsafe_code)]
+
 use std::io::{IsTerminal as _, Read as _, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;

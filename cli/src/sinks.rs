@@ -1,5 +1,7 @@
 //! A list of sinks as it is written on the command line and in `JITLISTEN`.
 
+#![forbid(unsafe_code)]
+
 use std::fmt::{self, Display, Formatter};
 use std::io::Write as _;
 use std::path::Path;

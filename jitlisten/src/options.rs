@@ -338,7 +338,7 @@ mod tests {
     fn an_unknown_sink_is_a_complaint_and_nothing_else() {
         let (options, complaints) = read(&[("JITLISTEN", "perfmap,unwind,nonsense")]);
         assert_eq!(options, Options::default());
-        assert_eq!(complaints, ["JITLISTEN: no sink is called \"nonsense\""]);
+        assert_eq!(complaints, ["JITLISTEN: unknown sink \"nonsense\""]);
     }
 
     #[test]

@@ -101,7 +101,7 @@ def library() -> ctypes.CDLL:
             opened.jitlisten_functions.argtypes = [FUNCTION_CALLBACK, ctypes.c_void_p]
             opened.jitlisten_llvms.argtypes = [LLVM_CALLBACK, ctypes.c_void_p]
         except (OSError, AttributeError) as error:
-            raise Error(f"the library cannot be used: {error}") from None
+            raise Error(f"cannot load the library: {error}") from None
         if version != __version__:
             raise Error(f"this process has jitlisten {version} already, from {path}; this is {__version__}")
         opened.jitlisten_last_error.restype = ctypes.c_char_p

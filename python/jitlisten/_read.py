@@ -56,7 +56,7 @@ def read(path: Union[str, "os.PathLike[str]"], *more: Union[str, "os.PathLike[st
     files = [os.fspath(file) for file in (path, *more)]
     for file in files:
         if not os.path.exists(file):
-            raise Error(f"there is no {file}")
+            raise Error(f"no such file: {file}")
     program = command()
     if program is None:
         raise Error("the command jitlisten is not installed beside this package")

@@ -20,7 +20,7 @@ def enable(
 ) -> None:
     names = _names(sinks)
     if directory is not None and not (os.path.isdir(directory) and os.access(directory, os.W_OK)):
-        raise Error(f"{directory!r} is not a directory that can be written")
+        raise Error(f"{directory!r} is not a writable directory")
     if statistics() is None:
         _open(names, directory, log)
     else:
@@ -40,7 +40,7 @@ def _names(sinks: Union[str, Sequence[str]]) -> Tuple[str, ...]:
         if name not in _ALL:
             raise Error(f"unknown sink {name!r}: choose from {', '.join(_ALL)}")
     if not names:
-        raise Error("at least one sink is needed; disable() switches all off")
+        raise Error("name at least one sink; disable() turns all off")
     return names
 
 

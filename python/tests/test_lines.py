@@ -476,4 +476,4 @@ def test_where_the_text_cannot_be_kept_there_are_lines_all_the_same(tmp_path):
     log = tmp_path / "log"
     found = rows(program, tmp_path, JITLISTEN_DIR=str(tmp_path), JITLISTEN_LOG=str(log))
     assert ("<ipython-input-3-0123abcd>", 2) in found, sorted(found)
-    assert "sources of notebook cells are not kept" in log.read_text()
+    assert "cannot save the sources of notebook cells" in log.read_text()

@@ -41,7 +41,7 @@ fn attached(log: &str, library: &str) -> Finding {
     for (linker, refused) in LINKERS {
         let refused = format!("{library}{refused}");
         match log.lines().find_map(|line| line.split_once(&refused)) {
-            None => words.push(format!("{linker} calls for each object")),
+            None => words.push(format!("{linker} is hooked")),
             Some((_, reason)) if reason.starts_with("no vtable of ") => {}
             Some((_, reason)) => words.push(format!("{linker} is not observed: {reason}")),
         }
@@ -75,8 +75,8 @@ mod tests {
         assert_eq!(
             said,
             [
-                "/lib/jaxlib.so: RuntimeDyld calls for each object",
-                "the program: RuntimeDyld is not observed: switched off; JITLink calls for each object",
+                "/lib/jaxlib.so: RuntimeDyld is hooked",
+                "the program: RuntimeDyld is not observed: switched off; JITLink is hooked",
                 "/lib/odd.so: this LLVM is not observed: too many LLVMs in this process (limit 16); its code stays unnamed",
             ]
         );

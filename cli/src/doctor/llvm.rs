@@ -154,14 +154,14 @@ impl Llvm {
     pub(super) fn finding(&self, has_library: bool) -> Finding {
         let mut words = vec![match &self.version {
             Some(version) => format!("{}: LLVM {version}", self.library.display()),
-            None => format!("{}: another JIT, or an LLVM that does not say its version", self.library.display()),
+            None => format!("{}: another JIT, or an LLVM of unknown version", self.library.display()),
         }];
         if !self.engines.is_empty() {
             words.push(format!("with {}", self.engines.join(", ")));
         }
         words.extend(match &self.list {
             List::Of(compiled) => Some(format!("{} objects in its GDB JIT list", compiled.objects)),
-            List::Unreadable => Some("objects that cannot be counted".to_owned()),
+            List::Unreadable => Some("an unreadable GDB JIT list".to_owned()),
             List::None => None,
         });
         match &self.heard {
@@ -173,7 +173,7 @@ impl Llvm {
                 }
                 let lost = heard.counts.for_jitlink.saturating_sub(heard.counts.jitlink);
                 if lost > 0 {
-                    let found = format!("{lost} objects for JITLink were not found in memory, or not yet");
+                    let found = format!("{lost} objects of JITLink not found in memory (yet)");
                     return Finding::note("LLVM", format!("{}; {found}", words.join("; ")), NO_NAMES);
                 }
             }
@@ -208,7 +208,7 @@ const NO_NAMES: &str = "see docs/limits.md: code that is not observed has no nam
 
 fn unsaid_words(has_library: bool, is_redirected: bool) -> &'static str {
     match (has_library, is_redirected) {
-        (true, true) => "reported by a call for each object",
+        (true, true) => "its GDB JIT list is hooked",
         (true, false) => {
             "__jit_debug_register_code is not hooked: observed by its linkers, or its GDB JIT list is read when code becomes executable"
         }
@@ -221,9 +221,9 @@ impl HeardLlvm {
     fn ways(&self) -> Vec<String> {
         let counts = &self.counts;
         let way = |way: &String| match way.as_str() {
-            "runtimedyld" => format!("RuntimeDyld calls for each object, {} so far", counts.runtime_dyld),
-            "jitlink" => format!("JITLink calls for each object, {} so far", counts.for_jitlink),
-            "list-call" => "its GDB JIT list is reported by a call for each object".to_owned(),
+            "runtimedyld" => format!("RuntimeDyld is hooked, objects so far: {}", counts.runtime_dyld),
+            "jitlink" => format!("JITLink is hooked, objects so far: {}", counts.for_jitlink),
+            "list-call" => "its GDB JIT list is hooked".to_owned(),
             "list-poll" => "its GDB JIT list is read when code becomes executable".to_owned(),
             other => format!("observed by {other}"),
         };

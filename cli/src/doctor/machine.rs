@@ -32,7 +32,7 @@ impl Machine {
         let tmp = if perf_maps {
             Finding::ok("perf maps", "go to /tmp")
         } else {
-            Finding::no("perf maps", "/tmp cannot be written", "mount a /tmp that this user may write, or use images")
+            Finding::no("perf maps", "/tmp is not writable", "mount a writable /tmp, or use images")
         };
         let findings = vec![perf, trace, gdb_found, tmp, image_place, glibc()];
         Machine { findings, perf_may, may_trace, gdb, perf_maps, images }
@@ -64,7 +64,7 @@ fn perf() -> (Finding, bool) {
             format!("{version} with file capabilities"),
             "put it first: perf record -g jitlisten run -- python prog.py",
         ),
-        Ok(()) => Finding::ok("perf", format!("{version}, may sample programs of this user")),
+        Ok(()) => Finding::ok("perf", format!("{version}, can profile this user's processes")),
         Err(libc::EACCES | libc::EPERM) if is_filtered() => {
             let advice = "start the container with --cap-add PERFMON, or a seccomp profile that allows perf_event_open";
             Finding::no("perf", format!("{version}, but a seccomp filter forbids perf_event_open"), advice)
@@ -76,11 +76,7 @@ fn perf() -> (Finding, bool) {
         ),
         Err(error) => {
             let error = std::io::Error::from_raw_os_error(error);
-            Finding::no(
-                "perf",
-                format!("{version}, but the kernel does not let it: {error}"),
-                "try another kernel or machine",
-            )
+            Finding::no("perf", format!("{version}, but the kernel refuses: {error}"), "try another kernel or machine")
         }
     };
     (finding, allowed.is_ok())
@@ -130,21 +126,21 @@ fn trace() -> (Finding, bool) {
             ),
             false,
         ),
-        "" | "0" => (Finding::ok("ptrace", "processes of this user may be traced"), true),
-        "1" if is_root => (Finding::ok("ptrace", "root may trace every process"), true),
+        "" | "0" => (Finding::ok("ptrace", "this user's processes can be traced"), true),
+        "1" if is_root => (Finding::ok("ptrace", "root can trace every process"), true),
         "1" => (
             Finding::note(
                 "ptrace",
-                "only children may be traced (kernel.yama.ptrace_scope is 1): py-spy and gdb have to start the program",
+                "only child processes can be traced (kernel.yama.ptrace_scope is 1): py-spy and gdb must start the program",
                 "to attach: sudo sysctl kernel.yama.ptrace_scope=0, or sudo py-spy, sudo gdb",
             ),
             false,
         ),
-        "2" if is_root => (Finding::ok("ptrace", "root may trace every process"), true),
+        "2" if is_root => (Finding::ok("ptrace", "root can trace every process"), true),
         scope => (
             Finding::no(
                 "ptrace",
-                format!("kernel.yama.ptrace_scope is {scope}: this user may trace no process"),
+                format!("kernel.yama.ptrace_scope is {scope}: this user cannot trace any process"),
                 "sudo sysctl kernel.yama.ptrace_scope=0 (3 needs a reboot)",
             ),
             false,
@@ -192,8 +188,8 @@ fn examine_place(wanted: &Path, may_be_made: bool) -> (Finding, bool) {
     let there = if is_there { wanted } else { wanted.parent().unwrap_or(Path::new("/")) };
     let shown = wanted.display();
     if !is_writable(there) {
-        let advice = "set JITLISTEN_DIR to a directory of yours";
-        return (Finding::no("images", format!("{shown} cannot be written"), advice), false);
+        let advice = "set JITLISTEN_DIR to a writable directory";
+        return (Finding::no("images", format!("{shown} is not writable"), advice), false);
     }
     if is_noexec(there) {
         let advice = "set JITLISTEN_DIR to a directory on a file system without noexec";
@@ -202,7 +198,7 @@ fn examine_place(wanted: &Path, may_be_made: bool) -> (Finding, bool) {
             false,
         );
     }
-    (Finding::ok("images", format!("go to {shown}, and may be mapped executable")), true)
+    (Finding::ok("images", format!("go to {shown}, and can be mapped executable")), true)
 }
 
 fn is_noexec(place: &Path) -> bool {

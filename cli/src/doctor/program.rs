@@ -1,5 +1,7 @@
 //! What a process is made of, as far as tools depend on it. Nothing is changed in it.
 
+#![forbid(unsafe_code)]
+
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
@@ -163,7 +165,7 @@ impl Program {
             for (name, works) in sinks {
                 *works &= !line.contains(&format!("the {name} sink stops"));
             }
-            self.findings.push(Finding::no("sink", after(line, "the "), "see what the system has refused"));
+            self.findings.push(Finding::no("sink", after(line, "the "), "fix what the system has refused"));
         }
         if text.contains("code without frame pointers was loaded") {
             self.code_keeps_frame_pointers = false;
@@ -200,8 +202,8 @@ impl Program {
             self.lines = false;
             self.findings.push(Finding::note(
                 "lines",
-                "Python was started with -I, -E or -S, which keeps PYTHONPATH out: no lines",
-                "leave the flag away, or call jitlisten.enable() in the program",
+                "Python was started with -I, -E or -S, which ignores PYTHONPATH: no lines",
+                "omit the flag, or call jitlisten.enable() in the program",
             ));
         }
         if flags.has_perf {
@@ -242,7 +244,7 @@ impl Program {
             self.findings.push(llvm.finding(self.has_library));
         }
         if llvms.is_empty() {
-            let advice = "look again when Numba, or whatever compiles, has been imported";
+            let advice = "try again after Numba, or another compiler, was imported";
             self.findings.push(Finding::note("LLVM", if is_known { NONE_YET } else { NO_LLVM }, advice));
         }
         // Objects need not be in a list: images are of what is final.
@@ -306,8 +308,8 @@ impl Program {
         }
         let map = format!("/tmp/perf-{}.map", process.inner_pid());
         let problem = match process.open_file(Path::new(&map)) {
-            Err(_) => Some(format!("perfmap: there is no {map}")),
-            Ok(file) if process.is_younger_than(&file) => Some(format!("perfmap: {map} is of an earlier process")),
+            Err(_) => Some(format!("perfmap: {map} does not exist")),
+            Ok(file) if process.is_younger_than(&file) => Some(format!("perfmap: {map} belongs to an earlier process")),
             Ok(_) => None,
         };
         if let Some(problem) = problem.filter(|_| self.perf_map) {
@@ -316,16 +318,16 @@ impl Program {
         }
         if self.images && !self.had_images {
             self.images = false;
-            self.findings.push(Finding::no("sink", "image: the process maps none", SINK));
+            self.findings.push(Finding::no("sink", "image: nothing was compiled yet, or images failed", SINK));
         }
     }
 }
 
-const NO_LLVM: &str = "no library in the process is known to have one";
+const NO_LLVM: &str = "no known LLVM in the process";
 /// What the library says, which looks into every library.
-const NONE_YET: &str = "there is none in the process";
+const NONE_YET: &str = "no LLVM in the process";
 
-const SINK: &str = "start it with JITLISTEN_LOG=FILE, which says what the system has refused";
+const SINK: &str = "start it with JITLISTEN_LOG=FILE; the log shows the error";
 
 fn prefixed(log: &Path) -> OsString {
     let mut value = OsString::from("info:");

@@ -285,7 +285,7 @@ def _codegen(module: Any) -> None:
                 return original(self, ir_module)
             wrappers.complete(ir_module)
             if verified.would_end_the_process(ir_module):
-                wrappers.without_lines(ir_module, RuntimeError("LLVM refuses it"))
+                wrappers.without_lines(ir_module, RuntimeError("rejected by LLVM"))
             try:
                 return original(self, ir_module)
             except RuntimeError as error:

@@ -103,7 +103,7 @@ def _saved(filename: str) -> Optional[str]:
         return _save(filename, text.encode("utf-8", "surrogateescape"))
     except OSError as error:
         _cannot_save = True
-        log.warn("sources of notebook cells are not kept: %s" % error)
+        log.warn("cannot save the sources of notebook cells: %s" % error)
         return None
 
 
@@ -143,4 +143,4 @@ def _make_private(directory: str) -> None:
         pass
     found = os.lstat(directory)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise OSError("%s is not a directory of this user alone" % directory)
+        raise OSError("%s is not a private directory of this user" % directory)

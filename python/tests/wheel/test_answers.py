@@ -104,7 +104,7 @@ def test_it_is_data_for_python(run, recorded):
         "try: jitlisten.read('nothing')\n"
         "except jitlisten.Error as error: print(error)\n"
     )
-    assert run(python(), "-c", code, recorded["cpu"]).stdout == "True\nTrue\nthere is no nothing\n"
+    assert run(python(), "-c", code, recorded["cpu"]).stdout == "True\nTrue\nno such file: nothing\n"
 
 
 def test_differences_are_in_seconds(run, recorded):

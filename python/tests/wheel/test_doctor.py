@@ -87,7 +87,7 @@ def test_each_llvm_with_version_engine_and_how_it_is_heard(run, start):
     assert objects > 0
     program = start(command(), "run", "--", python(), KERNEL)
     said = about(report(run(command(), "doctor", "--json", program.pid))[2], "LLVM")[0]["found"]
-    assert "reported by a call for each object" in said
+    assert "GDB JIT list is hooked" in said
     # The library has a mapping of the file of its own, which is not where the list is.
     assert int(said.split(" objects")[0].split()[-1]) == objects
 
@@ -98,7 +98,7 @@ def test_an_llvm_that_puts_nothing_into_its_list(run, tmp_path):
     module.write_text("declare i32 @sleep(i32)\ndefine i32 @main() uwtable {\n  %x = call i32 @sleep(i32 60)\n  ret i32 %x\n}\n")
     words = [need("lli-19"), "--jit-kind=orc", "--jit-linker=jitlink", module]
     found = report(run(command(), "doctor", "--json", "--seconds", "50", "--", *words))[2]
-    assert any("JITLink calls for each object" in one["found"] for one in about(found, "LLVM"))
+    assert any("JITLink is hooked" in one["found"] for one in about(found, "LLVM"))
     seconds = float(about(found, "command")[0]["found"].split()[-2])
     assert seconds < 45, "it is looked at until it has compiled, and two seconds longer"
 
@@ -118,7 +118,7 @@ def test_objects_of_jitlink_in_a_process(run, start, tmp_path):
                        "print('ready', flush=True)\nimport time\ntime.sleep(600)\n")
     program = start(command(), "run", "--", python(), "-B", program)
     llvm, found = llvm_in(run, program.pid, "libllvmlite")
-    assert "JITLink calls for each object, 1 so far" in llvm["found"] and llvm["state"] == "ok"
+    assert "JITLink is hooked, objects so far: 1" in llvm["found"] and llvm["state"] == "ok"
     # Its images have no padding in front, so perf cannot use their unwind tables.
     assert "no padding" in about(found, "images")[1]["found"]
     tools = {tool["tool"]: tool for tool in found["tools"]}
@@ -168,7 +168,7 @@ def test_a_stripped_program_with_an_llvm_of_its_own(run, embedded, kept):
         llvm, found = llvm_in(run, kept(*words, host, "mcjit", "5", "kept"), "/stripped")
         assert "LLVM 19.1." in llvm["found"] and "with MCJIT" in llvm["found"]
         if words:
-            assert "RuntimeDyld calls for each object, 5 so far" in llvm["found"] and llvm["state"] == "ok"
+            assert "RuntimeDyld is hooked, objects so far: 5" in llvm["found"] and llvm["state"] == "ok"
             assert "missing: frame pointers" in llvm["found"]
             assert "compiled functions have none" in about(found, "frame pointers")[0]["found"]
             assert not next(tool for tool in found["tools"] if tool["tool"] == "perf record -g")["stacks"]
@@ -176,7 +176,7 @@ def test_a_stripped_program_with_an_llvm_of_its_own(run, embedded, kept):
             assert "not observed" in llvm["found"]
     # JITLink links what LLJIT of this release compiles.
     llvm, _ = llvm_in(run, kept(command(), "run", "--", host, "orc", "5", "kept"), "/stripped")
-    assert "JITLink calls for each object, 5 so far" in llvm["found"]
+    assert "JITLink is hooked, objects so far: 5" in llvm["found"]
     found = report(run(command(), "doctor", "--json", "--seconds", "50", "--", host, "mcjit", "300", "threads"))[2]
     assert len([one for one in about(found, "LLVM") if "/stripped" in one["found"] or "the program" in one["found"]]) == 1
 
@@ -195,7 +195,7 @@ def test_an_llvm_of_which_nothing_is_heard(run, embedded, kept):
 def test_no_llvm(run, start):
     program = start(command(), "run", "--", python(), "-c", "import time; print('ready', flush=True); time.sleep(600)")
     [finding] = about(report(run(command(), "doctor", "--json", program.pid))[2], "LLVM")
-    assert finding["found"] == "there is none in the process"
+    assert finding["found"] == "no LLVM in the process"
 
 
 def test_code_that_is_older_than_the_library(run, start):
@@ -244,7 +244,7 @@ def test_a_sink_that_failed(run, start):
     lines = ["mount -t tmpfs -o noexec tmpfs /mnt", "mount -t tmpfs -o noexec tmpfs /var/tmp"]
     program = Container(start, lines=lines, words="env JITLISTEN_DIR=/mnt", run=True)
     tools, _, found = report(run(command(), "doctor", "--json", program.pid))
-    assert [one["found"] for one in about(found, "sink")] == ["image: the process maps none"]
+    assert [one["found"] for one in about(found, "sink")] == ["image: nothing was compiled yet, or images failed"]
     assert tools["perf record -g"]["names"] and not tools["py-spy --native, pystack"]["names"]
     words = ["unshare", "--mount", "sh", "-c", f'{lines[0]}; {lines[1]}; exec "$@"', "sh"]
     tools, _, found = report(run(*words, command(), "doctor", "--json", "--seconds", "50", "--", python(), KERNEL, JITLISTEN_DIR="/mnt"))
