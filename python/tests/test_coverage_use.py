@@ -48,9 +48,13 @@ def run(place, *arguments, status=0, **environment):
     return done
 
 
-def missing(place, name="prog.py"):
+def reported(place, name="prog.py"):
     run(place, "coverage", "json", "-o", "out.json")
-    return json.loads((place / "out.json").read_text())["files"][name]["missing_lines"]
+    return json.loads((place / "out.json").read_text())["files"][name]
+
+
+def missing(place, name="prog.py"):
+    return reported(place, name)["missing_lines"]
 
 
 @pytest.mark.parametrize(
@@ -287,8 +291,10 @@ def test_a_stencil_in_a_parallel_function(place):
             return kernel(a)
         compiled(np.arange(10.0))
         """))
-    run(place, "coverage", "run", "prog.py")
+    run(place, "coverage", "run", "--branch", "prog.py")
     assert missing(place, "kernels.py") == [9]
+    found = reported(place, "kernels.py")
+    assert found["missing_branches"] == [[8, 9]] and [8, 10] in found["executed_branches"], found
 
 
 def test_without_a_configuration_below_the_command(place):

@@ -313,11 +313,16 @@ def _stencils(module: Any) -> None:
 
 
 def _parallel_stencils(module: Any) -> None:
+    from .._lines import inlined
+
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def _mk_stencil_parfor(self: Any, label: int, in_args: Any, out_arr: Any, stencil_ir: Any, *others: Any) -> Any:
             from numba.core import ir
             from numba.parfors.parfor import Parfor
 
+            _index_offsets, target, _return_type, stencil = others[:4]
+            # It is a copy of the stencil's, and so are its locations.
+            inlined.mark(stencil_ir.blocks.values(), inlined.of_ir(stencil.kernel_ir, inlined.place_of(target.loc)))
             last = [block.body[-1] for block in stencil_ir.blocks.values()]
             returns = [statement.loc for statement in last if isinstance(statement, ir.Return)]
             made = original(self, label, in_args, out_arr, stencil_ir, *others)

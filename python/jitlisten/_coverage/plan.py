@@ -109,8 +109,6 @@ class Plan:
             position = self._function.position(statement.loc)
             if position is not None:
                 found.positions.append((index, position))
-            elif self._function.is_foreign(statement.loc):
-                self._add(statement, [Mark(statement.loc.filename, 0, statement.loc.line)])
         found.leaves = isinstance(block.body[-1], (ir.Return,) + _RAISES)
 
     def _find_jumps(self) -> None:
@@ -365,12 +363,3 @@ class Function:
         """Whether it is one that begins with its body: `<lambda>`, `<listcomp>`. Elsewhere, what has the first line
         is no statement."""
         return (self.code.name if frame is None else frame.name).endswith(">")
-
-    def is_foreign(self, loc: Any) -> bool:
-        """Whether a statement is of another file, and nothing tells how it came here."""
-        return (
-            loc.line > 0
-            and place_of(loc).frame is None
-            and loc.filename != self.code.path
-            and self.measured(loc.filename) is not None
-        )
