@@ -138,7 +138,7 @@ pub(crate) unsafe extern "C" fn mprotect_unnamed(address: *mut c_void, size: usi
     // SAFETY: the host's own call, passed on.
     let result = unsafe { protect(address, size, protection) };
     if result == 0 && protection & libc::PROT_EXEC != 0 {
-        guarded(|shim| shim.unnamed_code(pages(address, size)));
+        guarded(|shim| shim.unnamed_code(&mut shim.lock(), pages(address, size)));
     }
     result
 }

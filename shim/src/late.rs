@@ -29,6 +29,7 @@ impl Shim {
         let mut state = self.lock();
         if state.memory.is_free(range) {
             state.unheard.add(range, jitlisten::plumbing::monotonic());
+            self.unnamed_code(&mut state, range);
         }
     }
 

@@ -1,7 +1,10 @@
-//! Code of which nothing is known but its unwind table. Some libraries have an LLVM without symbols and names of types, and no list for
-//! debuggers: none of its linkers can be found. They are told from other libraries by what they import, `__register_frame`. What they
-//! let run (`mprotect`) is searched for tables, in that memory and around it, whose entries lead into it: those say where each
-//! function begins and ends. It is named by library and address, and has a whole stack. Memory without a table is one function.
+//! Code of which nothing is known but its unwind table. Some libraries have an LLVM without symbols and names of types, so none of its
+//! linkers can be found, and it has no list for debuggers or uses none. Without a list, they are told from other libraries by what they
+//! import, `__register_frame`. What they let run (`mprotect`) is searched for tables, in that memory and around it, whose entries lead
+//! into it: those say where each function begins and ends. It is named by library and address, and has a whole stack. Memory without a
+//! table is one function.
+
+use std::path::Path;
 
 use jitlisten::log_line;
 use jitlisten::producer::raw::{self, Code, Function};
@@ -36,8 +39,7 @@ impl Unnamed {
     /// A library has come of which nothing is heard.
     pub(crate) fn add(&mut self, library: &Library) {
         if is_one(library) {
-            let name = library.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            self.libraries.push((library.identity, name));
+            self.libraries.push((library.identity, file_name(&library.path)));
         }
     }
 
@@ -49,13 +51,19 @@ impl Unnamed {
     pub(crate) fn forget(&mut self, library: Identity) {
         self.libraries.retain(|(identity, _)| *identity != library);
     }
+}
 
-    fn name(&self) -> &str {
-        match self.libraries.as_slice() {
-            [(_, name)] => name,
-            _ => ANY,
-        }
-    }
+/// The library that has compiled something, if it can only be one.
+fn name(state: &State) -> Option<String> {
+    let unused_lists = state.sources().filter(|source| source.is_unnamed());
+    let unused_lists = unused_lists.map(|source| file_name(&source.path));
+    let mut names = state.unnamed.libraries.iter().map(|(_, name)| name.clone()).chain(unused_lists);
+    let first = names.next()?;
+    Some(if names.next().is_none() { first } else { ANY.to_owned() })
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// Whether a library that is not listened to may compile code.
@@ -66,11 +74,8 @@ pub(crate) fn is_one(library: &Library) -> bool {
 
 impl Shim {
     /// One of the libraries has let `range` run.
-    pub(crate) fn unnamed_code(&self, range: AddressRange) {
-        let mut state = self.lock();
-        if range.size() > super::moved_code::copies::LARGEST || !state.unnamed.any() {
-            return;
-        }
+    pub(crate) fn unnamed_code(&self, state: &mut State, range: AddressRange) {
+        let Some(library) = name(state).filter(|_| range.size() <= super::moved_code::copies::LARGEST) else { return };
         let Some(code) = super::moved_code::copies::piece(range) else { return };
         let around = state.around(range, super::moved_code::copies::AROUND);
         let pieces = std::iter::once(&code).chain(around.iter());
@@ -79,14 +84,13 @@ impl Shim {
             found.push(Table { range: None, functions: vec![range] });
         }
         drop(around);
-        found.iter().for_each(|table| self.add_table(&mut state, table));
+        found.iter().for_each(|table| self.add_table(state, table, &library));
     }
 
-    fn add_table(&self, state: &mut State, table: &Table) {
+    fn add_table(&self, state: &mut State, table: &Table, library: &str) {
         if table.functions.iter().any(|range| !state.memory.is_free(*range)) {
             return;
         }
-        let library = state.unnamed.name().to_owned();
         let address = |range: &AddressRange| format!("{library}+jit@{:x}", range.start().0);
         let names: Vec<String> = table.functions.iter().map(address).collect();
         let named = table.functions.iter().zip(&names);

@@ -20,7 +20,7 @@ pub(crate) struct Linkers {
     pub(crate) runtime_dyld: Result<Patched, Refusal>,
     pub(crate) jitlink: Result<(), jitlink::Refusal>,
     /// Whether there seems to be one, although no vtable shows it.
-    is_unseen: bool,
+    pub(crate) is_unseen: bool,
     /// What the library says of itself.
     pub(crate) version: Option<String>,
 }

@@ -129,7 +129,7 @@ impl Source {
             }
         }
         log_line!(Info, "LLVM in {}, slot {slot}", library.path.display());
-        if linkers.left_alone().is_some() {
+        if linkers.left_alone().is_some() || linkers.is_unseen {
             unheard::may_be();
         }
         let codegen = match linkers::wanted_classes(wanted) {
@@ -272,6 +272,11 @@ impl Source {
         // What JITLink links says nothing of the code that RuntimeDyld does.
         let is_heard = self.has_listed || facts::counted(self.slot, Count::RuntimeDyld) > 0;
         self.linkers.left_alone().filter(|_| !is_heard)
+    }
+
+    /// Whether it has linkers that cannot be found, and its list has never had an object.
+    pub(crate) fn is_unnamed(&self) -> bool {
+        self.linkers.is_unseen && !self.has_listed
     }
 
     /// Code became executable of which no LLVM has reported anything.
