@@ -63,6 +63,8 @@ fn name(state: &State) -> Option<String> {
 }
 
 fn file_name(path: &Path) -> String {
+    let program = if path == Path::new("/proc/self/exe") { std::fs::read_link(path).ok() } else { None };
+    let path = program.as_deref().unwrap_or(path);
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
