@@ -350,5 +350,5 @@ fn objects_that_are_in_two_places_that_may_run_are_in_neither() {
         }
     });
     assert!(ended.map.is_none_or(|map| map.is_empty()), "{log}");
-    assert_eq!(log.matches("was not found in executable memory for a second").count(), 1, "{log}");
+    assert_eq!(log.matches("could not locate a JITLink object in memory within a second").count(), 1, "{log}");
 }
