@@ -20,7 +20,6 @@ class Report:
 
     def rows(self) -> List[Dict[str, Any]]:
         """One dict for each line with samples, as in :meth:`lines`."""
-        is_time = str(self.data["event"]).split(":")[0] in ("task-clock", "cpu-clock", "wall-clock")
         kinds = {(line["path"], line["line"]): line["kind"] for line in self.data["hottest"]}
         rows: List[Dict[str, Any]] = []
         for file in self.data["files"]:
@@ -28,7 +27,7 @@ class Report:
                 row = {"file": file["path"], "line": line["line"], "kind": kinds.get((file["path"], line["line"]))}
                 for name in ("self", "total", "self_percent", "total_percent", "in_c", "source"):
                     row[name] = line[name]
-                row["seconds"] = line["self_weight"] / 1e9 if is_time else None
+                row["seconds"] = line["self_weight"] / 1e9 if self.data["is_time"] else None
                 rows.append(row)
         return rows
 

@@ -94,6 +94,8 @@ struct Role {
     imports: bool,
     collects: bool,
     waits: Option<&'static str>,
+    /// Of a library whose threads wait in it, and do nothing else there.
+    is_pool: bool,
     /// Whose it is: index of the name.
     library: Option<u32>,
     /// Of a library that all others use: named only where no other is.
@@ -148,6 +150,7 @@ impl Activities {
             place.role.imports |= role.imports;
             place.role.collects |= role.collects;
             place.role.waits = place.role.waits.or(role.waits);
+            place.role.is_pool |= role.is_pool;
             if place.role.library.is_none() {
                 (place.role.library, place.role.is_base) = (role.library, role.is_base);
                 place.role.is_package = role.is_package;
@@ -213,6 +216,7 @@ impl Role {
                 role.collects = COLLECTORS.contains(&function.base.as_str());
                 role.waits = waits(&function.base);
                 role.is_base = BASES.contains(&name);
+                role.is_pool = POOLS.contains(&name);
                 role.library = Some(names.number(name));
             }
             Kind::Kernel => (role.library, role.is_base) = (Some(names.number("kernel")), true),
@@ -255,7 +259,8 @@ impl Walk {
             if walk.owner.is_none() {
                 walk.owner_compiles |= role.compiles;
                 walk.collects |= role.collects;
-                walk.waits = walk.waits.or(role.waits);
+                let in_pool = role.is_pool && walk.library.is_none();
+                walk.waits = walk.waits.or(role.waits).or(in_pool.then_some(THREADS));
                 walk.owner = place.owner;
                 walk.in_c |= place.owner.is_none();
                 if place.owner.is_none() {
@@ -279,6 +284,7 @@ impl Walk {
         let is_compiled = self.owner.is_some_and(|(_, kind)| kind == Kind::Compiled);
         let (is_users, of) = self.owned_by.unwrap_or((true, None));
         let (activity, name) = match (self.waits, self.owner) {
+            (Some(THREADS), None) if is_wall => (Activity::Waiting, Some(names.number(IDLE))),
             (Some(what), _) if is_wall => (Activity::Waiting, Some(names.number(what))),
             _ if self.owner_compiles || (self.compiles && !is_compiled) => (Activity::Compiling, of),
             _ if self.collects => (Activity::Collecting, None),
@@ -313,6 +319,18 @@ const COLLECTORS: [&str; 6] = [
     "_PyGC_CollectNoFail",
 ];
 
+/// What is waited for: other threads; by a thread that was called by no code of the program, as those of a pool, for work.
+const THREADS: &str = "threads";
+const IDLE: &str = "idle threads";
+
+/// Whether other threads were waited for.
+pub(crate) fn is_for_threads(name: &str) -> bool {
+    name == THREADS || name == IDLE
+}
+
+/// Runtimes of OpenMP, which have no symbols.
+const POOLS: [&str; 3] = ["libgomp", "libomp", "libiomp5"];
+
 /// What every library uses.
 const BASES: [&str; 8] = ["libc", "libm", "libpthread", "libgcc_s", "libstdc++", "ld-linux", "[vdso]", "kernel"];
 
@@ -345,12 +363,12 @@ fn waits(function: &str) -> Option<&'static str> {
         | "recvfrom" | "recvmsg" | "send" | "sendto" | "sendmsg" | "accept" | "accept4" | "connect" | "pread64"
         | "pwrite64" | "fsync" | "readv" | "writev" => Some("input and output"),
         "wait4" | "waitpid" | "waitid" => Some("processes"),
-        "sched_yield" => Some("threads"),
+        "sched_yield" => Some(THREADS),
         _ if name.starts_with("futex_") || name.starts_with("lll_lock_wait") || name.starts_with("pthread_cond_") => {
-            Some("threads")
+            Some(THREADS)
         }
         _ if name.starts_with("sem_") || name.starts_with("pthread_join") || name.starts_with("pthread_clockjoin") => {
-            Some("threads")
+            Some(THREADS)
         }
         _ => None,
     }

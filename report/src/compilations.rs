@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -105,6 +105,15 @@ impl Compilation {
     /// The name as a person knows it: the program's own file is no `__main__`.
     pub fn name(&self) -> String {
         let stem = Path::new(&self.file).file_stem().and_then(|stem| stem.to_str());
+        if let Some(what) = self.function.strip_prefix("<dynamic>.__numba_") {
+            // Numba made it of an expression or a loop, and an address is all of its name.
+            return what
+                .split("_0x")
+                .next()
+                .unwrap_or(what)
+                .replace('_', " ")
+                .replace("parfor gufunc", "prange kernel");
+        }
         match (self.function.strip_prefix("__main__."), stem) {
             (Some(name), Some(stem)) => format!("{stem}.{}", name.replace("<locals>.", "")),
             _ => self.function.replace("<locals>.", ""),
@@ -112,7 +121,7 @@ impl Compilation {
     }
 
     /// Whether it was compiled, for itself and not for another function.
-    pub(crate) fn is_outermost(&self) -> bool {
+    pub fn is_outermost(&self) -> bool {
         self.depth == 0 && self.why != Why::Cached
     }
 
@@ -145,6 +154,31 @@ impl Compilation {
     }
 }
 
+/// Those of a recording that is still written, if they are of such a process, in the order in which they ended.
+pub fn compilations_so_far(path: &Path, is_recorded: impl Fn(u32) -> bool) -> Vec<Compilation> {
+    match lines_beside(path) {
+        Some((pid, lines)) if is_recorded(pid) => {
+            lines.take(MOST).filter_map(|line| Compilation::of_line(&line, pid)).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn beside(recording: &Path) -> PathBuf {
+    let mut beside = recording.as_os_str().to_owned();
+    beside.push(".images/compilations.jsonl");
+    beside.into()
+}
+
+/// The process, and a line for each.
+fn lines_beside(recording: &Path) -> Option<(u32, impl Iterator<Item = Vec<u8>>)> {
+    let path = beside(recording);
+    fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?;
+    let mut lines = BufReader::new(File::open(&path).ok()?.take(LONGEST)).split(b'\n').map_while(Result::ok);
+    let head: Value = serde_json::from_slice(&lines.next()?).ok()?;
+    Some((u32::try_from(head.get("pid")?.as_u64()?).ok()?, lines))
+}
+
 /// Those beside a recording, in the order in which they began. `notes` gets what is wrong with the file.
 pub(crate) fn read(
     path: &Path,
@@ -152,19 +186,11 @@ pub(crate) fn read(
     selection: &Selection,
     notes: &mut Vec<String>,
 ) -> Vec<Compilation> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".images/compilations.jsonl");
-    if !fs::symlink_metadata(&beside).is_ok_and(|found| found.is_file()) {
+    let Some((pid, lines)) = lines_beside(path) else { return Vec::new() };
+    // A file that an earlier recording of this name left, of another process or another time.
+    if !recording.threads.iter().any(|thread| thread.pid == pid) {
         return Vec::new();
     }
-    let Ok(file) = File::open(&beside) else { return Vec::new() };
-    let mut lines = BufReader::new(file.take(LONGEST)).split(b'\n').map_while(Result::ok);
-    let head = lines.next().and_then(|head| serde_json::from_slice::<Value>(&head).ok());
-    let pid = head.and_then(|head| u32::try_from(head.get("pid")?.as_u64()?).ok());
-    // A file that an earlier recording of this name left, of another process or another time.
-    let Some(pid) = pid.filter(|pid| recording.threads.iter().any(|thread| thread.pid == *pid)) else {
-        return Vec::new();
-    };
     let times = recording.samples.iter().map(|sample| sample.time);
     let (first, last) = (times.clone().min().unwrap_or(0), times.max().unwrap_or(u64::MAX));
     let mut bad = 0;
@@ -177,7 +203,7 @@ pub(crate) fn read(
         }
     }
     if bad > 0 {
-        notes.push(format!("{bad} lines of {} are damaged", printable(&beside.to_string_lossy())));
+        notes.push(format!("{bad} lines of {} are damaged", printable(&beside(path).to_string_lossy())));
     }
     found.sort_by_key(|row| (row.tid, row.begin, row.depth));
     without_nested(&mut found);
@@ -238,6 +264,9 @@ mod tests {
     fn a_row_is_for_people() {
         let row = spanning(0, 0, 1_500_000_000);
         assert_eq!((row.name().as_str(), row.llvm), ("prog.f.g", 90));
+        let kernel =
+            Compilation { function: "<dynamic>.__numba_parfor_gufunc_0x7efe944eea90".to_owned(), ..row.clone() };
+        assert_eq!(kernel.name(), "prange kernel");
         assert_eq!((row.caller.as_deref(), row.why), (Some("/a/prog.py:9"), Why::NotCached));
     }
 

@@ -2,14 +2,14 @@
 
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
-use unicode_width::UnicodeWidthStr as _;
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::compilations::{Compilation, Why};
 use crate::report::{Report, duration};
-use crate::text::cut;
+use crate::text::{cut, wrapped};
 
-/// From so many columns on, a compilation is one line.
-const WIDE: usize = 150;
+/// From so many columns on there is a place for signatures and for all figures.
+const WIDE: usize = 110;
 
 /// All compilations of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl Report {
 }
 
 /// When the recording began.
-fn start(report: &Report) -> u64 {
+pub(crate) fn start(report: &Report) -> u64 {
     let samples = report.recording.samples.iter().map(|sample| sample.time);
     samples.chain(report.compilations.iter().map(|row| row.begin)).min().unwrap_or_default()
 }
@@ -48,15 +48,16 @@ fn start(report: &Report) -> u64 {
 /// For programs; times are nanoseconds.
 pub fn compilations_to_json(report: &Report) -> Value {
     let start = start(report);
-    let row = |row: &Compilation| {
-        json!({
-            "function": row.name(), "file": row.file, "line": row.line, "signature": row.signature, "pid": row.pid, "tid": row.tid,
-            "depth": row.depth, "when": row.begin.saturating_sub(start), "lasted": row.lasted, "took": row.took, "exclusive": row.exclusive,
-            "llvm": row.llvm, "size": row.size, "caller": row.caller, "failed": row.failed,
-            "cached": row.why == Why::Cached, "why": row.why.words(),
-        })
-    };
-    report.compilations.iter().map(row).collect()
+    report.compilations.iter().map(|row| to_json(row, start)).collect()
+}
+
+pub(crate) fn to_json(row: &Compilation, start: u64) -> Value {
+    json!({
+        "function": row.name(), "file": row.file, "line": row.line, "signature": row.signature, "pid": row.pid, "tid": row.tid,
+        "depth": row.depth, "when": row.begin.saturating_sub(start), "lasted": row.lasted, "took": row.took, "exclusive": row.exclusive,
+        "llvm": row.llvm, "size": row.size, "caller": row.caller, "failed": row.failed,
+        "cached": row.why == Why::Cached, "why": row.why.words(),
+    })
 }
 
 /// The table, a row for each that took half a percent of all compilation, or with `all` for each.
@@ -72,49 +73,54 @@ pub fn compilations_to_text(report: &Report, width: Option<usize>, all: bool) ->
     let shown: Vec<&Compilation> = rows.iter().filter(|row| is_shown(row)).collect();
     let is_wide = width.is_none_or(|width| width >= WIDE);
     let start = start(report);
-    let columns = |limit: usize, wanted: &dyn Fn(&Compilation) -> usize| {
-        shown.iter().map(|row| wanted(row)).max().unwrap_or_default().clamp(8, limit)
+    let longest = |of: &dyn Fn(&Compilation) -> String, least: usize| {
+        shown.iter().map(|row| of(row).width()).max().unwrap_or_default().max(least)
     };
     let indented = |row: &Compilation| format!("{}{}", "  ".repeat(row.depth.min(4) as usize), row.name());
-    let name_width = columns(if width.is_none() { 60 } else { 32 }, &|row| indented(row).width());
-    let signature_width = columns(if width.is_none() { 80 } else { 26 }, &|row| row.signature.width());
+    let signature = |row: &Compilation| row.signature.clone();
+    let figures =
+        if is_wide { "    when     took    Numba     LLVM     code  " } else { "    when     took     LLVM  " };
+    let [names, signatures, reasons] = columns(
+        width.map(|width| width.saturating_sub(figures.len())),
+        is_wide,
+        [longest(&indented, "function".len()), longest(&signature, "signature".len()), longest(&why, "why".len())],
+    );
     let mut text = String::new();
     let mut line = |content: String| {
         text.push_str(&width.map_or_else(|| content.trim_end().to_owned(), |width| cut(content.trim_end(), width)));
         text.push('\n');
     };
-    let figures = "    when     took    Numba     LLVM     code  ";
-    line(match is_wide {
-        true => format!("{figures}{}  {}  why", padded("function", name_width), padded("signature", signature_width)),
-        false => format!("{figures}function, why, signature"),
-    });
-    for row in &shown {
-        let [when, took, numba, llvm] =
-            [row.begin.saturating_sub(start), row.took, row.took - row.llvm, row.llvm].map(seconds);
-        let figures = match row.why {
-            Why::Cached => format!("{when:>8} {took:>8} {:>8} {:>8} {:>8}  ", "", "", ""),
-            _ => format!("{when:>8} {took:>8} {numba:>8} {llvm:>8} {:>8}  ", bytes(row.size)),
-        };
-        let name = padded(&indented(row), name_width);
-        if is_wide {
-            line(format!("{figures}{name}  {}  {}", padded(&row.signature, signature_width), why(row)));
-        } else {
-            line(format!("{figures}{}", indented(row)));
-            let rest: Vec<String> =
-                [why(row), row.signature.clone()].into_iter().filter(|part| !part.is_empty()).collect();
-            line(format!("{:9}{}", "", rest.join("; ")));
+    let row_of = |figures: &str, name: &str, signature: &str, why: &str| match is_wide {
+        true => {
+            format!("{figures}{}  {}  {}", padded(name, names), padded(signature, signatures), padded(why, reasons))
         }
+        false => format!("{figures}{}  {}", padded(name, names), padded(why, reasons)),
+    };
+    line(row_of(figures, "function", "signature", "why"));
+    for row in &shown {
+        let of_code = |text: String| if row.why == Why::Cached { String::new() } else { text };
+        let [when, took] = [row.begin.saturating_sub(start), row.took].map(seconds);
+        let [numba, llvm] = [row.took - row.llvm, row.llvm].map(|part| of_code(seconds(part)));
+        let figures = match is_wide {
+            true => format!("{when:>8} {took:>8} {numba:>8} {llvm:>8} {:>8}  ", of_code(bytes(row.size))),
+            false => format!("{when:>8} {took:>8} {llvm:>8}  "),
+        };
+        line(row_of(&figures, &indented(row), &row.signature, &why(row)));
     }
     if shown.len() < rows.len() {
         line(format!("{} more took less than half a percent of this: --all shows them", rows.len() - shown.len()));
     }
     line(String::new());
-    line(summary(report, total));
+    for part in wrapped(&summary(report), "; ", width.unwrap_or(usize::MAX)) {
+        line(part);
+    }
     text
 }
 
-fn summary(report: &Report, total: u64) -> String {
+/// All of them in a sentence.
+pub(crate) fn summary(report: &Report) -> String {
     let rows = &report.compilations;
+    let total = rows.iter().filter(|row| row.is_outermost()).map(|row| row.took).sum();
     let count = |wanted: &dyn Fn(&Compilation) -> bool| rows.iter().filter(|row| wanted(row)).count();
     let plural = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let llvm: u64 = rows.iter().filter(|row| row.is_outermost()).map(|row| row.llvm).sum();
@@ -146,7 +152,7 @@ fn summary(report: &Report, total: u64) -> String {
 }
 
 /// Why, and who called for it.
-fn why(row: &Compilation) -> String {
+pub(crate) fn why(row: &Compilation) -> String {
     let short = |caller: &String| caller.rsplit('/').next().unwrap_or_default().to_owned();
     let called = row.caller.as_ref().map(|caller| format!("for {}", short(caller)));
     let why = match row.depth {
@@ -174,11 +180,38 @@ fn bytes(count: u64) -> String {
     }
 }
 
-/// Cut or filled with spaces.
+/// Columns of the names, the signatures and the reasons, in so many together: reasons first, which say what to do.
+fn columns(space: Option<usize>, has_signatures: bool, wanted: [usize; 3]) -> [usize; 3] {
+    const BETWEEN: usize = 2;
+    const LONGEST_WHY: usize = 36;
+    let Some(space) = space else { return wanted };
+    let why = wanted[2].min(LONGEST_WHY).min(space / 2);
+    let names = space.saturating_sub(why + BETWEEN);
+    if !has_signatures {
+        return [wanted[0].min(names), 0, why];
+    }
+    let both = names.saturating_sub(BETWEEN);
+    let name = wanted[0].min((both * 3 / 5).max(both.saturating_sub(wanted[1])));
+    [name, wanted[1].min(both - name), why]
+}
+
+/// Cut in the middle, where it says the least, or filled with spaces.
 fn padded(text: &str, width: usize) -> String {
-    let cut = cut(text, width);
-    let missing = width.saturating_sub(cut.width());
-    format!("{cut}{}", " ".repeat(missing))
+    let mut shown = text.to_owned();
+    if text.width() > width {
+        let head = cut(text, (width / 3).max(1));
+        let tail: Vec<char> = text.chars().rev().collect();
+        let mut left = width - head.width();
+        let tail = tail.into_iter().take_while(|character| {
+            let wide = character.width().unwrap_or_default();
+            let fits = wide <= left;
+            left = left.saturating_sub(wide);
+            fits
+        });
+        shown = head + &tail.collect::<Vec<_>>().into_iter().rev().collect::<String>();
+    }
+    let missing = width.saturating_sub(shown.width());
+    format!("{shown}{}", " ".repeat(missing))
 }
 
 #[cfg(test)]
@@ -189,6 +222,9 @@ mod tests {
     fn figures_have_their_units() {
         assert_eq!([2_000_000, 1_500_000_000].map(seconds), ["2 ms", "1.50 s"]);
         assert_eq!([0, 290, 14_200].map(bytes), ["", "290 B", "14.2 KB"]);
-        assert_eq!(padded("abcdef", 4) + &padded("x", 3), "abc…x  ");
+        assert_eq!(padded("numba.core.f", 7) + &padded("x", 3), "n…ore.fx  ");
+        assert_eq!(columns(Some(75), true, [60, 40, 34]), [22, 15, 34]);
+        assert_eq!(columns(Some(54), false, [60, 40, 34]), [25, 0, 27]);
+        assert_eq!(columns(Some(75), true, [10, 11, 12]), [10, 11, 12]);
     }
 }

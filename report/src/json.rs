@@ -1,7 +1,7 @@
 //! The table as JSON, for programs.
 //!
 //! ```text
-//! {"samples": n, "compiled": n, "interpreted": n, "without_line": n, "lost": n, "weight": n, "elapsed": ns or null,
+//! {"samples": n, "compiled": n, "interpreted": n, "without_line": n, "lost": n, "weight": n, "is_time": b, "elapsed": ns or null,
 //!  "summary": {"compiled": {"samples": n, "weight": n, "percent": p}, "interpreted": {...}, "libraries": {NAME: {...}}, "compiling": {...},
 //!              "compiling_in_llvm": {...}, "importing": {NAME: {...}}, "collecting": {...}, "waiting": {NAME: {...}}},
 //!  "hottest": [{"path": p, "line": l, "source": s, "kind": "compiled"|"python", "self": n, "total": n, "in_c": n, ...}],
@@ -38,6 +38,7 @@ pub fn to_json(report: &Report) -> Value {
         "lost": profile.lost,
         "weight": profile.all.weight,
         "event": report.event(),
+        "is_time": report.is_time(),
         "host": report.recording.facts.host,
         "command": report.recording.facts.command,
         "elapsed": report.elapsed(),

@@ -38,7 +38,7 @@ mod why;
 
 pub use activity::{Activities, Activity, Done};
 pub use bundle::{Bundled, bundle};
-pub use compilations::{Compilation, Why};
+pub use compilations::{Compilation, Why, compilations_so_far};
 pub use compiling::{Compiling, compilations_to_json, compilations_to_text};
 pub use diff::{Change, Difference, diff, diff_to_text};
 pub use error::Error;

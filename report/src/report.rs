@@ -139,11 +139,11 @@ impl Report {
     ) -> Report {
         let symbols = Symbols::resolve_with(cache, &recording, &options.lookup);
         let detail = Detail { by_thread: options.by_thread, native_lines: options.lookup.native_lines };
+        let activities = Activities::new(&recording, &symbols);
         if options.no_compile {
-            let activities = Activities::new(&recording, &symbols);
             recording.samples.retain(|sample| activities.of(sample.stack).activity != Activity::Compiling);
         }
-        let profile = Profile::new(&recording, &symbols, detail);
+        let profile = Profile::with(&recording, &symbols, activities, detail);
         let roots = Roots::of(&recording, &options.lookup);
         let sources = sources(&profile, &symbols, &roots.all(), recorded);
         let mut notes = recording.notes.clone();

@@ -93,7 +93,7 @@ def use(browser, page, pictures):
     if browser.run("return document.documentElement.classList.contains('dark')"):
         browser.keys("d")
     until("the hottest lines are shown", lambda: browser.run("return document.querySelectorAll('#hotlines tbody tr').length") > 0)
-    use_stacks(browser, used, save)
+    use_stacks(browser, used, save, page)
     browser.keys("2")
     until("rows are drawn", lambda: browser.run("return document.querySelectorAll('.row.line').length") > 5)
     assert browser.run("return typeof window.injected") == "undefined", "something in the data was executed"
@@ -172,12 +172,19 @@ def use(browser, page, pictures):
     return slowest, work, used
 
 
-def use_stacks(browser, used, save):
+def use_stacks(browser, used, save, page):
     """Hottest lines, flame graph and call tree, of everything and of a part of the time."""
     texts = lambda selector: browser.run("return [...document.querySelectorAll(arguments[0])].map((one) => one.textContent)", selector)
     share = lambda text: float(text.removesuffix(" %"))
     own = [share(text) for text in texts("#hotlines tbody td:nth-child(2)")]
     assert 0 < len(own) <= 10 and own == sorted(own, reverse=True), f"the hottest first: {own}"
+    expected = os.path.splitext(page)[0] + ".json"
+    if os.path.exists(expected):
+        with open(expected, encoding="utf-8") as file:
+            wanted = json.load(file)
+        assert len(own) == len(wanted["hottest"]), (own, wanted)
+        wanted = [weight / wanted["all"] * 100 for _, weight in wanted["hottest"]]
+        assert all(abs(one - exact) < 0.06 for one, exact in zip(own, wanted)), f"{own}, not {wanted}"
     save("lines-html.png")
     browser.keys("3")
     boxes = lambda: browser.run("return [...document.querySelectorAll('.box')].map((one) => [one.node.total, one.offsetWidth])")

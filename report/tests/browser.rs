@@ -8,16 +8,21 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{Writer, find, rooted, scratch, skip, testdata};
-use jitlisten_report::{Options, Report, to_html};
+use jitlisten_report::{HotLine, Options, Report, hottest, to_html};
 
 /// Returns what of the page was used: it depends on what the recording has.
-fn look_at(name: &str, report: &Report) -> Option<String> {
+fn look_at(name: &str, report: &Report, hottest: &[HotLine]) -> Option<String> {
     let (Some(_), Some(_), Some(python)) = (find("chromium"), find("chromedriver"), find("python3")) else {
         skip("chromium, chromium-driver and python3");
         return None;
     };
     let page = scratch(name).join("page.html");
     fs::write(&page, to_html(report)).unwrap();
+    if !hottest.is_empty() {
+        let lines: Vec<_> = hottest.iter().map(|line| (line.place, line.own.weight)).collect();
+        let wanted = serde_json::json!({"all": report.profile.all.weight, "hottest": lines});
+        fs::write(page.with_extension("json"), wanted.to_string()).unwrap();
+    }
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser.py");
     let output = Command::new(python).arg(script).arg(&page).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -29,7 +34,8 @@ fn look_at(name: &str, report: &Report) -> Option<String> {
 #[test]
 fn the_page_of_a_recording_works() {
     let options = Options { by_thread: true, ..rooted() };
-    if let Some(used) = look_at("browser", &Report::open(&testdata().join("perf.data"), &options).unwrap()) {
+    let report = Report::open(&testdata().join("perf.data"), &options).unwrap();
+    if let Some(used) = look_at("browser", &report, &hottest(&report, 10)) {
         assert!(used.starts_with("ok, time, inlined calls, callers, search, threads;"), "{used}");
     }
 }
@@ -57,5 +63,5 @@ fn large_and_hostile_sources_work_too() {
         report.profile.files.push(file);
         report.sources.push(report.sources[0].clone());
     }
-    look_at("browser-large", &report);
+    look_at("browser-large", &report, &[]);
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use common::{Writer, rooted, scratch, testdata};
-use jitlisten_report::{Options, Report, to_flamegraph, to_html};
+use jitlisten_report::{HotLine, Options, Report, hottest, to_flamegraph, to_html};
 use serde_json::Value;
 
 fn data(report: &Report) -> Value {
@@ -20,8 +20,8 @@ fn data(report: &Report) -> Value {
 struct Stacks {
     /// Of each node its parent, function, file and line.
     nodes: Vec<(usize, i64, i64, i64)>,
-    /// Slice, thread, node, activity, samples, weight.
-    parts: Vec<[u64; 6]>,
+    /// Slice, thread, node, activity, hot line, samples, weight.
+    parts: Vec<[u64; 7]>,
 }
 
 impl Stacks {
@@ -38,13 +38,13 @@ impl Stacks {
             path.push(number);
         }
         let parts = data["stacks"]["parts"].as_array().unwrap();
-        let parts = parts.chunks(6).map(|part| std::array::from_fn(|at| part[at].as_u64().unwrap())).collect();
+        let parts = parts.chunks(7).map(|part| std::array::from_fn(|at| part[at].as_u64().unwrap())).collect();
         Stacks { nodes, parts }
     }
 
-    fn sum(&self, which: impl Fn(&[u64; 6]) -> bool) -> (u64, u64) {
+    fn sum(&self, which: impl Fn(&[u64; 7]) -> bool) -> (u64, u64) {
         let parts = self.parts.iter().filter(|part| which(part));
-        parts.fold((0, 0), |sum, part| (sum.0 + part[4], sum.1 + part[5]))
+        parts.fold((0, 0), |sum, part| (sum.0 + part[5], sum.1 + part[6]))
     }
 
     /// Self of each line, and total: once for a stack.
@@ -53,13 +53,13 @@ impl Stacks {
         for part in &self.parts {
             let mut at = part[2] as usize;
             let (_, _, file, line) = self.nodes[at];
-            lines.entry((file, line)).or_default().0 += part[5];
+            lines.entry((file, line)).or_default().0 += part[6];
             let mut seen = Vec::new();
             while at != 0 {
                 let (parent, _, file, line) = self.nodes[at];
                 if !seen.contains(&(file, line)) {
                     seen.push((file, line));
-                    lines.entry((file, line)).or_default().1 += part[5];
+                    lines.entry((file, line)).or_default().1 += part[6];
                 }
                 at = parent;
             }
@@ -67,6 +67,24 @@ impl Stacks {
         lines.remove(&(-1, 0));
         lines
     }
+}
+
+/// File, line, compiled or not, and the weight of self and of what of it was in C, as the page adds them up; the hottest first.
+fn hot_lines(data: &Value, stacks: &Stacks) -> Vec<(u64, u64, bool, u64, u64)> {
+    let lines = data["stacks"]["hot"].as_array().unwrap().iter().zip(0_u64..);
+    lines
+        .map(|(line, number)| {
+            let sum = |code: u64| stacks.sum(|part| part[4] == 1 + 2 * number + code).1;
+            let place = (line[0].as_u64().unwrap(), line[1].as_u64().unwrap());
+            (place.0, place.1, line[2].as_bool().unwrap(), sum(0) + sum(1), sum(1))
+        })
+        .collect()
+}
+
+fn hottest_lines(report: &Report) -> Vec<(u64, u64, bool, u64, u64)> {
+    let line =
+        |line: &HotLine| (line.place.0.into(), line.place.1.into(), line.compiled, line.own.weight, line.in_c.weight);
+    hottest(report, usize::MAX).iter().map(line).collect()
 }
 
 fn assert_adds_up(report: &Report) -> (Value, Stacks) {
@@ -78,6 +96,7 @@ fn assert_adds_up(report: &Report) -> (Value, Stacks) {
     }
     let (slices, activities) =
         (data["stacks"]["slices"].as_u64().unwrap(), data["stacks"]["activities"].as_array().unwrap().len());
+    assert_eq!(hot_lines(&data, &stacks), hottest_lines(report));
     assert!(slices <= 301 && stacks.parts.iter().all(|part| part[0] < slices && part[3] < activities as u64));
     (data, stacks)
 }

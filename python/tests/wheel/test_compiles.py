@@ -2,7 +2,9 @@
 
 import json
 
+import pytest
 from conftest import PROGRAMS, command, python
+from test_answers import on_a_terminal
 
 KERNEL = PROGRAMS / "kernel.py"
 
@@ -20,6 +22,24 @@ def test_what_a_program_compiled(run, tmp_path):
     # The same name once more, and nothing is compiled.
     run(command(), "record", "--", python(), "-c", "sum(range(10_000_000))")
     assert "no compilations" in run(command(), "compiles").stdout
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_row_is_a_line_of_the_terminal(environment, run, tmp_path, columns):
+    recording = tmp_path / "mixed.data"
+    run(command(), "record", "-o", recording, "--", python(), PROGRAMS / "mixed.py")
+    environment.pop("COLUMNS", None)
+    text = on_a_terminal(environment, columns, command(), "compiles", "--all", recording)
+    rows = text.split("\n\n")[0].splitlines()
+    assert max(map(len, text.splitlines())) <= columns, text
+    compiled = json.loads(run(command(), "compiles", "--json", "-", recording).stdout)
+    assert len(rows) == 1 + len(compiled) > 5, text
+    assert ("signature" in rows[0]) == (columns >= 110)
+    assert all("0x" not in row["function"] for row in compiled)
+    page = tmp_path / "page.html"
+    run(command(), "lines", "--html", page, recording)
+    data = json.loads(page.read_text().split('type="application/json">')[1].split("</script>")[0])
+    assert [row["function"] for row in data["compiling"]["rows"]] == [row["function"] for row in compiled]
 
 
 def test_a_bundle_says_what_was_compiled(run, tmp_path):

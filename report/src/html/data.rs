@@ -8,12 +8,15 @@ use rustc_hash::FxHashMap;
 use serde_json::{Map, Value, json};
 
 use crate::assembly::Assembly;
+use crate::compilations::Compilation;
+use crate::compiling;
 use crate::printable::printable;
 use crate::profile::{Count, Inlined, Line, Shares, SourceLines};
 use crate::report::Report;
 use crate::source::SourceText;
 use crate::symbols::Kind;
 
+use super::barriers::is_parallel;
 use super::loops;
 use super::stacks::stacks;
 
@@ -24,6 +27,8 @@ const AROUND_IN_LIBRARIES: u32 = 5;
 /// Functions in the list, callers of one, callees of a line.
 const MOST_LISTED: usize = 300;
 const MOST_CALLERS: usize = 12;
+/// Compilations.
+const MOST_COMPILED: usize = 2000;
 
 pub(super) fn data(report: &Report) -> Value {
     let profile = &report.profile;
@@ -46,6 +51,7 @@ pub(super) fn data(report: &Report) -> Value {
             file_value(report, &assembly, &mut loops, file, source)
         }).collect::<Vec<_>>(),
         "stacks": stacks(report),
+        "compiling": compiling(report),
     })
 }
 
@@ -97,6 +103,9 @@ fn functions(report: &Report) -> Vec<Value> {
                 let callers = row.callers.iter().take(MOST_CALLERS);
                 add("callers", callers.map(|(caller, from, count)| json!([caller, from, count.weight])).collect());
             }
+            if is_parallel(row) {
+                add("parallel", json!(true));
+            }
             if listed {
                 add("listed", json!(true));
                 let compilations = row.several_compilations().iter();
@@ -108,6 +117,27 @@ fn functions(report: &Report) -> Vec<Value> {
             value
         })
         .collect()
+}
+
+/// What Numba compiled, the longest, in the order of time; and all of it in a sentence.
+fn compiling(report: &Report) -> Value {
+    let mut rows: Vec<&Compilation> = report.compilations.iter().collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.took));
+    let left_out = rows.len().saturating_sub(MOST_COMPILED);
+    rows.truncate(MOST_COMPILED);
+    rows.sort_by_key(|row| (row.begin, row.depth));
+    let start = compiling::start(report);
+    json!({
+        "words": if report.compilations.is_empty() { String::new() } else { compiling::summary(report) },
+        "left_out": left_out,
+        "rows": rows.into_iter().map(|row| {
+            let mut value = compiling::to_json(row, start);
+            if let Some(map) = value.as_object_mut() {
+                map.insert("for".to_owned(), json!(compiling::why(row)));
+            }
+            value
+        }).collect::<Vec<_>>(),
+    })
 }
 
 fn file_value<'a>(

@@ -4,6 +4,7 @@
 //! every `<`, `>` and `&` is written as an escape, so that nothing in it can end it; the script puts text into the page as text
 //! only. A content security policy forbids the page to load anything.
 
+mod barriers;
 mod data;
 mod loops;
 mod stacks;
@@ -17,6 +18,7 @@ const SCRIPT: &str = concat!(
     include_str!("loops.js"),
     include_str!("table.js"),
     include_str!("pictures.js"),
+    include_str!("compilations.js"),
     include_str!("page.js")
 );
 

@@ -63,11 +63,12 @@
     wanted: () => $('search').value.toLowerCase(),
     chosen: () => chosen, range: () => range, viewed: () => view, view: showView,
     goToFunction: (number) => table.goToFunction(number),
+    goToLine: (file, line) => table.goToLine(file, line),
     chooseThread: (number) => { thread = thread === number ? -1 : number; $('thread').value = thread; choose(); },
     chooseRange: (wanted) => { range = wanted; choose(); },
     previewRange: (wanted) => { range = wanted; time.mark(); },
   };
-  const table = sourceTable(page), pics = pictures(page), time = timeline(page);
+  const table = sourceTable(page), pics = pictures(page), time = timeline(page), compiled = compilations(page);
 
   function choose() {
     chosen = stacks.choose(thread, range);
@@ -75,7 +76,7 @@
     time.mark();
     show();
   }
-  function show() { summary(); hottest(); table.show(); pics.show(); }
+  function show() { summary(); hottest(); table.show(); pics.show(); compiled.show(); }
   function showView(wanted) {
     if (view === wanted) return;
     view = wanted;
@@ -103,16 +104,16 @@
     }), ...(isFiltered() ? [] : data.facts.map(([what, samples, weight]) => element('span', 'faint', `${weight ? percent(weight) : count(samples)} ${what}`))));
   }
   function hottest() {
-    // The user's lines, and those of compiled code wherever it is from.
-    const lines = stacks.places.map(([file, line], at) => [chosen.hot[at], file, line])
-      .filter(([hot, file]) => hot[0] && (hot[3] || !data.files[file].library)).sort((a, b) => b[0][0] - a[0][0]);
-    $('hotlines').tBodies[0].replaceChildren(...lines.slice(0, HOTTEST).map(([hot, at, line]) => {
+    const lines = data.stacks.hot.map((where, at) => [chosen.hot[at], where]).filter(([hot]) => hot[0]).sort((a, b) => b[0][0] - a[0][0]);
+    const place = ([at, line]) => `${plain(data.files[at].path)}:${line}`;
+    $('hotlines').tBodies[0].replaceChildren(...lines.slice(0, HOTTEST).map(([hot, where]) => {
+      const [at, line, isCompiled, by] = where;
       const file = data.files[at], source = element('code');
       const text = line ? textOf(file, line) : '(line 0: the compiler names no line)';
       if (line && isPython(file)) page.highlight(source, text.trim(), ''); else source.append(text);
-      const made = row(hot[0], hot[1], [plain(file.path) + ':' + line, file.path], source, () => table.goToLine(at, line));
+      const made = row(hot[0], hot[1], [place(where) + (by ? ' by ' + place(by) : ''), file.path], source, () => table.goToLine(at, line));
       const inC = hot[2] / hot[0];
-      made.append(element('td', 'faint', (hot[3] ? 'compiled' : 'Python') + (inC >= 0.1 ? `, ${(inC * 100).toFixed(0)} % in C` : '')));
+      made.append(element('td', 'faint', (isCompiled ? 'compiled' : 'Python') + (inC >= 0.1 ? `, ${(inC * 100).toFixed(0)} % in C` : '')));
       return made;
     }));
     const sum = lines.reduce((whole, [hot]) => whole + hot[0], 0);
@@ -177,9 +178,9 @@
 
   // --- keys ---------------------------------------------------------------------------------------------------------------
 
-  const search = $('search'), VIEWS = ['hottest', 'source', 'flame', 'tree', 'balance'];
+  const search = $('search'), VIEWS = ['hottest', 'source', 'flame', 'tree', 'balance', 'compilations'].slice(0, compiled.any ? 6 : 5);
   const find = () => {
-    if (view === 'hottest' || view === 'balance') { showView('source'); search.focus(); }
+    if (['hottest', 'balance', 'compilations'].includes(view)) { showView('source'); search.focus(); }
     if (view === 'source') table.find(); else pics.find();
     if (!search.value) $('hits').textContent = '';
   };

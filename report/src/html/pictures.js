@@ -228,17 +228,23 @@ function pictures(page) {
     const threads = chosen.threads.map((parts, at) => [at, sum(parts), parts]).filter(([, all]) => all).sort((a, b) => b[1] - a[1]);
     const most = threads.length ? threads[0][1] : 1;
     view.replaceChildren(element('h2', '', 'What each thread did'), ...threads.map(([at, all, parts]) => bar(data.threads[at][0], all, most, parts)));
-    const loops = page.stacks.byThread(chosen.range, (row) => row.kind === 'compiled' && /prange|gufunc/.test(row.name));
-    const heaviest = [...loops].map(([f, of]) => [f, [...of], sum([...of.values()])]).sort((a, b) => b[2] - a[2]);
+    const loops = page.stacks.byThread(chosen.range);
+    const heaviest = [...loops].map(([f, of]) => [f, [...of].map(([at, { inside, waited }]) => [at, inside, waited]), sum([...of.values()].map((one) => one.inside))]).sort((a, b) => b[2] - a[2]);
     if (heaviest.length) view.append(element('h2', '', 'How parallel loops were shared'));
     for (const [f, of] of heaviest.slice(0, 20)) {
       of.sort((a, b) => b[1] - a[1]);
-      const all = sum(of.map(([, weight]) => weight)), mean = all / of.length, idle = (1 - mean / of[0][1]) * 100;
+      const all = sum(of.map(([, weight]) => weight)), mean = all / of.length, idle = (1 - mean / of[0][1]) * 100, most = Math.max(...of.map(([, inside, waited]) => inside + waited));
+      const waited = sum(of.map((one) => one[2]));
       const title = element('h3', '', page.nameOf(f));
       title.title = data.functions[f].name;
       view.append(title, element('p', 'faint', of.length === 1 ? `${page.amount(all)} in one thread` : `${page.amount(all)} in ${of.length} threads: ` +
-        `busiest ${page.amount(of[0][1])}, mean ${page.amount(mean)}. Equal shares would save ${idle.toFixed(0)} % of the busiest thread's time`));
-      for (const [at, weight] of of) view.append(bar(data.threads[at][0], weight, of[0][1], [weight]));
+        `busiest ${page.amount(of[0][1])}, mean ${page.amount(mean)}. Equal shares would save ${idle.toFixed(0)} % of the busiest thread's time` +
+        (waited ? `. While others were in it, threads waited about ${page.amount(waited)}` : '')));
+      for (const [at, inside, waits] of of) {
+        const row = bar(data.threads[at][0], inside, most, Object.assign([inside], { [WAITING]: waits }));
+        if (waited) row.append(element('span', 'waits', `waited ${page.amount(waits)}`));
+        view.append(row);
+      }
     }
   }
   function bar(label, all, most, parts) {

@@ -1,6 +1,7 @@
 'use strict';
 // The samples, added up by what is chosen: a thread (-1: all) and slices of time (from, to; null: all). No page in here.
-const SAMPLE = 6;
+const SAMPLE = 7;
+const WAITING = 6;
 const nothing = [0, 0, 0, 0];
 
 class Stacks {
@@ -43,7 +44,7 @@ class Stacks {
   choose(thread, range) {
     const { data, count, parts } = this, slices = range || [0, Infinity];
     const own = new Float64Array(count), total = new Float64Array(count), samples = new Float64Array(count), totalSamples = new Float64Array(count);
-    const activities = data.stacks.activities.map(() => 0), threads = data.threads.map(() => data.stacks.activities.map(() => 0));
+    const hot = data.stacks.hot.map(() => [0, 0, 0]), activities = data.stacks.activities.map(() => 0), threads = data.threads.map(() => data.stacks.activities.map(() => 0));
     let all = 0;
     for (let at = 0; at < parts.length; at += SAMPLE) {
       if (parts[at] < slices[0] || parts[at] >= slices[1]) continue;
@@ -51,7 +52,9 @@ class Stacks {
       threads[of][activity] += weight;
       if (thread >= 0 && of !== thread) continue;
       own[parts[at + 2]] += weight;
-      samples[parts[at + 2]] += parts[at + 4];
+      samples[parts[at + 2]] += parts[at + 5];
+      const code = parts[at + 4] - 1, line = hot[code >> 1];
+      if (line) { line[0] += weight; if (code & 1) line[2] += weight; }
       activities[activity] += weight;
       all += weight;
     }
@@ -59,32 +62,17 @@ class Stacks {
       total[at] += own[at]; totalSamples[at] += samples[at];
       if (at) { total[this.parent[at]] += total[at]; totalSamples[this.parent[at]] += totalSamples[at]; }
     }
-    const chosen = { thread, range, all, own, total, activities, threads, hot: this.hot(own, total), lines: null, functions: null };
-    if (thread >= 0 || range) {
-      const n = { own, samples, total, totalSamples };
-      chosen.lines = this.shares(n, this.lineOf, this.places.length);
-      chosen.functions = this.shares(n, this.functionOf, data.functions.length);
-    }
-    return chosen;
-  }
-
-  /** Of each line what it took with the C functions that it called, its total, what of it was C, and whether it is of compiled code. */
-  hot(own, total) {
-    const found = this.places.map(() => [0, 0, 0, false]);
-    const totals = this.shares({ own, total, samples: own, totalSamples: total }, this.lineOf, this.places.length);
-    for (let at = 1; at < this.count; at++) {
-      const owner = this.owner[at], line = owner < 0 ? -1 : this.lineOf[this.spot[owner]];
-      if (line < 0 || !own[at]) continue;
-      found[line][0] += own[at];
-      if (owner !== at) found[line][2] += own[at];
-      found[line][3] ||= !this.ownerIsPython[at];
-    }
-    found.forEach((sum, line) => { sum[1] = Math.max(sum[0], totals[line] ? totals[line][3] : 0); });
-    return found;
+    const n = { own, samples, total, totalSamples }, lines = this.shares(n, this.lineOf, this.places.length), isPart = thread >= 0 || range;
+    data.stacks.hot.forEach(([file, line], at) => {
+      const sum = lines[this.lineNumbers.get(file + ':' + line)];
+      hot[at][1] = Math.max(hot[at][0], sum ? sum[3] : 0);
+    });
+    return { thread, range, all, own, total, activities, threads, hot, lines: isPart ? lines : null,
+      functions: isPart ? this.shares(n, this.functionOf, data.functions.length) : null };
   }
 
   /** Of a part: nanoseconds or events; samples where these are not known. */
-  amount(at) { return this.data.weight ? this.parts[at + 5] : this.parts[at + 4]; }
+  amount(at) { return this.data.weight ? this.parts[at + 6] : this.parts[at + 5]; }
 
   /** Self and total of each line or function; one that is on a stack several times counts once. */
   shares(n, keyOf, length) {
@@ -147,20 +135,27 @@ class Stacks {
     return root;
   }
 
-  /** Of each function that is_wanted accepts, what it took in each thread. */
-  byThread(range, isWanted) {
+  /** Of each function whose loop threads share, what each thread was in it, and what it waited for the others. */
+  byThread(range) {
     const { data, parts } = this, slices = range || [0, Infinity], found = new Map(), inside = new Int32Array(this.count).fill(-1);
-    const wanted = data.functions.map(isWanted);
+    const wanted = data.functions.map((row) => row.parallel);
     for (let at = 1; at < this.count; at++) {
       const f = this.functionOf[this.spot[at]];
       inside[at] = inside[this.parent[at]] >= 0 ? inside[this.parent[at]] : wanted[f] ? f : -1;
     }
     for (let at = 0; at < parts.length; at += SAMPLE) {
       const f = inside[parts[at + 2]];
-      if (f < 0 || parts[at] < slices[0] || parts[at] >= slices[1]) continue;
+      // Of the thread that starts the loop, waiting for the others is inside, too.
+      if (f < 0 || parts[at + 3] === WAITING || parts[at] < slices[0] || parts[at] >= slices[1]) continue;
       if (!found.has(f)) found.set(f, new Map());
       const threads = found.get(f);
-      threads.set(parts[at + 1], (threads.get(parts[at + 1]) || 0) + this.amount(at));
+      if (!threads.has(parts[at + 1])) threads.set(parts[at + 1], { inside: 0, waited: 0 });
+      threads.get(parts[at + 1]).inside += this.amount(at);
+    }
+    const { barriers } = data.stacks;
+    for (let at = 0; at < barriers.length; at += 4) {
+      const [f, thread, slice, waited] = barriers.slice(at, at + 4), of = found.get(f) && found.get(f).get(thread);
+      if (of && slice >= slices[0] && slice < slices[1]) of.waited += waited;
     }
     return found;
   }

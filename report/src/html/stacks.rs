@@ -14,10 +14,13 @@ use crate::export::{
     Unit,
     shown::{is_entry_of, shown_frames},
 };
-use crate::profile::Count;
+use crate::hottest::{HotLine, hottest};
+use crate::profile::{Count, Place};
 use crate::recording::Recording;
 use crate::report::Report;
 use crate::symbols::Frame;
+
+use super::barriers::barriers;
 
 /// Slices of time.
 const SLICES: u64 = 300;
@@ -27,8 +30,8 @@ const MOST_PARTS: usize = 150_000;
 /// Function, file and line, by their numbers in the page; -1 and 0 where there is none. And whether it is only the entry of the function
 /// that is next.
 type Spot = (i64, i64, u32, bool);
-/// Slice, thread, node, activity.
-type Part = (u64, u32, u32, u8);
+/// Slice, thread, node, activity, and which hot line: 0 for none, else twice its number behind one, and one more in a C function.
+type Part = (u64, u32, u32, u8, u32);
 
 #[derive(Debug, Clone, Copy)]
 struct Node {
@@ -139,6 +142,38 @@ impl Numbers {
     }
 }
 
+/// The lines among which the hottest are, whatever part of the recording is chosen.
+struct HotLines {
+    numbers: FxHashMap<Place, u32>,
+    lines: Vec<HotLine>,
+}
+
+impl HotLines {
+    fn new(report: &Report) -> HotLines {
+        let lines = hottest(report, usize::MAX);
+        HotLines { numbers: lines.iter().map(|line| line.place).zip(0..).collect(), lines }
+    }
+
+    /// See [`Part`].
+    fn of(&self, report: &Report, numbers: &Numbers, stack: u32) -> u32 {
+        let done = report.profile.activities.of(stack);
+        let place =
+            done.line.and_then(|(source, line)| Some((u32::try_from(*numbers.files.get(&source)?).ok()?, line)));
+        let number = place.and_then(|place| self.numbers.get(&place));
+        number.map_or(0, |number| 1 + 2 * number + u32::from(done.in_c))
+    }
+
+    /// File, line, whether it is of compiled code, and of generated code who called it.
+    fn value(&self, report: &Report) -> Value {
+        let line = |line: &HotLine| {
+            let (file, number) = line.place;
+            let by = report.profile.files[file as usize].lines.get(&number).and_then(|line| line.generated_by);
+            json!([file, number, line.compiled, by])
+        };
+        self.lines.iter().map(line).collect()
+    }
+}
+
 /// Beginning and end, and of each sample the time since the beginning.
 struct Times {
     begins: FxHashMap<(String, u32), u64>,
@@ -177,9 +212,10 @@ pub(super) fn stacks(report: &Report) -> Value {
     let unit = Unit::of(report);
     let (mut tree, numbers) = (Tree::new(), Numbers::new(report));
     // Of each stack its node and what is done there.
-    let mut leafs: Vec<Option<(u32, u8)>> = vec![None; recording.stacks.len()];
+    let hot = HotLines::new(report);
+    let mut leafs: Vec<Option<(u32, u8, u32)>> = vec![None; recording.stacks.len()];
     for sample in &recording.samples {
-        let (node, _) = *leafs[sample.stack as usize].get_or_insert_with(|| {
+        let (node, ..) = *leafs[sample.stack as usize].get_or_insert_with(|| {
             let frames = shown_frames(report, sample.stack);
             let mut node = ROOT;
             for (at, frame) in frames.iter().enumerate().rev() {
@@ -187,7 +223,7 @@ pub(super) fn stacks(report: &Report) -> Value {
                 let spot = tree.spot(numbers.spot(report, frame, is_entry));
                 node = tree.node(node, spot);
             }
-            (node, activity(report, sample.stack))
+            (node, activity(report, sample.stack), hot.of(report, &numbers, sample.stack))
         });
         tree.add_to(node, unit.amount(Count { weight: sample.weight, samples: 1 }));
     }
@@ -197,8 +233,8 @@ pub(super) fn stacks(report: &Report) -> Value {
     let (slice, parts) = loop {
         let slice = times.length / slices + 1;
         let parts = parts(recording, &times, slice, |stack| {
-            let (node, activity) = leafs[stack as usize].unwrap_or_default();
-            (kept[node as usize], activity)
+            let (node, activity, hot) = leafs[stack as usize].unwrap_or_default();
+            (kept[node as usize], activity, hot)
         });
         if parts.len() <= MOST_PARTS || slices == 1 {
             break (slice, parts);
@@ -206,11 +242,12 @@ pub(super) fn stacks(report: &Report) -> Value {
         slices /= 2;
     };
     let (order, depths) = preorder(&tree, &kept);
-    let mut flat: Vec<u64> = Vec::with_capacity(parts.len() * 6);
-    for ((slice, thread, node, activity), count) in parts {
+    let mut flat: Vec<u64> = Vec::with_capacity(parts.len() * 7);
+    for ((slice, thread, node, activity, hot), count) in parts {
         let node = order[node as usize];
-        flat.extend([slice, thread.into(), node.into(), activity.into(), count.samples, count.weight]);
+        flat.extend([slice, thread.into(), node.into(), activity.into(), hot.into(), count.samples, count.weight]);
     }
+    let barriers = barriers(report, &times.of_threads(recording), slice).into_iter();
     json!({
         "clock": unit == Unit::Time,
         "unit": if unit == Unit::Samples { "samples" } else { report.event() },
@@ -222,16 +259,23 @@ pub(super) fn stacks(report: &Report) -> Value {
         }).collect::<Vec<_>>(),
         "nodes": depths.iter().flat_map(|(depth, spot)| [*depth, *spot]).collect::<Vec<_>>(),
         "parts": flat,
+        "hot": hot.value(report),
+        "barriers": barriers.flat_map(|((f, thread, slice), waited)| [f.into(), thread.into(), slice, waited]).collect::<Vec<u64>>(),
     })
 }
 
-fn parts(recording: &Recording, times: &Times, slice: u64, leaf: impl Fn(u32) -> (u32, u8)) -> BTreeMap<Part, Count> {
+fn parts(
+    recording: &Recording,
+    times: &Times,
+    slice: u64,
+    leaf: impl Fn(u32) -> (u32, u8, u32),
+) -> BTreeMap<Part, Count> {
     let begins = times.of_threads(recording);
     let mut parts: FxHashMap<Part, Count> = FxHashMap::default();
     for sample in &recording.samples {
         let time = sample.time.saturating_sub(begins[sample.thread as usize]);
-        let (node, activity) = leaf(sample.stack);
-        *parts.entry((time / slice, sample.thread, node, activity)).or_default() +=
+        let (node, activity, hot) = leaf(sample.stack);
+        *parts.entry((time / slice, sample.thread, node, activity, hot)).or_default() +=
             Count { weight: sample.weight, samples: 1 };
     }
     parts.into_iter().collect()

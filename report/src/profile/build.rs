@@ -17,8 +17,7 @@ type Spot = (u32, u32);
 /// A caller, the line it calls from, and the callee.
 type Edge = (u32, Option<Spot>, u32);
 
-pub(super) fn build(recording: &Recording, symbols: &Symbols, detail: Detail) -> Profile {
-    let activities = Activities::new(recording, symbols);
+pub(super) fn build(recording: &Recording, symbols: &Symbols, activities: Activities, detail: Detail) -> Profile {
     let mut builder = Builder::new(symbols, &activities, detail);
     let mut by_stack: FxHashMap<u32, Vec<(u32, Count)>> = FxHashMap::default();
     for ((stack, thread), count) in stack_counts(recording) {

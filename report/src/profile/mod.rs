@@ -183,7 +183,12 @@ pub struct Detail {
 impl Profile {
     /// Adds up.
     pub fn new(recording: &Recording, symbols: &Symbols, detail: Detail) -> Profile {
-        build::build(recording, symbols, detail)
+        Profile::with(recording, symbols, Activities::new(recording, symbols), detail)
+    }
+
+    /// With what was done at each stack.
+    pub(crate) fn with(recording: &Recording, symbols: &Symbols, activities: Activities, detail: Detail) -> Profile {
+        build::build(recording, symbols, activities, detail)
     }
 
     /// What is outside compiled code, all together.

@@ -336,7 +336,7 @@ impl Table<'_> {
 }
 
 /// A text in lines of at most so many columns, broken between its parts.
-fn wrapped(text: &str, between: &str, columns: usize) -> Vec<String> {
+pub(crate) fn wrapped(text: &str, between: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for part in text.split(between) {
         match lines.last_mut() {
