@@ -17,7 +17,7 @@ mod target;
 mod terminal;
 
 use std::ffi::OsString;
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -49,6 +49,9 @@ pub(crate) struct Top {
     /// Look here first for images, libraries, perf maps and sources
     #[arg(long, value_name = "DIR")]
     root: Vec<PathBuf>,
+    /// Keep the recording in this file
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
     /// A process that runs, instead of a command
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pid: Option<u32>,
@@ -70,40 +73,48 @@ impl Top {
             return Err(Problem::new("top shows one process, without its children: omit -s"));
         }
         let mut target = Target::start(&self)?;
-        let shown = self.watch(&mut target);
+        let table = self.watch(&mut target);
         // The terminal is as it was by now.
         let status = target.finish();
-        shown?;
+        let _ = std::io::stdout().lock().write_all(table?.as_bytes());
+        if let Some(path) = &self.output {
+            let path = path.display();
+            let _ = writeln!(std::io::stderr(), "jitlisten: kept in {path}: jitlisten lines {path}");
+        }
         Ok(status)
     }
 
-    fn watch(&self, target: &mut Target) -> Result<(), Problem> {
+    /// Until it is over; returns the table of everything.
+    fn watch(&self, target: &mut Target) -> Result<String, Problem> {
         let mut terminal = Terminal::enter()?;
-        let mut live = Live::new(&self.root);
+        let mut live = Live::new(&self.root, self.output.is_some());
         let mut screen = Screen::new(target.title(), self.recorder.rate);
         let mut next = Instant::now();
         loop {
             if Instant::now() >= next {
                 next = Instant::now() + TICK;
-                screen.state = target.state();
-                live.look(target, &mut screen)?;
+                if !live.is_over {
+                    screen.state = target.state();
+                    live.look(target, &mut screen)?;
+                }
                 terminal.draw(&screen.lines(&live.table, terminal.size()))?;
             }
             if screen.state.has_failed() {
                 return Err(Problem::new(target.reason()));
             }
             match terminal.input(next.saturating_duration_since(Instant::now()))? {
-                Input::Quit => return Ok(()),
+                Input::Quit => break,
                 Input::None => {}
                 Input::Resized => terminal.draw(&screen.lines(&live.table, terminal.size()))?,
                 Input::Key(key) => {
                     if screen.key(key, &mut live.table, terminal.size()) {
-                        return Ok(());
+                        break;
                     }
                     terminal.draw(&screen.lines(&live.table, terminal.size()))?;
                 }
             }
         }
+        Ok(screen.last_lines(&mut live.table, terminal.size().0))
     }
 }
 
@@ -113,16 +124,22 @@ struct Live {
     cache: SymbolCache,
     options: Options,
     table: Table,
+    /// The recording is kept, and not given back.
+    is_kept: bool,
+    /// The program has ended, and all of it was read.
+    is_over: bool,
 }
 
 impl Live {
-    fn new(roots: &[PathBuf]) -> Live {
+    fn new(roots: &[PathBuf], is_kept: bool) -> Live {
         let lookup = Lookup { roots: roots.to_vec(), ..Lookup::default() };
         Live {
             follower: None,
             cache: SymbolCache::default(),
             options: Options { lookup, ..Options::default() },
             table: Table::default(),
+            is_kept,
+            is_over: false,
         }
     }
 
@@ -134,17 +151,28 @@ impl Live {
         let Some(follower) = &mut self.follower else { return Ok(()) };
         let mut recording = follower.next_part(&Selection::default()).map_err(Problem::new)?;
         let (file, read) = follower.progress();
-        target::give_back(file, read);
+        if !self.is_kept {
+            target::give_back(file, read);
+        }
         if screen.is_paused() {
             return Ok(());
         }
         self.table.threads(&recording);
+        let threads = self.table.thread_rows();
+        let compilations = target.compilations(|pid| threads.iter().any(|(tid, _)| *tid == pid));
+        if !compilations.is_empty() {
+            self.table.compilations = compilations;
+        }
         if let Some(wanted) = screen.thread() {
             let threads = &recording.threads;
             recording.samples.retain(|sample| threads[sample.thread as usize].tid == wanted);
         }
         let report = Report::with(&mut self.cache, recording, None, &self.options);
         self.table.add(&report, matches!(screen.view(), View::Source(_)));
+        if screen.has_ended() {
+            self.table.end();
+            self.is_over = true;
+        }
         Ok(())
     }
 }

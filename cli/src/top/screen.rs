@@ -1,7 +1,7 @@
 //! What is shown: rows of text, made anew at every look.
 
 use crossterm::event::KeyCode;
-use jitlisten_report::printable;
+use jitlisten_report::{Compilation, printable};
 use unicode_width::UnicodeWidthChar as _;
 
 use super::table::{Amount, LineRow, Order, Shares, Table};
@@ -11,6 +11,8 @@ use super::target::State;
 const MOST_LINES: usize = 3;
 /// Lines around those of a function.
 const AROUND: u32 = 4;
+/// Lines of the table that is printed at the end.
+const LAST: usize = 16;
 /// From these shares of all samples on a line is warm, or hot.
 const WARM: f64 = 3.0;
 const HOT: f64 = 10.0;
@@ -30,7 +32,8 @@ const HELP: &[&str] = &[
     "",
     "  self: the program counter was there. total: with everything that was called.",
     "  Percents are of the samples of the last second, seconds since the beginning,",
-    "  of all threads together. `outside` is what is not compiled at run time.",
+    "  of all threads together; when the program has ended, both are of all of it.",
+    "  `outside` is what is not compiled at run time.",
 ];
 
 /// How a row looks.
@@ -97,6 +100,10 @@ impl Screen {
         }
     }
 
+    pub(crate) fn has_ended(&self) -> bool {
+        matches!(self.state, State::Ended(_))
+    }
+
     pub(crate) fn view(&self) -> &View {
         &self.view
     }
@@ -122,6 +129,8 @@ impl Screen {
             KeyCode::Char('l' | 'L') => self.with_lines = !self.with_lines,
             KeyCode::Char('n') => self.libraries = !self.libraries,
             KeyCode::Char(' ' | 'p') => self.paused = !self.paused,
+            // Nothing comes after its end.
+            KeyCode::Char('z' | 'r' | 'R') if self.has_ended() => {}
             KeyCode::Char('z' | 'r' | 'R') => table.reset(),
             KeyCode::Char('1') => self.order = Order::OwnNow,
             KeyCode::Char('2') => self.order = Order::TotalNow,
@@ -177,6 +186,7 @@ impl Screen {
                     self.view = View::Source(name);
                 }
             }
+            View::Threads if self.has_ended() => {}
             View::Threads => {
                 let rows = table.thread_rows();
                 let chosen = self.selected_thread.or_else(|| rows.first().map(|row| row.0));
@@ -209,12 +219,22 @@ impl Screen {
         all
     }
 
+    /// The table of everything, for the terminal's own screen.
+    pub(crate) fn last_lines(&mut self, table: &mut Table, columns: usize) -> String {
+        table.end();
+        (self.order, self.selected, self.paused) = (Order::OwnEver, None, false);
+        let mut rows = self.head(table);
+        rows.extend(self.functions(table, LAST));
+        rows.truncate(LAST);
+        rows.iter().flat_map(|row| [fitted(&row.text, columns, false).trim_end().to_owned(), "\n".to_owned()]).collect()
+    }
+
     fn head(&self, table: &Table) -> Vec<Row> {
         let state = match &self.state {
             State::Starting => "starting …".to_owned(),
             _ if self.paused => "standing still: space goes on".to_owned(),
             State::Running => format!("{} s", table.looks),
-            State::Ended(words) => words.clone(),
+            State::Ended(words) => format!("{words}, {:.1} s", seconds(table.all.ever)),
             State::Failed => "failed".to_owned(),
         };
         let threads = table.thread_rows().iter().filter(|(_, row)| row.amount.now != 0).count();
@@ -241,12 +261,10 @@ impl Screen {
             .collect();
         let colon = if names.is_empty() { "" } else { ": " };
         let outside = format!("{} % outside{colon}{}", percent(outside, table.all.now), names.join(", "));
-        vec![
-            row(title, Ink::Head),
-            row(compiled, Ink::Plain),
-            row(outside, Ink::Plain),
-            row(self.columns_head(), Ink::Head),
-        ]
+        let mut rows = vec![row(title, Ink::Head), row(compiled, Ink::Plain), row(outside, Ink::Plain)];
+        rows.extend(compilations(&table.compilations).map(|text| row(text, Ink::Plain)));
+        rows.push(row(self.columns_head(), Ink::Head));
+        rows
     }
 
     fn columns_head(&self) -> String {
@@ -351,6 +369,16 @@ impl Screen {
         }
         rows
     }
+}
+
+/// How many there were, and the last.
+fn compilations(all: &[Compilation]) -> Option<String> {
+    let outermost = || all.iter().filter(|row| row.is_outermost());
+    let last = outermost().next_back()?;
+    let took: u64 = outermost().map(|row| row.took).sum();
+    let (count, took) = (outermost().count(), seconds(took));
+    let last = format!("{}{} in {:.2} s", last.name(), last.signature, seconds(last.took));
+    Some(format!("{count:>7} compiled in {took:.2} s, the last: {}", printable(&last)))
 }
 
 fn line_row(path: &str, number: u32, line: &LineRow, table: &Table) -> Row {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use jitlisten_report::{Kind, Recording, Report};
+use jitlisten_report::{Compilation, Kind, Recording, Report};
 
 /// How much: in the last second, and since the beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,8 +90,11 @@ pub(crate) struct Table {
     pub(crate) compiled: Amount,
     pub(crate) without_line: Amount,
     pub(crate) line_zero: Amount,
-    /// Libraries in the last second.
+    /// Libraries in the last second, and since the beginning.
     pub(crate) outside: Vec<(String, u64)>,
+    outside_ever: BTreeMap<String, u64>,
+    /// What Numba has compiled.
+    pub(crate) compilations: Vec<Compilation>,
     pub(crate) samples: u64,
     pub(crate) lost: u64,
     pub(crate) looks: u64,
@@ -129,12 +132,32 @@ impl Table {
         self.without_line.add(profile.without_line.weight);
         self.line_zero.add(profile.line_zero.weight);
         self.outside = profile.outside.iter().map(|(name, count)| (name.clone(), count.weight)).collect();
+        for (name, weight) in &self.outside {
+            let sum = self.outside_ever.entry(name.clone()).or_default();
+            *sum = sum.saturating_add(*weight);
+        }
         for function in &profile.functions {
             let row = self.function(&function.name, function.kind);
             row.shares.own.add(function.shares.own.weight);
             row.shares.total.add(function.shares.total.weight);
         }
         self.add_lines(report, with_sources);
+    }
+
+    /// The program has ended: everything counts, not only the last second.
+    pub(crate) fn end(&mut self) {
+        let amounts = [&mut self.all, &mut self.compiled, &mut self.without_line, &mut self.line_zero].into_iter();
+        let amounts = amounts.chain(self.threads.values_mut().map(|row| &mut row.amount));
+        let functions = self.functions.values_mut();
+        let shares = functions.flat_map(|row| {
+            let lines = row.lines.values_mut().map(|line| &mut line.shares);
+            std::iter::once(&mut row.shares).chain(lines)
+        });
+        for amount in amounts.chain(shares.flat_map(|shares| [&mut shares.own, &mut shares.total])) {
+            amount.now = amount.ever;
+        }
+        self.outside = self.outside_ever.iter().map(|(name, weight)| (name.clone(), *weight)).collect();
+        self.outside.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     }
 
     fn function(&mut self, name: &str, kind: Kind) -> &mut FunctionRow {
@@ -195,7 +218,8 @@ impl Table {
     /// Begins anew.
     pub(crate) fn reset(&mut self) {
         let threads = std::mem::take(&mut self.threads);
-        *self = Table { threads, ..Table::default() };
+        let compilations = std::mem::take(&mut self.compilations);
+        *self = Table { threads, compilations, ..Table::default() };
         for row in self.threads.values_mut() {
             row.amount = Amount::default();
         }

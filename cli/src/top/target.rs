@@ -7,11 +7,11 @@ use std::fs::{self, DirBuilder, File};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use jitlisten_report::Follower;
+use jitlisten_report::{Compilation, Follower, compilations_so_far};
 use rustix::process::Signal;
 
 use super::Top;
@@ -54,6 +54,8 @@ pub(crate) struct Target {
     recorded: bool,
     /// The process of `-p`, which goes on when this ends.
     process: Option<Process>,
+    /// Where the recording goes: into the directory, unless it is kept.
+    recording: PathBuf,
     title: String,
     /// Behind the directory, which is removed with them.
     _rights: Option<ActingAs>,
@@ -71,7 +73,11 @@ impl Target {
         let output = directory.output()?;
         drop(owner);
         let pid = [("-p", top.pid.map(|pid| pid.to_string()))];
-        let mut command = top.recorder.command(&directory.recording(), &pid)?;
+        let recording = match &top.output {
+            Some(path) => kept(path)?,
+            None => directory.0.join("top.perf.data"),
+        };
+        let mut command = top.recorder.command(&recording, &pid)?;
         if top.pid.is_none() {
             command.arg("--").args(&top.command);
         }
@@ -84,7 +90,7 @@ impl Target {
             None => top.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "),
         };
         let rights = rights()?;
-        Ok(Target { directory, recorder, ended: None, recorded: false, process, title, _rights: rights })
+        Ok(Target { directory, recorder, ended: None, recorded: false, process, recording, title, _rights: rights })
     }
 
     pub(crate) fn title(&self) -> String {
@@ -96,7 +102,7 @@ impl Target {
             self.ended = self.recorder.try_wait().unwrap_or_default();
         }
         match self.ended {
-            Some(_) if !self.recorded && !self.directory.recording().exists() => State::Failed,
+            Some(_) if !self.recorded && !self.recording.exists() => State::Failed,
             Some(status) if self.process.is_none() => State::Ended(words(status)),
             Some(_) => State::Ended("has ended".to_owned()),
             None if self.recorded => State::Running,
@@ -106,9 +112,14 @@ impl Target {
 
     /// The recording, when there is one.
     pub(crate) fn recording(&mut self) -> Result<Option<Follower>, jitlisten_report::Error> {
-        let follower = Follower::open(&self.directory.recording())?;
+        let follower = Follower::open(&self.recording)?;
         self.recorded |= follower.is_some();
         Ok(follower)
+    }
+
+    /// What Numba has compiled so far, of this process.
+    pub(crate) fn compilations(&self, pids: impl Fn(u32) -> bool) -> Vec<Compilation> {
+        compilations_so_far(&self.recording, pids)
     }
 
     /// Why there is nothing to see: the last line that was printed.
@@ -147,6 +158,20 @@ impl Target {
     }
 }
 
+/// The file that is to be kept; an earlier recording there goes, which could be taken for this one.
+fn kept(path: &Path) -> Result<PathBuf, Problem> {
+    let problem = |error| Problem::new(format!("cannot write {}: {error}", path.display()));
+    let path = std::path::absolute(path).map_err(problem)?;
+    let mut magic = [0; 8];
+    match File::open(&path).and_then(|mut file| file.read(&mut magic)) {
+        Ok(0) => {}
+        Ok(_) if magic == *b"PERFILE2" => fs::remove_file(&path).map_err(problem)?,
+        Ok(_) => return Err(Problem::new(format!("{} exists and is no recording", path.display()))),
+        Err(_) => {}
+    }
+    Ok(path)
+}
+
 fn words(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(0), _) => "has ended".to_owned(),
@@ -173,10 +198,6 @@ impl Scratch {
         let problem = |error| Problem::new(format!("cannot make {}: {error}", path.display()));
         DirBuilder::new().mode(0o700).create(&path).map_err(problem)?;
         Ok(Scratch(path))
-    }
-
-    fn recording(&self) -> PathBuf {
-        self.0.join("top.perf.data")
     }
 
     fn output(&self) -> Result<File, Problem> {
