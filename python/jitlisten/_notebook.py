@@ -6,6 +6,7 @@ The cell is recorded by the sampler in this process, and read by the command of 
 import ast
 import glob
 import html
+import linecache
 import os
 import re
 import shlex
@@ -62,6 +63,8 @@ _OPTIONS: Dict[str, Tuple[str, bool]] = {
 }
 
 _HEIGHT = 640
+#: Shares of fewer samples are chance.
+_FEW = 20
 
 
 class _Shown:
@@ -111,12 +114,15 @@ def _magic(shell: Any, line: str, cell: Optional[str]) -> Any:
             lines="no_lines" not in options,
         )
         try:
-            return _execute(shell, text)
+            # In a cell, the magic is the first line.
+            return _execute(shell, text, 0 if cell is None else 1)
         finally:
             # After an exception and an interrupt, too: up to there is what a person wants to see.
             stop_recording()
             children = sorted(file for file, time in _of_children(path).items() if earlier.get(file) != time)
-            _display(_report([path, *children], options, directory))
+            cells = _cells(shell)
+            shown = _report([path, *children], options, directory, _texts_of(cells, directory))
+            _display(_named(shown, cells))
 
 
 def _parse(line: str) -> Tuple[Dict[str, str], str]:
@@ -159,10 +165,12 @@ def _number(options: Dict[str, str], name: str, default: int, most: int) -> int:
     return int(text)
 
 
-def _execute(shell: Any, text: str) -> Any:
+def _execute(shell: Any, text: str, above: int) -> Any:
     """Runs the text as a cell of its own, and returns what its last expression is."""
-    text = shell.transform_cell(text)
-    name = shell.compile.cache(text)
+    text = "\n" * above + shell.transform_cell(text)
+    # The cell that runs is the last that was compiled.
+    counts = getattr(shell.compile, "_filename_map", {}).values()
+    name = shell.compile.cache(text, max(counts, default=0))
     tree = shell.compile.ast_parse(text, filename=name)
     last = tree.body[-1] if tree.body else None
     space = shell.user_ns
@@ -182,8 +190,9 @@ def _of_children(path: str) -> Dict[str, int]:
     return {file: os.stat(file).st_mtime_ns for file in files if file[len(path) + 1 :].isdecimal()}
 
 
-def _report(files: List[str], options: Dict[str, str], directory: str) -> _Shown:
-    flags = ["--" + name for name in ("threads", "processes", "all", "native") if name in options]
+def _report(files: List[str], options: Dict[str, str], directory: str, texts: str) -> _Shown:
+    flags = ["--root", texts]
+    flags += ["--" + name for name in ("threads", "processes", "all", "native") if name in options]
     if "json" in options:
         _command(["lines", *flags, "--json", os.path.abspath(options["json"]), *files])
     if "html" in options:
@@ -194,7 +203,65 @@ def _report(files: List[str], options: Dict[str, str], directory: str) -> _Shown
         frame = f'<iframe srcdoc="{content}" style="width:100%;height:{_HEIGHT}px;border:1px solid #888"></iframe>'
         return _Shown("a page for a browser: leave --html away for the table", frame)
     text = _command(["lines", *flags, "--color", "always", *files])
+    text = _hints(_SEQUENCE.sub("", text)) + text
     return _Shown(_SEQUENCE.sub("", text), _to_html(text))
+
+
+def _cells(shell: Any) -> Dict[str, str]:
+    """The file that stands for each cell: ``Cell In [3]``, as in IPython's tracebacks."""
+    names: Dict[str, Any] = getattr(shell.compile, "_filename_map", {})
+    cells = {}
+    for file, count in names.items():
+        if not count:
+            continue
+        is_magic = linecache.getline(file, 1).startswith("get_ipython().run_cell_magic(")
+        cells[str(file)] = f"Cell In [{count}]" + (", the magic" if is_magic else "")
+    return cells
+
+
+def _texts_of(cells: Dict[str, str], directory: str) -> str:
+    """Writes the texts of cells, which have no files, to where the report looks for files first."""
+    root = os.path.join(directory, "cells")
+    for file in cells:
+        path = os.path.join(root, file.lstrip("/"))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as out:
+            out.writelines(linecache.getlines(file))
+        # It is as old as the cell.
+        os.utime(path, (0, 0))
+    return root
+
+
+def _named(shown: "_Shown", cells: Dict[str, str]) -> "_Shown":
+    """With the names of cells in the place of their files; columns stay where they are."""
+
+    def named(text: str) -> str:
+        for file, cell in cells.items():
+            stem = os.path.basename(file).rpartition(".")[0]
+            # What Numba compiled has a copy of the text, with a hash in its name (`_lines`).
+            found = re.compile(r"(?:/[\w.@+~/-]*/)?\b" + re.escape(stem) + r"(?:-[0-9a-f]{12})?\.py(:\d+)?( *)")
+            text = found.sub(lambda place: _in_place(place, cell), text)
+            text = re.sub(r"\b" + re.escape(stem) + r"\.(?=\w)", "", text)
+        return text
+
+    return _Shown(named(shown.text), named(shown.page))
+
+
+def _in_place(place: "re.Match[str]", cell: str) -> str:
+    shown = cell + (place[1] or "")
+    return shown.ljust(len(place[0])) if place[2] else shown
+
+
+def _hints(text: str) -> str:
+    """What a table of so few samples, or of so much compiling, says."""
+    samples = re.search(r"([\d,]+) samples? of", text)
+    count = int(samples[1].replace(",", "")) if samples else 0
+    if count < _FEW:
+        return f"too few samples ({count}) to tell much: give the cell more to do, or use -r 999\n"
+    compiling = re.search(r"([\d.]+) %  compiling", text)
+    if compiling and float(compiling[1]) > 50:
+        return "most of the time was compilation: run the cell once more to see the compiled code\n"
+    return ""
 
 
 def _command(arguments: List[str]) -> str:

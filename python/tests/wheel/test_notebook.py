@@ -58,6 +58,21 @@ def error(outputs):
     return found[0] if found else None
 
 
+def test_cells_have_their_names_and_hints(cells):
+    work = "answer = kernel(100_000_000)\nparts = [i * i for i in range(2_000_000)]"
+    defined, first, second, nothing = cells(
+        KERNEL.replace("ready = kernel(10)\n", ""), "%%jitlisten\nkernel(10)", "%%jitlisten\n" + work, "%jitlisten 1 + 1"
+    )
+    assert "run the cell once more" in shown(first)[0] and "%  compiling" in shown(first)[0]
+    for table in shown(second):
+        # The line of the notebook's cell, which begins with the magic.
+        for place in ("Cell In [2]:6", "Cell In [4]:3"):
+            assert place in table, table
+        assert "ipykernel_" not in table.replace("ipykernel_launcher", "") and "run the cell once more" not in table
+    assert "parts = [i * i for" in shown(second)[0], "the source of what has no file"
+    assert "too few samples (" in shown(nothing)[0]
+
+
 def test_a_cell_and_a_statement_show_their_lines(cells):
     defined, cell, statement, value = cells(
         KERNEL,
