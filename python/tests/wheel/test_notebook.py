@@ -61,7 +61,7 @@ def error(outputs):
 def test_cells_have_their_names_and_hints(cells):
     work = "answer = kernel(100_000_000)\nparts = [i * i for i in range(2_000_000)]"
     defined, first, second, nothing = cells(
-        KERNEL.replace("ready = kernel(10)\n", ""), "%%jitlisten\nkernel(10)", "%%jitlisten\n" + work, "%jitlisten 1 + 1"
+        KERNEL.replace("ready = kernel(10)\n", ""), "%%jitlisten -r 999\nkernel(10)", "%%jitlisten\n" + work, "%jitlisten 1 + 1"
     )
     assert "run the cell once more" in shown(first)[0] and "%  compiling" in shown(first)[0]
     for table in shown(second):
