@@ -49,6 +49,10 @@ impl Files {
             self.files.clear();
         }
         self.roots = roots;
+        // While it is recorded, functions of Python are added to their images.
+        for opened in self.files.iter_mut().filter(|opened| opened.name.starts_with("python-")) {
+            opened.state = State::Unopened;
+        }
         let files = recording.files.iter().skip(self.files.len()).map(|file| {
             let anonymous = is_anonymous(&file.path);
             let state = if anonymous { State::Anonymous } else { State::Unopened };
