@@ -4,6 +4,8 @@
 //! into it: those say where each function begins and ends. It is named by library and address, and has a whole stack. Memory without a
 //! table is one function.
 
+#![forbid(unsafe_code)]
+
 use std::path::Path;
 
 use jitlisten::log_line;
