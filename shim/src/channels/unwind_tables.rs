@@ -1,8 +1,9 @@
-//! Code of which nothing is known but its unwind table. Some libraries have an LLVM without symbols and names of types, so none of its
-//! linkers can be found, and it has no list for debuggers or uses none. Without a list, they are told from other libraries by what they
-//! import, `__register_frame`. What they let run (`mprotect`) is searched for tables, in that memory and around it, whose entries lead
-//! into it: those say where each function begins and ends. It is named by library and address, and has a whole stack. Memory without a
-//! table is one function.
+//! Code known only from its unwind table. Some libraries have an LLVM without symbols and RTTI, and without a used GDB JIT list, so none of
+//! its linkers can be found. Those without a list are recognised by an import, `__register_frame`. Memory that they make executable
+//! (`mprotect`), and memory around it, is searched for tables whose entries point into it: the entries give the range of each function. A
+//! function is named by library and address, and has a whole stack. Memory without a table counts as one function.
+
+#![forbid(unsafe_code)]
 
 #![forbid(unsafe_code)]
 
@@ -70,7 +71,7 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Whether a library that is not listened to may compile code.
+/// Whether a library that is not observed may compile code.
 pub(crate) fn is_one(library: &Library) -> bool {
     const REGISTER: &str = "__register_frame";
     mapped::may_have_llvm(library) && library.mentions(REGISTER) && !library.imported(&[REGISTER]).is_empty()
