@@ -139,6 +139,14 @@ def iterated(a):
     return s
 
 
+@njit(fastmath={"reassoc"})
+def iterated_changed(a):
+    s = 0.0
+    for i in range(len(a)):
+        s += a[i]
+    return s
+
+
 @njit
 def roots(a, out):
     for i in range(len(a)):
@@ -184,6 +192,79 @@ def integers(x):
     return s
 
 
+@njit
+def largest(a):
+    m = a[0]
+    for i in range(len(a)):
+        if a[i] > m:  # hot
+            m = a[i]
+    return m
+
+
+@njit
+def largest_changed(a):
+    m0 = m1 = m2 = m3 = a[0]
+    n = len(a) // 4 * 4
+    for i in range(0, n, 4):
+        m0, m1, m2, m3 = max(m0, a[i]), max(m1, a[i + 1]), max(m2, a[i + 2]), max(m3, a[i + 3])
+    m = max(max(m0, m1), max(m2, m3))
+    for i in range(n, len(a)):
+        m = max(m, a[i])
+    return m
+
+
+@njit
+def present(a):
+    s = 0.0
+    for i in range(len(a)):
+        if not np.isnan(a[i]):  # hot
+            s += a[i]
+    return s
+
+
+@njit(fastmath={"reassoc"})
+def present_changed(a):
+    s = 0.0
+    for i in range(len(a)):
+        s += 0.0 if np.isnan(a[i]) else a[i]
+    return s
+
+
+@njit
+def appended(a):
+    found = [0.0]
+    for i in range(len(a)):
+        found.append(a[i] * 2.0)  # hot
+    return found[-1]
+
+
+@njit
+def appended_changed(a):
+    found = np.empty(len(a))
+    for i in range(len(a)):
+        found[i] = a[i] * 2.0
+    return found[-1]
+
+
+@njit
+def refused(a, out):
+    for i in range(len(a)):
+        if a[i] < 0:
+            raise ValueError("negative")
+        out[i] = a[i] * 2.0  # hot
+
+
+@njit
+def refused_changed(a, out):
+    bad = False
+    for i in range(len(a)):
+        bad |= a[i] < 0
+    if bad:
+        raise ValueError("negative")
+    for i in range(len(a)):
+        out[i] = a[i] * 2.0
+
+
 RULES = {
     "total": "fp-order",
     "dot": "fp-order",
@@ -196,12 +277,16 @@ RULES = {
     "remainder": "integer-division",
     "running": "recurrence",
     "chosen": "gather",
-    "iterated": "fp-order",
+    "iterated": "strided-sum",
     "roots": "-",
     "temporaries": "allocation",
     "looked_up": "typed-dict",
     "smoothed_in_place": "recurrence",
     "integers": "-",
+    "largest": "maximum",
+    "present": "conditional-sum",
+    "appended": "list-growth",
+    "refused": "exception-exit",
 }
 
 
@@ -218,7 +303,8 @@ def arguments():
         "total": (a,), "dot": (a, b), "scaled": (a, b), "ratio": (a, b, out), "bell": (a, out), "sine": (a, out),
         "widened": (a32, out32), "bins": (x, ints, 7), "remainder": (x, ints, 256), "running": (a, out),
         "chosen": (a, index, out), "iterated": (a,), "roots": (a, out), "temporaries": (a,), "looked_up": (x % 1000, d),
-        "smoothed_in_place": (a.copy(),), "integers": (x,),
+        "smoothed_in_place": (a.copy(),), "integers": (x,), "largest": (a,),
+        "present": (np.where(a < 0.6, np.nan, a),), "appended": (a,), "refused": (a, out),
     }
 
 

@@ -176,6 +176,13 @@ fn loop_value(report: &Report, of: &Loop) -> Value {
         "conversions": of.facts.conversions,
         "spills": of.facts.spills,
         "exits": of.facts.exits,
+        "exceptions": of.facts.exceptions,
+        "versions": of.versions.iter().map(|version| json!({
+            "ran": if version.facts.is_vectorised() { "vector" } else { "scalar" },
+            "width": version.facts.width,
+            "lanes": version.facts.lanes(),
+            "total": version.total.samples,
+        })).collect::<Vec<_>>(),
         "summary": of.facts.summary(),
         "calls": calls.collect::<Vec<_>>(),
         "advice": advice.collect::<Vec<_>>(),

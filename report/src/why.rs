@@ -120,8 +120,8 @@ fn no_loop(report: &Report, file: &SourceLines, line: u32) -> String {
     match file.lines.get(&line).map(|line| line.shares.total.samples).filter(|samples| *samples != 0) {
         None => format!("no samples at {place}{other}"),
         Some(samples) => format!(
-            "no loop at {place}: it has {}, and only x86-64 loops of compiled code with at least {LEAST_SAMPLES} samples \
-             and {LEAST_PERCENT} % of all are known{other}",
+            "no loop at {place}: it has {}, and only x86-64 loops with at least {LEAST_SAMPLES} samples and \
+             {LEAST_PERCENT} % of compiled code are known{other}",
             counted(samples as usize, "sample")
         ),
     }

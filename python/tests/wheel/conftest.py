@@ -38,6 +38,16 @@ def need(tool):
     return found
 
 
+def other_environment(program):
+    """A program of one of the environments of ci/setup.sh. In CI it has to be there."""
+    found = HERE.parents[2] / "target" / "venv" / program
+    if not found.exists():
+        if os.environ.get("CI"):
+            pytest.fail(f"CI must have {found}")
+        pytest.skip(f"no {found}")
+    return found
+
+
 def wait_for(look, what, patience=PATIENCE):
     """Until ``look`` returns something true; returns that."""
     end = time.monotonic() + patience

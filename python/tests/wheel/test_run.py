@@ -7,7 +7,7 @@ import signal
 import subprocess
 
 import pytest
-from conftest import HERE, PROGRAMS, command, need, perf_map, python, wait_for
+from conftest import PROGRAMS, command, need, other_environment, perf_map, python, wait_for
 
 LOOK = PROGRAMS / "environment.py"
 KERNEL = PROGRAMS / "kernel.py"
@@ -100,15 +100,6 @@ def test_before_valgrind(run):
     need("valgrind")
     done = run(command(), "run", "--", "valgrind", "-q", "--tool=none", python(), "-S", LOOK, "child", timeout=180)
     assert look(done)["library"]
-
-
-def other_environment(program):
-    found = HERE.parents[2] / "target" / "venv" / program
-    if not found.exists():
-        if os.environ.get("CI"):
-            pytest.fail(f"CI must have {found}")
-        pytest.skip(f"no {found}")
-    return found
 
 
 #: The function, and a line of its loop: line tables are on.

@@ -4,6 +4,7 @@
 //! results, and the speed-up that the benchmark of `docs/why.md` measured for its kernels: a range, not a promise. The order is that of
 //! the table; a loop gets the first two that apply.
 
+use super::facts::Facts;
 use super::found::{Advice, Loop};
 
 struct Rule {
@@ -12,6 +13,10 @@ struct Rule {
     text: fn(&Loop) -> String,
 }
 
+/// Larger loops spend their time in many ways.
+const SMALL: u32 = 100;
+/// An integer division takes as long as so many others.
+const INSTRUCTIONS_A_DIVISION: u32 = 40;
 /// Of each loop.
 const MOST: usize = 2;
 
@@ -20,11 +25,21 @@ pub(super) fn advice(of: &Loop) -> Vec<Advice> {
     rules.map(|rule| Advice { rule: rule.id, text: (rule.text)(of) }).take(MOST).collect()
 }
 
-const RULES: [Rule; 12] = [
+const RULES: [Rule; 17] = [
     Rule {
         id: "object-mode",
-        applies: |of| of.share_of_calls(is_object_mode) > 5.0,
+        applies: |of| of.share_below(is_object_mode) > 5.0,
         text: |_| "calls Python in each round; move the objmode block out of the loop".to_owned(),
+    },
+    Rule {
+        id: "list-growth",
+        applies: |of| of.share_of_calls(is_list_growth) > 10.0,
+        text: |of| {
+            let share = of.share_of_calls(is_list_growth);
+            format!(
+                "{share:.0} % of it resizes a list; fill an array that is large enough by index (usually 8 times faster)"
+            )
+        },
     },
     Rule {
         id: "allocation",
@@ -66,16 +81,23 @@ const RULES: [Rule; 12] = [
     },
     Rule {
         id: "float-widening",
-        applies: |of| of.facts.conversions > 1 && of.facts.conversions * 4 >= of.facts.packed.max(of.facts.scalar),
+        applies: |of| {
+            let Facts { conversions, narrowings, packed, scalar, .. } = of.facts;
+            narrowings != 0 && narrowings < conversions && conversions * 4 >= packed.max(scalar)
+        },
         text: |_| {
-            "float32 becomes float64 and back, because a literal is float64; np.float32(0.1) keeps it (usually 2 times faster; changes \
-             rounding)"
+            "float32 becomes float64 and back, because a literal or another operand is float64; np.float32(0.1) keeps it (usually 2 times \
+             faster; changes rounding)"
                 .to_owned()
         },
     },
     Rule {
         id: "integer-division",
-        applies: |of| of.facts.integer_divisions != 0,
+        applies: |of| {
+            of.facts.calls == 0
+                && of.is_innermost
+                && of.facts.integer_divisions * INSTRUCTIONS_A_DIVISION >= of.facts.instructions.max(1)
+        },
         text: |of| {
             let count = of.facts.integer_divisions;
             let divisions =
@@ -85,7 +107,7 @@ const RULES: [Rule; 12] = [
     },
     Rule {
         id: "division-check",
-        applies: |of| of.is_one_at_a_time() && of.facts.checked_divisions != 0,
+        applies: |of| of.is_one_at_a_time() && is_small(of) && of.facts.checked_divisions != 0,
         text: |_| {
             "one value at a time: a division by zero must raise; error_model='numpy' returns inf or nan instead (usually 2 to 4 times \
              faster)"
@@ -94,7 +116,7 @@ const RULES: [Rule; 12] = [
     },
     Rule {
         id: "fp-order",
-        applies: |of| of.is_one_at_a_time() && of.facts.accumulators != 0 && of.facts.recurrences == 0,
+        applies: |of| is_sum(of) && of.facts.strided == 0,
         text: |_| {
             "one value at a time: the sum keeps its order; fastmath={'reassoc'} allows several (usually 4 to 10 times faster; changes \
              rounding)"
@@ -102,8 +124,20 @@ const RULES: [Rule; 12] = [
         },
     },
     Rule {
+        id: "strided-sum",
+        applies: |of| is_sum(of) && of.facts.strided != 0,
+        text: |_| {
+            "one value at a time: the sum keeps its order, and its values are not known to be neighbours in memory; fastmath={'reassoc'} \
+             helps only with a C-contiguous array by index, the last index in the inner loop (then usually 10 times faster; changes \
+             rounding)"
+                .to_owned()
+        },
+    },
+    Rule {
         id: "stride",
-        applies: |of| of.is_one_at_a_time() && of.vector_version_did_not_run() && of.facts.exits < 2,
+        applies: |of| {
+            of.is_one_at_a_time() && of.vector_version_did_not_run() && of.facts.calls == 0 && of.facts.exits < 2
+        },
         text: |_| {
             "one value at a time, although there is a vector version: the stride is not known to be 1 before it runs, or the loop is \
              short; C-contiguous arrays and an index (2 to 10 times faster)"
@@ -111,24 +145,70 @@ const RULES: [Rule; 12] = [
         },
     },
     Rule {
+        id: "conditional-sum",
+        applies: |of| {
+            let Facts { conditional_sums, recurrences, strided, indirect, .. } = of.facts;
+            of.is_one_at_a_time() && conditional_sums != 0 && recurrences + strided + indirect == 0
+        },
+        text: |_| {
+            "one value at a time: a sum that only some rounds add to; `s += x if wanted else 0.0` with fastmath={'reassoc'} allows several \
+             (usually 9 to 13 times faster; changes rounding)"
+                .to_owned()
+        },
+    },
+    Rule {
+        id: "maximum",
+        applies: |of| {
+            let Facts { choices, recurrences, conditional_sums, .. } = of.facts;
+            of.is_one_at_a_time() && choices != 0 && recurrences + conditional_sums == 0
+        },
+        text: |_| {
+            "one value at a time: each round keeps the larger or smaller; keep 4 and join them after the loop (usually 2 to 4 times faster); \
+             options do not help"
+                .to_owned()
+        },
+    },
+    Rule {
         id: "recurrence",
         applies: |of| of.is_one_at_a_time() && of.facts.recurrences != 0,
+        text: |_| "one value at a time: each round needs the one before; options do not help".to_owned(),
+    },
+    Rule {
+        id: "exception-exit",
+        applies: |of| {
+            of.is_one_at_a_time() && is_small(of) && of.facts.exceptions != 0 && of.facts.checked_divisions == 0
+        },
         text: |_| {
-            "one value at a time: each round needs the one before; of a maximum or minimum, keep 4 and join them after the loop (3 to 4 \
-             times faster); options do not help"
+            "one value at a time: an exception may leave the loop (raise, or an index with boundscheck=True); check in a loop before this \
+             one (usually 2 times faster)"
                 .to_owned()
         },
     },
     Rule {
         id: "gather",
-        applies: |of| of.facts.gathers + of.facts.scatters != 0 || of.facts.scalar != 0 && of.facts.indirect != 0,
-        text: |of| match of.facts.gathers + of.facts.scatters {
+        applies: |of| {
+            let Facts { gathers, scatters, indirect, .. } = of.facts;
+            is_small(of) && (gathers + scatters != 0 || of.is_one_at_a_time() && indirect != 0)
+        },
+        text: |of| {
+            match of.facts.gathers + of.facts.scatters {
             0 => "one value at a time: an address comes from an array; nothing to gain by options".to_owned(),
-            _ => "each value is fetched by itself (gather): the last index should be the one of the inner loop"
+            _ => "each value is fetched by itself (gather); neighbours in memory are faster: of a[i, j], j should be the inner loop's"
                 .to_owned(),
+        }
         },
     },
 ];
+
+/// A loop in which every instruction counts.
+fn is_small(of: &Loop) -> bool {
+    of.is_innermost && of.facts.calls == 0 && of.facts.instructions < SMALL
+}
+
+fn is_sum(of: &Loop) -> bool {
+    let Facts { accumulators, recurrences, choices, conditional_sums, indirect, .. } = of.facts;
+    of.is_one_at_a_time() && accumulators != 0 && recurrences + choices + conditional_sums + indirect == 0
+}
 
 fn is_object_mode(name: &str) -> bool {
     name.starts_with("PyGILState_") || name.contains("numba_gil") || name.starts_with("PyObject_Call")
@@ -136,7 +216,12 @@ fn is_object_mode(name: &str) -> bool {
 
 fn is_allocation(name: &str) -> bool {
     const ALLOCATORS: [&str; 6] = ["malloc", "free", "calloc", "realloc", "_int_malloc", "_int_free"];
-    name.starts_with("NRT_") || ALLOCATORS.contains(&name.trim_start_matches("__libc_").trim_start_matches("cfree"))
+    let is_of_numba = name.starts_with("NRT_") && !name.ends_with("cref") && !is_list_growth(name);
+    is_of_numba || ALLOCATORS.contains(&name.trim_start_matches("__libc_").trim_start_matches("cfree"))
+}
+
+fn is_list_growth(name: &str) -> bool {
+    name == "NRT_MemInfo_varsize_realloc" || name == "NRT_MemInfo_varsize_realloc_unsafe"
 }
 
 fn is_dict(name: &str) -> bool {
@@ -145,9 +230,9 @@ fn is_dict(name: &str) -> bool {
 
 /// `exp`, what C libraries call it inside (`__exp_fma`, `__ieee754_pow_fma`), and code of libm without a symbol.
 fn is_math(name: &str) -> bool {
-    const FUNCTIONS: [&str; 20] = [
+    const FUNCTIONS: [&str; 24] = [
         "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "pow", "sin", "cos", "tan", "asin", "acos", "atan",
-        "atan2", "sinh", "cosh", "tanh", "hypot", "cbrt",
+        "atan2", "sinh", "cosh", "tanh", "hypot", "cbrt", "erf", "erfc", "lgamma", "tgamma",
     ];
     let name = name.trim_start_matches('_').trim_start_matches("numba_");
     if name.starts_with("[libm.so") || name.starts_with("[libm-") {
@@ -172,7 +257,11 @@ mod tests {
                 .all(is_math)
         );
         assert!(!["expand", "logger", "sincere", "if"].into_iter().any(is_math));
-        assert!(["malloc", "NRT_Allocate", "_int_free", "__libc_malloc"].into_iter().all(is_allocation));
-        assert!(!is_allocation("freeze"));
+        assert!(
+            ["malloc", "NRT_Allocate", "_int_free", "__libc_malloc", "NRT_MemInfo_call_dtor"]
+                .into_iter()
+                .all(is_allocation)
+        );
+        assert!(!["freeze", "NRT_incref", "NRT_decref", "NRT_MemInfo_varsize_realloc"].into_iter().any(is_allocation));
     }
 }

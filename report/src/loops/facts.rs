@@ -30,6 +30,8 @@ pub struct Facts {
     pub integer_divisions: u32,
     /// Conversions between float32 and float64.
     pub conversions: u32,
+    /// Of these, to float32.
+    pub narrowings: u32,
     /// Calls.
     pub calls: u32,
     /// Atomic operations, as reference counting has them.
@@ -40,8 +42,14 @@ pub struct Facts {
     pub memory: u32,
     /// Of these, at an address that was loaded in the loop: an index from an array.
     pub indirect: u32,
+    /// Loads and stores of floating-point values at an address that moves by a distance known only when the loop runs.
+    pub strided: u32,
     /// Sums and products that are carried from one round to the next, and used for nothing else.
     pub accumulators: u32,
+    /// Sums that only some rounds add to.
+    pub conditional_sums: u32,
+    /// Values of which each round keeps the larger or smaller, or another choice.
+    pub choices: u32,
     /// Other floating-point values that are carried from one round to the next.
     pub recurrences: u32,
     /// Branches that leave the loop.

@@ -147,8 +147,15 @@ impl Loop {
         self.is_one_at_a_time() && count != 0 && ran.samples * NEXT_TO_NONE <= self.total.samples
     }
 
-    /// How much of the loop is in calls of such functions, or of what ends in them, in percent.
+    /// How much of the loop is in calls of such functions, in percent. What those that it calls call in turn is not a matter of this loop.
     pub(super) fn share_of_calls(&self, is_meant: fn(&str) -> bool) -> f64 {
+        let mut sum = Count::default();
+        self.calls.iter().filter(|(name, _)| is_meant(name)).for_each(|(_, count)| sum += *count);
+        sum.percent_of(self.total)
+    }
+
+    /// As [`share_of_calls`](Loop::share_of_calls), with those that end in such functions.
+    pub(super) fn share_below(&self, is_meant: fn(&str) -> bool) -> f64 {
         let mut sum = Count::default();
         let meant = self.below.iter().filter(|((callee, leaf), _)| is_meant(callee) || is_meant(leaf));
         meant.for_each(|(_, count)| sum += *count);
@@ -156,8 +163,7 @@ impl Loop {
     }
 
     pub(super) fn largest_call(&self, is_meant: fn(&str) -> bool) -> Option<&str> {
-        let names = self.below.iter().flat_map(|((callee, leaf), _)| [callee.as_str(), leaf.as_str()]);
-        names.into_iter().find(|name| is_meant(name))
+        self.calls.iter().map(|(name, _)| name.as_str()).find(|name| is_meant(name))
     }
 }
 

@@ -29,7 +29,7 @@ use crate::recording::Recording;
 use crate::roots::Roots;
 use crate::symbols::{ImageCode, Kind, Symbols};
 
-/// Loops with less of all samples are not looked at.
+/// Loops with less of the samples of compiled code are not looked at.
 pub(crate) const LEAST_PERCENT: f64 = 1.0;
 pub(crate) const LEAST_SAMPLES: u64 = 5;
 /// More of a function is not decoded.
@@ -109,7 +109,7 @@ fn sampled_instructions(recording: &Recording, symbols: &Symbols) -> BTreeMap<u3
 fn image(code: &mut ImageCode, offsets: BTreeMap<u64, Sampled>, profile: &Profile, found: &mut Vec<Loop>) {
     let sampled: BTreeMap<u64, Sampled> =
         offsets.into_iter().filter_map(|(offset, sampled)| Some((code.address(offset)?, sampled))).collect();
-    let is_hot = |total: Count| total.samples >= LEAST_SAMPLES && total.percent_of(profile.all) >= LEAST_PERCENT;
+    let is_hot = |total: Count| total.samples >= LEAST_SAMPLES && total.percent_of(profile.compiled) >= LEAST_PERCENT;
     let mut done = 0;
     for address in sampled.keys() {
         let Some((name, range)) = code.function(*address).filter(|_| *address >= done) else { continue };

@@ -39,6 +39,7 @@ pub(super) fn facts(instructions: &[Instruction], of: &NaturalLoop) -> Facts {
     facts.checked_divisions = if of.exits.len() > 1 { checked_divisions(&own) } else { 0 };
     facts.exceptions = of.exits.iter().filter(|exit| raises(instructions, **exit)).count() as u32;
     facts.indirect = indirect(&own);
+    facts.strided = strided(&own);
     // Values are followed through one block only: what another path does to them is not known.
     if let [_] = of.own.as_slice() {
         carried(&mut facts, &own);
@@ -111,6 +112,7 @@ fn count(facts: &mut Facts, elements: &mut Elements, instruction: &Instruction) 
     facts.divisions += u32::from(is_float_division(&name));
     facts.square_roots += u32::from(name.starts_with("SQRT"));
     facts.conversions += u32::from(matches!(name.as_str(), "CVTPS2PD" | "CVTPD2PS" | "CVTSS2SD" | "CVTSD2SS"));
+    facts.narrowings += u32::from(matches!(name.as_str(), "CVTPD2PS" | "CVTSD2SS"));
     facts.integer_divisions += u32::from(matches!(instruction.mnemonic(), Mnemonic::Div | Mnemonic::Idiv));
     let is_call = matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall);
     facts.calls += u32::from(is_call);
@@ -232,6 +234,32 @@ fn indirect(own: &[&Instruction]) -> u32 {
     found
 }
 
+/// Accesses of vector registers whose address grows by another register in each round, not by a constant.
+fn strided(own: &[&Instruction]) -> u32 {
+    let moved: Vec<Register> = own
+        .iter()
+        .filter_map(|instruction| {
+            let target = instruction.op0_register().full_register();
+            let is_moved = match instruction.mnemonic() {
+                Mnemonic::Add | Mnemonic::Sub => instruction.op1_kind() == OpKind::Register,
+                Mnemonic::Lea => {
+                    let address = [instruction.memory_base(), instruction.memory_index()].map(Register::full_register);
+                    address.contains(&target) && !address.contains(&Register::None)
+                }
+                _ => false,
+            };
+            (is_moved && target.is_gpr()).then_some(target)
+        })
+        .collect();
+    let is_strided = |instruction: &&&Instruction| {
+        let address = [instruction.memory_base(), instruction.memory_index()].map(Register::full_register);
+        vector_bits(instruction) != 0
+            && memory_operand(instruction).is_some()
+            && address.iter().any(|register| moved.contains(register))
+    };
+    own.iter().filter(is_strided).count() as u32
+}
+
 /// The whole registers of a kind that an instruction reads and writes.
 fn registers(
     factory: &mut InstructionInfoFactory,
@@ -260,40 +288,70 @@ fn registers(
 struct Value {
     /// Every register that it depends on.
     from: u32,
+    /// Those that a chosen value depends on, those that something was added to, and those that went through anything else.
+    chosen: u32,
+    added: u32,
+    other: u32,
     /// The one whose value it is, changed by additions or multiplications only.
     sum_of: Option<u32>,
     changes: u32,
 }
 
-/// Accumulators and recurrences of a loop of one block.
+/// Values that a loop of one block carries from one round to the next.
 fn carried(facts: &mut Facts, own: &[&Instruction]) {
     let number = |register: Register| register.full_register() as u32 - Register::ZMM0 as u32;
     let mut values: [Value; 32] =
-        std::array::from_fn(|at| Value { from: 1 << at, sum_of: Some(at as u32), changes: 0 });
+        std::array::from_fn(|at| Value { from: 1 << at, sum_of: Some(at as u32), ..Value::default() });
+    // What is stored or compared depends on these.
+    let (mut escaped, mut compared) = (0_u32, 0_u32);
     let (mut used_otherwise, mut factory) = (0_u32, InstructionInfoFactory::new());
     for instruction in own {
         let (read, written) = registers(&mut factory, instruction, Register::is_vector_register);
         let read: Vec<u32> = read.into_iter().map(number).filter(|at| *at < 32).collect();
+        let all = |bits: fn(&Value) -> u32| read.iter().fold(0, |sum, at| sum | bits(&values[*at as usize]));
+        let from = all(|value| value.from);
         let [target] = written.as_slice() else {
-            used_otherwise |= read.iter().fold(0, |bits, at| bits | sum_bit(&values[*at as usize]));
+            used_otherwise |= all(sum_bit);
+            if is_comparison(instruction) {
+                compared |= from;
+            } else {
+                escaped |= from;
+            }
             continue;
         };
         let target = number(*target);
         if target >= 32 {
             continue;
         }
-        let from = read.iter().fold(0, |bits, at| bits | values[*at as usize].from);
-        let addend = addend(instruction, target).map(number).filter(|at| *at < 32);
-        let mut value = Value { from, sum_of: None, changes: 0 };
+        let is_carried =
+            |register: Register| values.get(number(register) as usize).is_some_and(|value| value.from != 0);
+        let addend = addend(instruction, target, is_carried).map(number).filter(|at| *at < 32);
+        let (chosen, added, other) = (all(|value| value.chosen), all(|value| value.added), all(|value| value.other));
+        let mut value = Value { from, chosen, added, other, sum_of: None, changes: 0 };
         if is_move(instruction) && read.len() == 1 {
             value = values[read[0] as usize];
         } else if let Some(addend) = addend {
             let before = values[addend as usize];
-            value = Value { from, sum_of: before.sum_of, changes: before.changes + 1 };
+            (value.sum_of, value.changes) = (before.sum_of, before.changes + 1);
             let others = read.iter().filter(|at| **at != addend);
-            used_otherwise |= others.fold(0, |bits, at| bits | sum_bit(&values[*at as usize]));
+            let others = others.fold((0, 0), |(sums, from), at| {
+                let value = &values[*at as usize];
+                (sums | sum_bit(value), from | value.from)
+            });
+            used_otherwise |= others.0;
+            if name(instruction).starts_with("MUL") {
+                value.other |= from;
+            } else {
+                value.added |= before.from;
+                value.other |= others.1;
+            }
         } else {
-            used_otherwise |= read.iter().fold(0, |bits, at| bits | sum_bit(&values[*at as usize]));
+            used_otherwise |= all(sum_bit);
+            if is_choice(instruction) {
+                value.chosen |= from;
+            } else {
+                value.other |= from;
+            }
         }
         values[target as usize] = value;
     }
@@ -302,12 +360,31 @@ fn carried(facts: &mut Facts, own: &[&Instruction]) {
         if value.from & bit == 0 || value.sum_of == Some(at as u32) && value.changes == 0 {
             continue;
         }
-        if value.sum_of == Some(at as u32) && used_otherwise & bit == 0 {
+        let is = |bits: u32| bits & bit != 0;
+        if value.sum_of == Some(at as u32) && !is(used_otherwise) {
             facts.accumulators += 1;
+        } else if is(escaped) || is(value.other) || !is(value.chosen) {
+            facts.recurrences += 1;
+        } else if !is(value.added) {
+            facts.choices += 1;
+        } else if !is(compared) {
+            facts.conditional_sums += 1;
         } else {
             facts.recurrences += 1;
         }
     }
+}
+
+fn is_comparison(instruction: &Instruction) -> bool {
+    let name = name(instruction);
+    name.contains("COMIS") || name.starts_with("CMPS") || name.starts_with("CMPP")
+}
+
+/// Of two values one: the larger, the smaller, or as a mask says.
+fn is_choice(instruction: &Instruction) -> bool {
+    let name = name(instruction);
+    let is_masked_move = instruction.has_op_mask() && name.starts_with("MOV");
+    is_masked_move || ["MAXS", "MINS", "MAXP", "MINP", "BLEND"].iter().any(|start| name.starts_with(start))
 }
 
 /// The register whose running sum a value is.
@@ -321,7 +398,7 @@ fn is_move(instruction: &Instruction) -> bool {
 }
 
 /// Of an addition, a multiplication or a fused one, the operand that an accumulator would be.
-fn addend(instruction: &Instruction, target: u32) -> Option<Register> {
+fn addend(instruction: &Instruction, target: u32, is_carried: impl Fn(Register) -> bool) -> Option<Register> {
     let name = name(instruction);
     let starts = |list: &[&str]| list.iter().any(|start| name.starts_with(start));
     let register = |operand: u32| Some(instruction.op_register(operand)).filter(|register| *register != Register::None);
@@ -342,10 +419,11 @@ fn addend(instruction: &Instruction, target: u32) -> Option<Register> {
     if name.starts_with("SUB") {
         return sources[0];
     }
-    // Of two registers, the one that the result replaces.
+    // Of two registers, the one with a value from before the round; of two of those, the one that the result replaces.
     let is_target = |source: &Register| source.full_register() as u32 - Register::ZMM0 as u32 == target;
-    let mut known = sources.into_iter().flatten();
-    known.clone().find(is_target).or_else(|| known.next())
+    let known = sources.into_iter().flatten();
+    let mut carried = known.clone().filter(|source| is_carried(*source));
+    carried.clone().find(is_target).or_else(|| carried.next()).or_else(|| known.clone().next())
 }
 
 #[cfg(test)]
@@ -376,6 +454,18 @@ mod tests {
     }
 
     #[test]
+    fn a_maximum_is_a_choice_and_a_sum_of_some_is_conditional() {
+        // vmovsd xmm1, [rdi+rax*8]; vmaxsd xmm0, xmm1, xmm0; inc rax; cmp rax, rsi; jl; ret
+        let found = facts_of(b"\xc5\xfb\x10\x0c\xc7\xc5\xf3\x5f\xc0\x48\xff\xc0\x48\x39\xf0\x7c\xef\xc3");
+        assert_eq!((found.choices, found.conditional_sums, found.recurrences, found.accumulators), (1, 0, 0, 0));
+        // vmovsd xmm1, [rdi+rax*8]; vaddsd xmm2, xmm0, xmm1; vblendvpd xmm0, xmm2, xmm0, xmm3; inc rax; cmp rax, rsi; jl; ret
+        let found = facts_of(
+            b"\xc5\xfb\x10\x0c\xc7\xc5\xfb\x58\xd1\xc4\xe3\x69\x4b\xc0\x30\x48\xff\xc0\x48\x39\xf0\x7c\xe9\xc3",
+        );
+        assert_eq!((found.choices, found.conditional_sums, found.recurrences, found.accumulators), (0, 1, 0, 0));
+    }
+
+    #[test]
     fn packed_additions_have_a_width_and_lanes() {
         // vaddpd ymm0, ymm0, [rdi+rax*8]; add rax, 4; cmp rax, rsi; jl; ret
         let found = facts_of(b"\xc5\xfd\x58\x04\xc7\x48\x83\xc0\x04\x48\x39\xf0\x7c\xf2\xc3");
@@ -388,5 +478,15 @@ mod tests {
         // mov rcx, [rdx+rax*8]; sqrtsd xmm0, [rdi+rcx*8]; inc rax; cmp rax, rsi; jl; ret
         let found = facts_of(b"\x48\x8b\x0c\xc2\xf2\x0f\x51\x04\xcf\x48\xff\xc0\x48\x39\xf0\x7c\xef\xc3");
         assert_eq!((found.indirect, found.square_roots, found.accumulators), (1, 1, 0));
+    }
+
+    #[test]
+    fn an_address_that_grows_by_a_register_is_strided() {
+        // addsd xmm0, [rdi]; add rdi, rdx; dec rsi; jne; ret
+        let found = facts_of(b"\xf2\x0f\x58\x07\x48\x01\xd7\x48\xff\xce\x75\xf4\xc3");
+        assert_eq!((found.strided, found.accumulators), (1, 1));
+        // addsd xmm0, [rdi]; add rdi, 8; dec rsi; jne; ret
+        let found = facts_of(b"\xf2\x0f\x58\x07\x48\x83\xc7\x08\x48\xff\xce\x75\xf3\xc3");
+        assert_eq!((found.strided, found.accumulators), (0, 1));
     }
 }
