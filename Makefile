@@ -1,5 +1,5 @@
 # The menu. What each line does is written in the script it calls.
-.PHONY: help demo quick test test-long one test-systems test-hosts test-suites test-lines test-truth test-aarch64 bench bench-growth build wheel wheel-aarch64 test-sdist check fmt setup install uninstall
+.PHONY: help demo quick test test-long one test-systems test-hosts test-suites test-lines test-truth test-aarch64 bench bench-growth build wheel wheel-aarch64 test-sdist release-check check fmt setup install uninstall
 
 help:
 	@echo "make demo    profile a Numba program under perf, with and without us"
@@ -19,6 +19,7 @@ help:
 	@echo "make wheel   target/wheels: the Python wheels and the source distribution"
 	@echo "make wheel-aarch64, make test-sdist   that wheel alone; a build from the source distribution"
 	@echo "make check   format, lints, documentation"
+	@echo "make release-check  one version, crates packaged, licence texts in the wheel"
 	@echo "make fmt     format the sources"
 	@echo "make install [PREFIX=/usr/local] [DESTDIR=], make uninstall"
 	@echo "make setup   packages and virtual environments for all of these"
@@ -75,6 +76,9 @@ wheel-aarch64:
 
 test-sdist:
 	@ci/wheel.sh sdist
+
+release-check:
+	@ci/release.py
 
 check:
 	@ci/check.sh
