@@ -1,5 +1,6 @@
 """`jitlisten top` in a real terminal, tmux: what is on its screen, and how it leaves the terminal."""
 
+import json
 import os
 import pathlib
 import re
@@ -157,6 +158,17 @@ def test_the_end_of_the_program_is_said_and_its_output_and_status_given(pane):
     pane.shows("has ended with status 7")
     pane.keys("q")
     pane.shows(r"^12345", r"^status 7")
+
+
+def test_the_table_of_the_whole_run_is_printed_and_the_recording_kept(pane, run, tmp_path):
+    pane.type(f"{TOP} -o kept.data -- {python()} {PROGRAMS / 'kernel.py'} work; echo status $?")
+    # Everything, and not the last second, of which there is nothing.
+    whole = r"^ +[1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d\d +[1-9]\d*\.\d\d │ __main__\.burn"
+    pane.shows(r"jitlisten top · has ended, \d+\.\d s", whole, r"1 compiled in \d+\.\d\d s, the last: kernel\.burn\(int64\)")
+    pane.keys("q")
+    pane.shows(r"^ jitlisten top · has ended", whole, "kept in .*kept.data", r"^status 0")
+    report = json.loads(run(command(), "lines", "--json", "-", "kept.data").stdout)
+    assert report["hottest"][0]["path"].endswith("kernel.py") and report["compilations"]
 
 
 def test_mistakes_are_sentences(pane, run):
