@@ -5,19 +5,14 @@
 
 #![forbid(unsafe_code)]
 
-#![forbid(unsafe_code)]
-
-use std::path::Path;
-
 use jitlisten::log_line;
 use jitlisten::producer::raw::{self, Code, Function};
 use jitlisten::{AddressRange, Machine};
 use jitlisten_unwinder::Section;
 
-use crate::llvm::vtable::mapped;
+use crate::llvm::unnamed::file_name;
 use crate::memory::ranges::Ranges;
 use crate::placement::Piece;
-use crate::process::library::{Identity, Library};
 use crate::state::{Shim, State};
 
 /// A CIE behind its length: its id, a version, and the augmentation that every compiler writes.
@@ -25,35 +20,10 @@ const COMMON: &[u8] = b"\0\0\0\0\x01z";
 /// Where several libraries may have compiled it.
 const ANY: &str = "jit";
 
-/// The libraries.
-#[derive(Default)]
-pub(crate) struct Unnamed {
-    libraries: Vec<(Identity, String)>,
-    said: bool,
-}
-
 /// A table, if there is one, and the functions that it describes.
 struct Table {
     range: Option<AddressRange>,
     functions: Vec<AddressRange>,
-}
-
-impl Unnamed {
-    /// A library has come of which nothing is heard.
-    pub(crate) fn add(&mut self, library: &Library) {
-        if is_one(library) {
-            self.libraries.push((library.identity, file_name(&library.path)));
-        }
-    }
-
-    /// Whether there is one.
-    pub(crate) fn any(&self) -> bool {
-        !self.libraries.is_empty()
-    }
-
-    pub(crate) fn forget(&mut self, library: Identity) {
-        self.libraries.retain(|(identity, _)| *identity != library);
-    }
 }
 
 /// The library that has compiled something, if it can only be one.
@@ -63,18 +33,6 @@ fn name(state: &State) -> Option<String> {
     let mut names = state.unnamed.libraries.iter().map(|(_, name)| name.clone()).chain(unused_lists);
     let first = names.next()?;
     Some(if names.next().is_none() { first } else { ANY.to_owned() })
-}
-
-fn file_name(path: &Path) -> String {
-    let program = if path == Path::new("/proc/self/exe") { std::fs::read_link(path).ok() } else { None };
-    let path = program.as_deref().unwrap_or(path);
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// Whether a library that is not observed may compile code.
-pub(crate) fn is_one(library: &Library) -> bool {
-    const REGISTER: &str = "__register_frame";
-    mapped::may_have_llvm(library) && library.mentions(REGISTER) && !library.imported(&[REGISTER]).is_empty()
 }
 
 impl Shim {

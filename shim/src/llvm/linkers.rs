@@ -6,7 +6,6 @@ use jitlisten::options::{LlvmSource, LlvmSources};
 
 use crate::channels::jitlink;
 use crate::channels::runtime_dyld::{self, Refusal};
-use crate::channels::unwind_tables;
 use crate::hook_table::{HookTable, SLOTS};
 use crate::llvm::symbol_file::{DESCRIPTOR, SymbolFile};
 use crate::llvm::vtable::find::Vtable;
@@ -95,7 +94,7 @@ impl Linkers {
                 "{path}: only the GDB JIT list of this LLVM can be read: {why}; code not registered there stays unnamed"
             );
         } else {
-            let names = if unwind_tables::is_one(library) { "has addresses for names" } else { "stays unnamed" };
+            let names = if mapped::may_compile(library) { "has addresses for names" } else { "stays unnamed" };
             log_line!(Warn, "{path}: this LLVM is not observed: {why}; its code {names}");
         }
         Some(why)

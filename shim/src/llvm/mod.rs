@@ -3,4 +3,5 @@
 pub(crate) mod linkers;
 pub(crate) mod source;
 pub(crate) mod symbol_file;
+pub(crate) mod unnamed;
 pub(crate) mod vtable;

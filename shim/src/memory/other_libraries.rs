@@ -11,8 +11,8 @@
 
 use jitlisten::log_line;
 
-use crate::channels::unwind_tables;
 use crate::hook_table::HookTable;
+use crate::llvm::vtable::mapped;
 use crate::process::detour::write_pointer;
 use crate::process::library::{Library, Slot};
 use crate::process::next::{self, Function};
@@ -61,7 +61,7 @@ impl OtherLibraries {
             return;
         }
         let slots = library.slots_of_imports(NAMES);
-        let is_unnamed = !slots.is_empty() && unwind_tables::is_one(library);
+        let is_unnamed = !slots.is_empty() && mapped::may_compile(library);
         let has_memory = is_unnamed || !slots.is_empty() && library.dynamic_symbol(MEMORY_OF_LLVM).is_some();
         let hook = |function| match function {
             Function::Mprotect if is_unnamed => hooks.mprotect_unnamed as usize,

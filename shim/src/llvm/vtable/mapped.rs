@@ -24,6 +24,12 @@ pub(crate) fn may_have_llvm(library: &Library) -> bool {
     library.code_size() >= SMALLEST_LLVM && (library.mentions_mprotect() || library.mentions("N4llvm"))
 }
 
+/// Whether a library whose linkers cannot be found may compile code: it also registers unwind tables.
+pub(crate) fn may_compile(library: &Library) -> bool {
+    const REGISTER: &str = "__register_frame";
+    may_have_llvm(library) && library.mentions(REGISTER) && !library.imported(&[REGISTER]).is_empty()
+}
+
 /// Every vtable of the classes called `names` (see [`find::by_type_name`]) that `library` has: by the dynamic symbols of those
 /// that have one, those in `file` if it is given, and else by the names of the types. One library, one search: ask for all classes at once.
 ///
