@@ -1,4 +1,5 @@
-//! What callers point to: checked for what can be seen, and then read plainly, as the functions of any C library read it.
+//! What callers point to: checked for what can be seen, and then read plainly, as the functions of any C library read
+//! it.
 
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
@@ -36,8 +37,8 @@ pub(crate) unsafe fn array<'a, T: Plain>(start: *const T, count: usize, what: &s
     Ok(unsafe { std::slice::from_raw_parts(start, count) })
 }
 
-/// A copy of a structure that begins with its size: what an older caller does not know of is zero, and so must be what a newer
-/// one knows and this library does not.
+/// A copy of a structure that begins with its size: what an older caller does not know of is zero, and so must be what
+/// a newer one knows and this library does not.
 ///
 /// # Safety
 /// As many bytes as its first member says must be there, unless the pointer is null or misaligned.

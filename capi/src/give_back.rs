@@ -1,6 +1,7 @@
-//! The environment of `jitlisten run` is for one program, and goes through every tool that stands before it (`perf record`,
-//! `gdb --args`, `valgrind`, a shell, `env`). The program is the first Python interpreter: there the variables become what
-//! they were before, so that its children, which may have another libc or be of another architecture, are started as ever.
+//! The environment of `jitlisten run` is for one program, and goes through every tool that stands before it (`perf
+//! record`, `gdb --args`, `valgrind`, a shell, `env`). The program is the first Python interpreter: there the variables
+//! become what they were before, so that its children, which may have another libc or be of another architecture, are
+//! started as ever.
 //!
 //! ```text
 //!   JITLISTEN_RUN = WORD+WORD..:LIBRARY     set by `jitlisten run`

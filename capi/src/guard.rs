@@ -1,4 +1,5 @@
-//! The way every call goes in and out: no panic passes, a failure is remembered in words, and it is a [`HostStateGuard`].
+//! The way every call goes in and out: no panic passes, a failure is remembered in words, and it is a
+//! [`HostStateGuard`].
 
 use std::cell::UnsafeCell;
 use std::ffi::c_char;
@@ -19,7 +20,8 @@ thread_local! {
     static LAST: UnsafeCell<[u8; WORDS]> = const { UnsafeCell::new([0; WORDS]) };
 }
 
-/// The one panic boundary. At the end, when no lock is held and signals no longer wait, messages go to the program's callback.
+/// The one panic boundary. At the end, when no lock is held and signals no longer wait, messages go to the program's
+/// callback.
 pub(crate) fn guarded(work: impl FnOnce() -> Result<(), Failure>) -> i32 {
     let status = guarding_host_state(work);
     if jitlisten::log::waits() {

@@ -1,7 +1,8 @@
 //! The log, for a program that has one of its own.
 //!
-//! Messages are made under locks, so they wait in a queue, and are handed over at the end of a call of ours, when no lock is
-//! held. One thread at a time hands over. Nothing here is a lock: a child of a fork must not inherit one that is held.
+//! Messages are made under locks, so they wait in a queue, and are handed over at the end of a call of ours, when no
+//! lock is held. One thread at a time hands over. Nothing here is a lock: a child of a fork must not inherit one that
+//! is held.
 
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
@@ -62,7 +63,8 @@ fn wait_for_others() {
 /// Hands over what waits. Called where no lock of ours is held.
 pub(crate) fn hand_over() {
     let mut left = MOST_AT_ONCE;
-    // A thread that finds another one at it leaves its messages to that one, which therefore looks again when it is done.
+    // A thread that finds another one at it leaves its messages to that one, which therefore looks again when it is
+    // done.
     while log::waits() && left > 0 {
         let Some(turn) = Turn::take() else { return };
         while let Some((level, text)) = (left > 0).then(log::take).flatten() {

@@ -1,8 +1,9 @@
 //! The constructor, which runs before the program's own when the library was preloaded, and the destructor.
 //!
 //! A program that is linked with the library decides for itself when to call `jitlisten_open`; only the environment
-//! variable `LD_PRELOAD` naming us, by whatever file name, starts anything by itself. In a set-user-ID program nothing is done at all: the
-//! environment is not to be trusted there, and a session that the program itself opens is switched off.
+//! variable `LD_PRELOAD` naming us, by whatever file name, starts anything by itself. In a set-user-ID program nothing
+//! is done at all: the environment is not to be trusted there, and a session that the program itself opens is switched
+//! off.
 
 use std::ffi::{CStr, c_void};
 use std::mem::MaybeUninit;
@@ -32,8 +33,8 @@ extern "C" fn constructor() {
     });
 }
 
-/// A program whose session is switched off is not sampled either. What stands before the program of `jitlisten record` is
-/// sampled, and leaves the file to the program when that begins; the program's children are not sampled.
+/// A program whose session is switched off is not sampled either. What stands before the program of `jitlisten record`
+/// is sampled, and leaves the file to the program when that begins; the program's children are not sampled.
 fn record_by_environment() {
     if !Session::process().is_some_and(|session| session.options().active) {
         return;
@@ -61,7 +62,8 @@ extern "C" fn destructor() {
     });
 }
 
-/// Whether `LD_PRELOAD` (names divided by spaces or colons, `ld.so(8)`) has a file of the name that this code was loaded by.
+/// Whether `LD_PRELOAD` (names divided by spaces or colons, `ld.so(8)`) has a file of the name that this code was
+/// loaded by.
 fn is_preloaded() -> bool {
     let Some(own) = own_file() else { return false };
     let names_us = |list: &[u8]| list.split(|byte| b" :".contains(byte)).any(|path| file_name(path) == file_name(&own));

@@ -11,7 +11,8 @@ use crate::status::{Failure, Status};
 /// Registers an `.eh_frame` with the unwinders of the process.
 ///
 /// # Safety
-/// `eh_frame` must be null or readable, `out` null or point to a writable `uint64_t`. The tables must be true of the code until they are deregistered.
+/// `eh_frame` must be null or readable, `out` null or point to a writable `uint64_t`. The tables must be true of the
+/// code until they are deregistered.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jitlisten_unwind_register(
     eh_frame: *const u8,

@@ -1,5 +1,5 @@
-//! A folder with everything that a reader of a recording needs, on any machine. `record --bundle` makes it; subcommands that read
-//! recordings take it in place of a file; they take any other folder for the recordings in it.
+//! A folder with everything that a reader of a recording needs, on any machine. `record --bundle` makes it; subcommands
+//! that read recordings take it in place of a file; they take any other folder for the recordings in it.
 //!
 //! ```text
 //!   FOLDER/jitlisten-bundle   the marker: its version, then the files below root that we wrote, a line each
@@ -7,8 +7,8 @@
 //!   FOLDER/perf.data.images/  what Numba compiled
 //!   FOLDER/root/...           images, libraries, sources, perf maps, each at its own path below
 //! ```
-//! A folder is used again only if it carries the marker. What is removed then are the files that the marker lists, one by one, and
-//! directories that are empty afterwards; any other file stays, and is a reason to refuse.
+//! A folder is used again only if it carries the marker. What is removed then are the files that the marker lists, one
+//! by one, and directories that are empty afterwards; any other file stays, and is a reason to refuse.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,9 @@
-//! `jitlisten clean`: removes the perf maps, images and jitdumps that dead processes of this user have left, and old texts of
-//! notebook cells, which are of no one process.
+//! `jitlisten clean`: removes the perf maps, images and jitdumps that dead processes of this user have left, and old
+//! texts of notebook cells, which are of no one process.
 //!
-//! What is removed, and how a process is known to be dead, is as in the library, which removes them later by itself; that keeps some
-//! for a while, and only looks where its own files are, so it has its own search (`perf_map/left.rs`, `image/directory.rs`):
+//! What is removed, and how a process is known to be dead, is as in the library, which removes them later by itself;
+//! that keeps some for a while, and only looks where its own files are, so it has its own search (`perf_map/left.rs`,
+//! `image/directory.rs`):
 //!
 //! | file | its process is dead if it |
 //! | --- | --- |
@@ -236,7 +237,8 @@ fn contents(
     Left { pid, what, directory: Rc::clone(directory), names, parent: Some(Rc::clone(parent)), bytes }
 }
 
-/// A directory that is held open: whoever renames it, or puts a link in its place, does not make us remove files elsewhere.
+/// A directory that is held open: whoever renames it, or puts a link in its place, does not make us remove files
+/// elsewhere.
 struct Directory {
     path: PathBuf,
     descriptor: OwnedFd,

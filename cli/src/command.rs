@@ -1,5 +1,5 @@
-//! The command that is to be started: which program it is, whether the loader would refuse to preload a library, how it is waited
-//! for, and how it ended.
+//! The command that is to be started: which program it is, whether the loader would refuse to preload a library, how it
+//! is waited for, and how it ended.
 
 #![forbid(unsafe_code)]
 
@@ -62,7 +62,8 @@ fn check(program: &OsStr) -> Result<(), Problem> {
     }
 }
 
-/// Waits for a command, which decides what a signal is: who ends this process means the command. Returns with signals blocked.
+/// Waits for a command, which decides what a signal is: who ends this process means the command. Returns with signals
+/// blocked.
 ///
 /// An interrupt or a quit of the terminal is for the command, too, and so not passed on.
 pub(crate) fn wait(child: &mut Child) -> io::Result<(ExitStatus, Blocked)> {
@@ -97,7 +98,8 @@ fn is_executable(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
-/// Why the loader would not preload our library into this program. A script, or a program without a loader, may start others.
+/// Why the loader would not preload our library into this program. A script, or a program without a loader, may start
+/// others.
 fn refusal(path: &Path) -> Option<&'static str> {
     if gains_privileges(path) {
         return Some(

@@ -1,4 +1,5 @@
-//! `jitlisten coverage`: sets the environment and becomes the command, whose Pythons measure compiled code when they run coverage.py.
+//! `jitlisten coverage`: sets the environment and becomes the command, whose Pythons measure compiled code when they
+//! run coverage.py.
 //!
 //! What they do: `python/jitlisten/_coverage`. The native library takes no part.
 

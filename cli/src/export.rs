@@ -18,7 +18,8 @@ use crate::recording::{self, Reading};
     after_help = "Examples:\n  jitlisten export perf.data -o profile.speedscope.json\n  jitlisten export -o profile.json prog.py      for profiler.firefox.com"
 )]
 pub(crate) struct Export {
-    /// For profiler.firefox.com, speedscope.app, flame graph scripts, or KCachegrind and callgrind_annotate [default: by the name of OUT]
+    /// For profiler.firefox.com, speedscope.app, flame graph scripts, or KCachegrind and callgrind_annotate [default:
+    /// by the name of OUT]
     #[arg(short, long)]
     format: Option<Format>,
     /// Where it goes [default: standard output]

@@ -1,12 +1,14 @@
-//! Runs a few lines of Python in a running interpreter, between two of its own instructions, in the thread and with the lock that
-//! Python's signal handlers have. The lines call `jitlisten.enable` or `jitlisten.disable`.
+//! Runs a few lines of Python in a running interpreter, between two of its own instructions, in the thread and with the
+//! lock that Python's signal handlers have. The lines call `jitlisten.enable` or `jitlisten.disable`.
 //!
-//! A page is mapped in the process for the text and the result (`trace.rs`), and `PyRun_SimpleString` with the text handed to
-//! `Py_AddPendingCall`. That function is made for signal handlers: wherever threads stand, it takes no lock but its own. Where the
-//! main thread waits for a lock, the wait is interrupted, as by a signal, and Python looks at its pending calls.
+//! A page is mapped in the process for the text and the result (`trace.rs`), and `PyRun_SimpleString` with the text
+//! handed to `Py_AddPendingCall`. That function is made for signal handlers: wherever threads stand, it takes no lock
+//! but its own. Where the main thread waits for a lock, the wait is interrupted, as by a signal, and Python looks at
+//! its pending calls.
 //!
-//! Nothing of the process is executed but by itself, and no file is written. `sys.remote_exec` (PEP 768) has the same rights and
-//! would need a file that the process can read and nobody else can change; so there is one mechanism, for every Python.
+//! Nothing of the process is executed but by itself, and no file is written. `sys.remote_exec` (PEP 768) has the same
+//! rights and would need a file that the process can read and nobody else can change; so there is one mechanism, for
+//! every Python.
 //!
 //! ```text
 //!   0      state: WAITING, BEGUN or DONE, written by the lines; CANCELLED, by us
@@ -85,7 +87,8 @@ impl Request {
     }
 }
 
-/// Does it, and returns the words of the process. When it fails, nothing happens in the process later, either; so signals wait.
+/// Does it, and returns the words of the process. When it fails, nothing happens in the process later, either; so
+/// signals wait.
 pub(crate) fn inject(
     process: &Process,
     installation: &Installation,
@@ -336,8 +339,8 @@ fn is_libc(path: &Path) -> bool {
     })
 }
 
-/// As a string of Python, in ASCII: what the interpreter takes a file's bytes for is up to the program's locale. Bytes that are no
-/// UTF-8 are as `os.fsdecode` makes them.
+/// As a string of Python, in ASCII: what the interpreter takes a file's bytes for is up to the program's locale. Bytes
+/// that are no UTF-8 are as `os.fsdecode` makes them.
 pub(crate) fn quoted(text: &(impl AsRef<OsStr> + ?Sized)) -> String {
     let mut quoted = "\"".to_owned();
     for part in text.as_ref().as_bytes().utf8_chunks() {

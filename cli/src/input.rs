@@ -45,7 +45,8 @@ pub(crate) struct Recordings {
 }
 
 impl Input {
-    /// The recordings that are named, or those of the command, which is run now. They stay in `output`, or in the usual file.
+    /// The recordings that are named, or those of the command, which is run now. They stay in `output`, or in the usual
+    /// file.
     pub(crate) fn recordings(&self, output: Option<&Path>, event: &mut Option<String>) -> Result<Recordings, Problem> {
         if !self.command.is_empty() {
             // What is counted is the only event of the recording.
@@ -102,8 +103,8 @@ impl Recordings {
     }
 }
 
-/// Files beside this one that begin as it does: those of children have a number behind its name (`sampler/src/options.rs`), and `%p`
-/// in a name is one. With each what changes when it is written.
+/// Files beside this one that begin as it does: those of children have a number behind its name
+/// (`sampler/src/options.rs`), and `%p` in a name is one. With each what changes when it is written.
 fn seen(path: &Path) -> HashMap<PathBuf, (u64, i64, i64)> {
     let name = path.file_name().unwrap_or_default().as_bytes();
     let start = name.split(|byte| *byte == b'%').next().unwrap_or_default();
@@ -129,8 +130,8 @@ pub(crate) fn with_dashes(arguments: &clap::Command, mut words: Vec<OsString>) -
     words
 }
 
-/// Where the first word is that is neither an option nor the value of one, nor a word that comes before recordings and commands; none behind
-/// a `--`. `-m` is no option of ours.
+/// Where the first word is that is neither an option nor the value of one, nor a word that comes before recordings and
+/// commands; none behind a `--`. `-m` is no option of ours.
 fn first_word(subcommand: &clap::Command, words: &[OsString]) -> Option<usize> {
     let mut before = subcommand.get_positionals().take_while(|argument| argument.get_id() != "files").count();
     let takes_value = |wanted: &dyn Fn(&clap::Arg) -> bool| {

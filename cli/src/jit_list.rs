@@ -1,6 +1,7 @@
 //! The GDB JIT list that every LLVM keeps of its objects, in another process: read, never changed.
 //!
-//! See gdb's manual, "JIT Compilation Interface". Found in the files that the process maps, read from its memory (`memory.rs`).
+//! See gdb's manual, "JIT Compilation Interface". Found in the files that the process maps, read from its memory
+//! (`memory.rs`).
 //!
 //! ```text
 //!   __jit_debug_descriptor   u32 version (1), u32 action, u64 relevant_entry, u64 first_entry
@@ -18,7 +19,8 @@ use crate::process::Process;
 use crate::symbols;
 
 const DESCRIPTOR: &str = "__jit_debug_descriptor";
-/// Below this size a file cannot hold an LLVM with a code generator, unless it exports the descriptor and its name says LLVM.
+/// Below this size a file cannot hold an LLVM with a code generator, unless it exports the descriptor and its name says
+/// LLVM.
 const SMALLEST: u64 = 4 << 20;
 /// More objects than this are a list that runs in circles.
 const MOST_OBJECTS: usize = 1_000_000;
@@ -49,8 +51,8 @@ pub(crate) fn lists(process: &Process) -> Vec<JitList> {
 }
 
 impl JitList {
-    /// What is in it, the oldest last as LLVM puts new ones in front. The process runs on: a list that changes meanwhile is read
-    /// again.
+    /// What is in it, the oldest last as LLVM puts new ones in front. The process runs on: a list that changes
+    /// meanwhile is read again.
     pub(crate) fn entries(&self, process: &Process) -> io::Result<Vec<Entry>> {
         let mut result = self.read(process.pid);
         for _ in 1..3 {

@@ -1,9 +1,10 @@
 //! The command `jitlisten`: arguments, environment, files and words around the library and its reports.
 //!
-//! A subcommand is one file: a `clap::Args` struct with a method `execute`. To add one, write the file, name it below with `mod`,
-//! add a variant to [`Command`] and a line to [`Command::execute`].
+//! A subcommand is one file: a `clap::Args` struct with a method `execute`. To add one, write the file, name it below
+//! with `mod`, add a variant to [`Command`] and a line to [`Command::execute`].
 //!
-//! A failure is one sentence on standard error and exit status 2. Standard output has what was asked for and nothing else.
+//! A failure is one sentence on standard error and exit status 2. Standard output has what was asked for and nothing
+//! else.
 
 mod attach;
 mod bundle;

@@ -1,7 +1,7 @@
 //! Reading only: names for what is compiled in a process, without changing anything in it.
 //!
-//! The GDB JIT lists in it are read (`jit_list.rs`), and written as `/tmp/perf-PID.map`, where the process sees `/tmp`, under
-//! the number it has itself.
+//! The GDB JIT lists in it are read (`jit_list.rs`), and written as `/tmp/perf-PID.map`, where the process sees `/tmp`,
+//! under the number it has itself.
 
 #![forbid(unsafe_code)]
 
@@ -25,8 +25,8 @@ use crate::process::{Process, is_regular};
 /// How often to look for what is new.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Writes the perf map of what is there, and goes on with what comes until the process ends if `watch`. `refusal` is why nothing
-/// better could be done.
+/// Writes the perf map of what is there, and goes on with what comes until the process ends if `watch`. `refusal` is
+/// why nothing better could be done.
 pub(crate) fn read(process: &Process, watch: bool, refusal: Option<&Problem>) -> Result<ExitCode, Problem> {
     let also = |problem: Problem| match refusal {
         Some(refusal) => Problem::new(format!("{refusal}; reading it from outside failed, too: {problem}")),
@@ -150,8 +150,8 @@ impl Map {
     }
 }
 
-/// How the first line of a map written from outside begins, of which perf sees a function of no bytes at 0. What follows tells
-/// `jitlisten clean` whose it is.
+/// How the first line of a map written from outside begins, of which perf sees a function of no bytes at 0. What
+/// follows tells `jitlisten clean` whose it is.
 pub(crate) const MARK: &str = "0 0 jitlisten-outside ";
 
 /// Whether there is no map, one that was written from outside, or one of an earlier process of that number.

@@ -1,7 +1,8 @@
 //! What `/proc` says of a process, and its files.
 //!
-//! The process may be another user's, in a container, and hostile. A path of its is resolved below its root directory, which is held
-//! open (`openat2(2)` with `RESOLVE_IN_ROOT`): no link leads out of it. Only regular files are opened, so neither a pipe nor a device is.
+//! The process may be another user's, in a container, and hostile. A path of its is resolved below its root directory,
+//! which is held open (`openat2(2)` with `RESOLVE_IN_ROOT`): no link leads out of it. Only regular files are opened, so
+//! neither a pipe nor a device is.
 
 #![forbid(unsafe_code)]
 
@@ -239,7 +240,8 @@ impl Process {
         state(self.pid) == Some('T')
     }
 
-    /// For files that this process makes or reads for the other one: until dropped, the thread has the rights of its user.
+    /// For files that this process makes or reads for the other one: until dropped, the thread has the rights of its
+    /// user.
     pub(crate) fn act_as_owner(&self) -> io::Result<ActingAs> {
         let (user, group) = owner(self.pid).ok_or(io::ErrorKind::NotFound)?;
         ActingAs::begin(user, group)
@@ -294,7 +296,8 @@ fn mappings(pid: u32) -> io::Result<Vec<Mapping>> {
     Ok(mappings)
 }
 
-/// A path in `/proc/PID/maps` or of a link there has the root directory of the process in front of it, if that is another one.
+/// A path in `/proc/PID/maps` or of a link there has the root directory of the process in front of it, if that is
+/// another one.
 fn below(root: &Path, path: &Path) -> PathBuf {
     match path.strip_prefix(root) {
         Ok(inside) if root.is_absolute() && path.is_absolute() => Path::new("/").join(inside),

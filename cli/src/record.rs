@@ -1,7 +1,8 @@
 //! `jitlisten record`: samples of a command or of a process that runs, taken inside of it.
 //!
-//! A command is started as by `jitlisten run`, with `JITLISTEN_RECORD` in its environment (`sampler/src/options.rs`), and takes
-//! this process's place; a process that runs is asked by the package to start, and later to stop (`inject.rs`).
+//! A command is started as by `jitlisten run`, with `JITLISTEN_RECORD` in its environment (`sampler/src/options.rs`),
+//! and takes this process's place; a process that runs is asked by the package to start, and later to stop
+//! (`inject.rs`).
 
 #![forbid(unsafe_code)]
 
@@ -78,7 +79,8 @@ fn expanded(path: &Path, pid: u32) -> PathBuf {
     Options::new(path).path(pid, host.trim())
 }
 
-/// This process, with which the recording ends, as the other one knows it: in another PID namespace it has another number.
+/// This process, with which the recording ends, as the other one knows it: in another PID namespace it has another
+/// number.
 fn recorder(process: &Process) -> String {
     let pid = std::process::id();
     match process::start_time(pid) {
@@ -91,8 +93,8 @@ fn recorder(process: &Process) -> String {
 
 /// The absolute path of a recording or a bundle, if it can be made. `pid` is a process that is recorded while it runs.
 pub(crate) fn checked_output(output: &Path, bundle: bool, pid: Option<u32>) -> Result<PathBuf, Problem> {
-    // A recording is named by the process that makes it. A folder is there before a command: it has this one's number, another
-    // one for each rank of an mpirun.
+    // A recording is named by the process that makes it. A folder is there before a command: it has this one's number,
+    // another one for each rank of an mpirun.
     let named_by = pid.unwrap_or_else(std::process::id);
     let output = if bundle { expanded(output, named_by) } else { output.to_owned() };
     let path = std::path::absolute(&output).map_err(|error| Problem::new(format!("{}: {error}", output.display())))?;
@@ -121,7 +123,8 @@ pub(crate) fn checked_output(output: &Path, bundle: bool, pid: Option<u32>) -> R
     Ok(path)
 }
 
-/// Whether a recording may be written there: the sampler checks the same (`sampler/src/output.rs`), but in a program that runs by then.
+/// Whether a recording may be written there: the sampler checks the same (`sampler/src/output.rs`), but in a program
+/// that runs by then.
 fn is_recording_or_empty(path: &Path) -> bool {
     let Ok(mut file) = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path) else {
         return true;
@@ -130,7 +133,8 @@ fn is_recording_or_empty(path: &Path) -> bool {
     matches!(file.read(&mut magic), Ok(0)) || magic == *b"PERFILE2"
 }
 
-/// A timer for each thread; those that there may be are counted for a user (`RLIMIT_SIGPENDING`), and handed on to the command.
+/// A timer for each thread; those that there may be are counted for a user (`RLIMIT_SIGPENDING`), and handed on to the
+/// command.
 fn check_timers() -> Result<(), Problem> {
     let advice = "raise the limit of pending signals (ulimit -i), or count events: -e cpu-clock";
     Clock::Cpu.permitted().map_err(|error| Problem::new(format!("cannot make a timer: {error}: {advice}")))

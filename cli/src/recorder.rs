@@ -1,4 +1,5 @@
-//! How a program is recorded: the options of every subcommand that records one, and `jitlisten record` as a child of this process.
+//! How a program is recorded: the options of every subcommand that records one, and `jitlisten record` as a child of
+//! this process.
 
 #![forbid(unsafe_code)]
 

@@ -114,8 +114,9 @@ fn terminal_columns() -> Option<usize> {
     (size.ws_col != 0).then_some(usize::from(size.ws_col))
 }
 
-/// Writes what was asked for: to a file, or to standard output where it is `-` or not given. A file that exists is overwritten if it
-/// is empty or of the same kind: `--html perf.data` forgets the name of the page, and means no harm to the recording.
+/// Writes what was asked for: to a file, or to standard output where it is `-` or not given. A file that exists is
+/// overwritten if it is empty or of the same kind: `--html perf.data` forgets the name of the page, and means no harm
+/// to the recording.
 pub(crate) fn write(out: Option<&Path>, content: &[u8]) -> Result<(), Problem> {
     match out.filter(|path| *path != Path::new("-")) {
         Some(path) if !is_replaceable(path, content) => {

@@ -50,7 +50,8 @@ impl Sinks {
         self.0.iter().map(|kind| kind.name())
     }
 
-    /// What is on unless something else is asked for. Without a /tmp that can be written, images have the names, which is said.
+    /// What is on unless something else is asked for. Without a /tmp that can be written, images have the names, which
+    /// is said.
     pub(crate) fn that_can_be() -> Sinks {
         let mut sinks = Sinks::default();
         if !is_writable(Path::new("/tmp")) {

@@ -38,8 +38,8 @@ impl<'a> ReadRef<'a> for Bounded<'a> {
     }
 }
 
-/// The address of a function that `library` defines, if the code there is that of the file: a library may have been replaced on disk
-/// since the process has mapped it.
+/// The address of a function that `library` defines, if the code there is that of the file: a library may have been
+/// replaced on disk since the process has mapped it.
 pub(crate) fn function(process: &Process, library: &Path, name: &str) -> Option<u64> {
     let (address, in_file) = Symbols::of(process, library)?.code(name, BEGINNING)?;
     let is_same = !in_file.is_empty() && memory::read(process.pid, address, in_file.len()).ok()? == in_file;
@@ -87,8 +87,8 @@ impl Symbols {
         Some((self.bias(&elf)?.wrapping_add(value), in_file.to_owned()))
     }
 
-    /// What is added to addresses in the file: from the first mapping of a segment with code. A mapping that is not executable may be
-    /// one of the whole file, for reading: our own library has one of each LLVM.
+    /// What is added to addresses in the file: from the first mapping of a segment with code. A mapping that is not
+    /// executable may be one of the whole file, for reading: our own library has one of each LLVM.
     fn bias(&self, elf: &Elf<'_>) -> Option<u64> {
         let endian = elf.endian();
         let headers = elf.elf_header().program_headers(endian, elf.data()).ok()?;

@@ -9,9 +9,9 @@
 //! ```
 //! Signals that cannot be blocked and arrive during a call are sent again when the thread is as it was.
 //!
-//! The functions must be safe in a signal handler. A call that takes too long is taken back. The kernel detaches when the thread that
-//! traces ends, so [`with_main_thread`] has one of its own. If the command is killed during a call, the target dies of the return: so
-//! signals wait until the end.
+//! The functions must be safe in a signal handler. A call that takes too long is taken back. The kernel detaches when
+//! the thread that traces ends, so [`with_main_thread`] has one of its own. If the command is killed during a call, the
+//! target dies of the return: so signals wait until the end.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -155,8 +155,8 @@ impl Stopped {
         Ok(stopped)
     }
 
-    /// Calls `function`, and returns what it returns. Its stack begins at `stack`; by default it is the thread's own, which is enough for
-    /// a system call.
+    /// Calls `function`, and returns what it returns. Its stack begins at `stack`; by default it is the thread's own,
+    /// which is enough for a system call.
     pub(crate) fn call(&mut self, function: u64, arguments: [u64; 6], stack: Option<u64>) -> io::Result<u64> {
         let mut registers = self.registers;
         let stack = stack.unwrap_or(machine::stack(&registers) - RED_ZONE);
@@ -200,7 +200,8 @@ impl Stopped {
         set_mask(self.pid, self.mask)
     }
 
-    /// Lets a wait for a lock return early, as a signal does. Users of futexes look again; Python looks at its pending calls, too.
+    /// Lets a wait for a lock return early, as a signal does. Users of futexes look again; Python looks at its pending
+    /// calls, too.
     pub(crate) fn interrupt_lock(&mut self) -> io::Result<()> {
         let mut registers = self.registers;
         if machine::interrupt(&mut registers, machine::FUTEX) {
@@ -276,7 +277,8 @@ enum Event {
     Signal(i32),
 }
 
-/// Waits until the thread stops. The kernel sends a `SIGCHLD` then, unless our parent made us ignore it: so the time is in slices.
+/// Waits until the thread stops. The kernel sends a `SIGCHLD` then, unless our parent made us ignore it: so the time is
+/// in slices.
 fn wait(pid: i32, patience: Duration) -> io::Result<Event> {
     const SLICE: Duration = Duration::from_millis(20);
     let (began, child) = (Instant::now(), Blocked::new(&[Signal::CHILD]));

@@ -1,5 +1,5 @@
-//! Any bytes in the place of a line table: an error, or rows that keep what the documentation promises, and so do those of
-//! each function in a jitdump.
+//! Any bytes in the place of a line table: an error, or rows that keep what the documentation promises, and so do those
+//! of each function in a jitdump.
 
 #![no_main]
 

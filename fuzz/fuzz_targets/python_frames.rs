@@ -1,4 +1,5 @@
-//! Walks the frames of an interpreter whose memory is anything: it ends, and reads only what is there. See `sampler/src/python/fuzzing.rs`.
+//! Walks the frames of an interpreter whose memory is anything: it ends, and reads only what is there. See
+//! `sampler/src/python/fuzzing.rs`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,7 +1,8 @@
 //! A recording, an image and a source that may hold anything, all the way to every output.
 //!
-//! The input: a byte that says what is spoilt, then its bytes. 0: the recording. 1: the image of a good recording. 2: its source.
-//! 3: its perf map. 4: a recording that is added to the good one. The good one is small, so that there are many executions.
+//! The input: a byte that says what is spoilt, then its bytes. 0: the recording. 1: the image of a good recording. 2:
+//! its source. 3: its perf map. 4: a recording that is added to the good one. The good one is small, so that there are
+//! many executions.
 #![no_main]
 
 use std::fs;

@@ -1,4 +1,5 @@
-//! Walks a stack by an `.eh_frame` that is anything, over a stack that is anything: it ends, and reads only what is there.
+//! Walks a stack by an `.eh_frame` that is anything, over a stack that is anything: it ends, and reads only what is
+//! there.
 //!
 //! ```text
 //!   2 bytes     size of the .eh_frame

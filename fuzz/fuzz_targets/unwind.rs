@@ -1,5 +1,5 @@
-//! Any bytes as a live `.eh_frame`: what is made of them for perf says what they say, and the registry of unwinders keeps
-//! its promises.
+//! Any bytes as a live `.eh_frame`: what is made of them for perf says what they say, and the registry of unwinders
+//! keeps its promises.
 
 #![no_main]
 

@@ -6,8 +6,8 @@
 //! perf report                                          # alpha, beta and gamma, with their callers
 //! ```
 //!
-//! With `timer` behind the seconds it raises SIGVTALRM while `gamma` runs: a debugger stops there. With `attach`, the engine
-//! is made by inkwell alone and the listener is attached to it later.
+//! With `timer` behind the seconds it raises SIGVTALRM while `gamma` runs: a debugger stops there. With `attach`, the
+//! engine is made by inkwell alone and the listener is attached to it later.
 
 // A program may print.
 #![allow(clippy::disallowed_methods, reason = "a program of its own")]

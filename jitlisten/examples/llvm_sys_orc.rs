@@ -6,9 +6,9 @@
 //! perf report                                               # alpha, beta and gamma, with their callers
 //! ```
 //!
-//! Words behind the seconds: `timer` raises SIGVTALRM while `gamma` runs (a debugger stops there); `default` links with what
-//! LLVM takes by itself, that is JITLink in later versions, instead of RuntimeDyld; `closed` disposes of the JIT before the
-//! program ends, and says so.
+//! Words behind the seconds: `timer` raises SIGVTALRM while `gamma` runs (a debugger stops there); `default` links with
+//! what LLVM takes by itself, that is JITLink in later versions, instead of RuntimeDyld; `closed` disposes of the JIT
+//! before the program ends, and says so.
 
 // A program may print.
 #![allow(clippy::disallowed_methods, reason = "a program of its own")]

@@ -7,7 +7,8 @@ use std::cell::OnceCell;
 use crate::process::checked_read;
 use crate::{AddressRange, LoadedObject};
 
-/// The most bytes between what is wanted that are read along: reading in one piece takes half the time of reading in two.
+/// The most bytes between what is wanted that are read along: reading in one piece takes half the time of reading in
+/// two.
 const LARGEST_GAP: u64 = 8192;
 
 /// The text ranges and the `.eh_frame` of an object, as they are in memory when they are first asked for.

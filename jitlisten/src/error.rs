@@ -93,8 +93,8 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What the library said that reads or writes ELF and DWARF for this crate: to be shown. Which library that is, and in which version,
-/// is no part of what this crate offers.
+/// What the library said that reads or writes ELF and DWARF for this crate: to be shown. Which library that is, and in
+/// which version, is no part of what this crate offers.
 pub struct Reason(Library);
 
 #[derive(Debug)]

@@ -1,11 +1,11 @@
 //! Whether the process that created a file is still alive, and how long files of ended processes are kept.
 //!
-//! Files outlive the process, because `perf report`, `perf inject` and a debugger on a core file open them by name. Each process that creates
-//! its first file of a kind removes old ones: it keeps those of the [`DEAD_KEPT`] processes that ended last, for at most [`DEAD_AGE`]. The
-//! age counts from the moment when the end was detected.
+//! Files outlive the process, because `perf report`, `perf inject` and a debugger on a core file open them by name.
+//! Each process that creates its first file of a kind removes old ones: it keeps those of the [`DEAD_KEPT`] processes
+//! that ended last, for at most [`DEAD_AGE`]. The age counts from the moment when the end was detected.
 //!
-//! A living process holds a lock (`flock(2)`) on one of its files, which works across PID namespaces, where PIDs are ambiguous. A process that
-//! has closed unknown descriptors is still recognised by PID and start time.
+//! A living process holds a lock (`flock(2)`) on one of its files, which works across PID namespaces, where PIDs are
+//! ambiguous. A process that has closed unknown descriptors is still recognised by PID and start time.
 
 use std::fs::File;
 use std::io;

@@ -10,10 +10,11 @@
 //!
 //! A program may receive the messages with [`listen`].
 //!
-//! One line is one `write(2)` on a descriptor opened with `O_APPEND`, so several processes may share the file: a regular file of ours with
-//! one name, a terminal, or `/dev/null`. It is opened and created with the first line: a launcher that runs as root, or `/bin/true`,
-//! leaves no file that the program cannot write to. Lines that cannot be written are counted (in the statistics); some are kept, and written
-//! before the next line or at exit. Standard error is silently abandoned if the host has replaced it.
+//! One line is one `write(2)` on a descriptor opened with `O_APPEND`, so several processes may share the file: a
+//! regular file of ours with one name, a terminal, or `/dev/null`. It is opened and created with the first line: a
+//! launcher that runs as root, or `/bin/true`, leaves no file that the program cannot write to. Lines that cannot be
+//! written are counted (in the statistics); some are kept, and written before the next line or at exit. Standard error
+//! is silently abandoned if the host has replaced it.
 
 #![forbid(unsafe_code)]
 
@@ -99,7 +100,8 @@ static LOG: OnceBox<Log> = OnceBox::new();
 
 /// Lines that could not be written.
 static LOST: AtomicU64 = AtomicU64::new(0);
-/// The first of those, for a later chance. Never waited for: the thread that has it may be this one, or one of a parent.
+/// The first of those, for a later chance. Never waited for: the thread that has it may be this one, or one of a
+/// parent.
 static KEPT: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// How many lines are kept.
 const MOST_KEPT: usize = 32;
@@ -177,7 +179,8 @@ pub fn line(level: Level, message: Arguments<'_>) {
         return;
     }
     let line = prefixed(level, &text);
-    // A log that cannot be written must not trouble the host: nothing can be done about an error here but to keep the line.
+    // A log that cannot be written must not trouble the host: nothing can be done about an error here but to keep the
+    // line.
     flush();
     if write(&line).is_err() {
         LOST.fetch_add(1, Ordering::Relaxed);
@@ -229,7 +232,8 @@ fn write(text: &str) -> io::Result<()> {
     }
 }
 
-/// Logs one line at the given [`Level`](crate::log::Level), formatted like `format!`, which costs nothing while it is off.
+/// Logs one line at the given [`Level`](crate::log::Level), formatted like `format!`, which costs nothing while it is
+/// off.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! log_line {

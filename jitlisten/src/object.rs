@@ -16,14 +16,15 @@ pub(crate) enum Origin {
         /// Where it keeps it.
         kept_at: Option<AddressRange>,
     },
-    /// From an LLVM's linker, which has put it into no GDB JIT list yet: libgcc has its `.eh_frame`. The session keeps the
-    /// debug object.
+    /// From an LLVM's linker, which has put it into no GDB JIT list yet: libgcc has its `.eh_frame`. The session keeps
+    /// the debug object.
     LlvmLinker,
-    /// From LLVM's GDB JIT list, which LLVM has taken it out of; the code lives on, and libgcc may have its `.eh_frame`. The
-    /// session keeps the debug object.
+    /// From LLVM's GDB JIT list, which LLVM has taken it out of; the code lives on, and libgcc may have its
+    /// `.eh_frame`. The session keeps the debug object.
     Unlisted,
-    /// From an LLVM, whose host has copied the code elsewhere: what LLVM registers is about another place. libgcc is not asked what
-    /// it knows all the same: it would read tables whose memory the host may have freed. The session keeps the debug object.
+    /// From an LLVM, whose host has copied the code elsewhere: what LLVM registers is about another place. libgcc is
+    /// not asked what it knows all the same: it would read tables whose memory the host may have freed. The session
+    /// keeps the debug object.
     Moved,
     /// From an LLVM, by a listener: libgcc has its `.eh_frame`. The session keeps the debug object.
     Llvm,

@@ -1,6 +1,8 @@
-//! The interface for the sampler: it is notified of compiled code as sinks are, with everything that a stack walk needs.
+//! The interface for the sampler: it is notified of compiled code as sinks are, with everything that a stack walk
+//! needs.
 //!
-//! There is at most one. It is not a sink: it writes no file for other tools, and the program does not turn it on and off.
+//! There is at most one. It is not a sink: it writes no file for other tools, and the program does not turn it on and
+//! off.
 
 #![forbid(unsafe_code)]
 

@@ -219,8 +219,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// What the environment of this process asks for, and complaints about what is not understood in it, one line each, for
-    /// [`producer::open`](crate::producer::open).
+    /// What the environment of this process asks for, and complaints about what is not understood in it, one line each,
+    /// for [`producer::open`](crate::producer::open).
     pub fn from_env() -> (Options, Vec<String>) {
         Options::read(|name| std::env::var_os(name))
     }

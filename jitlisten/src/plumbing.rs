@@ -1,4 +1,5 @@
-//! Interfaces for the shim, the sampler, `libjitlisten.so` and the command only: they may change in any release. Hidden in the documentation.
+//! Interfaces for the shim, the sampler, `libjitlisten.so` and the command only: they may change in any release. Hidden
+//! in the documentation.
 
 #![forbid(unsafe_code)]
 

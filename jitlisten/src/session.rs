@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A verb may come for an object that is unknown, or twice: the second time nothing happens. Every method may be called
-//! from any thread, also under LLVM's or the loader's lock. The session's own lock is the innermost one: nothing is called
-//! under it that could wait for another lock of the host.
+//! from any thread, also under LLVM's or the loader's lock. The session's own lock is the innermost one: nothing is
+//! called under it that could wait for another lock of the host.
 //!
 //! | file | content |
 //! | --- | --- |
@@ -86,22 +86,26 @@ struct State {
     pending: BTreeMap<u64, ObjectId>,
     padding: HeaderPadding,
     sinks: [Option<Box<dyn Sink>>; SinkKind::ALL.len()],
-    /// Sinks whose files have nothing yet of what this process has inherited from its parent: see [`Session::become_child`].
+    /// Sinks whose files have nothing yet of what this process has inherited from its parent: see
+    /// [`Session::become_child`].
     inherits: [bool; SinkKind::ALL.len()],
     /// When this process was forked, by [`clock::monotonic`]; 0 in one that was not.
     forked_at: u64,
     /// The effective user the files are made for.
     user: u32,
-    /// The objects reported through the API and not freed there, also those whose memory went before: whether they are finalized.
+    /// The objects reported through the API and not freed there, also those whose memory went before: whether they are
+    /// finalized.
     reported: BTreeMap<ObjectId, bool>,
 }
 
 static PROCESS: OnceBox<Session> = OnceBox::new();
 
 impl Session {
-    /// Opens the session of this process, with these options, or returns the one that is open. `complaints` go to the log.
+    /// Opens the session of this process, with these options, or returns the one that is open. `complaints` go to the
+    /// log.
     ///
-    /// In a privileged process ([`is_privileged`](crate::is_privileged)) they are ignored, and the session is not active.
+    /// In a privileged process ([`is_privileged`](crate::is_privileged)) they are ignored, and the session is not
+    /// active.
     #[doc(hidden)]
     pub fn open(options: Options, complaints: &[String]) -> &'static Session {
         PROCESS.get_or_init(|| {
@@ -161,7 +165,8 @@ impl Session {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lock, in a process that has the sinks to itself: `_Fork(3)` and `clone(2)` call no handler of `pthread_atfork`.
+    /// The lock, in a process that has the sinks to itself: `_Fork(3)` and `clone(2)` call no handler of
+    /// `pthread_atfork`.
     fn lock_here(&self) -> MutexGuard<'_, State> {
         let mut state = self.lock();
         if state.pid != std::process::id() {
@@ -173,8 +178,8 @@ impl Session {
         state
     }
 
-    /// *loaded*: LLVM has placed an object in memory; `debug_object` is a copy of its debug object, and `kept_at` is where
-    /// LLVM keeps its own until *freeing*, for sinks that are switched on later.
+    /// *loaded*: LLVM has placed an object in memory; `debug_object` is a copy of its debug object, and `kept_at` is
+    /// where LLVM keeps its own until *freeing*, for sinks that are switched on later.
     ///
     /// # Errors
     /// What makes it unreadable. It is counted; nothing else is lost.

@@ -1,7 +1,7 @@
 //! Frame pointers and unwind entries of an object's code, and rules for functions without an `.eh_frame` entry.
 //!
-//! Code that LLVM compiled under jitlisten has a frame pointer and an entry in `.eh_frame`. Code cached or compiled without jitlisten may lack
-//! either.
+//! Code that LLVM compiled under jitlisten has a frame pointer and an entry in `.eh_frame`. Code cached or compiled
+//! without jitlisten may lack either.
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,8 @@ pub(crate) struct Unwindability {
 }
 
 impl Unwindability {
-    /// Looks at the live code and the live `.eh_frame`; call it at *finalized* or later. What cannot be read is not counted.
+    /// Looks at the live code and the live `.eh_frame`; call it at *finalized* or later. What cannot be read is not
+    /// counted.
     pub(crate) fn of(object: &LoadedObject, snapshot: &CodeSnapshot) -> Unwindability {
         let table = object.eh_frame().and_then(|range| cfi::covered(snapshot.get(range)?, range.start()).ok());
         let covered = table.unwrap_or_default();

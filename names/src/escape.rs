@@ -1,7 +1,8 @@
 //! Numba's escapes: `_xx` (before 0.56 `$xx`), two lower-case hexadecimal digits for one byte of UTF-8.
 //!
 //! The escape character itself is not escaped, so `_call` might be the byte 0xca and `ll`. Two facts keep apart what is
-//! an escape and what only looks so: Numba never escapes `[A-Za-z0-9_]`, and the bytes of one character are valid UTF-8.
+//! an escape and what only looks so: Numba never escapes `[A-Za-z0-9_]`, and the bytes of one character are valid
+//! UTF-8.
 
 use std::borrow::Cow;
 

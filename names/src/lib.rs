@@ -12,14 +12,15 @@
 //! (`array(float64, 1d, C)`, `UniTuple(int64 x 2)`), and in front, with `::`, what the entry is for when it is not the
 //! function itself (`cpython::`, `cfunc::`, `gufunc::`, `ufunc::`, `kernel::`).
 //!
-//! `[v2]` is Numba's count of compilations in this process. It is what distinguishes two specialisations with the same argument
-//! types apart (closures made twice, `recompile()`, other compiler flags), and is short, so it is always kept. The second
-//! tag (`c8tJT...`, the compiler flags, compressed) is left out.
+//! `[v2]` is Numba's count of compilations in this process. It is what distinguishes two specialisations with the same
+//! argument types apart (closures made twice, `recompile()`, other compiler flags), and is short, so it is always kept.
+//! The second tag (`c8tJT...`, the compiler flags, compressed) is left out.
 //!
 //! Names that are not Numba's: C++ and old Rust names are demangled, the rest is left as it is.
 //!
 //! Source: `numba/core/itanium_mangler.py`, `numba/core/funcdesc.py`, `numba/np/ufunc/wrappers.py` (0.56 to 0.68).
-//! `testdata/names.tsv` has names and what comes out. To see a process' names: `f.inspect_llvm()`, or `readelf -Ws` of its debug objects.
+//! `testdata/names.tsv` has names and what comes out. To see a process' names: `f.inspect_llvm()`, or `readelf -Ws` of
+//! its debug objects.
 
 #![forbid(unsafe_code)]
 // In the host's process nothing panics; where a panic is impossible, the reason stands beside it.
@@ -75,8 +76,9 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// For the functions of one object. If there are kernels of `prange` loops and one function that they can be of, they are of that:
-    /// Numba links a function with its kernels, and the address in their names says nothing to a person.
+    /// For the functions of one object. If there are kernels of `prange` loops and one function that they can be of,
+    /// they are of that: Numba links a function with its kernels, and the address in their names says nothing to a
+    /// person.
     pub fn of_object(linkage_names: impl Iterator<Item = &'a str> + Clone) -> Self {
         let mut reader = Reader::default();
         if linkage_names.clone().any(numba::is_prange_kernel) {

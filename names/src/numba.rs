@@ -50,8 +50,8 @@ pub(super) fn written<'a>(linkage_name: &'a str, latest: &mut Arguments<'a>) -> 
     (!is_own).then(|| parts.join("."))
 }
 
-/// The text for a name of Numba's; `None` for any other. `owner` is the function that `prange` kernels are of, if that is known;
-/// `latest` are the arguments of the name before.
+/// The text for a name of Numba's; `None` for any other. `owner` is the function that `prange` kernels are of, if that
+/// is known; `latest` are the arguments of the name before.
 pub(super) fn readable<'a>(
     linkage_name: &'a str,
     location: Option<(&str, u32)>,

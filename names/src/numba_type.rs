@@ -27,8 +27,8 @@ pub(super) const BETWEEN: &str = ", ";
 /// An array of Numba's has three parameters and a few words; a type that has more is shown as any other type.
 const MOST: usize = 8;
 
-/// A named type, written to the end of a text: first as `name(param, param)`, which most types are, and then, where Numba
-/// says it in another way, in that way.
+/// A named type, written to the end of a text: first as `name(param, param)`, which most types are, and then, where
+/// Numba says it in another way, in that way.
 pub(super) struct Named<'out> {
     out: &'out mut String,
     start: usize,

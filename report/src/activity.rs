@@ -1,8 +1,8 @@
 //! What the program did at each sample, of a few things exactly one, and which line it did it for.
 //!
-//! A stack belongs to its innermost function of Python or of compiled code, its *owner*: what C functions take is the time of the line
-//! that called them. Some functions say more than their owner: those of a compiler, of the import system, of the garbage collector, and
-//! in a recording of wall-clock time those that wait.
+//! A stack belongs to its innermost function of Python or of compiled code, its *owner*: what C functions take is the
+//! time of the line that called them. Some functions say more than their owner: those of a compiler, of the import
+//! system, of the garbage collector, and in a recording of wall-clock time those that wait.
 
 use rustc_hash::FxHashMap;
 
@@ -70,7 +70,8 @@ pub struct Done {
     pub owner: Option<Frame>,
     /// The innermost line of the user's files: source and number.
     pub user: Option<(u32, u32)>,
-    /// The line that it is the time of: the owner's, and of what Numba itself compiles in, as for `a.sum()`, the one that calls that.
+    /// The line that it is the time of: the owner's, and of what Numba itself compiles in, as for `a.sum()`, the one
+    /// that calls that.
     pub line: Option<(u32, u32)>,
 }
 
@@ -319,7 +320,8 @@ const COLLECTORS: [&str; 6] = [
     "_PyGC_CollectNoFail",
 ];
 
-/// What is waited for: other threads; by a thread that was called by no code of the program, as those of a pool, for work.
+/// What is waited for: other threads; by a thread that was called by no code of the program, as those of a pool, for
+/// work.
 const THREADS: &str = "threads";
 const IDLE: &str = "idle threads";
 
@@ -404,7 +406,8 @@ fn python_library(path: &str) -> Option<&str> {
     rest.starts_with(|digit: char| digit.is_ascii_digit()).then_some(PYTHONS_LIBRARY)
 }
 
-/// `libpython3.12.so.1.0` is `libpython3.12`; `_multiarray_umath.cpython-311-x86_64-linux-gnu.so` is `_multiarray_umath`.
+/// `libpython3.12.so.1.0` is `libpython3.12`; `_multiarray_umath.cpython-311-x86_64-linux-gnu.so` is
+/// `_multiarray_umath`.
 fn native_library(file: &str) -> &str {
     let end = file.find(".so").unwrap_or(file.len());
     let end = file[..end].find(".cpython-").unwrap_or(end);

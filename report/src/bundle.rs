@@ -22,9 +22,9 @@ pub struct Bundled {
     pub missing: Vec<PathBuf>,
 }
 
-/// Copies what the report is made of, each file below `root` at the path that the recording has for it: images and libraries that
-/// have samples, sources of their lines, perf maps of its processes. With `root` among the roots of a later
-/// [`Lookup`](crate::Lookup), the recording can be read where the program never was.
+/// Copies what the report is made of, each file below `root` at the path that the recording has for it: images and
+/// libraries that have samples, sources of their lines, perf maps of its processes. With `root` among the roots of a
+/// later [`Lookup`](crate::Lookup), the recording can be read where the program never was.
 ///
 /// # Errors
 /// When a file cannot be written.

@@ -1,5 +1,5 @@
-//! What Numba compiled while it was recorded: when, for how long, and why. `python/jitlisten/_compilations.py` writes it beside the
-//! recording, and says what the fields are. Nothing of the file is trusted.
+//! What Numba compiled while it was recorded: when, for how long, and why. `python/jitlisten/_compilations.py` writes
+//! it beside the recording, and says what the fields are. Nothing of the file is trusted.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _};

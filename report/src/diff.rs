@@ -48,7 +48,8 @@ pub struct Difference {
     pub changed: Vec<String>,
 }
 
-/// Compares. Lines are found by path and number, so of a source that was edited in between only the functions can be compared.
+/// Compares. Lines are found by path and number, so of a source that was edited in between only the functions can be
+/// compared.
 pub fn diff(before: &Report, after: &Report) -> Difference {
     let activities = changes(before, after, |report| {
         let rows = report.profile.summary.rows().into_iter();

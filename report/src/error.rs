@@ -1,4 +1,5 @@
-//! What can keep a recording from being read at all. Everything smaller is a note of the [`Recording`](crate::Recording).
+//! What can keep a recording from being read at all. Everything smaller is a note of the
+//! [`Recording`](crate::Recording).
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Stacks as a flame graph: Python, compiled and other code in three colours, inlined calls marked, the kernel in a fourth.
-//! Frames are as wide as the periods of their samples.
+//! Stacks as a flame graph: Python, compiled and other code in three colours, inlined calls marked, the kernel in a
+//! fourth. Frames are as wide as the periods of their samples.
 
 use std::io;
 

@@ -33,7 +33,8 @@ pub struct CallingLine {
 /// Lines of which less is no news, in percent of everything.
 const LEAST_BELOW: f64 = 2.0;
 
-/// The hottest lines: of the user's files, and of compiled code in any file. What libraries interpret is in none of them.
+/// The hottest lines: of the user's files, and of compiled code in any file. What libraries interpret is in none of
+/// them.
 pub fn hottest(report: &Report, most: usize) -> Vec<HotLine> {
     let profile = &report.profile;
     let mut hot = Vec::new();
@@ -55,7 +56,8 @@ pub fn hottest(report: &Report, most: usize) -> Vec<HotLine> {
     hot
 }
 
-/// The lines of the user's that called what took its time elsewhere: in libraries, in their compiled code, or compiling.
+/// The lines of the user's that called what took its time elsewhere: in libraries, in their compiled code, or
+/// compiling.
 pub fn calling(report: &Report, most: usize) -> Vec<CallingLine> {
     let profile = &report.profile;
     let mut calling = Vec::new();

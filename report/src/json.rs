@@ -10,11 +10,12 @@
 //!  "threads": [{"pid": n, "tid": n, "name": s, "host": s, "samples": n, "compiled": n, "percent": p}],
 //!  "processes": [{"pid": n, "name": s, "host": s, "threads": n, "samples": n, "compiled": n, "percent": p}], "hosts": [...], ...}
 //! ```
-//! The selfs of all `lines` (0 is the code that has no line by the compiler's own word) and `without_line` are `compiled` and `interpreted`;
-//! those with `outside` are `samples`. All of `summary` but `compiling_in_llvm` is `samples`, too. Of an interpreted line `self` has the C
-//! functions that it calls, `in_c`; of a compiled one only in `hottest`, with what Numba compiles in for it. What is in `inlined` is a view of the same samples, below the line
-//! that calls. Percents are by weight, which is the same unless the recorder changed its period; weight is nanoseconds where samples are of
-//! time; counts are samples.
+//! The selfs of all `lines` (0 is the code that has no line by the compiler's own word) and `without_line` are
+//! `compiled` and `interpreted`; those with `outside` are `samples`. All of `summary` but `compiling_in_llvm` is
+//! `samples`, too. Of an interpreted line `self` has the C functions that it calls, `in_c`; of a compiled one only in
+//! `hottest`, with what Numba compiles in for it. What is in `inlined` is a view of the same samples, below the line
+//! that calls. Percents are by weight, which is the same unless the recorder changed its period; weight is nanoseconds
+//! where samples are of time; counts are samples.
 
 use serde_json::{Map, Value, json};
 

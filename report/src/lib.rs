@@ -5,9 +5,9 @@
 //!                 │           │               └─ diff
 //!                 └───────────┴─ stacks ──────── flame graph, exports
 //! ```
-//! Give it the file of `perf record` or of `jitlisten record` of a program that ran under jitlisten; the images, libraries,
-//! perf maps and sources that it names are read where they are. Nothing is run, nothing is written but what was asked for, and
-//! nothing in a file is trusted: what is damaged or missing becomes a note, and the rest is read.
+//! Give it the file of `perf record` or of `jitlisten record` of a program that ran under jitlisten; the images,
+//! libraries, perf maps and sources that it names are read where they are. Nothing is run, nothing is written but what
+//! was asked for, and nothing in a file is trusted: what is damaged or missing becomes a note, and the rest is read.
 #![forbid(unsafe_code)]
 
 mod activity;

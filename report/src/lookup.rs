@@ -27,8 +27,8 @@ pub(crate) fn same_id(ours: &[u8], recorded: &[u8]) -> bool {
     recorded.len() >= length && recorded[..length] == ours[..length] && recorded[length..].iter().all(|byte| *byte == 0)
 }
 
-/// Opens a regular file, and nothing else: a recording may name anything, and to open a pipe is to wait for its writer, to open a
-/// device may do something.
+/// Opens a regular file, and nothing else: a recording may name anything, and to open a pipe is to wait for its writer,
+/// to open a device may do something.
 pub(crate) fn open_file(path: &Path) -> io::Result<File> {
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other("not a file"));

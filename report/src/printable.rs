@@ -3,8 +3,8 @@
 /// So many characters of a text are kept.
 pub(crate) const LONGEST_LINE: usize = 1000;
 
-/// Text without anything that a terminal or a browser would obey: control characters are shown as pictures, tabs are spaces,
-/// characters that change the direction of text are left out.
+/// Text without anything that a terminal or a browser would obey: control characters are shown as pictures, tabs are
+/// spaces, characters that change the direction of text are left out.
 pub fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for (count, character) in text.chars().enumerate() {

@@ -191,7 +191,8 @@ impl Report {
         (self.recording.parts <= 1).then_some(last - first)
     }
 
-    /// What ran, as a person would name it: `prog.py`, `-m module`, `./program`. Of perf, what it was given behind `--`.
+    /// What ran, as a person would name it: `prog.py`, `-m module`, `./program`. Of perf, what it was given behind
+    /// `--`.
     pub fn program(&self) -> String {
         program(&self.recording.facts.command)
     }

@@ -1,8 +1,8 @@
 //! Hashes of the sources that an image was compiled from.
 //!
-//! jitlisten's line tables for Numba are DWARF 4, which has no field for them. They are given to LLVM as the flags of the
-//! compiler (`DICompileUnit(flags: ...)`), a line for each file, which LLVM writes behind the compiler's name in `DW_AT_producer`
-//! (or as `DW_AT_APPLE_flags`, for lldb):
+//! jitlisten's line tables for Numba are DWARF 4, which has no field for them. They are given to LLVM as the flags of
+//! the compiler (`DICompileUnit(flags: ...)`), a line for each file, which LLVM writes behind the compiler's name in
+//! `DW_AT_producer` (or as `DW_AT_APPLE_flags`, for lldb):
 //!
 //! ```text
 //! Numba, jitlisten jitlisten-source sha256:0123456789abcdef0123456789abcdef /path/prog.py

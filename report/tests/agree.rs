@@ -1,4 +1,5 @@
-//! What other readers say of the same bytes: linux-perf-data of the recording, addr2line and llvm-symbolizer of the images.
+//! What other readers say of the same bytes: linux-perf-data of the recording, addr2line and llvm-symbolizer of the
+//! images.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -166,8 +167,8 @@ fn llvm_symbolizer_says_the_same_of_ten_thousand_addresses() {
     compare("llvm-symbolizer", arguments, same);
 }
 
-/// The same calls at the same lines. Each tool has its own words for code of which nothing is known; and they call a function by
-/// one of its symbols, addr2line also an inlined one whose linkage name is not known.
+/// The same calls at the same lines. Each tool has its own words for code of which nothing is known; and they call a
+/// function by one of its symbols, addr2line also an inlined one whose linkage name is not known.
 fn same(ours: &Frames, theirs: &Frames, symbols: &[String]) -> bool {
     // Code without lines: addr2line may name its unit.
     let unknown = |place: &str| place.starts_with("??") || place.ends_with(":?") && !place.contains('/');

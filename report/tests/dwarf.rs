@@ -135,7 +135,8 @@ fn stacks_are_those_of_perf_script_and_reach_the_start() {
             same += 1;
         } else if chain.starts_with(other) || chain.last() == start && other.last() != start || leaves_out(other, chain)
         {
-            // perf gives up, goes on at an address that is nowhere, or leaves out a frame: _dl_start, while a program starts.
+            // perf gives up, goes on at an address that is nowhere, or leaves out a frame: _dl_start, while a program
+            // starts.
             longer += 1;
         } else {
             different.push(format!("ours {chain:x?}\nperf {other:x?}"));

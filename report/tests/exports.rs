@@ -54,7 +54,8 @@ fn with_commas(number: u64) -> String {
     parts.join(",")
 }
 
-/// A recording of two functions, `heavy` with one sample of this weight and `light` with three of the other, read by its perf map.
+/// A recording of two functions, `heavy` with one sample of this weight and `light` with three of the other, read by
+/// its perf map.
 fn heavy_and_light(name: &str, mut writer: Writer, weights: [u64; 2]) -> Report {
     let root = scratch(name);
     fs::create_dir_all(root.join("tmp")).unwrap();

@@ -1,4 +1,5 @@
-//! A recording that perf made, with the images and the source it names, and with some of them missing, changed or hostile.
+//! A recording that perf made, with the images and the source it names, and with some of them missing, changed or
+//! hostile.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;

@@ -1,4 +1,5 @@
-//! A recording of 1,000,000 samples of 64 threads, read by the command: at most two seconds of processor time and 300 MB.
+//! A recording of 1,000,000 samples of 64 threads, read by the command: at most two seconds of processor time and 300
+//! MB.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;

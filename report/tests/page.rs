@@ -69,7 +69,8 @@ impl Stacks {
     }
 }
 
-/// File, line, compiled or not, and the weight of self and of what of it was in C, as the page adds them up; the hottest first.
+/// File, line, compiled or not, and the weight of self and of what of it was in C, as the page adds them up; the
+/// hottest first.
 fn hot_lines(data: &Value, stacks: &Stacks) -> Vec<(u64, u64, bool, u64, u64)> {
     let lines = data["stacks"]["hot"].as_array().unwrap().iter().zip(0_u64..);
     lines

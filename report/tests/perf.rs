@@ -1,5 +1,5 @@
-//! Recordings that perf makes now: of Numba under `jitlisten run`, in the file format, in the pipe format, cut off by SIGKILL, and of
-//! a process that runs (`-p`) and forks.
+//! Recordings that perf makes now: of Numba under `jitlisten run`, in the file format, in the pipe format, cut off by
+//! SIGKILL, and of a process that runs (`-p`) and forks.
 //!
 //! Needs perf, the first environment of `ci/setup.sh` and `cargo build --release`.
 #![allow(missing_docs, clippy::unwrap_used)]

@@ -150,7 +150,8 @@ pub(crate) struct ProcessCode;
 
 impl CodeMap for ProcessCode {
     fn find(&self, address: u64) -> Option<Code<'_>> {
-        // SAFETY: handlers are counted while they run, and writers walk nothing while they reclaim: see `threads::no_handler_runs`.
+        // SAFETY: handlers are counted while they run, and writers walk nothing while they reclaim: see
+        // `threads::no_handler_runs`.
         let find = |published: &'static Entries| unsafe { published.find(address) };
         find(&COMPILED).or_else(|| find(&LIBRARIES)).map(|entry| entry.code(address))
     }

@@ -1,11 +1,12 @@
 //! A kernel's counter for one thread, which sends the sampler's signal when it has counted enough.
 //!
-//! `perf_event_open(2)` for the thread; `F_SETOWN_EX` and `F_SETSIG` (`fcntl(2)`) make each overflow a signal to it. Then the counter stops
-//! until the handler has taken its sample (`PERF_EVENT_IOC_REFRESH`): at most one signal is pending for a thread, however long it blocks
-//! signals, and the handler itself is not counted. The period of a sample is the count since the previous sample.
+//! `perf_event_open(2)` for the thread; `F_SETOWN_EX` and `F_SETSIG` (`fcntl(2)`) make each overflow a signal to it.
+//! Then the counter stops until the handler has taken its sample (`PERF_EVENT_IOC_REFRESH`): at most one signal is
+//! pending for a thread, however long it blocks signals, and the handler itself is not counted. The period of a sample
+//! is the count since the previous sample.
 //!
-//! The program may close our descriptor and open a file of its own with that number. Therefore each use first reads the counter's id
-//! (`PERF_EVENT_IOC_ID`), which fails for another file.
+//! The program may close our descriptor and open a file of its own with that number. Therefore each use first reads the
+//! counter's id (`PERF_EVENT_IOC_ID`), which fails for another file.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -205,8 +206,8 @@ fn close(descriptor: c_int) {
     unsafe { libc::close(descriptor) };
 }
 
-/// Where no signal can be queued (`RLIMIT_SIGPENDING`), the kernel sends a descriptor's owner `SIGIO` instead, whose default
-/// is the end of the process. A program that has a handler for it keeps that.
+/// Where no signal can be queued (`RLIMIT_SIGPENDING`), the kernel sends a descriptor's owner `SIGIO` instead, whose
+/// default is the end of the process. A program that has a handler for it keeps that.
 pub(crate) fn survive_sigio() {
     extern "C-unwind" fn nothing(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {}
     timer::install_for(libc::SIGIO, nothing);

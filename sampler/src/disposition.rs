@@ -1,5 +1,5 @@
-//! The program's disposition of the signal that the sampler has taken, and libc's functions behind our replacements. Used by the handler and
-//! `signals.rs`.
+//! The program's disposition of the signal that the sampler has taken, and libc's functions behind our replacements.
+//! Used by the handler and `signals.rs`.
 
 use std::ffi::{c_int, c_void};
 use std::mem;
@@ -90,7 +90,8 @@ pub(crate) unsafe fn kernels_sigaction(
     next!(c"sigaction", fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int, -1, signal, action, old)
 }
 
-/// The signal came from elsewhere: what the program wants is done. From the handler, in the thread that it has interrupted.
+/// The signal came from elsewhere: what the program wants is done. From the handler, in the thread that it has
+/// interrupted.
 pub(crate) fn forward(signal: c_int, info: *mut Info, context: *mut libc::ucontext_t) {
     let wanted = WANTED.load(Ordering::Acquire);
     let flags = FLAGS.load(Ordering::Relaxed);

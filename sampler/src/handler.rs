@@ -1,9 +1,9 @@
 //! The signal handler: puts a stack into a ring.
 //!
-//! It allocates nothing, takes no lock and uses no thread-local variable but `errno`. It reads its slot, published tables, and the stack. In a
-//! steady thread it makes no system call (four for a counter; one to wake the writer when its ring fills up):
-//! the vDSO reads the time, the signal contains the sample's period, and the thread's stack is known (`stack_memory`, which
-//! makes two at most).
+//! It allocates nothing, takes no lock and uses no thread-local variable but `errno`. It reads its slot, published
+//! tables, and the stack. In a steady thread it makes no system call (four for a counter; one to wake the writer when
+//! its ring fills up): the vDSO reads the time, the signal contains the sample's period, and the thread's stack is
+//! known (`stack_memory`, which makes two at most).
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
@@ -111,8 +111,8 @@ pub(crate) fn pass_over(info: &libc::siginfo_t) -> bool {
     }
 }
 
-/// A slot that is another thread's by now must not be written to. So it is asked whose it is after `running` was raised; who takes
-/// a slot for another thread looks at that afterwards.
+/// A slot that is another thread's by now must not be written to. So it is asked whose it is after `running` was
+/// raised; who takes a slot for another thread looks at that afterwards.
 fn enter(slot: Option<&Slot>, is_its: impl Fn(&Slot) -> bool, overrun: c_int, context: &mut libc::ucontext_t) {
     let Some(slot) = slot else { return };
     slot.running.fetch_add(1, Ordering::SeqCst);
@@ -183,7 +183,8 @@ fn sample(slot: &Slot, space: u64, sample: Sample, context: &libc::ucontext_t) {
         }
         count < space
     };
-    // SAFETY: this is the handler of the slot's thread, the only one to use them, and it is not entered again while it runs.
+    // SAFETY: this is the handler of the slot's thread, the only one to use them, and it is not entered again while it
+    // runs.
     let (cache, anchors) = unsafe { (&mut *slot.cache(), &mut *slot.anchors()) };
     let mut evaluators = Evaluators::look(slot, sample.time, anchors, space / 2, |word| {
         let _ = put(word);

@@ -1,7 +1,8 @@
 //! `pthread_create`: a new thread arms itself before its function runs.
 //!
-//! The preloaded library exports a `pthread_create` that calls this one; while nothing is recorded it only calls the real one. A scan is not
-//! enough, because threads may have ended by then: of 100 threads of 20 ms, a scan every 50 ms saw 40 %.
+//! The preloaded library exports a `pthread_create` that calls this one; while nothing is recorded it only calls the
+//! real one. A scan is not enough, because threads may have ended by then: of 100 threads of 20 ms, a scan every 50 ms
+//! saw 40 %.
 
 use std::ffi::{c_int, c_void};
 use std::mem::{self, MaybeUninit};
@@ -121,7 +122,8 @@ fn boxed(work: Work) -> Option<*mut Work> {
     Some(memory)
 }
 
-/// Where a sampled thread begins. Nothing in this frame has a destructor: `pthread_exit` and cancellation unwind through it.
+/// Where a sampled thread begins. Nothing in this frame has a destructor: `pthread_exit` and cancellation unwind
+/// through it.
 extern "C-unwind" fn begin(work: *mut c_void) -> *mut c_void {
     // SAFETY: made by `create` for this thread alone.
     let Work { start, argument, stack_size } = unsafe { work.cast::<Work>().read() };

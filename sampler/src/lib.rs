@@ -7,11 +7,12 @@
 //!                                   tables of code: compiled (from the session), libraries (from /proc/self/maps)
 //! ```
 //!
-//! You give a file name and a rate ([`Options`]); it produces a file that `perf report`, `perf script` and `jitlisten lines` read. It needs
-//! no `perf_event_open`, no ptrace and no root. x86_64 and AArch64.
+//! You give a file name and a rate ([`Options`]); it produces a file that `perf report`, `perf script` and `jitlisten
+//! lines` read. It needs no `perf_event_open`, no ptrace and no root. x86_64 and AArch64.
 //!
-//! Rules: the handler allocates nothing, takes no lock and is bounded ([`unwind`]). Visible to the host are only one real-time signal in use
-//! and a thread named `jitlisten`. Locks: this crate's, then the session's; the session calls back without ours (`events`).
+//! Rules: the handler allocates nothing, takes no lock and is bounded ([`unwind`]). Visible to the host are only one
+//! real-time signal in use and a thread named `jitlisten`. Locks: this crate's, then the session's; the session calls
+//! back without ours (`events`).
 //!
 //! To see it: `JITLISTEN_RECORD=f.data LD_PRELOAD=libjitlisten.so python program.py; perf report -i f.data`.
 

@@ -1,7 +1,7 @@
 //! The mappings of this process, for the recording and for stack walks.
 //!
-//! `/proc/self/maps` is read when something has changed, not periodically. ELF headers and unwind tables are copied with calls that cannot
-//! fault, so a library may be closed meanwhile; no lock of the loader is taken.
+//! `/proc/self/maps` is read when something has changed, not periodically. ELF headers and unwind tables are copied
+//! with calls that cannot fault, so a library may be closed meanwhile; no lock of the loader is taken.
 
 #![forbid(unsafe_code)]
 

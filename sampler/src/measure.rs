@@ -1,5 +1,5 @@
-//! The event, the rate, and the measured amount of each thread: set at the start of a recording, read by every new thread and in the handler.
-//! In atomics, because readers take no lock.
+//! The event, the rate, and the measured amount of each thread: set at the start of a recording, read by every new
+//! thread and in the handler. In atomics, because readers take no lock.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,8 @@
 //! The file of a recording: valid at every moment, whatever happens to the process.
 //!
-//! Records are appended, and then the size in the header is changed. The descriptor has a high number, away from those that programs print or
-//! compare. If the program has closed it, or it has become another file, the file is opened again.
+//! Records are appended, and then the size in the header is changed. The descriptor has a high number, away from those
+//! that programs print or compare. If the program has closed it, or it has become another file, the file is opened
+//! again.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

@@ -1,7 +1,7 @@
 //! Guarantees progress: a thread spends at most 1/20 of its time in the handler, even if the handler is slow.
 //!
-//! A signal that arrives while the handler runs is delivered as soon as it returns. A handler that takes longer than the interval would
-//! block the thread forever.
+//! A signal that arrives while the handler runs is delivered as soon as it returns. A handler that takes longer than
+//! the interval would block the thread forever.
 
 #![forbid(unsafe_code)]
 
@@ -37,8 +37,8 @@ impl Pace {
         self.cost.load(Ordering::Relaxed)
     }
 
-    /// A sample took `cost` nanoseconds of an interval. One that took long once may have been put aside by the kernel: two in a row
-    /// count, the cheaper one of them.
+    /// A sample took `cost` nanoseconds of an interval. One that took long once may have been put aside by the kernel:
+    /// two in a row count, the cheaper one of them.
     pub(crate) fn took(&self, cost: u64, interval: u64) {
         let usual = cost.min(self.cost.swap(cost, Ordering::Relaxed));
         let due = usual.saturating_mul(PART);

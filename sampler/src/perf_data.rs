@@ -6,11 +6,11 @@
 //!   248   records: COMM, MMAP2, SAMPLE, ...                    data.size says how many bytes of them
 //!   ...   the table of the features, and the features            only when the recording has ended
 //! ```
-//! A truncated file shows everything up to `data.size`, which is stored after each batch is written. With a larger size, or zeros among the
-//! records, perf 6.1 shows nothing.
+//! A truncated file shows everything up to `data.size`, which is stored after each batch is written. With a larger
+//! size, or zeros among the records, perf 6.1 shows nothing.
 //!
-//! Format: `tools/perf/Documentation/perf.data-file-format.txt`, `linux/perf_event.h`. To see it: `perf report -D -i FILE`,
-//! `perf script -i FILE --header`.
+//! Format: `tools/perf/Documentation/perf.data-file-format.txt`, `linux/perf_event.h`. To see it: `perf report -D -i
+//! FILE`, `perf script -i FILE --header`.
 
 #![forbid(unsafe_code)]
 

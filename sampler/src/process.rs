@@ -2,7 +2,8 @@
 
 use std::fs;
 
-/// A process: its number, and when it started, in ticks of the kernel's clock since the boot (`starttime` of `proc_pid_stat(5)`).
+/// A process: its number, and when it started, in ticks of the kernel's clock since the boot (`starttime` of
+/// `proc_pid_stat(5)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
     /// As seen by the process that asks.

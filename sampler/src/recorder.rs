@@ -294,8 +294,8 @@ pub enum Heirs {
     Descendants,
 }
 
-/// Programs that start another one as a child and wait for it. What any other program starts is not meant: a `popen` would take the
-/// recording over.
+/// Programs that start another one as a child and wait for it. What any other program starts is not meant: a `popen`
+/// would take the recording over.
 const STANDING_BEFORE: [&str; 22] = [
     "bash", "busybox", "dash", "fish", "gdb", "ksh", "lldb", "ltrace", "make", "mksh", "perf", "rr", "script",
     "setsid", "sh", "strace", "tcsh", "time", "timeout", "unshare", "watch", "zsh",

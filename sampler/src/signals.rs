@@ -206,8 +206,8 @@ pub unsafe extern "C-unwind" fn sigsuspend(set: *const Set) -> c_int {
     next!(c"sigsuspend", fn(*const Set) -> c_int, -1, set)
 }
 
-/// Stands in for `sigaltstack(2)`. On a stack without space for what the kernel puts there any signal ends the process: the thread is
-/// not sampled any more.
+/// Stands in for `sigaltstack(2)`. On a stack without space for what the kernel puts there any signal ends the process:
+/// the thread is not sampled any more.
 ///
 /// # Safety
 /// As that.

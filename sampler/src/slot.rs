@@ -5,7 +5,8 @@
 //!   word 0: count of words << 8 | how the walk ended    1: time    2: nanoseconds
 //!   3..: the interpreter's frames, then addresses, innermost first (`python`); none: those of the sample before
 //! ```
-//! Slots are allocated in blocks that are never unmapped: a signal may arrive late, and a thread may have its signal stack here.
+//! Slots are allocated in blocks that are never unmapped: a signal may arrive late, and a thread may have its signal
+//! stack here.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -69,8 +70,8 @@ pub(crate) struct Slot {
     pub(crate) owed: AtomicU64,
     /// By wall-clock time: for how long the thread has been where its last sample was (`waiting`).
     pub(crate) idle: AtomicU64,
-    /// The system call that the thread was found in when it was sent a signal: where it returns to << 16 | its number; 0: none. And where
-    /// the stack was.
+    /// The system call that the thread was found in when it was sent a signal: where it returns to << 16 | its number;
+    /// 0: none. And where the stack was.
     pub(crate) call: AtomicU64,
     pub(crate) call_stack: AtomicU64,
     pub(crate) pace: Pace,
@@ -102,8 +103,8 @@ pub(crate) struct Slot {
     copied: UnsafeCell<[u64; COPY / 8]>,
 }
 
-// SAFETY: `cache`, `anchors`, `copied` and the free part of `ring` are the handler's, which runs in one thread and not nested; the filled part
-// is the writer's. `stack` is only handed to the kernel.
+// SAFETY: `cache`, `anchors`, `copied` and the free part of `ring` are the handler's, which runs in one thread and not
+// nested; the filled part is the writer's. `stack` is only handed to the kernel.
 unsafe impl Sync for Slot {}
 
 static SLOTS: [AtomicPtr<Slot>; BLOCKS] = [const { AtomicPtr::new(ptr::null_mut()) }; BLOCKS];
@@ -111,7 +112,8 @@ static SLOTS: [AtomicPtr<Slot>; BLOCKS] = [const { AtomicPtr::new(ptr::null_mut(
 static USED: AtomicUsize = AtomicUsize::new(0);
 /// Slots below are in use, except those released meanwhile.
 static FREE_FROM: AtomicUsize = AtomicUsize::new(0);
-/// The thread of each slot, close together: with thousands of slots, which are far apart, a look at each of them takes long.
+/// The thread of each slot, close together: with thousands of slots, which are far apart, a look at each of them takes
+/// long.
 static TIDS: [AtomicU32; BLOCK * BLOCKS] = [const { AtomicU32::new(0) }; BLOCK * BLOCKS];
 
 /// A sample as it was read from a ring.
@@ -145,8 +147,8 @@ pub(crate) fn of(tid: u32) -> impl Iterator<Item = (usize, &'static Slot)> {
     slots.filter_map(|(index, _)| Some((index, get(index)?)))
 }
 
-/// A slot for a thread, in the state [`CLAIMED`]; `None` if there are none left. The one that it had, if it had one: its
-/// signal stack may be there.
+/// A slot for a thread, in the state [`CLAIMED`]; `None` if there are none left. The one that it had, if it had one:
+/// its signal stack may be there.
 pub(crate) fn claim(tid: u32) -> Option<(usize, &'static Slot)> {
     for (index, slot) in of(tid) {
         if slot.state.compare_exchange(ENDED, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
@@ -295,7 +297,8 @@ impl Slot {
         unsafe { self.append(sample) };
     }
 
-    /// The thread is elsewhere by now: the stack of its last sample once more, without words, for as long as it was there.
+    /// The thread is elsewhere by now: the stack of its last sample once more, without words, for as long as it was
+    /// there.
     ///
     /// # Safety
     /// As [`Slot::finish`].
@@ -422,8 +425,9 @@ pub(crate) fn discard_all() {
     }
 }
 
-/// In the child of a fork: the threads that were sampled are not here, and timers are not inherited: those that have their numbers
-/// are the program's. The one thread, `tid` by now, may have its signal stack in a slot, which is no other thread's then.
+/// In the child of a fork: the threads that were sampled are not here, and timers are not inherited: those that have
+/// their numbers are the program's. The one thread, `tid` by now, may have its signal stack in a slot, which is no
+/// other thread's then.
 pub(crate) fn forget_all(tid: u32, signal_stack: *mut c_void) {
     all().for_each(|(index, slot)| slot.forget(index, tid, signal_stack));
 }

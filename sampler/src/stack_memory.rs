@@ -6,10 +6,11 @@
 //!   the page of the stack pointer, on any other stack            in place: no thread unmaps the page that another one stands on
 //!   anywhere else                                                a copy by the kernel: 16 KiB, then 64 KiB
 //! ```
-//! Where the thread's own stack is: of the main thread, `/proc/self/maps` and `RLIMIT_STACK` tell; of a thread that `pthread_create`
-//! has made during the recording, its attributes. Any other thread's is probed: glibc puts the thread's block (`pthread_self`) right
-//! above the frames, and if every page from the stack pointer up to that block is readable, they are one stack. A coroutine's stack,
-//! which another thread may unmap at any time, is not connected with the block, and is only copied.
+//! Where the thread's own stack is: of the main thread, `/proc/self/maps` and `RLIMIT_STACK` tell; of a thread that
+//! `pthread_create` has made during the recording, its attributes. Any other thread's is probed: glibc puts the
+//! thread's block (`pthread_self`) right above the frames, and if every page from the stack pointer up to that block is
+//! readable, they are one stack. A coroutine's stack, which another thread may unmap at any time, is not connected with
+//! the block, and is only copied.
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;

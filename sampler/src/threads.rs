@@ -193,8 +193,8 @@ impl Scan {
         Scan { own, ..Scan::default() }
     }
 
-    /// Whether the main thread has ended by `pthread_exit`, and all others but this one: the C library ends the process with the last
-    /// thread, which is this one then.
+    /// Whether the main thread has ended by `pthread_exit`, and all others but this one: the C library ends the process
+    /// with the last thread, which is this one then.
     pub(crate) fn is_last(&self) -> bool {
         // The link is the main thread's, and goes with it.
         let error = fs::read_link("/proc/self/exe").err();
@@ -206,8 +206,8 @@ impl Scan {
         tasks.contains(&self.own) && tasks.iter().all(|tid| [self.own, std::process::id()].contains(tid))
     }
 
-    /// Whether to look at every thread. As many may have come as have gone, so it is done without a sign of it, too: the less often,
-    /// the more there are to look at.
+    /// Whether to look at every thread. As many may have come as have gone, so it is done without a sign of it, too:
+    /// the less often, the more there are to look at.
     fn is_due(&mut self, links: u64) -> bool {
         self.unseen += 1;
         let is_due = links != self.links || !self.young.is_empty() || self.unseen > links / FEW;

@@ -1,8 +1,8 @@
 //! One timer for each thread, and the signal that it sends.
 //!
-//! `timer_create(2)` with `SIGEV_THREAD_ID` sends to one thread; a clock of the form `~tid << 3 | 6` is that thread's CPU time
-//! (`clock_getcpuclockid(3)`, `include/linux/posix-timers.h`). CPU timers fire at the kernel's tick, so a rate above `CONFIG_HZ` gives no
-//! more samples. The period of a sample is all of the thread's time since the one before it.
+//! `timer_create(2)` with `SIGEV_THREAD_ID` sends to one thread; a clock of the form `~tid << 3 | 6` is that thread's
+//! CPU time (`clock_getcpuclockid(3)`, `include/linux/posix-timers.h`). CPU timers fire at the kernel's tick, so a rate
+//! above `CONFIG_HZ` gives no more samples. The period of a sample is all of the thread's time since the one before it.
 
 use std::ffi::c_int;
 use std::io;
@@ -57,12 +57,13 @@ impl Timer {
         Ok(Timer(number))
     }
 
-    /// Sends after `first` nanoseconds of the clock, then every `period`; 0: once. A signal of before that still waits may be dropped.
+    /// Sends after `first` nanoseconds of the clock, then every `period`; 0: once. A signal of before that still waits
+    /// may be dropped.
     pub(crate) fn set(self, first: u64, period: u64) -> io::Result<()> {
         let spec = TimerSpec { interval: timespec(period), value: timespec(first.max(1)) };
         let none: *mut TimerSpec = ptr::null_mut();
-        // SAFETY: reads the specification; the old one is not asked for. The number may be of no timer by now: the kernel gives it to
-        // no other one before it has given all others.
+        // SAFETY: reads the specification; the old one is not asked for. The number may be of no timer by now: the
+        // kernel gives it to no other one before it has given all others.
         match unsafe { libc::syscall(libc::SYS_timer_settime, self.0, 0, &raw const spec, none) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -113,8 +114,8 @@ const FAULTS: [c_int; 7] =
 /// Signals 32 and 33, which glibc takes for itself and leaves out of every set that its functions fill.
 const LIBCS_OWN: u64 = 0b11 << 31;
 
-/// Installs `handler` for a signal that is not in use: the highest real-time one whose disposition is the default. It stays
-/// for ever, because a signal may still wait in some thread, and the default is the end of the process.
+/// Installs `handler` for a signal that is not in use: the highest real-time one whose disposition is the default. It
+/// stays for ever, because a signal may still wait in some thread, and the default is the end of the process.
 pub(crate) fn install(handler: Handler) -> Option<c_int> {
     (libc::SIGRTMIN() + 1..=libc::SIGRTMAX()).rev().find(|&signal| install_for(signal, handler))
 }

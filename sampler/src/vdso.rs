@@ -1,8 +1,9 @@
-//! `clock_gettime` of the vDSO: the kernel's clock without a system call, and unaffected by libfaketime. On AArch64 also the address that
-//! signal handlers return to.
+//! `clock_gettime` of the vDSO: the kernel's clock without a system call, and unaffected by libfaketime. On AArch64
+//! also the address that signal handlers return to.
 //!
-//! It is found in a copy of the image, with a parser of its own: `unwind_register::DynamicSection` trusts loaded libraries and reads in place.
-//! A kernel, emulator or debugger (gVisor, rr) may provide an odd vDSO, which must not crash the program.
+//! It is found in a copy of the image, with a parser of its own: `unwind_register::DynamicSection` trusts loaded
+//! libraries and reads in place. A kernel, emulator or debugger (gVisor, rr) may provide an odd vDSO, which must not
+//! crash the program.
 
 use std::ffi::{c_int, c_void};
 use std::mem::{self, MaybeUninit};
@@ -86,8 +87,8 @@ fn copy(base: u64) -> Option<Vec<u8>> {
     Some(image)
 }
 
-/// Where in the image the function is that has this name, which ends with a zero. The table of symbols ends where that of their
-/// names begins, as every linker writes it.
+/// Where in the image the function is that has this name, which ends with a zero. The table of symbols ends where that
+/// of their names begins, as every linker writes it.
 fn offset_of(image: &[u8], name: &[u8]) -> Option<u64> {
     let (at, count) = (word(image, 32)?, usize::from(u16::from_le_bytes(image.get(56..58)?.try_into().ok()?)));
     let headers = image.get(usize::try_from(at).ok()?..)?.chunks_exact(56).take(count);

@@ -5,10 +5,10 @@
 //!                                                                          yes: its timer is set, which sends the signal
 //!   handler                        a sample; a system call that it has interrupted is made again
 //! ```
-//! So a thread that begins to wait is sent one signal. Most system calls are made again by the kernel then; those that it ends with `EINTR`,
-//! as `pause` and `poll`, [`go_on`] makes again, on x86_64. A transfer that may have begun, as a `write` to a full pipe, would be
-//! cut short: a thread in one is sent no signal, and its stack is read by the writer, without frames of the interpreter's. On aarch64
-//! a thread in `pause`, too.
+//! So a thread that begins to wait is sent one signal. Most system calls are made again by the kernel then; those that
+//! it ends with `EINTR`, as `pause` and `poll`, [`go_on`] makes again, on x86_64. A transfer that may have begun, as a
+//! `write` to a full pipe, would be cut short: a thread in one is sent no signal, and its stack is read by the writer,
+//! without frames of the interpreter's. On aarch64 a thread in `pause`, too.
 
 #![forbid(unsafe_code)]
 
@@ -103,7 +103,8 @@ impl Call {
         CALLS.contains(&self.number) || OWN.contains(&self.number)
     }
 
-    /// Whether the program would notice that a signal has ended it: with a part of the work done, or `pause` where [`go_on`] does nothing.
+    /// Whether the program would notice that a signal has ended it: with a part of the work done, or `pause` where
+    /// [`go_on`] does nothing.
     fn is_noticed(&self) -> bool {
         self.is_transfer() || cfg!(not(target_arch = "x86_64")) && self.is_pause()
     }
@@ -206,8 +207,8 @@ impl Thread {
         call
     }
 
-    /// Whether it runs at this moment, by its processor time. A thread that is ready, and may be on its way out of a system call, does not. On
-    /// a machine with one processor no other thread ever does.
+    /// Whether it runs at this moment, by its processor time. A thread that is ready, and may be on its way out of a
+    /// system call, does not. On a machine with one processor no other thread ever does.
     fn is_on_processor(&mut self, slot: &Slot, has_run: bool) -> bool {
         let runs = clock::thread_cpu(slot.tid.load(Ordering::Acquire)) > self.seen;
         self.missed += u32::from(has_run);
@@ -283,7 +284,8 @@ impl Watch {
     }
 }
 
-/// Reads the stack of a thread that waits. `None` if it is not whole, and a signal does no harm; or the thread waits no more.
+/// Reads the stack of a thread that waits. `None` if it is not whole, and a signal does no harm; or the thread waits no
+/// more.
 fn outside(call: &Call, seen: u64, slot: &Slot, cache: &mut RuleCache) -> Option<Outside> {
     let is_noticed = call.is_noticed();
     // Frames of the interpreter's are read by the thread itself.
@@ -317,8 +319,8 @@ impl Memory for Copied {
     }
 }
 
-/// In the handler: a system call that was interrupted, and that the kernel ends with `EINTR` because there is a handler, is made
-/// again, unless the program has a signal, too.
+/// In the handler: a system call that was interrupted, and that the kernel ends with `EINTR` because there is a
+/// handler, is made again, unless the program has a signal, too.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn go_on(slot: &Slot, context: &mut libc::ucontext_t) {
     let call = slot.call.swap(0, Ordering::AcqRel);
@@ -332,7 +334,8 @@ pub(crate) fn go_on(slot: &Slot, context: &mut libc::ucontext_t) {
         && is(libc::REG_RSP, stack);
     if is_interrupted && !disposition::is_signal_waiting(&raw const context.uc_sigmask) {
         let registers = &mut context.uc_mcontext.gregs;
-        // Back to the instruction, of two bytes, with the number where the result is. The arguments are where they were.
+        // Back to the instruction, of two bytes, with the number where the result is. The arguments are where they
+        // were.
         registers[libc::REG_RIP as usize] -= 2;
         registers[libc::REG_RAX as usize] = (call & 0xffff) as i64;
     }

@@ -1,7 +1,7 @@
 //! The writer thread: empties the rings, reads mappings and threads, appends to the file.
 //!
-//! All its signals are blocked, so no handler of the program runs in it. No fork happens while it holds [`WORK`]: the child could otherwise
-//! find a lock taken forever.
+//! All its signals are blocked, so no handler of the program runs in it. No fork happens while it holds [`WORK`]: the
+//! child could otherwise find a lock taken forever.
 
 #![forbid(unsafe_code)]
 
@@ -314,7 +314,8 @@ impl Writer {
         }
     }
 
-    /// Puts the frames of the interpreter into their places. Returns false where one has no name yet: another thread is still saying it.
+    /// Puts the frames of the interpreter into their places. Returns false where one has no name yet: another thread is
+    /// still saying it.
     fn names(&mut self, stack: &mut Vec<u64>, outcome: &mut Outcome, may_wait: bool) -> bool {
         let Some(python) = &mut self.python else { return true };
         if !python.knows(stack) {
@@ -472,7 +473,8 @@ impl Writer {
     }
 }
 
-/// Of this library; behind it, for `report/src/recording/format.rs` and people, what the samples have to be believed by.
+/// Of this library; behind it, for `report/src/recording/format.rs` and people, what the samples have to be believed
+/// by.
 fn version() -> String {
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     format!(

@@ -9,8 +9,8 @@ use jitlisten::plumbing::{Entered, ForkGuard, ForkSlot, HeldAcrossFork, follow_f
 use crate::hooks;
 use crate::state::State;
 
-/// Our locks, held by the thread that forks: whatever another thread was doing under them is done. No hook in this thread waits for
-/// them: other handlers of `pthread_atfork` run meanwhile.
+/// Our locks, held by the thread that forks: whatever another thread was doing under them is done. No hook in this
+/// thread waits for them: other handlers of `pthread_atfork` run meanwhile.
 struct Held {
     state: MutexGuard<'static, State>,
     session: ForkGuard,

@@ -14,8 +14,8 @@ pub(crate) const SLOTS: usize = 16;
 /// An empty function of the host's, or ours in its place.
 pub(crate) type HookFunction = unsafe extern "C" fn();
 
-/// `RuntimeDyldELF::loadObject`. More words than it has: those it does not take are whatever its caller left there, and go on
-/// unread. On aarch64 its result comes in memory, and the address is not among them: see `vtable/load_object.rs`.
+/// `RuntimeDyldELF::loadObject`. More words than it has: those it does not take are whatever its caller left there, and
+/// go on unread. On aarch64 its result comes in memory, and the address is not among them: see `vtable/load_object.rs`.
 pub(crate) type LoadObject =
     unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> usize;
 
@@ -80,9 +80,9 @@ impl HookTable {
         }
     }
 
-    /// The hook for a library with an LLVM. Where it is also the one that has `malloc`, as a program with an allocator of its own
-    /// has, we allocate there, under our locks; and it calls for memory under a lock of its own. So it gets the hooks that
-    /// take none where no code is concerned.
+    /// The hook for a library with an LLVM. Where it is also the one that has `malloc`, as a program with an allocator
+    /// of its own has, we allocate there, under our locks; and it calls for memory under a lock of its own. So it gets
+    /// the hooks that take none where no code is concerned.
     pub(crate) fn memory_of(&self, library: &Library, function: Function) -> usize {
         match library.dynamic_symbol("malloc") {
             Some(_) => self.memory_elsewhere(function),

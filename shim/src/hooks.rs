@@ -9,8 +9,9 @@
 //! | [`register_frame`] | `__register_frame` of libgcc, likewise | LLVM's engine's |
 //! | `llvmlite::*` | `LLVMPY_AddModule` and others | llvmlite's, in Python |
 //!
-//! Every hook calls the original function, whatever happens to us: a panic is caught and logged once, and from then on the hooks do
-//! nothing else. Our work runs under a [`HostStateGuard`]. A hook called from a hook only calls the original function.
+//! Every hook calls the original function, whatever happens to us: a panic is caught and logged once, and from then on
+//! the hooks do nothing else. Our work runs under a [`HostStateGuard`]. A hook called from a hook only calls the
+//! original function.
 
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -38,7 +39,8 @@ pub(crate) fn enter() -> Option<Entered<'static>> {
     INSIDE.enter()
 }
 
-/// Runs `work` with the shim, unless this thread is in a hook. A panic in it disables the hooks, and does not end the host.
+/// Runs `work` with the shim, unless this thread is in a hook. A panic in it disables the hooks, and does not end the
+/// host.
 pub(crate) fn guarded<R: Default>(work: impl FnOnce(&Shim) -> R) -> R {
     let Some(_) = shim() else { return R::default() };
     let _host_state = HostStateGuard::enter();

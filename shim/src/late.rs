@@ -12,8 +12,8 @@ use crate::state::{Shim, State};
 const LOOKS: usize = 4;
 
 impl Shim {
-    /// Frees a few objects whose memory was given back unheard, by a library without an LLVM or by a system call: of code that never ran, no
-    /// page is known to the hooks of `munmap`.
+    /// Frees a few objects whose memory was given back unheard, by a library without an LLVM or by a system call: of
+    /// code that never ran, no page is known to the hooks of `munmap`.
     pub(crate) fn free_unmapped(&self, state: &mut State) {
         for id in state.memory.next_overdue(LOOKS) {
             let first = state.memory.pending(id).and_then(|text| text.first().copied());

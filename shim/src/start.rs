@@ -55,7 +55,8 @@ pub fn ending() {
     hooks::guarded(Shim::look_for_self_loaded_once_more);
 }
 
-/// A sink was switched on: what it needs is hooked. Must not be called under the loader's lock, except from a constructor.
+/// A sink was switched on: what it needs is hooked. Must not be called under the loader's lock, except from a
+/// constructor.
 pub fn sinks_changed() {
     let wanted = state::shim().is_some_and(Shim::wants_modules);
     if !wanted || Imports::are_hooked() {

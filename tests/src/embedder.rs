@@ -1,4 +1,5 @@
-//! Programs that embed an LLVM and are linked with the library: `tests/cpp`, compiled against each LLVM that is installed.
+//! Programs that embed an LLVM and are linked with the library: `tests/cpp`, compiled against each LLVM that is
+//! installed.
 //!
 //! One compilation for each LLVM and not for each test: the programs stay in `target/cpp` until a source is newer.
 

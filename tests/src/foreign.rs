@@ -1,4 +1,5 @@
-//! Hosts that compile with LLVM and know nothing of this project: jax, PostgreSQL, Mesa's llvmpipe. Each as its makers ship it.
+//! Hosts that compile with LLVM and know nothing of this project: jax, PostgreSQL, Mesa's llvmpipe. Each as its makers
+//! ship it.
 //!
 //! How many objects or functions there were, others than the library say: XLA writes its object files to a directory,
 //! PostgreSQL's `explain` counts functions, and gdb counts the calls of LLVM's linker.
@@ -14,7 +15,8 @@ use crate::host::{Host, Preload};
 use crate::tool::{self, Absence};
 use crate::{integration, paths};
 
-/// jax with the program `hosts/jax_fusions.py`; XLA writes what it has compiled to `dump` in the host's scratch directory.
+/// jax with the program `hosts/jax_fusions.py`; XLA writes what it has compiled to `dump` in the host's scratch
+/// directory.
 #[must_use]
 pub fn jax(words: &[&str]) -> Option<Host> {
     let python = integration::python("jax")?;
@@ -114,7 +116,8 @@ impl Postgres {
         words.fold(host, |host, word| host.argument(word)).argument(script)
     }
 
-    /// The functions in the bitcode that a process has written for each query with `jit_dump_bitcode`, as it went to the code generator.
+    /// The functions in the bitcode that a process has written for each query with `jit_dump_bitcode`, as it went to
+    /// the code generator.
     ///
     /// # Panics
     /// When LLVM does not read it.
@@ -149,7 +152,8 @@ pub fn explained_functions(stdout: &[u8]) -> Vec<usize> {
     behind.filter_map(|text| text.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()).collect()
 }
 
-/// How often LLVM's linker loads an object in this host without the library, counted by gdb. Only where its LLVM has symbols.
+/// How often LLVM's linker loads an object in this host without the library, counted by gdb. Only where its LLVM has
+/// symbols.
 ///
 /// # Panics
 /// When gdb does not say so.

@@ -67,8 +67,8 @@ pub fn attach_in(function: &str, host: &Running<'_>) -> Session {
     look_in(function, || attach(host))
 }
 
-/// Looks at a host that is in `function` nearly always. Met elsewhere, as between two calls, it is looked at again, a few times: only the
-/// looking is done again, never the judging.
+/// Looks at a host that is in `function` nearly always. Met elsewhere, as between two calls, it is looked at again, a
+/// few times: only the looking is done again, never the judging.
 pub fn look_in(function: &str, mut look: impl FnMut() -> Session) -> Session {
     let is_there =
         |session: &Session| session.backtrace.frames.first().is_some_and(|leaf| symbols::names(leaf, function));

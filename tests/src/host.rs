@@ -147,8 +147,8 @@ impl Host {
         std::iter::once(self.program.clone().into()).chain(self.arguments.iter().cloned()).collect()
     }
 
-    /// The same host in a mount namespace of its own, in which `script` was run by a shell; `None` after a loud skip. What the
-    /// script mounts may lie over the repository, which then gets its place back.
+    /// The same host in a mount namespace of its own, in which `script` was run by a shell; `None` after a loud skip.
+    /// What the script mounts may lie over the repository, which then gets its place back.
     #[must_use]
     pub fn in_mount_namespace(mut self, script: &str) -> Option<Self> {
         let unshare = tool::require("unshare", Absence::FailsInCi)?;

@@ -12,8 +12,8 @@ use crate::tool::{self, Absence};
 pub enum Integration {
     /// Numba's and llvmlite's wheels as PyPI has them, in the virtual environment of this name.
     Numba(&'static str),
-    /// LLVM's own interpreter, of this major version with these options. It has no module hook, so its bitcode comes with
-    /// frame pointers and unwind tables.
+    /// LLVM's own interpreter, of this major version with these options. It has no module hook, so its bitcode comes
+    /// with frame pointers and unwind tables.
     Lli(u32, &'static [&'static str]),
 }
 
@@ -78,7 +78,8 @@ pub fn numba(venv: &str, program: &str) -> Option<Host> {
     Some(Host::new(python(venv)?, venv).argument(paths::host(program)))
 }
 
-/// Lets a host import the packages of another environment of the same Python, and load their libraries; `None` after a loud skip.
+/// Lets a host import the packages of another environment of the same Python, and load their libraries; `None` after a
+/// loud skip.
 ///
 /// # Panics
 /// When the environment has no packages.
@@ -125,7 +126,8 @@ pub fn bitcode(version: u32, source: &str, file: &Path) -> Option<()> {
     Some(())
 }
 
-/// Debian 12 has both releases, other systems may have only the older one, and the userlands of `ci/systems.sh` have none.
+/// Debian 12 has both releases, other systems may have only the older one, and the userlands of `ci/systems.sh` have
+/// none.
 fn absence(version: u32) -> Absence {
     if version == 14 && !paths::in_userland() { Absence::FailsInCi } else { Absence::IsAllowed }
 }

@@ -1,4 +1,5 @@
-//! A strict reader of jitdumps, which understands records as perf does (`tools/perf/util/jitdump.c`) and forgives nothing.
+//! A strict reader of jitdumps, which understands records as perf does (`tools/perf/util/jitdump.c`) and forgives
+//! nothing.
 //!
 //! ```text
 //! header | DEBUG_INFO  UNWINDING_INFO  CODE_LOAD | ... | CODE_CLOSE

@@ -1,5 +1,5 @@
-//! The body of a `JIT_CODE_UNWINDING_INFO`, looked up the way perf's unwinder does: in the address space of the process as
-//! perf knows it, where the tables directly follow the code.
+//! The body of a `JIT_CODE_UNWINDING_INFO`, looked up the way perf's unwinder does: in the address space of the process
+//! as perf knows it, where the tables directly follow the code.
 
 use gimli::{BaseAddresses, EhFrame, EhFrameHdr, LittleEndian, UnwindContext, UnwindSection};
 
@@ -12,7 +12,8 @@ pub struct Tables {
     pub eh_frame: Vec<u8>,
 }
 
-/// Reads the body for the function of `size` bytes at `address`, and looks up every byte of it (of a large one, thousands).
+/// Reads the body for the function of `size` bytes at `address`, and looks up every byte of it (of a large one,
+/// thousands).
 pub(crate) fn parse(body: &[u8], address: u64, size: u64) -> Result<Tables, String> {
     let word = |at: usize| Some(u64::from_le_bytes(body.get(at..at + 8)?.try_into().ok()?));
     let sizes = [word(0), word(8), word(16)];

@@ -1,9 +1,10 @@
 //! Real hosts x real tools.
 //!
-//! One scenario, many integrations: every host under `hosts/` JIT-compiles the chain `alpha -> beta -> gamma` and spends its time in
-//! `gamma`. An *integration* ([`integration`]) is a way LLVM code gets into a process: a Numba release, a kind of `lli`. A *consumer* is a
-//! tool that looks at the process from outside: [`perf`], [`gdb`]. The test suite is the table of both with one
-//! expectation ([`scenario`]): the names are there, and so is the way from `gamma` back to the C code that called it.
+//! One scenario, many integrations: every host under `hosts/` JIT-compiles the chain `alpha -> beta -> gamma` and
+//! spends its time in `gamma`. An *integration* ([`integration`]) is a way LLVM code gets into a process: a Numba
+//! release, a kind of `lli`. A *consumer* is a tool that looks at the process from outside: [`perf`], [`gdb`]. The test
+//! suite is the table of both with one expectation ([`scenario`]): the names are there, and so is the way from `gamma`
+//! back to the C code that called it.
 //!
 //! ```text
 //!   integration ──Host──> perf record ──> perf_script ──┐
@@ -12,14 +13,16 @@
 //!     └───Host──> /tmp/perf-PID.map ──> perf_map: obeys every rule?
 //! ```
 //!
-//! What reads text (`perf_script`, `perf_map`, `gdb::backtrace`, `scenario`) is pure and has its own unit tests, and the table
-//! begins with the stock process, which must fail the same expectation: a check that cannot fail proves nothing.
+//! What reads text (`perf_script`, `perf_map`, `gdb::backtrace`, `scenario`) is pure and has its own unit tests, and
+//! the table begins with the stock process, which must fail the same expectation: a check that cannot fail proves
+//! nothing.
 //!
-//! The tests are modules of three binaries, because linking one for each file takes minutes and gigabytes: `together`, four of whose
-//! tests run at a time, `alone`, whose tests need the processors for themselves, and `long`, whose tests take minutes.
+//! The tests are modules of three binaries, because linking one for each file takes minutes and gigabytes: `together`,
+//! four of whose tests run at a time, `alone`, whose tests need the processors for themselves, and `long`, whose tests
+//! take minutes.
 //!
-//! `ci/setup.sh` provides tools and virtual environments. What is missing fails a test when `CI` is set and is a loud skip
-//! elsewhere ([`tool`]).
+//! `ci/setup.sh` provides tools and virtual environments. What is missing fails a test when `CI` is set and is a loud
+//! skip elsewhere ([`tool`]).
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! What a function's machine code says, whatever processor it is scheduled for.
 
-/// Whether a function keeps its caller's frame pointer: `push %rbp`, perhaps behind `endbr64`, and `mov %rsp,%rbp` before its first 32
-/// bytes end. For some processors LLVM puts other instructions between the two.
+/// Whether a function keeps its caller's frame pointer: `push %rbp`, perhaps behind `endbr64`, and `mov %rsp,%rbp`
+/// before its first 32 bytes end. For some processors LLVM puts other instructions between the two.
 pub fn keeps_frame_pointer(code: &[u8]) -> bool {
     let code = code.strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa]).unwrap_or(code);
     let start = &code[..code.len().min(32)];

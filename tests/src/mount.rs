@@ -20,10 +20,11 @@ impl Mount {
         Mount::at(Scratch::new("tmpfs"), &["-t", "tmpfs", "-o", options, "jitlisten"])
     }
 
-    /// Mounts a btrfs in a file. In its directory [`Mount::limited`] there may be `bytes`, what the file system itself needs for
-    /// them included: from there on the kernel returns `EDQUOT`. `None` after a loud skip.
+    /// Mounts a btrfs in a file. In its directory [`Mount::limited`] there may be `bytes`, what the file system itself
+    /// needs for them included: from there on the kernel returns `EDQUOT`. `None` after a loud skip.
     ///
-    /// A quota of users on ext4 would be more usual; but kernels are built without its format more often than without btrfs.
+    /// A quota of users on ext4 would be more usual; but kernels are built without its format more often than without
+    /// btrfs.
     ///
     /// # Panics
     /// When the file system cannot be made.
@@ -38,8 +39,8 @@ impl Mount {
         let mount = Mount::at(scratch, &["-o", "loop", &disk.display().to_string()])?;
         let btrfs = |words: &[&str]| done(Command::new("btrfs").args(words).arg(mount.limited()));
         btrfs(&["--quiet", "subvolume", "create"]);
-        // A place for the repository, where this is mounted over a directory above it (`Host::in_mount_namespace`); later the
-        // quota may not allow it.
+        // A place for the repository, where this is mounted over a directory above it (`Host::in_mount_namespace`);
+        // later the quota may not allow it.
         for below in ["/tmp", "/var/tmp"] {
             if let Ok(inside) = paths::root().strip_prefix(below) {
                 let place = mount.limited().join(inside);

@@ -35,7 +35,8 @@ pub fn venv(name: &str) -> PathBuf {
     env::var_os("JITLISTEN_VENVS").map_or_else(|| root().join("target/venv"), PathBuf::from).join(name)
 }
 
-/// Whether the suite runs inside another release's userland (`ci/systems.sh`), which has what its scenarios need and no more.
+/// Whether the suite runs inside another release's userland (`ci/systems.sh`), which has what its scenarios need and no
+/// more.
 #[must_use]
 pub fn in_userland() -> bool {
     env::var_os("JITLISTEN_USERLAND").is_some()
@@ -65,8 +66,8 @@ impl Scratch {
         Self { path }
     }
 
-    /// The same where every user may go: below a home that others may not enter, that is not `target/scratch`. `ci/test.sh`
-    /// removes the other place, too.
+    /// The same where every user may go: below a home that others may not enter, that is not `target/scratch`.
+    /// `ci/test.sh` removes the other place, too.
     ///
     /// # Panics
     /// When the directory cannot be made.

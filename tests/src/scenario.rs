@@ -56,8 +56,8 @@ impl Verdict {
         assert!(self.jit >= 150, "only {} samples in JIT code:\n{self}", self.jit);
     }
 
-    /// Requires a name for the leaves. One sample in a hundred may be foreign: ctypes and libffi keep trampolines of their
-    /// own in anonymous memory.
+    /// Requires a name for the leaves. One sample in a hundred may be foreign: ctypes and libffi keep trampolines of
+    /// their own in anonymous memory.
     ///
     /// # Panics
     /// When names are missing.
@@ -67,8 +67,8 @@ impl Verdict {
         assert!(self.unnamed * 100 <= self.jit, "{} of {} leaves have no name:\n{self}", self.unnamed, self.jit);
     }
 
-    /// Requires the whole chain up to the caller in at least 95 of 100 samples. The rest is the unavoidable: a sample in
-    /// a prologue, before the frame pointer is set.
+    /// Requires the whole chain up to the caller in at least 95 of 100 samples. The rest is the unavoidable: a sample
+    /// in a prologue, before the frame pointer is set.
     ///
     /// # Panics
     /// When too many stacks are incomplete.

@@ -1,5 +1,5 @@
-//! The sampler under programs that are easily broken by one (`hosts/sampled_trust.c`): they end as they do alone, and what was not
-//! sampled is counted.
+//! The sampler under programs that are easily broken by one (`hosts/sampled_trust.c`): they end as they do alone, and
+//! what was not sampled is counted.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -30,7 +30,8 @@ fn host(words: &[&str]) -> Option<Host> {
     Some(words.iter().fold(host, |host, word| host.argument(word)))
 }
 
-/// A scenario without the library and recorded: the same output. Returns the recording, which is there as long as its host.
+/// A scenario without the library and recorded: the same output. Returns the recording, which is there as long as its
+/// host.
 fn same(words: &[&str], options: &str) -> Option<(Host, PathBuf)> {
     let host = host(words)?;
     let stock = host.run(Preload::Nothing).well();
@@ -40,7 +41,8 @@ fn same(words: &[&str], options: &str) -> Option<(Host, PathBuf)> {
     Some((host, data))
 }
 
-/// Each word of such a stack was a system call: the handler took longer than its interval, and the program never went on.
+/// Each word of such a stack was a system call: the handler took longer than its interval, and the program never went
+/// on.
 #[test]
 fn a_large_frame_on_a_deep_stack() {
     let Some((_host, data)) = same(&["deep", "450", "200000000"], ",hz=500,wall") else { return };
@@ -48,7 +50,8 @@ fn a_large_frame_on_a_deep_stack() {
     assert!(samples.len() > 20 && complete(&samples) >= 99.0, "{} % of {}", complete(&samples), samples.len());
 }
 
-/// What a scenario recorded under strace has of these calls, in the thread that began it, from one handler's return to the next one's.
+/// What a scenario recorded under strace has of these calls, in the thread that began it, from one handler's return to
+/// the next one's.
 fn calls_of_samples(host: &Host) -> Option<Vec<usize>> {
     let strace = tool::require("strace", Absence::FailsInCi)?;
     let calls = host.scratch("calls");

@@ -3,9 +3,10 @@
 //! ```sh
 //! cargo run --release -p unwind-register --example bench_walk [LIBUNWIND] [ORDER]
 //! ```
-//! `LIBUNWIND` is the library to walk with (`libunwind.so.8`), `ORDER` how the functions lie in memory: `up`, `down`, `random` or
-//! `pages` (three pages apart, as MCJIT places them). Times are CPU time of the thread; a walk's time is the lower quartile of 4000 walks,
-//! each of which finds libunwind's cache empty, and the A/A ratio (the same measurement twice) says how much of a ratio is noise.
+//! `LIBUNWIND` is the library to walk with (`libunwind.so.8`), `ORDER` how the functions lie in memory: `up`, `down`,
+//! `random` or `pages` (three pages apart, as MCJIT places them). Times are CPU time of the thread; a walk's time is
+//! the lower quartile of 4000 walks, each of which finds libunwind's cache empty, and the A/A ratio (the same
+//! measurement twice) says how much of a ratio is noise.
 
 #![allow(clippy::disallowed_methods, reason = "a program of its own")]
 #![allow(clippy::print_stdout, reason = "a program")]

@@ -9,7 +9,8 @@
 //! _Unwind_Backtrace   unregistered: gamma + 0 more               registered: gamma beta alpha + 10 more
 //! unw_step            unregistered: gamma + 11 more              registered: gamma beta alpha + 9 more
 //! ```
-//! (Unregistered, libgcc stops, and libunwind guesses: it takes `rbp` for a frame pointer and skips what did not set it.)
+//! (Unregistered, libgcc stops, and libunwind guesses: it takes `rbp` for a frame pointer and skips what did not set
+//! it.)
 //!
 //! The code and the `.eh_frame` bytes are in `tests/common/code.rs`, with a picture.
 #![allow(clippy::print_stdout, reason = "an example")]
@@ -42,8 +43,8 @@ fn main() -> Result<(), unwind_register::Error> {
     let eh_frame = chain.eh_frame();
     let text = [chain.text()];
     let section = Section::new(&eh_frame, eh_frame.as_ptr() as usize).text(&text).functions(&chain.functions);
-    // SAFETY: the code is finished, its rules are true, and it outlives the registration (which is dropped at the end of `main`,
-    // before the page).
+    // SAFETY: the code is finished, its rules are true, and it outlives the registration (which is dropped at the end
+    // of `main`, before the page).
     let registration = unsafe { registry.register(&section) }?;
     println!("{:?}", registration.coverage());
 

@@ -1,4 +1,5 @@
-//! The registry behind a C interface, as a shared library: a host that links LLVM's libunwind opens it (`tests/llvm.rs`).
+//! The registry behind a C interface, as a shared library: a host that links LLVM's libunwind opens it
+//! (`tests/llvm.rs`).
 //!
 //! It also shows how to use this from C: one function in, one out, one to look for unwinders.
 

@@ -40,17 +40,19 @@ struct Harvest {
 impl Registry {
     /// Looks for unwinders in libraries loaded since the last call, and registers everything so far with them.
     ///
-    /// Call it once at the start, and after every `dlopen`; without a new library it costs one `dl_iterate_phdr` that stops at
-    /// the first entry (about 0.1 us). It takes the loader's locks and therefore must not be called under a lock that a thread which
-    /// is inside the loader may wait for; our own lock is taken only after the loader's are released. Calling it from
-    /// `_r_debug.r_brk`, inside the loader, is safe, but finds the new library unrelocated (`pending`) before glibc 2.41.
+    /// Call it once at the start, and after every `dlopen`; without a new library it costs one `dl_iterate_phdr` that
+    /// stops at the first entry (about 0.1 us). It takes the loader's locks and therefore must not be called under a
+    /// lock that a thread which is inside the loader may wait for; our own lock is taken only after the loader's are
+    /// released. Calling it from `_r_debug.r_brk`, inside the loader, is safe, but finds the new library unrelocated
+    /// (`pending`) before glibc 2.41.
     ///
     /// Libraries with an unwinder in them are kept loaded for good.
     pub fn rescan(&'static self) -> Rescan {
         // Pinning a library asks the loader, which may announce a change, which may call this: the outer call finds it.
         static SCANNING: Inside = Inside::new();
         let Some(_entered) = SCANNING.enter() else { return Rescan::default() };
-        // A signal's handler that unwinds waits for libunwind's lock; its holder may wait for the loader's, which is held here.
+        // A signal's handler that unwinds waits for libunwind's lock; its holder may wait for the loader's, which is
+        // held here.
         let _masked = Masked::begin();
         let counts = loader::counts();
         let seen = state::lock().seen;
@@ -109,7 +111,8 @@ impl Registry {
         copies.chain(registries).chain(refused).collect()
     }
 
-    /// Adds a frame registry, unless it is known, and registers what it does not know: looked up without our lock, registered under it.
+    /// Adds a frame registry, unless it is known, and registers what it does not know: looked up without our lock,
+    /// registered under it.
     fn add_frame_registry(&'static self, registry: FrameRegistry) -> bool {
         let groups = state::lock().group_starts();
         let unknown: Vec<_> = groups.into_iter().filter(|&(_, _, start)| !registry.knows(start)).collect();

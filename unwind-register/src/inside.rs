@@ -1,9 +1,9 @@
 //! Threads that are inside a piece of code, so that it is not entered from within itself.
 //!
 //! The loader may announce a change while we ask it for a library that is there already (glibc 2.41 does, for
-//! `dlopen(RTLD_NOLOAD)`); a hook that is called then and asks again would do so without end. A thread-local flag would be the usual
-//! guard, but the first use of one in a thread may take the loader's lock. So threads are entered into a table, under the
-//! address of their descriptor (`pthread_self`).
+//! `dlopen(RTLD_NOLOAD)`); a hook that is called then and asks again would do so without end. A thread-local flag would
+//! be the usual guard, but the first use of one in a thread may take the loader's lock. So threads are entered into a
+//! table, under the address of their descriptor (`pthread_self`).
 //!
 //! A table that is crowded lets a thread in without a note: the guard is then missing, never the work.
 
@@ -38,7 +38,8 @@ impl Inside {
         Inside { threads: [const { AtomicUsize::new(0) }; PLACES], pid: AtomicU32::new(0) }
     }
 
-    /// Enters, or returns `None` where this thread is inside already. Signals whose handlers may come here must be blocked.
+    /// Enters, or returns `None` where this thread is inside already. Signals whose handlers may come here must be
+    /// blocked.
     pub fn enter(&self) -> Option<Entered<'_>> {
         self.forget_other_processes();
         // SAFETY: pthread_self has no precondition.

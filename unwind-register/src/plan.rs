@@ -30,7 +30,8 @@ pub(crate) enum Origin {
 }
 
 impl Plan {
-    /// Plans `section`; `missing` says for the functions, in address order, which frame registries need them, one bit each.
+    /// Plans `section`; `missing` says for the functions, in address order, which frame registries need them, one bit
+    /// each.
     ///
     /// # Safety
     ///

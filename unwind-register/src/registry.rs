@@ -9,7 +9,8 @@ use crate::state;
 use crate::statistics::Statistics;
 use std::sync::Arc;
 
-/// Registers generated code with the unwinders of this process. There is one, because there is one process: [`Registry::process`].
+/// Registers generated code with the unwinders of this process. There is one, because there is one process:
+/// [`Registry::process`].
 pub struct Registry {
     _one: (),
 }
@@ -22,24 +23,25 @@ impl Registry {
         &PROCESS
     }
 
-    /// Looks for unwinders that have come since the last time, and registers a section with every one. When this returns, stacks can be
-    /// walked through its functions.
+    /// Looks for unwinders that have come since the last time, and registers a section with every one. When this
+    /// returns, stacks can be walked through its functions.
     ///
-    /// Libraries that are opened later may bring more unwinders: the next registration finds them and gives them what was
-    /// registered before, as does [`Registry::rescan`].
+    /// Libraries that are opened later may bring more unwinders: the next registration finds them and gives them what
+    /// was registered before, as does [`Registry::rescan`].
     ///
-    /// Takes the loader's locks ([`Registry::rescan`] says what follows from that), and then our own one, which no code of the
-    /// caller and nothing of the loader runs under. Costs a few microseconds, whatever the number of registrations.
+    /// Takes the loader's locks ([`Registry::rescan`] says what follows from that), and then our own one, which no code
+    /// of the caller and nothing of the loader runs under. Costs a few microseconds, whatever the number of
+    /// registrations.
     ///
     /// # Errors
     ///
-    /// If the section cannot be read, or nothing in it can be registered. Functions that could not be covered are not an error:
-    /// see [`Registration::coverage`].
+    /// If the section cannot be read, or nothing in it can be registered. Functions that could not be covered are not
+    /// an error: see [`Registration::coverage`].
     ///
     /// # Safety
     ///
-    /// * The functions and the `.eh_frame` of the section are readable during the call, as are the LSDAs and personality routines
-    ///   named there until the registration is dropped.
+    /// * The functions and the `.eh_frame` of the section are readable during the call, as are the LSDAs and
+    ///   personality routines named there until the registration is dropped.
     /// * The rules are true: unwinders follow them with plain loads.
     /// * The registration is dropped before the code is freed.
     pub unsafe fn register(&'static self, section: &Section<'_>) -> Result<Registration, Error> {
@@ -48,8 +50,8 @@ impl Registry {
         unsafe { self.register_with_known(section) }
     }
 
-    /// The same without a look for new unwinders, for callers that hold a lock which a thread inside the loader may wait for: then
-    /// [`Registry::rescan`] is to be called where that is not so. The two may be called in any order.
+    /// The same without a look for new unwinders, for callers that hold a lock which a thread inside the loader may
+    /// wait for: then [`Registry::rescan`] is to be called where that is not so. The two may be called in any order.
     ///
     /// Takes no lock of the loader's, with one exception: see [`ByHost`](crate::ByHost).
     ///
@@ -77,7 +79,8 @@ impl Registry {
         }
     }
 
-    /// Deregisters what [`Registration::into_number`] has given that number. Returns whether there was such a registration.
+    /// Deregisters what [`Registration::into_number`] has given that number. Returns whether there was such a
+    /// registration.
     pub fn deregister(&self, number: u64) -> bool {
         let mut state = state::lock();
         let known = state.live.get(&number).is_some_and(|live| live.by_number);
@@ -87,8 +90,9 @@ impl Registry {
         known
     }
 
-    /// Installs our handlers of `fork` now, and not at the first registration. A caller that takes its own lock across `fork`
-    /// calls this before it registers its own handlers, so that its lock is taken before ours there as everywhere.
+    /// Installs our handlers of `fork` now, and not at the first registration. A caller that takes its own lock across
+    /// `fork` calls this before it registers its own handlers, so that its lock is taken before ours there as
+    /// everywhere.
     pub fn follow_forks(&self) {
         fork::prepare();
     }
@@ -127,8 +131,8 @@ impl Registration {
         self.coverage
     }
 
-    /// Keeps the code registered until [`Registry::deregister`] gets this number, for callers that cannot hold a value (C). No
-    /// number is given twice.
+    /// Keeps the code registered until [`Registry::deregister`] gets this number, for callers that cannot hold a value
+    /// (C). No number is given twice.
     pub fn into_number(self) -> u64 {
         if let Some(live) = state::lock().live.get_mut(&self.id) {
             live.by_number = true;

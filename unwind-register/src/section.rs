@@ -19,8 +19,8 @@ pub enum FramePointers {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ByHost {
-    /// Not known: each unwinder is asked (`_Unwind_Find_FDE`). That takes the loader's lock where libgcc was built for a glibc
-    /// before 2.35, and in LLVM's libunwind.
+    /// Not known: each unwinder is asked (`_Unwind_Find_FDE`). That takes the loader's lock where libgcc was built for
+    /// a glibc before 2.35, and in LLVM's libunwind.
     #[default]
     Unknown,
     /// Every FDE of the section, as MCJIT and RuntimeDyld do. Only rules made here are registered with those unwinders.
@@ -43,7 +43,8 @@ pub struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// The bytes of an `.eh_frame` section, and the address they are (or were) relocated for. A terminator is not needed.
+    /// The bytes of an `.eh_frame` section, and the address they are (or were) relocated for. A terminator is not
+    /// needed.
     pub fn new(eh_frame: &'a [u8], address: usize) -> Self {
         let (frame_pointers, by_host) = Default::default();
         Section { eh_frame, address, text: &[], functions: &[], frame_pointers, by_host }
@@ -54,7 +55,8 @@ impl<'a> Section<'a> {
         Section::new(&[], 0)
     }
 
-    /// Where the code is. FDEs outside are then taken for what a linker forgot (dead-stripped, unrelocated), and left out.
+    /// Where the code is. FDEs outside are then taken for what a linker forgot (dead-stripped, unrelocated), and left
+    /// out.
     pub fn text(mut self, text: &'a [Range<usize>]) -> Self {
         self.text = text;
         self

@@ -1,5 +1,6 @@
-//! Signals wait for a while, except those caused by the current instruction, or by `abort`. This crate stands alone, so it has the
-//! list of these once more: jitlisten's `process/host_state.rs` also lets cancellation wait and exempts the sampler's signal.
+//! Signals wait for a while, except those caused by the current instruction, or by `abort`. This crate stands alone, so
+//! it has the list of these once more: jitlisten's `process/host_state.rs` also lets cancellation wait and exempts the
+//! sampler's signal.
 
 use std::ffi::c_int;
 use std::marker::PhantomData;

@@ -1,9 +1,10 @@
 //! Addresses whose rules an unwinder's cache may still hold.
 //!
-//! libunwind caches rules by address until `unw_flush_cache` is called. That call also unmaps the `.debug_frame` sections it has
-//! loaded by itself, without a lock (`flush_cache.c`), under the feet of walks on other threads. Builds for x86_64 do not load
-//! them (`configure.ac`: only arm and aarch64 do), so there the cache is emptied at each removal. On aarch64 it is emptied only when it has
-//! to be: when code is registered at an address that was in use before.
+//! libunwind caches rules by address until `unw_flush_cache` is called. That call also unmaps the `.debug_frame`
+//! sections it has loaded by itself, without a lock (`flush_cache.c`), under the feet of walks on other threads. Builds
+//! for x86_64 do not load them (`configure.ac`: only arm and aarch64 do), so there the cache is emptied at each
+//! removal. On aarch64 it is emptied only when it has to be: when code is registered at an address that was in use
+//! before.
 
 #![forbid(unsafe_code)]
 
@@ -47,7 +48,8 @@ impl Stale {
         self.0.insert(start, end);
     }
 
-    /// Whether the cache may know something about `range`; if so, everything is forgotten, as the caller empties the cache now.
+    /// Whether the cache may know something about `range`; if so, everything is forgotten, as the caller empties the
+    /// cache now.
     pub(crate) fn take(&mut self, range: &Range<u64>) -> bool {
         let hit = self.0.range(..range.end).next_back().is_some_and(|(_, &end)| end > range.start);
         if hit {

@@ -23,7 +23,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use registered_groups::RegisteredGroups;
 pub(crate) use registered_groups::missing;
 
-/// Everything behind the lock. The lock is a leaf: under it no loader, no unwinder look-up and no caller's code is called.
+/// Everything behind the lock. The lock is a leaf: under it no loader, no unwinder look-up and no caller's code is
+/// called.
 pub(crate) struct State {
     pub(crate) region: Option<Region>,
     pub(crate) places: Places,
@@ -95,8 +96,8 @@ static PROCESS: Mutex<State> = Mutex::new(State {
     seen: Seen::NOTHING,
 });
 
-/// The lock, held while signals wait: a handler that forks would wait in our own handler of `fork` for the lock that its thread
-/// holds.
+/// The lock, held while signals wait: a handler that forks would wait in our own handler of `fork` for the lock that
+/// its thread holds.
 pub(crate) struct Locked {
     state: MutexGuard<'static, State>,
     // Dropped after the lock is released.

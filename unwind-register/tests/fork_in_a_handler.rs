@@ -1,4 +1,5 @@
-//! A signal handler that forks while its thread registers: the handler of `fork` must not wait for what the thread holds.
+//! A signal handler that forks while its thread registers: the handler of `fork` must not wait for what the thread
+//! holds.
 
 #![cfg(target_arch = "x86_64")]
 
@@ -22,7 +23,8 @@ extern "C" fn forks(_: i32) {
     FORKS.fetch_add(1, Relaxed);
 }
 
-/// The only thread of its process: a `fork` among threads waits for the allocator, too, which the handler may have interrupted.
+/// The only thread of its process: a `fork` among threads waits for the allocator, too, which the handler may have
+/// interrupted.
 fn main() {
     // SAFETY: ends the process where it would wait for ever.
     unsafe { libc::alarm(60) };

@@ -1,5 +1,6 @@
-//! nongnu libunwind, the real one: Debian's (`libunwind8`), and others given by `UNWIND_REGISTER_LIBUNWIND` (paths, separated
-//! by `:`; for instance the copy in memray's wheel). A missing library is skipped loudly, and an error where `CI` is set.
+//! nongnu libunwind, the real one: Debian's (`libunwind8`), and others given by `UNWIND_REGISTER_LIBUNWIND` (paths,
+//! separated by `:`; for instance the copy in memray's wheel). A missing library is skipped loudly, and an error where
+//! `CI` is set.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::print_stdout, reason = "tests say what they skip")]
 

@@ -1,8 +1,9 @@
-//! Four threads register and free 100,000 objects at addresses that are used again and again, while two threads walk from signal
-//! handlers at full speed, and signals interrupt everyone, mostly in the middle of registering.
+//! Four threads register and free 100,000 objects at addresses that are used again and again, while two threads walk
+//! from signal handlers at full speed, and signals interrupt everyone, mostly in the middle of registering.
 //!
-//! Every chain has frames of another size, so rules of another chain lead astray. A walk is right only if it shows gamma, beta,
-//! alpha of exactly the chain that runs, and then the frames that called it. Walks with the last copy of `UNWIND_REGISTER_LIBUNWIND`.
+//! Every chain has frames of another size, so rules of another chain lead astray. A walk is right only if it shows
+//! gamma, beta, alpha of exactly the chain that runs, and then the frames that called it. Walks with the last copy of
+//! `UNWIND_REGISTER_LIBUNWIND`.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::print_stdout, reason = "tests say what they skip")]
 #![allow(clippy::disallowed_methods, reason = "a program of its own")]
@@ -27,7 +28,8 @@ static EVIDENCE: [AtomicUsize; 17] = [const { AtomicUsize::new(0) }; 17];
 thread_local! {
     /// Start of the chain that this thread is about to run, or runs.
     static CHAIN: Cell<usize> = const { Cell::new(0) };
-    /// The same, but only while gamma has called back: a signal that arrives earlier or later sees the chain half built.
+    /// The same, but only while gamma has called back: a signal that arrives earlier or later sees the chain half
+    /// built.
     static INSIDE: Cell<usize> = const { Cell::new(0) };
     static SIGNALS: Cell<usize> = const { Cell::new(0) };
 }

@@ -33,8 +33,8 @@ impl Stack {
     }
 }
 
-/// The value of the expression in `bytes`. `first` is on the stack at the start. Addresses (`DW_OP_addr`) are taken as they are: in
-/// position-independent files a linker writes none here, as the section is read-only.
+/// The value of the expression in `bytes`. `first` is on the stack at the start. Addresses (`DW_OP_addr`) are taken as
+/// they are: in position-independent files a linker writes none here, as the section is read-only.
 pub fn evaluate(
     bytes: &[u8],
     registers: &impl Fn(u64) -> Option<u64>,

@@ -1,4 +1,5 @@
-//! `.eh_frame_hdr` (Linux Standard Base Core 5.0, 10.6.2): where the section is, and a table of its entries, sorted by address.
+//! `.eh_frame_hdr` (Linux Standard Base Core 5.0, 10.6.2): where the section is, and a table of its entries, sorted by
+//! address.
 //!
 //! ```text
 //!   u8 version (1), u8 encodings of the three that follow; pointer to .eh_frame; number of entries; { function, entry } ...

@@ -45,8 +45,8 @@ impl Machine {
         }
     }
 
-    /// The address in a return address. On aarch64 the bits above 48 may be a signature (`pacia`, `pacib`); programs that ask the
-    /// kernel for larger addresses are not supported.
+    /// The address in a return address. On aarch64 the bits above 48 may be a signature (`pacia`, `pacib`); programs
+    /// that ask the kernel for larger addresses are not supported.
     pub const fn code_address(self, value: u64) -> u64 {
         match self {
             Machine::X86_64 => value,

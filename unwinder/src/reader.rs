@@ -113,7 +113,8 @@ impl<'a> Reader<'a> {
         Some(text)
     }
 
-    /// The number of an encoded pointer (`DW_EH_PE_*`), which is relative to nothing yet. `None` also for an unknown encoding.
+    /// The number of an encoded pointer (`DW_EH_PE_*`), which is relative to nothing yet. `None` also for an unknown
+    /// encoding.
     pub(crate) fn encoded_number(&mut self, encoding: u8) -> Option<u64> {
         match DwEhPe(encoding & FORMAT) {
             dw::DW_EH_PE_absptr | dw::DW_EH_PE_udata8 | dw::DW_EH_PE_sdata8 => self.u64(),
@@ -127,8 +128,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// An encoded pointer that is read at `address`; `data_base` is the base of `DW_EH_PE_datarel`, if there is one. A null pointer is null in every
-    /// encoding.
+    /// An encoded pointer that is read at `address`; `data_base` is the base of `DW_EH_PE_datarel`, if there is one. A
+    /// null pointer is null in every encoding.
     pub(crate) fn encoded(&mut self, encoding: u8, address: u64, data_base: Option<u64>) -> Option<u64> {
         let base = match DwEhPe(encoding & APPLICATION) {
             dw::DW_EH_PE_absptr => 0,

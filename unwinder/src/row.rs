@@ -1,7 +1,7 @@
 //! The call frame instructions of a function, run up to one address (DWARF 5, 6.4).
 //!
-//! Small on purpose, for signal stacks: rules are eight bytes each, for the general registers, and `DW_CFA_remember_state` may be nested six
-//! deep.
+//! Small on purpose, for signal stacks: rules are eight bytes each, for the general registers, and
+//! `DW_CFA_remember_state` may be nested six deep.
 
 #![forbid(unsafe_code)]
 

@@ -223,7 +223,8 @@ impl<'a> Section<'a> {
     }
 }
 
-/// The fields of a CIE between its augmentation string and the data of that, and where the instructions begin, if the CIE says so.
+/// The fields of a CIE between its augmentation string and the data of that, and where the instructions begin, if the
+/// CIE says so.
 fn fixed_fields(
     reader: &mut Reader<'_>,
     version: u8,

@@ -1,8 +1,8 @@
 //! The heap's lock: a word and `futex(2)`.
 //!
-//! It is the innermost lock: its holder calls nothing but the kernel. No thread-local variable and no `pthread` key is used, which might
-//! allocate at their first use. Across `fork(2)` the forking thread holds it, so that the child finds the heap whole, and
-//! may allocate meanwhile: other handlers of `pthread_atfork` run while it is held.
+//! It is the innermost lock: its holder calls nothing but the kernel. No thread-local variable and no `pthread` key is
+//! used, which might allocate at their first use. Across `fork(2)` the forking thread holds it, so that the child finds
+//! the heap whole, and may allocate meanwhile: other handlers of `pthread_atfork` run while it is held.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -57,8 +57,8 @@ fn this_thread() -> usize {
     unsafe { libc::pthread_self() as usize }
 }
 
-/// Holds the lock across every fork from now on. The first of our fork handlers to be registered: `prepare` runs in the reverse
-/// order, and this lock comes after all others.
+/// Holds the lock across every fork from now on. The first of our fork handlers to be registered: `prepare` runs in the
+/// reverse order, and this lock comes after all others.
 pub(crate) fn follow_forks() {
     jitlisten::plumbing::follow_forks::<AcrossFork>();
 }

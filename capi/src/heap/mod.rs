@@ -1,7 +1,8 @@
 //! The library's own heap: it never calls the program's `malloc`.
 //!
-//! That `malloc` may belong to a profiler, which takes locks, walks stacks and asks the loader, and we allocate under the loader's
-//! lock and LLVM's. So `libjitlisten.so` has pages of its own, from system calls, under a lock of its own, the innermost one.
+//! That `malloc` may belong to a profiler, which takes locks, walks stacks and asks the loader, and we allocate under
+//! the loader's lock and LLVM's. So `libjitlisten.so` has pages of its own, from system calls, under a lock of its own,
+//! the innermost one.
 //!
 //! | request | from | |
 //! | --- | --- | --- |
@@ -9,8 +10,8 @@
 //! | larger | `mmap`, `mremap`, `munmap` | no lock; zeroed pages cost nothing until they are used |
 //! | refused by the kernel | [`take_from_reserve`] | for the work at hand |
 //!
-//! What Rust's standard library and the C library allocate for us all the same, from the program's `malloc`, is listed in
-//! `docs/limits.md`; `tests/tests/own_heap.rs` counts it.
+//! What Rust's standard library and the C library allocate for us all the same, from the program's `malloc`, is listed
+//! in `docs/limits.md`; `tests/tests/own_heap.rs` counts it.
 
 mod lock;
 mod pages;
@@ -60,7 +61,8 @@ fn or_reserve(memory: *mut u8, layout: Layout) -> *mut u8 {
     if memory.is_null() { take_from_reserve(layout) } else { memory }
 }
 
-// SAFETY: memory is freed where it was allocated: that is known from its address (the reserve) and its layout (the rest).
+// SAFETY: memory is freed where it was allocated: that is known from its address (the reserve) and its layout (the
+// rest).
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let memory = if is_large(layout.size(), layout.align()) {

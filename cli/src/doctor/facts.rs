@@ -1,7 +1,8 @@
-//! What the library in a process knows of each LLVM there: read from its memory, see `shim/src/doctor/facts.rs` for the layout.
+//! What the library in a process knows of each LLVM there: read from its memory, see `shim/src/doctor/facts.rs` for the
+//! layout.
 //!
-//! An older library has no such symbol, another one may have another layout: then there are no facts, and what can be read from
-//! outside has to do.
+//! An older library has no such symbol, another one may have another layout: then there are no facts, and what can be
+//! read from outside has to do.
 
 #![forbid(unsafe_code)]
 

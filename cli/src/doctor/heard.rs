@@ -14,8 +14,8 @@ const UNHEARD: [&str; 3] = [
     ": this LLVM reported no object, ",
 ];
 
-/// A finding for each LLVM that the log (`JITLISTEN_LOG=info:FILE`) names, and for each that is not heard. Those that are `shown` have
-/// one already, by what the library shows of them.
+/// A finding for each LLVM that the log (`JITLISTEN_LOG=info:FILE`) names, and for each that is not heard. Those that
+/// are `shown` have one already, by what the library shows of them.
 pub(super) fn findings(log: &str, shown: &[String]) -> Vec<Finding> {
     let mut found = Vec::new();
     for line in log.lines() {

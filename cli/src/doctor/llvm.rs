@@ -1,5 +1,5 @@
-//! Each LLVM of a process: which one it is, what it has compiled, and how it is observed. Read from its file, from memory, and from what
-//! the library shows of it; nothing is changed.
+//! Each LLVM of a process: which one it is, what it has compiled, and how it is observed. Read from its file, from
+//! memory, and from what the library shows of it; nothing is changed.
 //!
 //! | fact | from |
 //! | --- | --- |

@@ -64,8 +64,8 @@ impl LlvmFile {
     }
 }
 
-/// Whether the name of a type is there by itself, and not the end of a symbol (`_ZTV` and the name, in a library that imports it). In front
-/// of it may be code.
+/// Whether the name of a type is there by itself, and not the end of a symbol (`_ZTV` and the name, in a library that
+/// imports it). In front of it may be code.
 fn has_type(bytes: &[u8], name: &Finder<'_>) -> bool {
     let is_apart = |at: usize| {
         let before = at.checked_sub(1).map(|at| bytes[at]);

@@ -107,7 +107,8 @@ fn is_filtered() -> bool {
     status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2"))
 }
 
-/// Whether the call comes as far as the kernel's own checks: without a filter, a process that cannot be there is not found.
+/// Whether the call comes as far as the kernel's own checks: without a filter, a process that cannot be there is not
+/// found.
 fn may_call_ptrace() -> bool {
     // SAFETY: takes numbers only.
     unsafe { libc::ptrace(libc::PTRACE_SEIZE, i32::MAX, 0usize, 0usize) };

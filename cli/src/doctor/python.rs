@@ -1,4 +1,5 @@
-//! The interpreter in a process: how it was started, and how it was built. Read from `/proc` and from its file; nothing is executed.
+//! The interpreter in a process: how it was started, and how it was built. Read from `/proc` and from its file; nothing
+//! is executed.
 
 #![forbid(unsafe_code)]
 

@@ -6,8 +6,8 @@
 //!  screen.rs    the rows as lines of a terminal                             pure
 //!  terminal.rs  the other screen of the terminal, keys; gives it back whatever happens
 //! ```
-//! The recording is followed while it is written (`jitlisten_report::Follower`), and what has been read of it is given back to
-//! the file system, so that a day of it needs no more space than a second.
+//! The recording is followed while it is written (`jitlisten_report::Follower`), and what has been read of it is given
+//! back to the file system, so that a day of it needs no more space than a second.
 
 #![forbid(unsafe_code)]
 

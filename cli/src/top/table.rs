@@ -234,7 +234,8 @@ impl FunctionRow {
         rows
     }
 
-    /// Those that have something in the column. Where none has, as in a function that only calls: the line that calls most.
+    /// Those that have something in the column. Where none has, as in a function that only calls: the line that calls
+    /// most.
     pub(crate) fn hottest_with_some(&self, order: Order) -> Vec<(&(String, u32), &LineRow)> {
         let has = |order: Order, row: &LineRow| order.key(&row.shares).0 != 0;
         let mut rows = self.hottest(order);

@@ -1,7 +1,7 @@
 //! What is watched: `jitlisten record` of it, into a file in a directory of this process.
 //!
-//! A process of another user can change the recording, and the files that it names. So `top -p` makes and reads all files with the rights
-//! of that user; only the recorder keeps those of root.
+//! A process of another user can change the recording, and the files that it names. So `top -p` makes and reads all
+//! files with the rights of that user; only the recorder keeps those of root.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -23,8 +23,8 @@ use crate::system::{end_with_parent, punch_hole, send_signal};
 
 /// Of what the program printed so much is shown at the end.
 const MOST_OUTPUT: u64 = 256 << 10;
-/// A program that was asked to end has so long. A recorder may be in the middle of a call in a process, which takes seconds at most
-/// (`trace.rs`): it must not be killed there.
+/// A program that was asked to end has so long. A recorder may be in the middle of a call in a process, which takes
+/// seconds at most (`trace.rs`): it must not be killed there.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What is read is given back in pieces of this size.
 const PAGE: u64 = 4096;

@@ -1,5 +1,5 @@
-//! The other screen of the terminal, without echo. It is given back when this is dropped, when this program panics, and when it
-//! is asked to end by a signal.
+//! The other screen of the terminal, without echo. It is given back when this is dropped, when this program panics, and
+//! when it is asked to end by a signal.
 
 use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
@@ -146,8 +146,8 @@ mod tests {
         panic!("on purpose");
     }
 
-    /// `script` (util-linux) makes a terminal; its settings before and after are compared, and the panic's message has to be on
-    /// the first screen.
+    /// `script` (util-linux) makes a terminal; its settings before and after are compared, and the panic's message has
+    /// to be on the first screen.
     #[test]
     fn a_panic_gives_the_terminal_back() {
         let itself = std::env::current_exe().expect("this program");

@@ -1,6 +1,8 @@
-//! Any bytes as a sequence of calls of the C API, most of them right and some of them wrong: the header keeps its promises.
+//! Any bytes as a sequence of calls of the C API, most of them right and some of them wrong: the header keeps its
+//! promises.
 //!
-//! A process has one session, so the first input opens it, and each leaves it as it found it: nothing alive, no sink on.
+//! A process has one session, so the first input opens it, and each leaves it as it found it: nothing alive, no sink
+//! on.
 //!
 //! ```text
 //!   byte 0   what code there is        then for each call: its number, its arguments
@@ -285,7 +287,8 @@ fn open(directory: &PathBuf) {
     assert_eq!(call(|| unsafe { api::jitlisten_close() }), api::OK);
 }
 
-/// The library keeps panics from being printed, which is right where the standard library is its own. Here it is ours, too.
+/// The library keeps panics from being printed, which is right where the standard library is its own. Here it is ours,
+/// too.
 fn show_panics() {
     std::panic::set_hook(Box::new(|panic| {
         eprintln!("{panic}");

@@ -9,8 +9,8 @@
 //! ```
 //! Only `x29` and `x30` get rules: for the other registers the compiler's own entries are needed.
 //!
-//! A compiler that keeps a frame pointer uses `x29` for nothing else between prologue and epilogue, so the body need not be followed.
-//! Source: Arm Architecture Reference Manual, C6.2 (encodings); AAPCS64, 6.4.6.
+//! A compiler that keeps a frame pointer uses `x29` for nothing else between prologue and epilogue, so the body need
+//! not be followed. Source: Arm Architecture Reference Manual, C6.2 (encodings); AAPCS64, 6.4.6.
 
 use unwind_register::aarch64::{Prologue, Word, prologue, words};
 

@@ -27,16 +27,18 @@ pub struct FunctionRules {
     pub rows: Vec<UnwindRow>,
 }
 
-/// A place for the section of `functions`, sorted by address, that is copied at once and mapped nowhere: behind the last of them.
+/// A place for the section of `functions`, sorted by address, that is copied at once and mapped nowhere: behind the
+/// last of them.
 ///
-/// It must not overlap them. A pointer relative to its own place that happens to be 0 is null to readers that read it as libgcc does,
-/// and the function is left out.
+/// It must not overlap them. A pointer relative to its own place that happens to be 0 is null to readers that read it
+/// as libgcc does, and the function is left out.
 pub fn place_behind(functions: &[FunctionRules]) -> Address {
     let end = functions.last().map_or(0, |function| function.range.end().0);
     Address(end.next_multiple_of(8))
 }
 
-/// An `.eh_frame` section for `functions` that will be mapped at `section`, which overlaps none of them: see [`place_behind`].
+/// An `.eh_frame` section for `functions` that will be mapped at `section`, which overlaps none of them: see
+/// [`place_behind`].
 ///
 /// # Errors
 /// When an offset does not fit the encoding, which no function smaller than 4 GiB has.

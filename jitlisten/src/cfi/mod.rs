@@ -1,7 +1,7 @@
 //! Call frame information for code without any, where it can be derived with certainty.
 //!
-//! LLVM writes no `.eh_frame` entry for a function that it believes never unwinds, so no unwinder can pass it. Two cases can be read from
-//! the code itself:
+//! LLVM writes no `.eh_frame` entry for a function that it believes never unwinds, so no unwinder can pass it. Two
+//! cases can be read from the code itself:
 //!
 //! ```text
 //!   push rbp          CFA = rsp+8        a frame pointer: three rules hold for the whole body
@@ -15,9 +15,10 @@
 //!   call ...          CFA = rsp+48
 //! ```
 //!
-//! A wrong rule is worse than none: a profiler would walk on into nonsense. Therefore anything uncertain (a non-constant change of the stack
-//! pointer without a frame pointer, paths that disagree) gives `None`. Compared with the tables of compilers on x86_64: rules were derived for
-//! all but 0.12 % of the functions of libLLVM-14, and for all functions that Numba leaves without.
+//! A wrong rule is worse than none: a profiler would walk on into nonsense. Therefore anything uncertain (a
+//! non-constant change of the stack pointer without a frame pointer, paths that disagree) gives `None`. Compared with
+//! the tables of compilers on x86_64: rules were derived for all but 0.12 % of the functions of libLLVM-14, and for all
+//! functions that Numba leaves without.
 //!
 //! CFA is DWARF's *canonical frame address*: the stack pointer before the call. Sources: DWARF 5, 6.4; x86-64 psABI,
 //! 3.6.2 and 3.7; AADWARF64 and AAPCS64, 6.4. To compare: `readelf --debug-dump=frames-interp FILE`.
@@ -38,8 +39,8 @@ pub use rows::{Cfa, SavedRegister, UnwindRow};
 
 use crate::{Address, Machine};
 
-/// Whether a function sets up a frame pointer anywhere. LLVM moves the set-up behind an early return where it can (shrink
-/// wrapping: Numba's `NRT_incref`); until then such a function has no frame of its own and calls nothing.
+/// Whether a function sets up a frame pointer anywhere. LLVM moves the set-up behind an early return where it can
+/// (shrink wrapping: Numba's `NRT_incref`); until then such a function has no frame of its own and calls nothing.
 ///
 /// On x86_64 `push rbp` and `mov rbp, rsp`; on AArch64 `stp x29, x30` and a `mov` or `add` into `x29`.
 pub fn sets_up_frame_pointer(code: &[u8], machine: Machine) -> bool {

@@ -133,8 +133,8 @@ fn compare(image: &Image) -> Comparison {
     Comparison { understood, functions: functions.len(), instructions, differ }
 }
 
-/// LLVM's tables are not exact around a `push` or `add rsp`: a row may come an instruction late. In libLLVM-14 that is so
-/// for 255 of 11.9 million instructions, in 137 places, and in each of them the code is right.
+/// LLVM's tables are not exact around a `push` or `add rsp`: a row may come an instruction late. In libLLVM-14 that is
+/// so for 255 of 11.9 million instructions, in 137 places, and in each of them the code is right.
 #[test]
 fn agrees_with_rustc_about_this_program() {
     let compare: fn(&Image) -> Comparison = if cfg!(target_arch = "aarch64") { compare_aarch64 } else { compare };
@@ -145,8 +145,8 @@ fn agrees_with_rustc_about_this_program() {
     assert!(found.differ.len() * share <= found.instructions, "{found:#?}");
 }
 
-/// The same for AArch64, where only functions with a frame pointer are understood, and compilers may count from `sp` all the
-/// same: then both have to agree about where the caller's `x29` is, which is where `x29` points.
+/// The same for AArch64, where only functions with a frame pointer are understood, and compilers may count from `sp`
+/// all the same: then both have to agree about where the caller's `x29` is, which is where `x29` points.
 fn compare_aarch64(image: &Image) -> Comparison {
     let mut section = EhFrame::new(&image.eh_frame.1, LittleEndian);
     section.set_address_size(8);
@@ -192,7 +192,8 @@ fn compare_aarch64(image: &Image) -> Comparison {
     found
 }
 
-/// Of either machine. `JITLISTEN_COMPARE=/lib/x86_64-linux-gnu/libm.so.6 cargo test -p jitlisten compare_file -- --nocapture --ignored`
+/// Of either machine. `JITLISTEN_COMPARE=/lib/x86_64-linux-gnu/libm.so.6 cargo test -p jitlisten compare_file --
+/// --nocapture --ignored`
 #[test]
 #[ignore = "needs JITLISTEN_COMPARE, a file to compare with"]
 fn compare_file() {
@@ -267,8 +268,8 @@ fn agrees_with_llvm_about_aarch64() {
     assert_eq!(understood, 3);
 }
 
-/// What LLVM 22 makes of three functions with frame pointers on AArch64: a register is pushed first, there is space below the frame
-/// record, or neither. Rules for all of them, encoded and read again, say the same.
+/// What LLVM 22 makes of three functions with frame pointers on AArch64: a register is pushed first, there is space
+/// below the frame record, or neither. Rules for all of them, encoded and read again, say the same.
 #[test]
 fn encoded_rows_read_back_on_aarch64() {
     const GAMMA: &[u32] = &[0xfc1d_0fe8, 0xd280_0008, 0xa901_7bfd, 0x9100_43fd, 0xa941_7bfd, 0xfc43_07e8, 0xd65f_03c0];

@@ -1,8 +1,8 @@
 //! Functions from the symbol table.
 //!
-//! A symbol table is not a list of functions: several symbols may name one address, sizes may be zero (assembly) or wrong, and it contains
-//! labels and the mapping symbols of AArch64 (`$x`). The result is a list that a profiler can search: sorted, not empty, not overlapping,
-//! each inside its section.
+//! A symbol table is not a list of functions: several symbols may name one address, sizes may be zero (assembly) or
+//! wrong, and it contains labels and the mapping symbols of AArch64 (`$x`). The result is a list that a profiler can
+//! search: sorted, not empty, not overlapping, each inside its section.
 
 use std::cmp::Reverse;
 
@@ -65,7 +65,8 @@ fn candidates<'data>(elf: &Elf<'data>, text: &[Text]) -> Result<Vec<Vec<Candidat
     Ok(found)
 }
 
-/// Whether a symbol can name code: not a section, a file, a label of the assembler or a mapping symbol (AAELF64, 5.5.4).
+/// Whether a symbol can name code: not a section, a file, a label of the assembler or a mapping symbol (AAELF64,
+/// 5.5.4).
 fn is_name(symbol_type: elf::SymbolType, name: &[u8]) -> bool {
     match symbol_type {
         elf::STT_FUNC | elf::STT_GNU_IFUNC => !name.is_empty(),

@@ -1,7 +1,7 @@
 //! One object that LLVM has compiled and loaded, parsed once from its debug object.
 //!
-//! A *debug object* is the entry that LLVM links into `__jit_debug_descriptor`: the relocatable ELF file as the compiler wrote it, with the
-//! addresses of loaded sections.
+//! A *debug object* is the entry that LLVM links into `__jit_debug_descriptor`: the relocatable ELF file as the
+//! compiler wrote it, with the addresses of loaded sections.
 //!
 //! ```text
 //!   ELF header     ET_REL
@@ -17,8 +17,8 @@
 //!
 //! To see one: `gdb -p PID -batch -ex 'dump memory jit.o SYMFILE SYMFILE+SIZE'`, then `readelf -SWs jit.o`.
 //!
-//! Everything here works on bytes alone: no memory of the process is read. The bytes are not trusted: wrong sizes give an
-//! [`Error`](crate::Error), and allocations stay proportional to the size of the object.
+//! Everything here works on bytes alone: no memory of the process is read. The bytes are not trusted: wrong sizes give
+//! an [`Error`](crate::Error), and allocations stay proportional to the size of the object.
 
 #![forbid(unsafe_code)]
 

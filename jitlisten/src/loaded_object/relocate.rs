@@ -1,7 +1,7 @@
 //! Debug sections with their relocations applied.
 //!
-//! LLVM relocates only loaded sections: `.debug_*` in a debug object is as the assembler left it, with zeros in place of addresses and
-//! offsets, and `.rela.debug_*` beside it. Relocation works as in a debugger that reads a `.o` file:
+//! LLVM relocates only loaded sections: `.debug_*` in a debug object is as the assembler left it, with zeros in place
+//! of addresses and offsets, and `.rela.debug_*` beside it. Relocation works as in a debugger that reads a `.o` file:
 //! `S + A` (absolute) or `S + A - P` (relative), `S` being `sh_addr + st_value` of the symbol: an address for text, an
 //! offset for another debug section, whose `sh_addr` is 0.
 //!

@@ -1,7 +1,8 @@
 //! The loaded executable sections.
 //!
-//! The names differ (`.text`, `.text.hot`, `.ltext` in the large code model since LLVM 20), so names do not matter: text sections are
-//! `SHF_ALLOC` and `SHF_EXECINSTR` and have an address. Every LLVM also writes an empty `.text`, which is never loaded.
+//! The names differ (`.text`, `.text.hot`, `.ltext` in the large code model since LLVM 20), so names do not matter:
+//! text sections are `SHF_ALLOC` and `SHF_EXECINSTR` and have an address. Every LLVM also writes an empty `.text`,
+//! which is never loaded.
 
 use object::elf;
 use object::read::elf::SectionHeader;

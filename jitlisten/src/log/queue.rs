@@ -1,6 +1,7 @@
 //! Queue of messages for the program's log callback.
 //!
-//! Messages arise under our locks, LLVM's and the loader's, where no foreign code may be called. They are delivered where no lock is held.
+//! Messages arise under our locks, LLVM's and the loader's, where no foreign code may be called. They are delivered
+//! where no lock is held.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};

@@ -50,8 +50,8 @@ pub(super) struct ModuleList {
     subs: AtomicU64,
 }
 
-/// A reader at work. One that is left by `longjmp` stays at work for ever, as does one of another thread in the child of a fork:
-/// then nothing is freed any more.
+/// A reader at work. One that is left by `longjmp` stays at work for ever, as does one of another thread in the child
+/// of a fork: then nothing is freed any more.
 pub struct Reading<'a> {
     list: &'a ModuleList,
 }

@@ -5,9 +5,10 @@
 //!   session's lock                          atomic                     any thread, any lock, signal handlers
 //! ```
 //!
-//! A reader takes no lock, allocates nothing and never waits ([`Published`](crate::plumbing::Published)): libunwind calls from signal handlers,
-//! crash handlers from `SIGSEGV`. Later readers do not see a withdrawn module. Its memory is kept until no reader can use it, and that of the
-//! last 1,024 longer, because names returned by `dladdr` have no end of life.
+//! A reader takes no lock, allocates nothing and never waits ([`Published`](crate::plumbing::Published)): libunwind
+//! calls from signal handlers, crash handlers from `SIGSEGV`. Later readers do not see a withdrawn module. Its memory
+//! is kept until no reader can use it, and that of the last 1,024 longer, because names returned by `dladdr` have no
+//! end of life.
 
 mod list;
 mod module;
@@ -21,7 +22,8 @@ use crate::AddressRange;
 
 static LIST: list::ModuleList = list::ModuleList::new();
 
-/// How many modules have come and gone so far. Ask before [`read`]: a reader that sees the same counts again has seen the same list.
+/// How many modules have come and gone so far. Ask before [`read`]: a reader that sees the same counts again has seen
+/// the same list.
 pub fn counts() -> Counts {
     LIST.counts()
 }

@@ -5,8 +5,9 @@
 //!   parent    dropped
 //!   child     HeldAcrossFork::in_child
 //! ```
-//! The one fork handler of the session, the shim and the sampler. Handlers of `pthread_atfork` run in the reverse order of their
-//! registration, so the sampler's lock is taken first, as everywhere. The crate `unwind-register` stands alone and has its own.
+//! The one fork handler of the session, the shim and the sampler. Handlers of `pthread_atfork` run in the reverse order
+//! of their registration, so the sampler's lock is taken first, as everywhere. The crate `unwind-register` stands alone
+//! and has its own.
 
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -51,7 +52,8 @@ impl<H: HeldAcrossFork> ForkSlot<H> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).0 = Some((this_thread(), held, host_state));
     }
 
-    /// What this thread has taken. Another one that forks at the same time, and had nothing to take, must not release it.
+    /// What this thread has taken. Another one that forks at the same time, and had nothing to take, must not release
+    /// it.
     fn take(&self) -> Option<(H, HostStateGuard)> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, held, host_state) = kept.0.take_if(|kept| kept.0 == this_thread())?;
@@ -71,8 +73,8 @@ struct Handlers<H>(PhantomData<H>);
 
 impl<H: HeldAcrossFork> Handlers<H> {
     fn register() {
-        // SAFETY: the handlers are functions of this library, which is never unloaded; where it is part of a program, keeping that
-        // loaded is up to the program.
+        // SAFETY: the handlers are functions of this library, which is never unloaded; where it is part of a program,
+        // keeping that loaded is up to the program.
         unsafe { libc::pthread_atfork(Some(Self::prepare), Some(Self::parent), Some(Self::child)) };
     }
 

@@ -1,7 +1,8 @@
 //! A file of ours among the descriptors of the host.
 //!
-//! * **Programs close unknown descriptors**: a daemon calls `closefrom(3)` and opens files of its own, which get our numbers. Our writes would
-//!   destroy them. Therefore a file remembers its inode, compares it before each use, and is closed only if it is still the same.
+//! * **Programs close unknown descriptors**: a daemon calls `closefrom(3)` and opens files of its own, which get our
+//!   numbers. Our writes would destroy them. Therefore a file remembers its inode, compares it before each use, and is
+//!   closed only if it is still the same.
 //! * **Programs expect numbers**: `open(2)` returns the lowest free number. Ours are high.
 
 #![forbid(unsafe_code)]

@@ -8,8 +8,8 @@ use std::os::fd::AsRawFd as _;
 
 use crate::{Address, AddressRange};
 
-/// No compiler emits as much at once; a caller that says that there is more is mistaken, and the host has no memory for a second
-/// one of that size.
+/// No compiler emits as much at once; a caller that says that there is more is mistaken, and the host has no memory for
+/// a second one of that size.
 const LARGEST: usize = 1 << 30;
 
 /// Copies `range`, or says why it cannot be read.
@@ -45,8 +45,8 @@ unsafe fn copy_array<T: Copy>(pid: u32, address: Address, count: usize) -> io::R
     // SAFETY: the same memory; bytes that may be uninitialised fit any content.
     let bytes = unsafe { std::slice::from_raw_parts_mut(spare.as_mut_ptr().cast(), size_of_val(spare)) };
     read(pid, address, bytes)?;
-    // SAFETY: `read` succeeded, so every byte of the first `count` values, which were reserved above, is initialised, and the
-    // caller vouches for the bit pattern.
+    // SAFETY: `read` succeeded, so every byte of the first `count` values, which were reserved above, is initialised,
+    // and the caller vouches for the bit pattern.
     unsafe { values.set_len(count) };
     Ok(values)
 }
@@ -99,8 +99,8 @@ pub fn copy_words<const COUNT: usize>(places: &[(Address, usize)]) -> io::Result
     Ok(words)
 }
 
-/// Writes a word where memory may be written, and fails with `EFAULT` where not, even if another thread changes that meanwhile: the kernel
-/// stores the word, which it reads from us.
+/// Writes a word where memory may be written, and fails with `EFAULT` where not, even if another thread changes that
+/// meanwhile: the kernel stores the word, which it reads from us.
 ///
 /// # Safety
 /// As for a store: whatever is there is the caller's to change.

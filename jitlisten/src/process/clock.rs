@@ -1,15 +1,16 @@
 //! Clocks, read with a system call.
 //!
-//! libfaketime and similar libraries replace libc's `clock_gettime` (some also `syscall`), and stop it or move it by years. perf's times would
-//! differ, and our waits and file ages would be wrong. Therefore the system call is made here, also for the shim and the sampler. It is safe
-//! in a signal handler and does not change `errno`. `unwind-register` has its own, because it is independent.
+//! libfaketime and similar libraries replace libc's `clock_gettime` (some also `syscall`), and stop it or move it by
+//! years. perf's times would differ, and our waits and file ages would be wrong. Therefore the system call is made
+//! here, also for the shim and the sampler. It is safe in a signal handler and does not change `errno`.
+//! `unwind-register` has its own, because it is independent.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// `CLOCK_MONOTONIC` in nanoseconds: what `perf record -k mono` writes beside its samples, and what a jitdump is in.
 ///
-/// In a time namespace of its own (`time_namespaces(7)`) a process sees a shifted clock and perf does not; such a process
-/// cannot know by how much.
+/// In a time namespace of its own (`time_namespaces(7)`) a process sees a shifted clock and perf does not; such a
+/// process cannot know by how much.
 pub fn monotonic() -> u64 {
     nanoseconds_of(libc::CLOCK_MONOTONIC)
 }
@@ -29,8 +30,8 @@ pub fn nanoseconds_of(clock: libc::clockid_t) -> u64 {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn clock_gettime(clock: libc::clockid_t, now: &mut libc::timespec) {
     let mut _result = libc::SYS_clock_gettime;
-    // SAFETY: `syscall` with this number writes a timespec to the address given, and changes rax, rcx and r11. A failure leaves
-    // `now` as it is.
+    // SAFETY: `syscall` with this number writes a timespec to the address given, and changes rax, rcx and r11. A
+    // failure leaves `now` as it is.
     unsafe {
         std::arch::asm!("syscall", inout("rax") _result, in("rdi") i64::from(clock), in("rsi") now,
             out("rcx") _, out("r11") _, options(nostack));
@@ -40,7 +41,8 @@ fn clock_gettime(clock: libc::clockid_t, now: &mut libc::timespec) {
 #[cfg(all(target_arch = "aarch64", not(miri)))]
 fn clock_gettime(clock: libc::clockid_t, now: &mut libc::timespec) {
     let mut _result = i64::from(clock);
-    // SAFETY: `svc` with this number writes a timespec to the address given, and changes x0. A failure leaves `now` as it is.
+    // SAFETY: `svc` with this number writes a timespec to the address given, and changes x0. A failure leaves `now` as
+    // it is.
     unsafe {
         std::arch::asm!("svc #0", in("x8") libc::SYS_clock_gettime, inout("x0") _result, in("x1") now,
             options(nostack));

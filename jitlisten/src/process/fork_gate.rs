@@ -1,11 +1,11 @@
 //! Delays `fork(2)` while a thread of ours lists the libraries of the process.
 //!
-//! Such a thread holds a lock of the loader. glibc resets its other locks in the child of a fork, but not that one (`dl_load_write_lock`,
-//! 2.36): the child would hang at its next `dlopen` or C++ exception. Therefore a fork waits until no thread of ours lists libraries, and no
-//! thread starts to meanwhile.
+//! Such a thread holds a lock of the loader. glibc resets its other locks in the child of a fork, but not that one
+//! (`dl_load_write_lock`, 2.36): the child would hang at its next `dlopen` or C++ exception. Therefore a fork waits
+//! until no thread of ours lists libraries, and no thread starts to meanwhile.
 //!
-//! It is not a lock: some threads list under the loader's locks, others take them while listing, and both may happen at once. For the same
-//! reason the fork waits only for a limited time.
+//! It is not a lock: some threads list under the loader's locks, others take them while listing, and both may happen at
+//! once. For the same reason the fork waits only for a limited time.
 
 #![forbid(unsafe_code)]
 

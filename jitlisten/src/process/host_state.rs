@@ -6,10 +6,12 @@
 //!                 signals wait, cancellation waits, errno is kept
 //! ```
 //!
-//! * **Signals** wait until our code returns, so no handler runs while this thread holds a lock of ours. A handler may call `fork`, `exit`,
-//!   `dlopen`, `siglongjmp` or unwind without meeting a lock of ours that its own thread holds. Faults and aborts (`SIGSEGV`, `SIGABRT`, ...)
-//!   do not wait: if blocked, they would end the process before its crash handler runs.
-//! * **Cancellation** waits: `write(2)` and `open(2)` are cancellation points, and a cancelled thread must not unwind through Rust frames.
+//! * **Signals** wait until our code returns, so no handler runs while this thread holds a lock of ours. A handler may
+//!   call `fork`, `exit`, `dlopen`, `siglongjmp` or unwind without meeting a lock of ours that its own thread holds.
+//!   Faults and aborts (`SIGSEGV`, `SIGABRT`, ...) do not wait: if blocked, they would end the process before its crash
+//!   handler runs.
+//! * **Cancellation** waits: `write(2)` and `open(2)` are cancellation points, and a cancelled thread must not unwind
+//!   through Rust frames.
 //! * **`errno`** is restored.
 
 use std::ffi::c_int;
@@ -28,8 +30,8 @@ const PTHREAD_CANCEL_DISABLE: c_int = 1;
 /// See [`exempt_signal`]; 0: none.
 static EXEMPT: AtomicI32 = AtomicI32::new(0);
 
-/// Never holds this signal back from now on: its handler takes no lock and changes nothing, and time that a thread spends in
-/// our code is to be seen there.
+/// Never holds this signal back from now on: its handler takes no lock and changes nothing, and time that a thread
+/// spends in our code is to be seen there.
 pub fn exempt_signal(signal: c_int) {
     EXEMPT.store(signal, Ordering::Relaxed);
 }

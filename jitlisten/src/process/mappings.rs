@@ -1,4 +1,5 @@
-//! The memory mappings of a process: the one parser of `/proc/PID/maps`, also for the shim, the sampler and the command.
+//! The memory mappings of a process: the one parser of `/proc/PID/maps`, also for the shim, the sampler and the
+//! command.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _};

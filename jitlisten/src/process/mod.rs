@@ -13,11 +13,11 @@
 //! | [`published`] | tables for signal handlers, which take no lock and allocate nothing |
 //! | [`privilege`] | nothing happens in set-user-ID programs |
 //!
-//! **Planted files**: everything is opened with `O_NOFOLLOW`, new files with `O_EXCL`, in directories that we created; an existing perf map or
-//! log must be a regular file of ours with one name. The mode is set again after creation, because a umask may clear bits that we need.
-//! **`_Fork`, `clone`** call no `pthread_atfork` handler, so the PID is compared at each object. **seccomp**: `EPERM` and `ENOSYS` are
-//! tolerated; a filter that kills must allow the calls in `docs/production.md`. **Another user** (`setuid`): the effective user is compared
-//! at each verb, like the PID.
+//! **Planted files**: everything is opened with `O_NOFOLLOW`, new files with `O_EXCL`, in directories that we created;
+//! an existing perf map or log must be a regular file of ours with one name. The mode is set again after creation,
+//! because a umask may clear bits that we need. **`_Fork`, `clone`** call no `pthread_atfork` handler, so the PID is
+//! compared at each object. **seccomp**: `EPERM` and `ENOSYS` are tolerated; a filter that kills must allow the calls
+//! in `docs/production.md`. **Another user** (`setuid`): the effective user is compared at each verb, like the PID.
 //!
 //! `tests/safeguards.tsv` lists each safeguard with the test that fails without it.
 

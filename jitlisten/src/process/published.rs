@@ -4,8 +4,8 @@
 //!   table --> sorted entries, and beside them up to 128 newest; full, all are merged into a new table
 //! ```
 //!
-//! A replaced table is retired, and freed when no reader can be in it ([`Changing::reclaim`]): readers that start after the exchange find the
-//! new table.
+//! A replaced table is retired, and freed when no reader can be in it ([`Changing::reclaim`]): readers that start after
+//! the exchange find the new table.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -114,9 +114,9 @@ impl<T: Ranged, Own> Published<T, Own> {
     /// # Safety
     /// As for [`Published::find`], or by the thread that changes it.
     unsafe fn table(&self) -> Option<&Table<T>> {
-        // Sequentially consistent, as are the exchange, and what readers say before they come here and `reclaim` asks for: a reader that
-        // was not seen there reads the new table.
-        // SAFETY: null, or made by `exchange` and not freed; see above.
+        // Sequentially consistent, as are the exchange, and what readers say before they come here and `reclaim` asks
+        // for: a reader that was not seen there reads the new table. SAFETY: null, or made by `exchange` and not freed;
+        // see above.
         unsafe { self.table.load(Ordering::SeqCst).as_ref() }
     }
 
@@ -191,7 +191,8 @@ impl<T: Ranged, Own> Changing<'_, T, Own> {
             return;
         }
         for Retired(table) in self.change.retired.drain(..) {
-            // SAFETY: made by `Box::into_raw` and exchanged; no reader is in it, and one that begins now finds the new one.
+            // SAFETY: made by `Box::into_raw` and exchanged; no reader is in it, and one that begins now finds the new
+            // one.
             drop(unsafe { Box::from_raw(table) });
         }
     }

@@ -1,7 +1,8 @@
 //! A memory reserve for when the process is out of memory.
 //!
-//! Rust aborts when an allocation fails, which a library in a foreign process must not do. Therefore the heap of `libjitlisten.so` has a reserve
-//! for the work in progress; it costs nothing until used. New work starts only if [`is_memory_left`].
+//! Rust aborts when an allocation fails, which a library in a foreign process must not do. Therefore the heap of
+//! `libjitlisten.so` has a reserve for the work in progress; it costs nothing until used. New work starts only if
+//! [`is_memory_left`].
 //!
 //! A Rust program that uses this crate has its own allocator, which aborts.
 
@@ -40,7 +41,8 @@ pub(crate) fn is_memory_left(size: usize) -> bool {
     unsafe { unmap_pages(pages, wanted) }
 }
 
-/// Zeroed pages of the kernel's, or null. The system call is made directly: profilers put themselves in the place of `mmap(2)`.
+/// Zeroed pages of the kernel's, or null. The system call is made directly: profilers put themselves in the place of
+/// `mmap(2)`.
 pub fn map_pages(size: usize) -> *mut u8 {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping, at an address that the kernel chooses.

@@ -63,7 +63,8 @@ pub(crate) fn effective_user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Whether the process has become an ordinary user and can become no other again: servers change back and forth, for each request.
+/// Whether the process has become an ordinary user and can become no other again: servers change back and forth, for
+/// each request.
 pub(crate) fn user_is_final() -> bool {
     let (mut real, mut effective, mut saved) = (0, 0, 0);
     // SAFETY: writable memory for three numbers.

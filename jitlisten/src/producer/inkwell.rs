@@ -8,7 +8,8 @@
 //! listener.finalized();                                      // only for `attach`
 //! ```
 //!
-//! Dropping an engine removes its code from every tool; the listener may be dropped at any time. `examples/inkwell.rs` is a whole program.
+//! Dropping an engine removes its code from every tool; the listener may be dropped at any time. `examples/inkwell.rs`
+//! is a whole program.
 
 use std::cell::Cell;
 use std::ffi::c_void;

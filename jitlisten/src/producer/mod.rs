@@ -7,9 +7,9 @@
 //!   inkwell, llvm-sys          llvm.cpp        --+   with one of the `llvmNN-N` features
 //! ```
 //!
-//! [`Session::loaded`] and its siblings are for discovered objects: a verb may come twice, or for no object. A producer reports its own
-//! objects, so a wrong order is an error. An object that is also discovered (the shim finds it through LLVM) is one object with one number,
-//! and its second *finalized* or *freeing* does nothing.
+//! [`Session::loaded`] and its siblings are for discovered objects: a verb may come twice, or for no object. A producer
+//! reports its own objects, so a wrong order is an error. An object that is also discovered (the shim finds it through
+//! LLVM) is one object with one number, and its second *finalized* or *freeing* does nothing.
 //!
 //! # A JIT without LLVM
 //!
@@ -115,8 +115,8 @@ pub fn code_loaded(session: &Session, code: &raw::Code<'_>) -> Result<ObjectId, 
     loaded(session, Producer::Other, object)
 }
 
-/// *finalized*: its bytes are relocated, and it may run. Takes the loader's lock when a library was opened since the last
-/// time, to look for unwinders in it.
+/// *finalized*: its bytes are relocated, and it may run. Takes the loader's lock when a library was opened since the
+/// last time, to look for unwinders in it.
 ///
 /// # Errors
 /// [`Error::UnknownObject`] and [`Error::AlreadyFinalized`].

@@ -1,4 +1,5 @@
-//! Code of a JIT that makes no ELF objects: addresses, names, lines. It is encoded as an ELF object, so that the rest is the same for all.
+//! Code of a JIT that makes no ELF objects: addresses, names, lines. It is encoded as an ELF object, so that the rest
+//! is the same for all.
 //!
 //! ```text
 //!   .text  .text ..   SHT_NOBITS, sh_addr where the functions are   functions that touch share one

@@ -1,5 +1,5 @@
-//! The lines of a JIT as DWARF 4, which every reader knows: one unit, a `DW_TAG_subprogram` for each function, and a line program with full
-//! paths. Addresses are relocations against text sections, as in compilers' objects.
+//! The lines of a JIT as DWARF 4, which every reader knows: one unit, a `DW_TAG_subprogram` for each function, and a
+//! line program with full paths. Addresses are relocations against text sections, as in compilers' objects.
 
 #![forbid(unsafe_code)]
 

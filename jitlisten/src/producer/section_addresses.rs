@@ -33,9 +33,9 @@ impl<'a> Placed<'a> {
     }
 }
 
-/// Writes addresses into the section headers of `object`, an ELF file. Of several entries with one name, the first is for the
-/// first section of that name, and so on. Entries for sections that take no memory, or that the object does not have, are
-/// passed over: JITs place what they have made up, too.
+/// Writes addresses into the section headers of `object`, an ELF file. Of several entries with one name, the first is
+/// for the first section of that name, and so on. Entries for sections that take no memory, or that the object does not
+/// have, are passed over: JITs place what they have made up, too.
 ///
 /// # Errors
 /// When the section table cannot be read.

@@ -1,7 +1,7 @@
 //! The C verbs of `include/jitlisten.h` for the C++ adapters, under names of the crate's own.
 //!
-//! If the process has a `libjitlisten` already, with `LD_PRELOAD` for instance, the verbs use its session, and this copy of the library
-//! stays closed. Two sessions would each write a perf map.
+//! If the process has a `libjitlisten` already, with `LD_PRELOAD` for instance, the verbs use its session, and this
+//! copy of the library stays closed. Two sessions would each write a perf map.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::transmute;

@@ -1,9 +1,11 @@
-//! Another process, or another user: after `fork(2)`, `_Fork`, `clone(2)` and `setuid(2)` the sinks have files of their own.
+//! Another process, or another user: after `fork(2)`, `_Fork`, `clone(2)` and `setuid(2)` the sinks have files of their
+//! own.
 //!
-//! In the child of a fork the sinks close the parent's files. Before its first own object, all living objects are written to the child's
-//! files, in writes of a megabyte. Rejected: a link to the parent's map would give names to a perf that attaches later, but CPython and others
-//! append to or truncate `/tmp/perf-PID.map`, in the child or after `exec`, and would change the parent's map. A copy in the kernel would leave
-//! a file for each child that only calls `exec`.
+//! In the child of a fork the sinks close the parent's files. Before its first own object, all living objects are
+//! written to the child's files, in writes of a megabyte. Rejected: a link to the parent's map would give names to a
+//! perf that attaches later, but CPython and others append to or truncate `/tmp/perf-PID.map`, in the child or after
+//! `exec`, and would change the parent's map. A copy in the kernel would leave a file for each child that only calls
+//! `exec`.
 
 #![forbid(unsafe_code)]
 
@@ -26,16 +28,17 @@ impl Session {
         ForkGuard { session: self, state, log: crate::log::lock_for_fork(), _gate }
     }
 
-    /// Takes the session's lock across every `fork(2)` from now on, so that the child finds it free and goes on with files of
-    /// its own: for a process where nothing else does so. Not for callers of [`Session::lock_for_fork`], as the shim is.
+    /// Takes the session's lock across every `fork(2)` from now on, so that the child finds it free and goes on with
+    /// files of its own: for a process where nothing else does so. Not for callers of [`Session::lock_for_fork`], as
+    /// the shim is.
     #[doc(hidden)]
     pub fn follow_forks(&'static self) {
         across_fork::follow_forks::<ForkGuard>();
     }
 
-    /// In the child of a fork: the parent's files stay the parent's. Nothing is done here that takes longer the more objects
-    /// there are, and nothing is written: most children call `exec`, or run what they inherited. The first object that the
-    /// child finalizes itself brings everything alive into files of its own.
+    /// In the child of a fork: the parent's files stay the parent's. Nothing is done here that takes longer the more
+    /// objects there are, and nothing is written: most children call `exec`, or run what they inherited. The first
+    /// object that the child finalizes itself brings everything alive into files of its own.
     pub(super) fn become_child(&self, state: &mut State) {
         state.pid = std::process::id();
         state.forked_at = clock::monotonic();
@@ -69,8 +72,8 @@ impl Session {
     }
 }
 
-/// The session's lock, held by the thread that forks, in the parent and then in the child too. Dropping it is all a parent
-/// has to do.
+/// The session's lock, held by the thread that forks, in the parent and then in the child too. Dropping it is all a
+/// parent has to do.
 pub struct ForkGuard {
     session: &'static Session,
     state: MutexGuard<'static, State>,

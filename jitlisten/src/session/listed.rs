@@ -7,8 +7,8 @@ use crate::options::SinkKind;
 use crate::{AddressRange, Error, ObjectId};
 
 impl Session {
-    /// *loaded*: LLVM's linker has placed an object in memory. `object` is a copy of it whose section headers have the addresses:
-    /// the debug object that LLVM would make.
+    /// *loaded*: LLVM's linker has placed an object in memory. `object` is a copy of it whose section headers have the
+    /// addresses: the debug object that LLVM would make.
     ///
     /// # Errors
     /// As [`Session::loaded`].

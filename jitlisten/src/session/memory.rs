@@ -13,8 +13,8 @@ use crate::sink::Images;
 use crate::{Address, AddressRange, ObjectId};
 
 impl Session {
-    /// LLVM has taken the object out of its GDB JIT list, and will give its debug object up; the code stays. Call it while
-    /// the debug object is there.
+    /// LLVM has taken the object out of its GDB JIT list, and will give its debug object up; the code stays. Call it
+    /// while the debug object is there.
     #[doc(hidden)]
     pub fn unregistered(&self, id: ObjectId) {
         let mut state = self.lock_here();
@@ -49,8 +49,8 @@ impl Session {
         self.lock().padding.remove(&code)
     }
 
-    /// What is in `range` may change from now on: its owner is about to make it writable, or to take the right to execute
-    /// it, and has reported all that is *freeing* there. No image names it any more.
+    /// What is in `range` may change from now on: its owner is about to make it writable, or to take the right to
+    /// execute it, and has reported all that is *freeing* there. No image names it any more.
     #[doc(hidden)]
     pub fn changing(&self, range: AddressRange) {
         let state = self.lock();

@@ -12,8 +12,8 @@ use crate::sink::{self, Neighbours, SinkError, Unwinders};
 use crate::{Address, AddressRange, ObjectId, observer};
 
 impl Session {
-    /// Switches a sink on, and notifies it of everything that is alive. If it is on, nothing happens, except in the child of a
-    /// fork: what it has inherited is written now.
+    /// Switches a sink on, and notifies it of everything that is alive. If it is on, nothing happens, except in the
+    /// child of a fork: what it has inherited is written now.
     pub fn enable(&self, kind: SinkKind) {
         let mut state = self.lock_here();
         if std::mem::take(&mut state.inherits[kind as usize]) {
@@ -38,8 +38,8 @@ impl Session {
         self.lock().sinks[kind as usize].is_some()
     }
 
-    /// Whether this is the process that the session is of, and no thread has its lock at this moment: one that held it when a child came
-    /// into being without handlers will never give it back there.
+    /// Whether this is the process that the session is of, and no thread has its lock at this moment: one that held it
+    /// when a child came into being without handlers will never give it back there.
     #[doc(hidden)]
     pub fn is_free_here(&self) -> bool {
         self.state.try_lock().is_ok_and(|state| state.pid == std::process::id())
@@ -65,7 +65,8 @@ impl Session {
         }
     }
 
-    /// Notifies `observer` of all code that is alive, and from now on of all that comes and goes. One observer in a process.
+    /// Notifies `observer` of all code that is alive, and from now on of all that comes and goes. One observer in a
+    /// process.
     #[doc(hidden)]
     pub fn observe(&self, observer: &'static dyn observer::CodeObserver) {
         let state = self.lock_here();
@@ -82,14 +83,15 @@ impl Session {
         observer::deactivate();
     }
 
-    /// Debuggers that read our list, and no other, find this one there: the list of an LLVM, by the address of its first entry.
+    /// Debuggers that read our list, and no other, find this one there: the list of an LLVM, by the address of its
+    /// first entry.
     #[doc(hidden)]
     pub fn show_to_debuggers(&self, first_entry: u64) {
         sink::show_list_of(first_entry);
     }
 
-    /// Libraries have come, or may have: what is alive is registered with unwinders in them. Cheap when none has. Must not be called
-    /// under a lock that another thread waits for inside the loader.
+    /// Libraries have come, or may have: what is alive is registered with unwinders in them. Cheap when none has. Must
+    /// not be called under a lock that another thread waits for inside the loader.
     #[doc(hidden)]
     pub fn libraries_changed(&self) -> Unwinders {
         if self.counters.objects_loaded.get() == 0 || !self.is_enabled(SinkKind::Unwind) {

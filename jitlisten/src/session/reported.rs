@@ -25,8 +25,8 @@ impl Session {
 }
 
 impl State {
-    /// The object that `object` is, reported by the other channel or, byte for byte, by the same one. A producer that forgets *freeing* and
-    /// uses the addresses again for something else has a new object.
+    /// The object that `object` is, reported by the other channel or, byte for byte, by the same one. A producer that
+    /// forgets *freeing* and uses the addresses again for something else has a new object.
     pub(super) fn same(&mut self, object: &LoadedObject, origin: Origin) -> Option<ObjectId> {
         let channel = origin.channel();
         let starts = |object: &LoadedObject| -> Vec<u64> {

@@ -1,5 +1,5 @@
-//! Entry points for the fuzz targets under `fuzz/`, to encoders that are private otherwise. Behind the feature `fuzzing`, and
-//! no part of the API.
+//! Entry points for the fuzz targets under `fuzz/`, to encoders that are private otherwise. Behind the feature
+//! `fuzzing`, and no part of the API.
 
 #![allow(missing_docs)]
 #![forbid(unsafe_code)]

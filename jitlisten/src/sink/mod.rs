@@ -98,7 +98,8 @@ pub(crate) trait Sink: Send {
     /// We are the child of a fork: leave the parent's files alone, and do nothing that takes longer the more there is.
     fn forked(&mut self) -> Forked;
 
-    /// The process has become another user for good. A sink that cannot have a file of that user goes on with the old one.
+    /// The process has become another user for good. A sink that cannot have a file of that user goes on with the old
+    /// one.
     fn user_changed(&mut self) -> Forked {
         Forked::KnowsEverything
     }
@@ -152,8 +153,8 @@ pub(crate) struct SinkContext {
 }
 
 impl SinkContext {
-    /// Those of a child right after `fork(2)`, when [`SinkContext::forget_map`] was called. Sinks that are switched on later
-    /// share them.
+    /// Those of a child right after `fork(2)`, when [`SinkContext::forget_map`] was called. Sinks that are switched on
+    /// later share them.
     fn in_child(&self) -> SinkContext {
         SinkContext { stale_map: StaleMap::find(), ..self.clone() }
     }

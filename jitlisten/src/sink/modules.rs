@@ -1,7 +1,8 @@
 //! The modules of this process: images in the lists that tools inside the process read.
 //!
-//! Memory profilers, crash handlers and unwinders call `dl_iterate_phdr`, `dladdr` and similar functions for an address. This sink maintains
-//! the list ([`crate::modules`]); hooks of the shim show it. It needs images: a module's file and program headers are those of an image.
+//! Memory profilers, crash handlers and unwinders call `dl_iterate_phdr`, `dladdr` and similar functions for an
+//! address. This sink maintains the list ([`crate::modules`]); hooks of the shim show it. It needs images: a module's
+//! file and program headers are those of an image.
 //!
 //! See it with `JITLISTEN=image,unwind,modules LD_PRELOAD=... memray run --native program.py`.
 

@@ -5,21 +5,24 @@
 //! START (hex)  SIZE (hex)  name: the rest of the line
 //! ```
 //!
-//! Read by perf (`tools/perf/Documentation/jit-interface.txt` of the kernel), bcc, blazesym, samply and others, each with
-//! its own rules. The format accepted by all of them: lower-case hex without `0x`, single spaces, printable UTF-8 names of
-//! three or more characters, no empty line, live entries that do not overlap. See it with
-//! `JITLISTEN=perfmap LD_PRELOAD=... perf record -g python program.py && perf report`.
+//! Read by perf (`tools/perf/Documentation/jit-interface.txt` of the kernel), bcc, blazesym, samply and others, each
+//! with its own rules. The format accepted by all of them: lower-case hex without `0x`, single spaces, printable UTF-8
+//! names of three or more characters, no empty line, live entries that do not overlap. See it with `JITLISTEN=perfmap
+//! LD_PRELOAD=... perf record -g python program.py && perf report`.
 //!
-//! The file may be shared: CPython's `-X perf` (3.12 and newer) appends to the same path. Therefore it is opened with `O_APPEND`, an object is
-//! one `write(2)`, and lines of others are never cut off: see `file`. Maps of ended processes are removed: see `left`.
+//! The file may be shared: CPython's `-X perf` (3.12 and newer) appends to the same path. Therefore it is opened with
+//! `O_APPEND`, an object is one `write(2)`, and lines of others are never cut off: see `file`. Maps of ended processes
+//! are removed: see `left`.
 //!
-//! The child of a fork has no map before it finalizes an object of its own; then all inherited objects are written with it. Until then, perf
-//! names its samples with the map of its parent, if it has seen the fork. A perf that attaches later finds no names: that child must call
-//! `jitlisten_enable("perfmap")`, or use images, which are inherited with the mappings.
+//! The child of a fork has no map before it finalizes an object of its own; then all inherited objects are written with
+//! it. Until then, perf names its samples with the map of its parent, if it has seen the fork. A perf that attaches
+//! later finds no names: that child must call `jitlisten_enable("perfmap")`, or use images, which are inherited with
+//! the mappings.
 //!
-//! The format cannot express that code was freed. A reader that finds two functions at one address picks either. Therefore, when an address
-//! is reused, the dead line is overwritten in place with a line of equal length for zero bytes at address zero. Samples of the dead
-//! function are then unnamed or, where the new function covers them, misnamed; the shim delays the reuse of addresses as long as it can.
+//! The format cannot express that code was freed. A reader that finds two functions at one address picks either.
+//! Therefore, when an address is reused, the dead line is overwritten in place with a line of equal length for zero
+//! bytes at address zero. Samples of the dead function are then unnamed or, where the new function covers them,
+//! misnamed; the shim delays the reuse of addresses as long as it can.
 //!
 //! Lines of code that was freed long ago are replaced with new ones: see `space`.
 

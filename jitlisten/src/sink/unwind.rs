@@ -1,23 +1,24 @@
 //! The unwinders inside this process: nongnu libunwind, libgcc's, LLVM's libunwind.
 //!
-//! Memory profilers, signal-based profilers, crash handlers and C++ exceptions walk the stack with one of them. MCJIT and ORC
-//! register every `.eh_frame` with libgcc (or LLVM's libunwind) themselves, so only objects are registered there that have none and whose
-//! rules can be read from their code. Everything is registered with libunwind. How that is done is described in the crate
-//! `unwind-register`.
+//! Memory profilers, signal-based profilers, crash handlers and C++ exceptions walk the stack with one of them. MCJIT
+//! and ORC register every `.eh_frame` with libgcc (or LLVM's libunwind) themselves, so only objects are registered
+//! there that have none and whose rules can be read from their code. Everything is registered with libunwind. How that
+//! is done is described in the crate `unwind-register`.
 //!
 //! See it with any program that calls `unw_step` or `backtrace(3)` in a signal handler, or with `memray run --native`.
 //!
-//! Code that LLVM compiled elsewhere (Numba's cache) or before us may lack frame pointers and unwind entries. It is counted. For
-//! functions without an `.eh_frame` entry, rules are derived from the machine code where they can be *known* ([`crate::cfi`]), and
-//! registered with the unwinders of the process. perf and gdb do not benefit. A gap inside a section that the host has
-//! registered is skipped: libgcc 13 and later keep one range for a whole section, and abort if another one overlaps.
+//! Code that LLVM compiled elsewhere (Numba's cache) or before us may lack frame pointers and unwind entries. It is
+//! counted. For functions without an `.eh_frame` entry, rules are derived from the machine code where they can be
+//! *known* ([`crate::cfi`]), and registered with the unwinders of the process. perf and gdb do not benefit. A gap
+//! inside a section that the host has registered is skipped: libgcc 13 and later keep one range for a whole section,
+//! and abort if another one overlaps.
 //!
-//! A library opened later may contain an unwinder. `_r_debug.r_brk` announces it before it is relocated and can be called; the next `dlsym`
-//! of any library then registers all living objects.
+//! A library opened later may contain an unwinder. `_r_debug.r_brk` announces it before it is relocated and can be
+//! called; the next `dlsym` of any library then registers all living objects.
 //!
-//! memray and heaptrack walk with libunwind and name frames with modules: see the sink `modules`. vmprof 0.6 opens the system's libunwind and
-//! samples through registered frames. With the structure of the wrong version, tried on purpose, it crashes; the version is probed before
-//! anything is registered.
+//! memray and heaptrack walk with libunwind and name frames with modules: see the sink `modules`. vmprof 0.6 opens the
+//! system's libunwind and samples through registered frames. With the structure of the wrong version, tried on purpose,
+//! it crashes; the version is probed before anything is registered.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -51,8 +52,8 @@ impl Sink for Unwind {
             // What is registered is copied, so the place the bytes are made for need not hold them.
             let place = cfi::place_behind(object.made_rules);
             if let Ok(bytes) = cfi::encode(object.made_rules, object.object.machine(), place) {
-                // libgcc 13 and later keep one range for a whole section: a gap in one that the host has registered cannot be
-                // filled there, and trying would end in an abort.
+                // libgcc 13 and later keep one range for a whole section: a gap in one that the host has registered
+                // cannot be filled there, and trying would end in an abort.
                 let filled = object.origin.registers_with_unwinders() && object.object.eh_frame().is_some();
                 let section = Section::new(&bytes, place.0 as usize).text(&text).by_host(by_host(filled));
                 registrations.extend(register(&section, object.id));
@@ -131,8 +132,8 @@ mod tests {
         }
     }
 
-    /// As `tests/hosts/no_tables.py` has them on aarch64. Two functions are where the pointers to them would be in a section that begins
-    /// with the first: at 0x50 and 0x80.
+    /// As `tests/hosts/no_tables.py` has them on aarch64. Two functions are where the pointers to them would be in a
+    /// section that begins with the first: at 0x50 and 0x80.
     fn functions() -> Vec<FunctionRules> {
         let rows = vec![row(0, 31, 0, false), row(4, 31, 48, false), row(16, 29, 32, true), row(24, 31, 0, false)];
         let base = CODE.as_ptr() as u64;
@@ -146,7 +147,8 @@ mod tests {
         let place = cfi::place_behind(&functions);
         let bytes = cfi::encode(&functions, Machine::Aarch64, place).expect("encodes");
         let section = Section::new(&bytes, place.0 as usize).by_host(ByHost::Nothing);
-        // SAFETY: no stack has these addresses, so nothing follows the rules; the section and the functions outlive the call.
+        // SAFETY: no stack has these addresses, so nothing follows the rules; the section and the functions outlive the
+        // call.
         let registration = unsafe { Registry::process().register(&section) }.expect("registers");
         assert_eq!((registration.coverage().covered, registration.coverage().refused), (3, 0));
     }

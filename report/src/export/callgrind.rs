@@ -1,7 +1,8 @@
-//! The format of callgrind, which KCachegrind and `callgrind_annotate` read: <https://valgrind.org/docs/manual/cl-format.html>
+//! The format of callgrind, which KCachegrind and `callgrind_annotate` read:
+//! <https://valgrind.org/docs/manual/cl-format.html>
 //!
-//! Costs are the periods of samples, in nanoseconds or events, and then the number of samples. `calls=` has samples, too: a sampler does not see
-//! single calls.
+//! Costs are the periods of samples, in nanoseconds or events, and then the number of samples. `calls=` has samples,
+//! too: a sampler does not see single calls.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,5 +1,5 @@
-//! Collapsed stacks: `process;outermost;…;innermost COUNT` in each line. Brendan Gregg's `stackcollapse` scripts began it.
-//! The count is nanoseconds where the event is a clock, and else what was counted.
+//! Collapsed stacks: `process;outermost;…;innermost COUNT` in each line. Brendan Gregg's `stackcollapse` scripts began
+//! it. The count is nanoseconds where the event is a clock, and else what was counted.
 //!
 //! Names end in `_[j]` (compiled at run time), `_[i]` (inlined there) or `_[k]` (the kernel), as in those scripts.
 

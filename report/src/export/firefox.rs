@@ -1,8 +1,8 @@
 //! The processed profile format of the Firefox Profiler.
 //! Format: <https://github.com/firefox-devtools/profiler/blob/main/src/types/profile.js>, version 55.
 //!
-//! Written by hand because the crate fxprof-processed-profile has no lines; the test suite compares the tables and their
-//! columns with what that crate writes.
+//! Written by hand because the crate fxprof-processed-profile has no lines; the test suite compares the tables and
+//! their columns with what that crate writes.
 
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
@@ -125,7 +125,8 @@ impl Tables {
     }
 }
 
-/// Microseconds since the sample before; the graph of a thread's activity is drawn by them. Of other events nothing is known.
+/// Microseconds since the sample before; the graph of a thread's activity is drawn by them. Of other events nothing is
+/// known.
 fn processor_time(report: &Report, samples: &[Sample]) -> Value {
     if Unit::of(report) != Unit::Time {
         return Value::Null;

@@ -12,8 +12,8 @@ use crate::recording::Sample;
 use crate::report::Report;
 use crate::symbols::{Frame, Kind};
 
-/// The frames of a stack, the innermost first. What is behind the last known caller is left out: a walk by frame pointers that
-/// comes into code without them goes on into nowhere.
+/// The frames of a stack, the innermost first. What is behind the last known caller is left out: a walk by frame
+/// pointers that comes into code without them goes on into nowhere.
 pub(crate) fn frames_of(report: &Report, stack: u32) -> Vec<Frame> {
     let locations = report.recording.stacks.get(stack);
     let known = |location: &u32| {
@@ -46,8 +46,8 @@ pub(crate) fn path<'a>(report: &'a Report, frame: &Frame) -> Option<&'a str> {
     frame.source.map(|source| report.symbols.sources[source as usize].as_str())
 }
 
-/// What samples are added up by, where a tool has one number for them: their periods, as in the line table, so that a function
-/// has the same share in both. A recorder that is late gives one sample the time of several.
+/// What samples are added up by, where a tool has one number for them: their periods, as in the line table, so that a
+/// function has the same share in both. A recorder that is late gives one sample the time of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// Nanoseconds of a clock.

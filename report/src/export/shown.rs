@@ -1,7 +1,7 @@
 //! The frames of a stack that a person wants to see in a picture or a tree.
 //!
-//! Left out, unless the stack ends there: what starts the program or the thread, the interpreter's C functions that call Python or
-//! compiled code, and the import system that runs a module, as in Python's own tracebacks.
+//! Left out, unless the stack ends there: what starts the program or the thread, the interpreter's C functions that
+//! call Python or compiled code, and the import system that runs a module, as in Python's own tracebacks.
 
 use crate::report::Report;
 use crate::symbols::{Frame, Function, Kind, is_entry};

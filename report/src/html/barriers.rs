@@ -1,7 +1,7 @@
 //! How long threads waited for the end of a parallel loop: in recordings of wall-clock time, where waiting is known.
 //!
-//! A thread that waits does not say for which loop. So its waits count as far as another thread of its process ran the loop meanwhile, and
-//! only in loops that it ran itself: the one that starts a pool may never take part.
+//! A thread that waits does not say for which loop. So its waits count as far as another thread of its process ran the
+//! loop meanwhile, and only in loops that it ran itself: the one that starts a pool may never take part.
 
 use std::collections::BTreeMap;
 

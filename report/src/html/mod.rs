@@ -1,8 +1,8 @@
 //! The report as one page that needs no network.
 //!
-//! The page is a template, a style and a script, which are the same for every recording, and one block of JSON. In that block
-//! every `<`, `>` and `&` is written as an escape, so that nothing in it can end it; the script puts text into the page as text
-//! only. A content security policy forbids the page to load anything.
+//! The page is a template, a style and a script, which are the same for every recording, and one block of JSON. In that
+//! block every `<`, `>` and `&` is written as an escape, so that nothing in it can end it; the script puts text into
+//! the page as text only. A content security policy forbids the page to load anything.
 
 mod barriers;
 mod data;

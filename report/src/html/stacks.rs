@@ -1,8 +1,8 @@
 //! The stacks of all samples, for the page's tree, flame graph and timeline: the page adds them up by what is chosen.
 //!
-//! A tree of frames in preorder, and how much of each thread's time was at each of its nodes in each slice of time. However long
-//! a recording is, there are so many slices and nodes and no more; what is too light for a node of its own is added to its caller's
-//! `-1`. Nothing is lost: the numbers are all samples.
+//! A tree of frames in preorder, and how much of each thread's time was at each of its nodes in each slice of time.
+//! However long a recording is, there are so many slices and nodes and no more; what is too light for a node of its own
+//! is added to its caller's `-1`. Nothing is lost: the numbers are all samples.
 
 use std::collections::BTreeMap;
 
@@ -27,10 +27,11 @@ const SLICES: u64 = 300;
 const MOST_NODES: usize = 30_000;
 const MOST_PARTS: usize = 150_000;
 
-/// Function, file and line, by their numbers in the page; -1 and 0 where there is none. And whether it is only the entry of the function
-/// that is next.
+/// Function, file and line, by their numbers in the page; -1 and 0 where there is none. And whether it is only the
+/// entry of the function that is next.
 type Spot = (i64, i64, u32, bool);
-/// Slice, thread, node, activity, and which hot line: 0 for none, else twice its number behind one, and one more in a C function.
+/// Slice, thread, node, activity, and which hot line: 0 for none, else twice its number behind one, and one more in a C
+/// function.
 type Part = (u64, u32, u32, u8, u32);
 
 #[derive(Debug, Clone, Copy)]

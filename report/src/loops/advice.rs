@@ -1,8 +1,8 @@
 //! What helps: a table of rules on the facts of a loop that ran.
 //!
-//! A rule has a stable id (`docs/why.md` has a section for each), a condition, and a sentence that names the change, whether it changes
-//! results, and the speed-up that the benchmark of `docs/why.md` measured for its kernels: a range, not a promise. The order is that of
-//! the table; a loop gets the first two that apply.
+//! A rule has a stable id (`docs/why.md` has a section for each), a condition, and a sentence that names the change,
+//! whether it changes results, and the speed-up that the benchmark of `docs/why.md` measured for its kernels: a range,
+//! not a promise. The order is that of the table; a loop gets the first two that apply.
 
 use super::facts::Facts;
 use super::found::{Advice, Loop};

@@ -147,7 +147,8 @@ impl Loop {
         self.is_one_at_a_time() && count != 0 && ran.samples * NEXT_TO_NONE <= self.total.samples
     }
 
-    /// How much of the loop is in calls of such functions, in percent. What those that it calls call in turn is not a matter of this loop.
+    /// How much of the loop is in calls of such functions, in percent. What those that it calls call in turn is not a
+    /// matter of this loop.
     pub(super) fn share_of_calls(&self, is_meant: fn(&str) -> bool) -> f64 {
         let mut sum = Count::default();
         self.calls.iter().filter(|(name, _)| is_meant(name)).for_each(|(_, count)| sum += *count);
@@ -167,8 +168,9 @@ impl Loop {
     }
 }
 
-/// Tells the innermost loops of a function that were made of the same lines of each other. With each, where its instructions are from: two
-/// loops are versions of one where a whole chain of inlined calls is the same, not only the innermost line.
+/// Tells the innermost loops of a function that were made of the same lines of each other. With each, where its
+/// instructions are from: two loops are versions of one where a whole chain of inlined calls is the same, not only the
+/// innermost line.
 pub(super) fn find_versions<Places: Eq + std::hash::Hash>(of_function: &mut [(Loop, FxHashSet<Places>)]) {
     let versions: Vec<Vec<Version>> = of_function
         .iter()

@@ -66,8 +66,9 @@ pub(super) fn loops(steps: &[Step]) -> Vec<NaturalLoop> {
     found
 }
 
-/// Which loop is inside which, and the innermost loop of each block. Headers are visited from the inside out, and a loop that is known
-/// already is one step on the way from a latch to its header (LLVM's `LoopInfo`), so no block is visited for every loop around it.
+/// Which loop is inside which, and the innermost loop of each block. Headers are visited from the inside out, and a
+/// loop that is known already is one step on the way from a latch to its header (LLVM's `LoopInfo`), so no block is
+/// visited for every loop around it.
 struct Nest {
     innermost: Vec<Option<usize>>,
     /// By loop; inner loops come first.
@@ -134,7 +135,8 @@ fn root(chain: &mut [usize], mut at: usize) -> usize {
     at
 }
 
-/// Of each node of a forest, the number when a walk comes to it, and the largest number below it. Parents have any number.
+/// Of each node of a forest, the number when a walk comes to it, and the largest number below it. Parents have any
+/// number.
 fn walk(parents: &[Option<usize>]) -> Vec<(usize, usize)> {
     let mut children = vec![Vec::new(); parents.len()];
     let mut roots = Vec::new();
@@ -268,7 +270,8 @@ fn immediate_dominators(graph: &Graph) -> Vec<usize> {
     number.iter().map(|at| if *at == UNREACHED { UNREACHED } else { preorder[dominator[*at]] }).collect()
 }
 
-/// The blocks in the order in which a depth-first walk comes to them; of each, the place in it of the one that it comes from.
+/// The blocks in the order in which a depth-first walk comes to them; of each, the place in it of the one that it comes
+/// from.
 fn preorder(next: &[Vec<usize>]) -> (Vec<usize>, Vec<usize>) {
     let (mut order, mut parent, mut seen) = (Vec::new(), Vec::new(), vec![false; next.len()]);
     let mut work = vec![(0, 0)];

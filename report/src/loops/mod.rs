@@ -5,9 +5,9 @@
 //!                     └─ called from there, by name                ├─ Loop ─ advice
 //!  image ── x86_64: instructions of the loop ── facts              ┘
 //! ```
-//! One line of Python has two to six machine loops: a vector loop, its remainder, an unrolled scalar one. Only the addresses of samples
-//! say which of them ran, so samples and calls are counted by address, never by line. The machine code of the loop that ran is the
-//! truth; what a compiler says of a loop may be of another version of it.
+//! One line of Python has two to six machine loops: a vector loop, its remainder, an unrolled scalar one. Only the
+//! addresses of samples say which of them ran, so samples and calls are counted by address, never by line. The machine
+//! code of the loop that ran is the truth; what a compiler says of a loop may be of another version of it.
 //!
 //! Works on any recording that names images; x86-64 only.
 
@@ -64,7 +64,8 @@ pub(crate) fn loops(recording: &Recording, symbols: &Symbols, profile: &Profile,
     found
 }
 
-/// Moves a loop to the hottest of its lines that the profile has: samples of line 0 may count for another than its instructions say.
+/// Moves a loop to the hottest of its lines that the profile has: samples of line 0 may count for another than its
+/// instructions say.
 fn show_at_a_line_with_samples(of: &mut Loop, profile: &Profile) {
     let Some(file) = profile.files.iter().find(|file| file.path == of.path) else { return };
     if !file.lines.contains_key(&of.line) {

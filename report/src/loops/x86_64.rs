@@ -288,7 +288,8 @@ fn registers(
 struct Value {
     /// Every register that it depends on.
     from: u32,
-    /// Those that a chosen value depends on, those that something was added to, and those that went through anything else.
+    /// Those that a chosen value depends on, those that something was added to, and those that went through anything
+    /// else.
     chosen: u32,
     added: u32,
     other: u32,
@@ -458,7 +459,8 @@ mod tests {
         // vmovsd xmm1, [rdi+rax*8]; vmaxsd xmm0, xmm1, xmm0; inc rax; cmp rax, rsi; jl; ret
         let found = facts_of(b"\xc5\xfb\x10\x0c\xc7\xc5\xf3\x5f\xc0\x48\xff\xc0\x48\x39\xf0\x7c\xef\xc3");
         assert_eq!((found.choices, found.conditional_sums, found.recurrences, found.accumulators), (1, 0, 0, 0));
-        // vmovsd xmm1, [rdi+rax*8]; vaddsd xmm2, xmm0, xmm1; vblendvpd xmm0, xmm2, xmm0, xmm3; inc rax; cmp rax, rsi; jl; ret
+        // vmovsd xmm1, [rdi+rax*8]; vaddsd xmm2, xmm0, xmm1; vblendvpd xmm0, xmm2, xmm0, xmm3; inc rax; cmp rax, rsi;
+        // jl; ret
         let found = facts_of(
             b"\xc5\xfb\x10\x0c\xc7\xc5\xfb\x58\xd1\xc4\xe3\x69\x4b\xc0\x30\x48\xff\xc0\x48\x39\xf0\x7c\xe9\xc3",
         );

@@ -1,11 +1,12 @@
 //! Samples added up: by line, by function, by thread.
 //!
-//! *self* is where the program counter was, and of an interpreted line also what the C functions take that it calls: every sample has exactly
-//! one place of self, so the selfs of all lines, of the code without a line, of line 0 and of what is outside are all the samples. *total* is self and everything that the
-//! line or function called; a line that is on a stack several times, as with recursion, counts once for the sample.
+//! *self* is where the program counter was, and of an interpreted line also what the C functions take that it calls:
+//! every sample has exactly one place of self, so the selfs of all lines, of the code without a line, of line 0 and of
+//! what is outside are all the samples. *total* is self and everything that the line or function called; a line that is
+//! on a stack several times, as with recursion, counts once for the sample.
 //!
-//! Inlined calls are known from the line table: a place inside of `g` that was inlined into line 20 of `f` is self of `g`'s own
-//! line and total of line 20, and the tree below line 20 says how much of its total that is.
+//! Inlined calls are known from the line table: a place inside of `g` that was inlined into line 20 of `f` is self of
+//! `g`'s own line and total of line 20, and the tree below line 20 says how much of its total that is.
 
 mod build;
 mod summary;
@@ -67,11 +68,13 @@ pub struct Line {
     pub shares: Shares,
     /// What of its self has no line by the compiler, and this one by the instructions around.
     pub approximate: Count,
-    /// Its time for a person: self, with the C functions that it called, and of a compiled line with the code of Numba's own.
+    /// Its time for a person: self, with the C functions that it called, and of a compiled line with the code of
+    /// Numba's own.
     pub hot: Count,
     /// What of that was in C functions.
     pub in_c: Count,
-    /// Of a line in the user's files: samples of which it is the innermost such line, so that it called what they are of.
+    /// Of a line in the user's files: samples of which it is the innermost such line, so that it called what they are
+    /// of.
     pub below: Count,
     /// What of those was compiling.
     pub below_compiling: Count,
@@ -119,7 +122,8 @@ pub struct FunctionRow {
 }
 
 impl FunctionRow {
-    /// The compilations that a person wants to see: all, if there are several. The entry that Python calls is none of its own.
+    /// The compilations that a person wants to see: all, if there are several. The entry that Python calls is none of
+    /// its own.
     pub fn several_compilations(&self) -> &[(String, Shares)] {
         let count = self.compilations.iter().filter(|(name, _)| !is_entry(name)).count();
         if count > 1 { &self.compilations } else { &[] }
@@ -166,7 +170,8 @@ pub struct Profile {
     pub summary: Summary,
     /// What it did at each stack.
     pub activities: Activities,
-    /// Of each of [`Symbols::functions`] its row in [`functions`](Profile::functions); `u32::MAX` of one without samples.
+    /// Of each of [`Symbols::functions`] its row in [`functions`](Profile::functions); `u32::MAX` of one without
+    /// samples.
     pub(crate) rows: Vec<u32>,
 }
 

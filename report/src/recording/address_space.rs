@@ -1,8 +1,8 @@
 //! What was mapped where, and when, in each process.
 //!
-//! Records of mappings and samples do not come in the order of their times, and a recording need not fit into memory. So the
-//! mappings are read first, put in order, and replayed into rectangles: an address range for a span of time. A sample then
-//! finds its rectangle, whenever it is read.
+//! Records of mappings and samples do not come in the order of their times, and a recording need not fit into memory.
+//! So the mappings are read first, put in order, and replayed into rectangles: an address range for a span of time. A
+//! sample then finds its rectangle, whenever it is read.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,8 @@ use rustc_hash::FxHashMap;
 
 /// `pid` of the kernel's mappings.
 pub(super) const KERNEL: u32 = u32::MAX;
-/// So many rectangles are kept; a recording that needs more is hostile, or of thousands of processes with thousands of libraries.
+/// So many rectangles are kept; a recording that needs more is hostile, or of thousands of processes with thousands of
+/// libraries.
 const MOST_PIECES: usize = 4 << 20;
 /// How many rectangles a lookup looks at.
 const LONGEST_WALK: usize = 4096;

@@ -1,4 +1,5 @@
-//! The images that `jitlisten record` keeps beside its recording, in `FILE.images`: where FILE was moved to, they are, too.
+//! The images that `jitlisten record` keeps beside its recording, in `FILE.images`: where FILE was moved to, they are,
+//! too.
 
 use std::path::{Path, PathBuf};
 

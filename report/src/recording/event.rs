@@ -116,7 +116,8 @@ impl Event {
         }
     }
 
-    /// The period of each sample, where the samples have none. A clock that is sampled so often a second has a fixed period, too.
+    /// The period of each sample, where the samples have none. A clock that is sampled so often a second has a fixed
+    /// period, too.
     pub(super) fn fixed_period(&self) -> u64 {
         match (self.is_frequency, self.kind, self.config) {
             (false, ..) => self.rate.max(1),

@@ -1,7 +1,7 @@
 //! A recording that is still being written: what came since the last look, as a recording of its own.
 //!
-//! The recorder appends whole records and then stores their size in the header (`data.size`), so everything up to there can be
-//! read. A file of perf itself has its size only at the end, and cannot be followed.
+//! The recorder appends whole records and then stores their size in the header (`data.size`), so everything up to there
+//! can be read. A file of perf itself has its size only at the end, and cannot be followed.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};

@@ -1,5 +1,5 @@
-//! The container of a `perf.data`: header, events, features, records. Layout: `tools/perf/Documentation/perf.data-file-format.txt`
-//! and `include/uapi/linux/perf_event.h` in the kernel's source.
+//! The container of a `perf.data`: header, events, features, records. Layout:
+//! `tools/perf/Documentation/perf.data-file-format.txt` and `include/uapi/linux/perf_event.h` in the kernel's source.
 //!
 //! ```text
 //! file   "PERFILE2" size attr_size | attrs | data | types | 256 feature bits    pipe   "PERFILE2" 16
@@ -8,9 +8,9 @@
 //!        after data: a section for each feature bit
 //! ```
 //!
-//! Read by hand and not with the crate linux-perf-data, because a recording may come from anywhere and may be large: the crate
-//! allocates what a number in the file says, asserts, and keeps all records until a round is finished, of which some writers
-//! have none. The test suite compares what is read here with what that crate reads.
+//! Read by hand and not with the crate linux-perf-data, because a recording may come from anywhere and may be large:
+//! the crate allocates what a number in the file says, asserts, and keeps all records until a round is finished, of
+//! which some writers have none. The test suite compares what is read here with what that crate reads.
 
 use std::io::{self, Read, Seek, SeekFrom};
 
@@ -223,8 +223,9 @@ fn wanted(feature: u32) -> bool {
         .contains(&feature)
 }
 
-/// What our own recorder has counted (`version` in `sampler/src/writer.rs`), if more than one stack in a hundred is not whole, a thread was
-/// not sampled, or more than one sample in a hundred was skipped. Lost samples have records of their own.
+/// What our own recorder has counted (`version` in `sampler/src/writer.rs`), if more than one stack in a hundred is not
+/// whole, a thread was not sampled, or more than one sample in a hundred was skipped. Lost samples have records of
+/// their own.
 fn doubts(version: &str) -> Vec<String> {
     let counters =
         version.strip_prefix("jitlisten ").and_then(|rest| rest.split_once('(')).map_or("", |(_, rest)| rest);

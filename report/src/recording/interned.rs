@@ -11,7 +11,8 @@ use crate::unwind::Mapped;
 use super::{PERF_CONTEXT_KERNEL, PERF_CONTEXT_MAX, PERF_CONTEXT_USER, Recording};
 
 const NONE: u32 = u32::MAX;
-/// So many earlier findings of an address are looked at. Where more has been mapped than that, a place has several locations.
+/// So many earlier findings of an address are looked at. Where more has been mapped than that, a place has several
+/// locations.
 const LONGEST_SEARCH: usize = 256;
 
 /// An address in a process.

@@ -1,7 +1,7 @@
 //! A recording, read: which thread was where, how often. No symbols yet.
 //!
-//! Two passes over the file. The first collects what was mapped, which threads there are and what they are called; the second
-//! goes through the samples and stores each different address and each different stack once.
+//! Two passes over the file. The first collects what was mapped, which threads there are and what they are called; the
+//! second goes through the samples and stores each different address and each different stack once.
 
 mod address_space;
 mod beside;
@@ -115,8 +115,8 @@ impl Recording {
         Recording::open_with(path, selection, &[])
     }
 
-    /// As [`open`](Recording::open). The files whose rules are needed to walk copies of stacks (`perf record --call-graph dwarf`)
-    /// are looked for in these directories first.
+    /// As [`open`](Recording::open). The files whose rules are needed to walk copies of stacks (`perf record
+    /// --call-graph dwarf`) are looked for in these directories first.
     ///
     /// # Errors
     /// As [`open`](Recording::open).

@@ -115,7 +115,8 @@ fn records_in(bytes: &[u8], each: &mut impl FnMut(Record<'_>)) -> (usize, Option
     (used, None)
 }
 
-/// The record at the beginning of `bytes` and its size; no record where its size cannot be right, nothing where `bytes` end.
+/// The record at the beginning of `bytes` and its size; no record where its size cannot be right, nothing where `bytes`
+/// end.
 fn record_at(bytes: &[u8]) -> Option<(Option<Record<'_>>, usize)> {
     let mut cursor = Bytes(bytes);
     let (kind, misc, size) = (cursor.u32()?, cursor.u16()?, usize::from(cursor.u16()?));

@@ -40,7 +40,8 @@ pub(super) struct Found {
 }
 
 impl Files {
-    /// Takes in the files of a recording. Of one that grows, those that are known already stay as they are; says whether they do.
+    /// Takes in the files of a recording. Of one that grows, those that are known already stay as they are; says
+    /// whether they do.
     pub(super) fn extend(&mut self, recording: &Recording, lookup: &Lookup) -> bool {
         let same = self.files.iter().zip(&recording.files).all(|(known, file)| known.file == *file);
         let roots = Roots::of(recording, lookup);
@@ -236,7 +237,8 @@ impl ImageCode {
         self.0.code(address, length)
     }
 
-    /// Paths and lines of an instruction, the innermost inlined call first, without Numba's own files unless there are no others.
+    /// Paths and lines of an instruction, the innermost inlined call first, without Numba's own files unless there are
+    /// no others.
     pub(crate) fn places_of_user(&mut self, address: u64) -> Vec<(String, u32)> {
         let frames = self.0.frames(address).into_iter();
         let places = frames.filter_map(|frame| Some((frame.file?, frame.line.filter(|line| *line != 0)?)));

@@ -1,9 +1,9 @@
 //! A line for code that the compiler left at line 0, by the instructions around it in its basic block.
 //!
-//! LLVM drops the location of an instruction that it moves, merges or splits: of the calls of a vectorised `np.sin`, say. If the
-//! nearest located instructions before and behind are of one line, so is this one; if they are of different inlined calls of
-//! one line, it is the line of these calls. At the start or the end of a block, one neighbour decides. Where two disagree, the one of the
-//! same inlined call is right, and if neither is, the line of that call is known.
+//! LLVM drops the location of an instruction that it moves, merges or splits: of the calls of a vectorised `np.sin`,
+//! say. If the nearest located instructions before and behind are of one line, so is this one; if they are of different
+//! inlined calls of one line, it is the line of these calls. At the start or the end of a block, one neighbour decides.
+//! Where two disagree, the one of the same inlined call is right, and if neither is, the line of that call is known.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -225,7 +225,8 @@ impl<'a> Resolver<'a> {
         }
         let mut named = Vec::with_capacity(found.frames.len());
         for (at, frame) in found.frames.into_iter().enumerate() {
-            // The symbol table's name of the function itself is the one for people, unless the compiler made the function up.
+            // The symbol table's name of the function itself is the one for people, unless the compiler made the
+            // function up.
             let name = match (&found.symbol, frame.linkage_name) {
                 (Some(symbol), Some(name)) if at == last && names::says_more(&name, symbol) => name,
                 (Some(symbol), _) if at == last => symbol.clone(),
@@ -324,8 +325,8 @@ impl<'a> Resolver<'a> {
     }
 }
 
-/// A line table may call an inlined function by its plain name only. Where exactly one function of that name has lines in the
-/// same source, they are the same.
+/// A line table may call an inlined function by its plain name only. Where exactly one function of that name has lines
+/// in the same source, they are the same.
 fn join_inlined(symbols: &mut Symbols) {
     let last = |base: &str| base.rsplit('.').next().unwrap_or_default().to_owned();
     let mut full: FxHashMap<(String, u32), Vec<u32>> = FxHashMap::default();

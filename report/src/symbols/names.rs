@@ -53,8 +53,8 @@ pub(super) fn base(name: &str) -> &str {
 }
 
 /// Whether the name in the line table says where a function that Numba generated comes from, which its symbol cannot:
-/// `prange kernel prog.py:42 in prog.diffuse [v6]`, `prog.Point.ctor(float64) [v3]`. Those of Numba's end with the count that the
-/// symbol ends with.
+/// `prange kernel prog.py:42 in prog.diffuse [v6]`, `prog.Point.ctor(float64) [v3]`. Those of Numba's end with the
+/// count that the symbol ends with.
 pub(super) fn says_more(described: &str, symbol: &str) -> bool {
     let count = |name: &str| {
         let end = name.strip_suffix(']')?.rsplit_once([' ', '['])?.1;

@@ -63,8 +63,8 @@ impl PerfMap {
     }
 }
 
-/// Where the maps of a recording's processes are. A number of a process says little: another machine, or another process of
-/// later, may have it, too.
+/// Where the maps of a recording's processes are. A number of a process says little: another machine, or another
+/// process of later, may have it, too.
 #[derive(Debug)]
 pub(super) struct MapFiles<'a> {
     origins: &'a [Origin],
@@ -88,8 +88,8 @@ impl<'a> MapFiles<'a> {
         MapFiles { origins: &recording.origins, roots: &lookup.roots, shared, notes: RefCell::default() }
     }
 
-    /// The map in the recording's own folder; in a folder that was asked for, unless it could be that of several processes; at its
-    /// own place, if the recording is of this machine.
+    /// The map in the recording's own folder; in a folder that was asked for, unless it could be that of several
+    /// processes; at its own place, if the recording is of this machine.
     pub(super) fn open(&self, origin: u32, pid: u32) -> PerfMap {
         let path = PathBuf::from(format!("tmp/perf-{pid}.map"));
         let origin = self.origins.get(origin as usize).cloned().unwrap_or_default();
@@ -127,7 +127,8 @@ impl<'a> MapFiles<'a> {
     }
 }
 
-/// Whether a map was written before the process began that has the number now: CPython's trampolines and others leave theirs.
+/// Whether a map was written before the process began that has the number now: CPython's trampolines and others leave
+/// theirs.
 fn is_older(map: &Path, pid: u32) -> bool {
     let written = std::fs::metadata(map).and_then(|about| about.modified());
     // The kernel says both times in hundredths.

@@ -95,8 +95,8 @@ impl Registers {
         leave().is_some()
     }
 
-    /// The caller of one of CPython's trampolines, of which a word is on the stack: with a frame pointer from 3.13 on, the old
-    /// value of it. `in_interpreter`: whether a return address is one of the interpreter's.
+    /// The caller of one of CPython's trampolines, of which a word is on the stack: with a frame pointer from 3.13 on,
+    /// the old value of it. `in_interpreter`: whether a return address is one of the interpreter's.
     pub(super) fn leave_trampoline(
         &mut self,
         read: &impl Fn(u64) -> Option<u64>,

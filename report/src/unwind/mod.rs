@@ -1,9 +1,10 @@
-//! Stacks out of copies: `perf record --call-graph dwarf` stores the registers and a piece of the stack with each sample, and
-//! leaves the walk to the reader.
+//! Stacks out of copies: `perf record --call-graph dwarf` stores the registers and a piece of the stack with each
+//! sample, and leaves the walk to the reader.
 //!
-//! The rules are in the `.eh_frame` of the files that were mapped (images have one, too), and are evaluated by the crate
-//! `jitlisten-unwinder`, as in the sampler. Code without a rule is left by its frame pointer, or, if it is one of CPython's
-//! trampolines, by their one shape. A return address that is in no mapping is not believed. What is read is the copy and the files; nothing in them is trusted.
+//! The rules are in the `.eh_frame` of the files that were mapped (images have one, too), and are evaluated by the
+//! crate `jitlisten-unwinder`, as in the sampler. Code without a rule is left by its frame pointer, or, if it is one of
+//! CPython's trampolines, by their one shape. A return address that is in no mapping is not believed. What is read is
+//! the copy and the files; nothing in them is trusted.
 
 mod machine;
 mod module;
@@ -47,7 +48,8 @@ pub(crate) struct Unwinder {
     roots: Vec<PathBuf>,
     machine: Machine,
     modules: FxHashMap<u32, Option<Module>>,
-    /// Stacks that end at a frame whose caller could not be found, and not at the outermost one or at the end of the copy.
+    /// Stacks that end at a frame whose caller could not be found, and not at the outermost one or at the end of the
+    /// copy.
     pub(crate) broken: u64,
     /// Stacks that go on behind the end of the copy.
     pub(crate) cut: u64,

@@ -154,8 +154,8 @@ fn caller(
     for ((number, value), rule) in caller.values.iter_mut().enumerate().zip(&row.rules) {
         let own = registers.values[number];
         let is_kept = registers.is_kept(number);
-        // What is below the stack pointer is not in the copy; a register whose place is there has been restored already. One
-        // that is behind the end is not known, which matters only if it is needed.
+        // What is below the stack pointer is not in the copy; a register whose place is there has been restored
+        // already. One that is behind the end is not known, which matters only if it is needed.
         let mut load = |address: u64| read(address).or(own.filter(|_| address < stack && is_kept));
         *value = match *rule {
             Rule::Expression(start) => {

@@ -12,8 +12,8 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// Behind `perf record ... --`: Python under `jitlisten run`, so that Numba's code is what it is without us, with lines.
-    /// Images are in the directory.
+    /// Behind `perf record ... --`: Python under `jitlisten run`, so that Numba's code is what it is without us, with
+    /// lines. Images are in the directory.
     pub fn run(&self, directory: &Path) -> Command {
         let mut command = Command::new("env");
         command.arg(format!("JITLISTEN_DIR={}", directory.display())).arg("OPENBLAS_NUM_THREADS=1");

@@ -5,7 +5,8 @@
 //!   3: first line | bytes of the line table << 32      4, 5: name, file: bytes of each, and its `state` << 32
 //!   6..: name, file, line table, each from a whole word on
 //! ```
-//! Unused words are zero. A record that a thread is still writing delays the following records, and the samples that need them.
+//! Unused words are zero. A record that a thread is still writing delays the following records, and the samples that
+//! need them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

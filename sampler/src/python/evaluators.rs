@@ -17,7 +17,8 @@ pub(crate) struct Evaluators<'a> {
 }
 
 impl<'a> Evaluators<'a> {
-    /// Reads the frames of the interpreter, `most` at most, in the thread whose slot it is: at `time`: `put` gets the word of each.
+    /// Reads the frames of the interpreter, `most` at most, in the thread whose slot it is: at `time`: `put` gets the
+    /// word of each.
     pub(crate) fn look(
         slot: &Slot,
         time: u64,
@@ -37,8 +38,8 @@ impl<'a> Evaluators<'a> {
         Evaluators { interpreter: Some(interpreter), anchors, address: 0, stack: 0, walked }
     }
 
-    /// How many evaluators the native frame before this one was, in which the stack is there. A stack grows downwards, so what an evaluator has
-    /// on it lies between.
+    /// How many evaluators the native frame before this one was, in which the stack is there. A stack grows downwards,
+    /// so what an evaluator has on it lies between.
     pub(crate) fn before(&mut self, address: u64, stack: u64) -> usize {
         let passed = self.anchors.iter().take_while(|anchor| **anchor < stack).count();
         let (now, rest) = self.anchors.split_at(passed);

@@ -18,7 +18,8 @@ use super::layout::{DEBUG_OFFSETS, Layout};
 const RUNTIME: &str = "_PyRuntime";
 const EVALUATOR: &str = "_PyEval_EvalFrameDefault";
 const THIS_STATE: &str = "PyGILState_GetThisThreadState";
-/// Functions that only bring arguments to an evaluator: called by it or by C, they say nothing beside the Python function.
+/// Functions that only bring arguments to an evaluator: called by it or by C, they say nothing beside the Python
+/// function.
 const GLUE: [&str; 27] = [
     EVALUATOR,
     "_PyEval_EvalFrame",

@@ -6,9 +6,10 @@
 //!      |                \------> code object ---> number       `known`, or else `definitions`
 //!   PyGILState_GetThisThreadState, or the interpreter's list of threads
 //! ```
-//! A word for each frame, the innermost first. An evaluator, a call of `_PyEval_EvalFrameDefault`, runs one frame or several, the last
-//! of which is marked [`ENTRY`]: from 3.12 on a frame on the C stack is behind it, in 3.11 it says so, before every frame is one.
-//! Where evaluators have something on the C stack, its address is an *anchor*: it tells which native frame is the evaluator's.
+//! A word for each frame, the innermost first. An evaluator, a call of `_PyEval_EvalFrameDefault`, runs one frame or
+//! several, the last of which is marked [`ENTRY`]: from 3.12 on a frame on the C stack is behind it, in 3.11 it says
+//! so, before every frame is one. Where evaluators have something on the C stack, its address is an *anchor*: it tells
+//! which native frame is the evaluator's.
 
 #![forbid(unsafe_code)]
 
@@ -90,7 +91,8 @@ pub(super) fn begin() {
     known::clear();
 }
 
-/// Walks the frames of the calling thread and hands each of them to `frame`; anchors are put into `anchors`, the innermost first.
+/// Walks the frames of the calling thread and hands each of them to `frame`; anchors are put into `anchors`, the
+/// innermost first.
 pub(crate) fn walk(
     interpreter: &Interpreter,
     state: u64,
@@ -264,7 +266,8 @@ impl<F: FnMut(u64)> Walk<'_, F> {
         place.and_then(|place| self.reader.word(place)) == Some(kind)
     }
 
-    /// An object that was freed has a pointer where its count of references was. Where threads count apart, that says nothing.
+    /// An object that was freed has a pointer where its count of references was. Where threads count apart, that says
+    /// nothing.
     fn is_alive(&mut self, code: u64) -> bool {
         let is_counted_apart = self.interpreter.layout.object_type != 8;
         let is_count = |count: u64| count != 0 && !(1 << 40..1 << 48).contains(&count);

@@ -1,8 +1,9 @@
 //! The writer's side: definitions of handlers become functions of images, and words of frames become addresses in them.
 //!
-//! Images lie at addresses that no process has: behind the end of user space of x86_64 with four levels of tables and of AArch64, and below
-//! what a program that reads them with JavaScript can count to. An image is written anew when functions come to it, until it is full;
-//! a code object that says the same as one before it is the same function, wherever it lies.
+//! Images lie at addresses that no process has: behind the end of user space of x86_64 with four levels of tables and
+//! of AArch64, and below what a program that reads them with JavaScript can count to. An image is written anew when
+//! functions come to it, until it is full; a code object that says the same as one before it is the same function,
+//! wherever it lies.
 
 #![forbid(unsafe_code)]
 

@@ -5,8 +5,9 @@
 //!   4096    .text: nothing to run; four bytes for each line of each function
 //!   ...     .debug_info, .debug_abbrev, .debug_line, .symtab, .strtab
 //! ```
-//! A sample is in the middle of its line's four bytes, so a reader that takes one from a return address finds the same line. The symbol
-//! is `py::NAME:FILE`, as CPython writes it into perf maps. To see one: `addr2line -e FILE -f ADDRESS`, `readelf -sW`, `objdump --dwarf=decodedline`.
+//! A sample is in the middle of its line's four bytes, so a reader that takes one from a return address finds the same
+//! line. The symbol is `py::NAME:FILE`, as CPython writes it into perf maps. To see one: `addr2line -e FILE -f
+//! ADDRESS`, `readelf -sW`, `objdump --dwarf=decodedline`.
 
 #![forbid(unsafe_code)]
 

@@ -76,7 +76,8 @@ impl Interpreter {
         self.layout.release.minor <= 10 && self.evaluator.contains(&address)
     }
 
-    /// Whether code there may be an evaluator's: greenlet's own code, too, has something of the interpreter's on the stack.
+    /// Whether code there may be an evaluator's: greenlet's own code, too, has something of the interpreter's on the
+    /// stack.
     pub(super) fn has_code(&self, address: u64) -> bool {
         self.code.contains(&address)
     }
@@ -92,8 +93,8 @@ impl Interpreter {
         if self.this_state == 0 {
             return self.listed_state(slot);
         }
-        // SAFETY: the function of that name: it reads the process's key and this thread's value of it, by `pthread_getspecific`,
-        // which takes no lock and allocates nothing.
+        // SAFETY: the function of that name: it reads the process's key and this thread's value of it, by
+        // `pthread_getspecific`, which takes no lock and allocates nothing.
         let state = unsafe { call(self.this_state) };
         if self.current_state == 0 {
             return state;

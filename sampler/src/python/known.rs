@@ -4,8 +4,8 @@
 //!   handler: code object ---> number          no lock; a miss gives it a new number and defines it (`definitions`)
 //!   hook on PyCode_Type.tp_dealloc: code object ---> gone
 //! ```
-//! A frame holds its code object, so one that is on a stack is not freed; and one that is freed is in no table when another one gets
-//! its address. A number is never used twice in a recording.
+//! A frame holds its code object, so one that is on a stack is not freed; and one that is freed is in no table when
+//! another one gets its address. A number is never used twice in a recording.
 
 use std::collections::BTreeSet;
 use std::ffi::c_void;

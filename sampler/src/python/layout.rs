@@ -1,4 +1,5 @@
-//! Offsets of the interpreter's structures: from a table up to 3.12, since 3.13 from `_Py_DebugOffsets` at the start of `_PyRuntime`.
+//! Offsets of the interpreter's structures: from a table up to 3.12, since 3.13 from `_Py_DebugOffsets` at the start of
+//! `_PyRuntime`.
 
 #![forbid(unsafe_code)]
 
@@ -44,8 +45,8 @@ pub(super) struct Release {
     pub(super) text_wide_header: u16,
 }
 
-/// How threads of an interpreter are known from each other, from 3.14 on: its own variable may have no place yet in a thread, and to
-/// give it one allocates.
+/// How threads of an interpreter are known from each other, from 3.14 on: its own variable may have no place yet in a
+/// thread, and to give it one allocates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Threads {
     pub(super) interpreters_head: u16,

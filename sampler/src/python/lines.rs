@@ -1,10 +1,12 @@
-//! Line tables of code objects, of three kinds: `co_lnotab` (3.8, 3.9), `co_linetable` of PEP 626 (3.10) and of PEP 657 (3.11 on).
+//! Line tables of code objects, of three kinds: `co_lnotab` (3.8, 3.9), `co_linetable` of PEP 626 (3.10) and of PEP 657
+//! (3.11 on).
 //!
 //! <https://github.com/python/cpython/blob/main/InternalDocs/code_objects.md>, `Objects/lnotab_notes.txt`
 
 #![forbid(unsafe_code)]
 
-/// From which instruction on, in units of two bytes, which line is meant. Sorted; instructions of no line have that before them.
+/// From which instruction on, in units of two bytes, which line is meant. Sorted; instructions of no line have that
+/// before them.
 pub(super) type Runs = Vec<(u64, u32)>;
 
 /// Decodes the table of a code object of CPython 3.`minor`. What is damaged ends it.

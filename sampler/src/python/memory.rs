@@ -1,8 +1,9 @@
 //! The interpreter's memory, read in the handler so that nothing faults.
 //!
-//! A thread that holds the GIL (or is attached, in a free-threaded build) is stopped in our handler. The memory of its frames, their code
-//! objects and their texts stays mapped, because no other thread frees it. Each page is checked once, against torn pointers, and then
-//! read. The thread that ends the interpreter may free any other thread's state: there, the kernel copies.
+//! A thread that holds the GIL (or is attached, in a free-threaded build) is stopped in our handler. The memory of its
+//! frames, their code objects and their texts stays mapped, because no other thread frees it. Each page is checked
+//! once, against torn pointers, and then read. The thread that ends the interpreter may free any other thread's state:
+//! there, the kernel copies.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
@@ -108,8 +109,9 @@ impl Reader {
     }
 }
 
-/// Whether a page can be read: the kernel copies the set before it looks at what is to be done with it, and refuses that. Any other
-/// result says nothing of the page: at address zero no set is read, and a filter may have refused the call.
+/// Whether a page can be read: the kernel copies the set before it looks at what is to be done with it, and refuses
+/// that. Any other result says nothing of the page: at address zero no set is read, and a filter may have refused the
+/// call.
 fn is_readable(page: u64) -> bool {
     let nothing: *mut c_void = std::ptr::null_mut();
     // SAFETY: changes nothing: there is no such `how`.

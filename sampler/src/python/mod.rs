@@ -8,17 +8,18 @@
 //! ```
 //!
 //! In the recording, a frame of an interpreted function is an address in a mapping whose file is
-//! `FILE.images/python-PID-TIME-N.so`, an ELF file with the function as the symbol `py::QUALIFIED_NAME:FILE` and its line in the line
-//! table. So `perf report` and `perf script -F +srcline` show them, too. Kinds of code are thus: *python* is such a file, *compiled* any
-//! other file in `FILE.images`, *native* the rest.
+//! `FILE.images/python-PID-TIME-N.so`, an ELF file with the function as the symbol `py::QUALIFIED_NAME:FILE` and its
+//! line in the line table. So `perf report` and `perf script -F +srcline` show them, too. Kinds of code are thus:
+//! *python* is such a file, *compiled* any other file in `FILE.images`, *native* the rest.
 //!
-//! The state of a thread at a sample is in the stack: it *runs* in its innermost frame; it *waits* where that is a system call of libc's
-//! below a frame of kind python or native (`pthread_cond_timedwait` below `take_gil`: for the GIL); it *collects garbage* below
-//! `gc_collect_main` or `gc_collect_region`; it *imports* below `_find_and_load` of `<frozen importlib._bootstrap>`, whose caller's line is the
-//! `import`; it *compiles* below `Dispatcher.compile`, `_compile_for_args` (Numba) or a frame of LLVM's.
+//! The state of a thread at a sample is in the stack: it *runs* in its innermost frame; it *waits* where that is a
+//! system call of libc's below a frame of kind python or native (`pthread_cond_timedwait` below `take_gil`: for the
+//! GIL); it *collects garbage* below `gc_collect_main` or `gc_collect_region`; it *imports* below `_find_and_load` of
+//! `<frozen importlib._bootstrap>`, whose caller's line is the `import`; it *compiles* below `Dispatcher.compile`,
+//! `_compile_for_args` (Numba) or a frame of LLVM's.
 //!
-//! Code objects are not kept alive: names and lines are copied when a thread meets one for the first time, and a hook on `tp_dealloc` forgets
-//! it when it is freed. The type of every object is checked, so wrong offsets give no names.
+//! Code objects are not kept alive: names and lines are copied when a thread meets one for the first time, and a hook
+//! on `tp_dealloc` forgets it when it is freed. The type of every object is checked, so wrong offsets give no names.
 
 mod definitions;
 mod evaluators;

@@ -11,7 +11,8 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Behind `interned`, which has 2, 8 or 16 bits: `kind` of three bits, `compact`, `ascii`. `None`: the characters are elsewhere.
+    /// Behind `interned`, which has 2, 8 or 16 bits: `kind` of three bits, `compact`, `ascii`. `None`: the characters
+    /// are elsewhere.
     pub(super) fn parse(state: u32) -> Option<State> {
         let fields = [2, 8, 16].into_iter().map(|shift| state >> shift).find(|fields| fields & 7 != 0)?;
         let (width, is_compact, is_ascii) = ((fields & 7) as u8, fields >> 3 & 1 != 0, fields >> 4 & 1 != 0);

@@ -29,8 +29,8 @@ pub(crate) const SAVED: [usize; 12] = [19, 20, 21, 22, 23, 24, 25, 26, 27, 28, F
 pub(crate) const KEPT: u64 = 0x7ff << 19;
 pub(crate) const HAS_TRAMPOLINE: bool = false;
 pub(crate) const FRAME_RECORD_IS_LOWEST: bool = true;
-/// From the stack pointer to `x0` in the kernel's frame of a signal (`struct rt_sigframe` and `struct sigcontext`); the others, `sp`
-/// and the program counter follow.
+/// From the stack pointer to `x0` in the kernel's frame of a signal (`struct rt_sigframe` and `struct sigcontext`); the
+/// others, `sp` and the program counter follow.
 const SIGNAL_REGISTERS: u64 = 312;
 /// Its size.
 const SIGNAL_FRAME: u64 = 4688;
@@ -60,8 +60,8 @@ fn in_signal_frame(frame: u64, memory: &mut impl Memory) -> Option<[u64; REGISTE
     Some(values)
 }
 
-/// Of a stack that was followed by frame pointers: the kernel puts a record with the program's `x29` and `x30` above its own frame,
-/// right above it where no vector registers make that larger. Both must be the same.
+/// Of a stack that was followed by frame pointers: the kernel puts a record with the program's `x29` and `x30` above
+/// its own frame, right above it where no vector registers make that larger. Both must be the same.
 fn by_record(registers: &Registers, memory: &mut impl Memory) -> Option<[u64; REGISTERS]> {
     let record = registers.get(FRAME as u64)?;
     let values = in_signal_frame(record.wrapping_sub(SIGNAL_FRAME), memory)?;

@@ -34,7 +34,8 @@ impl FrameTable {
         table
     }
 
-    /// A section with the table of its `.eh_frame_hdr`, which was loaded at `header_address`. `None` if it has no table.
+    /// A section with the table of its `.eh_frame_hdr`, which was loaded at `header_address`. `None` if it has no
+    /// table.
     pub fn with_header(
         bytes: Box<[u8]>,
         address: u64,

@@ -5,13 +5,14 @@
 //! ```
 //! The crate `jitlisten-unwinder` parses and evaluates entries.
 //!
-//! Made for a signal handler: nothing here allocates, takes a lock or follows an unchecked pointer; frames, instructions and operations are
-//! bounded. The handler with a walk takes less than 3 KiB of stack on x86_64 (not measured on AArch64, which has twice the registers).
-//! [`Memory`] refuses to read unmapped memory. Rules are those of `.eh_frame`, with everything that compilers, linkers and C libraries
-//! write: expressions that read memory (realigned frames), signal frames, every general register.
+//! Made for a signal handler: nothing here allocates, takes a lock or follows an unchecked pointer; frames,
+//! instructions and operations are bounded. The handler with a walk takes less than 3 KiB of stack on x86_64 (not
+//! measured on AArch64, which has twice the registers). [`Memory`] refuses to read unmapped memory. Rules are those of
+//! `.eh_frame`, with everything that compilers, linkers and C libraries write: expressions that read memory (realigned
+//! frames), signal frames, every general register.
 //!
-//! A walk is [`Outcome::Complete`] only if an entry marks the outermost frame, as those of `_start` and of a thread's start do. The lack of
-//! an entry is not enough.
+//! A walk is [`Outcome::Complete`] only if an entry marks the outermost frame, as those of `_start` and of a thread's
+//! start do. The lack of an entry is not enough.
 
 #![forbid(unsafe_code)]
 
@@ -96,7 +97,8 @@ pub trait Memory {
     /// The word at `address`, if it can be read.
     fn read(&mut self, address: u64) -> Option<u64>;
 
-    /// The walk has crossed a signal handler's frame; the program was there with this stack pointer, perhaps of another stack.
+    /// The walk has crossed a signal handler's frame; the program was there with this stack pointer, perhaps of another
+    /// stack.
     fn moved(&mut self, _stack_pointer: u64) {}
 }
 
@@ -146,7 +148,8 @@ enum Step {
     Broken,
 }
 
-/// Walks from `registers` on and hands every address, and where the stack is there, to `frame`, the innermost first, until that says no.
+/// Walks from `registers` on and hands every address, and where the stack is there, to `frame`, the innermost first,
+/// until that says no.
 pub fn walk(
     mut registers: Registers,
     code: &impl CodeMap,
@@ -167,8 +170,8 @@ pub fn walk(
             Step::UnknownCode => return Outcome::UnknownCode,
             Step::Broken => return Outcome::Broken,
             Step::Caller { was_signal_frame } => {
-                // The stack of a caller is further up, but for a function without a frame where a call puts nothing there; only a
-                // signal may have come to another one.
+                // The stack of a caller is further up, but for a function without a frame where a call puts nothing
+                // there; only a signal may have come to another one.
                 let next = registers.at(STACK);
                 let is_frameless = RETURN != PROGRAM && is_exact && next == before;
                 if !was_signal_frame && next <= before && !is_frameless {
@@ -264,8 +267,8 @@ fn caller(registers: &mut Registers, memory: &mut impl Memory, frame_address: u6
     Step::Caller { was_signal_frame: false }
 }
 
-/// A function that pushes nothing and has no table, as kernels of OpenBLAS written by hand: on top of the stack is where it returns to,
-/// behind a call in code that has a table.
+/// A function that pushes nothing and has no table, as kernels of OpenBLAS written by hand: on top of the stack is
+/// where it returns to, behind a call in code that has a table.
 fn by_top_of_stack(registers: &mut Registers, code: &impl CodeMap, memory: &mut impl Memory) -> Step {
     let stack = registers.at(STACK);
     let Some(address) = memory.read(stack) else { return Step::Broken };
@@ -284,7 +287,8 @@ fn ends_with_a_call(code: [u8; 8]) -> bool {
     code[3] == 0xe8 || [2, 3, 4, 6, 7].into_iter().any(is_indirect)
 }
 
-/// `push rbp; mov rbp, rsp` or `stp x29, x30, [sp, #-N]!; mov x29, sp` has been done, if what the frame pointer points to looks like it.
+/// `push rbp; mov rbp, rsp` or `stp x29, x30, [sp, #-N]!; mov x29, sp` has been done, if what the frame pointer points
+/// to looks like it.
 fn by_frame_pointer(registers: &mut Registers, code: &impl CodeMap, memory: &mut impl Memory) -> Step {
     let Some(frame) = registers.get(FRAME as u64) else { return Step::Broken };
     let distance = frame.wrapping_sub(registers.at(STACK));

@@ -1,7 +1,8 @@
 //! A cache of rules, for one thread.
 //!
-//! Only plain ones: the canonical frame address is a register and a distance, the return address lies below it (x86_64), and the
-//! callee-saved registers and the return address are unchanged or in the frame. That is nearly all of them.
+//! Only plain ones: the canonical frame address is a register and a distance, the return address lies below it
+//! (x86_64), and the callee-saved registers and the return address are unchanged or in the frame. That is nearly all of
+//! them.
 
 #![forbid(unsafe_code)]
 

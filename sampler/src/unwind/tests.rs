@@ -137,8 +137,8 @@ fn a_stack_that_ends_with_a_zero_is_complete_every_time() {
     let file = object::File::parse(&*program).unwrap();
     let section = file.section_by_name(".eh_frame").unwrap();
     let table = FrameTable::by_reading(section.data().unwrap().into(), section.address(), 0);
-    // At the first instruction of a function the return address is all that there is on its stack, or in its register; `_start` has
-    // none.
+    // At the first instruction of a function the return address is all that there is on its stack, or in its register;
+    // `_start` has none.
     let is_plain = |start: &u64| {
         let row = table.find(*start).and_then(|entry| Row::find(&entry, *start, machine::MACHINE));
         row.is_some_and(|row| {
@@ -155,7 +155,8 @@ fn a_stack_that_ends_with_a_zero_is_complete_every_time() {
     assert!(cache.get(start).is_some());
 }
 
-/// By the stack pointer, and where that is not known, by the kernel's frame record. One of the return addresses is signed.
+/// By the stack pointer, and where that is not known, by the kernel's frame record. One of the return addresses is
+/// signed.
 #[cfg(target_arch = "aarch64")]
 #[test]
 fn a_signal_handler_returns_to_where_the_program_was() {
@@ -170,7 +171,8 @@ fn a_signal_handler_returns_to_where_the_program_was() {
         }
     }
     let mut stack = vec![0; 1024];
-    // A handler's frame record; then the kernel's frame with `x29`, `x30`, `sp` and the program counter, and its record of the first two.
+    // A handler's frame record; then the kernel's frame with `x29`, `x30`, `sp` and the program counter, and its record
+    // of the first two.
     let (kernels, record) = (20, 20 + 4688 / 8);
     let place = |word: usize| 0x10000 + 8 * word as u64;
     (stack[10], stack[11]) = (place(record), 0x4000);

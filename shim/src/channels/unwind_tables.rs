@@ -1,7 +1,8 @@
-//! Code known only from its unwind table. Some libraries have an LLVM without symbols and RTTI, and without a used GDB JIT list, so none of
-//! its linkers can be found. Those without a list are recognised by an import, `__register_frame`. Memory that they make executable
-//! (`mprotect`), and memory around it, is searched for tables whose entries point into it: the entries give the range of each function. A
-//! function is named by library and address, and has a whole stack. Memory without a table counts as one function.
+//! Code known only from its unwind table. Some libraries have an LLVM without symbols and RTTI, and without a used GDB
+//! JIT list, so none of its linkers can be found. Those without a list are recognised by an import, `__register_frame`.
+//! Memory that they make executable (`mprotect`), and memory around it, is searched for tables whose entries point into
+//! it: the entries give the range of each function. A function is named by library and address, and has a whole stack.
+//! Memory without a table counts as one function.
 
 #![forbid(unsafe_code)]
 
@@ -81,7 +82,8 @@ fn tables(piece: &Piece, code: AddressRange) -> Vec<Table> {
     tables
 }
 
-/// The table that begins at `start`, and its end. Every function that it describes is in `code`, and none is in two entries.
+/// The table that begins at `start`, and its end. Every function that it describes is in `code`, and none is in two
+/// entries.
 fn read(piece: &Piece, start: usize, code: AddressRange) -> Option<(Table, usize)> {
     let section = Section { bytes: &piece.bytes, address: piece.start.0, data_base: None };
     let (mut functions, mut known, mut end) = (Vec::new(), Ranges::default(), start);

@@ -18,8 +18,8 @@ pub struct DiscoveredLlvm {
     pub objects: usize,
     /// Its release as far as the library says: `14`, `19.1`.
     pub version: Option<String>,
-    /// How it is observed: `runtimedyld`, `jitlink` (hooks of its linkers), `list-call` (hook of `__jit_debug_register_code`), `list-poll`
-    /// (the list is read when memory becomes executable).
+    /// How it is observed: `runtimedyld`, `jitlink` (hooks of its linkers), `list-call` (hook of
+    /// `__jit_debug_register_code`), `list-poll` (the list is read when memory becomes executable).
     pub heard_by: Vec<&'static str>,
     /// How many objects its linkers have reported; of JITLink, those that were found in memory.
     pub linked: u64,
@@ -28,8 +28,8 @@ pub struct DiscoveredLlvm {
 }
 
 impl DiscoveredLlvm {
-    /// All of this as a JSON object: `{"file": s, "version": s or null, "heard_by": [s], "linked": n, "listed": n, "missing": [s]}`.
-    /// Later releases may add members.
+    /// All of this as a JSON object: `{"file": s, "version": s or null, "heard_by": [s], "linked": n, "listed": n,
+    /// "missing": [s]}`. Later releases may add members.
     pub fn json(&self) -> String {
         format!("{{{}}}", self.members())
     }

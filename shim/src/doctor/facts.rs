@@ -1,7 +1,8 @@
-//! Facts about each LLVM of this process, for `jitlisten doctor PID`, which reads them with `process_vm_readv(2)` while this process runs.
+//! Facts about each LLVM of this process, for `jitlisten doctor PID`, which reads them with `process_vm_readv(2)` while
+//! this process runs.
 //!
-//! The symbol `jitlisten_facts` is exported so that it survives `strip`; it is not part of the C API (programs have `jitlisten_llvms()`).
-//! All words have 64 bits and native byte order:
+//! The symbol `jitlisten_facts` is exported so that it survives `strip`; it is not part of the C API (programs have
+//! `jitlisten_llvms()`). All words have 64 bits and native byte order:
 //!
 //! ```text
 //!     0  magic      "JLFACTS\0", once the session observes the process
@@ -15,10 +16,11 @@
 //!                   "left_out": n}; "start" is where the library is mapped, "left_out" how many did not fit
 //! ```
 //!
-//! The text is rewritten when an LLVM is loaded, closed or reclassified, never per object: counts are separate words, and those in the text are
-//! from the time of writing. It lies in zeroed memory of the library, so it is never allocated or freed under a reader, costs nothing until
-//! written, and a child of `fork(2)` has its own copy. All writers except those of counts hold the shim's lock, which is held across
-//! `fork(2)`, too, so a child's text is whole.
+//! The text is rewritten when an LLVM is loaded, closed or reclassified, never per object: counts are separate words,
+//! and those in the text are from the time of writing. It lies in zeroed memory of the library, so it is never
+//! allocated or freed under a reader, costs nothing until written, and a child of `fork(2)` has its own copy. All
+//! writers except those of counts hold the shim's lock, which is held across `fork(2)`, too, so a child's text is
+//! whole.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering, fence};

@@ -1,7 +1,8 @@
-//! Code of an LLVM that is not observed: one of its linkers is unknown, and the program registers nothing with debuggers.
+//! Code of an LLVM that is not observed: one of its linkers is unknown, and the program registers nothing with
+//! debuggers.
 //!
-//! Most programs do register. An ignored linker is worth a warning only if it produces code: LLVM itself has made memory executable, after a
-//! second no object is known there, and that LLVM has never reported one.
+//! Most programs do register. An ignored linker is worth a warning only if it produces code: LLVM itself has made
+//! memory executable, after a second no object is known there, and that LLVM has never reported one.
 
 #![forbid(unsafe_code)]
 

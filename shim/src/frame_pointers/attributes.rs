@@ -1,13 +1,15 @@
 //! Frame pointers and unwind tables for a module that is about to be compiled, through the host's own LLVM-C functions.
 //!
-//! Numba infers `nounwind` for many functions. LLVM then gives them neither a frame pointer nor an entry in `.eh_frame`, so no unwinder can
-//! pass them. Therefore every function with a body gets `"frame-pointer"="all"` and `uwtable`.
+//! Numba infers `nounwind` for many functions. LLVM then gives them neither a frame pointer nor an entry in
+//! `.eh_frame`, so no unwinder can pass them. Therefore every function with a body gets `"frame-pointer"="all"` and
+//! `uwtable`.
 //!
-//! The llvmlite wheels are built with assertions: a wrong edit aborts the host. `uwtable` has a value since LLVM 15 (2: asynchronous, correct
-//! at every instruction); with an unknown version, nothing is set.
+//! The llvmlite wheels are built with assertions: a wrong edit aborts the host. `uwtable` has a value since LLVM 15 (2:
+//! asynchronous, correct at every instruction); with an unknown version, nothing is set.
 //!
-//! Tried and dropped: the option `-frame-pointer=all` through `LLVMPY_SetCommandLine`. The wheels do not have it, and ignore unknown
-//! options. Numba's `inspect_llvm()` and `inspect_asm()` show the attributes, because they print the compiled module.
+//! Tried and dropped: the option `-frame-pointer=all` through `LLVMPY_SetCommandLine`. The wheels do not have it, and
+//! ignore unknown options. Numba's `inspect_llvm()` and `inspect_asm()` show the attributes, because they print the
+//! compiled module.
 
 use std::ffi::{CStr, CString, c_char, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt as _;
@@ -181,7 +183,8 @@ pub(crate) fn is_this_machine(triple: &CStr) -> bool {
     architecture.is_empty() || names.contains(&architecture)
 }
 
-/// Whether a calling convention (`llvm/IR/CallingConv.h`) passes an argument in the register of the frame pointer: GHC, HiPE, HHVM's.
+/// Whether a calling convention (`llvm/IR/CallingConv.h`) passes an argument in the register of the frame pointer: GHC,
+/// HiPE, HHVM's.
 fn takes_frame_register(convention: c_uint) -> bool {
     matches!(convention, 10 | 11 | 81 | 82)
 }
@@ -192,8 +195,9 @@ fn is_call(opcode: c_uint) -> bool {
 }
 
 impl ConventionFunctions {
-    /// Whether a function gets an argument in the register of the frame pointer, or calls one that does. With a frame pointer, such a
-    /// caller finds its own stack no more when the call returns (before LLVM 20), or is not compiled at all (some, since).
+    /// Whether a function gets an argument in the register of the frame pointer, or calls one that does. With a frame
+    /// pointer, such a caller finds its own stack no more when the call returns (before LLVM 20), or is not compiled at
+    /// all (some, since).
     ///
     /// # Safety
     /// `function` must be a function of this LLVM in a module that no other thread uses.
@@ -234,8 +238,9 @@ pub(crate) struct LlvmC {
 }
 
 impl LlvmC {
-    /// Finds the functions an llvmlite calls: in the `.symtab` of its own file (the wheels, where LLVM is part of it), or
-    /// in a `libLLVM.so` it is linked with. `version` is LLVM's major version. Asks the loader: not under a lock of ours.
+    /// Finds the functions an llvmlite calls: in the `.symtab` of its own file (the wheels, where LLVM is part of it),
+    /// or in a `libLLVM.so` it is linked with. `version` is LLVM's major version. Asks the loader: not under a lock of
+    /// ours.
     pub(crate) fn find(library: &Library, symbols: Option<SymbolFile>, version: u32) -> Option<LlvmC> {
         if !KNOWN_VERSIONS.contains(&version) {
             return None;
@@ -263,8 +268,9 @@ impl LlvmC {
         unsafe { self.patch_module(module, policy, UnwindTables::Added) };
     }
 
-    /// The same without unwind tables: of a host whose memory may be its own. LLVM registers the tables of an object with the unwinder, and
-    /// reads them when the engine ends; a host that has never had any has given that memory back by then (drjit).
+    /// The same without unwind tables: of a host whose memory may be its own. LLVM registers the tables of an object
+    /// with the unwinder, and reads them when the engine ends; a host that has never had any has given that memory back
+    /// by then (drjit).
     ///
     /// # Safety
     /// As for [`LlvmC::policy`].

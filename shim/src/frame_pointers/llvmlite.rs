@@ -1,8 +1,8 @@
 //! llvmlite's entry points: the functions of `libllvmlite.so` that hand a module to an engine.
 //!
-//! ctypes finds them with `dlsym`, once. Their values in the library's dynamic symbol table are changed when `_r_debug.r_brk` announces the
-//! library, before they can have been looked up. `dlsym` then returns our function, which sets the module's attributes (see
-//! [`crate::frame_pointers::attributes`]) and calls the original.
+//! ctypes finds them with `dlsym`, once. Their values in the library's dynamic symbol table are changed when
+//! `_r_debug.r_brk` announces the library, before they can have been looked up. `dlsym` then returns our function,
+//! which sets the module's attributes (see [`crate::frame_pointers::attributes`]) and calls the original.
 //!
 //! | function | a module is |
 //! | --- | --- |
@@ -87,8 +87,8 @@ pub(crate) unsafe fn attach(library: Library, symbols: Option<SymbolFile>) {
     }
 }
 
-/// Up to nine words, which is what the longest of the functions takes; the ones a function does not take are whatever the
-/// registers and the stack of its caller hold, and go on unread.
+/// Up to nine words, which is what the longest of the functions takes; the ones a function does not take are whatever
+/// the registers and the stack of its caller hold, and go on unread.
 type EntryPoint = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize, usize) -> usize;
 
 macro_rules! hooks_of_slots {

@@ -25,11 +25,12 @@ pub(crate) struct Linkers {
 }
 
 impl Linkers {
-    /// Looks for them in `library`, and leads those that are wanted to `hooks`; `slot` is the place there. Opens the library's file,
-    /// and leaves it in `symbols`, where nothing else shows the vtables.
+    /// Looks for them in `library`, and leads those that are wanted to `hooks`; `slot` is the place there. Opens the
+    /// library's file, and leaves it in `symbols`, where nothing else shows the vtables.
     ///
     /// # Safety
-    /// The library must be mapped, and stay so during the call. One that was at this place of the table must have been closed.
+    /// The library must be mapped, and stay so during the call. One that was at this place of the table must have been
+    /// closed.
     pub(crate) unsafe fn attach(
         library: &Library,
         symbols: &mut Option<SymbolFile>,
@@ -136,9 +137,9 @@ pub(crate) fn wanted_classes(wanted: LlvmSources) -> &'static [&'static str] {
     if any { &vtable::CLASSES } else { &[] }
 }
 
-/// The vtables of the classes that are wanted, and whether there seems to be a linker although none of them shows it. Where an LLVM
-/// has neither dynamic symbols nor names of types, its file may have symbols. Messages are looked for, in all constants, only where a
-/// log would say so: nothing can be done about them.
+/// The vtables of the classes that are wanted, and whether there seems to be a linker although none of them shows it.
+/// Where an LLVM has neither dynamic symbols nor names of types, its file may have symbols. Messages are looked for, in
+/// all constants, only where a log would say so: nothing can be done about them.
 ///
 /// # Safety
 /// The library must be mapped, and stay so during the call.

@@ -93,8 +93,9 @@ unsafe fn memory_slots(library: &Library, hooks: &'static HookTable) -> MemorySl
 }
 
 impl Source {
-    /// Looks for an LLVM in `library` and hooks it; `slot` is its index in the table of `hooks`. Leaves the library's file in `symbols` if it
-    /// had to be opened. The error is the reason why an LLVM is not observed, or `None` for a library without LLVM.
+    /// Looks for an LLVM in `library` and hooks it; `slot` is its index in the table of `hooks`. Leaves the library's
+    /// file in `symbols` if it had to be opened. The error is the reason why an LLVM is not observed, or `None` for a
+    /// library without LLVM.
     ///
     /// # Safety
     /// The library must be mapped, and stay so during the call. It need not be relocated.
@@ -118,7 +119,8 @@ impl Source {
         }
         // SAFETY: the caller's promise; a library at this place of the table was closed before.
         let linkers = unsafe { Linkers::attach(library, symbols, slot, hooks, callers, wanted) }.ok_or(None)?;
-        // llvmlite's file is opened for other functions anyway; elsewhere the list adds nothing that the linkers do not say.
+        // llvmlite's file is opened for other functions anyway; elsewhere the list adds nothing that the linkers do not
+        // say.
         let hidden = !linkers.report_all() || library.is_llvmlite();
         let interface =
             if wanted.contains(LlvmSource::List) { JitInterface::find(library, symbols, hidden) } else { None };
@@ -164,8 +166,8 @@ impl Source {
         })
     }
 
-    /// Changes the relocation slots, the first time and whenever others have changed them. Returns whether this was the first
-    /// time, and what others had put there.
+    /// Changes the relocation slots, the first time and whenever others have changed them. Returns whether this was the
+    /// first time, and what others had put there.
     ///
     /// # Safety
     /// The library must be mapped and relocated.

@@ -64,8 +64,8 @@ impl SymbolFile {
 
     /// The values (addresses before the bias) of defined symbols with these names, all of which begin with `prefix`.
     ///
-    /// The string table, 15 MB in a wheel, is searched for the names, and then the symbols for those few strings: looking
-    /// at 174,692 names one by one costs more than importing llvmlite may.
+    /// The string table, 15 MB in a wheel, is searched for the names, and then the symbols for those few strings:
+    /// looking at 174,692 names one by one costs more than importing llvmlite may.
     pub(crate) fn find<'a>(&self, prefix: &str, names: &[&'a str]) -> BTreeMap<&'a str, u64> {
         let found = self.find_sized(&[prefix], |name| names.contains(&name));
         names.iter().filter_map(|&name| Some((name, found.get(name)?.0))).collect()
@@ -147,8 +147,8 @@ impl Mapping {
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped for reading until dropped. A file that is truncated meanwhile would raise SIGBUS: libraries are
-        // replaced by renaming, and the loader's own mapping of the same file would suffer alike.
+        // SAFETY: mapped for reading until dropped. A file that is truncated meanwhile would raise SIGBUS: libraries
+        // are replaced by renaming, and the loader's own mapping of the same file would suffer alike.
         unsafe { std::slice::from_raw_parts(self.start.cast(), self.size) }
     }
 }

@@ -1,5 +1,5 @@
-//! Writable memory that LLVMs have allocated with `mmap(2)`: it becomes executable only with another call, so the kernel need not be asked.
-//! Before Linux 6.11 that means reading all mappings of the process as text.
+//! Writable memory that LLVMs have allocated with `mmap(2)`: it becomes executable only with another call, so the
+//! kernel need not be asked. Before Linux 6.11 that means reading all mappings of the process as text.
 
 #![forbid(unsafe_code)]
 

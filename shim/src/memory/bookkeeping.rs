@@ -53,8 +53,8 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// An object was loaded. It is finalized at once if its text already may run (ORC's JITLink registers late), except where
-    /// it may also be written: there the registration of its `.eh_frame`, if it has one, decides.
+    /// An object was loaded. It is finalized at once if its text already may run (ORC's JITLink registers late), except
+    /// where it may also be written: there the registration of its `.eh_frame`, if it has one, decides.
     ///
     /// One that is reported once more (by its linker and by the list) is what it was.
     pub(crate) fn loaded(&mut self, loaded: Loaded) -> Outcome {
@@ -160,8 +160,8 @@ impl Memory {
         self.owners(range).is_empty() && self.pending.is_free(range)
     }
 
-    /// An object has had time enough: it is finalized if all of its text may run, whatever else may be done with it, and freed if its
-    /// memory was given back.
+    /// An object has had time enough: it is finalized if all of its text may run, whatever else may be done with it,
+    /// and freed if its memory was given back.
     pub(crate) fn overdue(&mut self, id: ObjectId) -> Outcome {
         let mut outcome = self.take_finalized([id]);
         let given_up = self.pending.overdue(id);

@@ -1,7 +1,7 @@
 //! The executable pages, for the hooks of libraries without LLVM, which may take no lock and allocate nothing.
 //!
-//! An allocator calls `munmap(2)` under its own locks, and may allocate for the thread that holds ours. Therefore a bitmap shows calls that
-//! do not concern code: one bit for each page, a leaf for each GiB that ever held code.
+//! An allocator calls `munmap(2)` under its own locks, and may allocate for the thread that holds ours. Therefore a
+//! bitmap shows calls that do not concern code: one bit for each page, a leaf for each GiB that ever held code.
 //!
 //! [`Memory`](crate::memory::bookkeeping::Memory) has all data of these pages, under the lock.
 
@@ -16,7 +16,8 @@ use once_cell::race::OnceBox;
 const PAGE: u64 = 4096;
 /// The pages of a leaf.
 const LEAF: u64 = 1 << 18;
-/// The leaves of the address space of a program: 48 bits on AArch64, 47 on x86-64. More is only for programs that ask for it.
+/// The leaves of the address space of a program: 48 bits on AArch64, 47 on x86-64. More is only for programs that ask
+/// for it.
 const LEAVES: usize = if cfg!(target_arch = "aarch64") { 1 << 18 } else { 1 << 17 };
 
 type Words = Box<[AtomicU64]>;
@@ -65,8 +66,8 @@ impl CodePages {
         self.leaves.get(index)?.get()
     }
 
-    /// Calls `work` with leaf, word and bits until it returns true, and returns whether it did. Leaves that are not there are
-    /// passed over in one step, unless `work` is to make them.
+    /// Calls `work` with leaf, word and bits until it returns true, and returns whether it did. Leaves that are not
+    /// there are passed over in one step, unless `work` is to make them.
     fn each(&self, range: AddressRange, mut work: impl FnMut(usize, usize, u64) -> bool) -> bool {
         let end = range.end().0.div_ceil(PAGE).min(LEAVES as u64 * LEAF);
         let mut page = range.start().0 / PAGE;

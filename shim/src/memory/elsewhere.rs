@@ -1,5 +1,5 @@
-//! The memory functions of libraries without LLVM, in a process with one: calls that do not concern code are passed on without a lock
-//! (`code_pages.rs`).
+//! The memory functions of libraries without LLVM, in a process with one: calls that do not concern code are passed on
+//! without a lock (`code_pages.rs`).
 
 use std::ffi::{c_int, c_void};
 
@@ -66,7 +66,8 @@ pub(crate) unsafe extern "C" fn pkey_mprotect(
     result
 }
 
-/// `mremap(2)`, of every library. Code that is moved is other code at its new place: its addresses in it may be wrong now.
+/// `mremap(2)`, of every library. Code that is moved is other code at its new place: its addresses in it may be wrong
+/// now.
 pub(crate) unsafe extern "C" fn mremap(
     address: *mut c_void,
     size: usize,

@@ -8,8 +8,8 @@
 //!   data becomes            |         8 KiB         |     the padding is unmapped
 //! ```
 //!
-//! LLVM allocates first, and later makes code executable or data read-only. Therefore every allocation is padded, and the padding of data is
-//! unmapped later. Unwritten pages of padding cost nothing.
+//! LLVM allocates first, and later makes code executable or data read-only. Therefore every allocation is padded, and
+//! the padding of data is unmapped later. Unwritten pages of padding cost nothing.
 //!
 //! The session keeps the list of padding: its sinks use it, and its lock is held across `fork(2)`.
 

@@ -1,11 +1,13 @@
-//! Calls for memory from libraries without an LLVM, and from the program: a product may split LLVM over several libraries, and a
-//! host may have a memory manager of its own (LLVM-C `LLVMCreateSimpleMCJITMemoryManager`) that calls libc's `mprotect` itself.
+//! Calls for memory from libraries without an LLVM, and from the program: a product may split LLVM over several
+//! libraries, and a host may have a memory manager of its own (LLVM-C `LLVMCreateSimpleMCJITMemoryManager`) that calls
+//! libc's `mprotect` itself.
 //!
-//! The relocation slots of all libraries are patched once there is an LLVM in the process. `RTLD_DEEPBIND` does not matter. Not patched:
+//! The relocation slots of all libraries are patched once there is an LLVM in the process. `RTLD_DEEPBIND` does not
+//! matter. Not patched:
 //!
 //! * slots that point to another function than our hook calls: another tool's, another namespace's (`dlmopen(3)`);
-//! * slots of the library that defines that function: libc, its replacement, or a program whose `mprotect` all libraries use (not position
-//!   independent, and takes its address). Our hook would call itself.
+//! * slots of the library that defines that function: libc, its replacement, or a program whose `mprotect` all
+//!   libraries use (not position independent, and takes its address). Our hook would call itself.
 //!
 //! Calls that do not concern code are passed on without a lock: see `elsewhere.rs`.
 

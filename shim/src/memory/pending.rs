@@ -21,7 +21,8 @@ struct Pending {
     displaced: bool,
 }
 
-/// So many that have had time enough stay; of more, the oldest are given up: code that runs in another process never comes.
+/// So many that have had time enough stay; of more, the oldest are given up: code that runs in another process never
+/// comes.
 const MOST_OVERDUE: usize = 1 << 16;
 
 impl Pending {
@@ -94,8 +95,9 @@ impl PendingObjects {
         if !pending.displaced && pending.runs(executable) { self.remove(id) } else { None }
     }
 
-    /// The memory in `range` was freed, or belongs to the object `new`. Other pending objects there cannot become final: an
-    /// object that has had time enough is taken out and returned; others may be found elsewhere, where their host has copied them.
+    /// The memory in `range` was freed, or belongs to the object `new`. Other pending objects there cannot become
+    /// final: an object that has had time enough is taken out and returned; others may be found elsewhere, where their
+    /// host has copied them.
     pub(crate) fn displace(&mut self, range: AddressRange, new: Option<ObjectId>) -> Vec<ObjectId> {
         let others = self.within(range).into_iter().filter(|&id| Some(id) != new).collect::<Vec<_>>();
         let mut given_up = Vec::new();
@@ -112,7 +114,8 @@ impl PendingObjects {
         given_up
     }
 
-    /// An object has had time enough. Those that are given up for that are taken out and returned: itself, where it was displaced.
+    /// An object has had time enough. Those that are given up for that are taken out and returned: itself, where it was
+    /// displaced.
     pub(crate) fn overdue(&mut self, id: ObjectId) -> Option<ObjectId> {
         let displaced = self.objects.get(&id)?.displaced;
         self.overdue.insert(id);

@@ -1,6 +1,7 @@
 //! The functions that libraries call instead of the loader's.
 //!
-//! They may be called in any thread, under any lock, and in signal handlers. `C-unwind`: exceptions of callbacks pass through.
+//! They may be called in any thread, under any lock, and in signal handlers. `C-unwind`: exceptions of callbacks pass
+//! through.
 
 use std::ffi::{c_int, c_void};
 use std::mem;
@@ -183,8 +184,8 @@ struct DlFindObject {
 
 const _: () = assert!(size_of::<DlFindObject>() == 96);
 
-/// `_dl_find_object(3)`: its callers want unwind tables, so what has none is not found. The loader's first: this is called for
-/// every frame that is unwound.
+/// `_dl_find_object(3)`: its callers want unwind tables, so what has none is not found. The loader's first: this is
+/// called for every frame that is unwound.
 unsafe extern "C-unwind" fn dl_find_object(address: *mut c_void, result: *mut DlFindObject) -> c_int {
     let real = real(DL_FIND_OBJECT);
     if real != 0 {

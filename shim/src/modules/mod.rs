@@ -10,12 +10,12 @@
 //! | `unwind_names.rs` | `unw_get_proc_name` of each libunwind |
 //! | `stale_list.rs` | marks the own lists of memray and heaptrack as old |
 //!
-//! The hooks show the list of [`jitlisten::modules`], which the sink `modules` maintains. Nothing is hooked until the sink is on; afterwards
-//! the hooks stay, and only call the original while the list is empty.
+//! The hooks show the list of [`jitlisten::modules`], which the sink `modules` maintains. Nothing is hooked until the
+//! sink is on; afterwards the hooks stay, and only call the original while the list is empty.
 //!
-//! Unwinding does not change. libgcc, LLVM's libunwind and the runtimes of sanitizers keep the loader's functions, because compiled code is
-//! registered with them. A library with a libgcc of its own (`-static-libgcc`) calls our hooks, and gets unwind tables only of code without
-//! personality routines, which the tables of images omit.
+//! Unwinding does not change. libgcc, LLVM's libunwind and the runtimes of sanitizers keep the loader's functions,
+//! because compiled code is registered with them. A library with a libgcc of its own (`-static-libgcc`) calls our
+//! hooks, and gets unwind tables only of code without personality routines, which the tables of images omit.
 //!
 //! The hooks take none of our locks. The loader's functions take its lock, as without us.
 

@@ -1,8 +1,8 @@
 //! Tools that keep a list of modules of their own, and reload it when a library was opened or closed.
 //!
-//! memray and heaptrack replace `dlopen` and `dlclose`, and mark their list as old after a successful call. Therefore we call `dlopen` for the
-//! program itself, which loads nothing. It takes the loader's lock, so it is called where no lock of LLVM's or ours is held: when llvmlite
-//! has finalized an engine's code, before it returns to Python.
+//! memray and heaptrack replace `dlopen` and `dlclose`, and mark their list as old after a successful call. Therefore
+//! we call `dlopen` for the program itself, which loads nothing. It takes the loader's lock, so it is called where no
+//! lock of LLVM's or ours is held: when llvmlite has finalized an engine's code, before it returns to Python.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};

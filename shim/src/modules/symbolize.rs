@@ -1,5 +1,5 @@
-//! `backtrace_symbols(3)`: glibc calls an internal function of the loader, so it writes only addresses for compiled frames. We replace the text
-//! of these frames, and keep its text for the others.
+//! `backtrace_symbols(3)`: glibc calls an internal function of the loader, so it writes only addresses for compiled
+//! frames. We replace the text of these frames, and keep its text for the others.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io::Write as _;
@@ -22,7 +22,8 @@ struct Line {
     length: usize,
 }
 
-/// `file(function+0x12) [0x7f0000001012]`, as glibc writes it (without the space to a file); `None` for what is not ours.
+/// `file(function+0x12) [0x7f0000001012]`, as glibc writes it (without the space to a file); `None` for what is not
+/// ours.
 fn line(address: *mut c_void, space: &str) -> Option<Line> {
     with_name(address as u64, |name, path, offset| {
         let mut line = Line { bytes: [0; LONGEST], length: 0 };

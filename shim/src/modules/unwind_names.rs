@@ -1,10 +1,11 @@
 //! Names of compiled frames for nongnu libunwind.
 //!
-//! A frame that libunwind finds through `_U_dyn_register` in a table format has no name by design: `unw_get_proc_name` returns
-//! `-UNW_ENOINFO` and an empty string. We keep that registration, because its walks are cheap, and fill in the name.
+//! A frame that libunwind finds through `_U_dyn_register` in a table format has no name by design: `unw_get_proc_name`
+//! returns `-UNW_ENOINFO` and an empty string. We keep that registration, because its walks are cheap, and fill in the
+//! name.
 //!
-//! A process may have several copies of libunwind (memray's wheel has its own). In each, the value of the function in the dynamic symbol
-//! table is patched, as in llvmlite: callers bound later get ours.
+//! A process may have several copies of libunwind (memray's wheel has its own). In each, the value of the function in
+//! the dynamic symbol table is patched, as in llvmlite: callers bound later get ours.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem;

@@ -1,7 +1,8 @@
-//! Locates an object by a registered `.eh_frame`: a host may link code for another address (`mapSectionAddress`), write it there, and register
-//! its unwind table. Julia does so.
+//! Locates an object by a registered `.eh_frame`: a host may link code for another address (`mapSectionAddress`), write
+//! it there, and register its unwind table. Julia does so.
 //!
-//! Nothing is searched: the table must equal the object's, its fields give the address of each text, and the bytes there must match.
+//! Nothing is searched: the table must equal the object's, its fields give the address of each text, and the bytes
+//! there must match.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +16,8 @@ use crate::memory::ranges::Ranges;
 const LARGEST: u64 = 64 << 20;
 
 impl Pattern {
-    /// Where the sections are, if the object's `.eh_frame` is at `table` and each text of it is where that says. `read` and `is_free` are
-    /// those of [`Pattern::place`].
+    /// Where the sections are, if the object's `.eh_frame` is at `table` and each text of it is where that says. `read`
+    /// and `is_free` are those of [`Pattern::place`].
     pub(crate) fn place_by_table(
         &self,
         table: Address,
@@ -52,7 +53,8 @@ impl Pattern {
         Some(Placement { sections, text, is_small: false, is_certain: true })
     }
 
-    /// Every text, by its place in `sections`, where the table says that it is. None where it says nothing of one, or two things.
+    /// Every text, by its place in `sections`, where the table says that it is. None where it says nothing of one, or
+    /// two things.
     fn texts_of(&self, own: &Section, table: Address, bytes: &[u8]) -> Option<Vec<(usize, AddressRange)>> {
         let mut texts = BTreeMap::new();
         for reference in &own.references {

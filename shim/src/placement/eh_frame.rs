@@ -1,9 +1,10 @@
-//! `.eh_frame` after JITLink: entries of omitted functions are removed, and later ones move up. The remaining entries give the address of each
-//! function. Only lengths and distances are read, of an unrelocated section; nothing is decoded.
+//! `.eh_frame` after JITLink: entries of omitted functions are removed, and later ones move up. The remaining entries
+//! give the address of each function. Only lengths and distances are read, of an unrelocated section; nothing is
+//! decoded.
 //!
-//! The entries in memory are a subsequence of the object's. It may be ambiguous: of equal functions, some may have been omitted. Therefore
-//! they are matched twice, from the first as early as possible and from the last as late as possible. The truth is between the two, so a
-//! function is found only if both agree.
+//! The entries in memory are a subsequence of the object's. It may be ambiguous: of equal functions, some may have been
+//! omitted. Therefore they are matched twice, from the first as early as possible and from the last as late as
+//! possible. The truth is between the two, so a function is found only if both agree.
 
 use std::collections::BTreeMap;
 

@@ -1,15 +1,17 @@
-//! Locates an object whose load addresses are unknown: JITLink does not report them, and a host may copy code after linking.
+//! Locates an object whose load addresses are unknown: JITLink does not report them, and a host may copy code after
+//! linking.
 //!
 //! Whole sections are searched in executable memory, by all bytes that relocations do not change:
 //!
 //! 1. A text section that matches at exactly one place is there.
 //! 2. Its relocations point to further sections, whose bytes must match.
-//! 3. `.eh_frame` is searched around it. It must agree with every section found so far, and locates others: those whose bytes match at two
-//!    places (equal functions).
+//! 3. `.eh_frame` is searched around it. It must agree with every section found so far, and locates others: those whose
+//!    bytes match at two places (equal functions).
 //!
-//! Ambiguous matches are dropped: a name would be a guess. JITLink omits unused sections, so some may be missing: a jump of five bytes, of
-//! which relocations change four, then matches inside other functions. Therefore nothing is searched where a larger section matches, and of
-//! two sections that match at one place neither is placed. If no section is found, or two disagree, there is no placement.
+//! Ambiguous matches are dropped: a name would be a guess. JITLink omits unused sections, so some may be missing: a
+//! jump of five bytes, of which relocations change four, then matches inside other functions. Therefore nothing is
+//! searched where a larger section matches, and of two sections that match at one place neither is placed. If no
+//! section is found, or two disagree, there is no placement.
 //!
 //! A registered `.eh_frame` locates everything: `by_table.rs`.
 
@@ -37,7 +39,8 @@ const WEIGHTY: usize = 12;
 /// So many, or an unwind table that agrees, are not.
 const CERTAIN: usize = 64;
 
-/// Where a section fits more places, nothing smaller is looked for: it may be inside one of those that were not looked at.
+/// Where a section fits more places, nothing smaller is looked for: it may be inside one of those that were not looked
+/// at.
 const MOST_FITS: usize = 4096;
 
 /// So many bytes are searched for one object: what has thousands of sections has an unwind table, too.
@@ -81,8 +84,8 @@ impl Placement {
     }
 }
 
-/// Which of those that were found are there, and no other: objects have functions in common (templates of C++), and what is there has
-/// more than what others have in common with it. Equal objects cannot be distinguished.
+/// Which of those that were found are there, and no other: objects have functions in common (templates of C++), and
+/// what is there has more than what others have in common with it. Equal objects cannot be distinguished.
 pub(crate) fn certain<'a>(found: impl Iterator<Item = &'a Placement> + Clone) -> Vec<bool> {
     let is_best = |(at, one): (usize, &Placement)| {
         let mut covered = Ranges::default();
@@ -96,7 +99,8 @@ pub(crate) fn certain<'a>(found: impl Iterator<Item = &'a Placement> + Clone) ->
 }
 
 impl Pattern {
-    /// Whether all the text of `placement`, which is another object's, may be of this one as well. What cannot be read may be.
+    /// Whether all the text of `placement`, which is another object's, may be of this one as well. What cannot be read
+    /// may be.
     pub(crate) fn may_also_be_at(&self, placement: &Placement, read: &dyn Fn(AddressRange) -> Option<Vec<u8>>) -> bool {
         placement.text.iter().all(|&text| {
             let size = text.size() as usize;
@@ -106,9 +110,9 @@ impl Pattern {
         })
     }
 
-    /// Looks for the object in `code`, and for what belongs to it `around`, by `read` where something leads there. `is_free`
-    /// returns whether a place is not known to be another object's. Where `sure`, this is the object's memory, and a small
-    /// object is found, too.
+    /// Looks for the object in `code`, and for what belongs to it `around`, by `read` where something leads there.
+    /// `is_free` returns whether a place is not known to be another object's. Where `sure`, this is the object's
+    /// memory, and a small object is found, too.
     pub(crate) fn place(
         &self,
         code: &Piece,
@@ -185,8 +189,8 @@ impl Search<'_> {
         Some(fits)
     }
 
-    /// The heaviest text sections first: one of them leads to most others. Of those that weigh the same the largest, which may have
-    /// the bytes of a smaller one in it.
+    /// The heaviest text sections first: one of them leads to most others. Of those that weigh the same the largest,
+    /// which may have the bytes of a smaller one in it.
     fn search(&mut self, around: &Around, sure: bool) -> Option<(usize, AddressRange)> {
         let pattern = self.pattern;
         let mut texts: Vec<(usize, usize)> = pattern
@@ -250,7 +254,8 @@ impl Search<'_> {
         }
     }
 
-    /// Whether another section that was not found yet, of this size or larger, may be at `address`: one of them was left out.
+    /// Whether another section that was not found yet, of this size or larger, may be at `address`: one of them was
+    /// left out.
     fn another_fits(&self, at: usize, address: Address) -> bool {
         let size = self.pattern.sections[at].bytes.len();
         let fits = |section: &Section| {

@@ -140,7 +140,8 @@ impl Pattern {
         2 * self.sections.iter().map(size).sum::<u64>() + 4096
     }
 
-    /// Whether this is the object `bytes`, wherever that says that its sections are: LLVM writes the section table last.
+    /// Whether this is the object `bytes`, wherever that says that its sections are: LLVM writes the section table
+    /// last.
     pub(crate) fn is_object(&self, bytes: &[u8]) -> bool {
         let (ours, theirs) = (self.object.get(..self.section_table), bytes.get(..self.section_table));
         self.object.len() == bytes.len() && self.section_table > 0 && ours == theirs
@@ -290,8 +291,8 @@ impl Section {
     }
 }
 
-/// x86-64 psABI, table 4.9. JITLink turns loads from the table of addresses into plain ones (`optimizeGOTAndStubAccesses`),
-/// which changes up to three bytes in front of the field.
+/// x86-64 psABI, table 4.9. JITLink turns loads from the table of addresses into plain ones
+/// (`optimizeGOTAndStubAccesses`), which changes up to three bytes in front of the field.
 #[cfg(target_arch = "x86_64")]
 fn effect(kind: u32) -> Option<Effect> {
     use elf::*;

@@ -156,7 +156,8 @@ fn one_of_two_equal_functions_that_is_there_is_neither() {
     assert_eq!(found(&pattern, &with_texts(&[(32, &equal)])), None);
 }
 
-/// An `.eh_frame` at `DATA` of functions of `size` bytes at these places, and where its fields with their addresses are.
+/// An `.eh_frame` at `DATA` of functions of `size` bytes at these places, and where its fields with their addresses
+/// are.
 fn table(size: u32, places: &[u64]) -> (Vec<u8>, Vec<usize>) {
     let mut bytes = [&[16, 0, 0, 0, 0, 0, 0, 0], &b"\x01zR\0\x01\x78\x10\x01\x1b\0\0\0"[..]].concat();
     let mut fields = Vec::new();
@@ -169,8 +170,8 @@ fn table(size: u32, places: &[u64]) -> (Vec<u8>, Vec<usize>) {
     (bytes, fields)
 }
 
-/// Functions of 32 bytes one behind the other, all in the object and some of them in memory: which of them are found, all of them where
-/// they are.
+/// Functions of 32 bytes one behind the other, all in the object and some of them in memory: which of them are found,
+/// all of them where they are.
 fn found_of(functions: &[&[u8]], there: &[usize]) -> Vec<usize> {
     let mut pattern = Pattern::of_texts(&functions.iter().map(|&text| (text, 0..0)).collect::<Vec<_>>());
     let (bytes, fields) = table(32, &vec![0; functions.len()]);

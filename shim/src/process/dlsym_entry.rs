@@ -1,4 +1,5 @@
-//! The hook of `dlsym`: looks at new libraries, then jumps to `dlsym` as if it had been called directly (see [`crate::process::lookup`]).
+//! The hook of `dlsym`: looks at new libraries, then jumps to `dlsym` as if it had been called directly (see
+//! [`crate::process::lookup`]).
 
 use std::arch::naked_asm;
 

@@ -1,5 +1,5 @@
-//! Another copy of this library in the process: preloaded twice by two paths, or preloaded and opened by a program that brings
-//! its own. Both would hook the same LLVM and write the same perf map. The second does nothing.
+//! Another copy of this library in the process: preloaded twice by two paths, or preloaded and opened by a program that
+//! brings its own. Both would hook the same LLVM and write the same perf map. The second does nothing.
 
 use std::ffi::c_void;
 use std::path::PathBuf;

@@ -26,7 +26,8 @@ const NATIVE: object::Endianness = object::Endianness::Little;
 /// The function of llvmlite that says which LLVM is in it.
 pub(crate) const LLVMLITE_VERSION: &str = "LLVMPY_GetVersionInfo";
 
-/// What distinguishes one mapping of a library from every other: a library that was closed and opened again is another one.
+/// What distinguishes one mapping of a library from every other: a library that was closed and opened again is another
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     /// `l_addr`: what is added to addresses in the file.
@@ -222,8 +223,8 @@ impl Library {
     /// Where its exported objects are that have at least so many bytes: tables of data.
     pub(crate) fn large_objects(&self, least: usize) -> Vec<std::ops::Range<usize>> {
         let DynamicSection { symtab, strtab, .. } = self.section;
-        // How many symbols there are is nowhere said. Behind them are their names, or other tables that are no symbols: what is found must
-        // be what its name leads to.
+        // How many symbols there are is nowhere said. Behind them are their names, or other tables that are no symbols:
+        // what is found must be what its name leads to.
         let bytes = strtab.saturating_sub(symtab);
         let mapped = self.segments().into_iter().find(|segment| symtab.wrapping_sub(segment.address) < segment.size);
         let is_mapped =
@@ -262,7 +263,8 @@ impl Library {
         self.section.packed_relocations()
     }
 
-    /// The word to which the loader will add the bias, to put the result at `address`: one of the relocation table, or that word itself.
+    /// The word to which the loader will add the bias, to put the result at `address`: one of the relocation table, or
+    /// that word itself.
     pub(crate) fn relative_addend(&self, address: usize) -> Option<Addend> {
         let offset = address.wrapping_sub(self.identity.bias);
         let mut here = self.relocations().iter().filter(|relocation| relocation[0] == offset as u64);
@@ -277,8 +279,8 @@ impl Library {
         }
     }
 
-    /// The function of this library whose address the loader will put at `address`, unless another library has one of that name: where it
-    /// is, and where the value of its symbol stands.
+    /// The function of this library whose address the loader will put at `address`, unless another library has one of
+    /// that name: where it is, and where the value of its symbol stands.
     pub(crate) fn defined_by_symbol(&self, address: usize) -> Option<(usize, Slot)> {
         let offset = address.wrapping_sub(self.identity.bias) as u64;
         let mut here = self.relocations().iter().filter(|relocation| relocation[0] == offset);
@@ -333,8 +335,8 @@ impl Library {
         found.collect()
     }
 
-    /// Every word of its data that holds one of `values` because the loader has put an import's address there, with the value's
-    /// index: relocation slots, and slots of vtables whose functions other libraries define.
+    /// Every word of its data that holds one of `values` because the loader has put an import's address there, with the
+    /// value's index: relocation slots, and slots of vtables whose functions other libraries define.
     ///
     /// # Safety
     /// The library must be mapped.

@@ -38,7 +38,8 @@ impl Entry {
     /// Reads the library's tables.
     ///
     /// # Safety
-    /// As for [`LoaderDebug::libraries`](crate::process::loader::LoaderDebug::libraries), and the lock has not been released since.
+    /// As for [`LoaderDebug::libraries`](crate::process::loader::LoaderDebug::libraries), and the lock has not been
+    /// released since.
     pub(crate) unsafe fn library(self) -> Option<Library> {
         if self.name.is_null() || self.identity.dynamic == 0 {
             return None;

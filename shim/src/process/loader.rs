@@ -6,8 +6,8 @@
 //!   r_state  RT_CONSISTENT when it may be read, RT_ADD or RT_DELETE while it changes
 //! ```
 //!
-//! The loader calls `r_brk` under its lock, before the constructors of a new library and, before glibc 2.41, before the library is
-//! relocated: its relocation slots must not be touched then.
+//! The loader calls `r_brk` under its lock, before the constructors of a new library and, before glibc 2.41, before the
+//! library is relocated: its relocation slots must not be touched then.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -117,8 +117,8 @@ impl LoaderDebug {
     }
 }
 
-/// The record itself, or the copy that a program has that names `_r_debug` (a copy relocation): before glibc 2.35 the loader goes on with
-/// the copy, and the record says for ever that libraries are being added.
+/// The record itself, or the copy that a program has that names `_r_debug` (a copy relocation): before glibc 2.35 the
+/// loader goes on with the copy, and the record says for ever that libraries are being added.
 fn kept_up(record: *const RDebug) -> *const RDebug {
     // SAFETY: a name.
     let copy = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_r_debug".as_ptr()) }.cast::<RDebug>().cast_const();

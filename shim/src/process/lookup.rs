@@ -1,11 +1,11 @@
 //! The second way to detect new libraries: every library's calls of `dlsym` pass through here.
 //!
-//! A program that opens a library next looks up a symbol in it; before that call returns, we look at the new library. This is needed in
-//! two cases: a debugger occupies `_r_debug.r_brk` (gdb, in a process that it started), or a new library contains an unwinder, which
-//! `_r_debug.r_brk` announces before the library can be called.
+//! A program that opens a library next looks up a symbol in it; before that call returns, we look at the new library.
+//! This is needed in two cases: a debugger occupies `_r_debug.r_brk` (gdb, in a process that it started), or a new
+//! library contains an unwinder, which `_r_debug.r_brk` announces before the library can be called.
 //!
-//! The call is passed on with a jump, because `dlsym` inspects its caller (`RTLD_NEXT`). Only relocation slots of relocated libraries are
-//! changed; the loader would relocate an unresolved lazy slot again.
+//! The call is passed on with a jump, because `dlsym` inspects its caller (`RTLD_NEXT`). Only relocation slots of
+//! relocated libraries are changed; the loader would relocate an unresolved lazy slot again.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -18,8 +18,8 @@ use crate::process::library::{Library, Slot};
 /// Where [`before_dlsym`](crate::process::dlsym_entry::before_dlsym) jumps when we have looked.
 pub(crate) static DLSYM: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether every call is to look: nothing else announces new libraries, nor that one is closed. Other libraries' words are changed only in that
-/// look, while none can come or go.
+/// Whether every call is to look: nothing else announces new libraries, nor that one is closed. Other libraries' words
+/// are changed only in that look, while none can come or go.
 pub(crate) static ALWAYS: AtomicBool = AtomicBool::new(false);
 
 /// Whether the next call is to look, once: a library was not relocated.

@@ -2,8 +2,8 @@
 
 use crate::process::loader::{LoaderDebug, with_libraries_held};
 
-/// Exported by a Python that is one executable, imported by one with a `libpython`. Programs that embed Python (gdb, perf)
-/// call other functions. Python has it since 3.8.
+/// Exported by a Python that is one executable, imported by one with a `libpython`. Programs that embed Python (gdb,
+/// perf) call other functions. Python has it since 3.8.
 const MAIN_OF_PYTHON: &str = "Py_BytesMain";
 
 /// Whether the program is a Python interpreter.

@@ -1,7 +1,8 @@
-//! Relocation slots: the words through which a library calls its imports. Patching them hooks the calls of this library only.
+//! Relocation slots: the words through which a library calls its imports. Patching them hooks the calls of this library
+//! only.
 //!
-//! Other tools patch the same slots: memray those of every library, again after each `dlopen`. Then we patch the slot again, and our hook
-//! calls that tool's function instead of libc's.
+//! Other tools patch the same slots: memray those of every library, again after each `dlopen`. Then we patch the slot
+//! again, and our hook calls that tool's function instead of libc's.
 
 use std::io;
 use std::ops::Range;
@@ -37,8 +38,8 @@ impl MemorySlots {
         self.slots.iter().all(|(slot, ..)| unsafe { slot.is_relocated() })
     }
 
-    /// Sends the library's calls of `mprotect` and its relatives through our hooks, or says why not. Returns what others had
-    /// put there.
+    /// Sends the library's calls of `mprotect` and its relatives through our hooks, or says why not. Returns what
+    /// others had put there.
     ///
     /// # Safety
     /// The library must be mapped and relocated: before that, the loader writes the slots itself.
@@ -51,7 +52,8 @@ impl MemorySlots {
             if value == hook || !is_relocated {
                 continue;
             }
-            // SAFETY: a relocation slot is an aligned word of the library's data; the caller vouches that it is relocated.
+            // SAFETY: a relocation slot is an aligned word of the library's data; the caller vouches that it is
+            // relocated.
             unsafe { write_pointer(slot.address, hook, slot.protection) }?;
             if !self.library.contains(&value) {
                 found.push((function, value));
@@ -61,9 +63,10 @@ impl MemorySlots {
     }
 }
 
-/// Makes the loader itself put our hooks into the slots, when it relocates the library: the symbols of the imports get their
-/// addresses, and become hidden, so that they are not looked for in other libraries (`elf/dl-reloc.c`, `elf/dl-runtime.c`). Weak ones are left:
-/// a host may ask whether they have an address, and where they have one, they are changed behind that.
+/// Makes the loader itself put our hooks into the slots, when it relocates the library: the symbols of the imports get
+/// their addresses, and become hidden, so that they are not looked for in other libraries (`elf/dl-reloc.c`,
+/// `elf/dl-runtime.c`). Weak ones are left: a host may ask whether they have an address, and where they have one, they
+/// are changed behind that.
 ///
 /// # Safety
 /// The library must be mapped, and not be relocated yet.

@@ -7,7 +7,8 @@ use memchr::memmem::Finder;
 /// So much stays in a processor's own cache while it is searched for one string after the other.
 const PIECE: usize = 256 << 10;
 
-/// Calls `found` with the index of a string and where it is, for each place of each string that is in `bytes`, until that returns `false`.
+/// Calls `found` with the index of a string and where it is, for each place of each string that is in `bytes`, until
+/// that returns `false`.
 pub(crate) fn each(bytes: &[u8], strings: &[&[u8]], mut found: impl FnMut(usize, usize) -> bool) {
     let finders: Vec<Finder<'_>> = strings.iter().map(Finder::new).collect();
     for start in (0..bytes.len()).step_by(PIECE) {

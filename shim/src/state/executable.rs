@@ -111,7 +111,8 @@ impl Shim {
         }
     }
 
-    /// Memory of an LLVM is about to be unmapped. Returns whether that was done here, by keeping the addresses reserved.
+    /// Memory of an LLVM is about to be unmapped. Returns whether that was done here, by keeping the addresses
+    /// reserved.
     pub(crate) fn unmapping(&self, range: AddressRange) -> bool {
         let mut state = self.lock();
         self.look_before_it_goes(&mut state, range);
@@ -152,7 +153,8 @@ impl State {
         all
     }
 
-    /// Takes the slots of a source back, if others have changed them. Not while a library is closed: it may be this one.
+    /// Takes the slots of a source back, if others have changed them. Not while a library is closed: it may be this
+    /// one.
     pub(super) fn listen_again(&mut self, slot: usize) {
         if self.sources[slot].as_ref().is_some_and(Source::is_listening) && !may_be_closing() {
             // SAFETY: sources are of mapped libraries, and it was relocated when it was hooked for the first time.

@@ -20,8 +20,8 @@ use crate::process::next;
 /// Whether libraries were taken out of the loader's list since it was read.
 static LIBRARIES_CLOSE: AtomicBool = AtomicBool::new(false);
 
-/// True while a `dlclose` may be in progress. Call with the shim's lock held: `dlclose` takes it before unmapping. Where `_r_debug.r_brk` is not
-/// hooked, nothing announces a `dlclose`, so this is always true.
+/// True while a `dlclose` may be in progress. Call with the shim's lock held: `dlclose` takes it before unmapping.
+/// Where `_r_debug.r_brk` is not hooked, nothing announces a `dlclose`, so this is always true.
 pub(super) fn may_be_closing() -> bool {
     LIBRARIES_CLOSE.load(Ordering::SeqCst) || lookup::ALWAYS.load(Ordering::Acquire)
 }
@@ -208,7 +208,8 @@ impl Shim {
         }
     }
 
-    /// The loader is about to take libraries out of its list, or not. Under its lock, and however deep in hooks of ours.
+    /// The loader is about to take libraries out of its list, or not. Under its lock, and however deep in hooks of
+    /// ours.
     pub(crate) fn note_closing(&self) {
         // SAFETY: called from `_r_debug.r_brk`.
         if self.r_debug.is_some_and(|r_debug| unsafe { r_debug.is_closing() }) {
@@ -268,7 +269,8 @@ impl Shim {
         is_source.then_some(slot)
     }
 
-    /// Forgets a library that was closed, and what it had compiled. Its memory is not touched. Returns whether it had an LLVM.
+    /// Forgets a library that was closed, and what it had compiled. Its memory is not touched. Returns whether it had
+    /// an LLVM.
     fn library_closed(&self, state: &mut State, library: KnownLibrary) -> bool {
         let State { sources, unheard_llvms, memory, lookups, others, imports, unnamed, emitted, next_owners, .. } =
             state;

@@ -15,8 +15,8 @@ use crate::memory::overdue;
 const LINKED: usize = 256;
 
 impl Shim {
-    /// `__jit_debug_register_code`: an object was registered or unregistered. Under LLVM's lock: otherwise another thread may be changing the
-    /// list, and the removed entry may be an earlier one at the same address.
+    /// `__jit_debug_register_code`: an object was registered or unregistered. Under LLVM's lock: otherwise another
+    /// thread may be changing the list, and the removed entry may be an earlier one at the same address.
     pub(crate) fn register_code(&self, slot: usize) {
         let mut state = self.lock();
         self.catch_up(&mut state, slot);
@@ -53,7 +53,8 @@ impl Shim {
         self.loaded(&mut state, loaded);
     }
 
-    /// The linker of the LLVM in `slot` is not understood: its list is read instead. LLVM puts the object there behind this call.
+    /// The linker of the LLVM in `slot` is not understood: its list is read instead. LLVM puts the object there behind
+    /// this call.
     pub(crate) fn refused(&self, slot: usize) {
         let mut state = self.lock();
         self.prepare(&mut state, slot);
@@ -71,7 +72,8 @@ impl Shim {
         state.linked.remove(index).map(|(id, _)| id)
     }
 
-    /// LLVM lists an object where it has moved it to, after its linker has reported it where it was written: that was the same one.
+    /// LLVM lists an object where it has moved it to, after its linker has reported it where it was written: that was
+    /// the same one.
     fn forget_first_place(&self, state: &mut State, bytes: &[u8]) {
         let is_it = |&(id, size): &(ObjectId, usize)| {
             let differ = |first: Vec<u8>| elf_copy::differ_in_place(&first, bytes);

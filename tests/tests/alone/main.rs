@@ -1,4 +1,5 @@
-//! The tests that need the processors for themselves, and run one after another: they assert how much of a time was sampled.
+//! The tests that need the processors for themselves, and run one after another: they assert how much of a time was
+//! sampled.
 
 mod sampler_numba;
 mod sampler_odd;

@@ -33,8 +33,8 @@ fn the_workers_of_a_prange() {
     assert!(compiled.iter().all(|sample| named(sample) == sample.frames.len()), "every frame has a name");
 }
 
-/// Through the threads of GCC's OpenMP and of oneTBB, whose `execute` has a frame that is realigned; oneTBB starts no more
-/// threads than there are processors.
+/// Through the threads of GCC's OpenMP and of oneTBB, whose `execute` has a frame that is realigned; oneTBB starts no
+/// more threads than there are processors.
 #[test]
 fn stacks_of_prange_are_whole_on_other_threading_layers() {
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);

@@ -50,8 +50,8 @@ fn seconds(samples: &[Weighed]) -> f64 {
     samples.iter().map(|sample| sample.period as f64 / 1e9).sum()
 }
 
-/// On a stack of its own, which is unmapped when it ends: a stack goes back to where the fiber began, and one outside of it to the
-/// start.
+/// On a stack of its own, which is unmapped when it ends: a stack goes back to where the fiber began, and one outside
+/// of it to the start.
 #[test]
 fn fibers_on_stacks_of_their_own() {
     let Some(samples) = run(&["fibers", "2"]) else { return };
@@ -69,7 +69,8 @@ fn exceptions_in_flight() {
     assert!((seconds(&samples) - 2.0).abs() < 0.2, "{} s", seconds(&samples));
     let unwinding = samples.iter().filter(|sample| sample.has("_Unwind_RaiseException")).count();
     assert!(unwinding * 10 > samples.len(), "{unwinding} of {} in the unwinder", samples.len());
-    // The last instructions of `_Unwind_Resume` leave its own stack, and no unwind table describes them: one stack in 500.
+    // The last instructions of `_Unwind_Resume` leave its own stack, and no unwind table describes them: one stack in
+    // 500.
     assert_complete(&samples, 99.0);
 }
 
@@ -138,7 +139,8 @@ fn a_thread_that_blocks_signals() {
     assert!(in_function.len() <= 2 && (seconds(&in_function) - 1.0).abs() < 0.1, "{in_function:?}");
 }
 
-/// The C library's own signal for it comes where a thread waits, and so does the sampler's: it must not end a thread in our handler.
+/// The C library's own signal for it comes where a thread waits, and so does the sampler's: it must not end a thread in
+/// our handler.
 #[test]
 fn threads_that_are_cancelled_where_they_wait() {
     let Some((_scratch, host)) = host(&["cancels", "3"]) else { return };
@@ -171,7 +173,8 @@ fn deep_stacks_a_thousand_times_a_second() {
     let (host, data) = recorded(host, ",hz=1000,wall");
     let _ = host.run(Preload::Library).well();
     let samples = read(&data);
-    // Of two seconds; without that, more than half of them are lost. A busy machine may keep the writer from a processor for as long.
+    // Of two seconds; without that, more than half of them are lost. A busy machine may keep the writer from a
+    // processor for as long.
     assert!(samples.iter().filter(|sample| sample.frames.len() > 400).count() > 500, "{} samples", samples.len());
     let lost = counter(&data, "lost");
     assert!(lost * 20 <= samples.len() as u64, "{lost} lost beside {}", samples.len());
@@ -207,7 +210,8 @@ fn library_of(names: &[&str]) -> Option<PathBuf> {
     names.iter().map(Path::new).find(|path| path.exists()).map(Path::to_owned)
 }
 
-/// gperftools' profiler, which counts `SIGPROF` of a timer of its own, beside ours: we see the whole time, and it is not disturbed.
+/// gperftools' profiler, which counts `SIGPROF` of a timer of its own, beside ours: we see the whole time, and it is
+/// not disturbed.
 #[test]
 fn beside_gperftools() {
     let Some(profiler) = library_of(&["/usr/lib/x86_64-linux-gnu/libprofiler.so.0", "/usr/lib64/libprofiler.so.0"])
@@ -235,6 +239,7 @@ fn beside_gperftools() {
         at += 2 + words[at + 1] as usize;
     }
     let theirs = ticks as f64 * words[3] as f64 / 1e6;
-    // Its signals wait for the process, and one that comes while another waits is not counted: on a busy machine it sees less.
+    // Its signals wait for the process, and one that comes while another waits is not counted: on a busy machine it
+    // sees less.
     assert!((0.5..2.5).contains(&theirs), "{theirs} s by gperftools");
 }

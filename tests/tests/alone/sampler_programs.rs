@@ -167,7 +167,8 @@ fn a_program_goes_on_after_exec() {
     assert!((0.8..=1.1).contains(&before) && (0.8..=1.1).contains(&after), "{before} and {after} s\n{}", host.log());
 }
 
-/// As `jitlisten record` starts it: the file is the program's, whatever it starts; behind a shell it is the program's, too.
+/// As `jitlisten record` starts it: the file is the program's, whatever it starts; behind a shell it is the program's,
+/// too.
 #[test]
 fn what_a_program_starts_does_not_take_its_recording() {
     for start in [scenario, scenario_behind_a_shell] {
@@ -246,7 +247,8 @@ fn parts_of_a_program_in_files_of_their_own() {
 fn threads_without_a_timer_are_counted() {
     let Some((_, stdout)) = run_itself(&["no-timers"]) else { return };
     let without: u64 = stdout.lines().last().and_then(|line| line.strip_prefix("without ")).unwrap().parse().unwrap();
-    // Forty threads, twenty at a time, and four timers at most; the main thread and timers of others are in the same count.
+    // Forty threads, twenty at a time, and four timers at most; the main thread and timers of others are in the same
+    // count.
     assert!((32..=45).contains(&without), "{without}");
 }
 

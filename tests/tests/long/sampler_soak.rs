@@ -1,5 +1,6 @@
-//! `hosts/sampled_soak.cpp`: recordings begin and end every tenth of a second under threads that compile, fork, exec, throw, walk their
-//! stacks, raise signals, begin, end, and load libraries. A minute here; `JITLISTEN_SOAK=3600` makes it an hour.
+//! `hosts/sampled_soak.cpp`: recordings begin and end every tenth of a second under threads that compile, fork, exec,
+//! throw, walk their stacks, raise signals, begin, end, and load libraries. A minute here; `JITLISTEN_SOAK=3600` makes
+//! it an hour.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! A service that compiles and frees for ever has what it had: memory, mappings and files are the same after twice the time.
+//! A service that compiles and frees for ever has what it had: memory, mappings and files are the same after twice the
+//! time.
 
 use jitlisten_tests::host::{Ended, Host, Preload};
 use jitlisten_tests::integration;
@@ -56,7 +57,8 @@ fn with_every_sink_on_nothing_grows_for_ever() {
     let reported: Vec<String> =
         ours.log().lines().filter(|line| line.contains("JITLISTEN_QUOTA")).map(str::to_owned).collect();
     assert!(reported.len() == 1 && reported[0].contains("the jitdump sink stops"), "{reported:?}");
-    // What LLVM itself leaks in the same turns is not ours; addresses of freed code are reserved, 4,096 ranges at the most.
+    // What LLVM itself leaks in the same turns is not ours; addresses of freed code are reserved, 4,096 ranges at the
+    // most.
     let grown = (end.resident - warm.resident) - (stock_end.resident - stock_warm.resident);
     assert!(grown < 4 * MIB, "memory grows by {grown} bytes in {} turns: {all}", TURNS - WARM);
     assert!(end.mappings - stock_end.mappings < 4096 + 64, "mappings: {all}");

@@ -54,7 +54,8 @@ fn most_mappings_for_images() -> i64 {
     limit.trim().parse::<i64>().expect("a number") / 8 * 7
 }
 
-/// Every object has an image, or so many that the others would have been too many mappings: then the sink has said so, once.
+/// Every object has an image, or so many that the others would have been too many mappings: then the sink has said so,
+/// once.
 fn has_images(host: &Host, reported: &Said, objects: usize) {
     let found = image::files(host).len();
     if reported.mappings < most_mappings_for_images() {

@@ -1,6 +1,7 @@
-//! What OpenTelemetry's profiler (and Parca's agent, which is made of it) requires of a mapping, before it names and unwinds its
-//! code. The profiler itself needs the kernel's eBPF and a build of its own; these are its rules, as its sources have them
-//! (`process/process.go`, `process/types.go`, `processmanager/processinfo.go`, `libpf/pfelf`, `libpf/fileid.go`; August 2026):
+//! What OpenTelemetry's profiler (and Parca's agent, which is made of it) requires of a mapping, before it names and
+//! unwinds its code. The profiler itself needs the kernel's eBPF and a build of its own; these are its rules, as its
+//! sources have them (`process/process.go`, `process/types.go`, `processmanager/processinfo.go`, `libpf/pfelf`,
+//! `libpf/fileid.go`; August 2026):
 //!
 //! 1. `/proc/PID/maps`: executable, with an inode, and a path that begins neither with `/memfd:` nor with `[anon:`.
 //! 2. The file is read through `/proc/PID/map_files/START-END`, whether its path leads to it or not.

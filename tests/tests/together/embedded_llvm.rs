@@ -1,5 +1,6 @@
-//! Hosts that no package shows: LLVM linked in statically and stripped, at fixed addresses, with equal functions folded, split over two
-//! libraries, without RTTI, twice in one process, in libraries that are opened and closed, and hooked while threads compile.
+//! Hosts that no package shows: LLVM linked in statically and stripped, at fixed addresses, with equal functions
+//! folded, split over two libraries, without RTTI, twice in one process, in libraries that are opened and closed, and
+//! hooked while threads compile.
 
 #![cfg(target_arch = "x86_64")]
 
@@ -217,8 +218,8 @@ fn without_names_of_types() {
     }
 }
 
-/// Where LLVM's C functions are exported, every function gets a frame pointer but those that have an argument in its register, and
-/// their callers.
+/// Where LLVM's C functions are exported, every function gets a frame pointer but those that have an argument in its
+/// register, and their callers.
 #[test]
 fn functions_of_a_shared_llvm_keep_a_frame_pointer() {
     let scratch = Scratch::new("embedded");
@@ -295,8 +296,8 @@ fn several_in_one_process_that_come_and_go() {
     }
 }
 
-/// A debugger that has started the program sits where the loader announces libraries: nothing says that one is closed. Its words are
-/// not touched when another one compiles.
+/// A debugger that has started the program sits where the loader announces libraries: nothing says that one is closed.
+/// Its words are not touched when another one compiles.
 #[test]
 fn after_one_was_closed_unheard() {
     let scratch = Scratch::new("embedded");
@@ -326,8 +327,8 @@ fn after_one_was_closed_unheard() {
     }
 }
 
-/// Other libraries may replace functions of the linker, so the loader fills in its vtable after it has announced the library (before
-/// glibc 2.41): it finds us where the symbols say.
+/// Other libraries may replace functions of the linker, so the loader fills in its vtable after it has announced the
+/// library (before glibc 2.41): it finds us where the symbols say.
 #[test]
 fn linkers_whose_functions_others_may_replace() {
     let scratch = Scratch::new("embedded");
@@ -347,7 +348,8 @@ fn linkers_whose_functions_others_may_replace() {
     }
 }
 
-/// Relative relocations in `DT_RELR`, where they take an eighth of a word: vtables are found, and changed, before the loader has come to them.
+/// Relative relocations in `DT_RELR`, where they take an eighth of a word: vtables are found, and changed, before the
+/// loader has come to them.
 #[test]
 fn with_packed_relocations() {
     let scratch = Scratch::new("embedded");
@@ -366,8 +368,9 @@ fn with_packed_relocations() {
     }
 }
 
-/// Seen by another thread than the one whose loader is about to relocate it. A packed relocation is the word in the vtable itself: were it written
-/// when the loader has just been there, the host's next call would go anywhere. The GDB JIT list is read instead.
+/// Seen by another thread than the one whose loader is about to relocate it. A packed relocation is the word in the
+/// vtable itself: were it written when the loader has just been there, the host's next call would go anywhere. The GDB
+/// JIT list is read instead.
 #[test]
 fn with_packed_relocations_in_front_of_the_loader() {
     let scratch = Scratch::new("embedded");
@@ -402,8 +405,8 @@ fn with_packed_relocations_in_front_of_the_loader() {
     assert_eq!(heard(&log), [COUNT; 2], "{log}");
 }
 
-/// A library whose relocation slots are read-only once the loader is done with them, which takes it long: 2,700 imports, with the memory
-/// functions among them.
+/// A library whose relocation slots are read-only once the loader is done with them, which takes it long: 2,700
+/// imports, with the memory functions among them.
 fn sealed_library(scratch: &Scratch, compiler: &Path) -> PathBuf {
     let functions = |of: &dyn Fn(usize) -> String| (0..2700).map(of).collect::<String>();
     let (imported, sealed) = (scratch.join("libimported.so"), scratch.join("libsealed.so"));
@@ -538,8 +541,8 @@ fn the_release_is_the_one_that_the_library_says() {
     }
 }
 
-/// A linker of an unknown release is ignored. That is worth a warning where the program registers nothing with debuggers
-/// either, and not where it does.
+/// A linker of an unknown release is ignored. That is worth a warning where the program registers nothing with
+/// debuggers either, and not where it does.
 #[test]
 fn what_nothing_is_heard_of_is_said_when_it_has_compiled() {
     let scratch = Scratch::new("embedded");
@@ -563,8 +566,8 @@ fn what_nothing_is_heard_of_is_said_when_it_has_compiled() {
     }
 }
 
-/// What is called as LLVM's linker and is something else: the program goes on, the log says so, and the GDB JIT list is read
-/// instead, although it is not exported.
+/// What is called as LLVM's linker and is something else: the program goes on, the log says so, and the GDB JIT list is
+/// read instead, although it is not exported.
 #[test]
 fn what_only_looks_like_a_linker_is_left_alone() {
     let scratch = Scratch::new("embedded");

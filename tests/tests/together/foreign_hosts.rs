@@ -100,7 +100,8 @@ fn every_function_that_postgresql_compiles_is_named() {
         let text = |ended: &Ended| String::from_utf8_lossy(&ended.stdout).into_owned();
         assert_eq!((text(&stock), &stock.stderr), (text(&ours), &ours.stderr), "{settings:?}");
         let map = ours.perf_map();
-        // The first query is not explained, and compiles what the second one does; in the third, LLVM leaves functions out.
+        // The first query is not explained, and compiles what the second one does; in the third, LLVM leaves functions
+        // out.
         let explained = foreign::explained_functions(&ours.stdout);
         let [second, third] = explained[..] else { panic!("{explained:?}") };
         let Some(compiled) = postgres.compiled_functions(ours.pid) else { return };
@@ -144,8 +145,8 @@ fn functions_of_llvmpipe_and_postgresql_keep_a_frame_pointer() {
     }
 }
 
-/// Debian's PostgreSQL keeps frame pointers: with those of compiled code, `perf record -g` sees who calls it. Without them the caller
-/// was left out in two samples of five.
+/// Debian's PostgreSQL keeps frame pointers: with those of compiled code, `perf record -g` sees who calls it. Without
+/// them the caller was left out in two samples of five.
 #[test]
 fn perf_walks_through_what_postgresql_compiles() {
     let (Some(()), Some(postgres)) = (perf::is_here(), Postgres::new()) else { return };
@@ -217,7 +218,8 @@ fn every_object_of_llvmpipe_is_heard() {
     }
 }
 
-/// Mesa keeps no frame pointers: by the unwind tables of images. The fragment shader is in the first object that is compiled.
+/// Mesa keeps no frame pointers: by the unwind tables of images. The fragment shader is in the first object that is
+/// compiled.
 #[test]
 fn perf_walks_from_a_shader_to_the_start_of_its_thread() {
     let (Some(()), Some(host)) = (perf::is_here(), foreign::llvmpipe(400)) else { return };

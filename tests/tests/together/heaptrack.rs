@@ -1,4 +1,5 @@
-//! heaptrack: allocations by compiled function, with Python lines and inlined callees. All of it is compiled after heaptrack has begun.
+//! heaptrack: allocations by compiled function, with Python lines and inlined callees. All of it is compiled after
+//! heaptrack has begun.
 
 use std::fs;
 use std::process::Command;

@@ -1,7 +1,7 @@
 //! What others may plant or say, and what of ours they may read.
 //!
-//! The paths of a process can be guessed, its number is in them. So a shell plants something where the library is about to
-//! write, and becomes the host by `exec`: the number stays.
+//! The paths of a process can be guessed, its number is in them. So a shell plants something where the library is about
+//! to write, and becomes the host by `exec`: the number stays.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -244,7 +244,8 @@ fn names_of_functions() {
     }
 }
 
-/// What an environment may say, to no avail: the program prints the same, and nothing is written where it should not be.
+/// What an environment may say, to no avail: the program prints the same, and nothing is written where it should not
+/// be.
 #[test]
 fn values_of_variables() {
     let long = "x".repeat(100_000);
@@ -334,15 +335,16 @@ fn a_set_user_id_program() {
     assert_eq!(ours_below(&ours), vec![]);
 }
 
-/// Ways to get a library into programs that are set-user-ID, too: `ld.so(8)` takes full paths from `/etc/ld.so.preload`, and
-/// names of libraries in the system's directories that are set-user-ID themselves from `LD_PRELOAD`.
+/// Ways to get a library into programs that are set-user-ID, too: `ld.so(8)` takes full paths from
+/// `/etc/ld.so.preload`, and names of libraries in the system's directories that are set-user-ID themselves from
+/// `LD_PRELOAD`.
 const PRELOADS: [(&str, &str); 2] = [
     ("/etc", "printf '%s\\n' \"$LIBRARY\" >/etc/ld.so.preload"),
     ("/usr/lib/$(uname -m)-linux-gnu", "cp \"$LIBRARY\" $place/; chmod 4755 $place/libjitlisten.so"),
 ];
 
-/// The program, with the library preloaded that way into it alone (what starts it would write a log, too), and the directory
-/// that it may write to.
+/// The program, with the library preloaded that way into it alone (what starts it would write a log, too), and the
+/// directory that it may write to.
 fn preloaded(place: &str, put: &str, program: &Path) -> Option<(Host, PathBuf)> {
     let host = Host::open_to_others(tool::require("setpriv", Absence::FailsInCi)?, "preloaded");
     let library = host.scratch("libjitlisten.so");
@@ -367,8 +369,8 @@ fn preloaded(place: &str, put: &str, program: &Path) -> Option<(Host, PathBuf)> 
     Some((host.in_mount_namespace(&script)?, ours))
 }
 
-/// The loader takes `LD_PRELOAD` away from the environment of a set-user-ID program, but the program may open the session
-/// itself. The same program without the bit shows that the library is there and would work.
+/// The loader takes `LD_PRELOAD` away from the environment of a set-user-ID program, but the program may open the
+/// session itself. The same program without the bit shows that the library is there and would work.
 #[test]
 fn a_set_user_id_program_that_it_is_preloaded_into() {
     let built = paths::Scratch::open_to_others("preloaded-program");

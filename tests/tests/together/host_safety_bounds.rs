@@ -1,5 +1,5 @@
-//! What the library takes from a process stays within bounds: work in proportion to what there is, address space where that is
-//! limited, and nothing of the signals.
+//! What the library takes from a process stays within bounds: work in proportion to what there is, address space where
+//! that is limited, and nothing of the signals.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,8 +43,8 @@ fn number(host: &Host, preload: Preload, word: &str) -> u64 {
         .unwrap_or_else(|| panic!("no {word}: {text}"))
 }
 
-/// Instructions, as callgrind counts them, and system calls, as strace does, for one object with so many functions, each in a section
-/// of its own.
+/// Instructions, as callgrind counts them, and system calls, as strace does, for one object with so many functions,
+/// each in a section of its own.
 fn work(functions: u32) -> Option<(u64, u64)> {
     let (valgrind, strace) =
         (tool::require("valgrind", Absence::FailsInCi)?, tool::require("strace", Absence::FailsInCi)?);
@@ -81,8 +81,8 @@ fn system_calls(strace: &Path, host: &Host) -> String {
     fs::read_to_string(calls).expect("strace has written")
 }
 
-/// What a caller of the C API points to is read plainly. Each name and each file by `process_vm_readv(2)` were 15,019 calls of it for
-/// 5,000 functions with lines, and 12 since.
+/// What a caller of the C API points to is read plainly. Each name and each file by `process_vm_readv(2)` were 15,019
+/// calls of it for 5,000 functions with lines, and 12 since.
 #[test]
 fn inputs_of_the_api_are_read_plainly() {
     let (Some(strace), Some(program)) = (tool::require("strace", Absence::FailsInCi), program()) else { return };

@@ -1,5 +1,5 @@
-//! Forks, other programs, and ends: each process writes its own files and no others, and what was compiled before the end
-//! can be read after it.
+//! Forks, other programs, and ends: each process writes its own files and no others, and what was compiled before the
+//! end can be read after it.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,5 @@
-//! What the library does when there is not enough: each sink stops alone, says so once, is counted, and the program prints
-//! what it prints without us.
+//! What the library does when there is not enough: each sink stops alone, says so once, is counted, and the program
+//! prints what it prints without us.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -52,8 +52,8 @@ fn no_memory() {
     assert!(requests > 0, "the library gets its memory elsewhere: {}", ended.stderr);
 }
 
-/// The same by the kernel: with `RLIMIT_AS` at what the process has, and a little above. LLVM itself would end a process that
-/// gets no memory, so the host raises the limit for its own calls; what the library asks for meets it.
+/// The same by the kernel: with `RLIMIT_AS` at what the process has, and a little above. LLVM itself would end a
+/// process that gets no memory, so the host raises the limit for its own calls; what the library asks for meets it.
 #[test]
 fn an_address_space_that_may_not_grow() {
     let Some(host) = safety_host::scenario(&["narrows"]) else { return };

@@ -1,7 +1,7 @@
 //! Signals, cancellation and `errno`: what a thread of the host's does while it is ours.
 //!
-//! `hosts/safety.c` stands in for `write(2)`, which the library calls under its locks, and makes things happen there, every
-//! time. The same program without the library has them happen elsewhere, and must print the same.
+//! `hosts/safety.c` stands in for `write(2)`, which the library calls under its locks, and makes things happen there,
+//! every time. The same program without the library has them happen elsewhere, and must print the same.
 
 use jitlisten_tests::host::Preload;
 use jitlisten_tests::{host, safety_host};

@@ -1,5 +1,5 @@
-//! Sixteen threads that compile, run and free, while a profiler's signal walks their stacks a thousand times a second and
-//! another thread switches sinks off and on: nothing hangs, crashes, is lost, reported twice, or torn.
+//! Sixteen threads that compile, run and free, while a profiler's signal walks their stacks a thousand times a second
+//! and another thread switches sinks off and on: nothing hangs, crashes, is lost, reported twice, or torn.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

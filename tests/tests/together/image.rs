@@ -1,4 +1,5 @@
-//! `JITLISTEN=image` with unmodified tools that know nothing of JITs, each beside the stock process it must differ from.
+//! `JITLISTEN=image` with unmodified tools that know nothing of JITs, each beside the stock process it must differ
+//! from.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -36,7 +37,8 @@ fn perf_walks_by_unwind_tables_from_the_kernel_to_main() {
     record.args(["record", "-q", "-e", "cpu-clock", "-F", "199", "--call-graph", "dwarf", "-B", "-N", "-o"]).arg(&data);
     assert!(tool::run(record.args(["--", "env"]).args(host.env_words(Preload::Library))).status.success());
     let samples = perf::samples(&data);
-    // The function that Python's `main` calls: from there perf 6.12 often loses its way in libc, with and without the library.
+    // The function that Python's `main` calls: from there perf 6.12 often loses its way in libc, with and without the
+    // library.
     let (jit, complete) = complete(&samples, &["__libc_start", "Py_BytesMain"]);
     assert!(jit >= 30, "only {jit} samples in images\n{}", host.log());
     assert!(complete * 100 >= jit * 95, "{complete} of {jit} stacks reach main");

@@ -1,7 +1,8 @@
 //! A core file of a process with images, which has their pages.
 //!
-//! gdb has its names from LLVM's JIT interface, which is in the core as the code is; eu-stack and pystack have names from the
-//! image, and from its header in the core. Each is asked again when the images are gone: every stack is whole still, and named.
+//! gdb has its names from LLVM's JIT interface, which is in the core as the code is; eu-stack and pystack have names
+//! from the image, and from its header in the core. Each is asked again when the images are gone: every stack is whole
+//! still, and named.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,8 +16,8 @@ use jitlisten_tests::{gdb, integration, paths, scenario};
 
 const NUMBA: &str = "numba-0.68.1";
 
-/// Runs the chain until it has used up its processor time, which makes the kernel kill it in the loop, and returns its core
-/// file, or `None` after a loud skip.
+/// Runs the chain until it has used up its processor time, which makes the kernel kill it in the loop, and returns its
+/// core file, or `None` after a loud skip.
 fn dump(python: &Path) -> Option<(Host, PathBuf)> {
     let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
     if pattern.starts_with('|') || pattern.contains('/') {

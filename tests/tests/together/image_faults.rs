@@ -14,8 +14,8 @@ fn host(mode: &str) -> Option<Host> {
     Some(image::with_images(host))
 }
 
-/// Every function returns right; `expected` of them are in images; `reason` is the only line in the log, if there is one.
-/// Returns how many are in images.
+/// Every function returns right; `expected` of them are in images; `reason` is the only line in the log, if there is
+/// one. Returns how many are in images.
 fn check(host: &Host, expected: impl Fn(usize) -> bool, reason: Option<&str>) -> usize {
     let ended = host.run(Preload::Library).well();
     let stdout = String::from_utf8(ended.stdout).expect("text");

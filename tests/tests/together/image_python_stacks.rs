@@ -1,4 +1,5 @@
-//! `py-spy --native` and `pystack --native` on Python -> Numba -> Python -> Numba, where the code has no frame pointers.
+//! `py-spy --native` and `pystack --native` on Python -> Numba -> Python -> Numba, where the code has no frame
+//! pointers.
 
 use std::fs;
 use std::path::PathBuf;
@@ -22,7 +23,8 @@ fn py_spy() -> Option<PathBuf> {
     here.then_some(spy)
 }
 
-/// Starts `callback.py`, with or without the library and debug information, lets `look` have it, returns what that found.
+/// Starts `callback.py`, with or without the library and debug information, lets `look` have it, returns what that
+/// found.
 fn watch<T>(preload: Preload, debug: &str, look: impl FnOnce(&Running<'_>) -> T) -> Option<T> {
     let host = with_images(integration::numba(NUMBA, "callback.py")?.argument("300"));
     let host = host.variable("JITLISTEN_FRAME_POINTERS", "0").variable("NUMBA_DEBUGINFO", debug);
@@ -81,7 +83,8 @@ fn py_spy_records_every_stack_whole() {
             }
             all += count;
         }
-        // LLVM gives some instructions line 0, what belongs to none; which ones, and whether they are hot, is the processor's.
+        // LLVM gives some instructions line 0, what belongs to none; which ones, and whether they are hot, is the
+        // processor's.
         assert!(debug == "0" || with_line * 4 >= inner, "{with_line} of {inner} have a line: {stacks:#?}");
         // On a busy machine py-spy, which stops the process for each sample, meets it mostly between the calls.
         assert!(all >= 30 && over_python >= 5, "{over_python} of {all} lead over Python: {stacks:#?}");
@@ -97,7 +100,8 @@ fn stock_stacks_are_lost() {
     assert!(!whole, "the check must be able to say no: {stacks:#?}");
 }
 
-/// Runs a tool that shows the process as it is in one moment, until it is in `inner` over Python. `None` when it never is.
+/// Runs a tool that shows the process as it is in one moment, until it is in `inner` over Python. `None` when it never
+/// is.
 fn snapshot(mut show: impl FnMut() -> Vec<String>) -> Option<Vec<String>> {
     let over_python =
         |stack: &Vec<String>| in_turn(&stack.iter().map(String::as_str).collect::<Vec<_>>(), &OVER_PYTHON);

@@ -1,6 +1,8 @@
-//! The C++ adapters of `include/jitlisten_llvm.hpp` in programs that embed LLVM 14 to 22: every pair of LLVM, engine and consumer.
+//! The C++ adapters of `include/jitlisten_llvm.hpp` in programs that embed LLVM 14 to 22: every pair of LLVM, engine
+//! and consumer.
 //!
-//! `mcjit` is MCJIT with our memory manager, `mcjit_said` MCJIT with its own, where the program says when code is final.
+//! `mcjit` is MCJIT with our memory manager, `mcjit_said` MCJIT with its own, where the program says when code is
+//! final.
 
 use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::perf_script::Sample;
@@ -70,8 +72,8 @@ fn whole_stacks(samples: &[Sample], is_ours: impl Fn(&str) -> bool) {
     assert!(whole * 100 >= ours.len() * 95, "{whole} of {} stacks are whole", ours.len());
 }
 
-/// LLVM's own registration; but before LLVM 19 its plugin for JITLink leaves out what has no debug information, so there it is
-/// our list that gdb reads.
+/// LLVM's own registration; but before LLVM 19 its plugin for JITLink leaves out what has no debug information, so
+/// there it is our list that gdb reads.
 fn gdb(llvm: u32, engine: &str) {
     let (Some(()), Some(host)) = (gdb::is_here(), chain(llvm, engine, 60)) else { return };
     let sinks = if engine == "orc-jitlink" && llvm < 19 { "gdb" } else { "perfmap,unwind" };
@@ -138,8 +140,8 @@ macro_rules! rows {
     };
 }
 
-// Every pair of LLVM and consumer, of engine and consumer, and of LLVM and engine. gdb reads an object of JITLink by LLVM's own list from
-// LLVM 19 on, so it has a second row of that engine.
+// Every pair of LLVM and consumer, of engine and consumer, and of LLVM and engine. gdb reads an object of JITLink by
+// LLVM's own list from LLVM 19 on, so it has a second row of that engine.
 rows! {
     llvm_14_mcjit: 14, "mcjit" => [perf_map, gdb, every_object_is_freed];
     llvm_14_mcjit_said: 14, "mcjit-said" => [perf_map, every_object_is_freed];

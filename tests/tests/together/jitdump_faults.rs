@@ -1,5 +1,5 @@
-//! Places that cannot be written: the jitdump stops, says so once, counts it, leaves a valid prefix, and the program does
-//! not notice.
+//! Places that cannot be written: the jitdump stops, says so once, counts it, leaves a valid prefix, and the program
+//! does not notice.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -230,7 +230,8 @@ fn a_library_that_is_closed_and_opened_again() {
     assert_eq!(log.matches("an LLVM was closed: ").count(), 1, "{log}");
 }
 
-/// One object, heard on its way into the linker, and listed for debuggers by lli's debug plugin when it is linked, with a function left out.
+/// One object, heard on its way into the linker, and listed for debuggers by lli's debug plugin when it is linked, with
+/// a function left out.
 #[test]
 fn an_object_that_is_also_listed_is_one_object() {
     let metadata = "!llvm.dbg.cu = !{!0}\n!llvm.module.flags = !{!2, !3}\n\
@@ -338,7 +339,8 @@ fn objects_in_memory_that_may_run_before_they_are_linked() {
     }
 }
 
-/// Where the same code is in two places, and nothing says which of them is called, none of it is named; the log says so once.
+/// Where the same code is in two places, and nothing says which of them is called, none of it is named; the log says so
+/// once.
 #[test]
 fn objects_that_are_in_two_places_that_may_run_are_in_neither() {
     let scratch = Scratch::new("jitlink");

@@ -1,4 +1,5 @@
-//! A host that destroys its engines and keeps their code: the code lives until its memory goes, not until debuggers forget it.
+//! A host that destroys its engines and keeps their code: the code lives until its memory goes, not until debuggers
+//! forget it.
 
 use std::fs;
 use std::path::PathBuf;

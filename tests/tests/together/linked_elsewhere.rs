@@ -1,5 +1,5 @@
-//! Hosts that link code for a place where they write it by themselves, and that may run all the time, as Julia does: only the `.eh_frame`
-//! that is registered says where an object is.
+//! Hosts that link code for a place where they write it by themselves, and that may run all the time, as Julia does:
+//! only the `.eh_frame` that is registered says where an object is.
 
 use std::path::PathBuf;
 use std::process::Command;

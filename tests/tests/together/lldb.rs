@@ -1,5 +1,5 @@
-//! lldb, attached: compiled functions by name, by the JIT interface, and what called them. Where the interpreter's own frames end is
-//! lldb's matter.
+//! lldb, attached: compiled functions by name, by the JIT interface, and what called them. Where the interpreter's own
+//! frames end is lldb's matter.
 
 use std::process::Command;
 

@@ -13,7 +13,8 @@ const ORC: [Integration; 2] = [
 
 #[test]
 fn both_unwinders_walk_to_the_start() {
-    // libunwind 1.6.2 leaves the compiled frames of ORC, too, but loses its way two frames later, in LLVM 22's `runAsMain`.
+    // libunwind 1.6.2 leaves the compiled frames of ORC, too, but loses its way two frames later, in LLVM 22's
+    // `runAsMain`.
     for (unwinder, integrations) in [("libunwind", &MCJIT[..]), ("libgcc", &[&MCJIT[..], &ORC].concat())] {
         for integration in integrations {
             let Some(host) = integration.chain(2, &[]) else { continue };

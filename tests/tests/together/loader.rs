@@ -14,7 +14,8 @@ fn compiled(source: &str, flags: &[&str], to: &Path) -> Option<()> {
     Some(())
 }
 
-/// glibc 2.41 announces a change after each `dlopen`, also one that only asks for what is there. Here another library does.
+/// glibc 2.41 announces a change after each `dlopen`, also one that only asks for what is there. Here another library
+/// does.
 #[test]
 fn a_loader_that_announces_what_we_ask_for() {
     let Some(python) = integration::python("numba-0.68.1") else { return };

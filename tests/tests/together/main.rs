@@ -1,4 +1,5 @@
-//! The tests that run four at a time. Each file is a module with a line here; `tests/src/lib.rs` says what they have in common.
+//! The tests that run four at a time. Each file is a module with a line here; `tests/src/lib.rs` says what they have in
+//! common.
 
 mod cache;
 mod closed_engine;

@@ -203,7 +203,8 @@ fn absl_names_compiled_functions() {
     assert!(!stock.contains("gamma"), "{stock}");
 }
 
-/// The handler's own walk ends at once in Debian's build, whose functions have no frame pointers; where the program was, it says.
+/// The handler's own walk ends at once in Debian's build, whose functions have no frame pointers; where the program
+/// was, it says.
 #[test]
 fn the_report_of_a_crash_by_absl_names_the_compiled_function() {
     if !PathBuf::from("/usr/include/absl/debugging/failure_signal_handler.h").exists() {

@@ -1,5 +1,5 @@
-//! C++ exceptions through compiled frames, with images in the lists of modules; also under sanitizers, whose own unwinder reads those
-//! lists.
+//! C++ exceptions through compiled frames, with images in the lists of modules; also under sanitizers, whose own
+//! unwinder reads those lists.
 
 use std::path::Path;
 use std::process::Command;

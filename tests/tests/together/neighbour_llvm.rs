@@ -1,4 +1,5 @@
-//! More than one compiler: two LLVMs, an LLVM that is closed, another JIT that registers with debuggers, two copies of the library.
+//! More than one compiler: two LLVMs, an LLVM that is closed, another JIT that registers with debuggers, two copies of
+//! the library.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -66,9 +67,9 @@ fn another_jit_that_registers_with_debuggers() {
     }
 }
 
-/// A program that is linked with one copy: with nothing else; with the same copy preloaded; with another one preloaded, which
-/// the program is then bound to; with two preloaded, of which the last one begins. One copy writes, and there is one line for
-/// each function.
+/// A program that is linked with one copy: with nothing else; with the same copy preloaded; with another one preloaded,
+/// which the program is then bound to; with two preloaded, of which the last one begins. One copy writes, and there is
+/// one line for each function.
 #[test]
 fn the_library_twice() {
     let Some(python) = integration::python("numba-0.68.1") else { return };

@@ -1,5 +1,5 @@
-//! `libllvmlite.so` opened by a C program: with `RTLD_LAZY` its relocation slots are filled one by one after we come, with
-//! `RTLD_NOW` all at once after `_r_debug.r_brk`.
+//! `libllvmlite.so` opened by a C program: with `RTLD_LAZY` its relocation slots are filled one by one after we come,
+//! with `RTLD_NOW` all at once after `_r_debug.r_brk`.
 
 use jitlisten_tests::host::{self, Host, Preload};
 use jitlisten_tests::scenario::{self, Verdict};

@@ -1,5 +1,5 @@
-//! llvmlite's ORC entry points. With JITLink llvmlite registers no debug object: its objects are detected on their way into the linker,
-//! through a vtable that only the file's symbols show (the wheels are built without RTTI).
+//! llvmlite's ORC entry points. With JITLink llvmlite registers no debug object: its objects are detected on their way
+//! into the linker, through a vtable that only the file's symbols show (the wheels are built without RTTI).
 
 use jitlisten_tests::host::{self, Host, Preload};
 use jitlisten_tests::scenario::{self, Verdict};

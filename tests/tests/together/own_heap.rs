@@ -1,4 +1,5 @@
-//! The library allocates nothing from the program's `malloc`: that may be a profiler's, which takes locks and asks the loader.
+//! The library allocates nothing from the program's `malloc`: that may be a profiler's, which takes locks and asks the
+//! loader.
 
 use std::path::PathBuf;
 
@@ -6,7 +7,8 @@ use jitlisten_tests::host::{Ended, Host, Preload};
 use jitlisten_tests::tool::{self, Absence};
 use jitlisten_tests::{integration, paths};
 
-/// Functions of the C library and of libgcc that allocate when we call them. `?` has no name: `opendir` jumps to a static function.
+/// Functions of the C library and of libgcc that allocate when we call them. `?` has no name: `opendir` jumps to a
+/// static function.
 const THROUGH: [&str; 5] = ["?", "opendir", "dlopen", "__register_atfork", "__register_frame"];
 
 /// A program with Numba, and `hosts/watched_malloc.c` in front of the library.

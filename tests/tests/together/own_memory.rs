@@ -144,7 +144,8 @@ fn an_engine_that_ends_after_its_memory() {
     every_object_is_heard("disposed", COUNT / 2);
 }
 
-/// LLVM has taken the object out of its list with the engine, and it was never where the code is: what gdb knows is ours.
+/// LLVM has taken the object out of its list with the engine, and it was never where the code is: what gdb knows is
+/// ours.
 #[test]
 fn gdb_names_code_that_was_copied_out_of_an_engine() {
     let scratch = Scratch::new("own-memory");
@@ -203,7 +204,8 @@ fn an_object_that_never_becomes_final_is_worth_one_line() {
     assert_eq!(log.matches("is not final after a second: its memory may not be executed").count(), 1, "{log}");
 }
 
-/// Lets the host continue at each of its waits, with more than a second after the first, and returns the counts at the last.
+/// Lets the host continue at each of its waits, with more than a second after the first, and returns the counts at the
+/// last.
 fn heard_at_the_end(host: &Host) -> Heard {
     let mut running = host.start(Preload::Library);
     for line in WAITS {

@@ -1,5 +1,5 @@
-//! Files of one process among those of others: its children, processes of the same number in another PID namespace, dead ones,
-//! and itself as another user.
+//! Files of one process among those of others: its children, processes of the same number in another PID namespace,
+//! dead ones, and itself as another user.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -92,7 +92,8 @@ fn a_child_has_a_map_from_its_first_object_on_or_when_it_asks() {
     }
 }
 
-/// What the documents say of a child that compiles nothing: perf, which has seen the fork, names it by its parent's map.
+/// What the documents say of a child that compiles nothing: perf, which has seen the fork, names it by its parent's
+/// map.
 #[test]
 fn perf_names_what_a_child_has_inherited() {
     let (Some(()), Some(host)) = (perf::is_here(), calls(&["child", "runs"])) else { return };

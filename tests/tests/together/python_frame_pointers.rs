@@ -1,5 +1,5 @@
-//! From Python 3.15 on the interpreter keeps frame pointers: `perf record -g` shows the whole stack, from compiled code down to
-//! what the C library calls.
+//! From Python 3.15 on the interpreter keeps frame pointers: `perf record -g` shows the whole stack, from compiled code
+//! down to what the C library calls.
 
 use jitlisten_tests::host::Preload;
 use jitlisten_tests::integration::Integration;

@@ -21,8 +21,8 @@ fn python_and_numba_names_in_one_report() {
     let ours = PerfMap::parse(ours.concat().as_bytes()).unwrap_or_else(|fault| panic!("our entries: {fault}"));
 
     scenario::every_sample_is_named(&recording.samples, &ours, "gamma");
-    // In one stack only where the interpreter keeps frame pointers; in one report everywhere. A trampoline is eleven bytes
-    // long, so a recording may miss all of them.
+    // In one stack only where the interpreter keeps frame pointers; in one report everywhere. A trampoline is eleven
+    // bytes long, so a recording may miss all of them.
     let met = |recording: &Recording| {
         let frames = recording.samples.iter().flat_map(|sample| &sample.frames);
         frames.filter_map(|frame| frame.symbol.as_deref()).any(|name| name.starts_with("py::python_"))

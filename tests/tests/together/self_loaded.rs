@@ -56,8 +56,8 @@ fn run(host: &Host, preload: Preload, mut look: impl FnMut(usize, u32)) -> Ended
     running.end().well()
 }
 
-/// At each wait so many objects are detected, in the end all; the output is that of the stock program, and every function that is
-/// there in the end is named once.
+/// At each wait so many objects are detected, in the end all; the output is that of the stock program, and every
+/// function that is there in the end is named once.
 fn every_object_is_heard(llvm: u32, mode: &str, expected: [[usize; 3]; 3], images: [usize; 3]) {
     let scratch = Scratch::new("self-loaded");
     let Some(host) = host(&scratch, llvm, mode) else { return };
@@ -90,7 +90,8 @@ fn objects_that_the_program_loads() {
     }
 }
 
-/// The code comes after the right to run, and nothing announces it: it is found when the next module is compiled, and at the exit.
+/// The code comes after the right to run, and nothing announces it: it is found when the next module is compiled, and
+/// at the exit.
 #[test]
 fn objects_in_memory_that_may_be_written_and_executed_all_the_time() {
     let (before, all) = (COUNT - 1, COUNT);
@@ -131,7 +132,8 @@ fn objects_that_the_program_gives_to_llvm() {
     }
 }
 
-/// Assembly and what is for another machine are the same to the byte (the host prints their sizes). Equal code has no names.
+/// Assembly and what is for another machine are the same to the byte (the host prints their sizes). Equal code has no
+/// names.
 #[test]
 fn what_is_not_loaded_or_not_certain_has_no_names_and_no_warning() {
     for (llvm, mode) in [(14, "other"), (19, "file"), (19, "equal"), (22, "assembly"), (22, "other")] {

@@ -25,9 +25,9 @@ fn deleted_functions_leave_no_wrong_name() {
     }
 }
 
-/// perf reads the map when it reports, and a map has no times: what ran where another function lies now has that one's name.
-/// It must never be the other way round. (The addresses of 4,096 freed ranges are kept from being used again, so the host has
-/// to compile more; a jitdump has times, and `jitdump_perf.rs` shows that there both are named.)
+/// perf reads the map when it reports, and a map has no times: what ran where another function lies now has that one's
+/// name. It must never be the other way round. (The addresses of 4,096 freed ranges are kept from being used again, so
+/// the host has to compile more; a jitdump has times, and `jitdump_perf.rs` shows that there both are named.)
 #[test]
 fn a_used_address_has_the_name_of_the_last_function() {
     let (Some(()), Some(host)) = (perf::is_here(), safety_host::scenario(&["recycles", "0.5"])) else { return };

@@ -1,7 +1,8 @@
 //! `docs/production.md` has every system call of ours, for filters that kill at any other.
 //!
-//! A program in C, with each sink and with recordings: what `strace` sees beyond what the program calls without the library. Numba, which
-//! makes most of these calls itself: what `strace -k` sees with a frame of the library on the stack.
+//! A program in C, with each sink and with recordings: what `strace` sees beyond what the program calls without the
+//! library. Numba, which makes most of these calls itself: what `strace -k` sees with a frame of the library on the
+//! stack.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;

@@ -1,5 +1,5 @@
-//! The table: every integration with every consumer, one expectation. The releases of Numba between the newest and the oldest are seen by
-//! perf and by one gdb each.
+//! The table: every integration with every consumer, one expectation. The releases of Numba between the newest and the
+//! oldest are seen by perf and by one gdb each.
 
 use jitlisten_tests::host::{self, Preload};
 use jitlisten_tests::integration::Integration;
@@ -39,8 +39,9 @@ fn gdb_started(integration: Integration) {
     assert_named(map.as_deref(), &session);
 }
 
-/// The same for ORC. It registers an object after its memory is final, so with a breakpoint in `__jit_debug_register_code` no hook of ours
-/// runs before the code does: gdb walks it, but the perf map gets it only with the next object.
+/// The same for ORC. It registers an object after its memory is final, so with a breakpoint in
+/// `__jit_debug_register_code` no hook of ours runs before the code does: gdb walks it, but the perf map gets it only
+/// with the next object.
 fn gdb_started_on_orc(integration: Integration) {
     let (Some(()), Some(host)) = (gdb::is_here(), integration.chain(60, &["timer"])) else { return };
     let session = gdb::start(&host, Preload::Library);
@@ -48,8 +49,8 @@ fn gdb_started_on_orc(integration: Integration) {
     check(integration, &session);
 }
 
-/// A debugger attaches when LLVM is loaded and nothing is compiled: the breakpoint replaces bytes of `__jit_debug_register_code`, or of
-/// our hook there.
+/// A debugger attaches when LLVM is loaded and nothing is compiled: the breakpoint replaces bytes of
+/// `__jit_debug_register_code`, or of our hook there.
 fn gdb_attached_before_the_first_compile(integration: Integration) {
     let (Some(()), Some(host)) = (gdb::is_here(), integration.chain(60, &["wait", "timer"])) else { return };
     let mut map = None;

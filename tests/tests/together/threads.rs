@@ -34,8 +34,8 @@ fn prange_on_four_threads() {
         let recording = perf::record(&host, Preload::Library);
         let verdict = Verdict::of(&recording.samples, "workqueue");
         verdict.is_named();
-        // Numba calls the kernel something like `__numba_parfor_gufunc_0x7f3a...`; without debug info that it is a prange's
-        // is all there is to know.
+        // Numba calls the kernel something like `__numba_parfor_gufunc_0x7f3a...`; without debug info that it is a
+        // prange's is all there is to know.
         let (hottest, _) = verdict.leaves.iter().max_by_key(|(_, count)| **count).expect("there are samples");
         let placed = hottest.as_deref().is_some_and(|name| name.contains("prange") || name.contains("parallel.py"));
         assert!(placed, "the kernel cannot be distinguished:\n{verdict}");

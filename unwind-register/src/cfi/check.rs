@@ -2,8 +2,8 @@
 //!
 //! libunwind follows what it reads (an expression's length, an offset from a register) with plain loads, often inside a
 //! signal handler of the host. Rules that do not decode would take the host down, so they never get there.
-//! `DW_CFA_set_loc` is refused too: its operand is encoded like the FDE's pointers, and we changed that encoding. LLVM and
-//! GCC do not write it.
+//! `DW_CFA_set_loc` is refused too: its operand is encoded like the FDE's pointers, and we changed that encoding. LLVM
+//! and GCC do not write it.
 
 use gimli::{BaseAddresses, CallFrameInstruction, EhFrame, LittleEndian, UnwindSection, Vendor};
 

@@ -5,13 +5,14 @@
 //!   FDE  u32 length, u32 distance to the CIE, u64 pc_begin, u64 pc_range, augmentation data (u64 LSDA), instructions
 //!   u32 0
 //! ```
-//! Entries are padded with `DW_CFA_nop` to 8 bytes, so that `length` and `pc_begin` are aligned words: removing a function
-//! overwrites `length` with one store (see `memory`).
+//! Entries are padded with `DW_CFA_nop` to 8 bytes, so that `length` and `pc_begin` are aligned words: removing a
+//! function overwrites `length` with one store (see `memory`).
 
 use super::check;
 use super::parse::{Cie, Fde};
 
-/// FDEs that are registered with libgcc together: `libgcc` wants a section, and sections whose functions do not interleave.
+/// FDEs that are registered with libgcc together: `libgcc` wants a section, and sections whose functions do not
+/// interleave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
     /// Offset of the group in the encoded bytes; a group ends with a terminator.

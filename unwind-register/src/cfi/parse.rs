@@ -1,5 +1,6 @@
-//! The JIT's `.eh_frame` into [`Cie`]s and [`Fde`]s: read by the crate `jitlisten-unwinder`, with indirect pointers followed.
-//! An entry is copied with its instructions as they are; gimli decodes every copy once more ([`check`](super::check)).
+//! The JIT's `.eh_frame` into [`Cie`]s and [`Fde`]s: read by the crate `jitlisten-unwinder`, with indirect pointers
+//! followed. An entry is copied with its instructions as they are; gimli decodes every copy once more
+//! ([`check`](super::check)).
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,8 @@ use jitlisten_unwinder::{Common, Malformed, Pointer, Section};
 
 use crate::error::Error;
 
-/// How a `DW_EH_PE_indirect` pointer is followed: returns the word at an address, or `None` where that must not be read.
+/// How a `DW_EH_PE_indirect` pointer is followed: returns the word at an address, or `None` where that must not be
+/// read.
 pub(crate) type Memory<'a> = &'a dyn Fn(u64) -> Option<u64>;
 
 /// What the functions of one compiler setting have in common.
@@ -54,7 +56,8 @@ pub(crate) struct Fde<'a> {
     pub(crate) instructions: &'a [u8],
 }
 
-/// Parses `bytes`, which are mapped (or will be) at `address`. FDEs of length 0 or of address 0 (dead-stripped) are left out.
+/// Parses `bytes`, which are mapped (or will be) at `address`. FDEs of length 0 or of address 0 (dead-stripped) are
+/// left out.
 pub(crate) fn parse<'a>(
     bytes: &'a [u8],
     address: u64,

@@ -1,4 +1,5 @@
-//! Our parser and encoder, checked with gimli: on the `.eh_frame` of this very test program, and on bytes that are broken.
+//! Our parser and encoder, checked with gimli: on the `.eh_frame` of this very test program, and on bytes that are
+//! broken.
 
 use super::{Cie, Fde, encode, entries, parse};
 use crate::error::Error;

@@ -1,5 +1,5 @@
-//! aarch64: the frame record `{ x29, x30 }`, in the ways LLVM and GCC make it; the one reader of such prologues, here and in
-//! jitlisten's `cfi`.
+//! aarch64: the frame record `{ x29, x30 }`, in the ways LLVM and GCC make it; the one reader of such prologues, here
+//! and in jitlisten's `cfi`.
 //!
 //! ```text
 //!   d503245f          bti c                        (optional)
@@ -12,8 +12,8 @@
 //!   a9..7bfd          stp x29, x30, [sp, M]                       ->  x29 at CFA - F + M, x30 behind it
 //!   91....fd          add x29, sp, M                              ->  CFA = x29 + F - M
 //! ```
-//! Encodings: Arm Architecture Reference Manual, C6.2 (STP pre-index and signed offset, ADD and SUB immediate); register
-//! numbers: "DWARF for the Arm 64-bit Architecture", table 4.1 (29 x29, 30 x30, 31 sp).
+//! Encodings: Arm Architecture Reference Manual, C6.2 (STP pre-index and signed offset, ADD and SUB immediate);
+//! register numbers: "DWARF for the Arm 64-bit Architecture", table 4.1 (29 x29, 30 x30, 31 sp).
 
 use super::{advance, uleb128};
 

@@ -1,7 +1,7 @@
 //! Rules for functions that have none, but keep a frame pointer.
 //!
-//! LLVM writes no FDE for a function it believes not to throw, unless it was asked for unwind tables. If such code keeps a
-//! frame pointer, the rules can be had from the few instructions every such function starts with:
+//! LLVM writes no FDE for a function it believes not to throw, unless it was asked for unwind tables. If such code
+//! keeps a frame pointer, the rules can be had from the few instructions every such function starts with:
 //!
 //! ```text
 //!   x86_64   push rbp;  mov rbp, rsp               caller's frame: rbp at [rbp], return address at [rbp + 8]
@@ -49,7 +49,8 @@ impl Machine {
         }
     }
 
-    /// The call frame instructions for a function of `length` bytes that starts with `prologue` and ends with `epilogue`.
+    /// The call frame instructions for a function of `length` bytes that starts with `prologue` and ends with
+    /// `epilogue`.
     pub(crate) fn rules(self, prologue: &[u8], epilogue: &[u8], length: u64) -> Option<Vec<u8>> {
         match self {
             Machine::X86_64 => x86_64::rules(prologue, epilogue, length),

@@ -1,5 +1,5 @@
-//! x86_64: `push rbp; mov rbp, rsp`, and the `pop rbp; ret` at the very end; the one reader of this prologue, here and in
-//! jitlisten's `cfi`.
+//! x86_64: `push rbp; mov rbp, rsp`, and the `pop rbp; ret` at the very end; the one reader of this prologue, here and
+//! in jitlisten's `cfi`.
 //!
 //! ```text
 //!   f3 0f 1e fa   endbr64 (where -fcf-protection asked for it)
@@ -9,8 +9,9 @@
 //!   5d            pop rbp
 //!   c3            ret                             ->  CFA = rsp + 8, rbp is the caller's again
 //! ```
-//! Register numbers: System V ABI, AMD64 supplement, figure 3.36 (6 rbp, 7 rsp, 16 return address). A `ret` in the middle of
-//! a function is not looked for: finding it takes a disassembler, and a sample that hits that one instruction loses one frame.
+//! Register numbers: System V ABI, AMD64 supplement, figure 3.36 (6 rbp, 7 rsp, 16 return address). A `ret` in the
+//! middle of a function is not looked for: finding it takes a disassembler, and a sample that hits that one instruction
+//! loses one frame.
 
 use super::{advance, uleb128};
 
@@ -27,7 +28,8 @@ const RET: u8 = 0xc3;
 const POP_RBP: u8 = 0x5d;
 const LEAVE: u8 = 0xc9;
 
-/// Where the `push rbp` of `[endbr64] push rbp; mov rbp, rsp` is, if the function starts so, with either encoding of the `mov`.
+/// Where the `push rbp` of `[endbr64] push rbp; mov rbp, rsp` is, if the function starts so, with either encoding of
+/// the `mov`.
 pub fn frame_pointer_set_up(code: &[u8]) -> Option<usize> {
     let from_push = code.strip_prefix(ENDBR64).unwrap_or(code);
     let rest = from_push.strip_prefix(PUSH_RBP)?;

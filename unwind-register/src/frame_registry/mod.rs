@@ -9,16 +9,18 @@
 //!   does it know pc?     _Unwind_Find_FDE                    _Unwind_Find_FDE
 //! ```
 //!
-//! libgcc: an object must be registered once. Since GCC 13 the registry is a b-tree of address ranges: a second insert of the same
-//! start is silently refused, the first deregistration then removes the *other* one, and the second aborts (`gcc_assert` in
-//! `__deregister_frame_info_bases`). Ranges that overlap in another way are inserted, and break the search and the removal of their
-//! neighbours. Before GCC 13 the objects are a list by start, and the search ends at the first that starts below the address.
-//! So (module `registered_groups`): what the host registered (MCJIT does) is not registered again, nor anything between two functions of the
-//! host's section; functions are registered in groups that lie side by side; and of ours, the newest wins.
+//! libgcc: an object must be registered once. Since GCC 13 the registry is a b-tree of address ranges: a second insert
+//! of the same start is silently refused, the first deregistration then removes the *other* one, and the second aborts
+//! (`gcc_assert` in `__deregister_frame_info_bases`). Ranges that overlap in another way are inserted, and break the
+//! search and the removal of their neighbours. Before GCC 13 the objects are a list by start, and the search ends at
+//! the first that starts below the address. So (module `registered_groups`): what the host registered (MCJIT does) is
+//! not registered again, nor anything between two functions of the host's section; functions are registered in groups
+//! that lie side by side; and of ours, the newest wins.
 //!
 //! LLVM libunwind searches what was registered linearly, under a read-write lock; that is its cost, not ours.
 //!
-//! Sources: gcc `libgcc/unwind-dw2-fde.c`; llvm `libunwind/src/{UnwindLevel1-gcc-ext.c,libunwind.cpp,UnwindCursor.hpp}`.
+//! Sources: gcc `libgcc/unwind-dw2-fde.c`; llvm
+//! `libunwind/src/{UnwindLevel1-gcc-ext.c,libunwind.cpp,UnwindCursor.hpp}`.
 
 use crate::loader::{Exports, Pinned};
 use std::ffi::{CStr, CString};
@@ -109,7 +111,8 @@ impl FrameRegistry {
     ///
     /// # Safety
     ///
-    /// The group is well-formed, ends with a terminator, and stays readable until [`FrameRegistry::remove`] has returned.
+    /// The group is well-formed, ends with a terminator, and stays readable until [`FrameRegistry::remove`] has
+    /// returned.
     pub(crate) unsafe fn add(&self, group: *const u8, fdes: impl Iterator<Item = *const u8>) {
         match self.interface {
             // SAFETY: the caller's promise is what the function needs.

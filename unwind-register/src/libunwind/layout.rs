@@ -14,8 +14,8 @@
 //!     72   rti.table_data                          rti.table_len
 //!     80                                           rti.table_data
 //! ```
-//! Source: `include/libunwind-dynamic.h`; `load_offset` came with commit a4014f33 (2020-09) and went with 62dfb323 (2025-06).
-//! `table_len` counts 8-byte words, which is what one table entry is.
+//! Source: `include/libunwind-dynamic.h`; `load_offset` came with commit a4014f33 (2020-09) and went with 62dfb323
+//! (2025-06). `table_len` counts 8-byte words, which is what one table entry is.
 
 use crate::table::SLOTS;
 use std::ops::Range;
@@ -59,8 +59,8 @@ pub(super) struct List {
 impl List {
     /// The ranges of all infos, also those of others, as libunwind itself walks them: without a lock.
     ///
-    /// Our own infos never overlap a leaf that is to be made, and those of the probe are empty. An owner that frees an info while
-    /// stacks are walked is lost with or without us.
+    /// Our own infos never overlap a leaf that is to be made, and those of the probe are empty. An owner that frees an
+    /// info while stacks are walked is lost with or without us.
     pub(super) fn ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         let mut next = self.first.load(Acquire) as u64;
         std::iter::from_fn(move || {
@@ -74,8 +74,8 @@ impl List {
     }
 }
 
-/// An info in words. Large enough for both layouts, never freed, written by us before it is registered; afterwards only the
-/// library writes `next` and `prev`, and we `table_data`.
+/// An info in words. Large enough for both layouts, never freed, written by us before it is registered; afterwards only
+/// the library writes `next` and `prev`, and we `table_data`.
 #[repr(C, align(64))]
 pub(crate) struct Info {
     words: [AtomicU64; 16],
@@ -124,7 +124,8 @@ impl Info {
         ])
     }
 
-    /// An info that is safe to register whatever the layout is: see the probe. Covers its own first bytes, where no code is.
+    /// An info that is safe to register whatever the layout is: see the probe. Covers its own first bytes, where no
+    /// code is.
     pub(super) fn harmless(plain: u64, load_offset: u64) -> &'static Info {
         let info = Info::leaked(&[
             (FORMAT, UNW_INFO_FORMAT_DYNAMIC),

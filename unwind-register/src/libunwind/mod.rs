@@ -9,9 +9,9 @@
 //!                     table                     table
 //! ```
 //!
-//! The format is `UNW_INFO_FORMAT_IP_OFFSET` (since 1.2): slots count from the info's `start_ip`, FDEs from its `segbase`. So
-//! the code may be anywhere, and only our own copies of the FDEs have to lie within 2 GiB of one another. `DYNAMIC`, which the
-//! manual recommends, is not implemented on these machines (libunwind #493).
+//! The format is `UNW_INFO_FORMAT_IP_OFFSET` (since 1.2): slots count from the info's `start_ip`, FDEs from its
+//! `segbase`. So the code may be anywhere, and only our own copies of the FDEs have to lie within 2 GiB of one another.
+//! `DYNAMIC`, which the manual recommends, is not implemented on these machines (libunwind #493).
 //!
 //! What is *not* done, and why:
 //! * `_U_dyn_cancel`: it clears `next` of an info a reader may stand on, and the list ends there for that reader.
@@ -20,9 +20,10 @@
 //! * Freeing anything.
 //! * Covering the ranges of others: where someone else has registered with the same copy, a new leaf leaves that out.
 //!
-//! After a removal the copy's `unw_flush_cache` is called: rules are cached by address. Two things stay beyond reach: the
-//! per-thread cache behind `unw_backtrace` (`tdep_trace`), which libunwind itself never flushes, and a leak of libunwind's own:
-//! it does not give back the 80-odd bytes it takes for each uncached look-up of a registered function (`put_unwind_info`).
+//! After a removal the copy's `unw_flush_cache` is called: rules are cached by address. Two things stay beyond reach:
+//! the per-thread cache behind `unw_backtrace` (`tdep_trace`), which libunwind itself never flushes, and a leak of
+//! libunwind's own: it does not give back the 80-odd bytes it takes for each uncached look-up of a registered function
+//! (`put_unwind_info`).
 
 mod layout;
 mod probe;
@@ -112,8 +113,8 @@ impl Found {
         let library = self.name.to_string_lossy().into_owned();
         let symbols = self.symbols.map_err(|missing| Error::LibunwindSymbols { library: library.clone(), missing })?;
         Pinned::pin(&self.name, self.base).ok_or_else(|| Error::NotPinned { library: library.clone() })?;
-        // SAFETY: these are functions of the library, relocated (discovery and the pin saw to it), with the signatures that
-        // `libunwind-dynamic.h` and `libunwind-common.h` have declared since 1.0.
+        // SAFETY: these are functions of the library, relocated (discovery and the pin saw to it), with the signatures
+        // that `libunwind-dynamic.h` and `libunwind-common.h` have declared since 1.0.
         let register = unsafe { std::mem::transmute::<usize, Register>(symbols.register) };
         // SAFETY: as above.
         let proc_info = unsafe { std::mem::transmute::<usize, ProcInfoByIp>(symbols.proc_info_by_ip) };
@@ -160,8 +161,8 @@ impl Publish for Libunwind {
         }
     }
 
-    /// Leaves out what others have registered with this copy (Julia does): a lookup that ends in our table is not continued in
-    /// theirs. What they register later goes before ours in the list, and is found first.
+    /// Leaves out what others have registered with this copy (Julia does): a lookup that ends in our table is not
+    /// continued in theirs. What they register later goes before ours in the list, and is found first.
     fn clip(&self, range: Range<u64>, address: u64) -> Range<u64> {
         let mut clipped = range;
         for other in self.list.into_iter().flat_map(layout::List::ranges) {

@@ -1,12 +1,13 @@
 //! Which layout does this copy have? Found out by a probe that is harmless, whatever the result is.
 //!
-//! For format `DYNAMIC` (0) libunwind's look-up without unwind info only *copies* two words of the info (`handler` and `flags`,
-//! `Gdyn-extract.c`). So an info of that format is registered over a few bytes where no code is, with one number where the
-//! one layout has `handler` and another number where the other one has it; the number that comes back decides. Then a real
-//! table with one entry is tried and must find its function. A copy that returns anything else is ignored.
+//! For format `DYNAMIC` (0) libunwind's look-up without unwind info only *copies* two words of the info (`handler` and
+//! `flags`, `Gdyn-extract.c`). So an info of that format is registered over a few bytes where no code is, with one
+//! number where the one layout has `handler` and another number where the other one has it; the number that comes back
+//! decides. Then a real table with one entry is tried and must find its function. A copy that returns anything else is
+//! ignored.
 //!
-//! `_UL*_get_proc_info_by_ip` finds the info in the list, so it never gets as far as `dl_iterate_phdr`; if it does not find it, it
-//! does: no lock of ours may be held.
+//! `_UL*_get_proc_info_by_ip` finds the info in the list, so it never gets as far as `dl_iterate_phdr`; if it does not
+//! find it, it does: no lock of ours may be held.
 
 use super::{Info, Layout, ProcInfoByIp, Register};
 

@@ -7,8 +7,9 @@
 //!   DT_GNU_HASH: u32 buckets | u32 first symbol | u32 bloom words | u32 shift | u64 bloom[] | u32 bucket[] | u32 chain[]
 //!   DT_HASH:     u32 buckets | u32 chains | u32 bucket[] | u32 chain[]
 //! ```
-//! Formats: System V ABI (gABI), chapter 5, "Hash Table"; the GNU table as glibc's `elf/dl-lookup.c` reads it. Versions are not
-//! looked at: the names searched here have one version per library. See them with `readelf --dyn-syms --histogram FILE`.
+//! Formats: System V ABI (gABI), chapter 5, "Hash Table"; the GNU table as glibc's `elf/dl-lookup.c` reads it. Versions
+//! are not looked at: the names searched here have one version per library. See them with `readelf --dyn-syms
+//! --histogram FILE`.
 
 use libc::Elf64_Sym;
 
@@ -72,8 +73,9 @@ impl DynamicSection {
             // SAFETY: the section is mapped (the caller says so), and DT_NULL, its last entry, has not been met.
             let [tag, value] = unsafe { at.read_unaligned() };
             let value = value as usize;
-            // glibc has added the bias in place, unless the section is read-only (the vDSO); musl has not. A vDSO may be linked for
-            // an address of the kernel, 0xffffffffff700000 (gVisor's is, WSL 1's, and those of older kernels).
+            // glibc has added the bias in place, unless the section is read-only (the vDSO); musl has not. A vDSO may
+            // be linked for an address of the kernel, 0xffffffffff700000 (gVisor's is, WSL 1's, and those of older
+            // kernels).
             let is_in_file = value < bias || value > isize::MAX as usize;
             let address = if is_in_file { bias.wrapping_add(value) } else { value };
             match tag {
@@ -117,7 +119,8 @@ impl DynamicSection {
         self.symtab.wrapping_add(index.wrapping_mul(size_of::<Elf64_Sym>()))
     }
 
-    /// The entry at `address`, which is one of this library's: from [`DynamicSection::find`] or [`DynamicSection::entry`].
+    /// The entry at `address`, which is one of this library's: from [`DynamicSection::find`] or
+    /// [`DynamicSection::entry`].
     pub fn symbol_at(&self, address: usize) -> Elf64_Sym {
         // SAFETY: hash tables and relocations name only symbols of the symbol table, which is mapped.
         unsafe { (address as *const Elf64_Sym).read() }
@@ -195,12 +198,13 @@ impl DynamicSection {
         None
     }
 
-    /// Whether the loader is done with the library, as far as its relative relocations show: code of it must not be called before
-    /// that, nor its vtables be read.
+    /// Whether the loader is done with the library, as far as its relative relocations show: code of it must not be
+    /// called before that, nor its vtables be read.
     ///
-    /// glibc before 2.41 shows a new library to debuggers (`_r_debug.r_brk`) *before* relocating it. The first relative relocations
-    /// are mostly those of `.init_array`, which does not change later: the word there is the load address plus the addend, or not
-    /// yet. A program at its own addresses, and a library without such relocations, has nothing to wait for.
+    /// glibc before 2.41 shows a new library to debuggers (`_r_debug.r_brk`) *before* relocating it. The first relative
+    /// relocations are mostly those of `.init_array`, which does not change later: the word there is the load address
+    /// plus the addend, or not yet. A program at its own addresses, and a library without such relocations, has nothing
+    /// to wait for.
     pub fn is_relocated(&self) -> bool {
         if self.bias == 0 {
             return true;
@@ -231,7 +235,8 @@ impl DynamicSection {
         unsafe { std::slice::from_raw_parts(self.rela as *const Relocation, self.relasz / size_of::<Relocation>()) }
     }
 
-    /// `DT_RELR`: where the words are, in the file, to which the loader adds the bias. Before that, they hold the address in the file.
+    /// `DT_RELR`: where the words are, in the file, to which the loader adds the bias. Before that, they hold the
+    /// address in the file.
     pub fn packed_relocations(&self) -> impl Iterator<Item = usize> {
         const WORD: usize = size_of::<usize>();
         let entries: &[usize] = if self.relr == 0 || !self.relr.is_multiple_of(WORD) {
@@ -263,8 +268,8 @@ fn unpacked(entries: &[usize]) -> impl Iterator<Item = usize> {
 /// An entry of `DT_RELA`: offset, type and symbol, addend.
 pub type Relocation = [u64; 3];
 
-/// The second word of a relocation that adds the bias to its addend and does nothing else: `R_X86_64_RELATIVE`, `R_AARCH64_RELATIVE`, without
-/// a symbol.
+/// The second word of a relocation that adds the bias to its addend and does nothing else: `R_X86_64_RELATIVE`,
+/// `R_AARCH64_RELATIVE`, without a symbol.
 pub const RELATIVE: u64 = if cfg!(target_arch = "aarch64") { 1027 } else { 8 };
 
 /// Whether a relocation, of which this is the second word, is such a one.
@@ -293,7 +298,8 @@ mod tests {
         const HASH: usize = 16;
         const STRTAB: usize = 20;
 
-        /// Linked for `linked_at`; the addresses in its section are those in the file, as for a section that cannot be written.
+        /// Linked for `linked_at`; the addresses in its section are those in the file, as for a section that cannot be
+        /// written.
         fn new(linked_at: usize) -> Image {
             let mut words = [0; 24];
             let at = |word: usize| linked_at.wrapping_add(word * 8) as u64;

@@ -1,10 +1,11 @@
 //! The libraries of this process, and what each of them exports.
 //!
-//! `dlsym` returns for the first library only, but there is one list of registrations *per copy* of libunwind (a wheel brings
-//! its own), so every library is asked by itself: `dl_iterate_phdr` shows the program headers, `PT_DYNAMIC` leads to the hash
-//! table of exported symbols ([`dynamic_section`]).
+//! `dlsym` returns for the first library only, but there is one list of registrations *per copy* of libunwind (a wheel
+//! brings its own), so every library is asked by itself: `dl_iterate_phdr` shows the program headers, `PT_DYNAMIC`
+//! leads to the hash table of exported symbols ([`dynamic_section`]).
 //!
-//! Locks: `dl_iterate_phdr` takes the loader's write lock, [`Pinned::pin`] (`dlopen`) its main lock. Nothing here takes a lock of ours.
+//! Locks: `dl_iterate_phdr` takes the loader's write lock, [`Pinned::pin`] (`dlopen`) its main lock. Nothing here takes
+//! a lock of ours.
 
 mod dynamic_section;
 
@@ -51,7 +52,8 @@ impl Exports {
     }
 }
 
-/// Calls `each_library` for each library, until it breaks. Under the loader's write lock: no loading, no unwinding in there.
+/// Calls `each_library` for each library, until it breaks. Under the loader's write lock: no loading, no unwinding in
+/// there.
 pub(crate) fn libraries(mut each_library: impl FnMut(Library<'_>) -> ControlFlow<()>) {
     let mut callback: &mut dyn FnMut(&libc::dl_phdr_info) -> ControlFlow<()> = &mut |info| {
         // SAFETY: the loader's name is a C string, alive during the callback.
@@ -100,10 +102,11 @@ unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _size: usize, callback:
 pub(crate) struct Pinned;
 
 impl Pinned {
-    /// Keeps the library `name` at `base` loaded. Waits for a `dlopen` of it on another thread to finish (it is relocated then).
+    /// Keeps the library `name` at `base` loaded. Waits for a `dlopen` of it on another thread to finish (it is
+    /// relocated then).
     ///
-    /// Tables and function pointers of a library that was unloaded would be the end of the process, so nothing is used before
-    /// it is pinned. The main program has an empty name, and cannot be unloaded.
+    /// Tables and function pointers of a library that was unloaded would be the end of the process, so nothing is used
+    /// before it is pinned. The main program has an empty name, and cannot be unloaded.
     pub(crate) fn pin(name: &CString, base: usize) -> Option<Pinned> {
         if name.is_empty() {
             return Some(Pinned);
@@ -113,7 +116,8 @@ impl Pinned {
         if handle.is_null() {
             return None;
         }
-        // SAFETY: glibc documents a handle to be a `struct link_map *` (dlinfo(3), RTLD_DI_LINKMAP); its first word is `l_addr`.
+        // SAFETY: glibc documents a handle to be a `struct link_map *` (dlinfo(3), RTLD_DI_LINKMAP); its first word is
+        // `l_addr`.
         if unsafe { handle.cast::<usize>().read() } == base {
             return Some(Pinned); // the handle is kept on purpose
         }

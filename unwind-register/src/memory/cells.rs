@@ -3,7 +3,8 @@
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use std::sync::atomic::AtomicU64;
 
-/// `count` zeroed cells. The allocator takes a table (128 KiB) from fresh zero pages, so what is not touched costs nothing.
+/// `count` zeroed cells. The allocator takes a table (128 KiB) from fresh zero pages, so what is not touched costs
+/// nothing.
 pub(crate) fn zeroed_cells(count: usize) -> &'static [AtomicU64] {
     #[expect(clippy::expect_used, reason = "the callers ask for constant sizes")]
     let layout = Layout::array::<AtomicU64>(count).expect("tables are small");

@@ -9,13 +9,13 @@
 //!   = an FDE of length 0, to which every gap of every table points: "no rules here"
 //! ```
 //!
-//! One region, because tables name FDEs by a 32-bit distance. A *blob* is our copy of one registered section. When it is
-//! dropped, each of its FDEs gets the length 0 (one aligned store), so that even a table that was replaced long ago says "no
-//! rules"; its bytes are used again after [`places::QUARANTINE`].
+//! One region, because tables name FDEs by a 32-bit distance. A *blob* is our copy of one registered section. When it
+//! is dropped, each of its FDEs gets the length 0 (one aligned store), so that even a table that was replaced long ago
+//! says "no rules"; its bytes are used again after [`places::QUARANTINE`].
 //!
-//! Which thread can still read a dropped FDE then? A walk looks up addresses that are on the walking thread's own stack, and code that
-//! is on a stack is not freed by a sane JIT. What remains is a walk that followed a stale word, entered a dropped FDE in the very
-//! moment of the drop, and was stopped there for the whole quarantine.
+//! Which thread can still read a dropped FDE then? A walk looks up addresses that are on the walking thread's own
+//! stack, and code that is on a stack is not freed by a sane JIT. What remains is a walk that followed a stale word,
+//! entered a dropped FDE in the very moment of the drop, and was stopped there for the whole quarantine.
 
 mod cells;
 mod places;

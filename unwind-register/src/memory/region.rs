@@ -4,8 +4,8 @@ use crate::error::Error;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering::Release};
 
-/// What is asked for, in order. Inaccessible memory is not counted against overcommit, but against `RLIMIT_AS`: where that is
-/// limited, nothing is asked for that exceeds [`SHARE`] of it.
+/// What is asked for, in order. Inaccessible memory is not counted against overcommit, but against `RLIMIT_AS`: where
+/// that is limited, nothing is asked for that exceeds [`SHARE`] of it.
 const SIZES: [usize; 7] = [1 << 30, 256 << 20, 128 << 20, 64 << 20, 32 << 20, 16 << 20, 4 << 20];
 
 /// The part of a limited address space that is taken.
@@ -21,8 +21,8 @@ pub(crate) struct Region {
     writable: usize,
 }
 
-// SAFETY: the region is plain memory that belongs to the process, not to a thread; changes to it go through `&mut self` or
-// atomic stores.
+// SAFETY: the region is plain memory that belongs to the process, not to a thread; changes to it go through `&mut self`
+// or atomic stores.
 unsafe impl Send for Region {}
 
 /// What `RLIMIT_AS` allows.
@@ -86,15 +86,16 @@ impl Region {
     /// The blob of `length` bytes at `offset`.
     pub(crate) fn bytes(&self, offset: usize, length: usize) -> &[u8] {
         assert!(offset + length <= self.writable);
-        // SAFETY: in the writable part (checked), initialised by the kernel or by `write`; it changes only by `&mut self`.
+        // SAFETY: in the writable part (checked), initialised by the kernel or by `write`; it changes only by `&mut
+        // self`.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset), length) }
     }
 
     /// Gives the FDE at `offset` the length 0: from now on it is "no rules" to a reader that finds it.
     pub(crate) fn silence(&mut self, offset: usize) {
         assert!(offset.is_multiple_of(4) && offset + 4 <= self.writable);
-        // SAFETY: aligned and in the writable part (both checked); concurrent readers are outside of Rust, and see the old or
-        // the new word, as aligned 32-bit stores are not torn.
+        // SAFETY: aligned and in the writable part (both checked); concurrent readers are outside of Rust, and see the
+        // old or the new word, as aligned 32-bit stores are not torn.
         unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(offset).cast()) }.store(0, Release);
     }
 }

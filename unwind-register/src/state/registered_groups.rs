@@ -1,4 +1,5 @@
-//! What is registered with which frame registry, so that it is registered once and deregistered once. Why: see `frame_registry`.
+//! What is registered with which frame registry, so that it is registered once and deregistered once. Why: see
+//! `frame_registry`.
 
 use super::{Live, State};
 use crate::cfi;

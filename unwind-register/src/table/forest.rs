@@ -6,11 +6,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
-/// How much of the address space a new leaf covers: large, so that there are few; not larger, because what others registered there
-/// before us must be left out ([`Publish::clip`]).
+/// How much of the address space a new leaf covers: large, so that there are few; not larger, because what others
+/// registered there before us must be left out ([`Publish::clip`]).
 const WINDOW: u64 = 64 << 20;
 
-/// With more functions than this, a table without a spare slot where one is needed is split instead of being spread again.
+/// With more functions than this, a table without a spare slot where one is needed is split instead of being spread
+/// again.
 const FULL: usize = SLOTS / 16 * 3;
 
 /// The number of a leaf; counts up, and later leaves hide earlier ones.
@@ -89,7 +90,8 @@ impl Forest {
 
     /// Adds a function; `want` counts the functions the caller is about to add near it, this one included.
     ///
-    /// Functions that overlap it are removed: a caller that places new code there knows that the old code is gone. Returns how many.
+    /// Functions that overlap it are removed: a caller that places new code there knows that the old code is gone.
+    /// Returns how many.
     pub(crate) fn insert(
         &mut self,
         range: &Range<u64>,
@@ -124,7 +126,8 @@ impl Forest {
             }
             let Some(leaf) = self.leaf_at(at) else { return };
             leaf.slots.remove((at - leaf.info.start) as u32, fde);
-            // A leaf that was split inside this range still begins with a piece of it: nothing is split inside a function.
+            // A leaf that was split inside this range still begins with a piece of it: nothing is split inside a
+            // function.
             at = leaf.visible.end;
         }
     }
@@ -143,7 +146,8 @@ impl Forest {
         leaf
     }
 
-    /// The part of the window of `address` that no leaf covers. The whole window, unless earlier leaves of it were clipped.
+    /// The part of the window of `address` that no leaf covers. The whole window, unless earlier leaves of it were
+    /// clipped.
     fn vacant(&self, address: u64) -> Range<u64> {
         let window = address & !(WINDOW - 1);
         let below = self.leaves.range(..=address).next_back().map_or(0, |(_, leaf)| leaf.visible.end);
@@ -189,8 +193,8 @@ impl Forest {
         self.retired.push_back((now, old));
     }
 
-    /// Adds a leaf above or below the functions of the leaf at `finger`, if the finger is there (code that grows in one direction
-    /// then fills its leaves); else two leaves take its place.
+    /// Adds a leaf above or below the functions of the leaf at `finger`, if the finger is there (code that grows in one
+    /// direction then fills its leaves); else two leaves take its place.
     fn split(&mut self, finger: u64, want: usize, now: u64, publish: &mut dyn Publish) {
         let leaf = present(self.leaf_at(finger));
         let (base, visible) = (leaf.info.start, leaf.visible.clone());
@@ -224,7 +228,8 @@ impl Forest {
         }
     }
 
-    /// Takes the tables of leaves that no search can come to any more. Their infos stay in the list, and point to an empty table.
+    /// Takes the tables of leaves that no search can come to any more. Their infos stay in the list, and point to an
+    /// empty table.
     fn bury(&mut self, now: u64, publish: &mut dyn Publish) {
         while self.hidden.front().is_some_and(|(since, _)| now.saturating_sub(*since) >= QUARANTINE) {
             let Some((_, leaf)) = self.hidden.pop_front() else { return };

@@ -139,8 +139,9 @@ fn new_code_over_forgotten_code_wins() {
     assert_eq!(list.find(0x1080), 3, "the late removal of the old code changes nothing");
 }
 
-/// The proof of the module head, as a test: code that is alive is found by every search, whatever happens around it. The clock stands
-/// still, so no table is used again: on a busy machine a reader may be stopped for longer than any quarantine.
+/// The proof of the module head, as a test: code that is alive is found by every search, whatever happens around it.
+/// The clock stands still, so no table is used again: on a busy machine a reader may be stopped for longer than any
+/// quarantine.
 #[test]
 fn readers_never_miss_what_is_alive() {
     let list = List::new();

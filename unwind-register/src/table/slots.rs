@@ -1,4 +1,5 @@
-//! One table: 16384 slots in address order, changed by single stores. The picture and the proof are in the module above.
+//! One table: 16384 slots in address order, changed by single stores. The picture and the proof are in the module
+//! above.
 
 use crate::memory::zeroed_cells;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
@@ -132,7 +133,8 @@ impl Slots {
         Gap { left, right, low, high, tidy: values <= UNTIDY }
     }
 
-    /// Adds a function that overlaps no other; `want` counts the functions that will follow above it, this one included.
+    /// Adds a function that overlaps no other; `want` counts the functions that will follow above it, this one
+    /// included.
     pub(crate) fn insert(&mut self, function: Function, want: usize) -> Result<(), NoSpace> {
         let Function { start, end, fde } = function;
         let boundary = self.upto(start);
@@ -155,12 +157,13 @@ impl Slots {
         Ok(())
     }
 
-    /// The slot for a function in `gap`: the spare slots are divided like the addresses left and right of it, so that code
-    /// placed upwards, downwards or anywhere always finds the spare slots where the next function is likely to come.
+    /// The slot for a function in `gap`: the spare slots are divided like the addresses left and right of it, so that
+    /// code placed upwards, downwards or anywhere always finds the spare slots where the next function is likely to
+    /// come.
     fn place(&self, gap: &Gap, start: u32, end: u32, want: usize) -> Option<usize> {
         let slots = gap.right - gap.left;
-        // A slot behind every function even where the next one follows directly: when one of them goes, there is space for the
-        // two slots of a shorter one.
+        // A slot behind every function even where the next one follows directly: when one of them goes, there is space
+        // for the two slots of a shorter one.
         let left_end = usize::from(gap.left > 0 && (gap.low < start || slots >= 3));
         let own_end = usize::from(end < gap.high || slots >= 3);
         let spare = slots.checked_sub(left_end + 1 + own_end)?;
@@ -194,8 +197,8 @@ impl Slots {
         (self.functions, self.written) = (0, SLOTS);
     }
 
-    /// Fills an empty table with `functions`, in address order, and spreads spare slots: some in every gap, and space for at
-    /// least `want` further functions in the gap that has `finger`.
+    /// Fills an empty table with `functions`, in address order, and spreads spare slots: some in every gap, and space
+    /// for at least `want` further functions in the gap that has `finger`.
     pub(crate) fn fill(&mut self, functions: &[Function], finger: u32, want: usize) {
         let count = functions.len();
         let space = SLOTS.saturating_sub(2 * count);

@@ -38,7 +38,8 @@ impl Unwinder {
             let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
             (!address.is_null()).then_some(address)
         };
-        // `_Ux86_64_getcontext` is not among every build's dynamic symbols: glibc's has the same layout where it matters.
+        // `_Ux86_64_getcontext` is not among every build's dynamic symbols: glibc's has the same layout where it
+        // matters.
         let getcontext = find(c"_Ux86_64_getcontext").unwrap_or(libc::getcontext as Pointer);
         // SAFETY: these are the signatures in libunwind-common.h.
         unsafe {

@@ -13,10 +13,10 @@ const LONGEST: usize = 1 << 18;
 
 /// What is known before each instruction that can be reached, by its offset.
 ///
-/// An indirect jump is the tail call of another function (the large code model has no other) or a `switch`. The cases of
-/// a `switch` are code that nothing else leads to, entered with the stack as it is at the jump: so that is assumed of
-/// whatever was not reached, and where that does not fit with the rest, there is no result. Without an indirect jump,
-/// what is not reached is padding or stands behind a call that does not return; nothing runs there.
+/// An indirect jump is the tail call of another function (the large code model has no other) or a `switch`. The cases
+/// of a `switch` are code that nothing else leads to, entered with the stack as it is at the jump: so that is assumed
+/// of whatever was not reached, and where that does not fit with the rest, there is no result. Without an indirect
+/// jump, what is not reached is padding or stands behind a call that does not return; nothing runs there.
 pub(in crate::cfi) fn states(code: &[u8], address: Address) -> Option<BTreeMap<u64, State>> {
     address.checked_add(code.len() as u64).filter(|_| code.len() <= LONGEST)?;
     let mut flow = Flow { code, address, known: BTreeMap::new(), ends: BTreeMap::new(), indirect: None };
@@ -88,8 +88,8 @@ impl Flow<'_> {
     }
 }
 
-/// The first instruction behind one at `from` or later that was not reached and is not padding. `ends` are the instructions that
-/// were.
+/// The first instruction behind one at `from` or later that was not reached and is not padding. `ends` are the
+/// instructions that were.
 fn first_case(code: &[u8], ends: &BTreeMap<u64, u64>, from: u64) -> Option<u64> {
     let starts = ends.range(from..).map(|(&start, _)| start).skip(1).chain([code.len() as u64]);
     ends.range(from..).map(|(_, end)| end).zip(starts).find_map(|(end, start)| {

@@ -14,8 +14,8 @@ use state::is_move;
 pub(super) const RSP: u16 = 7;
 pub(super) const RETURN_ADDRESS: u16 = 16;
 
-/// Whether there is a `push rbp`, and a `mov rbp, rsp` before the next call, branch or change of the stack pointer: LLVM schedules other
-/// instructions between the two.
+/// Whether there is a `push rbp`, and a `mov rbp, rsp` before the next call, branch or change of the stack pointer:
+/// LLVM schedules other instructions between the two.
 pub(super) fn sets_up_frame_pointer(code: &[u8]) -> bool {
     let mut is_pushed = false;
     for instruction in &mut Decoder::new(64, code, DecoderOptions::NONE) {

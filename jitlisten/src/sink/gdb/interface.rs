@@ -1,8 +1,8 @@
 //! Our own GDB JIT list ("JIT Compilation Interface" in the GDB manual), beside those of the LLVMs in the process.
 //!
-//! gdb looks up `__jit_debug_descriptor` and `__jit_debug_register_code` in the symbol table of every library, and sets a breakpoint at the
-//! latter. If ours were exported, they would replace LLVM's. Therefore both are local symbols, which takes a few lines of assembly, and the
-//! library must keep its symbol table.
+//! gdb looks up `__jit_debug_descriptor` and `__jit_debug_register_code` in the symbol table of every library, and sets
+//! a breakpoint at the latter. If ours were exported, they would replace LLVM's. Therefore both are local symbols,
+//! which takes a few lines of assembly, and the library must keep its symbol table.
 
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
@@ -31,8 +31,8 @@ const JIT_NOACTION: u32 = 0;
 const JIT_REGISTER_FN: u32 = 1;
 const JIT_UNREGISTER_FN: u32 = 2;
 
-// The same in every architecture: data, and a function that returns. The padding behind it leaves space for a jump, as LLVM's has.
-// Hidden names lead to the local ones.
+// The same in every architecture: data, and a function that returns. The padding behind it leaves space for a jump, as
+// LLVM's has. Hidden names lead to the local ones.
 std::arch::global_asm!(
     ".pushsection .text.jitlisten_gdb, \"ax\", @progbits",
     ".p2align 4",
@@ -91,8 +91,8 @@ impl Heads {
 
 /// An LLVM's list begins at `first_entry` from now on; 0 for none.
 ///
-/// lldb reads one list, that of the first library with these symbols. Preloaded, that is ours: empty, it would hide LLVM's. gdb
-/// reads all of them, and takes an entry once (`jit_find_objf_with_entry_addr`).
+/// lldb reads one list, that of the first library with these symbols. Preloaded, that is ours: empty, it would hide
+/// LLVM's. gdb reads all of them, and takes an entry once (`jit_find_objf_with_entry_addr`).
 pub(crate) fn show_list_of(first_entry: u64) {
     let mut heads = LIST.lock().unwrap_or_else(PoisonError::into_inner);
     heads.others = first_entry as *mut CodeEntry;

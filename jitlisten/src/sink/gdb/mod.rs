@@ -1,8 +1,8 @@
 //! The GDB JIT interface, for code that nothing else has registered with debuggers.
 //!
-//! MCJIT, and ORC if enabled, link every debug object into a list that gdb and lldb read. This sink registers all other code in a list of our
-//! own ([`interface`]): of a JIT without LLVM, of an ORC layer without a debugger plugin, and code that outlives its engine. Entries are the
-//! debug objects as reported.
+//! MCJIT, and ORC if enabled, link every debug object into a list that gdb and lldb read. This sink registers all other
+//! code in a list of our own ([`interface`]): of a JIT without LLVM, of an ORC layer without a debugger plugin, and
+//! code that outlives its engine. Entries are the debug objects as reported.
 //!
 //! ```text
 //! JITLISTEN=gdb gdb -p PID      (gdb) backtrace

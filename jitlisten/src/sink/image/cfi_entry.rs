@@ -54,7 +54,8 @@ impl<'a> Cie<'a> {
     /// Reads the CIE at `offset`.
     ///
     /// # Errors
-    /// When it ends early, has an augmentation of unknown size, or a return address in no register that a byte can name.
+    /// When it ends early, has an augmentation of unknown size, or a return address in no register that a byte can
+    /// name.
     pub(super) fn read(section: &'a [u8], offset: usize) -> Result<Cie<'a>, Error> {
         let mut rest = entry(section, offset)?;
         rest.skip(4)?;

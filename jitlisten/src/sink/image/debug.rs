@@ -1,5 +1,5 @@
-//! The DWARF of the objects of an image, linked: every relocation applied for the addresses of the image, sections of one
-//! name behind each other, as a linker does it. So an image of several objects has all of their compilation units.
+//! The DWARF of the objects of an image, linked: every relocation applied for the addresses of the image, sections of
+//! one name behind each other, as a linker does it. So an image of several objects has all of their compilation units.
 
 #![forbid(unsafe_code)]
 
@@ -39,8 +39,8 @@ impl Linked {
     /// # Errors
     /// When the object cannot be read, or has a relocation of unknown type. Nothing of it is added then.
     pub(crate) fn add(&mut self, debug_object: &[u8], bias: u64) -> Result<(), Error> {
-        // Every relocation is a sum over `sh_addr`: so it is there that code loses the bias, and that a debug section, which
-        // has none, gets its place behind those of other objects.
+        // Every relocation is a sum over `sh_addr`: so it is there that code loses the bias, and that a debug section,
+        // which has none, gets its place behind those of other objects.
         let mut moved = debug_object.to_vec();
         let places = self.places(&moved, bias)?;
         for (at, address) in &places.fields {

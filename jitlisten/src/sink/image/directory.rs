@@ -8,8 +8,9 @@
 //!       dead                      created by the first process that finds this one ended
 //! ```
 //!
-//! Files outlive the process; [`crate::liveness`] says for how long. A process is dead if it does not run and its lock is free. The lock alone
-//! counts for a process in another PID namespace, and for one whose children share its mappings.
+//! Files outlive the process; [`crate::liveness`] says for how long. A process is dead if it does not run and its lock
+//! is free. The lock alone counts for a process in another PID namespace, and for one whose children share its
+//! mappings.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -232,7 +233,8 @@ fn remove(directory: &Path) {
     let _ = fs::remove_dir(directory);
 }
 
-/// Whether files at `path` come over a network (`statfs(2)`): when it fails, their pages are gone, and the code with them.
+/// Whether files at `path` come over a network (`statfs(2)`): when it fails, their pages are gone, and the code with
+/// them.
 fn is_remote(path: &Path) -> bool {
     const REMOTE: [u32; 8] = [
         0x6969,      // NFS_SUPER_MAGIC

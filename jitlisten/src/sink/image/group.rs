@@ -1,7 +1,7 @@
 //! Objects that share pages: a page has one file, so they get one image.
 //!
-//! LLVM puts the text of objects that it finalizes together on common pages (`SectionMemoryManager` gives the rest of a page to the next
-//! section). They are finalized one after the other; the image is made with the last one.
+//! LLVM puts the text of objects that it finalizes together on common pages (`SectionMemoryManager` gives the rest of a
+//! page to the next section). They are finalized one after the other; the image is made with the last one.
 
 #![forbid(unsafe_code)]
 

@@ -25,7 +25,8 @@ impl ImageHeaders {
                 && header.p_offset >= layout.mapped
                 && header.p_offset + header.p_filesz <= layout.code_end
         };
-        // Personality routines are left out of an image's tables: an unwinder that ran through them would skip handlers.
+        // Personality routines are left out of an image's tables: an unwinder that ran through them would skip
+        // handlers.
         let is_safe = |header: &ProgramHeader| header.p_type != elf::PT_GNU_EH_FRAME || !encoded.has_personality;
         let header = |header: ProgramHeader| libc::Elf64_Phdr {
             p_type: header.p_type.0,

@@ -1,7 +1,7 @@
 //! The images of this process: their files, and the pages mapped from them.
 //!
-//! They outlive the sink: pages stay mapped while the sink is off, and even then a name must not outlive its code. Therefore the session
-//! reports changes of memory whether the sink is on or not.
+//! They outlive the sink: pages stay mapped while the sink is off, and even then a name must not outlive its code.
+//! Therefore the session reports changes of memory whether the sink is on or not.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
@@ -241,8 +241,8 @@ impl Images {
         }
     }
 
-    /// What is in `range` may change from now on: its pages become the anonymous memory they were, with the bytes and the
-    /// protection they have.
+    /// What is in `range` may change from now on: its pages become the anonymous memory they were, with the bytes and
+    /// the protection they have.
     pub(crate) fn withdraw(&mut self, range: AddressRange, padding: &HeaderPadding) {
         modules::withdraw(range);
         for start in self.overlapping(range) {
@@ -255,8 +255,8 @@ impl Images {
                 continue;
             }
             let padding = padding.get(&pages.start()).copied();
-            // SAFETY: these pages are mapped from a file, and LLVM, which owns them, is about to change them: nothing runs
-            // there. The header padding is listed as ours.
+            // SAFETY: these pages are mapped from a file, and LLVM, which owns them, is about to change them: nothing
+            // runs there. The header padding is listed as ours.
             match unsafe { pages::withdraw(pages, padding) } {
                 Ok(()) => self.counters.withdrawn.add(1),
                 Err(error) => log_line!(Warn, "{pages} keeps the name of an image: {error}"),
@@ -298,8 +298,8 @@ impl Images {
         below.take_while(|(_, image)| image.end > range.start().0).map(|(&start, _)| start).collect()
     }
 
-    /// In the child of a fork, or as another user: the files so far are not ours to remove, and new ones get a directory of
-    /// their own. What is mapped stays mapped, and needs no new file.
+    /// In the child of a fork, or as another user: the files so far are not ours to remove, and new ones get a
+    /// directory of their own. What is mapped stays mapped, and needs no new file.
     pub(crate) fn begin_anew(&mut self) {
         self.inherited.extend(self.directory.take());
         self.salt = None;
@@ -332,8 +332,8 @@ fn put_in_place(encoded: &Encoded, written: &ImageFile, counters: &ImageCounters
     let range = layout.mapped_range();
     let bytes = encoded.bytes.get(layout.code as usize..layout.code_end as usize).unwrap_or_default();
     // SAFETY: the pages were found private, executable and not writable, and hold these bytes but for zeros behind the
-    // text; their owner is finalizing them in this very call, or lists them as code that is alive; the header padding of
-    // them was reserved for this. The file is in a private directory, and is not written to again.
+    // text; their owner is finalizing them in this very call, or lists them as code that is alive; the header padding
+    // of them was reserved for this. The file is in a private directory, and is not written to again.
     let exchanged = unsafe { pages::exchange(range, &written.file, layout.mapped, bytes) };
     exchanged.map_err(|NotExchanged { error, put_back }| {
         counters.put_back.add(u64::from(put_back));

@@ -1,9 +1,9 @@
 //! The header of an image in the memory of the process, and thus in its core files.
 //!
-//! A reader of a core file opens each image by its path. If the file was removed, elfutils (eu-stack, pystack, coredumpctl) uses the memory
-//! instead, if it is complete. Therefore this header has no section headers, which are not mapped, and a
-//! dynamic section that points to symbols in the header padding (`dwfl_segment_report_module`, `core_file_read_eagerly`,
-//! `find_dynsym`).
+//! A reader of a core file opens each image by its path. If the file was removed, elfutils (eu-stack, pystack,
+//! coredumpctl) uses the memory instead, if it is complete. Therefore this header has no section headers, which are not
+//! mapped, and a dynamic section that points to symbols in the header padding (`dwfl_segment_report_module`,
+//! `core_file_read_eagerly`, `find_dynsym`).
 //!
 //! ```text
 //!   0       ELF header (no sections), program headers (PT_DYNAMIC where the file has PT_GNU_STACK), build-id

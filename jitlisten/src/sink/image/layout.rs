@@ -10,9 +10,9 @@
 //!          .symtab, .strtab, .debug_*, ...                  (.eh_frame, if it found no place), .symtab, ...
 //! ```
 //!
-//! Unwinders of other processes (libunwind in perf and py-spy) find the search table through the file, and read its entries in the memory of
-//! the process. A header for unmapped entries would make them read other memory. Therefore an unmapped `.eh_frame` has no header, and serves
-//! tools that only read files.
+//! Unwinders of other processes (libunwind in perf and py-spy) find the search table through the file, and read its
+//! entries in the memory of the process. A header for unmapped entries would make them read other memory. Therefore an
+//! unmapped `.eh_frame` has no header, and serves tools that only read files.
 //!
 //! py-spy and elfutils work without padding, too. perf 6.1 does not: it subtracts an offset of the mapping twice
 //! (`read_unwind_spec_eh_frame`), reads a page too low, and falls back to frame pointers.

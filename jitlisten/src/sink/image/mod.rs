@@ -22,41 +22,44 @@
 //! | `images.rs`, `refusal.rs` | what is mapped and what is on disk; what has no image |
 //! | `sink.rs` | when |
 //!
-//! Mappings: an image takes the place of one that LLVM has made, so a process has as many as without. Objects that share
-//! a page get one image together, when the last of them is final: a page has one file. It has the symbols, unwind tables and
-//! DWARF of all of them.
+//! Mappings: an image takes the place of one that LLVM has made, so a process has as many as without. Objects that
+//! share a page get one image together, when the last of them is final: a page has one file. It has the symbols, unwind
+//! tables and DWARF of all of them.
 //!
-//! valgrind opens a file only when it has seen a writable mapping of it too; under valgrind each image has one more mapping.
+//! valgrind opens a file only when it has seen a writable mapping of it too; under valgrind each image has one more
+//! mapping.
 //!
-//! A name must not outlive its code. When LLVM makes pages writable, or takes the right to execute them, they become the
-//! anonymous memory they were before that call, with the same bytes, in one step (`mremap`). The new object gets an image of
-//! its own.
+//! A name must not outlive its code. When LLVM makes pages writable, or takes the right to execute them, they become
+//! the anonymous memory they were before that call, with the same bytes, in one step (`mremap`). The new object gets an
+//! image of its own.
 //!
-//! A core file has the pages of an image, as it had those of LLVM: one byte of each mapping is written over itself, because the
-//! kernel leaves out what it can read from a file. That costs a page of memory; LLVM's own pages are freed. In that page, the
-//! header, stand the names, too, for tools that read a core file when the images are gone (`in_core.rs`).
+//! A core file has the pages of an image, as it had those of LLVM: one byte of each mapping is written over itself,
+//! because the kernel leaves out what it can read from a file. That costs a page of memory; LLVM's own pages are freed.
+//! In that page, the header, stand the names, too, for tools that read a core file when the images are gone
+//! (`in_core.rs`).
 //!
-//! The exchange is one step for threads that run there; the bytes are kept and put back if it fails; the file system is tried
-//! elsewhere first. `mremap` would not do for the way in: it sends perf no event.
+//! The exchange is one step for threads that run there; the bytes are kept and put back if it fails; the file system is
+//! tried elsewhere first. `mremap` would not do for the way in: it sends perf no event.
 //!
-//! The ELF header with the unwind sections lies in front of the code, because behind it data follows. To have space there, private
-//! anonymous read-write `mmap`s of LLVM are made larger at the front while images are on: one page, and an eighth of what was asked
-//! for if that is more than eight pages. Where there is no padding (code from before us, JITLink), the tables go into the zeros
-//! behind the text.
+//! The ELF header with the unwind sections lies in front of the code, because behind it data follows. To have space
+//! there, private anonymous read-write `mmap`s of LLVM are made larger at the front while images are on: one page, and
+//! an eighth of what was asked for if that is more than eight pages. Where there is no padding (code from before us,
+//! JITLink), the tables go into the zeros behind the text.
 //!
-//! LLVM's `SectionMemoryManager` shares pages between objects that are finalized in one go (several modules added to an MCJIT engine
-//! before `finalizeObject`), and trims what is left to whole pages then; llvmlite's own memory manager and ORC never share. Such
-//! objects are finalized one after the other, and the last one finds all of them final: then one file is written, linked as a linker
-//! does it, by giving each debug section a place behind those of its name before relocations are applied. If an object of the group
-//! never becomes final, the others go without an image.
+//! LLVM's `SectionMemoryManager` shares pages between objects that are finalized in one go (several modules added to an
+//! MCJIT engine before `finalizeObject`), and trims what is left to whole pages then; llvmlite's own memory manager and
+//! ORC never share. Such objects are finalized one after the other, and the last one finds all of them final: then one
+//! file is written, linked as a linker does it, by giving each debug section a place behind those of its name before
+//! relocations are applied. If an object of the group never becomes final, the others go without an image.
 //!
-//! Unwind entries are copied with new heads. Personality routines and LSDAs are left out: only the unwinder inside the process runs
-//! them, and it reads the live section. In code far from its runtime they lie further away than 2 GiB.
+//! Unwind entries are copied with new heads. Personality routines and LSDAs are left out: only the unwinder inside the
+//! process runs them, and it reads the live section. In code far from its runtime they lie further away than 2 GiB.
 //!
-//! Code is not packed into fewer mappings: it would mean to choose the addresses for LLVM, which has to reach its data from there.
-//! The sink stops when seven eighths of `vm.max_map_count` are in use. What the system may refuse (a `noexec` place, no space, no
-//! mapping left, a security module) stops the sink at the first image or at a later one; what is mapped stays mapped. What is mapped
-//! outlives the sink: while it is off, pages keep their images, and lose them when they change.
+//! Code is not packed into fewer mappings: it would mean to choose the addresses for LLVM, which has to reach its data
+//! from there. The sink stops when seven eighths of `vm.max_map_count` are in use. What the system may refuse (a
+//! `noexec` place, no space, no mapping left, a security module) stops the sink at the first image or at a later one;
+//! what is mapped stays mapped. What is mapped outlives the sink: while it is off, pages keep their images, and lose
+//! them when they change.
 
 mod cfi_entry;
 mod content;

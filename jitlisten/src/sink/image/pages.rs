@@ -1,11 +1,12 @@
 //! Exchanging the pages under running code.
 //!
 //! `mmap(MAP_FIXED)` over a mapping is one step for every other thread: the kernel holds the lock of the address space
-//! from taking the old pages out to putting the new ones in, and a thread that faults in between waits for it. The bytes
-//! are the same, so a thread that runs there sees nothing.
+//! from taking the old pages out to putting the new ones in, and a thread that faults in between waits for it. The
+//! bytes are the same, so a thread that runs there sees nothing.
 //!
-//! One step, but not always one transaction: before Linux 6.12 a failure late in it can leave the hole. So what can fail is
-//! tried before, elsewhere ([`can_execute`]); the bytes are kept; and after a failure they are looked for and put back.
+//! One step, but not always one transaction: before Linux 6.12 a failure late in it can leave the hole. So what can
+//! fail is tried before, elsewhere ([`can_execute`]); the bytes are kept; and after a failure they are looked for and
+//! put back.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -45,10 +46,10 @@ pub(super) fn show_to_valgrind(file: &File) {
     unsafe { libc::mmap(ptr::null_mut(), size, protection, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
 }
 
-/// Makes the kernel put `pages` into core files. It leaves out what can be read from a file, unless the mapping has been written to
-/// (`anon_vma` in `vma_dump_size`, `fs/coredump.c`). So `header` is written there, or one byte over itself where there is none, as a
-/// debugger would do it; the mapping gets pages of its own by it. Some systems forbid it (`proc_mem.force_override`); then the image
-/// file is needed.
+/// Makes the kernel put `pages` into core files. It leaves out what can be read from a file, unless the mapping has
+/// been written to (`anon_vma` in `vma_dump_size`, `fs/coredump.c`). So `header` is written there, or one byte over
+/// itself where there is none, as a debugger would do it; the mapping gets pages of its own by it. Some systems forbid
+/// it (`proc_mem.force_override`); then the image file is needed.
 pub(super) fn put_into_core(pages: AddressRange, header: &[u8]) -> io::Result<()> {
     let memory = OpenOptions::new().write(true).open("/proc/self/mem")?;
     if !header.is_empty() && header.len() as u64 <= pages.size() {
@@ -96,8 +97,8 @@ pub(super) struct NotExchanged {
     pub(super) put_back: bool,
 }
 
-/// Looks for `before` at the end of `pages`; where it is not, makes anonymous memory of them that has it, as LLVM had it.
-/// Returns whether that was so.
+/// Looks for `before` at the end of `pages`; where it is not, makes anonymous memory of them that has it, as LLVM had
+/// it. Returns whether that was so.
 ///
 /// # Safety
 /// As for [`exchange`].
@@ -117,8 +118,8 @@ unsafe fn restore_if_lost(pages: AddressRange, before: &[u8]) -> bool {
     true
 }
 
-/// Makes anonymous memory of pages that are mapped from an image, with their bytes and the same protection, in one step; and
-/// of the header padding in front of them, which then is as it was when it was reserved.
+/// Makes anonymous memory of pages that are mapped from an image, with their bytes and the same protection, in one
+/// step; and of the header padding in front of them, which then is as it was when it was reserved.
 ///
 /// # Safety
 /// Both must be mapped from an image and have no other owner.
@@ -136,8 +137,8 @@ pub(super) unsafe fn withdraw(pages: AddressRange, padding: Option<AddressRange>
 const WRITABLE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
-/// Puts executable anonymous memory with `bytes` over `pages`. It is made elsewhere, so that a thread that runs there sees the old
-/// pages or the new ones.
+/// Puts executable anonymous memory with `bytes` over `pages`. It is made elsewhere, so that a thread that runs there
+/// sees the old pages or the new ones.
 ///
 /// # Safety
 /// The pages must hold `bytes`, or nothing, and have no other owner.

@@ -1,5 +1,5 @@
-//! Build-ids that are never given twice: perf keeps files by build-id, and equal code in two processes, or at two addresses
-//! of one, has different symbols around it.
+//! Build-ids that are never given twice: perf keeps files by build-id, and equal code in two processes, or at two
+//! addresses of one, has different symbols around it.
 
 #![forbid(unsafe_code)]
 

@@ -19,8 +19,8 @@ pub(crate) struct Symbol<'a> {
 
 /// Every function of the pages, by every name: local symbols first.
 ///
-/// Of two symbols at one address perf, elfutils and gdb prefer the global one, so that is the name people shall see; the
-/// other one stays, local, for uprobes and for readers that know it.
+/// Of two symbols at one address perf, elfutils and gdb prefer the global one, so that is the name people shall see;
+/// the other one stays, local, for uprobes and for readers that know it.
 pub(crate) fn symbols<'a>(content: &Content<'a>, layout: &Layout) -> Vec<Symbol<'a>> {
     let (mut locals, mut globals) = (Vec::new(), Vec::new());
     let functions = content.parts.iter().flat_map(|part| part.object.functions().iter().zip(part.names));

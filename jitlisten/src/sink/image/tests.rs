@@ -258,7 +258,8 @@ fn without_a_mapped_place_no_header_promises_one() {
     assert_eq!(image.bytes[image.layout.code_end as usize - 1], 0xcc);
 }
 
-/// C++ code far away from its runtime: pointers of 64 bits to the personality routine and to the tables of each function.
+/// C++ code far away from its runtime: pointers of 64 bits to the personality routine and to the tables of each
+/// function.
 #[test]
 fn personality_routines_far_away_cost_no_tables() {
     let mut snapshot = Live::of("lli-14-mcjit-dwarf4.o");
@@ -426,7 +427,8 @@ fn objects_on_one_page_are_all_in_its_image() {
     check_dwarf(&image.bytes);
 }
 
-/// Every name and every reference of every unit can be followed, and leads where it should: into the unit's own strings.
+/// Every name and every reference of every unit can be followed, and leads where it should: into the unit's own
+/// strings.
 fn check_dwarf(image: &[u8]) {
     let elf = ElfFile64::<LE>::parse(image).unwrap();
     let section = |id: gimli::SectionId| {

@@ -10,11 +10,12 @@
 //!                   0000                             terminator
 //! ```
 //!
-//! Everything in a live section counts from its own place or is absolute, and the image is somewhere else: so every entry is
-//! read and gets a new head. Its instructions, the rules, stay byte for byte as they are.
+//! Everything in a live section counts from its own place or is absolute, and the image is somewhere else: so every
+//! entry is read and gets a new head. Its instructions, the rules, stay byte for byte as they are.
 //!
-//! Personality routines and their tables (LSDA) are left out: only the unwinder inside the process runs them, and it reads
-//! the live section. Pointers to them may reach further than the 32 bits that everything in an image can be reached with.
+//! Personality routines and their tables (LSDA) are left out: only the unwinder inside the process runs them, and it
+//! reads the live section. Pointers to them may reach further than the 32 bits that everything in an image can be
+//! reached with.
 //!
 //! Format: Linux Standard Base Core 5.0, 10.6. See it with `readelf --debug-dump=frames FILE`.
 
@@ -60,8 +61,8 @@ pub(crate) struct Places {
 }
 
 impl Rules {
-    /// What the live sections say of the pages, and what was made for functions that they leave out. Entries that cannot be
-    /// read are left out, and logged.
+    /// What the live sections say of the pages, and what was made for functions that they leave out. Entries that
+    /// cannot be read are left out, and logged.
     pub(crate) fn new(content: &Content<'_>) -> Rules {
         let mut rules = Rules::default();
         for part in &content.parts {
@@ -156,8 +157,8 @@ impl Rules {
     }
 }
 
-/// Whether instructions can be read by others, wherever they stand: a reader that meets one it does not know may give up
-/// on the whole process.
+/// Whether instructions can be read by others, wherever they stand: a reader that meets one it does not know may give
+/// up on the whole process.
 fn check(mut instructions: gimli::CallFrameInstructionIter<'_, EndianSlice<'_, LittleEndian>>) -> Result<(), Error> {
     while let Some(instruction) = instructions.next()? {
         if matches!(instruction, CallFrameInstruction::SetLoc { .. }) {

@@ -1,7 +1,7 @@
 //! The line rows of one function, as perf's reader wants them.
 //!
-//! perf (`genelf_debug.c`) makes a line table of the entries and ends its sequence *at the last entry*, which so covers no
-//! byte. Therefore the last line is written a second time for the last byte of the function.
+//! perf (`genelf_debug.c`) makes a line table of the entries and ends its sequence *at the last entry*, which so covers
+//! no byte. Therefore the last line is written a second time for the last byte of the function.
 
 #![forbid(unsafe_code)]
 
@@ -11,8 +11,8 @@ use crate::{AddressRange, LineRow, LineRows};
 /// No file has so many.
 const LINES: u32 = 1 << 24;
 
-/// The rows of `function`: ascending, all inside it, the first at its start if that has a line at all. Neighbours of one
-/// file and line are one row, because the format has no columns.
+/// The rows of `function`: ascending, all inside it, the first at its start if that has a line at all. Neighbours of
+/// one file and line are one row, because the format has no columns.
 pub(in crate::sink) fn of_function(rows: &LineRows, function: AddressRange) -> Vec<DebugEntry<'_>> {
     let all = rows.rows();
     let (start, end) = (function.start(), function.end());

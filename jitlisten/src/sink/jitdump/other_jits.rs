@@ -1,12 +1,13 @@
 //! Code of other JITs in this process, from the perf map that they write.
 //!
-//! Once `perf inject` has seen a jitdump of a process, it drops every later anonymous executable mapping of that process, and the names of the
-//! perf map for it. CPython (3.12 and newer, `-X perf`) gives every Python function a trampoline and a line in the perf map. Therefore the
-//! jitdump must contain all code: foreign lines become records of ours.
+//! Once `perf inject` has seen a jitdump of a process, it drops every later anonymous executable mapping of that
+//! process, and the names of the perf map for it. CPython (3.12 and newer, `-X perf`) gives every Python function a
+//! trampoline and a line in the perf map. Therefore the jitdump must contain all code: foreign lines become records of
+//! ours.
 //!
-//! Nothing announces a new line. We read the map when an object of ours is written or freed, when the sink is turned off and when the process
-//! exits; a killed process loses the lines since the last reading. A line counts as old as the reading before: our code from the time
-//! between is younger, and keeps its addresses.
+//! Nothing announces a new line. We read the map when an object of ours is written or freed, when the sink is turned
+//! off and when the process exits; a killed process loses the lines since the last reading. A line counts as old as the
+//! reading before: our code from the time between is younger, and keeps its addresses.
 
 #![forbid(unsafe_code)]
 

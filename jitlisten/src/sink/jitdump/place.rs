@@ -8,11 +8,11 @@
 //!          `- dead                    created by the first process that finds that the process has ended
 //! ```
 //!
-//! The file is locked (`flock`) as long as the process lives and has it open. A process that creates one removes those of ended processes,
-//! with the output of `perf inject`: [`crate::liveness`] says when.
+//! The file is locked (`flock`) as long as the process lives and has it open. A process that creates one removes those
+//! of ended processes, with the output of `perf inject`: [`crate::liveness`] says when.
 //!
-//! perf detects the file by an executable mapping of it, the *marker*. It is never used, and never unmapped while the file is written. A file
-//! system mounted `noexec` refuses it, so no jitdump is written there.
+//! perf detects the file by an executable mapping of it, the *marker*. It is never used, and never unmapped while the
+//! file is written. A file system mounted `noexec` refuses it, so no jitdump is written there.
 
 use std::ffi::CString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -41,7 +41,8 @@ pub(super) struct Dump {
 }
 
 impl Dump {
-    /// Makes a directory below `base`, the file in it with `header`, and the marker. Leaves nothing behind when it fails.
+    /// Makes a directory below `base`, the file in it with `header`, and the marker. Leaves nothing behind when it
+    /// fails.
     pub(super) fn create(base: &Path, header: &[u8]) -> Result<Dump, SinkError> {
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o700).create(base).map_err(failed("create", base))?;
@@ -182,7 +183,8 @@ fn open(path: &Path, create_new: bool) -> io::Result<File> {
     options.read(true).append(true).create_new(create_new).mode(0o600).custom_flags(safely).open(path)
 }
 
-/// perf takes the process number in the name for that of the innermost PID namespace, which is what `getpid(2)` returns.
+/// perf takes the process number in the name for that of the innermost PID namespace, which is what `getpid(2)`
+/// returns.
 fn file_name() -> String {
     format!("jit-{}.dump", std::process::id())
 }

@@ -1,6 +1,7 @@
 //! Unwind tables of one function, relocated to perf's addresses.
 //!
-//! `perf inject` makes an ELF file of a function: the code and, from the next multiple of 8 on, the content of the record.
+//! `perf inject` makes an ELF file of a function: the code and, from the next multiple of 8 on, the content of the
+//! record.
 //!
 //! ```text
 //!   code_addr                    + ALIGN8(code_size)                                  + mapped_size
@@ -10,11 +11,11 @@
 //!                                         ^---------------------------FDE address
 //! ```
 //!
-//! perf extends the mapping of the function *in its view of the address space* by `mapped_size`, over whatever follows the function.
-//! Therefore there must be free space: see [`Unwinding::fits`].
+//! perf extends the mapping of the function *in its view of the address space* by `mapped_size`, over whatever follows
+//! the function. Therefore there must be free space: see [`Unwinding::fits`].
 //!
-//! The live `.eh_frame` has the same rules for another address. Personality routines and LSDAs, which only exceptions need and perf could not
-//! follow, are omitted. Source: Linux Standard Base Core 5.0, chapter 10.6.
+//! The live `.eh_frame` has the same rules for another address. Personality routines and LSDAs, which only exceptions
+//! need and perf could not follow, are omitted. Source: Linux Standard Base Core 5.0, chapter 10.6.
 
 #![forbid(unsafe_code)]
 
@@ -104,8 +105,9 @@ fn encode(entry: &Entry<'_>, code: AddressRange) -> Option<Unwinding> {
     Some(Unwinding { data: out, eh_frame_hdr_size, mapped_size })
 }
 
-/// Whether what was copied can be read at its new place: `DW_CFA_set_loc` (which LLVM does not write) cannot, because its
-/// operand is encoded like the pointers, and a reader may give up the whole stack at an instruction it does not know.
+/// Whether what was copied can be read at its new place: `DW_CFA_set_loc` (which LLVM does not write) cannot, because
+/// its operand is encoded like the pointers, and a reader may give up the whole stack at an instruction it does not
+/// know.
 fn decodes(unwinding: &Unwinding) -> bool {
     let mut section = gimli::EhFrame::new(&unwinding.data, LittleEndian);
     section.set_address_size(8);

@@ -198,15 +198,15 @@ fn other_jits(context: &SinkContext) -> OtherJits {
     OtherJits::new(own, is_shared, context.stale_map)
 }
 
-/// The bytes of a function. Zeros where they cannot be read, because a name is worth more than bytes; nothing where that would be
-/// more zeros than any function has bytes.
+/// The bytes of a function. Zeros where they cannot be read, because a name is worth more than bytes; nothing where
+/// that would be more zeros than any function has bytes.
 fn bytes<'a>(object: &'a FinalizedObject<'_>, code: AddressRange) -> Option<Cow<'a, [u8]>> {
     let zeros = || (code.size() <= LARGEST).then(|| vec![0; code.size() as usize].into());
     object.snapshot.get(code).map(Cow::Borrowed).or_else(zeros)
 }
 
-/// The unwind tables of the function at `code`, if there are any and space for them; `next` is where the next function of the
-/// object begins.
+/// The unwind tables of the function at `code`, if there are any and space for them; `next` is where the next function
+/// of the object begins.
 fn tables(
     object: &FinalizedObject<'_>,
     eh_frame: Option<&EhFrame<'_>>,
@@ -224,8 +224,8 @@ fn tables(
     found.filter(|found| found.fits(code, limit))
 }
 
-/// Up to where perf may prolong the mapping of the function at `code` without taking what belongs to another; `None` where
-/// that is too near for any tables.
+/// Up to where perf may prolong the mapping of the function at `code` without taking what belongs to another; `None`
+/// where that is too near for any tables.
 fn limit(object: &FinalizedObject<'_>, code: AddressRange, next: Option<Address>) -> Option<u64> {
     let text = object.object.text_at(code.start()).filter(|text| text.range.covers(code));
     let end = text.map_or(code.end(), |text| text.range.end());
@@ -270,8 +270,8 @@ impl Sink for Jitdump {
     }
 
     fn freeing(&mut self, _: &FinalizedObject<'_>) -> Result<(), SinkError> {
-        // The format has no record for it: what is loaded there later takes its place from its own time on. Lines of others
-        // that come from now on may be about this very place.
+        // The format has no record for it: what is loaded there later takes its place from its own time on. Lines of
+        // others that come from now on may be about this very place.
         if self.dump.is_some() {
             self.look_for_news(clock::monotonic())?;
             self.write()?;

@@ -5,11 +5,13 @@
 //! 7f3a1c0e5000 1a4 __main__.inner(float64, int64)
 //! ```
 //!
-//! Every process holds a shared lock (`flock(2)`) on its map. Processes of two PID namespaces with one `/tmp` may have the same PID, and so
-//! one file. Only a process that gets the exclusive lock may truncate the file of a dead process with its PID. Otherwise it appends; then the
-//! file has the names of both, and a reader finds those of each, because two processes hardly ever have code at one address.
+//! Every process holds a shared lock (`flock(2)`) on its map. Processes of two PID namespaces with one `/tmp` may have
+//! the same PID, and so one file. Only a process that gets the exclusive lock may truncate the file of a dead process
+//! with its PID. Otherwise it appends; then the file has the names of both, and a reader finds those of each, because
+//! two processes hardly ever have code at one address.
 //!
-//! CPython (`-X perf`) takes no lock. Its lines from before this program cannot be distinguished from those of a dead process.
+//! CPython (`-X perf`) takes no lock. Its lines from before this program cannot be distinguished from those of a dead
+//! process.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Seek as _};
@@ -101,8 +103,8 @@ impl MapFile {
     }
 }
 
-/// Whether the file is shared with another living process; empties it if it is not, and `stale`. `None`: another process has it alone for
-/// a moment.
+/// Whether the file is shared with another living process; empties it if it is not, and `stale`. `None`: another
+/// process has it alone for a moment.
 fn take_lock(
     append: &File,
     edit: &File,
@@ -181,8 +183,8 @@ impl OpenMap<'_> {
         }
     }
 
-    /// Writes `text` over what stands at `offset`. A process that has emptied the file meanwhile has written something else there:
-    /// then nothing is done, and `false` is the result. `is_ours` is asked about what stands there.
+    /// Writes `text` over what stands at `offset`. A process that has emptied the file meanwhile has written something
+    /// else there: then nothing is done, and `false` is the result. `is_ours` is asked about what stands there.
     pub(super) fn replace(&self, offset: u64, text: &str, is_ours: impl Fn(&[u8]) -> bool) -> io::Result<bool> {
         let mut there = vec![0; text.len()];
         // Also the end of the line before.

@@ -1,8 +1,9 @@
 //! Maps of ended processes: see [`crate::liveness`] for how long they are kept.
 //!
 //! A map is one of ours by its first line, which names its process. It is kept if it belongs to another user, if its
-//! process lives, if its lock is held, or if CPython has written lines into it, too (its first line then records that, so that the search is
-//! done once). In another PID namespace the PID means nothing: there, a map without a lock must also be old.
+//! process lives, if its lock is held, or if CPython has written lines into it, too (its first line then records that,
+//! so that the search is done once). In another PID namespace the PID means nothing: there, a map without a lock must
+//! also be old.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _};
@@ -17,8 +18,8 @@ use crate::process::write_nosignal::{effective_user, overwrite};
 
 /// A `/tmp` with more in it is not looked through: that would take the host's time.
 const MOST_ENTRIES: usize = 20_000;
-/// So many that died within the last hour stay, beside what [`crate::liveness`] says: a map has little in it, and a program may
-/// have many workers.
+/// So many that died within the last hour stay, beside what [`crate::liveness`] says: a map has little in it, and a
+/// program may have many workers.
 const RECENT: usize = 256;
 /// So many bytes of a map are looked through, once.
 const MOST_SEARCHED: u64 = 1 << 26;

@@ -7,10 +7,11 @@
 //!                    their name    goes here
 //! ```
 //!
-//! A *block* is the lines of one object, written at once. It is kept when its code is freed, so that samples keep their names; when more than
-//! [`KEPT`] bytes are dead, the oldest blocks become holes. The lines in a hole stay readable until it is filled, and are overwritten if
-//! their address is reused. An object goes into the smallest hole that its lines fill, or that leaves enough for a line without code.
-//! If there is none, the file grows. Other writers' lines are in no block.
+//! A *block* is the lines of one object, written at once. It is kept when its code is freed, so that samples keep their
+//! names; when more than [`KEPT`] bytes are dead, the oldest blocks become holes. The lines in a hole stay readable
+//! until it is filled, and are overwritten if their address is reused. An object goes into the smallest hole that its
+//! lines fill, or that leaves enough for a line without code. If there is none, the file grows. Other writers' lines
+//! are in no block.
 
 #![forbid(unsafe_code)]
 
@@ -96,7 +97,8 @@ impl Space {
         }
     }
 
-    /// Takes the best hole for `length` bytes of lines. It must be filled at once, what is left of it with a line about no code.
+    /// Takes the best hole for `length` bytes of lines. It must be filled at once, what is left of it with a line about
+    /// no code.
     pub(super) fn take_hole(&mut self, length: u64) -> Option<(u64, Hole)> {
         let fits = |hole: u64| hole == length || hole >= length + SHORTEST_LINE;
         let fitting = self.holes.iter().filter(|(_, hole)| fits(hole.length));

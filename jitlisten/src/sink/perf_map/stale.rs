@@ -18,7 +18,8 @@ pub(in crate::sink) fn path_of_this_process() -> PathBuf {
 /// Whether no instruction of the program has run yet.
 static IS_BEGINNING: AtomicBool = AtomicBool::new(false);
 
-/// Runs `work` before the program has begun: what is in the way of its perf map then is not its own, however young it is.
+/// Runs `work` before the program has begun: what is in the way of its perf map then is not its own, however young it
+/// is.
 pub fn before_program<R>(work: impl FnOnce() -> R) -> R {
     IS_BEGINNING.store(true, Ordering::Relaxed);
     let done = work();
@@ -26,8 +27,8 @@ pub fn before_program<R>(work: impl FnOnce() -> R) -> R {
     done
 }
 
-/// A perf map that was there when the process (or its latest `exec`) began: nothing in it describes this program. In a process that
-/// runs already, a map that something was written to since it began is its own (CPython's `-X perf`).
+/// A perf map that was there when the process (or its latest `exec`) began: nothing in it describes this program. In a
+/// process that runs already, a map that something was written to since it began is its own (CPython's `-X perf`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StaleMap {
     inode: u64,

@@ -7,8 +7,8 @@
 //!   __jit_debug_register_code()   an empty function, called after the list has changed
 //! ```
 //!
-//! The list is read from its head to the first known entry. `relevant_entry` would miss some: ORC links an entry, drops its lock and then
-//! calls, so two threads may call for the same newest entry.
+//! The list is read from its head to the first known entry. `relevant_entry` would miss some: ORC links an entry, drops
+//! its lock and then calls, so two threads may call for the same newest entry.
 
 use std::io;
 
@@ -73,8 +73,8 @@ impl DescriptorAddress {
 }
 
 impl Reading {
-    /// The entries from the head of the list on. Ends at one that cannot be read: without LLVM's lock, another thread may
-    /// just have freed it.
+    /// The entries from the head of the list on. Ends at one that cannot be read: without LLVM's lock, another thread
+    /// may just have freed it.
     pub(crate) fn entries(&self) -> impl Iterator<Item = ListedObject> {
         let mut at = self.first;
         std::iter::from_fn(move || {

@@ -14,7 +14,8 @@ pub(crate) struct JitInterface {
 }
 
 impl JitInterface {
-    /// Looks where it costs little first: most libraries have no LLVM in them. Among symbols that are not exported only with `hidden`.
+    /// Looks where it costs little first: most libraries have no LLVM in them. Among symbols that are not exported only
+    /// with `hidden`.
     pub(crate) fn find(library: &Library, symbols: &mut Option<SymbolFile>, hidden: bool) -> Option<JitInterface> {
         if let (Some(descriptor), Some(function)) =
             (library.dynamic_address(DESCRIPTOR), library.dynamic_address(RENDEZVOUS_FUNCTION))

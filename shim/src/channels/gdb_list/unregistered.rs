@@ -1,7 +1,7 @@
 //! Objects that were deregistered while their code is still mapped: a host may destroy its engine and keep the code.
 //!
-//! They are freed when their memory is unmapped, no longer executable, or reused. A host may do that with system calls that no hook
-//! sees, so a few of these objects are compared with memory on each occasion.
+//! They are freed when their memory is unmapped, no longer executable, or reused. A host may do that with system calls
+//! that no hook sees, so a few of these objects are compared with memory on each occasion.
 
 #![forbid(unsafe_code)]
 

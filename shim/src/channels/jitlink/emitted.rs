@@ -38,8 +38,8 @@ pub(super) struct Emitted {
 #[derive(Default)]
 pub(crate) struct EmittedObjects {
     pub(super) waiting: VecDeque<Emitted>,
-    /// The calls of `emit` that have not returned, in the order in which they began: thread and number. Also those with an
-    /// object that is not looked for.
+    /// The calls of `emit` that have not returned, in the order in which they began: thread and number. Also those with
+    /// an object that is not looked for.
     inside: Vec<(u64, u64)>,
     next: u64,
     /// How often the kernel was asked in vain, and when that was the last time.
@@ -99,8 +99,8 @@ impl EmittedObjects {
         self.waiting.iter().map(|emitted| &emitted.pattern)
     }
 
-    /// The object whose `emit` this thread is inside, if that is but one: ORC ends a link inside another one's `emit`, when that knows
-    /// the address the first has waited for.
+    /// The object whose `emit` this thread is inside, if that is but one: ORC ends a link inside another one's `emit`,
+    /// when that knows the address the first has waited for.
     fn only_one_of(&self, thread: u64) -> Option<u64> {
         let mut inside = self.inside.iter().filter(|&&(of, _)| of == thread);
         let (_, number) = inside.next()?;
@@ -127,7 +127,8 @@ impl EmittedObjects {
         self.warned
     }
 
-    /// Those that may be in memory that this thread has made executable, the most likely first, and whether the memory is surely its own.
+    /// Those that may be in memory that this thread has made executable, the most likely first, and whether the memory
+    /// is surely its own.
     pub(super) fn candidates(&mut self, thread: u64) -> Vec<(usize, bool)> {
         let sure = self.only_one_of(thread);
         let all = self.waiting.iter_mut().enumerate().rev().filter_map(|(index, emitted)| {
@@ -138,7 +139,8 @@ impl EmittedObjects {
         likely.into_iter().chain(others).collect()
     }
 
-    /// How much memory is to be searched beside a table that this thread registers, if that may be the table of one of them.
+    /// How much memory is to be searched beside a table that this thread registers, if that may be the table of one of
+    /// them.
     pub(super) fn extent(&self, thread: u64) -> Option<u64> {
         let may_be = |emitted: &&Emitted| {
             emitted.late < LATE_TRIES

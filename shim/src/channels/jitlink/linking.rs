@@ -40,8 +40,8 @@ impl Place {
 }
 
 impl Shim {
-    /// An object is about to be linked by the LLVM in `slot`. Returns the number of this call of `emit`. `pattern`: where the object was
-    /// understood, and where what is in it is.
+    /// An object is about to be linked by the LLVM in `slot`. Returns the number of this call of `emit`. `pattern`:
+    /// where the object was understood, and where what is in it is.
     pub(crate) fn emitted(&self, slot: usize, pattern: Option<Option<Pattern>>) -> u64 {
         let mut state = self.lock();
         if pattern.is_some() {
@@ -199,7 +199,8 @@ fn find(state: &State, index: usize, place: &Place, sure: bool) -> Option<Placem
     (placement.is_certain || !place.is_any).then_some(placement)
 }
 
-/// In front of what is covered by the first entry of a table stand a CIE and the head of that entry: each shorter than this.
+/// In front of what is covered by the first entry of a table stand a CIE and the head of that entry: each shorter than
+/// this.
 const LONGEST_ENTRY: u64 = 512;
 
 /// The first function in the table at `address`.

@@ -7,14 +7,16 @@
 //! ```
 //! `llvm/vtable/release.rs` says which releases have which.
 //!
-//! `void emit(std::unique_ptr<MaterializationResponsibility>, std::unique_ptr<MemoryBuffer>)`: by the C++ ABI both arguments are
-//! addresses of pointers. A `MemoryBuffer` is its vtable, begin, and end. The object is copied before it is linked and located later:
-//! `linking.rs`, [`placement`](crate::placement). If a host with a debug plugin later registers it with debuggers, it is the same object.
+//! `void emit(std::unique_ptr<MaterializationResponsibility>, std::unique_ptr<MemoryBuffer>)`: by the C++ ABI both
+//! arguments are addresses of pointers. A `MemoryBuffer` is its vtable, begin, and end. The object is copied before it
+//! is linked and located later: `linking.rs`, [`placement`](crate::placement). If a host with a debug plugin later
+//! registers it with debuggers, it is the same object.
 //!
 //! # Checks
-//! The vtables must be adjacent and have the numbers of slots of the library's release. At each call, `this` must have the vtable that was
-//! found, and the second pointer must lead to an ELF object of this machine. Otherwise the call is only passed on, and the log says so once.
-//! The hook changes nothing and passes on more words than `emit` has, so it is harmless even in front of another function of the vtable.
+//! The vtables must be adjacent and have the numbers of slots of the library's release. At each call, `this` must have
+//! the vtable that was found, and the second pointer must lead to an ELF object of this machine. Otherwise the call is
+//! only passed on, and the log says so once. The hook changes nothing and passes on more words than `emit` has, so it
+//! is harmless even in front of another function of the vtable.
 
 pub(crate) mod emitted;
 pub(crate) mod hook;

@@ -1,11 +1,11 @@
-//! Code that a host links at one address and copies to another: memory that becomes executable may contain a *loaded* object that cannot
-//! run at its own address.
+//! Code that a host links at one address and copies to another: memory that becomes executable may contain a *loaded*
+//! object that cannot run at its own address.
 //!
-//! Only objects of the same thread are searched, a few times each, because a host copies what it has just linked. Objects that run where
-//! they were linked are final before any search.
+//! Only objects of the same thread are searched, a few times each, because a host copies what it has just linked.
+//! Objects that run where they were linked are final before any search.
 //!
-//! The `.eh_frame` registered last may also name the place: a host may link an object for memory that is executable already, and write it
-//! there through `/proc/self/mem` or another mapping. No other call announces that.
+//! The `.eh_frame` registered last may also name the place: a host may link an object for memory that is executable
+//! already, and write it there through `/proc/self/mem` or another mapping. No other call announces that.
 
 #![forbid(unsafe_code)]
 
@@ -54,7 +54,8 @@ impl Shim {
         self.moved(state, found);
     }
 
-    /// The `.eh_frame` at `table` was registered, and no object is known to have one there: it may be that of one that waits elsewhere.
+    /// The `.eh_frame` at `table` was registered, and no object is known to have one there: it may be that of one that
+    /// waits elsewhere.
     pub(crate) fn look_by_table(&self, state: &mut State, table: Address) {
         let mut found = Vec::new();
         for id in wanted(state) {
@@ -69,7 +70,8 @@ impl Shim {
         self.moved(state, found);
     }
 
-    /// These were found elsewhere. Equal objects cannot be distinguished, nor one from another that waits and is not looked for.
+    /// These were found elsewhere. Equal objects cannot be distinguished, nor one from another that waits and is not
+    /// looked for.
     fn moved(&self, state: &mut State, found: Vec<(ObjectId, Pattern, Placement)>) {
         let certain = certain(found.iter().map(|(.., placement)| placement));
         if !found.is_empty() && !certain.contains(&true) {
@@ -129,7 +131,8 @@ pub(crate) fn piece(range: AddressRange) -> Option<Piece> {
 }
 
 impl State {
-    /// The memory in front of code and behind it, as far as it may be read: what it was allocated with, up to `reach`, or its neighbours.
+    /// The memory in front of code and behind it, as far as it may be read: what it was allocated with, up to `reach`,
+    /// or its neighbours.
     pub(crate) fn around(&self, code: AddressRange, reach: u64) -> Around {
         let allocated = self.allocated.around(code).filter(|all| *all != code);
         Around::new(Box::new(move || {

@@ -1,8 +1,8 @@
 //! The hooks of `RuntimeDyldELF::loadObject`: see `mod.rs`.
 //!
-//! On aarch64 the address of a result in memory is in `x8`, which no Rust function can name. Each hook begins with two instructions that move
-//! it to `x7`, which `loadObject` does not use; three instructions move it back and jump to the original. They have no frame, so unwinders
-//! do not see them.
+//! On aarch64 the address of a result in memory is in `x8`, which no Rust function can name. Each hook begins with two
+//! instructions that move it to `x7`, which `loadObject` does not use; three instructions move it back and jump to the
+//! original. They have no frame, so unwinders do not see them.
 
 use crate::channels::runtime_dyld::{Outcome, loaded, original};
 use crate::hook_table::{LoadObject, SLOTS};
@@ -50,7 +50,8 @@ unsafe fn call(words: [usize; 8], original: usize) -> usize {
     unsafe { original(a, b, c, d, e, f, g, h) }
 }
 
-/// The same: the last word goes to `x8` again. Only by `x16` or `x17` may a function be jumped to that begins with `bti c`.
+/// The same: the last word goes to `x8` again. Only by `x16` or `x17` may a function be jumped to that begins with `bti
+/// c`.
 #[cfg(target_arch = "aarch64")]
 unsafe fn call(words: [usize; 8], original: usize) -> usize {
     #[unsafe(naked)]

@@ -9,26 +9,30 @@
 //!     n-1        finalizeLoad
 //! ```
 //!
-//! `std::unique_ptr<LoadedObjectInfo> loadObject(const object::ObjectFile &)`: on x86-64 the address of the result comes first, `this`
-//! second, the object third; in a library with the second ABI of libc++ (`_LIBCPP_ABI_VERSION=2`: ClickHouse) `this` comes first, the
-//! object second, and the result is returned in a register. On aarch64 `this` comes first, the object second, and the address of the
-//! result in `x8` (`load_object.rs`); results returned in a register are not observed there.
+//! `std::unique_ptr<LoadedObjectInfo> loadObject(const object::ObjectFile &)`: on x86-64 the address of the result
+//! comes first, `this` second, the object third; in a library with the second ABI of libc++ (`_LIBCPP_ABI_VERSION=2`:
+//! ClickHouse) `this` comes first, the object second, and the result is returned in a register. On aarch64 `this` comes
+//! first, the object second, and the address of the result in `x8` (`load_object.rs`); results returned in a register
+//! are not observed there.
 //!
-//! The result's vtable has two destructors, then `getSectionLoadAddress(const SectionRef &)`, which only reads a map. An object is copied from
-//! its buffer, and each named section with an address gets it in its header. That equals, byte for byte, the debug object that LLVM makes for
-//! its GDB listener (`getObjectForDebug`, which allocates and is not called).
+//! The result's vtable has two destructors, then `getSectionLoadAddress(const SectionRef &)`, which only reads a map.
+//! An object is copied from its buffer, and each named section with an address gets it in its header. That equals, byte
+//! for byte, the debug object that LLVM makes for its GDB listener (`getObjectForDebug`, which allocates and is not
+//! called).
 //!
 //! # Checks
-//! * Before the slot is patched: the number of slots is that of a known release. If no symbol bounds it, the vtable of `RuntimeDyldELFMips`
-//!   must end in the same four functions, behind another destructor, or that of `RuntimeDyldCOFFI386` must be as long.
-//! * At each call: `this` has the vtable that was found, the result refers back to `this`, its vtable slots point into executable pages of
-//!   the same library, the object has a class, of this library or another, and is an ELF file of this machine within its buffer. Otherwise
-//!   the call is only passed on.
-//! * At the first object, a trial: an unloaded section has no address, and the bytes at the text's address are its bytes. An LLVM that
-//!   fails is never tried again. Until one has passed, memory is read with system calls, which return errors for unmapped memory.
+//! * Before the slot is patched: the number of slots is that of a known release. If no symbol bounds it, the vtable of
+//!   `RuntimeDyldELFMips` must end in the same four functions, behind another destructor, or that of
+//!   `RuntimeDyldCOFFI386` must be as long.
+//! * At each call: `this` has the vtable that was found, the result refers back to `this`, its vtable slots point into
+//!   executable pages of the same library, the object has a class, of this library or another, and is an ELF file of
+//!   this machine within its buffer. Otherwise the call is only passed on.
+//! * At the first object, a trial: an unloaded section has no address, and the bytes at the text's address are its
+//!   bytes. An LLVM that fails is never tried again. Until one has passed, memory is read with system calls, which
+//!   return errors for unmapped memory.
 //!
-//! The hook passes on more words than `loadObject` has, so it is harmless even in front of another function of the vtable. C++ exceptions
-//! and cancellation pass through it.
+//! The hook passes on more words than `loadObject` has, so it is harmless even in front of another function of the
+//! vtable. C++ exceptions and cancellation pass through it.
 
 pub(crate) mod elf_copy;
 pub(crate) mod load_object;
@@ -92,8 +96,8 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// The vtable of `RuntimeDyldELF` among those of [`CLASSES`](crate::llvm::vtable::CLASSES) in a library that is one of these releases, and the slot of
-/// `loadObject` in it.
+/// The vtable of `RuntimeDyldELF` among those of [`CLASSES`](crate::llvm::vtable::CLASSES) in a library that is one of
+/// these releases, and the slot of `loadObject` in it.
 pub(crate) fn load_object<'a>(vtables: &'a [Vtable], releases: &[Release]) -> Result<(&'a Vtable, usize), Refusal> {
     let of = |class: usize| vtables.iter().filter(move |vtable| vtable.class == class && vtable.offset_to_top == 0);
     let elf = of(0).next().ok_or(Refusal::Missing)?;
@@ -109,8 +113,8 @@ pub(crate) fn load_object<'a>(vtables: &'a [Vtable], releases: &[Release]) -> Re
     Ok((elf, slots - LAST_SLOTS))
 }
 
-/// Whether `derived` ends as the vtable of a class derived from that of `base` does. Linkers may fold equal destructors into one:
-/// then a sibling must have as many slots.
+/// Whether `derived` ends as the vtable of a class derived from that of `base` does. Linkers may fold equal destructors
+/// into one: then a sibling must have as many slots.
 fn inherits(derived: &[u64], base: &[u64], has_sibling: bool) -> bool {
     let slots = base.len();
     if derived.len() != slots || slots < LAST_SLOTS + 2 {
@@ -166,7 +170,8 @@ impl Part {
 /// A library has one part with code; some linkers make more. Those behind are not called.
 const CODE_PARTS: usize = 4;
 
-/// So many calls may load nothing before one that does: a linker whose results are somewhere else never seems to load anything.
+/// So many calls may load nothing before one that does: a linker whose results are somewhere else never seems to load
+/// anything.
 const MOST_NOTHING: u8 = 8;
 
 const UNREADABLE: &str = "memory that cannot be read";
@@ -191,13 +196,13 @@ static TABLE: [Hooked; SLOTS] = [const {
     }
 }; SLOTS];
 
-/// Listens to the RuntimeDyld of `library`, if it has one that is recognised. `slot` is its place in the table of sources, and
-/// `hook` that place's; `vtables` are those of [`CLASSES`](crate::llvm::vtable::CLASSES), found under the same hold of the loader's lock, and `releases` what
-/// the library says of itself.
+/// Listens to the RuntimeDyld of `library`, if it has one that is recognised. `slot` is its place in the table of
+/// sources, and `hook` that place's; `vtables` are those of [`CLASSES`](crate::llvm::vtable::CLASSES), found under the
+/// same hold of the loader's lock, and `releases` what the library says of itself.
 ///
 /// # Safety
-/// The library must be mapped, and stay so during the call; the loader's lock must be held. It need not be relocated. Nothing may
-/// have called the functions of an earlier library at the same place of the table.
+/// The library must be mapped, and stay so during the call; the loader's lock must be held. It need not be relocated.
+/// Nothing may have called the functions of an earlier library at the same place of the table.
 pub(crate) unsafe fn attach(
     library: &Library,
     slot: usize,
@@ -304,7 +309,8 @@ impl Hooked {
 
     /// `first` is the address of a result in memory, or `this`; behind it are `this`, or the object, and the object.
     ///
-    /// What was called, with what, and what came of it: by the calling convention that shows the linker where it must be.
+    /// What was called, with what, and what came of it: by the calling convention that shows the linker where it must
+    /// be.
     fn call(&self, [first, second, third]: [usize; 3], returned: usize) -> Result<Call, &'static str> {
         let vtable = self.vtable.load(Ordering::Relaxed);
         // `Binary { vtable, unsigned, MemoryBufferRef { { data, size }, name } }`
@@ -397,8 +403,8 @@ impl Hooked {
         self.code.iter().any(|part| part.contains(address))
     }
 
-    /// Whether this is the vtable of a class, which begins with two destructors. A product may have LLVM's object files in another library
-    /// (`libLLVMObject.so`).
+    /// Whether this is the vtable of a class, which begins with two destructors. A product may have LLVM's object files
+    /// in another library (`libLLVMObject.so`).
     fn is_class_of_objects(&self, vtable: usize) -> bool {
         if vtable != 0 && vtable == self.object_vtable.load(Ordering::Relaxed) {
             return true;
@@ -443,10 +449,12 @@ fn is_of_file(address: usize, is_code: bool) -> bool {
     found.first().is_some_and(|mapping| mapping.of_file && mapping.executable == is_code)
 }
 
-/// `uint64_t LoadedObjectInfo::getSectionLoadAddress(const object::SectionRef &) const`: 0 where the section was not loaded.
+/// `uint64_t LoadedObjectInfo::getSectionLoadAddress(const object::SectionRef &) const`: 0 where the section was not
+/// loaded.
 ///
 /// # Safety
-/// `function` must be that function, `info` an object of its class, `section` the address of a section header of `object`.
+/// `function` must be that function, `info` an object of its class, `section` the address of a section header of
+/// `object`.
 unsafe fn section_address(function: usize, info: usize, section: usize, object: usize) -> usize {
     // `SectionRef { DataRefImpl, const ObjectFile * }`
     let section = [section, object];

@@ -1,6 +1,6 @@
 //! Hooks the code generation of an LLVM with dynamic symbols: the last moment at which functions can get frame pointers
-//! ([`crate::frame_pointers::attributes`]). They get no unwind tables, because the host manages that memory, and LLVM reads the tables when
-//! the engine ends.
+//! ([`crate::frame_pointers::attributes`]). They get no unwind tables, because the host manages that memory, and LLVM
+//! reads the tables when the engine ends.
 //!
 //! | engine | virtual function | under which lock |
 //! | --- | --- | --- |
@@ -12,14 +12,15 @@
 //! * A word is patched only if it equals the address of the dynamic symbol of that function.
 //! * The release must be known (symbol versions, or `LLVMGetVersion`), and every C function that is called must exist.
 //! * The module must be for this machine: bpftrace compiles for another one.
-//! * MCJIT takes its lock inside the function. While another thread is in it with the same engine, a module is not changed: modules of one
-//!   context must not be changed while one is compiled.
+//! * MCJIT takes its lock inside the function. While another thread is in it with the same engine, a module is not
+//!   changed: modules of one context must not be changed while one is compiled.
 //!
-//! A class with inline constructors has its vtable in each library that uses it (lli, MLIR). Therefore the value of each function in LLVM's
-//! symbol table is patched, too, and words in libraries that are relocated already.
+//! A class with inline constructors has its vtable in each library that uses it (lli, MLIR). Therefore the value of
+//! each function in LLVM's symbol table is patched, too, and words in libraries that are relocated already.
 //!
-//! Functions that get an argument in the frame pointer's register (GHC's convention and similar), and those that call such functions, get no
-//! frame pointer. An LLVM that does not export its C functions is ignored; llvmlite's are in `.symtab`, with hooks of their own (`llvmlite.rs`).
+//! Functions that get an argument in the frame pointer's register (GHC's convention and similar), and those that call
+//! such functions, get no frame pointer. An LLVM that does not export its C functions is ignored; llvmlite's are in
+//! `.symtab`, with hooks of their own (`llvmlite.rs`).
 
 pub(crate) mod hook;
 mod to_memory;
@@ -229,7 +230,8 @@ impl Generator {
         unsafe { original(a, b, c, d, e, f, g, h) }
     }
 
-    /// Enters an engine, also where another thread is in it: that is seen by the next. `None` where threads are in too many.
+    /// Enters an engine, also where another thread is in it: that is seen by the next. `None` where threads are in too
+    /// many.
     fn enter(&self, engine: usize) -> Option<Inside<'_>> {
         let is_free =
             |entry: &&AtomicUsize| entry.compare_exchange(0, engine, Ordering::SeqCst, Ordering::SeqCst).is_ok();
@@ -257,7 +259,8 @@ impl Generator {
             return;
         }
         let Some(llvm) = self.llvm() else { return };
-        // SAFETY: by the symbol of its function, this is a module of this LLVM that is about to be compiled; nothing else has it.
+        // SAFETY: by the symbol of its function, this is a module of this LLVM that is about to be compiled; nothing
+        // else has it.
         unsafe {
             if self.exported.is_for_this_machine(module as *mut c_void) {
                 llvm.frame_pointers(module as *mut c_void, policy);

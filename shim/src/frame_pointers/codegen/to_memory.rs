@@ -1,12 +1,14 @@
-//! `LLVMTargetMachineEmitToMemoryBuffer` of `llvm-c/TargetMachine.h`, the same from LLVM 10 on: compiles a module into an object in memory.
+//! `LLVMTargetMachineEmitToMemoryBuffer` of `llvm-c/TargetMachine.h`, the same from LLVM 10 on: compiles a module into
+//! an object in memory.
 //!
 //! ```text
 //!   LLVMBool LLVMTargetMachineEmitToMemoryBuffer(LLVMTargetMachineRef, LLVMModuleRef, LLVMCodeGenFileType, char **, LLVMMemoryBufferRef *)
 //! ```
 //!
-//! What becomes of the object is the program's affair: it loads it by itself (tinygrad), hands it to one of LLVM's linkers, or writes it
-//! to a file. Functions get frame pointers as with LLVM's engines; assembly (`LLVMAssemblyFile`), and what a target machine for another
-//! machine compiles, is left as it is. The object is copied: see [`crate::channels::moved_code::self_loaded`].
+//! What becomes of the object is the program's affair: it loads it by itself (tinygrad), hands it to one of LLVM's
+//! linkers, or writes it to a file. Functions get frame pointers as with LLVM's engines; assembly (`LLVMAssemblyFile`),
+//! and what a target machine for another machine compiles, is left as it is. The object is copied: see
+//! [`crate::channels::moved_code::self_loaded`].
 
 use std::ffi::{CStr, c_char};
 
@@ -75,7 +77,8 @@ impl ToMemory {
     /// The object that a call has made; `None` where there is none, or `has_memory` says no for its size.
     ///
     /// # Safety
-    /// These must be the words of a call of the function that has returned `returned`, and nothing may have been done with the result yet.
+    /// These must be the words of a call of the function that has returned `returned`, and nothing may have been done
+    /// with the result yet.
     pub(super) unsafe fn object(
         &self,
         [_, _, kind, _, place, ..]: [usize; 8],

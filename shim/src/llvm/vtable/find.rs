@@ -10,11 +10,12 @@
 //!                                       ^ address point         and negative in those of its further bases
 //! ```
 //!
-//! None of this needs symbols; if there is one (`_ZTV...`), its size bounds the slots. Everything here works on slices: malformed input yields
-//! at worst a bogus candidate, which callers validate.
+//! None of this needs symbols; if there is one (`_ZTV...`), its size bounds the slots. Everything here works on slices:
+//! malformed input yields at worst a bogus candidate, which callers validate.
 //!
-//! The names are not searched in the constants, because a library has ten times as many bytes of constants as of pointers. Instead, pointers
-//! that may belong to typeinfos are followed. A program at fixed addresses has its typeinfos among the constants; there the names come first.
+//! The names are not searched in the constants, because a library has ten times as many bytes of constants as of
+//! pointers. Instead, pointers that may belong to typeinfos are followed. A program at fixed addresses has its
+//! typeinfos among the constants; there the names come first.
 
 #![forbid(unsafe_code)]
 
@@ -56,8 +57,8 @@ pub(crate) struct Vtable {
     pub(crate) address_point: u64,
     /// 0 for the first vtable of the class.
     pub(crate) offset_to_top: i64,
-    /// The functions, as they are or will be in memory: each is code of this library, or of another one that has a part of LLVM. Those
-    /// are zero until the loader has filled them in.
+    /// The functions, as they are or will be in memory: each is code of this library, or of another one that has a part
+    /// of LLVM. Those are zero until the loader has filled them in.
     pub(crate) slots: Vec<u64>,
     /// Whether a symbol says where the slots end; otherwise they end where something else than code is pointed at.
     pub(crate) bounded: bool,
@@ -90,8 +91,8 @@ const WORD: u64 = 8;
 const LARGEST_VTABLE: u64 = (MOST_SLOTS as u64 + 2) * WORD;
 const LARGEST_GROUP: u64 = LARGEST_VTABLE * MOST_VTABLES as u64;
 
-/// The vtables of the classes called `names` (mangled, as in `typeid(...).name()`; all in the namespace `llvm`), by the names of
-/// their types.
+/// The vtables of the classes called `names` (mangled, as in `typeid(...).name()`; all in the namespace `llvm`), by the
+/// names of their types.
 pub(crate) fn by_type_name(view: &View<'_>, names: &[&str]) -> Vec<Vtable> {
     let named = match view.bias {
         0 => view.pointing_at(&strings(&view.constants, names)),
@@ -139,7 +140,8 @@ impl View<'_> {
         self.constants.iter().any(|segment| segment.holds(address)) || self.is_code(address)
     }
 
-    /// The addresses of words that point at one of `names`, as the second word of a typeinfo does, each with the index of the name.
+    /// The addresses of words that point at one of `names`, as the second word of a typeinfo does, each with the index
+    /// of the name.
     fn pointing_at_names(&self, names: &[&str]) -> Vec<(usize, u64)> {
         let starts = self.constants.iter().map(|segment| segment.address);
         let ends = self.constants.iter().map(|segment| segment.address.saturating_add(segment.bytes.len() as u64));
@@ -151,8 +153,9 @@ impl View<'_> {
                 && !(is_apart && self.is_code(value))
                 && self.constants.iter().any(|segment| segment.holds(value))
         };
-        // In front of the name is the vtable of the typeinfo's class, of this library or another one; behind it, the typeinfo of a base,
-        // or numbers: the classes that are looked for have bases. That rules out tables of names, and of functions.
+        // In front of the name is the vtable of the typeinfo's class, of this library or another one; behind it, the
+        // typeinfo of a base, or numbers: the classes that are looked for have bases. That rules out tables of names,
+        // and of functions.
         let is_typeinfo = |before: Option<u64>, after: Option<u64>| {
             before.is_none_or(|word| word != 0 && word.is_multiple_of(WORD) && !self.is_read_only(word))
                 && after.is_none_or(|word| !self.is_read_only(word))
@@ -243,8 +246,8 @@ struct Near<'a> {
 }
 
 impl Near<'_> {
-    /// The words from `start` on, as they will be once the library is relocated, and whether it is another library's function; fewer
-    /// at the end of the segment.
+    /// The words from `start` on, as they will be once the library is relocated, and whether it is another library's
+    /// function; fewer at the end of the segment.
     fn words(&self, start: u64, most: usize) -> Vec<(u64, bool)> {
         let bias = self.view.bias;
         let Some(segment) = self.view.data.iter().find(|segment| segment.holds(start)) else { return Vec::new() };
@@ -322,8 +325,8 @@ fn word(bytes: &[u8]) -> u64 {
     bytes.try_into().map(u64::from_ne_bytes).unwrap_or_default()
 }
 
-/// Whether a relocation puts the address of a function there that another library may define. References to what describes types
-/// in the C++ library have an addend.
+/// Whether a relocation puts the address of a function there that another library may define. References to what
+/// describes types in the C++ library have an addend.
 pub(crate) fn is_import(info: u64, addend: u64) -> bool {
     #[cfg(target_arch = "x86_64")]
     const ADDRESS: u32 = object::elf::R_X86_64_64.0;

@@ -1,8 +1,9 @@
 //! A mapped library, as slices for `find.rs`.
 //!
-//! Type names are searched only in a library that could contain LLVM: with more than 4 MiB of code, and `mprotect` or a name of LLVM among
-//! its dynamic symbols. That reads its pointers once, and twice more if the names are found; of a program at fixed addresses, its constants.
-//! Excluded are tables with a known place: those for unwinding and for the loader, and exported objects of megabytes (ICU's).
+//! Type names are searched only in a library that could contain LLVM: with more than 4 MiB of code, and `mprotect` or a
+//! name of LLVM among its dynamic symbols. That reads its pointers once, and twice more if the names are found; of a
+//! program at fixed addresses, its constants. Excluded are tables with a known place: those for unwinding and for the
+//! loader, and exported objects of megabytes (ICU's).
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -30,8 +31,9 @@ pub(crate) fn may_compile(library: &Library) -> bool {
     may_have_llvm(library) && library.mentions(REGISTER) && !library.imported(&[REGISTER]).is_empty()
 }
 
-/// Every vtable of the classes called `names` (see [`find::by_type_name`]) that `library` has: by the dynamic symbols of those
-/// that have one, those in `file` if it is given, and else by the names of the types. One library, one search: ask for all classes at once.
+/// Every vtable of the classes called `names` (see [`find::by_type_name`]) that `library` has: by the dynamic symbols
+/// of those that have one, those in `file` if it is given, and else by the names of the types. One library, one search:
+/// ask for all classes at once.
 ///
 /// # Safety
 /// The library must be mapped, and stay so during the call. It need not be relocated.
@@ -174,9 +176,10 @@ fn to_come<'a>(library: &'a Library, data: &[Segment<'_>]) -> Cow<'a, [Relocatio
 /// What is as large and has a symbol is a table of data. ICU's has thirty megabytes.
 const LARGE_OBJECT: usize = 1 << 20;
 
-/// Where names of types and messages may be that are searched for: not in large objects, nor in tables for unwinding and for the loader. Of code
-/// there may be hundreds of megabytes that are not read yet. Where nothing is neither written nor run, all of it: `.rodata` is beside code, or, in
-/// programs that gold has linked with Swift in them, in data that is written.
+/// Where names of types and messages may be that are searched for: not in large objects, nor in tables for unwinding
+/// and for the loader. Of code there may be hundreds of megabytes that are not read yet. Where nothing is neither
+/// written nor run, all of it: `.rodata` is beside code, or, in programs that gold has linked with Swift in them, in
+/// data that is written.
 ///
 /// # Safety
 /// As for [`segments`].
@@ -243,8 +246,8 @@ fn cut<'a>(segment: Segment<'a>, range: &Range<usize>) -> Option<Segment<'a>> {
 unsafe fn segments(library: &Library, wanted: impl Fn(&crate::process::library::Segment) -> bool) -> Vec<Segment<'_>> {
     let wanted = library.segments().into_iter().filter(|segment| segment.readable && segment.size > 0).filter(wanted);
     let slice = |segment: crate::process::library::Segment| {
-        // SAFETY: the loader has mapped that much of the file there; the caller vouches that it still is. What is written
-        // meanwhile is in `.data`, whose words are compared and never followed.
+        // SAFETY: the loader has mapped that much of the file there; the caller vouches that it still is. What is
+        // written meanwhile is in `.data`, whose words are compared and never followed.
         let bytes = unsafe { std::slice::from_raw_parts(segment.address as *const u8, segment.size) };
         Segment { address: segment.address as u64, bytes }
     };

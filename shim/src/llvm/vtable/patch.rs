@@ -1,8 +1,9 @@
 //! Patches a slot of a vtable in one store, while its page is writable for a moment.
 //!
-//! If the library is not relocated yet, the loader may be relocating it in another thread. A change of its relocation table comes before or
-//! after the loader reads it; if after, the slot keeps its old value. A packed relocation (`DT_RELR`) is the word in the vtable
-//! itself, to which the loader adds: only the loader's own thread may write there.
+//! If the library is not relocated yet, the loader may be relocating it in another thread. A change of its relocation
+//! table comes before or after the loader reads it; if after, the slot keeps its old value. A packed relocation
+//! (`DT_RELR`) is the word in the vtable itself, to which the loader adds: only the loader's own thread may write
+//! there.
 
 use std::io;
 
@@ -20,8 +21,8 @@ pub(crate) struct Patched {
     pub(crate) original: usize,
 }
 
-/// The function in slot `index` of `vtable`. Where the loader has not filled it in, because other libraries may replace the function, that
-/// of the library itself.
+/// The function in slot `index` of `vtable`. Where the loader has not filled it in, because other libraries may replace
+/// the function, that of the library itself.
 pub(crate) fn original(library: &Library, vtable: &Vtable, index: usize) -> Option<usize> {
     match *vtable.slots.get(index)? as usize {
         0 => library.defined_by_symbol(address_of(vtable, index)).map(|(function, _)| function),
@@ -33,12 +34,13 @@ fn address_of(vtable: &Vtable, index: usize) -> usize {
     vtable.address_point as usize + index * size_of::<usize>()
 }
 
-/// Puts `hook` into slot `index` of `vtable`. Where the library is not relocated yet, it is the loader that writes it: the
-/// relocation of the slot gets another addend, or the symbol that it names another value.
+/// Puts `hook` into slot `index` of `vtable`. Where the library is not relocated yet, it is the loader that writes it:
+/// the relocation of the slot gets another addend, or the symbol that it names another value.
 ///
 /// # Safety
-/// `vtable` must have been found in `library` ([`mapped::vtables`]) while it has been mapped without a pause, and under the same
-/// hold of the loader's lock, in the thread that is to relocate it where `callers` are none yet. `hook` must be fit for every caller through the slot, for as long as the library lives.
+/// `vtable` must have been found in `library` ([`mapped::vtables`]) while it has been mapped without a pause, and under
+/// the same hold of the loader's lock, in the thread that is to relocate it where `callers` are none yet. `hook` must
+/// be fit for every caller through the slot, for as long as the library lives.
 pub(crate) unsafe fn exchange(
     library: &Library,
     vtable: &Vtable,

@@ -5,8 +5,8 @@
 //! | versions of its symbols | `LLVM_19.1` | distributions' `libLLVM` |
 //! | the bitcode writer's identification string (`llvm/lib/Bitcode/Writer/BitcodeWriter.cpp`) | `LLVM22.1.0`, `LLVM23.0.0git` | nearly every other |
 //!
-//! Between two releases the version has the number of the next one and ends in `git`: such a build may have either layout. Without a version,
-//! the numbers of slots of all known releases are accepted.
+//! Between two releases the version has the number of the next one and ends in `git`: such a build may have either
+//! layout. Without a version, the numbers of slots of all known releases are accepted.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,8 @@ use std::ops::RangeInclusive;
 
 use crate::llvm::vtable::find::Segment;
 
-/// How many slots the vtables of LLVM's linkers have, release by release: the one place that says which LLVMs are supported.
+/// How many slots the vtables of LLVM's linkers have, release by release: the one place that says which LLVMs are
+/// supported.
 pub(crate) struct Layout {
     releases: RangeInclusive<u32>,
     /// Of `RuntimeDyldELF`.
@@ -23,7 +24,8 @@ pub(crate) struct Layout {
     jitlink: &'static [&'static [usize]],
 }
 
-/// Of 20, only builds between two releases were looked at; of 24, builds on the way to it. Of those before 10 some were tried, not all.
+/// Of 20, only builds between two releases were looked at; of 24, builds on the way to it. Of those before 10 some were
+/// tried, not all.
 const LAYOUTS: [Layout; 6] = [
     Layout { releases: 0..=9, runtime_dyld: &[16, 17, 19], jitlink: &[] },
     Layout { releases: 10..=12, runtime_dyld: &[16], jitlink: &[] },
@@ -43,7 +45,8 @@ impl Layout {
     }
 }
 
-/// Whether a library that says it is one of `releases` may have vtables like these; where it says nothing, any supported release will do.
+/// Whether a library that says it is one of `releases` may have vtables like these; where it says nothing, any
+/// supported release will do.
 ///
 /// # Errors
 /// None of them has; then the number of a release that is newer than any supported one, if it says so.

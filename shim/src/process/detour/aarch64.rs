@@ -1,14 +1,15 @@
 //! AArch64: `ret` becomes `b imm26`. Written from the architecture manual (C6.2 "B", "RET", "HINT").
 //!
-//! Is that allowed while other cores fetch it? Arm Architecture Reference Manual (DDI 0487), B2, "Concurrent modification and execution of
-//! instructions": a core that executes an instruction while it is modified, without explicit synchronization, may do anything that any
-//! sequence of instructions can do, "except where each of the instruction before modification and the instruction after
-//! modification is one of a B, BL, BRK, HVC, ISB, NOP, SMC, or SVC instruction". `ret` is not in that list. It is changed only where no
-//! other thread can execute it: in a library whose constructors have not run, or in a process with one thread. A later thread, or the
-//! library's first caller, passes an exception return or the loader's lock, after `__clear_cache` has made the change visible (B2,
-//! "Synchronization and coherency issues between data and instruction accesses"). A `nop` at the beginning of an empty function is in
-//! the list, and may be changed at any time. Otherwise the page is replaced with a copy that has the branch, by a change of its
-//! translation: see [`exchange`](super::exchange).
+//! Is that allowed while other cores fetch it? Arm Architecture Reference Manual (DDI 0487), B2, "Concurrent
+//! modification and execution of instructions": a core that executes an instruction while it is modified, without
+//! explicit synchronization, may do anything that any sequence of instructions can do, "except where each of the
+//! instruction before modification and the instruction after modification is one of a B, BL, BRK, HVC, ISB, NOP, SMC,
+//! or SVC instruction". `ret` is not in that list. It is changed only where no other thread can execute it: in a
+//! library whose constructors have not run, or in a process with one thread. A later thread, or the library's first
+//! caller, passes an exception return or the loader's lock, after `__clear_cache` has made the change visible (B2,
+//! "Synchronization and coherency issues between data and instruction accesses"). A `nop` at the beginning of an empty
+//! function is in the list, and may be changed at any time. Otherwise the page is replaced with a copy that has the
+//! branch, by a change of its translation: see [`exchange`](super::exchange).
 
 use std::arch::asm;
 use std::io;
@@ -24,7 +25,8 @@ const BTI_C: u32 = 0xd503_245f;
 const NOP: u32 = 0xd503_201f;
 const RET: u32 = 0xd65f_03c0;
 
-/// The offset of the `ret` of an empty function, if `bytes` are one. One instruction replaces one: no padding is needed.
+/// The offset of the `ret` of an empty function, if `bytes` are one. One instruction replaces one: no padding is
+/// needed.
 pub(super) fn empty_function(bytes: &[u8; SIZE]) -> Option<usize> {
     let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     match (word(0), word(4)) {
@@ -45,7 +47,8 @@ pub(super) fn reaches(from: usize, to: usize) -> bool {
     (-(1 << 27)..1 << 27).contains(&distance) && distance % 4 == 0
 }
 
-/// A branch to anywhere, placed near `from`: `ldr x16, #8; br x16` and the address. `x16` is the linker's scratch register.
+/// A branch to anywhere, placed near `from`: `ldr x16, #8; br x16` and the address. `x16` is the linker's scratch
+/// register.
 pub(super) fn island(from: usize, to: usize) -> Result<usize, Refusal> {
     let mut code = Vec::new();
     code.extend_from_slice(&0x5800_0050_u32.to_le_bytes());
@@ -54,7 +57,8 @@ pub(super) fn island(from: usize, to: usize) -> Result<usize, Refusal> {
     near(from, &code, |at| reaches(from, at)).ok_or(Refusal::TooFar)
 }
 
-/// Replaces the `ret` at `from` by a branch to `to`, which must be in reach, and which no other thread executes meanwhile.
+/// Replaces the `ret` at `from` by a branch to `to`, which must be in reach, and which no other thread executes
+/// meanwhile.
 pub(super) fn write_jump(from: usize, to: usize) -> io::Result<()> {
     write_code(from, &branch(from, to)?)
 }

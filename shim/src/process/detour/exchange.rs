@@ -5,8 +5,8 @@
 //!                                                                     r-x   (the kernel makes the instructions visible)
 //!   mremap onto the old page:                                         one step, under the lock of the address space
 //! ```
-//! A core sees the old page or the new one, and neither is modified while it is executable. File and offset are those of the old page, so
-//! `/proc/PID/maps` and the tools that read it still see the library.
+//! A core sees the old page or the new one, and neither is modified while it is executable. File and offset are those
+//! of the old page, so `/proc/PID/maps` and the tools that read it still see the library.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

@@ -1,21 +1,23 @@
-//! Hooks an empty function: `_r_debug.r_brk` of the loader and LLVM's `__jit_debug_register_code` exist only for breakpoints.
+//! Hooks an empty function: `_r_debug.r_brk` of the loader and LLVM's `__jit_debug_register_code` exist only for
+//! breakpoints.
 //!
 //! ```text
 //!   before   [endbr64|bti c] [push rbp; mov rbp, rsp; pop rbp]  ret   <padding>
 //!   after    [endbr64|bti c] [push rbp; mov rbp, rsp; pop rbp]  jmp   hook
 //! ```
 //!
-//! On x86-64 the new instruction is longer than the `ret`, and its tail falls on padding that is never executed. The tail is written first
-//! and the first byte last, in one store, so a thread executes the old function or the new one. On AArch64 one instruction replaces
-//! another, but the architecture does not allow to replace a `ret` while another core fetches it: see `exchange`. Nothing is relocated,
-//! because the function has no other instruction. Each architecture's encoding has its own file.
+//! On x86-64 the new instruction is longer than the `ret`, and its tail falls on padding that is never executed. The
+//! tail is written first and the first byte last, in one store, so a thread executes the old function or the new one.
+//! On AArch64 one instruction replaces another, but the architecture does not allow to replace a `ret` while another
+//! core fetches it: see `exchange`. Nothing is relocated, because the function has no other instruction. Each
+//! architecture's encoding has its own file.
 //!
-//! Writes go through `/proc/self/mem`, so the page stays executable; if that is refused, the page is made writable and executable for a
-//! moment. A hook more than 2 GiB away is reached over an island. valgrind runs translated code and does not see changes in a file's
-//! memory; a client request, a no-op elsewhere, notifies it.
+//! Writes go through `/proc/self/mem`, so the page stays executable; if that is refused, the page is made writable and
+//! executable for a moment. A hook more than 2 GiB away is reached over an island. valgrind runs translated code and
+//! does not see changes in a file's memory; a client request, a no-op elsewhere, notifies it.
 //!
-//! Rejected: interposing the symbol, because LLVM's calls are bound inside the library; a breakpoint, because its signal handler belongs to
-//! the host.
+//! Rejected: interposing the symbol, because LLVM's calls are bound inside the library; a breakpoint, because its
+//! signal handler belongs to the host.
 
 #[cfg(target_arch = "aarch64")]
 #[path = "aarch64.rs"]

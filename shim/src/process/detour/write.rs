@@ -82,13 +82,13 @@ impl Drop for Permission {
 /// Replaces an aligned pointer in data of a library, which may be read-only (`RELRO`, `.dynsym`), in one store.
 ///
 /// # Safety
-/// `address` must be the address of a pointer-sized, aligned word of mapped data whose page has the protection `now`, once the library is
-/// relocated.
+/// `address` must be the address of a pointer-sized, aligned word of mapped data whose page has the protection `now`,
+/// once the library is relocated.
 pub(crate) unsafe fn write_pointer(address: usize, value: usize, now: i32) -> io::Result<()> {
     if now & libc::PROT_WRITE == 0 {
-        // A page that will be read-only and is not yet is one in which the loader is at work, for another thread: were its protection changed
-        // and changed back, the loader's next store would end the process. It may be sealed at any moment, so the kernel looks and stores.
-        // SAFETY: the caller's promise.
+        // A page that will be read-only and is not yet is one in which the loader is at work, for another thread: were
+        // its protection changed and changed back, the loader's next store would end the process. It may be sealed at
+        // any moment, so the kernel looks and stores. SAFETY: the caller's promise.
         match unsafe { checked_read::write_word(Address(address as u64), value) } {
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {}
             done => return done,

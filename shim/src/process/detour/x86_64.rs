@@ -14,8 +14,8 @@ const RET: u8 = 0xc3;
 const JMP_REL32: u8 = 0xe9;
 const JMP_SIZE: usize = 5;
 
-/// `push rbp; mov rbp, rsp; pop rbp`: the stack and every register are as they were, and `ret` follows (jaxlib: compiled with
-/// `-fno-omit-frame-pointer`, and frame pointers in leaves).
+/// `push rbp; mov rbp, rsp; pop rbp`: the stack and every register are as they were, and `ret` follows (jaxlib:
+/// compiled with `-fno-omit-frame-pointer`, and frame pointers in leaves).
 const FRAME: [u8; 5] = [0x55, 0x48, 0x89, 0xe5, 0x5d];
 
 /// The offset of the `ret` of an empty function, if `bytes` are one, padded far enough for a jump.
@@ -26,8 +26,9 @@ pub(super) fn empty_function(bytes: &[u8; SIZE]) -> Option<usize> {
     (bytes[at] == RET && is_padding(padding, &bytes[at + 1..])).then_some(at)
 }
 
-/// Whether the instruction may be changed while others execute it. One byte is stored, so a thread fetches the old or the new
-/// instruction; the bytes behind it were never executed before (Intel SDM volume 3, "Handling Self- and Cross-Modifying Code").
+/// Whether the instruction may be changed while others execute it. One byte is stored, so a thread fetches the old or
+/// the new instruction; the bytes behind it were never executed before (Intel SDM volume 3, "Handling Self- and
+/// Cross-Modifying Code").
 pub(super) fn may_change_under_way(_bytes: &[u8; SIZE], _offset: usize) -> bool {
     true
 }
@@ -92,9 +93,9 @@ pub(super) fn write_jump(from: usize, to: usize) -> io::Result<()> {
     write_code(from, &[JMP_REL32])
 }
 
-/// A core may have fetched the old bytes behind the `ret` ahead of time, and would run them behind the new first byte: now each core that
-/// runs a thread of this process executes a serialising instruction. A kernel before 4.16 and some sandboxes refuse; there a core
-/// keeps fetched bytes until its next interrupt at the latest.
+/// A core may have fetched the old bytes behind the `ret` ahead of time, and would run them behind the new first byte:
+/// now each core that runs a thread of this process executes a serialising instruction. A kernel before 4.16 and some
+/// sandboxes refuse; there a core keeps fetched bytes until its next interrupt at the latest.
 fn discard_fetched_instructions() {
     let command = |command: libc::c_int| {
         // SAFETY: no memory of ours is passed.

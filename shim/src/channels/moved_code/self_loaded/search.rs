@@ -33,7 +33,8 @@ impl Shim {
         self.look_in_ranges(state, &ranges, MOST_WRITABLE);
     }
 
-    /// The process exits. Another thread that is in a hook, or was when a child came into being without handlers, is not waited for.
+    /// The process exits. Another thread that is in a hook, or was when a child came into being without handlers, is
+    /// not waited for.
     pub(crate) fn look_for_self_loaded_once_more(&self) {
         if self.session.is_free_here()
             && let Some(mut state) = self.try_lock()

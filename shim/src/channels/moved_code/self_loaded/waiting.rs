@@ -22,7 +22,8 @@ const RANGES: usize = 64;
 pub(super) struct Compiled {
     pub(super) pattern: Pattern,
     tries: u32,
-    /// Whether it was found where another one may be, too. Then it never has a name: the other one may be forgotten first.
+    /// Whether it was found where another one may be, too. Then it never has a name: the other one may be forgotten
+    /// first.
     pub(super) is_doubtful: bool,
 }
 
