@@ -5,13 +5,14 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use jitlisten_report::{Compilation, Follower, compilations_so_far};
+use rustix::fs::OFlags;
 use rustix::process::Signal;
 
 use super::Top;
@@ -163,7 +164,9 @@ fn kept(path: &Path) -> Result<PathBuf, Problem> {
     let problem = |error| Problem::new(format!("cannot write {}: {error}", path.display()));
     let path = std::path::absolute(path).map_err(problem)?;
     let mut magic = [0; 8];
-    match File::open(&path).and_then(|mut file| file.read(&mut magic)) {
+    // A FIFO has no writer yet.
+    let file = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(&path);
+    match file.and_then(|mut file| file.read(&mut magic)) {
         Ok(0) => {}
         Ok(_) if magic == *b"PERFILE2" => fs::remove_file(&path).map_err(problem)?,
         Ok(_) => return Err(Problem::new(format!("{} exists and is no recording", path.display()))),
