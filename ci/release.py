@@ -3,13 +3,12 @@
 
 * One version: the workspace, `include/jitlisten.h`, CHANGELOG.md, and the names of the wheels and the source distribution.
 * The published crates are packaged as a registry would have them, twice, with equal bytes.
-* Every wheel contains a licence file of each crate that is linked into its binaries.
+* Every wheel has a licence text of each crate that is linked into its binaries.
 
 No tool knows where this project repeats its version, or which crates are in its wheels; `cargo package` does not compare two runs. Not checked
 here: `twine check` (`uvx twine check target/wheels/*`), equal bytes of two wheels, `cargo deny check advisories`.
 """
 
-import json
 import pathlib
 import re
 import subprocess
@@ -18,10 +17,11 @@ import tempfile
 import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "python/build"))
+import third_party  # noqa: E402
+
 WHEELS = ROOT / "target/wheels"
 PUBLISHED = ["jitlisten-names", "jitlisten-unwinder", "unwind-register", "jitlisten"]
-#: What is linked into the binaries of a wheel.
-LINKED = ["jitlisten-cli", "jitlisten-capi"]
 
 
 def version():
@@ -42,16 +42,6 @@ def packaged(directory):
     return {path.name: path.read_bytes() for path in pathlib.Path(directory, "package").glob("*.crate")}
 
 
-def linked_crates():
-    """Names of the crates of others in the binaries, without build scripts and procedural macros."""
-    words = [word for crate in LINKED for word in ("-p", crate)]
-    command = ["cargo", "tree", *words, "--edges", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}", "--offline"]
-    tree = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
-    metadata = subprocess.run(["cargo", "metadata", "--no-deps", "--format-version", "1"], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
-    ours = {package["name"] for package in json.loads(metadata)["packages"]}
-    return {line.split()[0] for line in tree.splitlines() if line} - ours
-
-
 def problems():
     for place, found in other_versions():
         if found != version():
@@ -65,8 +55,10 @@ def problems():
     if not wheels:
         yield "there is no wheel: make wheel"
     for wheel in wheels:
-        licences = [name for name in zipfile.ZipFile(wheel).namelist() if "/licenses/" in name]
-        missing = sorted(crate for crate in linked_crates() if not any(f"/{crate}" in name for name in licences))
+        licences = zipfile.ZipFile(wheel).read("jitlisten/THIRD-PARTY-LICENSES").decode()
+        headings = set(re.findall(r"^={80}\n(.*)\n={80}$", licences, re.M))
+        named = {name for heading in headings for name in heading.split(", ")}
+        missing = sorted(crate["name"] for crate in third_party.linked_crates() if crate["name"] not in named)
         if missing:
             yield f"{wheel.name} lacks the licence texts of {len(missing)} linked crates: {', '.join(missing)}"
 

@@ -82,7 +82,8 @@ check_wheel() {
     size=$(stat -c %s "$1")
     [ "$size" -le $most ] || fail "$1 has $size bytes, more than $most"
     names=$(python3 -m zipfile -l "$1")
-    for part in jitlisten/libjitlisten.so jitlisten/py.typed jitlisten/include/jitlisten.h jitlisten/_site/sitecustomize.py \
+    for part in jitlisten/libjitlisten.so jitlisten/py.typed jitlisten/include/jitlisten.h jitlisten/THIRD-PARTY-LICENSES \
+        jitlisten/_site/sitecustomize.py \
         scripts/jitlisten; do
         grep -q "$part" <<<"$names" || fail "$1 lacks $part"
     done

@@ -12,6 +12,8 @@ import subprocess
 import sys
 import tarfile
 
+import third_party
+
 _PACKAGE = os.path.join("python", "jitlisten")
 
 
@@ -22,6 +24,8 @@ def prepare():
         target = os.environ.get("CARGO_TARGET_DIR", "target")
         built = os.path.join(target, "wheel", "libjitlisten.so")
     shutil.copyfile(built, os.path.join(_PACKAGE, "libjitlisten.so"))
+    with open(os.path.join(_PACKAGE, "THIRD-PARTY-LICENSES"), "w", encoding="utf-8") as licences:
+        licences.write(third_party.text())
     headers = os.path.join(_PACKAGE, "include")
     os.makedirs(headers, exist_ok=True)
     for name in ("jitlisten.h", "jitlisten_llvm.hpp"):

@@ -1,0 +1,54 @@
+"""THIRD-PARTY-LICENSES of a wheel: the licence texts of the crates of others in its two binaries, as their packages have them."""
+
+import collections
+import json
+import pathlib
+import re
+import subprocess
+
+#: What is linked into a wheel.
+_LINKED = ("jitlisten-cli", "jitlisten-capi")
+_TEXTS = re.compile(r"(LICEN[CS]E|COPYING|COPYRIGHT|NOTICE|UNLICENSE)([-._].*)?", re.IGNORECASE)
+_HEAD = "The binaries of this package contain parts of these crates of Rust. A crate with several licences may be used under each of them.\n"
+
+
+def linked_crates():
+    """Their packages, as `cargo metadata` describes them, without build scripts and procedural macros."""
+    host = re.search(r"^host: (.*)$", subprocess.run(["rustc", "-vV"], check=True, stdout=subprocess.PIPE, text=True).stdout, re.M)[1]
+    command = ["cargo", "metadata", "--format-version", "1", "--filter-platform", host]
+    metadata = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    packages = {package["id"]: package for package in metadata["packages"]}
+    dependencies = {node["id"]: node["deps"] for node in metadata["resolve"]["nodes"]}
+    todo = [key for key, package in packages.items() if package["name"] in _LINKED]
+    seen = set()
+    while todo:
+        key = todo.pop()
+        is_macro = any("proc-macro" in target["kind"] for target in packages[key]["targets"])
+        if key not in seen and not is_macro:
+            seen.add(key)
+            todo += [each["pkg"] for each in dependencies[key] if any(kind["kind"] is None for kind in each["dep_kinds"])]
+    return sorted((packages[key] for key in seen if packages[key]["source"]), key=lambda package: package["name"])
+
+
+def _texts_of(crate):
+    files = sorted(pathlib.Path(crate["manifest_path"]).parent.iterdir())
+    found = [path.read_text(encoding="utf-8", errors="replace") for path in files if path.is_file() and _TEXTS.fullmatch(path.name)]
+    if not found and crate["license"] == "MIT":
+        # Its package has none. The text of this licence is always the same.
+        ours = pathlib.Path("LICENSE-MIT").read_text(encoding="utf-8")
+        whose = ", ".join(crate["authors"]) or f"the authors of {crate['name']}"
+        found = [f"Copyright (c) {whose}\n\n{ours[ours.index('Permission is hereby') :]}"]
+    if not found:
+        raise RuntimeError(f"the package of {crate['name']} has no licence text")
+    return found
+
+
+def text():
+    crates = linked_crates()
+    names = ", ".join(f"{crate['name']} {crate['version']} ({crate['license']})" for crate in crates)
+    users = collections.defaultdict(list)
+    for crate in crates:
+        for licence in _texts_of(crate):
+            users[licence.strip()].append(crate["name"])
+    texts = (f"{'=' * 80}\n{', '.join(dict.fromkeys(whose))}\n{'=' * 80}\n\n{licence}\n" for licence, whose in users.items())
+    return "\n".join([_HEAD, names + "\n", *texts])
