@@ -100,7 +100,7 @@ def test_an_unknown_version_gets_no_lines_and_a_word_in_the_log(version, tmp_pat
     )
     assert run(program, JITLISTEN_LOG=str(log)) == "3\nFalse\n"
     (line,) = log.read_text().splitlines()
-    assert "no lines: numba " + version in line
+    assert "no lines: unsupported Numba " + version in line
 
 
 def test_code_that_would_be_padded_otherwise_has_lines_only_by_force(tmp_path):
