@@ -50,7 +50,7 @@ def why_not(version: Optional[str], force: bool) -> Optional[str]:
         return "numba does not say its version"
     numbers = re.match(r"(\d+)\.(\d+)\.(\d+)$", version)
     if numbers is None:
-        return "numba %s is not a release" % version
+        return "unsupported Numba %s: not a release" % version
     number = (int(numbers[1]), int(numbers[2]), int(numbers[3]))
     if number not in COMPARED:
         return "unsupported Numba %s: its code with lines has not been compared" % version
