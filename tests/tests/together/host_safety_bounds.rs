@@ -112,7 +112,8 @@ fn work_grows_with_the_functions_of_an_object() {
         (6.0..10.5).contains(&instructions),
         "{instructions:.1} times the instructions: {one:?}, {some:?}, {many:?}"
     );
-    assert!(many.1 - one.1 <= 9 * (some.1 - one.1).max(100), "system calls: {one:?}, {some:?}, {many:?}");
+    // strace writes a call on two lines where another thread comes between: more of them on a busy machine.
+    assert!(many.1 - one.1 <= 16 * (some.1 - one.1).max(100), "system calls: {one:?}, {some:?}, {many:?}");
 }
 
 /// Address space is reserved for unwind entries: a gibibyte where nothing forbids it, little where it is limited.
