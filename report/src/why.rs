@@ -96,6 +96,9 @@ fn some(names: &[&str]) -> Option<String> {
         if !named.contains(name) {
             named.push(name);
         }
+        if named.len() > MOST_NAMED {
+            break;
+        }
     }
     let more = if named.len() > MOST_NAMED { ", ..." } else { "" };
     named.truncate(MOST_NAMED);

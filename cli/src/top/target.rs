@@ -5,20 +5,20 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use jitlisten_report::{Compilation, Follower, compilations_so_far};
-use rustix::fs::OFlags;
 use rustix::process::Signal;
 
 use super::Top;
 use crate::command;
 use crate::problem::Problem;
 use crate::process::{ActingAs, Process};
+use crate::record::checked_output;
 use crate::recorder::no_recorder;
 use crate::system::{end_with_parent, punch_hole, send_signal};
 
@@ -75,7 +75,7 @@ impl Target {
         drop(owner);
         let pid = [("-p", top.pid.map(|pid| pid.to_string()))];
         let recording = match &top.output {
-            Some(path) => kept(path)?,
+            Some(path) => kept(path, top.pid)?,
             None => directory.0.join("top.perf.data"),
         };
         let mut command = top.recorder.command(&recording, &pid)?;
@@ -160,17 +160,10 @@ impl Target {
 }
 
 /// The file that is to be kept; an earlier recording there goes, which could be taken for this one.
-fn kept(path: &Path) -> Result<PathBuf, Problem> {
-    let problem = |error| Problem::new(format!("cannot write {}: {error}", path.display()));
-    let path = std::path::absolute(path).map_err(problem)?;
-    let mut magic = [0; 8];
-    // A FIFO has no writer yet.
-    let file = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(&path);
-    match file.and_then(|mut file| file.read(&mut magic)) {
-        Ok(0) => {}
-        Ok(_) if magic == *b"PERFILE2" => fs::remove_file(&path).map_err(problem)?,
-        Ok(_) => return Err(Problem::new(format!("{} exists and is no recording", path.display()))),
-        Err(_) => {}
+fn kept(path: &Path, pid: Option<u32>) -> Result<PathBuf, Problem> {
+    let path = checked_output(path, false, pid)?;
+    if fs::metadata(&path).is_ok_and(|found| found.len() != 0) {
+        fs::remove_file(&path).map_err(|error| Problem::new(format!("cannot write {}: {error}", path.display())))?;
     }
     Ok(path)
 }

@@ -28,13 +28,15 @@ pub(super) fn barriers(report: &Report, begins: &[u64], slice: u64) -> BTreeMap<
         let thread = &recording.threads[thread as usize];
         (thread.host.as_str(), thread.pid)
     };
-    let (mut loops, mut takes_part) = (FxHashMap::<_, Vec<(u64, u64)>>::default(), FxHashSet::default());
+    let mut loops = FxHashMap::<_, Vec<(u64, u64)>>::default();
+    // Of each thread: the loops that it ran.
+    let mut of_thread = FxHashMap::<u32, FxHashSet<u32>>::default();
     let activity = |stack: u32| report.profile.activities.of(stack).activity;
     for sample in recording.samples.iter().filter(|sample| activity(sample.stack) != Activity::Waiting) {
         if let Some(row) = outermost_loop(report, sample.stack) {
             let ran = (sample.time.saturating_sub(sample.weight), sample.time);
             loops.entry((row, process(sample.thread))).or_default().push(ran);
-            takes_part.insert((row, sample.thread));
+            of_thread.entry(sample.thread).or_default().insert(row);
         }
     }
     for times in loops.values_mut() {
@@ -48,11 +50,10 @@ pub(super) fn barriers(report: &Report, begins: &[u64], slice: u64) -> BTreeMap<
             continue;
         }
         let waited = (sample.time.saturating_sub(sample.weight), sample.time);
-        for ((row, of), ran) in &loops {
-            if *of == process(sample.thread) && takes_part.contains(&(*row, sample.thread)) {
-                let slice = sample.time.saturating_sub(begins[sample.thread as usize]) / slice;
-                *found.entry((*row, sample.thread, slice)).or_default() += common(ran, waited);
-            }
+        for row in of_thread.get(&sample.thread).into_iter().flatten() {
+            let slice = sample.time.saturating_sub(begins[sample.thread as usize]) / slice;
+            let ran = &loops[&(*row, process(sample.thread))];
+            *found.entry((*row, sample.thread, slice)).or_default() += common(ran, waited);
         }
     }
     found.retain(|_, waited| *waited != 0);

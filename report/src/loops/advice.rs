@@ -25,6 +25,11 @@ pub(super) fn advice(of: &Loop) -> Vec<Advice> {
     rules.map(|rule| Advice { rule: rule.id, text: (rule.text)(of) }).take(MOST).collect()
 }
 
+/// What the calls of some functions do, with their share.
+fn part(of: &Loop, is_meant: fn(&str) -> bool, does: &str) -> String {
+    format!("{:.0} % of it {does}", of.share_of_calls(is_meant))
+}
+
 const RULES: [Rule; 17] = [
     Rule {
         id: "object-mode",
@@ -35,9 +40,10 @@ const RULES: [Rule; 17] = [
         id: "list-growth",
         applies: |of| of.share_of_calls(is_list_growth) > 10.0,
         text: |of| {
-            let share = of.share_of_calls(is_list_growth);
-            format!(
-                "{share:.0} % of it resizes a list; fill an array that is large enough by index (usually 8 times faster)"
+            part(
+                of,
+                is_list_growth,
+                "resizes a list; fill an array that is large enough by index (usually 8 times faster)",
             )
         },
     },
@@ -45,20 +51,18 @@ const RULES: [Rule; 17] = [
         id: "allocation",
         applies: |of| of.share_of_calls(is_allocation) > 10.0,
         text: |of| {
-            let share = of.share_of_calls(is_allocation);
-            format!(
-                "{share:.0} % of it allocates and frees memory; make the array before the loop, or write the expression as a \
-                 loop (usually 4 to 6 times faster)"
+            part(
+                of,
+                is_allocation,
+                "allocates and frees memory; make the array before the loop, or write the expression as a \
+                 loop (usually 4 to 6 times faster)",
             )
         },
     },
     Rule {
         id: "typed-dict",
         applies: |of| of.share_of_calls(is_dict) > 20.0,
-        text: |of| {
-            let share = of.share_of_calls(is_dict);
-            format!("{share:.0} % of it is in a typed dict; an array and an index, where keys allow it, avoid hashing")
-        },
+        text: |of| part(of, is_dict, "is in a typed dict; an array and an index, where keys allow it, avoid hashing"),
     },
     Rule {
         id: "math-call",

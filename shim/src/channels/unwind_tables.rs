@@ -8,9 +8,10 @@
 
 use jitlisten::log_line;
 use jitlisten::producer::raw::{self, Code, Function};
-use jitlisten::{AddressRange, Machine};
+use jitlisten::{Address, AddressRange, Machine};
 use jitlisten_unwinder::Section;
 
+use crate::channels::moved_code::copies;
 use crate::llvm::unnamed::file_name;
 use crate::memory::ranges::Ranges;
 use crate::placement::Piece;
@@ -39,9 +40,9 @@ fn name(state: &State) -> Option<String> {
 impl Shim {
     /// One of the libraries has let `range` run.
     pub(crate) fn unnamed_code(&self, state: &mut State, range: AddressRange) {
-        let Some(library) = name(state).filter(|_| range.size() <= super::moved_code::copies::LARGEST) else { return };
-        let Some(code) = super::moved_code::copies::piece(range) else { return };
-        let around = state.around(range, super::moved_code::copies::AROUND);
+        let Some(library) = name(state).filter(|_| range.size() <= copies::LARGEST) else { return };
+        let Some(code) = copies::piece(range) else { return };
+        let around = state.around(range, copies::AROUND);
         let pieces = std::iter::once(&code).chain(around.iter());
         let mut found: Vec<Table> = pieces.flat_map(|piece| tables(piece, range)).collect();
         if found.is_empty() {
@@ -92,7 +93,7 @@ fn read(piece: &Piece, start: usize, code: AddressRange) -> Option<(Table, usize
         let Ok(record) = record else { break };
         if let Some(common) = record.common.filter(|common| *common >= start) {
             let entry = section.entry_of(record, section.common(common).ok()?).ok()?;
-            let range = AddressRange::new(jitlisten::Address(entry.start), entry.size)?;
+            let range = AddressRange::new(Address(entry.start), entry.size)?;
             let is_inside = range.size() > 0 && code.start() <= range.start() && range.end() <= code.end();
             if !is_inside || known.overlaps(range) {
                 return None;
@@ -105,14 +106,12 @@ fn read(piece: &Piece, start: usize, code: AddressRange) -> Option<(Table, usize
         end = record.end;
     }
     // With the length of 0 behind it.
-    let range = AddressRange::new(jitlisten::Address(piece.start.0 + start as u64), (end - start) as u64 + 4)?;
+    let range = AddressRange::new(Address(piece.start.0 + start as u64), (end - start) as u64 + 4)?;
     (!functions.is_empty()).then_some((Table { range: Some(range), functions }, end))
 }
 
 #[cfg(test)]
 mod tests {
-    use jitlisten::Address;
-
     use super::*;
 
     /// A CIE with pointers of eight bytes, an entry for each function, and the end.
