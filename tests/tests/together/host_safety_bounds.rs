@@ -61,6 +61,8 @@ fn work(functions: u32) -> Option<(u64, u64)> {
     let text = fs::read_to_string(profile).expect("callgrind has written");
     let total = text.lines().find_map(|line| line.strip_prefix("summary: ").or(line.strip_prefix("totals: ")));
 
+    // The library looks at the maps of other processes, of which other tests leave some.
+    let host = host.in_mount_namespace("mount -t tmpfs none /tmp")?;
     let system_calls = system_calls(&strace, &host).lines().count();
     Some((total?.trim().trim_end_matches("kB").trim().parse().expect("a number"), system_calls as u64))
 }
@@ -112,8 +114,7 @@ fn work_grows_with_the_functions_of_an_object() {
         (6.0..10.5).contains(&instructions),
         "{instructions:.1} times the instructions: {one:?}, {some:?}, {many:?}"
     );
-    // strace writes a call on two lines where another thread comes between: more of them on a busy machine.
-    assert!(many.1 - one.1 <= 16 * (some.1 - one.1).max(100), "system calls: {one:?}, {some:?}, {many:?}");
+    assert!(many.1 - one.1 <= 9 * (some.1 - one.1).max(100), "system calls: {one:?}, {some:?}, {many:?}");
 }
 
 /// Address space is reserved for unwind entries: a gibibyte where nothing forbids it, little where it is limited.
