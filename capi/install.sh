@@ -4,8 +4,8 @@
 #   [PREFIX=/usr/local] [LIBDIR=$PREFIX/lib] [DESTDIR=] capi/install.sh install|uninstall
 #
 # rustc hands the linker a version script of its own, without versions, and linkers refuse a second one. So the shared
-# library that is installed is linked here, from the static one: the same code, with the version JITLISTEN_0.1 on what it
-# exports. The one in target/release has no versions.
+# library that is installed is linked here, from the static one: the same code, with the version JITLISTEN_0.1 on what
+# it exports. The one in target/release has no versions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

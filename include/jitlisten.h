@@ -146,8 +146,9 @@ jitlisten_status jitlisten_open_with(const struct jitlisten_options *options);
 jitlisten_status jitlisten_close(void);
 
 /* Switches a sink on by its name, as in JITLISTEN: "perfmap", "jitdump", "image", "unwind", "gdb", "modules". It is notified of all code
- * that is alive, so this takes effect for code that was compiled earlier. Nothing happens if it is on, except in the child of a
- * fork that has compiled nothing of its own: its perf map or jitdump is written now, with what it inherited. Threads: any. */
+ * that is alive, so this takes effect for code that was compiled earlier. Nothing happens if it is on, except in the
+ * child of a fork that has compiled nothing of its own: its perf map or jitdump is written now, with what it inherited.
+ * Threads: any. */
 jitlisten_status jitlisten_enable(const char *sink);
 
 /* Switches a sink off. Nothing happens if it is off. Threads: any. */
@@ -159,11 +160,12 @@ jitlisten_status jitlisten_is_enabled(const char *sink, int32_t *enabled);
 /* Reporting objects. -------------------------------------------------------------------------------------------------
  *
  * For producers: three verbs. An object is *loaded* (its addresses are known), *finalized* (its
- * bytes are final and executable, and nothing of it has run), and *freeing* (its code is about to be freed and still there).
+ * bytes are final and executable, and nothing of it has run), and *freeing* (its code is about to be freed and still
+ * there).
  * *freeing* may come at any time after *loaded*, *finalized* once between the two.
  *
- * An object that is also discovered by listening, because it was compiled by an LLVM of the process, is one object: reporting it
- * here, too, does no harm in either order. Of two objects at one address the older is taken for gone. */
+ * An object that is also discovered by listening, because it was compiled by an LLVM of the process, is one object:
+ * reporting it here, too, does no harm in either order. Of two objects at one address the older is taken for gone. */
 
 /* An object that was loaded. Number 0 is never one; numbers are not used again. Passed as a uint64_t is. */
 typedef struct jitlisten_object {
@@ -177,10 +179,11 @@ struct jitlisten_section {
 };
 
 /* *loaded*, for a JIT that makes ELF objects: elf_size bytes of a relocatable 64-bit ELF file, whose loaded sections have their
- * address in sh_addr; addresses in sections (may be NULL if section_count is 0) override those by name. If several sections
- * of the object have one name, the first entry with that name is for the first of them, and so on. Entries for other sections
- * are passed over. Everything is copied, except the live .eh_frame: it is read where it was loaded. The caller that loaded the object
- * registers that with libgcc by __register_frame, as the engines of LLVM do. Threads: any. */
+ * address in sh_addr; addresses in sections (may be NULL if section_count is 0) override those by name. If several
+ * sections of the object have one name, the first entry with that name is for the first of them, and so on. Entries for
+ * other sections are passed over. Everything is copied, except the live .eh_frame: it is read where it was loaded. The
+ * caller that loaded the object registers that with libgcc by __register_frame, as the engines of LLVM do. Threads:
+ * any. */
 jitlisten_status jitlisten_object_loaded(const void *elf, size_t elf_size, const struct jitlisten_section *sections,
                                          size_t section_count, jitlisten_object *object);
 
@@ -213,9 +216,9 @@ struct jitlisten_code {
     const struct jitlisten_line *lines;
     size_t line_count;
     /* The .eh_frame (Linux Standard Base, with or without a terminating zero word) that describes the functions; NULL if
-     * eh_frame_size is 0. Not copied: it is read where it is, from *finalized* to *freeing*. The unwind sink registers it with libgcc
-     * at *finalized*, unless the JIT has done so by then; afterwards it must not. Functions that it does not describe get
-     * rules from their machine code where these can be known. */
+     * eh_frame_size is 0. Not copied: it is read where it is, from *finalized* to *freeing*. The unwind sink registers
+     * it with libgcc at *finalized*, unless the JIT has done so by then; afterwards it must not. Functions that it does
+     * not describe get rules from their machine code where these can be known. */
     const void *eh_frame;
     size_t eh_frame_size;
 };
@@ -232,7 +235,8 @@ jitlisten_status jitlisten_freeing(jitlisten_object object);
 
 /* Unwind registration alone. -------------------------------------------------------------------------------------------
  *
- * Works without a session. The sink "unwind" does the same for every object; code that it knows need not be registered here. */
+ * Works without a session. The sink "unwind" does the same for every object; code that it knows need not be registered
+ * here. */
 
 /* A registration. Number 0 is never one; numbers are not used again. Passed as a uint64_t is. */
 typedef struct jitlisten_unwind {
@@ -240,10 +244,11 @@ typedef struct jitlisten_unwind {
 } jitlisten_unwind;
 
 /* Registers with libunwind, libgcc and LLVM's libunwind, as far as they are in the process, how to walk through the functions of text that
- * an .eh_frame describes: every copy of them, also those that have been opened with dlopen since. The .eh_frame must be relocated
- * for where it is now, and be true of the code until it is deregistered; it is copied, the code's personality routines and LSDAs
- * are not. Entries for code outside of text are left out. It is registered with libgcc only if it is not yet: after this, do not call
- * __register_frame for it. JITLISTEN_NOT_UNDERSTOOD if there is nothing in it. Threads: loader. */
+ * an .eh_frame describes: every copy of them, also those that have been opened with dlopen since. The .eh_frame must be
+ * relocated for where it is now, and be true of the code until it is deregistered; it is copied, the code's personality
+ * routines and LSDAs are not. Entries for code outside of text are left out. It is registered with libgcc only if it is
+ * not yet: after this, do not call __register_frame for it. JITLISTEN_NOT_UNDERSTOOD if there is nothing in it.
+ * Threads: loader. */
 jitlisten_status jitlisten_unwind_register(const void *eh_frame, size_t eh_frame_size, uint64_t text, size_t text_size,
                                            jitlisten_unwind *out);
 
@@ -256,10 +261,10 @@ jitlisten_status jitlisten_unwind_deregister(jitlisten_unwind registration);
 typedef void (*jitlisten_log_callback)(void *user, int32_t level, const char *message);
 
 /* Hands messages up to a level to the program, beside the log that JITLISTEN_LOG asks for; a NULL callback: no more. Messages
- * come into being under locks, so they wait (at most 1024) and are handed over at the end of the next call that returns a status,
- * in its thread, one at a time and with no lock held: a callback may call any function. It must return. When this
- * function returns, the callback before it has returned, too, and is not called again; a callback that replaces itself is the
- * exception. Threads: any. */
+ * come into being under locks, so they wait (at most 1024) and are handed over at the end of the next call that returns
+ * a status, in its thread, one at a time and with no lock held: a callback may call any function. It must return. When
+ * this function returns, the callback before it has returned, too, and is not called again; a callback that replaces
+ * itself is the exception. Threads: any. */
 jitlisten_status jitlisten_set_log(jitlisten_log_callback callback, void *user, int32_t level);
 
 /* Statistics. ----------------------------------------------------------------------------------------------------------- */
@@ -320,11 +325,12 @@ jitlisten_status jitlisten_get_statistics(struct jitlisten_statistics *statistic
 
 /* Recording. ------------------------------------------------------------------------------------------------------------
  *
- * Samples of every thread of this process, taken inside of it: no perf, no ptrace, no root. The file is a perf.data, for
- * perf report, perf script, samply and the reports of the command jitlisten. Compiled code has names and lines in it if
- * a session is open (jitlisten_open() and others); without one, what libraries have. Every thread gets a timer of the kernel
- * (RLIMIT_SIGPENDING) on its CPU time, whose signal is the highest real-time one that is not in use. A thread named "jitlisten"
- * writes. Images of compiled code are kept in a directory beside the file, FILE.images. See docs/record.md. */
+ * Samples of every thread of this process, taken inside of it: no perf, no ptrace, no root. The file is a perf.data,
+ * for perf report, perf script, samply and the reports of the command jitlisten. Compiled code has names and lines in
+ * it if a session is open (jitlisten_open() and others); without one, what libraries have. Every thread gets a timer of
+ * the kernel (RLIMIT_SIGPENDING) on its CPU time, whose signal is the highest real-time one that is not in use. A
+ * thread named "jitlisten" writes. Images of compiled code are kept in a directory beside the file, FILE.images. See
+ * docs/record.md. */
 
 enum {
     /* Wall-clock time: threads that wait are sampled, too. */
@@ -350,7 +356,8 @@ struct jitlisten_record_options {
     /* A process that wants the recording, which ends with it; 0: none. recorder_start: see below. */
     uint32_t recorder;
     /* An event that is counted instead of time, as `perf list` names it: "cycles", "cache-misses", "page-faults"; with ":u" not
-     * what the kernel does. NULL: time. It is read during the call. Where the kernel does not count it for this process:
+     * what the kernel does. NULL: time. It is read during the call. Where the kernel does not count it for this
+     * process:
      * JITLISTEN_INVALID_ARGUMENT, and the reason in jitlisten_last_error(). */
     const char *event;
     /* When the process `recorder` started: field 22 of /proc/PID/stat. If it has ended by now: JITLISTEN_WRONG_ORDER. */

@@ -1,7 +1,7 @@
 /* jitlisten_llvm.hpp - report code from inside LLVM's own engines, for programs that embed LLVM 14 to 22.
  *
- * Header-only, C++17, compiled against your LLVM and linked with libjitlisten (jitlisten.h). Works with and without RTTI
- * and exceptions, whichever your LLVM was built with. One line for each engine; the engine decides which:
+ * Header-only, C++17, compiled against your LLVM and linked with libjitlisten (jitlisten.h). Works with and without
+ * RTTI and exceptions, whichever your LLVM was built with. One line for each engine; the engine decides which:
  *
  *     #include <jitlisten_llvm.hpp>
  *
@@ -226,8 +226,9 @@ class SectionTable {
 }  // namespace detail
 
 /* Gives every function with a body what it takes to walk past it: an unwind table, correct at every instruction, and a
- * frame pointer. LLVM leaves both out of a function it knows not to throw, and then nothing walks past it, gdb included.
- * Functions that get an argument in the register of the frame pointer (GHC's convention), and their callers, go without. */
+ * frame pointer. LLVM leaves both out of a function it knows not to throw, and then nothing walks past it, gdb
+ * included. Functions that get an argument in the register of the frame pointer (GHC's convention), and their callers,
+ * go without. */
 inline void setUnwindable(llvm::Module &module, FramePointers frame_pointers = FramePointers::All) {
   for (llvm::Function &function : module) {
     if (function.isDeclaration()) continue;
@@ -245,7 +246,7 @@ class LlvmListener final : public llvm::JITEventListener {
   LlvmListener(const LlvmListener &) = delete;
   LlvmListener &operator=(const LlvmListener &) = delete;
 
-  /* Reports what is left; its memory is still there. */
+  /* Reports the remaining objects; their memory is still mapped. */
   ~LlvmListener() override {
     for (const auto &[key, object] : objects_) jitlisten_freeing(object);
   }
@@ -357,12 +358,13 @@ class ListeningMemoryManager : public Base {
 
 /* Reports objects from ORC's ObjectLinkingLayer, that is, from JITLink.
  *
- * JITLink takes an object apart into blocks, drops what is not needed, and places the rest; of the object file's `.eh_frame`
- * only the records of functions that stay are left, with a terminator behind them. So the file is copied, and its section
- * table is given the addresses of the blocks, and to `.eh_frame` the size it has now.
+ * JITLink takes an object apart into blocks, drops what is not needed, and places the rest; of the object file's
+ * `.eh_frame` only the records of functions that stay are left, with a terminator behind them. So the file is copied,
+ * and its section table is given the addresses of the blocks, and to `.eh_frame` the size it has now.
  *
- * One thing is set right: each record keeps the alignment it had in the file, so where one was dropped there may be four
- * zero bytes, which is how the end of the table looks. No unwinder, libgcc included, would find the records behind. */
+ * One thing is set right: each record keeps the alignment it had in the file, so where one was dropped there may be
+ * four zero bytes, which is how the end of the table looks. No unwinder, libgcc included, would find the records
+ * behind. */
 class LlvmLinkPlugin final : public detail::PluginOfAnyVersion {
  public:
   void notifyMaterializing(llvm::orc::MaterializationResponsibility &responsibility, llvm::jitlink::LinkGraph &,

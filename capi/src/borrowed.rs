@@ -1,5 +1,5 @@
-//! What callers point to: checked for what can be seen, and then read plainly, as the functions of any C library read
-//! it.
+//! Arguments that point into the caller's memory: null and alignment are checked, then they are read as any C library
+//! reads them.
 
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;

@@ -1,5 +1,4 @@
-//! The way every call goes in and out: no panic passes, a failure is remembered in words, and it is a
-//! [`HostStateGuard`].
+//! Wraps every exported function: catches panics, keeps the message of a failure, and holds a [`HostStateGuard`].
 
 use std::cell::UnsafeCell;
 use std::ffi::c_char;

@@ -24,6 +24,7 @@ static CONSTRUCTOR: extern "C" fn() = constructor;
 extern "C" fn constructor() {
     let _host_state = HostStateGuard::enter();
     let _ = catch_unwind(|| {
+        jitlisten_sampler::find_exits();
         if !is_privileged() && is_preloaded() {
             before_program(open_by_environment);
             // Before the environment is restored.
@@ -49,7 +50,7 @@ fn record_by_environment() {
 #[unsafe(link_section = ".fini_array")]
 static DESTRUCTOR: extern "C" fn() = destructor;
 
-/// Runs in `exit(3)`, not when the process is killed or calls `_exit(2)`.
+/// Runs in `exit(3)`, not when the process is killed or calls `_exit(2)`, where only a recording ends.
 extern "C" fn destructor() {
     let _host_state = HostStateGuard::enter();
     let _ = catch_unwind(|| {

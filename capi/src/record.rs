@@ -162,6 +162,27 @@ stands_in! {
     sigaltstack(stack: *const libc::stack_t, old: *mut libc::stack_t) -> c_int;
 }
 
+/// Stands in for `_exit(2)`: see `jitlisten_sampler::exit_now`.
+#[cfg(feature = "interpose")]
+#[unsafe(no_mangle)]
+pub extern "C" fn _exit(status: c_int) -> ! {
+    jitlisten_sampler::exit_now(status)
+}
+
+/// Stands in for `_Exit(3)`.
+#[cfg(feature = "interpose")]
+#[unsafe(no_mangle)]
+pub extern "C" fn _Exit(status: c_int) -> ! {
+    jitlisten_sampler::exit_now_c(status)
+}
+
+/// Stands in for `quick_exit(3)`.
+#[cfg(feature = "interpose")]
+#[unsafe(no_mangle)]
+pub extern "C" fn quick_exit(status: c_int) -> ! {
+    jitlisten_sampler::exit_quickly(status)
+}
+
 /// Stands in for `pthread_create(3)`: see `jitlisten_sampler::create`.
 ///
 /// # Safety

@@ -1,4 +1,4 @@
-//! `jitlisten_status`: what every call returns.
+//! `jitlisten_status`: the result of every call.
 
 use std::ffi::{CStr, c_char};
 use std::fmt;

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Applies lineinfo.patch to a copy of an installed Numba 0.68.1 and runs its test there, and Numba's own tests of debug information.
+# Applies lineinfo.patch to a copy of an installed Numba 0.68.1 and runs its test there, and Numba's own tests of debug
+# information.
 #
 #   integrations/numba/test.sh PYTHON      about a minute
 set -euo pipefail

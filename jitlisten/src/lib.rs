@@ -17,6 +17,7 @@ mod address;
 pub mod cfi;
 mod code_snapshot;
 mod error;
+mod ledger;
 mod liveness;
 mod loaded_object;
 #[doc(hidden)]
@@ -31,6 +32,7 @@ pub mod options;
 pub mod plumbing;
 mod process;
 pub mod producer;
+mod remarks;
 mod session;
 mod sink;
 mod statistics;

@@ -57,7 +57,7 @@ pub fn start_time(pid: u32) -> Option<u64> {
 }
 
 /// When this process began, by the clock that files are dated with.
-pub(crate) fn began() -> Option<SystemTime> {
+pub fn began() -> Option<SystemTime> {
     // SAFETY: sysconf has no precondition.
     let per_second = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok().filter(|&ticks| ticks > 0)?;
     let ticks = start_time(std::process::id())?;

@@ -3,16 +3,19 @@
 
 #![forbid(unsafe_code)]
 
-pub use crate::liveness::start_time;
+pub use crate::ledger::{Executable, Ledger, Outcome, Ranges, code_pages};
+pub use crate::liveness::{began, start_time};
 pub use crate::observer::{CodeObserver, ObservedCode, notify_libraries_changed};
 pub use crate::process::across_fork::{ForkSlot, HeldAcrossFork, follow_forks};
 pub use crate::process::checked_read;
 pub use crate::process::clock::{monotonic, nanoseconds_of};
+pub use crate::process::elf;
 pub use crate::process::host_state::{HostStateGuard, exempt_signal, keeping_errno};
 pub use crate::process::mappings::{Mapping, MapsLine, mappings_of};
 pub use crate::process::privilege::is_privileged;
 pub use crate::process::published::{Changing, Published, Ranged};
 pub use crate::process::reserve::{is_of_reserve, map_pages, take_from_reserve, unmap_pages};
+pub use crate::remarks::{Remark, note as note_remark};
 pub use crate::session::{ForkGuard, Loaded};
 #[cfg(feature = "fuzzing")]
 pub use crate::sink::fuzzing;

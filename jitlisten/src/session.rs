@@ -15,7 +15,7 @@
 //! | `session.rs` | the state, its lock, the three verbs |
 //! | `record.rs`, `alive.rs` | a living object and its neighbours; the functions of all objects, for queries |
 //! | `reported.rs`, `listed.rs`, `moved.rs` | objects from two channels, from a linker and a list, and copied to another address |
-//! | `memory.rs` | changes of the memory of objects |
+//! | `memory.rs` | changes of the memory of objects: the [`Ledger`] says what becomes of them |
 //! | `notify.rs` | sinks and the observer |
 //! | `fork.rs` | another process, another user |
 
@@ -38,6 +38,7 @@ use once_cell::race::OnceBox;
 
 use crate::cfi::FunctionRules;
 use crate::code_snapshot::CodeSnapshot;
+use crate::ledger::{Ledger, Outcome};
 use crate::log_line;
 use crate::object::{Channel, DebugObject, Origin};
 use crate::object_id::ObjectId;
@@ -51,17 +52,19 @@ use crate::{AddressRange, Error, LoadedObject, observer, unwindability};
 pub use alive::LiveFunction;
 pub use fork::ForkGuard;
 
-use record::{Record, names};
+use record::{Record, linked_code, names};
 
 /// What an event source learns about the object it reported.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Loaded {
     /// The object's name in the other verbs.
     pub id: ObjectId,
-    /// Where its code is.
-    pub text: Vec<AddressRange>,
-    /// Where its live `.eh_frame` is.
-    pub eh_frame: Option<AddressRange>,
+    /// What became of it, and of others. The sinks know.
+    pub outcome: Outcome,
+    /// The first part of its code, if that waits for the right to run.
+    pub pending: Option<AddressRange>,
+    /// Whether it has a line table.
+    pub has_lines: bool,
 }
 
 /// A process has one; see the module's head.
@@ -80,10 +83,8 @@ struct State {
     pid: u32,
     next_id: u64,
     objects: BTreeMap<ObjectId, Record>,
-    /// Text ranges of finalized objects: start address to end address and owner.
-    text: BTreeMap<u64, (u64, ObjectId)>,
-    /// Where text of objects that are not finalized yet begins.
-    pending: BTreeMap<u64, ObjectId>,
+    /// Where the code of these is, and whether it is final.
+    ledger: Ledger,
     padding: HeaderPadding,
     sinks: [Option<Box<dyn Sink>>; SinkKind::ALL.len()],
     /// Sinks whose files have nothing yet of what this process has inherited from its parent: see
@@ -169,57 +170,86 @@ impl Session {
     /// `pthread_atfork`.
     fn lock_here(&self) -> MutexGuard<'_, State> {
         let mut state = self.lock();
-        if state.pid != std::process::id() {
-            self.become_child(&mut state);
-        }
-        if state.user != effective_user() {
-            self.become_user(&mut state);
-        }
+        self.look_where(&mut state);
         state
     }
 
+    /// See [`Session::lock_here`].
+    fn look_where(&self, state: &mut State) {
+        if state.pid != std::process::id() {
+            self.become_child(state);
+        }
+        if state.user != effective_user() {
+            self.become_user(state);
+        }
+    }
+
     /// *loaded*: LLVM has placed an object in memory; `debug_object` is a copy of its debug object, and `kept_at` is
-    /// where LLVM keeps its own until *freeing*, for sinks that are switched on later.
+    /// where LLVM keeps its own until *freeing*, for sinks that are switched on later. `library` is the LLVM's file.
     ///
     /// # Errors
     /// What makes it unreadable. It is counted; nothing else is lost.
     #[doc(hidden)]
-    pub fn loaded(&self, debug_object: Vec<u8>, kept_at: Option<AddressRange>) -> Result<Loaded, Error> {
-        self.loaded_from(Origin::LlvmList { kept_at }, debug_object)
+    pub fn loaded(
+        &self,
+        debug_object: Vec<u8>,
+        kept_at: Option<AddressRange>,
+        library: Option<Arc<str>>,
+    ) -> Result<Loaded, Error> {
+        self.loaded_from(Origin::LlvmList { kept_at }, debug_object, library)
     }
 
     /// *loaded*, by an event source that says where the object comes from.
     ///
     /// # Errors
     /// As [`Session::loaded`].
-    pub(crate) fn loaded_from(&self, origin: Origin, object: Vec<u8>) -> Result<Loaded, Error> {
+    pub(crate) fn loaded_from(
+        &self,
+        origin: Origin,
+        object: Vec<u8>,
+        library: Option<Arc<str>>,
+    ) -> Result<Loaded, Error> {
         self.check_memory(object.len())?;
         let debug_object = DebugObject { copy: Some(object), kept_at: origin.kept_at() };
         let bytes = debug_object.copy.as_deref().unwrap_or_default();
         let object = LoadedObject::parse(bytes).inspect_err(|error| self.refuse(bytes.len(), error))?;
         let names = names(&object, bytes);
-        let text: Vec<AddressRange> = object.text().iter().map(|text| text.range).collect();
-        let eh_frame = object.eh_frame();
         let mut state = self.lock_here();
         if let Some(id) = state.same(&object, origin) {
             log_line!(Debug, "{id:?} was reported again");
             if matches!(origin, Origin::LlvmList { .. }) {
                 self.adopt_entry(&mut state, id);
             }
-            return Ok(Loaded { id, text, eh_frame });
+            let outcome = match origin.channel() {
+                Channel::Discovered => state.ledger.loaded(linked_code(id, &object)),
+                Channel::Api => Outcome::default(),
+            };
+            return Ok(self.loaded_as(&mut state, id, outcome, object.has_lines()));
         }
         self.counters.objects_loaded.add(1);
         let id = ObjectId(state.next_id);
         state.next_id += 1;
-        log_line!(Debug, "loaded {id:?}: {} functions, text {text:?}", object.functions().len());
-        if origin.channel() == Channel::Api {
-            state.reported.insert(id, false);
-        }
+        let code = linked_code(id, &object);
+        log_line!(Debug, "loaded {id:?}: {} functions, text {:?}", object.functions().len(), code.text);
         let (finalized, made_rules) = (None, Vec::new());
-        let record = Record { origin, object, from_both: false, names, debug_object, finalized, made_rules };
-        state.pending.extend(record.text_starts().map(|start| (start, id)));
+        let has_lines = object.has_lines();
+        let record = Record { origin, library, object, from_both: false, names, debug_object, finalized, made_rules };
         state.objects.insert(id, record);
-        Ok(Loaded { id, text, eh_frame })
+        let outcome = match origin.channel() {
+            Channel::Discovered => state.ledger.loaded(code),
+            Channel::Api => {
+                state.reported.insert(id, false);
+                state.ledger.reported(code);
+                Outcome::default()
+            }
+        };
+        Ok(self.loaded_as(&mut state, id, outcome, has_lines))
+    }
+
+    fn loaded_as(&self, state: &mut State, id: ObjectId, outcome: Outcome, has_lines: bool) -> Loaded {
+        self.carry_out(state, &outcome);
+        let pending = state.ledger.pending(id).and_then(|text| text.first().copied());
+        Loaded { id, outcome, pending, has_lines }
     }
 
     /// Counts an object that is not understood.
@@ -244,38 +274,43 @@ impl Session {
         Err(Error::NoMemory { size })
     }
 
+    /// The file of the LLVM that has made an object, if known.
+    #[doc(hidden)]
+    pub fn library(&self, id: ObjectId) -> Option<Arc<str>> {
+        self.lock().objects.get(&id)?.library.clone()
+    }
+
     /// *finalized*: the object's bytes are relocated and its code may run.
     #[doc(hidden)]
     pub fn finalized(&self, id: ObjectId) {
         let mut state = self.lock_here();
-        if state.objects.get(&id).is_none_or(|record| record.finalized.is_some()) {
-            return;
-        }
-        self.notify_of_inherited(&mut state);
+        let outcome = state.ledger.finalized(id);
+        self.carry_out(&mut state, &outcome);
+    }
+
+    /// Frees and finalizes what the ledger says.
+    fn carry_out(&self, state: &mut State, outcome: &Outcome) {
+        outcome.freed.iter().for_each(|&id| self.gone(state, id));
+        outcome.finalized.iter().for_each(|&id| self.finalize(state, id));
+    }
+
+    fn finalize(&self, state: &mut State, id: ObjectId) {
+        self.notify_of_inherited(state);
         let pid = state.pid;
         let Some(record) = state.objects.get_mut(&id) else { return };
         if self.check_memory(record.debug_object.copy.as_ref().map_or(0, Vec::len)).is_err() {
-            return self.free(&mut state, id);
+            return self.free(state, id);
         }
         record.finalized = Some(clock::monotonic());
-        let ranges: Vec<AddressRange> = record.object.text().iter().map(|text| text.range).collect();
         let snapshot = CodeSnapshot::of(pid, &record.object);
-        record.made_rules = self.count_unwindability(&record.object, &snapshot);
-        // What was alive there before has been freed, whether that was reported or not.
-        for stale in ranges.iter().flat_map(|&range| state.owners(range)).collect::<Vec<_>>() {
-            self.free(&mut state, stale);
-        }
-        for range in ranges {
-            state.text.insert(range.start().0, (range.end().0, id));
-            state.pending.remove(&range.start().0);
-        }
+        record.made_rules = self.count_unwindability(record, &snapshot);
         self.counters.objects_finalized.add(1);
         log_line!(Debug, "finalized {id:?}");
         if let Some(record) = state.objects.get(&id) {
             observer::finalized(id, &record.object, &record.made_rules, &snapshot);
         }
         for kind in SinkKind::ALL {
-            self.notify(&mut state, kind, id, &snapshot);
+            self.notify(state, kind, id, &snapshot);
         }
         if let Some(record) = state.objects.get_mut(&id)
             && record.debug_object.kept_at.is_some()
@@ -298,15 +333,13 @@ impl Session {
     }
 
     fn free(&self, state: &mut State, id: ObjectId) {
+        state.ledger.freed(id);
+        self.gone(state, id);
+    }
+
+    /// An object is gone, as the ledger knows.
+    fn gone(&self, state: &mut State, id: ObjectId) {
         let Some(record) = state.objects.remove(&id) else { return };
-        for start in record.text_starts() {
-            if state.text.get(&start).is_some_and(|&(_, owner)| owner == id) {
-                state.text.remove(&start);
-            }
-            if state.pending.get(&start) == Some(&id) {
-                state.pending.remove(&start);
-            }
-        }
         self.counters.objects_freed.add(1);
         log_line!(Debug, "freeing {id:?}");
         if record.finalized.is_none() {
@@ -322,7 +355,8 @@ impl Session {
     }
 
     /// Counts what the code lacks for stack walkers, and returns the rules that can be made up for it.
-    fn count_unwindability(&self, object: &LoadedObject, snapshot: &CodeSnapshot) -> Vec<FunctionRules> {
+    fn count_unwindability(&self, record: &Record, snapshot: &CodeSnapshot) -> Vec<FunctionRules> {
+        let object = &record.object;
         let shape = unwindability::Unwindability::of(object, snapshot);
         self.counters.functions.add(object.functions().len() as u64);
         self.counters.functions_without_frame_pointer.add(shape.without_frame_pointer);
@@ -333,10 +367,10 @@ impl Session {
             let (without, all) = (shape.without_frame_pointer, object.functions().len());
             log_line!(Info, "{without} of {all} functions compiled with {first} have no frame pointer");
             if !self.warned_of_frame_pointers.swap(true, Ordering::Relaxed) {
+                let library = record.library.as_ref().map_or_else(String::new, |library| format!("{library}: "));
                 log_line!(
                     Warn,
-                    "code without frame pointers was loaded, first {first}: compiled before jitlisten was loaded, cached without it, or by \
-                     an LLVM that jitlisten cannot change"
+                    "{library}code without frame pointers was loaded, first {first}: compiled without jitlisten, or by an LLVM that it cannot change"
                 );
             }
         }

@@ -10,7 +10,7 @@ use crate::cfi::{self, FunctionRules};
 use crate::code_snapshot::CodeSnapshot;
 use crate::loaded_object::Function;
 
-/// What is missing in an object.
+/// The gaps in an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unwindability {
     /// How many functions keep no frame pointer.

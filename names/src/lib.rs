@@ -1,4 +1,4 @@
-//! Names a person recognises, from linkage names.
+//! Readable names from linkage names.
 //!
 //! Numba borrows the C++ mangling, so a stack of its functions reads like this in a profiler:
 //!

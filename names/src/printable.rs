@@ -1,4 +1,4 @@
-//! What every reader of names takes.
+//! Restricts names to what every reader of them accepts.
 //!
 //! Perf maps are lines of text (perf drops names shorter than three characters; some readers refuse a file that is not
 //! UTF-8), terminals act on control characters, and perf reads a leading `0x` as a number.

@@ -5,11 +5,26 @@
 use std::ffi::{c_int, c_void};
 
 use crate::llvm::symbol_file::SymbolFile;
-use crate::process::library::{Identity, Library};
+use crate::process::held::Identity;
+use crate::process::library::Library;
 use crate::process::next::Function;
 
 /// How many libraries with LLVM are observed in a process.
 pub(crate) const SLOTS: usize = 16;
+
+/// An array with an element for each slot, in which `$slot` is the number: `for_each_slot!(SLOT => hook::<SLOT>)`.
+macro_rules! for_each_slot {
+    ($slot:ident => $element:expr) => {
+        $crate::hook_table::for_each_slot!($slot => $element; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+    ($slot:ident => $element:expr; $($number:literal)*) => {
+        [$({
+            const $slot: usize = $number;
+            $element
+        },)*]
+    };
+}
+pub(crate) use for_each_slot;
 
 /// An empty function of the host's, or ours in its place.
 pub(crate) type HookFunction = unsafe extern "C" fn();
@@ -50,7 +65,7 @@ pub(crate) struct HookTable {
     /// For `dlsym`: jumps to it.
     pub(crate) before_dlsym: HookFunction,
     pub(crate) mprotect: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,
-    /// The same for a library of whose code nothing else is heard.
+    /// The same for a library that no other channel observes.
     pub(crate) mprotect_unnamed: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,
     pub(crate) munmap: unsafe extern "C" fn(*mut c_void, usize) -> c_int,
     pub(crate) mmap: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void,
@@ -61,8 +76,8 @@ pub(crate) struct HookTable {
     pub(crate) mprotect_elsewhere: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int,
     pub(crate) munmap_elsewhere: unsafe extern "C" fn(*mut c_void, usize) -> c_int,
     pub(crate) mmap_elsewhere: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void,
-    /// For a library that has llvmlite's functions. It must be mapped during the call.
-    pub(crate) attach_llvmlite: unsafe fn(Library, Option<SymbolFile>),
+    /// For a library that has llvmlite's functions.
+    pub(crate) attach_llvmlite: fn(&Library<'_>, Option<SymbolFile>),
     /// Such a library was closed, if it was one.
     pub(crate) llvmlite_closed: fn(Identity),
 }
@@ -83,7 +98,7 @@ impl HookTable {
     /// The hook for a library with an LLVM. Where it is also the one that has `malloc`, as a program with an allocator
     /// of its own has, we allocate there, under our locks; and it calls for memory under a lock of its own. So it gets
     /// the hooks that take none where no code is concerned.
-    pub(crate) fn memory_of(&self, library: &Library, function: Function) -> usize {
+    pub(crate) fn memory_of(&self, library: &Library<'_>, function: Function) -> usize {
         match library.dynamic_symbol("malloc") {
             Some(_) => self.memory_elsewhere(function),
             None => self.memory(function),

@@ -8,6 +8,7 @@
 //! | `elsewhere::*` | the same and their relatives, for all other libraries | any: an allocator's, for one |
 //! | [`register_frame`] | `__register_frame` of libgcc, likewise | LLVM's engine's |
 //! | `llvmlite::*` | `LLVMPY_AddModule` and others | llvmlite's, in Python |
+//! | `remarks::*` | functions of llvmlite's diagnostic handlers | none: LLVM compiles |
 //!
 //! Every hook calls the original function, whatever happens to us: a panic is caught and logged once, and from then on
 //! the hooks do nothing else. Our work runs under a [`HostStateGuard`]. A hook called from a hook only calls the
@@ -17,15 +18,14 @@ use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use jitlisten::plumbing::{Entered, HostStateGuard, Inside};
+use jitlisten::plumbing::{Entered, Executable, HostStateGuard, Inside};
 use jitlisten::{Address, AddressRange, log_line};
 
 use crate::doctor::unheard;
-use crate::hook_table::{HookFunction, SLOTS};
-use crate::memory::bookkeeping::Executable;
+use crate::hook_table::{HookFunction, SLOTS, for_each_slot};
 use crate::memory::header_padding;
 use crate::process::detour::page_size;
-use crate::process::loader::with_libraries_held;
+use crate::process::held::{Held, with_libraries_held};
 use crate::process::{lookup, next};
 use crate::state::{Shim, shim};
 
@@ -68,14 +68,16 @@ static PASSED_BY: AtomicBool = AtomicBool::new(false);
 /// The list of libraries has changed.
 pub(crate) unsafe extern "C" fn loader_event() {
     let Some(shim) = shim() else { return };
-    jitlisten::plumbing::keeping_errno(|| shim.note_closing());
+    // SAFETY: `_dl_debug_state` is called under the loader's lock.
+    let held = unsafe { Held::new() };
+    jitlisten::plumbing::keeping_errno(|| shim.note_closing(held));
     PASSED_BY.store(true, Ordering::Relaxed);
     guarded(|shim| {
         for _ in 0..TURNS {
             if !PASSED_BY.swap(false, Ordering::Relaxed) {
                 return;
             }
-            shim.loader_event();
+            shim.loader_event(held);
         }
     });
 }
@@ -93,7 +95,7 @@ pub(crate) unsafe extern "C" fn look() {
         return;
     };
     if always {
-        with_libraries_held(|counts| caught(|shim| shim.libraries_may_have_changed(counts)));
+        with_libraries_held(|held, counts| caught(|shim| shim.libraries_may_have_changed(held, counts)));
     }
     // Not with the libraries held: it takes the loader's other lock.
     caught(Shim::look_for_unwinders);
@@ -102,24 +104,7 @@ pub(crate) unsafe extern "C" fn look() {
 }
 
 /// `__jit_debug_register_code` of the LLVM in each slot of the table.
-pub(crate) const REGISTER_CODE: [HookFunction; SLOTS] = [
-    register_code::<0>,
-    register_code::<1>,
-    register_code::<2>,
-    register_code::<3>,
-    register_code::<4>,
-    register_code::<5>,
-    register_code::<6>,
-    register_code::<7>,
-    register_code::<8>,
-    register_code::<9>,
-    register_code::<10>,
-    register_code::<11>,
-    register_code::<12>,
-    register_code::<13>,
-    register_code::<14>,
-    register_code::<15>,
-];
+pub(crate) const REGISTER_CODE: [HookFunction; SLOTS] = for_each_slot!(SLOT => register_code::<SLOT>);
 
 unsafe extern "C" fn register_code<const SLOT: usize>() {
     guarded(|shim| shim.register_code(SLOT));
@@ -135,12 +120,12 @@ pub(crate) unsafe extern "C" fn mprotect(address: *mut c_void, size: usize, prot
     result
 }
 
-/// `mprotect(2)` of a library of whose code nothing else is heard.
+/// `mprotect(2)` of a library that no other channel observes.
 pub(crate) unsafe extern "C" fn mprotect_unnamed(address: *mut c_void, size: usize, protection: c_int) -> c_int {
     // SAFETY: the host's own call, passed on.
     let result = unsafe { protect(address, size, protection) };
     if result == 0 && protection & libc::PROT_EXEC != 0 {
-        guarded(|shim| shim.unnamed_code(&mut shim.lock(), pages(address, size)));
+        guarded(|shim| shim.unnamed_code(&mut shim.lock(), pages(address, size), false));
     }
     result
 }

@@ -2,24 +2,23 @@
 
 #![forbid(unsafe_code)]
 
-use jitlisten::plumbing::{checked_read, mappings_of};
+use jitlisten::plumbing::{Outcome, checked_read, mappings_of};
 use jitlisten::{AddressRange, log_line};
 
-use crate::memory::bookkeeping::Outcome;
 use crate::state::{Shim, State};
 
 /// So many objects are looked at on each occasion.
 const LOOKS: usize = 4;
 
 impl Shim {
-    /// Frees a few objects whose memory was given back unheard, by a library without an LLVM or by a system call: of
+    /// Frees a few objects whose memory was unmapped unobserved, by a library without an LLVM or by a system call: of
     /// code that never ran, no page is known to the hooks of `munmap`.
     pub(crate) fn free_unmapped(&self, state: &mut State) {
-        for id in state.memory.next_overdue(LOOKS) {
-            let first = state.memory.pending(id).and_then(|text| text.first().copied());
+        for id in self.session.next_overdue(LOOKS) {
+            let first = self.session.ledger(|ledger| ledger.pending(id).and_then(|text| text.first().copied()));
             if first.is_some_and(is_unmapped) {
-                state.memory.freed(id);
-                self.notify(state, Outcome { freed: vec![id], ..Outcome::default() });
+                self.session.freeing(id);
+                self.note(state, &Outcome { freed: vec![id], ..Outcome::default() });
             }
         }
     }
@@ -27,16 +26,16 @@ impl Shim {
     /// A library with an LLVM has let `range` run.
     pub(crate) fn let_run(&self, range: AddressRange) {
         let mut state = self.lock();
-        if state.memory.is_free(range) {
+        if self.is_free(range) {
             state.unheard.add(range, jitlisten::plumbing::monotonic());
-            self.unnamed_code(&mut state, range);
+            self.unnamed_code(&mut state, range, true);
         }
     }
 
     /// Warns once of code that has been executable for a second and was not reported.
     pub(crate) fn look_at_unheard(&self, state: &mut State) {
         let Some(range) = state.unheard.take(jitlisten::plumbing::monotonic()) else { return };
-        if !state.memory.is_free(range) || !state.memory.has_executable(range) {
+        if self.session.ledger(|ledger| !ledger.is_free(range) || !ledger.has_executable(range)) {
             return;
         }
         let unheard: Vec<_> = state.sources().filter_map(|source| Some((&source.path, source.unheard()?))).collect();

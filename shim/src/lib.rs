@@ -20,8 +20,9 @@
 //! | `llvm/` | one LLVM: its symbols, its vtables, its release |
 //! | `channels/` | the hooks that report an LLVM's objects |
 //! | `placement/` | locates linked code by its bytes (pure) |
-//! | `memory/` | which memory is executable, and which objects that finalizes or frees |
+//! | `memory/` | the hooks that report changes of memory to the session |
 //! | `frame_pointers/` | frame pointers and unwind tables for compiled modules |
+//! | `remarks.rs` | what LLVM's loop vectoriser says of loops |
 //! | `modules/` | the loader's and libc's functions that list modules |
 //! | `doctor/` | facts about the LLVMs for the log, the API and `jitlisten doctor PID` |
 //! | `state/` | the shim's one lock, and each event under it |
@@ -31,6 +32,8 @@
 //! * **Locks**: the loader's, then LLVM's, then ours. Under our lock nothing calls the loader or the host, and no
 //!   thread-local variable is used for the first time: that may take the loader's lock, if the library was opened with
 //!   `dlopen`. Therefore no `HashMap` with random keys.
+//! * **Mapped libraries** are types (`process/held.rs`): what is read of a library borrows from the evidence that it
+//!   stays mapped. What is remembered of it becomes usable again only with such evidence.
 //! * **Detours** are written so that a thread executing there sees the old or the new instruction, never a mix, and
 //!   only where the bytes are as expected.
 //! * **Recursion**: a hook may trigger a hook in the same thread (the loader announces a change during a call of ours,
@@ -62,7 +65,7 @@
 //!    points to our hook, also in LLVMs that register nothing in the GDB JIT list (`channels/`). A layout that differs
 //!    from the known releases is ignored. An object that comes from linker and list is one object.
 //! 7. As soon as there is an LLVM, the memory slots of **every other library** and of the program point to hooks, which
-//!    pass on calls that do not concern code without a lock (`memory/code_pages.rs`). Copied code is found by its
+//!    pass on calls that do not concern code without a lock (`memory/elsewhere.rs`). Copied code is found by its
 //!    bytes, or by the `.eh_frame` registered for its address (`channels/moved_code/`, `placement/`).
 //! 8. Where LLVM exports its **C functions**, modules get the same attributes as llvmlite's when code is generated: a
 //!    virtual function of each engine, found by its symbol, points to our hook (`frame_pointers/codegen/`), as does
@@ -95,11 +98,11 @@ mod memory;
 mod modules;
 mod placement;
 mod process;
+mod remarks;
 mod start;
 mod state;
 
 pub use doctor::discovered::DiscoveredLlvm;
-pub use process::duplicate_copy::duplicate_copy;
-pub use process::program::is_python;
+pub use process::host::{duplicate_copy, is_python};
 pub use start::{ending, sinks_changed, start};
 pub use state::discovered;

@@ -12,7 +12,7 @@ use crate::hook_table::HookTable;
 use crate::memory::elsewhere;
 use crate::modules::Imports;
 use crate::process::dlsym_entry::before_dlsym;
-use crate::process::loader::with_libraries_held;
+use crate::process::held::with_libraries_held;
 use crate::state::{self, Shim};
 use crate::{fork, hooks};
 
@@ -45,7 +45,7 @@ pub fn start(session: &'static Session) {
         return;
     }
     fork::follow();
-    with_libraries_held(|_| hooks::guarded(Shim::begin));
+    with_libraries_held(|held, _| hooks::guarded(|shim| shim.begin(held)));
     sinks_changed();
     hooks::guarded(Shim::look_for_unwinders);
 }
@@ -63,5 +63,5 @@ pub fn sinks_changed() {
         return;
     }
     Imports::prepare();
-    with_libraries_held(|_| hooks::guarded(Shim::hook_imports));
+    with_libraries_held(|held, _| hooks::guarded(|shim| shim.hook_imports(held)));
 }

@@ -1,4 +1,4 @@
-//! What differs between processors. Registers have DWARF's numbers.
+//! Differences between processors. Registers have DWARF's numbers.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Where `dlmalloc` gets its pages.
+//! The source of `dlmalloc`'s pages.
 
 use std::ptr;
 

@@ -26,7 +26,7 @@ pub(super) fn keeps_frame_pointer(code: &[u8]) -> bool {
     prologue(code).is_some()
 }
 
-/// What is known before an instruction: the CFA, and where `x29` and `x30` are (`CFA - address`).
+/// The state before an instruction: the CFA, and where `x29` and `x30` are (`CFA - address`).
 #[derive(Clone, Copy)]
 struct Known {
     cfa: Cfa,

@@ -339,7 +339,7 @@ fn a_frame_pointer_is_set_up_before_the_first_call_or_branch() {
     // mov rax, [rdi]; vmovups ymm0, [rsi]; movabs rcx, 1
     let scheduled = [0x48, 0x8b, 0x07, 0xc5, 0xfc, 0x10, 0x06, 0x48, 0xb9, 1, 0, 0, 0, 0, 0, 0, 0];
     assert!(keeps(&[]) && keeps(&scheduled));
-    // push r15; sub rsp, 8; call rax; je; jmp; an instruction that is none
+    // push r15; sub rsp, 8; call rax; je; jmp; an invalid instruction
     let ends: [&[u8]; 6] = [&[0x41, 0x57], &[0x48, 0x83, 0xec, 8], &[0xff, 0xd0], &[0x74, 0], &[0xeb, 0], &[0x06]];
     for between in ends {
         assert!(!keeps(between), "{between:02x?}");

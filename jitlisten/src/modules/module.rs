@@ -4,6 +4,8 @@ use std::ffi::{CStr, CString, c_char};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use object::elf;
+
 use crate::{Address, AddressRange};
 
 /// The public part of `struct link_map` of `<link.h>`.
@@ -30,13 +32,13 @@ static NO_DYNAMIC_SECTION: [u64; 2] = [0, 0];
 /// What a module is made of.
 #[derive(Debug)]
 pub(crate) struct NewModule {
-    /// What is mapped of the file.
+    /// The mapped part of the file.
     pub(crate) mapped: AddressRange,
     /// Address of byte 0 of the file, if all of it were mapped.
     pub(crate) bias: u64,
     /// The file.
     pub(crate) path: CString,
-    /// Program headers that are true of what is mapped.
+    /// Program headers that describe the mapping.
     pub(crate) headers: Vec<libc::Elf64_Phdr>,
     /// Address of `.eh_frame_hdr`, if unwinders may use it.
     pub(crate) eh_frame_hdr: Option<u64>,
@@ -83,16 +85,14 @@ pub struct ModuleSymbol<'a> {
 
 impl Module {
     pub(super) fn new(new: NewModule) -> Module {
-        /// `STB_GLOBAL << 4 | STT_FUNC`
-        const GLOBAL_FUNCTION: u8 = 1 << 4 | 2;
-        const SHN_ABS: u16 = 0xfff1;
+        const GLOBAL_FUNCTION: u8 = elf::STB_GLOBAL.0 << 4 | elf::STT_FUNC.0;
         let NewModule { mapped, bias, path, headers, eh_frame_hdr, mut functions } = new;
         functions.sort_by_key(|function| function.0.start());
         let symbol = |(range, _): &(AddressRange, CString)| libc::Elf64_Sym {
             st_name: 0,
             st_info: GLOBAL_FUNCTION,
             st_other: 0,
-            st_shndx: SHN_ABS,
+            st_shndx: elf::SHN_ABS.0,
             st_value: range.start().0.wrapping_sub(bias),
             st_size: range.size(),
         };
@@ -108,7 +108,7 @@ impl Module {
         Module { mapped, path, headers, eh_frame_hdr, functions, symbols, link_map, withdrawn }
     }
 
-    /// What is mapped of its file.
+    /// The mapped part of its file.
     pub fn mapped(&self) -> AddressRange {
         self.mapped
     }

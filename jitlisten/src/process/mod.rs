@@ -25,6 +25,7 @@ pub(crate) mod across_fork;
 pub(crate) mod checked_file;
 pub mod checked_read;
 pub(crate) mod clock;
+pub mod elf;
 pub(crate) mod fork_gate;
 pub(crate) mod host_state;
 pub(crate) mod mappings;

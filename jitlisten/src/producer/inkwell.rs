@@ -52,7 +52,7 @@ pub fn create_engine<'ctx>(
 ) -> Result<(ExecutionEngine<'ctx>, Attached), LLVMString> {
     let attached = Rc::new(Cell::new(None));
     let memory = Memory::new(Rc::clone(&attached));
-    // LLVM sets the attribute of every function to what is said here.
+    // LLVM sets the attribute of every function to this value.
     let frame_pointers = verbs::frame_pointer_policy() == FramePointerPolicy::FramePointers;
     let engine = module.create_mcjit_execution_engine_with_memory_manager(
         memory,

@@ -89,7 +89,7 @@ pub fn loaded(session: &Session, producer: Producer, object: Vec<u8>) -> Result<
         Producer::Llvm => Origin::Llvm,
         Producer::Other => Origin::Caller,
     };
-    session.loaded_from(origin, object).map(|loaded| loaded.id)
+    session.loaded_from(origin, object, None).map(|loaded| loaded.id)
 }
 
 /// *loaded*, for an object that carries no addresses: see [`set_section_addresses`].

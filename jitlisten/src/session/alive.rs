@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::Session;
-use crate::{AddressRange, LineRows, ObjectId};
+use crate::{AddressRange, LineRows};
 
 /// A function that was finalized and not freed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,12 +18,6 @@ pub struct LiveFunction {
 }
 
 impl Session {
-    /// Whether an object that is alive has a line table.
-    #[doc(hidden)]
-    pub fn has_lines(&self, id: ObjectId) -> bool {
-        self.lock().objects.get(&id).is_some_and(|record| record.object.has_lines())
-    }
-
     /// Every function that is alive, by address. Reads the line table of each object: not for a busy moment.
     pub fn live_functions(&self) -> Vec<LiveFunction> {
         let state = self.lock_here();

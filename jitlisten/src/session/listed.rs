@@ -2,19 +2,21 @@
 
 #![forbid(unsafe_code)]
 
+use std::sync::Arc;
+
 use super::{Loaded, Origin, Record, Session, State};
 use crate::options::SinkKind;
 use crate::{AddressRange, Error, ObjectId};
 
 impl Session {
     /// *loaded*: LLVM's linker has placed an object in memory. `object` is a copy of it whose section headers have the
-    /// addresses: the debug object that LLVM would make.
+    /// addresses: the debug object that LLVM would make. `library` is the LLVM's file.
     ///
     /// # Errors
     /// As [`Session::loaded`].
     #[doc(hidden)]
-    pub fn linked(&self, object: Vec<u8>) -> Result<Loaded, Error> {
-        self.loaded_from(Origin::LlvmLinker, object)
+    pub fn linked(&self, object: Vec<u8>, library: Option<Arc<str>>) -> Result<Loaded, Error> {
+        self.loaded_from(Origin::LlvmLinker, object, library)
     }
 
     /// Whether `debug_object`, which LLVM has in its GDB JIT list at `kept_at`, is the object `id` that its linker has
@@ -67,7 +69,7 @@ mod tests {
         let session = Session::new(Options { sinks: SinkSet::NONE.with(SinkKind::Gdb), ..Options::default() });
         for is_final in [false, true] {
             let (bytes, other) = (object(0x1000, "alpha"), object(0x1000, "beta"));
-            let id = session.linked(bytes.clone()).unwrap().id;
+            let id = session.linked(bytes.clone(), None).unwrap().id;
             if is_final {
                 session.finalized(id);
             }
@@ -92,11 +94,11 @@ mod tests {
             let eh_frame = Some(range(0x5000, size));
             raw::encode(&Code { machine: Machine::X86_64, functions: &functions, lines: &[], eh_frame }).unwrap()
         };
-        let id = session.linked(encode(0x40)).unwrap().id;
+        let id = session.linked(encode(0x40), None).unwrap().id;
         session.finalized(id);
-        assert_eq!(session.loaded(encode(0x80), None).unwrap().id, id);
+        assert_eq!(session.loaded(encode(0x80), None, None).unwrap().id, id);
         assert_eq!(session.statistics().objects_loaded, 1);
         // Other code there is another object.
-        assert_ne!(session.loaded(object(0x1000, "beta"), None).unwrap().id, id);
+        assert_ne!(session.loaded(object(0x1000, "beta"), None, None).unwrap().id, id);
     }
 }

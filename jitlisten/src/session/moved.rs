@@ -2,7 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Loaded, Origin, Session, names};
+use super::{Origin, Session, linked_code, names};
+use crate::ledger::Outcome;
 use crate::{Error, LoadedObject, ObjectId};
 
 impl Session {
@@ -19,23 +20,20 @@ impl Session {
     /// # Errors
     /// That the object is not there, or the debug object is not understood: then nothing has changed.
     #[doc(hidden)]
-    pub fn moved(&self, id: ObjectId, debug_object: Vec<u8>) -> Result<Loaded, Error> {
+    pub fn moved(&self, id: ObjectId, debug_object: Vec<u8>) -> Result<Outcome, Error> {
         self.check_memory(debug_object.len())?;
         let object = LoadedObject::parse(&debug_object)?;
         let names = names(&object, &debug_object);
         let mut state = self.lock_here();
         let record = state.objects.get_mut(&id).filter(|record| record.finalized.is_none());
         let record = record.ok_or(Error::UnknownObject(id))?;
-        let before: Vec<u64> = record.text_starts().collect();
-        let text = object.text().iter().map(|text| text.range).collect();
-        let eh_frame = object.eh_frame();
+        let code = linked_code(id, &object);
         (record.object, record.names, record.origin) = (object, names, Origin::Moved);
         // What LLVM keeps speaks of the first place.
         record.debug_object = super::DebugObject { copy: Some(debug_object), kept_at: None };
-        let starts: Vec<u64> = record.text_starts().collect();
-        before.iter().for_each(|start| _ = state.pending.remove(start));
-        state.pending.extend(starts.into_iter().map(|start| (start, id)));
-        Ok(Loaded { id, text, eh_frame })
+        let outcome = state.ledger.moved(code);
+        self.carry_out(&mut state, &outcome);
+        Ok(outcome)
     }
 }
 
@@ -55,14 +53,13 @@ mod tests {
     #[test]
     fn an_object_may_move_until_it_is_final() {
         let session = Session::new(Options { sinks: SinkSet::NONE, ..Options::default() });
-        let id = session.loaded(object(0x1000), None).unwrap().id;
+        let id = session.loaded(object(0x1000), None, None).unwrap().id;
         assert_eq!(session.debug_object(id), Some(object(0x1000)));
         assert!(session.moved(id, vec![1, 2, 3]).is_err());
-        let moved = session.moved(id, object(0x8000)).unwrap();
-        assert_eq!((moved.id, moved.text[0].start()), (id, Address(0x8000)));
+        assert!(session.moved(id, object(0x8000)).unwrap().is_empty(), "it may not run there yet");
         // The first place is free for another object, the second is not.
-        assert_eq!(session.loaded(object(0x8000), None).unwrap().id, id);
-        assert_ne!(session.loaded(object(0x1000), None).unwrap().id, id);
+        assert_eq!(session.loaded(object(0x8000), None, None).unwrap().id, id);
+        assert_ne!(session.loaded(object(0x1000), None, None).unwrap().id, id);
         session.finalized(id);
         assert!(session.moved(id, object(0x9000)).is_err() && session.debug_object(id).is_none());
         assert_eq!(session.statistics().objects_finalized, 1);

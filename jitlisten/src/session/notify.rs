@@ -101,15 +101,11 @@ impl Session {
     }
 
     pub(super) fn notify(&self, state: &mut State, kind: SinkKind, id: ObjectId, snapshot: &CodeSnapshot) {
-        let &mut State { ref objects, ref text, ref pending, ref mut sinks, ref padding, forked_at, .. } = state;
+        let &mut State { ref objects, ref ledger, ref mut sinks, ref padding, forked_at, .. } = state;
         let (Some(sink), Some(record)) = (&mut sinks[kind as usize], objects.get(&id)) else { return };
         let debug_object = sink.wants_debug_object().then(|| record.debug_object.bytes(&record.object)).flatten();
-        let next_code = |from: Address| {
-            let next =
-                [text.range(from.0..).next().map(|next| *next.0), pending.range(from.0..).next().map(|next| *next.0)];
-            next.into_iter().flatten().min().map(Address)
-        };
-        let neighbours = |range: AddressRange| neighbours(objects, text, pending, range);
+        let next_code = |from: Address| ledger.next_text(from);
+        let neighbours = |range: AddressRange| neighbours(objects, ledger, range);
         let mut finalized =
             record.as_finalized(id, debug_object.as_deref(), &next_code, &neighbours, padding, snapshot);
         // Before the fork there was no such process.

@@ -3,10 +3,11 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use super::State;
 use crate::cfi::FunctionRules;
 use crate::code_snapshot::CodeSnapshot;
+use crate::ledger::{Ledger, LinkedCode};
 use crate::loaded_object::LineRows;
 use crate::name::{self, ReadableName};
 use crate::object::{DebugObject, Origin};
@@ -16,12 +17,14 @@ use crate::{Address, AddressRange, LoadedObject};
 
 pub(super) struct Record {
     pub(super) origin: Origin,
+    /// The file of the LLVM that has made it, if known.
+    pub(super) library: Option<Arc<str>>,
     pub(super) object: LoadedObject,
     /// Whether the other channel has reported it, too.
     pub(super) from_both: bool,
     pub(super) names: Vec<ReadableName>,
     pub(super) debug_object: DebugObject,
-    /// When it was finalized, by [`clock::monotonic`].
+    /// When the sinks were notified that it is final, by [`clock::monotonic`].
     pub(super) finalized: Option<u64>,
     /// Unwind rules for functions its `.eh_frame` lacks; empty before *finalized*.
     pub(super) made_rules: Vec<FunctionRules>,
@@ -54,33 +57,20 @@ impl Record {
             padding,
         }
     }
-
-    pub(super) fn text_starts(&self) -> impl Iterator<Item = u64> {
-        self.object.text().iter().map(|text| text.range.start().0)
-    }
 }
 
-impl State {
-    /// The finalized objects that have a byte in `range`.
-    pub(super) fn owners(&self, range: AddressRange) -> Vec<ObjectId> {
-        let (start, end) = (range.start().0, range.end().0);
-        let below = self.text.range(..end).rev();
-        below.take_while(|(_, (text_end, _))| *text_end > start).map(|(_, &(_, owner))| owner).collect()
-    }
+/// Where `object` is, for the ledger.
+pub(super) fn linked_code(id: ObjectId, object: &LoadedObject) -> LinkedCode {
+    let text = object.text().iter().map(|text| text.range).collect();
+    LinkedCode { id, text, eh_frame: object.eh_frame() }
 }
 
 /// All objects that have text in `range`.
 pub(super) fn neighbours<'a>(
     objects: &'a BTreeMap<ObjectId, Record>,
-    text: &BTreeMap<u64, (u64, ObjectId)>,
-    pending: &BTreeMap<u64, ObjectId>,
+    ledger: &Ledger,
     range: AddressRange,
 ) -> Neighbours<'a> {
-    let (start, end) = (range.start().0, range.end().0);
-    let mut ids: Vec<ObjectId> =
-        text.range(..end).rev().take_while(|(_, (text_end, _))| *text_end > start).map(|(_, (_, id))| *id).collect();
-    ids.sort_unstable();
-    ids.dedup();
     let record = |id: ObjectId| Some((id, objects.get(&id)?));
     let neighbour = |(id, record): (ObjectId, &'a Record)| Neighbour {
         id,
@@ -89,11 +79,9 @@ pub(super) fn neighbours<'a>(
         made_rules: &record.made_rules,
         debug_object: &record.debug_object,
     };
-    let has_text = |record: &Record| record.object.text().iter().any(|text| text.range.overlaps(range));
-    let last_pending = pending.range(..end).next_back().and_then(|(_, id)| objects.get(id));
     Neighbours {
-        finalized: ids.into_iter().filter_map(record).map(neighbour).collect(),
-        unfinished: last_pending.is_some_and(has_text),
+        finalized: ledger.owners(range).into_iter().filter_map(record).map(neighbour).collect(),
+        unfinished: ledger.is_pending(range),
     }
 }
 

@@ -32,8 +32,7 @@ impl State {
         let starts = |object: &LoadedObject| -> Vec<u64> {
             object.text().iter().map(|text: &crate::TextRange| AddressRange::start(text.range).0).collect()
         };
-        let first = object.text().first()?.range.start().0;
-        let id = self.pending.get(&first).copied().or_else(|| Some(self.text.get(&first)?.1))?;
+        let id = self.ledger.beginning_at(object.text().first()?.range.start())?;
         let record = self.objects.get_mut(&id)?;
         // JITLink's debug plugin knows sizes of tables from before functions were left out.
         let is_listed = record.origin == Origin::LlvmLinker && matches!(origin, Origin::LlvmList { .. });
@@ -62,7 +61,7 @@ mod tests {
     }
 
     fn reported_loaded(session: &Session, object: Vec<u8>) -> Result<ObjectId, Error> {
-        session.loaded_from(Origin::Caller, object).map(|loaded| loaded.id)
+        session.loaded_from(Origin::Caller, object, None).map(|loaded| loaded.id)
     }
 
     fn object(start: u64, name: &str) -> Vec<u8> {
@@ -74,7 +73,7 @@ mod tests {
     #[test]
     fn both_channels_report_one_object_in_either_order() {
         let session = session();
-        let discovered = session.loaded(object(0x1000, "alpha"), None).unwrap().id;
+        let discovered = session.loaded(object(0x1000, "alpha"), None, None).unwrap().id;
         let reported = reported_loaded(&session, object(0x1000, "other_name_of_alpha")).unwrap();
         assert_eq!(reported, discovered);
         session.finalized(discovered);
@@ -85,7 +84,7 @@ mod tests {
         let reported = reported_loaded(&session, object(0x1000, "alpha")).unwrap();
         assert_ne!(reported, discovered, "a number is used once");
         session.reported_finalized(reported).unwrap();
-        assert_eq!(session.loaded(object(0x1000, "alpha"), None).unwrap().id, reported);
+        assert_eq!(session.loaded(object(0x1000, "alpha"), None, None).unwrap().id, reported);
         session.finalized(reported);
         session.freeing(reported);
         session.reported_freeing(reported).unwrap();
@@ -104,7 +103,7 @@ mod tests {
         session.reported_freeing(id).unwrap();
         assert!(matches!(session.reported_freeing(id), Err(Error::UnknownObject(_))));
         assert!(matches!(session.reported_finalized(id), Err(Error::UnknownObject(_))));
-        let discovered = session.loaded(object(0x1000, "alpha"), None).unwrap().id;
+        let discovered = session.loaded(object(0x1000, "alpha"), None, None).unwrap().id;
         assert!(session.reported_freeing(discovered).is_err(), "it is not the caller's");
     }
 

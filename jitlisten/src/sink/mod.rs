@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cfi::FunctionRules;
 use crate::code_snapshot::CodeSnapshot;
-use crate::name::ReadableName;
+use crate::name::{self, ReadableName};
 use crate::object::{DebugObject, Origin};
 use crate::options::{NameStyle, Options, SinkKind};
 use crate::{Address, AddressRange, LoadedObject, ObjectId};
@@ -148,7 +148,7 @@ pub(crate) struct SinkContext {
     pub(crate) left_lines: Arc<Mutex<LeftLines>>,
     /// Whether another living process has the same perf map: lines that are not ours are about its code.
     pub(crate) map_is_shared: Arc<AtomicBool>,
-    /// What is mapped from images, whether that sink is on or off. Taken under the session's lock only.
+    /// The mappings of images, whether that sink is on or off. Taken under the session's lock only.
     pub(crate) images: Arc<Mutex<Images>>,
 }
 
@@ -186,6 +186,12 @@ pub use perf_map::before_program;
 pub(crate) use perf_map::{LeftLines, StaleMap};
 pub use unwind::Unwinders;
 pub(crate) use unwind::look_for_unwinders;
+
+/// A name as text formats take it. A symbol stays what it is, however short.
+fn printable(name: &str, style: NameStyle) -> String {
+    let text = name::printable(name);
+    if style == NameStyle::Linkage && text.strip_suffix("()") == Some(name) { name.to_owned() } else { text }
+}
 
 impl FinalizedObject<'_> {
     /// Every function with the name the user asked for.

@@ -46,9 +46,9 @@ use std::sync::atomic::Ordering;
 use self::file::MapFile;
 use self::lines::{FREED, Line, Many, Unwritten, tombstone};
 use self::space::{Block, Hole, Space};
-use super::{FinalizedObject, Forked, Sink, SinkContext, SinkError};
+use super::{FinalizedObject, Forked, Sink, SinkContext, SinkError, printable};
 use crate::options::NameStyle;
-use crate::{AddressRange, ObjectId, log_line, name};
+use crate::{AddressRange, ObjectId, log_line};
 
 pub(crate) use lines::LeftLines;
 pub(crate) use stale::StaleMap;
@@ -243,9 +243,11 @@ impl Sink for PerfMap {
         for (range, name) in object.functions(self.style) {
             self.retire(range)?;
             let offset = text.len();
-            let name = name::printable(name);
+            let name = printable(name, self.style);
+            // perf skips names of fewer than three bytes, other readers those of fewer characters.
+            let padding = &"  "[..3_usize.saturating_sub(name.chars().count()).min(2)];
             // Writing to a String cannot fail.
-            let _ = writeln!(text, "{:x} {:x} {name}", range.start().0, range.size());
+            let _ = writeln!(text, "{:x} {:x} {name}{padding}", range.start().0, range.size());
             let length = text.len() - offset;
             lines.push((range.start().0, Line { end: range.end().0, offset: offset as u64, length, alive: true }));
         }

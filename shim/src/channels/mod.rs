@@ -6,7 +6,7 @@
 //! | `runtime_dyld` | objects that MCJIT and ORC's older layer load |
 //! | `jitlink` | objects that ORC's newer layer links |
 //! | `moved_code` | objects that the program itself copies or loads |
-//! | `unwind_tables` | code of a library of which nothing else is heard |
+//! | `unwind_tables` | code of a library that no other channel observes |
 
 pub(crate) mod gdb_list;
 pub(crate) mod jitlink;

@@ -1,5 +1,6 @@
 //! Code known only from its unwind table. Some libraries have an LLVM without symbols and RTTI, and without a used GDB
 //! JIT list, so none of its linkers can be found. Those without a list are recognised by an import, `__register_frame`.
+//! Others look LLVM up by name, and load by themselves what they have cached (drjit): recognised by these names.
 //! Memory that they make executable (`mprotect`), and memory around it, is searched for tables whose entries point into
 //! it: the entries give the range of each function. A function is named by library and address, and has a whole stack.
 //! Memory without a table counts as one function.
@@ -7,14 +8,15 @@
 #![forbid(unsafe_code)]
 
 use jitlisten::log_line;
+use jitlisten::plumbing::Ranges;
 use jitlisten::producer::raw::{self, Code, Function};
 use jitlisten::{Address, AddressRange, Machine};
 use jitlisten_unwinder::Section;
 
 use crate::channels::moved_code::copies;
 use crate::llvm::unnamed::file_name;
-use crate::memory::ranges::Ranges;
 use crate::placement::Piece;
+use crate::process::this_thread;
 use crate::state::{Shim, State};
 
 /// A CIE behind its length: its id, a version, and the augmentation that every compiler writes.
@@ -28,22 +30,27 @@ struct Table {
     functions: Vec<AddressRange>,
 }
 
-/// The library that has compiled something, if it can only be one.
-fn name(state: &State) -> Option<String> {
+/// The library that has compiled something, if it can only be one. `is_source`: one of those with a list.
+fn name(state: &State, is_source: bool) -> Option<String> {
     let unused_lists = state.sources().filter(|source| source.is_unnamed());
-    let unused_lists = unused_lists.map(|source| file_name(&source.path));
-    let mut names = state.unnamed.libraries.iter().map(|(_, name)| name.clone()).chain(unused_lists);
+    let unused_lists = unused_lists.map(|source| file_name(&source.path)).filter(|_| is_source);
+    let others = state.unnamed.libraries.iter().map(|(_, name)| name.clone()).filter(|_| !is_source);
+    let mut names = unused_lists.chain(others);
     let first = names.next()?;
     Some(if names.next().is_none() { first } else { ANY.to_owned() })
 }
 
 impl Shim {
-    /// One of the libraries has let `range` run.
-    pub(crate) fn unnamed_code(&self, state: &mut State, range: AddressRange) {
-        let Some(library) = name(state).filter(|_| range.size() <= copies::LARGEST) else { return };
+    /// One of the libraries has let `range` run: of those with a list, or of the others.
+    pub(crate) fn unnamed_code(&self, state: &mut State, range: AddressRange, is_source: bool) {
+        // Inside `emit`, what a thread makes executable is JITLink's.
+        if !self.is_free(range) || state.emitted.is_in_emit(this_thread()) {
+            return;
+        }
+        let Some(library) = name(state, is_source).filter(|_| range.size() <= copies::LARGEST) else { return };
         let Some(code) = copies::piece(range) else { return };
-        let around = state.around(range, copies::AROUND);
-        let pieces = std::iter::once(&code).chain(around.iter());
+        let around = (is_source || state.unnamed.compile).then(|| state.around(range, copies::AROUND));
+        let pieces = std::iter::once(&code).chain(around.iter().flat_map(|around| around.iter()));
         let mut found: Vec<Table> = pieces.flat_map(|piece| tables(piece, range)).collect();
         if found.is_empty() {
             found.push(Table { range: None, functions: vec![range] });
@@ -53,7 +60,7 @@ impl Shim {
     }
 
     fn add_table(&self, state: &mut State, table: &Table, library: &str) {
-        if table.functions.iter().any(|range| !state.memory.is_free(*range)) {
+        if table.functions.iter().any(|&range| !self.is_free(range)) {
             return;
         }
         let address = |range: &AddressRange| format!("{library}+jit@{:x}", range.start().0);
@@ -62,7 +69,10 @@ impl Shim {
         let functions: Vec<Function<'_>> = named.map(|(range, name)| Function::new(*range, name.as_bytes())).collect();
         let mut code = Code::new(Machine::HERE, &functions);
         code.eh_frame = table.range;
-        let Ok(loaded) = raw::encode(&code).and_then(|object| self.session.loaded(object, None)) else { return };
+        let Ok(loaded) = raw::encode(&code).and_then(|object| self.session.loaded(object, None, Some(library.into())))
+        else {
+            return;
+        };
         if !std::mem::replace(&mut state.unnamed.said, true) {
             log_line!(Info, "{library}: its functions have no names and are called {library}+jit@ADDRESS");
         }

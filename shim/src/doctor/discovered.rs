@@ -23,7 +23,7 @@ pub struct DiscoveredLlvm {
     pub heard_by: Vec<&'static str>,
     /// How many objects its linkers have reported; of JITLink, those that were found in memory.
     pub linked: u64,
-    /// What is not heard or not had, a sentence each.
+    /// What cannot be observed, and why, a sentence each.
     pub missing: Vec<String>,
 }
 

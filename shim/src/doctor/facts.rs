@@ -61,6 +61,10 @@ enum Total {
     Images = 4,
     /// Images whose unwind tables perf cannot use.
     ImagesWithoutPadding = 5,
+    /// Handlers of diagnostics that are observed; written by [`add_remark_handler`].
+    RemarkHandlers = 6,
+    /// Remarks of LLVM's vectoriser; written by [`add_remark`].
+    Remarks = 7,
 }
 
 /// See the module's head.
@@ -114,6 +118,14 @@ pub(crate) fn begin(slot: usize) {
 
 pub(crate) fn add_object_with_lines() {
     FACTS.totals[Total::WithLines as usize].fetch_add(1, Ordering::Relaxed);
+}
+
+pub(crate) fn add_remark_handler() {
+    FACTS.totals[Total::RemarkHandlers as usize].fetch_add(1, Ordering::Relaxed);
+}
+
+pub(crate) fn add_remark() {
+    FACTS.totals[Total::Remarks as usize].fetch_add(1, Ordering::Relaxed);
 }
 
 /// Takes the counters of the session over.

@@ -4,25 +4,29 @@
 //! `.eh_frame`, so no unwinder can pass them. Therefore every function with a body gets `"frame-pointer"="all"` and
 //! `uwtable`.
 //!
-//! The llvmlite wheels are built with assertions: a wrong edit aborts the host. `uwtable` has a value since LLVM 15 (2:
-//! asynchronous, correct at every instruction); with an unknown version, nothing is set.
+//! The llvmlite wheels are built with assertions: a wrong edit aborts the host. With an unknown version, nothing is
+//! set.
 //!
 //! Tried and dropped: the option `-frame-pointer=all` through `LLVMPY_SetCommandLine`. The wheels do not have it, and
 //! ignore unknown options. Numba's `inspect_llvm()` and `inspect_asm()` show the attributes, because they print the
 //! compiled module.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 
 use jitlisten::options::FramePointerPolicy;
 
-use crate::llvm::symbol_file::SymbolFile;
+use crate::llvm::releases;
 use crate::process::library::Library;
 
 /// What becomes of the unwind tables of functions that have none.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum UnwindTables {
+pub(crate) enum UnwindTables {
     Added,
+    /// Of a host whose memory may be its own. LLVM registers the tables of an object with the unwinder, and reads them
+    /// when the engine ends; a host that has never had any has given that memory back by then (drjit).
     AsTheyAre,
 }
 
@@ -37,15 +41,14 @@ type MemoryBuffer = *mut c_void;
 /// `LLVMAttributeFunctionIndex` of `llvm-c/Core.h`: `~0U`
 const FUNCTION_INDEX: c_uint = c_uint::MAX;
 
-/// The first and last major versions whose attributes are known here.
-const KNOWN_VERSIONS: std::ops::RangeInclusive<u32> = 10..=23;
-
 /// A table of C functions found by name.
 macro_rules! c_functions {
-    ($(#[$doc:meta])* $table:ident { $($field:ident = $symbol:literal ($($argument:ty),*) $(-> $result:ty)?;)* }) => {
+    ($(#[$doc:meta])* $vis:vis $table:ident {
+        $($field:ident = $symbol:literal ($($argument:ty),*) $(-> $result:ty)?;)*
+    }) => {
         $(#[$doc])*
         #[derive(Clone, Copy)]
-        struct $table {
+        $vis struct $table {
             $($field: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
         }
 
@@ -53,14 +56,13 @@ macro_rules! c_functions {
             #[allow(dead_code, reason = "not every table is searched for in a file")]
             const NAMES: &[&str] = &[$($symbol),*];
 
-            /// # Safety
-            /// `address` must return the address of the function of that name and of the type given in this table.
-            unsafe fn new(address: impl Fn(&str) -> Option<usize>) -> Option<$table> {
+            /// The functions of these names in one LLVM, if it has them all.
+            fn new(address: impl Fn(&str) -> Option<usize>) -> Option<$table> {
                 Some($table {
                     $($field: {
                         type Pointer = unsafe extern "C" fn($($argument),*) $(-> $result)?;
                         let found = address($symbol)?;
-                        // SAFETY: the caller vouches for the type.
+                        // SAFETY: an address, of which whoever calls it vouches that it is this function of LLVM.
                         unsafe { std::mem::transmute::<usize, Pointer>(found) }
                     },)*
                 })
@@ -68,6 +70,8 @@ macro_rules! c_functions {
         }
     };
 }
+
+pub(crate) use c_functions;
 
 c_functions! {
     /// From `llvm-c/Core.h`, unchanged from LLVM 10 to 22.
@@ -120,48 +124,45 @@ c_functions! {
     }
 }
 
+c_functions! {
+    /// From LLVM 16 on; from `llvm-c/Core.h`.
+    VersionFunctions {
+        get_version = "LLVMGetVersion" (*mut c_uint, *mut c_uint, *mut c_uint);
+    }
+}
+
 /// The functions of an LLVM that has them among its dynamic symbols.
 pub(crate) struct Exported {
     functions: Option<(ModuleFunctions, ConventionFunctions, TargetFunctions)>,
-    /// `LLVMGetVersion`, from LLVM 16 on.
-    get_version: Option<unsafe extern "C" fn(*mut c_uint, *mut c_uint, *mut c_uint)>,
+    version: Option<VersionFunctions>,
 }
 
 impl Exported {
     /// Finds them; nothing is called yet.
-    ///
-    /// # Safety
-    /// The library must be mapped.
-    pub(crate) unsafe fn find(library: &Library) -> Option<Exported> {
+    pub(crate) fn find(library: &Library<'_>) -> Option<Exported> {
         let address = |name: &str| library.dynamic_address(name);
-        // SAFETY: the addresses are those of LLVM's functions of these names; their types are its stable C API.
-        let (module, conventions) = unsafe { (ModuleFunctions::new(address)?, ConventionFunctions::new(address)?) };
-        // SAFETY: as above.
-        let target = unsafe { TargetFunctions::new(address)? };
-        type GetVersion = unsafe extern "C" fn(*mut c_uint, *mut c_uint, *mut c_uint);
-        // SAFETY: as above.
-        let get_version = address("LLVMGetVersion").map(|at| unsafe { std::mem::transmute::<usize, GetVersion>(at) });
-        Some(Exported { functions: Some((module, conventions, target)), get_version })
+        let (module, conventions) = (ModuleFunctions::new(address)?, ConventionFunctions::new(address)?);
+        let target = TargetFunctions::new(address)?;
+        Some(Exported { functions: Some((module, conventions, target)), version: VersionFunctions::new(address) })
     }
 
     #[cfg(test)]
     pub(crate) fn none() -> Exported {
-        Exported { functions: None, get_version: None }
+        Exported { functions: None, version: None }
     }
 
     /// LLVM's major version. The library must be relocated.
     pub(crate) fn version(&self) -> Option<u32> {
         let (mut major, mut minor, mut patch) = (0, 0, 0);
         // SAFETY: it writes three numbers.
-        unsafe { (self.get_version?)(&raw mut major, &raw mut minor, &raw mut patch) };
+        unsafe { (self.version?.get_version)(&raw mut major, &raw mut minor, &raw mut patch) };
         Some(major)
     }
 
     /// What edits modules, in a release that is known.
     pub(crate) fn llvm(&self, version: u32) -> Option<LlvmC> {
         let (module, conventions, _) = self.functions?;
-        let llvm = LlvmC { version, module, conventions: Some(conventions), text: None };
-        KNOWN_VERSIONS.contains(&version).then_some(llvm)
+        Some(LlvmC { uwtable: releases::uwtable(version)?, module, conventions: Some(conventions), text: None })
     }
 
     /// Whether a module's target is this machine.
@@ -169,10 +170,12 @@ impl Exported {
     /// # Safety
     /// `module` must be a module of this LLVM, used by no other thread.
     pub(crate) unsafe fn is_for_this_machine(&self, module: Module) -> bool {
-        // SAFETY: the caller's promise.
-        let triple = self.functions.map_or(std::ptr::null(), |(.., target)| unsafe { (target.get_target)(module) });
-        // SAFETY: LLVM returns a C string, which lives as long as the module is not changed.
-        !triple.is_null() && is_this_machine(unsafe { CStr::from_ptr(triple) })
+        let Some((.., target)) = self.functions else { return false };
+        // SAFETY: a module of this LLVM; its triple is a C string, which lives as long as the module is not changed.
+        unsafe {
+            let triple = (target.get_target)(module);
+            !triple.is_null() && is_this_machine(CStr::from_ptr(triple))
+        }
     }
 }
 
@@ -202,27 +205,25 @@ impl ConventionFunctions {
     /// # Safety
     /// `function` must be a function of this LLVM in a module that no other thread uses.
     unsafe fn needs_frame_register(&self, function: Function) -> bool {
-        // SAFETY: the caller's promise; so below.
-        if takes_frame_register(unsafe { (self.get_function_call_conv)(function) }) {
-            return true;
-        }
-        // SAFETY: as above. A function that is not read yet (lazily, from bitcode) has no block.
-        let mut block = unsafe { (self.get_first_basic_block)(function) };
-        while !block.is_null() {
-            // SAFETY: a block of the function.
-            let mut instruction = unsafe { (self.get_first_instruction)(block) };
-            while !instruction.is_null() {
-                // SAFETY: an instruction of the block; so below.
-                let is_call = is_call(unsafe { (self.get_instruction_opcode)(instruction) });
-                // SAFETY: as above: a call has a convention.
-                if is_call && takes_frame_register(unsafe { (self.get_instruction_call_conv)(instruction) }) {
-                    return true;
-                }
-                // SAFETY: as above.
-                instruction = unsafe { (self.get_next_instruction)(instruction) };
+        // SAFETY: the function, its blocks and their instructions are this LLVM's, and nothing changes them meanwhile.
+        // One that is not read yet (lazily, from bitcode) has no block; a call has a convention.
+        unsafe {
+            if takes_frame_register((self.get_function_call_conv)(function)) {
+                return true;
             }
-            // SAFETY: as above.
-            block = unsafe { (self.get_next_basic_block)(block) };
+            let mut block = (self.get_first_basic_block)(function);
+            while !block.is_null() {
+                let mut instruction = (self.get_first_instruction)(block);
+                while !instruction.is_null() {
+                    if is_call((self.get_instruction_opcode)(instruction))
+                        && takes_frame_register((self.get_instruction_call_conv)(instruction))
+                    {
+                        return true;
+                    }
+                    instruction = (self.get_next_instruction)(instruction);
+                }
+                block = (self.get_next_basic_block)(block);
+            }
         }
         false
     }
@@ -230,7 +231,8 @@ impl ConventionFunctions {
 
 /// The functions of one LLVM.
 pub(crate) struct LlvmC {
-    version: u32,
+    /// The value of that attribute.
+    uwtable: u64,
     module: ModuleFunctions,
     /// Where they were found.
     conventions: Option<ConventionFunctions>,
@@ -238,69 +240,53 @@ pub(crate) struct LlvmC {
 }
 
 impl LlvmC {
+    /// What to look for in the `.symtab` of an llvmlite.
+    pub(crate) fn names() -> Vec<&'static str> {
+        [ModuleFunctions::NAMES, ConventionFunctions::NAMES, TextFunctions::NAMES].concat()
+    }
+
     /// Finds the functions an llvmlite calls: in the `.symtab` of its own file (the wheels, where LLVM is part of it),
-    /// or in a `libLLVM.so` it is linked with. `version` is LLVM's major version. Asks the loader: not under a lock of
-    /// ours.
-    pub(crate) fn find(library: &Library, symbols: Option<SymbolFile>, version: u32) -> Option<LlvmC> {
-        if !KNOWN_VERSIONS.contains(&version) {
-            return None;
-        }
-        let names = [ModuleFunctions::NAMES, ConventionFunctions::NAMES, TextFunctions::NAMES].concat();
-        let values = symbols.map(|symbols| symbols.find("LLVM", &names)).unwrap_or_default();
-        let shared = OpenLibrary::open(library);
+    /// of which `values` are the values, or in a `libLLVM.so` it is linked with. `version` is LLVM's major version.
+    /// Asks the loader: not under a lock of ours.
+    pub(crate) fn find(path: &Path, bias: usize, values: &BTreeMap<&str, u64>, version: u32) -> Option<LlvmC> {
+        let uwtable = releases::uwtable(version)?;
+        let shared = OpenLibrary::open(path);
         let address = |name: &str| match values.get(name) {
-            Some(&value) => Some(library.identity.bias.wrapping_add(value as usize)),
+            Some(&value) => Some(bias.wrapping_add(value as usize)),
             None => shared.as_ref()?.symbol(name),
         };
-        // SAFETY: the addresses are those of the functions in mapped libraries; their types are LLVM's stable C API.
-        let module = unsafe { ModuleFunctions::new(address) }?;
-        // SAFETY: as above.
-        let (conventions, text) = unsafe { (ConventionFunctions::new(address), TextFunctions::new(address)) };
-        Some(LlvmC { version, module, conventions, text })
+        let module = ModuleFunctions::new(address)?;
+        let (conventions, text) = (ConventionFunctions::new(address), TextFunctions::new(address));
+        Some(LlvmC { uwtable, module, conventions, text })
     }
 
     /// Gives every function of `module` that has a body what `policy` asks for.
     ///
     /// # Safety
     /// `module` must be a module of this LLVM, used by no other thread.
-    pub(crate) unsafe fn policy(&self, module: Module, policy: FramePointerPolicy) {
-        // SAFETY: the caller's promise.
-        unsafe { self.patch_module(module, policy, UnwindTables::Added) };
-    }
-
-    /// The same without unwind tables: of a host whose memory may be its own. LLVM registers the tables of an object
-    /// with the unwinder, and reads them when the engine ends; a host that has never had any has given that memory back
-    /// by then (drjit).
-    ///
-    /// # Safety
-    /// As for [`LlvmC::policy`].
-    pub(crate) unsafe fn frame_pointers(&self, module: Module, policy: FramePointerPolicy) {
-        // SAFETY: the caller's promise.
-        unsafe { self.patch_module(module, policy, UnwindTables::AsTheyAre) };
-    }
-
-    unsafe fn patch_module(&self, module: Module, policy: FramePointerPolicy, tables: UnwindTables) {
+    pub(crate) unsafe fn patch_module(&self, module: Module, policy: FramePointerPolicy, tables: UnwindTables) {
         if module.is_null() || policy == FramePointerPolicy::Untouched {
             return;
         }
-        // SAFETY: the caller vouches for the module; so below.
-        let context = unsafe { (self.module.get_module_context)(module) };
-        // SAFETY: the name is readable for the length given.
-        let kind = unsafe { (self.module.get_enum_attribute_kind_for_name)(c"uwtable".as_ptr(), 7) };
-        // SAFETY: the context is the module's, and the value fits this version (see the module's head).
-        let uwtable =
-            (kind != 0).then(|| unsafe { (self.module.create_enum_attribute)(context, kind, self.uwtable()) });
-        let uwtable = uwtable.filter(|_| tables == UnwindTables::Added);
-        // SAFETY: as for the context.
-        let mut function = unsafe { (self.module.get_first_function)(module) };
-        while !function.is_null() {
-            // SAFETY: a function of the module.
-            unsafe { self.patch_function(function, policy, kind, uwtable) };
-            // SAFETY: as above; attributes do not move functions.
-            function = unsafe { (self.module.get_next_function)(function) };
+        // SAFETY: the context and the functions are the module's; the attribute's name is as long as that, and its
+        // value fits this version (see the module's head). Attributes do not move functions.
+        unsafe {
+            let context = (self.module.get_module_context)(module);
+            let kind = (self.module.get_enum_attribute_kind_for_name)(c"uwtable".as_ptr(), 7);
+            let wanted = kind != 0 && tables == UnwindTables::Added;
+            let uwtable = wanted.then(|| (self.module.create_enum_attribute)(context, kind, self.uwtable));
+            let mut function = (self.module.get_first_function)(module);
+            while !function.is_null() {
+                if (self.module.is_declaration)(function) == 0 {
+                    self.patch_function(function, policy, kind, uwtable);
+                }
+                function = (self.module.get_next_function)(function);
+            }
         }
     }
 
+    /// # Safety
+    /// `function` must be one of such a module, with a body; `uwtable` of its context and of that kind.
     unsafe fn patch_function(
         &self,
         function: Function,
@@ -308,30 +294,20 @@ impl LlvmC {
         kind: c_uint,
         uwtable: Option<Attribute>,
     ) {
-        // SAFETY: the caller vouches for the function; so below.
-        if unsafe { (self.module.is_declaration)(function) } != 0 {
-            return;
-        }
-        if let Some(uwtable) = uwtable {
-            // SAFETY: the attribute is of the function's context; one of the same kind is replaced.
-            if unsafe { (self.module.get_enum_attribute_at_index)(function, FUNCTION_INDEX, kind) }.is_null() {
-                // SAFETY: as above.
-                unsafe { (self.module.add_attribute_at_index)(function, FUNCTION_INDEX, uwtable) };
+        // SAFETY: a function and an attribute of one context; LLVM copies the C strings.
+        unsafe {
+            if let Some(uwtable) = uwtable
+                && (self.module.get_enum_attribute_at_index)(function, FUNCTION_INDEX, kind).is_null()
+            {
+                (self.module.add_attribute_at_index)(function, FUNCTION_INDEX, uwtable);
+            }
+            if policy == FramePointerPolicy::FramePointers
+                && !self.conventions.is_some_and(|conventions| conventions.needs_frame_register(function))
+            {
+                let (key, value) = (c"frame-pointer".as_ptr(), c"all".as_ptr());
+                (self.module.add_target_dependent_function_attr)(function, key, value);
             }
         }
-        if policy != FramePointerPolicy::FramePointers {
-            return;
-        }
-        // SAFETY: as above.
-        if !self.conventions.is_some_and(|conventions| unsafe { conventions.needs_frame_register(function) }) {
-            let (key, value) = (c"frame-pointer".as_ptr(), c"all".as_ptr());
-            // SAFETY: both are C strings, which LLVM copies.
-            unsafe { (self.module.add_target_dependent_function_attr)(function, key, value) };
-        }
-    }
-
-    fn uwtable(&self) -> u64 {
-        if self.version >= 15 { 2 } else { 0 }
     }
 
     /// The same for a module handed over as text (or bitcode); `None` where that cannot be done.
@@ -340,31 +316,24 @@ impl LlvmC {
     /// This LLVM must be ready to be called.
     pub(crate) unsafe fn patch_text(&self, module: &[u8], policy: FramePointerPolicy) -> Option<PatchedText<'_>> {
         let text = self.text.as_ref()?;
-        // SAFETY: LLVM copies the bytes, which are readable for their length.
-        let buffer = unsafe { (text.create_memory_buffer)(module.as_ptr().cast(), module.len(), c"ir".as_ptr()) };
-        // SAFETY: takes nothing.
-        let context = unsafe { (text.context_create)() };
         let (mut parsed, mut message) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: both are of this LLVM; the buffer is consumed in any case.
-        let failed = unsafe { (text.parse_ir_in_context)(context, buffer, &mut parsed, &mut message) } != 0;
-        let mut printed = None;
-        if failed {
-            if !message.is_null() {
-                // SAFETY: LLVM made the message, for us to dispose of.
-                unsafe { (text.dispose_message)(message) };
+        // SAFETY: LLVM copies the bytes into the buffer, which the parser consumes in any case. The context and the
+        // module are ours alone, and disposed of once, as is the message of a failure.
+        unsafe {
+            let buffer = (text.create_memory_buffer)(module.as_ptr().cast(), module.len(), c"ir".as_ptr());
+            let context = (text.context_create)();
+            let mut printed = None;
+            if (text.parse_ir_in_context)(context, buffer, &mut parsed, &mut message) == 0 {
+                self.patch_module(parsed, policy, UnwindTables::Added);
+                let string = (text.print_module_to_string)(parsed);
+                printed = std::ptr::NonNull::new(string).map(|string| PatchedText { functions: text, string });
+                (text.dispose_module)(parsed);
+            } else if !message.is_null() {
+                (text.dispose_message)(message);
             }
-        } else {
-            // SAFETY: the module was just made and is ours alone.
-            unsafe { self.policy(parsed, policy) };
-            // SAFETY: as above.
-            let string = unsafe { (text.print_module_to_string)(parsed) };
-            printed = std::ptr::NonNull::new(string).map(|string| PatchedText { functions: text, string });
-            // SAFETY: as above, and not used again.
-            unsafe { (text.dispose_module)(parsed) };
+            (text.context_dispose)(context);
+            printed
         }
-        // SAFETY: nothing of this context is left.
-        unsafe { (text.context_dispose)(context) };
-        printed
     }
 }
 
@@ -372,8 +341,8 @@ impl LlvmC {
 struct OpenLibrary(*mut c_void);
 
 impl OpenLibrary {
-    fn open(library: &Library) -> Option<OpenLibrary> {
-        let path = CString::new(library.path.as_os_str().as_bytes()).ok()?;
+    fn open(path: &Path) -> Option<OpenLibrary> {
+        let path = CString::new(path.as_os_str().as_bytes()).ok()?;
         // SAFETY: NOLOAD never loads anything; the library is there and stays so while the handle is held.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         (!handle.is_null()).then_some(OpenLibrary(handle))

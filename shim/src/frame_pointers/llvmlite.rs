@@ -12,6 +12,7 @@
 //! | `LLVMPY_FinalizeObject(engine)` | none: when it returns, code is final, and no lock of LLVM's is held |
 
 use std::ffi::c_void;
+use std::path::PathBuf;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -20,13 +21,14 @@ use jitlisten::log_line;
 use jitlisten::options::FramePointerPolicy;
 use once_cell::race::OnceBox;
 
-use crate::frame_pointers::attributes::{LlvmC, PatchedText};
-use crate::hook_table::SLOTS;
+use crate::frame_pointers::attributes::{LlvmC, PatchedText, UnwindTables};
+use crate::hook_table::{SLOTS, for_each_slot};
 use crate::hooks::guarded;
 use crate::llvm::symbol_file::SymbolFile;
 use crate::modules::announce;
-use crate::process::detour::write_pointer;
-use crate::process::library::{Identity, LLVMLITE_VERSION, Library};
+use crate::process::held::Identity;
+use crate::process::library::{LLVMLITE_VERSION, Library};
+use crate::remarks::Remarks;
 use crate::state::{Shim, shim};
 
 const ADD_MODULE: usize = 0;
@@ -39,10 +41,13 @@ const ENTRY_POINTS: [&str; 4] =
 /// What the hooks of one llvmlite need. They run without any lock of ours.
 struct Llvmlite {
     originals: [AtomicUsize; ENTRY_POINTS.len()],
-    library: Library,
+    library: Identity,
+    path: PathBuf,
+    /// The function that says which LLVM is in it.
+    get_version: Option<usize>,
     /// Opened at the start, because the library's image differs from its file once the entry points are changed.
     symbols: Mutex<Option<SymbolFile>>,
-    llvm: OnceBox<Option<LlvmC>>,
+    llvm: OnceBox<(Option<LlvmC>, Option<Remarks>)>,
     closed: AtomicBool,
 }
 
@@ -56,32 +61,28 @@ fn at(slot: usize) -> Option<&'static Llvmlite> {
 
 /// Forgets an llvmlite that was closed.
 pub(crate) fn closed(identity: Identity) {
-    let found = (0..SLOTS).filter_map(at).filter(|llvmlite| llvmlite.library.identity == identity);
+    let found = (0..SLOTS).filter_map(at).filter(|llvmlite| llvmlite.library == identity);
     found.for_each(|llvmlite| llvmlite.closed.store(true, Ordering::Release));
 }
 
-/// Puts our functions in the place of an llvmlite's entry points, if a place in the table is free.
-///
-/// # Safety
-/// The library must be mapped, and stay so during the call. It need not be relocated.
-pub(crate) unsafe fn attach(library: Library, symbols: Option<SymbolFile>) {
+/// Puts our functions in the place of an llvmlite's entry points, if a place in the table is free. It need not be
+/// relocated.
+pub(crate) fn attach(library: &Library<'_>, symbols: Option<SymbolFile>) {
     let is_free = |&slot: &usize| at(slot).is_none_or(|llvmlite| llvmlite.closed.load(Ordering::Acquire));
     let Some(slot) = (0..SLOTS).find(is_free) else { return };
     let (originals, symbols) = ([const { AtomicUsize::new(0) }; ENTRY_POINTS.len()], Mutex::new(symbols));
     let (llvm, closed) = (OnceBox::new(), AtomicBool::new(false));
-    let llvmlite: &Llvmlite = Box::leak(Box::new(Llvmlite { originals, library, symbols, llvm, closed }));
+    let get_version = library.dynamic_address(LLVMLITE_VERSION);
+    let (identity, path) = (library.identity, library.path.clone());
+    let llvmlite = Llvmlite { originals, library: identity, path, get_version, symbols, llvm, closed };
+    let llvmlite: &Llvmlite = Box::leak(Box::new(llvmlite));
     TABLE[slot].store(ptr::from_ref(llvmlite).cast_mut(), Ordering::Release);
-    let library = &llvmlite.library;
-    let functions: Vec<_> = ENTRY_POINTS.into_iter().zip(hooks(slot)).enumerate().collect();
+    let functions: Vec<_> = ENTRY_POINTS.into_iter().zip(HOOKS[slot]).enumerate().collect();
     for (entry_point, (name, hook)) in functions {
-        let (Some(original), Some(value)) = (library.dynamic_address(name), library.dynamic_value_slot(name)) else {
-            continue;
-        };
+        let Some(original) = library.dynamic_address(name) else { continue };
         llvmlite.originals[entry_point].store(original, Ordering::Release);
-        // The loader adds the bias to what it finds there.
-        let ours = hook.wrapping_sub(library.identity.bias);
-        // SAFETY: the value is an aligned word of the mapped symbol table.
-        if let Err(error) = unsafe { write_pointer(value.address, ours, value.protection) } {
+        // SAFETY: the hook of this entry point passes on whatever it is called with.
+        if let Some(Err(error)) = unsafe { library.redefine(name, hook as usize) } {
             log_line!(Warn, "could not hook {name}: {error}; code gets no frame pointers");
         }
     }
@@ -91,29 +92,13 @@ pub(crate) unsafe fn attach(library: Library, symbols: Option<SymbolFile>) {
 /// the registers and the stack of its caller hold, and go on unread.
 type EntryPoint = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize, usize) -> usize;
 
-macro_rules! hooks_of_slots {
-    ($slot:expr, $($number:literal)*) => {
-        match $slot {
-            $($number => [
-                entry_point::<$number, ADD_MODULE>,
-                entry_point::<$number, CREATE_MCJIT>,
-                entry_point::<$number, LLJIT_LINK>,
-                entry_point::<$number, FINALIZE_OBJECT>,
-            ],)*
-            _ => [
-                entry_point::<0, ADD_MODULE>,
-                entry_point::<0, CREATE_MCJIT>,
-                entry_point::<0, LLJIT_LINK>,
-                entry_point::<0, FINALIZE_OBJECT>,
-            ],
-        }
-    };
-}
-
-fn hooks(slot: usize) -> [usize; ENTRY_POINTS.len()] {
-    let hooks: [EntryPoint; ENTRY_POINTS.len()] = hooks_of_slots!(slot, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
-    hooks.map(|hook| hook as usize)
-}
+/// By the place of the library in the table.
+const HOOKS: [[EntryPoint; ENTRY_POINTS.len()]; SLOTS] = for_each_slot!(SLOT => [
+    entry_point::<SLOT, ADD_MODULE>,
+    entry_point::<SLOT, CREATE_MCJIT>,
+    entry_point::<SLOT, LLJIT_LINK>,
+    entry_point::<SLOT, FINALIZE_OBJECT>,
+]);
 
 unsafe extern "C" fn entry_point<const SLOT: usize, const FUNCTION: usize>(
     a: usize,
@@ -131,13 +116,21 @@ unsafe extern "C" fn entry_point<const SLOT: usize, const FUNCTION: usize>(
     let policy = shim().map_or(FramePointerPolicy::Untouched, |shim| shim.session.options().frame_pointer_policy);
     let mut elements = None;
     guarded(Shim::compiling);
-    guarded(|_| match (slot.llvm(), FUNCTION) {
-        // SAFETY: the arguments are those of the original of `FUNCTION`, in the thread that owns the module.
-        (Some(llvm), ADD_MODULE) => unsafe { llvm.policy(b as *mut c_void, policy) },
-        // SAFETY: as above.
-        (Some(llvm), CREATE_MCJIT) => unsafe { llvm.policy(a as *mut c_void, policy) },
-        (Some(llvm), LLJIT_LINK) => {
-            // SAFETY: as above: `c` is an array of `d` elements.
+    guarded(|shim| match (slot.llvm(), FUNCTION) {
+        ((llvm, remarks), ADD_MODULE | CREATE_MCJIT) => {
+            let module = (if FUNCTION == ADD_MODULE { b } else { a }) as *mut c_void;
+            // SAFETY: the arguments are those of the original of `FUNCTION`, in the thread that owns the module.
+            unsafe {
+                if let Some(llvm) = llvm {
+                    llvm.patch_module(module, policy, UnwindTables::Added);
+                }
+                if let Some(remarks) = remarks {
+                    remarks.observe(shim, module);
+                }
+            }
+        }
+        ((Some(llvm), _), LLJIT_LINK) => {
+            // SAFETY: of this function, `c` is an array of `d` elements.
             elements = Some(unsafe { Elements::patched(llvm, policy, c as *const LinkElement, d) });
         }
         _ => {}
@@ -146,10 +139,9 @@ unsafe extern "C" fn entry_point<const SLOT: usize, const FUNCTION: usize>(
         c = elements.array.as_ptr() as usize;
     }
     let original = slot.originals[FUNCTION].load(Ordering::Acquire);
-    // SAFETY: the address is that of the function the caller asked for; see `EntryPoint` for the number of arguments.
-    let original: EntryPoint = unsafe { std::mem::transmute::<usize, EntryPoint>(original) };
-    // SAFETY: the host's own call, passed on, with elements that live until it returns.
-    let result = unsafe { original(a, b, c, d, e, f, g, h, i) };
+    // SAFETY: the function the caller asked for (see `EntryPoint` for the number of arguments), and the host's own
+    // call, with elements that live until it returns.
+    let result = unsafe { std::mem::transmute::<usize, EntryPoint>(original)(a, b, c, d, e, f, g, h, i) };
     if FUNCTION == FINALIZE_OBJECT || FUNCTION == LLJIT_LINK {
         announce();
     }
@@ -158,25 +150,26 @@ unsafe extern "C" fn entry_point<const SLOT: usize, const FUNCTION: usize>(
 
 impl Llvmlite {
     /// The LLVM-C functions, looked up at the first module: the library is relocated by then.
-    fn llvm(&self) -> Option<&LlvmC> {
+    fn llvm(&'static self) -> &'static (Option<LlvmC>, Option<Remarks>) {
         let find = || {
-            let library = &self.library;
-            let get_version = library.dynamic_address(LLVMLITE_VERSION)?;
-            // SAFETY: the address is that of llvmlite's function of that name and type.
-            let get_version: unsafe extern "C" fn() -> u32 = unsafe { std::mem::transmute(get_version) };
-            // SAFETY: takes nothing and returns a constant: major << 16 | minor << 8 | patch.
-            let version = unsafe { get_version() } >> 16;
+            let (Some(get_version), bias) = (self.get_version, self.library.bias) else { return (None, None) };
+            // SAFETY: llvmlite's function of that name takes nothing and returns a constant: major << 16 | minor << 8 |
+            // patch.
+            let version = unsafe { std::mem::transmute::<usize, unsafe extern "C" fn() -> u32>(get_version)() } >> 16;
             let symbols = self.symbols.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let found = LlvmC::find(library, symbols, version);
+            let names = [LlvmC::names(), Remarks::names()].concat();
+            let prefixes = [&["LLVM"], &Remarks::PREFIXES[..]].concat();
+            let values = symbols.map(|symbols| symbols.find(&prefixes, &names)).unwrap_or_default();
+            let found = LlvmC::find(&self.path, bias, &values, version);
             match &found {
                 Some(_) => log_line!(Info, "LLVM {version}: frame pointers and unwind tables enabled"),
                 None => {
                     log_line!(Warn, "LLVM {version}: unknown release, code gets no frame pointers and unwind tables")
                 }
             }
-            found
+            (found, Remarks::find(&values, bias, version))
         };
-        self.llvm.get_or_init(|| Box::new(find())).as_ref()
+        self.llvm.get_or_init(|| Box::new(find()))
     }
 }
 

@@ -1,5 +1,7 @@
 //! LLVM's two linkers, and whether they are hooked.
 
+#![forbid(unsafe_code)]
+
 use jitlisten::log::{self, Level};
 use jitlisten::log_line;
 use jitlisten::options::{LlvmSource, LlvmSources};
@@ -14,11 +16,15 @@ use crate::llvm::vtable::{self, mapped};
 use crate::process::detour::Callers;
 use crate::process::library::Library;
 
+const NAMELESS: &str = "its linkers have neither symbols nor RTTI";
+const UNLISTED: &str = "if it registers no object there, its code has addresses for names";
+
 /// Each of the two: it calls us, or why not.
 pub(crate) struct Linkers {
     pub(crate) runtime_dyld: Result<Patched, Refusal>,
     pub(crate) jitlink: Result<(), jitlink::Refusal>,
-    /// Whether there seems to be one, although no vtable shows it.
+    /// Whether there seems to be one, although no vtable shows it. Known where that changes anything: its code gets
+    /// addresses for names, or the log says so.
     pub(crate) is_unseen: bool,
     /// What the library says of itself.
     pub(crate) version: Option<String>,
@@ -26,34 +32,25 @@ pub(crate) struct Linkers {
 
 impl Linkers {
     /// Looks for them in `library`, and leads those that are wanted to `hooks`; `slot` is the place there. Opens the
-    /// library's file, and leaves it in `symbols`, where nothing else shows the vtables.
-    ///
-    /// # Safety
-    /// The library must be mapped, and stay so during the call. One that was at this place of the table must have been
-    /// closed.
-    pub(crate) unsafe fn attach(
-        library: &Library,
+    /// library's file, and leaves it in `symbols`, where nothing else shows the vtables. A library that was at this
+    /// place of the table must have been closed.
+    pub(crate) fn attach(
+        library: &Library<'_>,
         symbols: &mut Option<SymbolFile>,
         slot: usize,
         hooks: &'static HookTable,
         callers: Callers,
         wanted: LlvmSources,
     ) -> Option<Linkers> {
-        // SAFETY: the caller's promise.
-        let (vtables, is_unseen) = unsafe { vtables(library, symbols, wanted) };
+        let (vtables, is_unseen) = vtables(library, symbols, wanted);
         // Constants are read for that: only of what has a linker.
-        // SAFETY: as above.
-        let releases = if vtables.is_empty() { Vec::new() } else { unsafe { mapped::releases(library) } };
+        let releases = if vtables.is_empty() { Vec::new() } else { mapped::releases(library) };
         let runtime_dyld = match wanted.contains(LlvmSource::RuntimeDyld) {
-            // SAFETY: as above.
-            true => unsafe {
-                runtime_dyld::attach(library, slot, &vtables, &releases, *hooks.load_object.get(slot)?, callers)
-            },
+            true => runtime_dyld::attach(library, slot, &vtables, &releases, *hooks.load_object.get(slot)?, callers),
             false => Err(Refusal::Unwanted),
         };
         let jitlink = match wanted.contains(LlvmSource::JitLink) {
-            // SAFETY: as above.
-            true => unsafe { jitlink::attach(library, slot, &vtables, &releases, *hooks.emit.get(slot)?, callers) },
+            true => jitlink::attach(library, slot, &vtables, &releases, *hooks.emit.get(slot)?, callers),
             false => Err(jitlink::Refusal::Unwanted),
         };
         let version = releases.last().map(|release| release.version.clone());
@@ -85,24 +82,30 @@ impl Linkers {
     }
 
     /// Warns of that, where it matters, and returns the reason. `is_listed`: LLVM's GDB JIT list can be read.
-    pub(crate) fn warn(&self, library: &Library, is_listed: bool) -> Option<String> {
+    pub(crate) fn warn(&self, library: &Library<'_>, is_listed: bool) -> Option<String> {
         let (Err(linker), Err(jitlink)) = (self.runtime_dyld, self.jitlink) else { return None };
         let why = unheard(linker, jitlink, self.is_unseen, is_listed)?;
         let path = library.path.display();
-        if is_listed {
-            log_line!(
-                Warn,
-                "{path}: only the GDB JIT list of this LLVM can be read: {why}; code not registered there stays unnamed"
-            );
+        let why = if is_listed {
+            let why = format!("{why}; {UNLISTED}");
+            log_line!(Warn, "{path}: only the GDB JIT list of this LLVM can be read: {why}");
+            why
         } else {
             let names = if mapped::may_compile(library) { "has addresses for names" } else { "stays unnamed" };
-            log_line!(Warn, "{path}: this LLVM is not observed: {why}; its code {names}");
-        }
+            let why = format!("{why}; its code {names}");
+            log_line!(Warn, "{path}: this LLVM is not observed: {why}");
+            why
+        };
         Some(why)
     }
 
+    /// What cannot be told apart in its code, if there is any.
+    pub(crate) fn nameless(&self) -> Option<String> {
+        self.is_unseen.then(|| format!("{NAMELESS}; {UNLISTED}"))
+    }
+
     /// Which of them does not, and why.
-    pub(crate) fn log_refusals(&self, library: &Library) {
+    pub(crate) fn log_refusals(&self, library: &Library<'_>) {
         if let Err(refusal) = self.runtime_dyld {
             log_line!(Info, "{}: RuntimeDyld is not observed: {refusal}", library.path.display());
         }
@@ -113,21 +116,17 @@ impl Linkers {
 }
 
 /// An LLVM for which there is no place in the table of hooks any more: returns why, if it is one.
-///
-/// # Safety
-/// As for [`vtables`].
-pub(crate) unsafe fn say_no_place(
-    library: &Library,
+pub(crate) fn say_no_place(
+    library: &Library<'_>,
     symbols: &mut Option<SymbolFile>,
     wanted: LlvmSources,
 ) -> Option<String> {
-    // SAFETY: the caller's promise.
-    let (vtables, is_unseen) = unsafe { vtables(library, symbols, wanted) };
+    let (vtables, is_unseen) = vtables(library, symbols, wanted);
     if vtables.is_empty() && !is_unseen && library.dynamic_address(DESCRIPTOR).is_none() {
         return None;
     }
-    let why = format!("too many LLVMs in this process (limit {SLOTS})");
-    log_line!(Warn, "{}: this LLVM is not observed: {why}; its code stays unnamed", library.path.display());
+    let why = format!("too many LLVMs in this process (limit {SLOTS}); its code stays unnamed");
+    log_line!(Warn, "{}: this LLVM is not observed: {why}", library.path.display());
     Some(why)
 }
 
@@ -139,31 +138,28 @@ pub(crate) fn wanted_classes(wanted: LlvmSources) -> &'static [&'static str] {
 
 /// The vtables of the classes that are wanted, and whether there seems to be a linker although none of them shows it.
 /// Where an LLVM has neither dynamic symbols nor names of types, its file may have symbols. Messages are looked for, in
-/// all constants, only where a log would say so: nothing can be done about them.
-///
-/// # Safety
-/// The library must be mapped, and stay so during the call.
-unsafe fn vtables(library: &Library, symbols: &mut Option<SymbolFile>, wanted: LlvmSources) -> (Vec<Vtable>, bool) {
+/// all constants, only where that changes anything.
+fn vtables(library: &Library<'_>, symbols: &mut Option<SymbolFile>, wanted: LlvmSources) -> (Vec<Vtable>, bool) {
     let classes = wanted_classes(wanted);
     if classes.is_empty() {
         return (Vec::new(), false);
     }
-    // SAFETY: the caller's promise; so below.
-    let found = unsafe { mapped::vtables(library, classes, symbols.as_ref()) };
+    let found = mapped::vtables(library, classes, symbols.as_ref());
     if !found.is_empty() || !mapped::may_have_llvm(library) {
         return (found, false);
     }
     if symbols.is_none()
         && let Some(file) = SymbolFile::opened(symbols, library)
     {
-        // SAFETY: as above.
-        let found = unsafe { mapped::hidden_vtables(library, classes, file) };
+        let found = mapped::hidden_vtables(library, classes, file);
         if !found.is_empty() {
             return (found, false);
         }
     }
-    // SAFETY: as above.
-    (found, log::enabled(Level::Warn) && unsafe { mapped::seems_to_have_linker(library) })
+    let has_list = library.dynamic_address(DESCRIPTOR).is_some()
+        || symbols.as_ref().is_some_and(|file| file.llvm_symbols().contains_key(DESCRIPTOR));
+    let matters = has_list || mapped::may_compile(library) || log::enabled(Level::Warn);
+    (found, matters && mapped::seems_to_have_linker(library))
 }
 
 /// Why an LLVM is not observed, or only in part, where that is worth a warning.
@@ -171,7 +167,7 @@ fn unheard(linker: Refusal, jitlink: jitlink::Refusal, is_unseen: bool, is_liste
     match (linker, jitlink) {
         (Refusal::Unwanted, _) | (_, jitlink::Refusal::Unwanted) => None,
         (Refusal::Missing, jitlink::Refusal::Missing) if !is_unseen => None,
-        (Refusal::Missing, jitlink::Refusal::Missing) => Some("its linkers have neither symbols nor RTTI".to_owned()),
+        (Refusal::Missing, jitlink::Refusal::Missing) => Some(NAMELESS.to_owned()),
         _ if is_listed => None,
         _ => Some(format!("{linker}; {jitlink}")),
     }

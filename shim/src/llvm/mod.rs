@@ -1,6 +1,7 @@
 //! One library with an LLVM in it: its facts, and its hooks.
 
 pub(crate) mod linkers;
+pub(crate) mod releases;
 pub(crate) mod source;
 pub(crate) mod symbol_file;
 pub(crate) mod unnamed;

@@ -1,9 +1,10 @@
 //! One library with an LLVM in it; its linkers are in `linkers.rs`, its GDB JIT list in `channels/gdb_list/`.
 
+#![forbid(unsafe_code)]
+
 use std::collections::BTreeMap;
-use std::ffi::CString;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use jitlisten::options::{LlvmSource, LlvmSources};
 use jitlisten::{ObjectId, log_line};
@@ -19,7 +20,8 @@ use crate::hook_table::{HookTable, SLOTS};
 use crate::llvm::linkers::{self, Linkers};
 use crate::llvm::symbol_file::SymbolFile;
 use crate::process::detour::Callers;
-use crate::process::library::{Identity, Library};
+use crate::process::held::{Identity, Mapped};
+use crate::process::library::Library;
 use crate::process::next::Function;
 use crate::process::relocation_slot::{self, MemorySlots};
 
@@ -27,6 +29,8 @@ use crate::process::relocation_slot::{self, MemorySlots};
 pub(crate) struct Source {
     pub(crate) identity: Identity,
     pub(crate) path: PathBuf,
+    /// The same, as text.
+    pub(crate) name: Arc<str>,
     /// Where it is mapped.
     start: usize,
     /// Its GDB JIT list, if it has one that can be found.
@@ -73,21 +77,13 @@ pub(crate) struct News {
 }
 
 /// The slots through which it calls for memory. Where the loader has not come to them yet, it will find our hooks.
-///
-/// # Safety
-/// The library must be mapped, and stay so during the call.
-unsafe fn memory_slots(library: &Library, hooks: &'static HookTable) -> MemorySlots {
+fn memory_slots(library: &Library<'_>, hooks: &'static HookTable) -> MemorySlots {
     let slots = MemorySlots::find(library, hooks);
-    // SAFETY: the caller vouches for the mapping.
-    if !unsafe { slots.are_relocated() } {
-        // SAFETY: the loader has not come to it yet.
-        if let Err(error) = unsafe { relocation_slot::listen_from_the_start(library, hooks) } {
-            log_line!(
-                Info,
-                "{}: memory calls are hooked only when its first object is loaded: {error}",
-                library.path.display()
-            );
-        }
+    if !slots.are_relocated(library.mapped())
+        && let Err(error) = relocation_slot::listen_from_the_start(library, hooks)
+    {
+        let path = library.path.display();
+        log_line!(Info, "{path}: memory calls are hooked only when its first object is loaded: {error}");
     }
     slots
 }
@@ -95,12 +91,9 @@ unsafe fn memory_slots(library: &Library, hooks: &'static HookTable) -> MemorySl
 impl Source {
     /// Looks for an LLVM in `library` and hooks it; `slot` is its index in the table of `hooks`. Leaves the library's
     /// file in `symbols` if it had to be opened. The error is the reason why an LLVM is not observed, or `None` for a
-    /// library without LLVM.
-    ///
-    /// # Safety
-    /// The library must be mapped, and stay so during the call. It need not be relocated.
-    pub(crate) unsafe fn attach(
-        library: &Library,
+    /// library without LLVM. It need not be relocated.
+    pub(crate) fn attach(
+        library: &Library<'_>,
         symbols: &mut Option<SymbolFile>,
         slot: usize,
         hooks: &'static HookTable,
@@ -108,8 +101,7 @@ impl Source {
         wanted: LlvmSources,
     ) -> Result<Source, Option<String>> {
         if slot >= SLOTS {
-            // SAFETY: the caller's promise.
-            return Err(unsafe { linkers::say_no_place(library, symbols, wanted) });
+            return Err(linkers::say_no_place(library, symbols, wanted));
         }
         // Before it can report anything.
         facts::begin(slot);
@@ -117,8 +109,7 @@ impl Source {
             // Its symbols are needed for other things, and its constants are 60 MB.
             *symbols = SymbolFile::open(library).ok();
         }
-        // SAFETY: the caller's promise; a library at this place of the table was closed before.
-        let linkers = unsafe { Linkers::attach(library, symbols, slot, hooks, callers, wanted) }.ok_or(None)?;
+        let linkers = Linkers::attach(library, symbols, slot, hooks, callers, wanted).ok_or(None)?;
         // llvmlite's file is opened for other functions anyway; elsewhere the list adds nothing that the linkers do not
         // say.
         let hidden = !linkers.report_all() || library.is_llvmlite();
@@ -136,19 +127,17 @@ impl Source {
         }
         let codegen = match linkers::wanted_classes(wanted) {
             [] => Err(codegen::Refusal::Unwanted),
-            // SAFETY: as above.
-            _ => unsafe { codegen::attach(library, slot, hooks.generate_code[slot], callers) },
+            _ => codegen::attach(library, slot, hooks.generate_code[slot], callers),
         };
         linkers.log_refusals(library);
-        // SAFETY: the interface is the mapped library's.
-        let detoured = interface.as_ref().is_none_or(|interface| unsafe {
+        let detoured = interface.as_ref().is_none_or(|interface| {
             interface.detour(library, hooks.register_code[slot], callers, linkers.runtime_dyld.is_ok())
         });
-        // SAFETY: the caller vouches for the mapping.
-        let slots = unsafe { memory_slots(library, hooks) };
+        let slots = memory_slots(library, hooks);
         Ok(Source {
             identity: library.identity,
             path: library.path.clone(),
+            name: library.path.to_string_lossy().into(),
             start: library.range().start,
             descriptor: interface.map(|interface| DescriptorAddress(interface.descriptor)),
             detoured,
@@ -167,14 +156,10 @@ impl Source {
     }
 
     /// Changes the relocation slots, the first time and whenever others have changed them. Returns whether this was the
-    /// first time, and what others had put there.
-    ///
-    /// # Safety
-    /// The library must be mapped and relocated.
-    pub(crate) unsafe fn hook_memory(&mut self) -> (bool, Vec<(Function, usize)>) {
+    /// first time, and what others had put there. The library must be relocated.
+    pub(crate) fn hook_memory(&mut self, mapped: Mapped<'_>) -> (bool, Vec<(Function, usize)>) {
         let first = !std::mem::replace(&mut self.listening, true);
-        // SAFETY: the caller vouches that the library is relocated.
-        let found = unsafe { self.slots.listen() };
+        let found = self.slots.listen(mapped);
         let found = found.inspect_err(|error| {
             if first {
                 log_line!(Warn, "{}: its mprotect cannot be observed: {error}", self.path.display());
@@ -189,12 +174,8 @@ impl Source {
     }
 
     /// Whether the library is relocated, as far as its slots show.
-    ///
-    /// # Safety
-    /// The library must be mapped.
-    pub(crate) unsafe fn is_relocated(&self) -> bool {
-        // SAFETY: the caller vouches for the mapping.
-        unsafe { self.slots.are_relocated() }
+    pub(crate) fn is_relocated(&self, mapped: Mapped<'_>) -> bool {
+        self.slots.are_relocated(mapped)
     }
 
     /// Whether its compilers lead to us.
@@ -203,27 +184,17 @@ impl Source {
     }
 
     /// Its linker is not understood after all: from now on its GDB JIT list is read, also where that is not exported.
-    ///
-    /// # Safety
-    /// The library must be mapped, and stay so during the call.
-    pub(crate) unsafe fn fall_back_to_list(&mut self, hooks: &HookTable) {
+    pub(crate) fn fall_back_to_list(&mut self, mapped: Mapped<'_>, hooks: &HookTable) {
         if self.descriptor.is_some() || !self.wants_list {
             return;
         }
-        let name = if self.path == Path::new("/proc/self/exe") { c"".to_owned() } else { self.c_path() };
-        // SAFETY: the caller's promise.
-        let Some(library) = (unsafe { Library::read(self.identity, &name) }) else { return };
+        let Some(library) = Library::remembered(mapped, self.identity, &self.path) else { return };
         let Some(interface) = JitInterface::find(&library, &mut None, true) else {
             log_line!(Warn, "{}: no GDB JIT list either", self.path.display());
             return;
         };
-        // SAFETY: as above.
-        self.detoured = unsafe { interface.detour(&library, hooks.register_code[self.slot], Callers::Any, false) };
+        self.detoured = interface.detour(&library, hooks.register_code[self.slot], Callers::Any, false);
         self.descriptor = Some(DescriptorAddress(interface.descriptor));
-    }
-
-    fn c_path(&self) -> CString {
-        CString::new(self.path.as_os_str().as_bytes()).unwrap_or_default()
     }
 
     /// Reads the list.
@@ -303,6 +274,7 @@ impl Source {
             (Some(_), false) => heard_by.push("list-poll"),
             (None, _) => missing.push("GDB JIT list: not found".to_owned()),
         }
+        missing.extend(self.linkers.nameless());
         if self.is_silent && self.unheard().is_some() {
             missing.push("code became executable without a report".to_owned());
         }

@@ -20,7 +20,7 @@ type ElfHeader = elf::FileHeader64<object::Endianness>;
 
 /// The symbols of the GDB JIT list.
 pub(crate) const DESCRIPTOR: &str = "__jit_debug_descriptor";
-pub(crate) const RENDEZVOUS_FUNCTION: &str = "__jit_debug_register_code";
+pub(crate) const REGISTER_FUNCTION: &str = "__jit_debug_register_code";
 
 /// In front of a class, this is the symbol of its vtables.
 pub(crate) const VTABLE: &str = "_ZTV";
@@ -28,7 +28,7 @@ pub(crate) const VTABLE: &str = "_ZTV";
 /// Names that are longer are not looked for.
 const LONGEST: usize = 256;
 
-/// How much of the file's start must be what is mapped: headers, build-id, hash table, the first symbols.
+/// How much of the file's start must equal the mapping: headers, build-id, hash table, the first symbols.
 const COMPARED: u64 = 1 << 16;
 
 /// Values (addresses before the bias) and sizes of symbols, by their names.
@@ -43,17 +43,20 @@ pub(crate) struct SymbolFile {
 
 impl SymbolFile {
     /// Opens the file of `library`, if it is still the one that was loaded.
-    pub(crate) fn open(library: &Library) -> io::Result<SymbolFile> {
-        let mapping = Mapping::open(&library.path)?;
-        let loaded = library.first_bytes(COMPARED).ok_or(io::ErrorKind::InvalidData)?;
-        if !mapping.bytes().starts_with(&loaded) {
-            return Err(io::Error::other("the file is not the one that was loaded"));
+    pub(crate) fn open(library: &Library<'_>) -> io::Result<SymbolFile> {
+        let file = SymbolFile { mapping: Mapping::open(&library.path)?, llvm: OnceCell::new() };
+        // Of a stripped file, nothing is used.
+        if file.tables().is_some() {
+            let loaded = library.first_bytes(COMPARED).ok_or(io::ErrorKind::InvalidData)?;
+            if !file.mapping.bytes().starts_with(&loaded) {
+                return Err(io::Error::other("the file is not the one that was loaded"));
+            }
         }
-        Ok(SymbolFile { mapping, llvm: OnceCell::new() })
+        Ok(file)
     }
 
     /// The file in `symbols`, opened if it was not yet; the log says why not.
-    pub(crate) fn opened<'a>(symbols: &'a mut Option<SymbolFile>, library: &Library) -> Option<&'a SymbolFile> {
+    pub(crate) fn opened<'a>(symbols: &'a mut Option<SymbolFile>, library: &Library<'_>) -> Option<&'a SymbolFile> {
         if symbols.is_none() {
             *symbols = SymbolFile::open(library)
                 .inspect_err(|error| log_line!(Info, "{}: {error}", library.path.display()))
@@ -62,12 +65,13 @@ impl SymbolFile {
         symbols.as_ref()
     }
 
-    /// The values (addresses before the bias) of defined symbols with these names, all of which begin with `prefix`.
+    /// The values (addresses before the bias) of defined symbols with these names, all of which begin with one of
+    /// `prefixes`.
     ///
     /// The string table, 15 MB in a wheel, is searched for the names, and then the symbols for those few strings:
     /// looking at 174,692 names one by one costs more than importing llvmlite may.
-    pub(crate) fn find<'a>(&self, prefix: &str, names: &[&'a str]) -> BTreeMap<&'a str, u64> {
-        let found = self.find_sized(&[prefix], |name| names.contains(&name));
+    pub(crate) fn find<'a>(&self, prefixes: &[&str], names: &[&'a str]) -> BTreeMap<&'a str, u64> {
+        let found = self.find_sized(prefixes, |name| names.contains(&name));
         names.iter().filter_map(|&name| Some((name, found.get(name)?.0))).collect()
     }
 
@@ -75,7 +79,7 @@ impl SymbolFile {
     pub(crate) fn llvm_symbols(&self) -> &Symbols {
         let is_wanted = |name: &str| {
             name == DESCRIPTOR
-                || name == RENDEZVOUS_FUNCTION
+                || name == REGISTER_FUNCTION
                 || name.strip_prefix(VTABLE).is_some_and(|class| CLASSES.contains(&class))
         };
         self.llvm.get_or_init(|| self.find_sized(&["__jit_debug_", "_ZTVN4llvm"], is_wanted))
@@ -86,15 +90,17 @@ impl SymbolFile {
         let mut values = BTreeMap::new();
         let Some((symbols, strings)) = self.tables() else { return values };
         let mut wanted: Vec<(u32, &str)> = Vec::new();
-        // One bit for each wanted string rules out nearly every symbol at once.
-        let mut filter = 0_u64;
+        // A bit for each wanted string rules out nearly every symbol at once.
+        let mut filter = [0_u64; 64];
+        let bit = |at: usize| (at / 64 % 64, 1_u64 << (at % 64));
         let prefixes: Vec<&[u8]> = prefixes.iter().map(|prefix| prefix.as_bytes()).collect();
         search::each(strings, &prefixes, |_, at| {
             let text = &strings[at..][..LONGEST.min(strings.len() - at)];
             let name = text.split(|&byte| byte == 0).next().and_then(|name| std::str::from_utf8(name).ok());
             if let Some(name) = name.filter(|name| is_wanted(name)) {
                 wanted.push((at as u32, name));
-                filter |= 1 << (at % 64);
+                let (word, bit) = bit(at);
+                filter[word] |= bit;
             }
             true
         });
@@ -104,7 +110,8 @@ impl SymbolFile {
         let endian = object::Endianness::Little;
         for symbol in symbols {
             let at = symbol.st_name(endian);
-            if filter & 1 << (at % 64) == 0 || symbol.is_undefined(endian) {
+            let (word, bit) = bit(at as usize);
+            if filter[word] & bit == 0 || symbol.is_undefined(endian) {
                 continue;
             }
             if let Some(&(_, name)) = wanted.iter().find(|wanted| wanted.0 == at) {

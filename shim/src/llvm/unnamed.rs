@@ -1,25 +1,31 @@
-//! The libraries of a process that may compile code and are not observed: see `channels/unwind_tables.rs`.
+//! The libraries of a process that may make code executable of which nothing else is known: see
+//! `channels/unwind_tables.rs`.
 
 #![forbid(unsafe_code)]
 
 use std::path::Path;
 
-use crate::llvm::vtable::mapped;
-use crate::process::library::{Identity, Library};
+use crate::process::held::Identity;
+use crate::process::library::Library;
 
 /// These libraries, with their names.
 #[derive(Default)]
 pub(crate) struct Unnamed {
     pub(crate) libraries: Vec<(Identity, String)>,
+    /// Whether one of them compiles, so that unwind tables may be around its code.
+    pub(crate) compile: bool,
     pub(crate) said: bool,
 }
 
 impl Unnamed {
-    /// A library was loaded that is not observed.
-    pub(crate) fn add(&mut self, library: &Library) {
-        if mapped::may_compile(library) {
-            self.libraries.push((library.identity, file_name(&library.path)));
-        }
+    /// A library was loaded that may compile, or load what it has cached.
+    pub(crate) fn add(&mut self, library: &Library<'_>, compiles: bool) {
+        self.libraries.push((library.identity, file_name(&library.path)));
+        self.compile |= compiles;
+    }
+
+    pub(crate) fn has(&self, library: Identity) -> bool {
+        self.libraries.iter().any(|(identity, _)| *identity == library)
     }
 
     /// Whether there is one.

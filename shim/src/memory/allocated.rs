@@ -40,7 +40,7 @@ impl Allocated {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::ranges::range;
+    use crate::memory::range;
 
     #[test]
     fn the_last_are_known_until_they_go() {

@@ -1,12 +1,12 @@
 //! The memory functions of libraries without LLVM, in a process with one: calls that do not concern code are passed on
-//! without a lock (`code_pages.rs`).
+//! without a lock (`code_pages`).
 
 use std::ffi::{c_int, c_void};
 
 use jitlisten::AddressRange;
+use jitlisten::plumbing::code_pages;
 
 use crate::hooks::{self, guarded, pages};
-use crate::memory::code_pages;
 use crate::memory::header_padding;
 use crate::process::next;
 
@@ -15,7 +15,7 @@ pub(crate) unsafe extern "C" fn mprotect(address: *mut c_void, size: usize, prot
         // SAFETY: the host's own call, passed on.
         return unsafe { next::mprotect(address, size, protection) };
     }
-    // SAFETY: as above.
+    // SAFETY: the host's own call, passed on.
     unsafe { hooks::protect(address, size, protection) }
 }
 

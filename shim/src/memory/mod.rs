@@ -1,11 +1,13 @@
-//! Memory for code: the reports of the hooks of the `mmap(2)` family, and their meaning for objects.
+//! Memory for code: the hooks of the `mmap(2)` family. What a change of it means for objects, the session's ledger
+//! says.
 
 pub(crate) mod allocated;
-pub(crate) mod bookkeeping;
-pub(crate) mod code_pages;
 pub(crate) mod elsewhere;
 pub(crate) mod header_padding;
 pub(crate) mod other_libraries;
 pub(crate) mod overdue;
-pub(crate) mod pending;
-pub(crate) mod ranges;
+
+#[cfg(test)]
+pub(crate) fn range(start: u64, end: u64) -> jitlisten::AddressRange {
+    jitlisten::AddressRange::new(jitlisten::Address(start), end - start).unwrap()
+}

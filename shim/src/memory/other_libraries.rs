@@ -14,22 +14,11 @@
 use jitlisten::log_line;
 
 use crate::hook_table::HookTable;
-use crate::llvm::vtable::mapped;
-use crate::process::detour::write_pointer;
-use crate::process::library::{Library, Slot};
+use crate::process::held::{Identity, Mapped};
+use crate::process::library::Library;
 use crate::process::next::{self, Function};
-use crate::process::relocation_slot::bind_from_the_start;
-
-const NAMES: [&str; 7] = ["mprotect", "munmap", "mmap", "mmap64", "pkey_mprotect", "mremap", "__register_frame"];
-const FUNCTIONS: [Function; NAMES.len()] = [
-    Function::Mprotect,
-    Function::Munmap,
-    Function::Mmap,
-    Function::Mmap,
-    Function::PkeyMprotect,
-    Function::Mremap,
-    Function::RegisterFrame,
-];
+use crate::process::relocation_slot::{IMPORTS, bind_from_the_start};
+use crate::process::slot::KeptSlot;
 
 /// Exported where LLVM's memory is asked for, by whatever library.
 const MEMORY_OF_LLVM: &str = "_ZN4llvm3sys6Memory20allocateMappedMemoryEmPKNS0_11MemoryBlockEjRSt10error_code";
@@ -43,9 +32,8 @@ pub(crate) struct OtherLibraries {
 }
 
 struct Waiting {
-    bias: usize,
+    slot: KeptSlot,
     library: std::ops::Range<usize>,
-    slot: Slot,
     function: Function,
     hook: usize,
 }
@@ -57,13 +45,14 @@ impl OtherLibraries {
     }
 
     /// A library has come that is not a source. It must be of the program's namespace.
-    pub(crate) fn add(&mut self, library: &Library, hooks: &HookTable) {
+    /// `is_unnamed`: nothing else is known of its code.
+    pub(crate) fn add(&mut self, library: &Library<'_>, hooks: &HookTable, is_unnamed: bool) {
         let range = library.range();
         if !self.listens || range.contains(&(OtherLibraries::begin as *const () as usize)) {
             return;
         }
-        let slots = library.slots_of_imports(NAMES);
-        let is_unnamed = !slots.is_empty() && mapped::may_compile(library);
+        let slots = library.slots_of_imports(IMPORTS.map(|(name, _)| name));
+        let is_unnamed = !slots.is_empty() && is_unnamed;
         let has_memory = is_unnamed || !slots.is_empty() && library.dynamic_symbol(MEMORY_OF_LLVM).is_some();
         let hook = |function| match function {
             Function::Mprotect if is_unnamed => hooks.mprotect_unnamed as usize,
@@ -71,21 +60,20 @@ impl OtherLibraries {
             _ => hooks.memory_elsewhere(function),
         };
         // It may compile before the loader has news again.
-        // SAFETY: the caller's library is mapped.
-        if is_unnamed && !unsafe { library.is_relocated() } {
+        if is_unnamed && !library.is_relocated() {
             let bind = |(name, function): (&str, Function)| {
-                // SAFETY: the loader has not come to it yet.
+                // SAFETY: our hook of the function of this name.
                 unsafe { bind_from_the_start(library, name, hook(function), false) }
             };
-            if NAMES.into_iter().zip(FUNCTIONS).try_for_each(bind).is_ok() {
+            if IMPORTS.into_iter().try_for_each(bind).is_ok() {
                 return;
             }
         }
-        for (slot, name) in slots {
-            let function = FUNCTIONS[name];
+        for (slot, import) in slots {
+            let function = IMPORTS[import].1;
             if !range.contains(&next::of_libc(function)) {
-                let (bias, library, hook) = (library.identity.bias, range.clone(), hook(function));
-                self.waiting.push(Waiting { bias, library, slot, function, hook });
+                let (slot, library, hook) = (slot.keep(), range.clone(), hook(function));
+                self.waiting.push(Waiting { slot, library, function, hook });
             }
         }
     }
@@ -96,30 +84,22 @@ impl OtherLibraries {
     }
 
     /// Changes the slots that the loader has relocated.
-    ///
-    /// # Safety
-    /// The libraries that were added must be mapped.
-    pub(crate) unsafe fn change_relocated(&mut self) {
+    pub(crate) fn change_relocated(&mut self, mapped: Mapped<'_>) {
         self.waiting.retain(|waiting| {
-            // SAFETY: the caller vouches for the mapping.
-            if !unsafe { waiting.slot.is_relocated() } {
-                return true;
-            }
-            // SAFETY: as above.
-            let value = unsafe { waiting.slot.value() };
+            let Some(slot) = waiting.slot.of(mapped).filter(|slot| slot.is_relocated()) else { return true };
+            let value = slot.value();
             // One that was never called through holds an address in its library.
             if !waiting.library.contains(&value) && !leads_to(waiting.function, value) {
                 log_line!(
                     Debug,
                     "ignoring a {:?} at {:x}: its slot was changed by others",
                     waiting.function,
-                    waiting.bias
+                    waiting.slot.library().bias
                 );
                 return false;
             }
-            // SAFETY: an aligned word of the library's data, which the loader is done with.
-            let written = unsafe { write_pointer(waiting.slot.address, waiting.hook, waiting.slot.protection) };
-            if let Err(error) = written {
+            // SAFETY: a slot of this function, which leads to what our hook of the same calls.
+            if let Err(error) = unsafe { slot.write(waiting.hook) } {
                 log_line!(Info, "could not hook {:?} of a library: {error}", waiting.function);
             }
             false
@@ -127,8 +107,8 @@ impl OtherLibraries {
     }
 
     /// Forgets a library that was closed.
-    pub(crate) fn forget(&mut self, bias: usize) {
-        self.waiting.retain(|waiting| waiting.bias != bias);
+    pub(crate) fn forget(&mut self, library: Identity) {
+        self.waiting.retain(|waiting| waiting.slot.library() != library);
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use jitlisten::ObjectId;
 use jitlisten::plumbing::Mapping;
 
-use crate::process::thread::this_thread;
+use crate::process::this_thread;
 
 /// In nanoseconds.
 const PATIENCE: u64 = 1_000_000_000;

@@ -144,10 +144,8 @@ unsafe extern "C-unwind" fn dladdr(address: *const c_void, info: *mut libc::Dl_i
         return 0;
     }
     type Dladdr = unsafe extern "C-unwind" fn(*const c_void, *mut libc::Dl_info) -> c_int;
-    // SAFETY: the function of that name has this type.
-    let real = unsafe { mem::transmute::<usize, Dladdr>(real) };
-    // SAFETY: the caller's own call.
-    unsafe { real(address, info) }
+    // SAFETY: the function of that name has this type; the caller's own call.
+    unsafe { mem::transmute::<usize, Dladdr>(real)(address, info) }
 }
 
 /// `dladdr1(3)`.
@@ -165,10 +163,8 @@ unsafe extern "C-unwind" fn dladdr1(
         return 0;
     }
     type Dladdr1 = unsafe extern "C-unwind" fn(*const c_void, *mut libc::Dl_info, *mut *const c_void, c_int) -> c_int;
-    // SAFETY: the function of that name has this type.
-    let real = unsafe { mem::transmute::<usize, Dladdr1>(real) };
-    // SAFETY: the caller's own call.
-    unsafe { real(address, info, extra, flags) }
+    // SAFETY: the function of that name has this type; the caller's own call.
+    unsafe { mem::transmute::<usize, Dladdr1>(real)(address, info, extra, flags) }
 }
 
 /// `struct dl_find_object` of `<dlfcn.h>`, glibc 2.35 and newer, on x86_64 and aarch64.
@@ -190,10 +186,8 @@ unsafe extern "C-unwind" fn dl_find_object(address: *mut c_void, result: *mut Dl
     let real = real(DL_FIND_OBJECT);
     if real != 0 {
         type Find = unsafe extern "C-unwind" fn(*mut c_void, *mut DlFindObject) -> c_int;
-        // SAFETY: the function of that name has this type.
-        let real = unsafe { mem::transmute::<usize, Find>(real) };
-        // SAFETY: the caller's own call.
-        if unsafe { real(address, result) } == 0 {
+        // SAFETY: the function of that name has this type; the caller's own call.
+        if unsafe { mem::transmute::<usize, Find>(real)(address, result) } == 0 {
             return 0;
         }
     }

@@ -7,9 +7,10 @@ use jitlisten::log_line;
 use super::hooks::HOOKED;
 use super::real::{find_real, real};
 use super::unwind_names;
-use crate::process::detour::write_pointer;
-use crate::process::library::{Library, Slot};
+use crate::process::held::{Identity, Mapped};
+use crate::process::library::Library;
 use crate::process::relocation_slot::bind_from_the_start;
+use crate::process::slot::{KeptSlot, Slot};
 
 /// Whether libraries are hooked. Checked without a lock, set under the shim's.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
@@ -20,7 +21,7 @@ const LEFT_ALONE: [&str; 9] = ["gcc_s", "unwind", "asan", "hwasan", "lsan", "msa
 /// The slots of libraries that the loader was not done with.
 #[derive(Default)]
 pub(crate) struct Imports {
-    waiting: Vec<(usize, Slot, usize)>,
+    waiting: Vec<(KeptSlot, usize)>,
 }
 
 impl Imports {
@@ -39,83 +40,66 @@ impl Imports {
         find_real();
     }
 
-    /// A library of the program's own namespace has come.
-    ///
-    /// # Safety
-    /// The library must be mapped, and stay so during the call; it must not be relocated by another thread meanwhile.
-    pub(crate) unsafe fn add(&mut self, library: &Library) {
+    /// A library of the program's own namespace has come. It must not be relocated by another thread meanwhile.
+    pub(crate) fn add(&mut self, library: &Library<'_>) {
         if !Self::are_hooked() || is_left_alone(library) {
             return;
         }
         for slot in unwind_names::names().flat_map(|name| library.import_slots(name)) {
-            // SAFETY: the caller vouches for the mapping. What is not relocated yet will be bound to ours.
-            if let Some(ours) = unwind_names::hook_of(unsafe { slot.value() }) {
-                // SAFETY: an aligned word of the library's data, which the loader is done with.
-                let _ = unsafe { write_pointer(slot.address, ours, slot.protection) };
+            // What is not relocated yet will be bound to ours.
+            if let Some(ours) = unwind_names::hook_of(slot.value()) {
+                // SAFETY: the hook of the function that it leads to.
+                let _ = unsafe { slot.write(ours) };
             }
         }
         let names = HOOKED.map(|hooked| hooked.0);
         for name in library.imported(&names) {
             let Some(function) = names.iter().position(|&other| other == name) else { continue };
             let slots = library.import_slots(name);
-            // SAFETY: the caller vouches for the mapping.
-            if slots.iter().all(|slot| unsafe { slot.is_relocated() }) {
-                for slot in slots {
-                    // SAFETY: as above, and the loader is done with it.
-                    unsafe { hook(library, slot, function) };
-                }
+            if slots.iter().all(|slot| slot.is_relocated()) {
+                slots.into_iter().for_each(|slot| hook(library, slot, function));
                 continue;
             }
-            // SAFETY: the loader has not come to it yet.
+            // SAFETY: our function of this name.
             let bound = unsafe { bind_from_the_start(library, name, HOOKED[function].1(), real(function) != 0) };
             if let Err(error) = bound {
                 log_line!(Info, "{}: {name} is hooked later: {error}", library.path.display());
-                self.waiting.extend(slots.into_iter().map(|slot| (library.identity.bias, slot, function)));
+                self.waiting.extend(slots.into_iter().map(|slot| (slot.keep(), function)));
             }
         }
     }
 
     /// Changes the slots that the loader has relocated by now.
-    ///
-    /// # Safety
-    /// The libraries that were added must be mapped.
-    pub(crate) unsafe fn change_relocated(&mut self) {
-        self.waiting.retain(|&(_, slot, function)| {
-            // SAFETY: the caller vouches for the mapping.
-            if !unsafe { slot.is_relocated() } {
-                return true;
-            }
-            // SAFETY: an aligned word of the library's data, which the loader is done with.
-            let _ = unsafe { write_pointer(slot.address, HOOKED[function].1(), slot.protection) };
+    pub(crate) fn change_relocated(&mut self, mapped: Mapped<'_>) {
+        self.waiting.retain(|&(kept, function)| {
+            let Some(slot) = kept.of(mapped).filter(|slot| slot.is_relocated()) else { return true };
+            // SAFETY: a slot of the function that ours has the name of.
+            let _ = unsafe { slot.write(HOOKED[function].1()) };
             false
         });
     }
 
     /// Forgets a library that was closed.
-    pub(crate) fn forget(&mut self, bias: usize) {
-        self.waiting.retain(|waiting| waiting.0 != bias);
-        unwind_names::library_closed(bias);
+    pub(crate) fn forget(&mut self, library: Identity) {
+        self.waiting.retain(|(slot, _)| slot.library() != library);
+        unwind_names::library_closed(library.bias);
     }
 }
 
-/// Points one slot to our function, if it points to the original or was never called.
-///
-/// # Safety
-/// The library must be mapped, and the slot relocated.
-unsafe fn hook(library: &Library, slot: Slot, function: usize) {
-    // SAFETY: the caller vouches for the mapping.
-    let value = unsafe { slot.value() };
+/// Points one slot of a function to ours, if it is relocated and points to the original or was never called.
+fn hook(library: &Library<'_>, slot: Slot<'_>, function: usize) {
+    let value = slot.value();
     if value != real(function) && !library.range().contains(&value) {
         return;
     }
-    // SAFETY: an aligned word of the library's data, which the loader is done with.
-    if let Err(error) = unsafe { write_pointer(slot.address, HOOKED[function].1(), slot.protection) } {
+    // SAFETY: a slot of the function that ours has the name of.
+    if let Err(error) = unsafe { slot.write(HOOKED[function].1()) } {
         log_line!(Info, "{}: could not hook {}: {error}", library.path.display(), HOOKED[function].0);
     }
 }
 
 /// Unwinders that compiled code is registered with, sanitizers, and the library that this code is in.
-fn is_left_alone(library: &Library) -> bool {
+fn is_left_alone(library: &Library<'_>) -> bool {
     let ours = HOOKED[0].1();
     if library.range().contains(&ours) && !library.is_program() {
         return true;

@@ -47,10 +47,8 @@ pub(super) unsafe extern "C-unwind" fn backtrace_symbols(buffer: *const *mut c_v
     if real == 0 {
         return ptr::null_mut();
     }
-    // SAFETY: the function of that name has this type.
-    let real = unsafe { mem::transmute::<usize, Symbols>(real) };
-    // SAFETY: the caller's own call.
-    let theirs = unsafe { real(buffer, size) };
+    // SAFETY: the function of that name has this type; the caller's own call.
+    let theirs = unsafe { mem::transmute::<usize, Symbols>(real)(buffer, size) };
     let count = usize::try_from(size).unwrap_or_default();
     // SAFETY: the caller says how many addresses there are.
     let address = |index: usize| unsafe { buffer.add(index).read() };
@@ -72,14 +70,13 @@ pub(super) unsafe extern "C-unwind" fn backtrace_symbols(buffer: *const *mut c_v
     for index in 0..count {
         let line = line(address(index), " ");
         let text = line.as_ref().map_or_else(|| written(index), |line| &line.bytes[..line.length]);
-        // SAFETY: there is as much memory as all lines may need.
-        let place = unsafe { memory.add(at) };
-        // SAFETY: as above, for the text and its end.
-        unsafe { ptr::copy_nonoverlapping(text.as_ptr(), place, text.len()) };
-        // SAFETY: as above.
-        unsafe { place.add(text.len()).write(0) };
-        // SAFETY: the pointers stand in front.
-        unsafe { memory.cast::<Text>().add(index).write(place.cast()) };
+        // SAFETY: there is as much memory as all lines with their ends may need, and the pointers in front of them.
+        unsafe {
+            let place = memory.add(at);
+            ptr::copy_nonoverlapping(text.as_ptr(), place, text.len());
+            place.add(text.len()).write(0);
+            memory.cast::<Text>().add(index).write(place.cast());
+        }
         at += text.len() + 1;
     }
     // SAFETY: the real one's memory is of `malloc`, and for the caller to free, which gets ours instead.
@@ -97,9 +94,8 @@ pub(super) unsafe extern "C-unwind" fn backtrace_symbols_fd(buffer: *const *mut 
     let real = unsafe { mem::transmute::<usize, SymbolsFd>(real) };
     for index in 0..usize::try_from(size).unwrap_or_default() {
         // SAFETY: the caller says how many addresses there are.
-        let place = unsafe { buffer.add(index) };
-        // SAFETY: as above.
-        match line(unsafe { place.read() }, "") {
+        let (place, address) = unsafe { (buffer.add(index), buffer.add(index).read()) };
+        match line(address, "") {
             Some(mut line) => {
                 line.length = line.length.min(LONGEST - 1);
                 line.bytes[line.length] = b'\n';

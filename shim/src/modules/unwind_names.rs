@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use jitlisten::log_line;
 
 use super::real::with_name;
-use crate::process::detour::write_pointer;
+use crate::hook_table::{SLOTS, for_each_slot};
 use crate::process::library::Library;
 
 #[cfg(target_arch = "x86_64")]
@@ -34,41 +34,30 @@ const UNW_REG_IP: c_int = 32;
 const UNW_ENOINFO: c_int = 10;
 const UNW_ENOMEM: c_int = 2;
 
-/// How many functions are hooked in a process.
-const COPIES: usize = 8;
-
 type GetProcName = unsafe extern "C-unwind" fn(*mut c_void, *mut c_char, usize, *mut u64) -> c_int;
 type GetReg = unsafe extern "C-unwind" fn(*mut c_void, c_int, *mut u64) -> c_int;
 
-/// A copy's own functions. A place is given to one copy, for ever: a call may be on its way.
+/// A copy's own functions: so many are hooked in a process. A place is given to one copy, for ever: a call may be on
+/// its way.
 struct Copy {
     bias: AtomicUsize,
     get_proc_name: AtomicUsize,
     get_reg: AtomicUsize,
 }
 
-static TABLE: [Copy; COPIES] =
+static TABLE: [Copy; SLOTS] =
     [const { Copy { bias: AtomicUsize::new(0), get_proc_name: AtomicUsize::new(0), get_reg: AtomicUsize::new(0) } };
-        COPIES];
+        SLOTS];
 
-const HOOKS: [GetProcName; COPIES] = [
-    get_proc_name::<0>,
-    get_proc_name::<1>,
-    get_proc_name::<2>,
-    get_proc_name::<3>,
-    get_proc_name::<4>,
-    get_proc_name::<5>,
-    get_proc_name::<6>,
-    get_proc_name::<7>,
-];
+const HOOKS: [GetProcName; SLOTS] = for_each_slot!(SLOT => get_proc_name::<SLOT>);
 
 /// Whether the library is a nongnu libunwind.
-pub(super) fn is_libunwind(library: &Library) -> bool {
+pub(super) fn is_libunwind(library: &Library<'_>) -> bool {
     library.dynamic_symbol("_U_dyn_register").is_some()
 }
 
 /// Hooks the copy of libunwind that `library` is, if it is one.
-pub(crate) fn library_appeared(library: &Library) {
+pub(crate) fn library_appeared(library: &Library<'_>) {
     let is_known = |copy: &Copy| copy.bias.load(Ordering::Acquire) == library.identity.bias;
     if !is_libunwind(library) || TABLE.iter().any(is_known) {
         return;
@@ -77,16 +66,13 @@ pub(crate) fn library_appeared(library: &Library) {
         let (Some(original), Some(get_reg)) = (library.dynamic_address(name), library.dynamic_address(get_reg)) else {
             continue;
         };
-        let Some(value) = library.dynamic_value_slot(name) else { continue };
         let is_free = |copy: &Copy| copy.get_proc_name.load(Ordering::Acquire) == 0;
         let Some(at) = TABLE.iter().position(is_free) else { return };
         TABLE[at].get_reg.store(get_reg, Ordering::Release);
         TABLE[at].bias.store(library.identity.bias, Ordering::Release);
         TABLE[at].get_proc_name.store(original, Ordering::Release);
-        // The loader adds the bias to what it finds there.
-        let ours = (HOOKS[at] as usize).wrapping_sub(library.identity.bias);
-        // SAFETY: the value is an aligned word of the mapped symbol table.
-        if let Err(error) = unsafe { write_pointer(value.address, ours, value.protection) } {
+        // SAFETY: the hook of the function of this name, which calls that.
+        if let Some(Err(error)) = unsafe { library.redefine(name, HOOKS[at] as usize) } {
             log_line!(Info, "could not hook {name}: {error}; libunwind has no names of compiled code");
         }
     }
@@ -122,31 +108,27 @@ unsafe extern "C-unwind" fn get_proc_name<const COPY: usize>(
     if original == 0 {
         return -UNW_ENOINFO;
     }
-    // SAFETY: the function of that name has this type.
-    let original = unsafe { mem::transmute::<usize, GetProcName>(original) };
-    // SAFETY: the caller's own call.
-    let result = unsafe { original(cursor, buffer, size, offset) };
+    // SAFETY: the function of that name has this type; the caller's own call.
+    let result = unsafe { mem::transmute::<usize, GetProcName>(original)(cursor, buffer, size, offset) };
     // 1.6 takes the structure of another format for its own there, and returns `-UNW_EINVAL` or what it finds.
     if result == 0 || result == -UNW_ENOMEM || buffer.is_null() || size == 0 {
         return result;
     }
-    // SAFETY: as above.
-    let get_reg = unsafe { mem::transmute::<usize, GetReg>(TABLE[COPY].get_reg.load(Ordering::Acquire)) };
-    let mut address = 0;
-    // SAFETY: the caller's cursor, and a word for the register.
-    if unsafe { get_reg(cursor, UNW_REG_IP, &raw mut address) } != 0 {
+    let (get_reg, mut address) = (TABLE[COPY].get_reg.load(Ordering::Acquire), 0);
+    // SAFETY: the function of that name has this type; the caller's cursor, and a word for the register.
+    if unsafe { mem::transmute::<usize, GetReg>(get_reg)(cursor, UNW_REG_IP, &raw mut address) } != 0 {
         return result;
     }
     let named = with_name(address, |name, _, into| {
         let name = name?.to_bytes_with_nul();
         let fits = name.len().min(size);
-        // SAFETY: the caller's buffer has `size` bytes.
-        unsafe { std::ptr::copy_nonoverlapping(name.as_ptr().cast(), buffer, fits) };
-        // SAFETY: as above.
-        unsafe { buffer.add(fits - 1).write(0) };
-        if !offset.is_null() {
-            // SAFETY: the caller's word.
-            unsafe { offset.write(into) };
+        // SAFETY: the caller's buffer has `size` bytes, of which there is one at least; and the caller's word.
+        unsafe {
+            std::ptr::copy_nonoverlapping(name.as_ptr().cast(), buffer, fits);
+            buffer.add(fits - 1).write(0);
+            if !offset.is_null() {
+                offset.write(into);
+            }
         }
         Some(if fits < name.len() { -UNW_ENOMEM } else { 0 })
     });

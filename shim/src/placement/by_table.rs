@@ -6,11 +6,11 @@
 
 use std::collections::BTreeMap;
 
+use jitlisten::plumbing::Ranges;
 use jitlisten::{Address, AddressRange};
 
 use super::pattern::Section;
 use super::{Found, Pattern, Piece, Placement, Search};
-use crate::memory::ranges::Ranges;
 
 /// Text that reaches further is not one object's.
 const LARGEST: u64 = 64 << 20;

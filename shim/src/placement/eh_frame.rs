@@ -8,13 +8,13 @@
 
 use std::collections::BTreeMap;
 
+use jitlisten::plumbing::Ranges;
 use jitlisten::{Address, AddressRange};
 use jitlisten_unwinder::{Record, Section as Frames};
 use memchr::memmem;
 
 use super::pattern::{Reference, Section};
 use super::{Around, Piece, Search};
-use crate::memory::ranges::Ranges;
 
 /// In an entry: length, distance to its CIE (0 in a CIE itself), first address.
 const CIE_POINTER: usize = 4;

@@ -25,13 +25,12 @@ use std::cell::LazyCell;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
+use jitlisten::plumbing::Ranges;
 use jitlisten::{Address, AddressRange};
 use memchr::memmem;
 
 pub(crate) use pattern::Pattern;
 use pattern::Section;
-
-use crate::memory::ranges::Ranges;
 
 /// Fewer bytes than these are somewhere by chance.
 const WEIGHTY: usize = 12;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::memory::ranges::range;
+use crate::memory::range;
 
 const NUMBA: &[u8] = include_bytes!("../../../jitlisten/testdata/numba-0.68-llvm22-dwarf4.o");
 

@@ -3,8 +3,50 @@
 //! The loader appends: new libraries follow the last known entry. Only when a library was closed is the whole list
 //! compared with the known libraries, in one pass, because both have the same order.
 
-use crate::process::library::Identity;
-use crate::process::link_map::{Entry, LinkMap};
+use std::ffi::{CStr, c_char};
+use std::marker::PhantomData;
+
+use crate::process::held::{Held, Identity};
+use crate::process::library::Library;
+
+/// The public part of `struct link_map` of `<link.h>`: one entry per library, in a list.
+#[repr(C)]
+pub(crate) struct LinkMap {
+    addr: usize,
+    name: *const c_char,
+    ld: usize,
+    next: *const LinkMap,
+    prev: *const LinkMap,
+}
+
+const _: () = assert!(std::mem::offset_of!(LinkMap, ld) == 16 && size_of::<LinkMap>() == 40);
+
+impl LinkMap {
+    pub(crate) fn identity(&self) -> Identity {
+        Identity { bias: self.addr, dynamic: self.ld }
+    }
+}
+
+/// An entry of the list, which is there during `'l`, as its library is.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry<'l> {
+    pub(crate) identity: Identity,
+    name: *const c_char,
+    held: PhantomData<&'l ()>,
+}
+
+impl<'l> Entry<'l> {
+    /// Reads the library's tables.
+    pub(crate) fn library(self) -> Option<Library<'l>> {
+        if self.name.is_null() || self.identity.dynamic == 0 {
+            return None;
+        }
+        // SAFETY: the entry is there, and owns its name.
+        let name = unsafe { CStr::from_ptr(self.name) };
+        // SAFETY: the library is in the list, and no library goes during `'l`.
+        unsafe { Library::read(self.identity, name) }
+    }
+}
 
 /// A library that has been looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,12 +69,12 @@ pub(crate) struct Namespace {
 pub(crate) struct KnownLibraries(Vec<Namespace>);
 
 /// A library that is not known yet.
-pub(crate) struct Appeared {
+pub(crate) struct Appeared<'l> {
     namespace: usize,
-    pub(crate) entry: Entry,
+    pub(crate) entry: Entry<'l>,
 }
 
-impl Appeared {
+impl Appeared<'_> {
     /// Whether it is in the program's own namespace, whose record comes first.
     pub(crate) fn is_of_program(&self) -> bool {
         self.namespace == 0
@@ -41,9 +83,9 @@ impl Appeared {
 
 /// What has changed.
 #[derive(Default)]
-pub(crate) struct Changes {
+pub(crate) struct Changes<'l> {
     pub(crate) closed: Vec<KnownLibrary>,
-    pub(crate) appeared: Vec<Appeared>,
+    pub(crate) appeared: Vec<Appeared<'l>>,
 }
 
 /// Which part of the lists is read.
@@ -58,9 +100,16 @@ impl KnownLibraries {
     /// Reads the list of one namespace.
     ///
     /// # Safety
-    /// `record` must be the address of a namespace's record whose list begins with `map`, under the loader's lock. With
-    /// [`Extent::New`], no library must have been closed since the last call.
-    pub(crate) unsafe fn read(&mut self, record: usize, map: *const LinkMap, extent: Extent, changes: &mut Changes) {
+    /// `record` must be the address of a namespace's record whose list begins with `map`. With [`Extent::New`], no
+    /// library must have been closed since the last call.
+    pub(crate) unsafe fn read<'l>(
+        &mut self,
+        _: Held<'l>,
+        record: usize,
+        map: *const LinkMap,
+        extent: Extent,
+        changes: &mut Changes<'l>,
+    ) {
         let index = self.0.iter().position(|namespace| namespace.record == record).unwrap_or_else(|| {
             self.0.push(Namespace { record, last: 0, libraries: Vec::new() });
             self.0.len() - 1
@@ -76,9 +125,9 @@ impl KnownLibraries {
         let mut known = 0;
         let mut skip = extent == Extent::New && namespace.last != 0;
         while !at.is_null() {
-            // SAFETY: the caller vouches that the list does not change.
+            // SAFETY: an entry of the list, which does not change as long as the libraries are held.
             let link = unsafe { &*at };
-            let entry = link.entry();
+            let entry = Entry { identity: link.identity(), name: link.name, held: PhantomData };
             if !skip {
                 // Those in front of the one that is met were closed; if it is not met, it is new.
                 let found = namespace.libraries[known..].iter().position(|library| library.identity == entry.identity);
@@ -105,7 +154,7 @@ impl KnownLibraries {
     }
 
     /// Remembers a library that was looked at. In the order of [`Changes::appeared`].
-    pub(crate) fn add(&mut self, appeared: &Appeared, source: Option<usize>) {
+    pub(crate) fn add(&mut self, appeared: &Appeared<'_>, source: Option<usize>) {
         let library = KnownLibrary { identity: appeared.entry.identity, source };
         self.0[appeared.namespace].libraries.push(library);
     }
@@ -123,7 +172,10 @@ mod tests {
 
     /// A list of entries distinguished by their bias, of which `closed` are taken out.
     fn list(biases: &[usize]) -> Vec<LinkMap> {
-        let mut list: Vec<LinkMap> = biases.iter().map(|&bias| LinkMap::fake(bias)).collect();
+        let null = std::ptr::null();
+        let entry =
+            |&bias: &usize| LinkMap { addr: bias, name: null, ld: 0, next: std::ptr::null(), prev: std::ptr::null() };
+        let mut list: Vec<LinkMap> = biases.iter().map(entry).collect();
         for index in 1..list.len() {
             list[index - 1].next = &raw const list[index];
         }
@@ -134,7 +186,7 @@ mod tests {
         let mut changes = Changes::default();
         let first = list.first().map_or(std::ptr::null(), |first| &raw const *first);
         // SAFETY: the list is whole, and stays as it is during the call.
-        unsafe { known.read(1, first, extent, &mut changes) };
+        unsafe { known.read(Held::new(), 1, first, extent, &mut changes) };
         changes.appeared.iter().for_each(|appeared| known.add(appeared, None));
         let closed = changes.closed.iter().map(|library| library.identity.bias).collect();
         (closed, changes.appeared.iter().map(|appeared| appeared.entry.identity.bias).collect())

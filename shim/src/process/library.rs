@@ -1,11 +1,13 @@
 //! A library of this process, read from memory as the loader does: link map, program headers, dynamic section.
 
 use std::cell::OnceCell;
-use std::ffi::{CStr, OsStr};
+use std::ffi::{CStr, CString, OsStr};
+use std::io;
+use std::marker::PhantomData;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
+use jitlisten::plumbing::elf::{FileHeader, LE, ProgramHeader as Header};
 use jitlisten::plumbing::{DynamicSection, Relocation, checked_read, is_relative};
 use jitlisten::{Address, AddressRange};
 use libc::Elf64_Sym;
@@ -13,132 +15,153 @@ use object::elf;
 
 use crate::llvm::vtable::find::is_import;
 use crate::process::detour::page_size;
+use crate::process::held::{Identity, Mapped};
+use crate::process::slot::Slot;
 
-type Rela = elf::Rela64<object::Endianness>;
-type Header = elf::ProgramHeader64<object::Endianness>;
-/// `SHN_UNDEF`: not defined in the library that the symbol table is of.
-const SHN_UNDEF: u16 = 0;
-
-/// `STT_FUNC`, among the low four bits of `st_info`.
-const STT_FUNC: u8 = 2;
-const NATIVE: object::Endianness = object::Endianness::Little;
+type Rela = elf::Rela64<object::LittleEndian>;
+/// Not defined in the library that the symbol table is of.
+const SHN_UNDEF: u16 = elf::SHN_UNDEF.0;
 
 /// The function of llvmlite that says which LLVM is in it.
 pub(crate) const LLVMLITE_VERSION: &str = "LLVMPY_GetVersionInfo";
 
-/// What distinguishes one mapping of a library from every other: a library that was closed and opened again is another
-/// one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
-    /// `l_addr`: what is added to addresses in the file.
-    pub(crate) bias: usize,
-    /// `l_ld`: where the dynamic section is mapped.
-    pub(crate) dynamic: usize,
-}
+/// The path of the program, whose name in the loader's list is empty.
+const PROGRAM: &str = "/proc/self/exe";
 
-/// One library, with what its dynamic section leads to.
-pub(crate) struct Library {
+/// One library that stays mapped during `'l`, with what its dynamic section leads to.
+pub(crate) struct Library<'l> {
     pub(crate) identity: Identity,
     pub(crate) path: PathBuf,
     headers: Vec<Header>,
     section: DynamicSection,
-    mentions_mprotect: OnceCell<bool>,
+    uses: OnceCell<Uses>,
+    mapped: PhantomData<&'l ()>,
 }
 
-/// A relocation slot: a word that holds the address of an imported function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Slot {
-    pub(crate) address: usize,
-    /// The protection its page has once the library is relocated.
-    pub(crate) protection: i32,
-    /// What is less is not an address in memory, but zero or one in the library's file.
-    first_address: usize,
+/// Functions that matter here, and whether a library imports or exports them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Uses {
+    pub(crate) mprotect: bool,
+    pub(crate) dlsym: bool,
+    /// Hands unwind tables to the unwinder. Only imports count: unwinders export it.
+    pub(crate) register_frame: bool,
 }
 
 /// What the loader will add the bias to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Addend {
+pub(crate) enum Addend<'l> {
     /// A word of the relocation table.
-    InTable(Slot),
+    InTable(Slot<'l>),
     /// The word that is relocated.
-    InPlace(Slot),
+    InPlace(Slot<'l>),
 }
 
 /// A part of the file as it is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Segment {
+pub(crate) struct Segment<'l> {
     pub(crate) address: usize,
     /// Of what comes from the file.
     pub(crate) size: usize,
     pub(crate) readable: bool,
     pub(crate) writable: bool,
     pub(crate) executable: bool,
+    mapped: PhantomData<&'l ()>,
 }
 
-impl Slot {
-    /// What it holds.
-    ///
-    /// # Safety
-    /// The slot's library must be mapped.
-    pub(crate) unsafe fn value(self) -> usize {
-        // SAFETY: the caller vouches for the mapping; other threads may be writing an address there, in one store.
-        unsafe { AtomicUsize::from_ptr(self.address as *mut usize) }.load(Ordering::Relaxed)
-    }
-
-    /// Whether the loader has put an address there: before that, the word is zero or an address in the file.
-    ///
-    /// # Safety
-    /// The slot's library must be mapped.
-    pub(crate) unsafe fn is_relocated(self) -> bool {
-        // SAFETY: the caller vouches for the mapping.
-        unsafe { self.value() >= self.first_address }
+impl<'l> Segment<'l> {
+    /// Its bytes, if they may be read. What is written meanwhile is in `.data`, whose words are compared and never
+    /// followed.
+    pub(crate) fn bytes(&self) -> Option<&'l [u8]> {
+        // SAFETY: the loader has mapped that much of the file there, where it stays; it is not empty.
+        let bytes = || unsafe { std::slice::from_raw_parts(self.address as *const u8, self.size) };
+        (self.readable && self.size > 0).then(bytes)
     }
 }
 
-impl Library {
+impl<'l> Library<'l> {
     /// Reads the library of a link map entry. `name` is `l_name`: empty for the program itself.
     ///
     /// # Safety
-    /// The link map entry must be of a library that stays mapped during the call.
-    pub(crate) unsafe fn read(identity: Identity, name: &CStr) -> Option<Library> {
+    /// The library must stay mapped during `'l`.
+    pub(crate) unsafe fn read(identity: Identity, name: &CStr) -> Option<Library<'l>> {
         let is_program = name.is_empty();
-        let path = if is_program { Path::new("/proc/self/exe") } else { Path::new(OsStr::from_bytes(name.to_bytes())) };
+        let path = if is_program { Path::new(PROGRAM) } else { Path::new(OsStr::from_bytes(name.to_bytes())) };
         let headers = if is_program { program_headers()? } else { library_headers(identity.bias)? };
         // SAFETY: the dynamic section of a mapped library ends with DT_NULL.
         let section = unsafe { DynamicSection::read(identity.bias, identity.dynamic) };
         let path = path.to_owned();
-        section.has_symbols().then(|| Library { identity, path, headers, section, mentions_mprotect: OnceCell::new() })
+        section.has_symbols().then_some(Library {
+            identity,
+            path,
+            headers,
+            section,
+            uses: OnceCell::new(),
+            mapped: PhantomData,
+        })
+    }
+
+    /// Reads a library once more that is remembered, by its path.
+    pub(crate) fn remembered(mapped: Mapped<'l>, identity: Identity, path: &Path) -> Option<Library<'l>> {
+        let name =
+            if path == Path::new(PROGRAM) { c"".into() } else { CString::new(path.as_os_str().as_bytes()).ok()? };
+        // SAFETY: `mapped` says so of this library.
+        mapped.covers(identity).then(|| unsafe { Library::read(identity, &name) })?
+    }
+
+    /// Evidence for the slots that are remembered of it.
+    pub(crate) fn mapped(&self) -> Mapped<'l> {
+        // SAFETY: that is what a `Library<'l>` says.
+        unsafe { Mapped::one(self.identity) }
     }
 
     /// The bytes of executable segments: LLVM with a code generator is several megabytes.
     pub(crate) fn code_size(&self) -> u64 {
-        let executable = |header: &&Header| header.p_flags.get(NATIVE).0 & elf::PF_X.0 != 0;
-        self.loads().filter(executable).map(|header| header.p_memsz.get(NATIVE)).sum()
+        let executable = |header: &&Header| header.p_flags.get(LE).0 & elf::PF_X.0 != 0;
+        self.loads().filter(executable).map(|header| header.p_memsz.get(LE)).sum()
     }
 
     /// The first bytes of the file as they are mapped, up to `most`: headers, notes, symbol hashes.
     pub(crate) fn first_bytes(&self, most: u64) -> Option<Vec<u8>> {
-        let first = self.loads().find(|header| header.p_offset.get(NATIVE) == 0)?;
-        if first.p_flags.get(NATIVE).0 & elf::PF_W.0 != 0 {
+        let first = self.loads().find(|header| header.p_offset.get(LE) == 0)?;
+        if first.p_flags.get(LE).0 & elf::PF_W.0 != 0 {
             return None;
         }
-        let size = first.p_filesz.get(NATIVE).min(most);
-        let start = (self.identity.bias as u64).wrapping_add(first.p_vaddr.get(NATIVE));
+        let size = first.p_filesz.get(LE).min(most);
+        let start = (self.identity.bias as u64).wrapping_add(first.p_vaddr.get(LE));
         checked_read::copy(AddressRange::new(Address(start), size)?).ok()
     }
 
     fn loads(&self) -> impl Iterator<Item = &Header> {
-        self.headers.iter().filter(|header| header.p_type.get(NATIVE) == elf::PT_LOAD)
+        self.headers.iter().filter(|header| header.p_type.get(LE) == elf::PT_LOAD)
     }
 
-    /// Whether an import or export is called `name`, as far as the string table shows: a cheap first look.
-    pub(crate) fn mentions(&self, name: &str) -> bool {
-        memchr::memmem::find(self.section.strings(), name.as_bytes()).is_some()
+    /// Whether `part` is in the name of an import or export.
+    pub(crate) fn mentions(&self, part: &str) -> bool {
+        memchr::memmem::find(self.section.strings(), part.as_bytes()).is_some()
     }
 
-    /// The same of `mprotect`, remembered: some have megabytes of names.
-    pub(crate) fn mentions_mprotect(&self) -> bool {
-        *self.mentions_mprotect.get_or_init(|| self.mentions("mprotect"))
+    /// Which of these functions it uses, remembered. The names of its exports, which may be megabytes, are not read.
+    pub(crate) fn uses(&self) -> Uses {
+        const NAMES: [&str; 3] = ["mprotect", "dlsym", "__register_frame"];
+        *self.uses.get_or_init(|| {
+            let imported = match self.section.undefined() {
+                Some(symbols) => {
+                    let mut found = [false; NAMES.len()];
+                    for symbol in symbols {
+                        let name = NAMES.iter().position(|name| self.section.name_is(&symbol, name.as_bytes()));
+                        name.into_iter().for_each(|name| found[name] = true);
+                    }
+                    found
+                }
+                None => {
+                    let imported = self.imported(&NAMES);
+                    NAMES.map(|name| imported.contains(&name))
+                }
+            };
+            let [mprotect, dlsym, register_frame] = imported;
+            // A program with a sanitizer has an `mprotect` of its own.
+            Uses { mprotect: mprotect || self.dynamic_symbol(NAMES[0]).is_some(), dlsym, register_frame }
+        })
     }
 
     /// The release of an LLVM whose symbols have versions (`LLVM_14`, `LLVM_19.1`): a distribution's.
@@ -166,6 +189,13 @@ impl Library {
         ["__register_frame", "_U_dyn_register"].into_iter().any(|name| self.dynamic_symbol(name).is_some())
     }
 
+    /// Whether it is a Python interpreter, or imports one's first function. Programs that embed Python (gdb, perf) call
+    /// other functions. Python has it since 3.8.
+    pub(crate) fn starts_python(&self) -> bool {
+        const MAIN: &str = "Py_BytesMain";
+        self.dynamic_symbol(MAIN).is_some() || !self.imported(&[MAIN]).is_empty()
+    }
+
     /// Whether it has llvmlite's functions.
     pub(crate) fn is_llvmlite(&self) -> bool {
         self.dynamic_symbol(LLVMLITE_VERSION).is_some()
@@ -184,16 +214,17 @@ impl Library {
         Some((address, symbol.st_size as usize))
     }
 
-    /// What is mapped of its file.
-    pub(crate) fn segments(&self) -> Vec<Segment> {
+    /// The mapped part of its file.
+    pub(crate) fn segments(&self) -> Vec<Segment<'l>> {
         let segment = |header: &Header| {
-            let has = |flag: elf::ProgramFlags| header.p_flags.get(NATIVE).0 & flag.0 != 0;
+            let has = |flag: elf::ProgramFlags| header.p_flags.get(LE).0 & flag.0 != 0;
             Segment {
-                address: self.identity.bias.wrapping_add(header.p_vaddr.get(NATIVE) as usize),
-                size: header.p_filesz.get(NATIVE) as usize,
+                address: self.identity.bias.wrapping_add(header.p_vaddr.get(LE) as usize),
+                size: header.p_filesz.get(LE) as usize,
                 readable: has(elf::PF_R),
                 writable: has(elf::PF_W),
                 executable: has(elf::PF_X),
+                mapped: PhantomData,
             }
         };
         self.loads().map(segment).collect()
@@ -201,16 +232,16 @@ impl Library {
 
     /// The part of its data that is read-only once the library is relocated.
     pub(crate) fn sealed(&self) -> Option<std::ops::Range<usize>> {
-        let header = self.headers.iter().find(|header| header.p_type.get(NATIVE) == elf::PT_GNU_RELRO)?;
-        let start = self.identity.bias.wrapping_add(header.p_vaddr.get(NATIVE) as usize);
-        Some(start..start.saturating_add(header.p_memsz.get(NATIVE) as usize))
+        let header = self.headers.iter().find(|header| header.p_type.get(LE) == elf::PT_GNU_RELRO)?;
+        let start = self.identity.bias.wrapping_add(header.p_vaddr.get(LE) as usize);
+        Some(start..start.saturating_add(header.p_memsz.get(LE) as usize))
     }
 
     /// `PT_GNU_EH_FRAME`: `.eh_frame_hdr`.
     pub(crate) fn unwind_header(&self) -> Option<std::ops::Range<usize>> {
-        let header = self.headers.iter().find(|header| header.p_type.get(NATIVE) == elf::PT_GNU_EH_FRAME)?;
-        let start = self.identity.bias.wrapping_add(header.p_vaddr.get(NATIVE) as usize);
-        Some(start..start.saturating_add(header.p_filesz.get(NATIVE) as usize))
+        let header = self.headers.iter().find(|header| header.p_type.get(LE) == elf::PT_GNU_EH_FRAME)?;
+        let start = self.identity.bias.wrapping_add(header.p_vaddr.get(LE) as usize);
+        Some(start..start.saturating_add(header.p_filesz.get(LE) as usize))
     }
 
     /// What its dynamic section leads to: names of symbols, and relocations.
@@ -251,10 +282,7 @@ impl Library {
     }
 
     /// Whether the loader is done with it.
-    ///
-    /// # Safety
-    /// The library must be mapped.
-    pub(crate) unsafe fn is_relocated(&self) -> bool {
+    pub(crate) fn is_relocated(&self) -> bool {
         self.section.is_relocated()
     }
 
@@ -265,7 +293,7 @@ impl Library {
 
     /// The word to which the loader will add the bias, to put the result at `address`: one of the relocation table, or
     /// that word itself.
-    pub(crate) fn relative_addend(&self, address: usize) -> Option<Addend> {
+    pub(crate) fn relative_addend(&self, address: usize) -> Option<Addend<'l>> {
         let offset = address.wrapping_sub(self.identity.bias);
         let mut here = self.relocations().iter().filter(|relocation| relocation[0] == offset as u64);
         match (here.next(), here.next()) {
@@ -281,7 +309,7 @@ impl Library {
 
     /// The function of this library whose address the loader will put at `address`, unless another library has one of
     /// that name: where it is, and where the value of its symbol stands.
-    pub(crate) fn defined_by_symbol(&self, address: usize) -> Option<(usize, Slot)> {
+    pub(crate) fn defined_by_symbol(&self, address: usize) -> Option<(usize, Slot<'l>)> {
         let offset = address.wrapping_sub(self.identity.bias) as u64;
         let mut here = self.relocations().iter().filter(|relocation| relocation[0] == offset);
         let (Some(&[_, info, addend]), None) = (here.next(), here.next()) else { return None };
@@ -295,41 +323,42 @@ impl Library {
             .segments()
             .iter()
             .any(|segment| segment.executable && (segment.address..segment.address + segment.size).contains(&function));
-        let is_one = symbol.st_shndx != SHN_UNDEF && symbol.st_info & 0xf == STT_FUNC && is_code;
+        let is_one = symbol.st_shndx != SHN_UNDEF && symbol.st_info & 0xf == elf::STT_FUNC.0 && is_code;
         let value = self.slot(entry + std::mem::offset_of!(Elf64_Sym, st_value))?;
         is_one.then_some((function, value))
     }
 
-    /// A word of its data.
-    pub(crate) fn data_slot(&self, address: usize) -> Option<Slot> {
-        address.is_multiple_of(size_of::<usize>()).then(|| self.slot(address))?
+    /// Lets the dynamic symbol `name` lead to `function`, which may be anywhere. `None` where there is none.
+    ///
+    /// # Safety
+    /// `function` must be fit to be called as the one of this name, as long as the library is mapped.
+    pub(crate) unsafe fn redefine(&self, name: &str, function: usize) -> Option<io::Result<()>> {
+        let value = self.slot(self.dynamic_symbol(name)? + std::mem::offset_of!(Elf64_Sym, st_value))?;
+        // SAFETY: the value of this symbol, to which the loader adds the bias: then it is the caller's function.
+        Some(unsafe { value.write(function.wrapping_sub(self.identity.bias)) })
     }
 
-    /// Where the value of the dynamic symbol `name` stands, and the protection of that page.
-    pub(crate) fn dynamic_value_slot(&self, name: &str) -> Option<Slot> {
-        let address = self.dynamic_symbol(name)? + std::mem::offset_of!(Elf64_Sym, st_value);
-        self.slot(address)
-    }
-
-    fn slot(&self, address: usize) -> Option<Slot> {
-        let end = |header: &Header| header.p_vaddr.get(NATIVE).saturating_add(header.p_memsz.get(NATIVE)) as usize;
+    /// The word at `address`, if that is aligned and in one of its segments.
+    pub(crate) fn slot(&self, address: usize) -> Option<Slot<'l>> {
+        let end = |header: &Header| header.p_vaddr.get(LE).saturating_add(header.p_memsz.get(LE)) as usize;
         // A program at its own addresses needs no relocation.
         let first_address = if self.identity.bias == 0 { 1 } else { self.loads().map(end).max()? };
-        Some(Slot { address, protection: self.protection(address)?, first_address })
+        // SAFETY: only an address in a segment of this library has a protection.
+        unsafe { Slot::new(self.identity, address, self.protection(address)?, first_address) }
     }
 
     /// Every relocation slot of an import called `name`.
-    pub(crate) fn import_slots(&self, name: &str) -> Vec<Slot> {
-        let address = |relocation: &Rela| self.identity.bias.wrapping_add(relocation.r_offset.get(NATIVE) as usize);
+    pub(crate) fn import_slots(&self, name: &str) -> Vec<Slot<'l>> {
+        let address = |relocation: &Rela| self.identity.bias.wrapping_add(relocation.r_offset.get(LE) as usize);
         self.imports(name).filter_map(|relocation| self.slot(address(relocation))).collect()
     }
 
     /// Every relocation slot of an import that has one of these names, with the name's index: one pass for all of them.
-    pub(crate) fn slots_of_imports<const N: usize>(&self, names: [&str; N]) -> Vec<(Slot, usize)> {
+    pub(crate) fn slots_of_imports<const N: usize>(&self, names: [&str; N]) -> Vec<(Slot<'l>, usize)> {
         let found = self.function_relocations().filter_map(|relocation| {
             let symbol = self.section.symbol_at(self.symbol_of(relocation));
             let name = names.iter().position(|name| self.section.name_is(&symbol, name.as_bytes()))?;
-            let address = self.identity.bias.wrapping_add(relocation.r_offset.get(NATIVE) as usize);
+            let address = self.identity.bias.wrapping_add(relocation.r_offset.get(LE) as usize);
             Some((self.slot(address)?, name))
         });
         found.collect()
@@ -337,21 +366,16 @@ impl Library {
 
     /// Every word of its data that holds one of `values` because the loader has put an import's address there, with the
     /// value's index: relocation slots, and slots of vtables whose functions other libraries define.
-    ///
-    /// # Safety
-    /// The library must be mapped.
-    pub(crate) unsafe fn words_with(&self, values: &[usize]) -> Vec<(Slot, usize)> {
+    pub(crate) fn words_with(&self, values: &[usize]) -> Vec<(Slot<'l>, usize)> {
         let found = self.symbolic_relocations(is_address_slot).filter_map(|relocation| {
-            let slot = self.slot(self.identity.bias.wrapping_add(relocation.r_offset.get(NATIVE) as usize))?;
-            // SAFETY: the caller's promise; relocations are of words of the library's data.
-            let value = if slot.address.is_multiple_of(8) { unsafe { slot.value() } } else { return None };
-            Some((slot, values.iter().position(|&wanted| wanted == value)?))
+            let slot = self.slot(self.identity.bias.wrapping_add(relocation.r_offset.get(LE) as usize))?;
+            Some((slot, values.iter().position(|&wanted| wanted == slot.value())?))
         });
         found.collect()
     }
 
     /// The two words of the symbol table entry of an import called `name`: its value, and the word with its visibility.
-    pub(crate) fn import_symbols(&self, name: &str) -> Vec<(Slot, Slot)> {
+    pub(crate) fn import_symbols(&self, name: &str) -> Vec<(Slot<'l>, Slot<'l>)> {
         let mut entries: Vec<usize> = self.imports(name).map(|relocation| self.symbol_of(relocation)).collect();
         entries.sort_unstable();
         entries.dedup();
@@ -376,38 +400,35 @@ impl Library {
 
     /// Whether it is the program itself.
     pub(crate) fn is_program(&self) -> bool {
-        self.path == Path::new("/proc/self/exe")
+        self.path == Path::new(PROGRAM)
     }
 
     /// Where the library is mapped.
     pub(crate) fn range(&self) -> std::ops::Range<usize> {
-        let end = |header: &Header| header.p_vaddr.get(NATIVE).saturating_add(header.p_memsz.get(NATIVE)) as usize;
-        let start = |header: &Header| header.p_vaddr.get(NATIVE) as usize;
+        let end = |header: &Header| header.p_vaddr.get(LE).saturating_add(header.p_memsz.get(LE)) as usize;
+        let start = |header: &Header| header.p_vaddr.get(LE) as usize;
         let [start, end] = [self.loads().map(start).min(), self.loads().map(end).max()].map(Option::unwrap_or_default);
         self.identity.bias.wrapping_add(start)..self.identity.bias.wrapping_add(end)
     }
 
     fn symbol_of(&self, relocation: &Rela) -> usize {
-        self.section.entry(relocation.r_sym(NATIVE, false) as usize)
+        self.section.entry(relocation.r_sym(LE, false) as usize)
     }
 
     /// Every relocation of an import called `name`.
-    fn imports(&self, name: &str) -> impl Iterator<Item = &'static Rela> {
+    fn imports(&self, name: &str) -> impl Iterator<Item = &'l Rela> {
         self.function_relocations().filter(move |relocation| {
             self.section.name_is(&self.section.symbol_at(self.symbol_of(relocation)), name.as_bytes())
         })
     }
 
     /// Every relocation of a slot that holds the address of an import.
-    fn function_relocations(&self) -> impl Iterator<Item = &'static Rela> {
+    fn function_relocations(&self) -> impl Iterator<Item = &'l Rela> {
         self.symbolic_relocations(is_function_slot)
     }
 
     /// Every relocation of a wanted kind.
-    fn symbolic_relocations(
-        &self,
-        is_wanted: impl Fn(elf::RelocationType) -> bool,
-    ) -> impl Iterator<Item = &'static Rela> {
+    fn symbolic_relocations(&self, is_wanted: impl Fn(elf::RelocationType) -> bool) -> impl Iterator<Item = &'l Rela> {
         let size = size_of::<Rela>();
         let skip = self.section.relacount * size;
         let rela = (self.section.rela + skip, self.section.relasz.saturating_sub(skip));
@@ -416,23 +437,23 @@ impl Library {
             // SAFETY: DT_JMPREL/DT_PLTRELSZ and DT_RELA/DT_RELASZ of a mapped library describe mapped tables.
             unsafe { std::slice::from_raw_parts(start as *const Rela, bytes / size) }
         });
-        relocations.filter(move |relocation| is_wanted(relocation.r_type(NATIVE, false)))
+        relocations.filter(move |relocation| is_wanted(relocation.r_type(LE, false)))
     }
 
     /// The protection of the page of `address`, once the library is relocated.
     fn protection(&self, address: usize) -> Option<i32> {
         let file_address = address.wrapping_sub(self.identity.bias) as u64;
         let holds = |header: &&Header| {
-            let start = header.p_vaddr.get(NATIVE);
-            (start..start.saturating_add(header.p_memsz.get(NATIVE))).contains(&file_address)
+            let start = header.p_vaddr.get(LE);
+            (start..start.saturating_add(header.p_memsz.get(LE))).contains(&file_address)
         };
-        let flags = self.loads().find(holds)?.p_flags.get(NATIVE);
-        let relro = self.headers.iter().find(|header| header.p_type.get(NATIVE) == elf::PT_GNU_RELRO);
+        let flags = self.loads().find(holds)?.p_flags.get(LE);
+        let relro = self.headers.iter().find(|header| header.p_type.get(LE) == elf::PT_GNU_RELRO);
         let sealed = relro.is_some_and(|header| {
             // The loader seals whole pages only, and rounds both ends down.
             let pages = |address: u64| address & !(page_size() as u64 - 1);
-            let start = header.p_vaddr.get(NATIVE);
-            (pages(start)..pages(start.saturating_add(header.p_memsz.get(NATIVE)))).contains(&file_address)
+            let start = header.p_vaddr.get(LE);
+            (pages(start)..pages(start.saturating_add(header.p_memsz.get(LE)))).contains(&file_address)
         });
         let bit = |flag: elf::ProgramFlags, protection| if flags.0 & flag.0 != 0 { protection } else { 0 };
         let writable = if sealed { 0 } else { bit(elf::PF_W, libc::PROT_WRITE) };
@@ -463,18 +484,30 @@ fn is_address_slot(kind: elf::RelocationType) -> bool {
 /// The program's headers, which the kernel passes on: a program not linked as PIE has no ELF header at its bias.
 fn program_headers() -> Option<Vec<Header>> {
     // SAFETY: getauxval has no precondition.
-    let at = unsafe { libc::getauxval(libc::AT_PHDR) };
-    // SAFETY: as above.
-    let count = unsafe { libc::getauxval(libc::AT_PHNUM) };
+    let (at, count) = unsafe { (libc::getauxval(libc::AT_PHDR), libc::getauxval(libc::AT_PHNUM)) };
     copy_headers(at, count)
 }
 
 fn library_headers(bias: usize) -> Option<Vec<Header>> {
-    // SAFETY: an ELF header is integers.
-    let header: elf::FileHeader64<object::Endianness> =
-        unsafe { checked_read::copy_struct(Address(bias as u64)) }.ok()?;
-    (header.e_ident.magic == elf::ELFMAG)
-        .then(|| copy_headers(bias as u64 + header.e_phoff.get(NATIVE), header.e_phnum.get(NATIVE).into()))?
+    // SAFETY: headers are integers.
+    let first: FirstHeaders = unsafe { checked_read::copy_struct(Address(bias as u64)) }.ok()?;
+    let header = &first.header;
+    if header.e_ident.magic != elf::ELFMAG {
+        return None;
+    }
+    let (offset, count) = (header.e_phoff.get(LE), header.e_phnum.get(LE));
+    match first.program.get(..count.into()) {
+        Some(headers) if offset as usize == size_of_val(header) => Some(headers.to_vec()),
+        _ => copy_headers(bias as u64 + offset, count.into()),
+    }
+}
+
+/// The first bytes of nearly every library: one system call instead of two.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct FirstHeaders {
+    header: FileHeader,
+    program: [Header; 16],
 }
 
 fn copy_headers(at: u64, count: u64) -> Option<Vec<Header>> {

@@ -14,8 +14,8 @@ use std::ptr;
 
 use jitlisten::plumbing::DynamicSection;
 
-use crate::process::known::{Appeared, Changes, Extent, KnownLibraries};
-use crate::process::link_map::{Entry, LinkMap};
+use crate::process::held::Held;
+use crate::process::known::{Appeared, Changes, Extent, KnownLibraries, LinkMap};
 
 /// `struct r_debug` of `<link.h>`; from version 2 on (glibc 2.35) `next` is there too.
 #[repr(C)]
@@ -39,7 +39,7 @@ pub(crate) struct LoaderDebug(*const RDebug);
 
 // SAFETY: the record lives as long as the process; it is read under the loader's lock.
 unsafe impl Send for LoaderDebug {}
-// SAFETY: as above.
+// SAFETY: the record lives as long as the process; it is read under the loader's lock.
 unsafe impl Sync for LoaderDebug {}
 
 impl LoaderDebug {
@@ -58,58 +58,44 @@ impl LoaderDebug {
     }
 
     /// Whether a list is being changed, and libraries taken out of it.
-    ///
-    /// # Safety
-    /// As for [`LoaderDebug::libraries`].
-    pub(crate) unsafe fn is_closing(self) -> bool {
-        // SAFETY: the caller's promise.
-        unsafe { self.records() }.any(|record| record.state == RT_DELETE)
+    pub(crate) fn is_closing(self, held: Held<'_>) -> bool {
+        self.records(held).any(|record| record.state == RT_DELETE)
     }
 
     /// Every library of every namespace, unless the list is being changed.
-    ///
-    /// # Safety
-    /// The loader's lock must be held, or no other thread may run. The entries are good until it is released.
-    pub(crate) unsafe fn libraries(self) -> Option<Vec<Entry>> {
-        // SAFETY: the caller's promise.
-        Some(unsafe { self.appeared() }?.into_iter().map(|appeared| appeared.entry).collect())
-    }
-
-    /// The same, with the namespaces.
-    ///
-    /// # Safety
-    /// As for [`LoaderDebug::libraries`].
-    pub(crate) unsafe fn appeared(self) -> Option<Vec<Appeared>> {
-        // SAFETY: the caller's promise.
-        Some(unsafe { self.changes(&mut KnownLibraries::default(), Extent::Whole) }?.appeared)
+    pub(crate) fn libraries(self, held: Held<'_>) -> Vec<Appeared<'_>> {
+        // SAFETY: the whole list is read.
+        let changes = unsafe { self.changes(held, &mut KnownLibraries::default(), Extent::Whole) };
+        changes.unwrap_or_default().appeared
     }
 
     /// What has changed since `known`, unless the list is being changed.
     ///
     /// # Safety
-    /// As for [`LoaderDebug::libraries`]; and see [`KnownLibraries::read`] for `extent`.
-    pub(crate) unsafe fn changes(self, known: &mut KnownLibraries, extent: Extent) -> Option<Changes> {
-        // SAFETY: the caller's promise.
-        if unsafe { self.records() }.any(|record| record.state != RT_CONSISTENT) {
+    /// With [`Extent::New`], no library must have been closed since the last call for `known`.
+    pub(crate) unsafe fn changes<'l>(
+        self,
+        held: Held<'l>,
+        known: &mut KnownLibraries,
+        extent: Extent,
+    ) -> Option<Changes<'l>> {
+        if self.records(held).any(|record| record.state != RT_CONSISTENT) {
             return None;
         }
         let mut changes = Changes::default();
-        // SAFETY: the caller's promise.
-        for record in unsafe { self.records() } {
-            // SAFETY: the caller's promise.
-            unsafe { known.read(ptr::from_ref(record) as usize, record.map, extent, &mut changes) };
+        for record in self.records(held) {
+            // SAFETY: the loader's record of a namespace; the caller vouches for the extent.
+            unsafe { known.read(held, ptr::from_ref(record) as usize, record.map, extent, &mut changes) };
         }
         Some(changes)
     }
 
     /// The records of all namespaces.
-    ///
-    /// # Safety
-    /// As for [`LoaderDebug::libraries`].
-    unsafe fn records(self) -> impl Iterator<Item = &'static RDebug> {
+    fn records(self, _: Held<'_>) -> impl Iterator<Item = &'static RDebug> {
         let mut next = self.0;
         std::iter::from_fn(move || {
-            // SAFETY: null, the record, or one it is chained to, which live as long as the process.
+            // SAFETY: null, the record, or one it is chained to, which live as long as the process, and do not change
+            // as long as the libraries are held.
             let record = unsafe { next.as_ref() }?;
             next = if record.version >= 2 { record.next } else { ptr::null() };
             Some(record)
@@ -147,25 +133,4 @@ unsafe extern "C" fn first_program_header(info: *mut libc::dl_phdr_info, _size: 
         }
     }
     1
-}
-
-/// How many libraries were ever loaded, and how many of them unloaded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    pub(crate) loads: u64,
-    pub(crate) unloads: u64,
-}
-
-/// Runs `work` while no library can come or go.
-pub(crate) fn with_libraries_held<W: FnMut(Counts)>(mut work: W) {
-    unsafe extern "C" fn once<W: FnMut(Counts)>(info: *mut libc::dl_phdr_info, _: usize, work: *mut c_void) -> i32 {
-        // SAFETY: the loader hands a valid record.
-        let info = unsafe { &*info };
-        // SAFETY: the caller below passes the address of its closure, and waits.
-        let work = unsafe { &mut *work.cast::<W>() };
-        work(Counts { loads: info.dlpi_adds, unloads: info.dlpi_subs });
-        1
-    }
-    // SAFETY: the callback gets the closure it was made for, which outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(once::<W>), ptr::from_mut(&mut work).cast()) };
 }

@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use jitlisten::log_line;
 
 use crate::hook_table::HookFunction;
-use crate::process::detour::write_pointer;
-use crate::process::library::{Library, Slot};
+use crate::process::held::{Identity, Mapped};
+use crate::process::library::Library;
+use crate::process::slot::{KeptSlot, Slot};
 
 /// Where [`before_dlsym`](crate::process::dlsym_entry::before_dlsym) jumps when we have looked.
 pub(crate) static DLSYM: AtomicUsize = AtomicUsize::new(0);
@@ -33,7 +34,7 @@ pub(crate) static UNWINDERS: AtomicBool = AtomicBool::new(true);
 pub(crate) struct Lookups {
     /// What the slots lead to, once that is wanted.
     before_dlsym: Option<HookFunction>,
-    waiting: Vec<(usize, Slot)>,
+    waiting: Vec<KeptSlot>,
 }
 
 impl Lookups {
@@ -44,10 +45,10 @@ impl Lookups {
     }
 
     /// A library has come.
-    pub(crate) fn add(&mut self, library: &Library) {
+    pub(crate) fn add(&mut self, library: &Library<'_>) {
         if self.before_dlsym.is_some() {
             let slots = library.import_slots("dlsym");
-            self.waiting.extend(slots.into_iter().map(|slot| (library.identity.bias, slot)));
+            self.waiting.extend(slots.into_iter().map(Slot::keep));
         }
     }
 
@@ -57,19 +58,12 @@ impl Lookups {
     }
 
     /// Changes the slots that the loader has relocated.
-    ///
-    /// # Safety
-    /// The libraries that were added must be mapped.
-    pub(crate) unsafe fn change_relocated(&mut self) {
+    pub(crate) fn change_relocated(&mut self, mapped: Mapped<'_>) {
         let Some(before_dlsym) = self.before_dlsym else { return };
-        self.waiting.retain(|&(_, slot)| {
-            // SAFETY: the caller vouches for the mapping.
-            if !unsafe { slot.is_relocated() } {
-                return true;
-            }
-            // SAFETY: an aligned word of the library's data, which the loader is done with.
-            let written = unsafe { write_pointer(slot.address, before_dlsym as usize, slot.protection) };
-            if let Err(error) = written {
+        self.waiting.retain(|kept| {
+            let Some(slot) = kept.of(mapped).filter(|slot| slot.is_relocated()) else { return true };
+            // SAFETY: a slot of `dlsym`, to which the hook jumps.
+            if let Err(error) = unsafe { slot.write(before_dlsym as usize) } {
                 log_line!(Info, "could not hook dlsym of a library: {error}");
             }
             false
@@ -77,7 +71,7 @@ impl Lookups {
     }
 
     /// Forgets a library that was closed.
-    pub(crate) fn forget(&mut self, bias: usize) {
-        self.waiting.retain(|waiting| waiting.0 != bias);
+    pub(crate) fn forget(&mut self, library: Identity) {
+        self.waiting.retain(|waiting| waiting.library() != library);
     }
 }

@@ -2,14 +2,19 @@
 
 pub(crate) mod detour;
 pub(crate) mod dlsym_entry;
-pub(crate) mod duplicate_copy;
+pub(crate) mod held;
+pub(crate) mod host;
 pub(crate) mod known;
 pub(crate) mod library;
-pub(crate) mod link_map;
 pub(crate) mod loader;
 pub(crate) mod lookup;
 pub(crate) mod next;
-pub(crate) mod program;
 pub(crate) mod relocation_slot;
 pub(crate) mod search;
-pub(crate) mod thread;
+pub(crate) mod slot;
+
+/// Numbers threads; the number may come again when a thread has ended.
+pub(crate) fn this_thread() -> u64 {
+    // SAFETY: pthread_self has no precondition.
+    unsafe { libc::pthread_self() }
+}

@@ -77,87 +77,49 @@ fn call<R>(function: Function, theirs: impl FnOnce(usize) -> R, libc: impl FnOnc
     }
 }
 
-/// # Safety
-/// As for `mprotect(2)`.
-pub(crate) unsafe fn mprotect(address: *mut c_void, size: usize, protection: c_int) -> c_int {
-    let theirs = |next: usize| {
-        // SAFETY: it was called in place of this function.
-        let next: unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int = unsafe { std::mem::transmute(next) };
-        // SAFETY: the caller's promise.
-        unsafe { next(address, size, protection) }
-    };
-    // SAFETY: the caller's promise.
-    call(Function::Mprotect, theirs, || unsafe { libc::mprotect(address, size, protection) })
-}
-
-/// # Safety
-/// As for `munmap(2)`.
-pub(crate) unsafe fn munmap(address: *mut c_void, size: usize) -> c_int {
-    let theirs = |next: usize| {
-        // SAFETY: it was called in place of this function.
-        let next: unsafe extern "C" fn(*mut c_void, usize) -> c_int = unsafe { std::mem::transmute(next) };
-        // SAFETY: the caller's promise.
-        unsafe { next(address, size) }
-    };
-    // SAFETY: the caller's promise.
-    call(Function::Munmap, theirs, || unsafe { libc::munmap(address, size) })
-}
-
-/// # Safety
-/// As for `mmap(2)`.
-pub(crate) unsafe fn mmap(
-    address: *mut c_void,
-    size: usize,
-    protection: c_int,
-    flags: c_int,
-    file: c_int,
-    offset: i64,
-) -> *mut c_void {
-    type Mmap = unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void;
-    let theirs = |next: usize| {
-        // SAFETY: it was called in place of this function.
-        let next: Mmap = unsafe { std::mem::transmute(next) };
-        // SAFETY: the caller's promise.
-        unsafe { next(address, size, protection, flags, file, offset) }
-    };
-    // SAFETY: the caller's promise.
-    call(Function::Mmap, theirs, || unsafe { libc::mmap(address, size, protection, flags, file, offset) })
-}
-
-/// # Safety
-/// As for libgcc's `__register_frame`.
-pub(crate) unsafe fn register_frame(begin: *const c_void) {
-    let theirs = |next: usize| {
-        // SAFETY: it was called in place of this function.
-        let next: unsafe extern "C" fn(*const c_void) = unsafe { std::mem::transmute(next) };
-        // SAFETY: the caller's promise.
-        unsafe { next(begin) }
-    };
-    // SAFETY: the caller's promise.
-    call(Function::RegisterFrame, theirs, || unsafe { __register_frame(begin) });
-}
-
-/// # Safety
-/// As for `pkey_mprotect(2)`.
-pub(crate) unsafe fn pkey_mprotect(address: *mut c_void, size: usize, protection: c_int, key: c_int) -> c_int {
-    type PkeyMprotect = unsafe extern "C" fn(*mut c_void, usize, c_int, c_int) -> c_int;
-    let theirs = |next: usize| {
-        // SAFETY: it was called in place of this function.
-        let next: PkeyMprotect = unsafe { std::mem::transmute(next) };
-        // SAFETY: the caller's promise.
-        unsafe { next(address, size, protection, key) }
-    };
-    let ours = || {
-        if key == -1 {
-            // SAFETY: the caller's promise; without a key it is that function, on every kernel.
-            return unsafe { libc::mprotect(address, size, protection) };
+/// A function as our hooks call it: the other tool's, if there is one, and else libc's.
+macro_rules! passed_on {
+    ($function:ident, $name:ident($($argument:ident: $type:ty),*) -> $result:ty, $libc:path) => {
+        /// # Safety
+        /// As for the function of this name.
+        pub(crate) unsafe fn $name($($argument: $type),*) -> $result {
+            type Function = unsafe extern "C" fn($($type),*) -> $result;
+            // SAFETY: the other tool had put it into a slot of this function, so it has its type; the caller promises
+            // what it demands.
+            let theirs = |next| unsafe { std::mem::transmute::<usize, Function>(next)($($argument),*) };
+            // SAFETY: the caller promises what the function demands.
+            call(self::Function::$function, theirs, || unsafe { $libc($($argument),*) })
         }
-        // SAFETY: the caller's promise. Older C libraries have no function of that name.
-        unsafe { libc::syscall(libc::SYS_pkey_mprotect, address, size, protection, key) as c_int }
     };
-    call(Function::PkeyMprotect, theirs, ours)
 }
 
+passed_on!(Mprotect, mprotect(address: *mut c_void, size: usize, protection: c_int) -> c_int, libc::mprotect);
+passed_on!(Munmap, munmap(address: *mut c_void, size: usize) -> c_int, libc::munmap);
+passed_on!(
+    Mmap,
+    mmap(address: *mut c_void, size: usize, protection: c_int, flags: c_int, file: c_int, offset: i64) -> *mut c_void,
+    libc::mmap
+);
+passed_on!(RegisterFrame, register_frame(begin: *const c_void) -> (), __register_frame);
+passed_on!(
+    PkeyMprotect,
+    pkey_mprotect(address: *mut c_void, size: usize, protection: c_int, key: c_int) -> c_int,
+    kernels_pkey_mprotect
+);
+
+/// Older C libraries have no `pkey_mprotect`; without a key it is `mprotect`, on every kernel.
+unsafe fn kernels_pkey_mprotect(address: *mut c_void, size: usize, protection: c_int, key: c_int) -> c_int {
+    // SAFETY: the caller promises what the function demands.
+    unsafe {
+        match key {
+            -1 => libc::mprotect(address, size, protection),
+            _ => libc::syscall(libc::SYS_pkey_mprotect, address, size, protection, key) as c_int,
+        }
+    }
+}
+
+/// As [`passed_on`], for a function with a variable number of arguments.
+///
 /// # Safety
 /// As for `mremap(2)`.
 pub(crate) unsafe fn mremap(
@@ -168,12 +130,8 @@ pub(crate) unsafe fn mremap(
     place: *mut c_void,
 ) -> *mut c_void {
     type Mremap = unsafe extern "C" fn(*mut c_void, usize, usize, c_int, ...) -> *mut c_void;
-    let theirs = |next: usize| {
-        // SAFETY: it was called in place of this function.
-        let next: Mremap = unsafe { std::mem::transmute(next) };
-        // SAFETY: the caller's promise.
-        unsafe { next(address, size, new_size, flags, place) }
-    };
-    // SAFETY: the caller's promise.
+    // SAFETY: the other tool had put it into a slot of `mremap`; the caller promises what that demands.
+    let theirs = |next| unsafe { std::mem::transmute::<usize, Mremap>(next)(address, size, new_size, flags, place) };
+    // SAFETY: the caller promises what the function demands.
     call(Function::Mremap, theirs, || unsafe { libc::mremap(address, size, new_size, flags, place) })
 }

@@ -8,53 +8,45 @@ use std::io;
 use std::ops::Range;
 
 use crate::hook_table::HookTable;
-use crate::process::detour::write_pointer;
-use crate::process::library::{Library, Slot};
+use crate::process::held::Mapped;
+use crate::process::library::Library;
 use crate::process::next::Function;
+use crate::process::slot::KeptSlot;
 
 /// The slots of a library that concern code memory, each with its hook.
 pub(crate) struct MemorySlots {
-    slots: Vec<(Slot, Function, usize)>,
+    slots: Vec<(KeptSlot, Function, usize)>,
     /// Where the library is: a slot that was never called through holds an address in there.
     library: Range<usize>,
 }
 
 impl MemorySlots {
     /// Finds them; nothing is changed yet.
-    pub(crate) fn find(library: &Library, hooks: &'static HookTable) -> MemorySlots {
+    pub(crate) fn find(library: &Library<'_>, hooks: &'static HookTable) -> MemorySlots {
         let slots = IMPORTS.into_iter().flat_map(|(name, function)| {
             let hook = hooks.memory_of(library, function);
-            library.import_slots(name).into_iter().map(move |slot| (slot, function, hook))
+            library.import_slots(name).into_iter().map(move |slot| (slot.keep(), function, hook))
         });
         MemorySlots { slots: slots.collect(), library: library.range() }
     }
 
     /// Whether the loader is done with them.
-    ///
-    /// # Safety
-    /// The library must be mapped.
-    pub(crate) unsafe fn are_relocated(&self) -> bool {
-        // SAFETY: the caller vouches for the mapping.
-        self.slots.iter().all(|(slot, ..)| unsafe { slot.is_relocated() })
+    pub(crate) fn are_relocated(&self, mapped: Mapped<'_>) -> bool {
+        self.slots.iter().all(|(kept, ..)| kept.of(mapped).is_some_and(|slot| slot.is_relocated()))
     }
 
     /// Sends the library's calls of `mprotect` and its relatives through our hooks, or says why not. Returns what
-    /// others had put there.
-    ///
-    /// # Safety
-    /// The library must be mapped and relocated: before that, the loader writes the slots itself.
-    pub(crate) unsafe fn listen(&self) -> io::Result<Vec<(Function, usize)>> {
+    /// others had put there. The library must be relocated: before that, the loader writes the slots itself.
+    pub(crate) fn listen(&self, mapped: Mapped<'_>) -> io::Result<Vec<(Function, usize)>> {
         let mut found = Vec::new();
-        for &(slot, function, hook) in &self.slots {
-            // SAFETY: the caller vouches for the mapping.
-            let (value, is_relocated) = unsafe { (slot.value(), slot.is_relocated()) };
+        for &(kept, function, hook) in &self.slots {
+            let Some((slot, value)) = kept.of(mapped).map(|slot| (slot, slot.value())) else { continue };
             // A function that is nowhere has no address: a host may ask for that.
-            if value == hook || !is_relocated {
+            if value == hook || !slot.is_relocated() {
                 continue;
             }
-            // SAFETY: a relocation slot is an aligned word of the library's data; the caller vouches that it is
-            // relocated.
-            unsafe { write_pointer(slot.address, hook, slot.protection) }?;
+            // SAFETY: a slot of this function, and our hook of the same.
+            unsafe { slot.write(hook) }?;
             if !self.library.contains(&value) {
                 found.push((function, value));
             }
@@ -66,13 +58,10 @@ impl MemorySlots {
 /// Makes the loader itself put our hooks into the slots, when it relocates the library: the symbols of the imports get
 /// their addresses, and become hidden, so that they are not looked for in other libraries (`elf/dl-reloc.c`,
 /// `elf/dl-runtime.c`). Weak ones are left: a host may ask whether they have an address, and where they have one, they
-/// are changed behind that.
-///
-/// # Safety
-/// The library must be mapped, and not be relocated yet.
-pub(crate) unsafe fn listen_from_the_start(library: &Library, hooks: &HookTable) -> io::Result<()> {
+/// are changed behind that. The library must not be relocated yet.
+pub(crate) fn listen_from_the_start(library: &Library<'_>, hooks: &HookTable) -> io::Result<()> {
     for (name, function) in IMPORTS {
-        // SAFETY: the caller's promise.
+        // SAFETY: our hook of the function of this name.
         unsafe { bind_from_the_start(library, name, hooks.memory_of(library, function), false) }?;
     }
     Ok(())
@@ -81,32 +70,32 @@ pub(crate) unsafe fn listen_from_the_start(library: &Library, hooks: &HookTable)
 /// The same for one import, which is to lead to `function`; where it is weak, only if that is wanted.
 ///
 /// # Safety
-/// As for [`listen_from_the_start`].
+/// `function` must be fit to be called as the one of this name, as long as the library is mapped.
 pub(crate) unsafe fn bind_from_the_start(
-    library: &Library,
+    library: &Library<'_>,
     name: &str,
     function: usize,
     also_weak: bool,
 ) -> io::Result<()> {
     for (value, visibility) in library.import_symbols(name) {
         let ours = function.wrapping_sub(library.identity.bias);
-        // SAFETY: aligned words of the library's symbol table.
-        let before = unsafe { (visibility.address as *const usize).read() };
+        let before = visibility.value();
         // `st_info`, whose upper half is the binding.
         if !also_weak && before >> 36 & 0xf == usize::from(object::elf::STB_WEAK.0) {
             continue;
         }
-        // SAFETY: as above.
-        unsafe { write_pointer(value.address, ours, value.protection) }?;
+        // SAFETY: the loader reads the value of an import, to bind calls of that name to what the caller vouches for.
+        unsafe { value.write(ours) }?;
         // `st_other`, the byte behind `st_name` and `st_info`.
         let hidden = before & !(0x3 << 40) | usize::from(object::elf::STV_HIDDEN.0) << 40;
-        // SAFETY: as above.
-        unsafe { write_pointer(visibility.address, hidden, visibility.protection) }?;
+        // SAFETY: only the visibility changes: the loader binds the import to the value written above.
+        unsafe { visibility.write(hidden) }?;
     }
     Ok(())
 }
 
-const IMPORTS: [(&str, Function); 7] = [
+/// The functions that concern code memory, by the names of imports.
+pub(crate) const IMPORTS: [(&str, Function); 7] = [
     ("mprotect", Function::Mprotect),
     ("munmap", Function::Munmap),
     ("mmap", Function::Mmap),

@@ -1,14 +1,13 @@
 //! Memory becomes executable, or not executable.
 
 use jitlisten::options::SinkKind;
-use jitlisten::plumbing::{MapsLine, mappings_of};
+use jitlisten::plumbing::{Executable, MapsLine, mappings_of};
 use jitlisten::{Address, AddressRange};
 
-use super::libraries::may_be_closing;
+use super::libraries::unless_closing;
 use super::{Shim, State};
 use crate::llvm::source::Source;
-use crate::memory::bookkeeping::{Executable, Outcome};
-use crate::memory::code_pages;
+use crate::process::held::Mapped;
 use crate::process::next;
 
 /// How many ranges of freed code keep their addresses, so that a perf map, which cannot say "gone", stays true.
@@ -16,12 +15,11 @@ const RESERVED_RANGES: usize = 4096;
 
 impl Shim {
     /// Starts listening to the memory of a source. `slot`'s library must be relocated.
-    pub(super) fn catch_up(&self, state: &mut State, slot: usize) {
-        // SAFETY: callers see to it that the library is mapped and relocated.
-        if unsafe { state.hook_memory(slot) } {
+    pub(super) fn catch_up(&self, state: &mut State, slot: usize, mapped: Mapped<'_>) {
+        if state.hook_memory(slot, mapped) {
             for (range, how) in executable_memory() {
-                let outcome = state.executable(range, how);
-                self.notify(state, outcome);
+                let outcome = self.session.executable(range, how);
+                self.note(state, &outcome);
             }
         }
     }
@@ -36,8 +34,8 @@ impl Shim {
                 self.read_list(&mut state, slot);
             }
         }
-        let outcome = state.executable(range, how);
-        self.notify(&mut state, outcome);
+        let outcome = self.session.executable(range, how);
+        self.note(&mut state, &outcome);
         self.look_for_copies(&mut state, range);
         self.look_for_emitted(&mut state, range);
         self.look_for_self_loaded(&mut state, range);
@@ -47,18 +45,27 @@ impl Shim {
     /// Memory of the process has moved, and may hold code.
     pub(crate) fn look_at(&self, range: AddressRange) {
         let mut state = self.lock();
-        let outcome = state.look_at(range);
-        self.notify(&mut state, outcome);
+        self.ask_kernel(&mut state, range);
         self.look_for_emitted(&mut state, range);
     }
 
     /// Asks the kernel whether these may run, where that is not known.
     pub(crate) fn look_unless_known(&self, state: &mut State, texts: &[AddressRange]) {
         for &text in texts {
-            if !state.memory.has_executable(text) {
-                let outcome = state.look_at(text);
-                self.notify(state, outcome);
+            if !self.session.ledger(|ledger| ledger.has_executable(text)) {
+                self.ask_kernel(state, text);
             }
+        }
+    }
+
+    /// Asks the kernel which of `range` may run.
+    pub(super) fn ask_kernel(&self, state: &mut State, range: AddressRange) {
+        let mappings = mappings_of(range).ok().flatten().unwrap_or_default();
+        for mapping in mappings.into_iter().filter(|mapping| mapping.executable) {
+            let is_fixed = !mapping.writable && !mapping.shared;
+            let how = if is_fixed { Executable::Only } else { Executable::Writable };
+            let outcome = self.session.executable(mapping.range, how);
+            self.note(state, &outcome);
         }
     }
 
@@ -66,19 +73,17 @@ impl Shim {
     pub(crate) fn not_executable(&self, range: AddressRange) {
         let mut state = self.lock();
         self.look_before_it_goes(&mut state, range);
-        let outcome = state.not_executable(range);
-        self.notify(&mut state, outcome);
-        drop(state);
-        self.session.changing(range);
+        let outcome = self.session.not_executable(range);
+        self.note(&mut state, &outcome);
     }
 
     /// LLVM has handed an `.eh_frame` to the unwinder.
     pub(crate) fn eh_frame_registered(&self, address: Address) {
         let mut state = self.lock();
         self.look_beside_table(&mut state, address);
-        if state.memory.has_eh_frame(address) {
-            let outcome = state.memory.eh_frame_registered(address);
-            self.notify(&mut state, outcome);
+        if self.session.ledger(|ledger| ledger.has_eh_frame(address)) {
+            let outcome = self.session.eh_frame_registered(address);
+            self.note(&mut state, &outcome);
         } else {
             self.look_by_table(&mut state, address);
         }
@@ -88,9 +93,7 @@ impl Shim {
     pub(crate) fn replacing(&self, range: AddressRange) {
         let mut state = self.lock();
         self.look_before_it_goes(&mut state, range);
-        let outcome = state.unmapped(range);
-        self.notify(&mut state, outcome);
-        self.session.unmapping(range);
+        self.unmapped(&mut state, range);
     }
 
     /// The same, where what comes may be executed: it may be the code that objects wait for there, mapped twice.
@@ -98,9 +101,14 @@ impl Shim {
         let mut state = self.lock();
         self.look_before_it_goes(&mut state, range);
         state.allocated.remove(range);
-        let outcome = state.not_executable(range);
-        self.notify(&mut state, outcome);
-        self.session.unmapping(range);
+        let outcome = self.session.replaced_by_code(range);
+        self.note(&mut state, &outcome);
+    }
+
+    fn unmapped(&self, state: &mut State, range: AddressRange) {
+        state.allocated.remove(range);
+        let outcome = self.session.unmapped(range);
+        self.note(state, &outcome);
     }
 
     /// A module is about to be compiled: other tools may have changed the slots since the last one.
@@ -116,60 +124,28 @@ impl Shim {
     pub(crate) fn unmapping(&self, range: AddressRange) -> bool {
         let mut state = self.lock();
         self.look_before_it_goes(&mut state, range);
-        let held_code = state.memory.has_executable(range);
-        let outcome = state.unmapped(range);
-        self.notify(&mut state, outcome);
-        self.session.unmapping(range);
+        let held_code = self.session.ledger(|ledger| ledger.has_executable(range));
+        self.unmapped(&mut state, range);
         held_code && self.session.is_enabled(SinkKind::PerfMap) && state.reserve(range)
     }
 }
 
 impl State {
-    pub(super) fn executable(&mut self, range: AddressRange, how: Executable) -> Outcome {
-        code_pages::insert(range);
-        self.memory.executable(range, how)
-    }
-
-    pub(super) fn not_executable(&mut self, range: AddressRange) -> Outcome {
-        code_pages::remove(range);
-        self.memory.not_executable(range)
-    }
-
-    fn unmapped(&mut self, range: AddressRange) -> Outcome {
-        self.allocated.remove(range);
-        code_pages::remove(range);
-        self.memory.unmapped(range)
-    }
-
-    /// Asks the kernel which of `range` may run.
-    pub(crate) fn look_at(&mut self, range: AddressRange) -> Outcome {
-        let mut all = Outcome::default();
-        let mappings = mappings_of(range).ok().flatten().unwrap_or_default();
-        for mapping in mappings.into_iter().filter(|mapping| mapping.executable) {
-            let is_fixed = !mapping.writable && !mapping.shared;
-            let how = if is_fixed { Executable::Only } else { Executable::Writable };
-            all.and(self.executable(mapping.range, how));
-        }
-        all
-    }
-
     /// Takes the slots of a source back, if others have changed them. Not while a library is closed: it may be this
     /// one.
     pub(super) fn listen_again(&mut self, slot: usize) {
-        if self.sources[slot].as_ref().is_some_and(Source::is_listening) && !may_be_closing() {
-            // SAFETY: sources are of mapped libraries, and it was relocated when it was hooked for the first time.
-            unsafe { self.hook_memory(slot) };
+        if self.sources[slot].as_ref().is_some_and(Source::is_listening)
+            && let Some(mapped) = unless_closing(self)
+        {
+            self.hook_memory(slot, mapped);
         }
     }
 
-    /// Changes the slots of a source, and remembers what others have put there. Returns whether it was the first time.
-    ///
-    /// # Safety
-    /// The library must be mapped and relocated.
-    pub(super) unsafe fn hook_memory(&mut self, slot: usize) -> bool {
+    /// Changes the slots of a source, whose library must be relocated, and remembers what others have put there.
+    /// Returns whether it was the first time.
+    pub(super) fn hook_memory(&mut self, slot: usize, mapped: Mapped<'_>) -> bool {
         let Some(source) = self.sources.get_mut(slot).and_then(Option::as_mut) else { return false };
-        // SAFETY: the caller's promise.
-        let (first, found) = unsafe { source.hook_memory() };
+        let (first, found) = source.hook_memory(mapped);
         for (function, address) in found {
             self.next_owners[function as usize] = self.libraries.owner(address);
             next::set(function, address);

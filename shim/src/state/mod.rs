@@ -27,14 +27,13 @@ use crate::hook_table::HookTable;
 use crate::llvm::source::Source;
 use crate::llvm::unnamed::Unnamed;
 use crate::memory::allocated::Allocated;
-use crate::memory::bookkeeping::Memory;
 use crate::memory::other_libraries::OtherLibraries;
 use crate::memory::overdue::Overdue;
 use crate::modules::Imports;
 use crate::process::detour::Callers;
+use crate::process::held::{Counts, Held, Identity, Mapped};
 use crate::process::known::{Extent, KnownLibraries};
-use crate::process::library::Identity;
-use crate::process::loader::{Counts, LoaderDebug};
+use crate::process::loader::LoaderDebug;
 use crate::process::lookup::Lookups;
 use crate::process::next;
 
@@ -46,7 +45,7 @@ pub(crate) struct Shim {
     state: Mutex<State>,
 }
 
-/// What is known of the process, behind the shim's lock.
+/// The facts about the process, behind the shim's lock.
 #[derive(Default)]
 pub(crate) struct State {
     /// Every library that was looked at.
@@ -58,7 +57,6 @@ pub(crate) struct State {
     unheard_llvms: Vec<(Identity, UnheardLlvm)>,
     /// Whether one of the libraries is an llvmlite.
     has_llvmlite: bool,
-    pub(crate) memory: Memory,
     pub(crate) allocated: Allocated,
     /// Objects whose code outlives their place in LLVM's list.
     unregistered: Unregistered,
@@ -112,11 +110,16 @@ impl Shim {
         self.session.is_enabled(SinkKind::Modules)
     }
 
-    /// The first look, with the libraries held.
-    pub(crate) fn begin(&self) {
+    /// The first look.
+    pub(crate) fn begin(&self, held: Held<'_>) {
         self.watch_loader();
-        self.libraries_changed(&mut self.lock(), Extent::Whole, Callers::Any);
-        self.look_around();
+        let mut state = self.lock();
+        // SAFETY: the whole list is read.
+        let mapped = unsafe { self.libraries_changed(held, &mut state, Extent::Whole, Callers::Any) };
+        if let Some(mapped) = mapped {
+            self.look_around(&mut state, mapped);
+        }
+        self.publish(&state);
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -143,8 +146,7 @@ impl Shim {
     }
 
     /// At the start: every library that is there has been relocated, and may have compiled code already.
-    fn look_around(&self) {
-        let mut state = self.lock();
+    fn look_around(&self, state: &mut State, mapped: Mapped<'_>) {
         if state.has_llvmlite {
             log_line!(
                 Info,
@@ -152,9 +154,8 @@ impl Shim {
             );
         }
         for slot in 0..state.sources.len() {
-            self.catch_up(&mut state, slot);
-            self.read_list(&mut state, slot);
+            self.catch_up(state, slot, mapped);
+            self.read_list(state, slot);
         }
-        self.publish(&state);
     }
 }

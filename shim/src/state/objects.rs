@@ -1,15 +1,17 @@
 //! Objects are loaded and freed: reports of linkers, and the GDB JIT list.
 
-use jitlisten::plumbing::{Loaded, checked_read, mappings_of};
+use std::sync::Arc;
+
+use jitlisten::plumbing::{Loaded, Outcome, checked_read, mappings_of};
 use jitlisten::{AddressRange, ObjectId, log_line};
 
-use super::libraries::may_be_closing;
+use super::libraries::unless_closing;
 use super::{Shim, State};
 use crate::channels::runtime_dyld::elf_copy;
 use crate::doctor::facts::{self, Count};
 use crate::llvm::source::Source;
-use crate::memory::bookkeeping::Outcome;
 use crate::memory::overdue;
+use crate::process::held::Mapped;
 
 /// How many objects of linkers are compared with what appears in a list. ORC lists an object once it is final.
 const LINKED: usize = 256;
@@ -19,21 +21,29 @@ impl Shim {
     /// thread may be changing the list, and the removed entry may be an earlier one at the same address.
     pub(crate) fn register_code(&self, slot: usize) {
         let mut state = self.lock();
-        self.catch_up(&mut state, slot);
+        self.runs(&mut state, slot);
         self.read_list(&mut state, slot);
         self.after(&mut state);
     }
 
-    /// The LLVM in `slot` runs: its library is relocated, and those that came with it.
+    /// The LLVM in `slot` has called a hook of ours: its library is relocated, and those that came with it.
     pub(crate) fn prepare(&self, state: &mut State, slot: usize) {
-        self.catch_up(state, slot);
+        self.runs(state, slot);
         self.after(state);
     }
 
+    /// The same. Returns the evidence that the library is mapped, until the hook returns.
+    fn runs(&self, state: &mut State, slot: usize) -> Option<Mapped<'_>> {
+        let library = state.sources.get(slot)?.as_ref()?.identity;
+        // SAFETY: a slot's hooks are called by the code of its library only, which cannot be unmapped meanwhile.
+        let mapped = unsafe { Mapped::one(library) };
+        self.catch_up(state, slot, mapped);
+        Some(mapped)
+    }
+
     fn after(&self, state: &mut State) {
-        if !may_be_closing() {
-            // SAFETY: libraries that are closed are forgotten.
-            unsafe { state.others.change_relocated() };
+        if let Some(mapped) = unless_closing(state) {
+            state.others.change_relocated(mapped);
         }
         self.look_at_overdue(state);
     }
@@ -47,20 +57,28 @@ impl Shim {
         if self.session.check_memory(size).is_err() {
             return;
         }
-        let Ok(loaded) = self.session.linked(object) else { return };
+        let library = state.library_of(slot);
+        let Ok(loaded) = self.session.linked(object, library) else { return };
         state.linked.push_front((loaded.id, size));
         state.linked.truncate(LINKED);
         self.loaded(&mut state, loaded);
     }
 
+    /// Warns that `what`, of the LLVM in `slot`, is not taken.
+    pub(crate) fn ignoring(&self, slot: usize, what: &str) {
+        let state = self.lock();
+        log_line!(Warn, "{}: ignoring {what}", path(&state.sources, slot));
+    }
+
     /// The linker of the LLVM in `slot` is not understood: its list is read instead. LLVM puts the object there behind
     /// this call.
-    pub(crate) fn refused(&self, slot: usize) {
+    pub(crate) fn refused(&self, slot: usize, what: &str) {
+        self.ignoring(slot, &format!("an object: {what}"));
         let mut state = self.lock();
-        self.prepare(&mut state, slot);
-        if let Some(source) = state.sources.get_mut(slot).and_then(Option::as_mut) {
-            // SAFETY: the library runs.
-            unsafe { source.fall_back_to_list(self.hooks) };
+        let mapped = self.runs(&mut state, slot);
+        self.after(&mut state);
+        if let (Some(mapped), Some(source)) = (mapped, state.sources.get_mut(slot).and_then(Option::as_mut)) {
+            source.fall_back_to_list(mapped, self.hooks);
         }
         self.publish(&state);
     }
@@ -78,12 +96,11 @@ impl Shim {
         let is_it = |&(id, size): &(ObjectId, usize)| {
             let differ = |first: Vec<u8>| elf_copy::differ_in_place(&first, bytes);
             size == bytes.len()
-                && state.memory.pending(id).is_some()
+                && self.session.ledger(|ledger| ledger.pending(id).is_some())
                 && self.session.debug_object(id).is_some_and(differ)
         };
         let Some(index) = state.linked.iter().position(is_it) else { return };
         if let Some((id, _)) = state.linked.remove(index) {
-            state.memory.freed(id);
             self.session.freeing(id);
         }
     }
@@ -103,7 +120,6 @@ impl Shim {
             self.unregistered(state, id);
         }
         for id in state.unregistered.gone() {
-            state.memory.freed(id);
             self.session.freeing(id);
         }
         for listed in news.appeared {
@@ -124,7 +140,8 @@ impl Shim {
             if let Some(bytes) = &bytes {
                 self.forget_first_place(state, bytes);
             }
-            let loaded = bytes.and_then(|bytes| self.session.loaded(bytes, listed.debug_object).ok());
+            let loaded =
+                bytes.and_then(|bytes| self.session.loaded(bytes, listed.debug_object, state.library_of(slot)).ok());
             if let Some(source) = state.sources[slot].as_mut() {
                 source.remember(listed, loaded.as_ref().map(|loaded| loaded.id));
             }
@@ -136,16 +153,14 @@ impl Shim {
         facts::set_count(slot, Count::Listed, listed as u64);
     }
 
-    /// An object was loaded. Where it may run already, and that was not heard, the kernel knows.
+    /// An object was loaded, as the session knows. If it may run already, unobserved, the kernel knows.
     pub(crate) fn loaded(&self, state: &mut State, loaded: Loaded) {
-        let id = loaded.id;
-        if self.session.has_lines(id) {
+        if loaded.has_lines {
             facts::add_object_with_lines();
         }
-        let outcome = state.memory.loaded(loaded);
-        self.notify(state, outcome);
-        let Some(first) = state.memory.pending(id).and_then(|text| text.first().copied()) else { return };
-        state.overdue.add(jitlisten::plumbing::monotonic(), id);
+        self.note(state, &loaded.outcome);
+        let Some(first) = loaded.pending else { return };
+        state.overdue.add(jitlisten::plumbing::monotonic(), loaded.id);
         if state.allocated.around(first).is_none() {
             self.look_unless_known(state, &[first]);
         }
@@ -154,27 +169,28 @@ impl Shim {
     /// Objects that are loaded for a second and not final.
     pub(super) fn look_at_overdue(&self, state: &mut State) {
         self.look_for_overdue_emitted(state);
-        state.emitted.warn();
+        let State { emitted, sources, .. } = &mut *state;
+        emitted.warn(|slot| path(sources, slot));
         self.look_at_unheard(state);
         self.free_unmapped(state);
         if state.overdue.is_empty() {
             return;
         }
         for id in state.overdue.take(jitlisten::plumbing::monotonic()) {
-            let Some(text) = state.memory.pending(id).map(<[AddressRange]>::to_vec) else { continue };
-            let mut outcomes: Vec<Outcome> = text.iter().map(|&text| state.look_at(text)).collect();
-            outcomes.push(state.memory.overdue(id));
-            let is_displaced = outcomes.iter().any(|outcome| outcome.freed.contains(&id));
-            for outcome in outcomes {
-                self.notify(state, outcome);
-            }
-            if (is_displaced || state.memory.pending(id).is_some()) && state.overdue.warns() {
+            let Some(text) = self.pending(id) else { continue };
+            text.iter().for_each(|&text| self.ask_kernel(state, text));
+            let library = self.session.library(id);
+            let outcome = self.session.overdue(id);
+            self.note(state, &outcome);
+            let is_displaced = outcome.freed.contains(&id);
+            if (is_displaced || self.pending(id).is_some()) && state.overdue.warns() {
                 let mappings = text.first().and_then(|&text| mappings_of(text).ok().flatten());
                 let reason = overdue::reason(mappings.as_deref().filter(|_| !is_displaced));
                 let at = text.first().map(|text| text.start());
+                let library = library.map_or_else(String::new, |library| format!("{library}: "));
                 log_line!(
                     Warn,
-                    "an object at {at:x?} is not final after a second: {reason}; it stays unnamed (reported once)"
+                    "{library}an object at {at:x?} is not final after a second: {reason}; it stays unnamed (reported once)"
                 );
             }
         }
@@ -182,27 +198,49 @@ impl Shim {
 
     /// LLVM has deregistered an object with debuggers. Where its code is final, it lives until its memory goes.
     fn unregistered(&self, state: &mut State, id: ObjectId) {
-        let text = state.memory.text(id).and_then(|text| text.first().copied());
+        let text = self.session.ledger(|ledger| ledger.text(id).and_then(|text| text.first().copied()));
         if text.is_some_and(|text| state.unregistered.add(id, text)) {
             self.session.unregistered(id);
         } else {
-            state.memory.freed(id);
             self.session.freeing(id);
         }
     }
 
-    pub(crate) fn notify(&self, state: &mut State, outcome: Outcome) {
-        for id in outcome.freed {
+    /// Whether no object was discovered in `range`.
+    pub(crate) fn is_free(&self, range: AddressRange) -> bool {
+        self.session.ledger(|ledger| ledger.is_free(range))
+    }
+
+    /// Whether `range` may be executed and written.
+    pub(crate) fn is_writable(&self, range: AddressRange) -> bool {
+        self.session.ledger(|ledger| ledger.is_writable(range))
+    }
+
+    /// Where an object waits for the right to run.
+    pub(crate) fn pending(&self, id: ObjectId) -> Option<Vec<AddressRange>> {
+        self.session.ledger(|ledger| ledger.pending(id).map(<[AddressRange]>::to_vec))
+    }
+
+    /// The session has told the sinks what became of objects.
+    pub(crate) fn note(&self, state: &mut State, outcome: &Outcome) {
+        for &id in &outcome.freed {
             state.unregistered.forget(id);
             state.self_loaded.placed.forget(id);
-            self.session.freeing(id);
         }
-        let is_counted = !outcome.finalized.is_empty();
-        for id in outcome.finalized {
-            self.session.finalized(id);
-        }
-        if is_counted {
+        if !outcome.finalized.is_empty() {
             facts::set_totals(&self.session.statistics());
         }
+    }
+}
+
+/// The file of the LLVM in `slot`.
+fn path(sources: &[Option<Source>], slot: usize) -> String {
+    sources.get(slot).and_then(Option::as_ref).map_or_else(String::new, |source| source.path.display().to_string())
+}
+
+impl State {
+    /// The same, for the session, which keeps it for each object.
+    pub(crate) fn library_of(&self, slot: usize) -> Option<Arc<str>> {
+        self.sources.get(slot)?.as_ref().map(|source| Arc::clone(&source.name))
     }
 }

@@ -11,7 +11,7 @@ use crate::{Address, Offset};
 /// A longer function gets no rules: the state kept for each instruction takes a hundred bytes and more.
 const LONGEST: usize = 1 << 18;
 
-/// What is known before each instruction that can be reached, by its offset.
+/// The state before each reachable instruction, by its offset.
 ///
 /// An indirect jump is the tail call of another function (the large code model has no other) or a `switch`. The cases
 /// of a `switch` are code that nothing else leads to, entered with the stack as it is at the jump: so that is assumed
@@ -43,7 +43,7 @@ struct Flow<'a> {
     known: BTreeMap<u64, State>,
     /// The offset behind each instruction.
     ends: BTreeMap<u64, u64>,
-    /// What is known at every indirect jump.
+    /// The state at every indirect jump.
     indirect: Option<State>,
 }
 

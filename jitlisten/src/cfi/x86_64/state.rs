@@ -17,7 +17,7 @@ const CALLEE_SAVED: [(Register, u16); 6] = [
 /// Where `rbp` is in that list.
 const RBP: usize = 1;
 
-/// What is known before an instruction.
+/// The state before an instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cfi) struct State {
     /// `CFA - rsp`.
@@ -65,7 +65,7 @@ impl State {
         joined.cfa().is_some().then_some(joined)
     }
 
-    /// What is known behind `instruction`, which does not jump; `None` where that is not enough to unwind.
+    /// The state behind `instruction`, which does not jump; `None` where that is not enough to unwind.
     pub(super) fn after(&self, instruction: &Instruction, info: &mut InstructionInfoFactory) -> Option<State> {
         let mut next = self.clone();
         match instruction.code() {

@@ -12,7 +12,7 @@ use object::read::elf::{FileHeader as _, SectionHeader as _};
 use crate::Error;
 use crate::loaded_object::relocate::relocated_sections;
 
-/// A `.debug_*` section.
+/// A section for readers of the file: mostly a `.debug_*`.
 pub(crate) struct DebugSection {
     pub(crate) name: Box<str>,
     pub(crate) bytes: Vec<u8>,

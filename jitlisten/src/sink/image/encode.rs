@@ -15,7 +15,7 @@ use super::layout::{Layout, NOTE, NOTE_SIZE, Needs, PROGRAM_HEADERS, UnwindPlace
 use super::sections::{Bytes, Section, sections};
 use super::symbols::{Symbol, symbols};
 use super::unwind::{Places, Rules};
-use crate::{Error, Machine, log_line};
+use crate::{Error, Machine, log_line, remarks};
 
 /// A finished image.
 pub(crate) struct Encoded {
@@ -70,7 +70,19 @@ fn debug_sections(content: &Content<'_>, layout: &Layout) -> Vec<DebugSection> {
             log_line!(Warn, "an image lacks debug information: {error}");
         }
     }
-    linked.into_sections()
+    let mut sections = linked.into_sections();
+    sections.extend(remarks(content, layout));
+    sections
+}
+
+/// What LLVM said of the loops of the functions, if anything.
+fn remarks(content: &Content<'_>, layout: &Layout) -> Option<DebugSection> {
+    let mut text = String::new();
+    let functions = content.parts.iter().flat_map(|part| part.object.functions());
+    for function in functions.filter(|function| content.pages.covers(function.range)) {
+        remarks::write(&function.linkage_name, layout.offset(function.range.start().0), &mut text);
+    }
+    (!text.is_empty()).then(|| DebugSection { name: remarks::SECTION.into(), bytes: text.into_bytes() })
 }
 
 /// The parts of a file.

@@ -13,7 +13,7 @@ use crate::{Address, AddressRange};
 pub(super) struct ImageHeaders {
     /// Address of byte 0 of the file, if all of it were mapped.
     pub(super) bias: u64,
-    /// The program headers of the file that speak of what is mapped.
+    /// The program headers of the file that describe the mapping.
     pub(super) headers: Vec<libc::Elf64_Phdr>,
 }
 
@@ -46,7 +46,7 @@ impl ImageHeaders {
         self.headers.iter().find(|header| header.p_type == p_type.0)
     }
 
-    /// What is mapped of the file.
+    /// The mapped part of the file.
     pub(super) fn mapped(&self) -> Option<AddressRange> {
         let load = self.of_type(elf::PT_LOAD)?;
         AddressRange::new(Address(self.bias.wrapping_add(load.p_vaddr)), load.p_memsz)

@@ -53,7 +53,7 @@ pub(crate) struct Images {
     under_valgrind: bool,
 }
 
-/// A run of pages, or what is left of it.
+/// A run of pages, or the rest of one.
 #[derive(Clone, Debug)]
 struct Mapped {
     end: u64,
@@ -287,7 +287,7 @@ impl Images {
         self.freed.extend(file.and_then(Arc::into_inner).filter(|_| ours));
     }
 
-    /// What is known of the image of exactly these pages, and its file.
+    /// The record of the image of exactly these pages, and its file.
     pub(super) fn headers_of(&self, pages: AddressRange) -> Option<(&ImageHeaders, &Path)> {
         let image = self.mapped.get(&pages.start().0).filter(|image| image.end == pages.end().0)?;
         Some((image.headers.as_deref()?, &image.file.as_deref()?.path))
@@ -299,7 +299,7 @@ impl Images {
     }
 
     /// In the child of a fork, or as another user: the files so far are not ours to remove, and new ones get a
-    /// directory of their own. What is mapped stays mapped, and needs no new file.
+    /// directory of their own. Images that are mapped stay mapped, and need no new file.
     pub(crate) fn begin_anew(&mut self) {
         self.inherited.extend(self.directory.take());
         self.salt = None;

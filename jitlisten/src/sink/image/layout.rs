@@ -51,7 +51,7 @@ pub(crate) struct Layout {
     pub(crate) mapped: u64,
     /// Offset of the first page of code.
     pub(crate) code: u64,
-    /// Offset behind the last page of code, and behind what is mapped.
+    /// Offset behind the last page of code, and behind the mapping.
     pub(crate) code_end: u64,
     /// Address of byte 0 of the file, if all of it were mapped.
     pub(crate) bias: u64,
@@ -95,7 +95,7 @@ impl Layout {
         }
     }
 
-    /// What is mapped, in the process.
+    /// The mapping, in the process.
     pub(crate) fn mapped_range(&self) -> AddressRange {
         let start = Address(self.bias.wrapping_add(self.mapped));
         AddressRange::new(start, self.code_end - self.mapped).unwrap_or_default()

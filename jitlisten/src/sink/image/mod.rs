@@ -19,7 +19,7 @@
 //! | `group.rs` | which objects have to go together |
 //! | `headers.rs`, `module.rs` | what the loader would say of an image |
 //! | `in_core.rs` | the header in memory, for readers of core files |
-//! | `images.rs`, `refusal.rs` | what is mapped and what is on disk; what has no image |
+//! | `images.rs`, `refusal.rs` | mappings and files; pages without an image |
 //! | `sink.rs` | when |
 //!
 //! Mappings: an image takes the place of one that LLVM has made, so a process has as many as without. Objects that
@@ -47,7 +47,7 @@
 //! JITLink), the tables go into the zeros behind the text.
 //!
 //! LLVM's `SectionMemoryManager` shares pages between objects that are finalized in one go (several modules added to an
-//! MCJIT engine before `finalizeObject`), and trims what is left to whole pages then; llvmlite's own memory manager and
+//! MCJIT engine before `finalizeObject`), and trims the rest to whole pages then; llvmlite's own memory manager and
 //! ORC never share. Such objects are finalized one after the other, and the last one finds all of them final: then one
 //! file is written, linked as a linker does it, by giving each debug section a place behind those of its name before
 //! relocations are applied. If an object of the group never becomes final, the others go without an image.
@@ -58,7 +58,7 @@
 //! Code is not packed into fewer mappings: it would mean to choose the addresses for LLVM, which has to reach its data
 //! from there. The sink stops when seven eighths of `vm.max_map_count` are in use. What the system may refuse (a
 //! `noexec` place, no space, no mapping left, a security module) stops the sink at the first image or at a later one;
-//! what is mapped stays mapped. What is mapped outlives the sink: while it is off, pages keep their images, and lose
+//! mappings stay. They outlive the sink: while it is off, pages keep their images, and lose
 //! them when they change.
 
 mod cfi_entry;

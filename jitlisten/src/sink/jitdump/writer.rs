@@ -15,8 +15,8 @@ use crate::options::{NameStyle, Options};
 use crate::process::write_nosignal::effective_user;
 use crate::process::{checked_read, clock};
 use crate::sink::image::private;
-use crate::sink::{FinalizedObject, Forked, Sink, SinkContext, SinkError};
-use crate::{Address, AddressRange, LineRows, Machine, cfi, log_line, name};
+use crate::sink::{FinalizedObject, Forked, Sink, SinkContext, SinkError, printable};
+use crate::{Address, AddressRange, LineRows, Machine, cfi, log_line};
 
 /// Tables that end in the page in which the text ends cannot reach code that is mapped later.
 const PAGE: u64 = 4096;
@@ -163,7 +163,7 @@ impl Jitdump {
         let mut functions = object.functions(self.style).peekable();
         while let Some((code, name)) = functions.next() {
             let next = functions.peek().map(|(next, _)| next.start());
-            let name = &name::printable(name);
+            let name = &printable(name, self.style);
             let Some(bytes) = bytes(object, code) else {
                 log_line!(Warn, "{name} is missing in the jitdump: cannot read {code}");
                 continue;

@@ -97,7 +97,7 @@ impl Space {
         }
     }
 
-    /// Takes the best hole for `length` bytes of lines. It must be filled at once, what is left of it with a line about
+    /// Takes the best hole for `length` bytes of lines. It must be filled at once, the rest of it with a line about
     /// no code.
     pub(super) fn take_hole(&mut self, length: u64) -> Option<(u64, Hole)> {
         let fits = |hole: u64| hole == length || hole >= length + SHORTEST_LINE;
@@ -157,7 +157,7 @@ mod tests {
         space.freed(ObjectId(0));
         space.make_holes();
         assert_eq!(space.take_hole(101), None, "too small");
-        assert_eq!(space.take_hole(91), None, "what is left is no line");
+        assert_eq!(space.take_hole(91), None, "the rest is too short for a line");
         assert_eq!(space.take_hole(90), Some((100, Hole { length: 100, starts: vec![100] })));
         assert_eq!(space.take_hole(10), Some((190, Hole { length: 10, starts: vec![] })), "its lines are overwritten");
         assert_eq!(space.take_hole(1), None);

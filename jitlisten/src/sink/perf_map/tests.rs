@@ -5,6 +5,7 @@ use std::fs::{self, OpenOptions};
 use super::*;
 use crate::LoadedObject;
 use crate::code_snapshot::CodeSnapshot;
+use crate::name;
 use crate::name::ReadableName;
 
 /// Three functions and their wrappers, as Numba 0.68 compiled them.
@@ -115,6 +116,14 @@ fn a_line_is_start_size_name() {
         assert_eq!(size, format!("{:x}", function.range.size()));
         assert!(name.len() >= 3, "{line}");
     }
+}
+
+#[test]
+fn a_short_symbol_stays_what_it_is() {
+    let shown = |style| ["f0", "f", "outer", "a\nb"].map(|name| printable(name, style));
+    assert_eq!(shown(NameStyle::Linkage)[..3], ["f0", "f", "outer"]);
+    assert_eq!(shown(NameStyle::Readable)[..3], ["f0()", "f()", "outer"]);
+    assert_eq!(shown(NameStyle::Linkage)[3], shown(NameStyle::Readable)[3]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use jitlisten::log_line;
 
 use crate::placement::Pattern;
-use crate::process::thread::this_thread;
+use crate::process::this_thread;
 
 /// So many wait at most, and so many bytes of them: one that is linked into another process never comes.
 const MOST: usize = 256;
@@ -108,11 +108,13 @@ impl EmittedObjects {
     }
 
     /// Says once that an object waits for longer than a second, or was given up before it was found.
-    pub(crate) fn warn(&mut self) {
+    pub(crate) fn warn(&mut self, path: impl Fn(usize) -> String) {
         if self.warns() {
+            let missed = self.waiting.iter().find(|emitted| emitted.is_missed).or(self.waiting.front());
             log_line!(
                 Warn,
-                "could not locate a JITLink object in memory {}; its functions stay unnamed (reported once)",
+                "{}: could not locate a JITLink object in memory {}; its functions stay unnamed (reported once)",
+                missed.map_or_else(String::new, |emitted| path(emitted.slot)),
                 if self.given_up > 0 { "before too many others were pending" } else { "within a second" }
             );
         }

@@ -1,16 +1,12 @@
 //! The hooks of `ObjectLinkingLayer::emit`.
 
 use super::{TABLE, call_original};
-use crate::hook_table::{EMIT_VTABLES, Emit, Returned, SLOTS};
+use crate::hook_table::{EMIT_VTABLES, Emit, Returned, SLOTS, for_each_slot};
 use crate::hooks::guarded;
 use crate::placement::Pattern;
 
-macro_rules! hooks {
-    ($($slot:literal)*) => { [$([hook::<$slot, 0>, hook::<$slot, 1>],)*] };
-}
-
 /// By the place of the LLVM in the table of sources, and which of its vtables it is.
-pub(crate) const HOOKS: [[Emit; EMIT_VTABLES]; SLOTS] = hooks!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+pub(crate) const HOOKS: [[Emit; EMIT_VTABLES]; SLOTS] = for_each_slot!(SLOT => [hook::<SLOT, 0>, hook::<SLOT, 1>]);
 
 unsafe extern "C-unwind" fn hook<const SLOT: usize, const VTABLE: usize>(
     this: usize,
@@ -24,12 +20,20 @@ unsafe extern "C-unwind" fn hook<const SLOT: usize, const VTABLE: usize>(
 ) -> Returned {
     let hooked = &TABLE[SLOT][VTABLE];
     let emitted = guarded(|shim| {
-        let bytes = hooked.object(this, responsibility, object, |size| shim.session.check_memory(size).is_ok());
-        let pattern = bytes.map(Pattern::of);
-        if matches!(pattern, Some(None)) {
-            hooked.left_alone("it is for another machine, or has relocations that are not known");
+        let object = hooked.read(this, responsibility, object, |size| shim.session.check_memory(size).is_ok());
+        let pattern = object.map(|bytes| bytes.map(Pattern::of));
+        let problem = match &pattern {
+            Ok(Some(None)) => Some("it has relocations that are not known"),
+            Ok(_) => None,
+            Err(problem) => Some(*problem),
+        };
+        if let Some(problem) = problem.filter(|_| hooked.warns()) {
+            shim.ignoring(
+                SLOT,
+                &format!("an object of JITLink: {problem}; its functions stay unnamed (reported once)"),
+            );
         }
-        Some(shim.emitted(SLOT, pattern))
+        Some(shim.emitted(SLOT, pattern.ok().flatten()))
     });
     // SAFETY: the words this was called with.
     let returned = unsafe { call_original(SLOT, VTABLE, [this, responsibility, object, d, e, f, g, h]) };

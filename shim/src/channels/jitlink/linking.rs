@@ -18,7 +18,7 @@ use super::emitted::Emitted;
 use crate::channels::moved_code::copies::{LARGEST, piece, reach, read};
 use crate::doctor::facts::{self, Count};
 use crate::placement::{Around, Pattern, Piece, Placement, certain};
-use crate::process::thread::this_thread;
+use crate::process::this_thread;
 use crate::state::{Shim, State};
 
 /// So much memory is not searched where it is not known that something was linked there.
@@ -68,7 +68,7 @@ impl Shim {
             return;
         }
         let candidates = state.emitted.candidates_at_end(number);
-        let writable = state.memory.writable().collect();
+        let writable = self.session.ledger(|ledger| ledger.writable().collect());
         self.look_in(&mut state, writable, &candidates);
         if state.emitted.is_waiting(number) && state.emitted.may_ask() {
             let candidates = state.emitted.candidates_at_end(number);
@@ -99,7 +99,9 @@ impl Shim {
     /// The table at `address` was handed to the unwinder: looks for what was linked around the first function in it.
     pub(crate) fn look_beside_table(&self, state: &mut State, address: Address) {
         let Some(extent) = state.emitted.extent(this_thread()).filter(|&extent| extent < LARGEST) else { return };
-        let Some(first) = first_function(address).filter(|&first| state.memory.is_free(first)) else { return };
+        let Some(first) = first_function(address).filter(|&first| self.is_free(first)) else {
+            return;
+        };
         let Some(mapping) = mapping_of(first.start()).filter(|mapping| mapping.executable) else { return };
         let code = clipped(first.start().0.saturating_sub(extent), first.end().0.saturating_add(extent), mapping.range);
         let table =
@@ -125,10 +127,10 @@ impl Shim {
             ranges.into_iter().take_while(is_small).filter_map(|range| Place::of(state, range, true)).collect();
         for id in self.look_at_places(state, &places, candidates) {
             // It may run: the kernel says so, whatever LLVM has asked for.
-            let texts = state.memory.pending(id).map(<[AddressRange]>::to_vec).unwrap_or_default();
+            let texts = self.pending(id).unwrap_or_default();
             self.look_unless_known(state, &texts);
-            let outcome = state.memory.overdue(id);
-            self.notify(state, outcome);
+            let outcome = self.session.overdue(id);
+            self.note(state, &outcome);
         }
     }
 
@@ -140,7 +142,7 @@ impl Shim {
             if found.iter().any(|(found, ..)| state.emitted.waiting[*found].pattern.is_object(object)) {
                 continue;
             }
-            let mut placements = places.iter().filter_map(|place| find(state, index, place, sure));
+            let mut placements = places.iter().filter_map(|place| self.find(state, index, place, sure));
             let (Some(placement), None) = (placements.next(), placements.next()) else { continue };
             let is_whole = placement.text.len() == state.emitted.waiting[index].pattern.texts();
             // This thread's own object is there, and all of it: what other threads are linking is not looked for.
@@ -178,6 +180,13 @@ impl Shim {
         ids
     }
 
+    fn find(&self, state: &State, index: usize, place: &Place, sure: bool) -> Option<Placement> {
+        let is_free = |range| self.is_free(range);
+        let pattern = &state.emitted.waiting.get(index)?.pattern;
+        let placement = pattern.place(&place.code, &place.around, &read, &is_free, sure)?;
+        (placement.is_certain || !place.is_any).then_some(placement)
+    }
+
     fn placed(&self, state: &mut State, emitted: Emitted, placement: &Placement) -> Option<ObjectId> {
         let texts = emitted.pattern.texts();
         if placement.text.len() < texts {
@@ -185,18 +194,11 @@ impl Shim {
         }
         facts::count(emitted.slot, Count::JitLink);
         let object = emitted.pattern.into_debug_object(&placement.sections);
-        let loaded = self.session.linked(object).ok()?;
+        let loaded = self.session.linked(object, state.library_of(emitted.slot)).ok()?;
         let id = loaded.id;
         self.loaded(state, loaded);
         Some(id)
     }
-}
-
-fn find(state: &State, index: usize, place: &Place, sure: bool) -> Option<Placement> {
-    let is_free = |range| state.memory.is_free(range);
-    let pattern = &state.emitted.waiting.get(index)?.pattern;
-    let placement = pattern.place(&place.code, &place.around, &read, &is_free, sure)?;
-    (placement.is_certain || !place.is_any).then_some(placement)
 }
 
 /// In front of what is covered by the first entry of a table stand a CIE and the head of that entry: each shorter than

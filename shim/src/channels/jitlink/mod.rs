@@ -5,7 +5,7 @@
 //!   three vtables   7 slots, then 4 and 7   emit of the layer for link graphs is in slot 3, that for objects in slot 6 of
 //!                                           the first vtable and of the third, where the caller is an ObjectLayer
 //! ```
-//! `llvm/vtable/release.rs` says which releases have which.
+//! `llvm/releases.rs` says which releases have which.
 //!
 //! `void emit(std::unique_ptr<MaterializationResponsibility>, std::unique_ptr<MemoryBuffer>)`: by the C++ ABI both
 //! arguments are addresses of pointers. A `MemoryBuffer` is its vtable, begin, and end. The object is copied before it
@@ -14,9 +14,9 @@
 //!
 //! # Checks
 //! The vtables must be adjacent and have the numbers of slots of the library's release. At each call, `this` must have
-//! the vtable that was found, and the second pointer must lead to an ELF object of this machine. Otherwise the call is
-//! only passed on, and the log says so once. The hook changes nothing and passes on more words than `emit` has, so it
-//! is harmless even in front of another function of the vtable.
+//! the vtable that was found, and the second pointer must lead to an ELF object. Otherwise the call is only passed on,
+//! and the log says so once; objects of another machine (BPF) are passed on silently. The hook changes nothing and
+//! passes on more words than `emit` has, so it is harmless even in front of another function of the vtable.
 
 pub(crate) mod emitted;
 pub(crate) mod hook;
@@ -26,11 +26,12 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use jitlisten::plumbing::checked_read;
+use jitlisten::plumbing::elf::{FileHeader, LE, THIS_MACHINE, file_header};
 use jitlisten::{Address, AddressRange, log_line};
 
 use crate::hook_table::{EMIT_VTABLES, Emit, Returned, SLOTS};
+use crate::llvm::releases::{self, Release};
 use crate::llvm::vtable::find::Vtable;
-use crate::llvm::vtable::release::{self, Release};
 use crate::llvm::vtable::{OBJECT_LINKING_LAYER, patch, words};
 use crate::process::detour::Callers;
 use crate::process::library::Library;
@@ -83,7 +84,7 @@ pub(crate) fn with_emit<'a>(vtables: &[&'a Vtable], releases: &[Release]) -> Res
         [_, second] => vec![*first, second],
         _ => return Err(Refusal::Unknown),
     };
-    let checked = release::check(releases, |layout| layout.has_jitlink(&slots));
+    let checked = releases::check(releases, |row| row.has_jitlink(&slots));
     checked.map(|()| emits).map_err(|too_new| too_new.map_or(Refusal::Unknown, Refusal::TooNew))
 }
 
@@ -103,11 +104,8 @@ static TABLE: [[Hooked; EMIT_VTABLES]; SLOTS] = [const {
 
 /// Listens to JITLink of `library`. `slot` is its place in the table of sources, `hooks` are that place's, `vtables`
 /// those of [`CLASSES`](crate::llvm::vtable::CLASSES), `releases` what the library says of itself.
-///
-/// # Safety
-/// As for `runtime_dyld::attach`; `vtables` must have been found under the same hold of the loader's lock.
-pub(crate) unsafe fn attach(
-    library: &Library,
+pub(crate) fn attach(
+    library: &Library<'_>,
     slot: usize,
     vtables: &[Vtable],
     releases: &[Release],
@@ -120,7 +118,7 @@ pub(crate) unsafe fn attach(
         table[which].original.store(patch::original(library, vtable, EMIT).unwrap_or_default(), Ordering::Relaxed);
         table[which].warned.store(false, Ordering::Relaxed);
         table[which].vtable.store(vtable.address_point as usize, Ordering::Release);
-        // SAFETY: the caller's promise; the hook passes on whatever it is called with.
+        // SAFETY: this slot's hook passes on whatever it is called with; `callers` says whose thread this is.
         let exchanged = unsafe { patch::exchange(library, vtable, EMIT, hooks[which] as usize, callers) };
         if let Err(error) = exchanged {
             let path = library.path.display();
@@ -142,35 +140,22 @@ pub(crate) unsafe fn attach(
 /// Only that hook may, with the words it was called with.
 unsafe fn call_original(slot: usize, which: usize, words: [usize; 8]) -> Returned {
     let [a, b, c, d, e, f, g, h] = words;
-    // SAFETY: the function that was in the slot; the vtable leads to the hook only once this is written.
-    let original: Emit = unsafe { std::mem::transmute(TABLE[slot][which].original.load(Ordering::Acquire)) };
-    // SAFETY: the host's own call, passed on.
-    unsafe { original(a, b, c, d, e, f, g, h) }
+    let original = TABLE[slot][which].original.load(Ordering::Acquire);
+    // SAFETY: the function that was in the slot (the vtable leads to the hook only once that is written), and the
+    // host's own call, passed on.
+    unsafe { std::mem::transmute::<usize, Emit>(original)(a, b, c, d, e, f, g, h) }
 }
 
-/// An ELF header.
-const SMALLEST: usize = 64;
+const SMALLEST: usize = size_of::<FileHeader>();
 
 impl Hooked {
-    /// The object that is to be linked, if everything is as it should be. What is not is said once.
-    fn object(
-        &self,
-        this: usize,
-        responsibility: usize,
-        object: usize,
-        has_memory: impl Fn(usize) -> bool,
-    ) -> Option<Vec<u8>> {
-        let read = self.read(this, responsibility, object, has_memory);
-        read.inspect_err(|what| self.left_alone(what)).ok()?
+    /// Whether an ignored object is to be reported: once.
+    fn warns(&self) -> bool {
+        !self.warned.swap(true, Ordering::Relaxed)
     }
 
-    fn left_alone(&self, what: &str) {
-        if !self.warned.swap(true, Ordering::Relaxed) {
-            log_line!(Warn, "ignoring an object of JITLink: {what}; its functions stay unnamed (reported once)");
-        }
-    }
-
-    /// `Ok(None)` where there is no memory for it, which the session says.
+    /// The object that is to be linked, or what is not as it should be. `Ok(None)` for an object of another machine, or
+    /// where there is no memory for it, which the session says.
     fn read(
         &self,
         this: usize,
@@ -195,10 +180,8 @@ impl Hooked {
             let range = AddressRange::new(Address(begin as u64), size as u64)?;
             checked_read::copy(range).ok()
         };
-        if !copy(SMALLEST).ok_or(UNREADABLE)?.starts_with(b"\x7fELF\x02\x01\x01") {
-            return Err("no ELF object");
-        }
-        if !has_memory(2 * size) {
+        let header = file_header(&copy(SMALLEST).ok_or(UNREADABLE)?).ok_or("no ELF object")?;
+        if header.e_machine.get(LE) != THIS_MACHINE || !has_memory(2 * size) {
             return Ok(None);
         }
         copy(size).ok_or(UNREADABLE).map(Some)

@@ -13,7 +13,7 @@ use jitlisten::plumbing::{checked_read, mappings_of};
 use jitlisten::{Address, AddressRange, ObjectId, log_line};
 
 use crate::placement::{Around, Pattern, Piece, Placement, certain};
-use crate::process::thread::this_thread;
+use crate::process::this_thread;
 use crate::state::{Shim, State};
 
 /// So many of the last objects are looked for.
@@ -32,7 +32,7 @@ const MOST_ALIKE: usize = 256;
 impl Shim {
     /// `range` has become executable: looks there for objects that wait elsewhere.
     pub(crate) fn look_for_copies(&self, state: &mut State, range: AddressRange) {
-        let wanted = wanted(state);
+        let wanted = self.wanted(state);
         if wanted.is_empty() || range.size() > LARGEST {
             return;
         }
@@ -47,7 +47,7 @@ impl Shim {
             if is_among(&found, &pattern) {
                 continue;
             }
-            let is_free = |range| state.memory.is_free(range);
+            let is_free = |range| self.is_free(range);
             let placement = pattern.place(&code, &around, &read, &is_free, false);
             found.extend(placement.map(|placement| (id, pattern, placement)));
         }
@@ -58,16 +58,31 @@ impl Shim {
     /// waits elsewhere.
     pub(crate) fn look_by_table(&self, state: &mut State, table: Address) {
         let mut found = Vec::new();
-        for id in wanted(state) {
+        for id in self.wanted(state) {
             let Some(pattern) = self.session.debug_object(id).and_then(Pattern::of) else { continue };
             if is_among(&found, &pattern) {
                 continue;
             }
-            let is_free = |range| state.memory.is_free(range);
+            let is_free = |range| self.is_free(range);
             let placement = pattern.place_by_table(table, &read, &is_free);
             found.extend(placement.map(|placement| (id, pattern, placement)));
         }
         self.moved(state, found);
+    }
+
+    /// The last objects that this thread has loaded and that still wait.
+    fn wanted(&self, state: &mut State) -> Vec<ObjectId> {
+        let thread = this_thread();
+        self.session.ledger(|ledger| {
+            let mut wanted = Vec::new();
+            for waiting in state.overdue.last(LAST) {
+                if waiting.thread == thread && waiting.tries < TRIES && ledger.pending(waiting.id).is_some() {
+                    waiting.tries += 1;
+                    wanted.push(waiting.id);
+                }
+            }
+            wanted
+        })
     }
 
     /// These were found elsewhere. Equal objects cannot be distinguished, nor one from another that waits and is not
@@ -79,21 +94,22 @@ impl Shim {
         }
         let is_found: Vec<ObjectId> = found.iter().map(|(id, ..)| *id).collect();
         for ((id, pattern, placement), _) in found.into_iter().zip(certain).filter(|(_, is_certain)| *is_certain) {
-            let mut alike = state.memory.pending_of_size(placement.size()).filter(|other| !is_found.contains(other));
-            let is_it = |other| {
+            let alike: Vec<ObjectId> = self.session.ledger(|ledger| {
+                let alike = ledger.pending_of_size(placement.size()).filter(|other| !is_found.contains(other));
+                alike.take(MOST_ALIKE + 1).collect()
+            });
+            let is_it = |&other: &ObjectId| {
                 let other = self.session.debug_object(other).and_then(Pattern::of);
                 other.is_none_or(|one| !one.is_object(pattern.object()) && one.may_also_be_at(&placement, &read))
             };
-            if alike.by_ref().take(MOST_ALIKE).any(is_it) || alike.next().is_some() {
+            if alike.len() > MOST_ALIKE || alike.iter().any(is_it) {
                 log_line!(Info, "an object linked for another address equals a pending one; it stays unnamed");
                 continue;
             }
-            drop(alike);
             self.look_unless_known(state, &placement.text);
             let debug_object = pattern.into_debug_object(&placement.sections);
-            let Ok(loaded) = self.session.moved(id, debug_object) else { continue };
-            let outcome = state.memory.moved(loaded);
-            self.notify(state, outcome);
+            let Ok(outcome) = self.session.moved(id, debug_object) else { continue };
+            self.note(state, &outcome);
         }
     }
 }
@@ -107,19 +123,6 @@ fn is_among(found: &[(ObjectId, Pattern, Placement)], pattern: &Pattern) -> bool
 pub(crate) fn reach<'a>(patterns: impl Iterator<Item = &'a Pattern>) -> u64 {
     let largest = patterns.map(Pattern::size).max().unwrap_or_default() as u64;
     (2 * largest + SEGMENTS).min(AROUND)
-}
-
-/// The last objects that this thread has loaded and that still wait.
-fn wanted(state: &mut State) -> Vec<ObjectId> {
-    let thread = this_thread();
-    let mut wanted = Vec::new();
-    for waiting in state.overdue.last(LAST) {
-        if waiting.thread == thread && waiting.tries < TRIES && state.memory.pending(waiting.id).is_some() {
-            waiting.tries += 1;
-            wanted.push(waiting.id);
-        }
-    }
-    wanted
 }
 
 pub(crate) fn read(range: AddressRange) -> Option<Vec<u8>> {

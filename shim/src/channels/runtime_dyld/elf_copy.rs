@@ -2,32 +2,12 @@
 
 #![forbid(unsafe_code)]
 
+use std::mem::offset_of;
+
 use jitlisten::plumbing::checked_read;
+use jitlisten::plumbing::elf::{FileHeader, LE, SectionHeader, THIS_MACHINE, file_header, structure};
 use jitlisten::{Address, AddressRange};
-
-/// Offsets in `Elf64_Ehdr` and `Elf64_Shdr` of elf(5), and sizes.
-const EHDR_SIZE: usize = 64;
-const E_TYPE: usize = 16;
-const E_MACHINE: usize = 18;
-const E_SHOFF: usize = 40;
-const E_SHENTSIZE: usize = 58;
-const E_SHNUM: usize = 60;
-const SHDR_SIZE: usize = 64;
-const SH_NAME: usize = 0;
-const SH_TYPE: usize = 4;
-const SH_FLAGS: usize = 8;
-const SH_ADDR: usize = 16;
-const SH_OFFSET: usize = 24;
-const SH_SIZE: usize = 32;
-
-const ET_REL: u16 = 1;
-const SHT_PROGBITS: u32 = 1;
-const SHF_EXECINSTR: u64 = 4;
-
-#[cfg(target_arch = "x86_64")]
-const MACHINE: u16 = object::elf::EM_X86_64.0;
-#[cfg(target_arch = "aarch64")]
-const MACHINE: u16 = object::elf::EM_AARCH64.0;
+use object::elf::{ELFMAG, ET_REL, SHF_EXECINSTR, SHT_PROGBITS};
 
 /// How many bytes of a text section are compared.
 const COMPARED: u64 = 256;
@@ -35,6 +15,7 @@ const COMPARED: u64 = 256;
 /// The copy.
 pub(crate) struct Sections {
     bytes: Vec<u8>,
+    /// Where the headers are.
     table: usize,
     count: usize,
 }
@@ -52,30 +33,31 @@ pub(crate) fn differ_in_place(one: &[u8], other: &[u8]) -> bool {
 }
 
 impl Sections {
-    /// Copies the object at `data`, if it is an object of this machine with all its section headers.
-    pub(crate) fn read(data: usize, size: usize) -> Result<Sections, &'static str> {
+    /// Copies the object at `data`, which must have all its section headers; `None` for an object of another machine
+    /// (BPF).
+    pub(crate) fn read(data: usize, size: usize) -> Result<Option<Sections>, &'static str> {
         let range = AddressRange::new(Address(data as u64), size as u64).ok_or("no range of addresses")?;
-        if size < EHDR_SIZE {
+        if size < size_of::<FileHeader>() {
             return Err("too small for an ELF file");
         }
         let bytes = checked_read::copy(range).map_err(|_| "its bytes cannot be read")?;
-        Sections::parse(bytes)
+        let is_of_another =
+            |header: FileHeader| header.e_ident.magic == ELFMAG && header.e_machine.get(LE) != THIS_MACHINE;
+        if structure(&bytes, 0).is_some_and(is_of_another) { Ok(None) } else { Sections::parse(bytes).map(Some) }
     }
 
     fn parse(bytes: Vec<u8>) -> Result<Sections, &'static str> {
-        const ELF64_LITTLE: &[u8] = b"\x7fELF\x02\x01\x01";
-        let half = |at: usize| number::<2>(&bytes, at) as u16;
-        if !bytes.starts_with(ELF64_LITTLE) || half(E_TYPE) != ET_REL || half(E_MACHINE) != MACHINE {
-            return Err("no relocatable ELF object of this machine");
-        }
-        let (table, mut count) = (number::<8>(&bytes, E_SHOFF) as usize, usize::from(half(E_SHNUM)));
+        let is_one = |header: &FileHeader| header.e_type.get(LE) == ET_REL && header.e_machine.get(LE) == THIS_MACHINE;
+        let header = file_header(&bytes).filter(is_one).ok_or("no relocatable ELF object of this machine")?;
+        let (table, mut count) = (header.e_shoff.get(LE) as usize, usize::from(header.e_shnum.get(LE)));
         if count == 0 {
             // More than 65,279 sections: the number is in the size of the first one.
-            count = table.checked_add(SH_SIZE).map_or(0, |at| number::<8>(&bytes, at) as usize);
+            count = structure::<SectionHeader>(&bytes, table).map_or(0, |first| first.sh_size.get(LE) as usize);
         }
-        let end = count.checked_mul(SHDR_SIZE).and_then(|size| size.checked_add(table));
+        let size = usize::from(header.e_shentsize.get(LE));
+        let end = count.checked_mul(size).and_then(|size| size.checked_add(table));
         let fits = end.is_some_and(|end| end <= bytes.len());
-        if half(E_SHENTSIZE) != SHDR_SIZE as u16 || !fits || count == 0 {
+        if size != size_of::<SectionHeader>() || !fits || count == 0 {
             return Err("its section headers are not in it");
         }
         Ok(Sections { bytes, table, count })
@@ -87,17 +69,21 @@ impl Sections {
 
     /// Where the header of a section is, from the object's start.
     pub(crate) fn header_offset(&self, index: usize) -> usize {
-        self.table + index * SHDR_SIZE
+        self.table + index * size_of::<SectionHeader>()
+    }
+
+    fn header(&self, index: usize) -> Option<SectionHeader> {
+        structure(&self.bytes, self.header_offset(index))
     }
 
     /// Sections without a name get no address in LLVM's debug objects.
     pub(crate) fn has_name(&self, index: usize) -> bool {
-        self.field::<4>(index, SH_NAME) != 0
+        self.header(index).is_some_and(|header| header.sh_name.get(LE) != 0)
     }
 
     pub(crate) fn set_address(&mut self, index: usize, address: u64) {
-        let at = self.header_offset(index) + SH_ADDR;
-        if let Some(field) = self.bytes.get_mut(at..at + 8) {
+        let at = self.header_offset(index) + offset_of!(SectionHeader, sh_addr);
+        if let Some(field) = self.bytes.get_mut(at..at + size_of::<u64>()) {
             field.copy_from_slice(&address.to_le_bytes());
         }
     }
@@ -105,37 +91,26 @@ impl Sections {
     /// Whether the first bytes of each text section are at its address, as far as relocations have not changed them: at
     /// least half of them.
     pub(crate) fn are_where_they_say(&self) -> bool {
-        (1..self.count).filter(|&index| self.is_text(index)).all(|index| {
-            let address = self.field::<8>(index, SH_ADDR);
-            let size = self.field::<8>(index, SH_SIZE).min(COMPARED);
-            let start = self.field::<8>(index, SH_OFFSET) as usize;
+        (1..self.count).filter_map(|index| self.header(index)).filter(is_loaded_text).all(|header| {
+            let size = header.sh_size.get(LE).min(COMPARED);
+            let start = header.sh_offset.get(LE) as usize;
             let expected = start.checked_add(size as usize).and_then(|end| self.bytes.get(start..end));
-            let range = AddressRange::new(Address(address), size);
+            let range = AddressRange::new(Address(header.sh_addr.get(LE)), size);
             let (Some(expected), Some(range)) = (expected, range) else { return false };
             let Ok(there) = checked_read::copy(range) else { return false };
             there.iter().zip(expected).filter(|(there, expected)| there == expected).count() * 2 >= expected.len()
         })
     }
 
-    /// A section with code that was loaded.
-    fn is_text(&self, index: usize) -> bool {
-        self.field::<4>(index, SH_TYPE) as u32 == SHT_PROGBITS
-            && self.field::<8>(index, SH_FLAGS) & SHF_EXECINSTR != 0
-            && self.field::<8>(index, SH_SIZE) > 0
-            && self.field::<8>(index, SH_ADDR) != 0
-    }
-
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
-
-    fn field<const SIZE: usize>(&self, index: usize, at: usize) -> u64 {
-        number::<SIZE>(&self.bytes, self.header_offset(index) + at)
-    }
 }
 
-/// A little-endian number of the file; 0 outside.
-fn number<const SIZE: usize>(bytes: &[u8], at: usize) -> u64 {
-    let field = bytes.get(at..).and_then(|rest| rest.first_chunk::<SIZE>());
-    field.map_or(0, |field| field.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte)))
+/// A section with code that was loaded.
+fn is_loaded_text(header: &SectionHeader) -> bool {
+    header.sh_type.get(LE) == SHT_PROGBITS
+        && header.sh_flags.get(LE).0 & SHF_EXECINSTR.0 != 0
+        && header.sh_size.get(LE) > 0
+        && header.sh_addr.get(LE) != 0
 }

@@ -4,16 +4,12 @@
 //! instructions that move it to `x7`, which `loadObject` does not use; three instructions move it back and jump to the
 //! original. They have no frame, so unwinders do not see them.
 
-use crate::channels::runtime_dyld::{Outcome, loaded, original};
-use crate::hook_table::{LoadObject, SLOTS};
+use crate::channels::runtime_dyld::{Observed, loaded, original};
+use crate::hook_table::{LoadObject, SLOTS, for_each_slot};
 use crate::hooks::guarded;
 
-macro_rules! hooks {
-    ($($slot:literal)*) => { [$(entry::<$slot>,)*] };
-}
-
 /// By the place of the LLVM in the table of sources.
-pub(crate) const HOOKS: [LoadObject; SLOTS] = hooks!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+pub(crate) const HOOKS: [LoadObject; SLOTS] = for_each_slot!(SLOT => entry::<SLOT>);
 
 /// What is written into the vtable: here nothing is needed in front of the hook.
 #[cfg(target_arch = "x86_64")]
@@ -44,10 +40,8 @@ unsafe extern "C-unwind" fn entry<const SLOT: usize>(
 #[cfg(target_arch = "x86_64")]
 unsafe fn call(words: [usize; 8], original: usize) -> usize {
     let [a, b, c, d, e, f, g, h] = words;
-    // SAFETY: the caller's promise: the function that was in the slot.
-    let original: LoadObject = unsafe { std::mem::transmute(original) };
-    // SAFETY: the host's own call, passed on.
-    unsafe { original(a, b, c, d, e, f, g, h) }
+    // SAFETY: the function that was in the slot, and the host's own call, passed on.
+    unsafe { std::mem::transmute::<usize, LoadObject>(original)(a, b, c, d, e, f, g, h) }
 }
 
 /// The same: the last word goes to `x8` again. Only by `x16` or `x17` may a function be jumped to that begins with `bti
@@ -70,7 +64,7 @@ unsafe fn call(words: [usize; 8], original: usize) -> usize {
         std::arch::naked_asm!("ldr x16, [sp]", "mov x8, x7", "br x16")
     }
     let [a, b, c, d, e, f, g, result] = words;
-    // SAFETY: the caller's promise: the function that was in the slot, and the host's own call.
+    // SAFETY: the function that was in the slot, and the host's own call, passed on.
     unsafe { go_on(a, b, c, d, e, f, g, result, original) }
 }
 
@@ -93,9 +87,10 @@ unsafe extern "C-unwind" fn hook<const SLOT: usize>(
     // SAFETY: the function that was in the slot, with the words this was called with.
     let returned = unsafe { call(words, original(SLOT)) };
     guarded(|shim| match loaded(SLOT, words_of_call(&words), returned) {
-        Outcome::Object(bytes) => shim.linked(SLOT, bytes),
-        Outcome::Nothing => {}
-        Outcome::Refused => shim.refused(SLOT),
+        Observed::Object(bytes) => shim.linked(SLOT, bytes),
+        Observed::Nothing => {}
+        Observed::Ignored(what) => shim.ignoring(SLOT, &format!("an object: {what}")),
+        Observed::Refused(what) => shim.refused(SLOT, what),
     });
     returned
 }

@@ -1,7 +1,7 @@
 //! `RuntimeDyldELF::loadObject`: MCJIT and ORC's older layer call it for every object, before any of its code runs.
 //!
 //! ```text
-//!   vtable of llvm::RuntimeDyldELF     n slots, see `llvm/vtable/release.rs`
+//!   vtable of llvm::RuntimeDyldELF     n slots, see `llvm/releases.rs`
 //!     n-6, n-5   destructors           others in RuntimeDyldELFMips
 //!     n-4        loadObject            the same in RuntimeDyldELFMips, like all behind it
 //!     n-3        isCompatibleFile
@@ -25,8 +25,8 @@
 //!   `RuntimeDyldELFMips` must end in the same four functions, behind another destructor, or that of
 //!   `RuntimeDyldCOFFI386` must be as long.
 //! * At each call: `this` has the vtable that was found, the result refers back to `this`, its vtable slots point into
-//!   executable pages of the same library, the object has a class, of this library or another, and is an ELF file of
-//!   this machine within its buffer. Otherwise the call is only passed on.
+//!   executable pages of the same library, the object has a class, of this library or another, and is an ELF file
+//!   within its buffer. Otherwise the call is only passed on, as it is for an object of another machine (BPF).
 //! * At the first object, a trial: an unloaded section has no address, and the bytes at the text's address are its
 //!   bytes. An LLVM that fails is never tried again. Until one has passed, memory is read with system calls, which
 //!   return errors for unmapped memory.
@@ -46,8 +46,8 @@ use jitlisten::{Address, AddressRange, log_line};
 
 use crate::doctor::facts::{self, Count};
 use crate::hook_table::{LoadObject, SLOTS};
+use crate::llvm::releases::{self, Release};
 use crate::llvm::vtable::find::Vtable;
-use crate::llvm::vtable::release::{self, Release};
 use crate::llvm::vtable::{patch, plain_words_of, words, words_of};
 use crate::process::detour::Callers;
 use crate::process::library::Library;
@@ -56,7 +56,7 @@ use elf_copy::Sections;
 /// Whether a library that says that it is one of `releases` may have a vtable of so many slots.
 fn check_slots(slots: usize, releases: &[Release]) -> Result<(), Refusal> {
     let refuse = |too_new: Option<u32>| too_new.map_or(Refusal::UnknownSlots(slots), Refusal::TooNew);
-    release::check(releases, |layout| layout.has_runtime_dyld(slots)).map_err(refuse)
+    releases::check(releases, |row| row.has_runtime_dyld(slots)).map_err(refuse)
 }
 
 /// `loadObject` counted from the end, and with it the functions that a derived class inherits.
@@ -199,12 +199,9 @@ static TABLE: [Hooked; SLOTS] = [const {
 /// Listens to the RuntimeDyld of `library`, if it has one that is recognised. `slot` is its place in the table of
 /// sources, and `hook` that place's; `vtables` are those of [`CLASSES`](crate::llvm::vtable::CLASSES), found under the
 /// same hold of the loader's lock, and `releases` what the library says of itself.
-///
-/// # Safety
-/// The library must be mapped, and stay so during the call; the loader's lock must be held. It need not be relocated.
 /// Nothing may have called the functions of an earlier library at the same place of the table.
-pub(crate) unsafe fn attach(
-    library: &Library,
+pub(crate) fn attach(
+    library: &Library<'_>,
     slot: usize,
     vtables: &[Vtable],
     releases: &[Release],
@@ -226,7 +223,7 @@ pub(crate) unsafe fn attach(
     hooked.nothing.store(0, Ordering::Relaxed);
     hooked.in_register.store(false, Ordering::Relaxed);
     hooked.trust.store(UNTRIED, Ordering::Release);
-    // SAFETY: the caller's promise; the hook passes on whatever it is called with.
+    // SAFETY: this slot's hook passes on whatever it is called with; `callers` says whose thread this is.
     unsafe { patch::exchange(library, vtable, index, hook as usize, callers) }
         .inspect_err(|error| log_line!(Info, "{}: could not hook RuntimeDyld: {error}", library.path.display()))
         .map_err(|_| Refusal::Unchanged)
@@ -258,53 +255,49 @@ struct Call {
     binary: [usize; 4],
 }
 
-/// What a call of `loadObject` has brought.
-pub(crate) enum Outcome {
+/// What was observed of a call of `loadObject`.
+pub(crate) enum Observed {
     /// The object that was just loaded, with its addresses.
     Object(Vec<u8>),
-    /// Nothing, or nothing that is understood.
+    /// Nothing.
     Nothing,
-    /// This LLVM is no longer observed.
-    Refused,
+    /// An object that is not understood, and why.
+    Ignored(&'static str),
+    /// The same, and this LLVM is no longer observed.
+    Refused(&'static str),
 }
 
 /// After a call with these words that has returned `returned`.
-pub(crate) fn loaded(slot: usize, call: [usize; 3], returned: usize) -> Outcome {
-    let Some(hooked) = TABLE.get(slot) else { return Outcome::Nothing };
+pub(crate) fn loaded(slot: usize, call: [usize; 3], returned: usize) -> Observed {
+    let Some(hooked) = TABLE.get(slot) else { return Observed::Nothing };
     let was_refused = hooked.trust.load(Ordering::Acquire) == REFUSED;
+    if was_refused {
+        return Observed::Nothing;
+    }
     match hooked.loaded(call, returned) {
-        Some(bytes) => {
+        Ok(Some(bytes)) => {
             facts::count(slot, Count::RuntimeDyld);
-            Outcome::Object(bytes)
+            Observed::Object(bytes)
         }
-        None if !was_refused && hooked.trust.load(Ordering::Acquire) == REFUSED => Outcome::Refused,
-        None => Outcome::Nothing,
+        Ok(None) => Observed::Nothing,
+        Err(what) if hooked.trust.load(Ordering::Acquire) == REFUSED => Observed::Refused(what),
+        Err(what) => Observed::Ignored(what),
     }
 }
 
 impl Hooked {
     /// The object that was just loaded, with its addresses, if everything is as it should be.
-    fn loaded(&self, call: [usize; 3], returned: usize) -> Option<Vec<u8>> {
-        if self.trust.load(Ordering::Acquire) == REFUSED {
-            return None;
+    fn loaded(&self, call: [usize; 3], returned: usize) -> Result<Option<Vec<u8>>, &'static str> {
+        let read = self.read(call, returned);
+        match &read {
+            // Where nothing was loaded, nothing was tried.
+            Ok(None) => {}
+            Ok(Some(_)) => self.trust.store(TRUSTED, Ordering::Release),
+            // One object that is odd says nothing against the others, once there were others.
+            Err(_) if self.trust.load(Ordering::Acquire) == TRUSTED => {}
+            Err(_) => self.trust.store(REFUSED, Ordering::Release),
         }
-        match self.read(call, returned) {
-            Ok(bytes) => {
-                // Where nothing was loaded, nothing was tried.
-                if bytes.is_some() {
-                    self.trust.store(TRUSTED, Ordering::Release);
-                }
-                bytes
-            }
-            Err(what) => {
-                // One object that is odd says nothing against the others, once there were others.
-                if self.trust.load(Ordering::Acquire) != TRUSTED {
-                    self.trust.store(REFUSED, Ordering::Release);
-                }
-                log_line!(Warn, "ignoring an object: {what}");
-                None
-            }
-        }
+        read
     }
 
     /// `first` is the address of a result in memory, or `this`; behind it are `this`, or the object, and the object.
@@ -339,7 +332,7 @@ impl Hooked {
         }
     }
 
-    /// `Ok(None)` where nothing was loaded.
+    /// `Ok(None)` where nothing was loaded, or nothing for this machine.
     fn read(&self, call: [usize; 3], returned: usize) -> Result<Option<Vec<u8>>, &'static str> {
         let Call { this, info, object, binary: [class, _, data, size] } = self.call(call, returned)?;
         if info == 0 {
@@ -347,7 +340,7 @@ impl Hooked {
         }
         // `{ vtable, RuntimeDyldImpl &, map }`
         let read = if self.is_known() {
-            // SAFETY: as in `call`; the result is not null.
+            // SAFETY: `loadObject` has just returned this, as an earlier call has shown; it is not null.
             Some(unsafe { plain_words_of(&[(info, 2)]) })
         } else {
             words(info)
@@ -360,12 +353,12 @@ impl Hooked {
         if !self.is_class_of_objects(class) {
             return Err("no object file");
         }
-        let mut sections = Sections::read(data, size)?;
+        let Some(mut sections) = Sections::read(data, size)? else { return Ok(None) };
         let trusted = self.trust.load(Ordering::Acquire) == TRUSTED;
         // SAFETY: the checks above: `info` is what this linker has returned, for an object with these sections.
         let address = |section: usize| unsafe { section_address(get_address, info, section, object) };
         if !trusted && address(data + sections.header_offset(0)) != 0 {
-            return Err("the section that is none has an address");
+            return Err("the absent section has an address");
         }
         for index in 1..sections.count() {
             if sections.has_name(index) {
@@ -458,10 +451,9 @@ fn is_of_file(address: usize, is_code: bool) -> bool {
 unsafe fn section_address(function: usize, info: usize, section: usize, object: usize) -> usize {
     // `SectionRef { DataRefImpl, const ObjectFile * }`
     let section = [section, object];
-    // SAFETY: the caller's promise.
-    let function: unsafe extern "C" fn(usize, *const [usize; 2]) -> usize = unsafe { std::mem::transmute(function) };
-    // SAFETY: as above.
-    unsafe { function(info, &raw const section) }
+    type GetSectionLoadAddress = unsafe extern "C" fn(usize, *const [usize; 2]) -> usize;
+    // SAFETY: that function, which only reads a map, with an object of its class and a section of its object.
+    unsafe { std::mem::transmute::<usize, GetSectionLoadAddress>(function)(info, &raw const section) }
 }
 
 #[cfg(test)]

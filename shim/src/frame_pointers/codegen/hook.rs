@@ -3,18 +3,18 @@
 use jitlisten::options::FramePointerPolicy;
 
 use super::{MCJIT, TO_MEMORY, at};
-use crate::hook_table::{CODE_GENERATORS, GenerateCode, SLOTS};
+use crate::hook_table::{CODE_GENERATORS, GenerateCode, SLOTS, for_each_slot};
 use crate::hooks::guarded;
 use crate::state::shim;
 
-macro_rules! hooks {
-    ($($slot:literal)*) => {
-        [$([hook::<$slot, 0>, hook::<$slot, 1>, hook::<$slot, 2>, hook::<$slot, 3>, hook::<$slot, 4>],)*]
-    };
-}
-
 /// By the place of the LLVM in the table of sources, and which of its functions it is.
-pub(crate) const HOOKS: [[GenerateCode; CODE_GENERATORS]; SLOTS] = hooks!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+pub(crate) const HOOKS: [[GenerateCode; CODE_GENERATORS]; SLOTS] = for_each_slot!(SLOT => [
+    hook::<SLOT, 0>,
+    hook::<SLOT, 1>,
+    hook::<SLOT, 2>,
+    hook::<SLOT, 3>,
+    hook::<SLOT, 4>,
+]);
 
 unsafe extern "C-unwind" fn hook<const SLOT: usize, const POINT: usize>(
     a: usize,

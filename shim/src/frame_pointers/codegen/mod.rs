@@ -34,10 +34,10 @@ use jitlisten::log_line;
 use jitlisten::options::FramePointerPolicy;
 use once_cell::race::OnceBox;
 
-use crate::frame_pointers::attributes::{Exported, LlvmC};
+use crate::frame_pointers::attributes::{Exported, LlvmC, UnwindTables};
 use crate::hook_table::{CODE_GENERATORS, GenerateCode, SLOTS};
 use crate::llvm::vtable::{mapped, patch, words};
-use crate::process::detour::{Callers, write_pointer};
+use crate::process::detour::Callers;
 use crate::process::library::Library;
 use to_memory::ToMemory;
 
@@ -124,17 +124,13 @@ fn at(slot: usize) -> Option<&'static Generator> {
 }
 
 /// Puts `hooks` where the LLVM in `library` generates code. `slot` is its place in the table of sources.
-///
-/// # Safety
-/// As for `runtime_dyld::attach`.
-pub(crate) unsafe fn attach(
-    library: &Library,
+pub(crate) fn attach(
+    library: &Library<'_>,
     slot: usize,
     hooks: [GenerateCode; CODE_GENERATORS],
     callers: Callers,
 ) -> Result<(), Refusal> {
-    // SAFETY: the caller's promise.
-    let exported = unsafe { Exported::find(library) }.ok_or(Refusal::NotExported)?;
+    let exported = Exported::find(library).ok_or(Refusal::NotExported)?;
     if !cfg!(target_arch = "x86_64") {
         return Err(Refusal::Architecture);
     }
@@ -144,18 +140,13 @@ pub(crate) unsafe fn attach(
     }
     let version = library.llvm_release();
     let (llvm, engines) = (OnceBox::new(), [const { AtomicUsize::new(0) }; MOST_ENGINES]);
-    // SAFETY: the caller's promise.
-    let to_memory = unsafe { ToMemory::find(library) };
+    let to_memory = ToMemory::find(library);
     let generator = Generator { originals, exported, to_memory, version, llvm, engines };
     TABLE.get(slot).ok_or(Refusal::Missing)?.store(Box::leak(Box::new(generator)), Ordering::Release);
-    // SAFETY: the caller's promise.
-    unsafe { change_vtables(library, &originals, hooks, callers) };
+    change_vtables(library, &originals, hooks, callers);
     for (point, hook) in POINTS.iter().zip(hooks).filter(|(point, _)| point.is_first) {
-        let Some(value) = library.dynamic_value_slot(point.function) else { continue };
-        // The loader adds the bias to what it finds there.
-        let ours = (hook as usize).wrapping_sub(library.identity.bias);
-        // SAFETY: an aligned word of the mapped symbol table.
-        if let Err(error) = unsafe { write_pointer(value.address, ours, value.protection) } {
+        // SAFETY: this point's hook passes on whatever it is called with.
+        if let Some(Err(error)) = unsafe { library.redefine(point.function, hook as usize) } {
             log_line!(Info, "{}: could not hook {}: {error}", library.path.display(), point.function);
         }
     }
@@ -163,21 +154,17 @@ pub(crate) unsafe fn attach(
 }
 
 /// The vtables of LLVM itself.
-///
-/// # Safety
-/// As for [`attach`].
-unsafe fn change_vtables(
-    library: &Library,
+fn change_vtables(
+    library: &Library<'_>,
     originals: &[usize; CODE_GENERATORS],
     hooks: [GenerateCode; CODE_GENERATORS],
     callers: Callers,
 ) {
     let classes: Vec<&str> = POINTS.iter().filter_map(|point| point.class).collect();
-    // SAFETY: the caller's promise.
-    for vtable in unsafe { mapped::exported_vtables(library, &classes) } {
+    for vtable in mapped::exported_vtables(library, &classes) {
         let is_it = |&address: &u64| address != 0 && address as usize == originals[vtable.class];
         let Some(index) = vtable.slots.iter().position(is_it) else { continue };
-        // SAFETY: the caller's promise; the hook passes on whatever it is called with.
+        // SAFETY: this point's hook passes on whatever it is called with; `callers` says whose thread this is.
         if let Err(error) = unsafe { patch::exchange(library, &vtable, index, hooks[vtable.class] as usize, callers) } {
             log_line!(Info, "{}: could not hook {}: {error}", library.path.display(), classes[vtable.class]);
         }
@@ -185,19 +172,14 @@ unsafe fn change_vtables(
 }
 
 /// Vtables in `other` whose functions are those of the LLVM in `slot`: what the loader is done with.
-///
-/// # Safety
-/// The library must be mapped, and stay so during the call.
-pub(crate) unsafe fn change_words(other: &Library, slot: usize, hooks: [GenerateCode; CODE_GENERATORS]) {
+pub(crate) fn change_words(other: &Library<'_>, slot: usize, hooks: [GenerateCode; CODE_GENERATORS]) {
     let Some(generator) = at(slot) else { return };
     let first = (0..CODE_GENERATORS).filter(|&point| POINTS[point].is_first && generator.originals[point] != 0);
     let first: Vec<usize> = first.collect();
     let values: Vec<usize> = first.iter().map(|&point| generator.originals[point]).collect();
-    // SAFETY: the caller's promise.
-    for (word, index) in unsafe { other.words_with(&values) } {
-        // SAFETY: an aligned word of the library's data, into which the loader has put this function's address.
-        let written = unsafe { write_pointer(word.address, hooks[first[index]] as usize, word.protection) };
-        if let Err(error) = written {
+    for (word, index) in other.words_with(&values) {
+        // SAFETY: the loader has put the address of this point's function there, as which the hook may be called.
+        if let Err(error) = unsafe { word.write(hooks[first[index]] as usize) } {
             log_line!(Info, "{}: could not hook a compiler of LLVM: {error}", other.path.display());
         }
     }
@@ -224,10 +206,9 @@ impl Generator {
     unsafe fn call_original(&self, point: usize, words: [usize; 8]) -> usize {
         let [a, b, c, d, e, f, g, h] = words;
         let original = self.originals[point];
-        // SAFETY: the hook's original function; nothing points to the hook before this is written.
-        let original: GenerateCode = unsafe { std::mem::transmute(original) };
-        // SAFETY: the host's own call, passed on.
-        unsafe { original(a, b, c, d, e, f, g, h) }
+        // SAFETY: the hook's original function (nothing points to the hook before that is written), and the host's own
+        // call, passed on.
+        unsafe { std::mem::transmute::<usize, GenerateCode>(original)(a, b, c, d, e, f, g, h) }
     }
 
     /// Enters an engine, also where another thread is in it: that is seen by the next. `None` where threads are in too
@@ -263,7 +244,7 @@ impl Generator {
         // else has it.
         unsafe {
             if self.exported.is_for_this_machine(module as *mut c_void) {
-                llvm.frame_pointers(module as *mut c_void, policy);
+                llvm.patch_module(module as *mut c_void, policy, UnwindTables::AsTheyAre);
             }
         }
     }
@@ -278,7 +259,7 @@ impl Generator {
         returned: usize,
         has_memory: impl Fn(usize) -> bool,
     ) -> Option<Vec<u8>> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the words of a call that has returned this, as the caller promises.
         unsafe { self.to_memory.as_ref()?.object(words_of_call, returned, has_memory) }
     }
 

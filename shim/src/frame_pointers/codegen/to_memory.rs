@@ -15,43 +15,27 @@ use std::ffi::{CStr, c_char};
 use jitlisten::plumbing::checked_read;
 use jitlisten::{Address, AddressRange};
 
-use crate::frame_pointers::attributes::is_this_machine;
+use crate::frame_pointers::attributes::{c_functions, is_this_machine};
 use crate::llvm::vtable::words;
 use crate::process::library::Library;
 
 /// `LLVMObjectFile` of `LLVMCodeGenFileType`.
 const OBJECT_FILE: u32 = 1;
 
-/// The functions of `llvm-c/TargetMachine.h` and `llvm-c/Core.h` that it takes to see what was compiled.
-pub(super) struct ToMemory {
-    /// `LLVMGetTargetMachineTriple`: for the caller to dispose of.
-    triple: unsafe extern "C" fn(usize) -> *mut c_char,
-    /// `LLVMDisposeMessage`
-    dispose: unsafe extern "C" fn(*mut c_char),
-    /// `LLVMGetBufferStart`
-    start: unsafe extern "C" fn(usize) -> usize,
-    /// `LLVMGetBufferSize`
-    size: unsafe extern "C" fn(usize) -> usize,
+c_functions! {
+    /// What it takes to see what was compiled; from `llvm-c/TargetMachine.h` and `llvm-c/Core.h`.
+    pub(super) ToMemory {
+        triple = "LLVMGetTargetMachineTriple" (usize) -> *mut c_char;
+        dispose = "LLVMDisposeMessage" (*mut c_char);
+        start = "LLVMGetBufferStart" (usize) -> usize;
+        size = "LLVMGetBufferSize" (usize) -> usize;
+    }
 }
 
 impl ToMemory {
     /// Finds them; nothing is called yet.
-    ///
-    /// # Safety
-    /// The library must be mapped.
-    pub(super) unsafe fn find(library: &Library) -> Option<ToMemory> {
-        let address = |name: &str| library.dynamic_address(name);
-        let (triple, dispose) = (address("LLVMGetTargetMachineTriple")?, address("LLVMDisposeMessage")?);
-        let (start, size) = (address("LLVMGetBufferStart")?, address("LLVMGetBufferSize")?);
-        // SAFETY: the addresses are those of LLVM's functions of these names; their types are its stable C API.
-        unsafe {
-            Some(ToMemory {
-                triple: std::mem::transmute::<usize, unsafe extern "C" fn(usize) -> *mut c_char>(triple),
-                dispose: std::mem::transmute::<usize, unsafe extern "C" fn(*mut c_char)>(dispose),
-                start: std::mem::transmute::<usize, unsafe extern "C" fn(usize) -> usize>(start),
-                size: std::mem::transmute::<usize, unsafe extern "C" fn(usize) -> usize>(size),
-            })
-        }
+    pub(super) fn find(library: &Library<'_>) -> Option<ToMemory> {
+        ToMemory::new(|name| library.dynamic_address(name))
     }
 
     /// Whether a call is to compile an object, with a target machine that is this one.
@@ -62,16 +46,16 @@ impl ToMemory {
         if machine == 0 || kind as u32 != OBJECT_FILE {
             return false;
         }
-        // SAFETY: the caller's target machine.
-        let triple = unsafe { (self.triple)(machine) };
-        if triple.is_null() {
-            return false;
+        // SAFETY: the caller's target machine, of which LLVM makes a C string, for us to dispose of.
+        unsafe {
+            let triple = (self.triple)(machine);
+            if triple.is_null() {
+                return false;
+            }
+            let is_ours = is_this_machine(CStr::from_ptr(triple));
+            (self.dispose)(triple);
+            is_ours
         }
-        // SAFETY: LLVM returns a C string.
-        let is_ours = is_this_machine(unsafe { CStr::from_ptr(triple) });
-        // SAFETY: made by the call above, for us to dispose of.
-        unsafe { (self.dispose)(triple) };
-        is_ours
     }
 
     /// The object that a call has made; `None` where there is none, or `has_memory` says no for its size.
@@ -92,10 +76,8 @@ impl ToMemory {
         if buffer == 0 {
             return None;
         }
-        // SAFETY: the buffer that the call has made; so below.
-        let start = unsafe { (self.start)(buffer) };
-        // SAFETY: as above.
-        let size = unsafe { (self.size)(buffer) };
+        // SAFETY: the buffer that the call has made, and nothing has taken yet.
+        let (start, size) = unsafe { ((self.start)(buffer), (self.size)(buffer)) };
         let range = AddressRange::new(Address(start as u64), size as u64)?;
         if !has_memory(2 * size) {
             return None;

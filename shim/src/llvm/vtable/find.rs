@@ -143,16 +143,10 @@ impl View<'_> {
     /// The addresses of words that point at one of `names`, as the second word of a typeinfo does, each with the index
     /// of the name.
     fn pointing_at_names(&self, names: &[&str]) -> Vec<(usize, u64)> {
-        let starts = self.constants.iter().map(|segment| segment.address);
-        let ends = self.constants.iter().map(|segment| segment.address.saturating_add(segment.bytes.len() as u64));
-        let (Some(first), Some(last)) = (starts.min(), ends.max()) else { return Vec::new() };
-        // Most pointers are to code, which mostly stands apart from constants.
-        let is_apart = !self.constants.iter().any(|segment| self.is_code(segment.address));
-        let is_constant = |value: u64| {
-            (first..last).contains(&value)
-                && !(is_apart && self.is_code(value))
-                && self.constants.iter().any(|segment| segment.holds(value))
-        };
+        // Asked of every pointer of the library.
+        let constants = self.constants.iter().map(|segment| (segment.address, segment.bytes.len() as u64));
+        let constants: Vec<(u64, u64)> = constants.collect();
+        let is_constant = |value: u64| constants.iter().any(|&(start, size)| value.wrapping_sub(start) < size);
         // In front of the name is the vtable of the typeinfo's class, of this library or another one; behind it, the
         // typeinfo of a base, or numbers: the classes that are looked for have bases. That rules out tables of names,
         // and of functions.
@@ -173,7 +167,7 @@ impl View<'_> {
             }
         };
         if let Some(relocations) = self.relocations.as_deref() {
-            // Of a neighbour that is none in the table too, nothing is known.
+            // A neighbour that is absent from this table, too, is unknown.
             let at = |index: usize, offset: u64| {
                 let &[neighbour, info, addend] = relocations.get(index)?;
                 (neighbour == offset && is_relative(info)).then(|| addend.wrapping_add(self.bias))

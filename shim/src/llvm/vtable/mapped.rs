@@ -10,34 +10,57 @@ use std::ops::Range;
 
 use jitlisten::plumbing::{RELATIVE, Relocation};
 
+use crate::llvm::releases::{self, Release};
 use crate::llvm::symbol_file::{SymbolFile, VTABLE};
 use crate::llvm::vtable::find::{self, Segment, Symbol, View, Vtable};
-use crate::llvm::vtable::release::{self, Release};
 use crate::llvm::vtable::unwind_tables;
-use crate::process::library::Library;
+use crate::process::library::{self, Library};
 use crate::process::search;
 
 /// Below this much code a library cannot hold LLVM with a code generator (Debian's smallest is past 40 MB).
 pub(crate) const SMALLEST_LLVM: u64 = 4 << 20;
 
 /// Whether an LLVM may be in `library`, as far as is cheap to see: nearly every library is ruled out here.
-pub(crate) fn may_have_llvm(library: &Library) -> bool {
-    library.code_size() >= SMALLEST_LLVM && (library.mentions_mprotect() || library.mentions("N4llvm"))
+pub(crate) fn may_have_llvm(library: &Library<'_>) -> bool {
+    library.code_size() >= SMALLEST_LLVM && (library.uses().mprotect || library.mentions("N4llvm"))
 }
 
 /// Whether a library whose linkers cannot be found may compile code: it also registers unwind tables.
-pub(crate) fn may_compile(library: &Library) -> bool {
-    const REGISTER: &str = "__register_frame";
-    may_have_llvm(library) && library.mentions(REGISTER) && !library.imported(&[REGISTER]).is_empty()
+pub(crate) fn may_compile(library: &Library<'_>) -> bool {
+    may_have_llvm(library) && library.uses().register_frame
+}
+
+/// Functions of LLVM's C API that compile, by the names by which programs look them up.
+const COMPILERS: [&[u8]; 3] =
+    [b"\0LLVMCreateMCJITCompilerForModule\0", b"\0LLVMOrcCreateLLJIT\0", b"\0LLVMTargetMachineEmitToMemoryBuffer\0"];
+/// Where that is looked for.
+const MOST_CONSTANTS: usize = 4 << 20;
+
+/// Whether a library makes memory executable and has LLVM looked up by name (drjit): it may load by itself what it has
+/// cached.
+pub(crate) fn may_load_code(library: &Library<'_>) -> bool {
+    // This library has those names, too.
+    let is_this = || library.range().contains(&(may_load_code as *const () as usize));
+    let uses = library.uses();
+    // Python imports both, since 3.12.
+    if !uses.mprotect || !uses.dlsym || library.starts_python() || is_this() {
+        return false;
+    }
+    let constants = apart(library);
+    let mut is_there = false;
+    for segment in constants.iter().filter(|segment| segment.bytes.len() <= MOST_CONSTANTS) {
+        search::each(segment.bytes, &COMPILERS, |_, _| {
+            is_there = true;
+            false
+        });
+    }
+    is_there
 }
 
 /// Every vtable of the classes called `names` (see [`find::by_type_name`]) that `library` has: by the dynamic symbols
 /// of those that have one, those in `file` if it is given, and else by the names of the types. One library, one search:
-/// ask for all classes at once.
-///
-/// # Safety
-/// The library must be mapped, and stay so during the call. It need not be relocated.
-pub(crate) unsafe fn vtables(library: &Library, names: &[&str], file: Option<&SymbolFile>) -> Vec<Vtable> {
+/// ask for all classes at once. It need not be relocated.
+pub(crate) fn vtables(library: &Library<'_>, names: &[&str], file: Option<&SymbolFile>) -> Vec<Vtable> {
     let symbols = names.iter().enumerate().filter_map(|(class, name)| symbol(library, class, name));
     let mut symbols: Vec<Symbol> = symbols.collect();
     if let (true, Some(file)) = (symbols.is_empty(), file) {
@@ -47,8 +70,7 @@ pub(crate) unsafe fn vtables(library: &Library, names: &[&str], file: Option<&Sy
     if symbols.is_empty() && !may_have_llvm {
         return Vec::new();
     }
-    // SAFETY: the caller's promise.
-    let view = unsafe { view(library) };
+    let view = view(library);
     let mut vtables = find::by_symbol(&view, &symbols);
     let without: Vec<usize> =
         (0..names.len()).filter(|class| vtables.iter().all(|vtable| vtable.class != *class)).collect();
@@ -63,31 +85,23 @@ pub(crate) unsafe fn vtables(library: &Library, names: &[&str], file: Option<&Sy
 }
 
 /// The vtables of the classes that have a symbol in the file.
-///
-/// # Safety
-/// As for [`vtables`].
-pub(crate) unsafe fn hidden_vtables(library: &Library, names: &[&str], file: &SymbolFile) -> Vec<Vtable> {
+pub(crate) fn hidden_vtables(library: &Library<'_>, names: &[&str], file: &SymbolFile) -> Vec<Vtable> {
     let symbols = hidden_symbols(library, names, file);
     if symbols.is_empty() {
         return Vec::new();
     }
-    // SAFETY: the caller's promise.
-    find::by_symbol(&unsafe { view(library) }, &symbols)
+    find::by_symbol(&view(library), &symbols)
 }
 
 /// Messages of RuntimeDyld and JITLink, in every release from 10 to 22.
 const MESSAGES: [&[u8]; 2] = [b"Unable to allocate memory for common symbols!", b"Generic JITLink error"];
 
 /// Whether one of LLVM's linkers seems to be in `library`, although no vtable shows it.
-///
-/// # Safety
-/// As for [`vtables`].
-pub(crate) unsafe fn seems_to_have_linker(library: &Library) -> bool {
+pub(crate) fn seems_to_have_linker(library: &Library<'_>) -> bool {
     if !may_have_llvm(library) {
         return false;
     }
-    // SAFETY: the caller's promise.
-    let constants = unsafe { constants(library) };
+    let constants = constants(library);
     let mut is_there = false;
     let mut look = |bytes: &[u8]| {
         search::each(bytes, &MESSAGES, |_, _| {
@@ -100,39 +114,31 @@ pub(crate) unsafe fn seems_to_have_linker(library: &Library) -> bool {
 }
 
 /// What a library that has a linker says of its release: nothing, or one, seldom more.
-///
-/// # Safety
-/// As for [`vtables`].
-pub(crate) unsafe fn releases(library: &Library) -> Vec<Release> {
+pub(crate) fn releases(library: &Library<'_>) -> Vec<Release> {
     match library.llvm_version().and_then(|version| Release::of(&version)) {
         Some(release) => vec![release],
-        // SAFETY: the caller's promise.
-        None => release::said(&unsafe { constants(library) }),
+        None => releases::said(&constants(library)),
     }
 }
 
 /// The vtables of classes that have a dynamic symbol.
-///
-/// # Safety
-/// As for [`vtables`].
-pub(crate) unsafe fn exported_vtables(library: &Library, names: &[&str]) -> Vec<Vtable> {
+pub(crate) fn exported_vtables(library: &Library<'_>, names: &[&str]) -> Vec<Vtable> {
     let symbols = names.iter().enumerate().filter_map(|(class, name)| symbol(library, class, name));
     let symbols: Vec<Symbol> = symbols.collect();
     if symbols.is_empty() {
         return Vec::new();
     }
-    // SAFETY: the caller's promise.
-    find::by_symbol(&unsafe { view(library) }, &symbols)
+    find::by_symbol(&view(library), &symbols)
 }
 
 /// The dynamic symbol of a class's vtables.
-fn symbol(library: &Library, class: usize, name: &str) -> Option<Symbol> {
+fn symbol(library: &Library<'_>, class: usize, name: &str) -> Option<Symbol> {
     let (address, size) = library.dynamic_object(&format!("{VTABLE}{name}"))?;
     Some(Symbol { class, address: address as u64, size: size as u64 })
 }
 
 /// The symbols of the file that are not exported.
-fn hidden_symbols(library: &Library, names: &[&str], file: &SymbolFile) -> Vec<Symbol> {
+fn hidden_symbols(library: &Library<'_>, names: &[&str], file: &SymbolFile) -> Vec<Symbol> {
     let symbol = |(class, name): (usize, &&str)| {
         let &(value, size) = file.llvm_symbols().get(&format!("{VTABLE}{name}"))?;
         Some(Symbol { class, address: (library.identity.bias as u64).wrapping_add(value), size })
@@ -140,17 +146,14 @@ fn hidden_symbols(library: &Library, names: &[&str], file: &SymbolFile) -> Vec<S
     names.iter().enumerate().filter_map(symbol).collect()
 }
 
-/// # Safety
-/// The library must be mapped, and stay so for the life of the view.
-unsafe fn view(library: &Library) -> View<'_> {
-    // SAFETY: the caller's promise; so below.
-    let relocated = unsafe { library.is_relocated() };
+/// What vtables are looked for in.
+fn view<'a>(library: &'a Library<'_>) -> View<'a> {
+    let relocated = library.is_relocated();
     // A program at fixed addresses has its vtables among the constants.
     let fixed = library.identity.bias == 0;
-    // SAFETY: as above. Only of a program at fixed addresses are they searched.
-    let constants = unsafe { if fixed { constants(library) } else { read_only(library) } };
-    // SAFETY: as above.
-    let data = unsafe { segments(library, |segment| segment.writable || fixed && !segment.executable) };
+    // Only of a program at fixed addresses are they searched.
+    let constants = if fixed { constants(library) } else { read_only(library) };
+    let data = segments(library, |segment| segment.writable || fixed && !segment.executable);
     let data = match library.sealed() {
         Some(sealed) if !fixed => data.into_iter().filter_map(|segment| cut(segment, &sealed)).collect(),
         _ => data,
@@ -163,7 +166,7 @@ unsafe fn view(library: &Library) -> View<'_> {
 }
 
 /// What the loader will do, as `DT_RELA` says it; also what is packed (`DT_RELR`), as far as it is in `data`.
-fn to_come<'a>(library: &'a Library, data: &[Segment<'_>]) -> Cow<'a, [Relocation]> {
+fn to_come<'a>(library: &'a Library<'_>, data: &[Segment<'_>]) -> Cow<'a, [Relocation]> {
     let bias = library.identity.bias as u64;
     let packed = library.packed_relocations().filter_map(|offset| {
         let addend = data.iter().find_map(|segment| segment.word_at(bias.wrapping_add(offset as u64)))?;
@@ -180,14 +183,9 @@ const LARGE_OBJECT: usize = 1 << 20;
 /// and for the loader. Of code there may be hundreds of megabytes that are not read yet. Where nothing is neither
 /// written nor run, all of it: `.rodata` is beside code, or, in programs that gold has linked with Swift in them, in
 /// data that is written.
-///
-/// # Safety
-/// As for [`segments`].
-unsafe fn constants(library: &Library) -> Vec<Segment<'_>> {
-    // SAFETY: the caller's promise; so below.
-    let constants = match unsafe { apart(library) } {
-        // SAFETY: as above.
-        constants if constants.is_empty() => unsafe { segments(library, |_| true) },
+fn constants<'l>(library: &Library<'l>) -> Vec<Segment<'l>> {
+    let constants = match apart(library) {
+        constants if constants.is_empty() => segments(library, |_| true),
         constants => constants,
     };
     let mut tables = library.tables();
@@ -200,23 +198,14 @@ unsafe fn constants(library: &Library) -> Vec<Segment<'_>> {
 }
 
 /// What is neither written nor run.
-///
-/// # Safety
-/// As for [`segments`].
-unsafe fn apart(library: &Library) -> Vec<Segment<'_>> {
-    // SAFETY: the caller's promise.
-    unsafe { segments(library, |segment| !segment.writable && !segment.executable) }
+fn apart<'l>(library: &Library<'l>) -> Vec<Segment<'l>> {
+    segments(library, |segment| !segment.writable && !segment.executable)
 }
 
 /// What is not written: where constants are not apart from code, that, too.
-///
-/// # Safety
-/// As for [`segments`].
-unsafe fn read_only(library: &Library) -> Vec<Segment<'_>> {
-    // SAFETY: the caller's promise; so below.
-    match unsafe { apart(library) } {
-        // SAFETY: as above.
-        constants if constants.is_empty() => unsafe { segments(library, |segment| !segment.writable) },
+fn read_only<'l>(library: &Library<'l>) -> Vec<Segment<'l>> {
+    match apart(library) {
+        constants if constants.is_empty() => segments(library, |segment| !segment.writable),
         constants => constants,
     }
 }
@@ -241,26 +230,18 @@ fn cut<'a>(segment: Segment<'a>, range: &Range<usize>) -> Option<Segment<'a>> {
     (!bytes.is_empty()).then_some(Segment { address: first, bytes })
 }
 
-/// # Safety
-/// The library must be mapped, and stay so for the life of the slices.
-unsafe fn segments(library: &Library, wanted: impl Fn(&crate::process::library::Segment) -> bool) -> Vec<Segment<'_>> {
-    let wanted = library.segments().into_iter().filter(|segment| segment.readable && segment.size > 0).filter(wanted);
-    let slice = |segment: crate::process::library::Segment| {
-        // SAFETY: the loader has mapped that much of the file there; the caller vouches that it still is. What is
-        // written meanwhile is in `.data`, whose words are compared and never followed.
-        let bytes = unsafe { std::slice::from_raw_parts(segment.address as *const u8, segment.size) };
-        Segment { address: segment.address as u64, bytes }
-    };
-    wanted.map(slice).collect()
+/// What may be read of it and is wanted.
+fn segments<'l>(library: &Library<'l>, wanted: impl Fn(&library::Segment<'l>) -> bool) -> Vec<Segment<'l>> {
+    let wanted = library.segments().into_iter().filter(wanted);
+    wanted.filter_map(|part| Some(Segment { address: part.address as u64, bytes: part.bytes()? })).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::{CStr, CString};
+    use std::ffi::CString;
 
     use super::*;
-    use crate::process::library::Identity;
-    use crate::process::link_map::LinkMap;
+    use crate::process::known::LinkMap;
 
     const CLASSES: [&str; 2] = ["N4llvm14RuntimeDyldELFE", "N4llvm3orc18ObjectLinkingLayerE"];
 
@@ -282,16 +263,12 @@ mod tests {
     }
 
     /// Opens a library for good.
-    fn open(path: &str) -> Option<Library> {
+    fn open(path: &str) -> Option<Library<'static>> {
         let path = CString::new(path).unwrap();
         // SAFETY: a library of the system, with well-behaved constructors.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY) };
         // SAFETY: glibc's handle is the link map entry; the library is never closed.
-        let Identity { bias, dynamic } = unsafe { handle.cast::<LinkMap>().as_ref() }?.entry().identity;
-        // SAFETY: as above.
-        unsafe {
-            Library::read(Identity { bias, dynamic }, CStr::from_bytes_with_nul(path.as_bytes_with_nul()).unwrap())
-        }
+        unsafe { Library::read(handle.cast::<LinkMap>().as_ref()?.identity(), &path) }
     }
 
     #[test]
@@ -302,8 +279,7 @@ mod tests {
         for (name, slots) in known {
             let Some(library) = open(&format!("lib{name}")) else { continue };
             seen += 1;
-            // SAFETY: the library is never closed.
-            let (view, by_symbol) = unsafe { (view(&library), vtables(&library, &CLASSES, None)) };
+            let (view, by_symbol) = (view(&library), vtables(&library, &CLASSES, None));
             assert!(view.relocations.is_none(), "the loader is done with it");
             let strip = |vtable: Vtable| Vtable { bounded: false, ..vtable };
             let mut by_symbol: Vec<Vtable> = by_symbol.into_iter().map(strip).collect();

@@ -5,13 +5,11 @@
 //! | `find.rs` | finds the vtables of a class, in slices of memory (pure) |
 //! | `mapped.rs` | the slices of a mapped library |
 //! | `unwind_tables.rs` | the part of them that is `.eh_frame`, which is not searched (pure) |
-//! | `release.rs` | the library's release, and the known ones (pure) |
 //! | `patch.rs` | exchanges a slot, before or after the library is relocated |
 
 pub(crate) mod find;
 pub(crate) mod mapped;
 pub(crate) mod patch;
-pub(crate) mod release;
 mod unwind_tables;
 
 use jitlisten::Address;
@@ -50,7 +48,7 @@ pub(crate) unsafe fn plain_words_of<const COUNT: usize>(places: &[(usize, usize)
     let addresses =
         places.iter().flat_map(|&(address, count)| (0..count).map(move |at| address + at * size_of::<usize>()));
     for (word, address) in words.iter_mut().zip(addresses) {
-        // SAFETY: the caller's promise.
+        // SAFETY: one of the words that the caller says may be read.
         *word = unsafe { (address as *const usize).read_unaligned() };
     }
     words

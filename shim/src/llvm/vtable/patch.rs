@@ -7,11 +7,8 @@
 
 use std::io;
 
-use jitlisten::Address;
-use jitlisten::plumbing::checked_read;
-
 use crate::llvm::vtable::find::Vtable;
-use crate::process::detour::{Callers, write_pointer};
+use crate::process::detour::Callers;
 use crate::process::library::{Addend, Library};
 
 /// A slot of a vtable that leads to us.
@@ -23,7 +20,7 @@ pub(crate) struct Patched {
 
 /// The function in slot `index` of `vtable`. Where the loader has not filled it in, because other libraries may replace
 /// the function, that of the library itself.
-pub(crate) fn original(library: &Library, vtable: &Vtable, index: usize) -> Option<usize> {
+pub(crate) fn original(library: &Library<'_>, vtable: &Vtable, index: usize) -> Option<usize> {
     match *vtable.slots.get(index)? as usize {
         0 => library.defined_by_symbol(address_of(vtable, index)).map(|(function, _)| function),
         function => Some(function),
@@ -38,11 +35,10 @@ fn address_of(vtable: &Vtable, index: usize) -> usize {
 /// the relocation of the slot gets another addend, or the symbol that it names another value.
 ///
 /// # Safety
-/// `vtable` must have been found in `library` ([`mapped::vtables`]) while it has been mapped without a pause, and under
-/// the same hold of the loader's lock, in the thread that is to relocate it where `callers` are none yet. `hook` must
-/// be fit for every caller through the slot, for as long as the library lives.
+/// `hook` must be fit for every caller through the slot, for as long as the library lives. Where `callers` are none
+/// yet, this must be the thread that is to relocate the library.
 pub(crate) unsafe fn exchange(
-    library: &Library,
+    library: &Library<'_>,
     vtable: &Vtable,
     index: usize,
     hook: usize,
@@ -56,31 +52,29 @@ pub(crate) unsafe fn exchange(
         let (original, value) = symbol.ok_or_else(|| io::Error::other("the loader is not done with it"))?;
         // The loader adds the bias to what it finds there.
         let ours = hook.wrapping_sub(library.identity.bias);
-        // SAFETY: an aligned word of the symbol table, which is mapped.
-        unsafe { write_pointer(value.address, ours, value.protection) }?;
+        // SAFETY: by this value the loader fills the slot in, with what the caller vouches for.
+        unsafe { value.write(ours) }?;
         return Ok(Patched { original });
     }
-    let slot = library.data_slot(address).ok_or_else(missing)?;
-    // SAFETY: the caller's promise.
-    if unsafe { library.is_relocated() } {
-        // SAFETY: as above: an aligned word.
-        if unsafe { slot.value() } != original {
+    let slot = library.slot(address).ok_or_else(missing)?;
+    if library.is_relocated() {
+        if slot.value() != original {
             return Err(io::Error::other("the slot has changed meanwhile"));
         }
-        // SAFETY: as above.
-        unsafe { write_pointer(address, hook, slot.protection) }?;
+        // SAFETY: the caller vouches for the hook in this slot.
+        unsafe { slot.write(hook) }?;
     } else {
         let addend = library.relative_addend(address).ok_or_else(|| io::Error::other("no plain relocation"))?;
         let ours = hook.wrapping_sub(library.identity.bias);
         match addend {
-            // SAFETY: an aligned word of the relocation table, which is mapped.
-            Addend::InTable(slot) => unsafe { write_pointer(slot.address, ours, slot.protection) }?,
+            // SAFETY: the loader adds the bias to this, and fills the slot in with what the caller vouches for.
+            Addend::InTable(addend) => unsafe { addend.write(ours) }?,
             Addend::InPlace(_) if callers != Callers::NoneYet => {
                 return Err(io::Error::other("the loader may be at work in it"));
             }
             // The page is the loader's: where it may not be written, that stays so.
-            // SAFETY: an aligned word of the library's data, which the loader is about to look at, in this thread.
-            Addend::InPlace(slot) => unsafe { checked_read::write_word(Address(slot.address as u64), ours) }?,
+            // SAFETY: the same in the slot itself, which the loader is about to look at, in this thread.
+            Addend::InPlace(slot) => unsafe { slot.write_if_writable(ours) }?,
         }
     }
     Ok(Patched { original })

@@ -88,7 +88,8 @@ pub(crate) unsafe fn write_pointer(address: usize, value: usize, now: i32) -> io
     if now & libc::PROT_WRITE == 0 {
         // A page that will be read-only and is not yet is one in which the loader is at work, for another thread: were
         // its protection changed and changed back, the loader's next store would end the process. It may be sealed at
-        // any moment, so the kernel looks and stores. SAFETY: the caller's promise.
+        // any moment, so the kernel looks and stores.
+        // SAFETY: the word is data of a library, which the caller may change.
         match unsafe { checked_read::write_word(Address(address as u64), value) } {
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {}
             done => return done,

@@ -7,7 +7,7 @@ use jitlisten::{AddressRange, log_line};
 
 use crate::channels::moved_code::copies::{LARGEST, piece, reach, read};
 use crate::placement::{Around, Pattern, Piece, Placement, certain};
-use crate::process::thread::this_thread;
+use crate::process::this_thread;
 use crate::state::{Shim, State};
 
 /// So much memory that may be written is looked at on one occasion.
@@ -16,7 +16,7 @@ const MOST_WRITABLE: u64 = 16 << 20;
 const MOST_SEARCHED: u64 = 256 << 20;
 
 impl Shim {
-    /// Whether they are listened to: where one of the linkers is not, nothing shows that an object was meant for it.
+    /// Whether they are observed: where one of the linkers is not, nothing shows that an object was meant for it.
     pub(crate) fn wants_self_loaded(&self) -> bool {
         let wanted = self.session.options().llvm;
         wanted.contains(LlvmSource::RuntimeDyld) && wanted.contains(LlvmSource::JitLink)
@@ -29,7 +29,7 @@ impl Shim {
             return;
         }
         self.free_overwritten(state);
-        let ranges = state.self_loaded.next_writable(&state.memory);
+        let ranges = self.session.ledger(|ledger| state.self_loaded.next_writable(ledger));
         self.look_in_ranges(state, &ranges, MOST_WRITABLE);
     }
 
@@ -40,7 +40,7 @@ impl Shim {
             && let Some(mut state) = self.try_lock()
         {
             self.free_overwritten(&mut state);
-            let ranges: Vec<AddressRange> = state.memory.writable().collect();
+            let ranges: Vec<AddressRange> = self.session.ledger(|ledger| ledger.writable().collect());
             self.look_in_ranges(&mut state, &ranges, MOST_WRITABLE);
         }
     }
@@ -60,7 +60,7 @@ impl Shim {
 
     /// `range` may be executed from now on.
     pub(crate) fn look_for_self_loaded(&self, state: &mut State, range: AddressRange) {
-        if state.memory.is_writable(range) {
+        if self.is_writable(range) {
             state.self_loaded.note_writable(range);
         }
         self.look_in_ranges(state, &[range], LARGEST);
@@ -68,7 +68,7 @@ impl Shim {
 
     /// `range` may soon be executed no longer: what was written there since it may is named before it goes.
     pub(crate) fn look_before_it_goes(&self, state: &mut State, range: AddressRange) {
-        if state.memory.is_writable(range) {
+        if self.is_writable(range) {
             self.look_in_ranges(state, &[range], LARGEST);
         }
         state.self_loaded.forget_doubts(range);
@@ -77,7 +77,6 @@ impl Shim {
     /// Memory that may be written needs no call to be used again: whose code is not there any more is gone.
     fn free_overwritten(&self, state: &mut State) {
         for id in state.self_loaded.placed.gone() {
-            state.memory.freed(id);
             self.session.freeing(id);
         }
     }
@@ -102,7 +101,7 @@ impl Shim {
         // The youngest first: what was compiled last is loaded next.
         let wanted = state.self_loaded.waiting.iter().enumerate().rev().filter(|(_, compiled)| !compiled.is_doubtful);
         for (index, compiled) in wanted.take((MOST_SEARCHED / size.max(1)) as usize) {
-            let is_free = |range| state.memory.is_free(range) && !state.self_loaded.doubts.overlaps(range);
+            let is_free = |range| self.is_free(range) && !state.self_loaded.doubts.overlaps(range);
             let fits = |(code, around): &(Piece, Around)| compiled.pattern.place(code, around, &read, &is_free, false);
             found.extend(places.iter().filter_map(fits).map(|placement| (index, placement)));
         }
@@ -145,10 +144,10 @@ impl Shim {
             let Some(compiled) = state.self_loaded.waiting.remove(*index) else { continue };
             let sections = placement.sections.iter().filter(|(_, range)| placement.text.contains(range));
             let sections: Vec<(usize, AddressRange)> = sections.copied().collect();
-            if let Ok(loaded) = self.session.linked(compiled.pattern.into_debug_object(&sections)) {
+            if let Ok(loaded) = self.session.linked(compiled.pattern.into_debug_object(&sections), None) {
                 let (id, first) = (loaded.id, placement.text[0]);
                 self.loaded(state, loaded);
-                if state.memory.is_writable(first) {
+                if self.is_writable(first) {
                     state.self_loaded.placed.add(id, first);
                 }
             }

@@ -5,10 +5,9 @@
 use std::collections::VecDeque;
 
 use jitlisten::AddressRange;
+use jitlisten::plumbing::{Ledger, Ranges};
 
 use crate::channels::gdb_list::unregistered::Unregistered;
-use crate::memory::bookkeeping::Memory;
-use crate::memory::ranges::Ranges;
 use crate::placement::Pattern;
 
 /// So many are looked for at a time, and so many bytes of them. The oldest are forgotten.
@@ -91,10 +90,10 @@ impl SelfLoaded {
     }
 
     /// Memory that may be executed and written: the last of it, and some of the rest, in turn.
-    pub(super) fn next_writable(&mut self, memory: &Memory) -> Vec<AddressRange> {
-        let last = self.writable.iter().rev().copied().filter(|&range| memory.is_writable(range));
+    pub(super) fn next_writable(&mut self, ledger: &Ledger) -> Vec<AddressRange> {
+        let last = self.writable.iter().rev().copied().filter(|&range| ledger.is_writable(range));
         let mut ranges: Vec<AddressRange> = last.collect();
-        let rest: Vec<AddressRange> = memory.writable_from(self.looked_at).take(RANGES / 2).collect();
+        let rest: Vec<AddressRange> = ledger.writable_from(self.looked_at).take(RANGES / 2).collect();
         self.looked_at = rest.last().filter(|_| rest.len() == RANGES / 2).map_or(0, |range| range.end().0);
         ranges.extend(rest.into_iter().filter(|range| !self.writable.iter().any(|last| last.overlaps(*range))));
         ranges
@@ -114,8 +113,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::memory::bookkeeping::Executable;
-    use crate::memory::ranges::range;
+    use crate::memory::range;
+    use jitlisten::plumbing::Executable;
 
     fn pattern(byte: u8) -> Pattern {
         Pattern::of_texts(&[(&[byte; 16], 0..0)])
@@ -136,16 +135,16 @@ mod tests {
 
     #[test]
     fn all_memory_is_looked_at_in_turn_and_the_last_of_it_each_time() {
-        let (mut waiting, mut memory) = (SelfLoaded::default(), Memory::default());
+        let (mut waiting, mut ledger) = (SelfLoaded::default(), Ledger::default());
         let place = |number: u64| range(number << 20, (number << 20) + 0x1000);
         for number in 1..=3 * RANGES as u64 {
-            assert_eq!(memory.executable(place(number), Executable::Writable), Default::default());
+            assert_eq!(ledger.executable(place(number), Executable::Writable), Default::default());
             waiting.note_writable(place(number));
         }
         waiting.note_writable(place(1));
         let mut seen = BTreeSet::new();
         for _ in 0..6 {
-            let ranges = waiting.next_writable(&memory);
+            let ranges = waiting.next_writable(&ledger);
             assert!(ranges.len() <= RANGES && ranges[..2] == [place(1), place(3 * RANGES as u64)]);
             assert_eq!(ranges.iter().copied().collect::<BTreeSet<_>>().len(), ranges.len());
             seen.extend(ranges);

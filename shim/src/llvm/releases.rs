@@ -1,4 +1,4 @@
-//! The LLVM release of a library, and whether the layout of its classes is known.
+//! The LLVM release of a library, and what differs from release to release.
 //!
 //! | source | e.g. | where |
 //! | --- | --- | --- |
@@ -14,28 +14,49 @@ use std::ops::RangeInclusive;
 
 use crate::llvm::vtable::find::Segment;
 
-/// How many slots the vtables of LLVM's linkers have, release by release: the one place that says which LLVMs are
-/// supported.
-pub(crate) struct Layout {
+/// What differs from release to release: the one place that says which LLVMs are supported, and how far.
+pub(crate) struct Row {
     releases: RangeInclusive<u32>,
-    /// Of `RuntimeDyldELF`.
+    /// How many slots the vtable of `RuntimeDyldELF` has.
     runtime_dyld: &'static [usize],
-    /// Of `ObjectLinkingLayer`: of its vtables, one behind the other.
+    /// The same of the vtables of `ObjectLinkingLayer`, one behind the other.
     jitlink: &'static [&'static [usize]],
+    /// The value of the attribute `uwtable`, where functions may be given attributes: it has one since 15 (2:
+    /// asynchronous, correct at every instruction).
+    uwtable: Option<u64>,
+    /// Whether `DiagnosticInfoOptimizationBase` was checked: in the releases of Numba 0.57 to 0.68.
+    remarks: bool,
 }
 
-/// Of 20, only builds between two releases were looked at; of 24, builds on the way to it. Of those before 10 some were
-/// tried, not all.
-const LAYOUTS: [Layout; 6] = [
-    Layout { releases: 0..=9, runtime_dyld: &[16, 17, 19], jitlink: &[] },
-    Layout { releases: 10..=12, runtime_dyld: &[16], jitlink: &[] },
-    Layout { releases: 13..=15, runtime_dyld: &[16], jitlink: &[&[9, 4]] },
-    Layout { releases: 16..=19, runtime_dyld: &[17], jitlink: &[&[9, 4]] },
-    Layout { releases: 20..=20, runtime_dyld: &[17, 19], jitlink: &[&[9, 4], &[7, 4, 7]] },
-    Layout { releases: 21..=24, runtime_dyld: &[19], jitlink: &[&[7, 4, 7]] },
+type Slots = &'static [usize];
+
+const fn row(
+    releases: RangeInclusive<u32>,
+    runtime_dyld: Slots,
+    jitlink: &'static [Slots],
+    uwtable: Option<u64>,
+    remarks: bool,
+) -> Row {
+    Row { releases, runtime_dyld, jitlink, uwtable, remarks }
+}
+
+/// Of 20, vtables were looked at only in builds between two releases; of 24, in builds on the way to it. Of those
+/// before 10 some were tried, not all.
+const ROWS: [Row; 11] = [
+    row(0..=9, &[16, 17, 19], &[], None, false),
+    row(10..=12, &[16], &[], Some(0), false),
+    row(13..=13, &[16], &[&[9, 4]], Some(0), false),
+    row(14..=14, &[16], &[&[9, 4]], Some(0), true),
+    row(15..=15, &[16], &[&[9, 4]], Some(2), true),
+    row(16..=19, &[17], &[&[9, 4]], Some(2), false),
+    row(20..=20, &[17, 19], &[&[9, 4], &[7, 4, 7]], Some(2), true),
+    row(21..=21, &[19], &[&[7, 4, 7]], Some(2), false),
+    row(22..=22, &[19], &[&[7, 4, 7]], Some(2), true),
+    row(23..=23, &[19], &[&[7, 4, 7]], Some(2), false),
+    row(24..=24, &[19], &[&[7, 4, 7]], None, false),
 ];
 
-impl Layout {
+impl Row {
     pub(crate) fn has_runtime_dyld(&self, slots: usize) -> bool {
         self.runtime_dyld.contains(&slots)
     }
@@ -45,16 +66,29 @@ impl Layout {
     }
 }
 
+fn row_of(release: u32) -> Option<&'static Row> {
+    ROWS.iter().find(|row| row.releases.contains(&release))
+}
+
+/// The value of the attribute `uwtable`; `None` for a release whose attributes are not known.
+pub(crate) fn uwtable(release: u32) -> Option<u64> {
+    row_of(release)?.uwtable
+}
+
+/// Whether the remarks of a release can be read.
+pub(crate) fn has_remarks(release: u32) -> bool {
+    row_of(release).is_some_and(|row| row.remarks)
+}
+
 /// Whether a library that says it is one of `releases` may have vtables like these; where it says nothing, any
 /// supported release will do.
 ///
 /// # Errors
 /// None of them has; then the number of a release that is newer than any supported one, if it says so.
-pub(crate) fn check(releases: &[Release], has: impl Fn(&Layout) -> bool) -> Result<(), Option<u32>> {
-    let is_plausible =
-        |release: &Release| LAYOUTS.iter().any(|layout| has(layout) && release.may_be_in(&layout.releases));
-    let is_known = if releases.is_empty() { LAYOUTS.iter().any(&has) } else { releases.iter().any(is_plausible) };
-    let newest = LAYOUTS.iter().map(|layout| *layout.releases.end()).max().unwrap_or(0);
+pub(crate) fn check(releases: &[Release], has: impl Fn(&Row) -> bool) -> Result<(), Option<u32>> {
+    let is_plausible = |release: &Release| ROWS.iter().any(|row| has(row) && release.may_be_in(&row.releases));
+    let is_known = if releases.is_empty() { ROWS.iter().any(&has) } else { releases.iter().any(is_plausible) };
+    let newest = ROWS.iter().map(|row| *row.releases.end()).max().unwrap_or(0);
     let too_new = || releases.iter().map(|release| release.number).find(|&number| number > newest);
     is_known.then_some(()).ok_or_else(too_new)
 }
@@ -63,7 +97,7 @@ pub(crate) fn check(releases: &[Release], has: impl Fn(&Layout) -> bool) -> Resu
 const OLDEST: u32 = 10;
 
 fn is_supported(number: u32) -> bool {
-    LAYOUTS.iter().any(|layout| layout.releases.contains(&number))
+    row_of(number).is_some()
 }
 
 /// Longer versions are none.
@@ -169,16 +203,18 @@ mod tests {
 
     #[test]
     fn each_release_is_in_one_row_of_the_table_and_new_ones_in_none() {
-        for pair in LAYOUTS.windows(2) {
+        for pair in ROWS.windows(2) {
             assert_eq!(*pair[0].releases.end() + 1, *pair[1].releases.start());
         }
         let check = |versions: &[&str], slots| {
             let releases: Vec<Release> = versions.iter().filter_map(|version| Release::of(version)).collect();
-            super::check(&releases, |layout| layout.has_runtime_dyld(slots))
+            super::check(&releases, |row| row.has_runtime_dyld(slots))
         };
         assert_eq!([check(&[], 16), check(&[], 18)], [Ok(()), Err(None)]);
         assert_eq!([check(&["9.0.1"], 17), check(&["9.0.1"], 18)], [Ok(()), Err(None)]);
         assert_eq!([check(&["14.0.6"], 16), check(&["14.0.6"], 17)], [Ok(()), Err(None)]);
+        assert_eq!([9, 10, 14, 15, 23, 24, 25].map(uwtable), [None, Some(0), Some(0), Some(2), Some(2), None, None]);
+        assert_eq!((0..30).filter(|&release| has_remarks(release)).collect::<Vec<_>>(), [14, 15, 20, 22]);
         assert_eq!([check(&["25.0.0git"], 19), check(&["25.1.0", "24.1.0"], 19)], [Err(Some(25)), Ok(())]);
     }
 }

@@ -1,15 +1,15 @@
-//! The executable pages, for the hooks of libraries without LLVM, which may take no lock and allocate nothing.
+//! The executable pages, for the shim's hooks of libraries without LLVM, which may take no lock and allocate nothing.
 //!
 //! An allocator calls `munmap(2)` under its own locks, and may allocate for the thread that holds ours. Therefore a
 //! bitmap shows calls that do not concern code: one bit for each page, a leaf for each GiB that ever held code.
 //!
-//! [`Memory`](crate::memory::bookkeeping::Memory) has all data of these pages, under the lock.
+//! The [`Ledger`](super::Ledger) has all data of these pages, under the lock.
 
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use jitlisten::AddressRange;
+use crate::AddressRange;
 use once_cell::race::OnceBox;
 
 /// The smallest page there is.
@@ -51,7 +51,7 @@ pub(crate) fn remove(range: AddressRange) {
 }
 
 /// Whether a page of `range` may be executed. Lock-free, and no memory is taken.
-pub(crate) fn overlaps(range: AddressRange) -> bool {
+pub fn overlaps(range: AddressRange) -> bool {
     PAGES.each(range, |leaf, word, bits| {
         PAGES.leaf(leaf).is_some_and(|words| words[word].load(Ordering::Acquire) & bits != 0)
     })
@@ -89,8 +89,8 @@ impl CodePages {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ranges::range;
     use super::*;
-    use crate::memory::ranges::range;
 
     /// One test, because there is one set: in addresses that no mapping of a test has.
     #[test]

@@ -7,14 +7,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use jitlisten::plumbing::Loaded;
-use jitlisten::{Address, AddressRange, ObjectId};
+use super::ranges::Ranges;
+use crate::{Address, AddressRange, ObjectId};
 
-use crate::memory::ranges::Ranges;
+/// Where a linker has put an object.
+#[derive(Clone, Debug)]
+pub(crate) struct LinkedCode {
+    pub(crate) id: ObjectId,
+    /// Where its code is.
+    pub(crate) text: Vec<AddressRange>,
+    /// Where its live `.eh_frame` is.
+    pub(crate) eh_frame: Option<AddressRange>,
+}
 
 /// One of them.
-struct Pending {
-    loaded: Loaded,
+pub(super) struct Pending {
+    pub(super) code: LinkedCode,
+    /// Whether its memory says when it is final.
+    pub(super) is_watched: bool,
     /// A text range that may not run yet, when it was last looked at.
     waits_for: usize,
     /// Its memory was freed, or belongs to another object: it cannot become final at this address.
@@ -28,7 +38,7 @@ const MOST_OVERDUE: usize = 1 << 16;
 impl Pending {
     /// Whether all of its text may run. An object without code, such as Numba's first, has nothing to wait for.
     fn runs(&mut self, executable: &Ranges) -> bool {
-        let text = &self.loaded.text;
+        let text = &self.code.text;
         // The range that was missing is probably missing still; many ranges and many calls must not multiply.
         if text.get(self.waits_for).is_some_and(|&text| !executable.covers(text)) {
             return false;
@@ -40,7 +50,7 @@ impl Pending {
 }
 
 #[derive(Default)]
-pub(crate) struct PendingObjects {
+pub(super) struct PendingObjects {
     objects: BTreeMap<ObjectId, Pending>,
     /// Start, end and owner of their text.
     text: BTreeSet<(u64, u64, ObjectId)>,
@@ -58,39 +68,48 @@ pub(crate) struct PendingObjects {
 
 impl PendingObjects {
     /// Adds an object, in place of one of that number.
-    pub(crate) fn insert(&mut self, loaded: Loaded) {
-        self.remove(loaded.id);
-        for text in &loaded.text {
-            self.text.insert((text.start().0, text.end().0, loaded.id));
-            self.longest = self.longest.max(text.size());
-        }
-        self.eh_frames.extend(loaded.eh_frame.map(|range| (range.start().0, loaded.id)));
-        self.sizes.insert((size(&loaded), loaded.id));
-        self.objects.insert(loaded.id, Pending { loaded, waits_for: 0, displaced: false });
+    pub(super) fn insert(&mut self, code: LinkedCode) {
+        self.remove(code.id);
+        self.eh_frames.extend(code.eh_frame.map(|range| (range.start().0, code.id)));
+        self.sizes.insert((code.size(), code.id));
+        self.add(code, true);
     }
 
-    pub(crate) fn remove(&mut self, id: ObjectId) -> Option<Loaded> {
-        let Pending { loaded, .. } = self.objects.remove(&id)?;
+    /// Adds one whose memory is not watched: it is only known to be there.
+    pub(super) fn insert_unwatched(&mut self, code: LinkedCode) {
+        self.add(code, false);
+    }
+
+    fn add(&mut self, code: LinkedCode, is_watched: bool) {
+        for text in &code.text {
+            self.text.insert((text.start().0, text.end().0, code.id));
+            self.longest = self.longest.max(text.size());
+        }
+        self.objects.insert(code.id, Pending { code, is_watched, waits_for: 0, displaced: false });
+    }
+
+    pub(super) fn remove(&mut self, id: ObjectId) -> Option<Pending> {
+        let pending = self.objects.remove(&id)?;
         self.overdue.remove(&id);
-        self.sizes.remove(&(size(&loaded), id));
-        self.forget_places(&loaded);
+        self.sizes.remove(&(pending.code.size(), id));
+        self.forget_places(&pending.code);
         if self.objects.is_empty() {
             self.longest = 0;
         }
-        Some(loaded)
+        Some(pending)
     }
 
-    fn forget_places(&mut self, loaded: &Loaded) {
-        for text in &loaded.text {
-            self.text.remove(&(text.start().0, text.end().0, loaded.id));
+    fn forget_places(&mut self, code: &LinkedCode) {
+        for text in &code.text {
+            self.text.remove(&(text.start().0, text.end().0, code.id));
         }
-        if let Some(range) = loaded.eh_frame {
-            self.eh_frames.remove(&(range.start().0, loaded.id));
+        if let Some(range) = code.eh_frame {
+            self.eh_frames.remove(&(range.start().0, code.id));
         }
     }
 
     /// Takes an object out, if all of its text may run.
-    pub(crate) fn take_if_runs(&mut self, id: ObjectId, executable: &Ranges) -> Option<Loaded> {
+    pub(super) fn take_if_runs(&mut self, id: ObjectId, executable: &Ranges) -> Option<Pending> {
         let pending = self.objects.get_mut(&id)?;
         if !pending.displaced && pending.runs(executable) { self.remove(id) } else { None }
     }
@@ -98,7 +117,7 @@ impl PendingObjects {
     /// The memory in `range` was freed, or belongs to the object `new`. Other pending objects there cannot become
     /// final: an object that has had time enough is taken out and returned; others may be found elsewhere, where their
     /// host has copied them.
-    pub(crate) fn displace(&mut self, range: AddressRange, new: Option<ObjectId>) -> Vec<ObjectId> {
+    pub(super) fn displace(&mut self, range: AddressRange, new: Option<ObjectId>) -> Vec<ObjectId> {
         let others = self.within(range).into_iter().filter(|&id| Some(id) != new).collect::<Vec<_>>();
         let mut given_up = Vec::new();
         for id in others {
@@ -107,7 +126,7 @@ impl PendingObjects {
                 given_up.push(id);
             } else if let Some(mut pending) = self.objects.remove(&id) {
                 pending.displaced = true;
-                self.forget_places(&pending.loaded);
+                self.forget_places(&pending.code);
                 self.objects.insert(id, pending);
             }
         }
@@ -116,7 +135,7 @@ impl PendingObjects {
 
     /// An object has had time enough. Those that are given up for that are taken out and returned: itself, where it was
     /// displaced.
-    pub(crate) fn overdue(&mut self, id: ObjectId) -> Option<ObjectId> {
+    pub(super) fn overdue(&mut self, id: ObjectId) -> Option<ObjectId> {
         let displaced = self.objects.get(&id)?.displaced;
         self.overdue.insert(id);
         let given_up = if displaced {
@@ -124,39 +143,61 @@ impl PendingObjects {
         } else {
             self.overdue.first().copied().filter(|_| self.overdue.len() > MOST_OVERDUE)
         };
-        self.remove(given_up?).map(|loaded| loaded.id)
+        self.remove(given_up?).map(|pending| pending.code.id)
     }
 
     /// The next `count` of those that have had time enough, in turn.
-    pub(crate) fn next_overdue(&mut self, count: usize) -> Vec<ObjectId> {
+    pub(super) fn next_overdue(&mut self, count: usize) -> Vec<ObjectId> {
         let from = self.looked_at.map_or(Bound::Unbounded, Bound::Excluded);
         let next: Vec<ObjectId> = self.overdue.range((from, Bound::Unbounded)).take(count).copied().collect();
         self.looked_at = next.last().copied().filter(|_| next.len() == count);
         next
     }
 
-    pub(crate) fn text(&self, id: ObjectId) -> Option<&[AddressRange]> {
-        self.objects.get(&id).map(|pending| pending.loaded.text.as_slice())
+    /// Where an object is that is watched.
+    pub(super) fn text(&self, id: ObjectId) -> Option<&[AddressRange]> {
+        self.objects.get(&id).filter(|pending| pending.is_watched).map(|pending| pending.code.text.as_slice())
     }
 
-    /// Those with text in `range`, in the order in which they were loaded.
-    pub(crate) fn within(&self, range: AddressRange) -> BTreeSet<ObjectId> {
-        self.overlapping(range).collect()
+    /// Those that are watched and have text in `range`, in the order in which they were loaded.
+    pub(super) fn within(&self, range: AddressRange) -> BTreeSet<ObjectId> {
+        self.watched(range).collect()
     }
 
     /// Those with so much text, wherever it is.
-    pub(crate) fn of_size(&self, size: u64) -> impl Iterator<Item = ObjectId> + '_ {
+    pub(super) fn of_size(&self, size: u64) -> impl Iterator<Item = ObjectId> + '_ {
         self.sizes.range((size, ObjectId(0))..=(size, ObjectId(u64::MAX))).map(|&(_, id)| id)
     }
 
-    pub(crate) fn is_free(&self, range: AddressRange) -> bool {
-        self.overlapping(range).next().is_none()
+    pub(super) fn is_free(&self, range: AddressRange) -> bool {
+        self.watched(range).next().is_none()
+    }
+
+    /// Whether one has text in `range`, watched or not.
+    pub(super) fn overlaps(&self, range: AddressRange) -> bool {
+        self.overlapping(range).next().is_some()
+    }
+
+    /// The last one whose text begins at `address`.
+    pub(super) fn beginning_at(&self, address: Address) -> Option<ObjectId> {
+        let there = self.text.range((address.0, 0, ObjectId(0))..=(address.0, u64::MAX, ObjectId(u64::MAX)));
+        there.map(|&(.., id)| id).max()
+    }
+
+    /// Where the first text begins at or behind `address`.
+    pub(super) fn next_text(&self, address: Address) -> Option<Address> {
+        self.text.range((address.0, 0, ObjectId(0))..).next().map(|&(start, ..)| Address(start))
     }
 
     /// Those whose `.eh_frame` begins at `address`.
-    pub(crate) fn with_eh_frame(&self, address: Address) -> Vec<ObjectId> {
+    pub(super) fn with_eh_frame(&self, address: Address) -> Vec<ObjectId> {
         let owners = self.eh_frames.range((address.0, ObjectId(0))..=(address.0, ObjectId(u64::MAX)));
         owners.map(|&(_, id)| id).collect()
+    }
+
+    fn watched(&self, range: AddressRange) -> impl Iterator<Item = ObjectId> + '_ {
+        let is_watched = |id: &ObjectId| self.objects.get(id).is_some_and(|pending| pending.is_watched);
+        self.overlapping(range).filter(is_watched)
     }
 
     /// Text that begins further below than the longest cannot reach into `range`.
@@ -168,18 +209,20 @@ impl PendingObjects {
     }
 }
 
-fn size(loaded: &Loaded) -> u64 {
-    loaded.text.iter().map(|text| text.size()).sum()
+impl LinkedCode {
+    fn size(&self) -> u64 {
+        self.text.iter().map(|text| text.size()).sum()
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::ranges::range;
     use super::*;
-    use crate::memory::ranges::range;
 
-    fn object(id: u64, text: &[(u64, u64)]) -> Loaded {
+    fn object(id: u64, text: &[(u64, u64)]) -> LinkedCode {
         let text = text.iter().map(|&(start, end)| range(start, end)).collect();
-        Loaded { id: ObjectId(id), text, eh_frame: Some(range(0x9000, 0x9100)) }
+        LinkedCode { id: ObjectId(id), text, eh_frame: Some(range(0x9000, 0x9100)) }
     }
 
     #[test]
@@ -231,7 +274,7 @@ mod tests {
         let mut pending = PendingObjects::default();
         let most = MOST_OVERDUE as u64;
         for id in 0..most {
-            pending.insert(Loaded { id: ObjectId(id), text: vec![], eh_frame: None });
+            pending.insert(LinkedCode { id: ObjectId(id), text: vec![], eh_frame: None });
             assert_eq!(pending.overdue(ObjectId(id)), None);
         }
         assert_eq!(pending.next_overdue(2), [ObjectId(0), ObjectId(1)]);

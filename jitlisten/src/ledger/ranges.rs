@@ -4,14 +4,15 @@
 
 use std::collections::BTreeMap;
 
-use jitlisten::{Address, AddressRange};
+use crate::{Address, AddressRange};
 
 /// Start to end of each range, none touching another.
 #[derive(Default)]
-pub(crate) struct Ranges(BTreeMap<u64, u64>);
+pub struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {
-    pub(crate) fn insert(&mut self, range: AddressRange) {
+    /// Adds `range`.
+    pub fn insert(&mut self, range: AddressRange) {
         let (mut start, mut end) = (range.start().0, range.end().0);
         while let Some((&below, &below_end)) = self.0.range(..=end).next_back() {
             if below_end < start {
@@ -23,7 +24,8 @@ impl Ranges {
         self.0.insert(start, end);
     }
 
-    pub(crate) fn remove(&mut self, range: AddressRange) {
+    /// Takes `range` out.
+    pub fn remove(&mut self, range: AddressRange) {
         let (start, end) = (range.start().0, range.end().0);
         while let Some((&below, &below_end)) = self.0.range(..end).next_back() {
             if below_end <= start {
@@ -39,20 +41,23 @@ impl Ranges {
         }
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = AddressRange> + '_ {
+    /// All of them, by address.
+    pub fn iter(&self) -> impl Iterator<Item = AddressRange> + '_ {
         self.iter_from(0)
     }
 
     /// Those that begin at `address` or behind it.
-    pub(crate) fn iter_from(&self, address: u64) -> impl Iterator<Item = AddressRange> + '_ {
+    pub fn iter_from(&self, address: u64) -> impl Iterator<Item = AddressRange> + '_ {
         self.0.range(address..).filter_map(|(&start, &end)| AddressRange::new(Address(start), end - start))
     }
 
-    pub(crate) fn covers(&self, range: AddressRange) -> bool {
+    /// Whether every byte of `range` is in it.
+    pub fn covers(&self, range: AddressRange) -> bool {
         self.0.range(..=range.start().0).next_back().is_some_and(|(_, &end)| end >= range.end().0)
     }
 
-    pub(crate) fn overlaps(&self, range: AddressRange) -> bool {
+    /// Whether a byte of `range` is in it.
+    pub fn overlaps(&self, range: AddressRange) -> bool {
         self.0.range(..range.end().0).next_back().is_some_and(|(_, &end)| end > range.start().0)
     }
 }

@@ -1,0 +1,64 @@
+//! Structures of ELF files of this machine, read from bytes that need be neither aligned nor well-formed, without an
+//! allocation. The fields and numbers are those of [`object::elf`].
+
+#![forbid(unsafe_code)]
+
+use object::LittleEndian;
+use object::elf::{Dyn64, FileHeader64, Machine, NoteHeader32, ProgramHeader64, SectionHeader64, Sym64};
+use object::pod::{self, Pod};
+
+/// `Elf64_Ehdr`, as the others of a little-endian file.
+pub type FileHeader = FileHeader64<LittleEndian>;
+/// `Elf64_Phdr`
+pub type ProgramHeader = ProgramHeader64<LittleEndian>;
+/// `Elf64_Shdr`
+pub type SectionHeader = SectionHeader64<LittleEndian>;
+/// `Elf64_Sym`
+pub type Symbol = Sym64<LittleEndian>;
+/// `Elf64_Dyn`
+pub type Dynamic = Dyn64<LittleEndian>;
+/// `Elf64_Nhdr`, which is that of 32 bits.
+pub type NoteHeader = NoteHeader32<LittleEndian>;
+
+/// What their fields are read with.
+pub const LE: LittleEndian = LittleEndian;
+
+/// The machine that this is compiled for.
+pub const THIS_MACHINE: Machine =
+    if cfg!(target_arch = "aarch64") { object::elf::EM_AARCH64 } else { object::elf::EM_X86_64 };
+
+/// The structure at offset `at`. None is longer than a file header.
+pub fn structure<T: Pod>(bytes: &[u8], at: usize) -> Option<T> {
+    let mut aligned = [0_u64; size_of::<FileHeader>() / size_of::<u64>()];
+    let copy = pod::bytes_of_slice_mut(&mut aligned).get_mut(..size_of::<T>())?;
+    copy.copy_from_slice(bytes.get(at..at.checked_add(size_of::<T>())?)?);
+    pod::from_bytes::<T>(copy).ok().map(|(value, _)| *value)
+}
+
+/// The header at the start of a 64-bit, little-endian file.
+pub fn file_header(bytes: &[u8]) -> Option<FileHeader> {
+    bytes.starts_with(b"\x7fELF\x02\x01\x01").then(|| structure(bytes, 0))?
+}
+
+/// The structures one behind the other in `bytes`, as far as they are whole.
+pub fn structures<T: Pod>(bytes: &[u8]) -> impl Iterator<Item = T> {
+    bytes.chunks_exact(size_of::<T>()).filter_map(|bytes| structure(bytes, 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use object::elf::DT_STRTAB;
+
+    use super::*;
+
+    #[test]
+    fn structures_are_read_at_any_offset_and_only_whole() {
+        let mut bytes = vec![0; 1];
+        bytes.extend(pod::bytes_of(&Dynamic { d_tag: DT_STRTAB.into(), d_val: 7.into() }));
+        let read = structure::<Dynamic>(&bytes, 1).map(|entry| (entry.d_tag.get(LE), entry.d_val.get(LE)));
+        assert_eq!(read, Some((DT_STRTAB, 7)));
+        assert!(structure::<Dynamic>(&bytes, 2).is_none() && structure::<Dynamic>(&bytes, usize::MAX).is_none());
+        assert_eq!(structures::<Dynamic>(&bytes).count(), 1);
+        assert!(file_header(b"\x7fELF\x02\x01\x01").is_none());
+    }
+}
