@@ -21,7 +21,7 @@ use crate::wake;
 /// Code was met that nothing is known of: mappings have to be looked at.
 pub(crate) static UNKNOWN_CODE: AtomicBool = AtomicBool::new(false);
 
-/// What is known of a range of code.
+/// A range of code.
 #[derive(Debug)]
 pub(crate) enum Tables {
     /// Unwind tables; in the first one that has an entry it is looked for.

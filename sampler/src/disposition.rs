@@ -29,9 +29,14 @@ impl Next {
         Next { name, found: AtomicPtr::new(ptr::null_mut()) }
     }
 
+    /// Its address, if it was looked up before; else null.
+    pub(crate) fn known(&self) -> *mut c_void {
+        self.found.load(Ordering::Acquire)
+    }
+
     /// Its address; null if there is none, which no libc lacks.
     pub(crate) fn address(&self) -> *mut c_void {
-        let mut found = self.found.load(Ordering::Acquire);
+        let mut found = self.known();
         if found.is_null() {
             // SAFETY: a terminated name.
             found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };

@@ -178,7 +178,7 @@ fn give_signal_stack(slot: &Slot) {
     }
 }
 
-/// Where the calling thread has a stack for signals; null if it has none, or that cannot be had.
+/// Where the calling thread has a stack for signals; null if there is none or it cannot be read.
 pub(crate) fn signal_stack() -> *mut c_void {
     let mut now = MaybeUninit::<libc::stack_t>::uninit();
     // SAFETY: writable memory for it; nothing is changed.

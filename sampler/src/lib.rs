@@ -24,6 +24,7 @@ mod event_name;
 mod events;
 mod handler;
 mod interpose;
+mod leaving;
 mod mappings;
 mod measure;
 mod options;
@@ -49,6 +50,7 @@ mod writer;
 
 pub use event_name::Counter;
 pub use interpose::{Start, create};
+pub use leaving::{exit_now, exit_now_c, exit_quickly, find_exits};
 pub use options::{Clock, Options};
 pub use process::Process;
 pub use recorder::{Error, Heirs, Statistics, ending, start, start_by_environment, statistics, stop};

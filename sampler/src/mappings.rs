@@ -10,8 +10,10 @@ use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
+use jitlisten::plumbing::elf::{self, FileHeader, LE, NoteHeader, ProgramHeader};
 use jitlisten::plumbing::{MapsLine, checked_read};
 use jitlisten::{Address, AddressRange};
+use object::elf::{NT_GNU_BUILD_ID, PT_GNU_EH_FRAME, PT_LOAD, PT_NOTE};
 
 use crate::code_map::{Range, Tables};
 use crate::perf_data::{BuildId, Mapping};
@@ -24,11 +26,6 @@ const TRAMPOLINE: [u8; 11] = [0x48, 0x83, 0xec, 0x08, 0xff, 0xd1, 0x48, 0x83, 0x
 
 /// Libraries that are remembered when they are gone.
 const MOST_UNMAPPED: usize = 32;
-
-const PT_LOAD: u32 = 1;
-const PT_NOTE: u32 = 4;
-const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
-const NT_GNU_BUILD_ID: u32 = 3;
 
 /// A line of `/proc/self/maps`, to be kept.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -148,57 +145,37 @@ fn describe(line: &Line, header: Option<&Line>) -> Known {
 struct Module {
     base: u64,
     bias: u64,
-    segments: Vec<Segment>,
-}
-
-#[derive(Clone, Copy)]
-struct Segment {
-    kind: u32,
-    address: u64,
-    size: u64,
+    segments: Vec<ProgramHeader>,
 }
 
 impl Module {
     fn read(base: u64) -> Option<Module> {
-        let header = read(base, 64)?;
-        if !header.starts_with(b"\x7fELF\x02\x01") {
+        const SIZE: u64 = size_of::<ProgramHeader>() as u64;
+        let header = elf::file_header(&read(base, size_of::<FileHeader>() as u64)?)?;
+        let (at, count) = (header.e_phoff.get(LE), u64::from(header.e_phnum.get(LE)));
+        if u64::from(header.e_phentsize.get(LE)) != SIZE || count > 64 || at > 1 << 20 {
             return None;
         }
-        let (at, count) = (word(&header, 32)?, u64::from(half(&header, 56)?));
-        if half(&header, 54)? != 56 || count > 64 || at > 1 << 20 {
-            return None;
-        }
-        let table = read(base.checked_add(at)?, count * 56)?;
-        let mut bias = None;
-        let mut segments = Vec::new();
-        for entry in table.chunks_exact(56) {
-            let kind = u32::from_le_bytes(entry.get(..4)?.try_into().ok()?);
-            let (offset, address, size) = (word(entry, 8)?, word(entry, 16)?, word(entry, 40)?);
-            if kind == PT_LOAD && offset == 0 {
-                bias = Some(base.wrapping_sub(address & !0xfff));
-            }
-            segments.push(Segment { kind, address, size });
-        }
-        Some(Module { base, bias: bias?, segments })
-    }
-
-    fn segment(&self, kind: u32) -> Option<Segment> {
-        self.segments.iter().copied().find(|segment| segment.kind == kind)
+        let segments: Vec<ProgramHeader> = elf::structures(&read(base.checked_add(at)?, count * SIZE)?).collect();
+        let first =
+            segments.iter().rfind(|segment| segment.p_type.get(LE) == PT_LOAD && segment.p_offset.get(LE) == 0)?;
+        Some(Module { base, bias: base.wrapping_sub(first.p_vaddr.get(LE) & !0xfff), segments })
     }
 
     fn frame_table(&self) -> Option<FrameTable> {
-        let segment = self.segment(PT_GNU_EH_FRAME)?;
-        let header_address = self.bias.wrapping_add(segment.address);
-        let header = read(header_address, segment.size)?;
+        let of = |kind| self.segments.iter().filter(move |segment| segment.p_type.get(LE) == kind);
+        let segment = of(PT_GNU_EH_FRAME).next()?;
+        let header_start = segment.p_vaddr.get(LE);
+        let header_address = self.bias.wrapping_add(header_start);
+        let header = read(header_address, segment.p_memsz.get(LE))?;
         let section_address = FrameTable::section_address(&header, header_address)?;
         // Its size stands nowhere; it ends where its segment does, if not before.
         let relative = section_address.wrapping_sub(self.bias);
-        let holds =
-            |segment: &&Segment| segment.kind == PT_LOAD && relative.wrapping_sub(segment.address) < segment.size;
-        let load = self.segments.iter().find(holds)?;
-        let mut size = load.address.wrapping_add(load.size).wrapping_sub(relative);
-        if segment.address > relative && segment.address - relative < size {
-            size = segment.address - relative;
+        let extents = of(PT_LOAD).map(|segment| (segment.p_vaddr.get(LE), segment.p_memsz.get(LE)));
+        let (start, load_size) = extents.into_iter().find(|(start, size)| relative.wrapping_sub(*start) < *size)?;
+        let mut size = start.wrapping_add(load_size).wrapping_sub(relative);
+        if header_start > relative && header_start - relative < size {
+            size = header_start - relative;
         }
         let section = read(section_address, size)?;
         let table =
@@ -207,31 +184,25 @@ impl Module {
     }
 
     fn build_id(&self) -> Option<BuildId> {
-        let notes = self.segments.iter().filter(|segment| segment.kind == PT_NOTE && segment.size < 1 << 16);
-        notes.filter_map(|notes| build_id(&read(self.bias.wrapping_add(notes.address), notes.size)?)).next()
+        let notes = self.segments.iter().filter(|segment| segment.p_type.get(LE) == PT_NOTE);
+        let ranges = notes.map(|notes| (self.bias.wrapping_add(notes.p_vaddr.get(LE)), notes.p_memsz.get(LE)));
+        ranges.filter(|(_, size)| *size < 1 << 16).find_map(|(start, size)| build_id(&read(start, size)?))
     }
 }
 
 /// The note "GNU", `NT_GNU_BUILD_ID`, if it is not longer than the twenty bytes that a recording has for it.
 fn build_id(notes: &[u8]) -> Option<BuildId> {
+    const SIZE: usize = size_of::<NoteHeader>();
     let mut rest = notes;
     loop {
-        let field = |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));
-        let (name, size, kind) = (field(0)? as usize, field(4)? as usize, field(8)?);
-        let start = 12 + name.checked_next_multiple_of(4)?;
-        if kind == NT_GNU_BUILD_ID && rest.get(12..16) == Some(b"GNU\0") {
+        let note: NoteHeader = elf::structure(rest, 0)?;
+        let (name, size) = (note.n_namesz.get(LE) as usize, note.n_descsz.get(LE) as usize);
+        let start = SIZE + name.checked_next_multiple_of(4)?;
+        if note.n_type.get(LE) == NT_GNU_BUILD_ID && rest.get(SIZE..SIZE + 4) == Some(b"GNU\0") {
             return BuildId::new(rest.get(start..start.checked_add(size)?)?);
         }
         rest = rest.get(start.checked_add(size.checked_next_multiple_of(4)?)?..)?;
     }
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
-}
-
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
 /// A copy of this process's memory, if all of it can be read.

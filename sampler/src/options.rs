@@ -1,6 +1,6 @@
 //! Options of a recording.
 //!
-//! `JITLISTEN_RECORD=FILE[,hz=N][,wall][,children][,no-images][,no-python][,event=NAME][,seconds=N][,pid=N][,recorder=PID:START][,append]`.
+//! `JITLISTEN_RECORD=FILE[,hz=N][,wall][,children][,no-images][,no-python][,event=NAME][,seconds=N][,pid=N][,recorder=PID:START]`.
 //! Words are parsed from the end as long as they are known, so a file name may contain commas. `%p` in the name is the
 //! process, `%h` the host, `%%` a percent sign.
 
@@ -50,8 +50,6 @@ pub struct Options {
     pub pid: Option<u32>,
     /// The process that wants the recording, which ends with it.
     pub recorder: Option<Process>,
-    /// Go on with the file: it was begun by this process before it called `exec(2)`.
-    pub append: bool,
 }
 
 impl Options {
@@ -68,7 +66,6 @@ impl Options {
             seconds: None,
             pid: None,
             recorder: None,
-            append: false,
         }
     }
 
@@ -110,7 +107,6 @@ impl Options {
             _ => match word {
                 "wall" => self.clock = Clock::Wall,
                 "children" => self.children = true,
-                "append" => self.append = true,
                 "no-images" => self.images = false,
                 "no-python" => self.python = false,
                 _ => return Err(format!("JITLISTEN_RECORD: unknown option {word:?}")),
@@ -128,7 +124,6 @@ impl Options {
             (self.children, ",children"),
             (!self.images, ",no-images"),
             (!self.python, ",no-python"),
-            (self.append, ",append"),
         ];
         flags.iter().filter(|(set, _)| *set).for_each(|(_, word)| value.push(word));
         self.counter.iter().for_each(|counter| value.push(format!(",event={}", counter.name())));
@@ -158,7 +153,7 @@ impl Options {
 
     /// The options of a child, which writes a file of its own in any case.
     pub fn for_child(&self, pid: u32) -> Options {
-        let mut options = Options { append: false, pid: None, ..self.clone() };
+        let mut options = Options { pid: None, ..self.clone() };
         if !self.pattern.as_bytes().windows(2).any(|pair| pair == b"%p") {
             options.pattern.push(format!(".{pid}"));
         }
@@ -178,7 +173,7 @@ pub(crate) fn checked_hz(hz: u32) -> Result<u32, String> {
 }
 
 fn is_word(word: &str) -> bool {
-    matches!(word, "wall" | "children" | "append" | "no-images" | "no-python")
+    matches!(word, "wall" | "children" | "no-images" | "no-python")
         || word.split_once('=').is_some_and(|(name, _)| matches!(name, "hz" | "event" | "seconds" | "pid" | "recorder"))
 }
 
@@ -204,8 +199,7 @@ mod tests {
 
     #[test]
     fn a_value_says_what_was_parsed() {
-        let text =
-            "f%p,hz=10,wall,children,no-images,no-python,append,event=page-faults:u,seconds=3,pid=7,recorder=8:9";
+        let text = "f%p,hz=10,wall,children,no-images,no-python,event=page-faults:u,seconds=3,pid=7,recorder=8:9";
         let options = parse(text).unwrap();
         assert_eq!(Options::parse(&options.to_value()).unwrap(), options);
         assert_eq!(options.to_value(), text);

@@ -68,7 +68,7 @@ impl BuildId {
     }
 }
 
-/// A range of addresses and what is mapped there.
+/// A range of addresses and its mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping {
     pub(crate) start: u64,
@@ -80,7 +80,7 @@ pub(crate) struct Mapping {
     pub(crate) path: Vec<u8>,
 }
 
-/// What is known when a recording has ended.
+/// The facts that are known when a recording has ended.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Features {
     pub(crate) hostname: String,

@@ -3,12 +3,13 @@
 use std::ffi::c_void;
 use std::fs;
 use std::mem::MaybeUninit;
+use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jitlisten::options::SinkKind;
-use jitlisten::plumbing::{ForkSlot, HeldAcrossFork, exempt_signal, follow_forks};
+use jitlisten::plumbing::{ForkSlot, HeldAcrossFork, began, exempt_signal, follow_forks};
 use jitlisten::{Session, log_line};
 
 use crate::code_map::UNKNOWN_CODE;
@@ -23,7 +24,7 @@ use crate::perf_data::Attribute;
 use crate::process::Process;
 use crate::slot::PROCESS;
 use crate::threads::{self, SAMPLED, WITHOUT_TIMER};
-use crate::writer::{COUNTERS, STOP, WORK, Writer};
+use crate::writer::{COUNTERS, STOP, WORK, WRITTEN, Writer};
 use crate::{clock, code_map, counter, measure, python, slot, timer, vdso, wake};
 
 /// Names the process that has begun the file, for itself after `exec(2)`.
@@ -114,7 +115,7 @@ fn state() -> MutexGuard<'static, Option<Running>> {
 /// See [`Error`].
 pub fn start(options: Options) -> Result<(), Error> {
     vdso::look();
-    start_in(&mut state(), options, false)
+    start_in(&mut state(), options, |_| false)
 }
 
 /// Ends it. The file is whole when this returns.
@@ -153,11 +154,12 @@ pub fn statistics() -> Statistics {
     }
 }
 
-fn start_in(state: &mut Option<Running>, options: Options, append: bool) -> Result<(), Error> {
+/// `continues` tells of the file whether this process began it.
+fn start_in(state: &mut Option<Running>, options: Options, continues: impl FnOnce(&Path) -> bool) -> Result<(), Error> {
     if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
         return Err(Error::Machine);
     }
-    // A request that came late: nobody waits for it any more.
+    // A request that came late: its caller has stopped waiting.
     if options.recorder.is_some_and(Process::has_ended) {
         return Err(Error::RecorderGone);
     }
@@ -172,6 +174,7 @@ fn start_in(state: &mut Option<Running>, options: Options, append: bool) -> Resu
     let path = options.path(std::process::id(), host.trim());
     let absolute = std::env::current_dir().map_or(path.clone(), |directory| directory.join(&path));
     let counter = permitted(&options)?;
+    let append = continues(&absolute);
     let output = Output::open(&absolute, append, Attribute::new(&options, counter.as_ref()));
     let output = output.map_err(|error| Error::Output(absolute, error))?;
     let signal = signal().ok_or(Error::NoSignal)?;
@@ -181,6 +184,7 @@ fn start_in(state: &mut Option<Running>, options: Options, append: bool) -> Resu
     SAMPLED.store(0, Ordering::Relaxed);
     WITHOUT_TIMER.store(0, Ordering::Relaxed);
     STOP.store(false, Ordering::Release);
+    WRITTEN.store(false, Ordering::Release);
     slot::discard_all();
     UNKNOWN_CODE.store(false, Ordering::Relaxed);
     PROCESS.store(std::process::id(), Ordering::Release);
@@ -319,9 +323,10 @@ pub fn start_by_environment(heirs: Heirs) -> Result<bool, Error> {
     let mut options = Options::parse(&value).map_err(Error::Options)?;
     let pid = std::process::id();
     let (own, begun) = (pid.to_string(), std::env::var(BEGUN).ok());
+    let is_child = options.pid.is_some_and(|meant| meant != pid);
     match options.pid {
-        Some(meant) if meant != pid && !options.children => return Ok(false),
-        Some(meant) if meant != pid => options = options.for_child(pid),
+        Some(_) if is_child && !options.children => return Ok(false),
+        Some(_) if is_child => options = options.for_child(pid),
         Some(_) => {}
         // A child of the program that is recorded already. A Python further down is meant all the same.
         None if heirs == Heirs::Descendants
@@ -337,8 +342,16 @@ pub fn start_by_environment(heirs: Heirs) -> Result<bool, Error> {
     }
     vdso::look();
     set_variable(BEGUN, std::ffi::OsStr::new(&own));
-    start_in(&mut state(), options, begun == Some(own))?;
+    // The environment of a child after fork(2) is its parent's, and tells nothing of the child's file.
+    let continues = |file: &Path| if is_child { is_of_this_process(file) } else { begun.as_ref() == Some(&own) };
+    start_in(&mut state(), options, continues)?;
     Ok(true)
+}
+
+/// Whether this process wrote the file before its exec(2): no other process has had its number since it began.
+fn is_of_this_process(path: &Path) -> bool {
+    let written = fs::metadata(path).and_then(|about| about.modified());
+    began().is_some_and(|began| written.is_ok_and(|written| written >= began))
 }
 
 fn set_variable(name: &str, value: &std::ffi::OsStr) {
@@ -351,6 +364,7 @@ pub fn ending() {
     if let Ok(mut state) = STATE.try_lock()
         && PROCESS.load(Ordering::Acquire) == std::process::id()
     {
+        threads::caller_ends();
         let _ = stop_in(&mut state);
     }
 }
@@ -379,7 +393,7 @@ impl HeldAcrossFork for Held {
         let options = running.map(|running| running.options).filter(|options| options.children);
         if let Some(options) = options {
             let pid = std::process::id();
-            let _ = start_in(&mut state, options.for_child(pid), false);
+            let _ = start_in(&mut state, options.for_child(pid), |_| false);
         }
     }
 }

@@ -216,7 +216,7 @@ pub unsafe extern "C-unwind" fn sigaltstack(stack: *const libc::stack_t, old: *m
     if let Some(stack) = unsafe { stack.as_ref() }
         && ACTIVE.load(Ordering::Relaxed)
         && stack.ss_flags & libc::SS_DISABLE == 0
-        && stack.ss_size < smallest_stack()
+        && is_too_small(stack.ss_size)
         && let Some(slot) = threads::armed(crate::clock::own_tid())
     {
         let _host_state = HostStateGuard::enter();
@@ -226,10 +226,33 @@ pub unsafe extern "C-unwind" fn sigaltstack(stack: *const libc::stack_t, old: *m
     next!(c"sigaltstack", fn(*const libc::stack_t, *mut libc::stack_t) -> c_int, -1, stack, old)
 }
 
-/// What the kernel itself needs (`AT_MINSIGSTKSZ`); before Linux 5.14 it does not say.
-fn smallest_stack() -> usize {
+/// Whether a signal stack has no space for what the kernel puts there: `AT_MINSIGSTKSZ` says how much that is, since
+/// Linux 5.14, with all state that the processor has. Tiles of AMX are left out for a process that may not use them:
+/// the kernel lets no process use them whose signal stacks are too small for that.
+fn is_too_small(size: usize) -> bool {
     const AT_MINSIGSTKSZ: libc::c_ulong = 51;
     // SAFETY: has no precondition.
-    let kernels = unsafe { libc::getauxval(AT_MINSIGSTKSZ) };
-    (kernels as usize).max(libc::MINSIGSTKSZ)
+    let all = unsafe { libc::getauxval(AT_MINSIGSTKSZ) } as usize;
+    size < libc::MINSIGSTKSZ || size < all && size < all.saturating_sub(unused_tiles())
+}
+
+/// Bytes of AMX tiles that the processor has and this process may not use.
+#[cfg(target_arch = "x86_64")]
+fn unused_tiles() -> usize {
+    const ARCH_GET_XCOMP_SUPP: c_int = 0x1021;
+    const ARCH_GET_XCOMP_PERM: c_int = 0x1022;
+    const TILE_DATA: u64 = 1 << 18;
+    const SIZE: usize = 8192;
+    let has = |what: c_int| {
+        let mut features = 0_u64;
+        // SAFETY: the kernel writes one word, or refuses (before Linux 5.16).
+        let result = unsafe { libc::syscall(libc::SYS_arch_prctl, what, &raw mut features) };
+        result == 0 && features & TILE_DATA != 0
+    };
+    if has(ARCH_GET_XCOMP_SUPP) && !has(ARCH_GET_XCOMP_PERM) { SIZE } else { 0 }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn unused_tiles() -> usize {
+    0
 }

@@ -91,7 +91,7 @@ pub(crate) struct Slot {
     /// The interpreter's state of the thread, where it had to be looked for, and how often it was not found.
     pub(crate) python_state: AtomicU64,
     pub(crate) python_misses: AtomicU32,
-    /// Where in the ring its last sample begins, and one; 0: it has none.
+    /// Where in the ring its last sample begins, and one; 0: none.
     last: AtomicU64,
     written: AtomicU64,
     read: AtomicU64,

@@ -143,6 +143,13 @@ pub(crate) fn this_thread_ends(slot: &Slot) {
     close_counter(slot);
 }
 
+/// The calling thread ends, if it is sampled.
+pub(crate) fn caller_ends() {
+    if let Some(slot) = armed(clock::own_tid()) {
+        this_thread_ends(slot);
+    }
+}
+
 /// Ends the sampling of a thread. What is in its ring is still written.
 pub(crate) fn disarm(slot: &Slot) {
     if slot.state.compare_exchange(slot::ARMED, slot::ENDED, Ordering::SeqCst, Ordering::SeqCst).is_ok() {

@@ -1,9 +1,8 @@
 //! `clock_gettime` of the vDSO: the kernel's clock without a system call, and unaffected by libfaketime. On AArch64
 //! also the address that signal handlers return to.
 //!
-//! It is found in a copy of the image, with a parser of its own: `unwind_register::DynamicSection` trusts loaded
-//! libraries and reads in place. A kernel, emulator or debugger (gVisor, rr) may provide an odd vDSO, which must not
-//! crash the program.
+//! It is found in a copy of the image: `unwind_register::DynamicSection` trusts loaded libraries and reads in place. A
+//! kernel, emulator or debugger (gVisor, rr) may provide an odd vDSO, which must not crash the program.
 
 use std::ffi::{c_int, c_void};
 use std::mem::{self, MaybeUninit};
@@ -13,14 +12,13 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use jitlisten::plumbing::checked_read;
+use jitlisten::plumbing::elf::{self, Dynamic, LE, ProgramHeader, Symbol};
 use jitlisten::{Address, AddressRange};
+use object::elf::{DT_STRTAB, DT_SYMTAB, PT_DYNAMIC, PT_LOAD};
 
 /// Two pages on x86_64; no kernel has had more than a few.
 const LARGEST: u64 = 1 << 16;
 const PAGE: u64 = 4096;
-const DT_STRTAB: u64 = 5;
-const DT_SYMTAB: u64 = 6;
-const SYMBOL: usize = 24;
 /// `vdso(7)`
 const NAME: &[u8] = if cfg!(target_arch = "x86_64") { b"__vdso_clock_gettime\0" } else { b"__kernel_clock_gettime\0" };
 
@@ -90,33 +88,24 @@ fn copy(base: u64) -> Option<Vec<u8>> {
 /// Where in the image the function is that has this name, which ends with a zero. The table of symbols ends where that
 /// of their names begins, as every linker writes it.
 fn offset_of(image: &[u8], name: &[u8]) -> Option<u64> {
-    let (at, count) = (word(image, 32)?, usize::from(u16::from_le_bytes(image.get(56..58)?.try_into().ok()?)));
-    let headers = image.get(usize::try_from(at).ok()?..)?.chunks_exact(56).take(count);
-    let (mut load, mut dynamic) = (None, None);
-    for header in headers {
-        match u32::from_le_bytes(header.get(..4)?.try_into().ok()?) {
-            libc::PT_LOAD if load.is_none() => load = Some(word(header, 16)?.wrapping_sub(word(header, 8)?)),
-            libc::PT_DYNAMIC => dynamic = Some((word(header, 8)?, word(header, 32)?)),
-            _ => {}
-        }
-    }
-    let (bias, (start, size)) = (load?, dynamic?);
-    let table = image.get(usize::try_from(start).ok()?..)?.get(..usize::try_from(size).ok()?)?;
+    let header = elf::file_header(image)?;
+    let headers = image.get(usize::try_from(header.e_phoff.get(LE)).ok()?..)?;
+    let headers = || elf::structures::<ProgramHeader>(headers).take(header.e_phnum.get(LE).into());
+    let load = headers().find(|header| header.p_type.get(LE) == PT_LOAD)?;
+    let dynamic = headers().filter(|header| header.p_type.get(LE) == PT_DYNAMIC).last()?;
+    let bias = load.p_vaddr.get(LE).wrapping_sub(load.p_offset.get(LE));
+    let table = image.get(usize::try_from(dynamic.p_offset.get(LE)).ok()?..)?;
+    let table = table.get(..usize::try_from(dynamic.p_filesz.get(LE)).ok()?)?;
     let entry = |tag| {
-        let mut entries = table.chunks_exact(16).filter(|entry| word(entry, 0) == Some(tag));
-        usize::try_from(word(entries.next()?, 8)?.wrapping_sub(bias)).ok()
+        let entry = elf::structures::<Dynamic>(table).find(|entry| entry.d_tag.get(LE) == tag)?;
+        usize::try_from(entry.d_val.get(LE).wrapping_sub(bias)).ok()
     };
     let (symbols, names) = (entry(DT_SYMTAB)?, entry(DT_STRTAB)?);
-    let named = |symbol: &&[u8]| {
-        let offset = symbol.get(..4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
-        offset.and_then(|offset| image.get(names + offset as usize..)).is_some_and(|text| text.starts_with(name))
+    let named = |symbol: &Symbol| {
+        image.get(names.saturating_add(symbol.st_name.get(LE) as usize)..).is_some_and(|text| text.starts_with(name))
     };
-    let symbol = image.get(symbols..names)?.chunks_exact(SYMBOL).find(named)?;
-    word(symbol, 8).map(|value| value.wrapping_sub(bias)).filter(|&offset| offset != 0 && offset < image.len() as u64)
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+    let symbol = elf::structures::<Symbol>(image.get(symbols..names)?).find(named)?;
+    Some(symbol.st_value.get(LE).wrapping_sub(bias)).filter(|&offset| offset != 0 && offset < image.len() as u64)
 }
 
 #[cfg(test)]

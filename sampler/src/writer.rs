@@ -31,6 +31,11 @@ use crate::{clock, interpose, measure, wake};
 
 /// Between two looks, in nanoseconds. What was sampled since the last one is lost when the process is killed.
 const PERIOD: u64 = 50_000_000;
+/// The same in a process that is younger than [`YOUNG`]: a child that calls `_exit` or `exec`, or is killed, may have
+/// no second look.
+const FIRST_PERIOD: u64 = 5_000_000;
+/// The age of a recording, in nanoseconds, up to which its process may be a short-lived child.
+const YOUNG: u64 = 100_000_000;
 /// Between two looks at mappings, at least.
 const SPACING: Duration = Duration::from_millis(1);
 /// So much is written at once.
@@ -46,6 +51,8 @@ const RECORDER_EVERY: u64 = 8;
 pub(crate) static WORK: Mutex<()> = Mutex::new(());
 /// The writer is to finish the file and end.
 pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
+/// Everything is written: the thread ends.
+pub(crate) static WRITTEN: AtomicBool = AtomicBool::new(false);
 
 /// What a recording consists of so far.
 #[derive(Debug, Default)]
@@ -93,6 +100,7 @@ pub(crate) struct Writer {
     /// When mappings may be looked at again because of unknown code, and how long to wait after that.
     next_mappings: u64,
     last_mappings: u64,
+    began: u64,
     next_drain: u64,
     patience: u64,
     first_sample: u64,
@@ -122,7 +130,8 @@ impl Writer {
             looks: 0,
             next_mappings: 0,
             last_mappings: 0,
-            next_drain: clock::monotonic(),
+            began: clock::monotonic(),
+            next_drain: 0,
             patience: 0,
             first_sample: 0,
             last_sample: 0,
@@ -178,6 +187,7 @@ impl Writer {
         };
         let _work = WORK.lock().unwrap_or_else(PoisonError::into_inner);
         self.end();
+        WRITTEN.store(true, Ordering::Release);
         is_abandoned
     }
 
@@ -224,7 +234,7 @@ impl Writer {
         }
         if is_time {
             self.looks += 1;
-            self.next_drain = now + PERIOD;
+            self.next_drain = now + if now - self.began < YOUNG { FIRST_PERIOD } else { PERIOD };
             self.scan.look();
         }
         self.drain(true);

@@ -115,13 +115,13 @@ impl Registry {
     /// registered under it.
     fn add_frame_registry(&'static self, registry: FrameRegistry) -> bool {
         let groups = state::lock().group_starts();
-        let unknown: Vec<_> = groups.into_iter().filter(|&(_, _, start)| !registry.knows(start)).collect();
+        let unknown: Vec<_> = groups.into_iter().filter(|group| !registry.knows(group.start)).collect();
         let mut state = state::lock();
         let mut list = state.frame_registries.as_deref().cloned().unwrap_or_default();
         if list.iter().any(|other| other.base == registry.base) {
             return false;
         }
-        for (id, index, _) in unknown {
+        for GroupStart { id, index, .. } in unknown {
             if let Some(mut live) = state.live.remove(&id) {
                 state.register_group(&registry, id, &mut live, index);
                 state.live.insert(id, live);
@@ -182,15 +182,23 @@ impl State {
         !known
     }
 
-    /// (registration, index of the group, first address of the group).
-    fn group_starts(&self) -> Vec<(u64, usize, usize)> {
+    fn group_starts(&self) -> Vec<GroupStart> {
         let Some(region) = self.region.as_ref() else { return Vec::new() };
         let groups = self.live.iter().flat_map(|(&id, live)| {
             live.groups.iter().enumerate().filter_map(move |(index, group)| {
                 let bytes = region.bytes(live.offset + group.offset, live.length - group.offset);
-                crate::cfi::entries(bytes).next().map(|(_, start, _)| (id, index, start as usize))
+                let start = crate::cfi::entries(bytes).next()?.1.start as usize;
+                Some(GroupStart { id, index, start })
             })
         });
         groups.collect()
     }
+}
+
+/// The first address of a group.
+struct GroupStart {
+    /// The registration it is of.
+    id: u64,
+    index: usize,
+    start: usize,
 }

@@ -1,4 +1,4 @@
-//! What can go wrong, by what was found.
+//! Errors.
 
 #![forbid(unsafe_code)]
 

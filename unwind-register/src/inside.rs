@@ -1,4 +1,4 @@
-//! Threads that are inside a piece of code, so that it is not entered from within itself.
+//! A reentrancy guard per thread, without thread-local variables.
 //!
 //! The loader may announce a change while we ask it for a library that is there already (glibc 2.41 does, for
 //! `dlopen(RTLD_NOLOAD)`); a hook that is called then and asks again would do so without end. A thread-local flag would

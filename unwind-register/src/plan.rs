@@ -1,4 +1,4 @@
-//! From what the caller says to the entries that will be registered: read, complete, sort, group.
+//! Plans a registration: reads the caller's section, completes, sorts and groups its entries.
 
 use crate::cfi::{self, Cie, Encoded, Fde};
 use crate::error::Error;

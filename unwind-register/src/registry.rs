@@ -1,4 +1,4 @@
-//! The registry of this process: what is registered, and with which unwinders.
+//! The registry of this process: registrations, and the unwinders that have them.
 
 use crate::error::Error;
 use crate::fork;

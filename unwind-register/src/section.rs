@@ -1,4 +1,4 @@
-//! What the caller says about a piece of generated code.
+//! The caller's description of a piece of generated code.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What is registered, behind the one lock of this crate.
+//! All registrations, behind the one lock of this crate.
 
 mod registered_groups;
 
@@ -174,12 +174,11 @@ impl State {
     /// Enters the functions of a blob into the tables; returns how many there are.
     fn enter(&mut self, bytes: &[u8], offset: usize) -> usize {
         let (functions, now) = (cfi::entries(bytes).count(), now());
-        for (index, (at, start, end)) in cfi::entries(bytes).enumerate() {
+        for (index, (at, range)) in cfi::entries(bytes).enumerate() {
             let (fde, want) = ((offset + at) as u32, functions - index);
-            self.counted.replaced += self.forest.insert(&(start..end), fde, want, now, &mut self.libunwinds);
+            self.counted.replaced += self.forest.insert(&range, fde, want, now, &mut self.libunwinds);
         }
-        let mut ranges = cfi::entries(bytes).map(|(_, start, end)| start..end);
-        if Flush::HERE == Flush::AtReuse && ranges.any(|range| self.stale.take(&range)) {
+        if Flush::HERE == Flush::AtReuse && cfi::entries(bytes).any(|(_, range)| self.stale.take(&range)) {
             self.libunwinds.0.iter().for_each(Libunwind::flush_cache);
         }
         functions
@@ -191,10 +190,10 @@ impl State {
         self.deregister_groups(&live, id);
         let Some(region) = self.region.as_mut() else { return };
         let entries: Vec<_> = cfi::entries(region.bytes(live.offset, live.length)).collect();
-        for &(at, start, end) in &entries {
-            self.forest.remove(&(start..end), (live.offset + at) as u32);
+        for (at, range) in &entries {
+            self.forest.remove(range, (live.offset + at) as u32);
             region.silence(live.offset + at);
-            self.stale.add(&(start..end));
+            self.stale.add(range);
         }
         self.places.give_back(live.offset, live.length, now());
         if Flush::HERE == Flush::AtRemoval {

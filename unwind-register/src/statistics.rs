@@ -1,4 +1,4 @@
-//! Numbers and names to look at.
+//! Counters and names of the registry, for inspection.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,6 @@
 /* A program that is linked with LLVM's libunwind and nothing else: it writes the chain alpha -> beta -> gamma into memory, registers
- * it through the example (examples/llvm_unwinder.rs), and walks. Prints one word per step; exits with 0 if all of them are right. */
+ * it through the example (examples/llvm_unwinder.rs), and walks. Prints one word per step; exits with 0 if all of them
+ * are right. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>

@@ -106,7 +106,7 @@ pub(super) fn write(found: &Found, mut copy: impl FnMut(u64, *mut u8, usize) -> 
         at += words_of(piece);
     }
     if !is_whole {
-        // Nobody asks for number 0.
+        // Number 0 is never asked for.
         place(start + 1).store(0, Ordering::Relaxed);
     }
     place(start).store(words << 1 | 1, Ordering::Release);

@@ -64,7 +64,7 @@ pub(super) struct Found {
     pub(super) name: String,
 }
 
-/// Looks at what is mapped; `None`: there is no CPython.
+/// Looks at the mappings; `None`: there is no CPython.
 pub(super) fn find() -> Option<Result<Found, Refusal>> {
     let text = fs::read("/proc/self/maps").ok()?;
     let program = fs::metadata("/proc/self/exe").ok().map(|about| about.ino());

@@ -242,7 +242,7 @@ impl<F: FnMut(u64)> Walk<'_, F> {
         Some(u64::try_from(distance).unwrap_or(0) / 2)
     }
 
-    /// The number of a code object; it is defined if it has none. `None`: it is no code object.
+    /// The number of a code object; a new one if needed. `None`: not a code object.
     fn number(&mut self, code: u64) -> Option<u64> {
         if let Some(number) = known::find(code) {
             return Some(number);

@@ -88,7 +88,7 @@ impl Interpreter {
         unsafe { (place as *const u64).read_volatile() != 0 }
     }
 
-    /// The state of the calling thread, the one it used last if it has several; 0: it has none.
+    /// The state of the calling thread, the one it used last if it has several; 0: none.
     pub(crate) fn thread_state(&self, slot: &Slot) -> u64 {
         if self.this_state == 0 {
             return self.listed_state(slot);

@@ -117,7 +117,7 @@ pub(super) unsafe fn hook(slot: u64) -> bool {
     slot.compare_exchange(before, ours, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
-/// Takes it out, if nobody has put another one over it.
+/// Takes it out, unless another one was put over it.
 ///
 /// # Safety
 /// As [`hook`].

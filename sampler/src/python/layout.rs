@@ -97,10 +97,12 @@ impl Layout {
         }
         let version = word(1)?;
         let (minor, is_free_threaded) = ((version >> 16) as u8, word(2)? != 0);
-        // `_interpreter_state` begins at 6; in 3.14 it has three words more, frames two and code objects one.
-        let (thread, frame, code, object) = match (version >> 24, minor) {
-            (3, 13) => (19, 28, 34, 44),
-            (3, 14) => (22, 31, 39, 50),
+        // `_interpreter_state` begins at 6; in 3.14 it has three words more, frames two and code objects one. In 3.15
+        // threads have seven more, of which three stand before `thread_id`; behind them is one for exceptions.
+        let (thread, thread_id, frame, code, object) = match (version >> 24, minor) {
+            (3, 13) => (19, 24, 28, 34, 44),
+            (3, 14) => (22, 27, 31, 39, 50),
+            (3, 15) => (22, 30, 39, 47, 58),
             _ => return None,
         };
         let objects = Objects::at(object, minor);
@@ -108,8 +110,8 @@ impl Layout {
             minor,
             finalizing: offset(4)?,
             thread_frame: offset(thread + 4)?,
-            thread_id: offset(thread + 5)?,
-            thread_status: offset(thread + 8)?,
+            thread_id: offset(thread_id)?,
+            thread_status: offset(thread_id + 3)?,
             cframe_current: NONE,
             cframe_previous: NONE,
             frame_code: offset(frame + 2)?,
@@ -139,7 +141,7 @@ impl Layout {
                 interpreter_next: offset(8)?,
                 threads_head: offset(9)?,
                 thread_next: offset(thread + 2)?,
-                native_id: offset(thread + 6)?,
+                native_id: offset(thread_id + 1)?,
             },
             copies: if is_free_threaded && minor >= 14 { Some((offset(frame + 7)?, offset(code + 10)?)) } else { None },
         };
@@ -169,8 +171,10 @@ struct Objects {
 
 impl Objects {
     fn at(object: usize, minor: u8) -> Objects {
-        // pyobject 2, type_object 4, tuple 3, list 3, set 4 (3.14), dict 3, float 2, long 3.
-        let bytes = object + 2 + 4 + 3 + 3 + if minor >= 14 { 4 } else { 0 } + 3 + 2 + 3;
+        // pyobject 2, type_object 4 (3.15: 6, heap_type_object 2), tuple 3, list 3, set 4 (3.14), dict 3, float 2, long
+        // 3.
+        let types = if minor >= 15 { 8 } else { 4 };
+        let bytes = object + 2 + types + 3 + 3 + if minor >= 14 { 4 } else { 0 } + 3 + 2 + 3;
         Objects { bytes, text: bytes + 3 }
     }
 }
@@ -197,7 +201,7 @@ mod tests {
         assert_eq!((release.code_file, release.code_name, release.code_instructions), (112, 128, 200));
         assert_eq!((layout.bytes_size, layout.bytes_value, layout.text_state, release.text_header), (16, 32, 32, 40));
         assert_eq!((layout.type_dealloc, layout.threads.native_id, layout.copies), (48, 160, None));
-        // A release that nobody has seen, and one whose fields are elsewhere.
+        // An unknown release, and one whose fields are elsewhere.
         let mut other = bytes.clone();
         other[10] = 99;
         assert_eq!(Layout::parse(&other), None);
@@ -205,6 +209,25 @@ mod tests {
         moved[34 * 8 + 24] = 0;
         assert_eq!(Layout::parse(&moved), None);
         assert_eq!(Layout::parse(&bytes[..200]), None);
+    }
+
+    /// As CPython 3.15.2 of Debian has them on x86_64.
+    #[test]
+    fn what_the_newest_interpreter_says_of_itself() {
+        let mut words = vec![u64::from_le_bytes(*COOKIE), 0x030f_02f0, 0, 346568, 912, 936];
+        words.extend([226240, 7272, 7264, 7336, 7352, 7400, 7592, 7576, 7584, 16, 7736, 0, 7752, 7744, 7944, 0]);
+        words.extend([888, 0, 8, 16, 72, 80, 88, 96, 176, 184, 256, 32, 36, 40, 136, 288, 0]);
+        words.extend([88, 8, 0, 56, 80, 74, 64, 0, 216, 112, 120, 128, 136, 68, 52, 96, 104, 208, 0]);
+        words.extend([16, 8, 424, 24, 88, 168, 32, 288, 944, 888, 40, 32, 16, 40, 24, 16, 200, 24, 40]);
+        words.extend([32, 48, 32, 40, 24, 16, 32, 16, 24, 40, 16, 32, 64, 32, 16, 40, 56]);
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let layout = Layout::parse(&bytes).unwrap();
+        let release = layout.release;
+        assert_eq!((release.thread_frame, release.thread_id, release.thread_status), (72, 176, 32));
+        assert_eq!((layout.threads.native_id, layout.threads.thread_next), (184, 8));
+        assert_eq!((release.frame_instruction, release.frame_owner, release.code_file), (56, 74, 112));
+        assert_eq!((release.code_instructions, release.text_wide_header, layout.type_dealloc), (208, 56, 48));
+        assert_eq!((layout.object_type, layout.bytes_size, layout.bytes_value, layout.text_state), (8, 16, 32, 32));
     }
 
     #[test]

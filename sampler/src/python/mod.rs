@@ -1,4 +1,4 @@
-//! Functions that CPython interprets: 3.8 to 3.14, with the GIL and free-threaded.
+//! Functions that CPython interprets: 3.8 to 3.15, with the GIL and free-threaded.
 //!
 //! ```text
 //!   handler    frames  -->  a word for each frame, in the sample       known, memory

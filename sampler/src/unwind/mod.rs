@@ -102,7 +102,7 @@ pub trait Memory {
     fn moved(&mut self, _stack_pointer: u64) {}
 }
 
-/// What is known of the code at an address.
+/// The description of the code at an address.
 #[derive(Clone, Copy, Debug)]
 pub enum Code<'a> {
     /// Its unwind table.

@@ -8,6 +8,8 @@
 //! Entries are padded with `DW_CFA_nop` to 8 bytes, so that `length` and `pc_begin` are aligned words: removing a
 //! function overwrites `length` with one store (see `memory`).
 
+use std::ops::Range;
+
 use super::check;
 use super::parse::{Cie, Fde};
 
@@ -126,8 +128,8 @@ fn sleb128(out: &mut Vec<u8>, mut value: i64) {
     out.push(value as u8 & 0x7f);
 }
 
-/// The FDEs in bytes that [`encode`] wrote: (offset, start, end).
-pub(crate) fn entries(bytes: &[u8]) -> impl Iterator<Item = (usize, u64, u64)> + '_ {
+/// The FDEs in bytes that [`encode`] wrote: the offset of each, and its function.
+pub(crate) fn entries(bytes: &[u8]) -> impl Iterator<Item = (usize, Range<u64>)> + '_ {
     let word = |at: usize| bytes.get(at..at + 8).map(|w| u64::from_le_bytes(w.try_into().unwrap_or_default()));
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -137,7 +139,7 @@ pub(crate) fn entries(bytes: &[u8]) -> impl Iterator<Item = (usize, u64, u64)> +
             at += if length == 0 { 8 } else { 4 + length };
             if id != 0 {
                 let start = word(offset + 8)?;
-                return Some((offset, start, start + word(offset + 16)?));
+                return Some((offset, start..start + word(offset + 16)?));
             }
         }
     })

@@ -1,5 +1,5 @@
-//! x86_64: `push rbp; mov rbp, rsp`, and the `pop rbp; ret` at the very end; the one reader of this prologue, here and
-//! in jitlisten's `cfi`.
+//! x86_64: `push rbp; mov rbp, rsp`, and the `pop rbp; ret` at the very end. Where LLVM has put other instructions
+//! between the first two, there are no rules: that takes a decoder, as jitlisten's `cfi` has one.
 //!
 //! ```text
 //!   f3 0f 1e fa   endbr64 (where -fcf-protection asked for it)

@@ -28,6 +28,9 @@ const DT_RELR: i64 = 36;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
 const DT_RELACOUNT: i64 = 0x6fff_fff9;
 
+/// Not defined in the library that the symbol table is of.
+const SHN_UNDEF: u16 = 0;
+
 /// How many relative relocations are looked at: some may have been changed since by the program.
 const RELOCATIONS_LOOKED_AT: usize = 8;
 
@@ -124,6 +127,14 @@ impl DynamicSection {
     pub fn symbol_at(&self, address: usize) -> Elf64_Sym {
         // SAFETY: hash tables and relocations name only symbols of the symbol table, which is mapped.
         unsafe { (address as *const Elf64_Sym).read() }
+    }
+
+    /// The symbols that other libraries define: those in front of the first one in `DT_GNU_HASH`. `None` where that
+    /// table is missing, or has no symbol and does not show how many there are.
+    pub fn undefined(&self) -> Option<impl Iterator<Item = Elf64_Sym>> {
+        let first = if self.gnu_hash == 0 { 0 } else { self.word(self.gnu_hash, 1) as usize };
+        let symbols = (1..first).map(|index| self.symbol_at(self.entry(index)));
+        (first > 1).then(|| symbols.filter(|symbol| symbol.st_shndx == SHN_UNDEF))
     }
 
     /// The string table.
@@ -280,6 +291,27 @@ pub fn is_relative(info: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_numbers_are_those_of_elf() {
+        use object::elf;
+        let ours = [DT_NULL, DT_PLTRELSZ, DT_HASH, DT_STRTAB, DT_SYMTAB, DT_RELA, DT_RELASZ, DT_STRSZ, DT_DEBUG];
+        let theirs = [
+            elf::DT_NULL,
+            elf::DT_PLTRELSZ,
+            elf::DT_HASH,
+            elf::DT_STRTAB,
+            elf::DT_SYMTAB,
+            elf::DT_RELA,
+            elf::DT_RELASZ,
+            elf::DT_STRSZ,
+            elf::DT_DEBUG,
+        ];
+        assert_eq!(ours, theirs.map(|tag| tag.0));
+        let ours = [DT_JMPREL, DT_RELRSZ, DT_RELR, DT_GNU_HASH, DT_RELACOUNT];
+        let theirs = [elf::DT_JMPREL, elf::DT_RELRSZ, elf::DT_RELR, elf::DT_GNU_HASH, elf::DT_RELACOUNT];
+        assert_eq!(ours, theirs.map(|tag| tag.0));
+    }
 
     #[test]
     fn packed_relocations_are_places_and_bits_behind_them() {

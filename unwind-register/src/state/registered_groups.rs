@@ -62,7 +62,7 @@ impl State {
         let (offset, length) = (live.offset + live.groups[index].offset, group_end - live.groups[index].offset);
         let Some(bytes) = self.region.as_ref().map(|region| region.bytes(offset, length)) else { return };
         let range =
-            cfi::entries(bytes).fold((u64::MAX, 0), |(low, high), (_, start, end)| (low.min(start), high.max(end)));
+            cfi::entries(bytes).fold((u64::MAX, 0), |(low, high), (_, it)| (low.min(it.start), high.max(it.end)));
         self.deregister_overlapping(registry, range);
         let Some(bytes) = self.region.as_ref().map(|region| region.bytes(offset, length)) else { return };
         let fdes = cfi::entries(bytes).map(|(at, ..)| bytes[at..].as_ptr());
