@@ -1,8 +1,8 @@
-//! What the program did at each sample, of a few things exactly one, and which line it did it for.
+//! The activity of each sample (exactly one of a few), and the line that it is charged to.
 //!
-//! A stack belongs to its innermost function of Python or of compiled code, its *owner*: what C functions take is the
-//! time of the line that called them. Some functions say more than their owner: those of a compiler, of the import
-//! system, of the garbage collector, and in a recording of wall-clock time those that wait.
+//! A stack belongs to its innermost Python or compiled function, its *owner*: the time of C functions is charged to the
+//! line that called them. Functions of a compiler, of the import system and of the garbage collector take precedence
+//! over the owner, as do waiting functions in a recording of wall-clock time.
 
 use rustc_hash::FxHashMap;
 
@@ -62,6 +62,8 @@ pub struct Done {
     pub activity: Activity,
     /// Whose library, what was waited for: index into [`Activities::names`].
     pub name: u32,
+    /// Whose compiled code it was, if it was a package's: index into [`Activities::names`].
+    pub package: Option<u32>,
     /// Whether it was LLVM that compiled.
     pub in_llvm: bool,
     /// Whether the program counter was in a C function that the owner called.
@@ -84,10 +86,15 @@ pub struct Activities {
     is_users: Vec<bool>,
     /// Whether each source is Numba's.
     is_numbas: Vec<bool>,
+    /// The package of each source and of each function, as the number of its name.
+    source_packages: Vec<Option<u32>>,
+    function_packages: Vec<Option<u32>>,
+    /// The library of each function that is not of one which all others use.
+    function_libraries: Vec<Option<u32>>,
     stacks: Vec<Done>,
 }
 
-/// What is known of a function.
+/// The activity of a function.
 #[derive(Clone, Copy, Debug, Default)]
 struct Role {
     compiles: bool,
@@ -95,6 +102,9 @@ struct Role {
     imports: bool,
     collects: bool,
     waits: Option<&'static str>,
+    /// Of Python itself, which waits on a condition for its lock only.
+    is_python_itself: bool,
+    is_condition: bool,
     /// Of a library whose threads wait in it, and do nothing else there.
     is_pool: bool,
     /// Whose it is: index of the name.
@@ -103,9 +113,10 @@ struct Role {
     is_base: bool,
     /// Of an installed package.
     is_package: bool,
+    is_python: bool,
 }
 
-/// What is known of a place, all inlined calls together.
+/// The activity of a place, all inlined calls together.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     role: Role,
@@ -114,6 +125,10 @@ struct Place {
     is_users: bool,
     has_file: bool,
     line: Option<(u32, u32)>,
+    /// The package of the file of that line.
+    package: Option<u32>,
+    /// Whether that line has no file.
+    is_generated: bool,
 }
 
 impl Activities {
@@ -125,7 +140,14 @@ impl Activities {
             ..Activities::default()
         };
         let mut names = Names::default();
-        let roles: Vec<Role> = symbols.functions.iter().map(|function| Role::of(function, &mut names)).collect();
+        let packages = packages_of_files(recording);
+        let role = |function| Role::of(function, &packages, &mut names);
+        let roles: Vec<Role> = symbols.functions.iter().map(role).collect();
+        let package = |path: &String| python_library(path).map(|name| names.number(name));
+        activities.source_packages = symbols.sources.iter().map(package).collect();
+        activities.function_packages =
+            roles.iter().map(|role| role.library.filter(|_| role.is_python || role.is_package)).collect();
+        activities.function_libraries = roles.iter().map(|role| role.library.filter(|_| !role.is_base)).collect();
         let locations = 0..recording.locations.len() as u32;
         let places: Vec<Place> = locations.map(|location| activities.place(symbols, &roles, location)).collect();
         let is_wall = recording.is_wall();
@@ -151,6 +173,8 @@ impl Activities {
             place.role.imports |= role.imports;
             place.role.collects |= role.collects;
             place.role.waits = place.role.waits.or(role.waits);
+            place.role.is_condition |= role.is_condition;
+            place.role.is_python_itself |= role.is_python_itself;
             place.role.is_pool |= role.is_pool;
             if place.role.library.is_none() {
                 (place.role.library, place.role.is_base) = (role.library, role.is_base);
@@ -166,14 +190,29 @@ impl Activities {
                 None => function.kind == Kind::Python && is_users(&function.module),
             };
             place.is_users |= is_users;
-            if !self.is_numbas(frame) {
-                place.line = place.line.or(frame.source.zip(frame.line));
+            if let (None, Some((source, line)), false) =
+                (place.line, frame.source.zip(frame.line), self.is_numbas(frame))
+            {
+                place.line = Some((source, line));
+                place.package = self.source_packages[source as usize];
+                place.is_generated = is_generated(&symbols.sources[source as usize]);
             }
             if is_users {
                 place.user = place.user.or(frame.source.zip(frame.line));
             }
         }
         place
+    }
+
+    /// The package that a frame is of.
+    pub(crate) fn package(&self, frame: &Frame) -> Option<u32> {
+        let of_source = frame.source.and_then(|source| self.source_packages[source as usize]);
+        of_source.or(self.function_packages[frame.function as usize])
+    }
+
+    /// The name of the library that a function is of.
+    pub(crate) fn library_of_function(&self, function: usize) -> Option<&str> {
+        self.function_libraries.get(function).copied().flatten().map(|name| self.names[name as usize].as_str())
     }
 
     fn is_numbas(&self, frame: &Frame) -> bool {
@@ -200,7 +239,7 @@ impl Names {
 }
 
 impl Role {
-    fn of(function: &Function, names: &mut Names) -> Role {
+    fn of(function: &Function, packages: &FxHashMap<&str, &str>, names: &mut Names) -> Role {
         let mut role = Role::default();
         match function.kind {
             Kind::Python => {
@@ -208,6 +247,7 @@ impl Role {
                 role.imports = function.module.starts_with("<frozen importlib") && function.base == "_find_and_load";
                 let library = python_library(&function.module);
                 role.library = library.map(|name| names.number(name));
+                role.is_python = true;
                 role.is_package = library.is_some_and(|name| name != PYTHONS_LIBRARY);
             }
             Kind::Native => {
@@ -216,9 +256,14 @@ impl Role {
                 role.compiles = role.is_llvm;
                 role.collects = COLLECTORS.contains(&function.base.as_str());
                 role.waits = waits(&function.base);
+                role.is_condition = function.base.trim_start_matches('_').starts_with("pthread_cond_");
+                role.is_python_itself = name.starts_with("libpython") || name.starts_with("python");
                 role.is_base = BASES.contains(&name);
-                role.is_pool = POOLS.contains(&name);
-                role.library = Some(names.number(name));
+                // A wheel's copy has a hash: libgomp-a34b3233.
+                role.is_pool = POOLS.contains(&name.split('-').next().unwrap_or(name));
+                let package = packages.get(function.module.as_str());
+                role.is_package = package.is_some_and(|name| *name != PYTHONS_LIBRARY);
+                role.library = Some(names.number(package.unwrap_or(&name)));
             }
             Kind::Kernel => (role.library, role.is_base) = (Some(names.number("kernel")), true),
             Kind::Compiled | Kind::Unknown => {}
@@ -239,6 +284,8 @@ struct Walk {
     imports: bool,
     collects: bool,
     waits: Option<&'static str>,
+    /// Whether the place before waits on a condition.
+    in_condition: bool,
     /// The innermost library, and the innermost of those that all others use.
     library: Option<u32>,
     base: Option<u32>,
@@ -248,6 +295,9 @@ struct Walk {
     package: Option<u32>,
     user: Option<(u32, u32)>,
     line: Option<(u32, u32)>,
+    /// The package of the line's file, and whether it has none.
+    line_package: Option<u32>,
+    is_generated: bool,
 }
 
 impl Walk {
@@ -261,7 +311,14 @@ impl Walk {
                 walk.owner_compiles |= role.compiles;
                 walk.collects |= role.collects;
                 let in_pool = role.is_pool && walk.library.is_none();
-                walk.waits = walk.waits.or(role.waits).or(in_pool.then_some(THREADS));
+                // What Python waits for says more than how.
+                let has_gil_to_come = walk.in_condition && role.is_python_itself;
+                walk.in_condition = role.is_condition;
+                match role.waits {
+                    _ if has_gil_to_come => walk.waits = Some(GIL),
+                    Some(GIL) => walk.waits = Some(GIL),
+                    what => walk.waits = walk.waits.or(what).or(in_pool.then_some(THREADS)),
+                }
                 walk.owner = place.owner;
                 walk.in_c |= place.owner.is_none();
                 if place.owner.is_none() {
@@ -276,7 +333,10 @@ impl Walk {
             // What the user's own files do when they are imported is theirs.
             walk.imports |= role.imports && walk.user.is_none();
             walk.user = walk.user.or(place.user);
-            walk.line = walk.line.or(place.line);
+            if walk.line.is_none() && place.line.is_some() {
+                walk.line = place.line;
+                (walk.line_package, walk.is_generated) = (place.package, place.is_generated);
+            }
         }
         walk
     }
@@ -298,6 +358,8 @@ impl Walk {
         Done {
             activity,
             name: name.unwrap_or_else(|| names.number("[unknown]")),
+            // What was generated is its caller's.
+            package: if self.is_generated { of } else { self.line_package }.filter(|_| is_compiled),
             in_llvm: self.in_llvm,
             in_c: self.in_c,
             owner: self.owner.map(|(frame, _)| frame),
@@ -323,6 +385,7 @@ const COLLECTORS: [&str; 6] = [
 /// What is waited for: other threads; by a thread that was called by no code of the program, as those of a pool, for
 /// work.
 const THREADS: &str = "threads";
+const GIL: &str = "the GIL";
 const IDLE: &str = "idle threads";
 
 /// Whether other threads were waited for.
@@ -359,7 +422,9 @@ fn waits(function: &str) -> Option<&'static str> {
     let name = function.trim_start_matches('_');
     let name = name.strip_prefix("GI_").unwrap_or(name).trim_start_matches('_').trim_start_matches("libc_");
     match name {
-        "take_gil" => Some("the GIL"),
+        "take_gil" | "drop_gil" => Some(GIL),
+        // Its `sem_wait` has no symbol where libc is stripped.
+        "PyThread_acquire_lock_timed" | "PyMutex_LockTimed" | "PySemaphore_Wait" => Some(THREADS),
         "clock_nanosleep" | "nanosleep" | "usleep" | "sleep" | "pause" | "sigsuspend" => Some("sleep"),
         "poll" | "ppoll" | "select" | "pselect" | "epoll_wait" | "epoll_pwait" | "read" | "write" | "recv"
         | "recvfrom" | "recvmsg" | "send" | "sendto" | "sendmsg" | "accept" | "accept4" | "connect" | "pread64"
@@ -389,7 +454,7 @@ pub(crate) fn is_generated(path: &str) -> bool {
 const PYTHONS_LIBRARY: &str = "Python's library";
 
 /// The package that a file of Python is of, if it is installed or ours; of Python's own files `Python's library`.
-fn python_library(path: &str) -> Option<&str> {
+pub(crate) fn python_library(path: &str) -> Option<&str> {
     if path.starts_with("<frozen ") {
         return Some(PYTHONS_LIBRARY);
     }
@@ -404,6 +469,16 @@ fn python_library(path: &str) -> Option<&str> {
     }
     let (_, rest) = path.rsplit_once("/lib/python")?;
     rest.starts_with(|digit: char| digit.is_ascii_digit()).then_some(PYTHONS_LIBRARY)
+}
+
+/// The packages that brought the libraries of C that a process had mapped, by file name.
+fn packages_of_files(recording: &Recording) -> FxHashMap<&str, &str> {
+    let files = recording.files.iter().filter(|file| file.path.contains(".so"));
+    let package = |path| {
+        // What repairs wheels puts copies of libraries beside the package.
+        python_library(path).map(|package| package.strip_suffix(".libs").unwrap_or(package))
+    };
+    files.filter_map(|file| Some((file.path.rsplit('/').next()?, package(&file.path)?))).collect()
 }
 
 /// `libpython3.12.so.1.0` is `libpython3.12`; `_multiarray_umath.cpython-311-x86_64-linux-gnu.so` is

@@ -1,20 +1,22 @@
-//! What Numba compiled while it was recorded: when, for how long, and why. `python/jitlisten/_compilations.py` writes
-//! it beside the recording, and says what the fields are. Nothing of the file is trusted.
+//! Reads Numba's compilations during a recording: when, for how long, and why. `python/jitlisten/_compilations.py`
+//! writes the file beside the recording and documents its fields. The file is untrusted.
 
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::lookup::open_file;
 use crate::printable::printable;
 use crate::recording::{Recording, Selection};
 
 /// A file has no more of them, and is no longer: the writer stops earlier.
 const MOST: usize = 1 << 16;
 const LONGEST: u64 = 64 << 20;
-/// What begins so many nanoseconds behind the last sample may be of the same recording.
-const AFTER: u64 = 1_000_000_000;
+const LONGEST_HEAD: u64 = 4096;
+/// What begins so many nanoseconds behind the last sample, or ended before the first, may be of the same recording.
+const AROUND: u64 = 1_000_000_000;
 /// Five hours, and as many bytes: all of a file can be added up.
 const MOST_OF_ONE: u64 = 1 << 44;
 
@@ -154,13 +156,42 @@ impl Compilation {
     }
 }
 
-/// Those of a recording that is still written, if they are of such a process, in the order in which they ended.
-pub fn compilations_so_far(path: &Path, is_recorded: impl Fn(u32) -> bool) -> Vec<Compilation> {
-    match lines_beside(path) {
-        Some((pid, lines)) if is_recorded(pid) => {
-            lines.take(MOST).filter_map(|line| Compilation::of_line(&line, pid)).collect()
+/// Those of a recording that is still written, in the order in which they ended.
+#[derive(Clone, Debug, Default)]
+pub struct GrowingCompilations {
+    rows: Vec<Compilation>,
+    /// The first line, which another file of this name would not have.
+    head: Vec<u8>,
+    /// How far it was read.
+    at: u64,
+}
+
+impl GrowingCompilations {
+    /// What was found so far.
+    pub fn rows(&self) -> &[Compilation] {
+        &self.rows
+    }
+
+    /// Reads what came since the last time, if it is of such a process.
+    pub fn look(&mut self, recording: &Path, is_recorded: impl Fn(u32) -> bool) {
+        let Some(mut file) = open_beside(recording) else { return };
+        let length = file.metadata().map_or(0, |found| found.len());
+        let mut head = Vec::new();
+        let _ = BufReader::new((&file).take(LONGEST_HEAD)).read_until(b'\n', &mut head);
+        let Some(pid) = pid_of(&head).filter(|pid| head.ends_with(b"\n") && is_recorded(*pid)) else { return };
+        if head != self.head || length < self.at {
+            *self = GrowingCompilations { at: head.len() as u64, head, ..GrowingCompilations::default() };
         }
-        _ => Vec::new(),
+        if file.seek(SeekFrom::Start(self.at)).is_err() {
+            return;
+        }
+        let mut lines = BufReader::new(file.take(LONGEST.saturating_sub(self.at)));
+        let mut line = Vec::new();
+        while self.rows.len() < MOST && lines.read_until(b'\n', &mut line).is_ok() && line.ends_with(b"\n") {
+            self.at += line.len() as u64;
+            self.rows.extend(Compilation::of_line(&line, pid));
+            line.clear();
+        }
     }
 }
 
@@ -170,13 +201,22 @@ fn beside(recording: &Path) -> PathBuf {
     beside.into()
 }
 
-/// The process, and a line for each.
-fn lines_beside(recording: &Path) -> Option<(u32, impl Iterator<Item = Vec<u8>>)> {
+fn open_beside(recording: &Path) -> Option<File> {
     let path = beside(recording);
     fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?;
-    let mut lines = BufReader::new(File::open(&path).ok()?.take(LONGEST)).split(b'\n').map_while(Result::ok);
-    let head: Value = serde_json::from_slice(&lines.next()?).ok()?;
-    Some((u32::try_from(head.get("pid")?.as_u64()?).ok()?, lines))
+    open_file(&path).ok()
+}
+
+/// The process, by the first line.
+fn pid_of(head: &[u8]) -> Option<u32> {
+    let head: Value = serde_json::from_slice(head).ok()?;
+    u32::try_from(head.get("pid")?.as_u64()?).ok()
+}
+
+/// The process, and a line for each.
+fn lines_beside(recording: &Path) -> Option<(u32, impl Iterator<Item = Vec<u8>>)> {
+    let mut lines = BufReader::new(open_beside(recording)?.take(LONGEST)).split(b'\n').map_while(Result::ok);
+    Some((pid_of(&lines.next()?)?, lines))
 }
 
 /// Those beside a recording, in the order in which they began. `notes` gets what is wrong with the file.
@@ -191,13 +231,17 @@ pub(crate) fn read(
     if !recording.threads.iter().any(|thread| thread.pid == pid) {
         return Vec::new();
     }
-    let times = recording.samples.iter().map(|sample| sample.time);
-    let (first, last) = (times.clone().min().unwrap_or(0), times.max().unwrap_or(u64::MAX));
+    // The first sample is also of the time before it.
+    let first = recording.samples.iter().map(|sample| sample.time.saturating_sub(sample.weight)).min().unwrap_or(0);
+    let last = recording.samples.iter().map(|sample| sample.time).max().unwrap_or(u64::MAX);
+    let of_recording = first.saturating_sub(AROUND)..=last.saturating_add(AROUND);
     let mut bad = 0;
     let mut found = Vec::new();
     for line in lines.take(MOST) {
         match Compilation::of_line(&line, pid) {
-            Some(row) if row.begin <= last.saturating_add(AFTER) && row.begin + row.lasted >= first => found.push(row),
+            Some(row) if row.begin <= *of_recording.end() && row.begin + row.lasted >= *of_recording.start() => {
+                found.push(row);
+            }
             Some(_) => {}
             None => bad += 1,
         }
@@ -268,6 +312,36 @@ mod tests {
             Compilation { function: "<dynamic>.__numba_parfor_gufunc_0x7efe944eea90".to_owned(), ..row.clone() };
         assert_eq!(kernel.name(), "prange kernel");
         assert_eq!((row.caller.as_deref(), row.why), (Some("/a/prog.py:9"), Why::NotCached));
+    }
+
+    /// The lines of a file that grows are read once, and a line only when it is whole.
+    #[test]
+    fn what_grows_is_read_on() {
+        let folder = std::env::temp_dir().join(format!("jitlisten-growing-{}", std::process::id()));
+        let recording = folder.join("a.data");
+        let path = beside(&recording);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        let line = |name: &str| {
+            format!(
+                r#"{{"function": "{name}", "file": "", "line": 3, "signature": "", "thread": 7, "depth": 0, "begin": 5, "end": 6, "cpu": 1}}"#
+            ) + "\n"
+        };
+        let mut growing = GrowingCompilations::default();
+        let mut names = |text: &str| {
+            fs::write(&path, text).expect("a file");
+            growing.look(&recording, |pid| pid < 9);
+            growing.rows().iter().map(|row| row.function.clone()).collect::<Vec<_>>().join(" ")
+        };
+        let head = "{\"pid\": 7}\n";
+        let (one, two) = (line("one"), line("two"));
+        assert_eq!(names("{\"pid"), "");
+        assert_eq!(names(&format!("{head}{one}{}", &two[..9])), "one");
+        // Nothing is read twice: what stands there now is not looked at again.
+        assert_eq!(names(&format!("{head}{}{two}", one.replace("one", "ONE"))), "one two");
+        // Another process begins the file anew; then one that is not recorded.
+        assert_eq!(names(&format!("{{\"pid\": 8}}\n{two}")), "two");
+        assert_eq!(names(&format!("{{\"pid\": 9}}\n{one}{one}")), "two");
+        fs::remove_dir_all(folder).expect("the folder");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What Numba compiled, for people and programs: who took how long, and the table of `jitlisten compiles`.
+//! Reports about compilations: time by function, and the table of `jitlisten compiles`.
 
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
@@ -6,18 +6,19 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::compilations::{Compilation, Why};
 use crate::report::{Report, duration};
-use crate::text::{cut, wrapped};
-
-/// From so many columns on there is a place for signatures and for all figures.
-const WIDE: usize = 110;
+use crate::text::{WIDE, cut, wrapped};
 
 /// All compilations of a function.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Compiling {
     /// The function, as a person knows it.
     pub function: String,
+    /// The types of its arguments, of the compilation that took longest.
+    pub signature: String,
     /// How often.
     pub count: usize,
+    /// Nanoseconds of that longest one.
+    pub longest: u64,
     /// Nanoseconds, with all that was compiled for it.
     pub took: u64,
     /// Of these, in LLVM.
@@ -30,7 +31,11 @@ impl Report {
         let mut functions: FxHashMap<String, Compiling> = FxHashMap::default();
         for row in self.compilations.iter().filter(|row| row.is_outermost()) {
             let name = row.name();
-            let all = functions.entry(name.clone()).or_insert(Compiling { function: name, count: 0, took: 0, llvm: 0 });
+            let all = functions.entry(name.clone()).or_default();
+            if all.count == 0 || row.took > all.longest {
+                (all.longest, all.signature) = (row.took, row.signature.clone());
+            }
+            all.function = name;
             (all.count, all.took, all.llvm) = (all.count + 1, all.took + row.took, all.llvm + row.llvm);
         }
         let mut functions: Vec<Compiling> = functions.into_values().collect();

@@ -1,4 +1,4 @@
-//! Two recordings side by side, by what was done, by function and by line, in seconds and in shares of all samples.
+//! Compares two recordings by activity, function and line, in seconds and in shares of all samples.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -6,9 +6,9 @@ use std::fmt::Write;
 use crate::activity::is_users;
 use crate::printable::printable;
 use crate::profile::{Count, FunctionRow, Line, Shares};
-use crate::report::Report;
+use crate::report::{Report, file_name};
 use crate::symbols::Kind;
-use crate::text::cut;
+use crate::text::{WIDE, cut, wrapped};
 
 /// Changes smaller than this many points are left out, unless all are wanted.
 const LEAST: f64 = 0.3;
@@ -133,10 +133,16 @@ fn changes(before: &Report, after: &Report, rows: impl Fn(&Report) -> Vec<(Strin
 pub fn diff_to_text(before: &Report, after: &Report, width: Option<usize>, all: bool) -> String {
     let difference = diff(before, after);
     let mut text = String::new();
+    let columns = width.unwrap_or(usize::MAX);
     for (what, report) in [("before", before), ("after", after)] {
-        let _ = writeln!(text, "{what}: {}", printable(&report.title()));
+        let title = format!("{what}: {}", printable(&report.title()));
+        for line in wrapped(&title, " · ", columns) {
+            let _ = writeln!(text, "{line}");
+        }
         for note in &report.notes {
-            let _ = writeln!(text, "  note: {}", printable(note));
+            for line in wrapped(&printable(&format!("note: {note}")), " ", columns.saturating_sub(2).max(20)) {
+                let _ = writeln!(text, "  {line}");
+            }
         }
     }
     if before.event() != after.event() {
@@ -153,24 +159,38 @@ pub fn diff_to_text(before: &Report, after: &Report, width: Option<usize>, all: 
 }
 
 fn table(text: &mut String, what: &str, changes: &[Change], width: Option<usize>, all: bool) {
+    let is_wide = width.is_none_or(|width| width >= WIDE);
     let in_seconds = changes.iter().any(|change| change.seconds.is_some());
-    let seconds = if in_seconds { "  seconds: before, after, change |" } else { "" };
-    let _ = writeln!(text, "\n{seconds}  self %: before, after, change |  total % | {what}");
+    let title = match (is_wide, in_seconds) {
+        (true, true) => "   seconds: before, after, change |  self %: before, after, change | total % |",
+        (true, false) => "  self %: before, after, change | total % |",
+        (false, true) => " seconds: before, after, change |  points |",
+        (false, false) => "  self %: before, after, change | total % |",
+    };
+    let _ = writeln!(text, "\n{}", shortened(&format!("{title} {what}"), width));
     let shown = changes.iter().filter(|change| all || change.size() >= LEAST).take(if all { usize::MAX } else { MOST });
     let mut count = 0;
     for change in shown {
         count += 1;
-        let columns = |(before, after): (f64, f64), digits: usize| {
-            format!("{before:>8.digits$} {after:>8.digits$} {:>+9.digits$}", after - before)
+        let columns = |(before, after): (f64, f64), digits: usize, wide: usize| {
+            format!("{before:>wide$.digits$} {after:>wide$.digits$} {:>+wide$.digits$}", after - before)
         };
-        let seconds = change.seconds.map_or_else(String::new, |both| format!("     {}   |", columns(both, 2)));
-        let shares =
-            format!("{seconds}    {}   | {:>+8.1} | ", columns(change.own, 1), change.total.1 - change.total.0);
-        let row = format!("{shares}{}  {}", printable(&change.name), change.source);
-        let row = width.map_or_else(|| row.clone(), |width| cut(&row, width));
-        let _ = writeln!(text, "{}", row.trim_end());
+        let seconds = change.seconds.map(|both| columns(both, 2, if is_wide { 10 } else { 9 }));
+        let (own, total) = (columns(change.own, 1, 9), change.total.1 - change.total.0);
+        let shares = match (is_wide, seconds) {
+            (true, Some(seconds)) => format!(" {seconds} |   {own} | {total:>+7.1} |"),
+            (false, Some(seconds)) => format!("   {seconds} | {:>+7.1} |", change.own.1 - change.own.0),
+            (_, None) => format!("  {own} | {total:>+7.1} |"),
+        };
+        // Of a line the file's name says enough.
+        let name = printable(file_name(&change.name));
+        let _ = writeln!(text, "{}", shortened(&format!("{shares} {name}  {}", change.source), width).trim_end());
     }
     if count == 0 {
         let _ = writeln!(text, "no {what} differs by {LEAST} points");
     }
+}
+
+fn shortened(row: &str, width: Option<usize>) -> String {
+    width.map_or_else(|| row.to_owned(), |width| cut(row, width))
 }

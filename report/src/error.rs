@@ -1,4 +1,4 @@
-//! What can keep a recording from being read at all. Everything smaller is a note of the
+//! Errors that make a recording unreadable. Smaller problems are notes of the
 //! [`Recording`](crate::Recording).
 
 use std::fmt;

@@ -1,4 +1,4 @@
-//! The lines that a person should look at first, of the whole program.
+//! The hottest lines of the whole program.
 
 use crate::profile::{Count, Place, Profile};
 use crate::report::Report;

@@ -1,12 +1,14 @@
 //! The table as JSON, for programs.
 //!
 //! ```text
-//! {"samples": n, "compiled": n, "interpreted": n, "without_line": n, "lost": n, "weight": n, "is_time": b, "elapsed": ns or null,
+//! {"samples": n, "compiled": n, "interpreted": n, "without_line": n, "lost": n, "weight": n, "is_time": b, "elapsed":
+//! ns or null,
 //!  "summary": {"compiled": {"samples": n, "weight": n, "percent": p}, "interpreted": {...}, "libraries": {NAME: {...}}, "compiling": {...},
 //!              "compiling_in_llvm": {...}, "importing": {NAME: {...}}, "collecting": {...}, "waiting": {NAME: {...}}},
 //!  "hottest": [{"path": p, "line": l, "source": s, "kind": "compiled"|"python", "self": n, "total": n, "in_c": n, ...}],
 //!  "files":   [{"path": p, "note": s, "lines": [{"line": l, "self": n, "self_weight": n, "in_c": n, "approximate": n, "total": n, "source": s, "inlined": [...],
-//!               "loops": [{"function": s, "first": l, "last": l, "ran": "vector"|"scalar", "advice": [{"rule": s, "text": s}], ...}]}]}],
+//!               "loops": [{"function": s, "first": l, "last": l, "ran": "vector"|"scalar",
+//!               "llvm": [{"name": s, "line": l, "text": s}], "advice": [{"rule": s, "text": s}], ...}]}]}],
 //!  "threads": [{"pid": n, "tid": n, "name": s, "host": s, "samples": n, "compiled": n, "percent": p}],
 //!  "processes": [{"pid": n, "name": s, "host": s, "threads": n, "samples": n, "compiled": n, "percent": p}], "hosts": [...], ...}
 //! ```
@@ -186,6 +188,8 @@ fn loop_value(report: &Report, of: &Loop) -> Value {
         })).collect::<Vec<_>>(),
         "summary": of.facts.summary(),
         "calls": calls.collect::<Vec<_>>(),
+        "llvm": of.remarks.iter().map(|remark| json!({"name": remark.name, "line": remark.line, "text": remark.text}))
+            .collect::<Vec<_>>(),
         "advice": advice.collect::<Vec<_>>(),
     })
 }

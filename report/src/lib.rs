@@ -29,6 +29,7 @@ mod profile;
 mod recording;
 mod report;
 mod roots;
+mod segments;
 mod source;
 mod source_hashes;
 mod symbols;
@@ -38,7 +39,7 @@ mod why;
 
 pub use activity::{Activities, Activity, Done};
 pub use bundle::{Bundled, bundle};
-pub use compilations::{Compilation, Why, compilations_so_far};
+pub use compilations::{Compilation, GrowingCompilations, Why};
 pub use compiling::{Compiling, compilations_to_json, compilations_to_text};
 pub use diff::{Change, Difference, diff, diff_to_text};
 pub use error::Error;
@@ -47,9 +48,11 @@ pub use hottest::{CallingLine, HotLine, calling, hottest};
 pub use html::to_html;
 pub use json::to_json;
 pub use lookup::Lookup;
-pub use loops::{Advice, Facts as LoopFacts, Instruction, Loop, Version};
+pub use loops::{Advice, Facts as LoopFacts, Instruction, Loop, Remark, Version};
 pub use printable::printable;
-pub use profile::{Count, Detail, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, Summary, ThreadRow};
+pub use profile::{
+    Count, Detail, FunctionRow, Inlined, LibraryRow, Line, Profile, Shares, SourceLines, Summary, ThreadRow,
+};
 pub use recording::{
     Event, Facts, Follower, Location, MappedFile, Origin, Place, Recording, Sample, Selection, Stacks, Thread,
 };

@@ -1,7 +1,8 @@
-//! Where files of a recording are looked for, and how one is known to be the right one.
+//! Finds the files that a recording names, and verifies that they are the recorded ones.
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// Where symbols are looked for, and how many of them.
@@ -28,10 +29,13 @@ pub(crate) fn same_id(ours: &[u8], recorded: &[u8]) -> bool {
 }
 
 /// Opens a regular file, and nothing else: a recording may name anything, and to open a pipe is to wait for its writer,
-/// to open a device may do something.
+/// to open a device may do something. If a pipe takes the file's place in between, nothing waits for its writer.
 pub(crate) fn open_file(path: &Path) -> io::Result<File> {
-    if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("not a file"));
-    }
-    File::open(path)
+    /// On x86_64 and aarch64.
+    const O_NONBLOCK: i32 = 0o4000;
+    let regular = |found: fs::Metadata| found.is_file().then_some(()).ok_or_else(|| io::Error::other("not a file"));
+    regular(fs::metadata(path)?)?;
+    let file = File::options().read(true).custom_flags(O_NONBLOCK).open(path)?;
+    regular(file.metadata()?)?;
+    Ok(file)
 }

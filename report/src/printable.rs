@@ -1,4 +1,4 @@
-//! Text that is safe to show.
+//! Makes text safe to print.
 
 /// So many characters of a text are kept.
 pub(crate) const LONGEST_LINE: usize = 1000;

@@ -1,4 +1,4 @@
-//! Everything that a report shows, gathered: the profile, the sources of its lines, and what has to be said about both.
+//! Gathers the content of a report: the profile, the sources of its lines, and notes about both.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -10,11 +10,11 @@ use crate::activity::{self, Activities, Activity};
 use crate::compilations::{self, Compilation};
 use crate::lookup::Lookup;
 use crate::loops::{Loop, loops};
-use crate::profile::{Detail, Profile};
+use crate::profile::{Detail, FunctionRow, Profile, ThreadRow};
 use crate::recording::{Recording, Selection, Thread};
 use crate::roots::Roots;
 use crate::source::{Compiled, SourceText};
-use crate::symbols::{SymbolCache, Symbols};
+use crate::symbols::{Kind, SymbolCache, Symbols};
 use crate::{Count, Error};
 
 /// What to read and how.
@@ -184,6 +184,19 @@ impl Report {
         activity::is_users(path)
     }
 
+    /// Whether a function is of the user's files, or of code without a file that no library runs.
+    pub(crate) fn is_yours(&self, row: &FunctionRow) -> bool {
+        match (row.kind, row.lines) {
+            // Numba's runtime has no lines.
+            (Kind::Compiled, None) => !row.name.starts_with("NRT_"),
+            (Kind::Compiled | Kind::Python, Some((file, ..))) => {
+                let path = &self.profile.files[file as usize].path;
+                self.is_users(path) || activity::is_generated(path) && !row.shares.own.is_zero() && !row.is_of_library
+            }
+            _ => false,
+        }
+    }
+
     /// From the first sample to the last, in nanoseconds; nothing for several recordings.
     pub fn elapsed(&self) -> Option<u64> {
         let times = self.recording.samples.iter().map(|sample| sample.time);
@@ -243,10 +256,11 @@ impl Report {
         parts.join(" · ")
     }
 
-    /// The threads that did more than start: those of a library's pool may have a sample each, and no work.
+    /// The threads that did more than start: those of a library's pool may spin a while, and have no work.
     fn busy_threads(&self) -> usize {
         let threads = &self.profile.threads;
-        let busy = threads.iter().filter(|row| row.all.percent_of(self.profile.all) >= 0.5).count();
+        let is_busy = |row: &&ThreadRow| row.works && row.all.percent_of(self.profile.all) >= 0.5;
+        let busy = threads.iter().filter(is_busy).count();
         if busy == 0 { threads.len() } else { busy }
     }
 

@@ -1,4 +1,4 @@
-//! The folders in which files of a recording are looked for first.
+//! The directories that are searched first for the files of a recording.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Source files, as text that is safe to show.
+//! Source files as printable text.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub struct SourceText {
     pub note: Option<String>,
 }
 
-/// What is known of the text that was compiled.
+/// The compiled text, as far as it is known.
 #[derive(Clone, Debug)]
 pub enum Compiled {
     /// Its hash; several where the file was changed in between.

@@ -39,7 +39,7 @@ const MOST_NAMED: usize = 8;
 /// The loops of a line.
 ///
 /// # Errors
-/// A sentence that says what the recording has instead, where it has none.
+/// If there is no loop, a sentence that says what the recording has instead.
 pub fn why_to_text(report: &Report, asked: &SourceLine) -> Result<String, String> {
     let file = find_file(report, &asked.path)?;
     let Some(line) = asked.line else {

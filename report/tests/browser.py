@@ -48,7 +48,8 @@ class Browser:
         self.send("POST", "/actions", {"actions": [{"type": "key", "id": "keys", "actions": actions}]})
 
     def click(self, selector):
-        # What is out of sight is scrolled to before it is clicked, and the page draws its rows anew when it is scrolled.
+        # What is out of sight is scrolled to before it is clicked, and the page draws its rows anew when it is
+        # scrolled.
         for chance in range(5, 0, -1):
             found = self.send("POST", "/element", {"using": "css selector", "value": selector})
             try:
@@ -150,8 +151,8 @@ def use(browser, page, pictures):
                 "(all.find((item) => item.textContent.includes('.advance')) || all[0]).click()")
     save("lines-html-dark.png")
 
-    # Scrolling from end to end. What counts is the work of the page's thread for a frame, which has 16.7 ms at 60 frames a
-    # second: its processor time, so that other work on the machine is not in it.
+    # Scrolling from end to end. What counts is the work of the page's thread for a frame, which has 16.7 ms at 60
+    # frames a second: its processor time, so that other work on the machine is not in it.
     browser.cdp("Performance.enable", timeDomain="threadTicks")
     before = browser.metrics()
     slowest = browser.send("POST", "/execute/async", {"args": [STEPS], "script": """
@@ -178,6 +179,10 @@ def use_stacks(browser, used, save, page):
     share = lambda text: float(text.removesuffix(" %"))
     own = [share(text) for text in texts("#hotlines tbody td:nth-child(2)")]
     assert 0 < len(own) <= 10 and own == sorted(own, reverse=True), f"the hottest first: {own}"
+    yours, libraries = texts("#hotfunctions tbody td:nth-child(2)"), texts("#hotlibraries tbody td:nth-child(2)")
+    assert yours and all(list(map(share, rows)) == sorted(map(share, rows), reverse=True) for rows in (yours, libraries)), (yours, libraries)
+    compiles = any(text.endswith(" compiling") and share(text.split(" %")[0] + " %") > 1 for text in texts("#summary .activity"))
+    assert compiles == any(text.startswith("Numba") for text in texts("#hotlibraries td:nth-child(3)")), "a row for the compiler"
     expected = os.path.splitext(page)[0] + ".json"
     if os.path.exists(expected):
         with open(expected, encoding="utf-8") as file:

@@ -66,6 +66,7 @@ fn the_text_is_plain_when_it_is_no_terminal_and_fits_one_when_it_is() {
     let plain = to_text(&report, Style::default());
     assert!(!plain.contains('\x1b'));
     assert!(plain.contains("|    20 |             total += bell(values[i])\n"), "{plain}");
+    assert!(plain.contains("|     0 | (code of no line)\n"), "line 0 is a row: {plain}");
     assert!(plain.contains("↳ bell sides.py:12"), "{plain}");
     // Of a function that was compiled once there is no row for the entry that Python calls.
     assert!(

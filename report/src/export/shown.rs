@@ -1,7 +1,7 @@
-//! The frames of a stack that a person wants to see in a picture or a tree.
+//! Selects the frames of a stack for pictures and trees.
 //!
-//! Left out, unless the stack ends there: what starts the program or the thread, the interpreter's C functions that
-//! call Python or compiled code, and the import system that runs a module, as in Python's own tracebacks.
+//! Omitted, unless the stack ends there: the start of the program or thread, the interpreter's C functions that call
+//! Python or compiled code, and the import system while it runs a module, as in Python's own tracebacks.
 
 use crate::report::Report;
 use crate::symbols::{Frame, Function, Kind, is_entry};

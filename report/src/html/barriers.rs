@@ -1,7 +1,7 @@
-//! How long threads waited for the end of a parallel loop: in recordings of wall-clock time, where waiting is known.
+//! Time that threads waited for the end of a parallel loop; only recordings of wall-clock time have it.
 //!
-//! A thread that waits does not say for which loop. So its waits count as far as another thread of its process ran the
-//! loop meanwhile, and only in loops that it ran itself: the one that starts a pool may never take part.
+//! The loop is inferred: a wait counts while another thread of the process runs the loop, and only for loops that the
+//! waiting thread ran itself, because the thread that starts a pool may never take part.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What the script of the page gets. Short keys: there may be 40,000 lines.
+//! The JSON for the page's script, with short keys because there may be 40,000 lines.
 //!
 //! Numbers of a line: own samples, own weight, total samples, total weight.
 
@@ -7,11 +7,12 @@ use std::time::SystemTime;
 use rustc_hash::FxHashMap;
 use serde_json::{Map, Value, json};
 
+use crate::activity::python_library;
 use crate::assembly::Assembly;
 use crate::compilations::Compilation;
 use crate::compiling;
 use crate::printable::printable;
-use crate::profile::{Count, Inlined, Line, Shares, SourceLines};
+use crate::profile::{Count, FunctionRow, Inlined, Line, Shares, SourceLines};
 use crate::report::Report;
 use crate::source::SourceText;
 use crate::symbols::Kind;
@@ -74,17 +75,22 @@ fn numbers(shares: &Shares) -> Value {
 fn functions(report: &Report) -> Vec<Value> {
     let profile = &report.profile;
     let mut modules = vec![""; profile.functions.len()];
-    for (function, row) in report.symbols.functions.iter().zip(&profile.rows) {
-        if let Some(module) = modules.get_mut(*row as usize).filter(|_| function.kind != Kind::Compiled) {
-            *module = &function.module;
+    // Compiled code is of the package of its source.
+    let package = |row: &FunctionRow| python_library(&profile.files[row.lines?.0 as usize].path);
+    let mut libraries: Vec<Option<&str>> = profile.functions.iter().map(package).collect();
+    for (number, (function, row)) in report.symbols.functions.iter().zip(&profile.rows).enumerate() {
+        let row = *row as usize;
+        if row < modules.len() && function.kind != Kind::Compiled {
+            modules[row] = &function.module;
+            libraries[row] = libraries[row].or(profile.activities.library_of_function(number));
         }
     }
     let mut left = MOST_LISTED;
     profile
         .functions
         .iter()
-        .zip(modules)
-        .map(|(row, module)| {
+        .zip(modules.into_iter().zip(libraries))
+        .map(|(row, (module, library))| {
             let listed = left != 0 && (matches!(row.kind, Kind::Compiled | Kind::Python) || row.lines.is_some());
             left -= usize::from(listed);
             let mut value = json!({
@@ -95,6 +101,12 @@ fn functions(report: &Report) -> Vec<Value> {
             let mut add = |key: &str, part: Value| value.as_object_mut().map(|map| map.insert(key.to_owned(), part));
             if !module.is_empty() {
                 add("module", json!(printable(module)));
+            }
+            if let Some(library) = library {
+                add("library", json!(printable(library)));
+            }
+            if report.is_yours(row) {
+                add("yours", json!(true));
             }
             if let Some((file, first, last)) = row.lines {
                 add("at", json!([file, first, last]));

@@ -1,4 +1,4 @@
-//! The report as one page that needs no network.
+//! The report as one HTML page that works offline.
 //!
 //! The page is a template, a style and a script, which are the same for every recording, and one block of JSON. In that
 //! block every `<`, `>` and `&` is written as an escape, so that nothing in it can end it; the script puts text into

@@ -1,5 +1,5 @@
-// What is chosen, and what follows from it. Everything from the recording reaches the page as text nodes (textContent), never as
-// markup.
+// What is chosen, and what follows from it. Everything from the recording reaches the page as text nodes (textContent),
+// never as markup.
 (() => {
   const data = JSON.parse(document.getElementById('data').textContent);
   const $ = (id) => document.getElementById(id);
@@ -9,7 +9,7 @@
     if (text !== undefined) made.textContent = text;
     return made;
   };
-  const HOTTEST = 10, FUNCTIONS = 12;
+  const HOTTEST = 10, CALLING = 5, FUNCTIONS = 12;
   const stacks = new Stacks(data), { clock } = data.stacks;
   let thread = -1, range = null, view = 'hottest', chosen = stacks.choose(-1, null);
 
@@ -45,7 +45,7 @@
   };
   const plain = (path) => path.slice(path.lastIndexOf('/') + 1);
   /** The module part of a name is shortened: numba.np.linalg.f.<locals>.g is n.n.linalg.f.g. */
-  const short = (name) => name.replace(/(?:[\w<>]+\.)+[\w<>]+/g, (dotted) => {
+  const short = (name) => name[0] === '[' ? name : name.replace(/(?:[\w<>]+\.)+[\w<>]+/g, (dotted) => {
     const parts = dotted.split('.').filter((part) => part !== '<locals>' && part !== '__main__');
     return parts.map((part, at) => (at < parts.length - 3 ? part[0] : part)).join('.');
   });
@@ -90,7 +90,8 @@
     pics.draw();
   }
 
-  // --- what is there however one looks ----------------------------------------------------------------------------------
+  // --- what is there however one looks
+  // ----------------------------------------------------------------------------------
 
   function summary() {
     const made = element('span', '', `${amount(chosen.all)} ${clock ? data.stacks.unit.startsWith('wall') ? 'of wall time' : 'of processor time' : data.stacks.unit}`);
@@ -109,16 +110,31 @@
     $('hotlines').tBodies[0].replaceChildren(...lines.slice(0, HOTTEST).map(([hot, where]) => {
       const [at, line, isCompiled, by] = where;
       const file = data.files[at], source = element('code');
-      const text = line ? textOf(file, line) : '(line 0: the compiler names no line)';
-      if (line && isPython(file)) page.highlight(source, text.trim(), ''); else source.append(text);
-      const made = row(hot[0], hot[1], [place(where) + (by ? ' by ' + place(by) : ''), file.path], source, () => table.goToLine(at, line));
+      const ownText = line ? textOf(file, line) : '(line 0: the compiler names no line)';
+      // Generated code has no file: the line that it ran for.
+      const text = ownText || (by ? textOf(data.files[by[0]], by[1]) : '');
+      if (line && (isPython(file) || by)) page.highlight(source, text.trim(), ''); else source.append(text);
+      const made = row(hot[0], hot[1], [place(where) + (by ? ' by ' + place(by) : ''), by ? data.files[by[0]].path : file.path], source, () => table.goToLine(at, line));
       const inC = hot[2] / hot[0];
       made.append(element('td', 'faint', (isCompiled ? 'compiled' : 'Python') + (inC >= 0.1 ? `, ${(inC * 100).toFixed(0)} % in C` : '')));
       return made;
     }));
     const sum = lines.reduce((whole, [hot]) => whole + hot[0], 0);
     $('rest').textContent = `All ${count(lines.length)} lines of your files and of compiled code: ${amount(sum)}, ${percent(sum)}.`;
-    const functions = data.functions.map((_, at) => [ofFunction(at), at]).filter(([n]) => n[0]).sort((a, b) => b[0][1] - a[0][1]);
+    const least = chosen.all / 50, calling = [...chosen.calling].filter(([, [, there]]) => there && there >= least).sort((a, b) => b[1][0] - a[1][0]);
+    $('calling').hidden = !calling.length;
+    $('calling').tBodies[0].replaceChildren(...calling.slice(0, CALLING).map(([number, [below, , compiling]]) => {
+      const [at, line] = stacks.places[number], file = data.files[at], source = element('code');
+      page.highlight(source, textOf(file, line).trim(), '');
+      const made = row(below, null, [place([at, line]), file.path], source, () => table.goToLine(at, line));
+      made.append(element('td', 'faint', compiling >= below / 10 ? `${(compiling / below * 100).toFixed(0)} % compiling` : ''));
+      return made;
+    }));
+    const libraries = [...chosen.libraries].filter(([, own]) => own >= chosen.all / 200).sort((a, b) => b[1] - a[1]);
+    $('hotlibraries').hidden = !libraries.length;
+    $('hotlibraries').tBodies[0].replaceChildren(...libraries.slice(0, FUNCTIONS).map(([name, own]) => row(own, null, null, name, () => {})));
+    const functions = data.functions.map((_, at) => [ofFunction(at), at]).filter(([n, at]) => (n[1] || n[3] >= chosen.all / 200) && data.functions[at].yours).sort((a, b) => b[0][1] - a[0][1] || b[0][3] - a[0][3]);
+    $('hotfunctions').hidden = !functions.length;
     $('hotfunctions').tBodies[0].replaceChildren(...functions.slice(0, FUNCTIONS).map(([n, at]) => {
       const { name, kind, module, at: lines } = data.functions[at], code = element('code'), where = lines ? `${plain(data.files[lines[0]].path)}:${lines[1]}` : plain(module || '');
       code.append(element('span', 'dot ' + kind), short(name));
@@ -131,7 +147,8 @@
   function flameOf(number) { $('search').value = data.functions[number].name; showView('flame'); pics.find(); }
   function row(own, total, where, what, action) {
     const made = element('tr'), cell = (inner, className) => { const td = element('td', className); td.append(inner); return td; };
-    made.append(cell(amount(own), 'n'), cell(share(own), 'n'), cell(share(total), 'n'));
+    made.append(cell(amount(own), 'n'), cell(share(own), 'n'));
+    if (total !== null) made.append(cell(share(total), 'n'));
     if (where) {
       const link = element('button', 'link', where[0]);
       link.title = where[1];
@@ -176,7 +193,8 @@
   }
   function theme(dark) { document.documentElement.classList.toggle('dark', dark); time.draw(); }
 
-  // --- keys ---------------------------------------------------------------------------------------------------------------
+  // --- keys
+  // ---------------------------------------------------------------------------------------------------------------
 
   const search = $('search'), VIEWS = ['hottest', 'source', 'flame', 'tree', 'balance', 'compilations'].slice(0, compiled.any ? 6 : 5);
   const find = () => {

@@ -16,7 +16,7 @@ function timeline(page) {
     done.get(key)[parts[at + 3]] += page.stacks.amount(at);
   }
   for (const sums of done.values()) most = Math.max(most, sums.reduce((a, b) => a + b, 0));
-  // A thread that runs all the time fills its row; a sample may stand for more than its slice.
+  // A thread that runs all the time fills its row; a sample's period may be longer than its slice.
   const full = clock ? Math.min(most, slice) || 1 : most || 1;
   const seconds = (at) => at * slice / 1e9, digits = Math.max(2, Math.ceil(9 - Math.log10(slice)));
   const width = () => Math.max(100, box.clientWidth - LABEL);
@@ -116,7 +116,8 @@ function pictures(page) {
     if (view === 'balance') balance();
   }
 
-  // --- flame graph --------------------------------------------------------------------------------------------------------
+  // --- flame graph
+  // --------------------------------------------------------------------------------------------------------
 
   function flame() {
     const graph = $('graph'), wide = graph.clientWidth || 1000, ROW = 17, boxes = document.createDocumentFragment();
@@ -161,7 +162,8 @@ function pictures(page) {
   $('graph').addEventListener('mousemove', (event) => { if (event.target.node) about(event.target.node); });
   $('graph').addEventListener('dblclick', (event) => { if (event.target.node && event.target.node.f >= 0) page.goToFunction(event.target.node.f); });
 
-  // --- call tree ----------------------------------------------------------------------------------------------------------
+  // --- call tree
+  // ----------------------------------------------------------------------------------------------------------
 
   function tree() {
     const rows = document.createDocumentFragment(), least = page.all() / 2000;
@@ -221,7 +223,8 @@ function pictures(page) {
     if (row && row.node.f >= 0) page.goToFunction(row.node.f);
   });
 
-  // --- threads ------------------------------------------------------------------------------------------------------------
+  // --- threads
+  // ------------------------------------------------------------------------------------------------------------
 
   function balance() {
     const view = $('balance'), chosen = page.chosen(), sum = (parts) => parts.reduce((a, b) => a + b, 0);

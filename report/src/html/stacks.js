@@ -1,7 +1,8 @@
 'use strict';
-// The samples, added up by what is chosen: a thread (-1: all) and slices of time (from, to; null: all). No page in here.
+// The samples, added up by what is chosen: a thread (-1: all) and slices of time (from, to; null: all). No page in
+// here.
 const SAMPLE = 7;
-const WAITING = 6;
+const COMPILED = 0, INTERPRETED = 1, COMPILING = 3, IMPORTING = 4, COLLECTING = 5, WAITING = 6;
 const nothing = [0, 0, 0, 0];
 
 class Stacks {
@@ -29,10 +30,15 @@ class Stacks {
       this.lineOf.push(numbers.get(key));
     }
     this.lineNumbers = numbers;
-    // Of each node its owner, the innermost function of Python or of compiled code: what C functions take is the time of its line.
+    // Of each node its owner, the innermost function of Python or of compiled code: what C functions take is the time
+    // of its line.
     this.owner = new Int32Array(count).fill(-1);
     this.ownerIsPython = new Uint8Array(count);
+    // The innermost line of the user's at or above it, and the innermost library.
+    this.user = new Int32Array(count).fill(-1);
     for (let at = 1; at < count; at++) {
+      const line = this.lineOf[this.spot[at]];
+      this.user[at] = line >= 0 && !data.files[this.places[line][0]].library ? line : this.user[this.parent[at]];
       const f = this.functionOf[this.spot[at]], kind = f < 0 ? '' : data.functions[f].kind, up = this.parent[at];
       const isOwner = kind === 'compiled' || kind === 'python';
       this.owner[at] = isOwner ? at : f < 0 ? -1 : this.owner[up];
@@ -40,11 +46,27 @@ class Stacks {
     }
   }
 
+  /** Whose time it is: a library's, the compiler's, the import system's; the user's: null. */
+  libraryOf(at, activity) {
+    if (activity === COMPILING) return 'Numba\u2019s compiler';
+    if (activity === IMPORTING) return 'import system';
+    if (activity === INTERPRETED || activity === COLLECTING || activity === WAITING) return null;
+    for (let up = this.owner[at] < 0 ? at : this.owner[at]; up > 0; up = this.parent[up]) {
+      const f = this.functionOf[this.spot[up]], line = this.lineOf[this.spot[up]];
+      if (f >= 0 && this.data.functions[f].library) return this.data.functions[f].library;
+      if (line >= 0 && !this.data.files[this.places[line][0]].library) return null;
+    }
+    const f = this.functionOf[this.spot[at]];
+    return activity === COMPILED ? null : f >= 0 && this.data.functions[f].module || '[unknown]';
+  }
+
   /** Everything that the page shows of a choice. */
   choose(thread, range) {
     const { data, count, parts } = this, slices = range || [0, Infinity];
     const own = new Float64Array(count), total = new Float64Array(count), samples = new Float64Array(count), totalSamples = new Float64Array(count);
     const hot = data.stacks.hot.map(() => [0, 0, 0]), activities = data.stacks.activities.map(() => 0), threads = data.threads.map(() => data.stacks.activities.map(() => 0));
+    // Of each line of the user's what it called elsewhere: all, there, compiling.
+    const calling = new Map(), libraries = new Map();
     let all = 0;
     for (let at = 0; at < parts.length; at += SAMPLE) {
       if (parts[at] < slices[0] || parts[at] >= slices[1]) continue;
@@ -57,6 +79,12 @@ class Stacks {
       if (line) { line[0] += weight; if (code & 1) line[2] += weight; }
       activities[activity] += weight;
       all += weight;
+      const node = parts[at + 2], user = this.user[node], library = this.libraryOf(node, activity);
+      if (library) libraries.set(library, (libraries.get(library) || 0) + weight);
+      if (user < 0) continue;
+      if (!calling.has(user)) calling.set(user, [0, 0, 0]);
+      const sum = calling.get(user), here = data.stacks.hot[code >> 1], isHere = line && here[0] === this.places[user][0] && here[1] === this.places[user][1];
+      sum[0] += weight; if (!isHere) sum[1] += weight; if (activity === COMPILING) sum[2] += weight;
     }
     for (let at = count - 1; at >= 0; at--) {
       total[at] += own[at]; totalSamples[at] += samples[at];
@@ -67,7 +95,7 @@ class Stacks {
       const sum = lines[this.lineNumbers.get(file + ':' + line)];
       hot[at][1] = Math.max(hot[at][0], sum ? sum[3] : 0);
     });
-    return { thread, range, all, own, total, activities, threads, hot, lines: isPart ? lines : null,
+    return { thread, range, all, own, total, activities, threads, hot, calling, libraries, lines: isPart ? lines : null,
       functions: isPart ? this.shares(n, this.functionOf, data.functions.length) : null };
   }
 

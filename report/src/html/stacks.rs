@@ -80,7 +80,7 @@ impl Tree {
         })
     }
 
-    /// Of each node the one that stands for it.
+    /// For each node, the node that represents it.
     fn fold(&mut self) -> Vec<u32> {
         // A parent is older than its children.
         for at in (1..self.nodes.len()).rev() {

@@ -6,7 +6,8 @@ function sourceTable(page) {
   let rows = [], here = -1, hereKey = '', offset = 0, byTotal = false, found = [], foundAt = -1, withAssembly = false;
   const open = new Set(), openFiles = new Map(), openGaps = new Set();
 
-  // --- rows -------------------------------------------------------------------------------------------------------------
+  // --- rows
+  // -------------------------------------------------------------------------------------------------------------
 
   function layOut() {
     if (here >= 0) offset = here * ROW - main.scrollTop;
@@ -139,7 +140,8 @@ function sourceTable(page) {
     line.append(element('span', 'number samples' + (seen && !n[0] ? ' zero' : ''), seen ? page.count(n[0]) : ''));
   }
 
-  // --- moving -----------------------------------------------------------------------------------------------------------
+  // --- moving
+  // -----------------------------------------------------------------------------------------------------------
 
   function go(at, centre) {
     if (at < 0 || at >= rows.length) return;
@@ -188,7 +190,8 @@ function sourceTable(page) {
     layOut();
   }
 
-  // --- what is known about the line -------------------------------------------------------------------------------------
+  // --- facts about the line
+  // ---------------------------------------------------------------------------------------------
 
   // Of callers, calls and instructions there are no numbers of a part of the recording.
   const ifAll = (weight) => (page.isFiltered() ? '' : page.percent(weight));
@@ -261,7 +264,8 @@ function sourceTable(page) {
     pre.scrollTop = hottest.offsetTop - pre.offsetTop - pre.clientHeight / 2;
   }
 
-  // --- lists and search ---------------------------------------------------------------------------------------------------
+  // --- lists and search
+  // ---------------------------------------------------------------------------------------------------
 
   function lists() {
     const side = $('functions');
@@ -332,7 +336,8 @@ function sourceTable(page) {
   return { show() { layOut(); lists(); describe(); }, draw, find, next, keys, goToLine, goToFunction };
 }
 
-// --- colours of Python ----------------------------------------------------------------------------------------------------
+// --- colours of Python
+// ----------------------------------------------------------------------------------------------------
 
 const WORDS = new Set(`False None True and as assert async await break class continue def del elif else except finally for from global if
 import in is lambda nonlocal not or pass raise return try while with yield match case`.split(/\s+/));

@@ -1,4 +1,4 @@
-//! What the instructions of a loop do, as a person who makes it faster wants to know it.
+//! Facts about a loop's instructions that decide its speed.
 
 use std::collections::BTreeMap;
 
@@ -24,10 +24,14 @@ pub struct Facts {
     pub divisions: u32,
     /// Floating-point divisions whose divisor is compared first, in a loop that can be left early.
     pub checked_divisions: u32,
+    /// Floating-point divisions by a value that the loop does not change.
+    pub invariant_divisions: u32,
     /// Square roots.
     pub square_roots: u32,
     /// Integer divisions.
     pub integer_divisions: u32,
+    /// Integer divisions by a value that the loop does not change.
+    pub invariant_integer_divisions: u32,
     /// Conversions between float32 and float64.
     pub conversions: u32,
     /// Of these, to float32.
@@ -52,8 +56,12 @@ pub struct Facts {
     pub choices: u32,
     /// Other floating-point values that are carried from one round to the next.
     pub recurrences: u32,
+    /// Choices of integers, such as a position.
+    pub integer_choices: u32,
     /// Branches that leave the loop.
     pub exits: u32,
+    /// Of these, those that compare counters only: no value from memory.
+    pub counted_exits: u32,
     /// Of these, those that are seen to raise an exception.
     pub exceptions: u32,
 }

@@ -1,4 +1,4 @@
-//! A loop that ran, and the words for it.
+//! A loop that ran, and its description.
 
 use std::collections::BTreeSet;
 
@@ -13,6 +13,17 @@ pub struct Advice {
     /// The rule's id.
     pub rule: &'static str,
     /// One sentence.
+    pub text: String,
+}
+
+/// What LLVM said of a loop. It may be of another version of the loop than the one that ran.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remark {
+    /// The line that it names: of the loop, or of the statement that is in the way.
+    pub line: u32,
+    /// LLVM's name for it, which differs between releases.
+    pub name: String,
+    /// Its sentence.
     pub text: String,
 }
 
@@ -45,10 +56,12 @@ pub struct Loop {
     pub facts: Facts,
     /// Whether no loop is inside it.
     pub is_innermost: bool,
-    /// The other loops that the compiler made of the same lines: with vector instructions, for what is left over, ...
+    /// The other loops that the compiler made of the same lines: with vector instructions, for the remainder, ...
     pub versions: Vec<Version>,
     /// Its own instructions, without those of loops inside it.
     pub instructions: Vec<Instruction>,
+    /// What LLVM said of it.
+    pub remarks: Vec<Remark>,
     /// What helps.
     pub advice: Vec<Advice>,
 }
@@ -131,6 +144,9 @@ impl Loop {
                 samples => format!("{samples} samples"),
             };
             rows.push((if at == 0 { "other versions" } else { "" }, format!("{what}: {samples}")));
+        }
+        for (at, Remark { line, name, text }) in self.remarks.iter().enumerate() {
+            rows.push((if at == 0 { "LLVM said" } else { "" }, format!("{text} ({name}, line {line})")));
         }
         rows
     }

@@ -1,4 +1,4 @@
-//! The loops of compiled code that ran: what their machine code does, and what helps.
+//! The loops of compiled code that ran: facts from their machine code, and advice.
 //!
 //! ```text
 //!  samples ─ address ─┬─ graph: natural loops of the function      ┐
@@ -7,7 +7,8 @@
 //! ```
 //! One line of Python has two to six machine loops: a vector loop, its remainder, an unrolled scalar one. Only the
 //! addresses of samples say which of them ran, so samples and calls are counted by address, never by line. The machine
-//! code of the loop that ran is the truth; what a compiler says of a loop may be of another version of it.
+//! code of the loop that ran is the truth; what the compiler said of a loop (`remarks.rs`) may be of another version of
+//! it, and is shown beside it.
 //!
 //! Works on any recording that names images; x86-64 only.
 
@@ -15,6 +16,7 @@ mod advice;
 mod facts;
 mod found;
 mod graph;
+mod remarks;
 mod x86_64;
 
 use std::collections::BTreeMap;
@@ -22,7 +24,8 @@ use std::collections::BTreeMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 pub use facts::Facts;
-pub use found::{Advice, Instruction, Loop, Version};
+pub use found::{Advice, Instruction, Loop, Remark, Version};
+use remarks::Remarks;
 
 use crate::profile::{Count, Profile};
 use crate::recording::Recording;
@@ -34,6 +37,8 @@ pub(crate) const LEAST_PERCENT: f64 = 1.0;
 pub(crate) const LEAST_SAMPLES: u64 = 5;
 /// More of a function is not decoded.
 const LONGEST_FUNCTION: u64 = 64 << 10;
+/// The section of an image with what LLVM said, and the longest that is read.
+const REMARKS: (&str, u64) = (".jitlisten.remarks", 1 << 20);
 
 /// Where an instruction is from: file and line of each call that was inlined there, the innermost first.
 type Places = Vec<(String, u32)>;
@@ -111,6 +116,7 @@ fn image(code: &mut ImageCode, offsets: BTreeMap<u64, Sampled>, profile: &Profil
     let sampled: BTreeMap<u64, Sampled> =
         offsets.into_iter().filter_map(|(offset, sampled)| Some((code.address(offset)?, sampled))).collect();
     let is_hot = |total: Count| total.samples >= LEAST_SAMPLES && total.percent_of(profile.compiled) >= LEAST_PERCENT;
+    let remarks = Remarks::parse(&code.section(REMARKS.0, REMARKS.1));
     let mut done = 0;
     for address in sampled.keys() {
         let Some((name, range)) = code.function(*address).filter(|_| *address >= done) else { continue };
@@ -129,6 +135,7 @@ fn image(code: &mut ImageCode, offsets: BTreeMap<u64, Sampled>, profile: &Profil
         let hot = of_function.into_iter().map(|(of, _)| of).filter(|of| is_hot(of.total));
         found.extend(hot.map(|mut of| {
             of.function.clone_from(&name);
+            of.remarks = remarks.of(range.start, &of);
             write_instructions(&mut of, &instructions);
             of
         }));
@@ -205,6 +212,7 @@ fn one(
         is_innermost: natural.is_innermost,
         versions: Vec::new(),
         instructions: shown,
+        remarks: Vec::new(),
         advice: Vec::new(),
     };
     Some((of, lines.into_keys().collect()))

@@ -5,6 +5,8 @@ use iced_x86::{
     OpAccess, OpKind, Register,
 };
 
+use std::ops::Range;
+
 use super::facts::{Elements, Facts};
 use super::graph::{Flow, NaturalLoop, Step};
 
@@ -39,10 +41,13 @@ pub(super) fn facts(instructions: &[Instruction], of: &NaturalLoop) -> Facts {
     facts.checked_divisions = if of.exits.len() > 1 { checked_divisions(&own) } else { 0 };
     facts.exceptions = of.exits.iter().filter(|exit| raises(instructions, **exit)).count() as u32;
     facts.indirect = indirect(&own);
-    facts.strided = strided(&own);
+    let changed = changed(&own);
+    facts.strided = strided(&own, &changed);
+    invariant_divisions(&mut facts, &own, &changed);
+    facts.counted_exits = counted_exits(of, instructions);
     // Values are followed through one block only: what another path does to them is not known.
     if let [_] = of.own.as_slice() {
-        carried(&mut facts, &own);
+        carried(&mut facts, &own, &changed);
     }
     facts
 }
@@ -113,7 +118,8 @@ fn count(facts: &mut Facts, elements: &mut Elements, instruction: &Instruction) 
     facts.square_roots += u32::from(name.starts_with("SQRT"));
     facts.conversions += u32::from(matches!(name.as_str(), "CVTPS2PD" | "CVTPD2PS" | "CVTSS2SD" | "CVTSD2SS"));
     facts.narrowings += u32::from(matches!(name.as_str(), "CVTPD2PS" | "CVTSD2SS"));
-    facts.integer_divisions += u32::from(matches!(instruction.mnemonic(), Mnemonic::Div | Mnemonic::Idiv));
+    facts.integer_divisions += u32::from(is_integer_division(instruction));
+    facts.integer_choices += u32::from(name.starts_with("CMOV"));
     let is_call = matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall);
     facts.calls += u32::from(is_call);
     if memory_operand(instruction).is_none() {
@@ -187,6 +193,57 @@ fn is_float_division(name: &str) -> bool {
     matches!(name, "DIVSD" | "DIVSS" | "DIVPD" | "DIVPS")
 }
 
+fn is_integer_division(instruction: &Instruction) -> bool {
+    matches!(instruction.mnemonic(), Mnemonic::Div | Mnemonic::Idiv)
+}
+
+/// Divisions by what no instruction of the loop writes: a register, or a value that was spilled.
+fn invariant_divisions(facts: &mut Facts, own: &[&Instruction], changed: &[Register]) {
+    for instruction in own {
+        let is_float = is_float_division(&name(instruction));
+        if !is_float && !is_integer_division(instruction) {
+            continue;
+        }
+        let Some(last) = instruction.op_count().checked_sub(1) else { continue };
+        let is_invariant = match instruction.op_kind(last) {
+            OpKind::Register => !changed.contains(&instruction.op_register(last).full_register()),
+            OpKind::Memory => is_of_stack(instruction),
+            _ => false,
+        };
+        *(if is_float { &mut facts.invariant_divisions } else { &mut facts.invariant_integer_divisions }) +=
+            u32::from(is_invariant);
+    }
+}
+
+/// Exits by a comparison of integers that were not loaded in the same block.
+fn counted_exits(of: &NaturalLoop, instructions: &[Instruction]) -> u32 {
+    let mut factory = InstructionInfoFactory::new();
+    let mut is_counted = |range: &Range<usize>| {
+        let mut loaded: Vec<Register> = Vec::new();
+        let mut counted = false;
+        for instruction in &instructions[range.clone()] {
+            let has_memory = memory_operand(instruction).is_some() && instruction.mnemonic() != Mnemonic::Lea;
+            let (read, written) = registers(&mut factory, instruction, |register| register != Register::None);
+            let is_from_memory = has_memory || read.iter().any(|register| loaded.contains(register));
+            if instruction.rflags_modified() != 0 {
+                counted = !is_from_memory && vector_bits(instruction) == 0;
+            }
+            loaded.retain(|register| !written.contains(register));
+            if is_from_memory {
+                loaded.extend(written);
+            }
+        }
+        counted
+    };
+    let leaves = |range: &&Range<usize>| {
+        let Some(last) = range.end.checked_sub(1).map(|at| &instructions[at]) else { return false };
+        let is_inside = |address: u64| of.instructions().any(|at| instructions[at].ip() == address);
+        last.flow_control() == FlowControl::ConditionalBranch
+            && !(is_inside(last.near_branch_target()) && is_inside(last.next_ip()))
+    };
+    of.own.iter().filter(leaves).filter(|range| is_counted(range)).count() as u32
+}
+
 fn memory_operand(instruction: &Instruction) -> Option<u32> {
     (0..instruction.op_count()).find(|operand| instruction.op_kind(*operand) == OpKind::Memory)
 }
@@ -234,17 +291,30 @@ fn indirect(own: &[&Instruction]) -> u32 {
     found
 }
 
-/// Accesses of vector registers whose address grows by another register in each round, not by a constant.
-fn strided(own: &[&Instruction]) -> u32 {
+/// Every register that the loop changes.
+fn changed(own: &[&Instruction]) -> Vec<Register> {
+    let mut factory = InstructionInfoFactory::new();
+    let written =
+        |instruction: &&Instruction| registers(&mut factory, instruction, |register| register != Register::None).1;
+    own.iter().flat_map(written).collect()
+}
+
+/// Accesses of vector registers whose address grows in each round by a register that the loop does not change.
+fn strided(own: &[&Instruction], changed: &[Register]) -> u32 {
     let moved: Vec<Register> = own
         .iter()
         .filter_map(|instruction| {
             let target = instruction.op0_register().full_register();
             let is_moved = match instruction.mnemonic() {
-                Mnemonic::Add | Mnemonic::Sub => instruction.op1_kind() == OpKind::Register,
+                Mnemonic::Add | Mnemonic::Sub => {
+                    instruction.op1_kind() == OpKind::Register
+                        && !changed.contains(&instruction.op1_register().full_register())
+                }
                 Mnemonic::Lea => {
                     let address = [instruction.memory_base(), instruction.memory_index()].map(Register::full_register);
-                    address.contains(&target) && !address.contains(&Register::None)
+                    let other = address.iter().find(|register| **register != target);
+                    address.contains(&target)
+                        && other.is_some_and(|other| *other != Register::None && !changed.contains(other))
                 }
                 _ => false,
             };
@@ -296,13 +366,20 @@ struct Value {
     /// The one whose value it is, changed by additions or multiplications only.
     sum_of: Option<u32>,
     changes: u32,
+    /// Whether these were multiplications, and additions.
+    is_multiplied: bool,
+    is_added: bool,
 }
 
 /// Values that a loop of one block carries from one round to the next.
-fn carried(facts: &mut Facts, own: &[&Instruction]) {
+fn carried(facts: &mut Facts, own: &[&Instruction], changed: &[Register]) {
     let number = |register: Register| register.full_register() as u32 - Register::ZMM0 as u32;
-    let mut values: [Value; 32] =
-        std::array::from_fn(|at| Value { from: 1 << at, sum_of: Some(at as u32), ..Value::default() });
+    // What the loop does not change is a constant.
+    let is_changed = |at: u32| changed.iter().any(|register| register.is_zmm() && number(*register) == at);
+    let mut values: [Value; 32] = std::array::from_fn(|at| match at as u32 {
+        at if is_changed(at) => Value { from: 1 << at, sum_of: Some(at), ..Value::default() },
+        _ => Value::default(),
+    });
     // What is stored or compared depends on these.
     let (mut escaped, mut compared) = (0_u32, 0_u32);
     let (mut used_otherwise, mut factory) = (0_u32, InstructionInfoFactory::new());
@@ -312,6 +389,10 @@ fn carried(facts: &mut Facts, own: &[&Instruction]) {
         let all = |bits: fn(&Value) -> u32| read.iter().fold(0, |sum, at| sum | bits(&values[*at as usize]));
         let from = all(|value| value.from);
         let [target] = written.as_slice() else {
+            // A sum that is stored in the same place each round is read after the loop only.
+            if is_at_one_place(instruction, changed) {
+                continue;
+            }
             used_otherwise |= all(sum_bit);
             if is_comparison(instruction) {
                 compared |= from;
@@ -328,19 +409,22 @@ fn carried(facts: &mut Facts, own: &[&Instruction]) {
             |register: Register| values.get(number(register) as usize).is_some_and(|value| value.from != 0);
         let addend = addend(instruction, target, is_carried).map(number).filter(|at| *at < 32);
         let (chosen, added, other) = (all(|value| value.chosen), all(|value| value.added), all(|value| value.other));
-        let mut value = Value { from, chosen, added, other, sum_of: None, changes: 0 };
+        let mut value = Value { from, chosen, added, other, ..Value::default() };
         if is_move(instruction) && read.len() == 1 {
             value = values[read[0] as usize];
         } else if let Some(addend) = addend {
             let before = values[addend as usize];
+            let is_product = name(instruction).starts_with("MUL");
             (value.sum_of, value.changes) = (before.sum_of, before.changes + 1);
+            value.is_multiplied = before.is_multiplied || is_product;
+            value.is_added = before.is_added || !is_product;
             let others = read.iter().filter(|at| **at != addend);
             let others = others.fold((0, 0), |(sums, from), at| {
                 let value = &values[*at as usize];
                 (sums | sum_bit(value), from | value.from)
             });
             used_otherwise |= others.0;
-            if name(instruction).starts_with("MUL") {
+            if is_product {
                 value.other |= from;
             } else {
                 value.added |= before.from;
@@ -362,7 +446,8 @@ fn carried(facts: &mut Facts, own: &[&Instruction]) {
             continue;
         }
         let is = |bits: u32| bits & bit != 0;
-        if value.sum_of == Some(at as u32) && !is(used_otherwise) {
+        let is_mixed = value.is_multiplied && value.is_added;
+        if value.sum_of == Some(at as u32) && !is(used_otherwise) && !is_mixed {
             facts.accumulators += 1;
         } else if is(escaped) || is(value.other) || !is(value.chosen) {
             facts.recurrences += 1;
@@ -374,6 +459,14 @@ fn carried(facts: &mut Facts, own: &[&Instruction]) {
             facts.recurrences += 1;
         }
     }
+}
+
+/// Whether a store goes to an address that the loop does not change; the stack holds values of the same round.
+fn is_at_one_place(instruction: &Instruction, changed: &[Register]) -> bool {
+    let address = [instruction.memory_base(), instruction.memory_index()].map(Register::full_register);
+    let is_store = memory_operand(instruction) == Some(0) && name(instruction).starts_with("MOV");
+    let is_store = is_store && !is_of_stack(instruction);
+    is_store && !address.iter().any(|register| changed.contains(register))
 }
 
 fn is_comparison(instruction: &Instruction) -> bool {
@@ -452,6 +545,33 @@ mod tests {
         // addsd xmm0, [rdi+rax*8]; movsd [rdx+rax*8], xmm0; inc rax; cmp rax, rsi; jl; ret
         let found = facts_of(b"\xf2\x0f\x58\x04\xc7\xf2\x0f\x11\x04\xc2\x48\xff\xc0\x48\x39\xf0\x7c\xee\xc3");
         assert_eq!((found.accumulators, found.recurrences), (0, 1));
+    }
+
+    #[test]
+    fn a_sum_in_one_element_is_an_accumulator_and_a_polynomial_is_none() {
+        // addsd xmm0, [rdi+rax*8]; movsd [rdx], xmm0; inc rax; cmp rax, rsi; jl; ret
+        let found = facts_of(b"\xf2\x0f\x58\x04\xc7\xf2\x0f\x11\x02\x48\xff\xc0\x48\x39\xf0\x7c\xef\xc3");
+        assert_eq!((found.accumulators, found.recurrences), (1, 0));
+        // movsd xmm2, [rdi+rax*8]; addsd xmm2, xmm1; mulsd xmm2, xmm2; addsd xmm2, xmm0; movsd xmm0, [rdi+rax*8];
+        // addsd xmm0, xmm2; inc rax; cmp rax, rsi; jl; ret
+        let found = facts_of(
+            b"\xf2\x0f\x10\x14\xc7\xf2\x0f\x58\xd1\xf2\x0f\x59\xd2\xf2\x0f\x58\xd0\xf2\x0f\x10\x04\xc7\xf2\x0f\x58\xc2\
+              \x48\xff\xc0\x48\x39\xf0\x7c\xde\xc3",
+        );
+        assert_eq!((found.accumulators, found.recurrences), (1, 0));
+        // mulsd xmm0, xmm1; addsd xmm0, [rdi+rax*8]; inc rax; cmp rax, rsi; jl; ret
+        let found = facts_of(b"\xf2\x0f\x59\xc1\xf2\x0f\x58\x04\xc7\x48\xff\xc0\x48\x39\xf0\x7c\xef\xc3");
+        assert_eq!((found.accumulators, found.recurrences), (0, 1));
+    }
+
+    #[test]
+    fn divisions_by_what_the_loop_does_not_change() {
+        // vmovupd ymm1, [rdi+rax*8]; vdivpd ymm1, ymm1, ymm0; add rax, 4; cmp rax, rsi; jl; ret
+        let found = facts_of(b"\xc5\xfd\x10\x0c\xc7\xc5\xf5\x5e\xc8\x48\x83\xc0\x04\x48\x39\xf0\x7c\xee\xc3");
+        assert_eq!((found.divisions, found.invariant_divisions, found.counted_exits), (1, 1, 1));
+        // mov rax, [rdi]; cqo; idiv rcx; mov rcx, rdx; add rdi, 8; cmp rdi, rsi; jl; ret
+        let found = facts_of(b"\x48\x8b\x07\x48\x99\x48\xf7\xf9\x48\x89\xd1\x48\x83\xc7\x08\x48\x39\xf7\x7c\xec\xc3");
+        assert_eq!((found.integer_divisions, found.invariant_integer_divisions), (1, 0));
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! One pass over the different stacks.
+//! Builds the profile in one pass over the distinct stacks.
 
 use std::collections::BTreeMap;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::libraries::{Libraries, frames};
 use super::summary::Sums;
 use super::tree::{Parent, Trees};
 use super::{Count, Detail, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, ThreadRow, stack_counts};
@@ -24,6 +25,7 @@ pub(super) fn build(recording: &Recording, symbols: &Symbols, activities: Activi
         by_stack.entry(stack).or_default().push((thread, count));
     }
     builder.threads = vec![(Count::default(), Count::default()); recording.threads.len()];
+    builder.working = vec![false; recording.threads.len()];
     for (stack, threads) in by_stack {
         builder.stack(recording.stacks.get(stack), activities.of(stack), &threads);
     }
@@ -36,6 +38,7 @@ struct Builder<'a> {
     symbols: &'a Symbols,
     activities: &'a Activities,
     sums: Sums,
+    libraries: Libraries,
     detail: Detail,
     /// Of each function the number of its row.
     rows: Vec<u32>,
@@ -53,6 +56,7 @@ struct Builder<'a> {
     generated: FxHashMap<(Spot, Spot), Count>,
     trees: Trees,
     threads: Vec<(Count, Count)>,
+    working: Vec<bool>,
     seen: Seen,
 }
 
@@ -103,6 +107,7 @@ impl<'a> Builder<'a> {
             symbols,
             activities,
             sums: Sums::default(),
+            libraries: Libraries::default(),
             detail,
             row_shares: vec![Shares::default(); row_names.len()],
             rows,
@@ -117,6 +122,7 @@ impl<'a> Builder<'a> {
             generated: FxHashMap::default(),
             trees: Trees::default(),
             threads: Vec::new(),
+            working: Vec::new(),
             seen: Seen::default(),
         }
     }
@@ -145,11 +151,13 @@ impl<'a> Builder<'a> {
 
     fn stack(&mut self, locations: &[u32], done: &Done, threads: &[(u32, Count)]) {
         let mut count = Count::default();
-        for (_, part) in threads {
+        for (thread, part) in threads {
             count += *part;
+            self.working[*thread as usize] |= done.owner.is_some();
         }
         self.profile.all += count;
         self.sums.add(done, count);
+        self.libraries.add(self.activities, done, frames(self.symbols, locations), &self.rows, count);
         let Some((leaf, callers)) = locations.split_first() else { return };
         self.leaf(*leaf, done, count, threads);
         self.below(done, count);
@@ -342,8 +350,13 @@ impl<'a> Builder<'a> {
         profile.threads = recording
             .threads
             .iter()
-            .zip(&self.threads)
-            .map(|(thread, (all, compiled))| ThreadRow { thread: thread.clone(), all: *all, compiled: *compiled })
+            .zip(self.threads.iter().zip(&self.working))
+            .map(|(thread, ((all, compiled), works))| ThreadRow {
+                thread: thread.clone(),
+                all: *all,
+                compiled: *compiled,
+                works: *works,
+            })
             .collect();
         self.finish_tables(&mut profile);
         profile
@@ -358,6 +371,7 @@ impl<'a> Builder<'a> {
         let file_of = |source: Option<u32>| source.and_then(|source| file_numbers.get(&source).copied());
         let mut trees = self.trees.finish(&file_of);
         profile.summary = self.sums.finish(self.activities, &file_of);
+        profile.libraries = self.libraries.finish(self.activities, &new_row);
         profile.files = files
             .iter()
             .map(|source| SourceLines { path: self.symbols.sources[*source as usize].clone(), lines: BTreeMap::new() })
@@ -404,6 +418,8 @@ impl<'a> Builder<'a> {
         for ((row, thread), shares) in self.row_threads {
             by_thread.entry(row).or_default().insert(thread, shares);
         }
+        let of_libraries: FxHashSet<u32> =
+            profile.libraries.iter().flat_map(|library| &library.functions).map(|(row, _)| *row).collect();
         for old in order {
             let (name, kind) = self.row_names[old as usize].clone();
             let mut compilations = merge_compilations(compilations.remove(&old).unwrap_or_default());
@@ -413,7 +429,9 @@ impl<'a> Builder<'a> {
             let lines = extents.get(&old).map(|(_, lines)| *lines);
             let shares = self.row_shares[old as usize];
             let by_thread = by_thread.remove(&old).unwrap_or_default();
-            profile.functions.push(FunctionRow { name, kind, shares, by_thread, compilations, lines, callers });
+            let is_of_library = of_libraries.contains(&new_row[&old]);
+            let row = FunctionRow { name, kind, shares, by_thread, compilations, lines, is_of_library, callers };
+            profile.functions.push(row);
         }
     }
 }

@@ -9,6 +9,7 @@
 //! `g`'s own line and total of line 20, and the tree below line 20 says how much of its total that is.
 
 mod build;
+mod libraries;
 mod summary;
 mod tree;
 
@@ -21,6 +22,7 @@ use crate::activity::Activities;
 use crate::recording::{Recording, Thread};
 use crate::symbols::{Kind, Symbols, is_entry};
 
+pub use libraries::LibraryRow;
 pub use summary::Summary;
 pub use tree::Inlined;
 
@@ -117,6 +119,8 @@ pub struct FunctionRow {
     pub compilations: Vec<(String, Shares)>,
     /// Where its own lines are: index into [`Profile::files`], first and last line with samples.
     pub lines: Option<(u32, u32, u32)>,
+    /// Whether a library runs it.
+    pub is_of_library: bool,
     /// What calls it: a function, from where, and how much.
     pub callers: Vec<(u32, Option<Place>, Count)>,
 }
@@ -139,6 +143,8 @@ pub struct ThreadRow {
     pub all: Count,
     /// Those in compiled code.
     pub compiled: Count,
+    /// Whether it ran any function of Python or of compiled code, and was not only a library's.
+    pub works: bool,
 }
 
 /// A recording, added up.
@@ -164,6 +170,8 @@ pub struct Profile {
     pub files: Vec<SourceLines>,
     /// Functions, the heaviest self first.
     pub functions: Vec<FunctionRow>,
+    /// What is not the user's, a row for each library, the heaviest self first.
+    pub libraries: Vec<LibraryRow>,
     /// Threads, the heaviest first.
     pub threads: Vec<ThreadRow>,
     /// What the program did, all together.

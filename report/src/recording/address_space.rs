@@ -145,7 +145,7 @@ impl History {
 /// A process during the replay.
 #[derive(Debug, Default)]
 struct Live {
-    /// What is mapped now, by its start; nothing overlaps. With the time since when.
+    /// The present mappings, by start; nothing overlaps. With the time since when.
     now: BTreeMap<u64, (Mapping, u64)>,
     past: Vec<Piece>,
 }

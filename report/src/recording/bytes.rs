@@ -1,6 +1,6 @@
 //! Little-endian numbers out of a slice, which may end anywhere.
 
-/// What is left of a record.
+/// The rest of a record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bytes<'a>(pub(super) &'a [u8]);
 

@@ -72,7 +72,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// `attr` may be of an older kernel, and then shorter: what is missing is zero.
+    /// `attr` may be of an older kernel, and then shorter: the missing fields are zero.
     pub(super) fn parse(attr: &[u8]) -> Option<Event> {
         let mut cursor = Bytes(attr);
         let kind = cursor.u32()?;

@@ -1,4 +1,4 @@
-//! Every place and every stack once.
+//! Interned places and stacks.
 
 use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::Hasher;

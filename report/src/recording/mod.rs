@@ -1,7 +1,7 @@
-//! A recording, read: which thread was where, how often. No symbols yet.
+//! Reads a recording: samples by thread and stack, without symbols.
 //!
-//! Two passes over the file. The first collects what was mapped, which threads there are and what they are called; the
-//! second goes through the samples and stores each different address and each different stack once.
+//! Two passes over the file: the first collects mappings and threads with their names; the second stores each distinct
+//! address and each distinct stack of the samples once.
 
 mod address_space;
 mod beside;

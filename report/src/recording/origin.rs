@@ -1,4 +1,4 @@
-//! Where a recording was made, and where it lies.
+//! The machine of a recording, and the directory that it is in.
 
 use std::path::PathBuf;
 

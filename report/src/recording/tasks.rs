@@ -1,4 +1,4 @@
-//! Processes and threads: what they mapped, what they are called, and how many of their samples are lost.
+//! Processes and threads: mappings, names, and lost samples.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! One ELF file: what of it is mapped where, its functions, and lazily its line table.
+//! One ELF file: its mapped ranges, its functions, and lazily its line table.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -14,6 +14,7 @@ use rustc_hash::FxHashMap;
 use super::line_zero::Blocks;
 use super::source_frame::SourceFrame;
 use crate::lookup::open_file;
+use crate::segments::Segments;
 use crate::source_hashes;
 
 type Slice = EndianArcSlice<RunTimeEndian>;
@@ -29,8 +30,7 @@ const DEEPEST_INLINING: usize = 256;
 /// An ELF file that has been opened.
 pub(super) struct Elf {
     cache: ReadCache<File>,
-    /// Executable parts: offset in the file, length, address.
-    segments: Vec<(u64, u64, u64)>,
+    segments: Segments,
     symbols: Symbols,
     lines: Option<Lines>,
     /// Of each function that has code of line 0, by its start.
@@ -50,11 +50,7 @@ impl Elf {
         let parsed = Parsed::parse(&cache).map_err(|error| error.to_string())?;
         let endian = parsed.endian();
         let headers = parsed.elf_program_headers();
-        let segments = headers
-            .iter()
-            .filter(|header| header.p_type(endian) == elf::PT_LOAD)
-            .map(|header| (header.p_offset(endian), header.p_filesz(endian), header.p_vaddr(endian)))
-            .collect();
+        let segments = Segments::of(headers, endian);
         let is_dynamic = headers.iter().any(|header| header.p_type(endian) == elf::PT_DYNAMIC);
         let header = parsed.elf_header();
         let is_image = header.e_type.get(endian) == elf::ET_DYN && !is_dynamic;
@@ -66,15 +62,7 @@ impl Elf {
 
     /// The address in the file's own terms of what is at an offset.
     pub(super) fn address_of_offset(&self, offset: u64) -> Option<u64> {
-        // A file without program headers is mapped as it is.
-        if self.segments.is_empty() {
-            return Some(offset);
-        }
-        let (start, _, address) = self
-            .segments
-            .iter()
-            .find(|(start, length, _)| offset.checked_sub(*start).is_some_and(|at| at < *length))?;
-        (offset - start).checked_add(*address)
+        self.segments.address_of_offset(offset)
     }
 
     /// The function at an address: its name and where it begins and ends.
@@ -119,6 +107,13 @@ impl Elf {
     /// Path and hash of sources, as far as the line table has been read.
     pub(super) fn source_hashes(&self) -> &[(String, String)] {
         self.lines.as_ref().map_or(&[], |lines| &lines.hashes)
+    }
+
+    /// The bytes of a section; none if there is no such section, or it is longer than `most`.
+    pub(super) fn section(&self, name: &str, most: u64) -> Vec<u8> {
+        let Ok(file) = Parsed::parse(&self.cache) else { return Vec::new() };
+        let section = file.section_by_name(name).filter(|section| section.size() <= most);
+        section.and_then(|section| Some(section.data().ok()?.to_vec())).unwrap_or_default()
     }
 
     /// Bytes of code, at most `length`.

@@ -1,4 +1,4 @@
-//! The files that a recording names, opened when something is asked of them.
+//! The files that a recording names, opened on first use.
 
 use std::path::Path;
 
@@ -231,6 +231,10 @@ impl ImageCode {
     /// The name of the function at an address, for people, and where it is.
     pub(crate) fn function(&self, address: u64) -> Option<(String, std::ops::Range<u64>)> {
         self.0.function(address).map(|(name, range)| (super::names::readable(name), range))
+    }
+
+    pub(crate) fn section(&self, name: &str, most: u64) -> Vec<u8> {
+        self.0.section(name, most)
     }
 
     pub(crate) fn bytes(&self, address: u64, length: usize) -> Vec<u8> {

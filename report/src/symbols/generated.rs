@@ -1,4 +1,4 @@
-//! Frames of functions that a compiler made up, where a person has written one.
+//! Frames of compiler-generated functions, replaced by the user's function where there is one.
 
 use super::names;
 
@@ -10,13 +10,15 @@ pub(super) struct Named {
     pub(super) line: Option<u32>,
 }
 
-/// Takes out, the innermost frame first: an array expression inlined where it stands, which is the line itself; and the
-/// entry (`gufunc::f`) around the function that it was made for, which would look like recursion.
+/// Removes what would look like recursion: an array expression or an entry (`gufunc::f`) inlined at its own line, and
+/// the entry around the function that it was made for. The innermost frame is first.
 pub(super) fn without(mut frames: Vec<Named>) -> Vec<Named> {
     let mut at = 1;
     while at < frames.len() {
         let (inner, outer) = (&frames[at - 1], &frames[at]);
-        if names::is_array_expression(&inner.name) && (&inner.file, inner.line) == (&outer.file, outer.line) {
+        if (names::is_array_expression(&inner.name) || names::is_entry(&inner.name))
+            && (&inner.file, inner.line) == (&outer.file, outer.line)
+        {
             frames.remove(at - 1);
         } else if names::is_entry(&outer.name) && names::base(&inner.name) == names::base(&outer.name) {
             frames.remove(at);
@@ -58,6 +60,9 @@ mod tests {
         let (function, entry) = (("m.f(float64) [v2]", 12), ("gufunc::m.f(float64) [v2]", 10));
         assert_eq!(without(frames(&[function, entry])), frames(&[function]));
         assert_eq!(without(frames(&[entry])), frames(&[entry]));
+        // What starts the threads of a parallel loop, inlined into the loop's function.
+        let starts = ("kernel::gufunc::prange kernel prog.py:9 in m.f [v3]", 9);
+        assert_eq!(without(frames(&[starts, ("m.f(float64) [v2]", 9)])), frames(&[("m.f(float64) [v2]", 9)]));
         let recursion = frames(&[function, ("m.f(float64) [v2]", 13)]);
         assert_eq!(without(recursion.clone()), recursion);
     }

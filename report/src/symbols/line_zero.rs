@@ -3,6 +3,7 @@
 //! LLVM drops the location of an instruction that it moves, merges or splits: of the calls of a vectorised `np.sin`,
 //! say. If the nearest located instructions before and behind are of one line, so is this one; if they are of different
 //! inlined calls of one line, it is the line of these calls. At the start or the end of a block, one neighbour decides.
+//! A block of one instruction has the line of both its neighbours, if that is the same.
 //! Where two disagree, the one of the same inlined call is right, and if neither is, the line of that call is known.
 
 use std::collections::BTreeSet;
@@ -55,13 +56,18 @@ impl Blocks {
     ) -> Option<Vec<SourceFrame>> {
         let block = *self.starts.range(..=address).next_back()?..self.starts.range(address + 1..).next().copied()?;
         let at = self.instructions.partition_point(|start| *start <= address);
+        let own = frames(address);
         let mut located = |start: &u64| Some(frames(*start)).filter(|frames| has_line(frames));
         let within = |start: &&u64| block.contains(start);
         let before = self.instructions[..at].iter().rev().take_while(within).take(FARTHEST).find_map(&mut located);
         let behind = self.instructions[at..].iter().take_while(within).take(FARTHEST).find_map(&mut located);
-        let own = frames(address);
         let around = match (before, behind) {
             (Some(before), Some(behind)) => common(&before, &behind).or_else(|| of_one_call(&own, before, behind)),
+            (None, None) => {
+                let before = at.checked_sub(2).and_then(|index| located(&self.instructions[index]));
+                let behind = self.instructions.get(at).and_then(&mut located);
+                before.zip(behind).and_then(|(before, behind)| common(&before, &behind))
+            }
             (one, other) => one.or(other),
         };
         around.or_else(|| own.get(1..).filter(|call| has_line(call)).map(<[SourceFrame]>::to_vec))
@@ -110,15 +116,16 @@ mod tests {
     }
 
     fn line_of(address: u64, lines: &[(u64, Vec<SourceFrame>)]) -> Option<Vec<SourceFrame>> {
-        line_within(address, vec![frame("f", 0)], lines)
+        line_in(&CODE, address, vec![frame("f", 0)], lines)
     }
 
-    fn line_within(
+    fn line_in(
+        code: &[u8],
         address: u64,
         zero: Vec<SourceFrame>,
         lines: &[(u64, Vec<SourceFrame>)],
     ) -> Option<Vec<SourceFrame>> {
-        let blocks = Blocks::decode(0x100, &CODE);
+        let blocks = Blocks::decode(0x100, code);
         blocks.line(address, |at| {
             lines.iter().find(|(start, _)| *start == at).map_or_else(|| zero.clone(), |(_, frames)| frames.clone())
         })
@@ -143,6 +150,16 @@ mod tests {
         assert_eq!(line_of(0x106, &[(0x103, seven)]), None);
     }
 
+    /// `je` over a `nop`, another one, `ret`: how functions set the result that several returns share.
+    #[test]
+    fn a_block_of_one_instruction_has_the_line_of_both_neighbours() {
+        let line = |behind| {
+            let lines = [(0x100, vec![frame("f", 7)]), (0x103, vec![frame("f", behind)])];
+            line_in(&[0x74, 0x01, 0x90, 0x90, 0xc3], 0x102, vec![frame("f", 0)], &lines)
+        };
+        assert_eq!((line(7), line(8)), (Some(vec![frame("f", 7)]), None));
+    }
+
     #[test]
     fn different_inlined_calls_of_one_line_are_that_line() {
         let (one, other) = (vec![frame("g", 20), frame("f", 7)], vec![frame("h", 30), frame("f", 7)]);
@@ -153,10 +170,10 @@ mod tests {
     fn of_neighbours_that_disagree_the_one_of_the_same_inlined_call_is_right() {
         let inner = |line| vec![frame("g", line), frame("f", 7)];
         let behind = (0x103, vec![frame("f", 8)]);
-        assert_eq!(line_within(0x102, inner(0), &[(0x101, inner(20)), behind.clone()]), Some(inner(20)));
+        assert_eq!(line_in(&CODE, 0x102, inner(0), &[(0x101, inner(20)), behind.clone()]), Some(inner(20)));
         // Neither: the call has a line.
         let before = (0x101, vec![frame("f", 9)]);
-        assert_eq!(line_within(0x102, inner(0), &[before, behind]), Some(vec![frame("f", 7)]));
-        assert_eq!(line_within(0x102, inner(0), &[]), Some(vec![frame("f", 7)]));
+        assert_eq!(line_in(&CODE, 0x102, inner(0), &[before, behind]), Some(vec![frame("f", 7)]));
+        assert_eq!(line_in(&CODE, 0x102, inner(0), &[]), Some(vec![frame("f", 7)]));
     }
 }

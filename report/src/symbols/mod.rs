@@ -1,4 +1,4 @@
-//! From a place to what a person calls it: function, file, line, and the calls that were inlined there.
+//! Symbolizes places: function, file, line, and inlined calls.
 
 mod elf;
 mod files;
@@ -10,6 +10,7 @@ mod perf_map;
 mod source_frame;
 
 use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
 
 pub use files::FileSymbols;
 pub(crate) use files::ImageCode;
@@ -315,6 +316,7 @@ impl<'a> Resolver<'a> {
         join_inlined(&mut symbols);
         symbols.notes = self.cache.files.notes();
         symbols.notes.extend(self.maps.notes.into_inner());
+        symbols.notes.extend(nameless(&symbols.functions));
         for (path, hash) in self.cache.files.source_hashes() {
             let known = symbols.source_hashes.entry(path.clone()).or_default();
             if !known.contains(hash) {
@@ -323,6 +325,23 @@ impl<'a> Resolver<'a> {
         }
         symbols
     }
+}
+
+/// Libraries whose compiled functions have addresses for names: see `shim/src/channels/unwind_tables.rs`.
+fn nameless(functions: &[Function]) -> Option<String> {
+    let library = |function: &Function| {
+        let (library, address) = function.name.rsplit_once("+jit@")?;
+        let is_it = function.kind == Kind::Compiled && u64::from_str_radix(address, 16).is_ok();
+        is_it.then(|| library.to_owned())
+    };
+    let libraries: BTreeSet<String> = functions.iter().filter_map(library).collect();
+    let libraries: Vec<String> = libraries.into_iter().collect();
+    (!libraries.is_empty()).then(|| {
+        format!(
+            "compiled functions of {} have addresses for names: its LLVM has neither symbols nor RTTI, or it loads cached code itself",
+            libraries.join(", ")
+        )
+    })
 }
 
 /// A line table may call an inlined function by its plain name only. Where exactly one function of that name has lines
@@ -352,5 +371,25 @@ fn join_inlined(symbols: &mut Symbols) {
             function.base = first;
             function.name.push_str(" (inlined)");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_without_names_are_said_once() {
+        let function =
+            |name: &str, kind| Function { name: name.to_owned(), base: String::new(), kind, module: String::new() };
+        let all = [
+            function("libddx.so.4+jit@7f84ae81c000", Kind::Compiled),
+            function("libddx.so.4+jit@7f84ae81d000", Kind::Compiled),
+            function("other+jit@none", Kind::Compiled),
+            function("native+jit@7f", Kind::Native),
+        ];
+        let said = "compiled functions of libddx.so.4 have addresses for names: its LLVM has neither symbols nor RTTI, or it loads cached code itself";
+        assert_eq!(nameless(&all).as_deref(), Some(said));
+        assert_eq!(nameless(&all[2..]), None);
     }
 }

@@ -1,4 +1,4 @@
-//! What a function is called, and which compilations are of one function.
+//! Names of functions, and which compilations belong to one function.
 
 use std::borrow::Cow;
 

@@ -151,6 +151,8 @@ fn began(pid: u32) -> Option<SystemTime> {
 fn entry(line: &str, text: &str) -> Option<Entry> {
     let (start, rest) = line.split_once(' ')?;
     let (size, name) = rest.split_once(' ')?;
+    // Short symbols are padded.
+    let name = name.trim_end();
     let start = u64::from_str_radix(start, 16).ok()?;
     let end = start.checked_add(u64::from_str_radix(size, 16).ok()?)?;
     let at = name.as_ptr() as usize - text.as_ptr() as usize;

@@ -1,4 +1,4 @@
-//! One level of an address: the function, and the line in it.
+//! One frame of an address: a function and a line in it.
 
 /// A function, or a call of one that was inlined.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,12 +1,12 @@
-//! The first screen: where all the time went, and the hottest lines of the whole program.
+//! The first screen: the summary, and the hottest lines of the whole program.
 
 use super::{Table, cut, heat, percent, wrapped};
 use crate::activity::Activity;
-use crate::compilations::Why;
+use crate::compilations::{Compilation, Why};
 use crate::hottest::{CallingLine, HotLine, calling, hottest};
 use crate::printable::printable;
 use crate::profile::{Count, Place};
-use crate::report::{duration, file_name, grouped};
+use crate::report::{counted, duration, file_name, grouped};
 
 /// Hottest lines that are shown.
 const HOTTEST: usize = 10;
@@ -14,8 +14,9 @@ const HOTTEST: usize = 10;
 const CALLING: usize = 5;
 /// Libraries that are named.
 const LIBRARIES: usize = 4;
-/// Functions that were compiled.
-const COMPILED: usize = 2;
+/// Functions that were compiled, and how much of all compiling is worth a row.
+const COMPILED: usize = 5;
+const LEAST_COMPILED: u64 = 50;
 /// Less of the time that passed was not without a processor.
 const LEAST_IDLE: u64 = 20;
 /// Columns of `file:line`, at most.
@@ -33,7 +34,9 @@ impl Table<'_> {
             self.coloured(&printable(&format!("recorded by: {command}")), "2");
         }
         for note in &report.notes {
-            self.coloured(&printable(&format!("note: {note}")), "33");
+            for (at, line) in wrapped(&printable(note), " ", columns.saturating_sub(6).max(20)).iter().enumerate() {
+                self.coloured(&format!("{} {line}", if at == 0 { "note:" } else { "     " }), "33");
+            }
         }
         self.summary();
         self.hottest();
@@ -58,9 +61,19 @@ impl Table<'_> {
             let what = activity.words();
             let row = format!("{} {}  {what:<18}  {more}", self.seconds(*count), self.percent(*count));
             self.line(&printable(&row));
+            if *activity == Activity::Compiling {
+                self.compiled_functions();
+            }
         }
         if let Some(idle) = self.idle() {
             self.line(&format!("{:>9} {:8}  {:<18}  --wall shows where", duration(idle), "", "off the processor"));
+        }
+        // Also where that was too short for a sample.
+        let again = self.report.compilations.iter().filter(|row| row.why == Why::NoLines).count();
+        if again > 0 && !self.report.no_compile {
+            let (what, whose) = if again == 1 { ("function", "its entry") } else { ("functions", "their entries") };
+            let row = format!("{again} {what} compiled again: {whose} in Numba's cache had no lines");
+            self.line(&format!("{:>18}  {row}", ""));
         }
         if profile.lost != 0 {
             self.coloured(&format!("{:>18}  samples lost by the recorder", grouped(profile.lost)), "33");
@@ -84,21 +97,51 @@ impl Table<'_> {
     fn of_compiling(&self) -> String {
         let summary = &self.report.profile.summary;
         let mut said = vec![format!("LLVM {}", self.short(summary.in_llvm))];
-        let functions = self.report.compiling_by_function();
-        said.extend(functions.iter().take(COMPILED).map(|one| format!("{} {}", one.function, duration(one.took))));
         // Of a recording that does not say what was compiled.
-        let place = summary.compiling_for.first().filter(|_| functions.is_empty() && !summary.compiling.is_zero());
+        let is_known = !self.report.compilations.is_empty();
+        let place = summary.compiling_for.first().filter(|_| !is_known && !summary.compiling.is_zero());
         said.extend(place.map(|(place, count)| format!("for {} {}", self.place(*place), self.short(*count))));
-        let again = self.report.compilations.iter().filter(|row| row.why == Why::NoLines).count();
-        if again > 0 {
-            said.push(format!("{again} compiled again: the cache had no lines"));
+        if !is_known {
+            said.push("a second run differs where code is cached".to_owned());
         }
-        said.push("a second run differs where code is cached".to_owned());
         said.join(" · ")
     }
 
+    /// What a second run will take from Numba's cache, and what it compiles again.
+    fn next_run(&mut self) {
+        let rows = || self.report.compilations.iter().filter(|row| row.is_outermost() && !row.failed);
+        let of = |is_cached: bool| {
+            let is_it = |row: &&Compilation| match row.why {
+                Why::NewEntry | Why::NoLines => is_cached,
+                Why::NotCached | Why::Dynamic | Why::Lifted => !is_cached,
+                Why::Cached | Why::Other => false,
+            };
+            rows().filter(is_it).fold((0, 0), |(count, took), row| (count + 1, took + row.took))
+        };
+        let reason = if rows().any(|row| row.why == Why::NotCached) { "; cache=True not set" } else { "" };
+        for ((count, took), what, reason) in [(of(true), "from the cache", ""), (of(false), "again", reason)] {
+            if count > 0 {
+                let count = counted(count, "compilation");
+                self.line(&format!("{:>18}  next run: {count} {what} ({}){reason}", "", duration(took)));
+            }
+        }
+    }
+
+    /// The functions that took longest to compile, with what is compiled for them.
+    fn compiled_functions(&mut self) {
+        let functions = self.report.compiling_by_function();
+        let all: u64 = functions.iter().map(|one| one.took).sum();
+        for one in functions.iter().take(COMPILED).filter(|one| one.took >= all / LEAST_COMPILED) {
+            let times = if one.count == 1 { String::new() } else { format!(", and {} more", one.count - 1) };
+            let row = format!("{:>18}  {:<18}  ", duration(one.took), format!("LLVM {}", duration(one.llvm)));
+            let name = format!("{}{}{times}", one.function, one.signature);
+            self.coloured(&printable(&format!("{row}{name}")), "2");
+        }
+        self.next_run();
+    }
+
     /// Seconds where samples are of time, else percent of everything.
-    fn short(&self, count: Count) -> String {
+    pub(super) fn short(&self, count: Count) -> String {
         match self.report.is_time() {
             true => duration(count.weight),
             false => self.percent(count).trim().to_owned(),
@@ -202,7 +245,10 @@ impl Table<'_> {
 
     /// A row, then the source of its line, cut so that a remark has its place at the end.
     fn with_source(&self, row: &str, (file, line): Place, remark: &str) -> String {
-        let source = self.report.sources.get(file as usize).and_then(|source| source.line(line)).unwrap_or_default();
+        let of = |(file, line): Place| self.report.sources.get(file as usize).and_then(|source| source.line(line));
+        // Generated code has no file: the line that it ran for.
+        let line_of = || self.report.profile.files.get(file as usize)?.lines.get(&line)?.generated_by;
+        let source = of((file, line)).or_else(|| of(line_of()?)).unwrap_or_default();
         let source = if line == 0 { "(code of no line)" } else { source.trim() };
         let source = printable(source);
         let columns = unicode_width::UnicodeWidthStr::width;

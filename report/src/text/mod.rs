@@ -7,7 +7,7 @@ use std::fmt::Write;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::printable::printable;
-use crate::profile::{Count, FunctionRow, Inlined, Line, Shares};
+use crate::profile::{Count, FunctionRow, Inlined, LibraryRow, Line, Shares, SourceLines};
 use crate::report::{Group, Report, grouped};
 use crate::source::SourceText;
 use crate::symbols::Kind;
@@ -34,6 +34,11 @@ pub struct Style<'a> {
 }
 
 impl Style<'_> {
+    /// Whether files or functions were asked for.
+    fn is_selected(&self) -> bool {
+        self.file.is_some() || self.function.is_some()
+    }
+
     /// Whether a file was asked for.
     fn is_named(&self, path: &str) -> bool {
         self.file.is_some_and(|part| path.contains(part))
@@ -42,6 +47,9 @@ impl Style<'_> {
 
 /// Functions that are shown without [`Style::all`].
 const MOST_FUNCTIONS: usize = 15;
+/// Libraries, and functions of each.
+const MOST_LIBRARIES: usize = 8;
+const LIBRARY_FUNCTIONS: usize = 3;
 /// Functions with less of everything are not shown, compiled ones with less of what was compiled.
 const LEAST_PERCENT: f64 = 0.5;
 const LEAST_OF_COMPILED: f64 = 1.0;
@@ -50,7 +58,7 @@ const AROUND: u32 = 2;
 /// How far above its first sample the head of a function is looked for.
 const HEAD_AT_MOST: u32 = 60;
 /// From so many columns on there is a place for samples and bars.
-const WIDE: usize = 110;
+pub(crate) const WIDE: usize = 110;
 /// Columns of a bar.
 const BAR: usize = 8;
 const INDENT: usize = 30;
@@ -103,36 +111,84 @@ impl Table<'_> {
     }
 
     fn functions(&mut self) {
-        let profile = &self.report.profile;
+        let (report, style) = (self.report, self.style);
+        let is_named = style.is_selected();
+        let [yours, theirs] = shown_functions(report, style);
         self.line("");
-        self.titles("function", "1");
-        let mut shown = 0;
-        for row in shown_functions(self.report, self.style) {
-            shown += 1;
-            self.line(&printable(&format!("{} | {}", self.columns(&row.shares), row.name)));
-            let is_hot = row.shares.own.percent_of(profile.all) >= LEAST_PERCENT;
-            let compilations = match self.style.all {
-                true => &row.compilations,
-                false if is_hot => row.several_compilations(),
-                false => &[],
-            };
-            for (name, shares) in compilations.iter().filter(|_| row.compilations.len() > 1) {
-                self.coloured(&printable(&format!("{} |   {name}", self.columns(shares))), "2");
-            }
-        }
-        if shown == 0 {
-            let why = match profile.all.samples {
+        self.titles(if is_named { "functions" } else { "your functions" }, "1");
+        yours.iter().for_each(|row| self.function(row));
+        if yours.is_empty() {
+            self.line(match report.profile.all.samples {
                 0 => "no samples",
-                _ if profile.functions.iter().any(is_listed) => {
-                    "no function of yours, and none that was compiled: --all shows all"
+                _ if is_named => "no function of such a file or name",
+                _ if report.profile.functions.iter().any(is_listed) => {
+                    "no function of yours, or with less: --all shows all"
                 }
-                _ => "no function with a name: was the program run with `jitlisten run`, or with images and perf map?",
-            };
-            self.line(why);
+                _ => "no function has a name; below perf, run the program by `jitlisten run`",
+            });
         }
-        let hidden = profile.functions.iter().filter(|row| is_listed(row)).count().saturating_sub(shown);
-        if hidden != 0 && !self.style.all && self.style.file.is_none() && self.style.function.is_none() {
-            self.coloured(&format!("{hidden} more, of libraries or with less: --all shows them"), "2");
+        if is_named {
+            return;
+        }
+        let hidden = report.profile.functions.iter().filter(|row| is_listed(row) && report.is_yours(row));
+        let hidden = hidden.count().saturating_sub(yours.len());
+        if hidden != 0 && !yours.is_empty() {
+            self.coloured(&format!("{hidden} more with less: --all shows them"), "2");
+        }
+        self.libraries();
+        if style.all && !theirs.is_empty() {
+            self.line("");
+            self.titles("functions of libraries", "1");
+            theirs.iter().for_each(|row| self.function(row));
+        }
+    }
+
+    fn function(&mut self, row: &FunctionRow) {
+        self.line(&printable(&format!("{} | {}", self.columns(&row.shares), row.name)));
+        let is_hot = row.shares.own.percent_of(self.report.profile.all) >= LEAST_PERCENT;
+        let compilations = match self.style.all {
+            true => &row.compilations,
+            false if is_hot => row.several_compilations(),
+            false => &[],
+        };
+        for (name, shares) in compilations.iter().filter(|_| row.compilations.len() > 1) {
+            self.coloured(&printable(&format!("{} |   {name}", self.columns(shares))), "2");
+        }
+    }
+
+    /// What is not the user's: a row for each library, with its hottest functions.
+    fn libraries(&mut self) {
+        let profile = &self.report.profile;
+        let is_hot_code = |(function, count): &(u32, Count)| {
+            profile.functions[*function as usize].kind == Kind::Compiled
+                && count.percent_of(profile.summary.compiled) >= LEAST_OF_COMPILED
+        };
+        let is_shown = |row: &&LibraryRow| {
+            let is_hot = row.shares.own.percent_of(profile.all) >= LEAST_PERCENT;
+            self.style.all || is_hot || row.functions.iter().any(is_hot_code)
+        };
+        let most = if self.style.all { usize::MAX } else { MOST_LIBRARIES };
+        let rows: Vec<&LibraryRow> = profile.libraries.iter().filter(is_shown).take(most).collect();
+        if rows.is_empty() {
+            return;
+        }
+        let names: Vec<String> = rows.iter().map(|row| printable(&row.name)).collect();
+        let columns = names.iter().map(|name| name.width()).max().unwrap_or_default();
+        self.line("");
+        self.titles("libraries, with their functions", "1");
+        for (row, name) in rows.iter().zip(&names) {
+            let mut functions = row.functions.clone();
+            functions.sort_by_key(|(function, _)| profile.functions[*function as usize].kind != Kind::Compiled);
+            let functions = functions.iter().take(LIBRARY_FUNCTIONS).map(|(function, count)| {
+                let function = &profile.functions[*function as usize].name;
+                // prange kernel core.py:856 in stumpy.core._mass
+                let function = function.split(" in ").next().unwrap_or(function);
+                let short = function.strip_prefix(row.name.as_str()).and_then(|rest| rest.strip_prefix('.'));
+                format!("{} {}", short.unwrap_or(function), self.short(*count))
+            });
+            let functions = functions.collect::<Vec<_>>().join(" · ");
+            let text = format!("{} | {name:<columns$}  {functions}", self.columns(&row.shares));
+            self.line(&printable(&text));
         }
     }
 
@@ -197,10 +253,14 @@ impl Table<'_> {
         }
     }
 
+    /// The user's first.
     fn files(&mut self) {
-        let files = self.report.profile.files.iter().zip(&self.report.sources);
-        for (number, (file, source)) in files.enumerate() {
-            let blocks = self.blocks(number as u32, source);
+        let report = self.report;
+        let mut files: Vec<_> = report.profile.files.iter().zip(&report.sources).enumerate().collect();
+        files.sort_by_key(|(_, (file, _))| !report.is_users(&file.path));
+        let shown = shown_functions(report, self.style).concat();
+        for (number, (file, source)) in files {
+            let blocks = self.blocks(number as u32, source, &shown);
             // Of the interpreter's own modules there is nothing to show but numbers of lines.
             let is_named = self.style.is_named(&file.path);
             if blocks.is_empty() || file.path.starts_with("<frozen ") && !self.style.all && !is_named {
@@ -225,17 +285,21 @@ impl Table<'_> {
     }
 
     /// The ranges of a file's lines to show, in order, not touching.
-    fn blocks(&self, file: u32, source: &SourceText) -> Vec<std::ops::RangeInclusive<u32>> {
-        let lines = &self.report.profile.files[file as usize].lines;
-        if self.style.all {
+    fn blocks(&self, file: u32, source: &SourceText, shown: &[&FunctionRow]) -> Vec<std::ops::RangeInclusive<u32>> {
+        let SourceLines { path, lines } = &self.report.profile.files[file as usize];
+        let is_meant = self.style.function.is_none() && self.style.file.is_none_or(|part| path.contains(part));
+        if self.style.all && is_meant {
             return joined(lines.keys().map(|line| around(*line, source)).collect());
         }
         let mut blocks = Vec::new();
-        for row in shown_functions(self.report, self.style) {
+        for row in shown {
             let Some((_, first, last)) = row.lines.filter(|(of, ..)| *of == file) else { continue };
+            if lines.contains_key(&0) {
+                blocks.push(0..=0);
+            }
             let head = head_of(row, first, source);
             blocks.push(head..=head);
-            for (line, _) in lines.range(first..=last).filter(|(_, line)| self.is_hot(line)) {
+            for (line, _) in lines.range(first..=last).filter(|(_, line)| self.style.all || self.is_hot(line)) {
                 blocks.push(around((*line).max(head), source));
             }
         }
@@ -312,7 +376,12 @@ impl Table<'_> {
 
     fn inlined(&mut self, calls: &[Inlined], depth: usize) {
         for call in calls {
-            if !self.style.all && call.shares.total.percent_of(self.report.profile.all) < 0.1 {
+            let profile = &self.report.profile;
+            let share = call.shares.total.percent_of(profile.all);
+            if !self.style.all
+                && share < 0.1
+                && call.shares.total.percent_of(profile.summary.compiled) < LEAST_OF_COMPILED
+            {
                 continue;
             }
             let file = call.file.map(|file| file as usize);
@@ -384,23 +453,26 @@ fn is_listed(row: &FunctionRow) -> bool {
     matches!(row.kind, Kind::Compiled | Kind::Python) || row.lines.is_some()
 }
 
-/// The functions of a table: all, or the user's and those that were compiled, as far as they are hot.
-fn shown_functions<'a>(report: &'a Report, style: Style<'a>) -> impl Iterator<Item = &'a FunctionRow> {
+/// The functions of a table, the user's and those of libraries: all, or the user's and those that were compiled, as
+/// far as they are hot.
+fn shown_functions<'a>(report: &'a Report, style: Style<'a>) -> [Vec<&'a FunctionRow>; 2] {
     let (all, compiled) = (report.profile.all, report.profile.summary.compiled);
-    let is_shown = move |row: &&FunctionRow| {
-        let path = row.lines.map(|(file, ..)| report.profile.files[file as usize].path.as_str());
-        if style.file.is_some() || style.function.is_some() {
+    let is_named = style.is_selected();
+    let is_shown = |row: &&FunctionRow| {
+        if is_named {
+            let path = row.lines.map(|(file, ..)| report.profile.files[file as usize].path.as_str());
             return style.function.is_none_or(|part| row.name.contains(part))
                 && style.file.is_none_or(|part| path.is_some_and(|path| path.contains(part)));
         }
-        // Of what Python's own files and installed packages interpret, a row for each library says enough.
-        let is_of_library = row.kind == Kind::Python && path.is_none_or(|path| !report.is_users(path));
-        let is_hot = row.shares.total.percent_of(all) >= LEAST_PERCENT && !is_of_library;
+        let is_hot = row.shares.total.percent_of(all) >= LEAST_PERCENT;
         let is_hot_code = row.kind == Kind::Compiled && row.shares.own.percent_of(compiled) >= LEAST_OF_COMPILED;
-        style.all || is_hot || is_hot_code
+        // Of what Python's own files and installed packages interpret, a row for each library says enough.
+        style.all || is_hot_code || is_hot && (row.kind == Kind::Compiled || report.is_yours(row))
     };
+    let rows = report.profile.functions.iter().filter(|row| is_listed(row)).filter(is_shown);
+    let (yours, theirs): (Vec<_>, Vec<_>) = rows.partition(|row| is_named || report.is_yours(row));
     let most = if style.all { usize::MAX } else { MOST_FUNCTIONS };
-    report.profile.functions.iter().filter(|row| is_listed(row)).filter(is_shown).take(most)
+    [yours, theirs].map(|rows| rows.into_iter().take(most).collect())
 }
 
 fn around(line: u32, source: &SourceText) -> std::ops::RangeInclusive<u32> {

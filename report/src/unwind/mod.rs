@@ -1,5 +1,5 @@
-//! Stacks out of copies: `perf record --call-graph dwarf` stores the registers and a piece of the stack with each
-//! sample, and leaves the walk to the reader.
+//! Unwinds copied stacks: `perf record --call-graph dwarf` stores registers and a piece of the stack with each sample,
+//! and the reader walks it.
 //!
 //! The rules are in the `.eh_frame` of the files that were mapped (images have one, too), and are evaluated by the
 //! crate `jitlisten-unwinder`, as in the sampler. Code without a rule is left by its frame pointer, or, if it is one of

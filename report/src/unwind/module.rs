@@ -4,11 +4,12 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use jitlisten_unwinder::{Entry, Rule, Section};
-use object::read::elf::{ElfFile64, ProgramHeader as _};
+use object::read::elf::ElfFile64;
 use object::{Endianness, Object as _, ObjectSection as _, ReadCache, elf};
 
 use super::machine::{Machine, Registers, Row};
 use crate::lookup::{candidates, open_file, same_id};
+use crate::segments::Segments;
 
 /// A section of rules that is longer is not read.
 const LONGEST_SECTION: u64 = 256 << 20;
@@ -17,14 +18,22 @@ const MOST_ENTRIES: usize = 4 << 20;
 
 /// See the module's head.
 pub(super) struct Module {
-    /// Executable parts: offset in the file, length, address.
-    segments: Vec<(u64, u64, u64)>,
+    segments: Segments,
     section: Vec<u8>,
     /// Where the section is.
     address: u64,
     machine: Machine,
-    /// Begin and end of each function, and its place in the section.
-    entries: Vec<(u64, u64, usize)>,
+    /// By address.
+    entries: Vec<Place>,
+}
+
+/// Where the entry of a function is.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    start: u64,
+    end: u64,
+    /// In the section.
+    offset: usize,
 }
 
 impl std::fmt::Debug for Module {
@@ -68,25 +77,12 @@ impl Module {
         if endian != Endianness::Little || file.elf_header().e_machine.get(endian) != expected {
             return None;
         }
-        let headers = file.elf_program_headers().iter();
-        let segments = headers
-            .filter(|header| header.p_type(endian) == elf::PT_LOAD)
-            .map(|header| (header.p_offset(endian), header.p_filesz(endian), header.p_vaddr(endian)))
-            .collect();
+        let segments = Segments::of(file.elf_program_headers(), endian);
         let found = file.section_by_name(".eh_frame").filter(|section| section.size() < LONGEST_SECTION)?;
         let section = found.data().ok()?.to_vec();
         let address = found.address();
         let entries = entries(table(&section, address));
         Some(Module { segments, section, address, machine, entries })
-    }
-
-    fn address_of_offset(&self, offset: u64) -> Option<u64> {
-        if self.segments.is_empty() {
-            return Some(offset);
-        }
-        let inside = |(start, length, _): &&(u64, u64, u64)| offset.checked_sub(*start).is_some_and(|at| at < *length);
-        let (start, _, address) = self.segments.iter().find(inside)?;
-        (offset - start).checked_add(*address)
     }
 
     /// Changes `registers` to those of the caller; nothing where there is no rule for the address.
@@ -97,10 +93,10 @@ impl Module {
         is_first: bool,
         read: &impl Fn(u64) -> Option<u64>,
     ) -> Option<Step> {
-        let address = self.address_of_offset(offset)?;
-        let last = self.entries.partition_point(|(start, ..)| *start <= address).checked_sub(1)?;
-        let (_, _, place) = self.entries.get(last).filter(|(_, end, _)| address < *end)?;
-        let entry = table(&self.section, self.address).entry(*place).ok()?;
+        let address = self.segments.address_of_offset(offset)?;
+        let last = self.entries.partition_point(|place| place.start <= address).checked_sub(1)?;
+        let place = self.entries.get(last).filter(|place| address < place.end)?;
+        let entry = table(&self.section, self.address).entry(place.offset).ok()?;
         let row = Row::find(&entry, address, self.machine)?;
         Some(match caller(&entry, &row, registers, is_first, read) {
             Ok(Some(caller)) => {
@@ -118,10 +114,10 @@ fn table(bytes: &[u8], address: u64) -> Section<'_> {
     Section { bytes, address, data_base: None }
 }
 
-fn entries(section: Section<'_>) -> Vec<(u64, u64, usize)> {
+fn entries(section: Section<'_>) -> Vec<Place> {
     let entry = |record: jitlisten_unwinder::Record| {
         let entry = section.entry_of(record, section.common(record.common?).ok()?).ok()?;
-        Some((entry.start, entry.start.checked_add(entry.size)?, record.start))
+        Some(Place { start: entry.start, end: entry.start.checked_add(entry.size)?, offset: record.start })
     };
     let mut all: Vec<_> = section.records(0).map_while(Result::ok).filter_map(entry).take(MOST_ENTRIES).collect();
     all.sort_unstable();

@@ -39,7 +39,7 @@ pub struct Writer {
     pub host: Option<String>,
     /// Samples have copies of all registers of x86_64 but the segments, and of the stack.
     pub copies: bool,
-    /// Samples do not say what they stand for.
+    /// Samples have no period.
     pub without_period: bool,
 }
 

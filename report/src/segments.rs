@@ -1,0 +1,37 @@
+//! The parts of an ELF file that are mapped.
+
+use object::Endianness;
+use object::elf::{PT_LOAD, ProgramHeader64};
+use object::read::elf::ProgramHeader as _;
+
+struct Segment {
+    offset: u64,
+    size: u64,
+    address: u64,
+}
+
+/// See the module's head.
+pub(crate) struct Segments(Vec<Segment>);
+
+impl Segments {
+    pub(crate) fn of(headers: &[ProgramHeader64<Endianness>], endian: Endianness) -> Segments {
+        let loaded = headers.iter().filter(|header| header.p_type(endian) == PT_LOAD);
+        let segment = |header: &ProgramHeader64<Endianness>| Segment {
+            offset: header.p_offset(endian),
+            size: header.p_filesz(endian),
+            address: header.p_vaddr(endian),
+        };
+        Segments(loaded.map(segment).collect())
+    }
+
+    /// The address in the file's own terms of what is at an offset.
+    pub(crate) fn address_of_offset(&self, offset: u64) -> Option<u64> {
+        // A file without program headers is mapped as it is.
+        if self.0.is_empty() {
+            return Some(offset);
+        }
+        let inside = |segment: &&Segment| offset.checked_sub(segment.offset).is_some_and(|at| at < segment.size);
+        let segment = self.0.iter().find(inside)?;
+        (offset - segment.offset).checked_add(segment.address)
+    }
+}
