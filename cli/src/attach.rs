@@ -1,4 +1,4 @@
-//! `jitlisten attach`: a process that runs already.
+//! `jitlisten attach`: makes the code of a running process visible.
 //!
 //! ```text
 //!   inside    ptrace              inject.rs    all sinks; frame pointers and lines for code compiled later

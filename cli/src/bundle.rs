@@ -1,5 +1,5 @@
-//! A folder with everything that a reader of a recording needs, on any machine. `record --bundle` makes it; subcommands
-//! that read recordings take it in place of a file; they take any other folder for the recordings in it.
+//! Bundles: a recording together with all files that its readers need on another machine. `record --bundle` writes one;
+//! commands that read recordings accept it in place of a file, and any other folder as the recordings in it.
 //!
 //! ```text
 //!   FOLDER/jitlisten-bundle   the marker: its version, then the files below root that we wrote, a line each
@@ -7,8 +7,8 @@
 //!   FOLDER/perf.data.images/  what Numba compiled
 //!   FOLDER/root/...           images, libraries, sources, perf maps, each at its own path below
 //! ```
-//! A folder is used again only if it carries the marker. What is removed then are the files that the marker lists, one
-//! by one, and directories that are empty afterwards; any other file stays, and is a reason to refuse.
+//! An existing folder is replaced only if it has the marker: the files that the marker lists are removed one by one,
+//! then empty directories. Any other file stays, and the command refuses.
 
 #![forbid(unsafe_code)]
 
@@ -64,14 +64,15 @@ fn refuse_places_of_others(folder: &Path) -> Result<(), Problem> {
     let places = [Some(PathBuf::from("/")), home, std::env::current_dir().ok()];
     if places.into_iter().flatten().any(|place| identity(&place).is_some_and(|place| identity(folder) == Some(place))) {
         let place = folder.display();
-        return Err(Problem::new(format!("{place} is the root, home or working directory: choose another -o")));
+        return Err(Problem::new(format!("{place} is the root, home or working directory")).help("choose another -o"));
     }
     Ok(())
 }
 
 /// Removes an old bundle, by the names that it says we wrote.
 fn remove_old(folder: &Path) -> Result<(), Problem> {
-    let no_bundle = || Problem::new(format!("{} exists and is not a bundle: choose another -o", folder.display()));
+    let no_bundle =
+        || Problem::new(format!("{} exists and is not a bundle", folder.display())).help("choose another -o");
     let written = written_by_us(folder).ok_or_else(no_bundle)?;
     // Directories behind what is in them.
     for path in &written {
@@ -94,7 +95,7 @@ fn remove_old(folder: &Path) -> Result<(), Problem> {
     let _ = fs::remove_dir(folder.join(ROOT));
     if let Ok(found) = fs::symlink_metadata(folder.join(ROOT)) {
         let what = if found.is_dir() { "has other files in it" } else { "is not a directory" };
-        return Err(Problem::new(format!("{} {what}: choose another -o", folder.join(ROOT).display())));
+        return Err(Problem::new(format!("{} {what}", folder.join(ROOT).display())).help("choose another -o"));
     }
     Ok(())
 }
@@ -148,7 +149,7 @@ fn marker(folder: &Path, anew: bool) -> io::Result<File> {
 pub(crate) fn fill(folder: &Path) -> Result<(), Problem> {
     let recordings = recordings_of(folder);
     if recordings.is_empty() {
-        return Err(Problem::new("nothing was recorded: see above, or try jitlisten doctor"));
+        return Err(Problem::new("nothing was recorded").help("see above, or try jitlisten doctor"));
     }
     let cannot = |error: io::Error| Problem::new(format!("cannot write {}: {error}", folder.join(MARKER).display()));
     let mut marker = marker(folder, false).map_err(cannot)?;

@@ -1,9 +1,8 @@
-//! `jitlisten clean`: removes the perf maps, images and jitdumps that dead processes of this user have left, and old
-//! texts of notebook cells, which are of no one process.
+//! `jitlisten clean`: removes perf maps, images and jitdumps of dead processes of this user, and old texts of notebook
+//! cells, which belong to no process.
 //!
-//! What is removed, and how a process is known to be dead, is as in the library, which removes them later by itself;
-//! that keeps some for a while, and only looks where its own files are, so it has its own search (`perf_map/left.rs`,
-//! `image/directory.rs`):
+//! The library follows the same rules (`perf_map/left.rs`, `image/directory.rs`), but keeps recent files and searches
+//! only the directories that it writes to.
 //!
 //! | file | its process is dead if it |
 //! | --- | --- |

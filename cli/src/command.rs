@@ -1,5 +1,5 @@
-//! The command that is to be started: which program it is, whether the loader would refuse to preload a library, how it
-//! is waited for, and how it ended.
+//! The user's command: finding the program, checking that the loader will preload a library into it, waiting for it,
+//! and its exit status.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,5 @@
-//! `jitlisten coverage`: sets the environment and becomes the command, whose Pythons measure compiled code when they
-//! run coverage.py.
-//!
-//! What they do: `python/jitlisten/_coverage`. The native library takes no part.
+//! `jitlisten coverage`: sets the environment and executes the command. Its Python processes then measure compiled code
+//! when they run coverage.py (`python/jitlisten/_coverage`); the native library is not involved.
 
 #![forbid(unsafe_code)]
 
@@ -38,12 +36,12 @@ impl Coverage {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
         let words = command::checked(&self.command)?;
         if is_set("JITLISTEN_RUN") || loads_library() {
-            return Err(Problem::new(
-                "coverage instruments the code that Numba compiles: run it without `jitlisten run`, `record` and `lines`",
-            ));
+            return Err(Problem::new("coverage instruments the code that Numba compiles")
+                .help("run it without `jitlisten run`, `record` and `lines`"));
         }
         let site = Installation::find()?.site().ok_or_else(|| {
-            Problem::new("the Python package of jitlisten is not installed beside this command: pip install jitlisten")
+            Problem::new("the Python package of jitlisten is not installed beside this command")
+                .help("pip install jitlisten")
         })?;
         let _ = writeln!(std::io::stderr(), "jitlisten: this run is instrumented for coverage: do not time it");
         let mut command = Command::new(&words[0]);

@@ -1,4 +1,4 @@
-//! `jitlisten detach`: switches the sinks of a process off.
+//! `jitlisten detach`: turns off the sinks of a process and ends its recording.
 
 #![forbid(unsafe_code)]
 

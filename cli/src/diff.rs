@@ -1,4 +1,4 @@
-//! `jitlisten diff`: what changed between two recordings.
+//! `jitlisten diff`: compares two recordings.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Variables of the environment that several subcommands read.
+//! Environment variables that several commands read.
 
 #![forbid(unsafe_code)]
 

@@ -57,9 +57,8 @@ impl Format {
 impl Export {
     pub(crate) fn execute(mut self) -> Result<ExitCode, Problem> {
         let format = self.format.or_else(|| Format::of_name(self.output.as_deref()?)).ok_or_else(|| {
-            Problem::new(
-                "which format? -f firefox, speedscope, collapsed or callgrind, or -o with the usual name of one",
-            )
+            Problem::new("no format is given")
+                .help("-f firefox, speedscope, collapsed or callgrind, or -o with the usual name of one")
         })?;
         let recordings = self.input.recordings(None, &mut self.reading.event)?;
         let report = self.reading.open(&recordings.files, false, true)?;

@@ -1,4 +1,4 @@
-//! `jitlisten flamegraph`: the stacks of a recording as a picture.
+//! `jitlisten flamegraph`: draws the stacks of a recording as an SVG flame graph.
 
 #![forbid(unsafe_code)]
 

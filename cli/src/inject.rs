@@ -1,14 +1,12 @@
-//! Runs a few lines of Python in a running interpreter, between two of its own instructions, in the thread and with the
-//! lock that Python's signal handlers have. The lines call `jitlisten.enable` or `jitlisten.disable`.
+//! Runs a few lines of Python in a running interpreter, at its next bytecode boundary, in the main thread and with the
+//! GIL, like a Python signal handler. The lines call `jitlisten.enable` or `jitlisten.disable`.
 //!
-//! A page is mapped in the process for the text and the result (`trace.rs`), and `PyRun_SimpleString` with the text
-//! handed to `Py_AddPendingCall`. That function is made for signal handlers: wherever threads stand, it takes no lock
-//! but its own. Where the main thread waits for a lock, the wait is interrupted, as by a signal, and Python looks at
-//! its pending calls.
+//! `trace.rs` maps a page in the process for the text and the result, and calls `Py_AddPendingCall` with
+//! `PyRun_SimpleString` and the text. CPython made that function for signal handlers: it takes only its own lock. If
+//! the main thread waits for a lock, the wait is interrupted as by a signal, and Python runs its pending calls.
 //!
-//! Nothing of the process is executed but by itself, and no file is written. `sys.remote_exec` (PEP 768) has the same
-//! rights and would need a file that the process can read and nobody else can change; so there is one mechanism, for
-//! every Python.
+//! No file is written. `sys.remote_exec` (PEP 768) requires the same rights, and a file that the process can read and
+//! no other user can change; hence this one mechanism serves every Python.
 //!
 //! ```text
 //!   0      state: WAITING, BEGUN or DONE, written by the lines; CANCELLED, by us
@@ -98,10 +96,8 @@ pub(crate) fn inject(
 ) -> Result<String, Problem> {
     let pid = process.pid;
     let version = process.python().ok_or_else(|| {
-        Problem::new(format!(
-            "process {pid} is not Python, and only Python can be attached to: start it with jitlisten run, or let it call the functions \
-             of jitlisten.h"
-        ))
+        Problem::new(format!("process {pid} is not Python, and only Python can be attached to"))
+            .help("start it with jitlisten run, or let it call the functions of jitlisten.h")
     })?;
     if version < (3, 8) {
         return Err(Problem::new(format!(
@@ -110,16 +106,15 @@ pub(crate) fn inject(
         )));
     }
     if let Some(tracer) = process.tracer() {
-        return Err(Problem::new(format!(
-            "process {pid} is traced by process {tracer} (a debugger, strace): end that first"
-        )));
+        return Err(Problem::new(format!("process {pid} is traced by process {tracer} (a debugger, strace)"))
+            .help("end that first"));
     }
     if process.is_stopped() {
-        return Err(Problem::new(format!("process {pid} is stopped: continue it first (kill -CONT {pid})")));
+        return Err(Problem::new(format!("process {pid} is stopped")).help(format!("kill -CONT {pid}")));
     }
     let package = visible_package(process, installation)?;
     let memory = Memory::arm(process, &package, request).map_err(|problem| match process.is_there() {
-        true => Problem::new(format!("process {pid} cannot be changed: {problem}")),
+        true => Problem::new(format!("process {pid} cannot be changed")).because(&problem),
         false => process.ended(),
     })?;
     let result = memory.wait(timeout, signals);
@@ -138,15 +133,16 @@ pub(crate) fn inject(
 /// The package as the process sees it; it has to be the same one.
 fn visible_package(process: &Process, installation: &Installation) -> Result<PathBuf, Problem> {
     let package = installation.package().ok_or_else(|| {
-        Problem::new("the Python package is not installed beside this command: pip install jitlisten")
+        Problem::new("the Python package is not installed beside this command").help("pip install jitlisten")
     })?;
     let file = package.join("__init__.py");
     if !file.is_file() || process.sees_another(&file) {
         return Err(Problem::new(format!(
-            "process {} is in a container, which does not see {}: install jitlisten there and attach from inside",
+            "process {} is in a container, which does not see {}",
             process.pid,
             package.display()
-        )));
+        ))
+        .help("install jitlisten there and attach from inside"));
     }
     Ok(package.to_owned())
 }
@@ -223,7 +219,7 @@ impl Memory<'_> {
             }
         });
         let at = at.map_err(|error| match error.raw_os_error() {
-            Some(libc::EPERM) => Problem::new(format!("ptrace is not permitted{}", rights())),
+            Some(libc::EPERM) => rights(),
             _ if error.kind() == io::ErrorKind::TimedOut => {
                 Problem::new("its main thread could not be stopped in time")
             }
@@ -322,13 +318,14 @@ fn text(process: &Process, package: &Path, request: &Request, at: u64) -> String
     format!("try:\n exec(compile({script}, 'jitlisten', 'exec'), {{}})\nexcept BaseException: pass\n\0")
 }
 
-/// Why the kernel may have said so.
-fn rights() -> &'static str {
+/// The kernel refused ptrace: why, probably.
+fn rights() -> Problem {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    let refused = |why: &str| Problem::new(format!("ptrace is not permitted ({why})"));
     match scope.trim() {
-        "" | "0" => " (a seccomp filter, or privileges of the process)",
-        "3" => " (kernel.yama.ptrace_scope is 3: start the program with `jitlisten run`)",
-        _ => " (kernel.yama.ptrace_scope: use sudo, or start the program with `jitlisten run`)",
+        "" | "0" => refused("a seccomp filter, or privileges of the process"),
+        "3" => refused("kernel.yama.ptrace_scope is 3").help("start the program with `jitlisten run`"),
+        _ => refused("kernel.yama.ptrace_scope").help("use sudo, or start the program with `jitlisten run`"),
     }
 }
 

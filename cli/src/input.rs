@@ -1,6 +1,6 @@
-//! What a subcommand reads: recordings, or a command that is recorded first.
+//! The input of a command: recordings, or a program to record first.
 //!
-//! `--` in front of the command may be left out: the first word decides ([`with_dashes`]).
+//! `--` before the program may be omitted: the first word decides ([`with_dashes`]).
 
 #![forbid(unsafe_code)]
 
@@ -53,9 +53,8 @@ impl Input {
             return self.record(output, event.take());
         }
         if output.is_some() || self.recorder != Recorder::default() {
-            let problem =
-                "options for CMD cannot be used with a recording: name a command, as in `jitlisten lines prog.py`";
-            return Err(Problem::new(problem));
+            return Err(Problem::new("options for CMD cannot be used with a recording")
+                .help("name a command, as in `jitlisten lines prog.py`"));
         }
         match self.files.first() {
             Some(first) if !first.exists() => {
@@ -80,7 +79,7 @@ impl Input {
         let mut files: Vec<PathBuf> = new.map(|(path, _)| path).filter(|path| bundle::is_recording(path)).collect();
         files.sort();
         if files.is_empty() {
-            return Err(Problem::new("nothing was recorded: see above, or try jitlisten doctor"));
+            return Err(Problem::new("nothing was recorded").help("see above, or try jitlisten doctor"));
         }
         let kept = match &scratch {
             Some(_) => None,
@@ -168,7 +167,7 @@ fn is_command(word: &OsStr) -> bool {
     command::is_for_python(word) || (!is_recording && command::find(word).is_some())
 }
 
-/// A directory of this process that only its user can enter, for recordings that nobody keeps; removed when dropped.
+/// A directory of this process that only its user can enter, for temporary recordings; removed when dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {

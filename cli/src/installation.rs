@@ -1,4 +1,4 @@
-//! Where the parts are that were installed together with this command.
+//! Paths of the library and the package that were installed with this command.
 //!
 //! ```text
 //!   PREFIX/bin/jitlisten                                          this command
@@ -46,9 +46,8 @@ impl Installation {
             .map(|(library, package)| Installation { library, package })
             .ok_or_else(|| {
                 let prefix = prefix.display();
-                Problem::new(format!(
-                    "{LIBRARY} is not installed below {prefix}: pip install --force-reinstall jitlisten"
-                ))
+                Problem::new(format!("{LIBRARY} is not installed below {prefix}"))
+                    .help("pip install --force-reinstall jitlisten")
             })
     }
 
@@ -69,8 +68,9 @@ impl Installation {
         let path = self.library.to_string_lossy();
         if path.contains([' ', ':', '$']) {
             return Err(Problem::new(format!(
-                "LD_PRELOAD cannot name {path}, because of a space, colon or dollar sign in it: install jitlisten in another directory"
-            )));
+                "LD_PRELOAD cannot name {path}, because of a space, colon or dollar sign in it"
+            ))
+            .help("install jitlisten in another directory"));
         }
         Ok(&self.library)
     }

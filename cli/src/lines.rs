@@ -1,4 +1,4 @@
-//! `jitlisten lines`: which line is slow.
+//! `jitlisten lines`: shows which line is slow.
 
 #![forbid(unsafe_code)]
 

@@ -1,16 +1,16 @@
-//! The command `jitlisten`: arguments, environment, files and words around the library and its reports.
+//! The command `jitlisten`: arguments, environment, files and messages around the library and its reports.
 //!
 //! A subcommand is one file: a `clap::Args` struct with a method `execute`. To add one, write the file, name it below
 //! with `mod`, add a variant to [`Command`] and a line to [`Command::execute`].
 //!
-//! A failure is one sentence on standard error and exit status 2. Standard output has what was asked for and nothing
-//! else.
+//! A failure is one sentence on standard error and exit status 2. Standard output contains only the requested output.
 
 mod attach;
 mod bundle;
 mod clean;
 mod command;
 mod compiles;
+mod completions;
 mod coverage;
 mod detach;
 mod diff;
@@ -69,6 +69,8 @@ enum Command {
     Detach(detach::Detach),
     Doctor(doctor::Doctor),
     Clean(clean::Clean),
+    Completions(completions::Completions),
+    ManPages(completions::ManPages),
 }
 
 impl Command {
@@ -88,6 +90,8 @@ impl Command {
             Command::Detach(command) => command.execute(),
             Command::Doctor(command) => command.execute(),
             Command::Clean(command) => command.execute(),
+            Command::Completions(command) => command.execute(),
+            Command::ManPages(command) => command.execute(),
         }
     }
 }

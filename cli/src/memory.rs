@@ -1,5 +1,5 @@
-//! The memory of another process: `process_vm_readv(2)` and `process_vm_writev(2)`, or where a seccomp filter forbids
-//! the first, `/proc/PID/mem`, which is under the same rights.
+//! The memory of another process: `process_vm_readv(2)` and `process_vm_writev(2)`. If a seccomp filter forbids
+//! reading, `/proc/PID/mem` is read, which requires the same rights.
 
 use std::fs::File;
 use std::io;

@@ -1,7 +1,7 @@
-//! Reading only: names for what is compiled in a process, without changing anything in it.
+//! `attach --no-inject`: names for compiled code without changing anything in the process.
 //!
-//! The GDB JIT lists in it are read (`jit_list.rs`), and written as `/tmp/perf-PID.map`, where the process sees `/tmp`,
-//! under the number it has itself.
+//! Reads its GDB JIT lists (`jit_list.rs`) and writes `/tmp/perf-PID.map` in the process's `/tmp`, with the PID that
+//! the process has in its own namespace.
 
 #![forbid(unsafe_code)]
 
@@ -29,14 +29,17 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// why nothing better could be done.
 pub(crate) fn read(process: &Process, watch: bool, refusal: Option<&Problem>) -> Result<ExitCode, Problem> {
     let also = |problem: Problem| match refusal {
-        Some(refusal) => Problem::new(format!("{refusal}; reading it from outside failed, too: {problem}")),
+        Some(refusal) => Problem::new(format!("cannot attach to process {}, nor read it from outside", process.pid))
+            .because(refusal)
+            .because(&problem),
         None => problem,
     };
     check_access(process).map_err(also)?;
     let mut reader = Reader::new(process).map_err(also)?;
     let mut map = Map::create(process).map_err(also)?;
     if let Some(refusal) = refusal {
-        let _ = writeln!(io::stderr(), "jitlisten: {refusal}; reading only");
+        let problem = Problem::new(format!("reading process {} from outside only", process.pid)).because(refusal);
+        let _ = writeln!(io::stderr(), "jitlisten: {problem}");
     }
     let functions = reader.add_new(&mut map)?;
     let pid = process.pid;
@@ -62,7 +65,8 @@ fn check_access(process: &Process) -> Result<(), Problem> {
     memory::read(process.pid, address, 8).map(|_| ()).map_err(|error| {
         if process.is_there() {
             let pid = process.pid;
-            Problem::new(format!("the memory of process {pid} cannot be read: {error} (see `jitlisten doctor {pid}`)"))
+            Problem::new(format!("the memory of process {pid} cannot be read: {error}"))
+                .help(format!("see `jitlisten doctor {pid}`"))
         } else {
             process.ended()
         }
@@ -80,7 +84,7 @@ impl Reader<'_> {
     fn new(process: &Process) -> Result<Reader<'_>, Problem> {
         let lists = jit_list::lists(process);
         if lists.is_empty() {
-            return Err(Problem::new(format!("no LLVM found in process {} (has it imported Numba?)", process.pid)));
+            return Err(Problem::new(format!("no LLVM found in process {}", process.pid)).help("import Numba first"));
         }
         Ok(Reader { process, lists, known: HashSet::new() })
     }
@@ -129,10 +133,8 @@ impl Map {
         let _rights = process.act_as_owner().map_err(failed)?;
         let directory = process.resolve(Path::new("/tmp"), OFlags::DIRECTORY).map_err(failed)?;
         if !is_replaceable(process, &directory, &name).map_err(failed)? {
-            return Err(Problem::new(format!(
-                "{} exists, written by the process itself: keep it, or remove it and try again",
-                path.display()
-            )));
+            return Err(Problem::new(format!("{} exists, written by the process itself", path.display()))
+                .help("keep it, or remove it and try again"));
         }
         let _ = rustix::fs::unlinkat(&directory, &name, AtFlags::empty());
         let flags =

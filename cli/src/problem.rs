@@ -1,4 +1,4 @@
-//! What can go wrong, as a sentence: what is wrong, and what to do about it.
+//! The error type of every command: the failure with its object, and on lines of their own the causes and what to do.
 
 #![forbid(unsafe_code)]
 
@@ -8,19 +8,39 @@ use jitlisten_report::printable;
 
 /// A failure in words, without a full stop.
 #[derive(Debug)]
-pub(crate) struct Problem(String);
+pub(crate) struct Problem {
+    what: String,
+    causes: Vec<String>,
+    help: Option<String>,
+}
 
 impl Problem {
-    /// What is wrong and what to do.
-    pub(crate) fn new(sentence: impl Display) -> Problem {
-        Problem(sentence.to_string())
+    /// The failure: what, and to which object. The cause, if it is short.
+    pub(crate) fn new(what: impl Display) -> Problem {
+        Problem { what: what.to_string(), causes: Vec::new(), help: None }
+    }
+
+    /// The problem behind this one. Its advice counts, if there is none yet.
+    pub(crate) fn because(mut self, problem: &Problem) -> Problem {
+        self.causes.push(problem.what.clone());
+        self.causes.extend_from_slice(&problem.causes);
+        self.help = self.help.or_else(|| problem.help.clone());
+        self
+    }
+
+    /// What the user can do.
+    pub(crate) fn help(self, advice: impl Display) -> Problem {
+        Problem { help: Some(advice.to_string()), ..self }
     }
 }
 
 impl Display for Problem {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         // Names of files and events are in it, of recordings that others have made.
-        formatter.write_str(&printable(&self.0))
+        formatter.write_str(&printable(&self.what))?;
+        let causes = self.causes.iter().map(|cause| ("because", cause));
+        let mut lines = causes.chain(self.help.iter().map(|advice| ("help", advice)));
+        lines.try_for_each(|(name, line)| write!(formatter, "\n  {name}: {}", printable(line)))
     }
 }
 
@@ -34,5 +54,7 @@ mod tests {
     fn a_name_in_a_sentence_does_not_move_the_terminal() {
         let problem = Problem::new(Path::new("/bundle/perf.data\x1b]0;owned\x07").display()).to_string();
         assert_eq!(problem, "/bundle/perf.data\u{241b}]0;owned\u{2407}");
+        let chain = Problem::new("no").because(&Problem::new("\x07").help("try\n")).to_string();
+        assert_eq!(chain, "no\n  because: \u{2407}\n  help: try\u{240a}");
     }
 }

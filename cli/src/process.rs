@@ -1,8 +1,8 @@
-//! What `/proc` says of a process, and its files.
+//! A process as `/proc` shows it, and its files.
 //!
-//! The process may be another user's, in a container, and hostile. A path of its is resolved below its root directory,
-//! which is held open (`openat2(2)` with `RESOLVE_IN_ROOT`): no link leads out of it. Only regular files are opened, so
-//! neither a pipe nor a device is.
+//! The process may be another user's, in a container, and hostile. Its paths are resolved below its root directory,
+//! which is held open (`openat2(2)` with `RESOLVE_IN_ROOT`), hence no link leads out of it. Only regular files are
+//! opened, never pipes and devices.
 
 #![forbid(unsafe_code)]
 
@@ -60,9 +60,10 @@ impl Process {
                 Problem::new(format!("permission denied for process {pid} (LSM, seccomp or user namespace): {error}"))
             }
             _ => Problem::new(format!(
-                "process {pid} belongs to {}: run this as that user, or as root",
+                "process {pid} belongs to {}",
                 owner(pid).map_or("another user".to_owned(), |(user, _)| format!("user {user}"))
-            )),
+            ))
+            .help("run this as that user, or as root"),
         };
         let mappings = mappings(pid).map_err(refused)?;
         if mappings.is_empty() {
@@ -210,6 +211,11 @@ impl Process {
         let since_boot = Duration::new(u64::try_from(since_boot.tv_sec).ok()?, u32::try_from(since_boot.tv_nsec).ok()?);
         let age = since_boot.checked_sub(Duration::from_millis(self.start.checked_mul(1000)? / ticks))?;
         SystemTime::now().checked_sub(age)
+    }
+
+    /// How long it has run.
+    pub(crate) fn age(&self) -> Option<Duration> {
+        self.began()?.elapsed().ok()
     }
 
     /// Whether a file was last written before it began: another process of its number has left it.

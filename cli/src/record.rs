@@ -1,8 +1,7 @@
-//! `jitlisten record`: samples of a command or of a process that runs, taken inside of it.
+//! `jitlisten record`: samples a command or a running process from inside.
 //!
-//! A command is started as by `jitlisten run`, with `JITLISTEN_RECORD` in its environment (`sampler/src/options.rs`),
-//! and takes this process's place; a process that runs is asked by the package to start, and later to stop
-//! (`inject.rs`).
+//! A command is executed as by `jitlisten run`, with `JITLISTEN_RECORD` in its environment (`sampler/src/options.rs`).
+//! In a running process, injected Python starts and stops the sampler (`inject.rs`).
 
 #![forbid(unsafe_code)]
 
@@ -100,7 +99,9 @@ pub(crate) fn checked_output(output: &Path, bundle: bool, pid: Option<u32>) -> R
     let path = std::path::absolute(&output).map_err(|error| Problem::new(format!("{}: {error}", output.display())))?;
     let parent = path.parent().unwrap_or(Path::new("/"));
     if !parent.is_dir() {
-        return Err(Problem::new(format!("{} is not a directory: make it, or choose another -o", parent.display())));
+        return Err(
+            Problem::new(format!("{} is not a directory", parent.display())).help("make it, or choose another -o")
+        );
     }
     let is = if bundle { Path::is_dir } else { Path::is_file };
     if path.exists() && !is(&path) {
@@ -111,14 +112,14 @@ pub(crate) fn checked_output(output: &Path, bundle: bool, pid: Option<u32>) -> R
         } else {
             "no file"
         };
-        return Err(Problem::new(format!("{} is {what}: choose another -o", path.display())));
+        return Err(Problem::new(format!("{} is {what}", path.display())).help("choose another -o"));
     }
     if !bundle && !is_recording_or_empty(&path) {
-        return Err(Problem::new(format!("{} exists and is not a recording: choose another -o", path.display())));
+        return Err(Problem::new(format!("{} exists and is not a recording", path.display())).help("choose another -o"));
     }
     // Another process may have other rights, and says so itself.
     if pid.is_none() && !is_writable(parent) {
-        return Err(Problem::new(format!("{} cannot be written: choose another -o", parent.display())));
+        return Err(Problem::new(format!("{} cannot be written", parent.display())).help("choose another -o"));
     }
     Ok(path)
 }

@@ -1,5 +1,4 @@
-//! How a program is recorded: the options of every subcommand that records one, and `jitlisten record` as a child of
-//! this process.
+//! The options of every command that records a program, and `jitlisten record` as a child process.
 
 #![forbid(unsafe_code)]
 

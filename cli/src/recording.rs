@@ -1,4 +1,4 @@
-//! What the subcommands that read a recording have in common.
+//! Reading recordings and writing reports: shared by all commands that read a recording.
 
 #![forbid(unsafe_code)]
 
@@ -93,10 +93,8 @@ fn default_file() -> Result<PathBuf, Problem> {
     let names = ["jitlisten.perf.data", "perf.data", "jitlisten.bundle"];
     let found = names.iter().map(PathBuf::from).find(|path| path.exists());
     found.ok_or_else(|| {
-        Problem::new(
-            "there is no jitlisten.perf.data or perf.data here: name a file, or record first: \
-             jitlisten record prog.py",
-        )
+        Problem::new("there is no jitlisten.perf.data or perf.data here")
+            .help("name a file, or record first: jitlisten record prog.py")
     })
 }
 
@@ -120,7 +118,8 @@ fn terminal_columns() -> Option<usize> {
 pub(crate) fn write(out: Option<&Path>, content: &[u8]) -> Result<(), Problem> {
     match out.filter(|path| *path != Path::new("-")) {
         Some(path) if !is_replaceable(path, content) => {
-            Err(Problem::new(format!("{} exists and is another kind of file: choose another name", path.display())))
+            Err(Problem::new(format!("{} exists and is another kind of file", path.display()))
+                .help("choose another name"))
         }
         Some(path) => {
             std::fs::write(path, content)

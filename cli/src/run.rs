@@ -1,4 +1,4 @@
-//! `jitlisten run`: sets the environment and becomes the command, with no process in between.
+//! `jitlisten run`: sets the environment and executes the command in place of itself.
 //!
 //! `capi/src/give_back.rs` restores the variables for the children of the program.
 
@@ -76,7 +76,7 @@ impl RunEnvironment {
     pub(crate) fn command(&self, words: &[OsString]) -> Result<Command, Problem> {
         let words = command::checked(words)?;
         if is_set(COVERAGE) {
-            return Err(Problem::new("`jitlisten coverage` runs instrumented code: profile without it"));
+            return Err(Problem::new("`jitlisten coverage` runs instrumented code").help("profile without it"));
         }
         if let Some(path) = command::find(&words[0]).filter(|path| command::is_static(path)) {
             let (path, advice) = (path.display(), command::STATIC);
@@ -124,7 +124,8 @@ fn preload(library: &Path) -> Result<OsString, Problem> {
         None => Ok(prepended(library.into(), "LD_PRELOAD")),
         Some(other) if Path::new(other) == library => Ok(before.into()),
         Some(other) => {
-            Err(Problem::new(format!("LD_PRELOAD has another jitlisten already, {other}: unset it or run that one")))
+            Err(Problem::new(format!("LD_PRELOAD has another jitlisten already, {other}"))
+                .help("unset it or run that one"))
         }
     }
 }

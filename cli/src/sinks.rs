@@ -1,4 +1,4 @@
-//! A list of sinks as it is written on the command line and in `JITLISTEN`.
+//! Lists of sinks, as in `--sinks` and `JITLISTEN`.
 
 #![forbid(unsafe_code)]
 
@@ -64,7 +64,7 @@ impl Sinks {
     /// Whether the places can be written where these sinks put their files.
     pub(crate) fn check_places(&self) -> Result<(), Problem> {
         if self.0.contains(&SinkKind::PerfMap) && !is_writable(Path::new("/tmp")) {
-            return Err(Problem::new("/tmp, where perf maps go, cannot be written: use --sinks image,unwind"));
+            return Err(Problem::new("/tmp, where perf maps go, cannot be written").help("use --sinks image,unwind"));
         }
         match std::env::var_os("JITLISTEN_DIR").filter(|directory| !directory.is_empty()) {
             Some(directory) if !is_writable(Path::new(&directory)) => {

@@ -1,4 +1,4 @@
-//! Where symbols of a library are in a process: from the file that it maps.
+//! Addresses of a library's symbols in a process, from the file that it maps.
 
 #![forbid(unsafe_code)]
 

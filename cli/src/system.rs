@@ -1,4 +1,4 @@
-//! Signals, and system calls that need a few lines; `libc` only where rustix has no function.
+//! Signals, and wrappers of system calls; `libc` only where rustix has no function.
 
 use std::fs::File;
 use std::mem::MaybeUninit;

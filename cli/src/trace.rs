@@ -1,4 +1,4 @@
-//! Calls functions in another process, in its main thread, with `ptrace(2)`; the other threads run on.
+//! Calls functions in the main thread of another process with `ptrace(2)`; the other threads keep running.
 //!
 //! ```text
 //!   seize, interrupt     the thread stops, wherever it is, in a system call or not

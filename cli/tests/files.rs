@@ -26,12 +26,13 @@ impl Place {
         command.args(words).current_dir(&self.0).env("HOME", &self.0).output().expect("started")
     }
 
-    /// The command refuses, in one sentence, and starts nothing.
+    /// The command refuses, in one sentence with advice below it, and starts nothing.
     fn refuses(&self, words: &[&str], why: &str) {
         let output = self.jitlisten(words);
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(2) && said.contains(why), "{words:?}: {said}");
-        assert!(said.lines().count() == 1 && output.stdout.is_empty(), "{words:?}: {said}");
+        let mut others = said.lines().skip(1);
+        assert!(others.all(|line| line.starts_with("  help: ")) && output.stdout.is_empty(), "{words:?}: {said}");
     }
 }
 
@@ -106,4 +107,25 @@ fn uninstall_removes_what_install_installs() {
     assert!(uninstall.status().expect("started").success());
     ours.iter().for_each(|path| assert!(!path.exists(), "{}", path.display()));
     others.iter().for_each(|path| holds(path, "other"));
+}
+
+#[test]
+fn completions_and_man_pages_are_of_every_command() {
+    let place = Place::new("man");
+    let jitlisten = |words: &[&str]| {
+        let done = Command::new(env!("CARGO_BIN_EXE_jitlisten")).args(words).current_dir(&place.0).output();
+        let done = done.expect("started");
+        assert!(done.status.success(), "{words:?}");
+        String::from_utf8(done.stdout).expect("UTF-8")
+    };
+    let completions = jitlisten(&["completions", "bash"]);
+    jitlisten(&["man-pages", "."]);
+    let help = jitlisten(&["--help"]);
+    let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let commands: Vec<_> = commands.take_while(|line| !line.is_empty()).filter_map(|line| line.get(2..13)).collect();
+    assert!(commands.len() > 10, "{help}");
+    for command in commands.iter().map(|name| name.trim()).filter(|name| !name.is_empty() && *name != "help") {
+        assert!(completions.contains(&format!("jitlisten,{command})")), "{command}");
+        assert!(place.0.join(format!("jitlisten-{command}.1")).is_file(), "{command}");
+    }
 }

@@ -1,8 +1,8 @@
-//! What the library in a process knows of each LLVM there: read from its memory, see `shim/src/doctor/facts.rs` for the
-//! layout.
+//! The facts that the library in a process publishes about each LLVM, read from its memory. `shim/src/doctor/facts.rs`
+//! defines the layout.
 //!
-//! An older library has no such symbol, another one may have another layout: then there are no facts, and what can be
-//! read from outside has to do.
+//! A library without the symbol or with another layout yields no facts; doctor then uses only what it reads from
+//! outside.
 
 #![forbid(unsafe_code)]
 
@@ -48,6 +48,8 @@ pub(super) struct Totals {
     pub(super) objects_with_lines: u64,
     pub(super) images: u64,
     pub(super) images_without_padding: u64,
+    pub(super) remark_handlers: u64,
+    pub(super) remarks: u64,
 }
 
 /// An LLVM that the library observes.
@@ -121,10 +123,17 @@ impl Facts {
             let [runtime_dyld, for_jitlink, jitlink, listed] = words::<COUNTS>(of_slot.unwrap_or_default());
             llvm.counts = Counts { runtime_dyld, for_jitlink, jitlink, listed };
         }
-        let [objects, functions, without_frame_pointer, objects_with_lines, images, images_without_padding] =
-            std::array::from_fn(|total| before[TOTALS + total]);
-        let totals =
-            Totals { objects, functions, without_frame_pointer, objects_with_lines, images, images_without_padding };
+        let total = |number| before[TOTALS + number];
+        let totals = Totals {
+            objects: total(0),
+            functions: total(1),
+            without_frame_pointer: total(2),
+            objects_with_lines: total(3),
+            images: total(4),
+            images_without_padding: total(5),
+            remark_handlers: total(6),
+            remarks: total(7),
+        };
         Reading::Good(Box::new(Facts { llvms, unheard, left_out, totals }))
     }
 }
@@ -166,7 +175,7 @@ mod tests {
         "unheard": [{"start": 1, "file": "/odd.so", "why": "no names"}], "left_out": 2, "more": true}"#;
 
     fn memory(sequence: u64, text: &str) -> Vec<u8> {
-        let mut words = vec![MAGIC, LAYOUT, 32 << 10, sequence, text.len() as u64, 5, 40, 3, 1, 5, 2, 0, 0];
+        let mut words = vec![MAGIC, LAYOUT, 32 << 10, sequence, text.len() as u64, 5, 40, 3, 1, 5, 2, 6, 7];
         words.extend((0..64).map(|count| 100 + count));
         let mut bytes: Vec<u8> = words.into_iter().flat_map(u64::to_ne_bytes).collect();
         bytes.extend(text.as_bytes());
@@ -185,6 +194,7 @@ mod tests {
         let totals = facts.totals;
         assert_eq!((totals.objects, totals.functions, totals.without_frame_pointer), (5, 40, 3));
         assert_eq!((totals.objects_with_lines, totals.images, totals.images_without_padding), (1, 5, 2));
+        assert_eq!((totals.remark_handlers, totals.remarks), (6, 7));
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! How each LLVM is observed, from the library's log: also those without a GDB JIT list, or with an empty one.
+//! Findings about each LLVM from the library's log, including LLVMs without a GDB JIT list or with an empty one.
 
 #![forbid(unsafe_code)]
 
 use super::Finding;
+use super::llvm::NO_NAMES;
 
 const ATTACHED: &str = ": LLVM in ";
 const LINKERS: [(&str, &str); 2] =
@@ -14,8 +15,8 @@ const UNHEARD: [&str; 3] = [
     ": this LLVM reported no object, ",
 ];
 
-/// A finding for each LLVM that the log (`JITLISTEN_LOG=info:FILE`) names, and for each that is not heard. Those that
-/// are `shown` have one already, by what the library shows of them.
+/// A finding for each LLVM that the log (`JITLISTEN_LOG=info:FILE`) names, and for each that is not observed. Those
+/// that are `shown` have one already, by what the library shows of them.
 pub(super) fn findings(log: &str, shown: &[String]) -> Vec<Finding> {
     let mut found = Vec::new();
     for line in log.lines() {
@@ -25,11 +26,12 @@ pub(super) fn findings(log: &str, shown: &[String]) -> Vec<Finding> {
                 found.push(attached(log, library));
             }
         } else if UNHEARD.iter().any(|warning| line.contains(warning)) {
-            let is_shown = |shown: &String| line.contains(&format!(" warn: {shown}{}", UNHEARD[0]));
+            let is_shown =
+                |shown: &String| UNHEARD[..2].iter().any(|why| line.contains(&format!(" warn: {shown}{why}")));
             if shown.iter().any(is_shown) {
                 continue;
             }
-            found.push(Finding::no("LLVM", from_path(line), "see docs/limits.md: code of this LLVM has no names"));
+            found.push(Finding::no("LLVM", from_path(line), NO_NAMES));
         }
     }
     found

@@ -1,11 +1,11 @@
-//! Each LLVM of a process: which one it is, what it has compiled, and how it is observed. Read from its file, from
-//! memory, and from what the library shows of it; nothing is changed.
+//! Each LLVM of a process: version, compiled functions, and how it is observed. Read from its file, from memory, and
+//! from the facts that the library publishes; nothing is changed.
 //!
 //! | fact | from |
 //! | --- | --- |
-//! | which there are | the library's facts; GDB JIT lists; RTTI names and messages in files |
+//! | existence | the library's facts; GDB JIT lists; RTTI names and messages in files |
 //! | version, engines | the file (`llvm_file.rs`), its symbols |
-//! | how it is observed, what is missing | the library's facts (`facts.rs`); else, whether the body of `__jit_debug_register_code` in memory is that of the file |
+//! | how it is observed, problems | the library's facts (`facts.rs`); else, whether the body of `__jit_debug_register_code` in memory is that of the file |
 //! | frame pointers | the code of each function that is in its list |
 
 #![forbid(unsafe_code)]
@@ -24,7 +24,7 @@ use crate::memory;
 use crate::process::Process;
 use crate::symbols::Symbols;
 
-const RENDEZVOUS: &str = "__jit_debug_register_code";
+const REGISTER_FUNCTION: &str = "__jit_debug_register_code";
 /// The longest redirected body: see `shim/src/process/detour`.
 const BODY: usize = 16;
 /// A breakpoint of a debugger, which may sit there, too.
@@ -138,6 +138,17 @@ impl Llvm {
         file.has_linker.then(|| Llvm::with_file(process, library, file, Heard::unsaid(process, library, has_facts)))
     }
 
+    pub(super) fn is_llvmlite(&self) -> bool {
+        self.library.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libllvmlite"))
+    }
+
+    /// Why its code gets no frame pointers, if the library says so.
+    pub(super) fn without_frame_pointers(&self) -> Option<String> {
+        let Heard::By(heard) = &self.heard else { return None };
+        let why = heard.missing.iter().find_map(|missing| missing.strip_prefix("frame pointers: "))?;
+        Some(format!("code of {}: {why}", self.library.file_name()?.display()))
+    }
+
     pub(super) fn compiled(&self) -> Option<&Compiled> {
         if let List::Of(compiled) = &self.list { Some(compiled) } else { None }
     }
@@ -171,6 +182,9 @@ impl Llvm {
                 if heard.is_silent() {
                     return Finding::no("LLVM", words.join("; "), NO_NAMES);
                 }
+                if heard.missing.iter().any(|missing| missing.contains(NAMELESS)) {
+                    return Finding::note("LLVM", words.join("; "), NO_NAMES);
+                }
                 let lost = heard.counts.for_jitlink.saturating_sub(heard.counts.jitlink);
                 if lost > 0 {
                     let found = format!("{lost} objects of JITLink not found in memory (yet)");
@@ -183,7 +197,7 @@ impl Llvm {
             }
             // One that was switched off has them.
             Heard::Unknown if !self.names_linker => {
-                words.push("not observed: its linkers have neither symbols nor RTTI".to_owned());
+                words.push(format!("not observed: {NAMELESS}"));
                 return Finding::no("LLVM", words.join("; "), NO_NAMES);
             }
             Heard::Unknown => words.push("not observed".to_owned()),
@@ -204,7 +218,10 @@ impl Heard {
     }
 }
 
-const NO_NAMES: &str = "see docs/limits.md: code that is not observed has no names";
+/// As the library says it.
+const NAMELESS: &str = "its linkers have neither symbols nor RTTI";
+
+pub(super) const NO_NAMES: &str = "see docs/limits.md: which code has names, addresses for names, or neither";
 
 fn unsaid_words(has_library: bool, is_redirected: bool) -> &'static str {
     match (has_library, is_redirected) {
@@ -230,7 +247,7 @@ impl HeardLlvm {
         if self.heard_by.is_empty() { vec!["not observed".to_owned()] } else { self.heard_by.iter().map(way).collect() }
     }
 
-    /// What is missing. A linker that is not in the library is none of it, nor is a list that nothing depends on.
+    /// The missing parts. A linker that is not in the library is none of it, nor is a list that nothing depends on.
     fn lacks(&self) -> impl Iterator<Item = &str> {
         let has_linker = self.heard_by.iter().any(|way| way == "runtimedyld" || way == "jitlink");
         let is_none = move |missing: &&str| {
@@ -289,7 +306,7 @@ fn is_of_runtime(function: &Function) -> bool {
 }
 
 fn is_redirected(process: &Process, symbols: &Symbols) -> bool {
-    let Some((address, in_file)) = symbols.code(RENDEZVOUS, BODY) else { return false };
+    let Some((address, in_file)) = symbols.code(REGISTER_FUNCTION, BODY) else { return false };
     let Ok(in_memory) = memory::read(process.pid, address, in_file.len()) else { return false };
     let mut changed = in_file.iter().zip(&in_memory).filter(|(file, memory)| file != memory);
     changed.next().is_some_and(|(_, now)| *now != BREAKPOINT)

@@ -1,11 +1,11 @@
-//! What the file of a library says of an LLVM in it, stripped or not.
+//! Version and engines of an LLVM, read from the file of its library, stripped or not.
 //!
 //! | fact | from |
 //! | --- | --- |
-//! | version | the string `LLVM22.1.0`, which the bitcode writer puts into what it writes (`llvm/lib/Bitcode/Writer/BitcodeWriter.cpp`) |
+//! | version | the string `LLVM22.1.0` that the bitcode writer emits (`llvm/lib/Bitcode/Writer/BitcodeWriter.cpp`) |
 //! | engines | names of types, as `typeid` has them (`_ZTS`); a library built without them may have symbols: see `llvm.rs` |
 //!
-//! The file is read once, from its beginning to its end, a megabyte at a time.
+//! The file is read once, one megabyte at a time.
 
 #![forbid(unsafe_code)]
 
@@ -44,7 +44,7 @@ impl LlvmFile {
         let mut found = LlvmFile { types: vec![false; types.len()], ..LlvmFile::default() };
         let mut bytes = Vec::with_capacity(CHUNK + OVERLAP);
         loop {
-            // What is left of the last chunk, and the next one.
+            // The rest of the last chunk, and the next one.
             bytes.drain(..bytes.len().saturating_sub(OVERLAP));
             let old = bytes.len();
             if file.by_ref().take(CHUNK as u64).read_to_end(&mut bytes)? == 0 {

@@ -1,4 +1,4 @@
-//! What the system allows.
+//! Findings about the system: permissions of perf and ptrace, gdb, directories, glibc.
 
 use std::ffi::CStr;
 use std::fs;

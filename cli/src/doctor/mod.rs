@@ -1,4 +1,4 @@
-//! `jitlisten doctor`: what will be seen here, and what to do about the rest.
+//! `jitlisten doctor`: which tools will see names, stacks and lines here, and how to fix the rest.
 //!
 //! ```text
 //!   machine.rs   perf, ptrace, gdb, places, glibc                   asked of the system

@@ -1,4 +1,4 @@
-//! What a process is made of, as far as tools depend on it. Nothing is changed in it.
+//! Properties of a process that decide what tools see. Nothing is changed in it.
 
 #![forbid(unsafe_code)]
 
@@ -48,6 +48,10 @@ pub(super) struct Program {
     had_images: bool,
     /// The LLVMs in it that the library shows, as they are named in its log.
     shown: Vec<String>,
+    /// One of its LLVMs is that of llvmlite.
+    has_numba: bool,
+    /// LLVMs whose code gets no frame pointers, and why.
+    without_frame_pointers: Vec<String>,
 }
 
 impl Program {
@@ -70,6 +74,8 @@ impl Program {
             has_compiled: false,
             had_images: false,
             shown: Vec::new(),
+            has_numba: false,
+            without_frame_pointers: Vec::new(),
         }
     }
 
@@ -91,8 +97,19 @@ impl Program {
         program
     }
 
-    /// A process that runs.
+    /// A process that runs; one that has just begun is looked at again.
     pub(super) fn of_process(pid: u32) -> Result<Program, Problem> {
+        let first = Program::look(pid)?;
+        match Process::open(pid)?.age().and_then(|age| wait_in_start_up(age, first.has_compiled)) {
+            None => Ok(first),
+            Some(time) => {
+                sleep(time);
+                Ok(Program::look(pid).unwrap_or(first))
+            }
+        }
+    }
+
+    fn look(pid: u32) -> Result<Program, Problem> {
         let process = Process::open(pid)?;
         let environment = Environment::of(pid);
         let preloaded = library(&process).is_some();
@@ -148,6 +165,7 @@ impl Program {
         self.lacks_lines = seen.program.lacks_lines;
         self.images_have_padding = seen.program.images_have_padding;
         self.shown = seen.program.shown;
+        self.has_numba = seen.program.has_numba;
         let without_library = seen.program.findings.into_iter().filter(|finding| finding.about != "library");
         self.findings.extend(without_library);
         self.findings.push(Finding::ok("command", seen.status));
@@ -167,12 +185,19 @@ impl Program {
             }
             self.findings.push(Finding::no("sink", after(line, "the "), "fix what the system has refused"));
         }
-        if text.contains("code without frame pointers was loaded") {
+        if let Some(line) = text.lines().find(|line| line.contains("code without frame pointers was loaded")) {
             self.code_keeps_frame_pointers = false;
+            // The log also names the library and the first function; the process, if it lived long enough, had only counts.
+            self.findings.retain(|finding| !finding.found.contains(HAVE_NONE));
             self.findings.push(Finding::note(
                 "frame pointers",
-                "code without frame pointers was loaded",
-                "perf record --call-graph dwarf; if it is from Numba's cache, omit --no-lines: Numba then compiles it once more",
+                // With the library in front, if the log names it.
+                after(line, " warn: ").trim_start_matches(" warn: "),
+                if self.has_numba {
+                    format!("perf record --call-graph dwarf; {CACHED}")
+                } else {
+                    "perf record --call-graph dwarf".to_owned()
+                },
             ));
         }
         if let Some(line) = text.lines().find(|line| line.contains("code gets no frame pointers")) {
@@ -241,6 +266,8 @@ impl Program {
                 listed.of_program += compiled.of_program;
             }
             self.shown.extend(llvm.name_in_log().map(str::to_owned));
+            self.has_numba |= llvm.is_llvmlite();
+            self.without_frame_pointers.extend(llvm.without_frame_pointers());
             self.findings.push(llvm.finding(self.has_library));
         }
         if llvms.is_empty() {
@@ -255,6 +282,7 @@ impl Program {
         self.lines |= self.has_library && (listed.objects_with_lines > 0 || totals.objects_with_lines > 0);
         self.images_have_padding = totals.images_without_padding == 0;
         self.examine_lines(&listed);
+        self.examine_remarks(&totals);
         self.examine_frame_pointers(&listed, &totals);
         if !self.images_have_padding {
             let Totals { images, images_without_padding, .. } = totals;
@@ -282,6 +310,23 @@ impl Program {
         }
     }
 
+    /// Whether LLVM's reasons for slow loops are recorded. Images carry them.
+    fn examine_remarks(&mut self, totals: &Totals) {
+        if !self.has_numba || totals.images == 0 || cfg!(not(target_arch = "x86_64")) {
+            return;
+        }
+        self.findings.push(if totals.remark_handlers == 0 {
+            Finding::note(
+                "remarks",
+                "those of LLVM's loop vectoriser are not recorded: unknown release of LLVM, or the program handles diagnostics itself",
+                "nothing: jitlisten why goes by the machine code",
+            )
+        } else {
+            let count = totals.remarks;
+            Finding::ok("remarks", format!("those of LLVM's loop vectoriser are recorded, so far: {count}"))
+        });
+    }
+
     /// The library counts all that was reported to it, also what is in no list; the list is known without it, too.
     fn examine_frame_pointers(&mut self, listed: &Compiled, totals: &Totals) {
         let of_list = (listed.without_frame_pointer as u64, listed.functions as u64);
@@ -290,13 +335,15 @@ impl Program {
         self.code_keeps_frame_pointers &= without == 0;
         if self.has_library && without > 0 {
             let tool = if self.images_have_padding { "perf record --call-graph dwarf" } else { "jitlisten record" };
+            let mut causes = self.without_frame_pointers.clone();
+            causes.extend(
+                self.has_numba.then(|| "from Numba's cache, or older than jitlisten in this process".to_owned()),
+            );
+            let causes = if causes.is_empty() { "their LLVM did not add them".to_owned() } else { causes.join("; ") };
             self.findings.push(Finding::note(
                 "frame pointers",
-                format!(
-                    "{without} of {all} compiled functions have none: from Numba's cache, older than jitlisten in this process, or from \
-                     an LLVM whose modules it does not reach"
-                ),
-                format!("{tool}; or jitlisten run from the beginning with lines: Numba then compiles what is cached without them once more"),
+                format!("{without} of {all} {HAVE_NONE}{causes}"),
+                if self.has_numba { format!("{tool}; {CACHED}") } else { tool.to_owned() },
             ));
         }
     }
@@ -323,9 +370,22 @@ impl Program {
     }
 }
 
+/// Of functions without frame pointers, in front of the causes.
+const HAVE_NONE: &str = "compiled functions keep no frame pointer: ";
+
+const CACHED: &str = "start it with jitlisten run and omit --no-lines: Numba then compiles once more what it has cached without jitlisten";
+
 const NO_LLVM: &str = "no known LLVM in the process";
 /// What the library says, which looks into every library.
 const NONE_YET: &str = "no LLVM in the process";
+
+/// For so long after its start a process may not have loaded what compiles.
+const START_UP: Duration = Duration::from_secs(3);
+
+/// How long to wait before a second look at a process of this age, which has compiled already or not.
+fn wait_in_start_up(age: Duration, has_compiled: bool) -> Option<Duration> {
+    START_UP.checked_sub(age).filter(|wait| !has_compiled && !wait.is_zero())
+}
 
 const SINK: &str = "start it with JITLISTEN_LOG=FILE; the log shows the error";
 
@@ -408,7 +468,7 @@ fn watch(mut child: Child, time: Duration) -> Option<Seen> {
 /// Of the processes with the library, one that compiles, else one with a Python.
 fn look(pid: u32) -> Option<Program> {
     let with_library = |pid: &u32| Process::open(*pid).is_ok_and(|process| library(&process).is_some());
-    let programs = descendants(pid).into_iter().filter(with_library).filter_map(|pid| Program::of_process(pid).ok());
+    let programs = descendants(pid).into_iter().filter(with_library).filter_map(|pid| Program::look(pid).ok());
     programs.max_by_key(|program| (program.has_compiled, program.is_python))
 }
 
@@ -421,4 +481,17 @@ fn descendants(pid: u32) -> Vec<u32> {
         at += 1;
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_process_in_start_up_is_looked_at_twice() {
+        assert_eq!(wait_in_start_up(Duration::from_secs(1), false), Some(Duration::from_secs(2)));
+        assert_eq!(wait_in_start_up(Duration::from_secs(1), true), None);
+        assert_eq!(wait_in_start_up(START_UP, false), None);
+        assert_eq!(wait_in_start_up(Duration::from_secs(60), false), None);
+    }
 }

@@ -1,5 +1,5 @@
-//! The interpreter in a process: how it was started, and how it was built. Read from `/proc` and from its file; nothing
-//! is executed.
+//! The Python interpreter of a process: its flags and build options, read from `/proc` and from its file. Nothing is
+//! executed.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Tool by tool: what will be seen.
+//! For each tool: will it see names, whole stacks, and lines?
 
 #![forbid(unsafe_code)]
 

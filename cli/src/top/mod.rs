@@ -1,13 +1,13 @@
-//! `jitlisten top`: functions and their hottest lines, while the program runs.
+//! `jitlisten top`: a live view of functions and their hottest lines.
 //!
 //! ```text
-//!  target.rs    starts `jitlisten record`, of a command or of a process that runs, into a file that nothing else sees
-//!  table.rs     adds up what came, and says which rows there are            pure
+//!  target.rs    starts `jitlisten record` into a private file
+//!  table.rs     adds up samples and selects rows                            pure
 //!  screen.rs    the rows as lines of a terminal                             pure
-//!  terminal.rs  the other screen of the terminal, keys; gives it back whatever happens
+//!  terminal.rs  the alternate screen and keys; always restores the terminal
 //! ```
-//! The recording is followed while it is written (`jitlisten_report::Follower`), and what has been read of it is given
-//! back to the file system, so that a day of it needs no more space than a second.
+//! The recording is read while it is written (`jitlisten_report::Follower`). Parts that were read are freed in the file
+//! system, hence a day takes no more space than a second.
 
 #![forbid(unsafe_code)]
 
@@ -65,12 +65,11 @@ pub(crate) struct Top {
 impl Top {
     pub(crate) fn execute(self) -> Result<ExitCode, Problem> {
         if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
-            return Err(Problem::new(
-                "top needs a terminal for input and output; `jitlisten lines -- CMD` prints a table anywhere",
-            ));
+            return Err(Problem::new("top needs a terminal for input and output")
+                .help("`jitlisten lines -- CMD` prints a table anywhere"));
         }
         if self.recorder.surroundings.subprocesses {
-            return Err(Problem::new("top shows one process, without its children: omit -s"));
+            return Err(Problem::new("top shows one process, without its children").help("omit -s"));
         }
         let mut target = Target::start(&self)?;
         let table = self.watch(&mut target);
@@ -124,7 +123,7 @@ struct Live {
     cache: SymbolCache,
     options: Options,
     table: Table,
-    /// The recording is kept, and not given back.
+    /// The recording is kept, not punched out.
     is_kept: bool,
     /// The program has ended, and all of it was read.
     is_over: bool,
@@ -158,11 +157,8 @@ impl Live {
             return Ok(());
         }
         self.table.threads(&recording);
-        let threads = self.table.thread_rows();
-        let compilations = target.compilations(|pid| threads.iter().any(|(tid, _)| *tid == pid));
-        if !compilations.is_empty() {
-            self.table.compilations = compilations;
-        }
+        let threads: Vec<u32> = self.table.thread_rows().iter().map(|(tid, _)| *tid).collect();
+        target.compilations(&mut self.table.compilations, |pid| threads.contains(&pid));
         if let Some(wanted) = screen.thread() {
             let threads = &recording.threads;
             recording.samples.retain(|sample| threads[sample.thread as usize].tid == wanted);

@@ -1,4 +1,4 @@
-//! What is shown: rows of text, made anew at every look.
+//! The screen as lines of text, rendered anew for each refresh.
 
 use crossterm::event::KeyCode;
 use jitlisten_report::{Compilation, printable};
@@ -262,7 +262,7 @@ impl Screen {
         let colon = if names.is_empty() { "" } else { ": " };
         let outside = format!("{} % outside{colon}{}", percent(outside, table.all.now), names.join(", "));
         let mut rows = vec![row(title, Ink::Head), row(compiled, Ink::Plain), row(outside, Ink::Plain)];
-        rows.extend(compilations(&table.compilations).map(|text| row(text, Ink::Plain)));
+        rows.extend(compilations(table.compilations.rows()).map(|text| row(text, Ink::Plain)));
         rows.push(row(self.columns_head(), Ink::Head));
         rows
     }

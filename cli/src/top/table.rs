@@ -1,8 +1,8 @@
-//! What came so far, by function and line.
+//! Samples so far, by function and line.
 
 use std::collections::BTreeMap;
 
-use jitlisten_report::{Compilation, Kind, Recording, Report};
+use jitlisten_report::{GrowingCompilations, Kind, Recording, Report};
 
 /// How much: in the last second, and since the beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,6 +79,22 @@ impl Order {
     }
 }
 
+/// A function of Python with its file: each module has a `<module>`.
+fn named(report: &Report, function: &jitlisten_report::FunctionRow) -> String {
+    match (function.kind, function.lines) {
+        (Kind::Python, Some((file, ..))) => {
+            let path = &report.profile.files[file as usize].path;
+            let name = path.rsplit('/').next().unwrap_or(path);
+            let folder = path.strip_suffix("/__init__.py").and_then(|folder| folder.rsplit('/').next());
+            match folder {
+                Some(folder) => format!("{} ({folder}/{name})", function.name),
+                None => format!("{} ({name})", function.name),
+            }
+        }
+        _ => function.name.clone(),
+    }
+}
+
 /// The rows.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
@@ -94,7 +110,7 @@ pub(crate) struct Table {
     pub(crate) outside: Vec<(String, u64)>,
     outside_ever: BTreeMap<String, u64>,
     /// What Numba has compiled.
-    pub(crate) compilations: Vec<Compilation>,
+    pub(crate) compilations: GrowingCompilations,
     pub(crate) samples: u64,
     pub(crate) lost: u64,
     pub(crate) looks: u64,
@@ -137,7 +153,7 @@ impl Table {
             *sum = sum.saturating_add(*weight);
         }
         for function in &profile.functions {
-            let row = self.function(&function.name, function.kind);
+            let row = self.function(&named(report, function), function.kind);
             row.shares.own.add(function.shares.own.weight);
             row.shares.total.add(function.shares.total.weight);
         }
@@ -178,7 +194,7 @@ impl Table {
             for (number, line) in &file.lines {
                 let text = source.line(*number).unwrap_or_default().trim();
                 for function in line.functions.iter().filter_map(|function| profile.functions.get(*function as usize)) {
-                    let row = self.function(&function.name, function.kind);
+                    let row = self.function(&named(report, function), function.kind);
                     let row = row.lines.entry((file.path.clone(), *number)).or_default();
                     row.shares.own.add(line.shares.own.weight);
                     row.shares.total.add(line.shares.total.weight);

@@ -1,7 +1,7 @@
-//! What is watched: `jitlisten record` of it, into a file in a directory of this process.
+//! The recorder behind `top`: `jitlisten record` into a file in a private directory.
 //!
-//! A process of another user can change the recording, and the files that it names. So `top -p` makes and reads all
-//! files with the rights of that user; only the recorder keeps those of root.
+//! A process of another user can change the recording and the files that it names. Hence `top -p` creates and reads all
+//! files with the rights of that user; only the recorder keeps the rights of root.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use jitlisten_report::{Compilation, Follower, compilations_so_far};
+use jitlisten_report::{Follower, GrowingCompilations};
 use rustix::process::Signal;
 
 use super::Top;
@@ -27,7 +27,7 @@ const MOST_OUTPUT: u64 = 256 << 10;
 /// A program that was asked to end has so long. A recorder may be in the middle of a call in a process, which takes
 /// seconds at most (`trace.rs`): it must not be killed there.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What is read is given back in pieces of this size.
+/// Parts that were read are freed in pieces of this size.
 const PAGE: u64 = 4096;
 
 /// Whether it runs.
@@ -118,9 +118,9 @@ impl Target {
         Ok(follower)
     }
 
-    /// What Numba has compiled so far, of this process.
-    pub(crate) fn compilations(&self, pids: impl Fn(u32) -> bool) -> Vec<Compilation> {
-        compilations_so_far(&self.recording, pids)
+    /// What Numba has compiled since the last look, of such a process.
+    pub(crate) fn compilations(&self, so_far: &mut GrowingCompilations, is_recorded: impl Fn(u32) -> bool) {
+        so_far.look(&self.recording, is_recorded);
     }
 
     /// Why there is nothing to see: the last line that was printed.

@@ -1,5 +1,5 @@
-//! The other screen of the terminal, without echo. It is given back when this is dropped, when this program panics, and
-//! when it is asked to end by a signal.
+//! The alternate screen of the terminal, without echo. Dropping it, a panic, and termination signals restore the
+//! terminal.
 
 use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
