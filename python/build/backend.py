@@ -4,6 +4,7 @@ the source distribution is everything that is in git, because the library is no 
 ``JITLISTEN_LIBRARY`` names a library that was built already (ci/wheel.sh builds one for an old glibc).
 """
 
+import gzip
 import io
 import os
 import re
@@ -11,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 
 import third_party
 
@@ -26,6 +28,9 @@ def prepare():
     shutil.copyfile(built, os.path.join(_PACKAGE, "libjitlisten.so"))
     with open(os.path.join(_PACKAGE, "THIRD-PARTY-LICENSES"), "w", encoding="utf-8") as licences:
         licences.write(third_party.text())
+    os.makedirs("target", exist_ok=True)
+    with open(os.path.join("target", "jitlisten.cyclonedx.json"), "w", encoding="utf-8") as bill:
+        bill.write(third_party.bill_of_materials(_version()))
     headers = os.path.join(_PACKAGE, "include")
     os.makedirs(headers, exist_ok=True)
     for name in ("jitlisten.h", "jitlisten_llvm.hpp"):
@@ -54,19 +59,28 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 
 
 def build_sdist(sdist_directory, config_settings=None):
-    with open("Cargo.toml", encoding="utf-8") as manifest:
-        version = re.search(r'^version = "(.*)"$', manifest.read(), re.MULTILINE).group(1)
-    name = f"jitlisten-{version}"
+    """Everything that is in git, of the date of the commit or ``SOURCE_DATE_EPOCH``: equal bytes for equal sources."""
     files = subprocess.run(["git", "ls-files", "-z"], check=True, capture_output=True).stdout.decode().split("\0")
+    name = f"jitlisten-{_version()}"
     path = os.path.join(sdist_directory, name + ".tar.gz")
-    with tarfile.open(path, "w:gz", format=tarfile.PAX_FORMAT) as sdist:
-        for file in filter(None, files):
-            if os.path.lexists(file) and not file.startswith(_NOT_SHIPPED):
-                sdist.add(file, f"{name}/{file}", recursive=False)
-        metadata = _metadata(version)
-        entry = tarfile.TarInfo(f"{name}/PKG-INFO")
-        entry.size = len(metadata)
-        sdist.addfile(entry, io.BytesIO(metadata))
+    date = os.environ.get("SOURCE_DATE_EPOCH") or subprocess.run(["git", "log", "-1", "--format=%ct"], check=True, capture_output=True).stdout
+
+    def without_owner(entry):
+        entry.uid = entry.gid = 0
+        entry.uname = entry.gname = ""
+        entry.mtime = int(date)
+        entry.mode = 0o755 if entry.mode & 0o100 else 0o644
+        return entry
+
+    metadata = _metadata()
+    with open(path, "wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
+        with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as sdist:
+            for file in filter(None, files):
+                if os.path.lexists(file) and not file.startswith(_NOT_SHIPPED):
+                    sdist.add(file, f"{name}/{file}", recursive=False, filter=without_owner)
+            entry = without_owner(tarfile.TarInfo(f"{name}/PKG-INFO"))
+            entry.size = len(metadata)
+            sdist.addfile(entry, io.BytesIO(metadata))
     return os.path.basename(path)
 
 
@@ -74,17 +88,15 @@ def build_sdist(sdist_directory, config_settings=None):
 _NOT_SHIPPED = ("fuzz/", ".ci/")
 
 
-def _metadata(version):
-    with open("pyproject.toml", encoding="utf-8") as project:
-        text = project.read()
-    summary = re.search(r'^description = "(.*)"$', text, re.MULTILINE).group(1)
-    requires = re.search(r'^requires-python = "(.*)"$', text, re.MULTILINE).group(1)
-    fields = [
-        "Metadata-Version: 2.1",
-        "Name: jitlisten",
-        f"Version: {version}",
-        f"Summary: {summary}",
-        "License: MIT OR Apache-2.0",
-        f"Requires-Python: {requires}",
-    ]
-    return ("\n".join(fields) + "\n").encode()
+def _version():
+    with open("Cargo.toml", encoding="utf-8") as manifest:
+        return re.search(r'^version = "(.*)"$', manifest.read(), re.MULTILINE).group(1)
+
+
+def _metadata():
+    import maturin
+
+    with tempfile.TemporaryDirectory() as directory:
+        written = maturin.prepare_metadata_for_build_wheel(directory)
+        with open(os.path.join(directory, written, "METADATA"), "rb") as metadata:
+            return metadata.read()

@@ -1,6 +1,8 @@
-"""THIRD-PARTY-LICENSES of a wheel: the licence texts of the crates of others in its two binaries, as their packages have them."""
+"""The crates of others in the two binaries of a wheel: THIRD-PARTY-LICENSES, their licence texts, as their packages have them; and the bill
+of materials (SBOM). maturin's own has only the crates of the command, and paths of the machine that built it."""
 
 import collections
+import functools
 import json
 import pathlib
 import re
@@ -12,6 +14,7 @@ _TEXTS = re.compile(r"(LICEN[CS]E|COPYING|COPYRIGHT|NOTICE|UNLICENSE)([-._].*)?"
 _HEAD = "The binaries of this package contain parts of these crates of Rust. A crate with several licences may be used under each of them.\n"
 
 
+@functools.lru_cache(maxsize=None)
 def linked_crates():
     """Their packages, as `cargo metadata` describes them, without build scripts and procedural macros."""
     host = re.search(r"^host: (.*)$", subprocess.run(["rustc", "-vV"], check=True, stdout=subprocess.PIPE, text=True).stdout, re.M)[1]
@@ -52,3 +55,19 @@ def text():
             users[licence.strip()].append(crate["name"])
     texts = (f"{'=' * 80}\n{', '.join(dict.fromkeys(whose))}\n{'=' * 80}\n\n{licence}\n" for licence, whose in users.items())
     return "\n".join([_HEAD, names + "\n", *texts])
+
+
+def bill_of_materials(version):
+    """CycloneDX 1.5."""
+    crates = [
+        {
+            "type": "library",
+            "name": crate["name"],
+            "version": crate["version"],
+            "purl": f"pkg:cargo/{crate['name']}@{crate['version']}",
+            "licenses": [{"expression": crate["license"].replace("/", " OR ")}],
+        }
+        for crate in linked_crates()
+    ]
+    ours = {"type": "application", "name": "jitlisten", "version": version, "purl": f"pkg:pypi/jitlisten@{version}"}
+    return json.dumps({"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "metadata": {"component": ours}, "components": crates}, indent=1)

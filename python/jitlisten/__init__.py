@@ -54,7 +54,7 @@ class Llvm(NamedTuple):
     heard_by: Tuple[str, ...] = ()
     #: How many objects RuntimeDyld has reported, whether they are in the list or not.
     linked: int = 0
-    #: What is not heard or not had, a sentence each.
+    #: What cannot be observed, and why, a sentence each.
     missing: Tuple[str, ...] = ()
 
 

@@ -208,7 +208,7 @@ def _report(files: List[str], options: Dict[str, str], directory: str, texts: st
 
 
 def _cells(shell: Any) -> Dict[str, str]:
-    """The file that stands for each cell: ``Cell In [3]``, as in IPython's tracebacks."""
+    """The file name of each cell: ``Cell In [3]``, as in IPython's tracebacks."""
     names: Dict[str, Any] = getattr(shell.compile, "_filename_map", {})
     cells = {}
     for file, count in names.items():
@@ -281,7 +281,9 @@ _SEQUENCE = re.compile("\x1b\\[([0-9;]*)m")
 _STYLES = {
     "1": "font-weight:bold",
     "2": "opacity:.65",
+    "32": "color:#2e8b57",
     "33": "color:#b8860b",
+    "35": "color:#a349a4",
     "36": "color:#1a8a8a",
     "1;31": "color:#d0392b;font-weight:bold",
 }

@@ -377,7 +377,12 @@ def loops(a):
 @njit(parallel=True)
 def sums(a):
     return a.sum()
-f(2.0), overloads(2.0), closes(2.0), loops(np.ones(9)), sums(np.ones(9))
+@njit(parallel=True)
+def fills(a):
+    n = a.size
+    for i in prange(n):
+        a[i] = i
+f(2.0), overloads(2.0), closes(2.0), loops(np.ones(9)), sums(np.ones(9)), fills(np.ones(9))
 """
 
 
@@ -398,6 +403,8 @@ def test_what_numba_inlines_has_a_frame_of_its_own(tmp_path):
     assert of("prog.closes(") == [("prog.closes.<locals>.closed", "prog.py", 21)], calls
     # LLVM has unrolled the loop.
     assert set(of("prange kernel prog.py:25 ")) == {("callee.g", "prog.py", 26), whole[1]}, calls
+    # What starts the threads is called in the line of the loop, not of the statement before.
+    assert {at for _, file, at in of("prog.fills(") if file == "prog.py"} == {34}, calls
     # A NumPy function that Numba makes a loop of: its kernel is named by the call of the user's.
     kernel = of("gufunc::prange kernel prog.py:30 in prog.sums ")
     assert any(re.match(r"numba\.parfors\..*sum", name) and at == ["prog.py", 30] for name, *at in kernel), calls

@@ -1,4 +1,4 @@
-"""The machine code with line tables is the machine code without: every loaded section, its relocations, its symbols.
+"""The machine code with line tables and LLVM's remarks is the machine code without: every loaded section, its relocations, its symbols.
 
 Needs the native library (`JITLISTEN_LIBRARY`, or `target/release/libjitlisten.so`): it asks for unwind tables, as for users.
 """
@@ -15,7 +15,9 @@ LIBRARY = os.environ.get("JITLISTEN_LIBRARY", os.path.join(HERE, "..", "..", "ta
 # `all` takes minutes.
 EXTENT = ["--short"] if os.environ.get("JITLISTEN_LINES_PROGRAMS") != "all" else []
 
-pytest.importorskip("numba")
+#: Images have LLVM's remarks, of the releases of LLVM that this is known of.
+numba = pytest.importorskip("numba")
+IMAGES = [] if numba.__version__.startswith("0.56.") else ["--images"]
 
 
 def not_for(version):
@@ -31,7 +33,7 @@ def compared():
     environment = dict(os.environ, LD_PRELOAD=os.path.abspath(LIBRARY), JITLISTEN="unwind", PYTHONHASHSEED="0")
     # Numba 0.56, with LLVM 11, has lines only so: there it is the instructions that are compared.
     environment["JITLISTEN_LINES"] = "force"
-    command = [sys.executable, os.path.join(HERE, "lines", "objects.py"), "--json", "--again"] + EXTENT
+    command = [sys.executable, os.path.join(HERE, "lines", "objects.py"), "--json", "--again"] + IMAGES + EXTENT
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=3600)
     assert done.returncode == 0, done.stderr.decode()
     found = json.loads(done.stdout.decode().splitlines()[-1])

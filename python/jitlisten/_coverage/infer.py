@@ -19,7 +19,7 @@ _LONGEST_WAY = 6
 
 
 class Text:
-    """What is known of one source file."""
+    """The facts about one source file."""
 
     def __init__(self, text: str, path: str) -> None:
         from coverage.parser import PythonParser

@@ -57,6 +57,10 @@ def within_loop(lowerer: Any, parfor: Any) -> Iterator[None]:
     except AttributeError:
         loop = Origin(GENERATED, 0, "")
     _current.loops.append(loop)
+    # Numba lowers a loop without a call of `mark_location`: what starts the threads would have the line of the
+    # statement before.
+    if isinstance(lowerer.debuginfo, LineBuilder):
+        lowerer.debuginfo.mark_location(lowerer.builder, lowerer.loc.line)
     try:
         yield
     finally:

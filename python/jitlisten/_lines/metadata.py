@@ -26,7 +26,8 @@ _FLAGS = (("Dwarf Version", 4), ("Debug Info Version", 3))
 _LAST_LINE = 0x7FFF_FFFF
 
 _ATTRIBUTE = "_jitlisten_lines"
-# Far from llvmlite's, so that those are what they would be without ours. Not further: LLVM reads it behind each instruction.
+# Far from llvmlite's, so that those are what they would be without ours. Not further: LLVM reads it behind each
+# instruction.
 _FIRST_NUMBER = 10000
 # No name that LLVM has.
 _EARLY = "\0jitlisten"
@@ -84,7 +85,8 @@ class ModuleLines:
         return Node("%s!%d" % (_BEHIND, _FIRST_NUMBER + len(self._texts) - 1))
 
     def _write_unit(self) -> None:
-        # debugInfoForProfiling: without it a function that inlines nothing has lines and no name; py-spy then shows an address.
+        # debugInfoForProfiling: without it a function that inlines nothing has lines and no name; py-spy then shows an
+        # address.
         self._texts[0] = (
             'distinct !DICompileUnit(language: DW_LANG_C_plus_plus, file: %s, producer: "Numba, jitlisten", isOptimized: %s, flags: "%s"'
             ", runtimeVersion: 0, emissionKind: LineTablesOnly, debugInfoForProfiling: true)"

@@ -30,7 +30,8 @@ from typing import Any, Callable, List, Optional, Tuple
 from . import log, versions
 from .imports import Watch
 
-# Part of the key of cached code. Another number when names, locations or hashes change: a cache would keep the old ones.
+# Part of the key of cached code. Another number when names, locations or hashes change: a cache would keep the old
+# ones.
 MARKER = "jitlisten-lines-3"
 # In the place of what was not there.
 _NOTHING = object()

@@ -33,8 +33,9 @@ COMPARED = frozenset(
         (0, 68, 1),
     }
 )
-# LLVM 11 (Numba 0.56 alone) makes jumps longer to align what follows, except where a line begins: there it takes `nop`s. With
-# lines the instructions are the same, and their bytes are not. LLVM 12 gave that up, because of this (D94542).
+# LLVM 11 (Numba 0.56 alone) makes jumps longer to align what follows, except where a line begins: there it takes
+# `nop`s. With lines the instructions are the same, and their bytes are not. LLVM 12 gave that up, because of this
+# (D94542).
 PADDED_OTHERWISE = (0, 56)
 
 

@@ -1,11 +1,13 @@
 """Compiles the programs in children of one process, without lines, with lines, and without again, and compares the objects.
 
-    python objects.py [--short] [--again] [--only NAME,...] [--json]
+    python objects.py [--short] [--again] [--images] [--only NAME,...] [--json]
 
 A child of a fork begins where the others begin: the same counters in names, nearly the same addresses.
 
 Run it with `LD_PRELOAD=libjitlisten.so JITLISTEN=unwind`, as users do: the library asks for unwind tables. Without it, a
 description of lines alone makes LLVM add some for functions that need none; all else is the same.
+
+`--images`: where there are lines, there are images with LLVM's remarks, too, as under `jitlisten record`.
 """
 
 import argparse
@@ -14,6 +16,7 @@ import itertools
 import json
 import os
 import pickle
+import platform
 import re
 import subprocess
 import sys
@@ -72,9 +75,25 @@ def _name_constants_by_count():
     pythonapi.id = number
 
 
-def run(names, lines):
+def remarks():
+    """How many remarks of LLVM the images of this process carry."""
+    found = 0
+    with open("/proc/self/maps") as maps:
+        images = {line.split(maxsplit=5)[5].rstrip("\n") for line in maps if "r-xp" in line and "/object-" in line}
+    for path in images:
+        with open(path, "rb") as image:
+            found += image.read().count(b"\tloop not vectorized: ")
+    return found
+
+
+def run(names, lines, images=False):
     """In a child: the objects of each program, its result, and the processor time."""
     import programs
+
+    if lines and images:
+        import jitlisten
+
+        jitlisten.enable("image", lines=False)
 
     warnings.simplefilter("ignore")
     if lines:
@@ -91,16 +110,18 @@ def run(names, lines):
         except Exception as error:
             result = "%s: %s" % (type(error).__name__, str(error)[-300:])
         done[name] = (result, list(CAPTURED), time.process_time() - begin)
+    if lines and images and platform.machine() == "x86_64":
+        assert remarks() > 0
     return done
 
 
-def in_child(names, lines):
+def in_child(names, lines, images=False):
     with tempfile.TemporaryFile() as file:
         sys.stdout.flush()
         child = os.fork()
         if child == 0:
             try:
-                file.write(pickle.dumps(run(names, lines)))
+                file.write(pickle.dumps(run(names, lines, images)))
                 file.flush()
                 os._exit(0)
             except BaseException:
@@ -178,6 +199,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--short", action="store_true", help="one program of each kind")
     parser.add_argument("--again", action="store_true", help="compare without lines to without lines, too")
+    parser.add_argument("--images", action="store_true", help="with images where there are lines")
     parser.add_argument("--only", help="these programs")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
@@ -192,7 +214,7 @@ def main():
     if arguments.only:
         names = arguments.only.split(",")
     without = in_child(names, False)
-    compared = {"lines": report(without, in_child(names, True))}
+    compared = {"lines": report(without, in_child(names, True, arguments.images))}
     if arguments.again:
         compared["again"] = report(without, in_child(names, False))
     failed = ["%s: %s" % (name, result) for name, (result, _, _) in without.items() if "Error: " in result]

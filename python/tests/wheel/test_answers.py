@@ -77,11 +77,12 @@ def test_what_a_person_sees(run, recorded):
     assert first[0].startswith("mixed.py · Python 3.") and " of processor time in " in first[0] and "1 thread" in first[0]
     for word in ("compiled code", "your Python", "compiling", "importing", "off the processor", "hottest lines"):
         assert word in text, text
-    assert text.index("hottest lines") < text.index("| function") < text.index("|  line | source")
+    order = ["hottest lines", "| your functions", "| libraries, with their functions", "|  line | source"]
+    assert sorted(order, key=text.index) == order
     assert "<string>:2 by mixed.py:" in text, "generated code is named by its caller"
     assert "site-packages/numba/core" not in text and "_bootstrap" not in text, "libraries are folded"
     only = run(command(), "lines", "--function", "parse", recorded["cpu"]).stdout
-    assert "| parse" in only and "smooth" not in only.split("| function")[1].split("mixed.py")[0]
+    assert "| parse" in only and "smooth" not in only.split("| functions")[1].split("mixed.py")[0]
 
 
 @pytest.mark.parametrize("columns", [80, 120])
@@ -91,6 +92,92 @@ def test_it_fits_the_terminal(environment, recorded, columns):
     rows = text.splitlines()
     assert len(rows) > 30 and max(map(len, rows)) <= columns, max(rows, key=len)
     assert ("  samples |" in text) == (columns >= 110)
+
+
+#: A library with a function that is compiled, one that is interpreted, and one that generates code.
+LIBRARY = """
+import time
+from numba import njit
+
+@njit
+def compiled(n):
+    total = 0.0
+    for i in range(n):
+        total += (i % 7) * 0.5  # compiled
+    return total
+
+def interpreted():
+    return [i * i for i in range(1000)]
+
+made = {}
+exec(compile("def generated(n):\\n    return sum(i * i for i in range(n))", "<generated>", "exec"), made)
+
+def spend(seconds, work):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        work()
+"""
+
+
+def test_a_program_of_libraries(environment, run, tmp_path):
+    """Whose time is nearly all a library's: each is a row with its functions, compiled ones first, and the user's lines come first."""
+    place = tmp_path / "site-packages" / "slow"
+    place.mkdir(parents=True)
+    (place / "__init__.py").write_text(LIBRARY)
+    program = tmp_path / "prog.py"
+    program.write_text(
+        "import sys\nsys.path.insert(0, 'site-packages')\nimport slow\nslow.compiled(1)\nslow.compiled(1.5)\n"
+        "slow.spend(1.0, lambda: slow.compiled(100_000))\nslow.spend(0.5, slow.interpreted)\nslow.spend(0.5, lambda: slow.made['generated'](1000))\n"
+    )
+    run(command(), "record", "-o", "a.data", "prog.py")
+    environment.pop("COLUMNS", None)
+    for columns in (80, 120):
+        environment["PWD"] = str(tmp_path)
+        text = on_a_terminal(environment, columns, command(), "lines", "--color", "never", tmp_path / "a.data")
+        rows = text.splitlines()
+        assert max(map(len, rows)) <= columns
+        compiled = rows.index(next(row for row in rows if " slow.compiled(" in row))
+        assert " LLVM " in rows[compiled] and "64), and 1 more" in rows[compiled] and compiled < 20, text
+        assert "next run: 2 compilations again" in text and "cache=True not set" in text
+        yours, libraries = text.split("| your functions")[1].split("| libraries")
+        assert "slow.compiled" not in yours and "| <lambda>" in yours, text
+        libraries, sources = libraries.split("|  line | source", 1)
+        (slow,) = [row for row in libraries.splitlines() if "| slow " in row]
+        assert slow.split("| slow ")[1].split()[0] == "compiled", "compiled functions first"
+        assert "| Numba's compiler" in libraries and "| import system" in libraries and "| numba.core" not in text
+        assert libraries.splitlines()[-2].endswith("prog.py") and "total += (i % 7) * 0.5" in sources, "the user's files first"
+        hottest = text.split("hottest lines")[1].split("your lines")[0]
+        line = LIBRARY.splitlines().index("        total += (i % 7) * 0.5  # compiled") + 1
+        assert f"__init__.py:{line} " in hottest and "<generated>:2 by prog.py:8" in hottest, text
+        (generated,) = [row for row in hottest.splitlines() if "<generated>:2 by" in row]
+        assert "slow.spend(" in generated, "the line that it runs for"
+    every = run(command(), "lines", "--all", "a.data").stdout
+    assert "| functions of libraries" in every and "| numba.core" not in every.split("| functions of libraries")[0]
+
+
+def test_who_waits_for_pythons_lock(run, tmp_path):
+    """Of two threads that interpret one waits, and the main thread for both."""
+    (tmp_path / "two.py").write_text(
+        "import threading, time\n"
+        "def work():\n    end = time.monotonic() + 2\n    while time.monotonic() < end: sum(range(1000))\n"
+        "threads = [threading.Thread(target=work) for _ in range(2)]\n"
+        "for thread in threads: thread.start()\n"
+        "for thread in threads: thread.join()\n"
+    )
+    run(command(), "record", "--wall", "-o", "two.data", "two.py")
+    waiting = read(run, "two.data")["summary"]["waiting"]
+    assert waiting["the GIL"]["weight"] > 0.5e9 and waiting["threads"]["weight"] > 1e9, waiting
+    text = run(command(), "lines", "two.data").stdout
+    assert "waiting " in text and "the GIL " in text
+
+
+def test_code_that_is_compiled_again_is_said(run, tmp_path):
+    """Also where that takes so short that no sample is of it."""
+    (tmp_path / "cached.py").write_text("from numba import njit\n@njit(cache=True)\ndef one(x):\n    return x + 1\none(1)\n")
+    run(python(), "cached.py")
+    said = "1 function compiled again: its entry in Numba's cache had no lines"
+    assert said in run(command(), "lines", "-r", "4", "cached.py").stdout
+    assert said not in run(command(), "lines", "cached.py").stdout, "the second time it has"
 
 
 def test_it_is_data_for_python(run, recorded):
@@ -110,6 +197,10 @@ def test_it_is_data_for_python(run, recorded):
 def test_differences_are_in_seconds(run, recorded):
     text = run(command(), "diff", recorded["cpu"], recorded["cpu"], "--all").stdout
     assert "seconds: before, after, change" in text and "| compiling" in text and "| parse" in text and "+0.00 " in text
+    for columns in (80, 120):
+        narrow = on_a_terminal(dict(os.environ), columns, command(), "diff", "--all", recorded["cpu"], recorded["cpu"])
+        assert max(map(len, narrow.splitlines())) <= columns, narrow
+        assert "| your Python" in narrow and "| parse" in narrow and "| mixed.py:" in narrow, narrow
 
 
 def on_a_terminal(environment, columns, *words):

@@ -112,6 +112,6 @@ def test_a_process_without_memory_is_read_only(run, start, tmp_path):
     )
     program = start(python(), "full.py")
     done = run(command(), "attach", program.pid)
-    assert "it is out of memory" in done.stderr and "reading only" in done.stderr
+    assert "it is out of memory" in done.stderr and "from outside only" in done.stderr
     assert "<lambda>" in perf_map(program.pid) or "lambda" in perf_map(program.pid)
     assert not program.has_ended()

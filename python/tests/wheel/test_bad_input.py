@@ -17,8 +17,10 @@ VERBS = [["attach"], ["attach", "--no-inject"], ["detach"], ["doctor"], ["record
 
 
 def sentence(done):
-    """What was said, which is one line for people, and nothing for programs."""
-    assert done.stdout == "" and done.stderr.startswith("jitlisten: ") and done.stderr.count("\n") == 1, done.stderr
+    """The failure: one line, with lines for causes and advice below, and nothing for programs."""
+    first, *others = done.stderr.splitlines()
+    assert done.stdout == "" and first.startswith("jitlisten: "), done.stderr
+    assert all(line.startswith(("  because: ", "  help: ")) for line in others), done.stderr
     return done.stderr
 
 
@@ -124,7 +126,7 @@ def test_a_file_that_is_no_recording_stays(run, words, tmp_path):
     files = [tmp_path / name for name in ("jitlisten.perf.data", "kept")]
     for file in files:
         file.write_text("precious")
-    assert "exists and is not a recording: choose another -o" in sentence(run(command(), *words, "true", status=2))
+    assert "exists and is not a recording\n  help: choose another -o" in sentence(run(command(), *words, "true", status=2))
     assert [file.read_text() for file in files] == ["precious"] * 2
     if words[0] == "lines":
         assert "cannot be used with a recording" in sentence(run(command(), "lines", "-o", "f.data", "kept", status=2))
@@ -147,7 +149,7 @@ def test_images_without_a_place(run, words, tmp_path):
 
 def test_a_recording_without_a_place(run):
     assert "/nonexistent is not a directory" in sentence(run(command(), "record", "-o", "/nonexistent/f", "--", "true", status=2))
-    assert "is a directory: choose another -o" in sentence(run(command(), "record", "-o", "/", "--", "true", status=2))
+    assert "is a directory\n  help: choose another -o" in sentence(run(command(), "record", "-o", "/", "--", "true", status=2))
 
 
 def test_a_perf_map_of_the_process_itself_is_left_alone(run, start, tmp_path):
@@ -200,7 +202,7 @@ def test_a_process_that_is_traced_already(run, start, tmp_path):
 
 
 def test_no_process_of_a_user(run):
-    """A thread of the kernel, a number that is none, and this command's own user interface."""
+    """A thread of the kernel, an invalid number, and this command's own user interface."""
     kernel = next((pid for pid in ["2"] if not os.path.exists(f"/proc/{pid}/exe") and os.path.exists(f"/proc/{pid}")), None)
     if kernel:
         done = run(command(), "attach", kernel, status=2)

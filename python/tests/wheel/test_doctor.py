@@ -49,6 +49,11 @@ def test_a_process_without_the_library_and_with_it(run, start):
     tools, _, found = report(run(command(), "doctor", "--json", program.pid))
     assert about(found, "library")[0]["state"] == "ok"
     assert tools["valgrind --tool=callgrind"]["names"]
+    [said] = about(found, "remarks")
+    assert said["state"] == "ok" and int(said["found"].rpartition(": ")[2]) > 0, said
+    program = start(command(), "run", "--sinks", "perfmap", "--", python(), KERNEL)
+    _, _, found = report(run(command(), "doctor", "--json", program.pid))
+    assert not about(found, "remarks"), "without images nothing carries them"
 
 
 def test_a_command_that_ends_and_one_that_does_not(run):
@@ -61,13 +66,15 @@ def test_a_command_that_ends_and_one_that_does_not(run):
     assert any("enabled" in finding["found"] for finding in about(found, "frame pointers"))
 
 
-def test_a_cache_without_frame_pointers(run, tmp_path):
+@pytest.mark.parametrize("then", ["", "import time; time.sleep(5)"], ids=["it ends at once", "it is looked at while it runs"])
+def test_a_cache_without_frame_pointers(run, tmp_path, then):
     program = tmp_path / "cached.py"
-    program.write_text("import numba\n@numba.njit(cache=True)\ndef cached(x):\n    return x + 1\ncached(1)\n")
+    program.write_text(f"import numba\n@numba.njit(cache=True)\ndef cached(x):\n    return x + 1\ncached(1)\n{then}\n")
     run(python(), program)
     # With lines, that cache would not be used.
     tools, _, found = report(run(command(), "doctor", "--json", "--seconds", "50", "--", python(), program, JITLISTEN_LINES="0"))
-    assert any("omit --no-lines" in finding.get("advice", "") for finding in about(found, "frame pointers"))
+    causes = [finding for finding in about(found, "frame pointers") if "omit --no-lines" in finding.get("advice", "")]
+    assert len(causes) == 1 and "libllvmlite.so: code without frame pointers was loaded, first " in causes[0]["found"]
     assert not tools["perf record -g"]["stacks"]
 
 
@@ -170,7 +177,7 @@ def test_a_stripped_program_with_an_llvm_of_its_own(run, embedded, kept):
         if words:
             assert "RuntimeDyld is hooked, objects so far: 5" in llvm["found"] and llvm["state"] == "ok"
             assert "missing: frame pointers" in llvm["found"]
-            assert "compiled functions have none" in about(found, "frame pointers")[0]["found"]
+            assert "compiled functions keep no frame pointer" in about(found, "frame pointers")[0]["found"]
             assert not next(tool for tool in found["tools"] if tool["tool"] == "perf record -g")["stacks"]
         else:
             assert "not observed" in llvm["found"]
@@ -203,7 +210,7 @@ def test_code_that_is_older_than_the_library(run, start):
     run(command(), "attach", program.pid)
     tools, _, found = report(run(command(), "doctor", "--json", program.pid))
     said = about(found, "frame pointers")[0]
-    assert said["state"] == "note" and "compiled functions have none" in said["found"] and "jitlisten record" in said["advice"]
+    assert said["state"] == "note" and "compiled functions keep no frame pointer" in said["found"] and "jitlisten record" in said["advice"]
     # There was no padding in front of it yet, so perf cannot use its unwind tables either.
     assert not tools["perf record --call-graph dwarf"]["stacks"] and not tools["perf record -g"]["stacks"]
     assert tools["jitlisten record"]["stacks"] and tools["py-spy --native, pystack"]["stacks"]

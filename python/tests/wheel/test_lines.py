@@ -44,6 +44,12 @@ def test_a_source_is_known_by_its_hash(run, recorded):
     assert "note: this file cannot be read" in gone and "__main__.burn" in gone
 
 
+def test_all_of_one_file_is_that_file_alone(run, recorded):
+    recording, program = recorded
+    files = lambda *options: [line for line in run(command(), "lines", "--all", *options, recording).stdout.splitlines() if line.startswith("/")]
+    assert len(files()) > 1 and files("--file", program.name) == [str(program)] == files("--function", "__main__.burn")
+
+
 def test_recordings_are_added_up(run, recorded, tmp_path):
     one, program = recorded
     two = tmp_path / "two.data"
@@ -113,7 +119,7 @@ def test_a_program_is_recorded_by_this_python(run, tmp_path):
     assert done.stdout == said
     assert "speedscope" in (tmp_path / "a.speedscope.json").read_text() and (tmp_path / "a.svg").exists()
     assert "wrote a.svg" in run(command(), "flamegraph", "-o", "a.svg").stderr
-    assert "which format" in run(command(), "export", "-o", "a.xyz", status=2).stderr
+    assert "no format is given" in run(command(), "export", "-o", "a.xyz", status=2).stderr
 
 
 def test_recordings_in_a_folder_are_added_up(run, recorded, tmp_path):

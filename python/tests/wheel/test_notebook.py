@@ -93,6 +93,17 @@ def test_a_cell_and_a_statement_show_their_lines(cells):
     assert result(statement) is None and result(value) == "True", "a statement's value can be kept"
 
 
+def test_a_slow_loop_has_its_advice(cells):
+    _, slow = cells(
+        "import numba, numpy\n@numba.njit\ndef total(a):\n    s = 0.0\n    for i in range(len(a)):\n        s += a[i]\n    return s",
+        "%%jitlisten\nfor _ in range(10_000): total(numpy.ones(100_000))",
+    )
+    text, page = shown(slow)
+    assert "⚑ loop 5-6: one value at a time" in text and "\x1b" not in text, text
+    [line] = [line for line in page.splitlines() if "⚑ loop 5-6: " in line]
+    assert '<span style="color:' in line, line
+
+
 def test_the_page_the_file_and_names_of_the_cell(cells, tmp_path):
     _, page, after, kept = cells(
         KERNEL,

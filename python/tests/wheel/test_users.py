@@ -88,7 +88,7 @@ def test_processes_of_others(user, as_user, start):
     before = pathlib.Path(f"/proc/{program.pid}/maps").read_text()
     for verb in ["attach", "detach", "doctor"]:
         done = as_user(command(), verb, program.pid, status=2)
-        assert "belongs to user 0: run this as that user, or as root" in done.stderr and done.stderr.count("\n") == 1
+        assert done.stderr.endswith("belongs to user 0\n  help: run this as that user, or as root\n")
     done = as_user(command(), "record", "-o", "f.data", "-p", program.pid, status=2)
     assert "belongs to user 0" in done.stderr and not (user.home / "f.data").exists()
     # Root, on the other hand, may attach to a process of the user.
@@ -112,7 +112,7 @@ def test_set_user_id(user, as_user):
 
 def test_no_place_to_write(user, as_user):
     done = as_user(command(), "record", "-o", "/f.data", "--", "true", status=2)
-    assert done.stderr == "jitlisten: / cannot be written: choose another -o\n"
+    assert done.stderr == "jitlisten: / cannot be written\n  help: choose another -o\n"
     done = as_user(command(), "run", "--", "true", JITLISTEN_DIR="/", status=2)
     assert "JITLISTEN_DIR, /, is not a directory that can be written" in done.stderr
 

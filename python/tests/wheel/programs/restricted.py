@@ -1,7 +1,7 @@
 """Runs a command under a seccomp filter that refuses what Docker's default profile refuses, and `ptrace` with its relatives, which
 that profile allows since Linux 4.8 only: `restricted.py COMMAND...`. Needs no privilege (`no_new_privs`).
 
-The profile is a list of what is allowed (moby, `profiles/seccomp/default.json`); here is what is left of the system calls of
+The profile is a list of what is allowed (moby, `profiles/seccomp/default.json`); here are the remaining system calls of
 x86_64 and aarch64 up to Linux 6.6 for a process without capabilities. Each returns EPERM, `clone3` ENOSYS as there, and `clone` with
 a flag for a new namespace EPERM.
 """
