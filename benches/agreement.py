@@ -92,7 +92,7 @@ def read(jitlisten, file, truth):
 
 
 def of_one(file):
-    """By how much the samples of a recording count for less, because some stand for more than others."""
+    """By how much the samples of a recording count for less, because the periods of some are longer."""
     text = subprocess.run(["perf", "script", "-F", "period", "-i", file], capture_output=True, text=True, check=True).stdout
     periods = [int(word) for word in text.split()]
     return len(periods) * sum(period * period for period in periods) / sum(periods) ** 2

@@ -2,10 +2,10 @@
  *
  *     linked OBJECTS FUNCTIONS [chain] [debug]
  *
- * Compiles OBJECTS modules with LLJIT (LLVM 16 and newer link with JITLink), each with FUNCTIONS functions in sections of their own. The
- * functions differ in a constant; each calls the one before it. With `chain`, the first of each module calls the last of the next
- * one, so that all objects are being linked at the same time. With `debug`, LLJIT lists each object for debuggers (LLVM 18 and newer).
- * Prints the sum of what the modules' last functions return. */
+ * Compiles OBJECTS modules with LLJIT (LLVM 16 and newer link with JITLink), each with FUNCTIONS functions in sections
+ * of their own. The functions differ in a constant; each calls the one before it. With `chain`, the first of each
+ * module calls the last of the next one, so that all objects are being linked at the same time. With `debug`, LLJIT
+ * lists each object for debuggers (LLVM 18 and newer). Prints the sum of what the modules' last functions return. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

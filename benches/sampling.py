@@ -80,7 +80,8 @@ def shares(program, place):
         )
 
 
-#: Marks of lines in python/tests/lines/truth.py: the same statement, run three times as often on the first as on the second.
+#: Marks of lines in python/tests/lines/truth.py: the same statement, run three times as often on the first as on the
+#: second.
 PAIRS = {
     "two loops": ("loop three", "loop one"),
     "inlined callees": ("heavy callee", "light callee"),

@@ -2,13 +2,14 @@
  *
  *   LD_PRELOAD=libjitlisten.so sampling_cost PATH [ROUNDS]
  *
- * Signals are sent by the thread to itself with what a timer would have put into them, in small bursts, and the thread's own clock
- * is read around each burst; the median of many bursts is printed. Beside it what the same signals cost with a handler that does
- * nothing. "cold": four megabytes are read before each signal, so that neither code nor data is in the nearer caches; what the
- * reading costs is measured by itself and taken away.
+ * Signals are sent by the thread to itself with what a timer would have put into them, in small bursts, and the
+ * thread's own clock is read around each burst; the median of many bursts is printed. Beside it what the same signals
+ * cost with a handler that does nothing. "cold": four megabytes are read before each signal, so that neither code nor
+ * data is in the nearer caches; what the reading costs is measured by itself and taken away.
  *
- * The last table is of real timers: a loop that does nothing but read the processor's counter sees how long it was interrupted,
- * with a recording and without. Interruptions of more than 100 us are other programs' turns and not counted. */
+ * The last table is of real timers: a loop that does nothing but read the processor's counter sees how long it was
+ * interrupted, with a recording and without. Interruptions of more than 100 us are other programs' turns and not
+ * counted. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>

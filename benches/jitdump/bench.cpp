@@ -2,16 +2,19 @@
 //
 //   bench DIRECTORY COUNT OBJECT.o...
 //
-// Every object file is loaded COUNT times through RuntimeDyld, relocated, and given to both, in alternating order. What is
-// measured is one call: LLVM's notifyObjectLoaded, and our *loaded* and *finalized* with everything they do (copy, parse,
-// names, lines, tables, write). *loaded*, the copy, the model and the names, serves every sink there is; *finalized* is what
-// is done for the jitdump, and the look at frame pointers. Both write to a file in DIRECTORY. The debug object we are handed is made before: LLVM's GDB
-// listener, which MCJIT always has, makes one anyway; what that takes is printed beside, and in the last column added to ours.
+// Every object file is loaded COUNT times through RuntimeDyld, relocated, and given to both, in alternating order. What
+// is measured is one call: LLVM's notifyObjectLoaded, and our *loaded* and *finalized* with everything they do (copy,
+// parse, names, lines, tables, write). *loaded*, the copy, the model and the names, serves every sink there is;
+// *finalized* is what is done for the jitdump, and the look at frame pointers. Both write to a file in DIRECTORY. The
+// debug object we are handed is made before: LLVM's GDB listener, which MCJIT always has, makes one anyway; what that
+// takes is printed beside, and in the last column added to ours.
 //
-// Beside them ORC's perf plugin, given every tenth: see orc.cpp. It links in another way, so the order does not alternate.
+// Beside them ORC's perf plugin, given every tenth: see orc.cpp. It links in another way, so the order does not
+// alternate.
 //
-// Numbers are medians; where a mean is given it is of the middle 90 %, because a file costs most where it gets a new page, and
-// medians hide what does not happen each time. A/A is the ratio of every other sample to the rest: what differs from 1 by less is noise.
+// Numbers are medians; where a mean is given it is of the middle 90 %, because a file costs most where it gets a new
+// page, and medians hide what does not happen each time. A/A is the ratio of every other sample to the rest: what
+// differs from 1 by less is noise.
 
 #include "orc.h"
 

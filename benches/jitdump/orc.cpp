@@ -1,6 +1,6 @@
 // What ORC's PerfSupportPlugin takes for an object: its pass over the linked graph, from the pass before it to the pass
-// behind it, and the function it registers to write the records when the memory is final. Linking itself is not counted.
-// Everything the plugin offers is asked for, line tables and unwind records.
+// behind it, and the function it registers to write the records when the memory is final. Linking itself is not
+// counted. Everything the plugin offers is asked for, line tables and unwind records.
 
 #include "orc.h"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Exceptions through compiled frames, and the lists of modules, with and without images in them. `stock` is run twice: what the two
-# differ by is noise.
+# Exceptions through compiled frames, and the lists of modules, with and without images in them. `stock` is run twice:
+# what the two differ by is noise.
 #
 #     benches/modules/run.sh LIBLLVMLITE LIBRARY [FUNCTIONS [THROWS [ROUNDS]]]
 #

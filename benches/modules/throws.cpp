@@ -2,11 +2,11 @@
 //
 //     throws LIBLLVMLITE FUNCTIONS THROWS
 //
-// Compiles FUNCTIONS functions, each an object of its own, that call back into this program, which throws; catches THROWS of
-// them. Prints the sum of what was caught, and, of processor time, per call: microseconds of a throw, in all and in the quietest
-// twentieth of them (a machine that does other work, too, has fewer caches to give), microseconds of a dl_iterate_phdr over everything,
-// its records, microseconds of a walk by libunwind.so.8 from each function (the first, when it has met none of them, and the second) and
-// its frames, and nanoseconds of a dladdr of compiled code.
+// Compiles FUNCTIONS functions, each an object of its own, that call back into this program, which throws; catches
+// THROWS of them. Prints the sum of what was caught, and, of processor time, per call: microseconds of a throw, in all
+// and in the quietest twentieth of them (a machine that does other work, too, has fewer caches to give), microseconds
+// of a dl_iterate_phdr over everything, its records, microseconds of a walk by libunwind.so.8 from each function (the
+// first, when it has met none of them, and the second) and its frames, and nanoseconds of a dladdr of compiled code.
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>

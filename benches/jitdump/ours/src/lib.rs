@@ -37,7 +37,7 @@ static LATEST: Mutex<Option<ObjectId>> = Mutex::new(None);
 pub unsafe extern "C" fn ours_loaded(object: *const u8, size: usize) {
     // SAFETY: the caller's promise.
     let bytes = unsafe { std::slice::from_raw_parts(object, size) };
-    let loaded = SESSION.get().and_then(|session| session.loaded(bytes.to_vec(), None).ok());
+    let loaded = SESSION.get().and_then(|session| session.loaded(bytes.to_vec(), None, None).ok());
     *LATEST.lock().unwrap_or_else(PoisonError::into_inner) = loaded.map(|loaded| loaded.id);
 }
 
