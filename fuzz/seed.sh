@@ -1,6 +1,6 @@
 #!/bin/sh
-# Fills fuzz/corpus from jitlisten/testdata and names/testdata: every object, every linkage name of the table, line tables and
-# unwind tables; and from seeds/calls.txt, seeds/report (recordings) and report/testdata.
+# Fills fuzz/corpus from jitlisten/testdata and names/testdata: every object, every linkage name of the table, line
+# tables and unwind tables; and from seeds/calls.txt, seeds/report (recordings) and report/testdata.
 set -eu
 cd "$(dirname "$0")"
 mkdir -p corpus/loaded_object corpus/image corpus/name corpus/lines corpus/unwind corpus/calls corpus/sampled_stack corpus/python_frames

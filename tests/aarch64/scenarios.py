@@ -136,8 +136,9 @@ def perf_samples(data, pid=None):
             frames, last = [], 0
             if pid is None or int(head[1]) == pid:
                 samples.append(frames)
-        # On aarch64, perf finds the caller of the leaf once more, by the link register, and libdw gives it less one: every C
-        # function with a frame record has its caller twice there. The second of such a pair is the one of the stack.
+        # On aarch64, perf finds the caller of the leaf once more, by the link register, and libdw gives it less one:
+        # every C function with a frame record has its caller twice there. The second of such a pair is the one of the
+        # stack.
         elif frame and frames is not None and ip != last + 1:
             last = ip
             symbol = None if frame[2] == "[unknown]" else re.sub(r"\+0x[0-9a-f]+$", "", frame[2])
@@ -465,7 +466,8 @@ def stock():
     require(outputs[0] == outputs[1] and "running" in outputs[0], f"different output: {outputs}")
     jit = [frames for frames in perf_samples(data) if frames and is_anonymous(frames[0][1])]
     named = sum(frames[0][0] is not None for frames in jit)
-    # Code without frame pointers leaves x29 alone here, so the chain goes on behind it: frames lack, and not the rest of the stack.
+    # Code without frame pointers leaves x29 alone here, so the chain goes on behind it: frames lack, and not the rest
+    # of the stack.
     require(len(jit) >= 50 and named == 0, f"{len(jit)} samples, {named} named")
     return f"same output; stock: {len(jit)} samples, 0 named"
 

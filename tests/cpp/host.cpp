@@ -10,9 +10,10 @@
  *                 walks its own stack from a signal handler meanwhile (walker.c)
  *     threads     does nothing of that: four threads make engines, run what they compile, and destroy them
  *
- * Prints a result, `running` when it goes on to work for SECONDS of processor time, and at the end the result again. Then the engine is
- * destroyed. To standard error: the walks taken in gamma, those that reached the start of the program, and how many frames
- * of the first of these are of the chain; how many objects were loaded, finalized, freed and refused. */
+ * Prints a result, `running` when it goes on to work for SECONDS of processor time, and at the end the result again.
+ * Then the engine is destroyed. To standard error: the walks taken in gamma, those that reached the start of the
+ * program, and how many frames of the first of these are of the chain; how many objects were loaded, finalized, freed
+ * and refused. */
 #include "engines.hpp"
 
 #include <llvm/IR/LLVMContext.h>

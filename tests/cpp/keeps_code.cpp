@@ -1,5 +1,5 @@
-// A host that destroys its engines and keeps their code, as llvmpipe does: the engine's memory manager only passes on to another
-// one, which outlives it.
+// A host that destroys its engines and keeps their code, as llvmpipe does: the engine's memory manager only passes on
+// to another one, which outlives it.
 //
 //     keeps_code COUNT   compiles COUNT functions, each in an engine of its own that is destroyed at once; prints "running",
 //                        calls them all until a line comes on standard input, frees the code, prints "freed" and

@@ -8,10 +8,11 @@
  *     tables      tables are registered with the unwinder
  *     copied      the code is also copied to other memory that may be executed, where nothing calls it
  *
- * Links COUNT objects with one engine. Object N has chainN, which calls middleN, which calls leafN, and twinN and sameN, which are equal:
- * each in a section of its own. Writes the address of each to the file `addresses`, prints the sum of what chainN, twinN and sameN
- * return, and "running", and waits for a line on standard input; links one more, prints "one more", and waits again; destroys the
- * engine, gives all memory back, prints "unmapped", and waits once more. */
+ * Links COUNT objects with one engine. Object N has chainN, which calls middleN, which calls leafN, and twinN and
+ * sameN, which are equal:
+ * each in a section of its own. Writes the address of each to the file `addresses`, prints the sum of what chainN,
+ * twinN and sameN return, and "running", and waits for a line on standard input; links one more, prints "one more", and
+ * waits again; destroys the engine, gives all memory back, prints "unmapped", and waits once more. */
 #include <llvm/ExecutionEngine/JITLink/EHFrameSupport.h>
 #include <llvm/ExecutionEngine/JITLink/JITLinkMemoryManager.h>
 #include <llvm/ExecutionEngine/Orc/LLJIT.h>

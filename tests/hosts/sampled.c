@@ -306,6 +306,63 @@ static int forks(const char *directory)
     return 0;
 }
 
+/* Children of 20 ms, one after the other, none of which calls exit(3). */
+static int short_lived(const char *end)
+{
+    for (int i = 0; i < 40; i++) {
+        fflush(stdout);
+        pid_t child = fork();
+        if (child == 0) {
+            burn(0.02);
+            if (strcmp(end, "killed") == 0)
+                kill(getpid(), SIGTERM);
+            if (strcmp(end, "executes") == 0)
+                execlp("true", "true", NULL);
+            if (strcmp(end, "quickly") == 0)
+                quick_exit(0);
+            if (strcmp(end, "as-c") == 0)
+                _Exit(0);
+            _exit(0);
+        }
+        waitpid(child, NULL, 0);
+    }
+    return 0;
+}
+
+/* The child of a vfork has this process's memory: its end is not the recording's. */
+static int vforks(double seconds)
+{
+    for (int i = 0; i < 20; i++) {
+        burn(seconds / 20);
+        pid_t child = vfork();
+        if (child == 0)
+            _exit(3);
+        int status = 0;
+        if (waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 3)
+            return 1;
+    }
+    return 0;
+}
+
+static void leave(int signal)
+{
+    (void)signal;
+    _exit(7);
+}
+
+/* Leaves from a handler, most likely with a lock of malloc's. */
+static int leaves(void)
+{
+    struct itimerval once = {.it_value = {.tv_usec = 200000}};
+    signal(SIGALRM, leave);
+    setitimer(ITIMER_REAL, &once, NULL);
+    while (cpu_of(CLOCK_THREAD_CPUTIME_ID) < 20) {
+        void *volatile memory = malloc(100000);
+        free(memory);
+    }
+    return 1;
+}
+
 static void *blocked(void *seconds)
 {
     sigset_t all;
@@ -477,6 +534,9 @@ int main(int argc, char **argv)
     SCENARIO("own-profiler", own_profiler(number))
     SCENARIO("interrupted", interrupted(number))
     SCENARIO("forks", forks(word))
+    SCENARIO("short-lived", short_lived(word))
+    SCENARIO("vforks", vforks(number))
+    SCENARIO("leaves", leaves())
     SCENARIO("commands", commands(number))
     SCENARIO("blocks", blocks(number))
     SCENARIO("parts", parts(word))

@@ -8,6 +8,7 @@
  *     equal       as protect, and compiles the same code under other names each time, which it does not load
  *     doubtful    the same, as writable
  *     linked      gives the objects to LLJIT, which links them with RuntimeDyld or JITLink, whatever this LLVM takes
+ *     bpf         the same, and gives LLJIT the same code for another machine (BPF) before each
  *     file        writes the objects to /dev/null, and loads none
  *     assembly    has assembly made of them, and loads none
  *     other       compiles for another machine (BPF), and loads none
@@ -76,11 +77,11 @@ static void check(LLVMErrorRef error) {
     if (error) fail(LLVMGetErrorMessage(error));
 }
 
-static LLVMMemoryBufferRef object(int number) {
-    char ir[1024], *error = NULL, *triple = is("other") ? "bpfel" : LLVMGetDefaultTargetTriple();
+static LLVMMemoryBufferRef object(int number, int is_bpf) {
+    char ir[1024], *error = NULL, *triple = is_bpf ? "bpfel" : LLVMGetDefaultTargetTriple();
     int constant = is_equal() ? 1000 + number / 2 : 1000 + number;
     int length = snprintf(ir, sizeof ir, text, number, constant);
-    if (!is("other")) snprintf(ir + length, sizeof ir - length, conventions, number, constant);
+    if (!is_bpf) snprintf(ir + length, sizeof ir - length, conventions, number, constant);
     LLVMContextRef context = LLVMContextCreate();
     LLVMModuleRef module;
     LLVMTargetRef target;
@@ -159,14 +160,27 @@ static uint8_t *link_with_llvm(LLVMMemoryBufferRef made, int number, uint64_t *o
     return NULL;
 }
 
+/* JITLink refuses it. */
+static void link_bpf_with_llvm(LLVMMemoryBufferRef made, int number) {
+    void *engine = NULL;
+    uint64_t outer;
+    char name[32];
+    check(LLVMOrcCreateLLJIT(&engine, NULL));
+    check(LLVMOrcLLJITAddObjectFile(engine, LLVMOrcLLJITGetMainJITDylib(engine), made));
+    snprintf(name, sizeof name, "outer%d", number);
+    LLVMErrorRef error = LLVMOrcLLJITLookup(engine, &outer, name);
+    if (error) LLVMGetErrorMessage(error);
+}
+
 /* The last outerN. */
 static long (*last)(long);
 
 /* What was mapped for it is put to `memory`. */
 static long compile(int number, uint8_t **memory) {
     uint64_t outer = 0, ghc = 0;
-    if (is_equal()) LLVMDisposeMemoryBuffer(object(number ^ 1));
-    LLVMMemoryBufferRef made = object(number);
+    if (is_equal()) LLVMDisposeMemoryBuffer(object(number ^ 1, 0));
+    if (is("bpf")) link_bpf_with_llvm(object(number, 1), number);
+    LLVMMemoryBufferRef made = object(number, is("other"));
     long size = (long)LLVMGetBufferSize(made);
     if (is("file") || is("assembly") || is("other")) {
         FILE *file = fopen("/dev/null", "w");
@@ -175,7 +189,7 @@ static long compile(int number, uint8_t **memory) {
         LLVMDisposeMemoryBuffer(made);
         return is("file") ? written > 0 : size;
     }
-    if (is("linked")) {
+    if (is("linked") || is("bpf")) {
         *memory = link_with_llvm(made, number, &outer, &ghc);
     } else {
         uint8_t *loaded = load(LLVMGetBufferStart(made), &outer, &ghc);

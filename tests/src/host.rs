@@ -1,4 +1,4 @@
-//! A host: a program that JIT-compiles something, with or without the library, and what came of running it.
+//! Runs a host, a program that JIT-compiles something, with or without the library, and collects the results.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -182,16 +182,17 @@ impl Host {
     pub fn start(&self, preload: Preload) -> Running<'_> {
         let file =
             |name: &str| File::create(self.scratch(name)).unwrap_or_else(|error| panic!("create {name}: {error}"));
-        let child = Command::new(&self.program)
+        let mut command = Command::new(&self.program);
+        command
             .args(&self.arguments)
             // What a host or the library leaves at a relative path is gone with everything else.
             .current_dir(self.scratch("."))
             .envs(self.variables(preload))
             .stdin(Stdio::piped())
             .stdout(file("stdout"))
-            .stderr(file("stderr"))
-            .spawn()
-            .unwrap_or_else(|error| panic!("start {}: {error}", self.program.display()));
+            .stderr(file("stderr"));
+        let child =
+            tool::spawn(&mut command).unwrap_or_else(|error| panic!("start {}: {error}", self.program.display()));
         Running { host: self, child, ended: false }
     }
 

@@ -1,4 +1,4 @@
-//! Hosts with `JITLISTEN=image`, the images they leave, and what is in them.
+//! Runs hosts with `JITLISTEN=image` and reads their images.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -101,7 +101,7 @@ fn require(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(what()) }
 }
 
-/// Reads from the front; a text says what is missing.
+/// Reads from the front; an error names the missing field.
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {

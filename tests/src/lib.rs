@@ -21,7 +21,7 @@
 //! four of whose tests run at a time, `alone`, whose tests need the processors for themselves, and `long`, whose tests
 //! take minutes.
 //!
-//! `ci/setup.sh` provides tools and virtual environments. What is missing fails a test when `CI` is set and is a loud
+//! `ci/setup.sh` provides tools and virtual environments. A missing tool fails a test when `CI` is set and is a loud
 //! skip elsewhere ([`tool`]).
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! What a function's machine code says, whatever processor it is scheduled for.
+//! Checks of machine code that hold for every processor it may be scheduled for.
 
 /// Whether a function keeps its caller's frame pointer: `push %rbp`, perhaps behind `endbr64`, and `mov %rsp,%rbp`
 /// before its first 32 bytes end. For some processors LLVM puts other instructions between the two.

@@ -1,4 +1,4 @@
-//! Where things are: the library under test, the hosts, the virtual environments, a scratch directory per test.
+//! Paths: the library under test, the hosts, the virtual environments, a scratch directory per test.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};

@@ -73,7 +73,7 @@ fn record_with(options: &[&str], host: &Host, preload: Preload) -> Recording {
     Recording { pid, samples, stdout: recorded.stdout, map: perf_map::take(pid) }
 }
 
-/// Looks at a running host for so many seconds, from outside: perf reads what is mapped already in `/proc/PID/maps`.
+/// Looks at a running host for so many seconds, from outside: perf reads the present mappings in `/proc/PID/maps`.
 ///
 /// # Panics
 /// When perf fails.

@@ -1,4 +1,4 @@
-//! Reads what perf says about source lines: `perf annotate -l --stdio`, `perf report --sort sym,srcline`.
+//! Reads perf's output about source lines: `perf annotate -l --stdio`, `perf report --sort sym,srcline`.
 
 use std::collections::BTreeMap;
 

@@ -2,7 +2,8 @@
 //!
 //! Some eight tools read this file, each with its own idea of it. A map is accepted here only when it lies in the
 //! intersection of all of them: lower-case hexadecimal without `0x`, single spaces, printable UTF-8, names of at least
-//! three characters (perf drops shorter ones), no empty line, a newline at the end, no two entries over one byte.
+//! three characters (perf drops shorter ones: they are padded with spaces), no empty line, a newline at the end, no two
+//! entries over one byte.
 //!
 //! ```text
 //! 7f3a5c0e1000 8b __main__.gamma(long long, double)
@@ -109,7 +110,10 @@ fn entry(line: &str) -> Result<Entry, &'static str> {
     if name.chars().count() < 3 {
         return Err("perf drops names shorter than three characters");
     }
-    if name.starts_with(' ') || name.ends_with(' ') || name.contains("  ") {
+    let symbol = name.trim_end_matches(' ');
+    let is_padded = symbol.chars().count() < 3 && name.chars().count() == 3;
+    let unpadded = if is_padded { symbol } else { name };
+    if unpadded.is_empty() || unpadded.starts_with(' ') || unpadded.ends_with(' ') || unpadded.contains("  ") {
         return Err("more than a single space");
     }
     if name.chars().any(char::is_control) {
@@ -195,6 +199,8 @@ mod tests {
             "1000 10 name ",
             "1000 10 two  spaces",
             "1000 10 ab",
+            "1000 10 ab  ",
+            "1000 10    ",
             "1000 10",
             "1000",
             "",
@@ -209,6 +215,11 @@ mod tests {
         assert_eq!(fault("1000 10 torn"), Fault::NoFinalNewline);
         assert!(matches!(fault("1000 10 name\n\n2000 10 name\n"), Fault::Line(2, ..)));
         assert_eq!(PerfMap::parse(b"1000 10 \xff\xff\xff\n").unwrap_err(), Fault::NotUtf8);
+    }
+
+    #[test]
+    fn short_symbols_are_padded() {
+        assert!(PerfMap::parse(b"1000 10 f0 \n2000 10 f  \n").is_ok());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Reads what `perf script -F comm,pid,tid,ip,sym,dso` prints: one paragraph per sample, leaf first.
+//! Reads the output of `perf script -F comm,pid,tid,ip,sym,dso`: one paragraph per sample, leaf first.
 //!
 //! ```text
 //! python  6553/6554

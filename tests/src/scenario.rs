@@ -142,7 +142,7 @@ pub fn every_sample_is_named(samples: &[Sample], map: &PerfMap, function: &str) 
 /// `caller` is part of what the debugger prints for that frame: a function or a file.
 ///
 /// # Errors
-/// What is missing, in words.
+/// The missing tool, in words.
 pub fn check_backtrace(backtrace: &Backtrace, caller: &str, symbols: Symbols) -> Result<(), String> {
     let frames = &backtrace.frames;
     let wrong = |what: &str| {

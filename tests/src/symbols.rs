@@ -1,4 +1,4 @@
-//! What a symbol has to look like, and where one can be expected.
+//! Expected form and place of symbols.
 
 /// Whether a symbol names this function as a person would recognise it: the bare identifier, not a part of a mangled or
 /// longer one.

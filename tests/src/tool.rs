@@ -1,9 +1,9 @@
-//! Which tools are here, and what a test does without one: fail in CI, skip loudly elsewhere.
+//! Finds tools. A test without its tool fails in CI and skips loudly elsewhere.
 
 use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
@@ -54,6 +54,23 @@ pub fn require(program: &str, absence: Absence) -> Option<PathBuf> {
     found
 }
 
+/// Starts a program. One that a test has just written is busy while the child of another thread's fork, which has it
+/// open for writing too, has not executed its own program yet: that is waited for.
+///
+/// # Errors
+/// When it cannot be started.
+pub fn spawn(command: &mut Command) -> io::Result<Child> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match command.spawn() {
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy && Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(1));
+            }
+            result => return result,
+        }
+    }
+}
+
 /// Runs a tool to its end and returns its output.
 ///
 /// # Panics
@@ -70,7 +87,7 @@ pub fn run(command: &mut Command) -> Output {
 #[must_use]
 pub fn run_within(patience: Duration, command: &mut Command) -> Output {
     let program = command.get_program().to_owned();
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()));
     let child = child.unwrap_or_else(|error| panic!("start {}: {error}", program.display()));
     let pid = child.id();
     let waiting = thread::spawn(move || child.wait_with_output());

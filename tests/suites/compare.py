@@ -26,7 +26,8 @@ SUITES = pathlib.Path(__file__).resolve().parent
 SAMPLED = {"sampled": "hz=1000,children", "sampled-wall": "hz=1000,wall,children"}
 PERF_RECORD_SAMPLE = 9
 BAD = ("failed", "error", "unexpected success", "died")
-#: Tests that ask for code without debug information, as there is none without `debug=True`. With lines they fail, and have to.
+#: Tests that ask for code without debug information, as there is none without `debug=True`. With lines they fail, and
+#: have to.
 ASK_FOR_NO_LINES = {
     "numba.tests.test_debuginfo.TestDebugInfo.test_environment_override",
     "numba.tests.test_debuginfo.TestDebugInfo.test_no_debuginfo_in_asm",

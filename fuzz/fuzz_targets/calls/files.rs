@@ -89,7 +89,7 @@ fn check_images(directory: &Path) {
     }
 }
 
-/// The target `image` asks more of what is written; here it is about what is mapped.
+/// The target `image` checks the file more closely; this checks the mapping.
 fn check_image(file: &[u8]) {
     let elf = ElfFile64::<LE>::parse(file).expect("an ELF file");
     let programs = elf.elf_header().program_headers(LE, file).expect("program headers");

@@ -1,6 +1,6 @@
 //! Bytes read from the front, zeros when there are no more.
 
-/// What is left of an input.
+/// The rest of an input.
 pub(crate) struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {

@@ -61,7 +61,7 @@ fn shares_are_true() {
 #[test]
 fn stacks_of_every_release_are_whole() {
     for venv in RELEASES {
-        let Some((truth, host)) = run(venv, "3") else { return };
+        let Some((truth, host)) = run(venv, "3") else { continue };
         let data = host.scratch("f.data");
         let samples = read(&data);
         let main = below(&samples, "main");
@@ -89,7 +89,7 @@ fn stacks_of_every_release_are_whole() {
 #[test]
 fn code_objects_that_are_gone_have_their_own_names() {
     for venv in RELEASES {
-        let Some((_, host)) = run(venv, "3") else { return };
+        let Some((_, host)) = run(venv, "3") else { continue };
         let lines = lines(&host.scratch("f.data"));
         let forgotten: Vec<_> = lines.iter().filter(|(name, _)| name.starts_with("py::short_lived_")).collect();
         assert!(!forgotten.is_empty(), "{venv}: of {} frames none", lines.len());
@@ -100,12 +100,32 @@ fn code_objects_that_are_gone_have_their_own_names() {
     }
 }
 
+/// A million, each with a name and a file of its own, mostly at the same addresses: a name that is not the running
+/// function's would come twice. What is remembered of them is bounded.
+#[test]
+fn functions_that_live_for_one_call_take_no_memory() {
+    let Some(python) = integration::python("numba-0.68.1") else { return };
+    let host = Host::new(python, "lambdas").argument(paths::host("lambdas.py")).argument("1000000");
+    let (host, data) = recorded(host, "");
+    let ended = host.run(Preload::Library).well();
+    let grown: i64 = String::from_utf8_lossy(&ended.stdout).trim().parse().expect("kilobytes");
+    assert!(grown < 16 << 10, "{grown} kB");
+    let mut numbers = Vec::new();
+    for frame in read(&data).iter().flat_map(|sample| &sample.frames) {
+        if let Some((number, file)) = frame.strip_prefix("py::lived_").and_then(|rest| rest.split_once(':')) {
+            assert_eq!(file, format!("file_{number}.py"));
+            numbers.push(number.parse::<u32>().unwrap());
+        }
+    }
+    assert!(numbers.len() >= 20 && numbers.is_sorted_by(|one, next| one < next), "{numbers:?}");
+}
+
 #[test]
 fn lines_are_those_of_the_source() {
     let source = std::fs::read_to_string(paths::host("python_frames.py")).expect("the program");
     let line_of = |text: &str| source.lines().position(|line| line.trim() == text).expect("a line") + 1;
     for venv in RELEASES {
-        let Some((_, host)) = run(venv, "2") else { return };
+        let Some((_, host)) = run(venv, "2") else { continue };
         let mut by_name: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (name, line) in lines(&host.scratch("f.data")) {
             by_name.entry(name).or_default().push(line);

@@ -263,7 +263,7 @@ fn gdb_names_shaders_whose_engine_is_destroyed() {
     assert!(ends(frames.first(), "fs_variant_whole ") && ends(frames.last(), "main "), "{}", session.output);
 }
 
-/// What is switched off is not heard; the others say what it would have been.
+/// A channel that is switched off observes nothing; the others name what it missed.
 #[test]
 fn what_is_left_out_is_not_listened_to() {
     if foreign::llvmpipe(1).is_none() {

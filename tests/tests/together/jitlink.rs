@@ -137,7 +137,8 @@ fn gdb_names_functions_and_their_callers() {
     }
 }
 
-/// What is switched off is not heard. This host registers nothing: only JITLink itself says what it links.
+/// A channel that is switched off observes nothing. This host registers nothing: only JITLink itself says what it
+/// links.
 #[test]
 fn what_is_left_out_is_not_listened_to() {
     let Some(path) = library(LLVMS[1].0, LLVMS[1].1) else { return };

@@ -202,6 +202,7 @@ fn an_object_that_never_becomes_final_is_worth_one_line() {
     running.end().well();
     let log = host.log();
     assert_eq!(log.matches("is not final after a second: its memory may not be executed").count(), 1, "{log}");
+    assert!(log.lines().any(|line| line.contains("libLLVM") && line.contains(": an object at ")), "no library: {log}");
 }
 
 /// Lets the host continue at each of its waits, with more than a second after the first, and returns the counts at the

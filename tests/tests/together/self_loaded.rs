@@ -125,10 +125,20 @@ fn of_equal_objects_none_has_a_name_when_others_are_forgotten() {
 /// RuntimeDyld or JITLink reports them: once.
 #[test]
 fn objects_that_the_program_gives_to_llvm() {
+    linkers_report_every_object("linked");
+}
+
+/// bcc and bpftrace have LLVM link what the kernel shall run.
+#[test]
+fn an_object_for_another_machine_is_no_fault() {
+    linkers_report_every_object("bpf");
+}
+
+fn linkers_report_every_object(mode: &str) {
     let (all, more) = (COUNT, COUNT + 1);
     for llvm in LLVMS {
         let heard = [[all, all, 0], [more, more, 0], [more, more, 0]];
-        every_object_is_heard(llvm, "linked", heard, [all, more, more]);
+        every_object_is_heard(llvm, mode, heard, [all, more, more]);
     }
 }
 
@@ -197,4 +207,23 @@ fn gdb_names_functions_and_their_callers() {
     let frames = &session.backtrace.frames;
     let expected = [format!("inner{last} ()"), format!("outer{last} ()"), "main ()".to_owned()];
     assert_eq!(frames.get(..3), Some(&expected[..]), "{}\n{}", session.output, host.log());
+}
+
+/// Without the objects there are no names: the memory is one function.
+#[test]
+fn what_a_program_has_cached_has_addresses_for_names() {
+    let (scratch, Some(compiler)) = (Scratch::new("cached"), tool::require("cc", Absence::FailsInCi)) else { return };
+    let program = scratch.join("cached");
+    tool::compile(&compiler, &["-O1", "-Wall", "-Wextra", "-Werror", "-ldl"], &paths::host("loads_cached.c"), &program);
+    for (llvm, count) in [("all", COUNT), ("off", 0)] {
+        let host = Host::new(&program, "cached").argument(COUNT.to_string()).variable("JITLISTEN_LLVM", llvm);
+        let host = host.variable("JITLISTEN", "perfmap").variable("JITLISTEN_LOG", "debug:log");
+        let ended = host.run(Preload::Library).well();
+        assert_eq!(heard(&host)[1], count, "{}", host.log());
+        let map = (count > 0).then(|| ended.perf_map());
+        for line in String::from_utf8_lossy(&ended.stdout).lines().filter_map(|line| line.strip_prefix("0x")) {
+            let name = format!("cached+jit@{line}");
+            assert!(map.as_ref().is_none_or(|map| map.named(&name).count() == 1), "{name}: {}", host.log());
+        }
+    }
 }

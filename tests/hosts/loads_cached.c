@@ -1,0 +1,28 @@
+/* A program that looks LLVM up by name, and loads by itself what it has cached: loads_cached COUNT
+ *
+ * Each kernel comes into memory of its own, which mprotect then lets run. Prints the sum of what they return, and where they are. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* lea eax, [rdi + 1]; ret */
+static const unsigned char kernel[] = {0x8d, 0x47, 0x01, 0xc3};
+
+int main(int count, char **words) {
+    int sum = 0;
+    /* Where there is none, cached kernels still run. */
+    if (dlsym(RTLD_DEFAULT, "LLVMOrcCreateLLJIT")) return 1;
+    for (int number = 0; count > 1 && number < atoi(words[1]); number++) {
+        void *memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED) return 1;
+        memcpy(memory, kernel, sizeof kernel);
+        if (mprotect(memory, sizeof kernel, PROT_READ | PROT_EXEC)) return 1;
+        sum += ((int (*)(int))memory)(number);
+        printf("%p\n", memory);
+    }
+    printf("%d\n", sum);
+    return 0;
+}
