@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# The library on aarch64: cross-compiles it, makes a Debian 13 arm64 machine, boots it in QEMU, runs tests/aarch64/scenarios.py in it,
-# and prints the table. Without one processor of that kind: everything is emulated, and slow. See docs/support.md.
+# The library on aarch64: cross-compiles it, makes a Debian 13 arm64 machine, boots it in QEMU, runs
+# tests/aarch64/scenarios.py in it, and prints the table. Without one processor of that kind: everything is emulated,
+# and slow. See docs/support.md.
 #
 #   ci/aarch64.sh [--cpu NAME] [SCENARIO...]   by default every scenario, on `max`
 #   ci/aarch64.sh --library                    only target/aarch64-unknown-linux-gnu/release/libjitlisten.so
 #
-# Debian 12 or newer; root (or sudo) for packages and for making the userland, which takes most of the first run and is kept in
-# target/aarch64 until the list of packages changes.
+# Debian 12 or newer; root (or sudo) for packages and for making the userland, which takes most of the first run and is
+# kept in target/aarch64 until the list of packages changes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,7 +15,8 @@ triple=aarch64-unknown-linux-gnu
 work=$PWD/target/aarch64
 built=$PWD/target/$triple/release
 release=trixie
-# Pointer authentication of QEMU's own kind, because the standard one takes most of the time; no SVE, for the same reason.
+# Pointer authentication of QEMU's own kind, because the standard one takes most of the time; no SVE, for the same
+# reason.
 cpu=max,pauth-impdef=on,sve=off
 machine_minutes=${JITLISTEN_AARCH64_MINUTES:-60}
 here=(mmdebstrap qemu-system-arm qemu-user-static binfmt-support gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross
@@ -85,7 +87,8 @@ enable_foreign_programs() {
     [ -e /proc/sys/fs/binfmt_misc/qemu-aarch64 ] || as_root update-binfmts --enable qemu-aarch64
 }
 
-# Debian's kernel has the disk and its file system as modules; an initrd with these alone is made in seconds, one with all is not.
+# Debian's kernel has the disk and its file system as modules; an initrd with these alone is made in seconds, one with
+# all is not.
 initrd_hook() {
     cat <<'EOF'
 set -e

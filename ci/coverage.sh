@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Coverage of compiled code: the tests of `python/jitlisten/_coverage`. Needs no native library.
 #
-#   ci/coverage.sh          the newest Numba and an old one, with the newest coverage.py and an old one
+#   ci/coverage.sh          the newest Numba with the newest coverage.py
+#   ci/coverage.sh older    an old Numba with an old coverage.py
 #   ci/coverage.sh all      every Numba that has lines (the list of ci/lines.sh, without 0.56): lines, branches and the cache, an hour.
 #                           Fails if one of them cannot be had here
 #   ci/coverage.sh suites   parts of three test suites that others wrote, into records/coverage.tsv; half an hour
@@ -21,10 +22,12 @@ case ${1:-short} in
 short)
     # shellcheck disable=SC2086 # several words
     make_venv 0.68.1 3.13 numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6 coverage==7.17.3 $tools
+    test_with 0.68.1 -n 2 --dist loadfile python/tests/test_coverage*.py
+    ;;
+older)
     # shellcheck disable=SC2086
     make_venv 0.57.1 3.11 numba==0.57.1 numpy==1.24.4 coverage==6.5.0 $tools
-    test_with 0.68.1 python/tests/test_coverage*.py
-    test_with 0.57.1 python/tests/test_coverage*.py
+    test_with 0.57.1 -n 2 --dist loadfile python/tests/test_coverage*.py
     ;;
 all)
     failed=() skipped=()

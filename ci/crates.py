@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What is known of the crates without building them: licences, versions and sources of what they depend on, and whether those that are
+"""Facts about the crates that need no build: licences, versions and sources of what they depend on, and whether those that are
 published have all that their page needs.
 
     ci/crates.py

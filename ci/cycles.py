@@ -53,7 +53,7 @@ def used(text):
 
 
 def locate(module, path, known):
-    """The module that a path written in `module` leads to, and what is left of the path: an item of it, if anything."""
+    """The module that a path written in `module` leads to, and the rest of the path: an item of the module, if any."""
     parts = [part.strip() for part in path.split("::")]
     target = () if parts[0] == "crate" else module
     while parts and parts[0] in ("super", "crate", "self"):

@@ -65,12 +65,18 @@ def check(page):
     return len(bad)
 
 
+def check_rules():
+    """The sections of docs/why-rules.md are those of the kernels and of the measured figures."""
+    return subprocess.run([sys.executable, ROOT / "benches/why/pages.py", "--check"]).returncode
+
+
 def check_safeguards():
     """The files and tests of tests/safeguards.tsv exist: files in a crate, whose `src` is omitted, or in that of jitlisten."""
     bad = []
     sources = [path for folder in ("tests/tests", *(f"{crate.parent.name}/{kind}" for crate in ROOT.glob("*/Cargo.toml") for kind in ("src", "tests")))
                for path in (ROOT / folder).rglob("*.rs")]
-    tests = {path.stem for path in sources}.union(*(re.findall(r"fn (\w+)\(", path.read_text(encoding="utf-8")) for path in sources))
+    sources += (ROOT / "python/tests").rglob("test_*.py")
+    tests = {path.stem for path in sources}.union(*(re.findall(r"(?:fn|def) (\w+)\(", path.read_text(encoding="utf-8")) for path in sources))
     with open(ROOT / "tests/safeguards.tsv", encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
             for name in row["where"].split(", "):
@@ -148,7 +154,7 @@ def run_page(page, bin_directory):
 
 def main():
     pages = [pathlib.Path(name).resolve() for name in sys.argv[2:]] or [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    bad = sum(check(page) for page in pages) + check_safeguards()
+    bad = sum(check(page) for page in pages) + check_safeguards() + check_rules()
     if sys.argv[1] != "--check":
         bad += sum(run_page(page, os.path.abspath(sys.argv[1])) for page in pages)
     sys.exit(1 if bad else 0)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compiles every fuzz target, and where cargo-fuzz and a nightly toolchain are, runs each for a moment from its seeds. What
-# was run for long, and how, is in fuzz/README.md.
+# Compiles every fuzz target, and where cargo-fuzz and a nightly toolchain are, runs each for a moment from its seeds.
+# What was run for long, and how, is in fuzz/README.md.
 #
 #   ci/fuzz.sh [seconds for each target, default 6]
 set -euo pipefail

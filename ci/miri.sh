@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The pure parts under miri: what turns foreign bytes into a model, and what encodes bytes for others. The tests left out
-# take hours there (every byte changed, a name of a megabyte) or are about the machine itself.
+# The pure parts under miri: what turns foreign bytes into a model, and what encodes bytes for others. The tests left
+# out take hours there (every byte changed, a name of a megabyte) or are about the machine itself.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The tests whose name contains a word, and before them whatever they need: packages, virtual environments, the library, the
-# wheel, programs that other scripts build.
+# The tests whose name contains a word, and before them whatever they need: packages, virtual environments, the library,
+# the wheel, programs that other scripts build.
 #
 #   ci/one.sh NAME    a file with tests (`table`, `test_record`), a part of a test's name (`py_spy`), or both (`table::perf`)
 #   ONLY_SAY=yes ci/one.sh NAME    the commands, and nothing is run
@@ -14,8 +14,8 @@ PATH=$PWD/target/tools:$PATH
 
 # --- which ----------------------------------------------------------------------------------------------------------------
 
-# Prints the files of Rust that have a test with this in its name: functions below `#[test]`; where macros (`row`, `rows`) make tests,
-# any function, and the name of a row.
+# Prints the files of Rust that have a test with this in its name: functions below `#[test]`; where macros (`row`,
+# `rows`) make tests, any function, and the name of a row.
 rust_files_with() {
     local all
     mapfile -t all < <(find "${crates[@]/%//src}" {jitlisten,names,unwind-register,report,tests}/tests -name '*.rs' ! -name main.rs)
@@ -55,7 +55,8 @@ fi
 
 # --- how ------------------------------------------------------------------------------------------------------------------
 
-# The files below tests/tests are modules of a few binaries. A filter of libtest says nothing of a module and a name inside.
+# The files below tests/tests are modules of a few binaries. A filter of libtest says nothing of a module and a name
+# inside.
 module_of() {
     local only="--workspace --test $1 --"
     if [ -z "$words" ]; then echo "$only $2::"; else

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Makes docs/pictures from the demo: the page of `jitlisten lines --html` in light and dark, a flame graph, and `jitlisten top`.
+# Makes docs/pictures from the demo: the page of `jitlisten lines --html` in light and dark, a flame graph, and
+# `jitlisten top`.
 #
-#   ci/pictures.sh [FILE.perf.data]     without a file, the demo is recorded under perf first
+#   ci/pictures.sh [FILE.perf.data]     without a file, the demo is recorded first
 #   ci/pictures.sh top                  only `jitlisten top`
 #
-# Needs chromium, chromedriver, tmux, python3 and the first environment of ci/setup.sh; without a file also perf.
+# Needs chromium, chromedriver, tmux, python3, target/release and the first environment of ci/setup.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -45,11 +46,10 @@ if [ "${1:-}" = top ]; then
 fi
 recording=${1:-$scratch/perf.data}
 if [ $# = 0 ]; then
-    NUMBA_THREADING_LAYER=workqueue OPENBLAS_NUM_THREADS=1 perf record -q -e cpu-clock:u -F 199 -g -o "$recording" -- \
-        "$jitlisten" run -- "$python" "$scratch/program.py" 1.5
+    NUMBA_THREADING_LAYER=workqueue OPENBLAS_NUM_THREADS=1 "$jitlisten" record -o "$recording" -- "$python" "$scratch/program.py" 1.5
 fi
 "$jitlisten" lines --html "$scratch/page.html" "$recording"
-"$jitlisten" flamegraph -o "$scratch/flames.svg" "$recording"
+"$jitlisten" flamegraph --no-compile -o "$scratch/flames.svg" "$recording"
 python3 report/tests/browser.py "$scratch/page.html" $pictures
 height=$(sed -n 's/.*<svg [^>]*height="\([0-9]*\)".*/\1/p' "$scratch/flames.svg" | head -n 1)
 picture "$scratch/flames.svg" flamegraph.png "1200,$height"

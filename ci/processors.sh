@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The tests whose outcome depends on the code that LLVM makes, once more for each of some other processors: Numba compiles for
-# this one unless asked otherwise, so a machine sees only its own code.
+# The tests whose outcome depends on the code that LLVM makes, once more for each of some other processors: Numba
+# compiles for this one unless asked otherwise, so a machine sees only its own code.
 #
 #   ci/processors.sh
 set -euo pipefail

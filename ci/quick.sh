@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What a contributor waits for: checks, unit tests, and the newest wheel with one tool of each kind. Everything is `make test`.
+# What a contributor waits for: checks, unit tests, and the newest wheel with one tool of each kind. Everything is `make
+# test`.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Opens what `jitlisten export` writes with the programs that it is for, where the test suite knows only the formats: the Firefox
-# Profiler's own code (as profiler-cli), and speedscope in a headless Chromium. By hand: needs node, npm, chromium.
+# Opens what `jitlisten export` writes with the programs that it is for, where the test suite knows only the formats:
+# the Firefox Profiler's own code (as profiler-cli), and speedscope in a headless Chromium. By hand: needs node, npm,
+# chromium.
 #
 #   ci/readers.sh [PICTURE.png of what speedscope shows]
 set -euo pipefail

@@ -3,12 +3,14 @@
 
 * One version: the workspace, `include/jitlisten.h`, CHANGELOG.md, and the names of the wheels and the source distribution.
 * The published crates are packaged as a registry would have them, twice, with equal bytes.
-* Every wheel has a licence text of each crate that is linked into its binaries.
+* Every wheel has a licence text of each crate that is linked into its binaries, and names it in its bill of materials.
+* Package indexes accept the wheels and the source distribution (`twine check`), and no file of a wheel names a path of this machine.
 
-No tool knows where this project repeats its version, or which crates are in its wheels; `cargo package` does not compare two runs. Not checked
-here: `twine check` (`uvx twine check target/wheels/*`), equal bytes of two wheels, `cargo deny check advisories`.
+No tool knows where this project repeats its version, or which crates are in its wheels; `cargo package` does not compare two runs. The wheel
+of another clone of the same commit has equal bytes: not checked here, because it takes a second build.
 """
 
+import json
 import pathlib
 import re
 import subprocess
@@ -38,7 +40,7 @@ def other_versions():
 
 def packaged(directory):
     words = [word for crate in PUBLISHED for word in ("-p", crate)]
-    subprocess.run(["cargo", "package", *words, "--no-verify", "--offline", "--quiet", "--target-dir", directory], cwd=ROOT, check=True)
+    subprocess.run(["cargo", "package", *words, "--no-verify", "--offline", "--allow-dirty", "--quiet", "--target-dir", directory], cwd=ROOT, check=True)
     return {path.name: path.read_bytes() for path in pathlib.Path(directory, "package").glob("*.crate")}
 
 
@@ -54,13 +56,27 @@ def problems():
     wheels = list(WHEELS.glob("*.whl"))
     if not wheels:
         yield "there is no wheel: make wheel"
-    for wheel in wheels:
-        licences = zipfile.ZipFile(wheel).read("jitlisten/THIRD-PARTY-LICENSES").decode()
+    for wheel in map(zipfile.ZipFile, wheels):
+        contents = {name: wheel.read(name) for name in wheel.namelist()}
+        licences = contents["jitlisten/THIRD-PARTY-LICENSES"].decode()
+        bill = json.loads(next(text for name, text in contents.items() if name.endswith("/sboms/jitlisten.cyclonedx.json")))
         headings = set(re.findall(r"^={80}\n(.*)\n={80}$", licences, re.M))
-        named = {name for heading in headings for name in heading.split(", ")}
-        missing = sorted(crate["name"] for crate in third_party.linked_crates() if crate["name"] not in named)
-        if missing:
-            yield f"{wheel.name} lacks the licence texts of {len(missing)} linked crates: {', '.join(missing)}"
+        lists = {
+            "licence texts": {name for heading in headings for name in heading.split(", ")},
+            "bill of materials": {component["name"] for component in bill["components"]},
+        }
+        for what, named in lists.items():
+            missing = sorted(crate["name"] for crate in third_party.linked_crates() if crate["name"] not in named)
+            if missing:
+                yield f"{wheel.filename}: {what} without {len(missing)} linked crates: {', '.join(missing)}"
+        here = [bytes(path) for path in (ROOT, pathlib.Path.home() / ".cargo")]
+        for name, text in contents.items():
+            if any(path in text for path in here):
+                yield f"{wheel.filename}: {name} contains paths of this machine"
+    twine = [ROOT / "target/wheel/tools/bin/twine", "check", "--strict", *map(str, WHEELS.glob("jitlisten-*"))]
+    checked = subprocess.run(twine, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    if checked.returncode:
+        yield f"twine: {checked.stdout}"
 
 
 def main():

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The producers of the crate that need an LLVM: the test of lifetimes, and the examples where tests/tests/together/integration_rust.rs looks for
-# them.
+# The producers of the crate that need an LLVM: the test of lifetimes, and the examples where
+# tests/tests/together/integration_rust.rs looks for them.
 #
 #   ci/rust-producers.sh [major version, default 22]
 set -euo pipefail

@@ -10,8 +10,8 @@
 #   ci/setup.sh quick    what ci/quick.sh needs
 #   ci/setup.sh suites   what ci/suites.sh needs
 #
-# What this system does not have is said and does not stop the rest: a test that misses it skips loudly. What it has and could not
-# be installed, after three attempts, is a failure when CI is set: half of the suite would be skipped.
+# What this system does not have is said and does not stop the rest: a test that misses it skips loudly. What it has and
+# could not be installed, after three attempts, is a failure when CI is set: half of the suite would be skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -174,7 +174,7 @@ other_venvs() {
 # zig links for an old glibc.
 wheel_venv() {
     local venvs=target/wheel
-    make_venv tools "3.11 3.12 3.13 3.10" maturin==1.16.0 ziglang==0.17.1 cargo-zigbuild==0.24.0 pytest==8.4.2 pytest-xdist==3.8.0 mypy==1.18.2
+    make_venv tools "3.11 3.12 3.13 3.10" maturin==1.16.0 twine==7.0.0 ziglang==0.17.1 cargo-zigbuild==0.24.0 pytest==8.4.2 pytest-xdist==3.8.0 mypy==1.18.2
     # For the tests of the magics; beside the first environment, with its Python.
     make_venv notebook "3.11 3.12 3.13" ipykernel==7.1.0 nbclient==0.10.2
 }

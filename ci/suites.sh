@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Test suites that others wrote, without the library and under it: what fails must be the same. Takes about an hour; what was
-# seen is in records/suites.tsv.
+# Test suites that others wrote, without the library and under it: what fails must be the same. Takes about an hour;
+# what was seen is in records/suites.tsv.
 #
 #   [LIBRARY=target/release/libjitlisten.so] ci/suites.sh [llvmlite|cpython|numba|lines|sampled...]    default: all
 set -euo pipefail
@@ -17,12 +17,13 @@ results=$PWD/target/suites
 rm -rf "$results"
 status=0
 
-# The parts of Numba's suite that load, free, cache, fork, raise through or debug compiled code. Two of them are hours long and
-# not among them: test_parfors, test_cuda.
+# The parts of Numba's suite that load, free, cache, fork, raise through or debug compiled code. Two of them are hours
+# long and not among them: test_parfors, test_cuda.
 numba=(caching compile_cache exceptions try_except nrt nrt_refct refop_pruning generators debug debuginfo gdb_bindings gdb_dwarf
     codegen profiler num_threads threadsafety parfors_caching parallel_backend)
 
-# Those that compile one kind of code each, for the comparison with lines and without. Of parfors, which takes hours, three classes.
+# Those that compile one kind of code each, for the comparison with lines and without. Of parfors, which takes hours,
+# three classes.
 lines=(closure recursion generators looplifting object_mode inlining ir_inlining overlap cfunc unpack_sequence array_exprs exceptions
     jitclasses extending dispatcher caching withlifting mixed_tuple_unroller comprehension listobject dictobject stencils debuginfo
     parfors_passes parfors.TestParforBasic parfors.TestPrangeBasic parfors.TestParforsLeaks)

@@ -106,7 +106,7 @@ Rendered by `ci/support.py` from `records/`, which has version, commit, date and
 
 ## Versions
 
-`make test` runs Numba 0.68.1, 0.60.0, 0.57.1 and 0.56.4 on Python 3.10 to 3.13, the wheel on Python 3.8 to 3.13, and LLVM 14, 15, 16, 19 and 22
+CI runs Numba 0.68.1, 0.60.0, 0.57.1 and 0.56.4 on Python 3.10 to 3.13, the wheel on Python 3.8 to 3.13, and LLVM 14, 15, 16, 19 and 22
 linked into C++ programs. It uses the real tools: perf 6.1, gdb 13, py-spy 0.4, pystack 1.7, bpftrace 0.17, memray 1.20, heaptrack 1.4,
 lldb 19, valgrind 3.19, elfutils 0.188, libunwind 1.6, libgcc 12 and LLVM's libunwind 19. `make` lists the longer lanes.
 
@@ -117,7 +117,8 @@ Each consumer shows a chain of compiled functions, with names and the whole stac
 {integrations()}
 ## Systems
 
-The scenarios are perf, gdb, py-spy, unwinders, forks, threads, the cache and the installed library, with the tools of that system.
+The scenarios are perf, gdb, py-spy, unwinders, forks, threads, the cache, recorded Python functions and the installed library, with the
+tools of that system. Debian unstable has Python 3.14 and 3.15. Free-threaded Pythons are untested.
 
 {systems()}
 ## LLVM hosts

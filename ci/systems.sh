@@ -5,8 +5,8 @@
 #
 # A userland whose C library is too old for the library gets that of the wheel, unless LIBRARY names one.
 #
-# Prints a table for each, and leaves it in target/systems/NAME.md. A userland that cannot be made is a failure in CI and a loud
-# skip elsewhere.
+# Prints a table for each, and leaves it in target/systems/NAME.md. A userland that cannot be made is a failure in CI
+# and a loud skip elsewhere.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -20,20 +20,22 @@ inside() { nice -n "${NICE:-0}" ci/in-userland.sh "$name" "$@"; }
 
 # --- the program of the tests ---------------------------------------------------------------------------------------------
 
-# Builds the program of the tests that run side by side; `program` is its path.
+# Builds the programs of the tests that run side by side and of those that run alone; `program` and `alone` are their
+# paths.
 build_program() {
-    if ! cargo test --no-run "$@" >"$work/cargo" 2>&1; then
+    if ! cargo test --no-run --test together --test alone "$@" >"$work/cargo" 2>&1; then
         cat "$work/cargo" >&2
         return 1
     fi
     program=$(sed -n 's|^ *Executable tests/together/main\.rs (\(.*\))$|\1|p' "$work/cargo")
+    alone=$(sed -n 's|^ *Executable tests/alone/main\.rs (\(.*\))$|\1|p' "$work/cargo")
 }
 
 # A program that was linked here runs where the C library is not older than here; elsewhere it has to bring its own.
 choose_program() {
-    build_program --workspace --test together
+    build_program --workspace
     if ! inside "$program" --list >/dev/null 2>&1; then
-        RUSTFLAGS='-C target-feature=+crt-static' build_program -p jitlisten-tests --test together --target "$host"
+        RUSTFLAGS='-C target-feature=+crt-static' build_program -p jitlisten-tests --target "$host"
     fi
 }
 
@@ -92,6 +94,12 @@ scenario() {
     row "$title" "$result" "$(said)" $((SECONDS - began))
 }
 
+# python_functions TITLE [VARIABLE=VALUE...]: a Python program that is recorded.
+python_functions() {
+    local program=$alone
+    scenario "$@" sampler_python::
+}
+
 # command TITLE COMMAND...: one that succeeds.
 command_succeeds() {
     local title=$1 began=$SECONDS result=FAILED
@@ -111,7 +119,8 @@ every_scenario() {
     scenario 'perf attached, images' image_perf::perf_attached_to_a_running_process
     scenario 'perf, --call-graph dwarf, images' image::perf_walks_by_unwind_tables
     scenario 'perf inject, jitdump, frame pointers' jitdump_perf::frame_pointers_lead_out
-    # perf 5.10 writes section offsets that are 64 bytes off; perf 7.2 reports the module 0x80 bytes in front of the code.
+    # perf 5.10 writes section offsets that are 64 bytes off; perf 7.2 reports the module 0x80 bytes in front of the
+    # code.
     [ "$name" != trixie ] || scenario 'perf inject, jitdump, --call-graph dwarf' jitdump_perf::unwind_tables_lead_out
     scenario 'gdb, attached and started' table::$numba::gdb
     scenario 'gdb, unwind tables alone' environment::unwind_tables_alone_serve_gdb
@@ -127,6 +136,7 @@ every_scenario() {
     scenario 'threads' threads::four_threads threads::prange
     scenario 'cached code' cache::
     scenario 'opened late' opened_by_c::
+    python_functions 'Python functions: stacks, lines, shares'
     scenario 'variables' \
         environment::all_includes environment::an_unknown_sink environment::off_is_off
     command_succeeds 'C tour, installed and uninstalled' env CI= PREFIX=/tmp/prefix ci/tour.sh "${under_test%/*}"
@@ -138,6 +148,7 @@ of_python_3_15() {
     scenario 'Python 3.15: output' JITLISTEN_VENVS=/opt/venv-3.15 table::$numba::output
     scenario 'Python 3.15: perf, frame pointers, to main' JITLISTEN_VENVS=/opt/venv-3.15 python_frame_pointers::whole_chains
     scenario 'Python 3.15: the report of a crash' JITLISTEN_VENVS=/opt/venv-3.15 modules::the_report_of_a_crash
+    python_functions 'Python 3.15: Python functions: stacks, lines, shares' JITLISTEN_VENVS=/opt/venv-3.15
     scenario 'Python 3.15: perf, gdb' JITLISTEN_VENVS=/opt/venv-3.15 table::$numba::perf table::$numba::gdb
 }
 

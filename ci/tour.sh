@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The tour of the C API (tests/c/tour.c) as C11 and as C++17, linked in every way, under the sanitizers and valgrind, with
-# ThreadSanitizer in the library, too, where a nightly toolchain and its sources are; the
+# The tour of the C API (tests/c/tour.c) as C11 and as C++17, linked in every way, under the sanitizers and valgrind,
+# with ThreadSanitizer in the library, too, where a nightly toolchain and its sources are; the
 # installation: what pkg-config says compiles it, the symbols have versions, and nothing is left after uninstalling.
 #
 #   ci/tour.sh [target directory, default target/release]
@@ -50,8 +50,8 @@ if has valgrind; then
     tour valgrind valgrind -q --error-exitcode=1 --fair-sched=yes "$work/c"
 fi
 
-# ThreadSanitizer has to see every access, those of the library and of Rust's standard library, too: a nightly toolchain builds
-# both. Its own runtime is linked: those of gcc 12 and clang 13 lack what its compiler asks for.
+# ThreadSanitizer has to see every access, those of the library and of Rust's standard library, too: a nightly toolchain
+# builds both. Its own runtime is linked: those of gcc 12 and clang 13 lack what its compiler asks for.
 nightly_runtime() {
     local sysroot
     sysroot=$(rustc +nightly --print sysroot 2>/dev/null) && [ -d "$sysroot/lib/rustlib/src/rust/library" ] || return 1

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Makes the userland of another Debian release under target/userlands: a directory with its packages, to enter by chroot. It is
-# kept, and made again when the list of its packages changes.
+# Makes the userland of another Debian release under target/userlands: a directory with its packages, to enter by
+# chroot. It is kept, and made again when the list of its packages changes.
 #
 #   ci/userland.sh trixie|sid|bullseye    prints the directory, and nothing else, on standard output
 #
-# Needs root (or sudo without a password) and mmdebstrap. Without them it ends with status 3: callers skip, and fail in CI.
+# Needs root (or sudo without a password) and mmdebstrap. Without them it ends with status 3: callers skip, and fail in
+# CI.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -109,7 +110,7 @@ for environment in "${environments[@]}"; do
     as_root chroot "$directory" "python$version" -m venv "/opt/$name/numba-0.68.1"
     as_root chroot "$directory" "/opt/$name/numba-0.68.1/bin/python" -m pip install -q --disable-pip-version-check \
         --no-index --find-links /opt/wheels "${words[@]}" >&2
-    for other in numba-0.60.0 numba-0.57.1 numba-0.56.4; do
+    for other in numba-0.60.0 numba-0.57.1 numba-0.56.4 numba-0.68.1-python-3.12 numba-0.68.1-python-3.13; do
         echo "only the newest Numba is in a userland" | as_root tee "$directory/opt/$name/$other.skipped" >/dev/null
     done
     as_root rm -rf "$directory/opt/wheels"

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Environments of Python for the tests of many Numbas, below $venvs; sourced by a script that sets $venvs and says `$who: ...`.
+# Environments of Python for the tests of many Numbas, below $venvs; sourced by a script that sets $venvs and says
+# `$who: ...`.
 : "${venvs:?}" "${who:?}"
 
 # NAME PYTHON REQUIREMENT...

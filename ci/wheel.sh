@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the wheels and the source distribution into target/wheels, and says what is in them. zig links for an old glibc.
+# Builds the wheels and the source distribution into target/wheels, and says what is in them. zig links for an old
+# glibc.
 #
 #   ci/wheel.sh [build [TARGET...]]   by default x86_64, and aarch64 where its standard library can be had
 #   ci/wheel.sh library [MACHINE]     the library alone, in target/wheel/cargo/MACHINE-unknown-linux-gnu/wheel
@@ -17,6 +18,8 @@ tools=$PWD/target/wheel/tools
 venv=$PWD/target/wheel/venv
 wheels=target/wheels
 PATH=$tools/bin:$PATH
+# Equal bytes for equal sources, wherever they are built: no path of this machine.
+export RUSTFLAGS="${RUSTFLAGS:-} --remap-path-prefix=$PWD=jitlisten --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo"
 
 fail() { echo "wheel: $*" >&2; exit 1; }
 
@@ -48,8 +51,9 @@ build() {
 
 # The libraries that PEP 600 lets a wheel count on, of those that are needed here.
 allowed='libc.so.6 libm.so.6 libpthread.so.0 libdl.so.2 librt.so.1 libgcc_s.so.1 ld-linux-x86-64.so.2 ld-linux-aarch64.so.1'
-# The newest symbol version of each library in RHEL 8, glibc 2.28 and GCC 8, of those that are needed here. libgcc has exported
-# `__register_frame` and the unwinder's functions since GCC 3.0 on both processors, `_Unwind_GetIPInfo` since 4.2.
+# The newest symbol version of each library in RHEL 8, glibc 2.28 and GCC 8, of those that are needed here. libgcc has
+# exported `__register_frame` and the unwinder's functions since GCC 3.0 on both processors, `_Unwind_GetIPInfo` since
+# 4.2.
 declare -A newest_allowed=([GLIBC]=$glibc [GCC]=7.0.0)
 
 # Both files may ask for no library and no symbol that a system of that age does not have.
@@ -140,8 +144,8 @@ run_tests() {
     # Without a file or directory among the arguments, all of it.
     for version in "$@"; do if [ -e "${version%%::*}" ]; then what=("$@"); fi; done
     [ ${#what[@]} -gt 0 ] || what=(python/tests/wheel "$@")
-    # Most of them wait; those of one file have files in common.
-    JITLISTEN_TEST_PYTHON=$venv/bin/python PYTHONDONTWRITEBYTECODE=1 "$tools/bin/pytest" -q -p no:cacheprovider -n 4 --dist loadfile \
+    # Most of them wait. conftest.py says which run one after another.
+    JITLISTEN_TEST_PYTHON=$venv/bin/python PYTHONDONTWRITEBYTECODE=1 "$tools/bin/pytest" -q -p no:cacheprovider -n 6 --dist loadgroup \
         "${what[@]}"
 }
 
@@ -163,7 +167,8 @@ from_source() {
     rm -rf "$fresh"
 }
 
-# Without a machine of that kind: the command is started, and the package opens the library, in the userland of ci/aarch64.sh.
+# Without a machine of that kind: the command is started, and the package opens the library, in the userland of
+# ci/aarch64.sh.
 on_aarch64() {
     local wheel root=${JITLISTEN_AARCH64_ROOT:-$PWD/target/aarch64/root} unpacked
     wheel=$(find "$wheels" -name "jitlisten-$(version)-*_aarch64.whl")
