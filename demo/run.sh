@@ -106,7 +106,7 @@ with_perf() {
     with_the_wheel
 
     heading "Which line is slow? jitlisten lines -- python demo/program.py"
-    target/release/jitlisten lines -o $out/lines.data -- $python demo/program.py 0.5 | head -n 45
+    target/release/jitlisten lines -o $out/lines.data -- $python demo/program.py 0.5 | head -n 90
 }
 
 with_the_wheel() {
