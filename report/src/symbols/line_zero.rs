@@ -3,7 +3,8 @@
 //! LLVM drops the location of an instruction that it moves, merges or splits: of the calls of a vectorised `np.sin`,
 //! say. If the nearest located instructions before and behind are of one line, so is this one; if they are of different
 //! inlined calls of one line, it is the line of these calls. At the start or the end of a block, one neighbour decides.
-//! A block of one instruction has the line of both its neighbours, if that is the same.
+//! A block without any line that is entered only from above, and one of a single instruction, has the line of the
+//! instructions in front of it and behind it, if that is the same.
 //! Where two disagree, the one of the same inlined call is right, and if neither is, the line of that call is known.
 
 use std::collections::BTreeSet;
@@ -21,6 +22,8 @@ const FARTHEST: usize = 400;
 pub(super) struct Blocks {
     instructions: Vec<u64>,
     starts: BTreeSet<u64>,
+    /// Those that branches go to.
+    targets: BTreeSet<u64>,
 }
 
 impl Blocks {
@@ -32,7 +35,8 @@ impl Blocks {
     /// Decodes code of x86_64.
     pub(super) fn decode(start: u64, code: &[u8]) -> Blocks {
         let mut decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
-        let mut blocks = Blocks { instructions: Vec::new(), starts: BTreeSet::from([start]) };
+        let mut blocks =
+            Blocks { instructions: Vec::new(), starts: BTreeSet::from([start]), targets: BTreeSet::from([start]) };
         while decoder.can_decode() {
             let instruction = decoder.decode();
             blocks.instructions.push(instruction.ip());
@@ -40,6 +44,7 @@ impl Blocks {
                 FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall => continue,
                 FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
                     blocks.starts.insert(instruction.near_branch_target());
+                    blocks.targets.insert(instruction.near_branch_target());
                 }
                 _ => {}
             }
@@ -64,13 +69,19 @@ impl Blocks {
         let around = match (before, behind) {
             (Some(before), Some(behind)) => common(&before, &behind).or_else(|| of_one_call(&own, before, behind)),
             (None, None) => {
-                let before = at.checked_sub(2).and_then(|index| located(&self.instructions[index]));
-                let behind = self.instructions.get(at).and_then(&mut located);
-                before.zip(behind).and_then(|(before, behind)| common(&before, &behind))
+                self.around(&block).and_then(|(before, behind)| common(&located(before)?, &located(behind)?))
             }
             (one, other) => one.or(other),
         };
         around.or_else(|| own.get(1..).filter(|call| has_line(call)).map(<[SourceFrame]>::to_vec))
+    }
+
+    /// The instructions in front of a block and behind it, unless it is a loop or a join of some length.
+    fn around(&self, block: &Range<u64>) -> Option<(&u64, &u64)> {
+        let first = self.instructions.partition_point(|start| *start < block.start);
+        let end = self.instructions.partition_point(|start| *start < block.end);
+        let is_clear = end - first == 1 || !self.targets.contains(&block.start);
+        is_clear.then_some((self.instructions.get(first.checked_sub(1)?)?, self.instructions.get(end)?))
     }
 }
 
@@ -158,6 +169,17 @@ mod tests {
             line_in(&[0x74, 0x01, 0x90, 0x90, 0xc3], 0x102, vec![frame("f", 0)], &lines)
         };
         assert_eq!((line(7), line(8)), (Some(vec![frame("f", 7)]), None));
+    }
+
+    /// `je`, `nop`, `je`, `nop`, `ret`, all to the `ret`: how a comparison that LLVM has moved is tested.
+    #[test]
+    fn a_block_entered_from_above_has_the_line_of_both_neighbours() {
+        let (one, other) = (vec![frame("g", 20), frame("f", 7)], vec![frame("h", 30), frame("f", 7)]);
+        let line = |behind: &Vec<SourceFrame>| {
+            let lines = [(0x100, one.clone()), (0x105, behind.clone())];
+            line_in(&[0x74, 0x04, 0x90, 0x74, 0x01, 0x90, 0xc3], 0x102, vec![frame("f", 0)], &lines)
+        };
+        assert_eq!((line(&other), line(&vec![frame("f", 8)])), (Some(vec![frame("f", 7)]), None));
     }
 
     #[test]
