@@ -19,7 +19,7 @@ use crate::code_map::{self, ProcessCode};
 use crate::slot::{self, MOST_FRAMES, Slot};
 use crate::timer::Timer;
 use crate::unwind::{Memory, Outcome, Registers, RuleCache, walk};
-use crate::{clock, disposition, mappings, measure, python};
+use crate::{clock, mappings, measure, python};
 
 /// Between two looks at a thread that waits, at most.
 const LONGEST: u64 = 50_000_000;
@@ -332,7 +332,7 @@ pub(crate) fn go_on(slot: &Slot, context: &mut libc::ucontext_t) {
         && is(libc::REG_RAX, i64::from(-libc::EINTR) as u64)
         && is(libc::REG_RIP, call >> 16)
         && is(libc::REG_RSP, stack);
-    if is_interrupted && !disposition::is_signal_waiting(&raw const context.uc_sigmask) {
+    if is_interrupted && !crate::disposition::is_signal_waiting(&raw const context.uc_sigmask) {
         let registers = &mut context.uc_mcontext.gregs;
         // Back to the instruction, of two bytes, with the number where the result is. The arguments are where they
         // were.
