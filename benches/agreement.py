@@ -3,18 +3,20 @@
 
     benches/agreement.py JITLISTEN [SECONDS, default 120] [truth]
 
-With the Python of target/venv/numba-0.68.1, and perf. The program has four loops of known weight, in rounds of random length on
-two threads, one loop of them inlined, one that calls `exp`; with `truth`, it is python/tests/lines/truth.py, whose five programs have
-loops of 3:1 (plain, inlined, from two files, with calls of `exp`, in a `prange`), all in rounds of random length. Both recordings are read by
-`jitlisten lines --json`. Says for each function and line its share in both, weighted by the samples' periods, their difference, and the
-sigma that a difference of two independent samples has; ends with status 1 where a function's or line's shares differ by more than half
-a point and three sigma, or where a sum is not exact.
+With the Python of target/venv/numba-0.68.1, and perf. The program has four loops of known weight, in rounds of random
+length on two threads, one loop of them inlined, one that calls `exp`; with `truth`, it is python/tests/lines/truth.py,
+whose five programs have loops of 3:1 (plain, inlined, from two files, with calls of `exp`, in a `prange`), all in
+rounds of random length. Both recordings are read by `jitlisten lines --json`. Says for each function and line its share
+in both, weighted by the samples' periods, their difference, and the sigma that a difference of two independent samples
+has; ends with status 1 where a function's or line's shares differ by more than half a point and three sigma, or where a
+sum is not exact.
 
-SECONDS are of processor time. A sigma of 0.15 points wants about 130,000 samples: 260 seconds on two cores at 250 Hz, which is as
-often as a kernel with 250 ticks a second lets a timer of processor time fire. A thread that runs for less than a tick at a time has
-fewer samples, of several periods each, so its samples must not be counted; they weigh more in the sigma, too. perf copies stacks,
-because its walk by frame pointers loses the callers of `exp`, which has none: 250 MB for a minute. It samples the kernel's part, too,
-where it may: our timers measure it, and a thread that waits in a loop of system calls is there for most of its time.
+SECONDS are of processor time. A sigma of 0.15 points wants about 130,000 samples: 260 seconds on two cores at 250 Hz,
+which is as often as a kernel with 250 ticks a second lets a timer of processor time fire. A thread that runs for less
+than a tick at a time has fewer samples, of several periods each, so its samples must not be counted; they weigh more in
+the sigma, too. perf copies stacks, because its walk by frame pointers loses the callers of `exp`, which has none: 250
+MB for a minute. It samples the kernel's part, too, where it may: our timers measure it, and a thread that waits in a
+loop of system calls is there for most of its time.
 """
 
 import json
@@ -65,8 +67,8 @@ HZ = 250
 
 
 def read(jitlisten, file, truth):
-    """How many samples the kernel of the `prange` has, with what it calls, and shares of functions and lines in percent of its time; of the
-    truth, those of all compiled code."""
+    """How many samples the kernel of the `prange` has, with what it calls, and shares of functions and lines in percent
+    of its time; of the truth, those of all compiled code."""
     text = subprocess.run([jitlisten, "lines", "--json", "-", file], capture_output=True, text=True, check=True).stdout
     found = json.loads(text)
     lines = {f"{file['path']}:{line['line']}": line for file in found["files"] for line in file["lines"]}
@@ -93,7 +95,9 @@ def read(jitlisten, file, truth):
 
 def of_one(file):
     """By how much the samples of a recording count for less, because the periods of some are longer."""
-    text = subprocess.run(["perf", "script", "-F", "period", "-i", file], capture_output=True, text=True, check=True).stdout
+    text = subprocess.run(
+        ["perf", "script", "-F", "period", "-i", file], capture_output=True, text=True, check=True
+    ).stdout
     periods = [int(word) for word in text.split()]
     return len(periods) * sum(period * period for period in periods) / sum(periods) ** 2
 
@@ -111,12 +115,17 @@ def main():
         else:
             with open(program, "w") as file:
                 file.write(PROGRAM)
-        perf = ["perf", "record", "-q", "-e", "cpu-clock", "-F", str(HZ), "--call-graph", "dwarf,4096", "-o", perfs, "--"]
+        perf = [
+            "perf", "record", "-q", "-e", "cpu-clock", "-F", str(HZ), "--call-graph", "dwarf,4096", "-o", perfs, "--"
+        ]
         record = [jitlisten, "record", "-r", str(HZ), "-o", ours, "--", python, program, seconds]
         changes = dict(NUMBA_NUM_THREADS="2", NUMBA_THREADING_LAYER="workqueue", OPENBLAS_NUM_THREADS="1")
         subprocess.run(perf + record, env={**os.environ, **changes}, check=True, capture_output=True)
         (one, first), (other, second) = read(jitlisten, ours, truth), read(jitlisten, perfs, truth)
-    print(f"As much as {one:,.0f} samples of one weight in {'compiled code' if truth else 'the kernel'} by jitlisten, {other:,.0f} by perf; every sum is exact\n")
+    print(
+        f"As much as {one:,.0f} samples of one weight in {'compiled code' if truth else 'the kernel'} by jitlisten,"
+        f" {other:,.0f} by perf; every sum is exact\n"
+    )
     print("| | | jitlisten, % | perf, % | difference, points | sigma |\n| --- | --- | --- | --- | --- | --- |")
     missed = []
     for name, which in sorted(first.keys() | second.keys(), key=lambda row: -first.get(row, 0)):

@@ -1,10 +1,12 @@
-"""The sampler beside perf, py-spy and profila, on the same programs, as a Markdown table: benches/beside.py JITLISTEN [ROUNDS]
+"""The sampler beside perf, py-spy and profila, on the same programs, as a Markdown table: benches/beside.py JITLISTEN
+[ROUNDS]
 
-JITLISTEN is the command; with the Python that runs this, which has Numba and py-spy; profila, where it is installed, and gdb; perf. Two
-programs in compiled code, a loop in one thread and a `prange` on four, call two functions whose work is three to one, for a fixed
-number of turns. For each tool: samples of all rounds, those in one of the two functions or at a line of them, the error of the share in
-points, one sigma of that many samples, which of the two functions it cannot see at all, and the program's own time by the clock and by its processor time (all threads), as ratios to runs of the program alone that
-were made between.
+JITLISTEN is the command; with the Python that runs this, which has Numba and py-spy; profila, where it is installed,
+and gdb; perf. Two programs in compiled code, a loop in one thread and a `prange` on four, call two functions whose work
+is three to one, for a fixed number of turns. For each tool: samples of all rounds, those in one of the two functions or
+at a line of them, the error of the share in points, one sigma of that many samples, which of the two functions it
+cannot see at all, and the program's own time by the clock and by its processor time (all threads), as ratios to runs of
+the program alone that were made between.
 
 profila has a gdb of its own (`profila setup`, from conda-forge); where that is not there, this uses the system's.
 """
@@ -62,7 +64,10 @@ if not os.path.exists(main.GDB_PATH):
     profila._gdb.GDB_PATH = main.GDB_PATH = "/usr/bin/gdb"
 main.main()
 """
-LINES = {name: PROGRAM.splitlines().index(next(line for line in PROGRAM.splitlines() if line.endswith(f"# {name}"))) + 1 for name in ("three", "one")}
+LINES = {
+    name: PROGRAM.splitlines().index(next(line for line in PROGRAM.splitlines() if line.endswith(f"# {name}"))) + 1
+    for name in ("three", "one")
+}
 
 
 def spans():
@@ -71,7 +76,10 @@ def spans():
 
 
 def run(words, place, **changes):
-    environment = {**os.environ, "NUMBA_NUM_THREADS": "4", "NUMBA_THREADING_LAYER": "workqueue", "JITLISTEN_DIR": str(place), **changes}
+    environment = {
+        **os.environ, "NUMBA_NUM_THREADS": "4", "NUMBA_THREADING_LAYER": "workqueue", "JITLISTEN_DIR": str(place),
+        **changes,
+    }
     done = subprocess.run(words, cwd=place, env=environment, capture_output=True, text=True)
     times = re.search(r"\[\d+\.\d+, \d+\.\d+\]", done.stdout)
     return done, json.loads(times[0]) if times else None
@@ -79,8 +87,17 @@ def run(words, place, **changes):
 
 def by_report(data, place):
     """All samples, and those of each function, by `jitlisten lines`."""
-    found = json.loads(subprocess.run([COMMAND, "lines", "--json", "-", data], cwd=place, capture_output=True, text=True, check=True).stdout)
-    lines = {line["line"]: line["self"] for file in found["files"] if file["path"].endswith("program.py") for line in file["lines"]}
+    found = json.loads(
+        subprocess.run(
+            [COMMAND, "lines", "--json", "-", data], cwd=place, capture_output=True, text=True, check=True
+        ).stdout
+    )
+    lines = {
+        line["line"]: line["self"]
+        for file in found["files"]
+        if file["path"].endswith("program.py")
+        for line in file["lines"]
+    }
     return found["samples"], {name: sum(lines.get(line, 0) for line in span) for name, span in spans().items()}
 
 
@@ -95,7 +112,13 @@ def ours_wall(words, place):
 
 
 def perf(words, place):
-    _, times = run([COMMAND, "run", "--", "perf", "record", "-q", "-e", "task-clock:u", "-F", "199", "-g", "-o", "perf.data", *words], place)
+    _, times = run(
+        [
+            COMMAND, "run", "--", "perf", "record", "-q", "-e", "task-clock:u", "-F", "199", "-g", "-o", "perf.data",
+            *words,
+        ],
+        place,
+    )
     return *by_report("perf.data", place), times
 
 
@@ -106,7 +129,13 @@ def perf_alone(words, place):
 
 def py_spy(words, place):
     out = place / "spy.txt"
-    _, times = run([str(pathlib.Path(sys.executable).parent / "py-spy"), "record", "--native", "-r", "199", "-f", "raw", "-o", str(out), "--", *words], place)
+    _, times = run(
+        [
+            str(pathlib.Path(sys.executable).parent / "py-spy"), "record", "--native", "-r", "199", "-f", "raw", "-o",
+            str(out), "--", *words,
+        ],
+        place,
+    )
     found, total = dict.fromkeys(LINES, 0), 0
     for line in out.read_text().splitlines():
         stack, count = line.rsplit(" ", 1)
@@ -132,8 +161,10 @@ def profila(words, place):
     return total, {name: total * percent / 100 for name, percent in percents.items()}, times
 
 
-TOOLS = {"jitlisten record": ours, "jitlisten record -r 1000 --wall": ours_wall, "jitlisten run, perf record -g": perf, "perf record -g": perf_alone,
-         "py-spy --native -r 199": py_spy, "profila": profila}
+TOOLS = {
+    "jitlisten record": ours, "jitlisten record -r 1000 --wall": ours_wall, "jitlisten run, perf record -g": perf,
+    "perf record -g": perf_alone, "py-spy --native -r 199": py_spy, "profila": profila,
+}
 
 
 def row(kind, name, tool, place, rounds):
@@ -150,18 +181,28 @@ def row(kind, name, tool, place, rounds):
         found = {function: count + of_round[function] for function, count in found.items()}
         with_it.append(times)
     alone.append(run(words, place)[1])
-    ratio = lambda which: [times[which] / statistics.mean((alone[i][which], alone[i + 1][which])) for i, times in enumerate(with_it) if times]
+    ratio = lambda which: [
+        times[which] / statistics.mean((alone[i][which], alone[i + 1][which]))
+        for i, times in enumerate(with_it)
+        if times
+    ]
     cells = [f"{statistics.median(ratio(which)):.3f}" if ratio(which) else "no result" for which in (1, 0)]
     seen = sum(found.values())
     error = f"{abs(100 * found['three'] / seen - 75):.1f} ({100 * (0.75 * 0.25 / seen) ** 0.5:.1f})" if seen else "-"
     missing = ", ".join(f"`{function}`" for function, count in found.items() if not count) or "none"
-    print(f"| {kind} | {name} | {total} | {100 * seen / max(total, 1):.0f} % | {error} | {missing} | {cells[0]} | {cells[1]} |", flush=True)
+    print(
+        f"| {kind} | {name} | {total} | {100 * seen / max(total, 1):.0f} % | {error} | {missing} | {cells[0]} |"
+        f" {cells[1]} |",
+        flush=True,
+    )
 
 
 def main():
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
-    print("| program | tool | samples | in the two functions | error (sigma), points | functions it cannot see | clock | processor time |\n"
-          "| --- | --- | --- | --- | --- | --- | --- | --- |")
+    print(
+        "| program | tool | samples | in the two functions | error (sigma), points | functions it cannot see | clock |"
+        " processor time |\n| --- | --- | --- | --- | --- | --- | --- | --- |"
+    )
     with tempfile.TemporaryDirectory(prefix="jitlisten-beside-") as name:
         place = pathlib.Path(name)
         (place / "program.py").write_text(PROGRAM)

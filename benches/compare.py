@@ -2,9 +2,9 @@
 
     compare.py LIBRARY [ROUNDS, default 15]
 
-Every round runs every variant once, in an order of its own, so that what drifts drifts for all. A ratio is the median over
-the rounds of this round's time by this round's stock time; the interval is a 95 % bootstrap of that median. `stock again`
-is the same thing as stock, measured the same way: a ratio inside its interval is noise.
+Every round runs every variant once, in an order of its own, so that what drifts drifts for all. A ratio is the median
+over the rounds of this round's time by this round's stock time; the interval is a 95 % bootstrap of that median. `stock
+again` is the same thing as stock, measured the same way: a ratio inside its interval is noise.
 """
 
 import json

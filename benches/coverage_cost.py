@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""What measuring coverage of Numba's code costs, as Markdown: the run time of nine kernels and the time to compile them.
+"""What measuring coverage of Numba's code costs, as Markdown: the run time of nine kernels and the time to compile
+them.
 
     PYTHON coverage_cost.py [ROUNDS, default 5] [KERNEL...]
-    PYTHON coverage_cost.py threads [ROUNDS, default 3]     the same loops on 1, 2, 4 ... threads, all marking the same bytes;
-                                                        nan where the threads never ran side by side
+    PYTHON coverage_cost.py threads [ROUNDS, default 3]     the same loops on 1, 2, 4 ... threads, all marking the same
+                                                            bytes; nan where the threads never ran side by side
 
-Processes take turns: without, with, without again (A/A). Lines and branches are measured by the same code. Time is processor time, because machines are shared;
-of each kernel the least of many, and ratios are of those.
+Processes take turns: without, with, without again (A/A). Lines and branches are measured by the same code. Time is
+processor time, because machines are shared; of each kernel the least of many, and ratios are of those.
 """
 
 import json
@@ -259,10 +260,16 @@ def main(arguments):
     elif arguments[:1] == ["threads"]:
         os.environ["NUMBA_NUM_THREADS"] = str(os.cpu_count())
         found = [{mode: child("--threads", mode) for mode in MODES} for _ in range(int((arguments + ["3"])[1]))]
-        middle = {mode: {name: statistics.median(each[mode][name] for each in found) for name in found[0][mode]} for mode in MODES}
+        middle = {
+            mode: {name: statistics.median(each[mode][name] for each in found) for name in found[0][mode]}
+            for mode in MODES
+        }
         print("| threads | without, s for each | with, ratio | without again |\n| --- | --- | --- | --- |")
         for name, without in middle["without"].items():
-            print("| %s | %.3f | %s |" % (name, without, " | ".join("%.2f" % (middle[mode][name] / without) for mode in MODES[1:])))
+            print(
+                "| %s | %.3f | %s |"
+                % (name, without, " | ".join("%.2f" % (middle[mode][name] / without) for mode in MODES[1:]))
+            )
     else:
         rounds = int(arguments[0]) if arguments else 5
         found = []

@@ -77,7 +77,10 @@ class Session:
             plugin = "plugins = jitlisten.coverage\n" if mode == "with" else ""
             rc.write_text("[run]\nomit = */tests/*\n%s[report]\nexclude_lines = never excluded\n" % plugin)
             words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", "/"]
-            words += ["-vv", "--tb=line", "--cov=" + package, "--cov-branch", "--cov-config", rc, "--cov-report=json:" + place + "/found"]
+            words += [
+                "-vv", "--tb=line", "--cov=" + package, "--cov-branch", "--cov-config", rc,
+                "--cov-report=json:" + place + "/found",
+            ]
             if suite == "numba-stats":
                 words += [os.path.join(source, "tests", test) for test in tests]
             else:

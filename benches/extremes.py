@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """What the smallest modules cost, and an object of 20,000 functions: extremes.py LIBRARY [ROUNDS, default 9]
 
-To be run by a Python with llvmlite. The modules are compiled by MCJIT, 300 behind the first 20; the object comes from the C compiler and is
-only linked. Processor time in the process, which the kernel's other work does not disturb much; the minimum of the rounds, which
-alternate. `default` are the library's own sinks, `run` those of `jitlisten run`.
+To be run by a Python with llvmlite. The modules are compiled by MCJIT, 300 behind the first 20; the object comes from
+the C compiler and is only linked. Processor time in the process, which the kernel's other work does not disturb much;
+the minimum of the rounds, which alternate. `default` are the library's own sinks, `run` those of `jitlisten run`.
 """
 
 import os
@@ -41,14 +41,21 @@ def main():
         source.write_text("".join(f"int f{at}(int x) {{ return x * {at} + 1; }}\n" for at in range(20_000)))
         subprocess.run(["cc", "-O1", "-fPIC", "-c", source, "-o", made], check=True)
         stock = {name: value for name, value in os.environ.items() if not name.startswith("JITLISTEN")}
-        ours = stock | {"LD_PRELOAD": str(pathlib.Path(library).resolve()), "JITLISTEN_DIR": directory, "JITDUMPDIR": directory}
-        kinds = {"stock": stock, "stock again": stock, "default": ours, "run": ours | {"JITLISTEN": "perfmap,image,unwind,modules"}, "all": ours | {"JITLISTEN": "all"}}
+        ours = stock | {
+            "LD_PRELOAD": str(pathlib.Path(library).resolve()), "JITLISTEN_DIR": directory, "JITDUMPDIR": directory
+        }
+        kinds = {
+            "stock": stock, "stock again": stock, "default": ours,
+            "run": ours | {"JITLISTEN": "perfmap,image,unwind,modules"}, "all": ours | {"JITLISTEN": "all"},
+        }
         print("| | " + " | ".join(kinds) + " |\n|" + " --- |" * (1 + len(kinds)))
         for what, program in ("a smallest module", SMALLEST), ("20,000 functions", LARGEST):
             times = {kind: [] for kind in kinds}
             for _ in range(rounds):
                 for kind, environment in kinds.items():
-                    process = subprocess.Popen([sys.executable, "-c", program, made], env=environment, stdout=subprocess.PIPE, text=True)
+                    process = subprocess.Popen(
+                        [sys.executable, "-c", program, made], env=environment, stdout=subprocess.PIPE, text=True
+                    )
                     times[kind].append(float(process.communicate()[0]))
                     pathlib.Path(f"/tmp/perf-{process.pid}.map").unlink(missing_ok=True)
             least = {kind: min(all_of) for kind, all_of in times.items()}

@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
-"""What an object costs in instructions, by how it is observed: callgrind counts them, so other work on the machine does not disturb.
+"""What an object costs in instructions, by how it is observed: callgrind counts them, so other work on the machine does
+not disturb.
 
     instructions.py [--llvm N] [--objects N] [--part listener|jitlink-listener|jitlink]
 
-`listener`: tests/hosts/embedded.c compiles small modules with MCJIT of Debian's shared LLVM: stock, with the GDB JIT list alone
-(JITLISTEN_LLVM=list), with everything, and with the list again. The difference between few and many objects, by their number, is what
-an object costs; so are system calls (strace). callgrind counts no instruction of the kernel. What an instruction takes here is the
-processor time of the stock program by its own count.
+`listener`: tests/hosts/embedded.c compiles small modules with MCJIT of Debian's shared LLVM: stock, with the GDB JIT
+list alone (JITLISTEN_LLVM=list), with everything, and with the list again. The difference between few and many objects,
+by their number, is what an object costs; so are system calls (strace). callgrind counts no instruction of the kernel.
+What an instruction takes here is the processor time of the stock program by its own count.
 
-`jitlink-listener`: the same of benches/linked.c, with LLJIT of LLVM 18 or newer, which lists each object for debuggers; for objects of one
-to sixteen functions.
+`jitlink-listener`: the same of benches/linked.c, with LLJIT of LLVM 18 or newer, which lists each object for debuggers;
+for objects of one to sixteen functions.
 
-`jitlink`: benches/linked.c, with LLJIT, for growing numbers of objects, of functions in an object, and of objects that are linked at
-the same time. Of what the library does there, the matcher's part are the calls of `Pattern::of` (an object is read) and of
-`Search::search` (it is looked for in memory that was copied), each with what it calls.
+`jitlink`: benches/linked.c, with LLJIT, for growing numbers of objects, of functions in an object, and of objects that
+are linked at the same time. Of what the library does there, the matcher's part are the calls of `Pattern::of` (an
+object is read) and of `Search::search` (it is looked for in memory that was copied), each with what it calls.
 """
 
 import argparse
@@ -37,23 +38,37 @@ MATCHER = {"read": re.compile(r"Pattern::of\b"), "found": re.compile(r"placement
 
 def build(llvm, source, directory):
     program = directory / source.stem
-    libraries = subprocess.run([f"llvm-config-{llvm}", "--libdir"], check=True, capture_output=True, text=True).stdout.strip()
+    libraries = subprocess.run(
+        [f"llvm-config-{llvm}", "--libdir"], check=True, capture_output=True, text=True
+    ).stdout.strip()
     name = f"-lLLVM-{llvm}"
     old = ["-DOLD_CONTEXTS"] if llvm < 21 else []
-    subprocess.run(["cc", "-O1", *old, source, "-o", program, f"-L{libraries}", f"-Wl,-rpath,{libraries}", name, "-pthread", "-ldl"], check=True)
+    subprocess.run(
+        [
+            "cc", "-O1", *old, source, "-o", program, f"-L{libraries}", f"-Wl,-rpath,{libraries}", name, "-pthread",
+            "-ldl",
+        ],
+        check=True,
+    )
     return program
 
 
 def environment(ways, sinks="perfmap"):
     changed = dict(os.environ)
     if ways is not None:
-        changed |= {"JITLISTEN": sinks, "JITLISTEN_FRAME_POINTERS": "untouched", "JITLISTEN_LLVM": ways, "LD_PRELOAD": str(LIBRARY)}
+        changed |= {
+            "JITLISTEN": sinks, "JITLISTEN_FRAME_POINTERS": "untouched", "JITLISTEN_LLVM": ways,
+            "LD_PRELOAD": str(LIBRARY),
+        }
     return changed
 
 
 def run(words, ways, **further):
     """Runs it; under another program, that one gets the library, too."""
-    process = subprocess.Popen([str(word) for word in words], env=environment(ways), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, **further)
+    process = subprocess.Popen(
+        [str(word) for word in words], env=environment(ways), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        **further,
+    )
     said = process.communicate()[1].decode(errors="replace")
     pathlib.Path(f"/tmp/perf-{process.pid}.map").unlink(missing_ok=True)
     if process.returncode:
@@ -90,13 +105,20 @@ def by_listener(title, objects, words, directory):
     """A table of what an object costs; `words` is the command for so many objects."""
     results = {}
     for name, ways in CONFIGURATIONS.items():
-        more = lambda count: (count(words(FEW + objects), ways, directory) - count(words(FEW), ways, directory)) / objects
+        more = (
+            lambda count: (count(words(FEW + objects), ways, directory) - count(words(FEW), ways, directory)) / objects
+        )
         results[name] = more(instructions), more(system_calls)
     times = sorted(processor_time(words(FEW + objects)) - processor_time(words(FEW)) for _ in range(7))
     microsecond = results["stock"][0] / (1e6 * times[len(times) // 2] / objects)
-    print(f"{title}, {objects} objects; an object takes {1e6 * times[len(times) // 2] / objects:.0f} us of processor time stock, so "
-          f"10 us are {10 * microsecond:,.0f} instructions here\n")
-    print("| | instructions an object | over `list` | system calls an object | over `list` |\n| --- | --- | --- | --- | --- |")
+    print(
+        f"{title}, {objects} objects; an object takes {1e6 * times[len(times) // 2] / objects:.0f} us of processor time"
+        f" stock, so 10 us are {10 * microsecond:,.0f} instructions here\n"
+    )
+    print(
+        "| | instructions an object | over `list` | system calls an object | over `list` |\n| --- | --- | --- | --- |"
+        " --- |"
+    )
     for name, (count, calls) in results.items():
         base = results["list"]
         print(f"| {name} | {count:,.0f} | {count - base[0]:+,.0f} | {calls:.1f} | {calls - base[1]:+.1f} |", flush=True)
@@ -142,7 +164,10 @@ def inclusive(text, patterns):
 
 def jitlink(llvm, directory):
     program = build(llvm, ROOT / "benches/linked.c", directory)
-    print("| objects | functions in each | linked | read, instructions an object | found, instructions an object | both, for each function |")
+    print(
+        "| objects | functions in each | linked | read, instructions an object | found, instructions an object | both,"
+        " for each function |"
+    )
     print("| --- | --- | --- | --- | --- | --- |")
     series = {
         "objects": [(count, 8, "one by one") for count in (25, 100, 400)],
@@ -159,7 +184,9 @@ def jitlink(llvm, directory):
                 sys.exit("the matcher is not in the counts: its functions have other names")
             read, found = (sums[what] / objects for what in ("read", "found"))
             points.append((functions if name == "functions" else objects, sums["read"] + sums["found"]))
-            print(f"| {objects} | {functions} | {how} | {read:,.0f} | {found:,.0f} | {(read + found) / functions:,.0f} |")
+            print(
+                f"| {objects} | {functions} | {how} | {read:,.0f} | {found:,.0f} | {(read + found) / functions:,.0f} |"
+            )
         (first, low), (last, high) = points[0], points[-1]
         growth[name] = math.log(high / low) / math.log(last / first)
     print()

@@ -1,7 +1,7 @@
 """One process of the benchmark: compiles every kernel, times it, and prints nanoseconds as JSON.
 
-`compile` is the processor time of all compilations. A kernel's time is the smallest of many short repetitions: what disturbs
-a run only ever makes it longer, and some of them fit between two disturbances.
+`compile` is the processor time of all compilations. A kernel's time is the smallest of many short repetitions: what
+disturbs a run only ever makes it longer, and some of them fit between two disturbances.
 """
 
 import json

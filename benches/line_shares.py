@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Whether lines of Numba's code have the time that they take: perf's samples beside callgrind's instructions, as Markdown.
+"""Whether lines of Numba's code have the time that they take: perf's samples beside callgrind's instructions, as
+Markdown.
 
     line_shares.py [SECONDS, default 30]      some three minutes on a quiet machine
 
-`python/tests/lines/truth.py` runs one statement three times as often on one line as on another. perf samples it for that long, callgrind
-counts thirty rounds; both run the code for a processor that valgrind knows. Shows the pairs, and every line that has more than 5 % of
-its function by one of the two. perf's are shares of time, callgrind's of instructions: a division takes longer than an addition, so the
-two columns have to be equal for the pairs only, which run the same instructions. The Python needs Numba and pytest; perf, valgrind and llvm-symbolizer are used.
+`python/tests/lines/truth.py` runs one statement three times as often on one line as on another. perf samples it for
+that long, callgrind counts thirty rounds; both run the code for a processor that valgrind knows. Shows the pairs, and
+every line that has more than 5 % of its function by one of the two. perf's are shares of time, callgrind's of
+instructions: a division takes longer than an addition, so the two columns have to be equal for the pairs only, which
+run the same instructions. The Python needs Numba and pytest; perf, valgrind and llvm-symbolizer are used.
 """
 
 import ast
@@ -44,7 +46,10 @@ def sigma(share, total):
 
 
 def pairs(samples, counts):
-    print("| three times, once | perf's samples | three, perf, % | sigma | three, callgrind, % |\n| --- | --- | --- | --- | --- |")
+    print(
+        "| three times, once | perf's samples | three, perf, % | sigma | three, callgrind, % |\n| --- | --- | --- | ---"
+        " | --- |"
+    )
     for three, one in perf.PAIRS:
         sampled = [samples[perf.place(mark)] for mark in (three, one)]
         by_call = counts.all if three.startswith("costly") else counts.own
@@ -69,7 +74,10 @@ def lines(samples, counts):
                 continue
             shares = sampled[line] / all_sampled, counted[line] / all_counted
             if max(shares) > 0.05:
-                row = (function, file, line, text_of(file, line), 100 * shares[0], sigma(shares[0], all_sampled), 100 * shares[1])
+                row = (
+                    function, file, line, text_of(file, line), 100 * shares[0], sigma(shares[0], all_sampled),
+                    100 * shares[1],
+                )
                 print("| `%s` | %s:%d | `%s` | %.1f | %.1f | %.1f |" % row)
 
 
@@ -78,7 +86,10 @@ def main():
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
         samples = perf.sampled(pathlib.Path(one), seconds, 999, NUMBA_CPU_NAME="generic")
         counts = callgrind.counted(pathlib.Path(two))
-    print("%d samples in the lines of %s, %.0f s\n" % (sum(n for at, n in samples.items() if at.startswith("truth")), FILES[0], seconds))
+    print(
+        "%d samples in the lines of %s, %.0f s\n"
+        % (sum(n for at, n in samples.items() if at.startswith("truth")), FILES[0], seconds)
+    )
     pairs(samples, counts)
     lines(samples, counts)
 

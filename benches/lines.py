@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """What line tables for Numba's code cost, as Markdown: compile time, size of objects, run time of kernels.
 
-    target/release/jitlisten run --no-lines -- PYTHON lines.py [ROUNDS, default 15]      over what users have without lines
+    target/release/jitlisten run --no-lines -- PYTHON lines.py [ROUNDS, default 15]  over what users have without lines
     JITLISTEN=unwind LD_PRELOAD=target/release/libjitlisten.so PYTHON lines.py [ROUNDS]  with unwind tables alone
     PYTHON lines.py --once stock|lines      only compiles, once: for line_instructions.py
 
-Children of one process take turns: without lines, with lines, without again (A/A). Time is processor time of the child, because
-machines are shared; ratios are of the same round, their median with a 95 % bootstrap interval.
+Children of one process take turns: without lines, with lines, without again (A/A). Time is processor time of the child,
+because machines are shared; ratios are of the same round, their median with a 95 % bootstrap interval.
 """
 
 import os
@@ -21,7 +21,10 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, os.pardir, "python"), os.path.join(HERE, os.pardir, "python", "tests", "lines")]
 
-PROGRAMS = "simple_loop calls prange_reduction vectorized gufunc array_expression typed_dict jit_class closure several_signatures".split()
+PROGRAMS = (
+    "simple_loop calls prange_reduction vectorized gufunc array_expression typed_dict jit_class closure"
+    " several_signatures".split()
+)
 
 
 def install():
@@ -142,7 +145,9 @@ def main():
         print("%d of %d: %s" % (len(found), rounds, found[-1]), file=sys.stderr, flush=True)
     print("Numba %s, %d programs, %d rounds; sinks: %s\n" % (numba.__version__, len(PROGRAMS), rounds, sinks()))
     print("| | without | with lines, ratio | without again, ratio |\n| --- | --- | --- | --- |")
-    for at, (what, unit, factor) in enumerate((("compile", "ms", 1000), ("objects", "kB", 0.001), ("kernel", "ms", 1000))):
+    for at, (what, unit, factor) in enumerate(
+        (("compile", "ms", 1000), ("objects", "kB", 0.001), ("kernel", "ms", 1000))
+    ):
         columns = [statistics.median(row[0][at] for row in found) * factor]
         ratios = [interval([row[other][at] / row[0][at] for row in found]) for other in (1, 2)]
         print("| %s, %s | %.1f | %s | %s |" % (what, unit, columns[0], *ratios), flush=True)

@@ -3,12 +3,12 @@
 
     objects.py [--rounds N] [--objects N] [--llvm N] [--jitlink FUNCTIONS]
 
-A C program (tests/hosts/embedded.c) compiles small modules with MCJIT of Debian's shared LLVM; with --jitlink, another one (benches/linked.c)
-with LLJIT of LLVM 18 or newer, which lists each object for debuggers, modules of so many functions. Each round runs it stock, with the list
-for debuggers alone (JITLISTEN_LLVM=list) and with everything, for a few objects and for many; the difference by the number is what an
-object costs. The rounds alternate, so that a busy machine disturbs all alike; medians of the rounds' differences are printed, and the
-difference of what the quickest quarter of the rounds took, which other work on the machine disturbs least. `list again` is the same
-as `list` (A/A).
+A C program (tests/hosts/embedded.c) compiles small modules with MCJIT of Debian's shared LLVM; with --jitlink, another
+one (benches/linked.c) with LLJIT of LLVM 18 or newer, which lists each object for debuggers, modules of so many
+functions. Each round runs it stock, with the list for debuggers alone (JITLISTEN_LLVM=list) and with everything, for a
+few objects and for many; the difference by the number is what an object costs. The rounds alternate, so that a busy
+machine disturbs all alike; medians of the rounds' differences are printed, and the difference of what the quickest
+quarter of the rounds took, which other work on the machine disturbs least. `list again` is the same as `list` (A/A).
 """
 
 import argparse
@@ -46,12 +46,18 @@ def main():
         program = build(llvm, ROOT / source, pathlib.Path(directory))
 
         def words(objects):
-            return [program, str(objects), str(options.jitlink), "debug"] if options.jitlink else [program, "mcjit", str(objects)]
+            return (
+                [program, str(objects), str(options.jitlink), "debug"]
+                if options.jitlink
+                else [program, "mcjit", str(objects)]
+            )
 
         costs = {name: [] for name in CONFIGURATIONS}
         for _ in range(options.rounds):
             for name, ways in CONFIGURATIONS.items():
-                few, many = (processor_time(words(objects), environment(ways)) for objects in (FEW, FEW + options.objects))
+                few, many = (
+                    processor_time(words(objects), environment(ways)) for objects in (FEW, FEW + options.objects)
+                )
                 costs[name].append((many - few) / options.objects)
     what = f"JITLink with a list, {options.jitlink} functions" if options.jitlink else "MCJIT"
     print(f"LLVM {llvm}, {what}, {options.rounds} rounds of {options.objects} objects; load {os.getloadavg()[0]:.1f}")
@@ -60,7 +66,10 @@ def main():
     for name, values in costs.items():
         over = statistics.median([value - base for value, base in zip(values, costs["list"])])
         quick = quickest(values)
-        print(f"| {name} | {statistics.median(values):.1f} | {over:+.1f} | {quick:.1f} | {quick - quickest(costs['list']):+.1f} |")
+        print(
+            f"| {name} | {statistics.median(values):.1f} | {over:+.1f} | {quick:.1f} |"
+            f" {quick - quickest(costs['list']):+.1f} |"
+        )
 
 
 def quickest(values):

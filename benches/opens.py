@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """What a library or a program costs that is looked into for an LLVM: opens.py [--rounds N] [--before LIBRARY] WHAT...
 
-WHAT is the file of a library: processor time of `dlopen` in a program of its own (NEEDED,FILE opens another one before, as libpython for jaxlib's). Or `run:COMMAND`: processor time of the whole
-process, as `run:/bin/true` and `run:node -e 0`. Or `made:MB`: a library that is made here, without an LLVM: as many megabytes, a third of them code, a third constants
-and a third data that the loader relocates, with 100,000 symbols and an import of `mprotect`; nothing in it is found, so all of it is
-searched that ever is. Or `typical:MB`, the same with a thirtieth of data: as in libraries that there are.
+WHAT is the file of a library: processor time of `dlopen` in a program of its own (NEEDED,FILE opens another one before,
+as libpython for jaxlib's). Or `run:COMMAND`: processor time of the whole process, as `run:/bin/true` and `run:node -e
+0`. Or `made:MB`: a library that is made here, without an LLVM: as many megabytes, a third of them code, a third
+constants and a third data that the loader relocates, with 100,000 symbols and an import of `mprotect`; nothing in it is
+found, so all of it is searched that ever is. Or `typical:MB`, the same with a thirtieth of data: as in libraries that
+there are.
 
-Times are in ms, the third smallest of the rounds, which alternate. `off` is JITLISTEN_LLVM=off (nothing is looked for), `list` looks for
-LLVM's GDB JIT list only, `all` for everything; `again` is the same once more (A/A). With --before, another build of the library
-is measured in the same rounds.
+Times are in ms, the third smallest of the rounds, which alternate. `off` is JITLISTEN_LLVM=off (nothing is looked for),
+`list` looks for LLVM's GDB JIT list only, `all` for everything; `again` is the same once more (A/A). With --before,
+another build of the library is measured in the same rounds.
 """
 
 import argparse
@@ -31,7 +33,11 @@ PROGRAM = r"""
 #include <dlfcn.h>
 #include <stdio.h>
 #include <time.h>
-static double now(void) { struct timespec t; clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t); return t.tv_sec * 1e3 + t.tv_nsec / 1e6; }
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return t.tv_sec * 1e3 + t.tv_nsec / 1e6;
+}
 int main(int count, char **words) {
     for (int at = 1; at < count; at++) {
         double before = now();
@@ -74,7 +80,9 @@ def environment(library, ways):
 
 
 def of_opening(words, library, ways):
-    return float(subprocess.run(words, env=environment(library, ways), check=True, capture_output=True, text=True).stdout)
+    return float(
+        subprocess.run(words, env=environment(library, ways), check=True, capture_output=True, text=True).stdout
+    )
 
 
 def of_process(command, library, ways):

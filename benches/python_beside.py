@@ -2,10 +2,11 @@
 
     benches/python_beside.py LIBRARY [ROUNDS]
 
-With the Python that runs this: py-spy where it is installed, `profiling.sampling` from 3.15 on; and perf, which reads the recording. Each
-program calls `long` and `short`, whose work is three to one, for a fixed number of turns, and prints the true share of `long` and its own
-time. For each tool, at 199 Hz: samples of all rounds, those below one of the two functions, the error of the share in points, one sigma of
-that many samples, and the program's processor time and time by the clock as ratios to runs of the program alone that were made between.
+With the Python that runs this: py-spy where it is installed, `profiling.sampling` from 3.15 on; and perf, which reads
+the recording. Each program calls `long` and `short`, whose work is three to one, for a fixed number of turns, and
+prints the true share of `long` and its own time. For each tool, at 199 Hz: samples of all rounds, those below one of
+the two functions, the error of the share in points, one sigma of that many samples, and the program's processor time
+and time by the clock as ratios to runs of the program alone that were made between.
 """
 
 import importlib.util
@@ -48,7 +49,8 @@ for _ in range(int(sys.argv[2])):
         before = time.thread_time()
         function()
         spent[function] += time.thread_time() - before
-print(json.dumps([spent[long] / sum(spent.values()), time.process_time() - began, time.perf_counter() - clock]), flush=True)
+shares = [spent[long] / sum(spent.values()), time.process_time() - began, time.perf_counter() - clock]
+print(json.dumps(shares), flush=True)
 '''
 PROGRAMS = ["interpreted", "calls from C", "in C"]
 #: Two or three seconds.
@@ -76,7 +78,8 @@ def recorded(program, place, library):
     data = f"{place}/f.data"
     measured = run(program, LD_PRELOAD=library, JITLISTEN="image", JITLISTEN_RECORD=f"{data},hz={HZ}")
     text = subprocess.run(
-        ["perf", "script", "--no-inline", "--max-stack", "1024", "-F", "period,ip,sym", "-i", data], capture_output=True, text=True
+        ["perf", "script", "--no-inline", "--max-stack", "1024", "-F", "period,ip,sym", "-i", data],
+        capture_output=True, text=True,
     ).stdout
     stacks = [block.split(None, 1) for block in text.split("\n\n") if block.strip()]
     return measured, [(float(period.rstrip(":")), frames) for period, frames in stacks]
@@ -88,7 +91,10 @@ def by_py_spy(program, place, _library):
 
 
 def by_profiling(program, place, _library):
-    command = [sys.executable, "-m", "profiling.sampling", "run", "-r", HZ, "--mode", "cpu", "--collapsed", "-o", f"{place}/collapsed"]
+    command = [
+        sys.executable, "-m", "profiling.sampling", "run", "-r", HZ, "--mode", "cpu", "--collapsed", "-o",
+        f"{place}/collapsed",
+    ]
     measured = run([*command, *program[1:]])
     return measured, collapsed(f"{place}/collapsed")
 
@@ -128,7 +134,10 @@ def main():
                 share = both["long"] / sum(both.values())
                 error, sigma = 100 * (share - statistics.mean(truths)), 100 * (0.1875 / seen) ** 0.5
                 processor, clock = (statistics.median(column) for column in zip(*ratios))
-                cells = [name, tool, count(samples), seen, f"{error:+.1f}", f"{sigma:.1f}", f"{processor:.3f}", f"{clock:.3f}"]
+                cells = [
+                    name, tool, count(samples), seen, f"{error:+.1f}", f"{sigma:.1f}", f"{processor:.3f}",
+                    f"{clock:.3f}",
+                ]
                 print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 

@@ -1,7 +1,7 @@
 """What sampling costs interpreted code: benches/python_frames.py LIBRARY [PYTHON] [ROUNDS]
 
-Processor time of one program that is recorded at 199 Hz, not recorded, and run with CPython's perf trampolines, in turns; the least of
-each, as ratios to the least of those not recorded.
+Processor time of one program that is recorded at 199 Hz, not recorded, and run with CPython's perf trampolines, in
+turns; the least of each, as ratios to the least of those not recorded.
 """
 
 import os
@@ -36,7 +36,9 @@ def main():
         for _ in range(rounds):
             for way, variables in ways.items():
                 command = [python, "-c", PROGRAM]
-                done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=True)
+                done = subprocess.run(
+                    command, env={**os.environ, **variables}, capture_output=True, text=True, check=True
+                )
                 least[way] = min(least[way], float(done.stdout))
         for way, seconds in least.items():
             print(f"| {way} | {seconds / least['not recorded']:.3f} |")

@@ -1,10 +1,10 @@
 """What the sampler sees and costs, as Markdown tables: benches/sampling.py LIBRARY [ROUNDS]
 
-With the Python of target/venv/numba-0.68.1, cc, perf and valgrind. Shares are judged against callgrind's instruction counts of the
-same functions and beside perf's own samples; those of lines (by the command `jitlisten` beside LIBRARY) against callgrind's, too;
-the time of threads against the kernel's; the cost in one process that records and does not record in turns, with the turns that do
-not compared with each other (A/A). The table of lines is made by `sampling.py LIBRARY lines [SECONDS]` with a Python of
-ci/lines.sh, which has pytest.
+With the Python of target/venv/numba-0.68.1, cc, perf and valgrind. Shares are judged against callgrind's instruction
+counts of the same functions and beside perf's own samples; those of lines (by the command `jitlisten` beside LIBRARY)
+against callgrind's, too; the time of threads against the kernel's; the cost in one process that records and does not
+record in turns, with the turns that do not compared with each other (A/A). The table of lines is made by `sampling.py
+LIBRARY lines [SECONDS]` with a Python of ci/lines.sh, which has pytest.
 """
 
 import json
@@ -70,13 +70,16 @@ def shares(program, place):
     for scenario, one, other in [("loops", "three_of_four", "one_of_four"), ("exps", "exp_three", "exp_one")]:
         ours, _ = recorded([program, scenario, "25"], place / "ours.data", ",hz=199")
         data = place / "perf.data"
-        command = ["perf", "record", "-q", "-e", "task-clock:u", "-F", "199", "--call-graph", "dwarf,4096", "-o", str(data)]
+        command = [
+            "perf", "record", "-q", "-e", "task-clock:u", "-F", "199", "--call-graph", "dwarf,4096", "-o", str(data)
+        ]
         subprocess.run([*command, program, scenario, "25"], check=True, capture_output=True)
         perfs = samples(data)
         whole = 100 * sum(frames[-1:] != [] and frames[-1] in COMPLETE for *_, frames in ours) / len(ours)
         print(
-            f"| {scenario} | {len(ours)}, {len(perfs)} | {truth(one, other):.1f} % | {share(ours, one, [one, other]):.1f} % "
-            f"| {share(perfs, one, [one, other]):.1f} % | {whole:.2f} % |", flush=True,
+            f"| {scenario} | {len(ours)}, {len(perfs)} | {truth(one, other):.1f} % |"
+            f" {share(ours, one, [one, other]):.1f} % | {share(perfs, one, [one, other]):.1f} % | {whole:.2f} % |",
+            flush=True,
         )
 
 
@@ -109,16 +112,24 @@ def marked_by_callgrind(place, environment):
     from test_lines_callgrind import Counts, place as place_of
 
     out = place / "callgrind-lines"
-    words = ["valgrind", "-q", "--tool=callgrind", "--compress-strings=no", "--compress-pos=no", f"--callgrind-out-file={out}"]
+    words = [
+        "valgrind", "-q", "--tool=callgrind", "--compress-strings=no", "--compress-pos=no",
+        f"--callgrind-out-file={out}",
+    ]
     program = [sys.executable, ROOT / "python/tests/lines/truth.py", "0"]
-    subprocess.run([*words, *program], env={**environment, "NUMBA_CPU_NAME": "generic"}, check=True, capture_output=True)
+    subprocess.run(
+        [*words, *program], env={**environment, "NUMBA_CPU_NAME": "generic"}, check=True, capture_output=True
+    )
     counts = Counts(out)
     marks = [mark for pair in PAIRS.values() for mark in pair]
     return {mark: [(one[place_of(mark)],) for one in (counts.own, counts.all)] for mark in marks}
 
 
 def lines(place, seconds=110):
-    environment = {**os.environ, "LD_PRELOAD": LIBRARY, "JITLISTEN": "image", "JITLISTEN_DIR": str(place), "NUMBA_NUM_THREADS": "1"}
+    environment = {
+        **os.environ, "LD_PRELOAD": LIBRARY, "JITLISTEN": "image", "JITLISTEN_DIR": str(place),
+        "NUMBA_NUM_THREADS": "1",
+    }
     data = place / "lines.data"
     program = [sys.executable, ROOT / "python/tests/lines/truth.py", str(seconds)]
     subprocess.run(program, env={**environment, "JITLISTEN_RECORD": f"{data},hz=249"}, check=True, capture_output=True)
@@ -149,7 +160,8 @@ def waves(out, n):
 
 PRANGE = WAVES + """
 def spent():
-    return {int(t): int(open(f"/proc/self/task/{t}/schedstat").read().split()[0]) for t in os.listdir("/proc/self/task")}
+    threads = os.listdir("/proc/self/task")
+    return {int(t): int(open(f"/proc/self/task/{t}/schedstat").read().split()[0]) for t in threads}
 waves(np.arange(64.0), 10)
 until = time.process_time() + 8
 while time.process_time() < until:

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""What the published crates offer, one item a line, compared with CRATE/public-api.txt: a change of it is seen in review, and needs a
-new version if it takes something away.
+"""What the published crates offer, one item a line, compared with CRATE/public-api.txt: a change of it is seen in
+review, and needs a new version if it takes something away.
 
     ci/api.py           compares
     ci/api.py --write   writes the files anew
 
-Read from rustdoc's JSON, which leaves out what is hidden in the documentation (`RUSTC_BOOTSTRAP=1`, as the format is not stable; where
-the toolchain writes another one, the comparison is skipped, and fails in CI). `cargo public-api` does the same with a nightly toolchain,
-which CI would have to have beside the one of the MSRV, and would have to be built first.
+Read from rustdoc's JSON, which leaves out what is hidden in the documentation (`RUSTC_BOOTSTRAP=1`, as the format is
+not stable; where the toolchain writes another one, the comparison is skipped, and fails in CI). `cargo public-api` does
+the same with a nightly toolchain, which CI would have to have beside the one of the MSRV, and would have to be built
+first.
 """
 
 import difflib
@@ -18,14 +19,19 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CRATES = {"jitlisten": "jitlisten", "jitlisten-names": "names", "jitlisten-unwinder": "unwinder", "unwind-register": "unwind-register"}
+CRATES = {
+    "jitlisten": "jitlisten", "jitlisten-names": "names", "jitlisten-unwinder": "unwinder",
+    "unwind-register": "unwind-register",
+}
 FORMATS = (57,)
 
 
 def documented(package):
     environment = dict(os.environ, RUSTC_BOOTSTRAP="1")
-    subprocess.run(["cargo", "rustdoc", "-q", "-p", package, "--lib", "--", "-Z", "unstable-options", "--output-format", "json"],
-                   check=True, cwd=ROOT, env=environment)
+    subprocess.run(
+        ["cargo", "rustdoc", "-q", "-p", package, "--lib", "--", "-Z", "unstable-options", "--output-format", "json"],
+        check=True, cwd=ROOT, env=environment,
+    )
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     return json.loads((target / "doc" / f"{package.replace('-', '_')}.json").read_text(encoding="utf-8"))
 
@@ -83,7 +89,9 @@ class Listing:
         else:
             shape = inner["kind"] if kind == "struct" else {"plain": inner}
             fields = shape.get("plain", {}).get("fields", []) if isinstance(shape, dict) else []
-            fields += [number for number in shape.get("tuple", []) if number is not None] if isinstance(shape, dict) else []
+            fields += (
+                [number for number in shape.get("tuple", []) if number is not None] if isinstance(shape, dict) else []
+            )
             self.fields(fields, full)
         for number in inner["impls"]:
             self.implementation(self.item(number), full)
@@ -118,8 +126,13 @@ class Listing:
 
     def function(self, full, inner):
         header, signature = inner["header"], inner["sig"]
-        words = [word for word, key in (("const", "is_const"), ("unsafe", "is_unsafe"), ("async", "is_async")) if header[key]]
-        inputs = ", ".join(name if name == "self" and kind == {"generic": "Self"} else f"{name}: {self.type(kind)}" for name, kind in signature["inputs"])
+        words = [
+            word for word, key in (("const", "is_const"), ("unsafe", "is_unsafe"), ("async", "is_async")) if header[key]
+        ]
+        inputs = ", ".join(
+            name if name == "self" and kind == {"generic": "Self"} else f"{name}: {self.type(kind)}"
+            for name, kind in signature["inputs"]
+        )
         output = f" -> {self.type(signature['output'])}" if signature["output"] else ""
         return " ".join([*words, f"fn {full}({inputs}){output}"])
 
@@ -131,9 +144,15 @@ class Listing:
             called = arguments.get("parenthesized", {})
             output = f" -> {self.type(called['output'])}" if called.get("output") else ""
             return f"({', '.join(map(self.type, called.get('inputs', [])))}){output}"
-        found = [argument.get("lifetime") or (self.type(argument["type"]) if "type" in argument else "_") for argument in inner["args"]]
-        found += [f"{bound['name']} = {self.type(bound['binding']['equality']['type'])}" for bound in inner["constraints"]
-                  if "equality" in bound["binding"] and "type" in bound["binding"]["equality"]]
+        found = [
+            argument.get("lifetime") or (self.type(argument["type"]) if "type" in argument else "_")
+            for argument in inner["args"]
+        ]
+        found += [
+            f"{bound['name']} = {self.type(bound['binding']['equality']['type'])}"
+            for bound in inner["constraints"]
+            if "equality" in bound["binding"] and "type" in bound["binding"]["equality"]
+        ]
         return f"<{', '.join(found)}>" if found else ""
 
     def type(self, kind):
@@ -155,7 +174,11 @@ class Listing:
             return f"({', '.join(map(self.type, inner))})"
         if name in ("impl_trait", "dyn_trait"):
             bounds = inner if name == "impl_trait" else inner["traits"]
-            traits = [bound.get("trait_bound", bound).get("trait") for bound in bounds if isinstance(bound, dict) and ("trait_bound" in bound or "trait" in bound)]
+            traits = [
+                bound.get("trait_bound", bound).get("trait")
+                for bound in bounds
+                if isinstance(bound, dict) and ("trait_bound" in bound or "trait" in bound)
+            ]
             return f"{name[:-6]} " + " + ".join(found["path"] + self.arguments(found["args"]) for found in traits)
         if name == "qualified_path":
             return f"{self.type(inner['self_type'])}::{inner['name']}"
@@ -169,7 +192,10 @@ def main():
     for package, directory in CRATES.items():
         crate = documented(package)
         if crate["format_version"] not in FORMATS:
-            print(f"SKIPPED api: this toolchain writes format {crate['format_version']} of rustdoc's JSON, not {FORMATS}", file=sys.stderr)
+            print(
+                f"SKIPPED api: this toolchain writes format {crate['format_version']} of rustdoc's JSON, not {FORMATS}",
+                file=sys.stderr,
+            )
             sys.exit(1 if os.environ.get("CI") else 0)
         lines = sorted(Listing(crate).lines)
         file = ROOT / directory / "public-api.txt"

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Facts about the crates that need no build: licences, versions and sources of what they depend on, and whether those that are
-published have all that their page needs.
+"""Facts about the crates that need no build: licences, versions and sources of what they depend on, and whether those
+that are published have all that their page needs.
 
     ci/crates.py
 
-`cargo deny` does the first part, and would have to be built first; it and the registry's advisories are for a release, see CONTRIBUTING.md.
+`cargo deny` does the first part, and would have to be built first; it and the registry's advisories are for a release,
+see CONTRIBUTING.md.
 """
 
 import collections
@@ -17,7 +18,10 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGETS = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu")
 # Any one of them is enough, of each part of an expression.
-ALLOWED = {"MIT", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "Zlib", "Unlicense", "Unicode-3.0", "Apache-2.0 WITH LLVM-exception"}
+ALLOWED = {
+    "MIT", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "Zlib", "Unlicense", "Unicode-3.0",
+    "Apache-2.0 WITH LLVM-exception",
+}
 # The licence stays with the files of that crate, which are used unchanged, in the command only.
 EXCEPTIONS = {"inferno": "CDDL-1.0"}
 # In two versions: procedural macros, which are in no binary of ours.
@@ -28,7 +32,10 @@ NEEDED = {"LICENSE-MIT", "LICENSE-APACHE", "README.md", "Cargo.toml"}
 
 def metadata():
     filters = [word for target in TARGETS for word in ("--filter-platform", target)]
-    done = subprocess.run(["cargo", "metadata", "--locked", "--format-version", "1", *filters], cwd=ROOT, check=True, stdout=subprocess.PIPE)
+    done = subprocess.run(
+        ["cargo", "metadata", "--locked", "--format-version", "1", *filters], cwd=ROOT, check=True,
+        stdout=subprocess.PIPE,
+    )
     return json.loads(done.stdout)["packages"]
 
 
@@ -38,7 +45,9 @@ def is_allowed(package):
         return True
     # AND binds tighter than OR; the parentheses that occur are around an OR.
     parts = re.split(r"\s+AND\s+(?![^(]*\))", expression)
-    return all(any(choice.strip() in ALLOWED for choice in re.split(r"\s+OR\s+", part.strip().strip("()"))) for part in parts)
+    return all(
+        any(choice.strip() in ALLOWED for choice in re.split(r"\s+OR\s+", part.strip().strip("()"))) for part in parts
+    )
 
 
 def dependencies(packages):
@@ -62,7 +71,10 @@ def published(package):
     for dependency in package["dependencies"]:
         if dependency["source"] is None and dependency["req"] == "*":
             yield f"{name} names no version of {dependency['name']}"
-    listed = subprocess.run(["cargo", "package", "--list", "--allow-dirty", "-p", name], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.split("\n")
+    listed = subprocess.run(
+        ["cargo", "package", "--list", "--allow-dirty", "-p", name], cwd=ROOT, check=True, stdout=subprocess.PIPE,
+        text=True,
+    ).stdout.split("\n")
     for file in sorted(NEEDED - set(listed)):
         yield f"the package {name} {version} has no {file}"
 
@@ -73,7 +85,10 @@ def main():
     problems = list(dependencies(packages)) + [problem for package in ours for problem in published(package)]
     for problem in problems:
         print(f"crates: {problem}")
-    print(f"crates: {len(packages)} crates, of which {', '.join(package['name'] for package in ours)} are published; {len(problems)} problems")
+    print(
+        f"crates: {len(packages)} crates, of which {', '.join(package['name'] for package in ours)} are published;"
+        f" {len(problems)} problems"
+    )
     sys.exit(1 if problems else 0)
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""No file imports in a circle: reads `crate::` and `super::` paths in the sources of each crate (tests left out) and prints the
-circles it finds. What a file takes from a module that only passes it on (`pub use`, and a private `use` for its children) is an
-import of the file it comes from. A parent that uses something of its child imports it; that a parent names its children (`mod`, `pub use`)
-is no import, and neither is what a child takes from its parent.
+"""No file imports in a circle: reads `crate::` and `super::` paths in the sources of each crate (tests left out) and
+prints the circles it finds. What a file takes from a module that only passes it on (`pub use`, and a private `use` for
+its children) is an import of the file it comes from. A parent that uses something of its child imports it; that a
+parent names its children (`mod`, `pub use`) is no import, and neither is what a child takes from its parent.
 
     ci/cycles.py [CRATE DIRECTORY...]
 """
@@ -85,7 +85,10 @@ class Names:
                 self.passed[()].setdefault(name, (module, [name]))
 
     def defines(self, module, name):
-        return re.search(rf"\b(?:struct|enum|union|trait|fn|const|static|type|macro_rules!)\s+{re.escape(name)}\b", self.texts[module])
+        return re.search(
+            rf"\b(?:struct|enum|union|trait|fn|const|static|type|macro_rules!)\s+{re.escape(name)}\b",
+            self.texts[module],
+        )
 
     def origin(self, module, rest, seen=()):
         """The file that `rest`, taken from `module`, comes from."""
@@ -94,7 +97,9 @@ class Names:
         if rest[0] in self.passed[module]:
             target, inner = self.passed[module][rest[0]]
             # A module that is passed on whole: the rest of the path goes on in it.
-            target, inner = locate(target, "::".join(inner + rest[1:]), self.texts) if not inner and rest[1:] else (target, inner)
+            target, inner = (
+                locate(target, "::".join(inner + rest[1:]), self.texts) if not inner and rest[1:] else (target, inner)
+            )
             return self.origin(target, inner, (*seen, module))
         for target in self.globs[module]:
             found = self.origin(target, rest, (*seen, module))
@@ -104,7 +109,9 @@ class Names:
 
 
 def imports(module, names):
-    children = {known[len(module)] for known in names.texts if len(known) > len(module) and known[: len(module)] == module}
+    children = {
+        known[len(module)] for known in names.texts if len(known) > len(module) and known[: len(module)] == module
+    }
     passed_on = rf"\bpub(?:\([^)]*\))?\s+use\s+(?:self::)?(?:{'|'.join(children) or '-'})\b[^;]*;"
     text = re.sub(passed_on, "", names.texts[module])
     taken = [path for path, _ in used(text)]
@@ -149,7 +156,9 @@ def circles(graph):
 
 def main():
     root = pathlib.Path(__file__).resolve().parent.parent
-    crates = [pathlib.Path(name) for name in sys.argv[1:]] or sorted(path.parent for path in root.glob("*/Cargo.toml") if (path.parent / "src").is_dir())
+    crates = [pathlib.Path(name) for name in sys.argv[1:]] or sorted(
+        path.parent for path in root.glob("*/Cargo.toml") if (path.parent / "src").is_dir()
+    )
     bad = 0
     for crate in crates:
         known = modules(crate / "src")

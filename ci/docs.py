@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
-"""Runs the commands of README.md and docs/*.md as written: in a scratch directory, with the command `jitlisten` and a Python with
-Numba in PATH.
+"""Runs the commands of README.md and docs/*.md as written: in a scratch directory, with the command `jitlisten` and a
+Python with Numba in PATH.
 
     ci/docs.py BIN [PAGE...]        BIN: the directory with `jitlisten` and `python`; pages: all of them by default
-    ci/docs.py --check [PAGE...]    runs nothing: every block of commands says whether it is run, and if not, why; and the files and tests
-                                    of tests/safeguards.tsv exist
+    ci/docs.py --check [PAGE...]    runs nothing: every block of commands says whether it is run, and if not, why;
+                                    and the files and tests of tests/safeguards.tsv exist
 
 A block of commands (```sh, ```python, ```c) has one of these in the line before it:
 
     <!-- run -->, <!-- run, expect: TEXT -->    it is run; TEXT must be in its output
-    <!-- run, process, expect: TEXT -->         the same, with 4711 replaced by the number of a process that runs docs/gdb.md's program
+    <!-- run, process, expect: TEXT -->         the same, with 4711 replaced by the number of a process that runs the
+                                                program of docs/gdb.md
     <!-- file NAME -->                          it is written to NAME
     <!-- not run: REASON -->                    and another test does so, or none can
 
-A block that is no commands is marked as ```text, ```console or the like: one without any word could be commands, and is refused.
+A block that is no commands is marked as ```text, ```console or the like: one without any word could be commands, and is
+refused.
 
 The blocks of a page run one after the other in one directory, which begins with the `prog.py` of docs/perf.md.
 """
@@ -28,7 +30,10 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-MARK = re.compile(r"<!-- (?:file (?P<file>[\w.-]+)|run(?P<process>, process)?(?:, expect: (?P<expect>.*?))?|not run: (?P<reason>.+?)) -->")
+MARK = re.compile(
+    r"<!-- (?:file (?P<file>[\w.-]+)|run(?P<process>, process)?(?:, expect: (?P<expect>.*?))?|not run:"
+    r" (?P<reason>.+?)) -->"
+)
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 COMMANDS = ("sh", "python", "c", "cpp", "rust")
 PROCESS = "4711"
@@ -71,19 +76,34 @@ def check_rules():
 
 
 def check_safeguards():
-    """The files and tests of tests/safeguards.tsv exist: files in a crate, whose `src` is omitted, or in that of jitlisten."""
+    """The files and tests of tests/safeguards.tsv exist: files in a crate, whose `src` is omitted, or in that of
+    jitlisten."""
     bad = []
-    sources = [path for folder in ("tests/tests", *(f"{crate.parent.name}/{kind}" for crate in ROOT.glob("*/Cargo.toml") for kind in ("src", "tests")))
-               for path in (ROOT / folder).rglob("*.rs")]
+    sources = [
+        path
+        for folder in (
+            "tests/tests",
+            *(f"{crate.parent.name}/{kind}" for crate in ROOT.glob("*/Cargo.toml") for kind in ("src", "tests")),
+        )
+        for path in (ROOT / folder).rglob("*.rs")
+    ]
     sources += (ROOT / "python/tests").rglob("test_*.py")
-    tests = {path.stem for path in sources}.union(*(re.findall(r"(?:fn|def) (\w+)\(", path.read_text(encoding="utf-8")) for path in sources))
+    tests = {path.stem for path in sources}.union(
+        *(re.findall(r"(?:fn|def) (\w+)\(", path.read_text(encoding="utf-8")) for path in sources)
+    )
     with open(ROOT / "tests/safeguards.tsv", encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
             for name in row["where"].split(", "):
                 crate, _, rest = name.partition("/")
-                if not any(path.is_file() for path in (ROOT / "jitlisten/src" / name, ROOT / crate / "src" / rest, ROOT / name)):
+                if not any(
+                    path.is_file() for path in (ROOT / "jitlisten/src" / name, ROOT / crate / "src" / rest, ROOT / name)
+                ):
                     bad.append(f"no file {name}")
-            bad += [f"no test {name}" for name in row["tests"].split(", ") if name != "unit tests" and not tests.issuperset(name.split("::"))]
+            bad += [
+                f"no test {name}"
+                for name in row["tests"].split(", ")
+                if name != "unit tests" and not tests.issuperset(name.split("::"))
+            ]
     for what in bad:
         print(f"docs: tests/safeguards.tsv: {what}")
     return len(bad)
@@ -97,11 +117,15 @@ class Process:
 
     def __enter__(self):
         pathlib.Path(self.scratch, "endless.py").write_text(written("gdb.md", "prog.py"), encoding="utf-8")
-        self.child = subprocess.Popen(["python", "endless.py"], cwd=self.scratch, env=self.environment, stdin=subprocess.DEVNULL)
+        self.child = subprocess.Popen(
+            ["python", "endless.py"], cwd=self.scratch, env=self.environment, stdin=subprocess.DEVNULL
+        )
         # Compiled code is anonymous memory that may be executed.
         has_code = re.compile(r"^\S+ r-xp 00000000 00:00 0\s*$", re.M)
         until = time.monotonic() + 120
-        while not has_code.search(pathlib.Path(f"/proc/{self.child.pid}/maps").read_text(encoding="utf-8", errors="replace")):
+        while not has_code.search(
+            pathlib.Path(f"/proc/{self.child.pid}/maps").read_text(encoding="utf-8", errors="replace")
+        ):
             if self.child.poll() is not None or time.monotonic() > until:
                 raise SystemExit("docs: the program of docs/gdb.md does not run")
             time.sleep(0.1)
@@ -133,7 +157,10 @@ def run(block, scratch, environment):
     expected = block.mark["expect"] or ""
     if status == 0 and expected in output:
         return 0
-    print(f"docs: {block.page.name}:{block.line}: status {status}, expected {expected!r} in the output of:\n{text}\n{output[-4000:]}")
+    print(
+        f"docs: {block.page.name}:{block.line}: status {status}, expected {expected!r} in the output"
+        f" of:\n{text}\n{output[-4000:]}"
+    )
     return 1
 
 
@@ -153,7 +180,10 @@ def run_page(page, bin_directory):
 
 
 def main():
-    pages = [pathlib.Path(name).resolve() for name in sys.argv[2:]] or [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages = [pathlib.Path(name).resolve() for name in sys.argv[2:]] or [
+        ROOT / "README.md",
+        *sorted((ROOT / "docs").glob("*.md")),
+    ]
     bad = sum(check(page) for page in pages) + check_safeguards() + check_rules()
     if sys.argv[1] != "--check":
         bad += sum(run_page(page, os.path.abspath(sys.argv[1])) for page in pages)

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Programs with an LLVM of their own that are too heavy for every run of the suite: `make test-hosts`.
 
-Each is run as it is shipped, in an environment of its own under target/hosts, without the library and with it: the output must be
-the same, and every object must be heard and become final. How many there are is counted by strace, without the library: both LLVMs make
-memory executable once for each object. Of objects and names there must be as many as below, and the functions below must be in
-the perf map and in images. Prints a table, and writes what was found to records/hosts.tsv (`ci/support.py` renders it).
+Each is run as it is shipped, in an environment of its own under target/hosts, without the library and with it: the
+output must be the same, and every object must be heard and become final. How many there are is counted by strace,
+without the library: both LLVMs make memory executable once for each object. Of objects and names there must be as many
+as below, and the functions below must be in the perf map and in images. Prints a table, and writes what was found to
+records/hosts.tsv (`ci/support.py` renders it).
 """
 
 import csv
@@ -61,23 +62,42 @@ class Host:
 #: system has it), the program with its words, what is typed into it, the environment, how many objects and names, names
 #: that must be in the map. Of a `cold` host, the caches are removed before each run; those of the next one stay.
 HOSTS = [
-    Host("RTTI", "Taichi 1.7.4", "15", "RuntimeDyld", "", ["taichi==1.7.4"], ["kernels_of_taichi.py"], names=120, objects=3,
-         wanted=[r"^fill_with_steps_", r"^sum_of_squares_"]),
-    Host("JITLink", "Halide 21", "21", "JITLink", "stripped", ["halide==21.0.0", "numpy==2.4.6"], ["pipelines.py", "3"], typed="\n\n", names=220,
-         objects=4, wanted=[r"^pipeline0$", r"^pipeline1$", r"^pipeline2$"]),
-    Host("no RTTI", "ddx 4.3", "20.1", "JITLink", "no symbols, no RTTI: addresses for names", ["ddx-ad==4.3.0", "numpy==2.4.6"],
-         ["models_of_ddx.py", "3"], names=3, objects=3, wanted=[r"^libddx\.so\.4\+jit@[0-9a-f]+$"]),
-    Host("no RTTI", "apache-tvm-ffi-orcjit 0.1.3", "23", "JITLink", "no symbols, no RTTI: addresses for names",
-         ["apache-tvm-ffi-orcjit==0.1.3", "numpy==2.4.6"], ["object_of_orcjit.py"], names=5, objects=5,
-         wanted=[r"^libtvm_ffi_orcjit\.so\+jit@[0-9a-f]+$"]),
-    Host("own memory manager", "drjit 1.5", "22", "RuntimeDyld", "copies its code", ["drjit==1.5.0", "numpy==2.4.6"],
-         ["kernels_of_drjit.py"], names=2, objects=2, wanted=[r"^drjit_[0-9a-f]{32}$"], is_cold=True),
-    Host("cached", "drjit 1.5, from its cache", "none", "its own", "addresses for names", ["drjit==1.5.0", "numpy==2.4.6"],
-         ["kernels_of_drjit.py"], names=2, objects=2, wanted=[r"^libdrjit-core\.so\+jit@[0-9a-f]+$"]),
-    Host("list only", "DawDreamer 0.9 (Faust, stripped)", "bundled", "GDB JIT list", "with `JITLISTEN_LLVM=list`", ["dawdreamer==0.9.0", "numpy==2.4.6"],
-         ["sound_of_dawdreamer.py"], names=9, objects=1, wanted=[r"^computemydsp$"], variables={"JITLISTEN_LLVM": "list"}),
-    Host("BPF", "bpftrace 0.17 (Debian 12)", "14", "none", "code for the kernel", None,
-         ["/usr/bin/bpftrace", "-e", 'BEGIN { printf("begun\\n"); exit(); }'], names=0, objects=0, wanted=[]),
+    Host(
+        "RTTI", "Taichi 1.7.4", "15", "RuntimeDyld", "", ["taichi==1.7.4"], ["kernels_of_taichi.py"], names=120,
+        objects=3, wanted=[r"^fill_with_steps_", r"^sum_of_squares_"],
+    ),
+    Host(
+        "JITLink", "Halide 21", "21", "JITLink", "stripped", ["halide==21.0.0", "numpy==2.4.6"], ["pipelines.py", "3"],
+        typed="\n\n", names=220, objects=4, wanted=[r"^pipeline0$", r"^pipeline1$", r"^pipeline2$"],
+    ),
+    Host(
+        "no RTTI", "ddx 4.3", "20.1", "JITLink", "no symbols, no RTTI: addresses for names",
+        ["ddx-ad==4.3.0", "numpy==2.4.6"], ["models_of_ddx.py", "3"], names=3, objects=3,
+        wanted=[r"^libddx\.so\.4\+jit@[0-9a-f]+$"],
+    ),
+    Host(
+        "no RTTI", "apache-tvm-ffi-orcjit 0.1.3", "23", "JITLink", "no symbols, no RTTI: addresses for names",
+        ["apache-tvm-ffi-orcjit==0.1.3", "numpy==2.4.6"], ["object_of_orcjit.py"], names=5, objects=5,
+        wanted=[r"^libtvm_ffi_orcjit\.so\+jit@[0-9a-f]+$"],
+    ),
+    Host(
+        "own memory manager", "drjit 1.5", "22", "RuntimeDyld", "copies its code", ["drjit==1.5.0", "numpy==2.4.6"],
+        ["kernels_of_drjit.py"], names=2, objects=2, wanted=[r"^drjit_[0-9a-f]{32}$"], is_cold=True,
+    ),
+    Host(
+        "cached", "drjit 1.5, from its cache", "none", "its own", "addresses for names",
+        ["drjit==1.5.0", "numpy==2.4.6"], ["kernels_of_drjit.py"], names=2, objects=2,
+        wanted=[r"^libdrjit-core\.so\+jit@[0-9a-f]+$"],
+    ),
+    Host(
+        "list only", "DawDreamer 0.9 (Faust, stripped)", "bundled", "GDB JIT list", "with `JITLISTEN_LLVM=list`",
+        ["dawdreamer==0.9.0", "numpy==2.4.6"], ["sound_of_dawdreamer.py"], names=9, objects=1,
+        wanted=[r"^computemydsp$"], variables={"JITLISTEN_LLVM": "list"},
+    ),
+    Host(
+        "BPF", "bpftrace 0.17 (Debian 12)", "14", "none", "code for the kernel", None,
+        ["/usr/bin/bpftrace", "-e", 'BEGIN { printf("begun\\n"); exit(); }'], names=0, objects=0, wanted=[],
+    ),
 ]
 #: Nothing can be preloaded into it, and `jitlisten run` says so.
 STATIC = ["/sbin/ldconfig", "--version"]
@@ -96,9 +116,13 @@ def linked(host):
     """How many objects the stock program links: how often it makes memory executable, as the kernel sees it."""
     host.prepare()
     calls = ROOT / "target" / f"hosts-{os.getpid()}.calls"
-    command = ["strace", "-f", "-qq", "-e", "trace=mprotect,pkey_mprotect", "-e", "signal=none", "-o", calls, *host.command()]
+    command = [
+        "strace", "-f", "-qq", "-e", "trace=mprotect,pkey_mprotect", "-e", "signal=none", "-o", calls, *host.command()
+    ]
     environment = {**os.environ, "HOME": str(HOME)}
-    subprocess.run(command, env=environment, input=host.typed, text=True, stdout=subprocess.DEVNULL, check=True, timeout=600)
+    subprocess.run(
+        command, env=environment, input=host.typed, text=True, stdout=subprocess.DEVNULL, check=True, timeout=600
+    )
     count = len(re.findall(r"mprotect\(.*PROT_EXEC", calls.read_text()))
     calls.unlink()
     return count
@@ -112,7 +136,8 @@ def check(host):
     directory = ROOT / "target" / f"hosts-{os.getpid()}"
     directory.mkdir()
     pid, ours = run(
-        host, LD_PRELOAD=str(LIBRARY), JITLISTEN="perfmap,image", JITLISTEN_DIR=str(directory), JITLISTEN_LOG=f"debug:{log}", **host.variables
+        host, LD_PRELOAD=str(LIBRARY), JITLISTEN="perfmap,image", JITLISTEN_DIR=str(directory),
+        JITLISTEN_LOG=f"debug:{log}", **host.variables,
     )
     images = list(directory.glob(f"image-{pid}-*/object-*.so"))
     in_images = subprocess.run(["nm", *images], capture_output=True, text=True).stdout if images else ""
@@ -132,20 +157,27 @@ def check(host):
         wrong.append(f"other output: {ours}, not {stock}")
     there_are = linked(host)
     if (there_are, final, loaded) != (host.objects,) * 3:
-        wrong.append(f"{loaded} of {there_are} objects were loaded and {final} became final, of {host.objects} that are expected")
+        wrong.append(
+            f"{loaded} of {there_are} objects were loaded and {final} became final, of {host.objects} that are expected"
+        )
     if len(names) < host.names:
         wrong.append(f"{len(names)} names, of {host.names} that are expected")
     if not host.objects:
         wrong += [line for line in heard.splitlines() if " warn: " in line]
     shown = [name for name in names if any(re.search(w, name) for w in host.wanted)]
     wrong += [f"no {name} in images" for name in shown if f" {name}\n" not in in_images]
-    wrong += [f"no {pattern} in the map" for pattern in host.wanted if not any(re.search(pattern, name) for name in names)]
+    wrong += [
+        f"no {pattern} in the map" for pattern in host.wanted if not any(re.search(pattern, name) for name in names)
+    ]
     return wrong, (there_are, loaded, final, len(names), len(images))
 
 
 def check_static():
     """What is wrong with how a static program is run."""
-    ran = [subprocess.run([*words, *STATIC], capture_output=True, text=True) for words in ([], [LIBRARY.parent / "jitlisten", "run", "--"])]
+    ran = [
+        subprocess.run([*words, *STATIC], capture_output=True, text=True)
+        for words in ([], [LIBRARY.parent / "jitlisten", "run", "--"])
+    ]
     outputs = [(one.returncode, one.stdout) for one in ran]
     said = "is statically linked, so nothing can be preloaded into it" in ran[1].stderr
     return (["other output"] if outputs[0] != outputs[1] else []) + ([] if said else [f"not said: {ran[1].stderr}"])
@@ -160,8 +192,8 @@ def record(found):
     places = {row["program"]: row for row in rows}
     for host, (there_are, _, final, *_) in found.items():
         row = {
-            "program": host.program, "llvm": host.llvm, "linker": host.linker, "found": f"{final} of {there_are}", "counted by": "strace",
-            "note": host.note, "run by": LANE, "date": today,
+            "program": host.program, "llvm": host.llvm, "linker": host.linker, "found": f"{final} of {there_are}",
+            "counted by": "strace", "note": host.note, "run by": LANE, "date": today,
         }
         if host.program in places:
             places[host.program].update(row)
@@ -169,7 +201,9 @@ def record(found):
             at = max(at for at, row in enumerate(rows) if row["run by"] == LANE) + 1
             rows.insert(at, row)
     with open(RECORDS, "w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, columns, delimiter="\t", quoting=csv.QUOTE_NONE, quotechar=None, lineterminator="\n")
+        writer = csv.DictWriter(
+            file, columns, delimiter="\t", quoting=csv.QUOTE_NONE, quotechar=None, lineterminator="\n"
+        )
         writer.writeheader()
         writer.writerows(rows)
 

@@ -3,10 +3,10 @@
 
     ci/mutations.py [WORD...]        those whose safeguard, file or tests contain one of the words; all by default
 
-Each is an edit of a copy of the sources under target/mutations, which the library is built from as `cargo build` does it. The tests
-run before, against that build without an edit, and must pass. Writes records/mutations.tsv. Fails where a test passes without its
-safeguard, and where an edit fits its file no more. `cargo mutants` invents edits by itself, and asks whether any test fails: it does not
-know which edit is a safeguard, and runs the whole suite for each.
+Each is an edit of a copy of the sources under target/mutations, which the library is built from as `cargo build` does
+it. The tests run before, against that build without an edit, and must pass. Writes records/mutations.tsv. Fails where a
+test passes without its safeguard, and where an edit fits its file no more. `cargo mutants` invents edits by itself, and
+asks whether any test fails: it does not know which edit is a safeguard, and runs the whole suite for each.
 """
 
 import datetime
@@ -27,7 +27,8 @@ ENVIRONMENT = dict(os.environ, CI="", JITLISTEN_LIBRARY=str(BUILT / "debug/libji
 
 
 def copy_sources():
-    """Everything that git knows, as it is here; what has not changed keeps its time, or cargo would build it once more."""
+    """Everything that git knows, as it is here; what has not changed keeps its time, or cargo would build it once
+    more."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
     for name in listed.decode().split("\0")[:-1]:
         source, place = ROOT / name, COPY / name
@@ -42,15 +43,19 @@ def build():
 
 
 def test_program():
-    said = subprocess.run(["cargo", "test", "--workspace", "--test", "together", "--no-run"], cwd=ROOT, stderr=subprocess.PIPE, text=True,
-                          check=True).stderr
+    said = subprocess.run(
+        ["cargo", "test", "--workspace", "--test", "together", "--no-run"], cwd=ROOT, stderr=subprocess.PIPE, text=True,
+        check=True,
+    ).stderr
     return ROOT / next(line.split("(")[1].rstrip(")") for line in said.splitlines() if "tests/together/main.rs" in line)
 
 
 def failed_tests(program, names):
     """Which of the tests with these names fail; all of them where they run too long."""
-    process = subprocess.Popen([program, "--test-threads=2", *names], cwd=ROOT / "tests", env=ENVIRONMENT, stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        [program, "--test-threads=2", *names], cwd=ROOT / "tests", env=ENVIRONMENT, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )
     try:
         said, _ = process.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
@@ -80,7 +85,9 @@ def outcome(program, mutation):
         place.write_text(changed)
         built = build()
         if built.returncode:
-            return "does not compile: " + next((line for line in built.stderr.splitlines() if line.startswith("error")), "?")
+            return "does not compile: " + next(
+                (line for line in built.stderr.splitlines() if line.startswith("error")), "?"
+            )
         failed, ran = failed_tests(program, mutation["tests"])
     finally:
         place.write_text(text)
@@ -104,15 +111,21 @@ def main():
     if failed or not ran:
         raise SystemExit(f"mutations: with every safeguard, these tests fail, or none ran: {failed}")
     rows, today = [], datetime.date.today()
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.strip()
     for mutation in mutations:
         began, said = time.monotonic(), outcome(program, mutation)
-        rows.append(f"{mutation['safeguard']}\t{mutation['file']}\t{', '.join(mutation['tests'])}\t{said}\t{commit}\t{today}\n")
+        rows.append(
+            f"{mutation['safeguard']}\t{mutation['file']}\t{', '.join(mutation['tests'])}\t{said}\t{commit}\t{today}\n"
+        )
         print(f"mutations: {mutation['safeguard']}: {said}, {time.monotonic() - began:.0f} s", flush=True)
         head = "safeguard\tfile\ttests\twithout the safeguard\tcommit\tdate\n"
         kept = RECORD.read_text().splitlines(keepends=True)[1:] if RECORD.exists() else []
         done = {tuple(row.split("\t")[:2]) for row in rows}
-        RECORD.write_text(head + "".join(sorted([*(row for row in kept if tuple(row.split("\t")[:2]) not in done), *rows])))
+        RECORD.write_text(
+            head + "".join(sorted([*(row for row in kept if tuple(row.split("\t")[:2]) not in done), *rows]))
+        )
     bad = [row for row in rows if row.split("\t")[3] != "fails"]
     print(f"mutations: {len(rows) - len(bad)} of {len(rows)} tests fail without their safeguard")
     sys.exit(1 if bad else 0)

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """What must hold before a release, as far as it can be checked here: `make release-check`, after `make wheel`.
 
-* One version: the workspace, `include/jitlisten.h`, CHANGELOG.md, and the names of the wheels and the source distribution.
+* One version: the workspace, `include/jitlisten.h`, CHANGELOG.md, the names of the wheels and of the source
+  distribution.
 * The published crates are packaged as a registry would have them, twice, with equal bytes.
 * Every wheel has a licence text of each crate that is linked into its binaries, and names it in its bill of materials.
-* Package indexes accept the wheels and the source distribution (`twine check`), and no file of a wheel names a path of this machine.
+* Package indexes accept the wheels and the source distribution (`twine check`), and no file of a wheel names a path of
+  this machine.
 
-No tool knows where this project repeats its version, or which crates are in its wheels; `cargo package` does not compare two runs. The wheel
-of another clone of the same commit has equal bytes: not checked here, because it takes a second build.
+No tool knows where this project repeats its version, or which crates are in its wheels; `cargo package` does not
+compare two runs. The wheel of another clone of the same commit has equal bytes: not checked here, because it takes a
+second build.
 """
 
 import json
@@ -40,7 +43,10 @@ def other_versions():
 
 def packaged(directory):
     words = [word for crate in PUBLISHED for word in ("-p", crate)]
-    subprocess.run(["cargo", "package", *words, "--no-verify", "--offline", "--allow-dirty", "--quiet", "--target-dir", directory], cwd=ROOT, check=True)
+    subprocess.run(
+        ["cargo", "package", *words, "--no-verify", "--offline", "--allow-dirty", "--quiet", "--target-dir", directory],
+        cwd=ROOT, check=True,
+    )
     return {path.name: path.read_bytes() for path in pathlib.Path(directory, "package").glob("*.crate")}
 
 
@@ -59,7 +65,9 @@ def problems():
     for wheel in map(zipfile.ZipFile, wheels):
         contents = {name: wheel.read(name) for name in wheel.namelist()}
         licences = contents["jitlisten/THIRD-PARTY-LICENSES"].decode()
-        bill = json.loads(next(text for name, text in contents.items() if name.endswith("/sboms/jitlisten.cyclonedx.json")))
+        bill = json.loads(
+            next(text for name, text in contents.items() if name.endswith("/sboms/jitlisten.cyclonedx.json"))
+        )
         headings = set(re.findall(r"^={80}\n(.*)\n={80}$", licences, re.M))
         lists = {
             "licence texts": {name for heading in headings for name in heading.split(", ")},

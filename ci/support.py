@@ -5,7 +5,8 @@
     ci/support.py --check         fails if they are not what records/ says
     ci/support.py --seen LINES    fails if a run of the tests did not see every line of records/integrations.tsv
 
-Each file in records/ is a table of tab-separated values with one line of column names. The scripts that measure write them.
+Each file in records/ is a table of tab-separated values with one line of column names. The scripts that measure write
+them.
 """
 
 import collections
@@ -47,7 +48,10 @@ def integrations():
 
 def hosts(by_hand):
     rows = [row for row in records("hosts") if (row["run by"] == "by hand") == by_hand]
-    cells = [[row["program"], ", ".join(filter(None, (row["llvm"], row["linker"]))), row["found"], row["note"]] for row in rows]
+    cells = [
+        [row["program"], ", ".join(filter(None, (row["llvm"], row["linker"]))), row["found"], row["note"]]
+        for row in rows
+    ]
     return table(["program", "LLVM, linker", "found", "note"], cells)
 
 
@@ -56,13 +60,20 @@ def systems():
     for (system, commit, date), runs in grouped(records("systems"), "system", "commit", "date"):
         rows.append([system, f"{sum(run['result'] == 'ok' for run in runs)} of {len(runs)}", commit, date])
     runs = records("aarch64")
-    rows.append(["Debian 13, aarch64, emulated", f"{sum(run['result'] == 'ok' for run in runs)} of {len(runs)}", "", runs[0]["date"]])
+    rows.append(
+        [
+            "Debian 13, aarch64, emulated", f"{sum(run['result'] == 'ok' for run in runs)} of {len(runs)}", "",
+            runs[0]["date"],
+        ]
+    )
     return table(["system", "scenarios that passed", "commit", "date"], rows)
 
 
 def same_code():
     runs = [{**row, **numba_of(row["numba"])} for row in records("same-code")]
-    releases, llvms, pythons = (", ".join(sorted({run[column] for run in runs}, key=numbers)) for column in ("release", "llvm", "python"))
+    releases, llvms, pythons = (
+        ", ".join(sorted({run[column] for run in runs}, key=numbers)) for column in ("release", "llvm", "python")
+    )
     objects = sum(int(run["objects"]) for run in runs)
     other = sum(int(run["objects with other code"].split()[0]) for run in runs)
     return f"""{objects:,} objects were compiled with and without line tables; {other or 'none'} had other code.
@@ -85,7 +96,11 @@ def numba_of(text):
 def suites():
     rows = []
     for (environment, mode), runs in grouped(records("suites"), "environment", "mode"):
-        other = [run["module"].rsplit(".", 1)[-1] for run in runs if run["failed without"] != run["failed with"] and run["failed without"].isdigit()]
+        other = [
+            run["module"].rsplit(".", 1)[-1]
+            for run in runs
+            if run["failed without"] != run["failed with"] and run["failed without"].isdigit()
+        ]
         rows.append([environment, mode, len(runs), sum(int(run["tests"]) for run in runs), ", ".join(other) or "none"])
     return table(["suite", "mode", "modules", "tests", "modules with another result"], rows)
 
@@ -106,9 +121,10 @@ Rendered by `ci/support.py` from `records/`, which has version, commit, date and
 
 ## Versions
 
-CI runs Numba 0.68.1, 0.60.0, 0.57.1 and 0.56.4 on Python 3.10 to 3.13, the wheel on Python 3.8 to 3.13, and LLVM 14, 15, 16, 19 and 22
-linked into C++ programs. It uses the real tools: perf 6.1, gdb 13, py-spy 0.4, pystack 1.7, bpftrace 0.17, memray 1.20, heaptrack 1.4,
-lldb 19, valgrind 3.19, elfutils 0.188, libunwind 1.6, libgcc 12 and LLVM's libunwind 19. `make` lists the longer lanes.
+CI runs Numba 0.68.1, 0.60.0, 0.57.1 and 0.56.4 on Python 3.10 to 3.13, the wheel on Python 3.8 to 3.13, and LLVM 14,
+15, 16, 19 and 22 linked into C++ programs. It uses the real tools: perf 6.1, gdb 13, py-spy 0.4, pystack 1.7, bpftrace
+0.17, memray 1.20, heaptrack 1.4, lldb 19, valgrind 3.19, elfutils 0.188, libunwind 1.6, libgcc 12 and LLVM's libunwind
+19. `make` lists the longer lanes.
 
 ## Integrations and consumers
 
@@ -117,14 +133,14 @@ Each consumer shows a chain of compiled functions, with names and the whole stac
 {integrations()}
 ## Systems
 
-The scenarios are perf, gdb, py-spy, unwinders, forks, threads, the cache, recorded Python functions and the installed library, with the
-tools of that system. Debian unstable has Python 3.14 and 3.15. Free-threaded Pythons are untested.
+The scenarios are perf, gdb, py-spy, unwinders, forks, threads, the cache, recorded Python functions and the installed
+library, with the tools of that system. Debian unstable has Python 3.14 and 3.15. Free-threaded Pythons are untested.
 
 {systems()}
 ## LLVM hosts
 
-Unmodified programs: exit status and output are the same with and without jitlisten. *Found* is the number of compiled objects that
-jitlisten found, of those that the host itself, gdb or strace counted.
+Unmodified programs: exit status and output are the same with and without jitlisten. *Found* is the number of compiled
+objects that jitlisten found, of those that the host itself, gdb or strace counted.
 
 By `make test` and `make test-hosts`:
 
@@ -142,19 +158,21 @@ Numba 0.56 (LLVM 11) pads jumps differently with lines; it has lines only with `
 Each module runs with and without jitlisten; every test must have the same result.
 
 {suites()}
-`test_debuginfo` expects no debug information without `debug=True`. `test_gdb_dwarf` fails while it is recorded, because gdb stops at the
-sampler's signal.
+`test_debuginfo` expects no debug information without `debug=True`. `test_gdb_dwarf` fails while it is recorded, because
+gdb stops at the sampler's signal.
 
 ## Coverage of compiled code
 
-Parts of three test suites under `pytest --cov --cov-branch`: without the plugin, with it, and with `NUMBA_DISABLE_JIT=1` (as Python), where
-some tests fail.
+Parts of three test suites under `pytest --cov --cov-branch`: without the plugin, with it, and with
+`NUMBA_DISABLE_JIT=1` (as Python), where some tests fail.
 
 {coverage()}"""
 
 
 def costs():
-    rows = [[row["what"], row["target"], row["today"], row["met"], f"`{row['command']}`"] for row in records("benchmarks")]
+    rows = [
+        [row["what"], row["target"], row["today"], row["met"], f"`{row['command']}`"] for row in records("benchmarks")
+    ]
     return table(["cost", "target", "today", "met", "measured by"], rows)
 
 
@@ -167,7 +185,11 @@ def rendered():
 
 def missing(lines):
     seen = set(pathlib.Path(lines).read_text(encoding="utf-8").splitlines())
-    return [pair for pair in (f"{row['integration']}\t{row['consumer']}" for row in records("integrations")) if pair not in seen]
+    return [
+        pair
+        for pair in (f"{row['integration']}\t{row['consumer']}" for row in records("integrations"))
+        if pair not in seen
+    ]
 
 
 def main(arguments):

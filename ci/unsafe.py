@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""`#![forbid(unsafe_code)]` stands in every source file of a crate that can have it: no `unsafe` in it, nor in a module below it. Tests,
-examples and fuzz targets are programs of their own, and are not looked at. No lint of rustc or clippy asks for the attribute.
+"""`#![forbid(unsafe_code)]` stands in every source file of a crate that can have it: no `unsafe` in it, nor in a module
+below it. Tests, examples and fuzz targets are programs of their own, and are not looked at. No lint of rustc or clippy
+asks for the attribute.
 
     ci/unsafe.py         names the files where it is missing
     ci/unsafe.py --fix   writes it

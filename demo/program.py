@@ -1,7 +1,8 @@
 """The program `make demo` profiles: a small simulation, with the variety real Numba programs have.
 
-A galaxy of bodies attracts itself (`simulate` calls `advance` calls `accelerations`), heat spreads over a grid in parallel
-(`diffuse`), distances are sorted by a recursive `quicksort`, and a histogram is taken. Nothing in here knows of profilers.
+A galaxy of bodies attracts itself (`simulate` calls `advance` calls `accelerations`), heat spreads over a grid in
+parallel (`diffuse`), distances are sorted by a recursive `quicksort`, and a histogram is taken. Nothing in here knows
+of profilers.
 
     program.py [SHARE OF THE WORK, default 1.0]
 """

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """How the time grows when one dimension doubles: benches/growth/run.py LIBRARY [DIMENSION...]
 
-Prints a Markdown table: milliseconds of processor time for each size without and with the library, the exponent of the growth between the
-smallest and the largest size (least squares over the logarithms), and `worse` where it is above that of n log n by more
-than 0.1. Each figure is the best of three runs; machines are noisy, so look at the figures before the verdict.
+Prints a Markdown table: milliseconds of processor time for each size without and with the library, the exponent of the
+growth between the smallest and the largest size (least squares over the logarithms), and `worse` where it is above that
+of n log n by more than 0.1. Each figure is the best of three runs; machines are noisy, so look at the figures before
+the verdict.
 """
 
 import math
@@ -57,7 +58,8 @@ def run(program, place, name, size, library):
 
 
 def directory_in_memory():
-    """ext4 looks at every file that was removed in the last five seconds before it makes one: that is not our growth."""
+    """ext4 looks at every file that was removed in the last five seconds before it makes one: that is not our
+    growth."""
     memory = "/dev/shm"
     return memory if os.path.isdir(memory) and not os.statvfs(memory).f_flag & os.ST_NOEXEC else None
 
@@ -90,7 +92,10 @@ def main():
             verdict = "worse" if fitted > linearithmic + 0.1 else ""
             status = 1 if verdict else status
             size_words = ", ".join(f"{size:,}" for size in sizes)
-            print(f"| {what} (`{sinks}`) | {size_words} | {figures[0]} | {figures[1]} | {fitted:.2f} | {verdict} |", flush=True)
+            print(
+                f"| {what} (`{sinks}`) | {size_words} | {figures[0]} | {figures[1]} | {fitted:.2f} | {verdict} |",
+                flush=True,
+            )
     return status
 
 

@@ -1,6 +1,7 @@
 """The clock of the programs that are profiled: each times its own phases while it is recorded.
 
-A phase is a function of a length. Each line of the program that ends with `# NAME` is one where the time of this phase belongs.
+A phase is a function of a length. Each line of the program that ends with `# NAME` is one where the time of this phase
+belongs.
 
     PHASES=seconds:seed:file python programs/loops.py
 """
@@ -15,7 +16,8 @@ _phases = []
 
 
 def phase(name, clock=time.thread_time):
-    """Decorates a function whose argument says how long it runs. `process_time` is for phases with threads of their own."""
+    """Decorates a function whose argument says how long it runs. `process_time` is for phases with threads of their
+    own."""
 
     def add(function):
         _phases.append((name, function, clock))

@@ -3,10 +3,10 @@
 
     run.py [--recorder ours,perf] [--seconds S] [--seed N] [--rate HZ] [--write FILE] [PROGRAM...]
 
-Programs (`programs/`) time their own phases while they are recorded (`phases.py`). The judge adds up the samples whose stack has a
-line of the phase, in seconds, and compares: within 10 % of the truth and three standard errors. At most 3 % of the samples
-in compiled code may have no line. Runs with the Numba of the Python that runs this; needs `cargo build --release`, for
-the second recorder perf.
+Programs (`programs/`) time their own phases while they are recorded (`phases.py`). The judge adds up the samples whose
+stack has a line of the phase, in seconds, and compares: within 10 % of the truth and three standard errors. At most 3 %
+of the samples in compiled code may have no line. Runs with the Numba of the Python that runs this; needs `cargo build
+--release`, for the second recorder perf.
 """
 
 import argparse
@@ -56,8 +56,13 @@ def record(program, recorder, seconds, seed, rate, directory):
         command = [COMMAND, "record", "-r", str(rate), "-o", str(data), "--"] + python
     else:
         run = [COMMAND, "run", "--"] + python
-        command = ["perf", "record", "-q", "-e", "cpu-clock", "-F", str(rate), "--call-graph", "dwarf,16384", "-o", str(data), "--"] + run
-    done = subprocess.run(command, env=environment, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900)
+        command = [
+            "perf", "record", "-q", "-e", "cpu-clock", "-F", str(rate), "--call-graph", "dwarf,16384", "-o", str(data),
+            "--",
+        ] + run
+    done = subprocess.run(
+        command, env=environment, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900
+    )
     if done.returncode or not truth.exists():
         raise RuntimeError("%s: %s" % (program.name, done.stdout.decode(errors="replace")[-2000:]))
     return json.loads(truth.read_text()), data
@@ -65,10 +70,15 @@ def record(program, recorder, seconds, seed, rate, directory):
 
 def judge(program, truth, data):
     """Compares a recording with the truth."""
-    exported = subprocess.run([COMMAND, "export", "-f", "speedscope", str(data)], stdout=subprocess.PIPE, check=True, timeout=600)
+    exported = subprocess.run(
+        [COMMAND, "export", "-f", "speedscope", str(data)], stdout=subprocess.PIPE, check=True, timeout=600
+    )
     profile = json.loads(exported.stdout)
     frames, marks = profile["shared"]["frames"], lines_of(program)
-    names = [marks.get(frame.get("line")) if os.path.basename(frame.get("file", "")) == program.name else None for frame in frames]
+    names = [
+        marks.get(frame.get("line")) if os.path.basename(frame.get("file", "")) == program.name else None
+        for frame in frames
+    ]
     seconds = collections.Counter()
     compiled = line_zero = 0
     for thread in profile["profiles"]:
@@ -86,8 +96,8 @@ def judge(program, truth, data):
 
 
 def sigma(spent, runs, period):
-    """The standard error of the seconds that are measured: each run begins and ends between two samples, and where a tenth of
-    the samples of a phase have another line, so many of them vary."""
+    """The standard error of the seconds that are measured: each run begins and ends between two samples, and where a
+    tenth of the samples of a phase have another line, so many of them vary."""
     share = TOLERANCE
     return (runs * period * period / 6 + spent * period * share * (1 - share)) ** 0.5
 
@@ -114,7 +124,11 @@ def main():
     chosen = [PROGRAMS / (name + ".py") for name in options.program] or sorted(PROGRAMS.glob("*.py"))
     import numba
 
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE).stdout.decode().strip()
+    commit = (
+        subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE)
+        .stdout.decode()
+        .strip()
+    )
     bad = 0
     for recorder in options.recorder.split(","):
         for program in chosen:
@@ -127,10 +141,12 @@ def main():
             for phase in verdict.phases:
                 good = is_true(phase)
                 bad += not good and (recorder, program.stem, phase.name) not in BEYOND_PERF
-                row = (numba.__version__, recorder, program.stem, phase.name, "%.3f" % phase.truth, "%.3f" % phase.measured,
-                       "%.3f" % (phase.measured / phase.truth), "%.3f" % (phase.sigma / phase.truth),
-                       "%.1f" % verdict.line_zero, "yes" if good and verdict.line_zero <= LINE_ZERO else "no", commit,
-                       time.strftime("%Y-%m-%d"))
+                row = (
+                    numba.__version__, recorder, program.stem, phase.name, "%.3f" % phase.truth,
+                    "%.3f" % phase.measured, "%.3f" % (phase.measured / phase.truth),
+                    "%.3f" % (phase.sigma / phase.truth), "%.1f" % verdict.line_zero,
+                    "yes" if good and verdict.line_zero <= LINE_ZERO else "no", commit, time.strftime("%Y-%m-%d"),
+                )
                 print("\t".join(row), flush=True)
                 if options.write:
                     with options.write.open("a") as file:

@@ -1,8 +1,8 @@
 """Kernels with one hot loop each, what helps them, and the rule that has to say so.
 
     kernels.py run SECONDS [NAME...]    each kernel for so many seconds of processor time (to be recorded)
-    kernels.py compare [NAME...]        the slow and the changed kernel, interleaved: a table with SLOW:CHANGED, ratios of minima
-    kernels.py rules                    NAME HOT FIRST LAST RULE of each kernel: its lines, and the rule of this release of Numba
+    kernels.py compare [NAME...]        the slow and the changed kernel, in turns: a table with ratios of minima
+    kernels.py rules                    NAME HOT FIRST LAST RULE of each kernel: its lines, its rule with this Numba
 
 A kernel's hot line ends with `# hot`; `RULES` says what is expected of it.
 """
@@ -261,7 +261,7 @@ def refused_changed(a, out):
         out[i] = a[i] * 2.0
 
 
-# --- more: every release and other processors, outside `make test` ----------------------------------------------------------
+# --- more: every release and other processors, outside `make test` ----------------------------------------------------
 
 
 @njit
@@ -1116,22 +1116,22 @@ def arguments():
     a, x, m = random.random(N) + 0.5, random.integers(1, 100_000, N), random.random((512, 512)) + 0.5
     records = np.zeros(N, dtype=[("x", np.float64), ("y", np.float64)])
     return {
-        "a": a, "b": random.random(N) + 0.5, "out": np.zeros(N), "a32": a.astype(np.float32), "out32": np.zeros(N, np.float32),
-        "x": x, "ints": np.zeros(N, np.int64), "index": random.integers(0, N, N), "keys": x % 1000, "d": dictionary,
-        "divisor": 7, "power": 256, "c": 3.0, "step": 2, "wanted": -1, "start": 0.5, "small_number": 2000,
-        "gaps": np.where(a < 0.6, np.nan, a), "line": a.copy(), "one": np.zeros(1), "partial": np.zeros(2),
-        "z": a + 1j * a, "z_out": np.zeros(N, complex), "points": (a - 1.0) + 0.5j * (a - 1.0),
-        "m": m, "grid": np.zeros((512, 512)), "plate": m.copy(), "norms": random.random(512) + 0.5, "cube": random.random((32, 32, 32)),
-        "small": m[:128, :128].copy(), "small_too": m[128:256, :128].copy(), "product": np.zeros((128, 128)),
-        "view": random.random((256, 512))[:, ::2], "view_out": np.zeros((256, 512))[:, ::2],
-        "quads": random.random((5000, 4)), "quads_out": np.zeros((5000, 4)), "rows": random.random((1000, 16)),
-        "counters": np.zeros(N, np.int64), "sums": np.zeros(N), "few": a[:200].copy(), "near": a[:2000].copy(), "ordered": np.sort(a),
+        "a": a, "b": random.random(N) + 0.5, "out": np.zeros(N), "a32": a.astype(np.float32),
+        "out32": np.zeros(N, np.float32), "x": x, "ints": np.zeros(N, np.int64), "index": random.integers(0, N, N),
+        "keys": x % 1000, "d": dictionary, "divisor": 7, "power": 256, "c": 3.0, "step": 2, "wanted": -1, "start": 0.5,
+        "small_number": 2000, "gaps": np.where(a < 0.6, np.nan, a), "line": a.copy(), "one": np.zeros(1),
+        "partial": np.zeros(2), "z": a + 1j * a, "z_out": np.zeros(N, complex), "points": (a - 1.0) + 0.5j * (a - 1.0),
+        "m": m, "grid": np.zeros((512, 512)), "plate": m.copy(), "norms": random.random(512) + 0.5,
+        "cube": random.random((32, 32, 32)), "small": m[:128, :128].copy(), "small_too": m[128:256, :128].copy(),
+        "product": np.zeros((128, 128)), "view": random.random((256, 512))[:, ::2],
+        "view_out": np.zeros((256, 512))[:, ::2], "quads": random.random((5000, 4)), "quads_out": np.zeros((5000, 4)),
+        "rows": random.random((1000, 16)), "counters": np.zeros(N, np.int64), "sums": np.zeros(N),
+        "few": a[:200].copy(), "near": a[:2000].copy(), "ordered": np.sort(a),
         "matrices": random.random((500, 4, 4)) + 4.0 * np.eye(4), "right": np.ones(4), "records": records,
         "text": "banana" * 2000, "parts": lambda: List(["banana"] * 500), "items": lambda: List(a.tolist()),
-        "arrays": lambda: List([a[:100]] * 100),
-        "large": random.random(1 << 20) + 0.5, "large_out": np.zeros(1 << 20), "table": np.arange(1000) * 0.5,
-        "block": random.random((256, 256)), "block_out": np.zeros((256, 256)), "times": 10,
-        "backwards": np.sort(a[:200])[::-1].copy(), "means": np.zeros(512),
+        "arrays": lambda: List([a[:100]] * 100), "large": random.random(1 << 20) + 0.5, "large_out": np.zeros(1 << 20),
+        "table": np.arange(1000) * 0.5, "block": random.random((256, 256)), "block_out": np.zeros((256, 256)),
+        "times": 10, "backwards": np.sort(a[:200])[::-1].copy(), "means": np.zeros(512),
     }
 
 

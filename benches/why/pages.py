@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the sections of docs/why-rules.md from kernels.py and records/why-speedups.tsv; with --check it only compares."""
+"""Writes the sections of docs/why-rules.md from kernels.py and records/why-speedups.tsv; with --check it only
+compares."""
 
 import ast
 import csv
@@ -23,7 +24,9 @@ def parts():
             name = node.targets[0].id
             if name in ("RULES", "MORE"):
                 rules.update(ast.literal_eval(node.value))
-            elif name.endswith("_changed") and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Call):
+            elif (
+                name.endswith("_changed") and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Call)
+            ):
                 of = node.value.args[0].value.id
                 _, _, rest = texts[of].partition("\n")
                 texts[name] = f"@{ast.unparse(node.value.func)}\n{rest}".replace("'", '"')
@@ -51,7 +54,11 @@ def main(*words):
     head, mark, _ = page.partition(MARK)
     order = [line.split("`")[1] for line in head.splitlines() if line.startswith("| `")]
     missing = (set(rules.values()) - {"-", "no loop"}) ^ set(order)
-    sections = [section(rule, [name for name in rules if rules[name] == rule], texts, measured) for rule in order if rule not in missing]
+    sections = [
+        section(rule, [name for name in rules if rules[name] == rule], texts, measured)
+        for rule in order
+        if rule not in missing
+    ]
     whole = head + MARK + "\n" + "\n".join(sections)
     if "--check" not in words:
         PAGE.write_text(whole, encoding="utf-8")

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The rule of each kernel of kernels.py, by release of Numba and by processor.
 
-A row for each kernel: `RULE` where the advice is the expected one and no other, else `RULE (expected ...)`, and the status is 1.
+A row for each kernel: `RULE` where the advice is the expected one and no other, else `RULE (expected ...)`, and the
+status is 1.
 """
 
 import argparse
@@ -20,10 +21,15 @@ SECONDS = "0.35"
 
 def rules(command, data, names):
     """By kernel: the rules of the loops in its lines."""
-    found = json.loads(subprocess.run([command, "lines", "--json", "-", data], check=True, stdout=subprocess.PIPE).stdout)
+    found = json.loads(
+        subprocess.run([command, "lines", "--json", "-", data], check=True, stdout=subprocess.PIPE).stdout
+    )
     lines = [line for file in found["files"] if file["path"] == str(KERNELS) for line in file["lines"]]
     loops = [loop for line in lines for loop in line["loops"]]
-    near = {name: [loop for loop in loops if loop["first"] <= last and first <= loop["last"]] for name, (first, last) in names.items()}
+    near = {
+        name: [loop for loop in loops if loop["first"] <= last and first <= loop["last"]]
+        for name, (first, last) in names.items()
+    }
     said = {name: {advice["rule"] for loop in near[name] for advice in loop["advice"]} for name in names}
     return {name: ", ".join(sorted(said[name])) or ("-" if near[name] else "no loop") for name in names}
 
@@ -31,8 +37,10 @@ def rules(command, data, names):
 def column(command, python, processor, kernels, directory):
     found, names = {}, list(kernels)
     directory.mkdir(parents=True, exist_ok=True)
-    environment = dict(os.environ, NUMBA_CPU_NAME=processor, NUMBA_CPU_FEATURES="", NUMBA_CACHE_DIR=str(directory), NUMBA_NUM_THREADS="1",
-                       JITLISTEN_DIR=str(directory))
+    environment = dict(
+        os.environ, NUMBA_CPU_NAME=processor, NUMBA_CPU_FEATURES="", NUMBA_CACHE_DIR=str(directory),
+        NUMBA_NUM_THREADS="1", JITLISTEN_DIR=str(directory),
+    )
     for at in range(0, len(names), BATCH):
         batch = names[at : at + BATCH]
         data = directory / f"{batch[0]}.data"
@@ -49,7 +57,9 @@ def table(command, columns, directory):
         python, _, processor = what.partition(",")
         processor = processor or "haswell"
         environment = dict(os.environ, NUMBA_CPU_NAME=processor, NUMBA_CPU_FEATURES="")
-        said = subprocess.run([python, KERNELS, "rules", "all"], check=True, env=environment, stdout=subprocess.PIPE, text=True).stdout
+        said = subprocess.run(
+            [python, KERNELS, "rules", "all"], check=True, env=environment, stdout=subprocess.PIPE, text=True
+        ).stdout
         kernels = {name: rest for name, *rest in (row.split("\t") for row in said.splitlines())}
         lines = {name: (int(first), int(last)) for name, (_, first, last, _) in kernels.items()}
         found = column(command, python, processor, lines, directory / label.replace(" ", "-"))
@@ -77,7 +87,9 @@ def main(arguments):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", help="jitlisten")
-    parser.add_argument("columns", nargs="+", metavar="LABEL=PYTHON[,PROCESSOR]", help="PROCESSOR: NUMBA_CPU_NAME, by default haswell")
+    parser.add_argument(
+        "columns", nargs="+", metavar="LABEL=PYTHON[,PROCESSOR]", help="PROCESSOR: NUMBA_CPU_NAME, by default haswell"
+    )
     parser.add_argument("--write", default=os.devnull, help="the table")
     parser.add_argument("--keep", help="a directory for the recordings; those that are there are read, not made again")
     sys.exit(main(parser.parse_args()))

@@ -1,5 +1,6 @@
-"""The build backend (PEP 517): maturin builds the command and packs; before that, the library is built and put into the package, and
-the source distribution is everything that is in git, because the library is no dependency that maturin could see.
+"""The build backend (PEP 517): maturin builds the command and packs; before that, the library is built and put into the
+package, and the source distribution is everything that is in git, because the library is no dependency that maturin
+could see.
 
 ``JITLISTEN_LIBRARY`` names a library that was built already (ci/wheel.sh builds one for an old glibc).
 """
@@ -63,7 +64,10 @@ def build_sdist(sdist_directory, config_settings=None):
     files = subprocess.run(["git", "ls-files", "-z"], check=True, capture_output=True).stdout.decode().split("\0")
     name = f"jitlisten-{_version()}"
     path = os.path.join(sdist_directory, name + ".tar.gz")
-    date = os.environ.get("SOURCE_DATE_EPOCH") or subprocess.run(["git", "log", "-1", "--format=%ct"], check=True, capture_output=True).stdout
+    date = (
+        os.environ.get("SOURCE_DATE_EPOCH")
+        or subprocess.run(["git", "log", "-1", "--format=%ct"], check=True, capture_output=True).stdout
+    )
 
     def without_owner(entry):
         entry.uid = entry.gid = 0

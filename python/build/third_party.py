@@ -1,5 +1,6 @@
-"""The crates of others in the two binaries of a wheel: THIRD-PARTY-LICENSES, their licence texts, as their packages have them; and the bill
-of materials (SBOM). maturin's own has only the crates of the command, and paths of the machine that built it."""
+"""The crates of others in the two binaries of a wheel: THIRD-PARTY-LICENSES, their licence texts, as their packages
+have them; and the bill of materials (SBOM). maturin's own has only the crates of the command, and paths of the machine
+that built it."""
 
 import collections
 import functools
@@ -11,13 +12,18 @@ import subprocess
 #: What is linked into a wheel.
 _LINKED = ("jitlisten-cli", "jitlisten-capi")
 _TEXTS = re.compile(r"(LICEN[CS]E|COPYING|COPYRIGHT|NOTICE|UNLICENSE)([-._].*)?", re.IGNORECASE)
-_HEAD = "The binaries of this package contain parts of these crates of Rust. A crate with several licences may be used under each of them.\n"
+_HEAD = (
+    "The binaries of this package contain parts of these crates of Rust. A crate with several licences may be used"
+    " under each of them.\n"
+)
 
 
 @functools.lru_cache(maxsize=None)
 def linked_crates():
     """Their packages, as `cargo metadata` describes them, without build scripts and procedural macros."""
-    host = re.search(r"^host: (.*)$", subprocess.run(["rustc", "-vV"], check=True, stdout=subprocess.PIPE, text=True).stdout, re.M)[1]
+    host = re.search(
+        r"^host: (.*)$", subprocess.run(["rustc", "-vV"], check=True, stdout=subprocess.PIPE, text=True).stdout, re.M
+    )[1]
     command = ["cargo", "metadata", "--format-version", "1", "--filter-platform", host]
     metadata = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     packages = {package["id"]: package for package in metadata["packages"]}
@@ -29,13 +35,19 @@ def linked_crates():
         is_macro = any("proc-macro" in target["kind"] for target in packages[key]["targets"])
         if key not in seen and not is_macro:
             seen.add(key)
-            todo += [each["pkg"] for each in dependencies[key] if any(kind["kind"] is None for kind in each["dep_kinds"])]
+            todo += [
+                each["pkg"] for each in dependencies[key] if any(kind["kind"] is None for kind in each["dep_kinds"])
+            ]
     return sorted((packages[key] for key in seen if packages[key]["source"]), key=lambda package: package["name"])
 
 
 def _texts_of(crate):
     files = sorted(pathlib.Path(crate["manifest_path"]).parent.iterdir())
-    found = [path.read_text(encoding="utf-8", errors="replace") for path in files if path.is_file() and _TEXTS.fullmatch(path.name)]
+    found = [
+        path.read_text(encoding="utf-8", errors="replace")
+        for path in files
+        if path.is_file() and _TEXTS.fullmatch(path.name)
+    ]
     if not found and crate["license"] == "MIT":
         # Its package has none. The text of this licence is always the same.
         ours = pathlib.Path("LICENSE-MIT").read_text(encoding="utf-8")
@@ -53,7 +65,9 @@ def text():
     for crate in crates:
         for licence in _texts_of(crate):
             users[licence.strip()].append(crate["name"])
-    texts = (f"{'=' * 80}\n{', '.join(dict.fromkeys(whose))}\n{'=' * 80}\n\n{licence}\n" for licence, whose in users.items())
+    texts = (
+        f"{'=' * 80}\n{', '.join(dict.fromkeys(whose))}\n{'=' * 80}\n\n{licence}\n" for licence, whose in users.items()
+    )
     return "\n".join([_HEAD, names + "\n", *texts])
 
 
@@ -70,4 +84,10 @@ def bill_of_materials(version):
         for crate in linked_crates()
     ]
     ours = {"type": "application", "name": "jitlisten", "version": version, "purl": f"pkg:pypi/jitlisten@{version}"}
-    return json.dumps({"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "metadata": {"component": ours}, "components": crates}, indent=1)
+    return json.dumps(
+        {
+            "bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "metadata": {"component": ours},
+            "components": crates,
+        },
+        indent=1,
+    )

@@ -114,8 +114,8 @@ def enable(
     directory: Optional[str] = None,
     log: Optional[str] = None,
 ) -> None:
-    """Listens to every LLVM of this process, and tells the tools. What is compiled already gets its names; what is compiled from
-    now on has frame pointers, unwind tables and, with ``lines``, line tables, too.
+    """Listens to every LLVM of this process, and tells the tools. What is compiled already gets its names; what is
+    compiled from now on has frame pointers, unwind tables and, with ``lines``, line tables, too.
 
     ``directory`` and ``log`` are as ``JITLISTEN_DIR`` and ``JITLISTEN_LOG``, and count in the first call only.
     """
@@ -157,12 +157,14 @@ def start_recording(
     event: Optional[str] = None,
     recorder: Optional[str] = None,
 ) -> None:
-    """Samples every thread of this process from now on, into a ``perf.data`` for ``perf report`` and ``jitlisten lines``.
+    """Samples every thread of this process from now on, into a ``perf.data`` for ``perf report`` and ``jitlisten
+    lines``.
 
-    ``hz`` samples for each second of processor time, with ``wall`` of all time.
-    ``python``: Python functions are frames of their own, with lines (3.8 or newer). ``lines``: as in :func:`enable`, which is called
-    if it has not been. ``event`` is counted instead of time, where the kernel allows it: ``"cache-misses"``, ``"page-faults"``,
-    or another of ``perf list``. ``recorder``: a process whose end ends the recording, ``"PID:START"`` with field 22 of ``/proc/PID/stat``.
+    ``hz`` samples for each second of processor time, with ``wall`` of all time. ``python``: Python functions are frames
+    of their own, with lines (3.8 or newer). ``lines``: as in :func:`enable`, which is called if it has not been.
+    ``event`` is counted instead of time, where the kernel allows it: ``"cache-misses"``, ``"page-faults"``, or another
+    of ``perf list``. ``recorder``: a process whose end ends the recording, ``"PID:START"`` with field 22 of
+    ``/proc/PID/stat``.
     """
     from . import _record
 
@@ -202,8 +204,9 @@ def read(path: Union[str, "os.PathLike[str]"], *more: Union[str, "os.PathLike[st
 
     >>> jitlisten.read("jitlisten.perf.data").lines().groupby("file").seconds.sum()
 
-    ``.lines()`` and ``.functions()`` are tables of pandas, if it is installed, ``.rows()`` a list of dicts, ``.summary()`` where all the time
-    went, ``.data`` everything that ``jitlisten lines --json`` writes. Raises :class:`Error` for what cannot be read.
+    ``.lines()`` and ``.functions()`` are tables of pandas, if it is installed, ``.rows()`` a list of dicts,
+    ``.summary()`` where all the time went, ``.data`` everything that ``jitlisten lines --json`` writes. Raises
+    :class:`Error` for what cannot be read.
     """
     from ._read import read
 

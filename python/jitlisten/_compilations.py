@@ -1,17 +1,20 @@
-"""What Numba compiles while the process is recorded: when, for how long, and why. One line of JSON each, beside the recording:
+"""What Numba compiles while the process is recorded: when, for how long, and why. One line of JSON each, beside the
+recording:
 
     RECORDING.images/compilations.jsonl
         {"pid": 4711, "start": 12345}                              of the process: field 22 of /proc/PID/stat
-        {"function": "mixed.smooth", "file": ..., "line": 6, "signature": "(float64[::1], int64)", "depth": 0, "thread": 4711,
+        {"function": "mixed.smooth", "file": ..., "line": 6, "signature": "(float64[::1], int64)", "depth": 0, "thread":
+        4711,
          "begin": ns, "end": ns, "cpu": ns, "llvm": ns, "size": bytes, "caller": "mixed.py:44", "why": "off"}
 
-`begin` and `end` are of CLOCK_MONOTONIC, which samples carry; `cpu` is the thread's processor time, and `llvm` what of it was in LLVM, by
-Numba's own event; both include what is compiled inside. `depth` counts the compilations that it is part of. `why` is `cache` for code that was loaded from Numba's cache, and
-otherwise why it was not: `off` (cache=True is not set), `new` (no entry), `lines` (the entry has no lines), `dynamic`, `lifted` (Numba
-does not cache such code). `report/src/compilations.rs` reads it.
+`begin` and `end` are of CLOCK_MONOTONIC, which samples carry; `cpu` is the thread's processor time, and `llvm` what of
+it was in LLVM, by Numba's own event; both include what is compiled inside. `depth` counts the compilations that it is
+part of. `why` is `cache` for code that was loaded from Numba's cache, and otherwise why it was not: `off` (cache=True
+is not set), `new` (no entry), `lines` (the entry has no lines), `dynamic`, `lifted` (Numba does not cache such code).
+`report/src/compilations.rs` reads it.
 
-Numba's compiler and its caches are wrapped when they are imported. Nothing here raises, nor changes what they return. A process that
-is not recorded has no wrappers.
+Numba's compiler and its caches are wrapped when they are imported. Nothing here raises, nor changes what they return. A
+process that is not recorded has no wrappers.
 """
 
 from __future__ import annotations

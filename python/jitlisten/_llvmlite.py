@@ -1,8 +1,9 @@
 """Frame pointers and unwind tables for code that llvmlite compiles in a process that started without us.
 
-The library changes the addresses that ``dlsym`` returns for the functions of ``libllvmlite.so`` which hand a module to an engine
-(shim/src/frame_pointers/llvmlite.rs). ctypes has looked them up by then, and keeps a function object for each, whose first word is the address.
-That word is what is changed here: every holder of the object, llvmlite's wrappers among them, calls through it.
+The library changes the addresses that ``dlsym`` returns for the functions of ``libllvmlite.so`` which hand a module to
+an engine (shim/src/frame_pointers/llvmlite.rs). ctypes has looked them up by then, and keeps a function object for
+each, whose first word is the address. That word is what is changed here: every holder of the object, llvmlite's
+wrappers among them, calls through it.
 """
 
 import ctypes

@@ -1,6 +1,8 @@
-"""The magics ``%jitlisten`` and ``%%jitlisten`` of IPython and Jupyter: a recording of a cell, and its line table below it.
+"""The magics ``%jitlisten`` and ``%%jitlisten`` of IPython and Jupyter: a recording of a cell, and its line table below
+it.
 
-The cell is recorded by the sampler in this process, and read by the command of this installation, in a process of its own.
+The cell is recorded by the sampler in this process, and read by the command of this installation, in a process of its
+own.
 """
 
 import ast
@@ -185,7 +187,8 @@ def _execute(shell: Any, text: str, above: int) -> Any:
 
 
 def _of_children(path: str) -> Dict[str, int]:
-    """The recordings that children of a fork wrote beside this one (sampler/src/options.rs), and when they were changed."""
+    """The recordings that children of a fork wrote beside this one (sampler/src/options.rs), and when they were
+    changed."""
     files = glob.glob(glob.escape(path) + ".[0-9]*")
     return {file: os.stat(file).st_mtime_ns for file in files if file[len(path) + 1 :].isdecimal()}
 

@@ -34,9 +34,9 @@ class Report:
     def lines(self) -> Any:
         """A ``pandas.DataFrame`` with one row for each line with samples.
 
-        Columns: ``file``, ``line``, ``kind`` (``"compiled"``, ``"python"``, or nothing for a library's Python), ``self`` and ``total`` in
-        samples and percent, ``in_c`` (samples in C functions that the line called), ``source``, ``seconds`` of self (nothing where samples
-        are not of time).
+        Columns: ``file``, ``line``, ``kind`` (``"compiled"``, ``"python"``, or nothing for a library's Python),
+        ``self`` and ``total`` in samples and percent, ``in_c`` (samples in C functions that the line called),
+        ``source``, ``seconds`` of self (nothing where samples are not of time).
         """
         return _frame(self.rows())
 
@@ -46,12 +46,14 @@ class Report:
         return _frame([{name: row[name] for name in names} for row in self.data["functions"]])
 
     def summary(self) -> Dict[str, Any]:
-        """What was done: compiled and interpreted code, libraries, compiling, importing, ... in samples, weight and percent."""
+        """What was done: compiled and interpreted code, libraries, compiling, importing, ... in samples, weight and
+        percent."""
         return dict(self.data["summary"])
 
 
 def read(path: Union[str, "os.PathLike[str]"], *more: Union[str, "os.PathLike[str]"]) -> Report:
-    """Reads recordings of ``jitlisten record`` or ``perf record``; several are added up. Raises :class:`Error` for what cannot be read."""
+    """Reads recordings of ``jitlisten record`` or ``perf record``; several are added up. Raises :class:`Error` for what
+    cannot be read."""
     files = [os.fspath(file) for file in (path, *more)]
     for file in files:
         if not os.path.exists(file):

@@ -1,4 +1,5 @@
-"""Compiled code is covered as coverage.py covers the same functions where they run as Python: line for line, arc for arc."""
+"""Compiled code is covered as coverage.py covers the same functions where they run as Python: line for line, arc for
+arc."""
 
 import json
 import os

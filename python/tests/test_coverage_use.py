@@ -133,7 +133,8 @@ def test_cached_code_of_another_text(place):
 def test_a_forked_child_that_does_not_return(place):
     (place / "prog.py").write_text(
         PROGRAM
-        + "    import os\n    pid = os.fork()\n    if not pid:\n        compiled(5)\n        os._exit(0)\n    os.waitpid(pid, 0)\n"
+        + "    import os\n    pid = os.fork()\n    if not pid:\n        compiled(5)\n        os._exit(0)\n   "
+        " os.waitpid(pid, 0)\n"
     )
     run(place, "coverage", "run", "prog.py")
     assert 8 not in missing(place)

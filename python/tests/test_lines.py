@@ -1,4 +1,5 @@
-"""Line tables: when they are there, when not, and what they say. The comparison of code is in `test_lines_same_code.py`."""
+"""Line tables: when they are there, when not, and what they say. The comparison of code is in
+`test_lines_same_code.py`."""
 
 import hashlib
 import os
@@ -21,7 +22,9 @@ STATUS = "print(lines.status()['active'], lines.status()['reason'])\n"
 
 
 def test_importing_the_package_does_nothing():
-    program = "import sys; before = list(sys.meta_path); import jitlisten, jitlisten._lines; print(before == sys.meta_path)"
+    program = (
+        "import sys; before = list(sys.meta_path); import jitlisten, jitlisten._lines; print(before == sys.meta_path)"
+    )
     assert run(program) == "True\n"
 
 
@@ -32,11 +35,12 @@ def test_numba_may_come_before_or_after():
 
 
 def test_the_finder_leaves_when_all_is_patched():
-    program = HEAD + (
-        "import sys; before = list(sys.meta_path); lines.install(); import numba\n"
-        "import numba.parfors.parfor_lowering, numba.core.pylowering, numba.core.inline_closurecall, numba.core.pythonapi\n"
-        "import numba.core.debuginfo, numba.core.typed_passes\n"
-        "print(before == sys.meta_path, numba.core.lowering.__spec__.loader.__dict__.get('exec_module'))"
+    program = (
+        HEAD
+        + "import sys; before = list(sys.meta_path); lines.install(); import numba\nimport"
+        " numba.parfors.parfor_lowering, numba.core.pylowering, numba.core.inline_closurecall,"
+        " numba.core.pythonapi\nimport numba.core.debuginfo, numba.core.typed_passes\nprint(before == sys.meta_path,"
+        " numba.core.lowering.__spec__.loader.__dict__.get('exec_module'))"
     )
     assert run(program) == "True None\n"
 
@@ -48,8 +52,8 @@ def test_it_can_be_switched_off():
 # Everything that Numba and llvmlite have in their modules and classes.
 CONTENTS = """
 import importlib, sys, types
-for name in ("core.lowering", "core.pylowering", "core.pythonapi", "core.codegen", "core.debuginfo", "core.inline_closurecall",
-             "core.typed_passes", "parfors.parfor_lowering"):
+for name in ("core.lowering", "core.pylowering", "core.pythonapi", "core.codegen", "core.debuginfo",
+             "core.inline_closurecall", "core.typed_passes", "parfors.parfor_lowering"):
     importlib.import_module("numba." + name)
 def contents():
     found = {}
@@ -67,9 +71,10 @@ def changed(before, after):
 """
 
 REPLACED = (
-    "BaseLower.__init__ CPUCodeLibrary.add_ir_module CPUCodegen.magic_tuple InlineWorker.inline_ir Loc.__copy__ Loc.__deepcopy__ "
-    "Loc.__getstate__ PreLowerStripPhis._strip_phi_nodes PyLower.lower_inst PythonAPI.serialize_object _HasMetadata._stringify_metadata _create_gufunc_for_parfor_body "
-    "inline_closure_call suspend_emission"
+    "BaseLower.__init__ CPUCodeLibrary.add_ir_module CPUCodegen.magic_tuple InlineWorker.inline_ir Loc.__copy__"
+    " Loc.__deepcopy__ Loc.__getstate__ PreLowerStripPhis._strip_phi_nodes PyLower.lower_inst"
+    " PythonAPI.serialize_object _HasMetadata._stringify_metadata _create_gufunc_for_parfor_body inline_closure_call"
+    " suspend_emission"
 ).split()
 
 
@@ -221,65 +226,110 @@ def test_code_cached_by_an_older_builder_is_compiled_again(tmp_path):
     cache = str(tmp_path / "cache")
     # The first one's marker, from before inlined calls had frames.
     older = "import jitlisten._lines.patches as patches\npatches.MARKER = 'jitlisten-lines-1'\n" + program
-    assert [run(text, NUMBA_CACHE_DIR=cache).strip() for text in (older, older, program, program)] == ["0", "1", "0", "1"]
+    assert [run(text, NUMBA_CACHE_DIR=cache).strip() for text in (older, older, program, program)] == [
+        "0", "1", "0", "1"
+    ]
 
 
 # The text of a module, and a line that its compiled code has to have. The last one has it in two objects.
 KINDS = {
-    "loop": ("from numba import njit\n@njit\ndef f(n):\n    s = 0.0\n    for i in range(n):\n        s += i ** 0.5\n    return s\nf(9)\n", 6),
+    "loop": (
+        (
+            "from numba import njit\n@njit\ndef f(n):\n    s = 0.0\n    for i in range(n):\n        s += i ** 0.5\n   "
+            " return s\nf(9)\n"
+        ),
+        6,
+    ),
     "prange": (
-        "import numpy as np\nfrom numba import njit, prange\n@njit(parallel=True)\ndef f(a):\n    s = 0.0\n"
-        "    for i in prange(a.size):\n        s += np.sqrt(a[i])\n    return s\nf(np.ones(9))\n",
+        (
+            "import numpy as np\nfrom numba import njit, prange\n@njit(parallel=True)\ndef f(a):\n    s = 0.0\n"
+            "    for i in prange(a.size):\n        s += np.sqrt(a[i])\n    return s\nf(np.ones(9))\n"
+        ),
         7,
     ),
-    "vectorize": ("from numba import vectorize\n@vectorize(['f8(f8)'])\ndef f(x):\n    y = x * 3\n    return y ** 0.5\n", 5),
+    "vectorize": (
+        "from numba import vectorize\n@vectorize(['f8(f8)'])\ndef f(x):\n    y = x * 3\n    return y ** 0.5\n",
+        5,
+    ),
     "guvectorize": (
-        "from numba import guvectorize\n@guvectorize(['f8[:], f8[:]'], '(n)->(n)')\ndef f(a, b):\n"
-        "    for i in range(a.size):\n        b[i] = a[i] * 3\n",
+        (
+            "from numba import guvectorize\n@guvectorize(['f8[:], f8[:]'], '(n)->(n)')\ndef f(a, b):\n"
+            "    for i in range(a.size):\n        b[i] = a[i] * 3\n"
+        ),
         5,
     ),
     "cfunc": ("from numba import cfunc\n@cfunc('f8(f8)')\ndef f(x):\n    return x ** 0.5 + 1\n", 4),
     "stencil": (
-        "import numpy as np\nfrom numba import stencil, njit\n@stencil\ndef k(a):\n    return a[-1] + a[1]\n"
-        "@njit\ndef f(a):\n    return k(a)\nf(np.ones(9))\n",
+        (
+            "import numpy as np\nfrom numba import stencil, njit\n@stencil\ndef k(a):\n    return a[-1] + a[1]\n"
+            "@njit\ndef f(a):\n    return k(a)\nf(np.ones(9))\n"
+        ),
         5,
     ),
-    "array expression": ("import numpy as np\nfrom numba import njit\n@njit\ndef f(a):\n    return a * 2 + np.sqrt(a)\nf(np.ones(9))\n", 5),
-    "generator": ("from numba import njit\n@njit\ndef f(n):\n    for i in range(n):\n        yield i * n\nlist(f(3))\n", 5),
+    "array expression": (
+        "import numpy as np\nfrom numba import njit\n@njit\ndef f(a):\n    return a * 2 + np.sqrt(a)\nf(np.ones(9))\n",
+        5,
+    ),
+    "generator": (
+        "from numba import njit\n@njit\ndef f(n):\n    for i in range(n):\n        yield i * n\nlist(f(3))\n",
+        5,
+    ),
     "jitclass": (
-        "from numba import float64\nfrom numba.experimental import jitclass\n@jitclass([('x', float64)])\nclass C:\n"
-        "    def __init__(self, x):\n        self.x = x * 2\n    def add(self, y):\n        self.x += y ** 0.5\nC(1.0).add(2.0)\n",
+        (
+            "from numba import float64\nfrom numba.experimental import jitclass\n@jitclass([('x', float64)])\nclass"
+            " C:\n    def __init__(self, x):\n        self.x = x * 2\n    def add(self, y):\n        self.x += y **"
+            " 0.5\nC(1.0).add(2.0)\n"
+        ),
         8,
     ),
-    "object mode": ("from numba import jit\n@jit(forceobj=True)\ndef f(x):\n    y = str(x)\n    return y + 'a'\nf(3)\n", 5),
+    "object mode": (
+        "from numba import jit\n@jit(forceobj=True)\ndef f(x):\n    y = str(x)\n    return y + 'a'\nf(3)\n",
+        5,
+    ),
     "lambda": ("from numba import njit\nf = njit(\n    lambda x: x ** 0.5\n)\nf(3.0)\n", 3),
-    "recursion": ("from numba import njit\n@njit\ndef f(n):\n    return n if n < 2 else f(n - 1) + f(n - 2)\nf(5)\n", 4),
+    "recursion": (
+        "from numba import njit\n@njit\ndef f(n):\n    return n if n < 2 else f(n - 1) + f(n - 2)\nf(5)\n",
+        4,
+    ),
     "overload": (
-        "from numba import njit\nfrom numba.extending import overload\ndef g(x): pass\n@overload(g)\ndef o(x):\n    def impl(x):\n"
-        "        return x ** 0.5 + 2\n    return impl\n@njit\ndef f(x):\n    return g(x)\nf(2.0)\n",
+        (
+            "from numba import njit\nfrom numba.extending import overload\ndef g(x): pass\n@overload(g)\ndef o(x):\n   "
+            " def impl(x):\n        return x ** 0.5 + 2\n    return impl\n@njit\ndef f(x):\n    return g(x)\nf(2.0)\n"
+        ),
         7,
     ),
     "unroll": (
-        "from numba import njit, literal_unroll\n@njit\ndef f(t):\n    s = 0.0\n    for x in literal_unroll(t):\n"
-        "        s += x ** 0.5\n    return s\nf((1, 2.5))\n",
+        (
+            "from numba import njit, literal_unroll\n@njit\ndef f(t):\n    s = 0.0\n    for x in literal_unroll(t):\n"
+            "        s += x ** 0.5\n    return s\nf((1, 2.5))\n"
+        ),
         6,
     ),
     "lifted loop": (
-        "from numba import jit\n@jit(forceobj=True, looplift=True)\ndef f(n):\n    name, s = str(n), 0.0\n    for i in range(n):\n"
-        "        s += i ** 0.5\n    return name, s\nf(9)\n",
+        (
+            "from numba import jit\n@jit(forceobj=True, looplift=True)\ndef f(n):\n    name, s = str(n), 0.0\n    for i"
+            " in range(n):\n        s += i ** 0.5\n    return name, s\nf(9)\n"
+        ),
         6,
     ),
     "typed list": (
-        "from numba import njit\nfrom numba.typed import List\n@njit\ndef f(n):\n    a = List()\n    for i in range(n):\n"
-        "        a.append(i * 2.5)\n    return a[n - 1] ** 0.5\nf(9)\n",
+        (
+            "from numba import njit\nfrom numba.typed import List\n@njit\ndef f(n):\n    a = List()\n    for i in"
+            " range(n):\n        a.append(i * 2.5)\n    return a[n - 1] ** 0.5\nf(9)\n"
+        ),
         7,
     ),
     "text for exec": (
-        "from numba import njit\nnames = {'njit': njit}\ntext = '@njit\\ndef f(x):\\n    y = x * 3\\n    return y ** 0.5\\n'\n"
-        "exec(compile(text, __file__, 'exec'), names)\nnames['f'](2.0)\n",
+        (
+            "from numba import njit\nnames = {'njit': njit}\ntext = '@njit\\ndef f(x):\\n    y = x * 3\\n    return y"
+            " ** 0.5\\n'\nexec(compile(text, __file__, 'exec'), names)\nnames['f'](2.0)\n"
+        ),
         4,
     ),
-    "several signatures": ("from numba import njit\n@njit\ndef f(x):\n    y = x * 3\n    return y ** 0.5\nf(1), f(2.5)\n", 5),
+    "several signatures": (
+        "from numba import njit\n@njit\ndef f(x):\n    y = x * 3\n    return y ** 0.5\nf(1), f(2.5)\n",
+        5,
+    ),
 }
 
 
@@ -291,7 +341,10 @@ def kinds(tmp_path_factory):
     for number, (text, _) in enumerate(KINDS[kind] for kind in sorted(KINDS)):
         (directory / ("prog%d.py" % number)).write_text(text)
         program += "import prog%d\n" % number
-        program += "for i, data in enumerate(objects.CAPTURED): open('%s/%d-%%d.o' %% i, 'wb').write(data)\n" % (directory, number)
+        program += "for i, data in enumerate(objects.CAPTURED): open('%s/%d-%%d.o' %% i, 'wb').write(data)\n" % (
+            directory,
+            number,
+        )
         program += "del objects.CAPTURED[:]\n"
     run(CAPTURE + program)
     return directory
@@ -310,7 +363,10 @@ def test_every_kind_of_code_has_the_line(kind, kinds):
 
 
 def test_text_without_a_file_has_its_own_lines(tmp_path):
-    text = "names = {}\nexec('def g(x):\\n    y = x * 3\\n    return y ** 0.5\\n', names)\nimport numba\nnumba.njit(names['g'])(2.0)\n"
+    text = (
+        "names = {}\nexec('def g(x):\\n    y = x * 3\\n    return y ** 0.5\\n', names)\nimport"
+        " numba\nnumba.njit(names['g'])(2.0)\n"
+    )
     found = rows(source(tmp_path, text), tmp_path)
     assert ("<string>", 3) in found and not [row for row in found if row[0] == "prog.py"], sorted(found)
 
@@ -329,7 +385,10 @@ def test_a_users_directory_may_be_called_numba(tmp_path):
 
 
 def test_what_numba_inlines_has_the_file_it_comes_from(tmp_path):
-    source(tmp_path, "\n" * 40 + "from numba import njit\n@njit(inline='always')\ndef g(x):\n    return x ** 0.5\n", "callee.py")
+    source(
+        tmp_path, "\n" * 40 + "from numba import njit\n@njit(inline='always')\ndef g(x):\n    return x ** 0.5\n",
+        "callee.py",
+    )
     text = "from numba import njit\nimport callee\n@njit\ndef f(x):\n    return callee.g(x) + 1\nf(2.0)\n"
     found = rows(source(tmp_path, text), tmp_path)
     assert ("callee.py", 44) in found and ("prog.py", 5) in found, sorted(found)
@@ -416,7 +475,9 @@ def test_a_prange_kernel_is_named_by_its_line(kinds):
     assert '"gufunc::prange kernel prog%d.py:6"' % number in names
     assert '"prange kernel prog%d.py:6"' % number in names
     # Most tools show the linkage name: with its function.
-    assert re.search(r'linkage_name.*"gufunc::prange kernel prog%d.py:6 in prog%d.f \[v\d+\]"' % (number, number), names), names
+    assert re.search(
+        r'linkage_name.*"gufunc::prange kernel prog%d.py:6 in prog%d.f \[v\d+\]"' % (number, number), names
+    ), names
 
 
 def test_without_lines_a_prange_kernel_is_named_by_its_function(tmp_path):
@@ -427,7 +488,9 @@ def test_without_lines_a_prange_kernel_is_named_by_its_function(tmp_path):
     )
     (tmp_path / "prog.py").write_text(text)
     variables = dict(os.environ, LD_PRELOAD=os.path.abspath(LIBRARY), JITLISTEN="perfmap", JITLISTEN_LINES="0")
-    done = subprocess.run([sys.executable, "prog.py"], cwd=str(tmp_path), env=variables, stdout=subprocess.PIPE, timeout=600)
+    done = subprocess.run(
+        [sys.executable, "prog.py"], cwd=str(tmp_path), env=variables, stdout=subprocess.PIPE, timeout=600
+    )
     kernels = {line.split(" ", 2)[2] for line in done.stdout.decode().splitlines() if "prange kernel" in line}
     assert any(re.match(r"gufunc::prange kernel in __main__\.diffuse \[v\d+\]$", name) for name in kernels), kernels
 
@@ -443,7 +506,10 @@ def test_a_jitclass_constructor_belongs_to_the_class(kinds):
 
 
 def test_lambdas_and_closures_have_their_qualified_names(tmp_path):
-    text = "from numba import njit\ndef make(k):\n    @njit\n    def g(x):\n        return x + k\n    return g, njit(lambda x: x * k)\n"
+    text = (
+        "from numba import njit\ndef make(k):\n    @njit\n    def g(x):\n        return x + k\n    return g,"
+        " njit(lambda x: x * k)\n"
+    )
     program = source(tmp_path, text) + "[f(3) for f in prog.make(2)]\n"
     rows(program, tmp_path)
     names = dwarfdump("--debug-info", tmp_path.glob("*.o"))
@@ -452,7 +518,9 @@ def test_lambdas_and_closures_have_their_qualified_names(tmp_path):
 
 
 def test_what_is_inlined_has_the_name_of_the_symbol(tmp_path):
-    text = "from numba import njit\n@njit\ndef g(x):\n    return x ** 0.5\n@njit\ndef f(x):\n    return g(x) + 1\nf(2.0)\n"
+    text = (
+        "from numba import njit\n@njit\ndef g(x):\n    return x ** 0.5\n@njit\ndef f(x):\n    return g(x) + 1\nf(2.0)\n"
+    )
     rows(source(tmp_path, text), tmp_path)
     names = dwarfdump("--debug-info", tmp_path.glob("*.o"))
     inlined = names[names.index("DW_TAG_inlined_subroutine") :]

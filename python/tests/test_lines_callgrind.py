@@ -1,4 +1,5 @@
-"""callgrind's exact counts of instructions per line, on programs whose distribution is known: `truth.py`, thirty rounds.
+"""callgrind's exact counts of instructions per line, on programs whose distribution is known: `truth.py`, thirty
+rounds.
 
 What runs is the optimised code, for a processor that valgrind knows (`NUMBA_CPU_NAME=generic`).
 """
@@ -88,7 +89,8 @@ def test_every_line_over_five_percent_is_a_marked_one_or_its_loop(counts):
     for key, count in own.items():
         if count > 0.05 * sum(own.values()):
             assert key in marked or (key[0], key[1] + 1) in marked, (key, count)
-    # The loops' own lines: the counting is three to one as well. Not around `exp`, where the compiler moves one loop's to the body.
+    # The loops' own lines: the counting is three to one as well. Not around `exp`, where the compiler moves one loop's
+    # to the body.
     for pair in (PAIRS[0], PAIRS[4]):
         loops = [own[name, line - 1] for name, line in map(place, pair)]
         assert min(loops) > 10000 and abs(100 * loops[0] / sum(loops) - 75) < 3, (pair, loops)

@@ -83,8 +83,12 @@ llvmlite.binding.parse_assembly = parse_assembly
 def located(program, tmp_path, function, instruction):
     """The lines of a function's instructions that contain a text; None for those without a location."""
     text = run(HEAD + MODULES + source(tmp_path, program))
-    module = next(part for part in text.split("; ModuleID")[1:] if re.search(r'\ndefine [^\n]*@"[^"]*%s' % function, part))
-    lines = {number: int(line) for number, line in re.findall(r"(!\d+) = (?:distinct )?!DILocation\(line: (\d+)", module)}
+    module = next(
+        part for part in text.split("; ModuleID")[1:] if re.search(r'\ndefine [^\n]*@"[^"]*%s' % function, part)
+    )
+    lines = {
+        number: int(line) for number, line in re.findall(r"(!\d+) = (?:distinct )?!DILocation\(line: (\d+)", module)
+    }
     body = re.search(r'\ndefine [^\n]*@"[^"]*%s.*?\n}' % function, module, re.S)[0]
     found = [re.search(r"!dbg (!\d+)", line) for line in body.splitlines()[1:] if instruction in line]
     return [number and lines[number[1]] for number in found]

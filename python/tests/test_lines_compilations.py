@@ -62,7 +62,10 @@ def test_each_compilation_is_a_row(tmp_path):
 
 
 def test_a_function_that_numba_refuses_is_a_row_and_the_error_the_same(tmp_path):
-    program = "import numba\n@numba.njit\ndef wrong(x): return x.nothing\ntry: wrong(3)\nexcept Exception as e: print(type(e), e)\n"
+    program = (
+        "import numba\n@numba.njit\ndef wrong(x): return x.nothing\ntry: wrong(3)\nexcept Exception as e:"
+        " print(type(e), e)\n"
+    )
     said = run(begin(tmp_path) + program)
     assert "TypingError" in said and said == run("\n" + program)
     (row,) = written(tmp_path)
@@ -81,7 +84,11 @@ def test_why_a_function_was_not_in_the_cache(tmp_path):
     assert why("") == [("cache", 0)] * 2
     assert why(lines) == [("lines", 0)] * 2, "compiled again: the entry has no lines"
     assert why(lines) == [("cache", 0)] * 2
-    text = (KERNEL % "(cache=True)").replace("total = 0.0", "total = large[1]").replace("@numba.njit(", "large = np.ones(200_000)\n@numba.njit(")
+    text = (
+        (KERNEL % "(cache=True)")
+        .replace("total = 0.0", "total = large[1]")
+        .replace("@numba.njit(", "large = np.ones(200_000)\n@numba.njit(")
+    )
     program = source(tmp_path, text)
     assert why("import warnings; warnings.simplefilter('ignore')\n") == [("dynamic", 0)] * 2
 

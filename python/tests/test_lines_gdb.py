@@ -40,7 +40,9 @@ def gdb(tmp_path, *commands, program=PROGRAM, file="prog.py", line=9):
         pytest.skip("gdb is needed")
     (tmp_path / "prog.py").write_text(program)
     command = ["gdb", "-nx", "-q", "-batch"]
-    for words in ("set debuginfod enabled off", "set breakpoint pending on", "break %s:%d" % (file, line), "run") + commands:
+    for words in (
+        "set debuginfod enabled off", "set breakpoint pending on", "break %s:%d" % (file, line), "run"
+    ) + commands:
         command += ["-ex", words]
     environment = dict(os.environ, PYTHONPATH=os.path.join(HERE, os.pardir))
     done = subprocess.run(
@@ -76,7 +78,9 @@ def test_what_numba_inlines_itself_is_a_frame(tmp_path):
         "from numba import njit\n\n@njit(inline='always')\ndef chain(x):\n    for _ in range(50):\n"
         "        x = x * 0.999 + 1.5 / (x + 2.5)\n    return x\n"
     )
-    program = PROGRAM.replace("@njit\ndef outer", "import callee\n\n@njit\ndef outer").replace("s += inner(i)", "s += callee.chain(i)")
+    program = PROGRAM.replace("@njit\ndef outer", "import callee\n\n@njit\ndef outer").replace(
+        "s += inner(i)", "s += callee.chain(i)"
+    )
     text = gdb(tmp_path, "bt 3", program=program, file="callee.py", line=6)
     frames = [line for line in text.splitlines() if line.startswith("#")]
     assert "callee.chain" in frames[0] and frames[0].endswith("callee.py:6"), text

@@ -1,7 +1,8 @@
 """Programs that time their own phases while they are recorded: each phase's seconds are at its lines.
 
-A few of `benches/truth/`; `make test-truth` runs all of them, with perf's samples, too. Times are processor time of the program's own,
-in the run that is recorded, and the tolerance counts what a sampler cannot see: other programs do not matter.
+A few of `benches/truth/`; `make test-truth` runs all of them, with perf's samples, too. Times are processor time of the
+program's own, in the run that is recorded, and the tolerance counts what a sampler cannot see: other programs do not
+matter.
 """
 
 import os

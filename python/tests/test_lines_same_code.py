@@ -1,6 +1,8 @@
-"""The machine code with line tables and LLVM's remarks is the machine code without: every loaded section, its relocations, its symbols.
+"""The machine code with line tables and LLVM's remarks is the machine code without: every loaded section, its
+relocations, its symbols.
 
-Needs the native library (`JITLISTEN_LIBRARY`, or `target/release/libjitlisten.so`): it asks for unwind tables, as for users.
+Needs the native library (`JITLISTEN_LIBRARY`, or `target/release/libjitlisten.so`): it asks for unwind tables, as for
+users.
 """
 
 import json
@@ -21,8 +23,8 @@ IMAGES = [] if numba.__version__.startswith("0.56.") else ["--images"]
 
 
 def not_for(version):
-    """What this Numba cannot compile: arguments of an exception that are known at run time only; a lifted loop behind a list
-    comprehension, which newer Pythons have in the function itself."""
+    """What this Numba cannot compile: arguments of an exception that are known at run time only; a lifted loop behind a
+    list comprehension, which newer Pythons have in the function itself."""
     found = {"exceptions"} if version.startswith("0.56.") else set()
     return found | ({"lifted_loop"} if sys.version_info >= (3, 12) else set())
 

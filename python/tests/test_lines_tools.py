@@ -25,7 +25,9 @@ INNER, OUTER = r"__main__\.inner\(float64\)", r"__main__\.outer\(array\(float64,
 
 def annotated(perf, data, directory):
     """perf's share of each line of `hot.py` in `outer`."""
-    report = tools.text_of([perf, "report", "-i", data, "--no-children", "-g", "none", "--sort", "sym", "--stdio"], cwd=str(directory))
+    report = tools.text_of(
+        [perf, "report", "-i", data, "--no-children", "-g", "none", "--sort", "sym", "--stdio"], cwd=str(directory)
+    )
     symbol = re.search(OUTER + r" \[v\d+\]", report)
     assert symbol, report[-2000:]
     text = tools.text_of([perf, "annotate", "-i", data, "-l", "--stdio", "-s", symbol[0]], cwd=str(directory))
@@ -40,7 +42,8 @@ def recording(tmp_path_factory):
     data = str(directory / "perf.data")
     record = [perf, "record", "-q", "-e", "cpu-clock:u", "-F", "299", "--call-graph", "dwarf,4096", "-o", data]
     done = subprocess.run(
-        record + tools.program("hot.py", "3"), env=tools.environment(directory, "image"), stdout=subprocess.DEVNULL, timeout=300
+        record + tools.program("hot.py", "3"), env=tools.environment(directory, "image"), stdout=subprocess.DEVNULL,
+        timeout=300,
     )
     assert done.returncode == 0
     return perf, data, directory
@@ -58,7 +61,10 @@ def dso(directory):
 
 def test_perf_report_sorts_by_source_line(recording):
     perf, data, directory = recording
-    words = ["report", "-i", data, "--stdio", "--no-children", "-g", "none", "--sort", "sym,srcline", "--dsos", dso(directory)]
+    words = [
+        "report", "-i", data, "--stdio", "--no-children", "-g", "none", "--sort", "sym,srcline", "--dsos",
+        dso(directory),
+    ]
     rows = [line for line in tools.text_of([perf] + words).splitlines() if "%" in line and not line.startswith("#")]
     assert re.search(r"(inner|outer)\(.* hot\.py:%d *$" % HOT, rows[0]), rows
 
@@ -117,7 +123,9 @@ def test_the_jitdump_has_lines(tmp_path):
     data, injected = str(tmp_path / "perf.data"), str(tmp_path / "injected.data")
     record = [perf, "record", "-q", "-k", "1", "-e", "cpu-clock:u", "-F", "299", "-g", "-o", data]
     environment = tools.environment(tmp_path, "jitdump")
-    done = subprocess.run(record + tools.program("hot.py", "3"), env=environment, stdout=subprocess.DEVNULL, timeout=300)
+    done = subprocess.run(
+        record + tools.program("hot.py", "3"), env=environment, stdout=subprocess.DEVNULL, timeout=300
+    )
     assert done.returncode == 0
     subprocess.run([perf, "inject", "--jit", "-i", data, "-o", injected], cwd=str(tmp_path), check=True, timeout=300)
     shares = annotated(perf, injected, tmp_path)

@@ -65,7 +65,8 @@ def sampled(directory, seconds, hertz, **more):
     """Samples by file and line of `truth.py`, which runs for this long."""
     data = str(directory / "perf.data")
     environment = dict(
-        os.environ, LD_PRELOAD=os.path.abspath(LIBRARY), JITLISTEN="image", JITLISTEN_DIR=str(directory), NUMBA_NUM_THREADS="1"
+        os.environ, LD_PRELOAD=os.path.abspath(LIBRARY), JITLISTEN="image", JITLISTEN_DIR=str(directory),
+        NUMBA_NUM_THREADS="1",
     )
     environment.update(more)
     program = [sys.executable, os.path.join(HERE, "lines", "truth.py"), str(seconds)]
@@ -105,5 +106,6 @@ def test_the_same_statement_run_three_times_as_often_has_three_quarters(samples,
     total = sum(counts)
     assert total >= 1000, samples.most_common(12)
     share = 100 * counts[0] / total
-    # Time is not instructions, on no two processors alike: 73 to 80 was seen. Samples on a wrong line would be 25 points.
+    # Time is not instructions, on no two processors alike: 73 to 80 was seen. Samples on a wrong line would be 25
+    # points.
     assert abs(share - 75) < 7, (counts, share)

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """A large recording, and what it takes to read it: time and memory, as Markdown.
 
-    large.py JITLISTEN [--samples 1000000] [--threads 64] [--rounds 5] [--recording FILE] [--root DIR] [--keep FILE] [--most 2,300]
+    large.py JITLISTEN [--samples 1000000] [--threads 64] [--rounds 5] [--recording FILE] [--root DIR] [--keep FILE]
+    [--most 2,300]
              [--only lines]
 
-Of a small recording (of the tests', if no other is named; one of `perf record -g -e cpu-clock`, or of that layout: IP, TID and
-TIME at the beginning of a sample) every sample is written again and again, on many threads. Every third stack lacks some of its
-outer frames, and every second has one of its frames exchanged, so that there are tens of thousands of different ones.
+Of a small recording (of the tests', if no other is named; one of `perf record -g -e cpu-clock`, or of that layout: IP,
+TID and TIME at the beginning of a sample) every sample is written again and again, on many threads. Every third stack
+lacks some of its outer frames, and every second has one of its frames exchanged, so that there are tens of thousands of
+different ones.
 
 `--most SECONDS,MEGABYTES`: fails where `lines` takes more, of processor time and of memory at its peak.
 """

@@ -1,7 +1,7 @@
 """Opens the report's page in a headless Chromium and uses it: `browser.py PAGE [PICTURES]`.
 
-Speaks WebDriver with chromedriver, so that clicks and keys are the browser's own. Prints `ok`, or what was wrong and exits
-with 1. With a directory for pictures, saves what it sees.
+Speaks WebDriver with chromedriver, so that clicks and keys are the browser's own. Prints `ok`, or what was wrong and
+exits with 1. With a directory for pictures, saves what it sees.
 """
 
 import base64
@@ -93,7 +93,10 @@ def use(browser, page, pictures):
     browser.send("POST", "/url", {"url": "file://" + os.path.abspath(page)})
     if browser.run("return document.documentElement.classList.contains('dark')"):
         browser.keys("d")
-    until("the hottest lines are shown", lambda: browser.run("return document.querySelectorAll('#hotlines tbody tr').length") > 0)
+    until(
+        "the hottest lines are shown",
+        lambda: browser.run("return document.querySelectorAll('#hotlines tbody tr').length") > 0,
+    )
     use_stacks(browser, used, save, page)
     browser.keys("2")
     until("rows are drawn", lambda: browser.run("return document.querySelectorAll('.row.line').length") > 5)
@@ -134,7 +137,9 @@ def use(browser, page, pictures):
             break
         browser.keys("n")
     browser.keys("a")
-    assert browser.run("return (document.querySelector('#panel pre') || {}).textContent || ''").strip(), "assembly is shown"
+    assert browser.run(
+        "return (document.querySelector('#panel pre') || {}).textContent || ''"
+    ).strip(), "assembly is shown"
     save("lines-html-assembly.png")
     use_callers(browser, used, here, number)
     use_search(browser, used, here, rows)
@@ -168,21 +173,32 @@ def use(browser, page, pictures):
         requestAnimationFrame(next);"""})
     assert browser.run("return document.querySelectorAll('.row').length") < 300, "only what is seen is drawn"
     after = browser.metrics()
-    work = {name: (after[name] - before[name]) * 1000 / STEPS for name in ("TaskDuration", "ScriptDuration", "LayoutDuration")}
+    work = {
+        name: (after[name] - before[name]) * 1000 / STEPS
+        for name in ("TaskDuration", "ScriptDuration", "LayoutDuration")
+    }
     assert work["TaskDuration"] < 16.7, work
     return slowest, work, used
 
 
 def use_stacks(browser, used, save, page):
     """Hottest lines, flame graph and call tree, of everything and of a part of the time."""
-    texts = lambda selector: browser.run("return [...document.querySelectorAll(arguments[0])].map((one) => one.textContent)", selector)
+    texts = lambda selector: browser.run(
+        "return [...document.querySelectorAll(arguments[0])].map((one) => one.textContent)", selector
+    )
     share = lambda text: float(text.removesuffix(" %"))
     own = [share(text) for text in texts("#hotlines tbody td:nth-child(2)")]
     assert 0 < len(own) <= 10 and own == sorted(own, reverse=True), f"the hottest first: {own}"
     yours, libraries = texts("#hotfunctions tbody td:nth-child(2)"), texts("#hotlibraries tbody td:nth-child(2)")
-    assert yours and all(list(map(share, rows)) == sorted(map(share, rows), reverse=True) for rows in (yours, libraries)), (yours, libraries)
-    compiles = any(text.endswith(" compiling") and share(text.split(" %")[0] + " %") > 1 for text in texts("#summary .activity"))
-    assert compiles == any(text.startswith("Numba") for text in texts("#hotlibraries td:nth-child(3)")), "a row for the compiler"
+    assert yours and all(
+        list(map(share, rows)) == sorted(map(share, rows), reverse=True) for rows in (yours, libraries)
+    ), (yours, libraries)
+    compiles = any(
+        text.endswith(" compiling") and share(text.split(" %")[0] + " %") > 1 for text in texts("#summary .activity")
+    )
+    assert compiles == any(
+        text.startswith("Numba") for text in texts("#hotlibraries td:nth-child(3)")
+    ), "a row for the compiler"
     expected = os.path.splitext(page)[0] + ".json"
     if os.path.exists(expected):
         with open(expected, encoding="utf-8") as file:
@@ -192,13 +208,17 @@ def use_stacks(browser, used, save, page):
         assert all(abs(one - exact) < 0.06 for one, exact in zip(own, wanted)), f"{own}, not {wanted}"
     save("lines-html.png")
     browser.keys("3")
-    boxes = lambda: browser.run("return [...document.querySelectorAll('.box')].map((one) => [one.node.total, one.offsetWidth])")
+    boxes = lambda: browser.run(
+        "return [...document.querySelectorAll('.box')].map((one) => [one.node.total, one.offsetWidth])"
+    )
     everything = boxes()
     assert len(everything) > 1 and all(total <= everything[0][0] for total, _ in everything)
     save("lines-html-flames.png")
     browser.click(".box:nth-child(2)")
     zoomed = boxes()
-    assert zoomed[0][0] == everything[1][0] and zoomed[0][1] == everything[0][1], "what was clicked is as wide as the page"
+    assert (
+        zoomed[0][0] == everything[1][0] and zoomed[0][1] == everything[0][1]
+    ), "what was clicked is as wide as the page"
     assert len(texts("#path button")) == 2
     browser.keys("i")
     assert len(texts("#path button")) == 1 and boxes()[0][0] == everything[0][0], "inverted, it is as much"
@@ -218,8 +238,11 @@ def use_stacks(browser, used, save, page):
     all_of_it = lambda: browser.run("return document.querySelector('button.treerow').node.total")
     end = "Number(document.getElementById('to').max)"
     choose = lambda field, part: browser.run(
-        f"const one = document.getElementById(arguments[0]); one.value = {end} * arguments[1]; one.dispatchEvent(new Event('change'))",
-        field, part)
+        f"const one = document.getElementById(arguments[0]); one.value = {end} * arguments[1]; one.dispatchEvent(new"
+        " Event('change'))",
+        field,
+        part,
+    )
     browser.keys("4")
     whole = all_of_it()
     if browser.run(f"return {end}") == 0:
@@ -257,11 +280,16 @@ def use_callers(browser, used, here, number):
 
 def use_search(browser, used, here, rows):
     browser.keys("/")
-    browser.keys("return " if browser.run("return document.getElementById('data').textContent.includes('return ')") else "a")
+    browser.keys(
+        "return " if browser.run("return document.getElementById('data').textContent.includes('return ')") else "a"
+    )
     until("something is found", lambda: rows("found") == 1)
     hits = lambda: browser.run("return document.getElementById('hits').textContent")
     text = lambda: browser.run("return document.querySelector('.row.found .text').textContent")
-    fold = "[...document.querySelectorAll('.row.line')].find(r => r.querySelector('button.fold') && r.dataset.at < arguments[0])"
+    fold = (
+        "[...document.querySelectorAll('.row.line')].find(r => r.querySelector('button.fold') && r.dataset.at <"
+        " arguments[0])"
+    )
     for _ in range(min(20, int(hits().split(" of ")[1]))):
         if browser.run(f"return !!{fold}", here()):
             break
@@ -314,7 +342,9 @@ def main():
         browser = Browser(profile)
         try:
             slowest, work, used = use(browser, page, pictures)
-            problems = [entry for entry in browser.send("POST", "/se/log", {"type": "browser"}) if entry["level"] == "SEVERE"]
+            problems = [
+                entry for entry in browser.send("POST", "/se/log", {"type": "browser"}) if entry["level"] == "SEVERE"
+            ]
             assert not problems, problems
         except AssertionError as error:
             print("failed:", error)
@@ -322,7 +352,10 @@ def main():
         finally:
             browser.close()
     parts = ", ".join(f"{name} {value:.2f} ms" for name, value in work.items())
-    print(f"ok, {', '.join(used)}; the slowest of {STEPS} steps took {slowest:.0f} ms by the clock; processor time for a frame: {parts}")
+    print(
+        f"ok, {', '.join(used)}; the slowest of {STEPS} steps took {slowest:.0f} ms by the clock; processor time for a"
+        f" frame: {parts}"
+    )
 
 
 main()

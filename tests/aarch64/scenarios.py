@@ -1,11 +1,12 @@
-"""What runs inside the emulated machine: the scenarios of the test suite, each with the real tool, and a table of what came of it.
+"""What runs inside the emulated machine: the scenarios of the test suite, each with the real tool, and a table of what
+came of it.
 
 Everything it needs is on the second disk: the library, the hosts of tests/hosts, programs and test binaries that were
 cross-compiled. It leaves `results/table.tsv` there (scenario, verdict, seconds, what was seen) and the tools' output in
 `results/SCENARIO.log`. Names on the first line of the file `only` restrict it to these scenarios.
 
-The machine is slow, and how slow depends on what else its host does: scenarios wait for states, and the time limits are only there
-so that a hang is noticed.
+The machine is slow, and how slow depends on what else its host does: scenarios wait for states, and the time limits are
+only there so that a hang is noticed.
 """
 
 import contextlib
@@ -47,7 +48,7 @@ def require(truth, what):
         raise Failed(what)
 
 
-# --- processes ------------------------------------------------------------------------------------------------------------
+# --- processes --------------------------------------------------------------------------------------------------------
 
 log = sys.stdout
 
@@ -116,7 +117,7 @@ def chain(*arguments, **env):
     return Host("python3", PAYLOAD / "hosts/chain.py", 100_000, *arguments, env=environment(**env))
 
 
-# --- judging --------------------------------------------------------------------------------------------------------------
+# --- judging ----------------------------------------------------------------------------------------------------------
 
 
 def names(symbol, function):
@@ -151,7 +152,8 @@ def is_anonymous(dso):
 
 
 def check_samples(samples, is_jit, caller, at_least=100, share=0.95):
-    """At least so many samples in compiled code, 99 of 100 named, and this share with the whole chain up to `caller`."""
+    """At least so many samples in compiled code, 99 of 100 named, and this share with the whole chain up to
+    `caller`."""
     jit = [frames for frames in samples if frames and is_jit(frames[0][1])]
     named = sum(frames[0][0] is not None for frames in jit)
 
@@ -207,7 +209,7 @@ def has(entries, function):
     return any(names(entry, function) for entry in entries)
 
 
-# --- scenarios ------------------------------------------------------------------------------------------------------------
+# --- scenarios --------------------------------------------------------------------------------------------------------
 
 
 @scenario
@@ -260,7 +262,8 @@ def messages(log_file):
 
 @scenario
 def linkers():
-    """libLLVM 19 without its GDB JIT list, MCJIT and ORC with JITLink, one thread and four: every object is detected and named"""
+    """libLLVM 19 without its GDB JIT list, MCJIT and ORC with JITLink, one thread and four: every object is detected
+    and named"""
     seen, each = [], 8
     for engine in ("mcjit", "orc"):
         for words, threads in (([], 1), (["threads"], 4)):
@@ -273,21 +276,31 @@ def linkers():
                 process.wait_for(stock)
                 process.wait_for("running")
                 entries, heard = map_of(process.pid), messages(log_file)
-            wanted = [f"{function}{number}" for number in range(threads * each) for function in ("outer", "inner", "ghc", "hidden")]
+            wanted = [
+                f"{function}{number}"
+                for number in range(threads * each)
+                for function in ("outer", "inner", "ghc", "hidden")
+            ]
             lacking = [function for function in wanted if sum(names(entry, function) for entry in entries) != 1]
-            seen.append(f"{engine} {threads}: {heard[0]} loaded, {heard[1]} final, {len(wanted) - len(lacking)} of {len(wanted)} named")
+            seen.append(
+                f"{engine} {threads}: {heard[0]} loaded, {heard[1]} final, {len(wanted) - len(lacking)} of"
+                f" {len(wanted)} named"
+            )
             require(heard == [threads * each] * 2 and not lacking, f"{seen[-1]}; lacking: {lacking[:5]}")
     return "; ".join(seen)
 
 
 @scenario
 def own_memory():
-    """a program that calls mprotect and munmap itself for libLLVM 19's code: every object is detected, and freed when it is unmapped"""
+    """a program that calls mprotect and munmap itself for libLLVM 19's code: every object is detected, and freed when
+    it is unmapped"""
     seen, count = [], 20
     for mode in ("protect", "moved"):
         log_file = RESULTS / f"own-memory-{mode}.jitlisten.log"
         log_file.unlink(missing_ok=True)
-        with Host(PAYLOAD / "bin/own_memory", mode, count, env=environment(JITLISTEN_LOG=f"debug:{log_file}")) as process:
+        with Host(
+            PAYLOAD / "bin/own_memory", mode, count, env=environment(JITLISTEN_LOG=f"debug:{log_file}")
+        ) as process:
             for line in ("running", "one more", "unmapped"):
                 process.wait_for(line)
                 heard, freed = messages(log_file), log_file.read_text().count("freeing ObjectId(")
@@ -300,7 +313,8 @@ def own_memory():
 
 @scenario
 def unlisted():
-    """llvmlite whose GDB JIT list has no symbol: Numba, and ORC with RuntimeDyld and with JITLink: perf map, perf record -g"""
+    """llvmlite whose GDB JIT list has no symbol: Numba, and ORC with RuntimeDyld and with JITLink: perf map, perf
+    record -g"""
     place, seen = pathlib.Path("/tmp/unlisted"), []
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(WHEELS / "llvmlite", place / "llvmlite")
@@ -310,11 +324,16 @@ def unlisted():
         log_file.unlink(missing_ok=True)
         env = environment(JITLISTEN_LOG=f"debug:{log_file}", PYTHONPATH=f"{place}:{WHEELS}:{PAYLOAD}/hosts")
         words = [f"{name}={env[name]}" for name in env]
-        perf_record("/tmp/unlisted.data", "-F", 499, "-g", "--", "env", "-i", *words, "python3", PAYLOAD / "hosts" / host[0], 2, *host[1:])
+        perf_record(
+            "/tmp/unlisted.data", "-F", 499, "-g", "--", "env", "-i", *words, "python3", PAYLOAD / "hosts" / host[0], 2,
+            *host[1:],
+        )
         loaded, final = messages(log_file)
         jit = [frames for frames in perf_samples("/tmp/unlisted.data") if frames and is_anonymous(frames[0][1])]
         gamma = sum(bool(frames[0][0] and names(frames[0][0], "gamma")) for frames in jit)
-        seen.append(f"{' '.join(host)}: {loaded} loaded, {final} final, {len(jit)} samples in compiled code, {gamma} in gamma")
+        seen.append(
+            f"{' '.join(host)}: {loaded} loaded, {final} final, {len(jit)} samples in compiled code, {gamma} in gamma"
+        )
         require(loaded == final > 0 and len(jit) >= 100 and gamma >= 0.95 * len(jit), seen[-1])
     return "; ".join(seen)
 
@@ -408,7 +427,9 @@ def gdb_started():
     for name, value in environment().items():
         variables += ["-ex", f"set environment {name} {value}"]
     host = ["--args", "python3", PAYLOAD / "hosts/chain.py", 100_000, "timer"]
-    stop = ["-ex", "set startup-with-shell off", *GDB_STOPS, *variables, "-ex", "run", "-ex", "bt", "-ex", "info inferiors"]
+    stop = [
+        "-ex", "set startup-with-shell off", *GDB_STOPS, *variables, "-ex", "run", "-ex", "bt", "-ex", "info inferiors"
+    ]
     said = run(*GDB, *stop, *host)
     seen = check_backtrace(said)
     found = re.search(r"process (\d+)", said[said.rindex("Num ") :])
@@ -429,7 +450,9 @@ def check_walks(words, env):
     walks = walks_of(words, env)
     seen = "; ".join(f"{name}: {complete} of {samples} whole" for name, samples, complete, _ in walks)
     for _, samples, complete, frames in walks:
-        require(samples >= 20 and samples == complete and frames == 3, f"{seen}; compiled frames: {[w[3] for w in walks]}")
+        require(
+            samples >= 20 and samples == complete and frames == 3, f"{seen}; compiled frames: {[w[3] for w in walks]}"
+        )
     return seen
 
 
@@ -472,10 +495,11 @@ def stock():
     return f"same output; stock: {len(jit)} samples, 0 named"
 
 
-# --- recordings -----------------------------------------------------------------------------------------------------------
+# --- recordings -------------------------------------------------------------------------------------------------------
 
 def recorded(*words, **variables):
-    """[(period, [symbol, ...]), ...] of a command that the library records, leaf first, and how many stacks it says are not whole."""
+    """[(period, [symbol, ...]), ...] of a command that the library records, leaf first, and how many stacks it says are
+    not whole."""
     data = str(RESULTS / "recorded.data")
     pathlib.Path(data).unlink(missing_ok=True)
     run(*words, env=environment(JITLISTEN_RECORD=f"{data},hz=199", **variables))
@@ -511,11 +535,18 @@ def recorded_c():
         share = share_of(samples, *pair)
         seen.append(f"{words[0]}: {check_recording(samples, incomplete)}, {share:.1f} %")
         require(abs(share - 75) < 6, seen[-1])
-        require(sum(frames[-1] == "_start" for _, frames in samples) >= 0.98 * len(samples), f"{seen[-1]}; not to _start")
-    for words, function, least in ((["threads", 8, "0.5", 2], "burner", 0.9), (["handlers", 2], "main", 0.98), (["deep", 400, 2], "main", 0.98)):
+        require(
+            sum(frames[-1] == "_start" for _, frames in samples) >= 0.98 * len(samples), f"{seen[-1]}; not to _start"
+        )
+    for words, function, least in (
+        (["threads", 8, "0.5", 2], "burner", 0.9), (["handlers", 2], "main", 0.98), (["deep", 400, 2], "main", 0.98)
+    ):
         samples, incomplete = recorded(program, *words)
         seen.append(f"{words[0]}: {check_recording(samples, incomplete)}")
-        require(sum(function in frames for _, frames in samples) >= least * len(samples), f"{seen[-1]}; not all in {function}")
+        require(
+            sum(function in frames for _, frames in samples) >= least * len(samples),
+            f"{seen[-1]}; not all in {function}",
+        )
     return "; ".join(seen)
 
 
@@ -526,7 +557,10 @@ def recorded_numba():
     compiled = [frames for _, frames in samples if names(frames[0], "gamma")]
     chains = sum(all(names(frame, name) for frame, name in zip(frames, CHAIN)) for frames in compiled)
     whole = sum(frames[-1] == "_start" for frames in compiled)
-    seen = f"{check_recording(samples, incomplete)}; {len(compiled)} in gamma, {chains} of them with its callers, {whole} to _start"
+    seen = (
+        f"{check_recording(samples, incomplete)}; {len(compiled)} in gamma, {chains} of them with its callers, {whole}"
+        " to _start"
+    )
     require(len(compiled) >= 100 and chains >= 0.99 * len(compiled) and whole >= 0.995 * len(compiled), seen)
     return seen
 
@@ -564,14 +598,22 @@ def recorded_by_command():
     run(command, "record", "-o", data, "--", "python3", program, env=env)
     run(command, "lines", data, env=env)
     report = json.loads(run(command, "lines", "--json", "-", data, env=env))
-    lines = {line["line"]: line["self"] for file in report["files"] if file["path"] == str(program) for line in file["lines"]}
-    three, one = (sum(count for number, count in lines.items() if LOOPS.splitlines()[number - 1].endswith(mark)) for mark in ("# three", "# one"))
-    seen = f"{report['samples']} samples, {report['compiled']} in compiled code, {100 * three / max(three + one, 1):.1f} % at the line of three"
+    lines = {
+        line["line"]: line["self"] for file in report["files"] if file["path"] == str(program) for line in file["lines"]
+    }
+    three, one = (
+        sum(count for number, count in lines.items() if LOOPS.splitlines()[number - 1].endswith(mark))
+        for mark in ("# three", "# one")
+    )
+    seen = (
+        f"{report['samples']} samples, {report['compiled']} in compiled code, {100 * three / max(three + one, 1):.1f} %"
+        " at the line of three"
+    )
     require(three + one >= 500 and abs(100 * three / (three + one) - 75) < 6, f"{seen}; {lines}")
     return seen
 
 
-# --------------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------------------
 
 
 def attempt(function):
@@ -589,7 +631,8 @@ def attempt(function):
         except Exception as other:
             verdict, seen = "FAILED", f"{type(other).__name__}: {other}"
     seconds = time.monotonic() - began
-    row = [function.__name__, function.__doc__, verdict, f"{seconds:.0f}", " ".join(seen.split())[:600]]
+    what, seen = (" ".join(text.split()) for text in (function.__doc__, seen))
+    row = [function.__name__, what, verdict, f"{seconds:.0f}", seen[:600]]
     print("scenario:", *(row[at] for at in (0, 2, 3, 4)), sep="  ", flush=True)
     with open(RESULTS / "table.tsv", "a") as table:
         print(*row, sep="\t", file=table)

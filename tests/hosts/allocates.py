@@ -1,4 +1,4 @@
-"""Arrays made in compiled code, for memray: what allocates is NRT_*, called by compiled code, called by Dispatcher_call.
+"""Arrays made in compiled code, for memray: NRT_* allocates, called by compiled code, called by Dispatcher_call.
 
 `keeps`: then keeps five, and waits for a line."""
 

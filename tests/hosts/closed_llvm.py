@@ -28,7 +28,9 @@ class Llvm:
     def compile(self, name, number):
         said, triple = text(), text()
         source = SOURCE.format(name, number).encode()
-        module = self.call("ParseAssembly", pointer, pointer(self.call("ContextCreate", pointer)), source, ctypes.byref(said))
+        module = self.call(
+            "ParseAssembly", pointer, pointer(self.call("ContextCreate", pointer)), source, ctypes.byref(said)
+        )
         self.call("GetDefaultTargetTriple", None, ctypes.byref(triple))
         target = self.call("GetTargetFromTriple", pointer, triple, ctypes.byref(said))
         settings = (triple, b"", b"", 2, b"default", b"jitdefault", 0, 1, b"")

@@ -1,7 +1,8 @@
 """A service that compiles, calls and frees for ever: comes_and_goes.py WARM TURNS
 
-Says what the process has after WARM turns and after TURNS, one JSON object a line: resident memory and the size of the perf
-map and of all files under JITLISTEN_DIR, in bytes, and the number of mappings. Names are long, so that files fill fast.
+Says what the process has after WARM turns and after TURNS, one JSON object a line: resident memory and the size of the
+perf map and of all files under JITLISTEN_DIR, in bytes, and the number of mappings. Names are long, so that files fill
+fast.
 """
 
 import ctypes
@@ -16,7 +17,8 @@ from where import mappings
 WARM, TURNS = int(sys.argv[1]), int(sys.argv[2])
 PADDING = "a_name_of_some_length_" * 18
 SOURCE = "".join(
-    f"define i64 @f{number}_{PADDING}_{{0}}(i64 %a) {{{{ %b = add i64 %a, {number}\n ret i64 %b }}}}\n" for number in range(3)
+    f"define i64 @f{number}_{PADDING}_{{0}}(i64 %a) {{{{ %b = add i64 %a, {number}\n ret i64 %b }}}}\n"
+    for number in range(3)
 )
 
 libc = ctypes.CDLL(None)
@@ -45,7 +47,9 @@ def says(what):
         resident = int(statm.read().split()[1]) * 4096
     path = f"/tmp/perf-{os.getpid()}.map"
     perf_map = os.path.getsize(path) if os.path.exists(path) else 0
-    said = {"resident": resident, "mappings": mappings(), "perf_map": perf_map, "files": files(os.environ["JITLISTEN_DIR"])}
+    said = {
+        "resident": resident, "mappings": mappings(), "perf_map": perf_map, "files": files(os.environ["JITLISTEN_DIR"])
+    }
     print(json.dumps(said), flush=True)
 
 

@@ -1,5 +1,5 @@
-"""A function that gets an argument in the register of the frame pointer (GHC's convention), and its caller, which has a value on its
-stack meanwhile: compiled by MCJIT and by ORC."""
+"""A function that gets an argument in the register of the frame pointer (GHC's convention), and its caller, which has a
+value on its stack meanwhile: compiled by MCJIT and by ORC."""
 
 import ctypes
 

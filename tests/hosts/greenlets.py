@@ -1,4 +1,5 @@
-"""Two greenlets that compute in turn, each resumed deeper on the stack than it was begun, or less deep: greenlets.py SECONDS BEGIN RESUME"""
+"""Two greenlets that compute in turn, each resumed deeper on the stack than it was begun, or less deep: greenlets.py
+SECONDS BEGIN RESUME"""
 
 import sys
 import time

@@ -1,5 +1,5 @@
-"""Functions that live for one call, each with a name and a line of its own: lambdas.py COUNT. Prints by how many kB the resident memory
-grew behind the first tenth.
+"""Functions that live for one call, each with a name and a line of its own: lambdas.py COUNT. Prints by how many kB the
+resident memory grew behind the first tenth.
 """
 
 import sys

@@ -1,5 +1,5 @@
-"""What `memray run --native --live-remote` sends while allocates.py runs: waits until its five arrays are alive, and prints how many
-there are and how many of them were allocated in stacks with the compiled function's name."""
+"""What `memray run --native --live-remote` sends while allocates.py runs: waits until its five arrays are alive, and
+prints how many there are and how many of them were allocated in stacks with the compiled function's name."""
 
 import sys
 import time
@@ -36,5 +36,8 @@ end = time.monotonic() + 90
 while sum(record.n_allocations for record in arrays(reader)) != KEPT and time.monotonic() < end:
     time.sleep(0.2)
 kept = arrays(reader)
-print(sum(record.n_allocations for record in kept), sum(record.n_allocations for record in kept if is_named(record)), flush=True)
+print(
+    sum(record.n_allocations for record in kept), sum(record.n_allocations for record in kept if is_named(record)),
+    flush=True,
+)
 reader.__exit__(None, None, None)

@@ -1,6 +1,6 @@
-"""Reads what `memray run --native` recorded of allocates.py: prints how many allocations of its arrays' size there were, and in
-how many of their stacks the native frames go from Numba's allocator up to the C code that calls compiled functions, and how many
-have the compiled function by name."""
+"""Reads what `memray run --native` recorded of allocates.py: prints how many allocations of its arrays' size there
+were, and in how many of their stacks the native frames go from Numba's allocator up to the C code that calls compiled
+functions, and how many have the compiled function by name."""
 
 import sys
 
@@ -20,7 +20,11 @@ with FileReader(sys.argv[1]) as reader:
             continue
         large += 1
         stack = [function for function, *_ in frames]
-        compiled = {(function, line) for function, file, line in frames if "__main__" in function and file.endswith("allocates.py")}
+        compiled = {
+            (function, line)
+            for function, file, line in frames
+            if "__main__" in function and file.endswith("allocates.py")
+        }
         lines += any("total" in function and line == TOTAL for function, line in compiled)
         inlined += any("make" in function and line == MAKE for function, line in compiled)
         allocator = any(name.startswith("NRT_") for name in stack)

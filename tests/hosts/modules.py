@@ -2,8 +2,8 @@
 
     modules.py COUNT (together|apart) (LLVM|llvmlite) [waiting]
 
-Prints how many functions return the right value, then one line "NAME FILE" for the file that each function's first page is mapped
-from, and waits for a line of input if asked to.
+Prints how many functions return the right value, then one line "NAME FILE" for the file that each function's first page
+is mapped from, and waits for a line of input if asked to.
 """
 
 import ctypes

@@ -2,9 +2,9 @@
 
     no_tables.py WALKER_LIBRARY SECONDS
 
-Run it with JITLISTEN_FRAME_POINTERS=untouched, or the tables are put in. To standard error, one line for each unwinder: its name,
-the samples taken in compiled code, how many of those walks reached the start of the program, and how many frames of the first of
-them are compiled code.
+Run it with JITLISTEN_FRAME_POINTERS=untouched, or the tables are put in. To standard error, one line for each unwinder:
+its name, the samples taken in compiled code, how many of those walks reached the start of the program, and how many
+frames of the first of them are compiled code.
 """
 
 import ctypes

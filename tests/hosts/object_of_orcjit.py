@@ -1,4 +1,5 @@
-"""An object of gcc's, linked by tvm_ffi_orcjit, an LLVM 23 without symbols and names of types: python object_of_orcjit.py. Prints a sum."""
+"""An object of gcc's, linked by tvm_ffi_orcjit, an LLVM 23 without symbols and names of types: python
+object_of_orcjit.py. Prints a sum."""
 
 import pathlib
 import subprocess

@@ -1,6 +1,7 @@
 """Halide compiles pipelines and runs them: pipelines.py COUNT
 
-Each pipeline is an object of its own, linked with JITLink. Prints a sum, and "running"; waits for a line, and drops them.
+Each pipeline is an object of its own, linked with JITLink. Prints a sum, and "running"; waits for a line, and drops
+them.
 """
 
 import sys

@@ -1,4 +1,5 @@
-"""Python functions with known shares of the time: python python_frames.py SECONDS. Prints the share of `long` in percent.
+"""Python functions with known shares of the time: python python_frames.py SECONDS. Prints the share of `long` in
+percent.
 
 Below them: recursion, generators, coroutines, callbacks from C, exec, and code objects that live for one call.
 """

@@ -1,7 +1,8 @@
-"""Python functions before the first Numba object and after the last, for `python -X perf`: python_perf_jitdump.py SECONDS
+"""Python functions before the first Numba object and after the last, for `python -X perf`: python_perf_jitdump.py
+SECONDS
 
-CPython maps memory for some thousand trampolines at a time. The functions in between fill it, so that the late ones lie in
-memory that was mapped after the jitdump.
+CPython maps memory for some thousand trampolines at a time. The functions in between fill it, so that the late ones lie
+in memory that was mapped after the jitdump.
 """
 
 import sys

@@ -1,7 +1,8 @@
 """Many functions at once: scale.py OBJECTS FUNCTIONS
 
-Compiles OBJECTS objects of FUNCTIONS functions each, all of which stay. Says how much processor time an object took in each
-tenth of them, in microseconds, how many bytes of memory the process had more for it, and how many mappings it has in all.
+Compiles OBJECTS objects of FUNCTIONS functions each, all of which stay. Says how much processor time an object took in
+each tenth of them, in microseconds, how many bytes of memory the process had more for it, and how many mappings it has
+in all.
 """
 
 import ctypes

@@ -1,6 +1,7 @@
 """The LLVM of a distribution beside the one inside llvmlite: two_llvms.py LIBLLVM
 
-Compiles `first` with llvmlite's LLVM, `second` with the other one, and `third` with llvmlite's again. Prints what they return.
+Compiles `first` with llvmlite's LLVM, `second` with the other one, and `third` with llvmlite's again. Prints what they
+return.
 """
 
 import ctypes
@@ -37,7 +38,8 @@ class Llvm:
         assert not library.LLVMParseIRInContext(context, buffer, ctypes.byref(module), ctypes.byref(error)), error
         library.LLVMInitializeMCJITCompilerOptions(ctypes.byref(options), ctypes.sizeof(options))
         failed = library.LLVMCreateMCJITCompilerForModule(
-            ctypes.byref(engine), module, ctypes.byref(options), ctypes.c_size_t(ctypes.sizeof(options)), ctypes.byref(error)
+            ctypes.byref(engine), module, ctypes.byref(options), ctypes.c_size_t(ctypes.sizeof(options)),
+            ctypes.byref(error),
         )
         assert not failed, error
         address = library.LLVMGetFunctionAddress(engine, name.encode())

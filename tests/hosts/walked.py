@@ -5,9 +5,9 @@
 `early`  the walker, and the unwinder it brings, is loaded before anything is compiled
 `late`   after
 
-Prints the result to standard output. To standard error, two lines for each unwinder: its name, the samples taken in compiled
-code, how many of those walks reached the start of the program, how many frames of the first of them are compiled code; then
-what libunwind calls these frames.
+Prints the result to standard output. To standard error, two lines for each unwinder: its name, the samples taken in
+compiled code, how many of those walks reached the start of the program, how many frames of the first of them are
+compiled code; then what libunwind calls these frames.
 """
 
 import ctypes

@@ -2,11 +2,11 @@
 
     compare.py LIBRARY RESULTS_DIRECTORY SUITE [MODULE...]
 
-SUITE is `llvmlite`, `numba`, `lines` (Numba's, and what it compiles has line tables), `sampled` or `sampled-wall` (any modules, which
-are recorded 1,000 times a second) or `cpython`; the interpreter that runs this is the one that is tested. Each module is a process of
-its own. A test whose outcome differs is run again in both ways, alone, up to three times, and counts as different only if it
-never agrees; with `lines`, those of ASK_FOR_NO_LINES have to differ. Prints one row of a Markdown table for each module, and ends
-with status 1 if anything differs, or if a module ran no test.
+SUITE is `llvmlite`, `numba`, `lines` (Numba's, and what it compiles has line tables), `sampled` or `sampled-wall` (any
+modules, which are recorded 1,000 times a second) or `cpython`; the interpreter that runs this is the one that is
+tested. Each module is a process of its own. A test whose outcome differs is run again in both ways, alone, up to three
+times, and counts as different only if it never agrees; with `lines`, those of ASK_FOR_NO_LINES have to differ. Prints
+one row of a Markdown table for each module, and ends with status 1 if anything differs, or if a module ran no test.
 """
 
 import json
@@ -40,7 +40,11 @@ def modules_of(suite):
     if suite == "llvmlite":
         import llvmlite.tests
 
-        return [f"llvmlite.tests.{m.name}" for m in pkgutil.iter_modules(llvmlite.tests.__path__) if m.name.startswith("test_")]
+        return [
+            f"llvmlite.tests.{m.name}"
+            for m in pkgutil.iter_modules(llvmlite.tests.__path__)
+            if m.name.startswith("test_")
+        ]
     if suite == "cpython":
         return ["test.test_perf_profiler", "test.test_perfmaps"]
     raise SystemExit(f"name the modules of {suite}")
@@ -80,7 +84,8 @@ class Runs:
         with open(directory / "output", "wb") as output:
             try:
                 subprocess.run(
-                    words, env=environment, cwd=directory, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=PATIENCE
+                    words, env=environment, cwd=directory, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                    timeout=PATIENCE,
                 )
             except subprocess.TimeoutExpired:
                 output.write(b"\nstopped: it ran too long\n")
@@ -175,7 +180,9 @@ def main():
         for test in differ:
             print(f"    differs: {test}: {stock.get(test)} without, {ours.get(test)} with", file=sys.stderr, flush=True)
         for test in unsteady:
-            print(f"    unsteady: {test}: {stock.get(test)} without, {ours.get(test)} with", file=sys.stderr, flush=True)
+            print(
+                f"    unsteady: {test}: {stock.get(test)} without, {ours.get(test)} with", file=sys.stderr, flush=True
+            )
     return 1 if different else 0
 
 

@@ -1,7 +1,7 @@
 """Runs the tests of one module with unittest and writes each outcome as a line of JSON: run_module.py FILE TEST...
 
-A TEST is what unittest loads by name: a module, a class or a test. The line `started` comes before the test, so that a process
-that dies shows where.
+A TEST is what unittest loads by name: a module, a class or a test. The line `started` comes before the test, so that a
+process that dies shows where.
 """
 
 import json

@@ -2,11 +2,12 @@
 
 | replaced                                            | why |
 | --------------------------------------------------- | --- |
-| `lowering.BaseLower.lower_block`, `Lower.lower_inst`, `pylowering.PyLower.lower_inst`, `parfor_lowering.ParforLower.lower_inst` | the stores |
+| `lowering.BaseLower.lower_block`, `Lower.lower_inst` | the stores |
+| `PyLower.lower_inst`, `ParforLower.lower_inst`     | the same |
 | `codegen.CPUCodeLibrary.add_ir_module`              | the table of a function gets its name |
 | `codegen.CPUCodegen.magic_tuple`                    | keeps cached code with marks and without apart |
-| `codegen.JITCodeLibrary._unserialize`, `caching.Cache.load_overload` | the tables of cached code; it is not used if its source is another |
-| `typed_passes.PreLowerStripPhis._strip_phi_nodes`   | its copies get no line: the copied value's line may not have run |
+| `codegen.JITCodeLibrary._unserialize`, `caching.Cache.load_overload` | tables of cached code of the same source |
+| `typed_passes.PreLowerStripPhis._strip_phi_nodes`   | its copies get no line: that of the value may not have run |
 | `parfor_lowering._hoist_internal`, `parfor.try_fuse` | constants stay in the branch they are in, loops stay apart |
 | `parfor_lowering._create_gufunc_for_parfor_body`    | whose loop a generated kernel is |
 | `inline_closurecall.InlineWorker.inline_ir`, `.inline_closure_call`, `ir.Loc`'s copying | what Numba inlines itself |

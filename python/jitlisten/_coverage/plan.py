@@ -316,7 +316,8 @@ def _chain(frame: Optional[Inlined]) -> List[Inlined]:
 
 
 def entered_within(code: Any) -> FrozenSet[int]:
-    """The lines to which a function jumps, but not to their beginning. Since Python 3.10 all has the line it belongs to."""
+    """The lines to which a function jumps, but not to their beginning. Since Python 3.10 all has the line it belongs
+    to."""
     if sys.version_info >= (3, 10):
         return frozenset()
     starts = dict(dis.findlinestarts(code))

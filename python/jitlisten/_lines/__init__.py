@@ -1,15 +1,15 @@
 """Python lines for the code that Numba compiles, and the same code, byte for byte.
 
 `NUMBA_DEBUGINFO=1` gives lines, too, but of other code: it forbids inlining, keeps every variable in memory and checks
-bounds. Here no compiler flag is touched. While Numba lowers a function, locations are attached to the LLVM instructions,
-and nothing else; optimisation passes carry them along.
+bounds. Here no compiler flag is touched. While Numba lowers a function, locations are attached to the LLVM
+instructions, and nothing else; optimisation passes carry them along.
 
     install()   from now on, or from the moment Numba is imported
     remove()    undoes it
     status()    whether it is active, and if not, why
 
-`JITLISTEN_LINES=0` switches it off, and `force` on for Numba 0.56 (see versions.py). Nothing here raises: where something is
-not as expected (a version of Numba that was not tried, say) there are no lines, and one line in the log.
+`JITLISTEN_LINES=0` switches it off, and `force` on for Numba 0.56 (see versions.py). Nothing here raises: where
+something is not as expected (a version of Numba that was not tried, say) there are no lines, and one line in the log.
 
     imports.py    runs a patch when a module of Numba has been imported
     patches.py    what is replaced in Numba, and put back

@@ -1,8 +1,8 @@
 """Stands in for Numba's debug information builder while one function is lowered.
 
-Numba calls `mark_location` for each instruction of its IR, with a line. The file is known, too: every instruction of Numba's IR
-keeps the file it comes from (`lowerer.loc`), through inlining by Numba itself (`inline='always'`, closures, stencils) and
-through the making of parallel kernels, whose text is generated and whose statements are the user's.
+Numba calls `mark_location` for each instruction of its IR, with a line. The file is known, too: every instruction of
+Numba's IR keeps the file it comes from (`lowerer.loc`), through inlining by Numba itself (`inline='always'`, closures,
+stencils) and through the making of parallel kernels, whose text is generated and whose statements are the user's.
 """
 
 from __future__ import annotations

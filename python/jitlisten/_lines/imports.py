@@ -1,7 +1,8 @@
 """Calls a function when a module has been imported: at once if it is there already.
 
-A finder at the head of `sys.meta_path` looks at names only, and leaves the search to the finders behind it. What it changes
-is the loader that they return, which exists for this one import: the loader's `exec_module` is ours for one call.
+A finder at the head of `sys.meta_path` looks at names only, and leaves the search to the finders behind it. What it
+changes is the loader that they return, which exists for this one import: the loader's `exec_module` is ours for one
+call.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Calls that Numba inlines itself: `inline='always'`, inner functions, NumPy functions of parallel code.
 
-Their statements become the caller's, and keep the locations of the callee. Here each location gets, beside that, the callee and the
-place of the call, so that it has a frame of its own, as what LLVM inlines has.
+Their statements become the caller's, and keep the locations of the callee. Here each location gets, beside that, the
+callee and the place of the call, so that it has a frame of its own, as what LLVM inlines has.
 
-It is an attribute of `ir.Loc` that copies have, too, and that pickling leaves out: the pickled text of a `with objmode` is part of the
-compiled code. There, also which statements share a location shows, so locations are changed in their places.
+It is an attribute of `ir.Loc` that copies have, too, and that pickling leaves out: the pickled text of a `with objmode`
+is part of the compiled code. There, also which statements share a location shows, so locations are changed in their
+places.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def of_callee(callee: Any, caller_ir: Any, call: Place) -> Inlined:
     return Inlined(str(module), name, code.co_filename, code.co_firstlineno, call)
 
 
-# --- for `ir.Loc` ---------------------------------------------------------------------------------------------------------
+# --- for `ir.Loc` -----------------------------------------------------------------------------------------------------
 
 
 def getstate(loc: Any) -> Dict[str, Any]:

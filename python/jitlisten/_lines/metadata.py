@@ -1,10 +1,11 @@
 """The debug metadata of one LLVM module: line tables, and nothing about variables and types.
 
-LLVM's names for it (`llvm/docs/SourceLevelDebugging.rst`): a compile unit, files, a subprogram for each function, and for each
-instruction a location in one of them. With `LineTablesOnly` inlined calls are still described.
+LLVM's names for it (`llvm/docs/SourceLevelDebugging.rst`): a compile unit, files, a subprogram for each function, and
+for each instruction a location in one of them. With `LineTablesOnly` inlined calls are still described.
 
-The nodes are written as text here: llvmlite's own compare and hash whole chains of what they refer to, for each location. And they
-are written in front of the functions: LLVM's parser keeps a list of the uses of each node that it has not read yet.
+The nodes are written as text here: llvmlite's own compare and hash whole chains of what they refer to, for each
+location. And they are written in front of the functions: LLVM's parser keeps a list of the uses of each node that it
+has not read yet.
 """
 
 from __future__ import annotations
@@ -88,9 +89,9 @@ class ModuleLines:
         # debugInfoForProfiling: without it a function that inlines nothing has lines and no name; py-spy then shows an
         # address.
         self._texts[0] = (
-            'distinct !DICompileUnit(language: DW_LANG_C_plus_plus, file: %s, producer: "Numba, jitlisten", isOptimized: %s, flags: "%s"'
-            ", runtimeVersion: 0, emissionKind: LineTablesOnly, debugInfoForProfiling: true)"
-            % (self._main_file, "true" if self._optimized else "false", _text(self._hashes))
+            'distinct !DICompileUnit(language: DW_LANG_C_plus_plus, file: %s, producer: "Numba, jitlisten",'
+            ' isOptimized: %s, flags: "%s", runtimeVersion: 0, emissionKind: LineTablesOnly, debugInfoForProfiling:'
+            ' true)' % (self._main_file, "true" if self._optimized else "false", _text(self._hashes))
         )
 
     def text(self) -> str:
@@ -99,14 +100,18 @@ class ModuleLines:
         flags = named.get("llvm.module.flags")
         present = "\n".join(str(flag) for flag in flags.operands) if flags is not None else ""
         ours = [
-            self.add('!{ i32 %d, !"%s", i32 %d }' % (_WARNING, key, value)) for key, value in _FLAGS if '"%s"' % key not in present
+            self.add('!{ i32 %d, !"%s", i32 %d }' % (_WARNING, key, value))
+            for key, value in _FLAGS
+            if '"%s"' % key not in present
         ]
         lines = ["!llvm.dbg.cu = !{ %s }" % self._unit]
         if flags is None:
             lines.append("!llvm.module.flags = !{ %s }" % ", ".join(flag.get_reference() for flag in ours))
         else:
             flags.operands.extend(ours)
-        return "\n".join(lines + ["!%d = %s" % (number, text) for number, text in enumerate(self._texts, _FIRST_NUMBER)])
+        return "\n".join(
+            lines + ["!%d = %s" % (number, text) for number, text in enumerate(self._texts, _FIRST_NUMBER)]
+        )
 
     def _file(self, path: str) -> str:
         found = self._files.get(path)
@@ -119,8 +124,8 @@ class ModuleLines:
         return found
 
     def _note_hash(self, path: str) -> None:
-        """The hash of a source, by which a report sees that the file is another one by now. DWARF 4 has no field for it; LLVM
-        writes the flags of a compiler behind its name."""
+        """The hash of a source, by which a report sees that the file is another one by now. DWARF 4 has no field for
+        it; LLVM writes the flags of a compiler behind its name."""
         digest = sources.digest(path)
         if digest is not None:
             self._hashes += "jitlisten-source sha256:%s %s\n" % (digest, path)
@@ -133,12 +138,13 @@ class ModuleLines:
         more = ', linkageName: "%s"' % _text(linkage) if linkage else ""
         flags = "DISPFlagDefinition | DISPFlagOptimized" if self._optimized else "DISPFlagDefinition"
         return self.add(
-            'distinct !DISubprogram(name: "%s"%s, scope: %s, file: %s, line: %d, type: %s, scopeLine: %d, spFlags: %s, unit: %s)'
-            % (_text(name), more, file, file, line, self._type, line, flags, self._unit)
+            'distinct !DISubprogram(name: "%s"%s, scope: %s, file: %s, line: %d, type: %s, scopeLine: %d, spFlags: %s,'
+            ' unit: %s)' % (_text(name), more, file, file, line, self._type, line, flags, self._unit)
         )
 
     def subprogram(self, function: Any, name: str, linkage: str, path: str, line: int) -> Node:
-        """Describes a function, by attaching what it returns to it. `linkage` is what most tools show, if it is not empty."""
+        """Describes a function, by attaching what it returns to it. `linkage` is what most tools show, if it is not
+        empty."""
         described = self._subprogram(name, linkage, path, line)
         function.set_metadata("dbg", described)
         return described
@@ -209,7 +215,8 @@ def text_without(module: Any) -> str:
 
 @contextmanager
 def detached(module: Any) -> Iterator[None]:
-    """The module as if nothing had been added to it. Numba pickles values of a module that is being built, and the module with them."""
+    """The module as if nothing had been added to it. Numba pickles values of a module that is being built, and the
+    module with them."""
     lines = module.__dict__.pop(_ATTRIBUTE)
     taken = [(holder.metadata, holder.metadata.pop("dbg")) for holder in _described(module)]
     try:

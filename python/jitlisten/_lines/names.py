@@ -4,8 +4,8 @@
     DW_AT_linkage_name   __main__.inner(float64) [v2]          as the native library names the symbol; perf, addr2line,
                                                                llvm-symbolizer and py-spy show this one of inlined calls
 
-The linkage name is not the symbol: that one takes a demangler that knows Numba, and tools do not. `[v2]` tells compilations of
-one function apart.
+The linkage name is not the symbol: that one takes a demangler that knows Numba, and tools do not. `[v2]` tells
+compilations of one function apart.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 | `parfor_lowering._create_gufunc_for_parfor_body` | whose loop a generated kernel is |
 | `inline_closurecall.InlineWorker.inline_ir`, `.inline_closure_call` | what Numba inlines itself |
 | `ir.Loc.__getstate__`, `__copy__`, `__deepcopy__` | are added: its location keeps by which call it came |
-| `pythonapi.PythonAPI.serialize_object`           | an exception's arguments are pickled, with the module that they are values of |
+| `pythonapi.PythonAPI.serialize_object`           | an exception's arguments are pickled with their module |
 | `debuginfo.suspend_emission`                     | reference counting keeps the line that causes it |
 | `typed_passes.PreLowerStripPhis._strip_phi_nodes` | copies at the end of a branch have the line of another one |
 | `codegen.CPUCodeLibrary.add_ir_module`           | wrappers; returns; calls without a location |
@@ -232,7 +232,9 @@ def _inlining(module: Any) -> None:
 
     from . import inlined
 
-    def note(block: Any, at: int, make: Callable[[Any], Any], call: Callable[[], Any], added: Callable[[Any], Any]) -> Any:
+    def note(
+        block: Any, at: int, make: Callable[[Any], Any], call: Callable[[], Any], added: Callable[[Any], Any]
+    ) -> Any:
         try:
             place = inlined.place_of(block.body[at].loc) if _is_active() else None
         except Exception:  # what the call says of it, it says
@@ -246,7 +248,10 @@ def _inlining(module: Any) -> None:
         return done
 
     def make_worker(original: Callable[..., Any]) -> Callable[..., Any]:
-        def inline_ir(self: Any, caller_ir: Any, block: Any, i: int, callee_ir: Any, *arguments: Any, **named: Any) -> Any:
+
+        def inline_ir(
+            self: Any, caller_ir: Any, block: Any, i: int, callee_ir: Any, *arguments: Any, **named: Any
+        ) -> Any:
             return note(
                 block,
                 i,
@@ -258,7 +263,10 @@ def _inlining(module: Any) -> None:
         return inline_ir
 
     def make_closure(original: Callable[..., Any]) -> Callable[..., Any]:
-        def inline_closure_call(func_ir: Any, glbls: Any, block: Any, i: int, callee: Any, *arguments: Any, **named: Any) -> Any:
+
+        def inline_closure_call(
+            func_ir: Any, glbls: Any, block: Any, i: int, callee: Any, *arguments: Any, **named: Any
+        ) -> Any:
             return note(
                 block,
                 i,

@@ -1,8 +1,8 @@
 """The lines of phi copies.
 
-Where branches join, Numba copies each variable at the end of every branch that leads there. Its copy has the location where the
-value was assigned. That is right if it was assigned in this branch; if not, the location is of a branch not taken. Then the
-copy gets the location of the join.
+Where branches join, Numba copies each variable at the end of every branch that leads there. Its copy has the location
+where the value was assigned. That is right if it was assigned in this branch; if not, the location is of a branch not
+taken. Then the copy gets the location of the join.
 """
 
 from __future__ import annotations

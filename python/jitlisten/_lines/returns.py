@@ -1,10 +1,10 @@
 """The lines of a function's first and last instructions.
 
-LLVM makes one of the returns of a function, and gives it no line if they have several. So they get one line from the start: that of
-the only `return` statement, or else that of `def`.
+LLVM makes one of the returns of a function, and gives it no line if they have several. So they get one line from the
+start: that of the only `return` statement, or else that of `def`.
 
-The first block makes room for variables, for statements anywhere in the function: its instructions have no line, so that
-debuggers stop at the first statement.
+The first block makes room for variables, for statements anywhere in the function: its instructions have no line, so
+that debuggers stop at the first statement.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ def settle(function: Any, head: Any) -> None:
         for instruction in block.instructions:
             if isinstance(instruction, instructions.Ret):
                 returns.append(instruction)
-            elif isinstance(instruction, instructions.StoreInstr) and any(instruction.operands[1] is one for one in results):
+            elif isinstance(instruction, instructions.StoreInstr) and any(
+                instruction.operands[1] is one for one in results
+            ):
                 stores.append(instruction)
     if len(returns) < 2:
         return

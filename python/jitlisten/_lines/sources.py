@@ -1,8 +1,8 @@
 """Which file a location names.
 
-A location outlives the process, so its file has to, as well. The text of a notebook cell is in memory only (`<ipython-input-3-...>`,
-or ipykernel's `/tmp/ipykernel_4711/123.py`, which is never written). It is saved when the first function of the cell is compiled,
-and the location names the copy: every tool that shows source finds it.
+A location outlives the process, so its file has to, as well. The text of a notebook cell is in memory only
+(`<ipython-input-3-...>`, or ipykernel's `/tmp/ipykernel_4711/123.py`, which is never written). It is saved when the
+first function of the cell is compiled, and the location names the copy: every tool that shows source finds it.
 """
 
 from __future__ import annotations

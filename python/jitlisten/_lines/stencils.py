@@ -1,7 +1,7 @@
 """Lines of stencils.
 
-Numba makes a function of a stencil's kernel, and writes the reads of neighbours (`a[0, 1]`) anew: they have the location of
-the block, which begins with the decorator. Here they get the line of the statement that uses them.
+Numba makes a function of a stencil's kernel, and writes the reads of neighbours (`a[0, 1]`) anew: they have the
+location of the block, which begins with the decorator. Here they get the line of the statement that uses them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Modules that LLVM refuses: an exception, as without lines.
 
-Numba verifies each module, and raises an exception for a bad one: by an `@intrinsic` of the user's, say. A module with debug information
-is verified by LLVM, too, while it is read, and there a bad one ends the process. LLVM 16 and later leave that to Numba, if an
-option says so. For those before, a copy without debug information is verified first, where code of others than Numba writes LLVM's.
+Numba verifies each module, and raises an exception for a bad one: by an `@intrinsic` of the user's, say. A module with
+debug information is verified by LLVM, too, while it is read, and there a bad one ends the process. LLVM 16 and later
+leave that to Numba, if an option says so. For those before, a copy without debug information is verified first, where
+code of others than Numba writes LLVM's.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ class _Extensions:
             from numba.core import pythonapi
             from numba.core.registry import cpu_target
 
-            conversions = [function for name in _CONVERSIONS for function in getattr(pythonapi, name).functions.values()]
+            conversions = [
+                function for name in _CONVERSIONS for function in getattr(pythonapi, name).functions.values()
+            ]
             registries = list(cpu_target.target_context._registries)
             self._found = any(map(_is_foreign, conversions)) or any(map(self._is_in, registries))
         return self._found

@@ -1,7 +1,8 @@
 """Functions that Numba generates around others, and calls that have no location yet.
 
-A wrapper inlines what it wraps, so often it is the code that runs: without a description of its own, the inlined lines are lost.
-It belongs to the line of the function it is for, and is named as the native library names it: `cpython::f`, `gufunc::f`.
+A wrapper inlines what it wraps, so often it is the code that runs: without a description of its own, the inlined lines
+are lost. It belongs to the line of the function it is for, and is named as the native library names it: `cpython::f`,
+`gufunc::f`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 # mypy: ignore-errors
 # No annotations: any Python may come by here, also one of version 2, and must see nothing that it does not understand.
-"""Runs at the start of a Python below ``jitlisten run``: switches line tables for Numba on, or coverage below ``jitlisten
-coverage``, takes itself out of the way, and calls the ``sitecustomize`` that would have run otherwise. Says nothing, whatever happens.
+"""Runs at the start of a Python below ``jitlisten run``: switches line tables for Numba on, or coverage below
+``jitlisten coverage``, takes itself out of the way, and calls the ``sitecustomize`` that would have run otherwise. Says
+nothing, whatever happens.
 """
 
 import os

@@ -1,4 +1,5 @@
-"""What a user of a library built on Numba sees of a first run: what was compiled, their own lines, the library's compiled functions.
+"""What a user of a library built on Numba sees of a first run: what was compiled, their own lines, the library's
+compiled functions.
 
 Run by ci/libraries.sh.
 """
@@ -17,25 +18,36 @@ PATIENCE = 900
 #: A program, the function that takes longest to compile, the library, and a compiled function of it.
 PROGRAMS = {
     "stumpy": (
-        "import numpy as np, stumpy\nT = np.cumsum(np.random.default_rng(0).standard_normal(9000))\nprofile = stumpy.stump(T, m=50)  # mine\n",
+        (
+            "import numpy as np, stumpy\nT = np.cumsum(np.random.default_rng(0).standard_normal(9000))\nprofile ="
+            " stumpy.stump(T, m=50)  # mine\n"
+        ),
         "stumpy.stump._stump(",
         "stump._compute_diagonal",
     ),
     "sparse": (
-        "import sparse\na = sparse.random((2000, 2000), density=0.01, random_state=0)\nb = sparse.random((2000, 2000), density=0.01, random_state=1)\n"
-        "for k in range(20): (a @ b).sum()  # mine\n",
+        (
+            "import sparse\na = sparse.random((2000, 2000), density=0.01, random_state=0)\nb = sparse.random((2000,"
+            " 2000), density=0.01, random_state=1)\nfor k in range(20): (a @ b).sum()  # mine\n"
+        ),
         "sparse.numba_backend._common._dot_",
         "_common.py:",
     ),
     "quantecon": (
-        "import numpy as np, quantecon as qe\nfor k in range(10): qe.gini_coefficient(np.random.default_rng(0).random(8000))  # mine\n",
+        (
+            "import numpy as np, quantecon as qe\nfor k in range(10):"
+            " qe.gini_coefficient(np.random.default_rng(0).random(8000))  # mine\n"
+        ),
         "quantecon._inequality.gini_coefficient(",
         "_inequality.py:",
     ),
     "datashader": (
-        "import numpy as np, pandas as pd, datashader as ds\nrng = np.random.default_rng(0)\nn = 1_500_000\n"
-        "df = pd.DataFrame({'x': rng.standard_normal(n), 'y': rng.standard_normal(n)})\ncanvas = ds.Canvas(plot_width=800, plot_height=600)\n"
-        "for k in range(20): canvas.points(df, 'x', 'y', ds.count())  # mine\n",
+        (
+            "import numpy as np, pandas as pd, datashader as ds\nrng = np.random.default_rng(0)\nn = 1_500_000\ndf ="
+            " pd.DataFrame({'x': rng.standard_normal(n), 'y': rng.standard_normal(n)})\ncanvas ="
+            " ds.Canvas(plot_width=800, plot_height=600)\nfor k in range(20): canvas.points(df, 'x', 'y', ds.count()) "
+            " # mine\n"
+        ),
         "datashader.glyphs.points.extend_cpu(",
         "<_perform_extend_points>:",
     ),
@@ -43,8 +55,12 @@ PROGRAMS = {
 
 
 def run(directory, *words, **environment):
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(directory / "cache"), "OPENBLAS_NUM_THREADS": "1", **environment}
-    done = subprocess.run([str(word) for word in words], cwd=directory, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    environment = {
+        **os.environ, "NUMBA_CACHE_DIR": str(directory / "cache"), "OPENBLAS_NUM_THREADS": "1", **environment
+    }
+    done = subprocess.run(
+        [str(word) for word in words], cwd=directory, env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -55,7 +71,9 @@ def test_a_first_run(tmp_path, library):
     (tmp_path / "prog.py").write_text(program)
     text = run(tmp_path, COMMAND, "lines", "prog.py")
     head, rest = text.split("hottest lines", 1)
-    assert re.search(r"\n +[\d.]+ m?s +[\d.]+ %  compiling ", head) and f"  {compiled}" in head and " LLVM " in head, head
+    assert (
+        re.search(r"\n +[\d.]+ m?s +[\d.]+ %  compiling ", head) and f"  {compiled}" in head and " LLVM " in head
+    ), head
     assert "next run: " in head and head.count("\n") < 20
     mine = 1 + next(at for at, row in enumerate(program.splitlines()) if row.endswith("# mine"))
     hottest, rest = rest.split("| your functions")
@@ -70,4 +88,6 @@ def test_a_first_run(tmp_path, library):
     report = json.loads(run(tmp_path, COMMAND, "lines", "--json", "-", "jitlisten.perf.data"))
     without = json.loads(run(tmp_path, COMMAND, "lines", "--json", "-", "--no-compile", "jitlisten.perf.data"))
     assert report["summary"]["compiling"]["percent"] > 10 and without["summary"]["compiling"]["samples"] == 0
-    assert any(row["kind"] == "compiled" and library in row["path"] or row["path"].startswith("<") for row in report["hottest"])
+    assert any(
+        row["kind"] == "compiled" and library in row["path"] or row["path"].startswith("<") for row in report["hottest"]
+    )

@@ -1,4 +1,5 @@
-"""Compiles programs with lines in processes of their own, and reads the line tables and descriptions with llvm-dwarfdump."""
+"""Compiles programs with lines in processes of their own, and reads the line tables and descriptions with
+llvm-dwarfdump."""
 
 import os
 import re
@@ -37,7 +38,9 @@ def run(program, check=True, **environment):
 def rows(program, tmp_path, **environment):
     """The files and lines of all objects that the program compiles, from their line tables."""
     text = CAPTURE + program
-    text += "\nfor i, data in enumerate(objects.CAPTURED): open({!r} + '/%d.o' % i, 'wb').write(data)".format(str(tmp_path))
+    text += "\nfor i, data in enumerate(objects.CAPTURED): open({!r} + '/%d.o' % i, 'wb').write(data)".format(
+        str(tmp_path)
+    )
     run(text, **environment)
     return rows_of(tmp_path)
 
@@ -45,7 +48,9 @@ def rows(program, tmp_path, **environment):
 def dwarfdump(option, names):
     tool = next((t for t in ("llvm-dwarfdump-22", "llvm-dwarfdump-14", "llvm-dwarfdump") if shutil.which(t)), None)
     assert tool, "llvm-dwarfdump is needed"
-    return subprocess.run([tool, option] + [str(name) for name in names], stdout=subprocess.PIPE).stdout.decode("utf-8", "replace")
+    return subprocess.run([tool, option] + [str(name) for name in names], stdout=subprocess.PIPE).stdout.decode(
+        "utf-8", "replace"
+    )
 
 
 def rows_of(directory, pattern="*.o"):
@@ -74,7 +79,9 @@ def inlined_calls(dump):
     found, chain = {}, []
     for entry in re.split(r"\n(?=0x)", dump):
         kind = re.match(r"0x[0-9a-f]+:( +)DW_TAG_(\w+)", entry)
-        name = re.search(r'DW_AT_(?:abstract_origin\s+\(0x\w+|linkage_name\s+\() ?"([^"]+)"', entry) or re.search(r'DW_AT_name\s+\("([^"]+)"', entry)
+        name = re.search(r'DW_AT_(?:abstract_origin\s+\(0x\w+|linkage_name\s+\() ?"([^"]+)"', entry) or re.search(
+            r'DW_AT_name\s+\("([^"]+)"', entry
+        )
         if kind and kind[2] == "subprogram" and "DW_AT_low_pc" in entry and name:
             chain = found.setdefault(name[1], [])
         elif kind and kind[2] == "inlined_subroutine" and name:

@@ -22,7 +22,8 @@ class Section(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """The sections that are loaded by name (with a number, where a name comes twice), their relocations, and symbols."""
+    """The sections that are loaded by name (with a number, where a name comes twice), their relocations, and
+    symbols."""
 
     sections: Dict[str, bytes]
     relocations: Dict[str, List[Tuple[int, int, str, int]]]

@@ -1,11 +1,12 @@
-"""Compiles the programs in children of one process, without lines, with lines, and without again, and compares the objects.
+"""Compiles the programs in children of one process, without lines, with lines, and without again, and compares the
+objects.
 
     python objects.py [--short] [--again] [--images] [--only NAME,...] [--json]
 
 A child of a fork begins where the others begin: the same counters in names, nearly the same addresses.
 
-Run it with `LD_PRELOAD=libjitlisten.so JITLISTEN=unwind`, as users do: the library asks for unwind tables. Without it, a
-description of lines alone makes LLVM add some for functions that need none; all else is the same.
+Run it with `LD_PRELOAD=libjitlisten.so JITLISTEN=unwind`, as users do: the library asks for unwind tables. Without it,
+a description of lines alone makes LLVM add some for functions that need none; all else is the same.
 
 `--images`: where there are lines, there are images with LLVM's remarks, too, as under `jitlisten record`.
 """
@@ -59,7 +60,8 @@ def capture():
 
 
 def _name_constants_by_count():
-    """Until 0.64 the address of a Python object is part of a constant's name, and the order of constants depends on it."""
+    """Until 0.64 the address of a Python object is part of a constant's name, and the order of constants depends on
+    it."""
     from numba.core import pythonapi
 
     numbers, kept = {}, []
@@ -150,7 +152,8 @@ def instructions(data):
 
 
 def padded_otherwise(pair, different):
-    """LLVM 11 alone (Numba 0.56) aligns loops with longer jumps, and with nothing where a line begins: there it takes `nop`s.
+    """LLVM 11 alone (Numba 0.56) aligns loops with longer jumps, and with nothing where a line begins: there it takes
+    `nop`s.
 
     Of the newer ones, none does: the exception is made for no other.
     """
@@ -168,7 +171,10 @@ def report(one, two):
     """Of two runs: totals, and what differs."""
     import elf
 
-    total = {"programs": len(one), "objects": 0, "different": 0, "padded": 0, "masked": 0, "text": 0, "size": [0, 0], "seconds": [0, 0]}
+    total = {
+        "programs": len(one), "objects": 0, "different": 0, "padded": 0, "masked": 0, "text": 0, "size": [0, 0],
+        "seconds": [0, 0],
+    }
     details = []
     for name in one:
         (result_one, objects_one, seconds_one), (result_two, objects_two, seconds_two) = one[name], two[name]

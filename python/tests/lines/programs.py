@@ -1,4 +1,5 @@
-"""Small programs, one for each kind of code that Numba makes. Each compiles something, runs it, and returns what came out.
+"""Small programs, one for each kind of code that Numba makes. Each compiles something, runs it, and returns what came
+out.
 
 They are compiled with line tables and without; the machine code has to be the same.
 """

@@ -1,9 +1,11 @@
-"""Programs whose distribution over lines is known. Run: `truth.py SECONDS`, of processor time; 0 seconds are thirty rounds, for callgrind.
+"""Programs whose distribution over lines is known. Run: `truth.py SECONDS`, of processor time; 0 seconds are thirty
+rounds, for callgrind.
 
-The marks at the ends of lines are what a test looks for: one statement, run three times as often on one line as on the other.
+The marks at the ends of lines are what a test looks for: one statement, run three times as often on one line as on the
+other.
 
-No two rounds are of one length: samples come with the kernel's tick, and would be in step with rounds that are. The lengths are the same
-in every run.
+No two rounds are of one length: samples come with the kernel's tick, and would be in step with rounds that are. The
+lengths are the same in every run.
 """
 
 import math

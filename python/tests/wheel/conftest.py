@@ -1,4 +1,5 @@
-"""Tests of the wheel as it is installed: every program runs in the environment that ci/wheel.sh has made, none from the source tree."""
+"""Tests of the wheel as it is installed: every program runs in the environment that ci/wheel.sh has made, none from the
+source tree."""
 
 import os
 import pathlib
@@ -21,7 +22,8 @@ PATIENCE = 300
 
 
 def pytest_collection_modifyitems(items):
-    """Tests of a file share files and run one after another. Hostile processes share nothing and mostly wait: four lots."""
+    """Tests of a file share files and run one after another. Hostile processes share nothing and mostly wait: four
+    lots."""
     for item in items:
         trick = item.callspec.params.get("trick", "") if hasattr(item, "callspec") else ""
         item.add_marker(pytest.mark.xdist_group(f"{item.path.stem} {len(trick) % 4}"))

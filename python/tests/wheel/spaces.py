@@ -35,8 +35,8 @@ def _pythons():
 
 
 def _uncover():
-    """Lines of a shell that let every user get at the installed Python, although a home directory above it is closed: that
-    directory is covered, and what is needed of it is mounted again. In a mount namespace of its own."""
+    """Lines of a shell that let every user get at the installed Python, although a home directory above it is closed:
+    that directory is covered, and what is needed of it is mounted again. In a mount namespace of its own."""
     lines, covered = ["mount --make-rprivate /"], {}
     for place in dict.fromkeys(_pythons()):
         above = [parent for parent in reversed(pathlib.Path(place).parents) if parent.stat().st_mode & 0o001 == 0]
@@ -54,10 +54,17 @@ def _uncover():
 
 
 def _own_tmp():
-    """Lines of a shell that give a container its own /tmp, and the repository its place back where that covers it: a clone below /tmp."""
-    return [f"exec 9<'{ROOT}'", "mount -t tmpfs -o mode=1777 tmpfs /tmp",
-            f"[ -e '{ROOT}/Cargo.toml' ] || {{ mkdir -p '{ROOT}'; mount --no-canonicalize --rbind /proc/self/fd/9 '{ROOT}'; }}",
-            "exec 9<&-"]
+    """Lines of a shell that give a container its own /tmp, and the repository its place back where that covers it: a
+    clone below /tmp."""
+    return [
+        f"exec 9<'{ROOT}'",
+        "mount -t tmpfs -o mode=1777 tmpfs /tmp",
+        (
+            f"[ -e '{ROOT}/Cargo.toml' ] || {{ mkdir -p '{ROOT}'; mount --no-canonicalize --rbind /proc/self/fd/9"
+            f" '{ROOT}'; }}"
+        ),
+        "exec 9<&-",
+    ]
 
 
 class User:
@@ -73,8 +80,10 @@ class User:
         script = "\n".join(["set -e", *_uncover(), *extra, "echo ready", "exec sleep infinity"])
         self.holder = subprocess.Popen(["unshare", "--mount", "sh", "-c", script], stdout=subprocess.PIPE, text=True)
         assert self.holder.stdout.readline() == "ready\n"
-        self.words = ["nsenter", "--target", self.holder.pid, "--mount", f"--wd={self.home}", "setpriv", f"--reuid={USER}",
-                      f"--regid={USER}", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]
+        self.words = [
+            "nsenter", "--target", self.holder.pid, "--mount", f"--wd={self.home}", "setpriv", f"--reuid={USER}",
+            f"--regid={USER}", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all",
+        ]
         self.environment = {name: str(self.home) for name in ("HOME", "NUMBA_CACHE_DIR", "JITLISTEN_DIR", "TMPDIR")}
 
     def program(self, name):
@@ -88,8 +97,8 @@ class User:
 
 
 class Container:
-    """A Python in mount and PID namespaces of its own, and with a /tmp of its own; ``hidden`` directories are empty in it, and
-    ``words`` stand before the command."""
+    """A Python in mount and PID namespaces of its own, and with a /tmp of its own; ``hidden`` directories are empty in
+    it, and ``words`` stand before the command."""
 
     def __init__(self, start, hidden=(), lines=(), words="", program=("kernel.py",), run=False):
         need_root()
@@ -98,8 +107,9 @@ class Container:
         inner = [python(), PROGRAMS / program[0], *program[1:]]
         if run:
             inner = [command(), "run", "--", *inner]
-        self.outside = start("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script,
-                             "sh", *inner)
+        self.outside = start(
+            "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script, "sh", *inner
+        )
         children = pathlib.Path(f"/proc/{self.outside.pid}/task/{self.outside.pid}/children")
         self.pid = int(wait_for(lambda: children.read_text().split(), "the process inside")[0])
         self.root = pathlib.Path(f"/proc/{self.pid}/root")

@@ -1,4 +1,5 @@
-"""The report answers for the whole program: where all the time went, and which lines are the hottest, interpreted and compiled alike."""
+"""The report answers for the whole program: where all the time went, and which lines are the hottest, interpreted and
+compiled alike."""
 
 import fcntl
 import json
@@ -15,19 +16,28 @@ PROGRAM = PROGRAMS / "mixed.py"
 
 
 def line_of(mark):
-    return PROGRAM.read_text().splitlines().index(next(row for row in PROGRAM.read_text().splitlines() if row.endswith("  # " + mark))) + 1
+    return (
+        PROGRAM.read_text()
+        .splitlines()
+        .index(next(row for row in PROGRAM.read_text().splitlines() if row.endswith("  # " + mark)))
+        + 1
+    )
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     """Of processor time, and of wall-clock time."""
     place = tmp_path_factory.mktemp("answers")
-    environment = {**os.environ, "JITLISTEN_DIR": str(place), "NUMBA_CACHE_DIR": str(place), "OPENBLAS_NUM_THREADS": "1"}
+    environment = {
+        **os.environ, "JITLISTEN_DIR": str(place), "NUMBA_CACHE_DIR": str(place), "OPENBLAS_NUM_THREADS": "1"
+    }
     files = {}
     for name, options in (("cpu", []), ("wall", ["--wall"])):
         files[name] = place / f"{name}.data"
         words = [command(), "record", *options, "-o", files[name], "--", python(), PROGRAM]
-        done = subprocess.run([str(word) for word in words], env=environment, capture_output=True, text=True, timeout=PATIENCE)
+        done = subprocess.run(
+            [str(word) for word in words], env=environment, capture_output=True, text=True, timeout=PATIENCE
+        )
         assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
     return files
 
@@ -57,7 +67,9 @@ def test_where_all_the_time_went(run, recorded):
 
 def test_waiting_is_named(run, recorded):
     report = read(run, recorded["wall"])
-    assert report["event"] == "wall-clock" and report["summary"]["waiting"]["sleep"]["weight"] > 0.7e9, report["summary"]
+    assert report["event"] == "wall-clock" and report["summary"]["waiting"]["sleep"]["weight"] > 0.7e9, report[
+        "summary"
+    ]
 
 
 def test_hottest_lines_of_the_whole_program(run, recorded):
@@ -74,7 +86,9 @@ def test_hottest_lines_of_the_whole_program(run, recorded):
 def test_what_a_person_sees(run, recorded):
     text = run(command(), "lines", recorded["cpu"]).stdout
     first = text.splitlines()
-    assert first[0].startswith("mixed.py · Python 3.") and " of processor time in " in first[0] and "1 thread" in first[0]
+    assert (
+        first[0].startswith("mixed.py · Python 3.") and " of processor time in " in first[0] and "1 thread" in first[0]
+    )
     for word in ("compiled code", "your Python", "compiling", "importing", "off the processor", "hottest lines"):
         assert word in text, text
     order = ["hottest lines", "| your functions", "| libraries, with their functions", "|  line | source"]
@@ -120,14 +134,16 @@ def spend(seconds, work):
 
 
 def test_a_program_of_libraries(environment, run, tmp_path):
-    """Whose time is nearly all a library's: each is a row with its functions, compiled ones first, and the user's lines come first."""
+    """Whose time is nearly all a library's: each is a row with its functions, compiled ones first, and the user's lines
+    come first."""
     place = tmp_path / "site-packages" / "slow"
     place.mkdir(parents=True)
     (place / "__init__.py").write_text(LIBRARY)
     program = tmp_path / "prog.py"
     program.write_text(
-        "import sys\nsys.path.insert(0, 'site-packages')\nimport slow\nslow.compiled(1)\nslow.compiled(1.5)\n"
-        "slow.spend(1.0, lambda: slow.compiled(100_000))\nslow.spend(0.5, slow.interpreted)\nslow.spend(0.5, lambda: slow.made['generated'](1000))\n"
+        "import sys\nsys.path.insert(0, 'site-packages')\nimport"
+        " slow\nslow.compiled(1)\nslow.compiled(1.5)\nslow.spend(1.0, lambda: slow.compiled(100_000))\nslow.spend(0.5,"
+        " slow.interpreted)\nslow.spend(0.5, lambda: slow.made['generated'](1000))\n"
     )
     run(command(), "record", "-o", "a.data", "prog.py")
     environment.pop("COLUMNS", None)
@@ -145,7 +161,9 @@ def test_a_program_of_libraries(environment, run, tmp_path):
         (slow,) = [row for row in libraries.splitlines() if "| slow " in row]
         assert slow.split("| slow ")[1].split()[0] == "compiled", "compiled functions first"
         assert "| Numba's compiler" in libraries and "| import system" in libraries and "| numba.core" not in text
-        assert libraries.splitlines()[-2].endswith("prog.py") and "total += (i % 7) * 0.5" in sources, "the user's files first"
+        assert (
+            libraries.splitlines()[-2].endswith("prog.py") and "total += (i % 7) * 0.5" in sources
+        ), "the user's files first"
         hottest = text.split("hottest lines")[1].split("your lines")[0]
         line = LIBRARY.splitlines().index("        total += (i % 7) * 0.5  # compiled") + 1
         assert f"__init__.py:{line} " in hottest and "<generated>:2 by prog.py:8" in hottest, text
@@ -173,7 +191,9 @@ def test_who_waits_for_pythons_lock(run, tmp_path):
 
 def test_code_that_is_compiled_again_is_said(run, tmp_path):
     """Also where that takes so short that no sample is of it."""
-    (tmp_path / "cached.py").write_text("from numba import njit\n@njit(cache=True)\ndef one(x):\n    return x + 1\none(1)\n")
+    (tmp_path / "cached.py").write_text(
+        "from numba import njit\n@njit(cache=True)\ndef one(x):\n    return x + 1\none(1)\n"
+    )
     run(python(), "cached.py")
     said = "1 function compiled again: its entry in Numba's cache had no lines"
     assert said in run(command(), "lines", "-r", "4", "cached.py").stdout
@@ -182,14 +202,11 @@ def test_code_that_is_compiled_again_is_said(run, tmp_path):
 
 def test_it_is_data_for_python(run, recorded):
     code = (
-        "import sys, jitlisten\n"
-        "report = jitlisten.read(sys.argv[1])\n"
-        "rows = report.rows()\n"
-        "print(sum(row['seconds'] for row in rows if row['kind'] == 'python' and row['file'].endswith('mixed.py')) > 0.3)\n"
-        "try: print(report.lines().groupby('line').seconds.sum().max() > 0.3)\n"
-        "except jitlisten.Error as error: print('pandas' in str(error))\n"
-        "try: jitlisten.read('nothing')\n"
-        "except jitlisten.Error as error: print(error)\n"
+        "import sys, jitlisten\nreport = jitlisten.read(sys.argv[1])\nrows = report.rows()\nprint(sum(row['seconds']"
+        " for row in rows if row['kind'] == 'python' and row['file'].endswith('mixed.py')) > 0.3)\ntry:"
+        " print(report.lines().groupby('line').seconds.sum().max() > 0.3)\nexcept jitlisten.Error as error:"
+        " print('pandas' in str(error))\ntry: jitlisten.read('nothing')\nexcept jitlisten.Error as error:"
+        " print(error)\n"
     )
     assert run(python(), "-c", code, recorded["cpu"]).stdout == "True\nTrue\nno such file: nothing\n"
 

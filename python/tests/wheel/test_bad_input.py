@@ -75,7 +75,9 @@ def test_a_process_that_ends_meanwhile(start, environment, tmp_path, verb):
     maps = pathlib.Path(f"/proc/{program.pid}/maps")
     before = maps.read_text()
     words = [str(word) for word in [command(), *verb, program.pid]]
-    waiting = subprocess.Popen(words, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    waiting = subprocess.Popen(
+        words, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     try:
         wait_for(lambda: maps.read_text() != before, "the attempt")
         program.process.kill()
@@ -126,7 +128,9 @@ def test_a_file_that_is_no_recording_stays(run, words, tmp_path):
     files = [tmp_path / name for name in ("jitlisten.perf.data", "kept")]
     for file in files:
         file.write_text("precious")
-    assert "exists and is not a recording\n  help: choose another -o" in sentence(run(command(), *words, "true", status=2))
+    assert "exists and is not a recording\n  help: choose another -o" in sentence(
+        run(command(), *words, "true", status=2)
+    )
     assert [file.read_text() for file in files] == ["precious"] * 2
     if words[0] == "lines":
         assert "cannot be used with a recording" in sentence(run(command(), "lines", "-o", "f.data", "kept", status=2))
@@ -148,8 +152,12 @@ def test_images_without_a_place(run, words, tmp_path):
 
 
 def test_a_recording_without_a_place(run):
-    assert "/nonexistent is not a directory" in sentence(run(command(), "record", "-o", "/nonexistent/f", "--", "true", status=2))
-    assert "is a directory\n  help: choose another -o" in sentence(run(command(), "record", "-o", "/", "--", "true", status=2))
+    assert "/nonexistent is not a directory" in sentence(
+        run(command(), "record", "-o", "/nonexistent/f", "--", "true", status=2)
+    )
+    assert "is a directory\n  help: choose another -o" in sentence(
+        run(command(), "record", "-o", "/", "--", "true", status=2)
+    )
 
 
 def test_a_perf_map_of_the_process_itself_is_left_alone(run, start, tmp_path):
@@ -187,7 +195,9 @@ def test_another_libc(run, tmp_path):
     other = tmp_path / "other"
     other.write_bytes(b"\x7fELF\x02" + bytes(64) + b"/lib/ld-musl-x86_64.so.1\0")
     other.chmod(0o755)
-    assert "is built for musl; jitlisten is for programs with glibc" in sentence(run(command(), "run", "--", other, status=2))
+    assert "is built for musl; jitlisten is for programs with glibc" in sentence(
+        run(command(), "run", "--", other, status=2)
+    )
 
 
 def test_a_process_that_is_traced_already(run, start, tmp_path):
@@ -196,14 +206,18 @@ def test_a_process_that_is_traced_already(run, start, tmp_path):
     program = start(python(), KERNEL)
     script = tmp_path / "attach.gdb"
     script.write_text(f"shell {command()} record -o f.data -p {program.pid}; echo status $?\n")
-    done = run(gdb, "-nx", "-batch", "-iex", "set debuginfod enabled off", "-iex", "set auto-solib-add off", "-p", program.pid,
-               "-x", script)
+    done = run(
+        gdb, "-nx", "-batch", "-iex", "set debuginfod enabled off", "-iex", "set auto-solib-add off", "-p", program.pid,
+        "-x", script,
+    )
     assert f"process {program.pid} is traced by process" in done.stderr and "status 2" in done.stdout
 
 
 def test_no_process_of_a_user(run):
     """A thread of the kernel, an invalid number, and this command's own user interface."""
-    kernel = next((pid for pid in ["2"] if not os.path.exists(f"/proc/{pid}/exe") and os.path.exists(f"/proc/{pid}")), None)
+    kernel = next(
+        (pid for pid in ["2"] if not os.path.exists(f"/proc/{pid}/exe") and os.path.exists(f"/proc/{pid}")), None
+    )
     if kernel:
         done = run(command(), "attach", kernel, status=2)
         assert "is a thread of the kernel" in done.stderr or "permission denied for process" in done.stderr
@@ -216,4 +230,7 @@ def test_coverage_and_profiles_refuse_each_other(run, tmp_path):
         done = run(command(), "coverage", "--", command(), *verb, "--", python(), "-c", "print('ran')", status=2)
         assert other in done.stderr and "ran" not in done.stdout, (verb, done.stderr)
         done = run(command(), *verb, "--", command(), "coverage", "--", python(), "-c", "print('ran')", status=2)
-        assert "without `jitlisten run`, `record` and `lines`" in done.stderr and "ran" not in done.stdout, (verb, done.stderr)
+        assert "without `jitlisten run`, `record` and `lines`" in done.stderr and "ran" not in done.stdout, (
+            verb,
+            done.stderr,
+        )

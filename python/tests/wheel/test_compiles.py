@@ -18,7 +18,9 @@ def test_what_a_program_compiled(run, tmp_path):
     assert burn["file"] == str(KERNEL) and burn["caller"].startswith(f"{KERNEL}:")
     text = run(command(), "compiles").stdout
     assert "kernel.burn" in text and "1 compilation, " in text and "cache=True not set" in text
-    assert [row["function"] for row in json.loads(run(command(), "lines", "--json", "-").stdout)["compilations"]][0] == "kernel.burn"
+    assert [row["function"] for row in json.loads(run(command(), "lines", "--json", "-").stdout)["compilations"]][
+        0
+    ] == "kernel.burn"
     # The same name once more, and nothing is compiled.
     run(command(), "record", "--", python(), "-c", "sum(range(10_000_000))")
     assert "no compilations" in run(command(), "compiles").stdout

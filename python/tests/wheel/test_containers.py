@@ -41,8 +41,10 @@ def test_watch(run, start, environment, tmp_path):
     inside = Container(start, hidden=[package()], program=("kernel.py", "later"))
     import subprocess
 
-    watcher = subprocess.Popen([str(command()), "attach", str(inside.pid), "--watch"], env=environment, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True)
+    watcher = subprocess.Popen(
+        [str(command()), "attach", str(inside.pid), "--watch"], env=environment, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )
     try:
         wait_for(lambda: "__main__.burn" in inside.perf_map(), "the map")
         (tmp_path / "go").touch()

@@ -66,20 +66,26 @@ def test_a_command_that_ends_and_one_that_does_not(run):
     assert any("enabled" in finding["found"] for finding in about(found, "frame pointers"))
 
 
-@pytest.mark.parametrize("then", ["", "import time; time.sleep(5)"], ids=["it ends at once", "it is looked at while it runs"])
+@pytest.mark.parametrize(
+    "then", ["", "import time; time.sleep(5)"], ids=["it ends at once", "it is looked at while it runs"]
+)
 def test_a_cache_without_frame_pointers(run, tmp_path, then):
     program = tmp_path / "cached.py"
     program.write_text(f"import numba\n@numba.njit(cache=True)\ndef cached(x):\n    return x + 1\ncached(1)\n{then}\n")
     run(python(), program)
     # With lines, that cache would not be used.
-    tools, _, found = report(run(command(), "doctor", "--json", "--seconds", "50", "--", python(), program, JITLISTEN_LINES="0"))
+    tools, _, found = report(
+        run(command(), "doctor", "--json", "--seconds", "50", "--", python(), program, JITLISTEN_LINES="0")
+    )
     causes = [finding for finding in about(found, "frame pointers") if "omit --no-lines" in finding.get("advice", "")]
     assert len(causes) == 1 and "libllvmlite.so: code without frame pointers was loaded, first " in causes[0]["found"]
     assert not tools["perf record -g"]["stacks"]
 
 
 def test_an_isolated_python(run):
-    tools, _, found = report(run(command(), "doctor", "--json", "--seconds", "50", "--", python(), "-I", KERNEL, "once"))
+    tools, _, found = report(
+        run(command(), "doctor", "--json", "--seconds", "50", "--", python(), "-I", KERNEL, "once")
+    )
     assert about(found, "lines") and not tools["gdb"]["lines"]
 
 
@@ -102,7 +108,9 @@ def test_each_llvm_with_version_engine_and_how_it_is_heard(run, start):
 def test_an_llvm_that_puts_nothing_into_its_list(run, tmp_path):
     """JITLink does not: its linker calls us, and the images show that it has compiled."""
     module = tmp_path / "waits.ll"
-    module.write_text("declare i32 @sleep(i32)\ndefine i32 @main() uwtable {\n  %x = call i32 @sleep(i32 60)\n  ret i32 %x\n}\n")
+    module.write_text(
+        "declare i32 @sleep(i32)\ndefine i32 @main() uwtable {\n  %x = call i32 @sleep(i32 60)\n  ret i32 %x\n}\n"
+    )
     words = [need("lli-19"), "--jit-kind=orc", "--jit-linker=jitlink", module]
     found = report(run(command(), "doctor", "--json", "--seconds", "50", "--", *words))[2]
     assert any("JITLink is hooked" in one["found"] for one in about(found, "LLVM"))
@@ -139,13 +147,17 @@ def embedded(tmp_path_factory):
     source = pathlib.Path(__file__).parents[3] / "tests" / "hosts" / "embedded.c"
     config = need("llvm-config-19")
     ask = lambda *words: subprocess.run([config, *words], check=True, capture_output=True, text=True).stdout.split()
-    libraries = ask("--link-static", "--libs", "orcjit", "mcjit", "x86", "irreader") + ask("--link-static", "--system-libs")
+    libraries = ask("--link-static", "--libs", "orcjit", "mcjit", "x86", "irreader") + ask(
+        "--link-static", "--system-libs"
+    )
     flags = ["-O1", "-DOLD_CONTEXTS", "-Wl,--gc-sections", "-s", f"-L{ask('--libdir')[0]}"]
     stripped = place / "stripped"
     subprocess.run([need("cc"), *flags, source, *libraries, "-lstdc++", "-pthread", "-ldl", "-o", stripped], check=True)
     nameless = place / "nameless"
     bytes = stripped.read_bytes()
-    for name in [b"14RuntimeDyldELFE", b"18RuntimeDyldELFMipsE", b"19RuntimeDyldCOFFI386E", b"3orc18ObjectLinkingLayerE"]:
+    for name in [
+        b"14RuntimeDyldELFE", b"18RuntimeDyldELFMipsE", b"19RuntimeDyldCOFFI386E", b"3orc18ObjectLinkingLayerE"
+    ]:
         assert b"N4llvm" + name + b"\0" in bytes
         bytes = bytes.replace(b"N4llvm" + name + b"\0", b"X" * (6 + len(name)) + b"\0")
     nameless.write_bytes(bytes)
@@ -159,7 +171,9 @@ def kept(environment):
     running = []
 
     def kept(*words):
-        process = subprocess.Popen([str(word) for word in words], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [str(word) for word in words], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         running.append(process)
         assert any(line == "running\n" for line in process.stdout)
         return process.pid
@@ -185,7 +199,9 @@ def test_a_stripped_program_with_an_llvm_of_its_own(run, embedded, kept):
     llvm, _ = llvm_in(run, kept(command(), "run", "--", host, "orc", "5", "kept"), "/stripped")
     assert "JITLink is hooked, objects so far: 5" in llvm["found"]
     found = report(run(command(), "doctor", "--json", "--seconds", "50", "--", host, "mcjit", "300", "threads"))[2]
-    assert len([one for one in about(found, "LLVM") if "/stripped" in one["found"] or "the program" in one["found"]]) == 1
+    assert (
+        len([one for one in about(found, "LLVM") if "/stripped" in one["found"] or "the program" in one["found"]]) == 1
+    )
 
 
 def test_an_llvm_of_which_nothing_is_heard(run, embedded, kept):
@@ -194,8 +210,14 @@ def test_an_llvm_of_which_nothing_is_heard(run, embedded, kept):
         llvm, _ = llvm_in(run, kept(*words, embedded["nameless"], "mcjit", "2", "kept"), "/nameless")
         assert "LLVM 19.1." in llvm["found"] and "not observed" in llvm["found"]
         if words:
-            assert llvm["state"] == "no" and "neither symbols nor RTTI" in llvm["found"] and "docs/limits.md" in llvm["advice"]
-    found = report(run(command(), "doctor", "--json", "--seconds", "50", "--", embedded["nameless"], "mcjit", "300", "threads"))[2]
+            assert (
+                llvm["state"] == "no"
+                and "neither symbols nor RTTI" in llvm["found"]
+                and "docs/limits.md" in llvm["advice"]
+            )
+    found = report(
+        run(command(), "doctor", "--json", "--seconds", "50", "--", embedded["nameless"], "mcjit", "300", "threads")
+    )[2]
     assert [one["state"] for one in about(found, "LLVM")] == ["no"]
 
 
@@ -210,7 +232,11 @@ def test_code_that_is_older_than_the_library(run, start):
     run(command(), "attach", program.pid)
     tools, _, found = report(run(command(), "doctor", "--json", program.pid))
     said = about(found, "frame pointers")[0]
-    assert said["state"] == "note" and "compiled functions keep no frame pointer" in said["found"] and "jitlisten record" in said["advice"]
+    assert (
+        said["state"] == "note"
+        and "compiled functions keep no frame pointer" in said["found"]
+        and "jitlisten record" in said["advice"]
+    )
     # There was no padding in front of it yet, so perf cannot use its unwind tables either.
     assert not tools["perf record --call-graph dwarf"]["stacks"] and not tools["perf record -g"]["stacks"]
     assert tools["jitlisten record"]["stacks"] and tools["py-spy --native, pystack"]["stacks"]
@@ -246,7 +272,8 @@ def test_lines_of_a_process(run, start):
 
 
 def test_a_sink_that_failed(run, start):
-    """Code cannot be mapped from a file system without exec: the image sink stops, when both places for images are on such."""
+    """Code cannot be mapped from a file system without exec: the image sink stops, when both places for images are on
+    such."""
     need_root()
     lines = ["mount -t tmpfs -o noexec tmpfs /mnt", "mount -t tmpfs -o noexec tmpfs /var/tmp"]
     program = Container(start, lines=lines, words="env JITLISTEN_DIR=/mnt", run=True)
@@ -254,7 +281,9 @@ def test_a_sink_that_failed(run, start):
     assert [one["found"] for one in about(found, "sink")] == ["image: nothing was compiled yet, or images failed"]
     assert tools["perf record -g"]["names"] and not tools["py-spy --native, pystack"]["names"]
     words = ["unshare", "--mount", "sh", "-c", f'{lines[0]}; {lines[1]}; exec "$@"', "sh"]
-    tools, _, found = report(run(*words, command(), "doctor", "--json", "--seconds", "50", "--", python(), KERNEL, JITLISTEN_DIR="/mnt"))
+    tools, _, found = report(
+        run(*words, command(), "doctor", "--json", "--seconds", "50", "--", python(), KERNEL, JITLISTEN_DIR="/mnt")
+    )
     assert about(found, "images")[0]["state"] == "no" and "noexec" in about(found, "images")[0]["found"]
     assert any("the image sink stops" in one["found"] for one in about(found, "sink"))
 

@@ -1,7 +1,7 @@
 """The command against processes that lie, plant links, hang, stop, exec and end, as root and as a second user.
 
-A new subcommand that takes a process gets a line in SUBCOMMANDS, a new trick one in TRICKS. Whatever the trick: the command ends, no file of root's
-changes, nothing of the process runs with root's rights, and the process goes on.
+A new subcommand that takes a process gets a line in SUBCOMMANDS, a new trick one in TRICKS. Whatever the trick: the
+command ends, no file of root's changes, nothing of the process runs with root's rights, and the process goes on.
 """
 
 import os
@@ -32,7 +32,8 @@ SUBCOMMANDS = {
     "clean": ["clean", "--all", "PID"],
 }
 
-#: What the process does: a program (hostile.c as `python3.14-llvm` or as a library of ours, or hostile.py), its words, and whether it goes on.
+#: What the process does: a program (hostile.c as `python3.14-llvm` or as a library of ours, or hostile.py), its words,
+#: and whether it goes on.
 TRICKS = {
     "looks like Python": ("liar", ["accepts"], True),
     "never returns": ("liar", ["hangs"], True),
@@ -84,8 +85,10 @@ class Target:
         inner = [*own, *words]
         self.said = place.home / "said"
         with open(self.said, "w") as output:
-            self.process = subprocess.Popen([str(word) for word in [*place.words, *inner]], stdout=output, stderr=output,
-                                            env={**os.environ, **place.environment})
+            self.process = subprocess.Popen(
+                [str(word) for word in [*place.words, *inner]], stdout=output, stderr=output,
+                env={**os.environ, **place.environment},
+            )
         self.pid = self.process.pid
         wait_for(lambda: "ready" in self.said.read_text() or self.process.poll() is not None, "the target")
 
@@ -144,7 +147,9 @@ def test_it_ends_and_changes_nothing_of_root_s(place, environment, tmp_path, tri
         if subcommand == "top":
             on_terminal(words, merged, tmp_path)
         else:
-            subprocess.run(words, env=merged, cwd=tmp_path, capture_output=True, timeout=BOUND, stdin=subprocess.DEVNULL)
+            subprocess.run(
+                words, env=merged, cwd=tmp_path, capture_output=True, timeout=BOUND, stdin=subprocess.DEVNULL
+            )
         assert state_of(place.precious) == before
         marks = place.mark.read_text() if place.mark.exists() else ""
         assert "executed" not in marks and "by user 0" not in marks, marks

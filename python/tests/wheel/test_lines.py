@@ -46,7 +46,11 @@ def test_a_source_is_known_by_its_hash(run, recorded):
 
 def test_all_of_one_file_is_that_file_alone(run, recorded):
     recording, program = recorded
-    files = lambda *options: [line for line in run(command(), "lines", "--all", *options, recording).stdout.splitlines() if line.startswith("/")]
+    files = lambda *options: [
+        line
+        for line in run(command(), "lines", "--all", *options, recording).stdout.splitlines()
+        if line.startswith("/")
+    ]
     assert len(files()) > 1 and files("--file", program.name) == [str(program)] == files("--function", "__main__.burn")
 
 
@@ -65,7 +69,9 @@ def test_recordings_are_added_up(run, recorded, tmp_path):
         assert line(found) + found["without_line"] + outside == found["samples"], "every sample is self of one row"
         assert sum(row["samples"] for row in found["threads"]) == found["samples"]
         assert sum(row["self"] for row in found["functions"]) == found["samples"]
-    assert [row["name"] for row in both["functions"]].count("__main__.burn") == 1, "compilations of one function are one row"
+    assert [row["name"] for row in both["functions"]].count(
+        "__main__.burn"
+    ) == 1, "compilations of one function are one row"
     text = run(command(), "lines", "--processes", "--hosts", one, two).stdout
     assert "2 recordings" in text and text.count("| python (process ") == 2
     page = tmp_path / "both.html"

@@ -1,4 +1,5 @@
-"""What `jitlisten lines` says of the loops of `benches/why/kernels.py`: the rule of each kernel at its hot line, and no other."""
+"""What `jitlisten lines` says of the loops of `benches/why/kernels.py`: the rule of each kernel at its hot line, and no
+other."""
 
 import json
 import pathlib
@@ -25,7 +26,10 @@ def test_each_kernel_has_the_advice_that_makes_it_faster(run, tmp_path, environm
     assert len(expected) == 21
     data = tmp_path / "kernels.data"
     # More samples a second would be skipped where the machine is busy.
-    run(command(), "record", "-r", "199", "-o", data, "--", interpreter, KERNELS, "run", "1", "quick", timeout=PATIENT, **PROCESSOR)
+    run(
+        command(), "record", "-r", "199", "-o", data, "--", interpreter, KERNELS, "run", "1", "quick", timeout=PATIENT,
+        **PROCESSOR,
+    )
     found = json.loads(run(command(), "lines", "--json", "-", data, timeout=PATIENT).stdout)
     (lines,) = [file["lines"] for file in found["files"] if file["path"] == str(KERNELS)]
     loops = {}
@@ -39,17 +43,24 @@ def test_each_kernel_has_the_advice_that_makes_it_faster(run, tmp_path, environm
         assert near and rules == ({rule} - {"-"}), (name, line, near)
     # LLVM's reason, by its name in this release.
     said = {name: {remark["name"] for loop in loops[name] for remark in loop["llvm"]} for name in loops}
-    assert said["total"] == {"CantReorderFPOps"} and said["scaled"] == {"Vectorized"} and said["smoothed_in_place"], said
+    assert (
+        said["total"] == {"CantReorderFPOps"} and said["scaled"] == {"Vectorized"} and said["smoothed_in_place"]
+    ), said
     text = run(command(), "lines", data, timeout=PATIENT).stdout
     assert "fastmath={'reassoc'} allows several" in text
 
     # One line: what helps, how the loop is left, what it calls; and what there is instead of a line without a loop.
     hot = {name: (line, rule) for name, line, rule in expected}
-    for name, said in (("total", "addsd"), ("total", "(CantReorderFPOps, line "), ("ratio", "1 exception"), ("bell", "calls")):
+    for name, said in (
+        ("total", "addsd"), ("total", "(CantReorderFPOps, line "), ("ratio", "1 exception"), ("bell", "calls")
+    ):
         line, rule = hot[name]
         shown = run(command(), "why", f"{KERNELS.name}:{line}", data, timeout=PATIENT).stdout
         assert f"⚑ {rule}: " in shown and said in shown and f"__main__.{name}" in shown, shown
-    asked = {"no.py:1": "no samples in no.py", "kernels.py:1": "no samples at kernels.py:1", "kernels.py": "lines with a loop"}
+    asked = {
+        "no.py:1": "no samples in no.py", "kernels.py:1": "no samples at kernels.py:1",
+        "kernels.py": "lines with a loop",
+    }
     for place, said in asked.items():
         assert said in run(command(), "why", place, data, status=2, timeout=PATIENT).stderr, place
 

@@ -1,4 +1,5 @@
-"""Pools, joblib, Dask and MPI as their users start them: a recording of each process, read together, and read elsewhere."""
+"""Pools, joblib, Dask and MPI as their users start them: a recording of each process, read together, and read
+elsewhere."""
 
 import json
 import os

@@ -61,7 +61,8 @@ def error(outputs):
 def test_cells_have_their_names_and_hints(cells):
     work = "answer = kernel(100_000_000)\nparts = [i * i for i in range(2_000_000)]"
     defined, first, second, nothing = cells(
-        KERNEL.replace("ready = kernel(10)\n", ""), "%%jitlisten -r 999\nkernel(10)", "%%jitlisten\n" + work, "%jitlisten 1 + 1"
+        KERNEL.replace("ready = kernel(10)\n", ""), "%%jitlisten -r 999\nkernel(10)", "%%jitlisten\n" + work,
+        "%jitlisten 1 + 1",
     )
     assert "run the cell once more" in shown(first)[0] and "%  compiling" in shown(first)[0]
     for table in shown(second):
@@ -95,7 +96,8 @@ def test_a_cell_and_a_statement_show_their_lines(cells):
 
 def test_a_slow_loop_has_its_advice(cells):
     _, slow = cells(
-        "import numba, numpy\n@numba.njit\ndef total(a):\n    s = 0.0\n    for i in range(len(a)):\n        s += a[i]\n    return s",
+        "import numba, numpy\n@numba.njit\ndef total(a):\n    s = 0.0\n    for i in range(len(a)):\n        s += a[i]\n"
+        "    return s",
         "%%jitlisten\nfor _ in range(10_000): total(numpy.ones(100_000))",
     )
     text, page = shown(slow)

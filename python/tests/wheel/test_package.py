@@ -57,7 +57,9 @@ def test_enable_before_or_after_numba(execute, when):
         print("runtimedyld" in now.llvms[0].heard_by, now.llvms[0].linked > 0, type(now.llvms[0].missing) is tuple)
     """)
     late = str(when == "after")
-    assert said == ["first", late, "second", "0", "True", "True", "True", "True", "call", "True", "True", "True", "True", "True"]
+    assert said == [
+        "first", late, "second", "0", "True", "True", "True", "True", "call", "True", "True", "True", "True", "True"
+    ]
 
 
 def test_sinks_are_switched_off_and_on(execute):

@@ -1,5 +1,5 @@
-"""Every Python from 3.8 on that is here: the package has no part that is compiled for one of them. Python 3.14 and 3.15 are tried in
-the userlands (`ci/wheel.sh userland sid`), where the packaging of this machine has none."""
+"""Every Python from 3.8 on that is here: the package has no part that is compiled for one of them. Python 3.14 and 3.15
+are tried in the userlands (`ci/wheel.sh userland sid`), where the packaging of this machine has none."""
 
 import glob
 import os
@@ -60,7 +60,10 @@ def test_the_command_in_front_of_each_python(run, version):
     interpreter = find(version)
     if interpreter is None:
         pytest.skip(f"no Python {version} here")
-    ask = "import os; print('libjitlisten' in open('/proc/self/maps').read(), os.environ.get('LD_PRELOAD'), 'jitlisten' in __import__('sys').modules)"
+    ask = (
+        "import os; print('libjitlisten' in open('/proc/self/maps').read(), os.environ.get('LD_PRELOAD'), 'jitlisten'"
+        " in __import__('sys').modules)"
+    )
     said = run(command(), "run", "--", interpreter, "-c", ask)
     assert said.stdout.split()[:2] == ["True", "None"] and said.stderr == ""
 

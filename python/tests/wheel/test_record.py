@@ -115,7 +115,8 @@ def test_nothing_is_kept_of_code_after_the_duration(run, tmp_path):
 
 
 def test_threads_that_come_where_as_many_have_gone_are_sampled(run, tmp_path):
-    """One pool after another of the same size. Nothing stands in front of ``pthread_create`` here: threads are found in ``/proc``."""
+    """One pool after another of the same size. Nothing stands in front of ``pthread_create`` here: threads are found in
+    ``/proc``."""
     (tmp_path / "pools.py").write_text(
         "import ctypes, threading, time, jitlisten\n"
         "from jitlisten._record import Statistics, library\n"

@@ -1,5 +1,5 @@
-"""Where next to nothing is allowed: an ordinary user, without perf and ptrace, under a seccomp filter as Docker's, and a file system
-that is read-only but for one directory."""
+"""Where next to nothing is allowed: an ordinary user, without perf and ptrace, under a seccomp filter as Docker's, and
+a file system that is read-only but for one directory."""
 
 import json
 
@@ -9,7 +9,8 @@ from spaces import User
 
 #: Every file system that is not the kernel's own becomes read-only, and one directory of the user's is left.
 READ_ONLY = """
-for place in $(findmnt -rno TARGET,FSTYPE | awk '$2 !~ /^(proc|sysfs|cgroup2?|devpts|mqueue|tracefs|debugfs|bpf)$/ { print $1 }'); do
+kernels='^(proc|sysfs|cgroup2?|devpts|mqueue|tracefs|debugfs|bpf)$'
+for place in $(findmnt -rno TARGET,FSTYPE | awk -v kernels="$kernels" '$2 !~ kernels { print $1 }'); do
     mount -o remount,bind,ro "$place" 2>/dev/null || true
 done
 """
@@ -62,12 +63,16 @@ def test_the_place_is_what_it_says(restricted):
 
 def test_it_records(restricted, run):
     inside, home = restricted
-    done = inside(command(), "record", "-r", "499", "-o", "f.data", "--", python(), home / "kernel.py", "work", timeout=180)
+    done = inside(
+        command(), "record", "-r", "499", "-o", "f.data", "--", python(), home / "kernel.py", "work", timeout=180
+    )
     assert "ready" in done.stdout
     # Read outside, where the images are at the same path.
     run(command(), "lines", "--json", "lines.json", home / "f.data")
     report = json.loads(run("cat", "lines.json").stdout)
-    lines = {line["line"]: line for file in report["files"] if file["path"].endswith("kernel.py") for line in file["lines"]}
+    lines = {
+        line["line"]: line for file in report["files"] if file["path"].endswith("kernel.py") for line in file["lines"]
+    }
     source = (home / "kernel.py").read_text().splitlines()
     loop = [number for number, line in enumerate(source, 1) if "range(n)" in line or "total += (i % 7)" in line]
     # 2 s of the processor's time in one loop; kernels count in ticks, of which there may be 100 in a second.

@@ -19,7 +19,11 @@ def look(done):
 
 
 def is_as_before(seen, preload=None, path=None):
-    return seen["LD_PRELOAD"] == preload and seen["PYTHONPATH"] == path and not (seen["JITLISTEN"] or seen["JITLISTEN_RUN"])
+    return (
+        seen["LD_PRELOAD"] == preload
+        and seen["PYTHONPATH"] == path
+        and not (seen["JITLISTEN"] or seen["JITLISTEN_RUN"])
+    )
 
 
 def test_the_program_has_the_library_and_its_children_have_what_was_before(run):
@@ -63,7 +67,9 @@ def test_an_isolated_python_has_the_library_alone(run):
     assert is_as_before(seen["child"])
 
 
-@pytest.mark.parametrize("words", [["env", "A=1"], ["sh", "-c", 'exec "$0" "$@"'], ["sh", "-c", '"$0" "$@"; exit $?'], ["nice"]])
+@pytest.mark.parametrize(
+    "words", [["env", "A=1"], ["sh", "-c", 'exec "$0" "$@"'], ["sh", "-c", '"$0" "$@"; exit $?'], ["nice"]]
+)
 def test_tools_pass_it_on(run, words):
     seen = look(run(command(), "run", "--", *words, python(), LOOK))
     assert seen["self"]["library"] and not seen["child"]["library"]
@@ -81,8 +87,10 @@ def test_before_and_behind_perf(run, tmp_path):
 
 def test_before_gdb(run):
     need("gdb")
-    done = run(command(), "run", "--", "gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off", "-ex", "run", "--args",
-               python(), LOOK)
+    done = run(
+        command(), "run", "--", "gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off", "-ex", "run", "--args",
+        python(), LOOK,
+    )
     seen = json.loads(next(line for line in done.stdout.splitlines() if line.startswith('{"self"')))
     assert seen["self"]["library"] and not seen["child"]["library"]
 
@@ -196,7 +204,8 @@ def test_a_launcher_with_the_children_it_starts(run, tmp_path):
 LAUNCHER = """
 import os, subprocess, sys
 # As torchrun does: a worker for each rank, started by its path, with variables that say which it is.
-workers = [subprocess.Popen([sys.executable, "-u", *sys.argv[1:]], env={**os.environ, "RANK": str(rank)}) for rank in range(2)]
+words = [sys.executable, "-u", *sys.argv[1:]]
+workers = [subprocess.Popen(words, env={**os.environ, "RANK": str(rank)}) for rank in range(2)]
 sys.exit(max(worker.wait() for worker in workers))
 """
 
@@ -213,7 +222,8 @@ def test_a_launcher_of_ranks_as_a_console_script(run, tmp_path):
 
 def test_a_signal_from_outside_reaches_the_program(start, tmp_path):
     (tmp_path / "handles.py").write_text(
-        "import signal, sys\nsignal.signal(signal.SIGUSR1, lambda *_: sys.exit(5))\nprint('ready', flush=True)\nsignal.pause()\n"
+        "import signal, sys\nsignal.signal(signal.SIGUSR1, lambda *_: sys.exit(5))\nprint('ready',"
+        " flush=True)\nsignal.pause()\n"
     )
     program = start(command(), "run", "--", python(), "handles.py")
     program.process.send_signal(signal.SIGUSR1)
@@ -243,7 +253,10 @@ def test_no_lines(start):
 
 def test_a_static_program_is_named_as_one(run, start, tmp_path):
     source = tmp_path / "static.c"
-    source.write_text('#include <stdio.h>\n#include <unistd.h>\nint main(int n, char **w) { puts("ready"); fflush(stdout); if (n > 1) pause(); return !w; }\n')
+    source.write_text(
+        '#include <stdio.h>\n#include <unistd.h>\nint main(int n, char **w) { puts("ready"); fflush(stdout); if (n > 1)'
+        ' pause(); return !w; }\n'
+    )
     run("cc", "-static", "-o", tmp_path / "static", source)
     ran = run(command(), "run", "--", tmp_path / "static")
     assert ran.stdout == "ready\n" and "is statically linked, so nothing can be preloaded into it" in ran.stderr

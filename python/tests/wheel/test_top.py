@@ -136,7 +136,9 @@ def test_the_terminal_is_as_it_was(pane, how):
     else:
         os.kill(int(top), getattr(signal, how))
     assert_as_it_was(pane, before)
-    assert not os.path.exists(f"/proc/{program}/maps") or not open(f"/proc/{program}/maps").read(), "the program has ended"
+    assert (
+        not os.path.exists(f"/proc/{program}/maps") or not open(f"/proc/{program}/maps").read()
+    ), "the program has ended"
     assert not list(pathlib.Path("/tmp").glob(f"jitlisten-top-{top}*")), "no files are left"
 
 
@@ -164,7 +166,9 @@ def test_the_table_of_the_whole_run_is_printed_and_the_recording_kept(pane, run,
     pane.type(f"{TOP} -o kept.data -- {python()} {PROGRAMS / 'kernel.py'} work; echo status $?")
     # Everything, and not the last second, of which there is nothing.
     whole = r"^ +[1-9]\d*\.\d +[1-9]\d*\.\d +[1-9]\d*\.\d\d +[1-9]\d*\.\d\d │ __main__\.burn"
-    pane.shows(r"jitlisten top · has ended, \d+\.\d s", whole, r"1 compiled in \d+\.\d\d s, the last: kernel\.burn\(int64\)")
+    pane.shows(
+        r"jitlisten top · has ended, \d+\.\d s", whole, r"1 compiled in \d+\.\d\d s, the last: kernel\.burn\(int64\)"
+    )
     pane.keys("q")
     pane.shows(r"^ jitlisten top · has ended", whole, "kept in .*kept.data", r"^status 0")
     report = json.loads(run(command(), "lines", "--json", "-", "kept.data").stdout)

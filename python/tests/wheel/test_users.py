@@ -40,7 +40,10 @@ def test_run_before_perf(user, as_user):
     need("perf")
     doctor = json.loads(as_user(command(), "doctor", "--json").stdout)
     state = next(finding for finding in doctor["machine"] if finding["about"] == "perf")["state"]
-    words = ["perf", "record", "-q", "-e", "cpu-clock:u", "-g", "-o", "perf.data", "--", python(), user.program("kernel.py"), "work"]
+    words = [
+        "perf", "record", "-q", "-e", "cpu-clock:u", "-g", "-o", "perf.data", "--", python(), user.program("kernel.py"),
+        "work",
+    ]
     done = as_user(command(), "run", "--", *words, status=None)
     # What doctor says is what happens.
     assert (done.returncode == 0) == (state != "no"), done.stderr

@@ -2,8 +2,8 @@
 
     crashes.py [LIBRARY]
 
-Without a library, Python's faulthandler writes a report of a signal that is sent. With one, compiled code reads where nothing is
-mapped, and the library's `ask_when_it_crashes` has said what happens then.
+Without a library, Python's faulthandler writes a report of a signal that is sent. With one, compiled code reads where
+nothing is mapped, and the library's `ask_when_it_crashes` has said what happens then.
 """
 
 import ctypes

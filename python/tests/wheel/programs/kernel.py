@@ -1,5 +1,5 @@
-"""Compiles a function and stays in it for ever, or for two seconds of the processor with the argument ``work``. With ``later``, a
-second function is compiled when the file ``go`` is there; with ``blocked`` the main thread waits; with ``once`` it ends at once.
+"""Compiles a function and stays in it: for ever, with ``work`` for two seconds of the processor, with ``once`` not.
+With ``later``, it compiles a second function when the file ``go`` is there; with ``blocked`` the main thread waits.
 """
 
 import os

@@ -23,5 +23,8 @@ for _ in range(3):
     engine = compiled("define i32 @f() {\n  ret i32 0\n}", context)
     del engine, context
 print("compiled", flush=True)
-compiled('define i32 @f() {\n  call void asm sideeffect "bogus %eax", ""()\n  ret i32 0\n}', llvm.context.get_global_context())
+compiled(
+    'define i32 @f() {\n  call void asm sideeffect "bogus %eax", ""()\n  ret i32 0\n}',
+    llvm.context.get_global_context(),
+)
 sys.exit("no error")

@@ -1,9 +1,10 @@
-"""Runs a command under a seccomp filter that refuses what Docker's default profile refuses, and `ptrace` with its relatives, which
-that profile allows since Linux 4.8 only: `restricted.py COMMAND...`. Needs no privilege (`no_new_privs`).
+"""Runs a command under a seccomp filter that refuses what Docker's default profile refuses, and `ptrace` with its
+relatives, which that profile allows since Linux 4.8 only: `restricted.py COMMAND...`. Needs no privilege
+(`no_new_privs`).
 
 The profile is a list of what is allowed (moby, `profiles/seccomp/default.json`); here are the remaining system calls of
-x86_64 and aarch64 up to Linux 6.6 for a process without capabilities. Each returns EPERM, `clone3` ENOSYS as there, and `clone` with
-a flag for a new namespace EPERM.
+x86_64 and aarch64 up to Linux 6.6 for a process without capabilities. Each returns EPERM, `clone3` ENOSYS as there, and
+`clone` with a flag for a new namespace EPERM.
 """
 
 import ctypes
@@ -25,30 +26,33 @@ REFUSED = {
     "x86_64": dict(
         ptrace=101, syslog=103, ustat=136, sysfs=139, pivot_root=155, sysctl=156, acct=163, settimeofday=164, mount=165,
         umount2=166, swapon=167, swapoff=168, reboot=169, sethostname=170, setdomainname=171, iopl=172, ioperm=173,
-        create_module=174, init_module=175, delete_module=176, query_module=178, quotactl=179, nfsservctl=180, chroot=161,
-        lookup_dcookie=212, clock_settime=227, mbind=237, set_mempolicy=238, get_mempolicy=239, kexec_load=246, add_key=248,
-        request_key=249, keyctl=250, migrate_pages=256, unshare=272, move_pages=279, perf_event_open=298, fanotify_init=300,
-        name_to_handle_at=303, open_by_handle_at=304, setns=308, process_vm_readv=310, process_vm_writev=311, kcmp=312,
-        finit_module=313, kexec_file_load=320, bpf=321, userfaultfd=323, io_uring_setup=425, io_uring_enter=426,
-        io_uring_register=427, open_tree=428, move_mount=429, fsopen=430, fsconfig=431, fsmount=432, fspick=433,
-        pidfd_getfd=438, process_madvise=440, mount_setattr=442, quotactl_fd=443,
+        create_module=174, init_module=175, delete_module=176, query_module=178, quotactl=179, nfsservctl=180,
+        chroot=161, lookup_dcookie=212, clock_settime=227, mbind=237, set_mempolicy=238, get_mempolicy=239,
+        kexec_load=246, add_key=248, request_key=249, keyctl=250, migrate_pages=256, unshare=272, move_pages=279,
+        perf_event_open=298, fanotify_init=300, name_to_handle_at=303, open_by_handle_at=304, setns=308,
+        process_vm_readv=310, process_vm_writev=311, kcmp=312, finit_module=313, kexec_file_load=320, bpf=321,
+        userfaultfd=323, io_uring_setup=425, io_uring_enter=426, io_uring_register=427, open_tree=428, move_mount=429,
+        fsopen=430, fsconfig=431, fsmount=432, fspick=433, pidfd_getfd=438, process_madvise=440, mount_setattr=442,
+        quotactl_fd=443,
     ),
     "aarch64": dict(
         ptrace=117, syslog=116, pivot_root=41, acct=89, settimeofday=170, mount=40, umount2=39, swapon=224, swapoff=225,
-        reboot=142, sethostname=161, setdomainname=162, init_module=105, delete_module=106, quotactl=60, nfsservctl=42, chroot=51,
-        lookup_dcookie=18, clock_settime=112, mbind=235, set_mempolicy=237, get_mempolicy=236, kexec_load=104, add_key=217,
-        request_key=218, keyctl=219, migrate_pages=238, unshare=97, move_pages=239, perf_event_open=241, fanotify_init=262,
-        name_to_handle_at=264, open_by_handle_at=265, setns=268, process_vm_readv=270, process_vm_writev=271, kcmp=272,
-        finit_module=273, kexec_file_load=294, bpf=280, userfaultfd=282, io_uring_setup=425, io_uring_enter=426,
-        io_uring_register=427, open_tree=428, move_mount=429, fsopen=430, fsconfig=431, fsmount=432, fspick=433,
-        pidfd_getfd=438, process_madvise=440, mount_setattr=442, quotactl_fd=443,
+        reboot=142, sethostname=161, setdomainname=162, init_module=105, delete_module=106, quotactl=60, nfsservctl=42,
+        chroot=51, lookup_dcookie=18, clock_settime=112, mbind=235, set_mempolicy=237, get_mempolicy=236,
+        kexec_load=104, add_key=217, request_key=218, keyctl=219, migrate_pages=238, unshare=97, move_pages=239,
+        perf_event_open=241, fanotify_init=262, name_to_handle_at=264, open_by_handle_at=265, setns=268,
+        process_vm_readv=270, process_vm_writev=271, kcmp=272, finit_module=273, kexec_file_load=294, bpf=280,
+        userfaultfd=282, io_uring_setup=425, io_uring_enter=426, io_uring_register=427, open_tree=428, move_mount=429,
+        fsopen=430, fsconfig=431, fsmount=432, fspick=433, pidfd_getfd=438, process_madvise=440, mount_setattr=442,
+        quotactl_fd=443,
     ),
 }[platform.machine()]
 CLONE, CLONE3 = {"x86_64": (56, 435), "aarch64": (220, 435)}[platform.machine()]
 
 
 def filter_program():
-    """`struct sock_filter`s: code, jump if true, jump if false, constant. Offsets are those of `struct seccomp_data`."""
+    """`struct sock_filter`s: code, jump if true, jump if false, constant. Offsets are those of `struct
+    seccomp_data`."""
 
     def refuse(number, error):
         return [(JUMP_EQUAL, 0, 1, number), (RETURN, 0, 0, ERRNO | error)]
@@ -58,7 +62,10 @@ def filter_program():
         lines += refuse(number, errno.EPERM)
     lines += refuse(CLONE3, errno.ENOSYS)
     # The flags are the first argument.
-    lines += [(JUMP_EQUAL, 0, 3, CLONE), (LOAD, 0, 0, 16), (JUMP_SET, 0, 1, NEW_NAMESPACES), (RETURN, 0, 0, ERRNO | errno.EPERM)]
+    lines += [
+        (JUMP_EQUAL, 0, 3, CLONE), (LOAD, 0, 0, 16), (JUMP_SET, 0, 1, NEW_NAMESPACES),
+        (RETURN, 0, 0, ERRNO | errno.EPERM),
+    ]
     return b"".join(struct.pack("HBBI", *line) for line in [*lines, (RETURN, 0, 0, ALLOW)])
 
 
