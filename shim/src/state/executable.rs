@@ -134,10 +134,8 @@ impl State {
     /// Takes the slots of a source back, if others have changed them. Not while a library is closed: it may be this
     /// one.
     pub(super) fn listen_again(&mut self, slot: usize) {
-        if self.sources[slot].as_ref().is_some_and(Source::is_listening)
-            && let Some(mapped) = unless_closing(self)
-        {
-            self.hook_memory(slot, mapped);
+        if self.sources[slot].as_ref().is_some_and(Source::is_listening) {
+            unless_closing(self, |state, mapped| _ = state.hook_memory(slot, mapped));
         }
     }
 

@@ -22,13 +22,17 @@ use crate::process::next;
 /// Whether libraries were taken out of the loader's list since it was read.
 static LIBRARIES_CLOSE: AtomicBool = AtomicBool::new(false);
 
-/// Evidence that what is remembered is mapped, unless a `dlclose` may be in progress. Where `_r_debug.r_brk` is not
-/// hooked, nothing announces a `dlclose`, so there is none.
-pub(super) fn unless_closing<'l>(_locked: &State) -> Option<Mapped<'l>> {
+/// Runs `work` with evidence that what is remembered is mapped, unless a `dlclose` may be in progress. Where
+/// `_r_debug.r_brk` is not hooked, nothing announces a `dlclose`, so it does not run.
+///
+/// The evidence holds as long as `state` is locked. `work` must take it for every `'l`, so that it cannot keep it.
+pub(super) fn unless_closing(state: &mut State, work: impl for<'l> FnOnce(&mut State, Mapped<'l>)) {
     let may_be_closing = LIBRARIES_CLOSE.load(Ordering::SeqCst) || lookup::ALWAYS.load(Ordering::Acquire);
-    // SAFETY: none was closed since the list was read, or the flag says so; and the thread that closes one takes the
-    // shim's lock, which is held, before it unmaps it. Callers use this before they release the lock.
-    (!may_be_closing).then(|| unsafe { Mapped::all() })
+    if !may_be_closing {
+        // SAFETY: none was closed since the list was read, or the flag says so; and the thread that closes one takes
+        // the shim's lock before it unmaps it. The lock is held until `work` returns.
+        work(state, unsafe { Mapped::all() });
+    }
 }
 
 impl Shim {

@@ -21,30 +21,29 @@ impl Shim {
     /// thread may be changing the list, and the removed entry may be an earlier one at the same address.
     pub(crate) fn register_code(&self, slot: usize) {
         let mut state = self.lock();
-        self.runs(&mut state, slot);
+        self.runs(&mut state, slot, |_, _| {});
         self.read_list(&mut state, slot);
         self.after(&mut state);
     }
 
     /// The LLVM in `slot` has called a hook of ours: its library is relocated, and those that came with it.
     pub(crate) fn prepare(&self, state: &mut State, slot: usize) {
-        self.runs(state, slot);
+        self.runs(state, slot, |_, _| {});
         self.after(state);
     }
 
-    /// The same. Returns the evidence that the library is mapped, until the hook returns.
-    fn runs(&self, state: &mut State, slot: usize) -> Option<Mapped<'_>> {
-        let library = state.sources.get(slot)?.as_ref()?.identity;
-        // SAFETY: a slot's hooks are called by the code of its library only, which cannot be unmapped meanwhile.
-        let mapped = unsafe { Mapped::one(library) };
+    /// The same, and `work` with the evidence that the library is mapped, which it cannot keep.
+    fn runs(&self, state: &mut State, slot: usize, work: impl for<'l> FnOnce(&mut State, Mapped<'l>)) {
+        let Some(source) = state.sources.get(slot).and_then(Option::as_ref) else { return };
+        // SAFETY: a slot's hooks are called by the code of its library only, which cannot be unmapped before the hook
+        // returns.
+        let mapped = unsafe { Mapped::one(source.identity) };
         self.catch_up(state, slot, mapped);
-        Some(mapped)
+        work(state, mapped);
     }
 
     fn after(&self, state: &mut State) {
-        if let Some(mapped) = unless_closing(state) {
-            state.others.change_relocated(mapped);
-        }
+        unless_closing(state, |state, mapped| state.others.change_relocated(mapped));
         self.look_at_overdue(state);
     }
 
@@ -75,11 +74,12 @@ impl Shim {
     pub(crate) fn refused(&self, slot: usize, what: &str) {
         self.ignoring(slot, &format!("an object: {what}"));
         let mut state = self.lock();
-        let mapped = self.runs(&mut state, slot);
-        self.after(&mut state);
-        if let (Some(mapped), Some(source)) = (mapped, state.sources.get_mut(slot).and_then(Option::as_mut)) {
-            source.fall_back_to_list(mapped, self.hooks);
-        }
+        self.runs(&mut state, slot, |state, mapped| {
+            self.after(state);
+            if let Some(source) = state.sources.get_mut(slot).and_then(Option::as_mut) {
+                source.fall_back_to_list(mapped, self.hooks);
+            }
+        });
         self.publish(&state);
     }
 
