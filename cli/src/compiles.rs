@@ -17,8 +17,8 @@ const EXAMPLES: &str = "Examples:
   jitlisten compiles jitlisten.perf.data
   jitlisten compiles --json - -- pytest -q | jq '.[] | select(.took > 1e9) | .function'
 
-when is the time since the first sample. took, Numba (its front end) and LLVM are processor time, and include what is compiled for \
-this function, which is indented below it.";
+when is the time since the first sample. took, Numba (its front end) and LLVM are processor time, and include what is \
+compiled for this function, which is indented below it.";
 
 /// Show what Numba compiled, how long it took, and why it was not in the cache
 #[derive(Args)]

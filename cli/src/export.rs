@@ -14,9 +14,8 @@ use crate::recording::{self, Reading};
 
 /// Write a recording in the format of another tool
 #[derive(Args)]
-#[command(
-    after_help = "Examples:\n  jitlisten export perf.data -o profile.speedscope.json\n  jitlisten export -o profile.json prog.py      for profiler.firefox.com"
-)]
+#[command(after_help = "Examples:\n  jitlisten export perf.data -o profile.speedscope.json\n  jitlisten export -o \
+        profile.json prog.py      for profiler.firefox.com")]
 pub(crate) struct Export {
     /// For profiler.firefox.com, speedscope.app, flame graph scripts, or KCachegrind and callgrind_annotate [default:
     /// by the name of OUT]

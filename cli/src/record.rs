@@ -34,8 +34,8 @@ const EXAMPLES: &str = "Examples:
   jitlisten record -p 4711 -d 10
   jitlisten record -e cache-misses -- python prog.py
 
-`jitlisten lines`, `flamegraph` and `export` read the file, and so does perf report -i FILE. Needs no perf, no root and no ptrace (-p \
-needs ptrace, or Python 3.14).";
+`jitlisten lines`, `flamegraph` and `export` read the file, and so does perf report -i FILE. Needs no perf, no root \
+and no ptrace (-p needs ptrace, or Python 3.14).";
 
 /// Record samples of every thread: a perf.data, without perf
 #[derive(Args)]
@@ -242,7 +242,8 @@ impl Record {
             .as_ref()
             .map(|sinks| format!("jitlisten.enable({}, lines={lines}); ", inject::quoted(&sinks.to_string())));
         let start = format!(
-            "{}jitlisten.start_recording({}, hz={}, wall={}, children={}, python={}, lines={lines}, seconds={}, event={}{})",
+            "{}jitlisten.start_recording({}, hz={}, wall={}, children={}, python={}, lines={lines}, seconds={}, \
+             event={}{})",
             enable.unwrap_or_default(),
             inject::quoted(path),
             self.recorder.rate,

@@ -24,7 +24,8 @@ const EXAMPLES: &str = "Examples:
   perf record -g jitlisten run -- python prog.py
   jitlisten run --sinks image -- py-spy record --native -o out.svg -- python prog.py
 
-The variables reach every tool before the first Python, which is the program. Its child processes are profiled only with -s.";
+The variables reach every tool before the first Python, which is the program. Its child processes are profiled only \
+with -s.";
 
 /// Run a command so that profilers and debuggers see the code that it compiles
 #[derive(Args)]

@@ -17,7 +17,8 @@ const EXAMPLES: &str = "Examples:
   jitlisten why prog.py:16 perf.data
   jitlisten why prog.py:16 -r 999 -- prog.py 1000
 
-Loops are known of compiled code for x86-64. Samples say which of the machine loops of a line ran; docs/why.md explains the advice.";
+Loops are known of compiled code for x86-64. Samples say which of the machine loops of a line ran; docs/why.md \
+explains the advice.";
 
 /// Show the loops that ran for a line, what helps, and their instructions with samples
 #[derive(Args)]

@@ -370,7 +370,8 @@ impl Session {
                 let library = record.library.as_ref().map_or_else(String::new, |library| format!("{library}: "));
                 log_line!(
                     Warn,
-                    "{library}code without frame pointers was loaded, first {first}: compiled without jitlisten, or by an LLVM that it cannot change"
+                    "{library}code without frame pointers was loaded, first {first}: compiled without jitlisten, or by \
+                     an LLVM that it cannot change"
                 );
             }
         }

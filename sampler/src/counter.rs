@@ -92,8 +92,8 @@ impl Counter {
     pub fn reason(error: &io::Error) -> &'static str {
         match error.raw_os_error() {
             Some(libc::EACCES | libc::EPERM) => {
-                "the kernel does not allow it (/proc/sys/kernel/perf_event_paranoid above 2, or a container's seccomp); \
-                 recording without an event needs no permission"
+                "the kernel does not allow it (/proc/sys/kernel/perf_event_paranoid above 2, or a container's \
+                 seccomp); recording without an event needs no permission"
             }
             Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP | libc::EINVAL) => {
                 "this machine does not have that counter, as many virtual machines have none; page-faults and other \

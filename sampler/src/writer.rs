@@ -488,7 +488,8 @@ impl Writer {
 fn version() -> String {
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     format!(
-        "jitlisten {} (samples {}, incomplete {}, truncated {}, lost {}, skipped {}, threads {}, threads without a timer {})",
+        "jitlisten {} (samples {}, incomplete {}, truncated {}, lost {}, skipped {}, threads {}, threads without a \
+         timer {})",
         env!("CARGO_PKG_VERSION"),
         get(&COUNTERS.samples),
         get(&COUNTERS.incomplete),

@@ -42,7 +42,8 @@ impl Shim {
         for (path, reason) in &unheard {
             log_line!(
                 Warn,
-                "{}: this LLVM reported no object, but code became executable: {reason}; code not registered with debuggers stays unnamed",
+                "{}: this LLVM reported no object, but code became executable: {reason}; code not registered with \
+                 debuggers stays unnamed",
                 path.display()
             );
         }

@@ -45,7 +45,8 @@ mod tests {
 
     #[test]
     fn reads_both() {
-        let text = "Sorted summary for file /x.so\n---\n\n   58.18 a.py:15\n   19.78 b.py:15\n Percent | Source\n 1.0 a.py:1\n";
+        let text = "Sorted summary for file /x.so\n---\n\n   58.18 a.py:15\n   19.78 b.py:15\n Percent | Source\n 1.0 \
+            a.py:1\n";
         assert_eq!(annotate(text, "a.py"), Shares::from([(15, 58.18)]));
         let text =
             "# Overhead  Symbol\n\n    44.80%  [.] m.f(int64, float64) [v1]   a.py:15\n     1.20%  [.] g   a.py:15\n";

@@ -180,7 +180,8 @@ fn program() -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "   12    5025125: \n\t    7f00 exp@@GLIBC_2.29\n\t      10 one [x v8]\n\t    20 _start\n\n   13          5: \n\t   1 [unknown]\n\n";
+    const TEXT: &str = "   12    5025125: \n\t    7f00 exp@@GLIBC_2.29\n\t      10 one [x v8]\n\t    20 _start\n\n   \
+        13          5: \n\t   1 [unknown]\n\n";
 
     #[test]
     fn a_text_of_perf_is_read() {

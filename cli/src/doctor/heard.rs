@@ -71,7 +71,8 @@ mod tests {
             jitlisten[7] info: /lib/jaxlib.so: JITLink is not observed: no vtable of ObjectLinkingLayer\n\
             jitlisten[7] info: LLVM in /proc/self/exe, slot 1\n\
             jitlisten[7] info: /proc/self/exe: RuntimeDyld is not observed: switched off\n\
-            jitlisten[7] warn: /lib/odd.so: this LLVM is not observed: too many LLVMs in this process (limit 16); its code stays unnamed\n";
+            jitlisten[7] warn: /lib/odd.so: this LLVM is not observed: too many LLVMs in this process (limit 16); its \
+            code stays unnamed\n";
         let found = findings(log, &[]);
         let said: Vec<&str> = found.iter().map(|finding| finding.found.as_str()).collect();
         assert_eq!(
@@ -79,7 +80,8 @@ mod tests {
             [
                 "/lib/jaxlib.so: RuntimeDyld is hooked",
                 "the program: RuntimeDyld is not observed: switched off; JITLink is hooked",
-                "/lib/odd.so: this LLVM is not observed: too many LLVMs in this process (limit 16); its code stays unnamed",
+                "/lib/odd.so: this LLVM is not observed: too many LLVMs in this process (limit 16); its code stays \
+                 unnamed",
             ]
         );
         assert_eq!(found[2].state, State::No);

@@ -227,7 +227,8 @@ fn unsaid_words(has_library: bool, is_redirected: bool) -> &'static str {
     match (has_library, is_redirected) {
         (true, true) => "its GDB JIT list is hooked",
         (true, false) => {
-            "__jit_debug_register_code is not hooked: observed by its linkers, or its GDB JIT list is read when code becomes executable"
+            "__jit_debug_register_code is not hooked: observed by its linkers, or its GDB JIT list is read when code \
+             becomes executable"
         }
         (false, _) => "not observed",
     }

@@ -132,7 +132,8 @@ fn trace() -> (Finding, bool) {
         "1" => (
             Finding::note(
                 "ptrace",
-                "only child processes can be traced (kernel.yama.ptrace_scope is 1): py-spy and gdb must start the program",
+                "only child processes can be traced (kernel.yama.ptrace_scope is 1): py-spy and gdb must start the \
+                 program",
                 "to attach: sudo sysctl kernel.yama.ptrace_scope=0, or sudo py-spy, sudo gdb",
             ),
             false,

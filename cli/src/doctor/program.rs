@@ -240,7 +240,8 @@ impl Program {
                 self.python_keeps_frame_pointers = false;
                 self.findings.push(Finding::note(
                     "interpreter",
-                    "built without frame pointers: perf record -g sees compiled code up to the interpreter, and no further",
+                    "built without frame pointers: perf record -g sees compiled code up to the interpreter, and no \
+                     further",
                     "perf record --call-graph dwarf, or a Python built with them (Ubuntu 24.04, Fedora, uv)",
                 ));
             }
@@ -288,7 +289,10 @@ impl Program {
             let Totals { images, images_without_padding, .. } = totals;
             self.findings.push(Finding::note(
                 "images",
-                format!("{images_without_padding} of {images} have no padding in front: perf --call-graph dwarf cannot use their unwind tables"),
+                format!(
+                    "{images_without_padding} of {images} have no padding in front: perf --call-graph dwarf cannot \
+                    use their unwind tables"
+                ),
                 "jitlisten record, gdb and py-spy can: see docs/limits.md",
             ));
         }
@@ -302,8 +306,8 @@ impl Program {
             self.findings.push(Finding::note(
                 "lines",
                 format!(
-                    "{without_lines} of {of_program} compiled functions have none: older than jitlisten in this process, or compiled \
-                     without debug information"
+                    "{without_lines} of {of_program} compiled functions have none: older than jitlisten in this \
+                     process, or compiled without debug information"
                 ),
                 "jitlisten run from the beginning; what Numba compiles from now on has lines",
             ));
@@ -318,7 +322,8 @@ impl Program {
         self.findings.push(if totals.remark_handlers == 0 {
             Finding::note(
                 "remarks",
-                "those of LLVM's loop vectoriser are not recorded: unknown release of LLVM, or the program handles diagnostics itself",
+                "those of LLVM's loop vectoriser are not recorded: unknown release of LLVM, or the program handles \
+                 diagnostics itself",
                 "nothing: jitlisten why goes by the machine code",
             )
         } else {
@@ -373,7 +378,8 @@ impl Program {
 /// Of functions without frame pointers, in front of the causes.
 const HAVE_NONE: &str = "compiled functions keep no frame pointer: ";
 
-const CACHED: &str = "start it with jitlisten run and omit --no-lines: Numba then compiles once more what it has cached without jitlisten";
+const CACHED: &str = "start it with jitlisten run and omit --no-lines: Numba then compiles once more what it has \
+    cached without jitlisten";
 
 const NO_LLVM: &str = "no known LLVM in the process";
 /// What the library says, which looks into every library.

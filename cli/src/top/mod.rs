@@ -39,8 +39,8 @@ const EXAMPLES: &str = "Examples:
   jitlisten top -- python prog.py
   jitlisten top -p 4711
 
-What a command prints is kept, and shown when top ends. q ends top, and a command that it has started; a process given with -p \
-goes on as before. ? lists the keys.";
+What a command prints is kept, and shown when top ends. q ends top, and a command that it has started; a process given \
+with -p goes on as before. ? lists the keys.";
 
 /// Watch functions and their hottest lines in a running program
 #[derive(Args)]

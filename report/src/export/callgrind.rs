@@ -41,7 +41,8 @@ pub(crate) fn to_callgrind(report: &Report) -> String {
     let event = if event.starts_with(char::is_alphabetic) { event } else { format!("event_{event}") };
     let command = printable(&report.recording.facts.command.join(" "));
     let mut out = format!(
-        "# callgrind format\nversion: 1\ncreator: jitlisten {}\ncmd: {command}\npositions: line\nevents: {event} Samples\nsummary: {} {}\n",
+        "# callgrind format\nversion: 1\ncreator: jitlisten {}\ncmd: {command}\npositions: line\nevents: {event} \
+         Samples\nsummary: {} {}\n",
         env!("CARGO_PKG_VERSION"),
         report.profile.all.weight,
         report.profile.all.samples,

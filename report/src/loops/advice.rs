@@ -71,8 +71,9 @@ const RULES: [Rule; 19] = [
             let (name, share) = (of.largest_call(is_math).unwrap_or_default(), of.share_of_calls(is_math));
             let name = if name.starts_with('[') { "a function of libm" } else { name };
             format!(
-                "{name} is called for each value ({share:.0} % of this loop): one value at a time; up to Numba 0.61, `pip install icc_rt` \
-                 gives vector functions (usually 2 to 4 times faster, up to 4 ulp off); wheels since 0.62 have none"
+                "{name} is called for each value ({share:.0} % of this loop): one value at a time; up to Numba 0.61, \
+                 `pip install icc_rt` gives vector functions (usually 2 to 4 times faster, up to 4 ulp off); wheels \
+                 since 0.62 have none"
             )
         },
     },
@@ -84,7 +85,8 @@ const RULES: [Rule; 19] = [
             is_here || of.share_of_calls(is_reference_count) > 60.0 && !is_freed
         },
         text: |_| {
-            "counts references to an object in each round; take it out of its container before the loop, or use an array for numbers"
+            "counts references to an object in each round; take it out of its container before the loop, or use an \
+             array for numbers"
                 .to_owned()
         },
     },
@@ -95,8 +97,8 @@ const RULES: [Rule; 19] = [
             narrowings != 0 && narrowings < conversions && conversions * 4 >= packed.max(scalar)
         },
         text: |_| {
-            "float32 becomes float64 and back, because a literal or another operand is float64; np.float32(0.1) keeps it (up to 2 times \
-             faster; changes rounding)"
+            "float32 becomes float64 and back, because a literal or another operand is float64; np.float32(0.1) keeps \
+             it (up to 2 times faster; changes rounding)"
                 .to_owned()
         },
     },
@@ -118,8 +120,8 @@ const RULES: [Rule; 19] = [
         id: "division-check",
         applies: |of| of.is_one_at_a_time() && is_small(of) && of.facts.checked_divisions != 0,
         text: |_| {
-            "one value at a time: a division by zero must raise; error_model='numpy' returns inf or nan instead (usually 2 to 4 times \
-             faster)"
+            "one value at a time: a division by zero must raise; error_model='numpy' returns inf or nan instead \
+             (usually 2 to 4 times faster)"
                 .to_owned()
         },
     },
@@ -127,8 +129,8 @@ const RULES: [Rule; 19] = [
         id: "invariant-divisor",
         applies: |of| is_small(of) && of.facts.invariant_divisions != 0,
         text: |_| {
-            "divides by a value that the loop does not change; fastmath={'arcp'}, or a product with its reciprocal, divides once \
-             (usually 2 to 3 times faster; changes rounding)"
+            "divides by a value that the loop does not change; fastmath={'arcp'}, or a product with its reciprocal, \
+             divides once (usually 2 to 3 times faster; changes rounding)"
                 .to_owned()
         },
     },
@@ -136,8 +138,8 @@ const RULES: [Rule; 19] = [
         id: "fp-order",
         applies: |of| is_sum(of) && of.facts.strided == 0,
         text: |_| {
-            "one value at a time: the sum keeps its order; fastmath={'reassoc'} allows several (usually 2 to 10 times faster; changes \
-             rounding)"
+            "one value at a time: the sum keeps its order; fastmath={'reassoc'} allows several (usually 2 to 10 times \
+             faster; changes rounding)"
                 .to_owned()
         },
     },
@@ -145,9 +147,9 @@ const RULES: [Rule; 19] = [
         id: "strided-sum",
         applies: |of| is_sum(of) && of.facts.strided != 0,
         text: |_| {
-            "one value at a time: the sum keeps its order, and its values are not known to be neighbours in memory; fastmath={'reassoc'} \
-             helps only with a C-contiguous array by index, the last index in the inner loop (then usually 3 to 12 times faster; changes \
-             rounding)"
+            "one value at a time: the sum keeps its order, and its values are not known to be neighbours in memory; \
+             fastmath={'reassoc'} helps only with a C-contiguous array by index, the last index in the inner loop \
+             (then usually 3 to 12 times faster; changes rounding)"
                 .to_owned()
         },
     },
@@ -158,8 +160,8 @@ const RULES: [Rule; 19] = [
             of.is_one_at_a_time() && is_small(of) && exits == 2 && counted_exits == 2 && strided >= 2 && scalar != 0
         },
         text: |_| {
-            "one value at a time: zip asks in each round which array ends first; an index over C-contiguous arrays asks once (usually 1.5 \
-             to 3 times faster)"
+            "one value at a time: zip asks in each round which array ends first; an index over C-contiguous arrays \
+             asks once (usually 1.5 to 3 times faster)"
                 .to_owned()
         },
     },
@@ -169,8 +171,8 @@ const RULES: [Rule; 19] = [
             of.is_one_at_a_time() && of.vector_version_did_not_run() && of.facts.calls == 0 && of.facts.exits < 2
         },
         text: |_| {
-            "one value at a time, although there is a vector version: the stride is not known to be 1 before it runs, or the loop is \
-             short; C-contiguous arrays and an index help"
+            "one value at a time, although there is a vector version: the stride is not known to be 1 before it runs, \
+             or the loop is short; C-contiguous arrays and an index help"
                 .to_owned()
         },
     },
@@ -181,8 +183,8 @@ const RULES: [Rule; 19] = [
             of.is_one_at_a_time() && conditional_sums != 0 && recurrences + strided + indirect == 0
         },
         text: |_| {
-            "one value at a time: a sum that only some rounds add to; `s += x if wanted else 0.0` with fastmath={'reassoc'} allows several \
-             (usually 9 to 13 times faster; changes rounding)"
+            "one value at a time: a sum that only some rounds add to; `s += x if wanted else 0.0` with \
+             fastmath={'reassoc'} allows several (usually 9 to 13 times faster; changes rounding)"
                 .to_owned()
         },
     },
@@ -194,8 +196,8 @@ const RULES: [Rule; 19] = [
             of.is_one_at_a_time() && choices != 0 && recurrences + conditional_sums + integer_choices == 0
         },
         text: |_| {
-            "one value at a time: each round keeps the larger or smaller; keep 4 and join them after the loop (usually 2 to 4 times faster); \
-             options do not help"
+            "one value at a time: each round keeps the larger or smaller; keep 4 and join them after the loop (usually \
+             2 to 4 times faster); options do not help"
                 .to_owned()
         },
     },
@@ -210,8 +212,8 @@ const RULES: [Rule; 19] = [
             of.is_one_at_a_time() && is_small(of) && of.facts.exceptions != 0 && of.facts.checked_divisions == 0
         },
         text: |_| {
-            "one value at a time: an exception may leave the loop (raise, or an index with boundscheck=True); check in a loop before this \
-             one (usually 1.5 to 2 times faster)"
+            "one value at a time: an exception may leave the loop (raise, or an index with boundscheck=True); check in \
+             a loop before this one (usually 1.5 to 2 times faster)"
                 .to_owned()
         },
     },
@@ -221,12 +223,11 @@ const RULES: [Rule; 19] = [
             let Facts { gathers, scatters, indirect, .. } = of.facts;
             is_small(of) && (gathers + scatters != 0 || of.is_one_at_a_time() && indirect != 0)
         },
-        text: |of| {
-            match of.facts.gathers + of.facts.scatters {
+        text: |of| match of.facts.gathers + of.facts.scatters {
             0 => "one value at a time: an address comes from an array; nothing to gain by options".to_owned(),
-            _ => "each value is fetched by itself (gather); neighbours in memory are faster: of a[i, j], j should be the inner loop's"
+            _ => "each value is fetched by itself (gather); neighbours in memory are faster: of a[i, j], j should be \
+                the inner loop's"
                 .to_owned(),
-        }
         },
     },
 ];

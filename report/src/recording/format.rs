@@ -237,15 +237,16 @@ fn doubts(version: &str) -> Vec<String> {
     let mut notes = Vec::new();
     if without > 0 || incomplete.saturating_add(truncated) > samples / 100 {
         notes.push(format!(
-            "of {samples} stacks {incomplete} end before the start of their thread, and {truncated} are cut off; threads that got no \
-             timer, and are not in the recording: {without}"
+            "of {samples} stacks {incomplete} end before the start of their thread, and {truncated} are cut off; \
+             threads that got no timer, and are not in the recording: {without}"
         ));
     }
     // Recordings of before had no such counter.
     if let Some(skipped) = count("skipped").filter(|skipped| *skipped > samples / 100) {
         notes.push(format!(
-            "{skipped} samples beside {samples} were skipped: taking a stack needed more than 5 % of the interval. Their time counts for the \
-             thread's next sample, so totals are right and short functions less certain: record longer, or with a lower rate (-r)"
+            "{skipped} samples beside {samples} were skipped: taking a stack needed more than 5 % of the interval. \
+             Their time counts for the thread's next sample, so totals are right and short functions less certain: \
+             record longer, or with a lower rate (-r)"
         ));
     }
     notes
@@ -295,8 +296,8 @@ mod tests {
     fn what_the_recorder_has_counted_is_said_where_it_matters() {
         let version = |incomplete, skipped, without| {
             format!(
-                "jitlisten 0.1.0 (samples 1000, incomplete {incomplete}, truncated 2, lost 5, skipped {skipped}, threads 3, threads \
-                 without a timer {without})"
+                "jitlisten 0.1.0 (samples 1000, incomplete {incomplete}, truncated 2, lost 5, skipped {skipped}, \
+                 threads 3, threads without a timer {without})"
             )
         };
         assert!(doubts(&version(8, 10, 0)).is_empty());

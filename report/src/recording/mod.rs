@@ -293,7 +293,8 @@ impl Container {
         }
         if compressed != 0 {
             self.notes.push(format!(
-                "{compressed} records are compressed and not read: record without -z, or run `perf inject` on the file first"
+                "{compressed} records are compressed and not read: record without -z, or run `perf inject` on the file \
+                 first"
             ));
         }
     }

@@ -338,7 +338,8 @@ fn nameless(functions: &[Function]) -> Option<String> {
     let libraries: Vec<String> = libraries.into_iter().collect();
     (!libraries.is_empty()).then(|| {
         format!(
-            "compiled functions of {} have addresses for names: its LLVM has neither symbols nor RTTI, or it loads cached code itself",
+            "compiled functions of {} have addresses for names: its LLVM has neither symbols nor RTTI, or it loads \
+             cached code itself",
             libraries.join(", ")
         )
     })
@@ -388,7 +389,8 @@ mod tests {
             function("other+jit@none", Kind::Compiled),
             function("native+jit@7f", Kind::Native),
         ];
-        let said = "compiled functions of libddx.so.4 have addresses for names: its LLVM has neither symbols nor RTTI, or it loads cached code itself";
+        let said = "compiled functions of libddx.so.4 have addresses for names: its LLVM has neither symbols nor RTTI, \
+            or it loads cached code itself";
         assert_eq!(nameless(&all).as_deref(), Some(said));
         assert_eq!(nameless(&all[2..]), None);
     }

@@ -43,7 +43,8 @@ impl DiscoveredLlvm {
         let version = self.version.as_deref().map_or_else(|| "null".to_owned(), quoted);
         let list = |words: &mut dyn Iterator<Item = &str>| words.map(quoted).collect::<Vec<_>>().join(", ");
         format!(
-            "\"file\": {}, \"version\": {version}, \"heard_by\": [{}], \"linked\": {}, \"listed\": {}, \"missing\": [{}]",
+            "\"file\": {}, \"version\": {version}, \"heard_by\": [{}], \"linked\": {}, \"listed\": {}, \"missing\": \
+             [{}]",
             quoted(&self.path.to_string_lossy()),
             list(&mut self.heard_by.iter().copied()),
             self.linked,

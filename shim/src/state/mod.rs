@@ -150,7 +150,8 @@ impl Shim {
         if state.has_llvmlite {
             log_line!(
                 Info,
-                "llvmlite was loaded before jitlisten: callers that already looked up its functions compile without frame pointers"
+                "llvmlite was loaded before jitlisten: callers that already looked up its functions compile without \
+                 frame pointers"
             );
         }
         for slot in 0..state.sources.len() {

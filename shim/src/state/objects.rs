@@ -190,7 +190,8 @@ impl Shim {
                 let library = library.map_or_else(String::new, |library| format!("{library}: "));
                 log_line!(
                     Warn,
-                    "{library}an object at {at:x?} is not final after a second: {reason}; it stays unnamed (reported once)"
+                    "{library}an object at {at:x?} is not final after a second: {reason}; it stays unnamed (reported \
+                     once)"
                 );
             }
         }

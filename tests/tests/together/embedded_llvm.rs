@@ -213,7 +213,8 @@ fn without_names_of_types() {
             let map = ended.perf_map();
             assert!(map.names().lines().count() >= THREADS * COUNT && map.names().contains(&name), "{}", map.names());
             assert_eq!(log.matches("is not observed").count(), 1, "{log}");
-            let why = "this LLVM is not observed: its linkers have neither symbols nor RTTI; its code has addresses for names";
+            let why = "this LLVM is not observed: its linkers have neither symbols nor RTTI; its code has addresses \
+                for names";
             assert!(log.contains(why), "{log}");
         }
     }
@@ -441,7 +442,8 @@ fn sealed_library(scratch: &Scratch, compiler: &Path) -> PathBuf {
     let memory = "void *page = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);\n\
         sum += mprotect(page, 4096, PROT_READ) + munmap(page, 4096);\n";
     let text = format!(
-        "#include <sys/mman.h>\n{declared}long sealed(void) {{\n    long sum = 0;\n{memory}{called}    return sum;\n}}\n"
+        "#include <sys/mman.h>\n{declared}long sealed(void) {{\n    long sum = 0;\n{memory}{called}    return \
+         sum;\n}}\n"
     );
     fs::write(&source, text).expect("written");
     let here = scratch.join("");

@@ -81,7 +81,8 @@ const QUERY: &str = "select sum(x::numeric * 3), count(*) from numbers where x %
 /// Both outputs, with the library and without.
 fn both(postgres: &Postgres, settings: &[&str]) -> (Ended, Ended) {
     let statements = format!(
-        "set jit_above_cost = 0\n{QUERY}\nexplain (analyze, timing off, summary off) {QUERY}\nset jit_inline_above_cost = 0\n\
+        "set jit_above_cost = 0\n{QUERY}\nexplain (analyze, timing off, summary off) {QUERY}\nset \
+         jit_inline_above_cost = 0\n\
          set jit_optimize_above_cost = 0\nexplain (analyze, timing off, summary off) {QUERY}\n"
     );
     let run = |library: Option<&std::path::Path>| {
@@ -154,8 +155,8 @@ fn functions_of_llvmpipe_and_postgresql_keep_a_frame_pointer() {
 #[test]
 fn perf_walks_through_what_postgresql_compiles() {
     let (Some(()), Some(postgres)) = (perf::is_here(), Postgres::new()) else { return };
-    let query = "select sum(case when (x * 7 + 3) % 11 < 5 then (x * 31 + 7) % 1009 else (x # 77) % 503 end) from numbers a, \
-                 generate_series(1, 40) b where (a.x + b) % 3 <> 1 and (a.x * 5 + b) % 7 > 1";
+    let query = "select sum(case when (x * 7 + 3) % 11 < 5 then (x * 31 + 7) % 1009 else (x # 77) % 503 end) from \
+        numbers a, generate_series(1, 40) b where (a.x + b) % 3 <> 1 and (a.x * 5 + b) % 7 > 1";
     let host = postgres.statements(&format!("set jit_above_cost = 0\n{query}\n"), &[]);
     let host = host.variable("LD_PRELOAD", postgres.library()).variable("JITLISTEN", "perfmap,image");
     let recording = perf::record(&host, Preload::Nothing);
@@ -188,7 +189,8 @@ fn wait_for_name(running: &Running<'_>, name: &str) {
 #[test]
 fn gdb_names_what_postgresql_has_registered_nowhere() {
     let (Some(()), Some(postgres)) = (gdb::is_here(), Postgres::new()) else { return };
-    let statements = "set jit_above_cost = 0\nselect sum(a.x % 7) from numbers a, generate_series(1, 100000) b where a.x % 3 <> b % 5\n";
+    let statements = "set jit_above_cost = 0\nselect sum(a.x % 7) from numbers a, generate_series(1, 100000) b where \
+        a.x % 3 <> b % 5\n";
     let host = postgres.statements(statements, &[]).variable("JITLISTEN", "perfmap,gdb");
     let host = host.variable("LD_PRELOAD", postgres.library());
     let running = host.start(Preload::Nothing);

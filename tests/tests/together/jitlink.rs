@@ -239,10 +239,13 @@ fn an_object_that_is_also_listed_is_one_object() {
         !0 = distinct !DICompileUnit(language: DW_LANG_C99, file: !1, emissionKind: FullDebug)\n\
         !1 = !DIFile(filename: \"pruned.c\", directory: \"/tmp\")\n!2 = !{i32 2, !\"Dwarf Version\", i32 4}\n\
         !3 = !{i32 2, !\"Debug Info Version\", i32 3}\n\
-        !4 = distinct !DISubprogram(name: \"live\", file: !1, line: 40, type: !5, unit: !0, spFlags: DISPFlagDefinition)\n\
+        !4 = distinct !DISubprogram(name: \"live\", file: !1, line: 40, type: !5, unit: !0, spFlags: \
+        DISPFlagDefinition)\n\
         !5 = !DISubroutineType(types: !{})\n!6 = !DILocation(line: 42, column: 3, scope: !4)\n";
-    let functions = "define internal i32 @dead(i32 %n) uwtable section \".text.dead\" {\n  %x = mul i32 %n, 77\n  ret i32 %x\n}\n\
-        define i32 @live(i32 %n) uwtable section \".text.live\" !dbg !4 {\n  %x = mul i32 %n, 3, !dbg !6\n  ret i32 %x, !dbg !6\n}\n\
+    let functions = "define internal i32 @dead(i32 %n) uwtable section \".text.dead\" \
+        {\n  %x = mul i32 %n, 77\n  ret i32 %x\n}\n\
+        define i32 @live(i32 %n) uwtable section \".text.live\" !dbg !4 \
+        {\n  %x = mul i32 %n, 3, !dbg !6\n  ret i32 %x, !dbg !6\n}\n\
         define i32 @main() uwtable section \".text.main\" {\n  %x = call i32 @live(i32 5)\n  ret i32 %x\n}\n";
     for (llvm, _) in LLVMS {
         let Some(lli) = tool::require(&format!("lli-{llvm}"), Absence::FailsInCi) else { continue };

@@ -67,7 +67,8 @@ fn a_seventeenth_llvm_is_said_to_be_one_too_many() {
     let scratch = Scratch::new("too-many");
     let (small, program) = (scratch.join("llvm.so"), scratch.join("opens_many"));
     let source = scratch.join("llvm.c");
-    let interface = "struct { unsigned version, action; void *relevant, *first; } __jit_debug_descriptor = {1, 0, 0, 0};\n\
+    let interface = "struct { unsigned version, action; void *relevant, *first; } __jit_debug_descriptor = \
+        {1, 0, 0, 0};\n\
         void __jit_debug_register_code(void) { __asm__ volatile(\"\"); }\n";
     fs::write(&source, interface).expect("a file");
     let Some(compiler) = tool::require("cc", Absence::FailsInCi) else { return };

@@ -49,8 +49,8 @@ impl JitInterface {
             } else {
                 log_line!(
                     Warn,
-                    "{path}: could not hook __jit_debug_register_code: {refusal}; the GDB JIT list is read when memory becomes executable, \
-                     which misses some objects"
+                    "{path}: could not hook __jit_debug_register_code: {refusal}; the GDB JIT list is read when memory \
+                     becomes executable, which misses some objects"
                 );
             }
         }

@@ -53,7 +53,8 @@ impl Shim {
         if !std::mem::replace(&mut state.self_loaded.logged_any, true) {
             log_line!(
                 Info,
-                "objects are compiled to memory (LLVMTargetMachineEmitToMemoryBuffer): searching for the code that the program loads itself"
+                "objects are compiled to memory (LLVMTargetMachineEmitToMemoryBuffer): searching for the code that the \
+                 program loads itself"
             );
         }
     }
