@@ -7,7 +7,7 @@
 //!   JITLISTEN_RUN = WORD+WORD..:LIBRARY     set by `jitlisten run`
 //!     program       the first Python gives the environment back; without it (`-s`) no process does
 //!     sinks         JITLISTEN was not set before
-//!     lines         a sitecustomize of ours is first in PYTHONPATH; it gives that back itself, see python/jitlisten/_site
+//!     lines         a sitecustomize of ours is first in PYTHONPATH; it gives that back (python/jitlisten/_site)
 //! ```
 //!
 //! Afterwards `JITLISTEN_RUN` is `lines:PID` until the sitecustomize has read it, or gone.

@@ -6,10 +6,12 @@
 //!
 //! | file | its process is dead if it |
 //! | --- | --- |
-//! | `/tmp/perf-PID.map` with the first line `0 0 jitlisten PID START NAMESPACE STATE` | is of this PID namespace and has another start time, or `STATE` is `ended` or `mixed`; holds no lock |
+//! | `/tmp/perf-PID.map` | is of this PID namespace and has another start time, `ended` or `mixed`; holds no lock |
 //! | `image-PID-START*/`, `object-N.so`, `alive`, `dead` | has another start time; holds no lock on `alive` |
 //! | `sources/NAME-HASH.py` | (no process) was written more than 30 days ago |
 //! | `jitlisten-XXXXXX/`, `jit-PID.dump`, `jitted-PID-*` | is not there; holds no lock on `jit-PID.dump` |
+//!
+//! The first line of a perf map is `0 0 jitlisten PID START NAMESPACE STATE`.
 
 #![forbid(unsafe_code)]
 

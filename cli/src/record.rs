@@ -62,7 +62,8 @@ pub(crate) struct Record {
     #[command(flatten)]
     recorder: Recorder,
     /// The command and its arguments; prog.py and -m MODULE mean this environment's Python
-    #[arg(required_unless_present_any = ["pid", "stop"], trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    #[arg(required_unless_present_any = ["pid", "stop"], value_name = "CMD")]
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<OsString>,
 }
 

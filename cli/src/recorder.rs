@@ -19,7 +19,8 @@ use crate::system::Blocked;
 #[derive(Args, Clone, PartialEq)]
 pub(crate) struct Recorder {
     /// Samples per second of each thread's CPU time
-    #[arg(short, long, value_name = "HZ", default_value_t = USUAL_HZ, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(short, long, value_name = "HZ", default_value_t = USUAL_HZ)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) rate: u32,
     /// Sample wall-clock time, waiting threads included
     #[arg(long)]

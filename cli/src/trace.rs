@@ -3,8 +3,8 @@
 //! ```text
 //!   seize, interrupt     the thread stops, wherever it is, in a system call or not
 //!   save                 all registers, the floating-point and vector ones included, and the signal mask
-//!   call                 with its signals blocked, on a given stack; the return address is 0, so that the return is a SIGSEGV
-//!                        that only the tracer sees
+//!   call                 with its signals blocked, on a given stack; the return address is 0, so that the return is a
+//!                        SIGSEGV that only the tracer sees
 //!   restore, detach      as before: the kernel restarts an interrupted system call
 //! ```
 //! Signals that cannot be blocked and arrive during a call are sent again when the thread is as it was.

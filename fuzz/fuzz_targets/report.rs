@@ -87,17 +87,22 @@ fuzz_target!(|data: &[u8]| {
     let report = Report::new(recording, None, &Options { lookup, by_thread: true, ..Options::default() });
 
     let profile = &report.profile;
-    let lines: u64 = profile.files.iter().flat_map(|file| file.lines.values()).map(|line| line.shares.own.samples).sum();
+    let lines = profile.files.iter().flat_map(|file| file.lines.values());
+    let lines: u64 = lines.map(|line| line.shares.own.samples).sum();
     assert_eq!(lines + profile.without_line.samples + profile.outside_all().samples, profile.all.samples);
     let functions: u64 = profile.functions.iter().map(|row| row.shares.own.samples).sum();
     assert_eq!(functions, profile.all.samples);
-    let whole = |line: &jitlisten_report::Line| line.shares.own <= line.shares.total && line.shares.total <= profile.all;
+    let whole = |line: &jitlisten_report::Line| {
+        line.shares.own <= line.shares.total && line.shares.total <= profile.all
+    };
     assert!(profile.files.iter().flat_map(|file| file.lines.values()).all(whole));
-    let text = to_text(&report, Style { all: true, threads: true, processes: true, hosts: true, width: Some(80), ..Style::default() });
+    let style = Style { all: true, threads: true, processes: true, hosts: true, width: Some(80), ..Style::default() };
+    let text = to_text(&report, style);
     assert!(!text.contains('\x1b') && text.lines().all(|line| line.width() <= 80));
     let page = to_html(&report);
     assert_eq!(page.matches("</script>").count(), 2);
-    let _ = (to_json(&report), to_collapsed(&report), to_speedscope(&report), to_firefox(&report), to_callgrind(&report));
+    let _ = (to_json(&report), to_collapsed(&report), to_speedscope(&report));
+    let _ = (to_firefox(&report), to_callgrind(&report));
     let _ = to_flamegraph(&report, &mut Vec::new());
     let _ = diff_to_text(&report, &report, Some(80), true);
 });

@@ -14,7 +14,7 @@
 //! | --- | --- |
 //! | `session.rs` | the state, its lock, the three verbs |
 //! | `record.rs`, `alive.rs` | a living object and its neighbours; the functions of all objects, for queries |
-//! | `reported.rs`, `listed.rs`, `moved.rs` | objects from two channels, from a linker and a list, and copied to another address |
+//! | `reported.rs`, `listed.rs`, `moved.rs` | objects from two channels, from a linker and a list, copied elsewhere |
 //! | `memory.rs` | changes of the memory of objects: the [`Ledger`] says what becomes of them |
 //! | `notify.rs` | sinks and the observer |
 //! | `fork.rs` | another process, another user |

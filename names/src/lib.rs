@@ -120,7 +120,8 @@ pub fn wants_location(linkage_name: &str) -> bool {
 mod tests {
     use super::*;
 
-    const KERNEL: &str = "__gufunc__._ZN13_3cdynamic_3e36__numba_parfor_gufunc_0x7f50dd2e7110B3v24B4c8tJE5ArrayIdLi1E1C7mutable7alignedE";
+    const KERNEL: &str = "__gufunc__._ZN13_3cdynamic_3e36__numba_parfor_gufunc_0x7f50dd2e7110B3v24B4c8tJ\
+        E5ArrayIdLi1E1C7mutable7alignedE";
     const FUNCTION: &str = "_ZN8__main__7diffuseB2v1B4c8tJEd";
     const WRAPPER: &str = "_ZN7cpython8__main__7diffuseB2v1B4c8tJEd";
     const OWN: &str = "_ZN5numba2np6ufuncs3addB2v3B4c8tJEd";

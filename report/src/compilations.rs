@@ -286,8 +286,9 @@ mod tests {
     /// A row of thread 7.
     fn spanning(depth: u32, begin: u64, end: u64) -> Compilation {
         row(&format!(
-            r#"{{"function": "__main__.f.<locals>.g", "file": "/a/prog.py", "line": 3, "signature": "(int64)", "thread": 7,
-                 "depth": {depth}, "begin": {begin}, "end": {end}, "cpu": {}, "llvm": 90, "why": "off", "caller": "/a/prog.py:9"}}"#,
+            r#"{{"function": "__main__.f.<locals>.g", "file": "/a/prog.py", "line": 3, "signature": "(int64)",
+                 "thread": 7, "depth": {depth}, "begin": {begin}, "end": {end}, "cpu": {}, "llvm": 90, "why": "off",
+                 "caller": "/a/prog.py:9"}}"#,
             end - begin
         ))
         .expect("a row")
@@ -322,9 +323,8 @@ mod tests {
         let path = beside(&recording);
         fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
         let line = |name: &str| {
-            format!(
-                r#"{{"function": "{name}", "file": "", "line": 3, "signature": "", "thread": 7, "depth": 0, "begin": 5, "end": 6, "cpu": 1}}"#
-            ) + "\n"
+            format!(r#"{{"function": "{name}", "file": "", "line": 3, "signature": "", "thread": 7, "depth": 0, "#)
+                + "\"begin\": 5, \"end\": 6, \"cpu\": 1}\n"
         };
         let mut growing = GrowingCompilations::default();
         let mut names = |text: &str| {
@@ -350,7 +350,8 @@ mod tests {
         for text in ["", "{", "[]", "3", "{}", "null", r#"{"function": 3}"#, "\u{0}"] {
             assert_eq!(row(text), None, "{text}");
         }
-        let whole = r#"{"function": "f", "file": "", "line": 3, "signature": "", "thread": 7, "depth": 0, "begin": 5, "end": END, "cpu": 1}"#;
+        let whole = r#"{"function": "f", "file": "", "line": 3, "signature": "",
+            "thread": 7, "depth": 0, "begin": 5, "end": END, "cpu": 1}"#;
         assert!(row(&whole.replace("END", "6")).is_some());
         for end in ["4", "-1", "1e30", "18446744073709551615", "\"6\""] {
             assert_eq!(row(&whole.replace("END", end)), None, "{end}");

@@ -58,8 +58,9 @@ pub fn compilations_to_json(report: &Report) -> Value {
 
 pub(crate) fn to_json(row: &Compilation, start: u64) -> Value {
     json!({
-        "function": row.name(), "file": row.file, "line": row.line, "signature": row.signature, "pid": row.pid, "tid": row.tid,
-        "depth": row.depth, "when": row.begin.saturating_sub(start), "lasted": row.lasted, "took": row.took, "exclusive": row.exclusive,
+        "function": row.name(), "file": row.file, "line": row.line, "signature": row.signature, "pid": row.pid,
+        "tid": row.tid, "depth": row.depth, "when": row.begin.saturating_sub(start), "lasted": row.lasted,
+        "took": row.took, "exclusive": row.exclusive,
         "llvm": row.llvm, "size": row.size, "caller": row.caller, "failed": row.failed,
         "cached": row.why == Why::Cached, "why": row.why.words(),
     })

@@ -3,14 +3,18 @@
 //! ```text
 //! {"samples": n, "compiled": n, "interpreted": n, "without_line": n, "lost": n, "weight": n, "is_time": b, "elapsed":
 //! ns or null,
-//!  "summary": {"compiled": {"samples": n, "weight": n, "percent": p}, "interpreted": {...}, "libraries": {NAME: {...}}, "compiling": {...},
-//!              "compiling_in_llvm": {...}, "importing": {NAME: {...}}, "collecting": {...}, "waiting": {NAME: {...}}},
-//!  "hottest": [{"path": p, "line": l, "source": s, "kind": "compiled"|"python", "self": n, "total": n, "in_c": n, ...}],
-//!  "files":   [{"path": p, "note": s, "lines": [{"line": l, "self": n, "self_weight": n, "in_c": n, "approximate": n, "total": n, "source": s, "inlined": [...],
+//!  "summary": {"compiled": {"samples": n, "weight": n, "percent": p}, "interpreted": {...},
+//!              "libraries": {NAME: {...}}, "compiling": {...}, "compiling_in_llvm": {...},
+//!              "importing": {NAME: {...}}, "collecting": {...}, "waiting": {NAME: {...}}},
+//!  "hottest": [{"path": p, "line": l, "source": s, "kind": "compiled"|"python", "self": n, "total": n, "in_c": n,
+//!               ...}],
+//!  "files":   [{"path": p, "note": s, "lines": [{"line": l, "self": n, "self_weight": n, "in_c": n,
+//!               "approximate": n, "total": n, "source": s, "inlined": [...],
 //!               "loops": [{"function": s, "first": l, "last": l, "ran": "vector"|"scalar",
 //!               "llvm": [{"name": s, "line": l, "text": s}], "advice": [{"rule": s, "text": s}], ...}]}]}],
 //!  "threads": [{"pid": n, "tid": n, "name": s, "host": s, "samples": n, "compiled": n, "percent": p}],
-//!  "processes": [{"pid": n, "name": s, "host": s, "threads": n, "samples": n, "compiled": n, "percent": p}], "hosts": [...], ...}
+//!  "processes": [{"pid": n, "name": s, "host": s, "threads": n, "samples": n, "compiled": n, "percent": p}],
+//!  "hosts": [...], ...}
 //! ```
 //! The selfs of all `lines` (0 is the code that has no line by the compiler's own word) and `without_line` are
 //! `compiled` and `interpreted`; those with `outside` are `samples`. All of `summary` but `compiling_in_llvm` is

@@ -56,7 +56,10 @@ macro_rules! next {
             return $missing;
         }
         // SAFETY: a function of that name has this type.
-        let function = unsafe { std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C-unwind" fn($($type),*) -> $result>(address) };
+        let function = unsafe {
+            type Function = unsafe extern "C-unwind" fn($($type),*) -> $result;
+            std::mem::transmute::<*mut std::ffi::c_void, Function>(address)
+        };
         // SAFETY: the caller's arguments, or such as it might have given.
         unsafe { function($($argument),*) }
     }};

@@ -260,8 +260,7 @@ mod tests {
         // Tests run in threads of their own.
         assert!(stack.0 < stack.1 && !(stack.0..stack.1).contains(&(&raw const local as u64)));
         let address = libc::malloc as *const () as u64;
-        assert!(
-            matches!(crate::code_map::ProcessCode.find(address), Some(crate::unwind::Code::Table(table)) if table.len() > 1000)
-        );
+        let found = crate::code_map::ProcessCode.find(address);
+        assert!(matches!(found, Some(crate::unwind::Code::Table(table)) if table.len() > 1000));
     }
 }

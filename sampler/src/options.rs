@@ -1,6 +1,9 @@
 //! Options of a recording.
 //!
-//! `JITLISTEN_RECORD=FILE[,hz=N][,wall][,children][,no-images][,no-python][,event=NAME][,seconds=N][,pid=N][,recorder=PID:START]`.
+//! ```text
+//! JITLISTEN_RECORD=FILE[,hz=N][,wall][,children][,no-images][,no-python][,event=NAME][,seconds=N][,pid=N]
+//!                  [,recorder=PID:START]
+//! ```
 //! Words are parsed from the end as long as they are known, so a file name may contain commas. `%p` in the name is the
 //! process, `%h` the host, `%%` a percent sign.
 

@@ -3,7 +3,7 @@
 //! The preloaded library exports these functions of libc. For any other signal they call the real ones.
 //!
 //! ```text
-//!   sigaction, signal        kept here: the sampler's handler stays, and follows the program's disposition for other signals
+//!   sigaction, signal        kept here: the sampler's handler stays, and passes other signals on
 //!   sigwait, sigwaitinfo, sigtimedwait      a tick is taken out of the queue, and the wait goes on
 //!   signalfd, sigpending     without the signal
 //!   sigsuspend               the signal waits until it has returned

@@ -3,7 +3,7 @@
 //! ```text
 //!   low                stack pointer                      high
 //!   |    own stack     | this thread's frames             |      in place: mapped as long as the thread runs
-//!   the page of the stack pointer, on any other stack            in place: no thread unmaps the page that another one stands on
+//!   the page of the stack pointer, on any other stack            in place: no thread unmaps the page below another
 //!   anywhere else                                                a copy by the kernel: 16 KiB, then 64 KiB
 //! ```
 //! Where the thread's own stack is: of the main thread, `/proc/self/maps` and `RLIMIT_STACK` tell; of a thread that

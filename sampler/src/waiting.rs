@@ -1,8 +1,8 @@
 //! Wall-clock time ([`Clock::Wall`](crate::Clock)): samples waiting threads without disturbing them.
 //!
 //! ```text
-//!   writer, at each interval       thread has run since its last sample?   no:  its last stack is repeated (`Slot::idle`)
-//!                                                                          yes: its timer is set, which sends the signal
+//!   writer, at each interval       thread has run since its last sample?   no:  its last stack again (`Slot::idle`)
+//!                                                                          yes: its timer sends the signal
 //!   handler                        a sample; a system call that it has interrupted is made again
 //! ```
 //! So a thread that begins to wait is sent one signal. Most system calls are made again by the kernel then; those that

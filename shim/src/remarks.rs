@@ -7,7 +7,7 @@
 //! | function | ours |
 //! | --- | --- |
 //! | `isAnyRemarkEnabled()` | yes, while images are made |
-//! | `handleDiagnostics(const DiagnosticInfo &)` | reads a remark of `loop-vectorize` that has a line; then calls the original |
+//! | `handleDiagnostics(const DiagnosticInfo &)` | reads a remark of `loop-vectorize` with a line; calls the original |
 //!
 //! No option of LLVM is set, so no other context sees a difference, nothing is printed, and what LLVM does with any
 //! diagnostic is its own decision still: an error is printed and ends the process. The code does not change.

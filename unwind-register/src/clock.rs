@@ -28,7 +28,13 @@ fn clock_gettime(clock: libc::clockid_t, time: &mut libc::timespec) {
     // SAFETY: `svc` with this number writes a timespec to the address given, and changes x0. A failure leaves `time` as
     // it is.
     unsafe {
-        std::arch::asm!("svc #0", in("x8") libc::SYS_clock_gettime, inout("x0") _result, in("x1") time, options(nostack));
+        std::arch::asm!(
+            "svc #0",
+            in("x8") libc::SYS_clock_gettime,
+            inout("x0") _result,
+            in("x1") time,
+            options(nostack),
+        );
     }
 }
 

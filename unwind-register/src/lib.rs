@@ -5,9 +5,9 @@
 //! traps:
 //!
 //! ```text
-//!   your JIT --- Section ---> Registry -+-> nongnu libunwind, every copy of it   (_U_dyn_register)   module `libunwind`
-//!                                |      +-> libgcc                               (__register_frame)  module `frame_registry`
-//!                                |      +-> LLVM libunwind                       (__unw_add_dynamic_...)     "
+//!   your JIT --- Section ---> Registry -+-> nongnu libunwind, every copy   (_U_dyn_register)       module `libunwind`
+//!                                |      +-> libgcc                         (__register_frame)      `frame_registry`
+//!                                |      +-> LLVM libunwind                 (__unw_add_dynamic_...)          "
 //!                                v
 //!                     own copy of the rules, few large sorted tables           modules `cfi`, `memory`, `table`
 //! ```

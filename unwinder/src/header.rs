@@ -2,7 +2,7 @@
 //! address.
 //!
 //! ```text
-//!   u8 version (1), u8 encodings of the three that follow; pointer to .eh_frame; number of entries; { function, entry } ...
+//!   u8 version (1), u8 encodings of the three that follow; .eh_frame; number of entries; { function, entry } ...
 //! ```
 
 #![forbid(unsafe_code)]

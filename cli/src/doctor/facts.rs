@@ -170,7 +170,8 @@ mod tests {
 
     use super::*;
 
-    const JSON: &str = r#"{"llvms": [{"slot": 1, "start": 4096, "file": "/lib/h.so", "version": null, "heard_by": ["jitlink"],
+    const JSON: &str = r#"{"llvms": [{"slot": 1, "start": 4096, "file": "/lib/h.so", "version": null,
+        "heard_by": ["jitlink"],
         "linked": 0, "listed": 0, "missing": ["RuntimeDyld: no vtable of RuntimeDyldELF"]}],
         "unheard": [{"start": 1, "file": "/odd.so", "why": "no names"}], "left_out": 2, "more": true}"#;
 

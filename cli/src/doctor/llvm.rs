@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | existence | the library's facts; GDB JIT lists; RTTI names and messages in files |
 //! | version, engines | the file (`llvm_file.rs`), its symbols |
-//! | how it is observed, problems | the library's facts (`facts.rs`); else, whether the body of `__jit_debug_register_code` in memory is that of the file |
+//! | how it is observed, problems | the library's facts (`facts.rs`); else, the body of `__jit_debug_register_code` |
 //! | frame pointers | the code of each function that is in its list |
 
 #![forbid(unsafe_code)]

@@ -3,7 +3,7 @@
 //! | fact | from |
 //! | --- | --- |
 //! | version | the string `LLVM22.1.0` that the bitcode writer emits (`llvm/lib/Bitcode/Writer/BitcodeWriter.cpp`) |
-//! | engines | names of types, as `typeid` has them (`_ZTS`); a library built without them may have symbols: see `llvm.rs` |
+//! | engines | names of types, as `typeid` has them (`_ZTS`); without them, symbols: see `llvm.rs` |
 //!
 //! The file is read once, one megabyte at a time.
 

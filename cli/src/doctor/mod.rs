@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   machine.rs   perf, ptrace, gdb, places, glibc                   asked of the system
-//!   program.rs   a process, or a command that is run for a moment   asked of /proc, of the interpreter, of the library's log
+//!   program.rs   a process, or a command that is run for a moment   asked of /proc, the interpreter, the library's log
 //!   heard.rs     how each LLVM of a command was observed            from the library's log
 //!   facts.rs     how each LLVM of a process is observed             from what the library publishes
-//!   llvm.rs      each LLVM of a process                             the same; its file (llvm_file.rs), its symbols and its list
+//!   llvm.rs      each LLVM of a process                             the same; its file (llvm_file.rs), symbols, list
 //!   python.rs    the interpreter: flags, how it was built           asked of /proc and of the interpreter
 //!   tools.rs     tool by tool: names, whole stacks, lines           concluded from the two
 //! ```

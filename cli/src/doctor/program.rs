@@ -187,7 +187,7 @@ impl Program {
         }
         if let Some(line) = text.lines().find(|line| line.contains("code without frame pointers was loaded")) {
             self.code_keeps_frame_pointers = false;
-            // The log also names the library and the first function; the process, if it lived long enough, had only counts.
+            // The log also names the library and the first function; the process, if it still lives, only has counts.
             self.findings.retain(|finding| !finding.found.contains(HAVE_NONE));
             self.findings.push(Finding::note(
                 "frame pointers",

@@ -4,14 +4,19 @@
 //! | --- | --- |
 //! | [`checked_read`] | reads that cannot fault: `process_vm_readv(2)` returns an error where a load would be a crash |
 //! | [`host_state`] | signals and cancellation wait while a thread is in our code; `errno` is restored |
-//! | [`checked_file`] | **descriptors** may be closed by the host: a number that has become another file is neither written to nor closed, and our file is opened again. Numbers are above three quarters of the limit, away from those that programs print or compare |
-//! | [`reserve`] | Rust aborts when an allocation fails. The library's heap (`capi/src/heap`) has a reserve of 1 MiB for the current work, and new objects are refused, and counted, while memory is short. A Rust program that links the crate has its own allocator instead |
-//! | [`write_nosignal`] | signals caused by us (`SIGXFSZ` at a file size limit, `SIGPIPE` of a log's reader) are consumed |
+//! | [`checked_file`] | **descriptors** may be closed by the host, and become other files: see below |
+//! | [`reserve`] | Rust aborts when an allocation fails: see below |
+//! | [`write_nosignal`] | our signals are consumed: `SIGXFSZ` at a file size limit, `SIGPIPE` of a log's reader |
 //! | [`across_fork`] | the session's, the shim's and the sampler's locks are held across `fork(2)` |
-//! | [`fork_gate`] | a fork waits until no thread of ours lists libraries: glibc 2.36 does not reset the loader's `dl_load_write_lock` in the child |
+//! | [`fork_gate`] | a fork waits until no thread of ours lists libraries: glibc 2.36 keeps `dl_load_write_lock` |
 //! | [`clock`] | a system call in assembly: libfaketime may stop libc's clock, and a quarantine would never end |
 //! | [`published`] | tables for signal handlers, which take no lock and allocate nothing |
 //! | [`privilege`] | nothing happens in set-user-ID programs |
+//!
+//! **Descriptors**: a number that has become another file is neither written to nor closed, and our file is opened
+//! again. Numbers are above three quarters of the limit, away from those that programs print or compare.
+//! **Allocation**: the library's heap (`capi/src/heap`) has a reserve of 1 MiB for the current work, and new objects
+//! are refused, and counted, while memory is short. A Rust program that links the crate has its own allocator instead.
 //!
 //! **Planted files**: everything is opened with `O_NOFOLLOW`, new files with `O_EXCL`, in directories that we created;
 //! an existing perf map or log must be a regular file of ours with one name. The mode is set again after creation,

@@ -261,7 +261,9 @@ pub(super) fn stacks(report: &Report) -> Value {
         "nodes": depths.iter().flat_map(|(depth, spot)| [*depth, *spot]).collect::<Vec<_>>(),
         "parts": flat,
         "hot": hot.value(report),
-        "barriers": barriers.flat_map(|((f, thread, slice), waited)| [f.into(), thread.into(), slice, waited]).collect::<Vec<u64>>(),
+        "barriers": barriers
+            .flat_map(|((f, thread, slice), waited)| [f.into(), thread.into(), slice, waited])
+            .collect::<Vec<u64>>(),
     })
 }
 

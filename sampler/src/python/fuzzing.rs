@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   byte 0      release    byte 1: bit 0, whether the thread holds its state
-//!   from 8 on   memory, of which the first word is the thread state's; a word with the highest byte 0x5a leads to the byte of the memory
-//!               that its lowest two bytes say
+//!   from 8 on   memory, of which the first word is the thread state's; a word with the highest byte 0x5a leads to
+//!               the byte of the memory that its lowest two bytes say
 //! ```
 
 #![forbid(unsafe_code)]

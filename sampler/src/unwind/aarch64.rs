@@ -2,8 +2,8 @@
 //!
 //! | | x86_64 | AArch64 |
 //! | --- | --- | --- |
-//! | return address | in the frame, below the canonical frame address | in `x30`, which a function that calls others saves |
-//! | signals | an entry marked `S` | the kernel's frame, found by the address of its return: the vDSO's entry leaves out where the program was |
+//! | return address | in the frame, below the CFA | in `x30`, which a function that calls others saves |
+//! | signals | an entry marked `S` | the kernel's frame, by its return address: the vDSO's entry omits the PC |
 //! | addresses | as they are | may be signed in the upper bits |
 
 #![forbid(unsafe_code)]

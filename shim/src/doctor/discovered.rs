@@ -102,7 +102,8 @@ mod tests {
             linked: 3,
             missing: vec![],
         };
-        let expected = r#"{"file": "/a \"b\"\u000a.so", "version": "14", "heard_by": ["runtimedyld", "list-call"], "linked": 3, "listed": 2, "missing": []}"#;
+        let who = r#""file": "/a \"b\"\u000a.so", "version": "14", "heard_by": ["runtimedyld", "list-call"]"#;
+        let expected = format!(r#"{{{who}, "linked": 3, "listed": 2, "missing": []}}"#);
         assert_eq!(llvm.json(), expected);
         assert_eq!(llvm.json_in(3), expected.replacen('{', r#"{"slot": 3, "start": 16, "#, 1));
     }

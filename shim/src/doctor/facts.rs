@@ -12,8 +12,8 @@
 //!    32  length     of the text
 //!    40  totals[8]  of the session, since it began: see `Total`
 //!   104  counts[16][4]  of the LLVM in each slot: see `Count`
-//!   616  text       JSON: {"llvms": [{"slot": n, "start": n, "file": s, ..}], "unheard": [{"start": n, "file": s, "why": s}],
-//!                   "left_out": n}; "start" is where the library is mapped, "left_out" how many did not fit
+//!   616  text       JSON: {"llvms": [{"slot": n, "start": n, "file": s, ..}], "unheard": [{"start": n, "file": s,
+//!                   "why": s}], "left_out": n}; "start" is where the library is mapped, "left_out" how many do not fit
 //! ```
 //!
 //! The text is rewritten when an LLVM is loaded, closed or reclassified, never per object: counts are separate words,

@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | `LLVMPY_AddModule(engine, module)` | the second argument |
 //! | `LLVMPY_CreateMCJITCompiler(module, machine, ...)` | the first argument |
-//! | `LLVMPY_LLJIT_Link(jit, name, elements, count, ...)` | text or bitcode in the elements of kind 0 (llvmlite 0.41 and newer) |
+//! | `LLVMPY_LLJIT_Link(jit, name, elements, count, ...)` | text or bitcode in the elements of kind 0 |
 //! | `LLVMPY_FinalizeObject(engine)` | none: when it returns, code is final, and no lock of LLVM's is held |
 
 use std::ffi::c_void;

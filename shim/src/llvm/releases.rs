@@ -3,7 +3,7 @@
 //! | source | e.g. | where |
 //! | --- | --- | --- |
 //! | versions of its symbols | `LLVM_19.1` | distributions' `libLLVM` |
-//! | the bitcode writer's identification string (`llvm/lib/Bitcode/Writer/BitcodeWriter.cpp`) | `LLVM22.1.0`, `LLVM23.0.0git` | nearly every other |
+//! | the string of the bitcode writer (`BitcodeWriter.cpp`) | `LLVM22.1.0`, `LLVM23.0.0git` | nearly every other |
 //!
 //! Between two releases the version has the number of the next one and ends in `git`: such a build may have either
 //! layout. Without a version, the numbers of slots of all known releases are accepted.

@@ -1,7 +1,7 @@
 //! Our own copy of the rules: absolute pointers, one CIE per group that uses it, a terminator behind each group.
 //!
 //! ```text
-//!   CIE  u32 length, u32 0, 1, "zPLRSB\0" (the letters it needs), alignments, return column, augmentation data, instructions
+//!   CIE  u32 length, u32 0, 1, "zPLRSB\0" (as needed), alignments, return column, augmentation data, instructions
 //!   FDE  u32 length, u32 distance to the CIE, u64 pc_begin, u64 pc_range, augmentation data (u64 LSDA), instructions
 //!   u32 0
 //! ```

@@ -4,7 +4,8 @@
 //! ```text
 //!   PT_DYNAMIC: { tag, value } ...   DT_SYMTAB  DT_STRTAB  DT_GNU_HASH (or DT_HASH)  DT_RELA/DT_RELACOUNT/DT_RELR
 //!
-//!   DT_GNU_HASH: u32 buckets | u32 first symbol | u32 bloom words | u32 shift | u64 bloom[] | u32 bucket[] | u32 chain[]
+//!   DT_GNU_HASH: u32 buckets | u32 first symbol | u32 bloom words | u32 shift
+//!                u64 bloom[] | u32 bucket[] | u32 chain[]
 //!   DT_HASH:     u32 buckets | u32 chains | u32 bucket[] | u32 chain[]
 //! ```
 //! Formats: System V ABI (gABI), chapter 5, "Hash Table"; the GNU table as glibc's `elf/dl-lookup.c` reads it. Versions

@@ -1,7 +1,7 @@
 //! Three functions in machine code (x86_64), and an `.eh_frame` for them, also written by hand.
 //!
 //! ```text
-//!   alpha, beta:  sub rsp, 24 + pad; call next; add rsp, 24 + pad; ret      (no frame pointer: only the rules can unwind it)
+//!   alpha, beta:  sub rsp, 24 + pad; call next; add rsp, 24 + pad; ret      (no frame pointer: the rules unwind it)
 //!   gamma:        sub rsp, 8; call rdi; add rsp, 8; ret                     (calls what it was given)
 //! ```
 

@@ -13,7 +13,8 @@
 //! | file | says |
 //! | --- | --- |
 //! | `layout.rs` | where everything lies in the file, and why |
-//! | `content.rs`, `encode.rs`, `sections.rs`, `symbols.rs`, `unwind.rs`, `cfi_entry.rs`, `debug.rs` | the bytes; pure |
+//! | `content.rs`, `encode.rs`, `sections.rs`, `symbols.rs` | the bytes; pure |
+//! | `unwind.rs`, `cfi_entry.rs`, `debug.rs` | the same |
 //! | `directory.rs`, `salt.rs` | where files go, how long they stay, what distinguishes them |
 //! | `pages.rs` | how pages are exchanged under running code |
 //! | `group.rs` | which objects have to go together |

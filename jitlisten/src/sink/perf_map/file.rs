@@ -1,7 +1,7 @@
 //! The file, and the rules for its several writers.
 //!
 //! ```text
-//! 0 0 jitlisten 4711 90345 4026531836 alive         the first line, if the file was empty: process, when it began, PID namespace
+//! 0 0 jitlisten 4711 90345 4026531836 alive         process, when it began, PID namespace: if the file was empty
 //! 7f3a1c0e5000 1a4 __main__.inner(float64, int64)
 //! ```
 //!

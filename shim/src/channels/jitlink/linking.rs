@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | memory becomes executable | there |
 //! | an unwind table is registered | around its first function: that memory may always have been executable |
-//! | `emit` returns, and the object was not found | writable and executable memory, then all executable memory that the kernel lists |
+//! | `emit` returns, and the object was not found | writable and executable memory, then all that is executable |
 //! | an object is pending for a second | the same |
 //!
 //! An object that matches in more than one place is dropped.

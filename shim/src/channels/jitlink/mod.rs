@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   two vtables     9 slots, then 4         destructors (2), dynamicClassID, isA, anchor, add, emit, ...
-//!   three vtables   7 slots, then 4 and 7   emit of the layer for link graphs is in slot 3, that for objects in slot 6 of
-//!                                           the first vtable and of the third, where the caller is an ObjectLayer
+//!   three vtables   7 slots, then 4 and 7   emit for link graphs is in slot 3, that for objects in slot 6 of the
+//!                                           first vtable and of the third, where the caller is an ObjectLayer
 //! ```
 //! `llvm/releases.rs` says which releases have which.
 //!

@@ -5,7 +5,7 @@
 //! | engine | virtual function | under which lock |
 //! | --- | --- | --- |
 //! | MCJIT | `MCJIT::generateCodeForModule(Module *)` | the engine's, or none yet |
-//! | ORC | `orc::SimpleCompiler::operator()(Module &)`, `orc::ConcurrentIRCompiler::operator()(Module &)` | that of the module's context |
+//! | ORC | `operator()(Module &)` of `SimpleCompiler`, `ConcurrentIRCompiler` | that of the module's context |
 //! | the program's own | `LLVMTargetMachineEmitToMemoryBuffer`, no virtual function: see [`to_memory`] | |
 //!
 //! # Checks

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   .eh_frame_hdr:  u8 version (1), u8 encodings of the next two and of the table: 0x1b, 0x03, 0x3b
-//!                   i32 .eh_frame, from here; u32 entries; { i32 code, i32 its FDE } entries, from the start of the header
+//!                   i32 .eh_frame, from here; u32 entries; { i32 code, i32 its FDE } entries, from the header
 //! ```
 //!
 //! Its end is not recorded: everything up to an FDE that an entry points to belongs to it. Some entries are sampled.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   a private mapping of the same page of the same file, elsewhere:   rw-   the present bytes, and the change
-//!                                                                     r-x   (the kernel makes the instructions visible)
+//!                                                                     r-x   (the kernel makes them visible)
 //!   mremap onto the old page:                                         one step, under the lock of the address space
 //! ```
 //! A core sees the old page or the new one, and neither is modified while it is executable. File and offset are those
