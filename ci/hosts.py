@@ -90,6 +90,11 @@ HOSTS = [
         wanted=[r"^libdrjit-core\.so\+jit@[0-9a-f]+$"],
     ),
     Host(
+        "cached", "IREE 3.13, `llvm-cpu`", "bundled", "its own", "an ELF file in memory: addresses for names",
+        ["iree-base-compiler==3.13.0", "iree-base-runtime==3.13.0", "numpy==2.4.6"], ["module_of_iree.py"], names=3,
+        objects=1, wanted=[r"^_runtime\..*\.so\+jit@[0-9a-f]+$"],
+    ),
+    Host(
         "list only", "DawDreamer 0.9 (Faust, stripped)", "bundled", "GDB JIT list", "with `JITLISTEN_LLVM=list`",
         ["dawdreamer==0.9.0", "numpy==2.4.6"], ["sound_of_dawdreamer.py"], names=9, objects=1,
         wanted=[r"^computemydsp$"], variables={"JITLISTEN_LLVM": "list"},

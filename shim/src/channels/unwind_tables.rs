@@ -1,6 +1,7 @@
 //! Code known only from its unwind table. Some libraries have an LLVM without symbols and RTTI, and without a used GDB
 //! JIT list, so none of its linkers can be found. Those without a list are recognised by an import, `__register_frame`.
-//! Others look LLVM up by name, and load by themselves what they have cached (drjit): recognised by these names.
+//! Others load by themselves what an LLVM has compiled earlier or elsewhere (drjit, IREE): recognised by the names that
+//! they look up.
 //! Memory that they make executable (`mprotect`), and memory around it, is searched for tables whose entries point into
 //! it: the entries give the range of each function. A function is named by library and address, and has a whole stack.
 //! Memory without a table counts as one function.
@@ -49,8 +50,8 @@ impl Shim {
         }
         let Some(library) = name(state, is_source).filter(|_| range.size() <= copies::LARGEST) else { return };
         let Some(code) = copies::piece(range) else { return };
-        let around = (is_source || state.unnamed.compile).then(|| state.around(range, copies::AROUND));
-        let pieces = std::iter::once(&code).chain(around.iter().flat_map(|around| around.iter()));
+        let around = state.around(range, copies::AROUND);
+        let pieces = std::iter::once(&code).chain(around.iter());
         let mut found: Vec<Table> = pieces.flat_map(|piece| tables(piece, range)).collect();
         if found.is_empty() {
             found.push(Table { range: None, functions: vec![range] });

@@ -12,16 +12,13 @@ use crate::process::library::Library;
 #[derive(Default)]
 pub(crate) struct Unnamed {
     pub(crate) libraries: Vec<(Identity, String)>,
-    /// Whether one of them compiles, so that unwind tables may be around its code.
-    pub(crate) compile: bool,
     pub(crate) said: bool,
 }
 
 impl Unnamed {
     /// A library was loaded that may compile, or load what it has cached.
-    pub(crate) fn add(&mut self, library: &Library<'_>, compiles: bool) {
+    pub(crate) fn add(&mut self, library: &Library<'_>) {
         self.libraries.push((library.identity, file_name(&library.path)));
-        self.compile |= compiles;
     }
 
     pub(crate) fn has(&self, library: Identity) -> bool {

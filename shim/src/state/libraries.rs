@@ -232,9 +232,8 @@ impl Shim {
         }
         state.lookups.add(&library);
         if !is_source && appeared.is_of_program() {
-            let compiles = mapped::may_compile(&library);
-            if wanted != LlvmSources::NONE && (compiles || mapped::may_load_code(&library)) {
-                state.unnamed.add(&library, compiles);
+            if wanted != LlvmSources::NONE && (mapped::may_compile(&library) || mapped::may_load_code(&library)) {
+                state.unnamed.add(&library);
             }
             state.others.add(&library, self.hooks, state.unnamed.has(library.identity));
         }

@@ -30,13 +30,18 @@ pub(crate) fn may_compile(library: &Library<'_>) -> bool {
     may_have_llvm(library) && library.uses().register_frame
 }
 
-/// Functions of LLVM's C API that compile, by the names by which programs look them up.
-const COMPILERS: [&[u8]; 3] =
-    [b"\0LLVMCreateMCJITCompilerForModule\0", b"\0LLVMOrcCreateLLJIT\0", b"\0LLVMTargetMachineEmitToMemoryBuffer\0"];
+/// Functions of LLVM's C API that compile, by the names by which programs look them up; and what IREE's runtime looks up
+/// in each ELF file that it loads from memory.
+const LOOKED_UP: [&[u8]; 4] = [
+    b"\0LLVMCreateMCJITCompilerForModule\0",
+    b"\0LLVMOrcCreateLLJIT\0",
+    b"\0LLVMTargetMachineEmitToMemoryBuffer\0",
+    b"\0iree_hal_executable_library_query\0",
+];
 /// Where that is looked for.
 const MOST_CONSTANTS: usize = 4 << 20;
 
-/// Whether a library makes memory executable and has LLVM looked up by name (drjit): it may load by itself what it has
+/// Whether a library makes memory executable and looks one of those up (drjit, IREE): it may load by itself what it has
 /// cached.
 pub(crate) fn may_load_code(library: &Library<'_>) -> bool {
     // This library has those names, too.
@@ -49,7 +54,7 @@ pub(crate) fn may_load_code(library: &Library<'_>) -> bool {
     let constants = apart(library);
     let mut is_there = false;
     for segment in constants.iter().filter(|segment| segment.bytes.len() <= MOST_CONSTANTS) {
-        search::each(segment.bytes, &COMPILERS, |_, _| {
+        search::each(segment.bytes, &LOOKED_UP, |_, _| {
             is_there = true;
             false
         });
