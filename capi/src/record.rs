@@ -183,6 +183,29 @@ pub extern "C" fn quick_exit(status: c_int) -> ! {
     jitlisten_sampler::exit_quickly(status)
 }
 
+/// Functions of libc's that execute another program, as `jitlisten_sampler` has them.
+macro_rules! executes {
+    ($($name:ident($($argument:ident),*) = $ours:ident;)*) => {$(
+        /// Stands in for libc's: see `jitlisten_sampler`.
+        ///
+        /// # Safety
+        /// As that.
+        #[cfg(feature = "interpose")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(file: *const c_char, $($argument: jitlisten_sampler::Strings),*) -> c_int {
+            // SAFETY: the caller's arguments.
+            unsafe { jitlisten_sampler::$ours(file, $($argument),*) }
+        }
+    )*};
+}
+
+executes! {
+    execv(arguments) = execute;
+    execve(arguments, environment) = execute_in;
+    execvp(arguments) = execute_found;
+    execvpe(arguments, environment) = execute_found_in;
+}
+
 /// Stands in for `pthread_create(3)`: see `jitlisten_sampler::create`.
 ///
 /// # Safety

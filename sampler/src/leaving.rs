@@ -1,16 +1,17 @@
 //! `_exit(2)`, `_Exit(3)` and `quick_exit(3)`: the process ends without the destructor, so the recording ends here.
+//! `execve(2)` and its like end the writer, so the file gets all samples first; if they fail, the recording goes on.
 //!
 //! They may be called where anything is locked: by a signal's handler, or in the child of a fork. So nothing is looked
 //! up here, no lock is taken, and the wait for the writer has a bound.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use jitlisten::plumbing::HostStateGuard;
 
-use crate::disposition::Next;
+use crate::disposition::{Next, errno, set_errno};
 use crate::interpose::ACTIVE;
 use crate::slot::PROCESS;
 use crate::writer::{STOP, WRITTEN};
@@ -23,18 +24,37 @@ const PATIENCE: u64 = 250_000_000;
 static LEAVE: Next = Next::of(c"_exit");
 static LEAVE_C: Next = Next::of(c"_Exit");
 static LEAVE_QUICKLY: Next = Next::of(c"quick_exit");
+static EXECUTE: Next = Next::of(c"execv");
+static EXECUTE_IN: Next = Next::of(c"execve");
+static EXECUTE_FOUND: Next = Next::of(c"execvp");
+static EXECUTE_FOUND_IN: Next = Next::of(c"execvpe");
+
+/// Arguments or an environment, as `execve(2)` takes them.
+pub type Strings = *const *const c_char;
 
 /// Looks up libc's functions, for a constructor.
 pub fn find_exits() {
-    for next in [&LEAVE, &LEAVE_C, &LEAVE_QUICKLY] {
+    for next in [&LEAVE, &LEAVE_C, &LEAVE_QUICKLY, &EXECUTE, &EXECUTE_IN, &EXECUTE_FOUND, &EXECUTE_FOUND_IN] {
         next.address();
+    }
+}
+
+/// The child of a vfork has its parent's memory, and another number.
+fn is_recorded() -> bool {
+    ACTIVE.load(Ordering::Acquire) && PROCESS.load(Ordering::Acquire) == std::process::id()
+}
+
+/// Waits for the writer.
+fn wait_until(is_done: impl Fn() -> bool) {
+    let until = clock::monotonic() + PATIENCE;
+    while !is_done() && clock::monotonic() < until {
+        std::thread::sleep(Duration::from_micros(100));
     }
 }
 
 /// Ends the recording of this process, if there is one.
 fn end_recording() {
-    // The child of a vfork has its parent's memory, and another number.
-    if !ACTIVE.load(Ordering::Acquire) || PROCESS.load(Ordering::Acquire) != std::process::id() {
+    if !is_recorded() {
         return;
     }
     let _host_state = HostStateGuard::enter();
@@ -42,11 +62,59 @@ fn end_recording() {
         threads::caller_ends();
         STOP.store(true, Ordering::Release);
         wake::writer();
-        let until = clock::monotonic() + PATIENCE;
-        while !WRITTEN.load(Ordering::Acquire) && clock::monotonic() < until {
-            std::thread::sleep(Duration::from_micros(100));
-        }
+        wait_until(|| WRITTEN.load(Ordering::Acquire));
     });
+}
+
+/// Has all samples written, if the file may be executed. One without a directory is looked for in several.
+fn write_before(file: *const c_char) {
+    if !is_recorded() || file.is_null() {
+        return;
+    }
+    let before = errno();
+    // SAFETY: a string, or the program's call is undefined.
+    let has_directory = unsafe { CStr::from_ptr(file) }.to_bytes().contains(&b'/');
+    // SAFETY: as above.
+    if !has_directory || unsafe { libc::access(file, libc::X_OK) } == 0 {
+        let _host_state = HostStateGuard::enter();
+        let _ = std::panic::catch_unwind(|| {
+            threads::caller_may_end();
+            let ticket = wake::writer_to_write();
+            wait_until(|| WRITTEN.load(Ordering::Acquire) || wake::has_written(ticket));
+        });
+    }
+    set_errno(before);
+}
+
+/// Defines functions that stand in for those of libc's that execute another program.
+macro_rules! executes {
+    ($($ours:ident($($argument:ident: $type:ty),*), $name:literal, $next:ident;)*) => {$(
+        #[doc = concat!("Stands in for `", $name, "`.")]
+        ///
+        /// # Safety
+        /// As that.
+        pub unsafe fn $ours(file: *const c_char, $($argument: $type),*) -> c_int {
+            write_before(file);
+            let found = $next.known();
+            if found.is_null() {
+                set_errno(libc::ENOSYS);
+                return -1;
+            }
+            // SAFETY: a function of that name has this type.
+            let found = unsafe {
+                mem::transmute::<*mut c_void, unsafe extern "C" fn(*const c_char, $($type),*) -> c_int>(found)
+            };
+            // SAFETY: the caller's arguments.
+            unsafe { found(file, $($argument),*) }
+        }
+    )*};
+}
+
+executes! {
+    execute(arguments: Strings), "execv(3)", EXECUTE;
+    execute_in(arguments: Strings, environment: Strings), "execve(2)", EXECUTE_IN;
+    execute_found(arguments: Strings), "execvp(3)", EXECUTE_FOUND;
+    execute_found_in(arguments: Strings, environment: Strings), "execvpe(3)", EXECUTE_FOUND_IN;
 }
 
 fn leave(next: &Next, status: c_int) -> ! {

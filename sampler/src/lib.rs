@@ -50,7 +50,9 @@ mod writer;
 
 pub use event_name::Counter;
 pub use interpose::{Start, create};
-pub use leaving::{exit_now, exit_now_c, exit_quickly, find_exits};
+pub use leaving::{
+    Strings, execute, execute_found, execute_found_in, execute_in, exit_now, exit_now_c, exit_quickly, find_exits,
+};
 pub use options::{Clock, Options};
 pub use process::Process;
 pub use recorder::{Error, Heirs, Statistics, ending, start, start_by_environment, statistics, stop};

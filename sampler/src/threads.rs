@@ -150,6 +150,24 @@ pub(crate) fn caller_ends() {
     }
 }
 
+/// The calling thread's program ends, unless the call that is to end it fails: then its timer begins anew.
+pub(crate) fn caller_may_end() {
+    let Some(slot) = armed(clock::own_tid()) else { return };
+    // A signal that comes meanwhile is passed over.
+    if slot.state.compare_exchange(slot::ARMED, slot::CLAIMED, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+        return;
+    }
+    let (owed, period) = (slot.owed.swap(0, Ordering::Relaxed), slot.period.load(Ordering::Relaxed));
+    // SAFETY: in the thread itself, and the handler looks at the state first.
+    unsafe { slot.close(clock::monotonic(), owed + measure::time_since_last(slot)) };
+    let timer = slot.timer.load(Ordering::SeqCst);
+    if measure::counter_now().is_none() && !measure::is_wall() && timer >= 0 {
+        slot.first.store(period, Ordering::Relaxed);
+        let _ = Timer(timer).set(period, period);
+    }
+    slot.state.store(slot::ARMED, Ordering::SeqCst);
+}
+
 /// Ends the sampling of a thread. What is in its ring is still written.
 pub(crate) fn disarm(slot: &Slot) {
     if slot.state.compare_exchange(slot::ARMED, slot::ENDED, Ordering::SeqCst, Ordering::SeqCst).is_ok() {

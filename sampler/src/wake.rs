@@ -38,3 +38,23 @@ pub(crate) fn writer_to_drain() {
         writer();
     }
 }
+
+/// How often it had been woken before its last whole look.
+static LOOKED: AtomicU32 = AtomicU32::new(0);
+
+/// Has it write all that is in the rings; [`has_written`] tells whether it has.
+pub(crate) fn writer_to_write() -> u32 {
+    DRAIN.store(true, Ordering::Release);
+    writer();
+    seen()
+}
+
+/// Whether it has since [`writer_to_write`] returned this.
+pub(crate) fn has_written(ticket: u32) -> bool {
+    LOOKED.load(Ordering::Acquire).wrapping_sub(ticket).cast_signed() >= 0
+}
+
+/// It has looked, after [`seen`] returned this.
+pub(crate) fn has_looked(seen: u32) {
+    LOOKED.store(seen, Ordering::Release);
+}

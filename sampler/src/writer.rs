@@ -31,7 +31,7 @@ use crate::{clock, interpose, measure, wake};
 
 /// Between two looks, in nanoseconds. What was sampled since the last one is lost when the process is killed.
 const PERIOD: u64 = 50_000_000;
-/// The same in a process that is younger than [`YOUNG`]: a child that calls `_exit` or `exec`, or is killed, may have
+/// The same in a process that is younger than [`YOUNG`]: a child that is killed may have
 /// no second look.
 const FIRST_PERIOD: u64 = 5_000_000;
 /// The age of a recording, in nanoseconds, up to which its process may be a short-lived child.
@@ -175,13 +175,14 @@ impl Writer {
                 self.watch();
                 self.look();
             }
+            wake::has_looked(seen);
             if self.output.is_none() || self.scan.is_last() {
                 break false;
             }
             let next = self.next_drain.min(self.next_watch);
             wake::wait(seen, Duration::from_nanos(next.saturating_sub(clock::monotonic())));
             // Libraries come in crowds.
-            if wake::seen() != seen {
+            if wake::seen() != seen && !wake::DRAIN.load(Ordering::Acquire) {
                 std::thread::sleep(SPACING);
             }
         };

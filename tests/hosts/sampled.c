@@ -309,15 +309,19 @@ static int forks(const char *directory)
 /* Children of 20 ms, one after the other, none of which calls exit(3). */
 static int short_lived(const char *end)
 {
+    char *const words[] = {"true", NULL};
     for (int i = 0; i < 40; i++) {
         fflush(stdout);
         pid_t child = fork();
         if (child == 0) {
-            burn(0.02);
+            burn(0.01);
+            if (strcmp(end, "fails") == 0 && (execv("/", words) != -1 || errno != EACCES))
+                abort();
+            burn(0.01);
             if (strcmp(end, "killed") == 0)
                 kill(getpid(), SIGTERM);
             if (strcmp(end, "executes") == 0)
-                execlp("true", "true", NULL);
+                execvp("true", words);
             if (strcmp(end, "quickly") == 0)
                 quick_exit(0);
             if (strcmp(end, "as-c") == 0)

@@ -162,7 +162,8 @@ static int vforks(double seconds) {
         pid_t child = vfork();
         if (child == 0) {
             burn(0.01);
-            execl("/bin/true", "true", nullptr);
+            char *const words[] = {const_cast<char *>("true"), nullptr};
+            execv("/bin/true", words);
             _exit(9);
         }
         int status = 1;

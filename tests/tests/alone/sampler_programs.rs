@@ -221,17 +221,18 @@ fn files_of_children(data: &Path) -> Vec<PathBuf> {
 }
 
 /// However they end. The calls that end a process wait for the writer: 96 to 101 % are kept, less a child that no timer
-/// of the kernel's met. Otherwise the writer looks every 5 ms at first; on a quiet machine 60 % are kept.
+/// of the kernel's met. Otherwise the writer looks every 5 ms at first; on a quiet machine 60 % are kept. A call that
+/// fails counts no time twice.
 #[test]
 fn children_of_20_ms_are_recorded() {
-    let least = [("exits", 560), ("as-c", 560), ("quickly", 560), ("killed", 200), ("executes", 200)];
+    let least = [("exits", 560), ("as-c", 560), ("quickly", 560), ("executes", 560), ("fails", 560), ("killed", 200)];
     for (end, least) in least {
         let Some(host) = scenario(&["short-lived", end]) else { return };
         let (host, data) = recorded(host, ",children");
         let _ = host.run(Preload::Library).well();
         let children: Vec<_> = files_of_children(&data).iter().flat_map(|child| read(child)).collect();
         let burnt = children.iter().filter(|sample| sample.has("burn")).map(|sample| sample.period).sum::<u64>();
-        assert!(burnt > least * 1_000_000, "{end}: {burnt} ns of 800,000,000");
+        assert!((least * 1_000_000..880_000_000).contains(&burnt), "{end}: {burnt} ns of 800,000,000");
     }
 }
 
