@@ -133,7 +133,8 @@ fn no_loop(report: &Report, file: &SourceLines, line: u32) -> String {
 fn one(report: &Report, of: &Loop, text: &mut String) {
     let percent = |count: Count, all: Count| format!("{:.1} %", count.percent_of(all));
     let all = report.profile.all;
-    let _ = writeln!(text, "{} ({}), {}", of.name(), file_name(&of.around), printable(&of.function));
+    let inlined = if of.is_inlined { "inlined into " } else { "" };
+    let _ = writeln!(text, "{} ({}), {inlined}{}", of.name(), file_name(&of.around), printable(&of.function));
     let samples = counted(of.total.samples as usize, "sample");
     let _ = writeln!(text, "{samples}, {} of all; without calls {}", percent(of.total, all), percent(of.own, all));
     for advice in &of.advice {

@@ -77,6 +77,33 @@ def test_an_error_of_llvm_ends_the_program_as_without_us(run, tmp_path, environm
     assert alone.stdout == "compiled\n" == recorded.stdout
 
 
+INLINED = """\
+import numba, numpy
+
+@numba.njit
+def smoothed(a):
+    for i in range(1, len(a)):
+        a[i] += a[i - 1] * 0.5
+
+@numba.njit
+def outer(a, n):
+    for k in range(n):
+        smoothed(a)
+
+outer(numpy.ones(10_000), 30_000)
+"""
+
+
+def test_a_loop_that_was_inlined_has_its_own_lines(run, tmp_path):
+    """Not the line of the call."""
+    (tmp_path / "inlined.py").write_text(INLINED)
+    run(command(), "record", "-o", "inlined.data", "--", python(), "inlined.py")
+    text = run(command(), "lines", "inlined.data").stdout
+    assert "⚑ loop 5-6: one value at a time" in text and "loop 11" not in text, text
+    shown = run(command(), "why", "inlined.py:6", "inlined.data").stdout
+    assert "loop 5-6 (inlined.py), inlined into __main__.outer" in shown, shown
+
+
 SUM = """\
 double total(const double *a, long n) {
   double s = 0;

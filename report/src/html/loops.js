@@ -16,7 +16,7 @@ function loopViews(page, whose) {
   function sections(entry) {
     return (entry.o || []).map((loop) => {
       const section = element('section', 'loop');
-      const title = element('h3', '', whose(`${loop.name} of ${page.short(loop.function)}${page.isFiltered() ? '' : ': ' + page.percent(loop.weight)}`));
+      const title = element('h3', '', whose(`${loop.name}${loop.inlined ? ', inlined into' : ' of'} ${page.short(loop.function)}${page.isFiltered() ? '' : ': ' + page.percent(loop.weight)}`));
       title.title = loop.function;
       section.append(title);
       for (const [rule, text] of loop.advice) section.append(element('div', 'advice', `⚑ ${rule}: ${text}`));

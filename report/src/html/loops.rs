@@ -26,7 +26,8 @@ fn value(of: &Loop) -> Value {
     });
     json!({
         "chip": of.chip(),
-        "name": of.name(),
+        "name": of.name_at_line(),
+        "inlined": of.is_inlined,
         "function": printable(&of.function),
         "weight": of.total.weight,
         "advice": of.advice.iter().map(|advice| json!([advice.rule, advice.text])).collect::<Vec<_>>(),

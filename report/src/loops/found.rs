@@ -38,6 +38,8 @@ pub struct Loop {
     pub line: u32,
     /// The source file of the loop itself: the hottest line may be of a function that was inlined into it.
     pub around: String,
+    /// Whether it is of a function that was inlined: then its function here is the compiled one around it.
+    pub is_inlined: bool,
     /// The first of its lines in that file.
     pub first: u32,
     /// The last one.
@@ -104,6 +106,15 @@ impl Loop {
             format!("loop {}", self.first)
         } else {
             format!("loop {}-{}", self.first, self.last)
+        }
+    }
+
+    /// Its name at its hottest line: with the file where that line is of a function of another file.
+    pub fn name_at_line(&self) -> String {
+        if self.around == self.path {
+            self.name()
+        } else {
+            format!("{} of {}", self.name(), self.around.rsplit('/').next().unwrap_or_default())
         }
     }
 

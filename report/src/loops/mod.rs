@@ -73,7 +73,7 @@ pub(crate) fn loops(recording: &Recording, symbols: &Symbols, profile: &Profile,
 /// instructions say.
 fn show_at_a_line_with_samples(of: &mut Loop, profile: &Profile) {
     let Some(file) = profile.files.iter().find(|file| file.path == of.path) else { return };
-    if !file.lines.contains_key(&of.line) {
+    if of.path == of.around && !file.lines.contains_key(&of.line) {
         let hottest = file.lines.range(of.first..=of.last).max_by_key(|(_, line)| line.shares.own);
         of.line = hottest.map_or(of.line, |(line, _)| *line);
     }
@@ -189,20 +189,22 @@ fn one(
     }
     let ((path, line), _) = by_line.iter().max_by_key(|(_, weight)| **weight)?;
     // The lines of the loop itself, without those of functions that were inlined into it.
+    let callers = callers_of_all(&lines.keys().collect::<Vec<_>>());
+    let own_place = |places: &Places| places[places.len() - 1 - callers].clone();
     let hottest =
         lines.iter().filter(|(places, _)| places[0] == (path.clone(), *line)).max_by_key(|(_, weight)| **weight);
-    let around = hottest.and_then(|(places, _)| places.last()).map_or(path, |(path, _)| path);
-    let of_loop =
-        || lines.keys().filter_map(|places| places.last()).filter(|(path, _)| path == around).map(|(_, line)| *line);
+    let around = hottest.map_or_else(|| path.clone(), |(places, _)| own_place(places).0);
+    let of_loop = || lines.keys().map(own_place).filter(|(path, _)| *path == around).map(|(_, line)| line);
     let mut calls: FxHashMap<String, Count> = FxHashMap::default();
     below.iter().for_each(|((callee, _), count)| *calls.entry(callee.clone()).or_default() += *count);
     let of = Loop {
         function: String::new(),
         path: path.clone(),
         line: *line,
-        around: around.clone(),
+        is_inlined: callers != 0,
         first: of_loop().min().unwrap_or(*line),
         last: of_loop().max().unwrap_or(*line),
+        around,
         lines: lines.keys().flatten().cloned().collect(),
         own,
         total,
@@ -218,6 +220,17 @@ fn one(
     Some((of, lines.into_keys().collect()))
 }
 
+/// How many calls, the outermost first, all instructions of a loop share: the loop is of a function that was inlined
+/// there, and its lines are not those of the calls.
+fn callers_of_all(all: &[&Places]) -> usize {
+    let shared = |at: usize| {
+        let caller = |places: &Places| (places.len() > at + 1).then(|| places[places.len() - 1 - at].clone());
+        let first = all.first().and_then(|places| caller(places));
+        first.is_some() && all.iter().all(|places| caller(places) == first)
+    };
+    (0..).take_while(|at| shared(*at)).count()
+}
+
 fn write_instructions(of: &mut Loop, instructions: &[iced_x86::Instruction]) {
     for instruction in &mut of.instructions {
         let found = instructions.binary_search_by_key(&instruction.address, iced_x86::Instruction::ip);
@@ -229,4 +242,27 @@ fn heaviest_first<T: Ord>(counts: FxHashMap<T, Count>) -> Vec<(T, Count)> {
     let mut counts: Vec<(T, Count)> = counts.into_iter().collect();
     counts.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines of a chain of inlined calls, the innermost first, in one file.
+    fn callers_of(all: &[&[u32]]) -> usize {
+        let all: Vec<Places> =
+            all.iter().map(|lines| lines.iter().map(|line| ("prog.py".to_owned(), *line)).collect()).collect();
+        callers_of_all(&all.iter().collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_loop_is_of_the_innermost_function_that_has_all_its_instructions() {
+        assert_eq!(callers_of(&[&[15], &[16]]), 0);
+        assert_eq!(callers_of(&[&[15, 37], &[16, 37]]), 1, "inlined with its loop");
+        assert_eq!(callers_of(&[&[15, 37]]), 1);
+        assert_eq!(callers_of(&[&[15, 37, 50], &[16, 37, 50], &[3, 16, 37, 50]]), 2);
+        assert_eq!(callers_of(&[&[15, 37], &[37]]), 0, "what it calls was inlined into the loop");
+        assert_eq!(callers_of(&[&[15, 37], &[15, 38]]), 0);
+        assert_eq!(callers_of(&[]), 0);
+    }
 }

@@ -334,10 +334,10 @@ impl Table<'_> {
         let mut rows: Vec<(String, &str)> = Vec::new();
         for of in self.report.loops().iter().filter(|of| of.line == line && of.path == path) {
             for advice in &of.advice {
-                rows.push((format!("⚑ {}: {}", of.name(), advice.text), "35"));
+                rows.push((format!("⚑ {}: {}", of.name_at_line(), advice.text), "35"));
             }
             if let (true, true, Some(vector)) = (self.style.all, of.advice.is_empty(), of.vector()) {
-                rows.push((format!("✓ {}: {vector}", of.name()), "32"));
+                rows.push((format!("✓ {}: {vector}", of.name_at_line()), "32"));
             }
         }
         // Each compilation of a function has its own loops.
