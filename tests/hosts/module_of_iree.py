@@ -1,4 +1,4 @@
-"""A function that IREE compiles to an ELF file in memory, which its runtime loads by itself: python module_of_iree.py. Prints a sum."""
+"""Functions that IREE compiles to an ELF file in memory, which its runtime loads by itself. Prints two sums."""
 
 import iree.compiler
 import iree.runtime
@@ -14,12 +14,15 @@ func.func @product(%a: tensor<16x16xf32>, %b: tensor<16x16xf32>) -> tensor<16x16
   %zero = arith.constant 0.0 : f32
   %empty = tensor.empty() : tensor<16x16xf32>
   %start = linalg.fill ins(%zero : f32) outs(%empty : tensor<16x16xf32>) -> tensor<16x16xf32>
-  %end = linalg.matmul ins(%a, %b : tensor<16x16xf32>, tensor<16x16xf32>) outs(%start : tensor<16x16xf32>) -> tensor<16x16xf32>
+  %end = linalg.matmul ins(%a, %b : tensor<16x16xf32>, tensor<16x16xf32>)
+                       outs(%start : tensor<16x16xf32>) -> tensor<16x16xf32>
   return %end : tensor<16x16xf32>
 }
 """
 
-compiled = iree.compiler.compile_str(SOURCE, target_backends=["llvm-cpu"], extra_args=["--iree-llvmcpu-target-cpu=generic"])
+compiled = iree.compiler.compile_str(
+    SOURCE, target_backends=["llvm-cpu"], extra_args=["--iree-llvmcpu-target-cpu=generic"]
+)
 module = iree.runtime.load_vm_flatbuffer(compiled, driver="local-task")
 x, ones = numpy.arange(64, dtype=numpy.float32), numpy.ones((16, 16), numpy.float32)
 print(module.fused(x, x).to_host().sum(), module.product(ones, ones).to_host().sum())

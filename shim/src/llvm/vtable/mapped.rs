@@ -30,8 +30,8 @@ pub(crate) fn may_compile(library: &Library<'_>) -> bool {
     may_have_llvm(library) && library.uses().register_frame
 }
 
-/// Functions of LLVM's C API that compile, by the names by which programs look them up; and what IREE's runtime looks up
-/// in each ELF file that it loads from memory.
+/// Functions of LLVM's C API that compile, by the names by which programs look them up; and what IREE's runtime looks
+/// up in each ELF file that it loads from memory.
 const LOOKED_UP: [&[u8]; 4] = [
     b"\0LLVMCreateMCJITCompilerForModule\0",
     b"\0LLVMOrcCreateLLJIT\0",
