@@ -58,7 +58,7 @@ pub fn diff(before: &Report, after: &Report) -> Difference {
     let functions = changes(before, after, |report| {
         let is_shown = |row: &&FunctionRow| match row.kind {
             Kind::Compiled => true,
-            Kind::Python => row.lines.is_some_and(|(file, ..)| is_users(&report.profile.files[file as usize].path)),
+            Kind::Python => row.lines.is_some_and(|at| is_users(&report.profile.files[at.file as usize].path)),
             _ => false,
         };
         report.profile.functions.iter().filter(is_shown).map(|row| (row.name.clone(), row.shares)).collect()

@@ -51,7 +51,7 @@ pub use lookup::Lookup;
 pub use loops::{Advice, Facts as LoopFacts, Instruction, Loop, Remark, Version};
 pub use printable::printable;
 pub use profile::{
-    Count, Detail, FunctionRow, Inlined, LibraryRow, Line, Profile, Shares, SourceLines, Summary, ThreadRow,
+    Count, Detail, Extent, FunctionRow, Inlined, LibraryRow, Line, Profile, Shares, SourceLines, Summary, ThreadRow,
 };
 pub use recording::{
     Event, Facts, Follower, Location, MappedFile, Origin, Place, Recording, Sample, Selection, Stacks, Thread,

@@ -189,8 +189,8 @@ impl Report {
         match (row.kind, row.lines) {
             // Numba's runtime has no lines.
             (Kind::Compiled, None) => !row.name.starts_with("NRT_"),
-            (Kind::Compiled | Kind::Python, Some((file, ..))) => {
-                let path = &self.profile.files[file as usize].path;
+            (Kind::Compiled | Kind::Python, Some(at)) => {
+                let path = &self.profile.files[at.file as usize].path;
                 self.is_users(path) || activity::is_generated(path) && !row.shares.own.is_zero() && !row.is_of_library
             }
             _ => false,

@@ -7,6 +7,7 @@ use crate::plan::{Origin, Plan};
 use crate::section::{Coverage, Section};
 use crate::state;
 use crate::statistics::Statistics;
+use crate::table::Size;
 use std::sync::Arc;
 
 /// Registers generated code with the unwinders of this process. There is one, because there is one process:
@@ -100,7 +101,7 @@ impl Registry {
     /// Numbers about everything registered.
     pub fn statistics(&self) -> Statistics {
         let state = state::lock();
-        let (infos, table_bytes, retired_table_bytes) = state.forest.size();
+        let Size { infos, table_bytes, retired_table_bytes } = state.forest.size();
         let (entry_bytes, free_entry_bytes) = state.places.used();
         let functions = state.live.values().map(|live| live.functions).sum();
         let registrations = state.live.len();

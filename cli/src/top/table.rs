@@ -82,8 +82,8 @@ impl Order {
 /// A function of Python with its file: each module has a `<module>`.
 fn named(report: &Report, function: &jitlisten_report::FunctionRow) -> String {
     match (function.kind, function.lines) {
-        (Kind::Python, Some((file, ..))) => {
-            let path = &report.profile.files[file as usize].path;
+        (Kind::Python, Some(at)) => {
+            let path = &report.profile.files[at.file as usize].path;
             let name = path.rsplit('/').next().unwrap_or(path);
             let folder = path.strip_suffix("/__init__.py").and_then(|folder| folder.rsplit('/').next());
             match folder {

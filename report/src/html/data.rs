@@ -76,7 +76,7 @@ fn functions(report: &Report) -> Vec<Value> {
     let profile = &report.profile;
     let mut modules = vec![""; profile.functions.len()];
     // Compiled code is of the package of its source.
-    let package = |row: &FunctionRow| python_library(&profile.files[row.lines?.0 as usize].path);
+    let package = |row: &FunctionRow| python_library(&profile.files[row.lines?.file as usize].path);
     let mut libraries: Vec<Option<&str>> = profile.functions.iter().map(package).collect();
     for (number, (function, row)) in report.symbols.functions.iter().zip(&profile.rows).enumerate() {
         let row = *row as usize;
@@ -108,8 +108,8 @@ fn functions(report: &Report) -> Vec<Value> {
             if report.is_yours(row) {
                 add("yours", json!(true));
             }
-            if let Some((file, first, last)) = row.lines {
-                add("at", json!([file, first, last]));
+            if let Some(at) = row.lines {
+                add("at", json!([at.file, at.first, at.last]));
             }
             if !row.callers.is_empty() {
                 let callers = row.callers.iter().take(MOST_CALLERS);

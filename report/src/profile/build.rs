@@ -7,7 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::libraries::{Libraries, frames};
 use super::summary::Sums;
 use super::tree::{Parent, Trees};
-use super::{Count, Detail, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, ThreadRow, stack_counts};
+use super::{Count, Detail, Extent, FunctionRow, Inlined, Line, Profile, Shares, SourceLines, ThreadRow, stack_counts};
 use crate::activity::{Activities, Activity, Done, is_generated};
 use crate::recording::Recording;
 use crate::symbols::{Frame, Kind, Symbols, is_entry};
@@ -49,7 +49,8 @@ struct Builder<'a> {
     row_shares: Vec<Shares>,
     /// Of each row and thread, if that is wanted.
     row_threads: FxHashMap<(u32, u32), Shares>,
-    extents: FxHashMap<(u32, u32), (u32, u32, u64)>,
+    /// Of a row and one of its sources, with the weight.
+    extents: FxHashMap<(u32, u32), (Extent, u64)>,
     outside: FxHashMap<String, Count>,
     edges: FxHashMap<Edge, Count>,
     /// Lines of generated code, and those of the user's that they ran for.
@@ -315,8 +316,10 @@ impl<'a> Builder<'a> {
                 line.functions.push(*row);
             }
             if spot.1 != 0 {
-                let extent = self.extents.entry((*row, spot.0)).or_insert((spot.1, spot.1, 0));
-                *extent = (extent.0.min(spot.1), extent.1.max(spot.1), extent.2.saturating_add(count.weight));
+                let one = Extent { file: spot.0, first: spot.1, last: spot.1 };
+                let (extent, weight) = self.extents.entry((*row, spot.0)).or_insert((one, 0));
+                (extent.first, extent.last) = (extent.first.min(spot.1), extent.last.max(spot.1));
+                *weight = weight.saturating_add(count.weight);
             }
         }
         let mut rows: Vec<u32> = Vec::with_capacity(self.seen.functions.len());
@@ -406,12 +409,13 @@ impl<'a> Builder<'a> {
                 compilations.entry(*row).or_default().push((function.name.clone(), *shares));
             }
         }
-        let mut extents: FxHashMap<u32, (u64, (u32, u32, u32))> = FxHashMap::default();
-        for ((row, source), (first, last, weight)) in self.extents {
+        let mut extents: FxHashMap<u32, (u64, Extent)> = FxHashMap::default();
+        for ((row, source), (extent, weight)) in self.extents {
             let Some(file) = file_of(Some(source)) else { continue };
-            let best = extents.entry(row).or_insert((weight, (file, first, last)));
-            if (weight, std::cmp::Reverse(file)) > (best.0, std::cmp::Reverse(best.1.0)) {
-                *best = (weight, (file, first, last));
+            let one = (weight, Extent { file, ..extent });
+            let best = extents.entry(row).or_insert(one);
+            if (weight, std::cmp::Reverse(file)) > (best.0, std::cmp::Reverse(best.1.file)) {
+                *best = one;
             }
         }
         let mut by_thread: FxHashMap<u32, BTreeMap<u32, Shares>> = FxHashMap::default();

@@ -104,6 +104,17 @@ pub struct SourceLines {
 /// A file, as an index into [`Profile::files`], and a line.
 pub(crate) type Place = (u32, u32);
 
+/// Lines of one file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Extent {
+    /// An index into [`Profile::files`].
+    pub file: u32,
+    /// The first line with samples.
+    pub first: u32,
+    /// The last one.
+    pub last: u32,
+}
+
 /// A function, with all its compilations.
 #[derive(Clone, Debug)]
 pub struct FunctionRow {
@@ -117,8 +128,8 @@ pub struct FunctionRow {
     pub by_thread: BTreeMap<u32, Shares>,
     /// Each by its full name.
     pub compilations: Vec<(String, Shares)>,
-    /// Where its own lines are: index into [`Profile::files`], first and last line with samples.
-    pub lines: Option<(u32, u32, u32)>,
+    /// Where its own lines are.
+    pub lines: Option<Extent>,
     /// Whether a library runs it.
     pub is_of_library: bool,
     /// What calls it: a function, from where, and how much.

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::printable::printable;
-use crate::profile::{Count, FunctionRow, Inlined, LibraryRow, Line, Shares, SourceLines};
+use crate::profile::{Count, Extent, FunctionRow, Inlined, LibraryRow, Line, Shares, SourceLines};
 use crate::report::{Group, Report, grouped};
 use crate::source::SourceText;
 use crate::symbols::Kind;
@@ -293,7 +293,7 @@ impl Table<'_> {
         }
         let mut blocks = Vec::new();
         for row in shown {
-            let Some((_, first, last)) = row.lines.filter(|(of, ..)| *of == file) else { continue };
+            let Some(Extent { first, last, .. }) = row.lines.filter(|at| at.file == file) else { continue };
             if lines.contains_key(&0) {
                 blocks.push(0..=0);
             }
@@ -460,7 +460,7 @@ fn shown_functions<'a>(report: &'a Report, style: Style<'a>) -> [Vec<&'a Functio
     let is_named = style.is_selected();
     let is_shown = |row: &&FunctionRow| {
         if is_named {
-            let path = row.lines.map(|(file, ..)| report.profile.files[file as usize].path.as_str());
+            let path = row.lines.map(|at| report.profile.files[at.file as usize].path.as_str());
             return style.function.is_none_or(|part| row.name.contains(part))
                 && style.file.is_none_or(|part| path.is_some_and(|path| path.contains(part)));
         }

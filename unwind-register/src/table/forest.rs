@@ -47,6 +47,15 @@ pub(crate) trait Publish {
     }
 }
 
+/// What a [`Forest`] takes.
+pub(crate) struct Size {
+    pub(crate) infos: usize,
+    /// Touched in them.
+    pub(crate) table_bytes: usize,
+    /// Touched in replaced tables.
+    pub(crate) retired_table_bytes: usize,
+}
+
 /// All leaves.
 pub(crate) struct Forest {
     /// By the first address that is visible.
@@ -80,12 +89,12 @@ impl Forest {
         leaves
     }
 
-    /// (infos, bytes touched in them, bytes touched in replaced tables).
-    pub(crate) fn size(&self) -> (usize, usize, usize) {
+    /// What it takes.
+    pub(crate) fn size(&self) -> Size {
         let used = self.leaves.values().map(|leaf| leaf.slots.resident()).sum();
         let hidden = self.hidden.iter().map(|(_, leaf)| &leaf.slots);
         let waiting = self.retired.iter().map(|(_, slots)| slots).chain(hidden).map(Slots::resident).sum();
-        (self.born, used, waiting)
+        Size { infos: self.born, table_bytes: used, retired_table_bytes: waiting }
     }
 
     /// Adds a function; `want` counts the functions the caller is about to add near it, this one included.

@@ -62,7 +62,7 @@
 mod forest;
 mod slots;
 
-pub(crate) use forest::{Forest, LeafId, Publish};
+pub(crate) use forest::{Forest, LeafId, Publish, Size};
 pub(crate) use slots::SLOTS;
 
 /// How long a replaced table keeps its content, in nanoseconds. A search takes about a microsecond, but a thread may be

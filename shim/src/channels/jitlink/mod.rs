@@ -12,6 +12,14 @@
 //! is linked and located later: `linking.rs`, [`placement`](crate::placement). If a host with a debug plugin later
 //! registers it with debuggers, it is the same object.
 //!
+//! # Why not a plugin
+//! Since LLVM 13 a `Plugin` of the layer is called with the linked graph, which has exact addresses. But `addPlugin` is
+//! inline, so one would have to be pushed into a private `std::vector`: of `unique_ptr` in LLVM 14, of `shared_ptr` in
+//! 19, of another class in 22. Its vtable has other slots in 22, and one has other arguments in 19. Of the graph,
+//! sections are a `vector` in 14 and a `MapVector` in 19; names are `StringRef` in 19, `SymbolStringPtr` in 22. A
+//! stripped library shows none of these layouts. What `emit` is called with is an ELF file in every release, so its
+//! code is located by its bytes.
+//!
 //! # Checks
 //! The vtables must be adjacent and have the numbers of slots of the library's release. At each call, `this` must have
 //! the vtable that was found, and the second pointer must lead to an ELF object. Otherwise the call is only passed on,
