@@ -45,7 +45,7 @@ def column(command, python, processor, kernels, directory):
         batch = names[at : at + BATCH]
         data = directory / f"{batch[0]}.data"
         if not data.exists():
-            recording = [command, "record", "-r", "199", "-o", data, "--", python, KERNELS, "run", SECONDS, *batch]
+            recording = [command, "record", "-r", "997", "-o", data, "--", python, KERNELS, "run", SECONDS, *batch]
             subprocess.run(recording, check=True, env=environment, stdout=subprocess.DEVNULL)
         found.update(rules(command, data, {name: kernels[name] for name in batch}))
     return found

@@ -49,7 +49,7 @@ const RULES: [Rule; 19] = [
     },
     Rule {
         id: "allocation",
-        applies: |of| of.share_of_calls(is_allocation) > 10.0,
+        applies: |of| of.share_of_calls(is_allocation) > 20.0 && !is_of_strings(of),
         text: |of| {
             part(
                 of,
@@ -82,7 +82,10 @@ const RULES: [Rule; 19] = [
         applies: |of| {
             let is_freed = of.share_of_calls(is_allocation) > 5.0;
             let is_here = of.facts.atomics != 0 && of.facts.instructions < 200 && of.own.percent_of(of.total) > 50.0;
-            is_here || of.share_of_calls(is_reference_count) > 60.0 && !is_freed
+            let share = of.share_of_calls(is_reference_count);
+            let does_little_else =
+                of.facts.instructions < 40 && of.calls.iter().all(|(name, _)| is_reference_count(name));
+            is_here || share > 60.0 && !is_freed || share > 25.0 && does_little_else
         },
         text: |_| {
             "counts references to an object in each round; take it out of its container before the loop, or use an \
@@ -250,6 +253,12 @@ fn is_allocation(name: &str) -> bool {
     const ALLOCATORS: [&str; 6] = ["malloc", "free", "calloc", "realloc", "_int_malloc", "_int_free"];
     let is_of_numba = name.starts_with("NRT_") && !name.ends_with("cref") && !is_list_growth(name);
     is_of_numba || ALLOCATORS.contains(&name.trim_start_matches("__libc_").trim_start_matches("cfree"))
+}
+
+/// Each new string needs memory of its own.
+fn is_of_strings(of: &Loop) -> bool {
+    of.calls.iter().any(|(name, _)| name.starts_with("numba.cpython.unicode."))
+        || of.lines.iter().any(|(path, _)| path.ends_with("numba/cpython/unicode.py"))
 }
 
 fn is_reference_count(name: &str) -> bool {
