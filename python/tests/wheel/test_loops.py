@@ -133,6 +133,7 @@ def test_a_loop_of_another_llvm_that_we_or_perf_record(run, tmp_path, linker):
     for data in ("ours.data", "perf.data"):
         shown = run(command(), "why", "sum.cpp:4", data).stdout
         assert "loop 3-4 (sum.cpp), total" in shown and "⚑ fp-order: " in shown and "addsd" in shown, (data, shown)
+        assert "LLVM's flag reassoc" in shown and "fastmath=" not in shown
 
 
 def test_a_loop_that_is_compiled_after_attaching(run, start, tmp_path):

@@ -4,6 +4,8 @@
 //! whether it changes results, and the speed-up that `benches/why` measured for its kernels: a range,
 //! not a promise. The order is that of the table; a loop gets the first two that apply.
 
+use std::path::Path;
+
 use super::facts::Facts;
 use super::found::{Advice, Loop};
 
@@ -22,7 +24,31 @@ const MOST: usize = 2;
 
 pub(super) fn advice(of: &Loop) -> Vec<Advice> {
     let rules = RULES.iter().filter(|rule| (rule.applies)(of));
-    rules.map(|rule| Advice { rule: rule.id, text: (rule.text)(of) }).take(MOST).collect()
+    // A cell of a notebook may have a name without an extension.
+    let is_python = Path::new(&of.around).extension().is_none_or(|extension| extension == "py");
+    let text = |rule: &Rule| if is_python { (rule.text)(of) } else { without_numba((rule.text)(of)) };
+    rules.map(|rule| Advice { rule: rule.id, text: text(rule) }).take(MOST).collect()
+}
+
+/// What the texts say of Numba, and what is true of any language.
+const ELSEWHERE: [(&str, &str); 7] = [
+    ("fastmath={'reassoc'}", "LLVM's flag reassoc"),
+    ("fastmath={'arcp'}", "LLVM's flag arcp"),
+    (
+        "up to Numba 0.61, `pip install icc_rt` gives vector functions",
+        "LLVM's option -vector-library has vector functions",
+    ),
+    ("; wheels since 0.62 have none", ""),
+    (
+        "a division by zero must raise; error_model='numpy' returns inf or nan instead",
+        "a division by zero is looked for; without, it returns inf or nan",
+    ),
+    ("(raise, or an index with boundscheck=True)", "(or a check of an index)"),
+    ("np.float32(0.1) keeps it", "a literal of that type keeps it"),
+];
+
+fn without_numba(text: String) -> String {
+    ELSEWHERE.iter().fold(text, |text, (of_numba, elsewhere)| text.replace(of_numba, elsewhere))
 }
 
 /// What the calls of some functions do, with their share.
@@ -293,6 +319,22 @@ fn is_math(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn advice_for_other_languages_has_no_words_of_numba() {
+        let source = include_str!("advice.rs").replace("\\\n", "");
+        let source = source.split_whitespace().collect::<Vec<_>>().join(" ");
+        for (of_numba, _) in ELSEWHERE {
+            assert_eq!(source.matches(of_numba).count().min(2), 2, "no rule says {of_numba}");
+        }
+        let said = ELSEWHERE.map(|(of_numba, _)| of_numba).join(", ");
+        let said = without_numba(said);
+        assert!(
+            ["Numba", "np.", "fastmath=", "error_model", "boundscheck", "icc_rt"]
+                .iter()
+                .all(|word| !said.contains(word))
+        );
+    }
 
     #[test]
     fn names_of_the_c_library_are_known() {
