@@ -3,8 +3,9 @@
 //! LLVM drops the location of an instruction that it moves, merges or splits: of the calls of a vectorised `np.sin`,
 //! say. If the nearest located instructions before and behind are of one line, so is this one; if they are of different
 //! inlined calls of one line, it is the line of these calls. At the start or the end of a block, one neighbour decides.
-//! A block without any line that is entered only from above, and one of a single instruction, has the line of the
-//! instructions in front of it and behind it, if that is the same.
+//! A block without any line that is entered only from above has the line that the nearest located instructions in front
+//! of it and behind it share, up to where other code joins: so have the checks before a vectorised loop. So has a block
+//! of a single instruction.
 //! Where two disagree, the one of the same inlined call is right, and if neither is, the line of that call is known.
 
 use std::collections::BTreeSet;
@@ -22,8 +23,8 @@ const FARTHEST: usize = 400;
 pub(super) struct Blocks {
     instructions: Vec<u64>,
     starts: BTreeSet<u64>,
-    /// Those that branches go to.
-    targets: BTreeSet<u64>,
+    /// Those that are entered otherwise than from above: branches go to them, or nothing goes on to them.
+    joins: BTreeSet<u64>,
 }
 
 impl Blocks {
@@ -36,19 +37,23 @@ impl Blocks {
     pub(super) fn decode(start: u64, code: &[u8]) -> Blocks {
         let mut decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
         let mut blocks =
-            Blocks { instructions: Vec::new(), starts: BTreeSet::from([start]), targets: BTreeSet::from([start]) };
+            Blocks { instructions: Vec::new(), starts: BTreeSet::from([start]), joins: BTreeSet::from([start]) };
         while decoder.can_decode() {
             let instruction = decoder.decode();
             blocks.instructions.push(instruction.ip());
-            match instruction.flow_control() {
+            let flow = instruction.flow_control();
+            match flow {
                 FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall => continue,
                 FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
                     blocks.starts.insert(instruction.near_branch_target());
-                    blocks.targets.insert(instruction.near_branch_target());
+                    blocks.joins.insert(instruction.near_branch_target());
                 }
                 _ => {}
             }
             blocks.starts.insert(instruction.next_ip());
+            if flow != FlowControl::ConditionalBranch {
+                blocks.joins.insert(instruction.next_ip());
+            }
         }
         blocks
     }
@@ -68,20 +73,27 @@ impl Blocks {
         let behind = self.instructions[at..].iter().take_while(within).take(FARTHEST).find_map(&mut located);
         let around = match (before, behind) {
             (Some(before), Some(behind)) => common(&before, &behind).or_else(|| of_one_call(&own, before, behind)),
-            (None, None) => {
-                self.around(&block).and_then(|(before, behind)| common(&located(before)?, &located(behind)?))
-            }
+            (None, None) => self.around(&block).and_then(|(before, behind)| {
+                let before = before.iter().rev().take(FARTHEST).find_map(&mut located)?;
+                common(&before, &behind.iter().take(FARTHEST).find_map(&mut located)?)
+            }),
             (one, other) => one.or(other),
         };
         around.or_else(|| own.get(1..).filter(|call| has_line(call)).map(<[SourceFrame]>::to_vec))
     }
 
-    /// The instructions in front of a block and behind it, unless it is a loop or a join of some length.
-    fn around(&self, block: &Range<u64>) -> Option<(&u64, &u64)> {
-        let first = self.instructions.partition_point(|start| *start < block.start);
-        let end = self.instructions.partition_point(|start| *start < block.end);
-        let is_clear = end - first == 1 || !self.targets.contains(&block.start);
-        is_clear.then_some((self.instructions.get(first.checked_sub(1)?)?, self.instructions.get(end)?))
+    /// The instructions in front of a block and behind it that run with it, and the one behind them; none of a loop or a
+    /// join of some length.
+    fn around(&self, block: &Range<u64>) -> Option<(&[u64], &[u64])> {
+        let index = |address: u64| self.instructions.partition_point(|start| *start < address);
+        let (first, end) = (index(block.start), index(block.end));
+        let from = match self.joins.range(..=block.start).next_back() {
+            Some(join) if *join < block.start => index(*join),
+            _ if end - first == 1 => first.checked_sub(1)?,
+            _ => return None,
+        };
+        let until = self.joins.range(block.end..).next().map_or(end, |join| index(*join) + 1);
+        Some((&self.instructions[from..first], &self.instructions[end..until.min(self.instructions.len())]))
     }
 }
 
@@ -171,15 +183,20 @@ mod tests {
         assert_eq!((line(7), line(8)), (Some(vec![frame("f", 7)]), None));
     }
 
-    /// `je`, `nop`, `je`, `nop`, `ret`, all to the `ret`: how a comparison that LLVM has moved is tested.
+    /// `je`, `nop`, `je`, `nop`, `je`, `nop`, `ret`, all to the `ret`: how checks before a vectorised loop are.
     #[test]
-    fn a_block_entered_from_above_has_the_line_of_both_neighbours() {
+    fn blocks_entered_from_above_have_the_line_of_both_neighbours() {
         let (one, other) = (vec![frame("g", 20), frame("f", 7)], vec![frame("h", 30), frame("f", 7)]);
-        let line = |behind: &Vec<SourceFrame>| {
-            let lines = [(0x100, one.clone()), (0x105, behind.clone())];
-            line_in(&[0x74, 0x04, 0x90, 0x74, 0x01, 0x90, 0xc3], 0x102, vec![frame("f", 0)], &lines)
+        let line = |address, entry: u8, behind: &Vec<SourceFrame>| {
+            let lines = [(0x100, one.clone()), (0x108, behind.clone())];
+            let code = [entry, 0x07, 0x90, 0x74, 0x04, 0x90, 0x74, 0x01, 0x90, 0xc3];
+            line_in(&code, address, vec![frame("f", 0)], &lines)
         };
-        assert_eq!((line(&other), line(&vec![frame("f", 8)])), (Some(vec![frame("f", 7)]), None));
+        let (je, jmp, eight) = (0x74, 0xeb, vec![frame("f", 8)]);
+        for address in [0x102, 0x103, 0x105, 0x106] {
+            assert_eq!(line(address, je, &other), Some(vec![frame("f", 7)]));
+            assert_eq!((line(address, je, &eight), line(address, jmp, &other)), (None, None), "{address:x}");
+        }
     }
 
     #[test]
