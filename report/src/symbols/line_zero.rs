@@ -82,8 +82,8 @@ impl Blocks {
         around.or_else(|| own.get(1..).filter(|call| has_line(call)).map(<[SourceFrame]>::to_vec))
     }
 
-    /// The instructions in front of a block and behind it that run with it, and the one behind them; none of a loop or a
-    /// join of some length.
+    /// The instructions in front of a block and behind it that run with it, and the one behind them; none of a loop, or
+    /// of a join of some length.
     fn around(&self, block: &Range<u64>) -> Option<(&[u64], &[u64])> {
         let index = |address: u64| self.instructions.partition_point(|start| *start < address);
         let (first, end) = (index(block.start), index(block.end));
