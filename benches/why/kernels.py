@@ -1060,7 +1060,7 @@ MORE = {
     "by_column": "stride",
     "column_sums": "strided-sum",
     "transposed": "-",
-    "row_expressions": "allocation",
+    "row_expressions": "allocation, fp-order",
     "masked": "allocation",
     "small_products": "-",
     "small_solutions": "-",
@@ -1093,11 +1093,9 @@ FUNCTIONS = {node.name: node for node in ast.parse("\n".join(SOURCE)).body if is
 DIFFERENT = {
     # LLVM 14 adds 0.0 where the kernel adds nothing, so that fastmath={"reassoc"} alone helps: 9.5 times.
     "0.57.1": {"present": "fp-order", "enumerated": "-", "of_typed_list": "-", "of_list": "exception-exit"},
-    # Slices are counted more slowly than BLAS multiplies them: true, but nothing to be done.
-    "0.61.2": {"present": "fp-order", "enumerated": "-", "of_list": "-", "small_products": "reference-count"},
+    "0.61.2": {"present": "fp-order", "enumerated": "-", "of_list": "-"},
     # LLVM 20 calls numba_sqrt.
     "0.63.1": {"chosen": "-", "enumerated": "-"},
-    "0.68.1 nehalem": {"numba_stencil": "-"},
     # Gathers and scatters, for strides that are not 1.
     "0.68.1 skylake-avx512": {"scaled_view": "stride", "row_means": "stride, strided-sum"},
 }

@@ -30,7 +30,8 @@ def parts():
                 of = node.value.args[0].value.id
                 _, _, rest = texts[of].partition("\n")
                 texts[name] = f"@{ast.unparse(node.value.func)}\n{rest}".replace("'", '"')
-    return texts, rules
+    # The first rule is the one that its change follows.
+    return texts, {name: rule.split(", ")[0] for name, rule in rules.items()}
 
 
 def section(rule, kernels, texts, measured):

@@ -109,8 +109,8 @@ const RULES: [Rule; 19] = [
             let is_freed = of.share_of_calls(is_allocation) > 5.0;
             let is_here = of.facts.atomics != 0 && of.facts.instructions < 200 && of.own.percent_of(of.total) > 50.0;
             let share = of.share_of_calls(is_reference_count);
-            let does_little_else =
-                of.facts.instructions < 40 && of.calls.iter().all(|(name, _)| is_reference_count(name));
+            let is_short = |name: &str| is_reference_count(name) || name.starts_with("numba_list_");
+            let does_little_else = of.facts.instructions < 40 && of.calls.iter().all(|(name, _)| is_short(name));
             is_here || share > 60.0 && !is_freed || share > 25.0 && does_little_else
         },
         text: |_| {
