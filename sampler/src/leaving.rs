@@ -66,15 +66,15 @@ fn end_recording() {
     });
 }
 
-/// Has all samples written, if the file may be executed. One without a directory is looked for in several.
-fn write_before(file: *const c_char) {
+/// Has all samples written, if the file may be executed. libc looks for some without a directory in several.
+fn write_before(file: *const c_char, is_searched: bool) {
     if !is_recorded() || file.is_null() {
         return;
     }
     let before = errno();
-    // SAFETY: a string, or the program's call is undefined.
-    let has_directory = unsafe { CStr::from_ptr(file) }.to_bytes().contains(&b'/');
-    // SAFETY: as above.
+    // SAFETY: libc's search reads this string, too.
+    let has_directory = !is_searched || unsafe { CStr::from_ptr(file) }.to_bytes().contains(&b'/');
+    // SAFETY: the kernel returns an error for a bad address, as it does for the call itself.
     if !has_directory || unsafe { libc::access(file, libc::X_OK) } == 0 {
         let _host_state = HostStateGuard::enter();
         let _ = std::panic::catch_unwind(|| {
@@ -88,13 +88,13 @@ fn write_before(file: *const c_char) {
 
 /// Defines functions that stand in for those of libc's that execute another program.
 macro_rules! executes {
-    ($($ours:ident($($argument:ident: $type:ty),*), $name:literal, $next:ident;)*) => {$(
+    ($($ours:ident($($argument:ident: $type:ty),*), $name:literal, $next:ident, $is_searched:literal;)*) => {$(
         #[doc = concat!("Stands in for `", $name, "`.")]
         ///
         /// # Safety
         /// As that.
         pub unsafe fn $ours(file: *const c_char, $($argument: $type),*) -> c_int {
-            write_before(file);
+            write_before(file, $is_searched);
             let found = $next.known();
             if found.is_null() {
                 set_errno(libc::ENOSYS);
@@ -111,10 +111,10 @@ macro_rules! executes {
 }
 
 executes! {
-    execute(arguments: Strings), "execv(3)", EXECUTE;
-    execute_in(arguments: Strings, environment: Strings), "execve(2)", EXECUTE_IN;
-    execute_found(arguments: Strings), "execvp(3)", EXECUTE_FOUND;
-    execute_found_in(arguments: Strings, environment: Strings), "execvpe(3)", EXECUTE_FOUND_IN;
+    execute(arguments: Strings), "execv(3)", EXECUTE, false;
+    execute_in(arguments: Strings, environment: Strings), "execve(2)", EXECUTE_IN, false;
+    execute_found(arguments: Strings), "execvp(3)", EXECUTE_FOUND, true;
+    execute_found_in(arguments: Strings, environment: Strings), "execvpe(3)", EXECUTE_FOUND_IN, true;
 }
 
 fn leave(next: &Next, status: c_int) -> ! {
