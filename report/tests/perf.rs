@@ -174,3 +174,31 @@ fn a_process_that_runs_and_its_child_are_read() {
         assert!(process.compiled.samples > 50, "{process:?}");
     }
 }
+
+#[test]
+fn compressed_recordings_read_like_others() {
+    let Some(tools) = tools() else { return };
+    let directory = scratch("perf-compressed");
+    let (recording, plain) = (directory.join("perf.data"), directory.join("plain.data"));
+    for level in ["-z", "--compression-level=22"] {
+        let status = record(&tools, &directory, &[level, "-o", recording.to_str().unwrap()], 30_000_000)
+            .stdout(Stdio::null())
+            .status()
+            .unwrap();
+        assert!(status.success());
+        let report = Report::open(&recording, &Options::default()).unwrap();
+        assert_names_and_lines(&report);
+        // perf's own decompression of the file.
+        let mut inject = Command::new(&tools.perf);
+        inject.arg("inject").arg("-i").arg(&recording).arg("-o").arg(&plain);
+        assert!(inject.status().unwrap().success());
+        let same = Report::open(&plain, &Options::default()).unwrap();
+        let counted = |report: &Report| {
+            let functions = report.profile.functions.iter();
+            functions
+                .map(|row| (row.name.clone(), row.shares.own.samples, row.shares.total.samples))
+                .collect::<Vec<_>>()
+        };
+        assert!(counted(&report) == counted(&same), "{level}: other samples than perf's decompression has");
+    }
+}

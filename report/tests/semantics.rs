@@ -465,6 +465,19 @@ fn what_lies_behind_a_record_is_passed_over_once() {
 }
 
 #[test]
+fn a_damaged_compressed_record_is_reported_and_the_others_are_read() {
+    let mut writer = writer();
+    writer.sample((10, 10), 10, 1, &[FIRST]);
+    // PERF_RECORD_COMPRESSED without zstd's magic number.
+    writer.record(81, 0, &[7; 64]);
+    writer.sample((10, 10), 20, 1, &[FIRST]);
+    let mut file = std::io::Cursor::new(writer.file());
+    let recording = Recording::read(&mut file, &Selection::default()).unwrap();
+    assert_eq!(recording.samples.len(), 2);
+    assert!(recording.notes[0].contains("a compressed record is damaged"), "{:?}", recording.notes);
+}
+
+#[test]
 fn a_place_that_was_mapped_a_thousand_times_is_of_its_time() {
     let mut writer = Writer::default();
     for time in 1..=1000 {

@@ -12,6 +12,8 @@ use std::ffi::{c_int, c_void};
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use perf_format::{ATTR_DISABLED, ATTR_EXCLUDE_HV, ATTR_EXCLUDE_KERNEL, ATTR_FREQ};
+
 use crate::event_name::Counter;
 use crate::{output, timer};
 
@@ -25,11 +27,6 @@ const F_SETOWN_EX: c_int = 15;
 const F_OWNER_TID: c_int = 0;
 /// `PERF_FLAG_FD_CLOEXEC`
 const CLOEXEC: libc::c_ulong = 8;
-/// `disabled`, `exclude_kernel`, `exclude_hv` and `freq` among the bits of `struct perf_event_attr`
-const DISABLED: u64 = 1;
-const EXCLUDE_KERNEL: u64 = 1 << 5;
-const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
-const FREQUENCY: u64 = 1 << 10;
 /// `POLL_IN` and `POLL_HUP`: why the kernel sends a descriptor's signal.
 const POLL_IN: c_int = 1;
 const POLL_HUP: c_int = 6;
@@ -112,7 +109,7 @@ impl Counter {
             frequency: hz.into(),
             sample_type: 0,
             read_format: 0,
-            flags: DISABLED | FREQUENCY | EXCLUDE_HYPERVISOR | if self.user_only { EXCLUDE_KERNEL } else { 0 },
+            flags: ATTR_DISABLED | ATTR_FREQ | ATTR_EXCLUDE_HV | if self.user_only { ATTR_EXCLUDE_KERNEL } else { 0 },
             wakeup: 1,
             breakpoint: 0,
             config1: 0,
@@ -138,9 +135,9 @@ fn prepare(descriptor: c_int, tid: u32, signal: c_int, index: usize) -> io::Resu
     let owner = Owner { kind: F_OWNER_TID, tid: tid as c_int };
     // SAFETY: a descriptor that was just opened; reads the owner.
     let owned = unsafe { libc::fcntl(descriptor, F_SETOWN_EX, &raw const owner) } == 0;
-    // SAFETY: as above; numbers only.
+    // SAFETY: passes a number.
     let signalled = owned && unsafe { libc::fcntl(descriptor, F_SETSIG, signal) } == 0;
-    // SAFETY: as above.
+    // SAFETY: passes flags.
     if !signalled || unsafe { libc::fcntl(descriptor, libc::F_SETFL, libc::O_ASYNC | libc::O_NONBLOCK) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -185,7 +182,7 @@ impl Running {
     /// Sends no more signals.
     pub(crate) fn stop(self) {
         if self.is_there() {
-            // SAFETY: as in `go_on`.
+            // SAFETY: a number only; whatever else the descriptor means refuses it.
             unsafe { libc::ioctl(self.descriptor, DISABLE, 0) };
         }
     }

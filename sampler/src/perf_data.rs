@@ -14,6 +14,8 @@
 
 #![forbid(unsafe_code)]
 
+use perf_format::*;
+
 use crate::event_name::Counter;
 use crate::options::{Clock, Options};
 
@@ -25,24 +27,16 @@ const ATTR_SIZE: u32 = 128;
 pub(crate) const DATA_SIZE_AT: u64 = 48;
 pub(crate) const MAGIC: &[u8; 8] = b"PERFILE2";
 
-const PERF_RECORD_COMM: u32 = 3;
-const PERF_RECORD_EXIT: u32 = 4;
-const PERF_RECORD_FORK: u32 = 7;
-const PERF_RECORD_SAMPLE: u32 = 9;
-const PERF_RECORD_MMAP2: u32 = 10;
-const PERF_RECORD_LOST_SAMPLES: u32 = 13;
-const PERF_RECORD_FINISHED_ROUND: u32 = 68;
-const PERF_RECORD_MISC_USER: u16 = 2;
-const PERF_RECORD_MISC_COMM_EXEC: u16 = 1 << 13;
-const PERF_RECORD_MISC_MMAP_BUILD_ID: u16 = 1 << 14;
-const PERF_CONTEXT_USER: u64 = -512_i64 as u64;
-
-/// `PERF_SAMPLE_IP | TID | TIME | CALLCHAIN | PERIOD`
-const SAMPLE_TYPE: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 5 | 1 << 8;
-const EXCLUDE_KERNEL: u64 = 1 << 5;
-const FREQUENCY: u64 = 1 << 10;
-/// `mmap`, `comm`, `task`, `sample_id_all`, `mmap2`, `comm_exec`, `use_clockid`, and no kernel addresses
-const FLAGS: u64 = EXCLUDE_KERNEL | 1 << 8 | 1 << 9 | 1 << 13 | 1 << 18 | 1 << 23 | 1 << 24 | 1 << 25;
+const SAMPLE_TYPE: u64 =
+    PERF_SAMPLE_IP | PERF_SAMPLE_TID | PERF_SAMPLE_TIME | PERF_SAMPLE_CALLCHAIN | PERF_SAMPLE_PERIOD;
+const FLAGS: u64 = ATTR_EXCLUDE_KERNEL
+    | ATTR_MMAP
+    | ATTR_COMM
+    | ATTR_TASK
+    | ATTR_SAMPLE_ID_ALL
+    | ATTR_MMAP2
+    | ATTR_COMM_EXEC
+    | ATTR_USE_CLOCKID;
 
 /// Whose record it is and when.
 #[derive(Clone, Copy, Debug)]
@@ -256,8 +250,8 @@ impl Attribute {
     pub(crate) fn new(options: &Options, counter: Option<&Counter>) -> Attribute {
         let hz = u64::from(options.hz.max(1));
         if let Some(counter) = counter {
-            let excluded = if counter.user_only { EXCLUDE_KERNEL } else { 0 };
-            let flags = FLAGS & !EXCLUDE_KERNEL | FREQUENCY | excluded;
+            let excluded = if counter.user_only { ATTR_EXCLUDE_KERNEL } else { 0 };
+            let flags = FLAGS & !ATTR_EXCLUDE_KERNEL | ATTR_FREQ | excluded;
             return Attribute { kind: counter.kind, config: counter.config, rate: hz, flags, name: counter.name() };
         }
         // PERF_TYPE_SOFTWARE; PERF_COUNT_SW_TASK_CLOCK or PERF_COUNT_SW_CPU_CLOCK
@@ -309,14 +303,6 @@ pub(crate) fn data_size(header: &[u8]) -> Option<u64> {
     let ours = header.starts_with(MAGIC) && word(8)? == HEADER_SIZE && word(DATA_SIZE_AT as usize - 8)? == DATA_OFFSET;
     ours.then(|| word(DATA_SIZE_AT as usize)).flatten()
 }
-
-const HEADER_HOSTNAME: u32 = 3;
-const HEADER_OSRELEASE: u32 = 4;
-const HEADER_VERSION: u32 = 5;
-const HEADER_ARCH: u32 = 6;
-const HEADER_CMDLINE: u32 = 11;
-const HEADER_EVENT_DESC: u32 = 12;
-const HEADER_SAMPLE_TIME: u32 = 21;
 
 /// The features as they stand behind the records, and their numbers for the header.
 pub(crate) fn features(features: &Features, attribute: &Attribute, data_end: u64) -> (Vec<u8>, Vec<u32>) {

@@ -1,34 +1,9 @@
 //! `struct perf_event_attr`: what was counted, and so how its records are laid out.
 
+use perf_format::*;
 use rustc_hash::FxHashMap;
 
 use super::bytes::Bytes;
-
-pub(super) const PERF_SAMPLE_IP: u64 = 1 << 0;
-pub(super) const PERF_SAMPLE_TID: u64 = 1 << 1;
-pub(super) const PERF_SAMPLE_TIME: u64 = 1 << 2;
-pub(super) const PERF_SAMPLE_ADDR: u64 = 1 << 3;
-pub(super) const PERF_SAMPLE_READ: u64 = 1 << 4;
-pub(super) const PERF_SAMPLE_CALLCHAIN: u64 = 1 << 5;
-pub(super) const PERF_SAMPLE_ID: u64 = 1 << 6;
-pub(super) const PERF_SAMPLE_CPU: u64 = 1 << 7;
-pub(super) const PERF_SAMPLE_PERIOD: u64 = 1 << 8;
-pub(super) const PERF_SAMPLE_STREAM_ID: u64 = 1 << 9;
-pub(super) const PERF_SAMPLE_RAW: u64 = 1 << 10;
-pub(super) const PERF_SAMPLE_BRANCH_STACK: u64 = 1 << 11;
-pub(super) const PERF_SAMPLE_REGS_USER: u64 = 1 << 12;
-pub(super) const PERF_SAMPLE_STACK_USER: u64 = 1 << 13;
-pub(super) const PERF_SAMPLE_IDENTIFIER: u64 = 1 << 16;
-
-pub(super) const PERF_FORMAT_TOTAL_TIME_ENABLED: u64 = 1 << 0;
-pub(super) const PERF_FORMAT_TOTAL_TIME_RUNNING: u64 = 1 << 1;
-pub(super) const PERF_FORMAT_ID: u64 = 1 << 2;
-pub(super) const PERF_FORMAT_GROUP: u64 = 1 << 3;
-pub(super) const PERF_FORMAT_LOST: u64 = 1 << 4;
-
-const PERF_SAMPLE_BRANCH_HW_INDEX: u64 = 1 << 17;
-const FLAG_FREQ: u64 = 1 << 10;
-const FLAG_SAMPLE_ID_ALL: u64 = 1 << 18;
 
 /// Which event has an id. A recording of many processors has an id of each event for each of them.
 #[derive(Debug, Default)]
@@ -89,12 +64,12 @@ impl Event {
         Some(Event {
             name: default_name(kind, config),
             rate,
-            is_frequency: flags & FLAG_FREQ != 0,
+            is_frequency: flags & ATTR_FREQ != 0,
             kind,
             config,
             sample_type,
             read_format,
-            sample_id_all: flags & FLAG_SAMPLE_ID_ALL != 0,
+            sample_id_all: flags & ATTR_SAMPLE_ID_ALL != 0,
             has_hardware_index: branches & PERF_SAMPLE_BRANCH_HW_INDEX != 0,
             user_registers,
             ids: Vec::new(),

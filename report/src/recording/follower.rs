@@ -7,9 +7,11 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
+use perf_format::PERF_RECORD_SAMPLE;
+
 use super::format::{self, Container};
 use super::tasks::Tasks;
-use super::{PERF_RECORD_SAMPLE, Recording, Selection, count, event_of, records};
+use super::{Recording, Selection, count, event_of, records};
 use crate::Error;
 
 /// Where in the header the offset and the size of the records stand.

@@ -14,21 +14,12 @@
 
 use std::io::{self, Read, Seek, SeekFrom};
 
+use perf_format::*;
+
 use super::bytes::Bytes;
 use super::event::{ById, Event};
 use crate::Error;
 use crate::printable::printable;
-
-pub(super) const PERF_RECORD_HEADER_ATTR: u32 = 64;
-pub(super) const PERF_RECORD_HEADER_FEATURE: u32 = 80;
-
-const HEADER_BUILD_ID: u32 = 2;
-const HEADER_HOSTNAME: u32 = 3;
-const HEADER_OSRELEASE: u32 = 4;
-const HEADER_VERSION: u32 = 5;
-const HEADER_ARCH: u32 = 6;
-const HEADER_CMDLINE: u32 = 11;
-const HEADER_EVENT_DESC: u32 = 12;
 
 /// A feature section longer than this is not read.
 const LONGEST_FEATURE: u64 = 16 << 20;
@@ -192,7 +183,6 @@ impl Container {
 
     /// `HEADER_BUILD_ID`: records of a process, twenty bytes of build id in 24, and a path.
     fn build_ids(&mut self, mut bytes: Bytes<'_>) {
-        const PERF_RECORD_MISC_BUILD_ID_SIZE: u16 = 1 << 15;
         let mut one = || {
             let (_kind, misc, size) = (bytes.u32()?, bytes.u16()?, usize::from(bytes.u16()?));
             let mut body = Bytes(bytes.take(size.checked_sub(8)?)?);

@@ -1,14 +1,15 @@
 //! Interned places and stacks.
 
-use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::Hasher;
 
+use perf_format::{PERF_CONTEXT_KERNEL, PERF_CONTEXT_MAX, PERF_CONTEXT_USER};
+use rustc_hash::{FxHashMap, FxHasher};
+
+use super::Recording;
 use super::address_space::{KERNEL, Space};
 use super::sample::RawSample;
 use super::tasks::{MappedFile, Thread};
 use crate::unwind::Mapped;
-
-use super::{PERF_CONTEXT_KERNEL, PERF_CONTEXT_MAX, PERF_CONTEXT_USER, Recording};
 
 const NONE: u32 = u32::MAX;
 /// So many earlier findings of an address are looked at. Where more has been mapped than that, a place has several

@@ -6,12 +6,14 @@
 mod address_space;
 mod beside;
 mod bytes;
+mod compressed;
 mod event;
 mod follower;
 mod format;
 mod interned;
 mod merged;
 mod origin;
+mod record;
 mod records;
 mod sample;
 mod tasks;
@@ -27,26 +29,18 @@ pub use interned::{Location, Place, Stacks};
 pub use origin::Origin;
 pub use tasks::{MappedFile, Thread};
 
+use perf_format::*;
+use rustc_hash::FxHashMap;
+
 use crate::Error;
 use crate::unwind::{Machine, Unwinder};
-use rustc_hash::FxHashMap;
 
 use event::ById;
 use format::Container;
 use interned::Interner;
-use records::{End, Record};
+use record::Record;
+use records::End;
 use tasks::Tasks;
-
-const PERF_RECORD_SAMPLE: u32 = 9;
-const PERF_RECORD_COMPRESSED: u32 = 81;
-const PERF_RECORD_COMPRESSED2: u32 = 83;
-
-/// `PERF_CONTEXT_*`: what the numbers of a chain behind it belong to.
-const PERF_CONTEXT_USER: u64 = -512_i64 as u64;
-const PERF_CONTEXT_KERNEL: u64 = -128_i64 as u64;
-const PERF_CONTEXT_MAX: u64 = -4095_i64 as u64;
-const PERF_RECORD_MISC_CPUMODE_MASK: u16 = 7;
-const PERF_RECORD_MISC_KERNEL: u16 = 1;
 
 /// Which part of a recording is wanted.
 #[derive(Clone, Debug, Default)]
@@ -148,18 +142,16 @@ impl Recording {
         let mut container = format::open(file)?;
         let mut tasks = Tasks::default();
         let mut counts = Vec::new();
-        let mut compressed = 0_u64;
         let range = container.data.clone();
         let read = |error| Error::io("read", "the recording", error);
         let end = records::for_each(file, range.clone(), |record| match record.kind {
-            format::PERF_RECORD_HEADER_ATTR => container.pipe_attr(record.body),
-            format::PERF_RECORD_HEADER_FEATURE => container.pipe_feature(record.body),
+            PERF_RECORD_HEADER_ATTR => container.pipe_attr(record.body),
+            PERF_RECORD_HEADER_FEATURE => container.pipe_feature(record.body),
             PERF_RECORD_SAMPLE => count(&mut counts, event_of(&container.events, &container.by_id, record.body)),
-            PERF_RECORD_COMPRESSED | PERF_RECORD_COMPRESSED2 => compressed += 1,
             _ => tasks.record(record, &container.events),
         })
         .map_err(read)?;
-        container.say_how_it_ended(end, compressed);
+        container.say_how_it_ended(end);
         let event = container.choose(&counts, selection)?;
         let mut recording = Recording::begin(container, counts, event, tasks);
         recording.read_samples(file, range, selection, roots).map_err(read)?;
@@ -279,7 +271,7 @@ impl Container {
         }
     }
 
-    fn say_how_it_ended(&mut self, end: End, compressed: u64) {
+    fn say_how_it_ended(&mut self, end: End) {
         match end {
             End::Whole => {}
             End::CutOff(at) => {
@@ -290,12 +282,11 @@ impl Container {
             End::Damaged(at) => {
                 self.notes.push(format!("the recording is damaged at byte {at}; what is before it is read"));
             }
-        }
-        if compressed != 0 {
-            self.notes.push(format!(
-                "{compressed} records are compressed and not read: record without -z, or run `perf inject` on the file \
-                 first"
-            ));
+            End::CompressedDamaged => {
+                self.notes.push(
+                    "a compressed record is damaged; it and the compressed records behind it are not read".to_owned(),
+                );
+            }
         }
     }
 

@@ -2,24 +2,15 @@
 
 use std::io::{self, Read, Seek, SeekFrom};
 
-use super::bytes::Bytes;
+use perf_format::{PERF_RECORD_COMPRESSED, PERF_RECORD_COMPRESSED2};
 
-/// `struct perf_event_header`
-const HEADER_SIZE: usize = 8;
+use super::bytes::Bytes;
+use super::compressed::Decompressor;
+use super::record::{Break, Record, records_in};
+
 const BUFFER: usize = 1 << 20;
 /// A record's size has sixteen bits.
 const LONGEST_RECORD: usize = 1 << 16;
-
-/// `PERF_RECORD_AUXTRACE` has bytes behind it that its size does not count.
-const PERF_RECORD_AUXTRACE: u32 = 71;
-
-/// One record, without its header.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Record<'a> {
-    pub(super) kind: u32,
-    pub(super) misc: u16,
-    pub(super) body: &'a [u8],
-}
 
 /// How the reading ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,10 +21,32 @@ pub(super) enum End {
     CutOff(u64),
     /// At a record that cannot be one, at this offset.
     Damaged(u64),
+    /// With the last record; some of the compressed records cannot be read.
+    CompressedDamaged,
 }
 
-/// Calls `each` for every record in `range` of the file.
+/// Calls `each` for every record in `range` of the file, those in compressed records included.
 pub(super) fn for_each(
+    file: &mut (impl Read + Seek),
+    range: std::ops::Range<u64>,
+    mut each: impl FnMut(Record<'_>),
+) -> io::Result<End> {
+    let mut decompressor = Decompressor::new();
+    let end = for_each_in_file(file, range, |record| match record.kind {
+        PERF_RECORD_COMPRESSED => decompressor.add(record.body, &mut each),
+        PERF_RECORD_COMPRESSED2 => {
+            let mut body = Bytes(record.body);
+            let size = body.u64().and_then(|size| usize::try_from(size).ok());
+            // Without the padding. A wrong size makes the stream a damaged one.
+            decompressor.add(size.and_then(|size| body.take(size)).unwrap_or(body.0), &mut each);
+        }
+        _ => each(record),
+    })?;
+    let readable = decompressor.finish(&mut each);
+    Ok(if end == End::Whole && !readable { End::CompressedDamaged } else { end })
+}
+
+fn for_each_in_file(
     file: &mut (impl Read + Seek),
     mut range: std::ops::Range<u64>,
     mut each: impl FnMut(Record<'_>),
@@ -88,41 +101,4 @@ fn records_until_a_stop(
             Err(error) => return Err(error),
         }
     }
-}
-
-/// What ends a run of records.
-enum Break {
-    Damaged,
-    /// So many bytes behind the last record belong to it.
-    Behind(u64),
-}
-
-/// Hands on the records that are whole; returns how many bytes they have.
-fn records_in(bytes: &[u8], each: &mut impl FnMut(Record<'_>)) -> (usize, Option<Break>) {
-    let mut used = 0;
-    while let Some((record, size)) = record_at(&bytes[used..]) {
-        let Some(record) = record else { return (used, Some(Break::Damaged)) };
-        if bytes.len() - used < size {
-            break;
-        }
-        each(record);
-        used += size;
-        if record.kind == PERF_RECORD_AUXTRACE {
-            let behind = Bytes(record.body).u64().unwrap_or_default();
-            return (used, Some(Break::Behind(behind)));
-        }
-    }
-    (used, None)
-}
-
-/// The record at the beginning of `bytes` and its size; no record where its size cannot be right, nothing where `bytes`
-/// end.
-fn record_at(bytes: &[u8]) -> Option<(Option<Record<'_>>, usize)> {
-    let mut cursor = Bytes(bytes);
-    let (kind, misc, size) = (cursor.u32()?, cursor.u16()?, usize::from(cursor.u16()?));
-    if size < HEADER_SIZE {
-        return Some((None, 0));
-    }
-    let body = bytes.get(HEADER_SIZE..size)?;
-    Some((Some(Record { kind, misc, body }), size))
 }

@@ -1,7 +1,9 @@
 //! `PERF_RECORD_SAMPLE`: its fields stand one after the other, those that the event asked for.
 
+use perf_format::*;
+
 use super::bytes::Bytes;
-use super::event::{self, Event};
+use super::event::Event;
 use crate::unwind::Copied;
 
 /// What is used of a sample.
@@ -21,13 +23,13 @@ pub(super) struct RawSample<'a> {
 /// The id of the event that a sample is of.
 pub(super) fn id(event: &Event, body: &[u8]) -> Option<u64> {
     let mut cursor = Bytes(body);
-    if event.has(event::PERF_SAMPLE_IDENTIFIER) {
+    if event.has(PERF_SAMPLE_IDENTIFIER) {
         return cursor.u64();
     }
-    if !event.has(event::PERF_SAMPLE_ID) {
+    if !event.has(PERF_SAMPLE_ID) {
         return None;
     }
-    let before = [event::PERF_SAMPLE_IP, event::PERF_SAMPLE_TID, event::PERF_SAMPLE_TIME, event::PERF_SAMPLE_ADDR];
+    let before = [PERF_SAMPLE_IP, PERF_SAMPLE_TID, PERF_SAMPLE_TIME, PERF_SAMPLE_ADDR];
     cursor.take(before.iter().filter(|bit| event.has(**bit)).count() * 8)?;
     cursor.u64()
 }
@@ -35,20 +37,20 @@ pub(super) fn id(event: &Event, body: &[u8]) -> Option<u64> {
 pub(super) fn parse<'a>(event: &Event, body: &'a [u8]) -> Option<RawSample<'a>> {
     let mut cursor = Bytes(body);
     let mut field = |bit: u64| if event.has(bit) { cursor.u64().map(Some) } else { Some(None) };
-    field(event::PERF_SAMPLE_IDENTIFIER)?;
-    let ip = field(event::PERF_SAMPLE_IP)?;
-    let thread = field(event::PERF_SAMPLE_TID)?;
-    let time = field(event::PERF_SAMPLE_TIME)?;
-    field(event::PERF_SAMPLE_ADDR)?;
-    field(event::PERF_SAMPLE_ID)?;
-    field(event::PERF_SAMPLE_STREAM_ID)?;
-    field(event::PERF_SAMPLE_CPU)?;
-    let period = field(event::PERF_SAMPLE_PERIOD)?;
-    if event.has(event::PERF_SAMPLE_READ) {
+    field(PERF_SAMPLE_IDENTIFIER)?;
+    let ip = field(PERF_SAMPLE_IP)?;
+    let thread = field(PERF_SAMPLE_TID)?;
+    let time = field(PERF_SAMPLE_TIME)?;
+    field(PERF_SAMPLE_ADDR)?;
+    field(PERF_SAMPLE_ID)?;
+    field(PERF_SAMPLE_STREAM_ID)?;
+    field(PERF_SAMPLE_CPU)?;
+    let period = field(PERF_SAMPLE_PERIOD)?;
+    if event.has(PERF_SAMPLE_READ) {
         skip_counts(event, &mut cursor)?;
     }
     let mut chain: &[u8] = &[];
-    if event.has(event::PERF_SAMPLE_CALLCHAIN) {
+    if event.has(PERF_SAMPLE_CALLCHAIN) {
         let count = cursor.u64()?;
         chain = cursor.u64s(count)?;
     }
@@ -69,11 +71,11 @@ fn copied<'a>(event: &Event, mut cursor: Bytes<'a>) -> Option<Copied<'a>> {
     if !event.has_stack_copies() {
         return None;
     }
-    if event.has(event::PERF_SAMPLE_RAW) {
+    if event.has(PERF_SAMPLE_RAW) {
         let size = cursor.u32()?;
         cursor.take(size as usize)?;
     }
-    if event.has(event::PERF_SAMPLE_BRANCH_STACK) {
+    if event.has(PERF_SAMPLE_BRANCH_STACK) {
         let count = cursor.u64()?;
         if event.has_hardware_index {
             cursor.u64()?;
@@ -94,10 +96,10 @@ fn copied<'a>(event: &Event, mut cursor: Bytes<'a>) -> Option<Copied<'a>> {
 /// `PERF_SAMPLE_READ`: the values of the counter, or of its group.
 fn skip_counts(event: &Event, cursor: &mut Bytes<'_>) -> Option<()> {
     let format = event.read_format;
-    let times = [event::PERF_FORMAT_TOTAL_TIME_ENABLED, event::PERF_FORMAT_TOTAL_TIME_RUNNING];
+    let times = [PERF_FORMAT_TOTAL_TIME_ENABLED, PERF_FORMAT_TOTAL_TIME_RUNNING];
     let times = times.iter().filter(|bit| format & **bit != 0).count() as u64;
-    let each = 1 + u64::from(format & event::PERF_FORMAT_ID != 0) + u64::from(format & event::PERF_FORMAT_LOST != 0);
-    let count = if format & event::PERF_FORMAT_GROUP != 0 { cursor.u64()? } else { 1 };
+    let each = 1 + u64::from(format & PERF_FORMAT_ID != 0) + u64::from(format & PERF_FORMAT_LOST != 0);
+    let count = if format & PERF_FORMAT_GROUP != 0 { cursor.u64()? } else { 1 };
     cursor.u64s(times.checked_add(count.checked_mul(each)?)?)?;
     Some(())
 }

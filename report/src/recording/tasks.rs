@@ -2,24 +2,14 @@
 
 use std::path::PathBuf;
 
+use perf_format::*;
 use rustc_hash::FxHashMap;
 
 use super::Recording;
 use super::address_space::{Change, History, KERNEL, Mapping};
 use super::bytes::Bytes;
 use super::event::Event;
-use super::records::Record;
-
-const PERF_RECORD_MMAP: u32 = 1;
-const PERF_RECORD_LOST: u32 = 2;
-const PERF_RECORD_COMM: u32 = 3;
-const PERF_RECORD_FORK: u32 = 7;
-const PERF_RECORD_MMAP2: u32 = 10;
-const PERF_RECORD_LOST_SAMPLES: u32 = 13;
-
-const PERF_RECORD_MISC_MMAP_DATA: u16 = 1 << 13;
-const PERF_RECORD_MISC_COMM_EXEC: u16 = 1 << 13;
-const PERF_RECORD_MISC_MMAP_BUILD_ID: u16 = 1 << 14;
+use super::record::Record;
 /// `PROT_EXEC`
 const EXECUTABLE: u32 = 4;
 
