@@ -143,7 +143,7 @@ def lines(place, seconds=110):
         print(f"| {name} | {samples} | {share(truth):.1f} % | {share(ours):.1f} % |", flush=True)
 
 
-#: What both programs below begin with.
+#: Programs of prange begin with it.
 WAVES = """
 import json, os, sys, time
 import numpy as np

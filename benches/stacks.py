@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-from sampling import COMPLETE, ROOT, samples
+from sampling import COMPLETE, ROOT, WAVES, samples
 
 STEADY = """
 import os, sys, time, math, signal
@@ -28,19 +28,9 @@ def record(work):
     jitlisten.stop_recording()
 """
 NUMBA = STEADY + """
-from numba import njit, prange
+from numba import njit
 """
-PRANGE = NUMBA + """
-@njit(parallel=True)
-def waves(out, n):
-    for i in prange(out.size):
-        x = out[i]
-        for _ in range(n):
-            x = x * 0.999 + 1.0 / (x * x + 1.0)
-        out[i] = x
-    return out.sum()
-record(lambda: waves(np.arange(64.0), 20_000))
-"""
+PRANGE = STEADY + WAVES + "record(lambda: waves(np.arange(64.0), 20_000))\n"
 PYTHON = """
 def inner(n):
     total = 0

@@ -469,8 +469,8 @@ def numba_forks():
     parent, child, status = map(int, said.split())
     require(status == 0, f"the child ends with {status}")
     of_parent, of_child = map_of(parent), map_of(child)
-    require(has(of_parent, "common") and has(of_parent, "of_parent") and not has(of_parent, "of_child"), f"{of_parent}")
-    require(has(of_child, "common") and has(of_child, "of_child") and not has(of_child, "of_parent"), f"{of_child}")
+    require(has(of_parent, "first") and has(of_parent, "second") and not has(of_parent, "third"), f"{of_parent}")
+    require(has(of_child, "first") and has(of_child, "third") and not has(of_child, "second"), f"{of_child}")
     return "each map names the common function and its own"
 
 

@@ -50,17 +50,18 @@ def alpha(n, x):
     return math.atan2(x, 1.0) + 1e-9 * y
 
 
-if "wait" in words:
-    print("waiting", flush=True)
-    sys.stdin.readline()
-print(alpha(10, 1.0))
-if "cache" in words:
-    print("from the cache:", sum(sum(f.stats.cache_hits.values()) for f in (alpha, beta, gamma)))
-print("running", flush=True)
-if "timer" in words:
-    signal.setitimer(signal.ITIMER_VIRTUAL, 0.5)
-until = time.process_time() + float(sys.argv[1])
-result = alpha(LOOP, 1.0)
-while time.process_time() < until:
+if __name__ == "__main__":
+    if "wait" in words:
+        print("waiting", flush=True)
+        sys.stdin.readline()
+    print(alpha(10, 1.0))
+    if "cache" in words:
+        print("from the cache:", sum(sum(f.stats.cache_hits.values()) for f in (alpha, beta, gamma)))
+    print("running", flush=True)
+    if "timer" in words:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.5)
+    until = time.process_time() + float(sys.argv[1])
     result = alpha(LOOP, 1.0)
-print(result)
+    while time.process_time() < until:
+        result = alpha(LOOP, 1.0)
+    print(result)

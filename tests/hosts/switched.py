@@ -4,9 +4,8 @@ Prints the names of the functions in the order of the steps; the library must be
 """
 
 import ctypes
-import math
 
-from numba import njit
+from three import first, second, third
 
 jitlisten = ctypes.CDLL(None)
 
@@ -19,27 +18,12 @@ def disable():
     assert jitlisten.jitlisten_disable(b"jitdump") == 0
 
 
-@njit
-def before(x):
-    return math.erf(x) + 1.0
-
-
-@njit
-def between(x):
-    return math.erf(x) + 2.0
-
-
-@njit
-def after(x):
-    return math.erf(x) + 3.0
-
-
-before(1.0)
+first(1.0)
 enable()
 enable()
-between(1.0)
+second(1.0)
 disable()
 disable()
-after(1.0)
+third(1.0)
 enable()
-print("before between | before between after")
+print("first second | first second third")

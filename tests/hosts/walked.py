@@ -1,9 +1,10 @@
 """The chain of chain.py, watched from inside by walker.c.
 
-    walked.py WALKER_LIBRARY SECONDS early|late
+    walked.py WALKER_LIBRARY SECONDS early|late [cache]
 
 `early`  the walker, and the unwinder it brings, is loaded before anything is compiled
 `late`   after
+`cache`  compile with cache=True
 
 Prints the result to standard output. To standard error, two lines for each unwinder: its name, the samples taken in
 compiled code, how many of those walks reached the start of the program, how many frames of the first of them are
@@ -11,8 +12,6 @@ compiled code; then what libunwind calls these frames.
 """
 
 import ctypes
-import math
-import os
 import sys
 import time
 
@@ -20,29 +19,7 @@ library, seconds, when = sys.argv[1], float(sys.argv[2]), sys.argv[3]
 if when == "early":
     walker = ctypes.CDLL(library)
 
-import numba
-
-# A cache of code that was compiled without frame pointers, if asked for.
-njit = numba.njit(cache="WALKED_CACHE" in os.environ)
-
-
-@njit
-def gamma(n, x):
-    for _ in range(n):
-        x = x * 0.999 + 1.0 / (x * x + 1.0)
-    y = math.erf(x) + math.erfc(x) + math.lgamma(x) + math.gamma(x)
-    y += math.sinh(x) + math.cosh(x) + math.tanh(x) + math.tan(x)
-    y += math.asinh(x) + math.atan(x) + math.expm1(x) + math.log1p(x)
-    return math.atan2(x, 3.0) + 1e-9 * y
-
-
-@njit
-def beta(n, x):
-    x = gamma(n, x)
-    y = math.erf(x) + math.erfc(x) + math.lgamma(x) + math.gamma(x)
-    y += math.sinh(x) + math.cosh(x) + math.tanh(x) + math.tan(x)
-    y += math.asinh(x) + math.atan(x) + math.expm1(x) + math.log1p(x)
-    return math.atan2(x, 2.0) + 1e-9 * y
+from chain import beta
 
 
 def is_jit(fields):

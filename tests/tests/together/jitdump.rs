@@ -102,15 +102,15 @@ fn switched_on_late_it_holds_everything_and_switched_off_it_ends() {
     let _ = host.run(Preload::Library).well();
     let mut found: Vec<Jitdump> = dumps(&host).into_iter().map(|dump| dump.1).collect();
     found.sort_by_key(|dump| dump.timestamp);
-    let [first, second] = &found[..] else { panic!("{} dumps", found.len()) };
+    let [one, two] = &found[..] else { panic!("{} dumps", found.len()) };
     let has = |dump: &Jitdump, name: &str| dump.named(name).next().is_some();
-    assert_eq!(["before", "between", "after"].map(|name| has(first, name)), [true, true, false]);
-    assert_eq!(["before", "between", "after"].map(|name| has(second, name)), [true, true, true]);
-    assert_eq!((first.closed, second.closed), (true, false));
-    let before = first.named("before").next().expect("found above");
-    assert!(before.timestamp < first.timestamp, "code has the time of its own beginning");
-    let between = second.named("between").next().expect("found above");
-    assert_eq!(first.named("between").next().map(|function| function.timestamp), Some(between.timestamp));
+    assert_eq!(["first", "second", "third"].map(|name| has(one, name)), [true, true, false]);
+    assert_eq!(["first", "second", "third"].map(|name| has(two, name)), [true, true, true]);
+    assert_eq!((one.closed, two.closed), (true, false));
+    let first = one.named("first").next().expect("found above");
+    assert!(first.timestamp < one.timestamp, "code has the time of its own beginning");
+    let second = two.named("second").next().expect("found above");
+    assert_eq!(one.named("second").next().map(|function| function.timestamp), Some(second.timestamp));
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn a_forked_child_writes_a_file_of_its_own() {
     let found = dumps(&host);
     assert_ne!(found[0].0.parent(), found[1].0.parent(), "two directories");
     let by_process: BTreeMap<u32, &Jitdump> = found.iter().map(|(_, dump)| (dump.pid, dump)).collect();
-    let names = |dump: &Jitdump| ["common", "of_parent", "of_child"].map(|name| dump.named(name).next().is_some());
+    let names = |dump: &Jitdump| ["first", "second", "third"].map(|name| dump.named(name).next().is_some());
     assert_eq!(names(by_process[&parent]), [true, true, false]);
     assert_eq!(names(by_process[&child]), [true, false, true]);
     assert!(!by_process[&parent].closed && !by_process[&child].closed);

@@ -90,7 +90,7 @@ fn with_images_libunwind_knows_the_names() {
 #[test]
 fn rules_are_read_from_code_that_has_none() {
     let Some(host) = host(VENVS[0], "early") else { return };
-    let host = host.variable("WALKED_CACHE", "1");
+    let host = host.argument("cache");
     let _ = host.run(Preload::Nothing).well();
     for Walked { unwinder, samples, complete, .. } in walked(&host, Preload::Library) {
         if unwinder == "libunwind" {

@@ -1,0 +1,20 @@
+"""Three functions, for programs that compile them at different moments."""
+
+import math
+
+from numba import njit
+
+
+@njit
+def first(x):
+    return math.erf(x) + 1.0
+
+
+@njit
+def second(x):
+    return math.erf(x) + 2.0
+
+
+@njit
+def third(x):
+    return math.erf(x) + 3.0
