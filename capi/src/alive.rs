@@ -89,7 +89,7 @@ pub unsafe extern "C" fn jitlisten_llvms(callback: LlvmCallback, user: *mut c_vo
             objects: llvm.objects as u64,
             facts: facts.as_ptr(),
         };
-        // SAFETY: as above.
+        // SAFETY: the caller's promise; `shown` and its texts live until the callback returns.
         unsafe { callback(user, &raw const shown) };
     }
     status

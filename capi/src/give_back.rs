@@ -48,7 +48,7 @@ fn set(variable: &str, value: Option<Vec<u8>>) {
     match value {
         // SAFETY: constructors of preloaded libraries run before the program has threads.
         Some(value) => unsafe { env::set_var(variable, OsString::from_vec(value)) },
-        // SAFETY: as above.
+        // SAFETY: constructors of preloaded libraries run before the program has threads.
         None => unsafe { env::remove_var(variable) },
     }
 }

@@ -54,11 +54,11 @@ const _: () = assert!(size_of::<CLine>() == 24 && size_of::<CCode>() == 7 * 8);
 
 // SAFETY: integers and raw pointers.
 unsafe impl Plain for CSection {}
-// SAFETY: as above.
+// SAFETY: integers and raw pointers.
 unsafe impl Plain for CFunction {}
-// SAFETY: as above.
+// SAFETY: integers and raw pointers.
 unsafe impl Plain for CLine {}
-// SAFETY: as above.
+// SAFETY: integers and raw pointers.
 unsafe impl Plain for CCode {}
 
 /// *loaded*, with an ELF object.
@@ -77,9 +77,9 @@ pub unsafe extern "C" fn jitlisten_object_loaded(
         borrowed::check_output(object, "object")?;
         // SAFETY: the caller's promise.
         let bytes = unsafe { borrowed::memory(elf, elf_size, "elf") }?;
-        // SAFETY: as above.
+        // SAFETY: the caller's promise.
         let sections = unsafe { borrowed::array(sections, section_count, "sections") }?;
-        // SAFETY: as above.
+        // SAFETY: the caller's promise for the names.
         let id = unsafe { placed(session, bytes.to_vec(), sections) }?;
         // SAFETY: checked above; the caller vouches that it can be written.
         unsafe { object.write(number(id)) };
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn jitlisten_code_loaded(code: *const CCode, object: *mut 
         borrowed::check_output(object, "object")?;
         // SAFETY: the caller's promise.
         let code = unsafe { borrowed::sized(code, size_of::<usize>() * 3, "code") }?;
-        // SAFETY: as above.
+        // SAFETY: the caller's promise for what `code` points to.
         let id = unsafe { reported(session, &code) }?;
         // SAFETY: checked above; the caller vouches that it can be written.
         unsafe { object.write(number(id)) };
@@ -129,18 +129,18 @@ pub unsafe extern "C" fn jitlisten_code_loaded(code: *const CCode, object: *mut 
 unsafe fn reported(session: &Session, code: &CCode) -> Result<ObjectId, Failure> {
     // SAFETY: the caller's promise.
     let from_functions = unsafe { borrowed::array(code.functions, code.function_count, "functions") }?;
-    // SAFETY: as above.
+    // SAFETY: the caller's promise.
     let from_lines = unsafe { borrowed::array(code.lines, code.line_count, "lines") }?;
     let mut functions = Vec::with_capacity(from_functions.len());
     for function in from_functions {
-        // SAFETY: as above.
+        // SAFETY: the caller's promise for the names of functions.
         let name = unsafe { borrowed::text_or_empty(function.name, "the name of a function") }?;
         let range = borrowed::address_range(function.address, function.size, "a function")?;
         functions.push(raw::Function::new(range, name));
     }
     let mut lines = Vec::with_capacity(from_lines.len());
     for line in from_lines {
-        // SAFETY: as above.
+        // SAFETY: the caller's promise for the files of lines.
         let file = unsafe { borrowed::text_or_empty(line.file, "the file of a line") }?;
         lines.push(raw::Line::new(Address(line.address), file, line.line).column(line.column));
     }

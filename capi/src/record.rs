@@ -45,7 +45,7 @@ pub unsafe extern "C" fn jitlisten_record_start(path: *const c_char, options: *c
         let path = OsString::from_vec(unsafe { borrowed::text(path, "path") }?.to_vec());
         let mut chosen = Options::new(path);
         if !options.is_null() {
-            // SAFETY: as above.
+            // SAFETY: the caller's promise.
             let options = unsafe { borrowed::sized(options, size_of::<usize>(), "options") }?;
             if options.flags & !(WALL | CHILDREN | NO_IMAGES | NO_PYTHON) != 0 {
                 return Err(Failure::argument(format_args!("unknown flags {:#x}", options.flags)));
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn jitlisten_record_start(path: *const c_char, options: *c
             chosen.images = options.flags & NO_IMAGES == 0;
             chosen.python = options.flags & NO_PYTHON == 0;
             if !options.event.is_null() {
-                // SAFETY: as above.
+                // SAFETY: the caller's promise for the name of the event.
                 let event = String::from_utf8_lossy(unsafe { borrowed::text(options.event, "event") }?).into_owned();
                 chosen.counter = Some(Counter::named(&event).map_err(Failure::argument)?);
             }

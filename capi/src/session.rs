@@ -56,7 +56,7 @@ pub unsafe extern "C" fn jitlisten_open_with(options: *const COptions) -> i32 {
             1 => Listening::Calls,
             other => return Err(Failure::argument(format_args!("listen: unknown value {other}"))),
         };
-        // SAFETY: as above.
+        // SAFETY: the caller's promise for the texts.
         open(&unsafe { Given::read(&options) }?, listening)
     })
 }

@@ -62,7 +62,7 @@ impl Blocked {
         }
         // SAFETY: the set is initialised; the old one is not asked for.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) };
-        // SAFETY: as above.
+        // SAFETY: `sigemptyset` has initialised it.
         Blocked(unsafe { set.assume_init() })
     }
 

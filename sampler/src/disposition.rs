@@ -71,7 +71,7 @@ pub(crate) fn set_errno(value: c_int) {
 }
 
 pub(crate) fn errno() -> c_int {
-    // SAFETY: as above.
+    // SAFETY: errno is a thread-local of libc's.
     unsafe { *libc::__errno_location() }
 }
 

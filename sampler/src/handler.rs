@@ -62,7 +62,7 @@ enum Source {
 unsafe fn source(info: *const libc::siginfo_t) -> Source {
     // SAFETY: a timer's has these fields, and for any other signal they are in a siginfo_t, too.
     let timer = unsafe { &*info.cast::<TimerInfo>() };
-    // SAFETY: as above, of a descriptor's.
+    // SAFETY: a descriptor's has these fields, and for any other signal they are in a siginfo_t, too.
     let poll = unsafe { &*info.cast::<PollInfo>() };
     match (timer.code, timer::of_signal_value(timer.value)) {
         (SI_TIMER, Some((index, generation))) => Source::Timer { index, generation, overrun: timer.overrun },
@@ -74,7 +74,7 @@ unsafe fn source(info: *const libc::siginfo_t) -> Source {
 pub(crate) extern "C-unwind" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: errno is a thread-local of libc's, whose place does not change.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
+    // SAFETY: `errno` points to a thread-local of this thread.
     let before = unsafe { errno.read() };
     let context = context.cast::<libc::ucontext_t>();
     // SAFETY: the kernel has made it for a handler with SA_SIGINFO.
@@ -88,11 +88,11 @@ pub(crate) extern "C-unwind" fn handler(signal: c_int, info: *mut libc::siginfo_
         }
         Source::Counter(index) => {
             let is_its = |slot: &Slot| slot.tid.load(Ordering::SeqCst) == clock::own_tid();
-            // SAFETY: as above.
+            // SAFETY: the kernel's, for as long as the handler runs.
             enter(index.and_then(slot::get), is_its, 0, unsafe { &mut *context });
         }
     }
-    // SAFETY: as above.
+    // SAFETY: `errno` points to a thread-local of this thread.
     unsafe { errno.write(before) };
 }
 

@@ -64,10 +64,10 @@ pub unsafe fn create(
         return unsafe { real(thread, attributes, start, argument) };
     }
     let Some(work) = boxed(Work { start, argument, stack_size: stack_size(attributes) }) else {
-        // SAFETY: as above.
+        // SAFETY: the caller's arguments.
         return unsafe { real(thread, attributes, start, argument) };
     };
-    // SAFETY: as above, but for the function, which calls the caller's.
+    // SAFETY: the caller's arguments, but for the function: `begin` takes the `Work` and calls the caller's function.
     let failure = unsafe { real(thread, attributes, begin, work.cast()) };
     if failure != 0 {
         // SAFETY: no thread has got it.

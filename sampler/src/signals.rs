@@ -32,10 +32,10 @@ fn changed(set: *const Set, signal: c_int, has: bool) -> Set {
     // SAFETY: the caller's set.
     let mut copy = unsafe { set.read() };
     if has {
-        // SAFETY: a set.
+        // SAFETY: `copy` is a set.
         unsafe { libc::sigaddset(&raw mut copy, signal) };
     } else {
-        // SAFETY: as above.
+        // SAFETY: `copy` is a set.
         unsafe { libc::sigdelset(&raw mut copy, signal) };
     }
     copy
@@ -73,7 +73,7 @@ pub unsafe extern "C-unwind" fn sigaction(
     }
     if let Some(wanted) = wanted {
         FLAGS.store(wanted.sa_flags, Ordering::Relaxed);
-        // SAFETY: as above.
+        // SAFETY: the set begins with the word that the kernel reads.
         MASK.store(unsafe { word(&raw const wanted.sa_mask).read() }, Ordering::Relaxed);
         WANTED.store(wanted.sa_sigaction, Ordering::Release);
     }
@@ -156,7 +156,7 @@ pub unsafe extern "C-unwind" fn sigwait(set: *const Set, number: *mut c_int) -> 
         // SAFETY: the caller's.
         let signal = unsafe { sigtimedwait(set, ptr::null_mut(), ptr::null()) };
         if signal > 0 {
-            // SAFETY: as above.
+            // SAFETY: the caller's.
             unsafe { number.write(signal) };
         }
         let failure = errno();

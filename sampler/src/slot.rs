@@ -314,7 +314,7 @@ impl Slot {
         let start = self.written.load(Ordering::Relaxed);
         let head = sample.count << 8 | sample.outcome as u64;
         for (number, word) in (0..).zip([head, sample.time, sample.period]) {
-            // SAFETY: as in `put`.
+            // SAFETY: the callers checked that there is space, so these words are the handler's.
             unsafe { self.word(start + number).write(word) };
         }
         self.written.store(start + HEAD + sample.count, Ordering::Release);
@@ -340,9 +340,9 @@ impl Slot {
                 sample.count = (head >> 8).min(MOST_WORDS).min(self.space().unwrap_or(0));
                 sample.outcome = outcome(head);
                 for number in 0..sample.count {
-                    // SAFETY: as above.
+                    // SAFETY: only this thread writes.
                     let address = unsafe { self.word(last + HEAD + number).read() };
-                    // SAFETY: as above, and there is space for so many.
+                    // SAFETY: the caller's promise; `count` is at most the free space.
                     unsafe { self.put(number, address) };
                 }
             }
@@ -352,11 +352,11 @@ impl Slot {
                     return;
                 }
                 sample.count = 1;
-                // SAFETY: as above.
+                // SAFETY: the caller's promise; there is space for one sample.
                 unsafe { self.put(0, start) };
             }
         }
-        // SAFETY: as above.
+        // SAFETY: the caller's promise.
         unsafe { self.finish(sample) };
     }
 
@@ -391,7 +391,7 @@ impl Slot {
         let [head, time, period] = [0, 1, 2].map(|number| unsafe { self.word(start + number).read() });
         let count = (head >> 8).min(MOST_WORDS);
         stack.clear();
-        // SAFETY: as above.
+        // SAFETY: a sample's words are before `written`, too.
         stack.extend((0..count).map(|number| unsafe { self.word(start + HEAD + number).read() }));
         Some(Sample { time, period, outcome: outcome(head), count })
     }
@@ -456,7 +456,7 @@ mod tests {
                 let sample = Sample { time: number, period: 5, outcome: Outcome::Broken, count: 20 };
                 // SAFETY: this is the only thread.
                 (0..20).for_each(|address| unsafe { slot.put(address, number + address) });
-                // SAFETY: as above.
+                // SAFETY: this is the only thread.
                 unsafe { slot.finish(sample) };
                 number += 1;
                 assert_eq!(slot.is_half_full(), (number - first) * 23 > RING as u64 / 2);

@@ -89,7 +89,7 @@ impl<'a> StackMemory<'a> {
             unsafe { list.add(number as usize).write(byte) };
         }
         self.copy_end = 0;
-        // SAFETY: as above.
+        // SAFETY: the buffer has space for the list and the bytes.
         let bytes = unsafe { list.add(PROBED as usize) }.cast();
         pages == 0 || fetch(bytes, pages, list, pages) == Some(pages)
     }
@@ -121,7 +121,7 @@ impl<'a> StackMemory<'a> {
         }
         // SAFETY: inside of what was copied into the buffer, which is the handler's.
         let word = unsafe { self.slot.copied().byte_add((address - self.copy_start) as usize) };
-        // SAFETY: as above.
+        // SAFETY: eight copied bytes from `address` on: `end` was checked.
         Some(unsafe { word.read_unaligned() })
     }
 }

@@ -26,7 +26,7 @@ pub(crate) fn wait(seen: u32, time: Duration) {
 pub(crate) fn writer() {
     WAKE.fetch_add(1, Ordering::AcqRel);
     let none: *const libc::timespec = ptr::null();
-    // SAFETY: as above.
+    // SAFETY: a word that lives for ever; no time is passed.
     unsafe {
         libc::syscall(libc::SYS_futex, WAKE.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1, none);
     }

@@ -136,7 +136,7 @@ unsafe fn make_rules(
             // SAFETY: the caller says that the function is readable; no byte behind its end is looked at.
             let prologue = unsafe { std::slice::from_raw_parts(code, PROLOGUE.min(length as usize)) };
             let tail = EPILOGUE.min(length as usize);
-            // SAFETY: as above.
+            // SAFETY: `tail` is at most the length of the function, which the caller says is readable.
             let epilogue = unsafe { std::slice::from_raw_parts(code.add(length as usize - tail), tail) };
             machine.rules(prologue, epilogue, length)
         });

@@ -69,7 +69,7 @@ pub struct Module {
 
 // SAFETY: its pointers lead to what it owns and to a static, and are only handed out.
 unsafe impl Send for Module {}
-// SAFETY: as above; nothing but the flag changes.
+// SAFETY: nothing but the flag changes, which is atomic.
 unsafe impl Sync for Module {}
 
 /// A function of a module.

@@ -148,7 +148,7 @@ mod tests {
         let other = || {
             // SAFETY: the handlers of a fork in another thread.
             unsafe { Handlers::<Held>::prepare() };
-            // SAFETY: as above.
+            // SAFETY: the handler of the parent follows that of `prepare`, in its thread.
             unsafe { Handlers::<Held>::parent() };
         };
         std::thread::spawn(other).join().expect("it ends");

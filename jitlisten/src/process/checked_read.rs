@@ -42,7 +42,7 @@ unsafe fn copy_array<T: Copy>(pid: u32, address: Address, count: usize) -> io::R
     let mut values = Vec::<T>::new();
     values.try_reserve_exact(count).map_err(|_| io::ErrorKind::OutOfMemory)?;
     let spare = &mut values.spare_capacity_mut()[..count];
-    // SAFETY: the same memory; bytes that may be uninitialised fit any content.
+    // SAFETY: the bytes of `spare`, which is borrowed mutably; `read` only writes to them.
     let bytes = unsafe { std::slice::from_raw_parts_mut(spare.as_mut_ptr().cast(), size_of_val(spare)) };
     read(pid, address, bytes)?;
     // SAFETY: `read` succeeded, so every byte of the first `count` values, which were reserved above, is initialised,
@@ -91,7 +91,7 @@ pub fn copy_words<const COUNT: usize>(places: &[(Address, usize)]) -> io::Result
     let mut done = 0;
     for &(address, count) in places {
         let part = &mut words[done..done + count];
-        // SAFETY: the same memory; integers take every bit pattern.
+        // SAFETY: the bytes of `part`, which is borrowed mutably; integers take every bit pattern.
         let bytes = unsafe { std::slice::from_raw_parts_mut(part.as_mut_ptr().cast(), size_of_val(part)) };
         read(pid, address, bytes)?;
         done += count;

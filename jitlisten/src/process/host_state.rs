@@ -66,7 +66,7 @@ impl HostStateGuard {
         }
         let exempt = EXEMPT.load(Ordering::Relaxed);
         if exempt != 0 {
-            // SAFETY: as above.
+            // SAFETY: `sigfillset` has initialised the set; the sampler's signal is a valid number.
             unsafe { libc::sigdelset(waiting.as_mut_ptr(), exempt) };
         }
         // SAFETY: the first set is initialised, the second one is written by the call, which cannot fail for SIG_BLOCK.

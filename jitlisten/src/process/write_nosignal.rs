@@ -15,7 +15,7 @@ pub(crate) fn write_once(file: &File, bytes: &[u8]) -> io::Result<usize> {
 /// Overwrites what is at `offset`, which must lie in the file with all of `bytes`.
 pub(crate) fn overwrite(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     let offset = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: as in `write_once`.
+    // SAFETY: `bytes` is readable for its length, and the descriptor is open while `file` is borrowed.
     let written = quietly(|| unsafe { libc::pwrite(file.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), offset) })?;
     if written == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
@@ -98,7 +98,7 @@ impl HeldSignals {
         let (mut before, mut pending) = (set_of(&[]), set_of(&[]));
         // SAFETY: all are sets; the last two are written by the calls.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &signals, &raw mut before) };
-        // SAFETY: as above.
+        // SAFETY: `pending` is a set, which the call overwrites.
         unsafe { libc::sigpending(&raw mut pending) };
         HeldSignals { before, pending }
     }
@@ -124,7 +124,7 @@ fn set_of(signals: &[libc::c_int]) -> libc::sigset_t {
         // SAFETY: the set was initialised above; the number is a valid signal.
         unsafe { libc::sigaddset(set.as_mut_ptr(), signal) };
     }
-    // SAFETY: as above.
+    // SAFETY: `sigemptyset` has initialised it.
     unsafe { set.assume_init() }
 }
 

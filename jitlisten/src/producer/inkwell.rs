@@ -108,12 +108,12 @@ impl McjitMemoryManager for Memory {
         _name: &str,
         is_read_only: bool,
     ) -> *mut u8 {
-        // SAFETY: as above.
+        // SAFETY: made by `new`, and LLVM calls nothing after `destroy`.
         unsafe { jitlisten_crate_memory_data(self.memory, size, alignment, section, is_read_only) }
     }
 
     fn finalize_memory(&mut self) -> Result<(), String> {
-        // SAFETY: as above.
+        // SAFETY: made by `new`, and LLVM calls nothing after `destroy`.
         if unsafe { jitlisten_crate_memory_finalize(self.memory) } {
             return Err("memory could not be made executable".to_owned());
         }
@@ -124,7 +124,7 @@ impl McjitMemoryManager for Memory {
     }
 
     fn destroy(&mut self) {
-        // SAFETY: as above; it is not used again.
+        // SAFETY: made by `new`, and not used again: LLVM calls nothing after `destroy`.
         unsafe { jitlisten_crate_memory_delete(std::mem::replace(&mut self.memory, null_mut())) };
     }
 }

@@ -181,7 +181,7 @@ fn minor(symbols: &Symbols) -> Option<u8> {
     type GetVersion = unsafe extern "C" fn() -> *const c_char;
     // SAFETY: the function of that name; it may be called before `Py_Initialize`.
     let function = unsafe { std::mem::transmute::<usize, GetVersion>(function as usize) };
-    // SAFETY: as above; it formats a constant.
+    // SAFETY: `Py_GetVersion` takes nothing and formats a constant.
     let text = unsafe { function() };
     // SAFETY: a terminated text, which is not freed.
     let text = unsafe { CStr::from_ptr(text) }.to_str().ok()?;

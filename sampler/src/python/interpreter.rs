@@ -66,7 +66,7 @@ pub(super) fn withdraw() {
 unsafe fn call(function: u64) -> u64 {
     // SAFETY: the caller's promise.
     let function = unsafe { std::mem::transmute::<usize, State>(function as usize) };
-    // SAFETY: as above.
+    // SAFETY: the caller's promise: it takes nothing.
     unsafe { function() as u64 }
 }
 

@@ -122,7 +122,7 @@ pub(super) unsafe fn hook(slot: u64) -> bool {
 /// # Safety
 /// As [`hook`].
 pub(super) unsafe fn unhook(slot: u64) {
-    // SAFETY: as above.
+    // SAFETY: the caller's promise; the interpreter reads it as one word.
     let slot = unsafe { AtomicPtr::<c_void>::from_ptr(slot as *mut *mut c_void) };
     let original = ORIGINAL.load(Ordering::Acquire);
     let _ = slot.compare_exchange(freed as *mut c_void, original, Ordering::AcqRel, Ordering::Relaxed);

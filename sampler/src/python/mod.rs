@@ -117,7 +117,7 @@ impl Python {
     /// No frames are read any more.
     pub(crate) fn end(self) {
         interpreter::withdraw();
-        // SAFETY: as in `find`.
+        // SAFETY: the slot that `hook` has changed in `find`; the interpreter stays mapped.
         unsafe { known::unhook(self.dealloc) };
         let (damaged, nameless) = (&frames::DAMAGED, &frames::NAMELESS);
         let (damaged, nameless) = (damaged.load(Ordering::Relaxed), nameless.load(Ordering::Relaxed));

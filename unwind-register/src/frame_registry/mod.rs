@@ -84,7 +84,7 @@ impl Found {
         let (add, remove) = self.sections.unwrap_or((self.register, self.deregister));
         // SAFETY: functions of the pinned library; all four take one pointer and return nothing.
         let add = unsafe { std::mem::transmute::<usize, Section>(add) };
-        // SAFETY: as above.
+        // SAFETY: a function of the pinned library; all four take one pointer and return nothing.
         let remove = unsafe { std::mem::transmute::<usize, Section>(remove) };
         let interface = match (self.kind, self.sections) {
             (Kind::Llvm, None) => Interface::EachFde { add, remove },
@@ -119,7 +119,7 @@ impl FrameRegistry {
             Interface::Group { add, .. } => unsafe { add(group) },
             Interface::EachFde { add, .. } => {
                 for fde in fdes {
-                    // SAFETY: as above.
+                    // SAFETY: an FDE of the caller's group.
                     unsafe { add(fde) };
                 }
             }
@@ -137,7 +137,7 @@ impl FrameRegistry {
             Interface::Group { remove, .. } => unsafe { remove(group) },
             Interface::EachFde { remove, .. } => {
                 for fde in fdes {
-                    // SAFETY: as above.
+                    // SAFETY: an FDE of the caller's group.
                     unsafe { remove(fde) };
                 }
             }

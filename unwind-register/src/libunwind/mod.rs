@@ -116,9 +116,9 @@ impl Found {
         // SAFETY: these are functions of the library, relocated (discovery and the pin saw to it), with the signatures
         // that `libunwind-dynamic.h` and `libunwind-common.h` have declared since 1.0.
         let register = unsafe { std::mem::transmute::<usize, Register>(symbols.register) };
-        // SAFETY: as above.
+        // SAFETY: a function of the pinned library with the signature that `libunwind-dynamic.h` declares.
         let proc_info = unsafe { std::mem::transmute::<usize, ProcInfoByIp>(symbols.proc_info_by_ip) };
-        // SAFETY: as above.
+        // SAFETY: a function of the pinned library with the signature that `libunwind-common.h` declares.
         let flush = unsafe { std::mem::transmute::<usize, FlushCache>(symbols.flush_cache) };
         // SAFETY: `unw_local_addr_space` is a variable that holds a pointer, initialised statically.
         let address_space = unsafe { (symbols.address_space as *const usize).read() };

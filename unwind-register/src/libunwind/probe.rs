@@ -65,7 +65,7 @@ fn try_table(
     let mut found = ProcInfo::default();
     // SAFETY: the layout is known now; the table, the FDE and the CIE are the words above, never freed.
     unsafe { register(info) };
-    // SAFETY: as in `layout`.
+    // SAFETY: the function of the pinned library; it fills `found`.
     let status = unsafe { proc_info_by_ip(address_space, code as usize, &raw mut found, 0) };
     info.retire();
     let right = status == 0 && (found.start_ip, found.end_ip) == (code, code + 8);

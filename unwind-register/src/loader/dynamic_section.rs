@@ -232,7 +232,7 @@ impl DynamicSection {
         if self.relr != 0 {
             // SAFETY: the first entry of DT_RELR is the offset of a word that is to be relocated.
             let place = unsafe { (self.relr as *const usize).read() };
-            // SAFETY: as above.
+            // SAFETY: that word is in a mapped segment of the library.
             return unsafe { (self.bias.wrapping_add(place) as *const usize).read_unaligned() } >= self.bias;
         }
         true

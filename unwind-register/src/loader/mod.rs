@@ -58,7 +58,7 @@ pub(crate) fn libraries(mut each_library: impl FnMut(Library<'_>) -> ControlFlow
     let mut callback: &mut dyn FnMut(&libc::dl_phdr_info) -> ControlFlow<()> = &mut |info| {
         // SAFETY: the loader's name is a C string, alive during the callback.
         let name = if info.dlpi_name.is_null() { c"" } else { unsafe { CStr::from_ptr(info.dlpi_name) } };
-        // SAFETY: as above for the program headers, of which there are `dlpi_phnum`.
+        // SAFETY: the loader's program headers, `dlpi_phnum` of them, alive during the callback.
         let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
         each_library(Library { base: info.dlpi_addr as usize, name, headers })
     };
@@ -80,7 +80,7 @@ pub(crate) fn counts() -> Counts {
         counts = Counts { loads: info.dlpi_adds, unloads: info.dlpi_subs };
         ControlFlow::Break(())
     };
-    // SAFETY: as in `libraries`.
+    // SAFETY: `each` casts the pointer back to exactly this type, and is only called before this returns.
     unsafe { libc::dl_iterate_phdr(Some(each), (&raw mut callback).cast()) };
     counts
 }

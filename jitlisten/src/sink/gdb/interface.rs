@@ -133,7 +133,8 @@ impl Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         let mut heads = LIST.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: as in `link`; the node was made there and leaves the list before it is freed.
+        // SAFETY: under `LIST`, every node in our list is alive; `link` boxed this one, and it leaves the list before it
+        // is freed.
         unsafe {
             let CodeEntry { next, prev, .. } = *self.node;
             match prev.as_mut() {

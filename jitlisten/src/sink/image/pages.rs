@@ -125,7 +125,7 @@ unsafe fn restore_if_lost(pages: AddressRange, before: &[u8]) -> bool {
 /// Both must be mapped from an image and have no other owner.
 pub(super) unsafe fn withdraw(pages: AddressRange, padding: Option<AddressRange>) -> io::Result<()> {
     let bytes = checked_read::copy(pages)?;
-    // SAFETY: the same bytes.
+    // SAFETY: the pages hold `bytes`, copied just now, and the caller vouches that nothing else owns them.
     unsafe { put_anonymous(pages, &bytes) }?;
     if let Some(padding) = padding {
         // SAFETY: the caller vouches that these pages are ours; nothing uses them.
@@ -151,7 +151,7 @@ unsafe fn put_anonymous(pages: AddressRange, bytes: &[u8]) -> io::Result<()> {
     }
     // SAFETY: writable memory of that size was mapped just now.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), made.cast(), size) };
-    // SAFETY: the same memory, which is known nowhere else.
+    // SAFETY: the mapping made above, which nothing else refers to yet.
     let protected = unsafe { libc::mprotect(made, size, libc::PROT_READ | libc::PROT_EXEC) };
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     let target = pages.start().0 as *mut libc::c_void;

@@ -73,7 +73,7 @@ pub(crate) unsafe fn exchange(
                 return Err(io::Error::other("the loader may be at work in it"));
             }
             // The page is the loader's: where it may not be written, that stays so.
-            // SAFETY: the same in the slot itself, which the loader is about to look at, in this thread.
+            // SAFETY: the slot is in the mapped library; the loader, in this thread, adds the bias to it afterwards.
             Addend::InPlace(slot) => unsafe { slot.write_if_writable(ours) }?,
         }
     }
