@@ -5,6 +5,8 @@
 #   ci/lines.sh older    another Numba, and the patch for Numba with Numba's own tests
 #   ci/lines.sh truth    three Numbas: programs that time their own phases, recorded by us and by perf; into records/truth.tsv; an hour
 #   ci/lines.sh all      every Numba that has lines, and all programs; hours. Fails if one of them cannot be had here
+#   ci/lines.sh same-code [NAME...]   compares machine code alone, for these or all Numbas, into records/same-code.tsv; skips the
+#                        rows that today's builder has, so it can be interrupted and continued
 #
 # The native library is needed (make build). Environments are made under target/venv-lines.
 set -euo pipefail
@@ -41,13 +43,22 @@ truth)
     mv target/truth.tsv records/truth.tsv
     exit "$failed"
     ;;
-all)
+all | same-code)
     export JITLISTEN_LINES_PROGRAMS=all
+    tests=(python/tests/test_lines.py python/tests/test_lines_same_code.py)
+    if [ "$part" = same-code ]; then
+        tests=(python/tests/test_lines_same_code.py)
+        JITLISTEN_LINES_BUILDER=$(git rev-parse --short HEAD:python/jitlisten/_lines)
+        export JITLISTEN_LINES_BUILDER
+    fi
     compared=0 skipped=() failed=()
     while read -r name version requirements; do
+        [ $# -lt 2 ] || [[ " ${*:2} " = *" $name "* ]] || continue
+        row="^${name%-python-*} \\([0-9]+\\), $version\\t.*\\t${JITLISTEN_LINES_BUILDER:-}\$"
+        [ "$part" = all ] || ! grep -qP "$row" records/same-code.tsv || continue
         # shellcheck disable=SC2086 # several words
         make_venv "$name" "$version" $requirements pytest || { skipped+=("$name"); continue; }
-        test_with "$name" python/tests/test_lines.py python/tests/test_lines_same_code.py && compared=$((compared + 1)) || failed+=("$name")
+        test_with "$name" "${tests[@]}" && compared=$((compared + 1)) || failed+=("$name")
     done <<'MATRIX'
 0.56.0 3.10 numba==0.56.0 numpy==1.22.4 setuptools==65.5.0
 0.56.2 3.10 numba==0.56.2 numpy==1.23.5 setuptools==65.5.0
