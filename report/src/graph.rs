@@ -1,15 +1,19 @@
-//! Natural loops of a function: blocks, dominators, back edges.
+//! The control flow of a function: blocks, dominators, back edges, natural loops.
 //!
-//! Works on any instruction set: an instruction is an address and how control leaves it.
+//! Works on any instruction set: an instruction is an address and how control leaves it. `decode` knows x86-64.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
 use rustc_hash::FxHashMap;
+
+/// As many instructions restore registers before a tail call.
+const FARTHEST_CONSTANT: usize = 16;
 
 /// How control leaves an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flow {
+pub(crate) enum Flow {
     /// To the next instruction, also behind a call.
     Next,
     /// To the target, if it is known.
@@ -22,30 +26,57 @@ pub(super) enum Flow {
 
 /// An instruction as the graph needs it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Step {
-    pub(super) address: u64,
-    pub(super) flow: Flow,
+pub(crate) struct Step {
+    pub(crate) address: u64,
+    pub(crate) flow: Flow,
+}
+
+/// A function, decoded.
+pub(crate) fn decode(bytes: &[u8], address: u64) -> Vec<Instruction> {
+    Decoder::with_ip(64, bytes, address, DecoderOptions::NONE).into_iter().collect()
+}
+
+pub(crate) fn steps(instructions: &[Instruction]) -> Vec<Step> {
+    let step = |(at, instruction): (usize, &Instruction)| {
+        let target = || Some(instruction.near_branch_target()).filter(|target| *target != 0);
+        let flow = match instruction.flow_control() {
+            FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall => Flow::Next,
+            FlowControl::UnconditionalBranch => Flow::Jump(target()),
+            FlowControl::ConditionalBranch => Flow::Branch(target()),
+            FlowControl::IndirectBranch if !is_tail_call(&instructions[..at], instruction) => Flow::Jump(None),
+            _ => Flow::Leave,
+        };
+        Step { address: instruction.ip(), flow }
+    };
+    instructions.iter().enumerate().map(step).collect()
+}
+
+/// Whether a jump to a register goes to a constant, which is another function.
+fn is_tail_call(before: &[Instruction], jump: &Instruction) -> bool {
+    let mut nearest = before.iter().rev().take(FARTHEST_CONSTANT);
+    let set = nearest.find(|one| one.op0_kind() == OpKind::Register && one.op0_register() == jump.op0_register());
+    jump.op0_kind() == OpKind::Register && set.is_some_and(|set| set.op1_kind() == OpKind::Immediate64)
 }
 
 /// A loop. Ranges are of instructions, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct NaturalLoop {
+pub(crate) struct NaturalLoop {
     /// Its own blocks, without those of loops inside it.
-    pub(super) own: Vec<Range<usize>>,
+    pub(crate) own: Vec<Range<usize>>,
     /// Where the branches of its own blocks leave the loop to: an instruction for each.
-    pub(super) exits: Vec<usize>,
-    pub(super) is_innermost: bool,
+    pub(crate) exits: Vec<usize>,
+    pub(crate) is_innermost: bool,
 }
 
 impl NaturalLoop {
     /// The instructions of its own blocks.
-    pub(super) fn instructions(&self) -> impl Iterator<Item = usize> + '_ {
+    pub(crate) fn instructions(&self) -> impl Iterator<Item = usize> + '_ {
         self.own.iter().cloned().flatten()
     }
 }
 
 /// The loops of a function whose first instruction is its entry.
-pub(super) fn loops(steps: &[Step]) -> Vec<NaturalLoop> {
+pub(crate) fn loops(steps: &[Step]) -> Vec<NaturalLoop> {
     if steps.is_empty() {
         return Vec::new();
     }
@@ -214,6 +245,42 @@ impl Graph {
             number[*block] = place;
         }
         Graph { blocks, next, before, order, number }
+    }
+}
+
+/// Where branches part and join.
+pub(crate) struct Branches {
+    graph: Graph,
+    dominator: Vec<usize>,
+    /// By block: whether the function ends with it.
+    leaves: Vec<bool>,
+}
+
+impl Branches {
+    /// Nothing if it is not known where all jumps go.
+    pub(crate) fn new(steps: &[Step]) -> Option<Branches> {
+        if steps.is_empty() || steps.iter().any(|step| matches!(step.flow, Flow::Jump(None) | Flow::Branch(None))) {
+            return None;
+        }
+        let graph = Graph::new(steps);
+        let dominator = immediate_dominators(&graph);
+        let leaves = graph.blocks.iter().map(|range| steps[range.end - 1].flow == Flow::Leave).collect();
+        Some(Branches { graph, dominator, leaves })
+    }
+
+    /// Of the block that an instruction is in, if branches join there: the blocks that lead to it, and the one where
+    /// these ways parted. Nothing for the first block of a loop, nor for the last one of a function: what
+    /// returns have in common is no part of the first branch.
+    pub(crate) fn join(&self, instruction: usize) -> Option<(Vec<Range<usize>>, Range<usize>)> {
+        let Graph { blocks, before, number, .. } = &self.graph;
+        let block = blocks.partition_point(|range| range.end <= instruction);
+        let reached: Vec<usize> =
+            before.get(block)?.iter().copied().filter(|before| number[*before] != UNREACHED).collect();
+        if self.leaves[block] || reached.len() < 2 || reached.iter().any(|before| number[*before] >= number[block]) {
+            return None;
+        }
+        let range = |block: usize| blocks[block].clone();
+        Some((reached.into_iter().map(range).collect(), range(self.dominator[block])))
     }
 }
 
@@ -391,6 +458,20 @@ mod tests {
         use Flow::{Branch, Leave, Next};
         let found = loops(&steps(&[Next, Branch(Some(0)), Next, Branch(Some(0)), Leave]));
         assert_eq!(found, [NaturalLoop { own: vec![0..2, 2..4], exits: vec![4], is_innermost: true }]);
+    }
+
+    #[test]
+    fn branches_join_and_part_again() {
+        use Flow::{Branch, Jump, Leave, Next};
+        let at = |flows: &[Flow], instruction| Branches::new(&steps(flows)).and_then(|found| found.join(instruction));
+        // 1 or 2 to 3, behind 0; padding that nothing reaches in front.
+        let parted = [Branch(Some(2)), Jump(Some(4)), Jump(Some(4)), Next, Branch(Some(0)), Leave];
+        assert_eq!(at(&parted, 4), Some((vec![1..2, 2..3], 0..1)));
+        assert_eq!((at(&parted, 0), at(&parted, 1), at(&parted, 9)), (None, None, None));
+        // A loop's first block; a function's last one; a jump to anywhere.
+        assert_eq!(at(&[Next, Next, Branch(Some(1)), Leave], 1), None);
+        assert_eq!(at(&[Branch(Some(2)), Jump(Some(3)), Jump(Some(3)), Leave], 3), None);
+        assert_eq!(at(&[Branch(Some(2)), Jump(Some(3)), Jump(Some(3)), Jump(None)], 3), None);
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod diff;
 mod error;
 mod export;
 mod flamegraph;
+mod graph;
 mod hottest;
 mod html;
 mod json;

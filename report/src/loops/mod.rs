@@ -1,7 +1,7 @@
 //! The loops of compiled code that ran: facts from their machine code, and advice.
 //!
 //! ```text
-//!  samples ─ address ─┬─ graph: natural loops of the function      ┐
+//!  samples ─ address ─┬─ crate::graph: natural loops of a function ┐
 //!                     └─ called from there, by name                ├─ Loop ─ advice
 //!  image ── x86_64: instructions of the loop ── facts              ┘
 //! ```
@@ -15,7 +15,6 @@
 mod advice;
 mod facts;
 mod found;
-mod graph;
 mod remarks;
 mod x86_64;
 
@@ -27,6 +26,7 @@ pub use facts::Facts;
 pub use found::{Advice, Instruction, Loop, Remark, Version};
 use remarks::Remarks;
 
+use crate::graph;
 use crate::profile::{Count, Profile};
 use crate::recording::Recording;
 use crate::roots::Roots;
@@ -127,8 +127,8 @@ fn image(code: &mut ImageCode, offsets: BTreeMap<u64, Sampled>, profile: &Profil
             continue;
         }
         let length = (range.end - range.start).min(LONGEST_FUNCTION);
-        let instructions = x86_64::decode(&code.bytes(range.start, length as usize), range.start);
-        let loops = graph::loops(&x86_64::steps(&instructions));
+        let instructions = graph::decode(&code.bytes(range.start, length as usize), range.start);
+        let loops = graph::loops(&graph::steps(&instructions));
         let mut of_function: Vec<(Loop, FxHashSet<Places>)> =
             loops.iter().filter_map(|natural| one(code, &instructions, natural, &sampled)).collect();
         found::find_versions(&mut of_function);

@@ -1,34 +1,14 @@
-//! Instructions of x86-64: how control leaves them, and the facts of a loop of them.
+//! The facts of a loop of x86-64 instructions.
 
 use iced_x86::{
-    Decoder, DecoderOptions, FlowControl, Formatter as _, GasFormatter, Instruction, InstructionInfoFactory, Mnemonic,
-    OpAccess, OpKind, Register,
+    FlowControl, Formatter as _, GasFormatter, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
+    Register,
 };
 
 use std::ops::Range;
 
 use super::facts::{Elements, Facts};
-use super::graph::{Flow, NaturalLoop, Step};
-
-/// A function, decoded.
-pub(super) fn decode(bytes: &[u8], address: u64) -> Vec<Instruction> {
-    Decoder::with_ip(64, bytes, address, DecoderOptions::NONE).into_iter().collect()
-}
-
-pub(super) fn steps(instructions: &[Instruction]) -> Vec<Step> {
-    let step = |instruction: &Instruction| {
-        let target = || Some(instruction.near_branch_target()).filter(|target| *target != 0);
-        let flow = match instruction.flow_control() {
-            FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall => Flow::Next,
-            FlowControl::UnconditionalBranch => Flow::Jump(target()),
-            FlowControl::ConditionalBranch => Flow::Branch(target()),
-            FlowControl::IndirectBranch => Flow::Jump(None),
-            _ => Flow::Leave,
-        };
-        Step { address: instruction.ip(), flow }
-    };
-    instructions.iter().map(step).collect()
-}
+use crate::graph::NaturalLoop;
 
 pub(super) fn facts(instructions: &[Instruction], of: &NaturalLoop) -> Facts {
     let mut facts = Facts { exits: of.exits.len() as u32, ..Facts::default() };
@@ -523,12 +503,12 @@ fn addend(instruction: &Instruction, target: u32, is_carried: impl Fn(Register) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::loops::graph;
+    use crate::graph;
 
     /// The facts of the only loop of some code.
     fn facts_of(bytes: &[u8]) -> Facts {
-        let instructions = decode(bytes, 0x1000);
-        let [natural] = &graph::loops(&steps(&instructions))[..] else { panic!("one loop: {instructions:?}") };
+        let instructions = graph::decode(bytes, 0x1000);
+        let [natural] = &graph::loops(&graph::steps(&instructions))[..] else { panic!("one loop: {instructions:?}") };
         facts(&instructions, natural)
     }
 

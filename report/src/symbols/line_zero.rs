@@ -7,13 +7,14 @@
 //! of it and behind it share, up to where other code joins: so have the checks before a vectorised loop. So has a block
 //! of a single instruction.
 //! Where two disagree, the one of the same inlined call is right, and if neither is, the line of that call is known.
+//! What the branches of an `if` have in common, LLVM does once, behind them, on no line: of a store to `a[i]` in each,
+//! say. Its block has the line that all branches end with, or else the line where they part: that of the `if`.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use iced_x86::{Decoder, DecoderOptions, FlowControl};
-
 use super::source_frame::SourceFrame;
+use crate::graph::{Branches, Flow, decode, steps};
 
 /// More of a function is not decoded, and more instructions are not looked at.
 const LONGEST_FUNCTION: u64 = 256 << 10;
@@ -25,6 +26,7 @@ pub(super) struct Blocks {
     starts: BTreeSet<u64>,
     /// Those that are entered otherwise than from above: branches go to them, or nothing goes on to them.
     joins: BTreeSet<u64>,
+    branches: Option<Branches>,
 }
 
 impl Blocks {
@@ -35,27 +37,23 @@ impl Blocks {
 
     /// Decodes code of x86_64.
     pub(super) fn decode(start: u64, code: &[u8]) -> Blocks {
-        let mut decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
-        let mut blocks =
-            Blocks { instructions: Vec::new(), starts: BTreeSet::from([start]), joins: BTreeSet::from([start]) };
-        while decoder.can_decode() {
-            let instruction = decoder.decode();
-            blocks.instructions.push(instruction.ip());
-            let flow = instruction.flow_control();
-            match flow {
-                FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall => continue,
-                FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
-                    blocks.starts.insert(instruction.near_branch_target());
-                    blocks.joins.insert(instruction.near_branch_target());
-                }
-                _ => {}
+        let steps = steps(&decode(code, start));
+        let (mut starts, mut joins) = (BTreeSet::from([start]), BTreeSet::from([start]));
+        let ends = steps.iter().skip(1).map(|step| step.address).chain([start + code.len() as u64]);
+        for (step, end) in steps.iter().zip(ends) {
+            if let Flow::Jump(Some(target)) | Flow::Branch(Some(target)) = step.flow {
+                starts.insert(target);
+                joins.insert(target);
             }
-            blocks.starts.insert(instruction.next_ip());
-            if flow != FlowControl::ConditionalBranch {
-                blocks.joins.insert(instruction.next_ip());
+            match step.flow {
+                Flow::Next => continue,
+                Flow::Branch(_) => {}
+                Flow::Jump(_) | Flow::Leave => drop(joins.insert(end)),
             }
+            starts.insert(end);
         }
-        blocks
+        let branches = Branches::new(&steps);
+        Blocks { instructions: steps.iter().map(|step| step.address).collect(), starts, joins, branches }
     }
 
     /// The frames of the line that an address is at, the innermost first; `frames` are those of any address.
@@ -73,13 +71,35 @@ impl Blocks {
         let behind = self.instructions[at..].iter().take_while(within).take(FARTHEST).find_map(&mut located);
         let around = match (before, behind) {
             (Some(before), Some(behind)) => common(&before, &behind).or_else(|| of_one_call(&own, before, behind)),
-            (None, None) => self.around(&block).and_then(|(before, behind)| {
-                let before = before.iter().rev().take(FARTHEST).find_map(&mut located)?;
-                common(&before, &behind.iter().take(FARTHEST).find_map(&mut located)?)
-            }),
+            (None, None) => {
+                let beside = self.around(&block).and_then(|(before, behind)| {
+                    let before = before.iter().rev().take(FARTHEST).find_map(&mut located)?;
+                    common(&before, &behind.iter().take(FARTHEST).find_map(&mut located)?)
+                });
+                beside.or_else(|| self.parted(at.checked_sub(1)?, &own, located))
+            }
             (one, other) => one.or(other),
         };
         around.or_else(|| own.get(1..).filter(|call| has_line(call)).map(<[SourceFrame]>::to_vec))
+    }
+
+    /// The line that the branches which join at an instruction's block end with, or else the one where they part. Only a
+    /// line of the function, or of the inlined call, that the compiler names.
+    fn parted(
+        &self,
+        instruction: usize,
+        own: &[SourceFrame],
+        mut located: impl FnMut(&u64) -> Option<Vec<SourceFrame>>,
+    ) -> Option<Vec<SourceFrame>> {
+        let (branches, fork) = self.branches.as_ref()?.join(instruction)?;
+        let mut last = |block: Range<usize>| {
+            let frames = self.instructions[block].iter().rev().take(FARTHEST).find_map(&mut located)?;
+            let frames = frames.get(frames.len().checked_sub(own.len())?..)?;
+            (has_line(frames) && is_of_one_call(frames, own)).then(|| frames.to_vec())
+        };
+        let ends: Option<Vec<_>> = branches.into_iter().map(&mut last).collect();
+        let same = ends.filter(|ends| ends.windows(2).all(|pair| pair[0] == pair[1]));
+        same.and_then(|ends| ends.into_iter().next()).or_else(|| last(fork))
     }
 
     /// The instructions in front of a block and behind it that run with it, and the one behind them; none of a loop, or
@@ -116,15 +136,17 @@ fn common(one: &[SourceFrame], other: &[SourceFrame]) -> Option<Vec<SourceFrame>
 
 /// The only one that is in the same inlined call.
 fn of_one_call(own: &[SourceFrame], before: Vec<SourceFrame>, behind: Vec<SourceFrame>) -> Option<Vec<SourceFrame>> {
-    let is_same = |other: &[SourceFrame]| {
-        let name = |frames: &[SourceFrame]| frames.first().map(|frame| frame.linkage_name.clone());
-        own.get(1..) == other.get(1..) && name(own) == name(other)
-    };
-    match (is_same(&before), is_same(&behind)) {
+    match (is_of_one_call(own, &before), is_of_one_call(own, &behind)) {
         (true, false) => Some(before),
         (false, true) => Some(behind),
         _ => None,
     }
+}
+
+/// Whether the innermost frames are of the same function or inlined call.
+fn is_of_one_call(one: &[SourceFrame], other: &[SourceFrame]) -> bool {
+    let name = |frames: &[SourceFrame]| frames.first().map(|frame| frame.linkage_name.clone());
+    one.get(1..) == other.get(1..) && name(one) == name(other)
 }
 
 #[cfg(test)]
@@ -197,6 +219,25 @@ mod tests {
             assert_eq!(line(address, je, &other), Some(vec![frame("f", 7)]));
             assert_eq!((line(address, je, &eight), line(address, jmp, &other)), (None, None), "{address:x}");
         }
+    }
+
+    /// `je` to the `nop` at 5, `nop`, `jmp` to that at 6, two `nop`, `je`, `ret`: a store that both branches of an `if`
+    /// make.
+    #[test]
+    fn what_branches_have_in_common_has_their_line_or_the_one_where_they_part() {
+        let line = |zero: &[SourceFrame], lines: [Vec<SourceFrame>; 3]| {
+            let [fork, one, other] = lines;
+            let lines = [(0x100, fork), (0x102, one), (0x105, other)];
+            line_in(&[0x74, 0x03, 0x90, 0xeb, 0x01, 0x90, 0x90, 0x74, 0xf7, 0xc3], 0x106, zero.to_vec(), &lines)
+        };
+        let (f, g) = (|line| vec![frame("f", line)], |line, call| vec![frame("g", line), frame("f", call)]);
+        assert_eq!(line(&f(0), [f(7), f(8), f(10)]), Some(f(7)));
+        assert_eq!(line(&f(0), [f(7), f(8), f(8)]), Some(f(8)));
+        // Of inlined calls on one line, that line; in an inlined call, only its lines.
+        assert_eq!(line(&f(0), [f(7), g(20, 8), g(30, 8)]), Some(f(8)));
+        assert_eq!(line(&g(0, 9), [g(20, 9), g(21, 9), g(23, 9)]), Some(g(20, 9)));
+        assert_eq!(line(&g(0, 9), [f(7), f(8), f(10)]), Some(f(9)));
+        assert_eq!(line(&f(0), [f(0), f(8), f(10)]), None);
     }
 
     #[test]
