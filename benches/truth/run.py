@@ -28,8 +28,10 @@ COMMAND = os.environ.get("JITLISTEN_COMMAND", str(ROOT / "target" / "release" / 
 TOLERANCE = 0.10
 SIGMAS = 3
 LINE_ZERO = 3.0
-#: What perf cannot measure: the assembly of OpenBLAS has no unwind tables, so its callers are missing.
-BEYOND_PERF = {("perf", "linear_algebra", "norm")}
+#: What perf cannot measure: the assembly of OpenBLAS has no unwind tables, so its callers are missing; Python's lines.
+BEYOND_PERF = {
+    ("perf", "linear_algebra", "norm"), ("perf", "ahead_of_time", "divided"), ("perf", "ahead_of_time", "hypotenuse")
+}
 
 Phase = collections.namedtuple("Phase", "name truth measured sigma")
 Verdict = collections.namedtuple("Verdict", "phases line_zero compiled")

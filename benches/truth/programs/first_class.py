@@ -1,4 +1,8 @@
-"""First-class functions."""
+"""First-class functions.
+
+A function that divides has two returns, because it may raise. While LLVM merged these into line 0, `chosen` had 0.90 of
+its time. Now they have a common line.
+"""
 from numba import njit, types
 
 from phases import phase, run
