@@ -294,6 +294,9 @@ impl Writer {
             if self.wants_python && self.python.is_none() {
                 self.python = Python::find(|| self.pins.made().map(Path::to_owned));
             }
+            if let Some(python) = &self.python {
+                python.look(&new);
+            }
         }
         !new.is_empty()
     }

@@ -6,13 +6,16 @@ use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use jitlisten::plumbing::MapsLine;
 use object::read::elf::{ElfFile64, ProgramHeader as _};
-use object::{Endianness, Object as _, ObjectSymbol as _, ReadCache, elf};
+use object::{Endianness, Object as _, ObjectSection as _, ObjectSymbol as _, ReadCache, elf};
 
 use super::interpreter::{Interpreter, Types};
 use super::layout::{DEBUG_OFFSETS, Layout};
+use super::tasks::{self, Tasks};
+use crate::perf_data::Mapping;
 
 /// What has to be there.
 const RUNTIME: &str = "_PyRuntime";
@@ -92,7 +95,7 @@ impl Symbols {
         let bias = start.wrapping_sub(first.p_vaddr(endian) & !0xfff);
         let wanted = |name: &str| {
             matches!(name, RUNTIME | THIS_STATE | "_PyThreadState_UncheckedGet" | "Py_Version" | "Py_GetVersion")
-                || matches!(name, "PyCode_Type" | "PyUnicode_Type" | "PyBytes_Type")
+                || matches!(name, "PyCode_Type" | "PyUnicode_Type" | "PyBytes_Type" | "PyCoro_Type" | "PyGen_Type")
         };
         let mut symbols = Symbols { found: BTreeMap::new(), glue: Vec::new() };
         for symbol in file.dynamic_symbols().chain(file.symbols()) {
@@ -148,6 +151,8 @@ fn found(symbols: &Symbols, lines: &[MapsLine<'_>], path: &Path) -> Result<Found
         code: symbols.get("PyCode_Type"),
         text: symbols.get("PyUnicode_Type"),
         bytes: symbols.get("PyBytes_Type"),
+        coroutine: symbols.get("PyCoro_Type"),
+        generator: symbols.get("PyGen_Type"),
     };
     let dealloc = types.code + u64::from(layout.type_dealloc);
     let is_writable = |line: &MapsLine<'_>| line.is_writable() && line.range.contains(jitlisten::Address(dealloc));
@@ -165,8 +170,23 @@ fn found(symbols: &Symbols, lines: &[MapsLine<'_>], path: &Path) -> Result<Found
         this_state,
         current_state,
         evaluator: start..start.wrapping_add(size),
+        tasks: OnceLock::new(),
     };
     Ok(Found { interpreter, glue: symbols.glue.clone(), dealloc, name: format!("CPython 3.{minor}") })
+}
+
+/// asyncio's offsets, if the file of a mapping has them.
+pub(super) fn tasks(mapping: &Mapping) -> Option<Tasks> {
+    let cache = ReadCache::new(File::open(OsStr::from_bytes(&mapping.path)).ok()?);
+    let file = ElfFile64::<Endianness, _>::parse(&cache).ok()?;
+    let endian = file.endian();
+    let is_its = |segment: &&elf::ProgramHeader64<Endianness>| {
+        segment.p_type(endian) == elf::PT_LOAD && segment.p_offset(endian) & !0xfff == mapping.offset
+    };
+    let start = file.elf_program_headers().iter().find(is_its)?.p_vaddr(endian) & !0xfff;
+    let section = file.section_by_name(tasks::SECTION)?.address();
+    let address = mapping.start.wrapping_sub(start).wrapping_add(section);
+    Tasks::parse(&super::read(address, tasks::SECTION_SIZE)?)
 }
 
 /// The second number of the version.

@@ -6,6 +6,8 @@
 //!      |                \------> code object ---> number       `known`, or else `definitions`
 //!   PyGILState_GetThisThreadState, or the interpreter's list of threads
 //! ```
+//! Behind the coroutine of a running task stand those that await it (`tasks`).
+//!
 //! A word for each frame, the innermost first. An evaluator, a call of `_PyEval_EvalFrameDefault`, runs one frame or
 //! several, the last of which is marked [`ENTRY`]: from 3.12 on a frame on the C stack is behind it, in 3.11 it says
 //! so, before every frame is one. Where evaluators have something on the C stack, its address is an *anchor*: it tells
@@ -18,8 +20,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::definitions::{self, Found, Piece};
 use super::interpreter::Interpreter;
 use super::known;
-use super::layout::NONE;
+use super::layout::{Coroutines, NONE};
 use super::memory::Reader;
+use super::tasks::{MOST_COROUTINES, MOST_WAITERS};
 use crate::slot::MOST_ANCHORS;
 
 /// Frames of one stack, at most.
@@ -139,6 +142,7 @@ impl<F: FnMut(u64)> Walk<'_, F> {
                 self.anchor_cframes(cframe);
             }
         }
+        let task = self.running_task(state);
         let mut hidden = 0;
         while hidden < MOST_HIDDEN {
             if at == 0 {
@@ -155,9 +159,62 @@ impl<F: FnMut(u64)> Walk<'_, F> {
                 return Some(());
             }
             hidden = if self.walked.frames == before { hidden + 1 } else { 0 };
+            if let Some((task, _)) = task.filter(|(_, coroutine)| *coroutine == at) {
+                self.waiting(task);
+            }
             at = self.reader.word(at.checked_add(u64::from(release.frame_previous))?)?;
         }
         None
+    }
+
+    /// The task that the thread runs, and the frame of its coroutine.
+    fn running_task(&mut self, state: u64) -> Option<(u64, u64)> {
+        let (tasks, coroutines) = (self.interpreter.tasks.get()?, self.interpreter.layout.coroutines.as_ref()?);
+        let task = tasks.running(state, &mut self.reader)?;
+        let coroutine = tasks.coroutine(task, &mut self.reader)?;
+        Some((task, coroutines.frame(coroutine)?))
+    }
+
+    /// The coroutines of the tasks that await `task`. `None`: no more are known.
+    fn waiting(&mut self, mut task: u64) -> Option<()> {
+        let (tasks, coroutines) = (self.interpreter.tasks.get()?, self.interpreter.layout.coroutines.as_ref()?);
+        // Free-threaded, another thread may free what awaits this one.
+        let is_held = self.reader.is_held();
+        self.reader.hold(is_held && self.interpreter.layout.copies.is_none());
+        for _ in 0..MOST_WAITERS {
+            let Some(waiter) = tasks.waiter(task, coroutines, &mut self.reader) else { break };
+            task = waiter;
+            if let Some(coroutine) = tasks.coroutine(task, &mut self.reader)
+                && self.suspended(coroutine, coroutines).is_none()
+            {
+                break;
+            }
+        }
+        self.reader.hold(is_held);
+        Some(())
+    }
+
+    /// A coroutine that waits, and those that it awaits, the innermost first.
+    fn suspended(&mut self, outermost: u64, coroutines: &Coroutines) -> Option<()> {
+        let mut chain = [0; MOST_COROUTINES];
+        let (mut coroutine, mut count) = (outermost, 0);
+        while let Some(place) = chain.get_mut(count)
+            && self.is_coroutine(coroutine)
+            && coroutines.is_suspended(coroutine, &mut self.reader) == Some(true)
+        {
+            (*place, count) = (coroutine, count + 1);
+            let Some(awaited) = coroutines.awaited(coroutine, &mut self.reader) else { break };
+            coroutine = awaited;
+        }
+        for &coroutine in chain.iter().take(count).rev() {
+            self.step(coroutines.frame(coroutine)?)?.then_some(())?;
+        }
+        (count != 0).then_some(())
+    }
+
+    fn is_coroutine(&mut self, object: u64) -> bool {
+        let types = self.interpreter.types;
+        self.is(object, types.coroutine) || self.is(object, types.generator)
     }
 
     /// One frame. Returns whether there may be more.

@@ -9,15 +9,21 @@
 #![forbid(unsafe_code)]
 
 use std::ffi::c_void;
+use std::ops::RangeInclusive;
+use std::sync::OnceLock;
 
 use super::functions::Functions;
 use super::interpreter::{Interpreter, Types};
 use super::layout::{Layout, NONE};
 use super::merge::{Names, merge};
-use super::{definitions, frames};
+use super::tasks::Tasks;
+use super::{definitions, frames, tasks};
 use crate::unwind::Outcome;
 
 const LEADS: u64 = 0x5a << 56;
+const RELEASES: RangeInclusive<u8> = 8..=15;
+/// In the thread's state, in words.
+const RUNNING_TASK: u64 = 5;
 
 extern "C" fn no_state() -> *mut c_void {
     std::ptr::null_mut()
@@ -38,8 +44,8 @@ impl Names for Addresses<'_> {
 /// Walks the frames, and makes everything of them that a recording does. Returns how many frames there were.
 pub fn frames(data: &[u8]) -> usize {
     let Some((head, rest)) = data.split_at_checked(8) else { return 0 };
-    let minor = 8 + head[0] % 5;
-    let Some(layout) = Layout::of_release(minor) else { return 0 };
+    let minor = RELEASES.start() + head[0] % RELEASES.clone().count() as u8;
+    let Some(layout) = Layout::sample(minor) else { return 0 };
     crate::slot::PROCESS.store(std::process::id(), std::sync::atomic::Ordering::Relaxed);
     let mut memory: Vec<u64> =
         rest.chunks_exact(8).filter_map(|word| word.try_into().ok().map(u64::from_le_bytes)).collect();
@@ -51,12 +57,13 @@ pub fn frames(data: &[u8]) -> usize {
     }
     let interpreter = Interpreter {
         layout,
-        types: Types { code: base, text: base + 8, bytes: base + 16 },
+        types: Types { code: base, text: base + 8, bytes: base + 16, coroutine: base + 24, generator: base + 32 },
         runtime: base,
         this_state: 0,
         current_state: no_state as *const () as u64,
         evaluator: 0..0,
         code: 0..0,
+        tasks: Tasks::parse(&tasks::sample(8 * RUNNING_TASK)).map_or_else(OnceLock::new, OnceLock::from),
     };
     frames::begin();
     definitions::clear();
@@ -78,11 +85,12 @@ pub fn frames(data: &[u8]) -> usize {
     walked
 }
 
-/// Two frames of one code object, as the interpreter has them: what mutations begin with.
+/// Two frames of one code object, as the interpreter has them, and a third one in a task that awaits that of the second:
+/// what mutations begin with.
 pub fn seed(minor: u8) -> Vec<u8> {
-    let Some(layout) = Layout::of_release(minor) else { return Vec::new() };
+    let Some(layout) = Layout::sample(minor) else { return Vec::new() };
     let release = &layout.release;
-    let mut memory = vec![0_u64; 160];
+    let mut memory = vec![0_u64; 240];
     let lead = |word: usize| LEADS | (word as u64 * 8);
     let (cframe, frames, code, name, lines) = (32, [40, 56, 72], 90, 120, 140);
     let mut put = |object: usize, offset: u16, value: u64| {
@@ -102,6 +110,19 @@ pub fn seed(minor: u8) -> Vec<u8> {
     // The last one is the evaluator's own.
     put(frames[1], release.frame_is_entry, 1);
     put(frames[2], release.frame_owner, 3);
+    if let Some(coroutines) = &layout.coroutines {
+        let (task, waiter, coroutine) = (160, 184, 208);
+        let frame = usize::from(coroutines.frame) / 8;
+        put(RUNNING_TASK as usize, 0, lead(task));
+        put(task, 128, lead(frames[1] - frame));
+        put(task, 96, lead(waiter));
+        put(waiter, 128, lead(coroutine));
+        [task, waiter].into_iter().for_each(|task| put(task, 108, 1));
+        put(coroutine, layout.object_type, lead(3));
+        put(coroutine, coroutines.state, u64::from(coroutines.suspended[0] as u8));
+        put(coroutine + frame, release.frame_code, lead(code));
+        put(coroutine + frame, release.frame_instruction, lead(code + 26));
+    }
     put(code, 0, 1);
     put(code, layout.object_type, lead(0));
     put(code, release.code_name, lead(name));
@@ -127,9 +148,9 @@ mod tests {
     #[test]
     fn damaged_frames_are_lost_and_nothing_else() {
         let _alone = crate::slot::alone();
-        for minor in 8..=12 {
+        for minor in RELEASES {
             let seed = seed(minor);
-            assert_eq!(frames(&seed), 2, "3.{minor}");
+            assert_eq!(frames(&seed), if minor >= 14 { 3 } else { 2 }, "3.{minor}");
             let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ u64::from(minor);
             let mut random = |limit: usize| {
                 state ^= state << 13;

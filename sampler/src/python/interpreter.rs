@@ -1,10 +1,12 @@
 //! The CPython of this process: where its state is, and which thread's state is the caller's.
 
 use std::ffi::c_void;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::layout::{Layout, NONE};
 use super::memory::Reader;
+use super::tasks::Tasks;
 use crate::slot::Slot;
 
 /// `_status.active` of a thread state: it holds the GIL, or is attached.
@@ -21,6 +23,8 @@ pub(crate) struct Types {
     pub(super) code: u64,
     pub(super) text: u64,
     pub(super) bytes: u64,
+    pub(super) coroutine: u64,
+    pub(super) generator: u64,
 }
 
 /// An interpreter that was found.
@@ -38,6 +42,8 @@ pub(crate) struct Interpreter {
     pub(super) evaluator: std::ops::Range<u64>,
     /// The code of its library or program.
     pub(super) code: std::ops::Range<u64>,
+    /// From when on asyncio is there.
+    pub(super) tasks: OnceLock<Tasks>,
 }
 
 /// The one that handlers read; never freed, there are few.

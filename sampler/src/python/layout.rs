@@ -12,7 +12,7 @@ pub(super) const NONE: u16 = u16::MAX;
 /// `_Py_Debug_Cookie`
 const COOKIE: &[u8; 8] = b"xdebugpy";
 /// Bytes of `_Py_DebugOffsets` that are looked at.
-pub(super) const DEBUG_OFFSETS: u64 = 8 * 96;
+pub(super) const DEBUG_OFFSETS: u64 = 8 * 104;
 /// `tp_dealloc` stands behind `tp_name`, `tp_basicsize` and `tp_itemsize`.
 const DEALLOC_BEHIND_NAME: u16 = 24;
 
@@ -56,6 +56,23 @@ pub(super) struct Threads {
     pub(super) native_id: u16,
 }
 
+/// What a coroutine that waits leaves behind, from 3.14 on, and a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Coroutines {
+    /// In the coroutine: its frame, and what it does.
+    pub(super) frame: u16,
+    pub(super) state: u16,
+    /// `FRAME_SUSPENDED_YIELD_FROM`, and the same with a lock.
+    pub(super) suspended: [i8; 2],
+    /// In the frame.
+    pub(super) stack_pointer: u16,
+    /// Words on the stack above what is awaited, and that one.
+    pub(super) awaited_below_top: u8,
+    pub(super) set_used: u16,
+    pub(super) set_table: u16,
+    pub(super) set_mask: u16,
+}
+
 /// Offsets of one interpreter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
@@ -69,9 +86,16 @@ pub(super) struct Layout {
     pub(super) threads: Threads,
     /// Free-threaded from 3.14 on: each thread has a copy of the instructions. In the frame, and in the code object.
     pub(super) copies: Option<(u16, u16)>,
+    pub(super) coroutines: Option<Coroutines>,
 }
 
 impl Layout {
+    /// Of any release.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn sample(minor: u8) -> Option<Layout> {
+        Layout::of_release(minor).or_else(|| Layout::parse(&sample(minor)?))
+    }
+
     /// Of a release before 3.13.
     pub(super) fn of_release(minor: u8) -> Option<Layout> {
         let release = *RELEASES.iter().find(|release| release.minor == minor)?;
@@ -85,6 +109,7 @@ impl Layout {
             bytes_value: 32,
             threads: Threads::default(),
             copies: None,
+            coroutines: None,
         })
     }
 
@@ -128,6 +153,20 @@ impl Layout {
             // `utf8_length` and `utf8` are behind it.
             text_wide_header: offset(objects.text + 3)? + 16,
         };
+        // The set is twelve words in front of `bytes_object`; behind the texts is `gc`, then the coroutines.
+        let (set, coroutine) = (objects.bytes - 12, objects.text + if minor >= 15 { 10 } else { 6 });
+        let coroutines = || {
+            Some(Coroutines {
+                frame: offset(coroutine + 2)?,
+                state: offset(coroutine + 3)?,
+                suspended: if minor >= 15 { [2, 3] } else { [-1, -1] },
+                stack_pointer: offset(frame + 6)?,
+                awaited_below_top: if minor >= 15 { 2 } else { 1 },
+                set_used: offset(set + 1)?,
+                set_table: offset(set + 2)?,
+                set_mask: offset(set + 3)?,
+            })
+        };
         let layout = Layout {
             release,
             object_type: offset(object + 1)?,
@@ -144,6 +183,7 @@ impl Layout {
                 native_id: offset(thread_id + 1)?,
             },
             copies: if is_free_threaded && minor >= 14 { Some((offset(frame + 7)?, offset(code + 10)?)) } else { None },
+            coroutines: if minor >= 14 { coroutines() } else { None },
         };
         layout.is_plausible().then_some(layout)
     }
@@ -179,28 +219,59 @@ impl Objects {
     }
 }
 
+/// The words of `_Py_DebugOffsets` as interpreters for x86_64 have them.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn sample(minor: u8) -> Option<Vec<u8>> {
+    let mut words = vec![u64::from_le_bytes(*COOKIE), 0x0300_02f0 | u64::from(minor) << 16, 0];
+    match minor {
+        // 3.13.0, of which the fields that are read are those of its headers.
+        13 => {
+            words.extend([1000, 608, 632]);
+            words.extend([6000, 0, 8, 16, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+            words.extend([300, 0, 8, 16, 72, 152, 160, 200, 32]);
+            words.extend([88, 8, 0, 56, 80, 74]);
+            words.extend([208, 112, 120, 128, 136, 68, 52, 96, 104, 200]);
+            words.extend([16, 8, 416, 24, 88, 168, 32, 24, 16, 40, 24, 16, 48, 32, 40, 24, 16, 32, 16, 24]);
+            words.extend([40, 16, 32, 64, 32, 16, 40, 100, 8]);
+        }
+        // 3.14.10 of Debian.
+        14 => {
+            words.extend([316_616, 784, 808]);
+            words.extend([225_864, 7280, 7272, 7344, 7360, 7408, 7688, 7672, 7680, 16, 7784, 0, 7800, 7792, 7992, 0]);
+            words.extend([832, 0, 8, 16, 72, 152, 160, 232, 32]);
+            words.extend([88, 8, 0, 56, 80, 74, 64, 0, 216, 112, 120, 128, 136, 68, 52, 96, 104, 208, 0]);
+            words.extend([16, 8, 416, 24, 88, 168, 40, 32, 16, 40, 24, 16, 200, 24, 40, 32, 48, 32, 40, 24, 16]);
+            words.extend([32, 16, 24, 40, 16, 32, 64, 32, 16, 40, 264, 192, 160, 24, 72, 67]);
+        }
+        // 3.15.2 of Debian.
+        15 => {
+            words.extend([346_568, 912, 936]);
+            words.extend([226_240, 7272, 7264, 7336, 7352, 7400, 7592, 7576, 7584, 16, 7736, 0, 7752, 7744, 7944, 0]);
+            words.extend([888, 0, 8, 16, 72, 80, 88, 96, 176, 184, 256, 32, 36, 40, 136, 288, 0]);
+            words.extend([88, 8, 0, 56, 80, 74, 64, 0, 216, 112, 120, 128, 136, 68, 52, 96, 104, 208, 0]);
+            words.extend([16, 8, 424, 24, 88, 168, 32, 288, 944, 888, 40, 32, 16, 40, 24, 16, 200, 24, 40]);
+            words.extend([32, 48, 32, 40, 24, 16, 32, 16, 24, 40, 16, 32, 64, 32, 16, 40, 56]);
+            words.extend([176, 112, 120, 1120, 104, 160, 24, 72, 67]);
+        }
+        _ => return None,
+    }
+    Some(words.iter().flat_map(|word| word.to_le_bytes()).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// As CPython 3.13.0 has them on x86_64, of which the fields that are read are those of its headers.
     #[test]
     fn what_an_interpreter_says_of_itself() {
-        let mut words = vec![u64::from_le_bytes(*COOKIE), 0x030d_00f0, 0];
-        words.extend([1000, 608, 632]);
-        words.extend([6000, 0, 8, 16, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
-        words.extend([300, 0, 8, 16, 72, 152, 160, 200, 32]);
-        words.extend([88, 8, 0, 56, 80, 74]);
-        words.extend([208, 112, 120, 128, 136, 68, 52, 96, 104, 200]);
-        words.extend([16, 8, 416, 24, 88, 168, 32, 24, 16, 40, 24, 16, 48, 32, 40, 24, 16, 32, 16, 24]);
-        words.extend([40, 16, 32, 64, 32, 16, 40, 100, 8]);
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let bytes = sample(13).unwrap();
         let layout = Layout::parse(&bytes).unwrap();
         let release = layout.release;
         assert_eq!((release.thread_frame, release.frame_instruction, release.frame_owner), (72, 56, 74));
         assert_eq!((release.code_file, release.code_name, release.code_instructions), (112, 128, 200));
         assert_eq!((layout.bytes_size, layout.bytes_value, layout.text_state, release.text_header), (16, 32, 32, 40));
         assert_eq!((layout.type_dealloc, layout.threads.native_id, layout.copies), (48, 160, None));
+        assert_eq!(layout.coroutines, None);
         // An unknown release, and one whose fields are elsewhere.
         let mut other = bytes.clone();
         other[10] = 99;
@@ -211,23 +282,20 @@ mod tests {
         assert_eq!(Layout::parse(&bytes[..200]), None);
     }
 
-    /// As CPython 3.15.2 of Debian has them on x86_64.
     #[test]
-    fn what_the_newest_interpreter_says_of_itself() {
-        let mut words = vec![u64::from_le_bytes(*COOKIE), 0x030f_02f0, 0, 346568, 912, 936];
-        words.extend([226240, 7272, 7264, 7336, 7352, 7400, 7592, 7576, 7584, 16, 7736, 0, 7752, 7744, 7944, 0]);
-        words.extend([888, 0, 8, 16, 72, 80, 88, 96, 176, 184, 256, 32, 36, 40, 136, 288, 0]);
-        words.extend([88, 8, 0, 56, 80, 74, 64, 0, 216, 112, 120, 128, 136, 68, 52, 96, 104, 208, 0]);
-        words.extend([16, 8, 424, 24, 88, 168, 32, 288, 944, 888, 40, 32, 16, 40, 24, 16, 200, 24, 40]);
-        words.extend([32, 48, 32, 40, 24, 16, 32, 16, 24, 40, 16, 32, 64, 32, 16, 40, 56]);
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let layout = Layout::parse(&bytes).unwrap();
-        let release = layout.release;
-        assert_eq!((release.thread_frame, release.thread_id, release.thread_status), (72, 176, 32));
-        assert_eq!((layout.threads.native_id, layout.threads.thread_next), (184, 8));
-        assert_eq!((release.frame_instruction, release.frame_owner, release.code_file), (56, 74, 112));
-        assert_eq!((release.code_instructions, release.text_wide_header, layout.type_dealloc), (208, 56, 48));
-        assert_eq!((layout.object_type, layout.bytes_size, layout.bytes_value, layout.text_state), (8, 16, 32, 32));
+    fn what_newer_interpreters_say_of_themselves() {
+        for (minor, thread_id) in [(14, 152), (15, 176)] {
+            let layout = Layout::parse(&sample(minor).unwrap()).unwrap();
+            let release = layout.release;
+            assert_eq!((release.thread_frame, release.thread_id, release.thread_status), (72, thread_id, 32));
+            assert_eq!((layout.threads.native_id, layout.threads.thread_next), (thread_id + 8, 8));
+            assert_eq!((release.frame_instruction, release.frame_owner, release.code_file), (56, 74, 112));
+            assert_eq!((release.code_instructions, release.text_wide_header, layout.type_dealloc), (208, 56, 48));
+            assert_eq!((layout.object_type, layout.bytes_size, layout.bytes_value, layout.text_state), (8, 16, 32, 32));
+            let coroutines = layout.coroutines.unwrap();
+            assert_eq!((coroutines.frame, coroutines.state, coroutines.stack_pointer), (72, 67, 64));
+            assert_eq!((coroutines.set_used, coroutines.set_table, coroutines.set_mask), (24, 40, 32));
+        }
     }
 
     #[test]

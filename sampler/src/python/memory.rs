@@ -36,6 +36,10 @@ impl Reader {
         self.is_held = is_held;
     }
 
+    pub(super) fn is_held(&self) -> bool {
+        self.is_held
+    }
+
     fn has_page(&mut self, address: u64) -> bool {
         let page = address & !(PAGE - 1);
         let Some(known) = self.pages.get_mut((page / PAGE) as usize % PAGES) else { return false };

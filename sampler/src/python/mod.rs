@@ -35,6 +35,7 @@ mod layout;
 mod lines;
 mod memory;
 mod merge;
+mod tasks;
 mod text;
 
 use std::ops::Range;
@@ -89,6 +90,21 @@ impl Python {
         interpreter::publish(found.interpreter);
         let functions = Functions::new(minor, functions::path_in(&directory));
         Some(Python { functions, glue: found.glue, dealloc: found.dealloc })
+    }
+
+    /// Looks for asyncio among new mappings.
+    pub(crate) fn look(&self, new: &[Mapping]) {
+        let Some(interpreter) = interpreter::published() else { return };
+        if interpreter.layout.coroutines.is_none() || interpreter.tasks.get().is_some() {
+            return;
+        }
+        let name = |mapping: &Mapping| mapping.path.rsplit(|&byte| byte == b'/').next().map(<[u8]>::to_vec);
+        let may_have = |mapping: &&Mapping| {
+            interpreter.has_code(mapping.start) || name(mapping).is_some_and(|name| name.starts_with(b"_asyncio."))
+        };
+        if let Some(found) = new.iter().filter(may_have).find_map(find::tasks) {
+            let _ = interpreter.tasks.set(found);
+        }
     }
 
     /// Takes what handlers have defined since the last time.

@@ -160,3 +160,48 @@ fn lines(data: &Path) -> Vec<(String, String)> {
     }
     found
 }
+
+/// Functions of the program that call `name` in a sample, the innermost first.
+fn callers(sample: &Weighed, name: &str) -> Vec<String> {
+    let own = |frame: &String| {
+        let (name, file) = frame.strip_prefix("py::")?.split_once(':')?;
+        file.ends_with("awaiting.py").then(|| name.to_owned())
+    };
+    let frames = sample.frames.iter().filter_map(own);
+    frames.skip_while(|frame| frame != name).skip(1).filter(|frame| frame != "<module>").collect()
+}
+
+/// What awaits a task calls it. From 3.14 on, asyncio notes who does.
+#[test]
+#[ignore = "needs Python 3.14 or newer: ci/systems.sh sid"]
+fn tasks_are_called_by_those_that_await_them() {
+    let Some(python) = integration::python("numba-0.68.1") else { return };
+    let version = tool::run(Command::new(&python).args(["-c", "import sys; print(*sys.version_info[:2])"]));
+    if String::from_utf8_lossy(&version.stdout).trim().rsplit(' ').next().is_none_or(|minor| minor < "14") {
+        return tool::skip("tasks", "Python 3.14 notes who awaits a task", Absence::IsAllowed);
+    }
+    for eager in [false, true] {
+        let host = Host::new(&python, "awaiting").argument(paths::host("awaiting.py")).argument("3");
+        let (host, data) = recorded(if eager { host.argument("eager") } else { host }, "");
+        host.run(Preload::Library).well();
+        let samples = read(&data);
+        assert_complete(&below(&samples, "main"), 99.5);
+        for (kind, expected) in [
+            ("await", &["leaf", "by_await", "main"][..]),
+            ("gather", &["leaf", "inner_gather", "by_gather", "main"]),
+            ("group", &["leaf", "by_group", "main"]),
+            ("both", &["leaf", "by_group_and_await", "main"]),
+            ("chain", &["leaf", "link", "by_chain", "main"]),
+            ("two", &["leaf"]),
+        ] {
+            let name = format!("work_for_{kind}");
+            let samples = below(&samples, &name);
+            let wrong: Vec<_> = samples.iter().map(|one| callers(one, &name)).filter(|one| one != expected).collect();
+            assert!(samples.len() > 5, "{kind}: {}", samples.len());
+            assert!(wrong.is_empty(), "{kind}, eager {eager}: {} of {}: {wrong:?}", wrong.len(), samples.len());
+            let under_loop =
+                samples.iter().filter(|one| one.frames.iter().any(|frame| is_python(frame, "BaseEventLoop._run_once")));
+            assert_eq!(under_loop.count(), samples.len(), "{kind}");
+        }
+    }
+}
