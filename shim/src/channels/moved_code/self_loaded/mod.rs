@@ -8,6 +8,10 @@
 //! An object that one of LLVM's linkers links is detected there, and dropped here. An object that is written to a file
 //! or never loaded is dropped silently, as are those of another machine or format. Unwind tables are not registered:
 //! the program may not have relocated them, and may free them at any time.
+//!
+//! Why not by unwind tables alone (`channels/unwind_tables.rs`): tinygrad copies code without tables into memory that may
+//! be executed before, so no call announces it, and it would have no names at all. Programs that do not call
+//! `LLVMTargetMachineEmitToMemoryBuffer` pay for a look at an empty list when memory becomes executable.
 
 #![forbid(unsafe_code)]
 
