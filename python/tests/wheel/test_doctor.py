@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import signal
 import subprocess
 
 import pytest
@@ -202,6 +203,26 @@ def test_a_stripped_program_with_an_llvm_of_its_own(run, embedded, kept):
     assert (
         len([one for one in about(found, "LLVM") if "/stripped" in one["found"] or "the program" in one["found"]]) == 1
     )
+
+
+def test_a_process_in_start_up(environment, embedded):
+    """What compiles only after the first look is seen by the second."""
+    words = ["sh", "-c", f"read line; exec {embedded['stripped']} mcjit 5 kept"]
+    pipes = dict(env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with subprocess.Popen([command(), "run", "--", *words], **pipes) as host:
+        with subprocess.Popen([command(), "doctor", "--json", str(host.pid)], **pipes) as doctor:
+            where = pathlib.Path(f"/proc/{doctor.pid}/wchan")
+            wait_for(lambda: doctor.poll() is not None or "nanosleep" in where.read_text(), "the first look")
+            assert doctor.poll() is None, "it has looked once"
+            doctor.send_signal(signal.SIGSTOP)
+            host.stdin.write("\n")
+            host.stdin.flush()
+            assert any(line == "running\n" for line in host.stdout)
+            doctor.send_signal(signal.SIGCONT)
+            found = json.loads(doctor.communicate()[0])
+        host.communicate("\n")
+    [llvm] = about(found, "LLVM")
+    assert "/stripped" in llvm["found"] and "objects so far: 5" in llvm["found"], llvm
 
 
 def test_an_llvm_of_which_nothing_is_heard(run, embedded, kept):
