@@ -5,8 +5,8 @@
 #   ci/lines.sh older    another Numba, and the patch for Numba with Numba's own tests
 #   ci/lines.sh truth    three Numbas: programs that time their own phases, recorded by us and by perf; into records/truth.tsv; an hour
 #   ci/lines.sh all      every Numba that has lines, and all programs; hours. Fails if one of them cannot be had here
-#   ci/lines.sh same-code [NAME...]   compares machine code alone, for these or all Numbas, into records/same-code.tsv; skips the
-#                        rows that today's builder has, so it can be interrupted and continued
+#   ci/lines.sh same-code [NAME...]   machine code alone, for these or all Numbas, into records/same-code.tsv: the rows that
+#                        today's builder lacks; can be interrupted and continued
 #
 # The native library is needed (make build). Environments are made under target/venv-lines.
 set -euo pipefail

@@ -38,10 +38,10 @@ def record(found):
     (total, _), (_, again) = found["compared"]["lines"], found["compared"]["again"]
     which = "%s (%d), %d.%d" % ((found["numba"], llvm_version_info[0]) + sys.version_info[:2])
     programs = "all, with remarks" if IMAGES else "all"
-    other = "%d (%d padded otherwise)" % (total["different"], total["padded"]) if total["padded"] else total["different"]
+    padded = " (%d padded otherwise)" % total["padded"] if total["padded"] else ""
     row = (
-        which, programs, total["programs"], total["objects"],
-        "{:,}".format(total["text"]), other, len(again), "%.2f" % (total["size"][1] / total["size"][0]),
+        which, programs, total["programs"], total["objects"], "{:,}".format(total["text"]),
+        str(total["different"]) + padded, len(again), "%.2f" % (total["size"][1] / total["size"][0]),
         time.strftime("%Y-%m-%d"), os.environ["JITLISTEN_LINES_BUILDER"],
     )
     with open(RECORD) as file:
