@@ -1,4 +1,4 @@
-"""The sampler beside py-spy and CPython's `profiling.sampling`, on interpreted programs, as a Markdown table:
+"""The sampler beside py-spy and CPython's `profiling.sampling`, on interpreted programs, as rows of records/beside.tsv:
 
     benches/python_beside.py LIBRARY [ROUNDS]
 
@@ -110,8 +110,7 @@ def tools():
 
 def main():
     library, rounds = os.path.abspath(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 5
-    print("| program | tool | samples | in the two | error, points | sigma | processor time | clock |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("python\tprogram\ttool\tsamples\tbelow one of both\terror, points\tsigma\tprocessor time\ttime by the clock")
     with tempfile.TemporaryDirectory() as place:
         script = f"{place}/program.py"
         with open(script, "w") as file:
@@ -135,10 +134,10 @@ def main():
                 error, sigma = 100 * (share - statistics.mean(truths)), 100 * (0.1875 / seen) ** 0.5
                 processor, clock = (statistics.median(column) for column in zip(*ratios))
                 cells = [
-                    name, tool, count(samples), seen, f"{error:+.1f}", f"{sigma:.1f}", f"{processor:.3f}",
-                    f"{clock:.3f}",
+                    "%d.%d" % sys.version_info[:2], name, tool, count(samples), seen, f"{error:+.1f}", f"{sigma:.1f}",
+                    f"{processor:.3f}", f"{clock:.3f}",
                 ]
-                print(f"| {' | '.join(map(str, cells))} |", flush=True)
+                print("\t".join(map(str, cells)), flush=True)
 
 
 main()

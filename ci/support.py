@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Renders docs/support.md, and the table of BENCHMARKS.md, from the data in records/.
+"""Renders docs/support.md, and the tables of BENCHMARKS.md, from the data in records/.
 
     ci/support.py                 writes both
     ci/support.py --check         fails if they are not what records/ says
@@ -134,7 +134,8 @@ Each consumer shows a chain of compiled functions, with names and the whole stac
 ## Systems
 
 The scenarios are perf, gdb, py-spy, unwinders, forks, threads, the cache, recorded Python functions and the installed
-library, with the tools of that system. Debian unstable has Python 3.14 and 3.15. Free-threaded Pythons are untested.
+library, with the tools of that system. Debian unstable has Python 3.14 and 3.15. Python functions are also recorded on
+a free-threaded Python 3.13 (`ci/free-threaded.sh`).
 
 {systems()}
 ## LLVM hosts
@@ -176,11 +177,24 @@ def costs():
     return table(["cost", "target", "today", "met", "measured by"], rows)
 
 
+def beside():
+    rows = []
+    for (program, tool), runs in grouped(records("beside"), "program", "tool"):
+        run = runs[-1]
+        error = f"{run['error, points']} ({run['sigma']})"
+        rows.append([program, tool, run["below one of both"], error, run["processor time"], run["python"]])
+    header = ["program", "sampler", "samples", "error, points (sigma)", "processor time", "Python"]
+    return table(header, rows)
+
+
 def rendered():
-    text = COSTS.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN, 1)
-    after = rest.split(END, 1)[1]
-    return {PAGE: page(), COSTS: f"{before}{BEGIN}\n{costs()}{END}{after}"}
+    done, text = "", COSTS.read_text(encoding="utf-8")
+    for made in (costs(), beside()):
+        before, rest = text.split(f"{BEGIN}\n", 1)
+        after = rest.split(END, 1)[1]
+        done += f"{before}{BEGIN}\n{made}{END}"
+        text = after
+    return {PAGE: page(), COSTS: done + text}
 
 
 def missing(lines):
