@@ -33,8 +33,10 @@ pub(crate) fn merge(words: &[u64], outcome: Outcome, names: &impl Names, merged:
         frames.split_inclusive(|word| Word::decode(*word).is_some_and(|word| word.is_entry)).collect();
     groups.reverse();
     let evaluators = native.iter().filter(|&&word| word == EVALUATOR).count();
-    // In the first and last instructions of an evaluator its frame is not there.
-    let mut without = if outcome == Outcome::Complete { evaluators.saturating_sub(groups.len()) } else { 0 };
+    // In the first and last instructions of an evaluator its frame is not there. More without a frame are the outermost
+    // ones, of the interpreter or greenlet that called this one.
+    let is_one_more = evaluators == groups.len() + 1;
+    let mut without = usize::from(outcome == Outcome::Complete && is_one_more);
     let put = |group: Option<&[u64]>, merged: &mut Vec<u64>| {
         merged.extend(group.unwrap_or_default().iter().map(|&word| names.address(word)));
     };
@@ -52,7 +54,7 @@ pub(crate) fn merge(words: &[u64], outcome: Outcome, names: &impl Names, merged:
             if !is_behind_evaluator {
                 merged.push(address);
             }
-        } else if without != 0 {
+        } else if without != 0 || groups.is_empty() {
             merged.push(address);
         }
     }
@@ -108,5 +110,11 @@ mod tests {
     fn an_evaluator_that_begins_has_no_frame_yet() {
         let words = [frame(11, true), 8, EVALUATOR, 7, 9, EVALUATOR, 10];
         assert_eq!(merged(&words, Outcome::Complete), (vec![8, 7, 1011, 10], false));
+    }
+
+    #[test]
+    fn evaluators_of_another_interpreter_are_the_outermost() {
+        let words = [frame(11, true), 8, EVALUATOR, 7, 6, 9, EVALUATOR, 7, 8, EVALUATOR, 10];
+        assert_eq!(merged(&words, Outcome::Complete), (vec![1011, 6, 9, 8, 10], false));
     }
 }

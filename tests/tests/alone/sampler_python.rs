@@ -161,6 +161,29 @@ fn lines(data: &Path) -> Vec<(String, String)> {
     found
 }
 
+/// A foreign thread, a second interpreter in two threads, and a deep recursion.
+#[test]
+fn frames_of_every_interpreter_and_thread_are_found() {
+    for venv in RELEASES {
+        let Some(python) = integration::python(venv) else { continue };
+        let host = Host::new(python, "interpreters").argument(paths::host("interpreters.py")).argument("0.5");
+        let (host, data) = recorded(host, "");
+        host.run(Preload::Library).well();
+        let burning = below(&read(&data), "burn");
+        assert_complete(&burning, 99.5);
+        let callers = |sample: &Weighed, wanted: &str| {
+            let frames = sample.frames.iter().skip_while(|frame| !is_python(frame, "burn")).skip(1);
+            frames.take_while(|frame| is_python(frame, wanted)).count()
+        };
+        // But in the first and last instructions of a function.
+        let most = |wanted: &str| burning.iter().map(|sample| callers(sample, wanted)).max();
+        assert_eq!((most("foreign"), most("inside"), most("deep")), (Some(1), Some(1), Some(900)), "{venv}");
+        let known = |sample: &&Weighed| ["foreign", "inside", "deep"].iter().any(|name| callers(sample, name) != 0);
+        let found = burning.iter().filter(known).count();
+        assert!(found * 100 + 300 >= burning.len() * 99, "{venv}: {found} of {}", burning.len());
+    }
+}
+
 /// Functions of the program that call `name` in a sample, the innermost first.
 fn callers(sample: &Weighed, name: &str) -> Vec<String> {
     let own = |frame: &String| {
