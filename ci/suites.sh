@@ -2,7 +2,7 @@
 # Test suites that others wrote, without the library and under it: what fails must be the same. Takes about an hour;
 # what was seen is in records/suites.tsv.
 #
-#   [LIBRARY=target/release/libjitlisten.so] ci/suites.sh [llvmlite|cpython|numba|lines|sampled...]    default: all
+#   [LIBRARY=target/release/libjitlisten.so] ci/suites.sh [llvmlite|cpython|numba|lines|sampled|python...]    default: all
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,6 +28,10 @@ lines=(closure recursion generators looplifting object_mode inlining ir_inlining
     jitclasses extending dispatcher caching withlifting mixed_tuple_unroller comprehension listobject dictobject stencils debuginfo
     parfors_passes parfors.TestParforBasic parfors.TestPrangeBasic parfors.TestParforsLeaks)
 llvmlite=(binding ir refprune valuerepr)
+# Those of CPython and greenlet that frames, threads, signals and children have to do with.
+python=(asyncio generators gc threading sys_setprofile monitoring subprocess signal)
+greenlet=(contextvars cpp extension_interface gc generator generator_nested greenlet greenlet_trash interpreter_shutdown leaks
+    stack_saved throw tracing version weakref)
 ufuncs=(ufunc gufunc vectorize_decor ufuncbuilding)
 
 compare() {
@@ -45,7 +49,7 @@ compare() {
     "target/venv/$venv/bin/python" tests/suites/compare.py "$library" "$results/$suite-$venv" "$suite" "$@" || status=1
 }
 
-[ $# -gt 0 ] || set -- llvmlite cpython numba lines sampled
+[ $# -gt 0 ] || set -- llvmlite cpython numba lines sampled python
 for suite in "$@"; do
     case $suite in
     llvmlite)
@@ -62,6 +66,10 @@ for suite in "$@"; do
         # gdb stops at the sampler's signal.
         mapfile -t numba < <(printf '%s\n' "${numba[@]}" | grep -vx gdb_dwarf)
         compare suites sampled "${numba[@]/#/numba.tests.test_}"
+        ;;
+    python)
+        for venv in numba-0.68.1-python-3.1{2,3}; do compare "$venv" sampled-wall "${python[@]/#/test.test_}"; done
+        compare pools sampled-wall "${greenlet[@]/#/greenlet.tests.test_}"
         ;;
     lines) compare suites lines "${lines[@]/#/numba.tests.test_}" "${ufuncs[@]/#/numba.tests.npyufunc.test_}" ;;
     *)

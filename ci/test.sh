@@ -204,6 +204,7 @@ long_lane() {
     later 20 step 'advice for loops' ci/why.sh
     later 90 step mutations ci/mutations.py
     later 30 step 'other systems' ci/systems.sh sid bullseye
+    later 20 step 'free-threaded Python' ci/free-threaded.sh
     later 30 step hosts ci/hosts.py
     later 60 step aarch64 ci/aarch64.sh
     later 90 step suites ci/suites.sh
