@@ -115,8 +115,8 @@
       const text = ownText || (by ? textOf(data.files[by[0]], by[1]) : '');
       if (line && (isPython(file) || by)) page.highlight(source, text.trim(), ''); else source.append(text);
       const made = row(hot[0], hot[1], [place(where) + (by ? ' by ' + place(by) : ''), by ? data.files[by[0]].path : file.path], source, () => table.goToLine(at, line));
-      const inC = hot[2] / hot[0];
-      made.append(element('td', 'faint', (isCompiled ? 'compiled' : 'Python') + (inC >= 0.1 ? `, ${(inC * 100).toFixed(0)} % in C` : '')));
+      const inC = hot[2] / hot[0], entry = file.lines[line], advised = entry && (entry.o || []).some((loop) => loop.advice.length);
+      made.append(element('td', 'faint', (isCompiled ? 'compiled' : 'Python') + (inC >= 0.1 ? `, ${(inC * 100).toFixed(0)} % in C` : '') + (advised ? ' ⚑' : '')));
       return made;
     }));
     const sum = lines.reduce((whole, [hot]) => whole + hot[0], 0);

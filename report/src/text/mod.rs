@@ -61,7 +61,6 @@ const HEAD_AT_MOST: u32 = 60;
 pub(crate) const WIDE: usize = 110;
 /// Columns of a bar.
 const BAR: usize = 8;
-const INDENT: usize = 30;
 
 /// The whole table.
 pub fn to_text(report: &Report, style: Style<'_>) -> String {
@@ -343,10 +342,11 @@ impl Table<'_> {
         // Each compilation of a function has its own loops.
         rows.dedup();
         for (text, colour) in rows {
-            let columns = self.style.width.map_or(usize::MAX, |width| width.saturating_sub(INDENT + 10).max(20));
+            let before = format!("{} |       |   ", self.no_columns());
+            let columns = self.style.width.map_or(usize::MAX, |width| width.saturating_sub(before.width() + 2).max(20));
             for (at, part) in wrapped(&printable(&text), " ", columns).iter().enumerate() {
                 let indent = if at == 0 { "" } else { "  " };
-                self.coloured(&format!("{} |       |   {indent}{part}", self.no_columns()), colour);
+                self.coloured(&format!("{before}{indent}{part}"), colour);
             }
         }
     }
