@@ -12,6 +12,7 @@ A block of commands (```sh, ```python, ```c) has one of these in the line before
     <!-- run, process, expect: TEXT -->         the same, with 4711 replaced by the number of a process that runs the
                                                 program of docs/gdb.md
     <!-- file NAME -->                          it is written to NAME
+    <!-- rule NAME -->                          benches/why/pages.py runs all of them and looks at the advice they get
     <!-- not run: REASON -->                    and another test does so, or none can
 
 A block that is no commands is marked as ```text, ```console or the like: one without any word could be commands, and is
@@ -32,7 +33,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MARK = re.compile(
     r"<!-- (?:file (?P<file>[\w.-]+)|run(?P<process>, process)?(?:, expect: (?P<expect>.*?))?|not run:"
-    r" (?P<reason>.+?)) -->"
+    r" (?P<reason>.+?)|rule (?P<rule>[\w-]+)) -->"
 )
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 COMMANDS = ("sh", "python", "c", "cpp", "rust")
@@ -49,7 +50,7 @@ class Block:
         self.mark = marked.groupdict() if marked else None
 
     def is_run(self):
-        return self.mark is not None and self.mark["file"] is None and self.mark["reason"] is None
+        return self.mark is not None and not any(self.mark[other] for other in ("file", "reason", "rule"))
 
 
 def blocks(page):
@@ -70,9 +71,10 @@ def check(page):
     return len(bad)
 
 
-def check_rules():
-    """The sections of docs/why-rules.md are those of the kernels and of the measured figures."""
-    return subprocess.run([sys.executable, ROOT / "benches/why/pages.py", "--check"]).returncode
+def rules(*words):
+    """With `--check`, the sections of docs/why-rules.md are those of the kernels and of the measured figures; with
+    `--run`, the advice for them is right."""
+    return subprocess.run([sys.executable, ROOT / "benches/why/pages.py", *words]).returncode
 
 
 def check_safeguards():
@@ -175,6 +177,8 @@ def run_page(page, bin_directory):
                 pathlib.Path(scratch, block.mark["file"]).write_text(block.text, encoding="utf-8")
             else:
                 failures += run(block, scratch, environment)
+    if any(block.mark and block.mark["rule"] for block in blocks(page)):
+        failures += rules("--run", bin_directory)
     print(f"docs: {page.name}: {sum(block.is_run() for block in to_run)} blocks run, {failures} failed", flush=True)
     return failures
 
@@ -184,7 +188,7 @@ def main():
         ROOT / "README.md",
         *sorted((ROOT / "docs").glob("*.md")),
     ]
-    bad = sum(check(page) for page in pages) + check_safeguards() + check_rules()
+    bad = sum(check(page) for page in pages) + check_safeguards() + rules("--check")
     if sys.argv[1] != "--check":
         bad += sum(run_page(page, os.path.abspath(sys.argv[1])) for page in pages)
     sys.exit(1 if bad else 0)

@@ -1,16 +1,29 @@
 #!/usr/bin/env python3
-"""Writes the sections of docs/why-rules.md from kernels.py and records/why-speedups.tsv; with --check it only
-compares."""
+"""The sections of docs/why-rules.md: a kernel of kernels.py, and the same with what its rule advises.
+
+    pages.py            writes them, with the figures of records/why-speedups.tsv
+    pages.py --check    only compares
+    pages.py --run BIN  runs the blocks of the page, as they are there, under BIN/jitlisten with BIN/python: the first
+                        function gets the rule of its section, the second does not
+    pages.py --driver SECONDS FILE...    what that records: the functions of each file, each for so many seconds
+"""
 
 import ast
 import csv
+import json
+import os
 import pathlib
+import re
+import subprocess
 import sys
+import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE, MARK = ROOT / "docs/why-rules.md", "<!-- The rest is written by benches/why/pages.py. -->\n"
 SOURCE = (ROOT / "benches/why/kernels.py").read_text(encoding="utf-8")
-REASON = "<!-- not run: benches/why/table.py runs the kernels, kernels.py compare measures them -->\n"
+BLOCK = re.compile(r"<!-- rule (?P<rule>[\w-]+) -->\n```python\n(?P<text>.*?)^```$", re.M | re.S)
+SECONDS = "0.5"
 
 
 def parts():
@@ -35,19 +48,14 @@ def parts():
 
 
 def section(rule, kernels, texts, measured):
-    out = [f"## {rule}\n"]
     example = next((name for name in kernels if f"{name}_changed" in texts), kernels[0])
-    out.append(f"{REASON}```python\n{texts[example]}\n```\n")
+    text = texts[example]
     if f"{example}_changed" in texts:
-        out.append(f"With the change:\n\n{REASON}```python\n{texts[f'{example}_changed']}\n```\n")
-    found = [(name, measured[name]) for name in kernels if name in measured]
-    if found:
-        each = ", ".join(f"`{name}` {ratio}" for name, ratio in found)
-        out.append(f"Times faster: {each}.\n")
-    return "\n".join(out)
+        text += f"\n\n# {measured[example]} times faster:\n{texts[f'{example}_changed'].replace('_changed', '')}"
+    return f"## {rule}\n\n<!-- rule {rule} -->\n```python\n{text}\n```\n"
 
 
-def main(*words):
+def write(only_check):
     texts, rules = parts()
     with open(ROOT / "records/why-speedups.tsv", encoding="utf-8", newline="") as file:
         measured = {row["kernel"]: row["times faster"] for row in csv.DictReader(file, delimiter="\t")}
@@ -61,12 +69,73 @@ def main(*words):
         if rule not in missing
     ]
     whole = head + MARK + "\n" + "\n".join(sections)
-    if "--check" not in words:
+    if not only_check:
         PAGE.write_text(whole, encoding="utf-8")
-    if missing or not mark or "--check" in words and page != whole:
+    if missing or not mark or only_check and page != whole:
         print(f"docs/why-rules.md: not what benches/why/pages.py writes; rules in one of both only: {sorted(missing)}")
         return 1
     return 0
+
+
+def functions(file):
+    return [node for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)]
+
+
+def driver(seconds, *files):
+    """Runs the functions of the files: each is compiled by itself, as two of a file may have one name."""
+    import kernels
+
+    everything = kernels.arguments()
+    for file in map(pathlib.Path, files):
+        rates = []
+        for node in functions(file):
+            names = dict(vars(kernels))
+            exec(compile(ast.Module([node], []), file, "exec"), names)
+            values = [everything[parameter.arg] for parameter in node.args.args]
+            kernel, values = names[node.name], [value() if callable(value) else value for value in values]
+            kernel(*values)
+            times, began = 0, time.process_time()
+            while time.process_time() < began + float(seconds):
+                kernel(*values)
+                times += 1
+            rates.append(times / (time.process_time() - began))
+        print(file.stem, *(f"{rate / rates[0]:.1f}" for rate in rates[1:]), sep="\t", flush=True)
+
+
+def run(directory):
+    """The blocks of the page, as recorded and reported."""
+    bad = 0
+    directory = pathlib.Path(directory).resolve()
+    with tempfile.TemporaryDirectory(prefix="jitlisten-rules-") as scratch:
+        files = []
+        for block in BLOCK.finditer(PAGE.read_text(encoding="utf-8")):
+            files.append(pathlib.Path(scratch, block["rule"] + ".py"))
+            files[-1].write_text(block["text"], encoding="utf-8")
+        data = f"{scratch}/data"
+        jitlisten, program = directory / "jitlisten", [directory / "python", __file__, "--driver", SECONDS, *files]
+        # A low rate: on a busy machine, samples with deep stacks are skipped where they would take too much time.
+        subprocess.run(
+            [jitlisten, "record", "-r", "499", "-o", data, "--", *program],
+            check=True, env=dict(os.environ, NUMBA_NUM_THREADS="1"),
+        )
+        report = subprocess.run([jitlisten, "lines", "--json", "-", data], check=True, capture_output=True)
+        lines = {file["path"]: file["lines"] for file in json.loads(report.stdout)["files"]}
+        for file in files:
+            loops = [(line["line"], loop) for line in lines.get(str(file), []) for loop in line["loops"]]
+            for at, node in enumerate(functions(file)):
+                here = [loop for line, loop in loops if node.lineno <= line <= node.end_lineno]
+                rules = sorted({advice["rule"] for loop in here for advice in loop["advice"]})
+                if (file.stem in rules) != (at == 0):
+                    bad += 1
+                    print(f"docs/why-rules.md: {file.stem}: function {at + 1} has the rules {rules}")
+    print(f"docs: why-rules.md: {len(files)} rules, {bad} failed", flush=True)
+    return min(bad, 1)
+
+
+def main(*words):
+    if words[:1] == ("--driver",):
+        return driver(*words[1:])
+    return run(words[1]) if words[:1] == ("--run",) else write("--check" in words)
 
 
 if __name__ == "__main__":
