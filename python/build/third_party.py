@@ -41,6 +41,20 @@ def linked_crates():
     return sorted((packages[key] for key in seen if packages[key]["source"]), key=lambda package: package["name"])
 
 
+_0BSD = """\
+Permission to use, copy, modify, and/or distribute this software for any
+purpose with or without fee is hereby granted.
+
+THE SOFTWARE IS PROVIDED "AS IS" AND THE AUTHOR DISCLAIMS ALL WARRANTIES WITH
+REGARD TO THIS SOFTWARE INCLUDING ALL IMPLIED WARRANTIES OF MERCHANTABILITY
+AND FITNESS. IN NO EVENT SHALL THE AUTHOR BE LIABLE FOR ANY SPECIAL, DIRECT,
+INDIRECT, OR CONSEQUENTIAL DAMAGES OR ANY DAMAGES WHATSOEVER RESULTING FROM
+LOSS OF USE, DATA OR PROFITS, WHETHER IN AN ACTION OF CONTRACT, NEGLIGENCE OR
+OTHER TORTIOUS ACTION, ARISING OUT OF OR IN CONNECTION WITH THE USE OR
+PERFORMANCE OF THIS SOFTWARE.
+"""
+
+
 def _texts_of(crate):
     files = sorted(pathlib.Path(crate["manifest_path"]).parent.iterdir())
     found = [
@@ -48,11 +62,12 @@ def _texts_of(crate):
         for path in files
         if path.is_file() and _TEXTS.fullmatch(path.name)
     ]
-    if not found and crate["license"] == "MIT":
-        # Its package has none. The text of this licence is always the same.
+    if not found and crate["license"] in ("MIT", "0BSD"):
+        # Its package has none. The text of these licences is always the same.
         ours = pathlib.Path("LICENSE-MIT").read_text(encoding="utf-8")
+        same = _0BSD if crate["license"] == "0BSD" else ours[ours.index("Permission is hereby") :]
         whose = ", ".join(crate["authors"]) or f"the authors of {crate['name']}"
-        found = [f"Copyright (c) {whose}\n\n{ours[ours.index('Permission is hereby') :]}"]
+        found = [f"Copyright (c) {whose}\n\n{same}"]
     if not found:
         raise RuntimeError(f"the package of {crate['name']} has no licence text")
     return found

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use iced_x86::{Decoder, DecoderOptions, Formatter as _, GasFormatter};
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 
+use crate::machine::{Machine, Step};
 use crate::profile::Count;
 use crate::recording::Recording;
 use crate::roots::Roots;
@@ -33,16 +33,15 @@ impl Assembly {
         let mut left = MOST;
         for (file, addresses) in sampled_addresses(recording, symbols) {
             let Some(mut code) = ImageCode::open(roots, &recording.files[file as usize]) else { continue };
-            if !code.is_x86_64() {
-                assembly.unavailable = Some("there is no disassembler for this architecture here");
-                continue;
+            match code.machine() {
+                Some(machine) => assembly.image(&mut code, machine, &addresses, &mut left),
+                None => assembly.unavailable = Some("no disassembler for this architecture"),
             }
-            assembly.image(&mut code, &addresses, &mut left);
         }
         assembly
     }
 
-    fn image(&mut self, code: &mut ImageCode, addresses: &BTreeMap<u64, Count>, left: &mut usize) {
+    fn image(&mut self, code: &mut ImageCode, machine: Machine, addresses: &BTreeMap<u64, Count>, left: &mut usize) {
         // By offset in the file; functions are known by address.
         let counts: BTreeMap<u64, Count> =
             addresses.iter().filter_map(|(offset, count)| Some((code.address(*offset)?, *count))).collect();
@@ -52,20 +51,18 @@ impl Assembly {
             done = range.end;
             let length = (range.end - range.start).min(LONGEST_FUNCTION);
             let bytes = code.bytes(range.start, length as usize);
-            let mut decoder = Decoder::with_ip(64, &bytes, range.start, DecoderOptions::NONE);
-            let mut formatter = GasFormatter::new();
-            while decoder.can_decode() && *left != 0 {
-                *left -= 1;
-                let instruction = decoder.decode();
-                let mut text = String::new();
-                formatter.format(&instruction, &mut text);
-                let Some((file, line)) = code.line(instruction.ip()) else { continue };
-                let end = instruction.ip().saturating_add(instruction.len() as u64);
-                let count = counts.range(instruction.ip()..end);
+            for Step { address, end, .. } in machine.steps(&bytes, range.start) {
+                *left = match left.checked_sub(1) {
+                    Some(left) => left,
+                    None => return,
+                };
+                let Some((file, line)) = code.line(address) else { continue };
+                let text = machine.text(&bytes[(address - range.start) as usize..], address);
+                let count = counts.range(address..end.max(address));
                 let mut sum = Count::default();
                 count.for_each(|(_, count)| sum += *count);
                 let block = self.lines.entry((file, line)).or_default().entry(name.clone()).or_default();
-                block.push((instruction.ip(), sum, text));
+                block.push((address, sum, text));
             }
         }
     }

@@ -1,62 +1,13 @@
 //! The control flow of a function: blocks, dominators, back edges, natural loops.
 //!
-//! Works on any instruction set: an instruction is an address and how control leaves it. `decode` knows x86-64.
+//! Works on any instruction set: an instruction is an address and how control leaves it (`machine/`).
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
 use rustc_hash::FxHashMap;
 
-/// As many instructions restore registers before a tail call.
-const FARTHEST_CONSTANT: usize = 16;
-
-/// How control leaves an instruction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flow {
-    /// To the next instruction, also behind a call.
-    Next,
-    /// To the target, if it is known.
-    Jump(Option<u64>),
-    /// To the target or to the next instruction.
-    Branch(Option<u64>),
-    /// Out of the function.
-    Leave,
-}
-
-/// An instruction as the graph needs it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Step {
-    pub(crate) address: u64,
-    pub(crate) flow: Flow,
-}
-
-/// A function, decoded.
-pub(crate) fn decode(bytes: &[u8], address: u64) -> Vec<Instruction> {
-    Decoder::with_ip(64, bytes, address, DecoderOptions::NONE).into_iter().collect()
-}
-
-pub(crate) fn steps(instructions: &[Instruction]) -> Vec<Step> {
-    let step = |(at, instruction): (usize, &Instruction)| {
-        let target = || Some(instruction.near_branch_target()).filter(|target| *target != 0);
-        let flow = match instruction.flow_control() {
-            FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall => Flow::Next,
-            FlowControl::UnconditionalBranch => Flow::Jump(target()),
-            FlowControl::ConditionalBranch => Flow::Branch(target()),
-            FlowControl::IndirectBranch if !is_tail_call(&instructions[..at], instruction) => Flow::Jump(None),
-            _ => Flow::Leave,
-        };
-        Step { address: instruction.ip(), flow }
-    };
-    instructions.iter().enumerate().map(step).collect()
-}
-
-/// Whether a jump to a register goes to a constant, which is another function.
-fn is_tail_call(before: &[Instruction], jump: &Instruction) -> bool {
-    let mut nearest = before.iter().rev().take(FARTHEST_CONSTANT);
-    let set = nearest.find(|one| one.op0_kind() == OpKind::Register && one.op0_register() == jump.op0_register());
-    jump.op0_kind() == OpKind::Register && set.is_some_and(|set| set.op1_kind() == OpKind::Immediate64)
-}
+use crate::machine::{Flow, Step};
 
 /// A loop. Ranges are of instructions, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -424,7 +375,8 @@ mod tests {
 
     /// Instructions at 0, 1, 2, ...
     fn steps(flows: &[Flow]) -> Vec<Step> {
-        flows.iter().enumerate().map(|(at, flow)| Step { address: at as u64, flow: *flow }).collect()
+        let step = |(at, flow): (usize, &Flow)| Step { address: at as u64, end: at as u64 + 1, flow: *flow };
+        flows.iter().enumerate().map(step).collect()
     }
 
     #[test]

@@ -25,6 +25,7 @@ mod html;
 mod json;
 mod lookup;
 mod loops;
+mod machine;
 mod printable;
 mod profile;
 mod recording;

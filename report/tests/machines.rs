@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{Writer, assert_sums, scratch, testdata};
-use jitlisten_report::{Lookup, Options, RecordingFile, Report};
+use jitlisten_report::{Lookup, Options, RecordingFile, Report, Style, to_text};
 
 /// Nothing is mapped there: only a perf map has its name.
 const ADDRESS: u64 = 0x7f00_0000_1010;
@@ -160,5 +160,48 @@ fn images_go_where_their_recording_goes() {
         fs::copy(&image, directory.join(images).join(name)).unwrap();
         assert_eq!(named(file, &moved), right, "{file}");
         fs::remove_dir_all(directory.join(images)).unwrap();
+    }
+}
+
+/// The instruction set is that of the image, whatever machine reads it: the same code, once said to be of aarch64.
+#[test]
+fn loops_are_those_of_the_image_s_machine() {
+    const EM_AARCH64: u8 = 183;
+    const MACHINE: usize = 18;
+    /// `ldr d1, [x8], #8; subs x9, x9, #1; fadd d0, d0, d1; b.ne; ret`, behind one instruction.
+    const CODE: [u32; 6] = [0xd503201f, 0xfc408501, 0xf1000529, 0x1e612800, 0x54ffffa1, 0xd65f03c0];
+    let directory = scratch("machines-aarch64");
+    let images = fs::read_dir(testdata().join("root/tmp/fixture/images")).unwrap().next().unwrap().unwrap().path();
+    let mut image = fs::read(images.join("object-22.so")).unwrap();
+    for (at, byte) in CODE.iter().flat_map(|word| word.to_le_bytes()).enumerate() {
+        image[0x1000 + at] = byte;
+    }
+    let reported = |image: &[u8]| {
+        let path = directory.join("object-22.so");
+        fs::write(&path, image).unwrap();
+        let mut writer = Writer { host: Some("one".to_owned()), ..Writer::default() };
+        writer.comm(10, 10, "python", true, 1);
+        writer.mmap(10, (LIBRARY, LIBRARY + 0x2000), 0, path.to_str().unwrap(), 2);
+        for time in 3..23 {
+            writer.sample((10, 10), time, 5, &[LIBRARY + 0x100c]);
+        }
+        fs::write(directory.join("perf.data"), writer.file()).unwrap();
+        Report::open(&directory.join("perf.data"), &Options::default()).unwrap()
+    };
+    assert!(reported(&image).loops().is_empty(), "of x86_64 these bytes are no loop");
+    image[MACHINE] = EM_AARCH64;
+    let report = reported(&image);
+    let [found] = report.loops() else { panic!("one loop") };
+    let text: Vec<&str> = found.instructions.iter().map(|instruction| instruction.text.as_str()).collect();
+    assert_eq!(text, ["ldr d1, [x8], #0x8", "subs x9, x9, #0x1", "fadd d0, d0, d1", "b.ne 0x1004"]);
+    assert_eq!((found.first, found.last, found.own.samples), (26, 26, 20));
+    assert_eq!(found.advice.iter().map(|advice| advice.rule).collect::<Vec<_>>(), ["fp-order"]);
+    // The advice is whole in a terminal of any width.
+    for width in 60..180 {
+        let text = to_text(&report, Style { width: Some(width), ..Style::default() });
+        let rows =
+            text.lines().skip_while(|line| !line.contains("⚑ loop")).map(|line| line.rsplit('|').next().unwrap());
+        let said = rows.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ");
+        assert!(said.contains(&found.advice[0].text), "{width}: {said}");
     }
 }

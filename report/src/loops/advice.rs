@@ -23,7 +23,8 @@ const INSTRUCTIONS_A_DIVISION: u32 = 40;
 const MOST: usize = 2;
 
 pub(super) fn advice(of: &Loop) -> Vec<Advice> {
-    let rules = RULES.iter().filter(|rule| (rule.applies)(of));
+    // What an unknown instruction does may be the reason.
+    let rules = RULES.iter().filter(|rule| of.facts.unknown == 0 && (rule.applies)(of));
     // A cell of a notebook may have a name without an extension.
     let is_python = Path::new(&of.around).extension().is_none_or(|extension| extension == "py");
     let text = |rule: &Rule| if is_python { (rule.text)(of) } else { without_numba((rule.text)(of)) };

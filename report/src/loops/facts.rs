@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 pub struct Facts {
     /// Instructions.
     pub instructions: u32,
+    /// Of these, those that the decoder does not know, such as those of SVE.
+    pub unknown: u32,
     /// Operations on several values at a time.
     pub packed: u32,
     /// Floating-point operations on one value.
@@ -69,7 +71,7 @@ pub struct Facts {
 impl Facts {
     /// Whether most operations are on several values at a time.
     pub fn is_vectorised(&self) -> bool {
-        self.width != 0 && self.packed >= self.scalar
+        self.unknown == 0 && self.width != 0 && self.packed >= self.scalar
     }
 
     /// How many values an operation has; 0 where that is not known.
@@ -84,6 +86,12 @@ impl Facts {
             0 | 1 => format!("several values at a time ({bits} bits)"),
             lanes => format!("{lanes} values at a time ({bits} bits)"),
         })
+    }
+
+    /// The same, or `one value at a time`.
+    pub(super) fn runs(&self) -> String {
+        let other = if self.unknown == 0 { "one value at a time" } else { "not known (SVE or other new instructions)" };
+        self.vector().unwrap_or_else(|| other.to_owned())
     }
 
     /// `2 besides its end: 1 exception, 1 other`, where there is more than the end.
@@ -116,6 +124,7 @@ impl Facts {
             (self.spills, "stack access"),
             (self.memory, "memory access"),
             (self.instructions, "instruction"),
+            (self.unknown, "unknown instruction"),
         ];
         let words = counted.iter().filter(|(count, _)| *count != 0).map(|(count, what)| match (count, *what) {
             (1, what) => format!("1 {what}"),

@@ -100,6 +100,31 @@ const NEXT_TO_NONE: u64 = 50;
 const MOST_CALLS: usize = 5;
 
 impl Loop {
+    /// An innermost loop with nothing but facts.
+    #[cfg(test)]
+    pub(super) fn of_facts(facts: Facts) -> Loop {
+        Loop {
+            function: String::new(),
+            path: String::new(),
+            line: 0,
+            around: "prog.py".to_owned(),
+            is_inlined: false,
+            first: 0,
+            last: 0,
+            lines: BTreeSet::new(),
+            own: Count::default(),
+            total: Count::default(),
+            calls: Vec::new(),
+            below: Vec::new(),
+            facts,
+            is_innermost: true,
+            versions: Vec::new(),
+            instructions: Vec::new(),
+            remarks: Vec::new(),
+            advice: Vec::new(),
+        }
+    }
+
     /// `loop 15-16`.
     pub fn name(&self) -> String {
         if self.first == self.last {
@@ -123,8 +148,11 @@ impl Loop {
         self.facts.vector()
     }
 
-    /// `8x` or `1x`: how many values at a time; nothing where it computes none.
+    /// `8x` or `1x`: how many values at a time; `?x` where that is not known.
     pub fn chip(&self) -> String {
+        if self.facts.unknown != 0 {
+            return "?x".to_owned();
+        }
         match (self.facts.is_vectorised(), self.facts.lanes()) {
             (true, lanes @ 2..) => format!("{lanes}x"),
             (true, _) => "vector".to_owned(),
@@ -134,10 +162,7 @@ impl Loop {
 
     /// What there is to know, as rows of a name and a text.
     pub fn rows(&self) -> Vec<(&'static str, String)> {
-        let mut rows = vec![
-            ("runs", self.facts.vector().unwrap_or_else(|| "one value at a time".to_owned())),
-            ("machine code", self.facts.summary()),
-        ];
+        let mut rows = vec![("runs", self.facts.runs()), ("machine code", self.facts.summary())];
         if let Some(ways) = self.facts.ways_out() {
             rows.push(("ways out", ways));
         }
@@ -148,7 +173,7 @@ impl Loop {
             rows.push(("calls", calls.join(", ")));
         }
         for (at, version) in self.versions.iter().enumerate() {
-            let what = version.facts.vector().unwrap_or_else(|| "one value at a time".to_owned());
+            let what = version.facts.runs();
             let samples = match version.total.samples {
                 0 => "did not run (no samples)".to_owned(),
                 1 => "1 sample".to_owned(),
@@ -163,7 +188,7 @@ impl Loop {
     }
 
     pub(super) fn is_one_at_a_time(&self) -> bool {
-        self.facts.scalar != 0 && !self.facts.is_vectorised()
+        self.facts.scalar != 0 && self.facts.unknown == 0 && !self.facts.is_vectorised()
     }
 
     /// Whether the function has a loop of vector instructions for the same lines, with next to no samples.

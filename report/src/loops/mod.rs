@@ -3,20 +3,22 @@
 //! ```text
 //!  samples ─ address ─┬─ crate::graph: natural loops of a function ┐
 //!                     └─ called from there, by name                ├─ Loop ─ advice
-//!  image ── x86_64: instructions of the loop ── facts              ┘
+//!  image ── machine: instructions ── count: facts of the loop      ┘
 //! ```
 //! One line of Python has two to six machine loops: a vector loop, its remainder, an unrolled scalar one. Only the
 //! addresses of samples say which of them ran, so samples and calls are counted by address, never by line. The machine
 //! code of the loop that ran is the truth; what the compiler said of a loop (`remarks.rs`) may be of another version of
 //! it, and is shown beside it.
 //!
-//! Works on any recording that names images; x86-64 only.
+//! Works on any recording that names images, of x86-64 or aarch64.
 
+#[cfg(test)]
+mod aarch64_tests;
 mod advice;
+mod count;
 mod facts;
 mod found;
 mod remarks;
-mod x86_64;
 
 use std::collections::BTreeMap;
 
@@ -27,6 +29,7 @@ pub use found::{Advice, Instruction, Loop, Remark, Version};
 use remarks::Remarks;
 
 use crate::graph;
+use crate::machine::{self, Machine};
 use crate::profile::{Count, Profile};
 use crate::recording::Recording;
 use crate::roots::Roots;
@@ -57,8 +60,8 @@ pub(crate) fn loops(recording: &Recording, symbols: &Symbols, profile: &Profile,
     let mut found = Vec::new();
     for (file, offsets) in sampled_instructions(recording, symbols) {
         let Some(mut code) = ImageCode::open(roots, &recording.files[file as usize]) else { continue };
-        if code.is_x86_64() {
-            image(&mut code, offsets, profile, &mut found);
+        if let Some(machine) = code.machine() {
+            image(&mut code, machine, offsets, profile, &mut found);
         }
     }
     for of in &mut found {
@@ -112,7 +115,13 @@ fn sampled_instructions(recording: &Recording, symbols: &Symbols) -> BTreeMap<u3
     found
 }
 
-fn image(code: &mut ImageCode, offsets: BTreeMap<u64, Sampled>, profile: &Profile, found: &mut Vec<Loop>) {
+fn image(
+    code: &mut ImageCode,
+    machine: Machine,
+    offsets: BTreeMap<u64, Sampled>,
+    profile: &Profile,
+    found: &mut Vec<Loop>,
+) {
     let sampled: BTreeMap<u64, Sampled> =
         offsets.into_iter().filter_map(|(offset, sampled)| Some((code.address(offset)?, sampled))).collect();
     let is_hot = |total: Count| total.samples >= LEAST_SAMPLES && total.percent_of(profile.compiled) >= LEAST_PERCENT;
@@ -127,8 +136,9 @@ fn image(code: &mut ImageCode, offsets: BTreeMap<u64, Sampled>, profile: &Profil
             continue;
         }
         let length = (range.end - range.start).min(LONGEST_FUNCTION);
-        let instructions = graph::decode(&code.bytes(range.start, length as usize), range.start);
-        let loops = graph::loops(&graph::steps(&instructions));
+        let bytes = code.bytes(range.start, length as usize);
+        let instructions = machine.instructions(&bytes, range.start);
+        let loops = graph::loops(&instructions.iter().map(|instruction| instruction.step).collect::<Vec<_>>());
         let mut of_function: Vec<(Loop, FxHashSet<Places>)> =
             loops.iter().filter_map(|natural| one(code, &instructions, natural, &sampled)).collect();
         found::find_versions(&mut of_function);
@@ -136,7 +146,10 @@ fn image(code: &mut ImageCode, offsets: BTreeMap<u64, Sampled>, profile: &Profil
         found.extend(hot.map(|mut of| {
             of.function.clone_from(&name);
             of.remarks = remarks.of(range.start, &of);
-            write_instructions(&mut of, &instructions);
+            for instruction in &mut of.instructions {
+                let from = (instruction.address - range.start) as usize;
+                instruction.text = machine.text(&bytes[from..], instruction.address);
+            }
             of
         }));
     }
@@ -145,7 +158,7 @@ fn image(code: &mut ImageCode, offsets: BTreeMap<u64, Sampled>, profile: &Profil
 /// A loop without its versions, and where its instructions are from.
 fn one(
     code: &mut ImageCode,
-    instructions: &[iced_x86::Instruction],
+    instructions: &[machine::Instruction],
     natural: &graph::NaturalLoop,
     sampled: &BTreeMap<u64, Sampled>,
 ) -> Option<(Loop, FxHashSet<Places>)> {
@@ -154,10 +167,10 @@ fn one(
     // By place: samples, and instructions where there are none.
     let mut lines: BTreeMap<Places, (Count, u32)> = BTreeMap::new();
     let mut shown = Vec::new();
-    for instruction in natural.instructions().map(|at| &instructions[at]) {
-        let places = code.places_of_user(instruction.ip());
+    for machine::Step { address, end, .. } in natural.instructions().map(|at| instructions[at].step) {
+        let places = code.places_of_user(address);
         let (mut here, mut calls) = (Sampled::default(), FxHashMap::default());
-        for (_, at) in sampled.range(instruction.ip()..instruction.next_ip().max(instruction.ip())) {
+        for (_, at) in sampled.range(address..end.max(address)) {
             here.own += at.own;
             here.total += at.total;
             for ((callee, leaf), count) in &at.calls {
@@ -168,7 +181,7 @@ fn one(
         own += here.own;
         total += here.total;
         shown.push(Instruction {
-            address: instruction.ip(),
+            address,
             line: places.first().map_or(0, |(_, line)| *line),
             own: here.own,
             total: here.total,
@@ -210,7 +223,7 @@ fn one(
         total,
         calls: heaviest_first(calls),
         below: heaviest_first(below),
-        facts: x86_64::facts(instructions, natural),
+        facts: count::facts(instructions, natural),
         is_innermost: natural.is_innermost,
         versions: Vec::new(),
         instructions: shown,
@@ -229,13 +242,6 @@ fn callers_of_all(all: &[&Places]) -> usize {
         first.is_some() && all.iter().all(|places| caller(places) == first)
     };
     (0..).take_while(|at| shared(*at)).count()
-}
-
-fn write_instructions(of: &mut Loop, instructions: &[iced_x86::Instruction]) {
-    for instruction in &mut of.instructions {
-        let found = instructions.binary_search_by_key(&instruction.address, iced_x86::Instruction::ip);
-        instruction.text = found.map(|at| x86_64::text(&instructions[at])).unwrap_or_default();
-    }
 }
 
 fn heaviest_first<T: Ord>(counts: FxHashMap<T, Count>) -> Vec<(T, Count)> {

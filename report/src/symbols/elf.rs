@@ -14,6 +14,7 @@ use rustc_hash::FxHashMap;
 use super::line_zero::Blocks;
 use super::source_frame::SourceFrame;
 use crate::lookup::open_file;
+use crate::machine::Machine;
 use crate::segments::Segments;
 use crate::source_hashes;
 
@@ -36,7 +37,7 @@ pub(super) struct Elf {
     /// Of each function that has code of line 0, by its start.
     blocks: FxHashMap<u64, Arc<Blocks>>,
     /// The bytes of the sections with code, for the disassembler.
-    pub(super) machine: elf::Machine,
+    pub(super) machine: Option<Machine>,
     pub(super) build_id: Vec<u8>,
     /// Made by no linker: compiled at run time.
     pub(super) is_image: bool,
@@ -54,7 +55,7 @@ impl Elf {
         let is_dynamic = headers.iter().any(|header| header.p_type(endian) == elf::PT_DYNAMIC);
         let header = parsed.elf_header();
         let is_image = header.e_type.get(endian) == elf::ET_DYN && !is_dynamic;
-        let machine = header.e_machine.get(endian);
+        let machine = Machine::of(header.e_machine.get(endian));
         let symbols = Symbols::read(&parsed, usize::try_from(length).unwrap_or(usize::MAX));
         let build_id = parsed.build_id().ok().flatten().unwrap_or_default().to_vec();
         Ok(Elf { segments, symbols, lines: None, blocks: FxHashMap::default(), machine, build_id, is_image, cache })
@@ -91,14 +92,12 @@ impl Elf {
 
     /// The line of code that has none, by the instructions around it.
     pub(super) fn frames_around(&mut self, address: u64) -> Option<Vec<SourceFrame>> {
-        if self.machine != elf::EM_X86_64 {
-            return None;
-        }
+        let machine = self.machine?;
         let (_, range) = self.function(address)?;
         let start = range.start;
         let blocks = match self.blocks.get(&start) {
             Some(blocks) => Arc::clone(blocks),
-            None => Arc::new(Blocks::decode(start, &self.code(start, Blocks::length(&range)))),
+            None => Arc::new(Blocks::new(&machine.steps(&self.code(start, Blocks::length(&range)), start))),
         };
         self.blocks.insert(start, Arc::clone(&blocks));
         blocks.line(address, |at| self.frames(at))

@@ -6,6 +6,7 @@ use super::elf::Elf;
 use super::line_zero::is_line_zero;
 use super::source_frame::SourceFrame;
 use crate::lookup::{Lookup, candidates, same_id};
+use crate::machine::Machine;
 use crate::recording::{MappedFile, Recording};
 use crate::roots::Roots;
 
@@ -220,8 +221,9 @@ impl ImageCode {
         found.find(|elf| is_recorded_one(elf, file)).map(ImageCode)
     }
 
-    pub(crate) fn is_x86_64(&self) -> bool {
-        self.0.machine == object::elf::EM_X86_64
+    /// Whose instructions can be decoded.
+    pub(crate) fn machine(&self) -> Option<Machine> {
+        self.0.machine
     }
 
     pub(crate) fn address(&self, offset: u64) -> Option<u64> {

@@ -14,7 +14,8 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::source_frame::SourceFrame;
-use crate::graph::{Branches, Flow, decode, steps};
+use crate::graph::Branches;
+use crate::machine::{Flow, Step};
 
 /// More of a function is not decoded, and more instructions are not looked at.
 const LONGEST_FUNCTION: u64 = 256 << 10;
@@ -35,12 +36,10 @@ impl Blocks {
         (range.end - range.start).min(LONGEST_FUNCTION) as usize
     }
 
-    /// Decodes code of x86_64.
-    pub(super) fn decode(start: u64, code: &[u8]) -> Blocks {
-        let steps = steps(&decode(code, start));
-        let (mut starts, mut joins) = (BTreeSet::from([start]), BTreeSet::from([start]));
-        let ends = steps.iter().skip(1).map(|step| step.address).chain([start + code.len() as u64]);
-        for (step, end) in steps.iter().zip(ends) {
+    pub(super) fn new(function: &[Step]) -> Blocks {
+        let mut starts: BTreeSet<u64> = function.first().map(|step| step.address).into_iter().collect();
+        let mut joins = starts.clone();
+        for step in function {
             if let Flow::Jump(Some(target)) | Flow::Branch(Some(target)) = step.flow {
                 starts.insert(target);
                 joins.insert(target);
@@ -48,12 +47,12 @@ impl Blocks {
             match step.flow {
                 Flow::Next => continue,
                 Flow::Branch(_) => {}
-                Flow::Jump(_) | Flow::Leave => drop(joins.insert(end)),
+                Flow::Jump(_) | Flow::Leave => drop(joins.insert(step.end)),
             }
-            starts.insert(end);
+            starts.insert(step.end);
         }
-        let branches = Branches::new(&steps);
-        Blocks { instructions: steps.iter().map(|step| step.address).collect(), starts, joins, branches }
+        let instructions = function.iter().map(|step| step.address).collect();
+        Blocks { instructions, starts, joins, branches: Branches::new(function) }
     }
 
     /// The frames of the line that an address is at, the innermost first; `frames` are those of any address.
@@ -152,6 +151,7 @@ fn is_of_one_call(one: &[SourceFrame], other: &[SourceFrame]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::Machine;
 
     /// Three `nop`, `jne` to the second, two `nop`, `ret`.
     const CODE: [u8; 8] = [0x90, 0x90, 0x90, 0x75, 0xfc, 0x90, 0x90, 0xc3];
@@ -170,7 +170,7 @@ mod tests {
         zero: Vec<SourceFrame>,
         lines: &[(u64, Vec<SourceFrame>)],
     ) -> Option<Vec<SourceFrame>> {
-        let blocks = Blocks::decode(0x100, code);
+        let blocks = Blocks::new(&Machine::X86_64.steps(code, 0x100));
         blocks.line(address, |at| {
             lines.iter().find(|(start, _)| *start == at).map_or_else(|| zero.clone(), |(_, frames)| frames.clone())
         })
