@@ -23,6 +23,9 @@ const INSTRUCTIONS_A_DIVISION: u32 = 40;
 const MOST: usize = 2;
 
 pub(super) fn advice(of: &Loop) -> Vec<Advice> {
+    if is_numba_s_own(&of.around) {
+        return Vec::new();
+    }
     // What an unknown instruction does may be the reason.
     let rules = RULES.iter().filter(|rule| of.facts.unknown == 0 && (rule.applies)(of));
     // A cell of a notebook may have a name without an extension.
@@ -32,7 +35,7 @@ pub(super) fn advice(of: &Loop) -> Vec<Advice> {
 }
 
 /// What the texts say of Numba, and what is true of any language.
-const ELSEWHERE: [(&str, &str); 7] = [
+const ELSEWHERE: [(&str, &str); 8] = [
     ("fastmath={'reassoc'}", "LLVM's flag reassoc"),
     ("fastmath={'arcp'}", "LLVM's flag arcp"),
     (
@@ -45,6 +48,7 @@ const ELSEWHERE: [(&str, &str); 7] = [
         "a division by zero is looked for; without, it returns inf or nan",
     ),
     ("(raise, or an index with boundscheck=True)", "(or a check of an index)"),
+    (" (of a list, or with boundscheck=True)", ""),
     ("np.float32(0.1) keeps it", "a literal of that type keeps it"),
 ];
 
@@ -202,7 +206,7 @@ const RULES: [Rule; 19] = [
         },
         text: |_| {
             "one value at a time, although there is a vector version: the stride is not known to be 1 before it runs, \
-             or the loop is short; C-contiguous arrays and an index help"
+             or the loop is short; C-contiguous arrays by index, the last index in the inner loop, help"
                 .to_owned()
         },
     },
@@ -221,9 +225,11 @@ const RULES: [Rule; 19] = [
     Rule {
         id: "maximum",
         applies: |of| {
-            // Of a position that is kept beside, four are no faster.
+            // Of a position that is kept beside, four are no faster. With four, or a maximum and a minimum of two, the
+            // advice has been followed.
             let Facts { choices, recurrences, conditional_sums, integer_choices, .. } = of.facts;
-            of.is_one_at_a_time() && choices != 0 && recurrences + conditional_sums + integer_choices == 0
+            let others = recurrences + conditional_sums + integer_choices;
+            of.is_one_at_a_time() && (1..=2).contains(&choices) && others == 0
         },
         text: |_| {
             "one value at a time: each round keeps the larger or smaller; keep 4 and join them after the loop (usually \
@@ -241,10 +247,17 @@ const RULES: [Rule; 19] = [
         applies: |of| {
             of.is_one_at_a_time() && is_small(of) && of.facts.exceptions != 0 && of.facts.checked_divisions == 0
         },
-        text: |_| {
-            "one value at a time: an exception may leave the loop (raise, or an index with boundscheck=True); check in \
-             a loop before this one (usually 1.5 to 2 times faster)"
-                .to_owned()
+        text: |of| {
+            let Facts { exits, counted_exits, .. } = of.facts;
+            let text = if counted_exits < exits {
+                "one value at a time: an exception may leave the loop (raise, or an index with boundscheck=True); \
+                 check in a loop before this one (usually 1.5 to 2 times faster)"
+            } else {
+                // No value is looked at: it is the index.
+                "one value at a time: an index is checked in each round (of a list, or with boundscheck=True); an array \
+                 without that check can compute several"
+            };
+            text.to_owned()
         },
     },
     Rule {
@@ -261,6 +274,11 @@ const RULES: [Rule; 19] = [
         },
     },
 ];
+
+/// A function of Numba's that was not inlined: nobody who reads the advice can change it, nor its options.
+fn is_numba_s_own(path: &str) -> bool {
+    path.contains("/site-packages/numba/") || path.contains("/dist-packages/numba/")
+}
 
 /// A loop in which every instruction counts.
 fn is_small(of: &Loop) -> bool {
@@ -335,6 +353,33 @@ mod tests {
                 .iter()
                 .all(|word| !said.contains(word))
         );
+    }
+
+    #[test]
+    fn a_check_of_an_index_is_no_check_of_a_value() {
+        let text = |counted_exits| {
+            let facts = Facts { scalar: 1, exits: 2, exceptions: 1, counted_exits, ..Facts::default() };
+            let [advice] = &advice(&Loop::of_facts(facts))[..] else { panic!("one advice") };
+            (advice.rule, advice.text.contains("an index is checked"))
+        };
+        assert_eq!((text(1), text(2)), (("exception-exit", false), ("exception-exit", true)));
+    }
+
+    #[test]
+    fn advice_that_was_followed_is_not_repeated() {
+        let count = |choices| advice(&Loop::of_facts(Facts { scalar: 8, choices, ..Facts::default() })).len();
+        assert_eq!([0, 1, 2, 4].map(count), [0, 1, 1, 0]);
+    }
+
+    #[test]
+    fn loops_of_numba_itself_get_no_advice() {
+        let facts = Facts { scalar: 1, accumulators: 1, ..Facts::default() };
+        let rules = |around: &str| {
+            let of = Loop { around: around.to_owned(), ..Loop::of_facts(facts.clone()) };
+            advice(&of).iter().map(|advice| advice.rule).collect::<Vec<_>>()
+        };
+        assert_eq!(rules("/home/me/numba/prog.py"), ["fp-order"]);
+        assert!(rules("/venv/lib/python3.11/site-packages/numba/np/arraymath.py").is_empty());
     }
 
     #[test]
