@@ -208,9 +208,9 @@ impl Source {
         let left = reading.unregistered.and_then(|entry| self.known.remove(&entry)?.id);
         let mut news = News { left: left.into_iter().collect(), first, ..News::default() };
         if self.detoured {
-            news.appeared = reading.entries().take_while(|listed| !self.known.contains_key(&listed.entry)).collect();
+            news.appeared = reading.entries_until(|entry| self.known.contains_key(&entry)).collect();
         } else {
-            self.read_all(reading.entries().collect(), &mut news);
+            self.read_all(reading.entries_until(|_| false).collect(), &mut news);
         }
         news.appeared.reverse();
         news

@@ -86,9 +86,9 @@ impl<'l> Library<'l> {
     pub(crate) unsafe fn read(identity: Identity, name: &CStr) -> Option<Library<'l>> {
         let is_program = name.is_empty();
         let path = if is_program { Path::new(PROGRAM) } else { Path::new(OsStr::from_bytes(name.to_bytes())) };
-        let headers = if is_program { program_headers()? } else { library_headers(identity.bias)? };
         // SAFETY: the dynamic section of a mapped library ends with DT_NULL.
         let section = unsafe { DynamicSection::read(identity.bias, identity.dynamic) };
+        let headers = if is_program { program_headers()? } else { library_headers(identity.bias, &section)? };
         let path = path.to_owned();
         section.has_symbols().then_some(Library {
             identity,
@@ -488,9 +488,16 @@ fn program_headers() -> Option<Vec<Header>> {
     copy_headers(at, count)
 }
 
-fn library_headers(bias: usize) -> Option<Vec<Header>> {
-    // SAFETY: headers are integers.
-    let first: FirstHeaders = unsafe { checked_read::copy_struct(Address(bias as u64)) }.ok()?;
+fn library_headers(bias: usize, section: &DynamicSection) -> Option<Vec<Header>> {
+    let page = |address: usize| address / page_size();
+    let is_mapped = [section.first_table(), bias.wrapping_add(size_of::<FirstHeaders>())];
+    let first = if is_mapped.into_iter().all(|address| page(address) == page(bias)) {
+        // SAFETY: the page is mapped, because a table of symbols begins there; headers are integers.
+        unsafe { (bias as *const FirstHeaders).read_unaligned() }
+    } else {
+        // SAFETY: headers are integers.
+        unsafe { checked_read::copy_struct::<FirstHeaders>(Address(bias as u64)) }.ok()?
+    };
     let header = &first.header;
     if header.e_ident.magic != elf::ELFMAG {
         return None;

@@ -108,6 +108,12 @@ impl DynamicSection {
         self.symtab != 0 && self.strtab != 0
     }
 
+    /// Where the first of the tables begins that the loader looks symbols up in.
+    pub fn first_table(&self) -> usize {
+        let tables = [self.symtab, self.strtab, self.gnu_hash, self.sysv_hash];
+        tables.into_iter().filter(|table| *table != 0).min().unwrap_or_default()
+    }
+
     /// Where the entry of the first symbol is that is called `name` and that `is_wanted`, by the library's hash table.
     pub fn find(&self, name: &[u8], is_wanted: impl Fn(&Elf64_Sym) -> bool) -> Option<usize> {
         let is_it = |index: usize| {

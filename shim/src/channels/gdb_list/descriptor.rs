@@ -73,12 +73,12 @@ impl DescriptorAddress {
 }
 
 impl Reading {
-    /// The entries from the head of the list on. Ends at one that cannot be read: without LLVM's lock, another thread
-    /// may just have freed it.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = ListedObject> {
+    /// The entries from the head of the list up to a known one. Ends at one that cannot be read: without LLVM's lock,
+    /// another thread may just have freed it.
+    pub(crate) fn entries_until(&self, is_known: impl Fn(u64) -> bool) -> impl Iterator<Item = ListedObject> {
         let mut at = self.first;
         std::iter::from_fn(move || {
-            if at == 0 {
+            if at == 0 || is_known(at) {
                 return None;
             }
             // SAFETY: the structure is integers.

@@ -40,7 +40,7 @@ use jitlisten::{Address, AddressRange, log_line};
 use crate::hook_table::{EMIT_VTABLES, Emit, Returned, SLOTS};
 use crate::llvm::releases::{self, Release};
 use crate::llvm::vtable::find::Vtable;
-use crate::llvm::vtable::{OBJECT_LINKING_LAYER, patch, words};
+use crate::llvm::vtable::{OBJECT_LINKING_LAYER, patch, words, words_of};
 use crate::process::detour::Callers;
 use crate::process::library::Library;
 
@@ -172,12 +172,11 @@ impl Hooked {
         has_memory: impl Fn(usize) -> bool,
     ) -> Result<Option<Vec<u8>>, &'static str> {
         const UNREADABLE: &str = "memory that cannot be read";
-        let [class] = words(this).ok_or(UNREADABLE)?;
+        let [class, responsible, buffer] =
+            words_of(&[(this, 1), (responsibility, 1), (object, 1)]).ok_or(UNREADABLE)?;
         if class != self.vtable.load(Ordering::Acquire) {
             return Err("its linker is of another class");
         }
-        let [responsible] = words(responsibility).ok_or(UNREADABLE)?;
-        let [buffer] = words(object).ok_or(UNREADABLE)?;
         if responsible == 0 {
             return Err("nothing is responsible for it");
         }
@@ -188,6 +187,7 @@ impl Hooked {
             let range = AddressRange::new(Address(begin as u64), size as u64)?;
             checked_read::copy(range).ok()
         };
+        // First, because any size may stand where there is no object.
         let header = file_header(&copy(SMALLEST).ok_or(UNREADABLE)?).ok_or("no ELF object")?;
         if header.e_machine.get(LE) != THIS_MACHINE || !has_memory(2 * size) {
             return Ok(None);

@@ -38,25 +38,25 @@ const LOOKED_UP: [&[u8]; 4] = [
     b"\0LLVMTargetMachineEmitToMemoryBuffer\0",
     b"\0iree_hal_executable_library_query\0",
 ];
-/// Where that is looked for.
-const MOST_CONSTANTS: usize = 4 << 20;
+/// They begin with one of these: two searches find them all.
+const BEGINNINGS: [&[u8]; 2] = [b"\0LLVM", b"\0iree_hal_"];
 
 /// Whether a library makes memory executable and looks one of those up (drjit, IREE): it may load by itself what it has
-/// cached.
+/// cached. Such a library is smaller than an LLVM (they have some 2 MB of code): others are not searched, because
+/// libjvm.so, node and many more also import both functions.
 pub(crate) fn may_load_code(library: &Library<'_>) -> bool {
     // This library has those names, too.
     let is_this = || library.range().contains(&(may_load_code as *const () as usize));
     let uses = library.uses();
     // Python imports both, since 3.12.
-    if !uses.mprotect || !uses.dlsym || library.starts_python() || is_this() {
+    if !uses.mprotect || !uses.dlsym || library.code_size() >= SMALLEST_LLVM || library.starts_python() || is_this() {
         return false;
     }
-    let constants = apart(library);
     let mut is_there = false;
-    for segment in constants.iter().filter(|segment| segment.bytes.len() <= MOST_CONSTANTS) {
-        search::each(segment.bytes, &LOOKED_UP, |_, _| {
-            is_there = true;
-            false
+    for segment in apart(library).iter().filter(|segment| segment.bytes.len() as u64 <= SMALLEST_LLVM) {
+        search::each(segment.bytes, &BEGINNINGS, |_, at| {
+            is_there |= LOOKED_UP.iter().any(|name| segment.bytes[at..].starts_with(name));
+            !is_there
         });
     }
     is_there
