@@ -28,6 +28,8 @@ const LIBRARY: &str = "libjitlisten.so";
 pub(super) struct Program {
     pub(super) findings: Vec<Finding>,
     pub(super) has_library: bool,
+    /// It has no loader, so it cannot get the library.
+    pub(super) is_static: bool,
     pub(super) perf_map: bool,
     pub(super) images: bool,
     pub(super) unwind: bool,
@@ -60,6 +62,7 @@ impl Program {
         Program {
             findings: Vec::new(),
             has_library: true,
+            is_static: false,
             perf_map: has("perfmap"),
             images: has("image"),
             unwind: has("unwind"),
@@ -116,6 +119,7 @@ impl Program {
         let sinks = environment.get("JITLISTEN").unwrap_or("perfmap,unwind").to_owned();
         let mut program = Program::with_sinks(if preloaded { &sinks } else { "" });
         program.has_library = preloaded;
+        program.is_static = is_static(&process);
         program.is_started_by_tool = false;
         program.code_keeps_frame_pointers = preloaded;
         program.images |= process.mappings.iter().any(|mapping| is_image(&mapping.path));
@@ -271,7 +275,7 @@ impl Program {
             self.without_frame_pointers.extend(llvm.without_frame_pointers());
             self.findings.push(llvm.finding(self.has_library));
         }
-        if llvms.is_empty() {
+        if llvms.is_empty() && !self.is_static {
             let advice = "try again after Numba, or another compiler, was imported";
             self.findings.push(Finding::note("LLVM", if is_known { NONE_YET } else { NO_LLVM }, advice));
         }
@@ -416,10 +420,14 @@ fn library(process: &Process) -> Option<&Path> {
     process.library_named(LIBRARY).or_else(|| process.library_beginning(&format!("{LIBRARY}.")))
 }
 
+fn is_static(process: &Process) -> bool {
+    !process.mappings.iter().any(|mapping| is_loader(&mapping.path))
+}
+
 fn library_of(process: &Process) -> Finding {
     match library(process) {
         Some(path) => Finding::ok("library", format!("{} is in process {}", path.display(), process.pid)),
-        None if !process.mappings.iter().any(|mapping| is_loader(&mapping.path)) => Finding::no(
+        None if is_static(process) => Finding::no(
             "library",
             format!("process {} is statically linked: nothing can be preloaded or attached", process.pid),
             command::STATIC,

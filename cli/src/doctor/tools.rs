@@ -27,6 +27,7 @@ type Lack = (bool, &'static str);
 
 const PERF: &str = "let this user use perf, see above";
 const LIBRARY: &str = "jitlisten run -- in front of the command, or jitlisten attach";
+const STATIC: &str = "build it without -static";
 const NAMES: &str = "--sinks perfmap,image,unwind";
 const IMAGES: &str = "--sinks perfmap,image,unwind, and a place for images, see above";
 const LINES: &str = "lines: jitlisten run without --no-lines (Numba), or compile with debug information";
@@ -41,7 +42,7 @@ const GDB: &str = "gdb 14, or 16 and newer, or its images: docs/gdb.md";
 
 pub(super) fn conclude(machine: &Machine, program: &Program) -> Vec<Tool> {
     let perf: Lack = (machine.perf_may, PERF);
-    let here: Lack = (program.has_library, LIBRARY);
+    let here: Lack = (program.has_library, if program.is_static { STATIC } else { LIBRARY });
     let image: Lack = (program.images && machine.images, IMAGES);
     let modules: Lack = (program.modules, MODULES);
     let named: Lack = (image.0 || (program.perf_map && machine.perf_maps), NAMES);

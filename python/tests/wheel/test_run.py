@@ -262,3 +262,4 @@ def test_a_static_program_is_named_as_one(run, start, tmp_path):
     assert ran.stdout == "ready\n" and "is statically linked, so nothing can be preloaded into it" in ran.stderr
     looked_at = run(command(), "doctor", start(tmp_path / "static", "waits").pid, status=None)
     assert "is statically linked: nothing can be preloaded or attached" in looked_at.stdout
+    assert "in front of the command" not in looked_at.stdout and "try again" not in looked_at.stdout
