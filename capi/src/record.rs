@@ -125,7 +125,7 @@ impl RecordStatistics {
     }
 }
 
-fn failure(error: &Error) -> Failure {
+pub(crate) fn failure(error: &Error) -> Failure {
     let status = match error {
         Error::AlreadyRecording | Error::NotRecording | Error::RecorderGone => Status::WrongOrder,
         Error::Options(_) | Error::Output(..) | Error::Counter(..) => Status::InvalidArgument,

@@ -127,13 +127,18 @@ pub(crate) fn forward(signal: c_int, info: *mut Info, context: *mut libc::uconte
     }
 }
 
-/// The default of a real-time signal, as soon as the handler has returned.
-fn end_process(signal: c_int) {
+/// The default, for a handler.
+pub(crate) fn restore_default(signal: c_int) {
     // Handler (SIG_DFL), flags, restorer, mask.
     let action = [0_u64; 4];
     let none: *mut u64 = ptr::null_mut();
     // SAFETY: reads the kernel's structure, which is the largest on x86_64.
     unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), none, 8_usize) };
+}
+
+/// The default of a real-time signal, as soon as the handler has returned.
+fn end_process(signal: c_int) {
+    restore_default(signal);
     // SAFETY: numbers only.
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), crate::clock::own_tid(), signal) };
 }

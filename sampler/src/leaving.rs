@@ -40,7 +40,7 @@ pub fn find_exits() {
 }
 
 /// The child of a vfork has its parent's memory, and another number.
-fn is_recorded() -> bool {
+pub(crate) fn is_recorded() -> bool {
     ACTIVE.load(Ordering::Acquire) && PROCESS.load(Ordering::Acquire) == std::process::id()
 }
 
@@ -53,7 +53,7 @@ fn wait_until(is_done: impl Fn() -> bool) {
 }
 
 /// Ends the recording of this process, if there is one.
-fn end_recording() {
+pub(crate) fn end_recording() {
     if !is_recorded() {
         return;
     }

@@ -22,6 +22,7 @@ mod counter;
 mod disposition;
 mod event_name;
 mod events;
+mod fatal;
 mod handler;
 mod interpose;
 mod leaving;
@@ -55,7 +56,7 @@ pub use leaving::{
 };
 pub use options::{Clock, Options};
 pub use process::Process;
-pub use recorder::{Error, Heirs, Statistics, ending, start, start_by_environment, statistics, stop};
+pub use recorder::{Error, Heirs, Statistics, end_soon, ending, start, start_by_environment, statistics, stop};
 pub use signals::{
     sigaction, sigaltstack, signal, signalfd, sigpending, sigsuspend, sigtimedwait, sigwait, sigwaitinfo,
 };

@@ -39,23 +39,38 @@ pub(crate) struct Line {
     path: Vec<u8>,
 }
 
+/// Executable mappings with their unwind tables.
+pub(crate) type Found = BTreeMap<Line, Known>;
+
 /// What was found at an earlier look.
 #[derive(Default)]
 pub(crate) struct Mappings {
-    known: BTreeMap<Line, Known>,
+    known: Found,
+    /// What the parent had found before the fork, and this process has not looked at yet.
+    inherited: Found,
     /// What was unmapped, with nothing in its place: a function of it may still be on a stack.
     unmapped: Vec<(Line, Arc<Tables>)>,
     /// The main thread's stack, which grows downwards from there; zeros: it was not found.
     pub(crate) main_stack: (u64, u64),
 }
 
+/// Of one mapping.
 #[derive(Clone)]
-struct Known {
+pub(crate) struct Known {
     tables: Arc<Tables>,
     build_id: Option<BuildId>,
 }
 
 impl Mappings {
+    pub(crate) fn inheriting(inherited: Found) -> Mappings {
+        Mappings { inherited, ..Mappings::default() }
+    }
+
+    /// For a child of a fork: reading all unwind tables takes most of its time.
+    pub(crate) fn found(&self) -> Found {
+        self.known.clone()
+    }
+
     /// Looks at all mappings. Returns the executable ones that were not there before, and all of them as a map of code.
     pub(crate) fn look(&mut self) -> Option<(Vec<Mapping>, Vec<Range>)> {
         let lines: Vec<Line> = MapsLine::all(&fs::read("/proc/self/maps").ok()?).map(Line::of).collect();
@@ -75,20 +90,21 @@ impl Mappings {
             }
             let module = header.filter(|header| header.inode == line.inode && header.path == line.path);
             let found = self.known.remove(line).unwrap_or_else(|| {
-                let found = describe(line, module);
+                let found = self.inherited.remove(line).unwrap_or_else(|| describe(line, module));
                 new.push(line.as_mapping(found.build_id));
                 found
             });
             ranges.push(line.as_range(&found.tables));
             known.insert(line.clone(), found);
         }
+        self.inherited.clear();
         self.remember(known, &lines);
         ranges.extend(self.unmapped.iter().map(|(line, tables)| line.as_range(tables)));
         Some((new, ranges))
     }
 
     /// What is not there any more is kept, unless something else is in its place.
-    fn remember(&mut self, known: BTreeMap<Line, Known>, lines: &[Line]) {
+    fn remember(&mut self, known: Found, lines: &[Line]) {
         let gone = std::mem::replace(&mut self.known, known).into_iter().map(|(line, found)| (line, found.tables));
         self.unmapped.extend(gone.filter(|(_, tables)| matches!(**tables, Tables::Frames(_))));
         self.unmapped.retain(|(old, _)| lines.iter().all(|line| line.end <= old.start || old.end <= line.start));
@@ -178,9 +194,8 @@ impl Module {
             size = header_start - relative;
         }
         let section = read(section_address, size)?;
-        let table =
-            FrameTable::with_header(section.clone().into(), section_address, self.base, &header, header_address);
-        Some(table.unwrap_or_else(|| FrameTable::by_reading(section.into(), section_address, self.base)))
+        FrameTable::with_header(section.into(), section_address, self.base, &header, header_address)
+            .or_else(|| Some(FrameTable::by_reading(read(section_address, size)?.into(), section_address, self.base)))
     }
 
     fn build_id(&self) -> Option<BuildId> {

@@ -18,14 +18,15 @@ use crate::event_name::Counter;
 use crate::events::{self, Observer};
 use crate::handler;
 use crate::interpose::{self, ACTIVE};
+use crate::mappings::Found;
 use crate::options::Options;
 use crate::output::Output;
 use crate::perf_data::Attribute;
 use crate::process::Process;
 use crate::slot::PROCESS;
 use crate::threads::{self, SAMPLED, WITHOUT_TIMER};
-use crate::writer::{COUNTERS, STOP, WORK, WRITTEN, Writer};
-use crate::{clock, code_map, counter, measure, python, slot, timer, vdso, wake};
+use crate::writer::{ABANDON, COUNTERS, STOP, WORK, WRITTEN, Writer};
+use crate::{clock, code_map, counter, fatal, measure, python, slot, timer, vdso, wake};
 
 /// Names the process that has begun the file, for itself after `exec(2)`.
 const BEGUN: &str = "JITLISTEN_RECORD_BEGUN";
@@ -115,7 +116,8 @@ fn state() -> MutexGuard<'static, Option<Running>> {
 /// See [`Error`].
 pub fn start(options: Options) -> Result<(), Error> {
     vdso::look();
-    start_in(&mut state(), options, |_| false)
+    fatal::look();
+    start_in(&mut state(), options, Found::new(), |_| false)
 }
 
 /// Ends it. The file is whole when this returns.
@@ -124,6 +126,21 @@ pub fn start(options: Options) -> Result<(), Error> {
 /// When none is being made.
 pub fn stop() -> Result<Statistics, Error> {
     stop_in(&mut state())
+}
+
+/// Has the writer end the recording. Wherever the caller is: takes no lock, and allocates nothing. Returns 0 if there is
+/// none, 1 while it is written, 2 when the file is whole.
+pub fn end_soon() -> u32 {
+    let Ok(state) = STATE.try_lock() else { return 1 };
+    if state.is_none() || PROCESS.load(Ordering::Acquire) != std::process::id() {
+        return 0;
+    }
+    if WRITTEN.load(Ordering::Acquire) {
+        return 2;
+    }
+    ABANDON.store(true, Ordering::Release);
+    wake::writer();
+    1
 }
 
 /// The state is held until the writer is gone: another thread must not start the next recording before that.
@@ -155,7 +172,12 @@ pub fn statistics() -> Statistics {
 }
 
 /// `continues` tells of the file whether this process began it.
-fn start_in(state: &mut Option<Running>, options: Options, continues: impl FnOnce(&Path) -> bool) -> Result<(), Error> {
+fn start_in(
+    state: &mut Option<Running>,
+    options: Options,
+    inherited: Found,
+    continues: impl FnOnce(&Path) -> bool,
+) -> Result<(), Error> {
     if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
         return Err(Error::Machine);
     }
@@ -163,7 +185,8 @@ fn start_in(state: &mut Option<Running>, options: Options, continues: impl FnOnc
     if options.recorder.is_some_and(Process::has_ended) {
         return Err(Error::RecorderGone);
     }
-    if ABANDONED.load(Ordering::Acquire) {
+    // It has ended by itself, and may not have been stopped.
+    if ABANDONED.load(Ordering::Acquire) || WRITTEN.load(Ordering::Acquire) {
         let _ = stop_in(state);
     }
     if state.is_some() {
@@ -184,6 +207,7 @@ fn start_in(state: &mut Option<Running>, options: Options, continues: impl FnOnc
     SAMPLED.store(0, Ordering::Relaxed);
     WITHOUT_TIMER.store(0, Ordering::Relaxed);
     STOP.store(false, Ordering::Release);
+    ABANDON.store(false, Ordering::Release);
     WRITTEN.store(false, Ordering::Release);
     slot::discard_all();
     UNKNOWN_CODE.store(false, Ordering::Relaxed);
@@ -191,13 +215,14 @@ fn start_in(state: &mut Option<Running>, options: Options, continues: impl FnOnc
     measure::configure(options.clock, options.hz, counter.as_ref());
     let enabled_images = observe_code(&options);
     let until = options.seconds.map(|seconds| clock::monotonic() + u64::from(seconds) * 1_000_000_000);
-    let mut writer = Writer::new(output, until, options.python, options.recorder);
+    let mut writer = Writer::new(output, until, options.python, options.recorder, inherited);
     writer.begin(append);
     ACTIVE.store(true, Ordering::Release);
     interpose::adopt_this_thread(0, 0);
     threads::arm_all();
     match start_writer(writer, enabled_images) {
         Ok(writer) => {
+            fatal::handle_all();
             log_line!(Info, "recording with signal {signal}");
             *state = Some(Running { options, writer, enabled_images });
             Ok(())
@@ -341,10 +366,11 @@ pub fn start_by_environment(heirs: Heirs) -> Result<bool, Error> {
         None => {}
     }
     vdso::look();
+    fatal::look();
     set_variable(BEGUN, std::ffi::OsStr::new(&own));
     // The environment of a child after fork(2) is its parent's, and tells nothing of the child's file.
     let continues = |file: &Path| if is_child { is_of_this_process(file) } else { begun.as_ref() == Some(&own) };
-    start_in(&mut state(), options, continues)?;
+    start_in(&mut state(), options, Found::new(), continues)?;
     Ok(true)
 }
 
@@ -372,7 +398,7 @@ pub fn ending() {
 /// Held by the thread that forks.
 struct Held {
     state: MutexGuard<'static, Option<Running>>,
-    work: MutexGuard<'static, ()>,
+    work: MutexGuard<'static, Found>,
 }
 
 impl HeldAcrossFork for Held {
@@ -386,14 +412,15 @@ impl HeldAcrossFork for Held {
     }
 
     fn in_child(self) {
-        let Held { mut state, work } = self;
+        let Held { mut state, mut work } = self;
         let running = state.take();
         become_child();
+        let inherited = std::mem::take(&mut *work);
         drop(work);
         let options = running.map(|running| running.options).filter(|options| options.children);
         if let Some(options) = options {
             let pid = std::process::id();
-            let _ = start_in(&mut state, options.for_child(pid), |_| false);
+            let _ = start_in(&mut state, options.for_child(pid), inherited, |_| false);
         }
     }
 }

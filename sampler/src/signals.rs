@@ -1,12 +1,13 @@
 //! The program's own use of the signal that the sampler has taken: the functions behave as if the sampler were absent.
 //!
-//! The preloaded library exports these functions of libc. For any other signal they call the real ones.
+//! The preloaded library exports these functions of libc. For other signals they call the real ones.
 //!
 //! ```text
 //!   sigaction, signal        kept here: the sampler's handler stays, and passes other signals on
 //!   sigwait, sigwaitinfo, sigtimedwait      a tick is taken out of the queue, and the wait goes on
 //!   signalfd, sigpending     without the signal
 //!   sigsuspend               the signal waits until it has returned
+//!   sigaction, signal        of a fatal signal: the default may have a handler (`fatal.rs`)
 //! ```
 //! Programs that make these system calls themselves, or call libc's functions with `dlsym`, are not covered.
 
@@ -20,7 +21,7 @@ use jitlisten::plumbing::HostStateGuard;
 use crate::disposition::{FLAGS, Info, MASK, SIGNAL, Set, WANTED, errno, kernels_sigaction, next, set_errno, word};
 use crate::handler;
 use crate::interpose::ACTIVE;
-use crate::threads;
+use crate::{fatal, threads};
 
 /// Whether the sampler has taken that signal.
 fn is_taken(signal: c_int) -> bool {
@@ -56,8 +57,21 @@ pub unsafe extern "C-unwind" fn sigaction(
     old: *mut libc::sigaction,
 ) -> c_int {
     if !is_taken(signal) {
+        // SAFETY: the caller's, read before `old`, which may be the same, is written.
+        let becomes_default = unsafe { action.as_ref() }.is_some_and(|action| action.sa_sigaction == libc::SIG_DFL);
         // SAFETY: the caller's arguments.
-        return unsafe { kernels_sigaction(signal, action, old) };
+        let result = unsafe { kernels_sigaction(signal, action, old) };
+        if result == 0 {
+            // SAFETY: the caller's, and written by the call.
+            if let Some(old) = unsafe { old.as_mut() }.filter(|old| fatal::seen(old.sa_sigaction) != old.sa_sigaction) {
+                // SAFETY: all zeros is a valid disposition, the default.
+                *old = unsafe { MaybeUninit::zeroed().assume_init() };
+            }
+            if becomes_default {
+                fatal::handle(signal);
+            }
+        }
+        return result;
     }
     // SAFETY: the caller's; copied first, as both may be one.
     let wanted = if action.is_null() { None } else { Some(unsafe { action.read() }) };
@@ -86,11 +100,19 @@ pub unsafe extern "C-unwind" fn sigaction(
 /// As that.
 pub unsafe extern "C-unwind" fn signal(signal: c_int, wanted: libc::sighandler_t) -> libc::sighandler_t {
     if !is_taken(signal) {
-        return next!(c"signal", fn(c_int, libc::sighandler_t) -> libc::sighandler_t, libc::SIG_ERR, signal, wanted);
+        let old = next_signal(signal, wanted);
+        if wanted == libc::SIG_DFL && old != libc::SIG_ERR {
+            fatal::handle(signal);
+        }
+        return fatal::seen(old);
     }
     FLAGS.store(libc::SA_RESTART, Ordering::Relaxed);
     MASK.store(0, Ordering::Relaxed);
     WANTED.swap(wanted, Ordering::AcqRel)
+}
+
+fn next_signal(signal: c_int, wanted: libc::sighandler_t) -> libc::sighandler_t {
+    next!(c"signal", fn(c_int, libc::sighandler_t) -> libc::sighandler_t, libc::SIG_ERR, signal, wanted)
 }
 
 /// Stands in for `sigtimedwait(2)`.

@@ -18,7 +18,7 @@ use jitlisten::log_line;
 use crate::code_map::{self, UNKNOWN_CODE};
 use crate::events::{self, LIBRARIES_CHANGED};
 use crate::interpose::ACTIVE;
-use crate::mappings::Mappings;
+use crate::mappings::{Found, Mappings};
 use crate::output::{Output, Pins};
 use crate::perf_data::{Batch, Features, Mapping, Moment};
 use crate::process::Process;
@@ -47,10 +47,12 @@ const NAMES_EVERY: u64 = 20;
 /// Between two looks at the recorder, in looks.
 const RECORDER_EVERY: u64 = 8;
 
-/// Held while the writer works, and by a thread that forks.
-pub(crate) static WORK: Mutex<()> = Mutex::new(());
+/// Held while the writer works, and by a thread that forks. For the child, what the writer knows of mappings.
+pub(crate) static WORK: Mutex<Found> = Mutex::new(Found::new());
 /// The writer is to finish the file and end.
 pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
+/// The same, and nobody waits for it.
+pub(crate) static ABANDON: AtomicBool = AtomicBool::new(false);
 /// Everything is written: the thread ends.
 pub(crate) static WRITTEN: AtomicBool = AtomicBool::new(false);
 
@@ -91,6 +93,8 @@ pub(crate) struct Writer {
     pid: u32,
     batch: Batch,
     mappings: Mappings,
+    /// They are not what they were when they were last put into [`WORK`].
+    has_new_mappings: bool,
     scan: Scan,
     /// By [`clock::monotonic`].
     until: Option<u64>,
@@ -117,13 +121,20 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn new(output: Output, until: Option<u64>, wants_python: bool, recorder: Option<Process>) -> Writer {
+    pub(crate) fn new(
+        output: Output,
+        until: Option<u64>,
+        wants_python: bool,
+        recorder: Option<Process>,
+        inherited: Found,
+    ) -> Writer {
         Writer {
             pins: Pins::beside(output.path()),
             output: Some(output),
             pid: std::process::id(),
             batch: Batch::default(),
-            mappings: Mappings::default(),
+            mappings: Mappings::inheriting(inherited),
+            has_new_mappings: false,
             scan: Scan::default(),
             until,
             recorder,
@@ -166,14 +177,20 @@ impl Writer {
             if STOP.load(Ordering::Acquire) || self.until.is_some_and(|until| clock::monotonic() >= until) {
                 break false;
             }
+            if ABANDON.load(Ordering::Acquire) {
+                break true;
+            }
             if self.looks.is_multiple_of(RECORDER_EVERY) && self.recorder.is_some_and(Process::has_ended) {
                 log_line!(Warn, "the recording ends: the process that requested it has exited");
                 break true;
             }
             {
-                let _work = WORK.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut work = WORK.lock().unwrap_or_else(PoisonError::into_inner);
                 self.watch();
                 self.look();
+                if std::mem::take(&mut self.has_new_mappings) {
+                    *work = self.mappings.found();
+                }
             }
             wake::has_looked(seen);
             if self.output.is_none() || self.scan.is_last() {
@@ -290,6 +307,7 @@ impl Writer {
             }
         }
         if !new.is_empty() {
+            self.has_new_mappings = true;
             code_map::publish_libraries(ranges);
             if self.wants_python && self.python.is_none() {
                 self.python = Python::find(|| self.pins.made().map(Path::to_owned));

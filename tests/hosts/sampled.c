@@ -319,7 +319,13 @@ static int short_lived(const char *end)
                 abort();
             burn(0.01);
             if (strcmp(end, "killed") == 0)
+                kill(getpid(), SIGKILL);
+            if (strcmp(end, "terminated") == 0)
                 kill(getpid(), SIGTERM);
+            if (strcmp(end, "aborts") == 0)
+                abort();
+            if (strcmp(end, "crashes") == 0)
+                *(volatile int *)8 = 1;
             if (strcmp(end, "executes") == 0)
                 execvp("true", words);
             if (strcmp(end, "quickly") == 0)
@@ -330,6 +336,25 @@ static int short_lived(const char *end)
         }
         waitpid(child, NULL, 0);
     }
+    return 0;
+}
+
+/* Prints milliseconds of processor time of each of 100 children that do nothing, of a fork or of an exec. */
+static int children(const char *kind)
+{
+    char *const words[] = {"true", NULL};
+    for (int i = 0; i < 100; i++) {
+        pid_t child = fork();
+        if (child == 0 && strcmp(kind, "exec") == 0)
+            execv("/bin/true", words);
+        if (child == 0)
+            _exit(0);
+        waitpid(child, NULL, 0);
+    }
+    struct rusage used;
+    getrusage(RUSAGE_CHILDREN, &used);
+    long microseconds = (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000000 + used.ru_utime.tv_usec + used.ru_stime.tv_usec;
+    printf("%.3f\n", (double)microseconds / 1000 / 100);
     return 0;
 }
 
@@ -346,6 +371,23 @@ static int vforks(double seconds)
             return 1;
     }
     return 0;
+}
+
+/* Prints how signals are handled, for a program that asks and that changes it. */
+static void show_fatal_signals(void)
+{
+    for (int number = 1; number < 32; number++) {
+        struct sigaction now = {.sa_handler = SIG_ERR};
+        sigaction(number, NULL, &now);
+        printf("%d %d %x", number, now.sa_handler == SIG_DFL, now.sa_flags);
+        if (number == SIGKILL || number == SIGSTOP)
+            continue;
+        printf(" %d", signal(number, SIG_IGN) == SIG_DFL);
+        printf(" %d", signal(number, SIG_DFL) == SIG_IGN);
+        sigaction(number, &now, &now);
+        printf(" %d\n", now.sa_handler == SIG_DFL);
+    }
+    fflush(stdout);
 }
 
 static void leave(int signal)
@@ -539,6 +581,7 @@ int main(int argc, char **argv)
     SCENARIO("interrupted", interrupted(number))
     SCENARIO("forks", forks(word))
     SCENARIO("short-lived", short_lived(word))
+    SCENARIO("children", children(word))
     SCENARIO("vforks", vforks(number))
     SCENARIO("leaves", leaves())
     SCENARIO("commands", commands(number))
@@ -550,6 +593,13 @@ int main(int argc, char **argv)
     if (strcmp(scenario, "killed") == 0) {
         burn(number);
         kill(getpid(), SIGKILL);
+    }
+    if (strcmp(scenario, "ended-by") == 0) {
+        show_fatal_signals();
+        burn(0.3);
+        if (atoi(word) == SIGSEGV)
+            *(volatile int *)8 = 1;
+        raise(atoi(word));
     }
     if (strcmp(scenario, "crashed") == 0) {
         burn(number);

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 
-use jitlisten_tests::host::{Host, Preload};
+use jitlisten_tests::host::{Host, Preload, same_output};
 use jitlisten_tests::paths;
 use jitlisten_tests::sampled::{
-    Weighed, assert_complete, by_thread, read, recorded, scenario, scenario_behind_a_shell, share, sigma,
+    Weighed, assert_complete, by_thread, counter, read, recorded, scenario, scenario_behind_a_shell, share, sigma,
 };
 use linux_perf_data::linux_perf_event_reader::EventRecord;
 use linux_perf_data::{PerfFileReader, PerfFileRecord};
@@ -156,6 +157,21 @@ fn a_killed_process_leaves_a_file() {
     }
 }
 
+/// The recording ends before the process does, which sees and does what it would without the library.
+#[test]
+fn a_process_that_a_signal_ends_loses_nothing() {
+    for signal in ["6", "11", "15"] {
+        let Some(host) = scenario(&["ended-by", signal]) else { return };
+        let (host, data) = recorded(host, "");
+        let ended = same_output(&host);
+        assert_eq!(ended.status.signal(), signal.parse().ok());
+        let burnt: u64 = read(&data).iter().filter(|sample| sample.has("burn")).map(|sample| sample.period).sum();
+        assert!(burnt > 285_000_000, "{signal}: {burnt} ns of 300,000,000");
+        // With the last of the file.
+        assert!(counter(&data, "samples") > 0);
+    }
+}
+
 #[test]
 fn a_program_goes_on_after_exec() {
     let Some(host) = scenario(&["exec", "1"]) else { return };
@@ -220,13 +236,13 @@ fn files_of_children(data: &Path) -> Vec<PathBuf> {
     fs::read_dir(data.parent().unwrap()).unwrap().flatten().map(|entry| entry.path()).filter(is_childs).collect()
 }
 
-/// However they end. The calls that end a process wait for the writer: 96 to 101 % are kept, less a child that no timer
-/// of the kernel's met. Otherwise the writer looks every 5 ms at first; on a quiet machine 60 % are kept. A call that
-/// fails counts no time twice.
+/// However they end. What ends a process waits for the writer: 96 to 101 % are kept, less a child that no timer of the
+/// kernel's met. Otherwise the writer looks every 5 ms at first; on a quiet machine 60 % are kept. A call that fails
+/// counts no time twice.
 #[test]
 fn children_of_20_ms_are_recorded() {
-    let least = [("exits", 560), ("as-c", 560), ("quickly", 560), ("executes", 560), ("fails", 560), ("killed", 200)];
-    for (end, least) in least {
+    let waiting = ["exits", "as-c", "quickly", "executes", "fails", "terminated", "aborts", "crashes"];
+    for (end, least) in waiting.map(|end| (end, 560)).into_iter().chain([("killed", 200)]) {
         let Some(host) = scenario(&["short-lived", end]) else { return };
         let (host, data) = recorded(host, ",children");
         let _ = host.run(Preload::Library).well();

@@ -1,0 +1,55 @@
+"""What a recorded child costs and keeps: benches/children.py LIBRARY [ROUNDS]
+
+With cc and perf. Processor time of a child that does nothing, with and without a recording of children, in turns, as
+medians; and how much of the 20 ms of a child is in its recording, by how it ends.
+"""
+
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+ENDS = ("exits", "executes", "terminated", "aborts", "crashes", "killed")
+
+
+def main(library, rounds=5):
+    with tempfile.TemporaryDirectory() as place:
+        place = pathlib.Path(place)
+        program = place / "sampled"
+        source = ROOT / "tests/hosts/sampled.c"
+        subprocess.run(
+            ["cc", "-O1", "-g", f"-I{ROOT}/include", "-o", program, source, "-lm", "-lpthread", "-ldl"], check=True
+        )
+        recorded = {
+            **os.environ, "LD_PRELOAD": library, "JITLISTEN": "unwind", "JITLISTEN_RECORD": f"{place}/f,children",
+        }
+
+        def run(environment, *words):
+            done = subprocess.run([program, *words], env=environment, capture_output=True, text=True, check=True)
+            return done.stdout
+
+        for kind in ("fork", "exec"):
+            pairs = [
+                [float(run(environment, "children", kind)) for environment in (os.environ, recorded)]
+                for _ in range(int(rounds))
+            ]
+            stock, ours = map(statistics.median, zip(*pairs))
+            print(f"a child of {kind}: {stock:.2f} ms of processor time, recorded {ours:.2f} ms")
+        for end in ENDS:
+            for file in place.glob("f*"):
+                file.unlink()
+            run(recorded, "short-lived", end)
+            kept = 0
+            for file in place.glob("f.*"):
+                script = ["perf", "script", "-F", "period,ip,sym", "-i", file]
+                text = subprocess.run(script, capture_output=True, text=True, check=True).stdout
+                blocks = [block for block in text.split("\n\n") if "burn" in block]
+                kept += sum(int(block.split()[0]) for block in blocks)
+            print(f"children of 20 ms, {end}: {kept / 40 / 20e6:.0%} kept")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

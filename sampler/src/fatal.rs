@@ -1,0 +1,90 @@
+//! Signals whose default ends the process: the recording ends first, as before `_exit(2)`.
+//!
+//! Where the program's calls of `sigaction(2)` come to `signals.rs`, such a signal gets a handler while its disposition
+//! is the default, and the program sees the default. The handler waits for the writer, restores the default, and sends
+//! the signal to its thread again with what the kernel said of it, so that a core file is as it would have been.
+
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::clock;
+use crate::disposition::{kernels_sigaction, restore_default};
+use crate::leaving;
+
+/// What programs die of. Nothing can be done before `SIGKILL`.
+const FATAL: [c_int; 11] = [
+    libc::SIGABRT,
+    libc::SIGALRM,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGHUP,
+    libc::SIGILL,
+    libc::SIGINT,
+    libc::SIGPIPE,
+    libc::SIGQUIT,
+    libc::SIGSEGV,
+    libc::SIGTERM,
+];
+
+/// Whether the program's calls of `sigaction` come to `signals.rs`.
+static IS_IN_FRONT: AtomicBool = AtomicBool::new(false);
+
+/// Asks the loader: not under locks, nor in the child of a fork.
+pub(crate) fn look() {
+    let object = |address: *const c_void| {
+        let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
+        // SAFETY: any address, and writable memory for the result.
+        let result = unsafe { libc::dladdr(address, found.as_mut_ptr()) };
+        // SAFETY: zeros are a valid result, whatever was written over them.
+        (result != 0).then(|| unsafe { found.assume_init() }.dli_fbase)
+    };
+    // SAFETY: a terminated name.
+    let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"sigaction".as_ptr()) };
+    let is_ours = object(first).is_some_and(|first| object(look as *const c_void) == Some(first));
+    // The default does not end the first process of a PID namespace.
+    IS_IN_FRONT.store(is_ours && std::process::id() != 1, Ordering::Relaxed);
+}
+
+/// All that the program lets end it.
+pub(crate) fn handle_all() {
+    FATAL.into_iter().for_each(handle);
+}
+
+/// The disposition of a signal may be the default now.
+pub(crate) fn handle(signal: c_int) {
+    if !IS_IN_FRONT.load(Ordering::Relaxed) || !FATAL.contains(&signal) || !leaving::is_recorded() {
+        return;
+    }
+    // SAFETY: all zeros is a valid disposition, the default.
+    let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    // SAFETY: reads the disposition.
+    let read = unsafe { kernels_sigaction(signal, ptr::null(), &raw mut action) };
+    if read != 0 || action.sa_sigaction != libc::SIG_DFL {
+        return;
+    }
+    action.sa_sigaction = handler as *const () as libc::sighandler_t;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+    // SAFETY: writes the set.
+    unsafe { libc::sigfillset(&raw mut action.sa_mask) };
+    // SAFETY: a handler of this library, which is never unloaded, and safe in every thread.
+    unsafe { kernels_sigaction(signal, &raw const action, ptr::null_mut()) };
+}
+
+/// A disposition as the program has to see it.
+pub(crate) fn seen(disposition: libc::sighandler_t) -> libc::sighandler_t {
+    if disposition == handler as *const () as libc::sighandler_t { libc::SIG_DFL } else { disposition }
+}
+
+extern "C-unwind" fn handler(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+    leaving::end_recording();
+    restore_default(signal);
+    let thread = clock::own_tid();
+    // SAFETY: numbers, and what the kernel has given: a thread may say of its own signals what it wants.
+    let sent = unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, libc::getpid(), thread, signal, info) };
+    if sent != 0 {
+        // SAFETY: numbers only.
+        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal) };
+    }
+}
