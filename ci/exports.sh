@@ -18,8 +18,8 @@ trap 'rm -rf "$work"' EXIT
 # Comments away, then every name before a parenthesis.
 cc -fpreprocessed -E -P include/jitlisten.h 2>/dev/null | grep -oE '\bjitlisten_[a-z0-9_]+ *\(' | tr -d ' (' |
     sort -u >"$work/declared"
-# Of which other processes read what the library knows of this one; see shim/src/doctor/facts.rs.
-facts='jitlisten_facts'
+# For the command: what the library knows (shim/src/doctor/facts.rs), and what `record -p` calls (capi/src/attached.rs).
+facts=$'jitlisten_facts\njitlisten_attached\njitlisten_record_end'
 printf '%s\n' "$facts" | sort -u - "$work/declared" -o "$work/declared"
 # These stand in for libc's, so that threads that begin while a recording is made are seen, and a program's own signals
 # and ends are. They have no version, as programs ask for libc's.

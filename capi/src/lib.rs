@@ -6,6 +6,7 @@
 #![cfg_attr(not(test), deny(clippy::expect_used, clippy::panic, clippy::unreachable, clippy::unwrap_used))]
 
 pub mod alive;
+pub mod attached;
 mod borrowed;
 mod give_back;
 pub mod guard;

@@ -61,6 +61,11 @@ pub unsafe extern "C" fn jitlisten_open_with(options: *const COptions) -> i32 {
     })
 }
 
+/// The same with these sinks.
+pub(crate) fn open_with_sinks(sinks: &str) -> Result<(), Failure> {
+    open(&Given(vec![("JITLISTEN", sinks.into())]), Listening::Process)
+}
+
 /// What the caller says in place of environment variables.
 #[derive(Default)]
 struct Given(Vec<(&'static str, OsString)>);

@@ -1,9 +1,14 @@
-//! Runs a few lines of Python in a running interpreter, at its next bytecode boundary, in the main thread and with the
-//! GIL, like a Python signal handler. The lines call `jitlisten.enable` or `jitlisten.disable`.
+//! Has a running process do something with the library.
 //!
-//! `trace.rs` maps a page in the process for the text and the result, and calls `Py_AddPendingCall` with
-//! `PyRun_SimpleString` and the text. CPython made that function for signal handlers: it takes only its own lock. If
-//! the main thread waits for a lock, the wait is interrupted as by a signal, and Python runs its pending calls.
+//! **Python** runs a few lines at its next bytecode boundary, in the main thread and with the GIL, like a signal handler
+//! of Python's. The lines call `jitlisten.enable` or `jitlisten.disable`. `trace.rs` maps a page in the process for the
+//! text and the result, and calls `Py_AddPendingCall` with `PyRun_SimpleString` and the text. CPython made that
+//! function for signal handlers: it takes only its own lock. If the main thread waits for a lock, the wait is
+//! interrupted as by a signal, and Python runs its pending calls.
+//!
+//! **Any other process** gets a thread, which starts the recording (`capi/src/attached.rs`). The main thread makes it with
+//! `pthread_create`, after a `dlopen` of the library where that is missing, when it is found where it may call these
+//! (`safe_point.rs`).
 //!
 //! No file is written. `sys.remote_exec` (PEP 768) requires the same rights, and a file that the process can read and
 //! no other user can change; hence this one mechanism serves every Python.
@@ -13,7 +18,7 @@
 //!   8      length of the result
 //!   16     the result: "ok ..." or "failed ..."
 //!   4096   the text, a C string
-//!   end    the stack for Py_AddPendingCall, downwards
+//!   end    the stack for what is called, downwards, below 64 bytes for results
 //! ```
 
 #![forbid(unsafe_code)]
@@ -27,24 +32,30 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use jitlisten_report::printable;
+use jitlisten_sampler::{Clock, Options};
 
-use crate::installation::Installation;
+use crate::installation::{Installation, LIBRARY};
 use crate::memory::{self, words};
 use crate::problem::Problem;
-use crate::process::Process;
+use crate::process::{Process, is_libc};
+use crate::safe_point::SafePoints;
 use crate::sinks::Sinks;
 use crate::symbols;
 use crate::system::{Blocked, send_signal};
-use crate::trace;
+use crate::trace::{self, Stopped};
 
 /// How often to look whether the process has done it.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long a main thread that runs Python takes at most to look at pending calls, generously.
 const SOON: Duration = Duration::from_secs(3);
 
+/// Between two looks whether the main thread may start a thread.
+const RETRY: Duration = Duration::from_millis(10);
+
 const PAGE: usize = 4096;
 const RESULT: usize = 16;
-const STACK: usize = 64 << 10;
+const STACK: usize = 256 << 10;
+const RESULTS: u64 = 64;
 const WAITING: u64 = 0;
 const BEGUN: u64 = 1;
 const DONE: u64 = 2;
@@ -63,16 +74,52 @@ pub(crate) enum Request {
         lines: bool,
     },
     Disable,
-    /// A call of the package's, as Python.
-    Call(String),
+    Start(Start),
+    /// Ends the recording.
+    Stop,
+}
+
+/// A recording that is to begin.
+pub(crate) struct Start {
+    pub(crate) sinks: Option<Sinks>,
+    pub(crate) lines: bool,
+    pub(crate) options: Options,
+}
+
+impl Start {
+    /// As `jitlisten_attached` reads it.
+    fn native(&self) -> Vec<u8> {
+        let sinks = self.sinks.as_ref().map(ToString::to_string).unwrap_or_default();
+        let begin = format!("{}\n{sinks}\n", env!("CARGO_PKG_VERSION")).into_bytes();
+        [&begin, self.options.to_value().as_bytes(), b"\0"].concat()
+    }
+
+    fn python(&self) -> String {
+        let python = |flag: bool| if flag { "True" } else { "False" };
+        let lines = python(self.lines);
+        let enable = self.sinks.as_ref().map(|sinks| {
+            let sinks = quoted(&sinks.to_string());
+            format!("jitlisten.enable({sinks}, lines={lines}); ")
+        });
+        let options = &self.options;
+        let event = options.counter.as_ref().map_or_else(|| "None".to_owned(), |event| quoted(&event.name()));
+        let recorder = options.recorder.map(|process| format!(", recorder='{}:{}'", process.pid, process.start));
+        format!(
+            "{}jitlisten.start_recording({}, hz={}, wall={}, children={}, python={}, lines={lines}, seconds={}, \
+             event={event}{})",
+            enable.unwrap_or_default(),
+            quoted(&options.pattern),
+            options.hz,
+            python(options.clock == Clock::Wall),
+            python(options.children),
+            python(options.python),
+            options.seconds.unwrap_or(0),
+            recorder.unwrap_or_default(),
+        )
+    }
 }
 
 impl Request {
-    /// Ends the recording.
-    pub(crate) fn stop() -> Request {
-        Request::Call("jitlisten.stop_recording()".to_owned())
-    }
-
     fn python(&self) -> String {
         match self {
             Request::Enable { sinks, lines } => {
@@ -80,7 +127,8 @@ impl Request {
                 format!("jitlisten.enable({:?}, lines={lines})", sinks.to_string())
             }
             Request::Disable => format!("{STOP_IF_ANY}jitlisten.disable()"),
-            Request::Call(call) => call.clone(),
+            Request::Start(start) => start.python(),
+            Request::Stop => "jitlisten.stop_recording()".to_owned(),
         }
     }
 }
@@ -95,11 +143,7 @@ pub(crate) fn inject(
     signals: &Blocked,
 ) -> Result<String, Problem> {
     let pid = process.pid;
-    let version = process.python().ok_or_else(|| {
-        Problem::new(format!("process {pid} is not Python, and only Python can be attached to"))
-            .help("start it with jitlisten run, or let it call the functions of jitlisten.h")
-    })?;
-    if version < (3, 8) {
+    if let Some(version) = process.python().filter(|version| *version < (3, 8)) {
         return Err(Problem::new(format!(
             "process {pid}: Python {}.{} is too old (3.8 or newer)",
             version.0, version.1
@@ -112,8 +156,13 @@ pub(crate) fn inject(
     if process.is_stopped() {
         return Err(Problem::new(format!("process {pid} is stopped")).help(format!("kill -CONT {pid}")));
     }
-    let package = visible_package(process, installation)?;
-    let memory = Memory::arm(process, &package, request).map_err(|problem| match process.is_there() {
+    let way = match (process.python(), request) {
+        (Some(_), _) => Way::Python(visible_package(process, installation)?),
+        (None, Request::Start(start)) => Way::Thread(visible_library(process, installation)?, start),
+        (None, Request::Stop) => return end_recording(process, timeout, signals),
+        (None, _) => return Err(not_python(pid)),
+    };
+    let memory = Memory::arm(process, &way, request, timeout, signals).map_err(|problem| match process.is_there() {
         true => Problem::new(format!("process {pid} cannot be changed")).because(&problem),
         false => process.ended(),
     })?;
@@ -128,6 +177,76 @@ pub(crate) fn inject(
         Some((_, words)) => Err(Problem::new(format!("process {pid}: {words}"))),
         None => Err(Problem::new(format!("process {pid} did not report a result"))),
     }
+}
+
+/// See the module's head.
+enum Way<'a> {
+    /// With the package.
+    Python(PathBuf),
+    /// With the library, for a recording.
+    Thread(PathBuf, &'a Start),
+}
+
+fn not_python(pid: u32) -> Problem {
+    Problem::new(format!("process {pid} is not Python, and only Python can be attached to"))
+        .help("start it with jitlisten run, or let it call the functions of jitlisten.h")
+}
+
+/// Ends the recording of a process without Python. Its main thread, wherever it is, only wakes the writer.
+fn end_recording(process: &Process, timeout: Duration, signals: &Blocked) -> Result<String, Problem> {
+    let none = || Problem::new(format!("process {}: no recording is being made", process.pid));
+    // It may have been opened for this recording.
+    let process = &Process::open(process.pid)?;
+    let library = process.library_named(LIBRARY).ok_or_else(none)?;
+    let end = entry(process, library, "jitlisten_record_end").map_err(Problem::new)?;
+    let began = Instant::now();
+    loop {
+        let answer = trace::with_main_thread(process.pid, |stopped| {
+            if !process.still_maps(&[end]) {
+                return Err(executed_another());
+            }
+            stopped.call(end, [0; 6], None)
+        });
+        match answer.map(|answer| answer as u32) {
+            Ok(1) if began.elapsed() < timeout => {}
+            Ok(1) => return Err(Problem::new(format!("timed out: process {} did not end it", process.pid))),
+            Ok(2) => return Ok(String::new()),
+            Ok(_) => return Err(none()),
+            Err(_) if !process.is_there() => return Ok(String::new()),
+            Err(error) => return Err(refused(error)),
+        }
+        let _ = signals.arrived(PAUSE);
+    }
+}
+
+fn executed_another() -> io::Error {
+    io::Error::other("it executed another program")
+}
+
+/// Why the main thread was not traced.
+fn refused(error: io::Error) -> Problem {
+    match error.raw_os_error() {
+        Some(libc::EPERM) => rights(),
+        _ if error.kind() == io::ErrorKind::TimedOut => Problem::new("its main thread could not be stopped in time"),
+        _ => Problem::new(error),
+    }
+}
+
+/// The library that the process has, or the one that it can open.
+fn visible_library(process: &Process, installation: &Installation) -> Result<PathBuf, Problem> {
+    let pid = process.pid;
+    if !cfg!(target_arch = "x86_64") {
+        return Err(not_python(pid));
+    }
+    if let Some(library) = process.library_named(LIBRARY) {
+        return Ok(library.to_owned());
+    }
+    let library = installation.library();
+    if !library.is_file() || process.sees_another(library) {
+        return Err(Problem::new(format!("process {pid} is in a container, which does not see {}", library.display()))
+            .help("install jitlisten there and attach from inside"));
+    }
+    Ok(library.to_owned())
 }
 
 /// The package as the process sees it; it has to be the same one.
@@ -149,16 +268,20 @@ fn visible_package(process: &Process, installation: &Installation) -> Result<Pat
 
 /// What is called in the process.
 struct Functions {
-    /// `Py_AddPendingCall`
-    add: u64,
-    /// `PyRun_SimpleString`
-    run: u64,
     mmap: u64,
     munmap: u64,
+    start: StartFunctions,
+}
+
+enum StartFunctions {
+    /// `Py_AddPendingCall` and `PyRun_SimpleString`
+    Python { add: u64, run: u64 },
+    /// `pthread_create`, and `dlopen` where the library is missing.
+    Thread { create: u64, open: Option<u64>, library: PathBuf, safe: SafePoints },
 }
 
 impl Functions {
-    fn find(process: &Process) -> Result<Functions, Problem> {
+    fn find(process: &Process, way: &Way) -> Result<Functions, Problem> {
         let find = |name: &str| {
             let is_python = |path: &&Path| {
                 path.file_name().is_some_and(|file| file.to_string_lossy().contains("python"))
@@ -168,23 +291,93 @@ impl Functions {
             let found = libraries.find_map(|path| symbols::function(process, path, name));
             found.ok_or_else(|| Problem::new(format!("the interpreter exports no {name}, or its file was replaced")))
         };
-        let libc = process.libraries().into_iter().find(|path| is_libc(path));
+        // Before glibc 2.34, threads and the loader have libraries of their own.
         let of_libc = |name| {
-            let found = libc.and_then(|libc| symbols::function(process, libc, name));
+            let libraries = process.libraries();
+            let mut libraries = libraries.iter().filter(|path| is_libc(path));
+            let found = libraries.find_map(|path| symbols::function(process, path, name));
             found.ok_or_else(|| Problem::new("not a glibc process, or the file of its libc was replaced"))
         };
-        Ok(Functions {
-            add: find("Py_AddPendingCall")?,
-            run: find("PyRun_SimpleString")?,
-            mmap: of_libc("mmap")?,
-            munmap: of_libc("munmap")?,
-        })
+        let start = match way {
+            Way::Python(_) => {
+                StartFunctions::Python { add: find("Py_AddPendingCall")?, run: find("PyRun_SimpleString")? }
+            }
+            Way::Thread(library, _) => {
+                let has_library = process.library_named(LIBRARY).is_some();
+                let open = if has_library { None } else { Some(of_libc("dlopen")?) };
+                let (create, safe) = (of_libc("pthread_create")?, SafePoints::of(process));
+                StartFunctions::Thread { create, open, library: library.clone(), safe }
+            }
+        };
+        Ok(Functions { mmap: of_libc("mmap")?, munmap: of_libc("munmap")?, start })
     }
 
     fn are_there(&self, process: &Process) -> io::Result<()> {
-        let is_same = process.still_maps(&[self.add, self.run, self.mmap, self.munmap]);
-        if is_same { Ok(()) } else { Err(io::Error::other("it executed another program")) }
+        let mut addresses = vec![self.mmap, self.munmap];
+        match &self.start {
+            StartFunctions::Python { add, run } => addresses.extend([*add, *run]),
+            StartFunctions::Thread { create, open, .. } => addresses.extend(open.iter().chain([create])),
+        }
+        let is_same = process.still_maps(&addresses);
+        if is_same { Ok(()) } else { Err(executed_another()) }
     }
+
+    /// Maps the memory, and has the process begin with what is in it.
+    fn hand_over(
+        &self,
+        process: &Process,
+        stopped: &mut Stopped,
+        size: usize,
+        text_of: impl Fn(u64) -> Vec<u8>,
+    ) -> io::Result<u64> {
+        let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+        let at = stopped.call(self.mmap, [0, size as u64, protection, flags, u64::MAX, 0], None)?;
+        if at == u64::MAX || at == 0 {
+            return Err(io::Error::other("it is out of memory"));
+        }
+        let begun = self.begin(process, stopped, at, at + size as u64 - RESULTS, &text_of(at));
+        if begun.is_err() {
+            let _ = stopped.call(self.munmap, [at, size as u64, 0, 0, 0, 0], None);
+        }
+        begun.map(|()| at)
+    }
+
+    fn begin(&self, process: &Process, stopped: &mut Stopped, at: u64, results: u64, text: &[u8]) -> io::Result<()> {
+        let string = at + PAGE as u64;
+        match &self.start {
+            StartFunctions::Python { add, run } => {
+                memory::write(process.pid, string, text)?;
+                match stopped.call(*add, [*run, string, 0, 0, 0, 0], Some(results))? as i32 {
+                    0 => Ok(()),
+                    _ => Err(io::Error::other("too many pending calls")),
+                }
+            }
+            StartFunctions::Thread { create, open, library, .. } => {
+                if let Some(open) = open {
+                    memory::write(process.pid, string, &[library.as_os_str().as_bytes(), b"\0"].concat())?;
+                    let flags = (libc::RTLD_NOW | libc::RTLD_LOCAL) as u64;
+                    if stopped.call(*open, [string, flags, 0, 0, 0, 0], Some(results))? == 0 {
+                        return Err(io::Error::other(format!("it cannot open {}", library.display())));
+                    }
+                }
+                // With the mapping that is new.
+                let now = Process::open(process.pid).map_err(|_| io::ErrorKind::NotFound)?;
+                let entry = entry(&now, library, "jitlisten_attached")?;
+                memory::write(process.pid, string, text)?;
+                match stopped.call(*create, [results, 0, entry, at, 0, 0], Some(results))? as i32 {
+                    0 => Ok(()),
+                    number => Err(io::Error::other(format!("it cannot start a thread: error {number}"))),
+                }
+            }
+        }
+    }
+}
+
+/// Where the library has a function for us.
+fn entry(process: &Process, library: &Path, name: &str) -> io::Result<u64> {
+    let problem = || format!("it has another version of jitlisten, {}, or its file was replaced", library.display());
+    symbols::function(process, library, name).ok_or_else(|| io::Error::other(problem()))
 }
 
 /// The memory in the process: see the module's head.
@@ -196,36 +389,43 @@ struct Memory<'a> {
 }
 
 impl Memory<'_> {
-    /// Maps it, and hands the text to the interpreter.
-    fn arm<'a>(process: &'a Process, package: &Path, request: &Request) -> Result<Memory<'a>, Problem> {
-        let functions = Functions::find(process)?;
-        let text_of = |at: u64| text(process, package, request, at);
+    /// Maps it, and hands the text to the interpreter or to a thread.
+    fn arm<'a>(
+        process: &'a Process,
+        way: &Way,
+        request: &Request,
+        timeout: Duration,
+        signals: &Blocked,
+    ) -> Result<Memory<'a>, Problem> {
+        let functions = Functions::find(process, way)?;
+        let text_of = |at: u64| match way {
+            Way::Python(package) => text(process, package, request, at).into_bytes(),
+            Way::Thread(_, start) => start.native(),
+        };
         // An address has at most 20 digits.
         let size = (PAGE + text_of(u64::MAX).len() + 1).next_multiple_of(PAGE) + STACK;
-        let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-        let at = trace::with_main_thread(process.pid, |stopped| {
-            functions.are_there(process)?;
-            let at = stopped.call(functions.mmap, [0, size as u64, protection, flags, u64::MAX, 0], None)?;
-            if at == u64::MAX || at == 0 {
-                return Err(io::Error::other("it is out of memory"));
+        let began = Instant::now();
+        let at = loop {
+            let mut refusal = None;
+            let at = trace::with_main_thread(process.pid, |stopped| {
+                functions.are_there(process)?;
+                if let StartFunctions::Thread { safe, .. } = &functions.start {
+                    refusal = safe.refuse(process, stopped)?;
+                }
+                if refusal.is_some() { Ok(0) } else { functions.hand_over(process, stopped, size, text_of) }
+            });
+            let Some(place) = refusal else { break at };
+            if began.elapsed() >= timeout {
+                let seconds = timeout.as_secs();
+                let problem =
+                    Problem::new(format!("timed out: its main thread was {place} whenever looked at in {seconds} s"));
+                return Err(problem.help("start it with jitlisten record, or let it call jitlisten_record_start"));
             }
-            let string = at + PAGE as u64;
-            memory::write(process.pid, string, text_of(at).as_bytes())?;
-            let stack = Some(at + size as u64);
-            match stopped.call(functions.add, [functions.run, string, 0, 0, 0, 0], stack)? as i32 {
-                0 => Ok(at),
-                _ => Err(io::Error::other("too many pending calls")),
+            if signals.arrived(RETRY).is_some() {
+                return Err(Problem::new("interrupted"));
             }
-        });
-        let at = at.map_err(|error| match error.raw_os_error() {
-            Some(libc::EPERM) => rights(),
-            _ if error.kind() == io::ErrorKind::TimedOut => {
-                Problem::new("its main thread could not be stopped in time")
-            }
-            _ => Problem::new(error),
-        })?;
-        Ok(Memory { process, functions, at, size })
+        };
+        Ok(Memory { process, functions, at: at.map_err(refused)?, size })
     }
 
     fn state(&self) -> Option<u64> {
@@ -259,7 +459,8 @@ impl Memory<'_> {
             if state.is_none() && self.process.has_memory() {
                 return Err(Problem::new(format!("process {pid} executed another program")));
             }
-            if !is_woken && began.elapsed() >= SOON.min(timeout) {
+            let is_python = matches!(self.functions.start, StartFunctions::Python { .. });
+            if is_python && !is_woken && began.elapsed() >= SOON.min(timeout) {
                 is_woken = true;
                 // Where that cannot be, the main thread comes back by itself, or does not.
                 let _ = trace::with_main_thread(pid, |stopped| {
@@ -270,10 +471,11 @@ impl Memory<'_> {
             if (interrupt.is_some() || began.elapsed() >= timeout) && state != Some(BEGUN) && self.cancel() {
                 return Err(match interrupt {
                     Some(_) => Problem::new("interrupted"),
-                    None => Problem::new(format!(
+                    None if is_python => Problem::new(format!(
                         "timed out: the main thread of process {pid} has not been in Python for {} s",
                         timeout.as_secs()
                     )),
+                    None => Problem::new(format!("timed out: process {pid} did not run a new thread")),
                 });
             }
             // It has begun, and hangs in an import, say.
@@ -327,13 +529,6 @@ fn rights() -> Problem {
         "3" => refused("kernel.yama.ptrace_scope is 3").help("start the program with `jitlisten run`"),
         _ => refused("kernel.yama.ptrace_scope").help("use sudo, or start the program with `jitlisten run`"),
     }
-}
-
-fn is_libc(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| {
-        let name = name.to_string_lossy();
-        name == "libc.so.6" || name.starts_with("libc-2.")
-    })
 }
 
 /// As a string of Python, in ASCII: what the interpreter takes a file's bytes for is up to the program's locale. Bytes

@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 
 use crate::problem::Problem;
 
-const LIBRARY: &str = "libjitlisten.so";
+/// The file name of the library.
+pub(crate) const LIBRARY: &str = "libjitlisten.so";
 
 /// The library, and the Python package if there is one.
 pub(crate) struct Installation {

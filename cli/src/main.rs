@@ -31,6 +31,7 @@ mod record;
 mod recorder;
 mod recording;
 mod run;
+mod safe_point;
 mod sinks;
 mod symbols;
 mod system;

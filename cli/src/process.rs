@@ -332,6 +332,14 @@ fn owner(pid: u32) -> Option<(u32, u32)> {
     Some((last("Uid:")?, last("Gid:")?))
 }
 
+/// glibc's libraries, of which there are several before 2.34.
+pub(crate) fn is_libc(path: &Path) -> bool {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let is_old = |library: &str| name.strip_prefix(library).is_some_and(|rest| rest.starts_with("-2."));
+    ["libc.so.6", "libpthread.so.0", "libdl.so.2"].contains(&&*name)
+        || ["libc", "libpthread", "libdl"].iter().any(|library| is_old(library))
+}
+
 /// `python3.11`, `libpython3.11.so.1.0`
 fn python_version(path: &Path) -> Option<(u32, u32)> {
     let name = path.file_name()?.to_str()?;

@@ -1,7 +1,7 @@
 //! `jitlisten record`: samples a command or a running process from inside.
 //!
 //! A command is executed as by `jitlisten run`, with `JITLISTEN_RECORD` in its environment (`sampler/src/options.rs`).
-//! In a running process, injected Python starts and stops the sampler (`inject.rs`).
+//! In a running process, injected Python or a thread starts and stops the sampler (`inject.rs`).
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +19,7 @@ use rustix::fs::OFlags;
 
 use crate::bundle;
 use crate::command;
-use crate::inject::{self, Request};
+use crate::inject::{self, Request, Start};
 use crate::installation::Installation;
 use crate::problem::Problem;
 use crate::process::{self, Process};
@@ -81,14 +81,10 @@ fn expanded(path: &Path, pid: u32) -> PathBuf {
 
 /// This process, with which the recording ends, as the other one knows it: in another PID namespace it has another
 /// number.
-fn recorder(process: &Process) -> String {
+fn recorder(process: &Process) -> Option<jitlisten_sampler::Process> {
     let pid = std::process::id();
-    match process::start_time(pid) {
-        Some(start) if process::pid_namespace("self") == Some(process.namespace()) => {
-            format!(", recorder='{pid}:{start}'")
-        }
-        _ => String::new(),
-    }
+    let start = process::start_time(pid)?;
+    (process::pid_namespace("self") == Some(process.namespace())).then_some(jitlisten_sampler::Process { pid, start })
 }
 
 /// The absolute path of a recording or a bundle, if it can be made. `pid` is a process that is recorded while it runs.
@@ -209,61 +205,43 @@ impl Record {
         Err(become_it(command))
     }
 
-    /// See `sampler/src/options.rs`.
+    fn options(&self, path: &Path) -> Options {
+        Options {
+            hz: self.recorder.rate,
+            clock: if self.recorder.wall { Clock::Wall } else { Clock::Cpu },
+            counter: self.event.clone(),
+            children: self.recorder.surroundings.subprocesses,
+            python: !self.recorder.no_python,
+            seconds: self.duration,
+            ..Options::new(path)
+        }
+    }
+
+    /// The value of `JITLISTEN_RECORD`.
     fn variable(&self, path: &Path) -> OsString {
-        let mut value = path.as_os_str().to_owned();
-        value.push(format!(",hz={}", self.recorder.rate));
-        if self.recorder.wall {
-            value.push(",wall");
-        }
-        if self.recorder.no_python {
-            value.push(",no-python");
-        }
-        if let Some(event) = &self.event {
-            value.push(format!(",event={}", event.name()));
-        }
-        if self.recorder.surroundings.subprocesses {
-            value.push(format!(",children,pid={}", std::process::id()));
-        }
-        if let Some(seconds) = self.duration {
-            value.push(format!(",seconds={seconds}"));
-        }
-        value
+        let options = self.options(path);
+        let pid = options.children.then(std::process::id);
+        Options { pid, ..options }.to_value()
     }
 
     fn attach(&self, pid: u32, path: &Path) -> Result<ExitCode, Problem> {
         let process = Process::open(pid)?;
         let installation = Installation::find()?;
-        let python = |flag: bool| if flag { "True" } else { "False" };
-        let lines = python(!self.recorder.surroundings.no_lines);
-        let enable = self
-            .recorder
-            .surroundings
-            .sinks
-            .as_ref()
-            .map(|sinks| format!("jitlisten.enable({}, lines={lines}); ", inject::quoted(&sinks.to_string())));
-        let start = format!(
-            "{}jitlisten.start_recording({}, hz={}, wall={}, children={}, python={}, lines={lines}, seconds={}, \
-             event={}{})",
-            enable.unwrap_or_default(),
-            inject::quoted(path),
-            self.recorder.rate,
-            python(self.recorder.wall),
-            python(self.recorder.surroundings.subprocesses),
-            python(!self.recorder.no_python),
-            self.duration.unwrap_or(0),
-            self.event.as_ref().map_or_else(|| "None".to_owned(), |event| inject::quoted(&event.name())),
-            recorder(&process),
-        );
+        let surroundings = &self.recorder.surroundings;
+        let start = Start {
+            sinks: surroundings.sinks.clone(),
+            lines: !surroundings.no_lines,
+            options: Options { recorder: recorder(&process), ..self.options(path) },
+        };
         // They end the recording and not this process.
         let until = Blocked::ends();
-        inject::inject(&process, &installation, &Request::Call(start), PATIENCE, &until)?;
+        inject::inject(&process, &installation, &Request::Start(start), PATIENCE, &until)?;
         let _ = writeln!(io::stderr(), "jitlisten: recording process {pid} into {}", path.display());
         let deadline = self.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds.into()));
         let in_time = || deadline.is_none_or(|deadline| Instant::now() < deadline);
         while process.is_there() && in_time() && until.arrived(Duration::from_millis(100)).is_none() {}
         if process.is_there() {
-            inject::inject(&process, &installation, &Request::stop(), PATIENCE, &until)?;
+            inject::inject(&process, &installation, &Request::Stop, PATIENCE, &until)?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -271,7 +249,7 @@ impl Record {
     /// Ends the recording of a process, whoever began it.
     fn stop(pid: u32) -> Result<ExitCode, Problem> {
         let process = Process::open(pid)?;
-        inject::inject(&process, &Installation::find()?, &Request::stop(), PATIENCE, &Blocked::ends())?;
+        inject::inject(&process, &Installation::find()?, &Request::Stop, PATIENCE, &Blocked::ends())?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -23,6 +23,8 @@ use crate::system::{Blocked, Everything};
 
 /// How long a stop, or a call, may take.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a thread may go on step by step.
+const MOST_STEPS: Duration = Duration::from_millis(50);
 /// More than the vector registers of any machine.
 const MOST_VECTORS: usize = 64 << 10;
 const NT_PRSTATUS: i32 = 1;
@@ -30,11 +32,17 @@ const NT_PRSTATUS: i32 = 1;
 const RED_ZONE: u64 = 128;
 /// Blocked signals would reset their handlers if the call raised one of these.
 const FAULTS: [i32; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
+/// While a call or a step is made.
+const BLOCKED: u64 = {
+    let [a, b, c, d, e, f] = FAULTS;
+    !(bit(a) | bit(b) | bit(c) | bit(d) | bit(e) | bit(f))
+};
 
 #[cfg(target_arch = "x86_64")]
 mod machine {
     /// `NT_X86_XSTATE`
     pub(super) const VECTORS: i32 = 0x202;
+    pub(super) const SYSTEM_CALL: [u8; 2] = [0x0f, 0x05];
     pub(super) type Registers = libc::user_regs_struct;
     pub(super) const FUTEX: u64 = libc::SYS_futex as u64;
 
@@ -63,12 +71,23 @@ mod machine {
 
     /// Makes the system call that the thread waits in return that it was interrupted, if it is this one.
     pub(super) fn interrupt(registers: &mut Registers, call: u64) -> bool {
-        // ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK of the kernel's <linux/errno.h>
-        let is_waiting = registers.orig_rax == call && [-512, -513, -514, -516].contains(&(registers.rax as i64));
+        let is_waiting = registers.orig_rax == call && is_interrupted(registers);
         if is_waiting {
             registers.rax = -i64::from(libc::EINTR) as u64;
         }
         is_waiting
+    }
+
+    fn is_interrupted(registers: &Registers) -> bool {
+        // ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK of the kernel's <linux/errno.h>
+        [-512, -513, -514, -516].contains(&(registers.rax as i64))
+    }
+
+    /// The system call that the thread waits in, and its second argument.
+    pub(super) fn waits_in(registers: &Registers) -> Option<(u64, u64)> {
+        // The kernel does not restart calls like `epoll_wait`.
+        let is_waiting = is_interrupted(registers) || registers.rax as i64 == -i64::from(libc::EINTR);
+        (registers.orig_rax as i64 >= 0 && is_waiting).then_some((registers.orig_rax, registers.rsi))
     }
 }
 
@@ -76,6 +95,8 @@ mod machine {
 mod machine {
     /// `NT_PRFPREG`
     pub(super) const VECTORS: i32 = 2;
+    /// `svc #0`
+    pub(super) const SYSTEM_CALL: [u8; 4] = [0x01, 0, 0, 0xd4];
     pub(super) type Registers = libc::user_regs_struct;
     pub(super) const FUTEX: u64 = libc::SYS_futex as u64;
 
@@ -102,6 +123,10 @@ mod machine {
     /// The number of the system call is in a register set of its own; not done here.
     pub(super) fn interrupt(_: &mut Registers, _: u64) -> bool {
         false
+    }
+
+    pub(super) fn waits_in(_: &Registers) -> Option<(u64, u64)> {
+        None
     }
 }
 
@@ -163,7 +188,7 @@ impl Stopped {
         if let Some(place) = machine::prepare(&mut registers, stack, function, arguments) {
             memory::write(self.pid as u32, place, &0u64.to_le_bytes())?;
         }
-        let result = set_mask(self.pid, !FAULTS.iter().fold(0, |faults, signal| faults | bit(*signal)))
+        let result = set_mask(self.pid, BLOCKED)
             .and_then(|()| write_set(self.pid, NT_PRSTATUS, bytes_of(&registers)))
             .and_then(|()| self.run());
         self.restore()?;
@@ -200,6 +225,38 @@ impl Stopped {
         set_mask(self.pid, self.mask)
     }
 
+    /// The next instruction, and the stack pointer.
+    pub(crate) fn place(&self) -> (u64, u64) {
+        (machine::at(&self.registers), machine::stack(&self.registers))
+    }
+
+    /// The number of the system call that the thread waits in, if it does, and the call's second argument.
+    pub(crate) fn waits_in(&self) -> Option<(u64, u64)> {
+        machine::waits_in(&self.registers)
+    }
+
+    /// Lets the thread go on, one instruction after the other, until `is_there`; not into a system call, nor for long.
+    pub(crate) fn step(&mut self, is_there: impl Fn(u64) -> bool) -> io::Result<()> {
+        let began = Instant::now();
+        set_mask(self.pid, BLOCKED)?;
+        while !is_there(machine::at(&self.registers)) && began.elapsed() < MOST_STEPS {
+            let next = memory::read(self.pid as u32, machine::at(&self.registers), machine::SYSTEM_CALL.len())?;
+            if next == machine::SYSTEM_CALL {
+                break;
+            }
+            request(libc::PTRACE_SINGLESTEP, self.pid, 0, 0)?;
+            match wait(self.pid, PATIENCE)? {
+                Event::Signal(libc::SIGTRAP) | Event::Stopped(_) => {}
+                // The instruction raises it once more.
+                Event::Signal(_) if is_fault(self.pid)? => break,
+                Event::Signal(signal) => self.kept.push(signal),
+            }
+            self.registers = registers(self.pid)?;
+        }
+        self.vectors = read_set(self.pid, machine::VECTORS, MOST_VECTORS)?;
+        set_mask(self.pid, self.mask)
+    }
+
     /// Lets a wait for a lock return early, as a signal does. Users of futexes look again; Python looks at its pending
     /// calls, too.
     pub(crate) fn interrupt_lock(&mut self) -> io::Result<()> {
@@ -230,7 +287,7 @@ impl Drop for Seized {
     }
 }
 
-fn bit(signal: i32) -> u64 {
+const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 

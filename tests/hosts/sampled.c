@@ -384,7 +384,8 @@ static void show_fatal_signals(void)
             continue;
         printf(" %d", signal(number, SIG_IGN) == SIG_DFL);
         printf(" %d", signal(number, SIG_DFL) == SIG_IGN);
-        sigaction(number, &now, &now);
+        struct sigaction *volatile same = &now;
+        sigaction(number, same, same);
         printf(" %d\n", now.sa_handler == SIG_DFL);
     }
     fflush(stdout);

@@ -145,12 +145,6 @@ def test_a_program_that_was_started_by_run_is_recorded_while_it_runs(run, start,
     assert not program.has_ended() and "__main__.burn" in run(command(), "lines", data).stdout
 
 
-def test_another_program_cannot_be_asked_while_it_runs(run, start, tmp_path):
-    program = start("sh", "-c", "echo ready; exec sleep 1000")
-    refused = run(command(), "record", "-p", program.pid, "-o", tmp_path / "f.data", status=2)
-    assert "is not Python" in refused.stderr and "start it with jitlisten run" in refused.stderr
-
-
 def test_what_has_gone_wrong_is_said(run, tmp_path):
     """A file that may not grow; and threads for which there are no timers."""
     (tmp_path / "work.py").write_text(

@@ -1,0 +1,50 @@
+/* A program whose main thread stays where its argument says, while `burn` runs. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static volatile double sink = 1;
+
+__attribute__((noinline)) static void burn(void)
+{
+    for (int i = 0; i < 1000; i++)
+        sink = sink * 0.999 + 1 / (sink * sink + 1);
+}
+
+static void *burns(void *unused)
+{
+    for (;;)
+        burn();
+    return unused;
+}
+
+static void handles(int signal)
+{
+    (void)signal;
+    burns(NULL);
+}
+
+int main(int count, char **words)
+{
+    const char *place = count > 1 ? words[1] : "computes";
+    pthread_t thread;
+    if (strcmp(place, "computes") != 0 && strcmp(place, "handles") != 0)
+        pthread_create(&thread, NULL, burns, NULL);
+    if (write(1, "ready\n", 6) != 6)
+        return 1;
+    if (strcmp(place, "joins") == 0)
+        pthread_join(thread, NULL);
+    while (strcmp(place, "sleeps") == 0)
+        sleep(1000);
+    while (strcmp(place, "allocates") == 0) {
+        void *volatile memory = malloc(5000);
+        free(memory);
+    }
+    if (strcmp(place, "handles") == 0) {
+        signal(SIGUSR1, handles);
+        raise(SIGUSR1);
+    }
+    burns(NULL);
+}

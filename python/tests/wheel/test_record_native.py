@@ -1,0 +1,42 @@
+"""``jitlisten record -p`` with programs that are not Python, wherever their main thread is."""
+
+import pytest
+from conftest import PROGRAMS, command, need
+
+
+@pytest.fixture
+def host(run, tmp_path):
+    run("cc", "-O1", "-g", "-pthread", "-o", tmp_path / "host", PROGRAMS / "native.c")
+    return tmp_path / "host"
+
+
+def functions(run, data):
+    return run(need("perf"), "script", "-F", "ip,sym", "-i", data).stdout
+
+
+# In the program, in ``malloc`` nearly always, in a sleep, in the wait for a thread; without the library and with it.
+@pytest.mark.parametrize("place", ["computes", "allocates", "sleeps", "joins"])
+@pytest.mark.parametrize("words", [(), ("run", "--sinks", "unwind", "--")])
+def test_a_program_is_recorded_while_it_runs(run, start, tmp_path, host, place, words):
+    program = start(*(command(), *words) if words else (), host, place)
+    for number in range(2):
+        data = tmp_path / f"{number}.data"
+        run(command(), "record", "-p", program.pid, "-d", 1, "-o", data)
+        assert "burn" in functions(run, data)
+    assert not program.has_ended()
+
+
+def test_code_that_was_compiled_before_has_names(run, start, tmp_path):
+    program = start(need("lli-14"), PROGRAMS / "loops.ll")
+    data = tmp_path / "f.data"
+    run(command(), "record", "-p", program.pid, "-d", 1, "-o", data)
+    assert "jitted_work" in run(command(), "lines", data).stdout
+    refused = run(command(), "attach", program.pid, "--sinks", "image", status=None)
+    assert "is not Python" in refused.stderr
+
+
+def test_a_main_thread_in_a_signal_handler_is_not_disturbed(run, start, tmp_path, host):
+    program = start(host, "handles")
+    refused = run(command(), "record", "-p", program.pid, "-o", tmp_path / "f.data", status=2)
+    assert "in a signal handler" in refused.stderr and "start it with jitlisten record" in refused.stderr
+    assert not program.has_ended()
