@@ -164,7 +164,7 @@ other_venvs() {
     # Tools that need no Numba.
     make_venv tools "3.11 3.12 3.10 3.13" pystack==1.7.2
     # Threads and processes that programs with Numba are given by others. Beside the first environment, with its Python.
-    make_venv pools "3.11 3.12 3.13" tbb==2023.2.0 greenlet==3.5.6 joblib==1.6.0 distributed==2026.8.0 mpi4py==4.1.2
+    make_venv pools "3.11 3.12 3.13" tbb==2023.2.0 greenlet==3.5.6 objgraph==3.7.0 joblib==1.6.0 distributed==2026.8.0 mpi4py==4.1.2
     # The first Python that has `-X perf`.
     make_venv numba-0.68.1-python-3.12 "3.12 3.13" numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6
     # The first that has `-X perf_jit`.

@@ -31,7 +31,7 @@ llvmlite=(binding ir refprune valuerepr)
 # Those of CPython and greenlet that frames, threads, signals and children have to do with.
 python=(asyncio generators gc threading sys_setprofile monitoring subprocess signal)
 greenlet=(contextvars cpp extension_interface gc generator generator_nested greenlet greenlet_trash interpreter_shutdown leaks
-    stack_saved throw tracing version weakref)
+    stack_saved throw tracing weakref)
 ufuncs=(ufunc gufunc vectorize_decor ufuncbuilding)
 
 compare() {
