@@ -52,9 +52,14 @@ pub(crate) fn handle_all() {
     FATAL.into_iter().for_each(handle);
 }
 
+/// Whether such a signal may have the handler, now or from an earlier recording on.
+pub(crate) fn is_watched(signal: c_int) -> bool {
+    IS_IN_FRONT.load(Ordering::Relaxed) && FATAL.contains(&signal)
+}
+
 /// The disposition of a signal may be the default now.
 pub(crate) fn handle(signal: c_int) {
-    if !IS_IN_FRONT.load(Ordering::Relaxed) || !FATAL.contains(&signal) || !leaving::is_recorded() {
+    if !is_watched(signal) || !leaving::is_recorded() {
         return;
     }
     // SAFETY: all zeros is a valid disposition, the default.
