@@ -208,7 +208,8 @@ mod tests {
             let words = || (0..100 * PAGE / 8).map(|number| stack + number * 8).skip(32);
             let read = words().filter(|&address| memory.read(address) == Some((address - stack) / 8)).count();
             assert_eq!(memory.calls, 0);
-            assert!(read as u64 * 8 >= PAGE + COPY as u64, "{read} words");
+            // Where this thread's stack is not far above, looking for its end takes the place of the first copy.
+            assert!(read as u64 * 8 >= PAGE - 256 + COPY as u64 - SAVED, "{read} words");
         }
         slot.state.store(slot::FREE, Ordering::Release);
     }
