@@ -61,7 +61,7 @@ all | same-code)
         test_with "$name" "${tests[@]}" && compared=$((compared + 1)) || failed+=("$name")
     done <<'MATRIX'
 0.56.0 3.10 numba==0.56.0 numpy==1.22.4 setuptools==65.5.0
-0.56.2 3.10 numba==0.56.2 numpy==1.23.5 setuptools==65.5.0
+0.56.2 3.10 numba==0.56.2 numpy==1.23.5 setuptools==59.8.0
 0.56.3 3.10 numba==0.56.3 numpy==1.23.5 setuptools==65.5.0
 0.56.4 3.10 numba==0.56.4 numpy==1.23.5 setuptools==65.5.0
 0.57.0 3.11 numba==0.57.0 numpy==1.24.4
