@@ -30,7 +30,7 @@ const USUAL_SINKS: &str = "perfmap,image,unwind";
 /// `memory` must be as the module's head says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jitlisten_attached(memory: *mut c_void) -> *mut c_void {
-    // SAFETY: this thread's own number; nobody waits for it.
+    // SAFETY: this thread's own number; no thread joins it.
     unsafe { libc::pthread_detach(libc::pthread_self()) };
     // SAFETY: the caller's promise; mapped, so aligned.
     let state = unsafe { AtomicU64::from_ptr(memory.cast()) };

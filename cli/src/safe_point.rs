@@ -2,7 +2,7 @@
 //! of the loader, or of a signal handler, which may have interrupted these.
 //!
 //! ```text
-//!   runs outside of libc, the loader and files that define malloc     none of them is active: they call nobody back
+//!   runs outside of libc, the loader and files that define malloc     none of their functions is active
 //!   waits in a system call that they never wait in                    libc's wrapper of that call is active
 //!   a signal frame on its stack                                       a handler, or a trace of one: not known
 //! ```

@@ -54,6 +54,16 @@ fn record(tools: &Tools, directory: &Path, arguments: &[&str], count: u64) -> Co
     command
 }
 
+/// The report on such a recording, into that file.
+fn recorded(tools: &Tools, directory: &Path, arguments: &[&str], recording: &Path) -> Report {
+    let arguments = [arguments, &["-o", recording.to_str().unwrap()]].concat();
+    let status = record(tools, directory, &arguments, 30_000_000).stdout(Stdio::null()).status().unwrap();
+    assert!(status.success());
+    let report = Report::open(recording, &Options::default()).unwrap();
+    assert_names_and_lines(&report);
+    report
+}
+
 fn assert_names_and_lines(report: &Report) {
     assert_sums(report);
     let sides =
@@ -71,13 +81,7 @@ fn shares_are_those_of_perf_report() {
     let Some(tools) = tools() else { return };
     let directory = scratch("perf-file");
     let recording = directory.join("perf.data");
-    let status = record(&tools, &directory, &["-o", recording.to_str().unwrap()], 30_000_000)
-        .stdout(Stdio::null())
-        .status()
-        .unwrap();
-    assert!(status.success());
-    let report = Report::open(&recording, &Options::default()).unwrap();
-    assert_names_and_lines(&report);
+    let report = recorded(&tools, &directory, &[], &recording);
     let output = Command::new(&tools.perf)
         .args(["report", "--stdio", "--no-children", "-g", "none", "--sort", "symbol", "-i"])
         .arg(&recording)
@@ -181,13 +185,7 @@ fn compressed_recordings_read_like_others() {
     let directory = scratch("perf-compressed");
     let (recording, plain) = (directory.join("perf.data"), directory.join("plain.data"));
     for level in ["-z", "--compression-level=22"] {
-        let status = record(&tools, &directory, &[level, "-o", recording.to_str().unwrap()], 30_000_000)
-            .stdout(Stdio::null())
-            .status()
-            .unwrap();
-        assert!(status.success());
-        let report = Report::open(&recording, &Options::default()).unwrap();
-        assert_names_and_lines(&report);
+        let report = recorded(&tools, &directory, &[level], &recording);
         // perf's own decompression of the file.
         let mut inject = Command::new(&tools.perf);
         inject.arg("inject").arg("-i").arg(&recording).arg("-o").arg(&plain);

@@ -51,7 +51,7 @@ const RECORDER_EVERY: u64 = 8;
 pub(crate) static WORK: Mutex<Found> = Mutex::new(Found::new());
 /// The writer is to finish the file and end.
 pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
-/// The same, and nobody waits for it.
+/// The same, and no thread waits for it.
 pub(crate) static ABANDON: AtomicBool = AtomicBool::new(false);
 /// Everything is written: the thread ends.
 pub(crate) static WRITTEN: AtomicBool = AtomicBool::new(false);

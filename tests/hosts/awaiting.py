@@ -6,7 +6,7 @@ each time; those that await it are what its callers have to be.
     main -> by_group -> TaskGroup -> ...          async with asyncio.TaskGroup()
     main -> by_group_and_await                    the same task is awaited by its name, too
     main -> by_chain -> two tasks, one of which awaits the other
-    main -> by_two -> nobody                      two tasks await one: no caller is shown
+    main -> by_two -> no caller                  two tasks await one: no caller is shown
 """
 
 import asyncio

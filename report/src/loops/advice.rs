@@ -275,7 +275,7 @@ const RULES: [Rule; 19] = [
     },
 ];
 
-/// A function of Numba's that was not inlined: nobody who reads the advice can change it, nor its options.
+/// A function of Numba's that was not inlined: readers of the advice cannot change it or its options.
 fn is_numba_s_own(path: &str) -> bool {
     path.contains("/site-packages/numba/") || path.contains("/dist-packages/numba/")
 }
