@@ -194,7 +194,7 @@ fn not_python(pid: u32) -> Problem {
 
 /// Ends the recording of a process without Python. Its main thread, wherever it is, only wakes the writer.
 fn end_recording(process: &Process, timeout: Duration, signals: &Blocked) -> Result<String, Problem> {
-    let none = || Problem::new(format!("process {}: no recording is being made", process.pid));
+    let none = || Problem::new(format!("process {}: not recording", process.pid));
     // It may have been opened for this recording.
     let process = &Process::open(process.pid)?;
     let library = process.library_named(LIBRARY).ok_or_else(none)?;

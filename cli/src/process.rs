@@ -67,7 +67,7 @@ impl Process {
         };
         let mappings = mappings(pid).map_err(refused)?;
         if mappings.is_empty() {
-            return Err(Problem::new(format!("process {pid} is a thread of the kernel, or has ended")));
+            return Err(Problem::new(format!("process {pid} is a kernel thread, or has ended")));
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(format!("/proc/{pid}/root"), flags, Mode::empty());

@@ -93,7 +93,7 @@ fn default_file() -> Result<PathBuf, Problem> {
     let names = ["jitlisten.perf.data", "perf.data", "jitlisten.bundle"];
     let found = names.iter().map(PathBuf::from).find(|path| path.exists());
     found.ok_or_else(|| {
-        Problem::new("there is no jitlisten.perf.data or perf.data here")
+        Problem::new("no jitlisten.perf.data or perf.data in this directory")
             .help("name a file, or record first: jitlisten record prog.py")
     })
 }

@@ -114,7 +114,7 @@ pub fn compilations_to_text(report: &Report, width: Option<usize>, all: bool) ->
         line(row_of(&figures, &indented(row), &row.signature, &why(row)));
     }
     if shown.len() < rows.len() {
-        line(format!("{} more took less than half a percent of this: --all shows them", rows.len() - shown.len()));
+        line(format!("{} more took less than 0.5 % (use --all)", rows.len() - shown.len()));
     }
     line(String::new());
     for part in wrapped(&summary(report), "; ", width.unwrap_or(usize::MAX)) {

@@ -146,11 +146,11 @@ pub fn diff_to_text(before: &Report, after: &Report, width: Option<usize>, all: 
         }
     }
     if before.event() != after.event() {
-        let _ = writeln!(text, "the events differ: shares of different things are compared");
+        let _ = writeln!(text, "the recordings count different events: their shares are not comparable");
     }
     for path in &difference.changed {
         let path = printable(path);
-        let _ = writeln!(text, "note: {path} was changed in between: lines of one number need not be the same line");
+        let _ = writeln!(text, "note: {path} was changed in between: equal line numbers may be different lines");
     }
     table(&mut text, "what was done", &difference.activities, width, true);
     table(&mut text, "function", &difference.functions, width, all);

@@ -67,16 +67,16 @@ impl fmt::Display for Error {
                 write!(out, "not a perf.data: it begins with {:?}", String::from_utf8_lossy(begins_with))
             }
             Error::OtherByteOrder => {
-                write!(out, "recorded on a machine of the other byte order, which is not read here")
+                write!(out, "unsupported: recorded with the other byte order")
             }
             Error::OtherArchitecture(name) => {
-                write!(out, "recorded on {name:?}; x86_64 and aarch64 are read here")
+                write!(out, "unsupported: recorded on {name:?} (only x86_64 and aarch64)")
             }
             Error::BadHeader(what) => write!(out, "the header of the perf.data is damaged: {what}"),
             Error::NoEvent => write!(out, "the perf.data describes no event, so its samples cannot be read"),
             Error::InFile { path, error } => write!(out, "{}: {error}", path.display()),
             Error::DifferentEvents { first, other } => {
-                write!(out, "samples of {first} and of {other} cannot be added up: choose the event of both with -e")
+                write!(out, "cannot add samples of {first} to samples of {other}: choose one event with -e")
             }
             Error::UnknownEvent { wanted, present } => {
                 write!(out, "no event {wanted:?} in the recording; it has {}", present.join(", "))

@@ -153,7 +153,7 @@ impl Report {
             notes.push(match count {
                 0 => "the recording has no samples".to_owned(),
                 // With a selection of one thread or process.
-                count => format!("of {} samples none is of what was asked for", grouped(count)),
+                count => format!("none of the {} samples is of the chosen process and thread", grouped(count)),
             });
         }
         notes.extend(other_events(&recording));
@@ -325,7 +325,7 @@ fn sources(profile: &Profile, symbols: &Symbols, roots: &[PathBuf], recorded: Op
 fn other_events(recording: &Recording) -> Option<String> {
     let others = recording.events.iter().enumerate().filter(|(at, (_, count))| *at != recording.event && *count != 0);
     let others: Vec<String> = others.map(|(_, (event, count))| format!("{} ({count})", event.name)).collect();
-    (!others.is_empty()).then(|| format!("the recording has samples of other events, too: {}", others.join(", ")))
+    (!others.is_empty()).then(|| format!("other events in the recording: {}", others.join(", ")))
 }
 
 pub(crate) fn duration(nanoseconds: u64) -> String {

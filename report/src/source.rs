@@ -35,7 +35,7 @@ impl Compiled {
     fn compare(&self, bytes: &[u8], modified: Option<SystemTime>) -> Option<String> {
         let note = match self {
             Compiled::From(hashes) if !hashes.contains(&source_hash(bytes)) => {
-                "is not the text that was compiled (its hash differs): it was changed, its lines may have moved"
+                "differs from the compiled text (by its hash): its lines may have moved"
             }
             Compiled::From(hashes) if hashes.len() > 1 => {
                 "was changed while the program ran: code of several versions is added up here"

@@ -136,8 +136,8 @@ pub(crate) fn restore_default(signal: c_int) {
     unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), none, 8_usize) };
 }
 
-/// The default of a real-time signal, as soon as the handler has returned.
-fn end_process(signal: c_int) {
+/// Sends the signal again, with its default disposition: this process ends as soon as the handler has returned.
+pub(crate) fn end_process(signal: c_int) {
     restore_default(signal);
     // SAFETY: numbers only.
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), crate::clock::own_tid(), signal) };

@@ -10,7 +10,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::clock;
-use crate::disposition::{kernels_sigaction, restore_default};
+use crate::disposition::{end_process, kernels_sigaction, restore_default};
 use crate::leaving;
 
 /// What programs die of. Nothing can be done before `SIGKILL`.
@@ -85,11 +85,9 @@ pub(crate) fn seen(disposition: libc::sighandler_t) -> libc::sighandler_t {
 extern "C-unwind" fn handler(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     leaving::end_recording();
     restore_default(signal);
-    let thread = clock::own_tid();
     // SAFETY: numbers, and what the kernel has given: a thread may say of its own signals what it wants.
-    let sent = unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, libc::getpid(), thread, signal, info) };
+    let sent = unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, libc::getpid(), clock::own_tid(), signal, info) };
     if sent != 0 {
-        // SAFETY: numbers only.
-        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal) };
+        end_process(signal);
     }
 }

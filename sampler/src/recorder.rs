@@ -59,8 +59,8 @@ pub enum Error {
 impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Error::AlreadyRecording => f.write_str("a recording is being made already"),
-            Error::NotRecording => f.write_str("no recording is being made"),
+            Error::AlreadyRecording => f.write_str("already recording"),
+            Error::NotRecording => f.write_str("not recording"),
             Error::Options(text) => f.write_str(text),
             Error::Output(path, error) => write!(f, "write {}: {error}", path.display()),
             Error::NoSignal => f.write_str("every real-time signal is in use"),

@@ -236,7 +236,7 @@ impl Program {
             ));
         }
         if flags.has_perf {
-            self.findings.push(Finding::ok("-X perf", "on: functions of Python have names in perf, too"));
+            self.findings.push(Finding::ok("-X perf", "on: Python functions have names in perf"));
         }
         match python::keeps_frame_pointers(process) {
             Some(true) => self.findings.push(Finding::ok("interpreter", "built with frame pointers")),

@@ -25,8 +25,8 @@ const HELP: &[&str] = &[
     "  n                 functions of libraries, too",
     "  t                 threads; Enter on one: only this thread, and again: all",
     "  1 2 3 4, s        order by self %, total %, self s or total s; s: the next",
-    "  z, r, R           set everything to zero",
-    "  space             stand still, and go on",
+    "  z, r, R           reset the counters",
+    "  space             pause, resume",
     "  ? h               this page",
     "  q, Ctrl-C         end; a command that top has started is ended, too",
     "",
@@ -232,7 +232,7 @@ impl Screen {
     fn head(&self, table: &Table) -> Vec<Row> {
         let state = match &self.state {
             State::Starting => "starting …".to_owned(),
-            _ if self.paused => "standing still: space goes on".to_owned(),
+            _ if self.paused => "paused: space resumes".to_owned(),
             State::Running => format!("{} s", table.looks),
             State::Ended(words) => format!("{words}, {:.1} s", seconds(table.all.ever)),
             State::Failed => "failed".to_owned(),

@@ -82,7 +82,8 @@ impl Target {
         if top.pid.is_none() {
             command.arg("--").args(&top.command);
         }
-        let same = output.try_clone().map_err(|error| Problem::new(format!("cannot open a file twice: {error}")))?;
+        let same =
+            output.try_clone().map_err(|error| Problem::new(format!("cannot duplicate a descriptor: {error}")))?;
         command.stdin(Stdio::null()).stdout(output).stderr(same);
         end_with_parent(&mut command);
         let recorder = command.spawn().map_err(no_recorder)?;

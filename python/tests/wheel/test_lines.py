@@ -37,7 +37,7 @@ def test_a_source_is_known_by_its_hash(run, recorded):
     program.write_text("# one line more\n" + program.read_text())
     os.utime(program, (1, 1))
     changed = lines()
-    assert "note: this file is not the text that was compiled (its hash differs)" in changed, "although it is older"
+    assert "note: this file differs from the compiled text (by its hash)" in changed, "although it is older"
     assert str(program) in changed.split("note: this file")[0].splitlines()[-1], "said at the place"
     program.unlink()
     gone = lines()

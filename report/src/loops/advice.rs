@@ -45,7 +45,7 @@ const ELSEWHERE: [(&str, &str); 8] = [
     ("; wheels since 0.62 have none", ""),
     (
         "a division by zero must raise; error_model='numpy' returns inf or nan instead",
-        "a division by zero is looked for; without, it returns inf or nan",
+        "each division checks for zero; without the check, it returns inf or nan",
     ),
     ("(raise, or an index with boundscheck=True)", "(or a check of an index)"),
     (" (of a list, or with boundscheck=True)", ""),

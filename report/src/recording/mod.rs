@@ -228,13 +228,12 @@ impl Recording {
         }
         if unwinder.cut != 0 {
             self.notes.push(format!(
-                "{} stacks are longer than their copies; a larger one is asked for with --call-graph dwarf,65528",
+                "{} stacks are longer than their copies: record with --call-graph dwarf,65528",
                 unwinder.cut
             ));
         }
         if unwinder.broken != 0 {
-            self.notes
-                .push(format!("{} stacks end early: how their last function is left is not known", unwinder.broken));
+            self.notes.push(format!("{} stacks end early: no unwind information for the last frame", unwinder.broken));
         }
         interner.finish(self);
         Ok(())
@@ -276,11 +275,11 @@ impl Container {
             End::Whole => {}
             End::CutOff(at) => {
                 self.notes.push(format!(
-                    "the recording was cut off inside of a record, at byte {at}; what is before it is read"
+                    "the recording was cut off at byte {at}, inside a record; all records before it are read"
                 ));
             }
             End::Damaged(at) => {
-                self.notes.push(format!("the recording is damaged at byte {at}; what is before it is read"));
+                self.notes.push(format!("the recording is damaged at byte {at}; all records before it are read"));
             }
             End::CompressedDamaged => {
                 self.notes.push(

@@ -115,10 +115,10 @@ impl<'a> MapFiles<'a> {
         }
         let left = asked.iter().find(|path| is_shared && path.exists());
         if let Some(left) = left {
-            let machines = "the recordings have several processes of this number";
+            let machines = "several processes of this number are in the recordings";
             self.notes.borrow_mut().push(format!("{} is not read: {machines}", left.display()));
         } else if here.exists() && !is_shared {
-            let machine = format!("it is of this machine, and the recording of {}", origin.host);
+            let machine = format!("the map is from this machine, the recording from {}", origin.host);
             self.notes
                 .borrow_mut()
                 .push(format!("{} is not read: {machine}; if it is the right one, add --root /", here.display()));

@@ -120,9 +120,7 @@ impl Table<'_> {
             self.line(match report.profile.all.samples {
                 0 => "no samples",
                 _ if is_named => "no function of such a file or name",
-                _ if report.profile.functions.iter().any(is_listed) => {
-                    "no function of yours, or with less: --all shows all"
-                }
+                _ if report.profile.functions.iter().any(is_listed) => "no hot function of yours (use --all)",
                 _ => "no function has a name; below perf, run the program by `jitlisten run`",
             });
         }
@@ -132,7 +130,7 @@ impl Table<'_> {
         let hidden = report.profile.functions.iter().filter(|row| is_listed(row) && report.is_yours(row));
         let hidden = hidden.count().saturating_sub(yours.len());
         if hidden != 0 && !yours.is_empty() {
-            self.coloured(&format!("{hidden} more with less: --all shows them"), "2");
+            self.coloured(&format!("{hidden} more functions with smaller shares (use --all)"), "2");
         }
         self.libraries();
         if style.all && !theirs.is_empty() {

@@ -262,7 +262,7 @@ impl Source {
         let (mut heard_by, mut missing) = (Vec::new(), Vec::new());
         match &self.linkers.runtime_dyld {
             Ok(_) if runtime_dyld::is_trusted(self.slot) => heard_by.push("runtimedyld"),
-            Ok(_) => missing.push("RuntimeDyld: its objects were not what they should be".to_owned()),
+            Ok(_) => missing.push("RuntimeDyld: objects with an unexpected layout".to_owned()),
             Err(refusal) => missing.push(format!("RuntimeDyld: {refusal}")),
         }
         match &self.linkers.jitlink {

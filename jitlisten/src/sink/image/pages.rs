@@ -82,7 +82,7 @@ pub(super) unsafe fn exchange(
     match error {
         Some(error) => Err(NotExchanged { error, put_back }),
         None if put_back => {
-            let error = io::Error::other("what was mapped is not what was written");
+            let error = io::Error::other("the mapping differs from the file");
             Err(NotExchanged { error, put_back })
         }
         None => Ok(()),

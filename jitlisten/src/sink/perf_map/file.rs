@@ -143,7 +143,7 @@ fn create(path: &Path) -> io::Result<File> {
 }
 
 const REMOVED: &str = "a file without a name";
-const EXCHANGED: &str = "a file that changes while it is opened";
+const EXCHANGED: &str = "the file changed while it was opened";
 
 /// What is wrong with the file, if it is not a plain file of ours that has one name.
 fn check_owner(one: &Metadata, other: &Metadata) -> Option<&'static str> {

@@ -23,7 +23,7 @@ unsafe extern "C-unwind" fn hook<const SLOT: usize, const VTABLE: usize>(
         let object = hooked.read(this, responsibility, object, |size| shim.session.check_memory(size).is_ok());
         let pattern = object.map(|bytes| bytes.map(Pattern::of));
         let problem = match &pattern {
-            Ok(Some(None)) => Some("it has relocations that are not known"),
+            Ok(Some(None)) => Some("unknown relocations"),
             Ok(_) => None,
             Err(problem) => Some(*problem),
         };

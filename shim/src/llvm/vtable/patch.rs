@@ -49,7 +49,7 @@ pub(crate) unsafe fn exchange(
     let address = address_of(vtable, index);
     if original == 0 {
         let symbol = library.defined_by_symbol(address);
-        let (original, value) = symbol.ok_or_else(|| io::Error::other("the loader is not done with it"))?;
+        let (original, value) = symbol.ok_or_else(|| io::Error::other("the loader has not relocated it yet"))?;
         // The loader adds the bias to what it finds there.
         let ours = hook.wrapping_sub(library.identity.bias);
         // SAFETY: by this value the loader fills the slot in, with what the caller vouches for.
