@@ -163,7 +163,7 @@ mod tests {
             Compiled::From(hashes).compare(b"x = 1\n", Some(later))
         };
         assert_eq!(compare(&[&same]), None, "only touched");
-        assert!(compare(&[&other]).is_some_and(|note| note.contains("its hash differs")));
+        assert!(compare(&[&other]).is_some_and(|note| note.contains("by its hash")));
         assert!(compare(&[&other, &same]).is_some_and(|note| note.contains("while the program ran")));
         let before = Compiled::Before(SystemTime::UNIX_EPOCH);
         assert!(before.compare(b"", Some(later)).is_some_and(|note| note.contains("after the recording")));

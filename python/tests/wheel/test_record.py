@@ -167,4 +167,4 @@ def test_what_has_gone_wrong_is_said(run, tmp_path):
     elsewhere = run(*small, JITLISTEN_LOG=log)
     assert elsewhere.stderr == "" and "the recording stops: write" in log.read_text()
     assert run(*record, "timers").stderr == ""
-    assert "got no timer, and are not in the recording: 4" in run(command(), "lines", data).stdout
+    assert "threads without a timer, which are not in the recording: 4" in run(command(), "lines", data).stdout

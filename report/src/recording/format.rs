@@ -225,18 +225,22 @@ fn doubts(version: &str) -> Vec<String> {
     let counted = [count("samples"), count("incomplete"), count("truncated"), count("threads without a timer")];
     let [Some(samples), Some(incomplete), Some(truncated), Some(without)] = counted else { return Vec::new() };
     let mut notes = Vec::new();
-    if without > 0 || incomplete.saturating_add(truncated) > samples / 100 {
+    let partial = incomplete.saturating_add(truncated);
+    if partial > samples / 100 {
         notes.push(format!(
-            "of {samples} stacks {incomplete} end before the start of their thread, and {truncated} are cut off; \
-             threads that got no timer, and are not in the recording: {without}"
+            "{partial} of {samples} stacks are incomplete ({truncated} of them too deep): totals of their outermost \
+             callers are too low"
         ));
+    }
+    if without > 0 {
+        notes.push(format!("threads without a timer, which are not in the recording: {without}"));
     }
     // Recordings of before had no such counter.
     if let Some(skipped) = count("skipped").filter(|skipped| *skipped > samples / 100) {
         notes.push(format!(
-            "{skipped} samples beside {samples} were skipped: taking a stack needed more than 5 % of the interval. \
-             Their time counts for the thread's next sample, so totals are right and short functions less certain: \
-             record longer, or with a lower rate (-r)"
+            "{skipped} samples were skipped beside {samples}: taking a stack needed more than 5 % of the interval. \
+             Their time counts for the thread's next sample: totals are right, short functions less certain. \
+             Record longer, or with a lower rate (-r)"
         ));
     }
     notes
@@ -292,9 +296,9 @@ mod tests {
         };
         assert!(doubts(&version(8, 10, 0)).is_empty());
         for (version, note) in [
-            (version(9, 0, 0), "of 1000 stacks 9 end"),
+            (version(9, 0, 0), "11 of 1000 stacks are incomplete (2 of them too deep)"),
             (version(0, 0, 1), "not in the recording: 1"),
-            (version(0, 11, 0), "11 samples beside 1000 were skipped"),
+            (version(0, 11, 0), "11 samples were skipped beside 1000"),
         ] {
             let notes = doubts(&version);
             assert!(notes.len() == 1 && notes[0].contains(note), "{notes:?}");
