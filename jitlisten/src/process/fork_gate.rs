@@ -61,8 +61,33 @@ impl Drop for ClosedGate {
 mod tests {
     use super::*;
 
+    /// Whether a fork that begins during a look sees the look's end.
+    fn a_fork_waits() -> bool {
+        let (began, ended) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                look(|| {
+                    began.store(true, Ordering::SeqCst);
+                    while !FORKING.load(Ordering::SeqCst) {
+                        std::thread::yield_now();
+                    }
+                    std::thread::sleep(std::time::Duration::from_millis(10));
+                    ended.store(true, Ordering::SeqCst);
+                })
+            });
+            while !began.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            let _gate = ClosedGate::close();
+            ended.load(Ordering::SeqCst)
+        })
+    }
+
+    /// Both change the same variables.
     #[test]
-    fn no_look_while_a_fork_is_under_way() {
+    fn a_fork_and_a_look_exclude_each_other() {
+        // Not more than 200 ms, which a busy machine may take.
+        assert!((0..20).any(|_| a_fork_waits()));
         assert_eq!(look(|| 1), Some(1));
         let gate = ClosedGate::close();
         assert_eq!(look(|| 1), None);
