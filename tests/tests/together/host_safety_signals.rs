@@ -12,9 +12,12 @@ fn same(words: &[&str]) -> Option<()> {
     Some(())
 }
 
+/// It comes when the library is done, so the code that it frees has an end.
 #[test]
 fn a_handler_that_exits() {
-    let _ = same(&["interrupted", "exit"]);
+    let Some(host) = safety_host::scenario(&["interrupted", "exit"]) else { return };
+    let _ = host::same_output(&host).well();
+    assert_eq!(safety_host::counted(&host, "freed"), 1);
 }
 
 #[test]
