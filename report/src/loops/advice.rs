@@ -30,7 +30,11 @@ pub(super) fn advice(of: &Loop) -> Vec<Advice> {
     let rules = RULES.iter().filter(|rule| of.facts.unknown == 0 && (rule.applies)(of));
     // A cell of a notebook may have a name without an extension.
     let is_python = Path::new(&of.around).extension().is_none_or(|extension| extension == "py");
-    let text = |rule: &Rule| if is_python { (rule.text)(of) } else { without_numba((rule.text)(of)) };
+    let text = |rule: &Rule| match (is_python, (rule.text)(of)) {
+        (true, text) if of.function.starts_with("stencil ") && names_option(&text) => text + OF_A_STENCIL,
+        (true, text) => text,
+        (false, text) => without_numba(text),
+    };
     rules.map(|rule| Advice { rule: rule.id, text: text(rule) }).take(MOST).collect()
 }
 
@@ -51,6 +55,13 @@ const ELSEWHERE: [(&str, &str); 8] = [
     (" (of a list, or with boundscheck=True)", ""),
     ("np.float32(0.1) keeps it", "a literal of that type keeps it"),
 ];
+
+/// Numba compiles a stencil with its default options, whatever those of its caller are.
+const OF_A_STENCIL: &str = "; a stencil takes no options: write it as a loop in an @njit function";
+
+fn names_option(text: &str) -> bool {
+    ["fastmath=", "error_model="].iter().any(|option| text.contains(option))
+}
 
 fn without_numba(text: String) -> String {
     ELSEWHERE.iter().fold(text, |text, (of_numba, elsewhere)| text.replace(of_numba, elsewhere))
@@ -369,6 +380,19 @@ mod tests {
     fn advice_that_was_followed_is_not_repeated() {
         let count = |choices| advice(&Loop::of_facts(Facts { scalar: 8, choices, ..Facts::default() })).len();
         assert_eq!([0, 1, 2, 4].map(count), [0, 1, 1, 0]);
+    }
+
+    #[test]
+    fn a_stencil_takes_no_options() {
+        let text = |function: &str, facts: Facts| {
+            let of = Loop { function: function.to_owned(), ..Loop::of_facts(facts) };
+            advice(&of).remove(0).text
+        };
+        let sum = Facts { scalar: 1, accumulators: 1, ..Facts::default() };
+        assert!(text("stencil prog.py:9", sum.clone()).ends_with(OF_A_STENCIL));
+        assert!(!text("prog.stencil", sum).contains("stencil"));
+        let running = Facts { scalar: 1, recurrences: 1, ..Facts::default() };
+        assert!(!text("stencil prog.py:9", running).contains("stencil"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A loop that ran, and its description.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use rustc_hash::FxHashSet;
@@ -172,19 +173,34 @@ impl Loop {
         if !calls.is_empty() {
             rows.push(("calls", calls.join(", ")));
         }
-        for (at, version) in self.versions.iter().enumerate() {
-            let what = version.facts.runs();
-            let samples = match version.total.samples {
+        for (at, (what, samples, count)) in self.distinct_versions().into_iter().enumerate() {
+            let samples = match samples {
                 0 => "did not run (no samples)".to_owned(),
                 1 => "1 sample".to_owned(),
                 samples => format!("{samples} samples"),
             };
-            rows.push((if at == 0 { "other versions" } else { "" }, format!("{what}: {samples}")));
+            let times = if count == 1 { String::new() } else { format!(", {count} loops") };
+            rows.push((if at == 0 { "other versions" } else { "" }, format!("{what}{times}: {samples}")));
         }
         for (at, Remark { line, name, text }) in self.remarks.iter().enumerate() {
             rows.push((if at == 0 { "LLVM said" } else { "" }, format!("{text} ({name}, line {line})")));
         }
         rows
+    }
+
+    /// How other versions run, with their samples and the number of loops: the hottest first, equal ones that did not
+    /// run as one.
+    fn distinct_versions(&self) -> Vec<(String, u64, u32)> {
+        let mut found: Vec<(String, u64, u32)> = Vec::new();
+        for version in &self.versions {
+            let (what, samples) = (version.facts.runs(), version.total.samples);
+            match found.iter_mut().find(|(other, none, _)| samples == 0 && *none == 0 && *other == what) {
+                Some((_, _, count)) => *count += 1,
+                None => found.push((what, samples, 1)),
+            }
+        }
+        found.sort_by_key(|(_, samples, _)| Reverse(*samples));
+        found
     }
 
     pub(super) fn is_one_at_a_time(&self) -> bool {
@@ -236,5 +252,28 @@ pub(super) fn find_versions<Places: Eq + std::hash::Hash>(of_function: &mut [(Lo
         .collect();
     for ((of, _), versions) in of_function.iter_mut().zip(versions) {
         of.versions = versions;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_that_did_not_run_are_one_row() {
+        let version = |width, samples| Version {
+            facts: Facts { packed: u32::from(width != 0), width, element: 64, ..Facts::default() },
+            total: Count { weight: samples, samples },
+        };
+        let versions = [version(0, 0), version(256, 0), version(0, 7), version(256, 0), version(0, 9)].to_vec();
+        let of = Loop { versions, ..Loop::of_facts(Facts::default()) };
+        let rows: Vec<String> = of.rows().into_iter().skip(2).map(|(_, text)| text).collect();
+        let expected = [
+            "one value at a time: 9 samples",
+            "one value at a time: 7 samples",
+            "one value at a time: did not run (no samples)",
+            "4 values at a time (256 bits), 2 loops: did not run (no samples)",
+        ];
+        assert_eq!(rows, expected);
     }
 }
