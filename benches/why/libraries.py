@@ -1,0 +1,278 @@
+#!/usr/bin/env python3
+"""What `jitlisten lines` advises for the hot loops of nine libraries that are built on Numba, beside
+records/advice.tsv, where people have judged each piece of advice by the library's source.
+
+    libraries.py --requirements                  what PYTHON needs: pip install `...`
+    libraries.py JITLISTEN PYTHON [LIBRARY...]   records a program of each library; a row for each piece of advice
+
+The last column is the verdict of the record, or `not judged`, and then the status is 1. A loop that is not hot enough
+in this run has no row. `--keep DIRECTORY` keeps the recordings, and reads those that are there.
+"""
+
+import argparse
+import collections
+import csv
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+NUMBA = "numba==0.68.1"
+#: Calls a function for so many seconds of processor time.
+SPIN = """\
+import time
+import numpy as np
+random = np.random.default_rng(0)
+def spin(function, seconds=0.15):
+    function()
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        function()
+"""
+#: By library: what to install, a program.
+PROGRAMS = {
+    "pandas": (
+        "pandas==3.1.1",
+        """
+import pandas as pd
+frame = pd.DataFrame({"k": random.integers(0, 500, 400_000), "v": random.random(400_000), "w": random.random(400_000)})
+for name in ("sum", "mean", "var", "max", "min"):
+    spin(lambda: getattr(frame.groupby("k"), name)(engine="numba"))
+    spin(lambda: getattr(frame.v.rolling(50), name)(engine="numba"))
+spin(lambda: frame.v.rolling(50).apply(lambda window: (window * window).sum(), raw=True, engine="numba"))
+# Its compilation needs gigabytes for long series.
+short = frame.v[:2000]
+spin(lambda: short.ewm(alpha=0.1).mean(engine="numba"))
+""",
+    ),
+    "numbagg": (
+        "numbagg==0.9.6",
+        """
+import warnings
+import numbagg
+warnings.simplefilter("ignore")
+a, labels = random.random((50, 4000)), random.integers(0, 20, 4000)
+a[a < 0.1] = np.nan
+for name in "mean sum var std min max argmax median count".split():
+    spin(lambda: getattr(numbagg, "nan" + name)(a, axis=1))
+spin(lambda: numbagg.anynan(a, axis=1))
+spin(lambda: numbagg.allnan(a, axis=1))
+spin(lambda: numbagg.nanquantile(a, [0.25, 0.5], axis=1))
+for name in "mean sum std var".split():
+    spin(lambda: getattr(numbagg, "move_" + name)(a, window=20))
+for name in "mean sum var".split():
+    spin(lambda: getattr(numbagg, "move_exp_nan" + name)(a, alpha=0.3))
+spin(lambda: numbagg.move_corr(a, a[::-1], window=20))
+spin(lambda: numbagg.move_cov(a, a[::-1], window=20))
+for name in "mean sum var max first count argmin".split():
+    spin(lambda: getattr(numbagg, "group_nan" + name)(a, labels, axis=1))
+spin(lambda: numbagg.ffill(a))
+spin(lambda: numbagg.bfill(a))
+""",
+    ),
+    "sparse": (
+        "sparse==0.19.3 scipy",
+        """
+import sparse
+a, b = (sparse.random((2000, 2000), density=0.01, random_state=state) for state in (0, 1))
+g, h, dense = sparse.GCXS(a), sparse.GCXS(b), random.random((2000, 50))
+spin(lambda: a @ b)
+spin(lambda: g @ h)
+spin(lambda: a * b + a)
+spin(lambda: a.reshape((200, 10, 2000)).sum(axis=1).max())
+spin(lambda: g[100:900, 30:800].sum())
+spin(lambda: sparse.dot(a, dense))
+""",
+    ),
+    "librosa": (
+        "librosa==0.11.0",
+        """
+import librosa
+rate = 22050
+t = np.arange(rate * 8) / rate
+y = (np.sin(2 * np.pi * 220 * t * (1 + 0.1 * t)) + 0.1 * random.standard_normal(len(t))).astype(np.float32)
+x, square, likely = random.random((12, 400)), random.random((300, 300)), random.random((20, 600))
+likely /= likely.sum(0)
+moves = librosa.sequence.transition_loop(20, 0.9)
+spin(lambda: librosa.sequence.dtw(x, x[:, ::-1]), 0.4)
+spin(lambda: librosa.sequence.viterbi(likely, moves), 0.4)
+spin(lambda: librosa.sequence.rqa(square), 0.4)
+spin(lambda: librosa.beat.beat_track(y=y, sr=rate), 0.4)
+spin(lambda: librosa.yin(y, fmin=60, fmax=800, sr=rate), 0.4)
+spin(lambda: librosa.pyin(y[: 2 * rate], fmin=60, fmax=800, sr=rate), 0.4)
+spin(lambda: librosa.onset.onset_detect(y=y, sr=rate), 0.4)
+spin(lambda: librosa.feature.chroma_stft(y=y, sr=rate), 0.4)
+spin(lambda: librosa.util.localmax(x))
+spin(lambda: librosa.zero_crossings(y))
+""",
+    ),
+    "numba-stats": (
+        "numba-stats==1.14.0",
+        """
+import importlib
+from numba_stats import bernstein, poisson
+x = 0.9 * random.random(100_000) + 0.01
+parameters = {
+    "norm": (0.0, 1.0), "lognorm": (0.5, 0.0, 1.0), "expon": (0.0, 1.0), "uniform": (0.0, 1.0),
+    "crystalball": (1.0, 2.0, 0.0, 1.0), "t": (3.0, 0.0, 1.0), "truncnorm": (0.0, 2.0, 0.0, 1.0),
+    "truncexpon": (0.0, 2.0, 0.0, 1.0), "voigt": (0.5, 0.0, 1.0), "laplace": (0.0, 1.0),
+    "cruijff": (0.1, 0.1, 0.5, 0.5), "qgaussian": (1.5, 0.0, 1.0),
+}
+for name, given in parameters.items():
+    module = importlib.import_module("numba_stats." + name)
+    for function in ("pdf", "cdf", "logpdf", "ppf"):
+        if hasattr(module, function):
+            spin(lambda: getattr(module, function)(x, *given))
+spin(lambda: bernstein.density(x, np.ones(5), 0.0, 2.0))
+spin(lambda: poisson.pmf((x * 10).astype(int), 3.0))
+spin(lambda: poisson.cdf((x * 10).astype(int), 3.0))
+""",
+    ),
+    "quantecon": (
+        "quantecon==0.11.4",
+        """
+import quantecon as qe
+from numba import njit
+from quantecon.markov import DiscreteDP
+from quantecon.optimize import nelder_mead
+from scipy import sparse
+n = 300
+grid = np.linspace(1e-6, 2, n)
+left = grid.reshape(n, 1) ** 0.65 - grid.reshape(1, n)
+reward = np.where(left > 0, np.log(np.maximum(left, 1e-300)), -np.inf)
+states, actions = np.where(reward > -np.inf)
+moves = sparse.lil_matrix((len(actions), n))
+moves[np.arange(len(actions)), actions] = 1
+problem = DiscreteDP(reward[states, actions], moves.tocsr(), 0.95, states, actions)
+@njit
+def rosenbrock(x):
+    return -sum(100.0 * (x[1:] - x[:-1] ** 2.0) ** 2.0 + (1 - x[:-1]) ** 2.0)
+spin(lambda: qe.tauchen(200, 0.9, 0.1).simulate(200_000, random_state=1), 0.4)
+spin(lambda: problem.solve(method="policy_iteration"), 0.4)
+spin(lambda: problem.solve(method="value_iteration"), 0.4)
+spin(lambda: nelder_mead(rosenbrock, np.array([1.3, 0.7, 0.8, 1.9, 1.2, 0.5])), 0.4)
+spin(lambda: qe.gini_coefficient(random.random(8000)), 0.4)
+""",
+    ),
+    "awkward": (
+        "awkward==2.14.0",
+        """
+import awkward as ak
+from numba import njit
+counts = random.integers(0, 6, 200_000)
+lists = ak.unflatten(random.random(int(counts.sum())), counts)
+points = ak.zip({"x": lists, "y": lists * 2})
+@njit
+def total(lists):
+    s = 0.0
+    for values in lists:
+        for value in values:
+            s += value
+    return s
+@njit
+def norms(points, out):
+    for i in range(len(points)):
+        s = 0.0
+        for point in points[i]:
+            s += np.sqrt(point.x * point.x + point.y * point.y)
+        out[i] = s
+@njit
+def large(lists, builder):
+    for values in lists:
+        builder.begin_list()
+        for value in values:
+            if value > 0.5:
+                builder.append(value)
+        builder.end_list()
+    return builder
+spin(lambda: total(lists), 1)
+spin(lambda: norms(points, np.zeros(len(points))), 1)
+spin(lambda: large(lists, ak.ArrayBuilder()))
+""",
+    ),
+    "umap-learn": (
+        "umap-learn==0.5.12",
+        """
+import umap
+x = random.random((5000, 20)).astype(np.float32)
+umap.UMAP(n_epochs=150, random_state=1, n_neighbors=10).fit_transform(x)
+umap.UMAP(n_epochs=100, random_state=1, n_neighbors=10, metric="cosine").fit_transform(x)
+""",
+    ),
+    "datashader": (
+        "datashader==0.19.1",
+        """
+import datashader as ds
+import datashader.transfer_functions as tf
+import pandas as pd
+n = 1_500_000
+frame = pd.DataFrame({"x": random.standard_normal(n), "y": random.standard_normal(n), "v": random.random(n)})
+canvas = ds.Canvas(plot_width=800, plot_height=600)
+for reduction in (ds.mean("v"), ds.count(), ds.max("v"), ds.std("v")):
+    spin(lambda: canvas.points(frame, "x", "y", reduction), 0.5)
+spin(lambda: canvas.line(frame.iloc[:100_000], "x", "y", ds.count()), 0.5)
+spin(lambda: canvas.line(frame.iloc[:20_000], "x", "y", ds.count(), line_width=2), 0.5)
+spin(lambda: canvas.area(frame.iloc[:20_000], "x", "y"), 0.5)
+image = canvas.points(frame, "x", "y", ds.count())
+spin(lambda: tf.shade(image, how="eq_hist"), 0.5)
+spin(lambda: tf.spread(tf.shade(image), px=2), 0.5)
+spin(lambda: canvas.raster(image), 0.5)
+""",
+    ),
+}
+
+
+def record(jitlisten, python, library, directory):
+    data, program = directory / f"{library}.data", directory / f"{library}-program.py"
+    if not data.exists():
+        program.write_text(SPIN + PROGRAMS[library][1])
+        environment = dict(os.environ, NUMBA_NUM_THREADS="1", NUMBA_CACHE_DIR=str(directory / "cache"))
+        words = [jitlisten, "record", "-r", "499", "-o", data, "--", python, program]
+        subprocess.run(words, check=True, env=environment, stdout=subprocess.DEVNULL)
+    read = subprocess.run([jitlisten, "lines", "--json", "-", data], check=True, stdout=subprocess.PIPE)
+    return json.loads(read.stdout)
+
+
+def rows(library, found, judged):
+    """By advice: file and lines, rule, verdict, function, facts."""
+    for file in found["files"]:
+        name = pathlib.Path(file["path"]).name
+        for line in file["lines"]:
+            for loop in line["loops"]:
+                places = {f"{name}:{at}" for at in (line["line"], *range(loop["first"], loop["last"] + 1))}
+                for rule in [advice["rule"] for advice in loop["advice"]] or ["-"]:
+                    known = [row for row in judged if row["rule"] == rule and row["line"] in places]
+                    verdict = known[0]["verdict"] if known else "" if rule == "-" else "not judged"
+                    where = f"{name}:{line['line']} ({loop['first']}-{loop['last']})"
+                    yield library, where, rule, verdict, loop["function"].partition("(")[0], loop["summary"]
+
+
+def main(arguments):
+    with open(ROOT / "records/advice.tsv", encoding="utf-8", newline="") as file:
+        judged = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    counts = collections.Counter()
+    with tempfile.TemporaryDirectory(prefix="jitlisten-libraries-") as scratch:
+        directory = pathlib.Path(arguments.keep or scratch)
+        directory.mkdir(exist_ok=True)
+        for library in arguments.libraries or PROGRAMS:
+            found = record(arguments.jitlisten, arguments.python, library, directory)
+            for row in rows(library, found, [row for row in judged if row["library"] == library]):
+                counts[row[3] or "no advice"] += 1
+                print(*row, sep="\t", flush=True)
+    print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()), file=sys.stderr)
+    return min(counts["not judged"], 1)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--requirements"]:
+        print(NUMBA, *(requirements for requirements, _ in PROGRAMS.values()))
+        sys.exit()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("jitlisten")
+    parser.add_argument("python", help="with the libraries")
+    parser.add_argument("libraries", nargs="*", metavar="LIBRARY", help=", ".join(PROGRAMS))
+    parser.add_argument("--keep", metavar="DIRECTORY")
+    sys.exit(main(parser.parse_args()))
