@@ -111,7 +111,7 @@ impl Remarks {
 
     /// Finds an llvmlite's functions by their values in its file. The library must be mapped and relocated.
     pub(crate) fn find(found: &BTreeMap<&str, u64>, bias: usize, version: u32) -> Option<Remarks> {
-        // Only loops for x86-64 are shown.
+        // On other processors no release was tried.
         if !cfg!(target_arch = "x86_64") || !releases::has_remarks(version) {
             return None;
         }

@@ -97,8 +97,9 @@ pub struct Instruction {
 
 /// Two loops of which one has less of the samples of both than this: that one did not run.
 const NEXT_TO_NONE: u64 = 50;
-/// Calls that are named.
+/// Calls that are named, and the least percent of each: of less, the kernel may have interrupted the loop.
 const MOST_CALLS: usize = 5;
+const LEAST_OF_A_CALL: f64 = 0.5;
 
 impl Loop {
     /// An innermost loop with nothing but facts.
@@ -167,9 +168,9 @@ impl Loop {
         if let Some(ways) = self.facts.ways_out() {
             rows.push(("ways out", ways));
         }
-        let calls = self.calls.iter().take(MOST_CALLS);
-        let calls: Vec<String> =
-            calls.map(|(name, count)| format!("{name} {:.0} %", count.percent_of(self.total))).collect();
+        let calls = self.calls.iter().map(|(name, count)| (name, count.percent_of(self.total)));
+        let calls = calls.take(MOST_CALLS).filter(|(_, percent)| *percent >= LEAST_OF_A_CALL);
+        let calls: Vec<String> = calls.map(|(name, percent)| format!("{name} {percent:.0} %")).collect();
         if !calls.is_empty() {
             rows.push(("calls", calls.join(", ")));
         }
@@ -258,6 +259,14 @@ pub(super) fn find_versions<Places: Eq + std::hash::Hash>(of_function: &mut [(Lo
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn calls_of_next_to_no_time_are_not_named() {
+        let count = |samples| Count { weight: samples, samples };
+        let calls = vec![("pow".to_owned(), count(500)), ("[kernel]".to_owned(), count(4))];
+        let of = Loop { calls, total: count(1000), ..Loop::of_facts(Facts::default()) };
+        assert_eq!(of.rows().last(), Some(&("calls", "pow 50 %".to_owned())));
+    }
 
     #[test]
     fn versions_that_did_not_run_are_one_row() {
