@@ -1092,7 +1092,7 @@ FUNCTIONS = {node.name: node for node in ast.parse("\n".join(SOURCE)).body if is
 #: Where the code of a release, or for a processor, is another.
 DIFFERENT = {
     # LLVM 14 adds 0.0 where the kernel adds nothing, so that fastmath={"reassoc"} alone helps: 9.5 times.
-    "0.57.1": {"present": "fp-order", "enumerated": "-", "of_typed_list": "-", "of_list": "exception-exit"},
+    "0.57.1": {"present": "fp-order", "enumerated": "-", "of_list": "exception-exit"},
     "0.61.2": {"present": "fp-order", "enumerated": "-", "of_list": "-"},
     # LLVM 20 calls numba_sqrt.
     "0.63.1": {"chosen": "-", "enumerated": "-"},

@@ -127,7 +127,11 @@ const RULES: [Rule; 19] = [
             let share = of.share_of_calls(is_reference_count);
             let is_short = |name: &str| is_reference_count(name) || name.starts_with("numba_list_");
             let does_little_else = of.facts.instructions < 40 && of.calls.iter().all(|(name, _)| is_short(name));
-            is_here || share > 60.0 && !is_freed || share > 25.0 && does_little_else
+            // Numba 0.57 does not inline what takes an item out of a typed list.
+            let is_item = |(name, _): &(String, _)| name.starts_with("numba.typed.listobject.");
+            let takes_items = of.facts.calls == 1 && of.calls.iter().all(is_item);
+            let share_of_items = if takes_items { of.share_below(is_reference_count) } else { 0.0 };
+            is_here || share > 60.0 && !is_freed || share > 25.0 && does_little_else || share_of_items > 25.0
         },
         text: |_| {
             "counts references to an object in each round; take it out of its container before the loop, or use an \
@@ -349,6 +353,7 @@ fn is_math(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::Count;
 
     #[test]
     fn advice_for_other_languages_has_no_words_of_numba() {
@@ -380,6 +385,20 @@ mod tests {
     fn advice_that_was_followed_is_not_repeated() {
         let count = |choices| advice(&Loop::of_facts(Facts { scalar: 8, choices, ..Facts::default() })).len();
         assert_eq!([0, 1, 2, 4].map(count), [0, 1, 1, 0]);
+    }
+
+    #[test]
+    fn a_typed_list_that_is_called_counts_references() {
+        let count = |samples| Count { weight: samples, samples };
+        let rules = |callee: &str| {
+            let below = ["NRT_incref", "handle_index"].map(|leaf| ((callee.to_owned(), leaf.to_owned()), count(40)));
+            let facts = Facts { scalar: 1, calls: 1, instructions: 18, ..Facts::default() };
+            let calls = vec![(callee.to_owned(), count(80))];
+            let of = Loop { calls, below: below.to_vec(), total: count(100), ..Loop::of_facts(facts) };
+            advice(&of).iter().map(|advice| advice.rule).collect::<Vec<_>>()
+        };
+        assert_eq!(rules("numba.typed.listobject.impl_getitem"), ["reference-count"]);
+        assert!(rules("prog.of_arrays").is_empty());
     }
 
     #[test]
