@@ -186,10 +186,10 @@ fn sample(slot: &Slot, space: u64, sample: Sample, context: &libc::ucontext_t) {
     // SAFETY: this is the handler of the slot's thread, the only one to use them, and it is not entered again while it
     // runs.
     let (cache, anchors) = unsafe { (&mut *slot.cache(), &mut *slot.anchors()) };
-    let mut evaluators = Evaluators::look(slot, sample.time, anchors, space / 2, |word| {
+    let mut evaluators = Evaluators::look(slot, sample.time, anchors, space / 4 * 3, |word| {
         let _ = put(word);
     });
-    let is_truncated = evaluators.walked.is_truncated;
+    let (is_truncated, frames_of_python) = (evaluators.walked.is_truncated, evaluators.walked.frames);
     let mut frames = 0;
     cache.begin(code_map::generation());
     let outcome = unwind::walk(registers, &ProcessCode, &mut memory, cache, |address, stack| {
@@ -200,7 +200,12 @@ fn sample(slot: &Slot, space: u64, sample: Sample, context: &libc::ucontext_t) {
         let is_put = frames <= MOST_FRAMES && put(address);
         is_put && (!evaluators.is_at(address) || put(EVALUATOR))
     });
-    let outcome = if is_truncated { Outcome::Truncated } else { outcome };
+    let outcome = match outcome {
+        _ if is_truncated => Outcome::Truncated,
+        // The interpreter's frames are whole: the writer has them go on where the native ones end.
+        Outcome::Truncated if frames_of_python != 0 => Outcome::Broken,
+        outcome => outcome,
+    };
     // SAFETY: this is the handler of the slot's thread, and so many words were put.
     unsafe { slot.finish(Sample { outcome, count, ..sample }) };
 }

@@ -23,6 +23,8 @@ use crate::options::{Clock, Options};
 pub(crate) const DATA_OFFSET: u64 = 248;
 const HEADER_SIZE: u64 = 104;
 const ATTR_SIZE: u32 = 128;
+/// Of one sample, at most: a record's size has sixteen bits, and there are 56 bytes before its addresses.
+pub(crate) const MOST_ADDRESSES: usize = (u16::MAX as usize - 56) / 8;
 /// Where in the header the size of the data stands.
 pub(crate) const DATA_SIZE_AT: u64 = 48;
 pub(crate) const MAGIC: &[u8; 8] = b"PERFILE2";
@@ -354,4 +356,20 @@ fn put_string(bytes: &mut Vec<u8>, text: &[u8]) {
     let start = bytes.len();
     bytes.extend(text);
     bytes.resize(start + length, 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_stack_fits_into_a_record() {
+        let size = |addresses: usize| {
+            let mut batch = Batch::default();
+            batch.sample(Moment { pid: 1, tid: 1, time: 1 }, 1, &vec![1; addresses]);
+            batch.as_bytes().len()
+        };
+        assert_eq!(size(MOST_ADDRESSES), 56 + 8 * MOST_ADDRESSES);
+        assert_eq!(size(MOST_ADDRESSES + 1), 0);
+    }
 }

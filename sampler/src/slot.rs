@@ -19,7 +19,7 @@ use crate::unwind::{Outcome, RuleCache};
 /// Of a stack that is not probed: where it ends is known.
 pub(crate) const EXACT: u32 = u32::MAX;
 /// Anchors of one stack, at most. Evaluators beyond them are joined in their order.
-pub(crate) const MOST_ANCHORS: usize = 512;
+pub(crate) const MOST_ANCHORS: usize = MOST_FRAMES as usize;
 
 /// The process that samples; a child that shares memory or handlers does not.
 pub(crate) static PROCESS: AtomicU32 = AtomicU32::new(0);

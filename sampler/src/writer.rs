@@ -20,7 +20,7 @@ use crate::events::{self, LIBRARIES_CHANGED};
 use crate::interpose::ACTIVE;
 use crate::mappings::{Found, Mappings};
 use crate::output::{Output, Pins};
-use crate::perf_data::{Batch, Features, Mapping, Moment};
+use crate::perf_data::{Batch, Features, MOST_ADDRESSES, Mapping, Moment};
 use crate::process::Process;
 use crate::python::Python;
 use crate::slot::{self, Slot};
@@ -348,7 +348,7 @@ impl Writer {
 
     /// Puts the frames of the interpreter into their places. Returns false where one has no name yet: another thread is
     /// still saying it.
-    fn names(&mut self, stack: &mut Vec<u64>, outcome: &mut Outcome, may_wait: bool) -> bool {
+    fn names(&mut self, index: usize, stack: &mut Vec<u64>, outcome: &mut Outcome, may_wait: bool) -> bool {
         let Some(python) = &mut self.python else { return true };
         if !python.knows(stack) {
             let (batch, pid) = (&mut self.batch, self.pid);
@@ -358,8 +358,8 @@ impl Writer {
             return false;
         }
         // The interpreter's frames are whole where the native ones end early.
-        if python.merge(stack, *outcome, &mut self.merged) && matches!(outcome, Outcome::Broken | Outcome::UnknownCode)
-        {
+        let is_joined = python.merge(index, stack, *outcome, &mut self.merged);
+        if is_joined && matches!(outcome, Outcome::Broken | Outcome::UnknownCode) {
             *outcome = Outcome::Complete;
         }
         std::mem::swap(stack, &mut self.merged);
@@ -377,7 +377,7 @@ impl Writer {
                 self.repeat(index, slot, at, sample.period);
                 continue;
             }
-            let is_named = self.names(&mut stack, &mut sample.outcome, may_wait);
+            let is_named = self.names(index, &mut stack, &mut sample.outcome, may_wait);
             if !is_named {
                 break;
             }
@@ -400,6 +400,10 @@ impl Writer {
     }
 
     fn put(&mut self, at: Moment, period: u64, outcome: Outcome, stack: &[u64]) {
+        let (stack, outcome) = match stack.split_at_checked(MOST_ADDRESSES) {
+            Some((stack, [_, ..])) => (stack, Outcome::Truncated),
+            _ => (stack, outcome),
+        };
         COUNTERS.samples.fetch_add(1, Ordering::Relaxed);
         match outcome {
             Outcome::Complete => {}

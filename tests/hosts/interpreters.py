@@ -1,6 +1,6 @@
 """Python functions where an interpreter's frames are harder to find: interpreters.py SECONDS. Below `foreign`, a thread
 that pthread_create(3) has made and that enters Python by PyGILState_Ensure; below `inside`, a second interpreter; below
-`deep`, 900 calls of itself.
+`deep`, 5,000 calls of itself; below `between`, 600 of itself, each through functions in C.
 """
 
 import ctypes
@@ -53,9 +53,20 @@ def deep(depth):
         burn(SECONDS)
 
 
+def between(depth):
+    if depth:
+        list(map(between, [depth - 1]))
+    else:
+        burn(SECONDS)
+
+
+sys.setrecursionlimit(6000)
 in_foreign_thread()
 in_second_interpreter()
 thread = threading.Thread(target=in_second_interpreter)
 thread.start()
 thread.join()
-deep(899)
+# A whole stack, before one that has too many frames of C in Python 3.10 and older.
+deep(0)
+deep(4999)
+between(599)

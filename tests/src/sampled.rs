@@ -27,7 +27,7 @@ pub struct Weighed {
 #[must_use]
 pub fn read(data: &Path) -> Vec<Weighed> {
     let mut command = Command::new("perf");
-    command.args(["script", "--no-inline", "--max-stack", "1024", "-F", "tid,period,ip,sym", "-i"]).arg(data);
+    command.args(["script", "--no-inline", "--max-stack", "8192", "-F", "tid,period,ip,sym", "-i"]).arg(data);
     let done = tool::run(&mut command);
     let text = String::from_utf8_lossy(&done.stdout);
     assert!(done.status.success(), "{}: {}", data.display(), String::from_utf8_lossy(&done.stderr));

@@ -26,7 +26,7 @@ use super::tasks::{MOST_COROUTINES, MOST_WAITERS};
 use crate::slot::MOST_ANCHORS;
 
 /// Frames of one stack, at most.
-pub(crate) const MOST_FRAMES: u64 = 4096;
+pub(crate) const MOST_FRAMES: u64 = 6144;
 /// Frames in a row that are not shown, at most.
 const MOST_HIDDEN: u32 = 16;
 /// Code objects that are defined in one sample, at most.

@@ -31,6 +31,11 @@ const MOST_NUMBERS: usize = 1 << 16;
 /// Functions that are known again by what they say.
 const MOST_KNOWN: usize = 1 << 17;
 
+/// Whether an address is a frame of the interpreter's.
+pub(super) fn is_in_image(address: u64) -> bool {
+    address >= BASE
+}
+
 /// Where a code object's function is.
 #[derive(Debug)]
 struct Placed {

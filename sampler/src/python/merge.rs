@@ -12,6 +12,8 @@
 
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
+
 use super::frames::{EVALUATOR, Word};
 use crate::unwind::Outcome;
 
@@ -65,6 +67,36 @@ pub(crate) fn merge(words: &[u64], outcome: Outcome, names: &impl Names, merged:
     is_joined
 }
 
+/// Of each slot's last whole stack, the code object of the outermost frame and the native frames behind it.
+#[derive(Debug, Default)]
+pub(crate) struct Bases(BTreeMap<usize, (u64, Vec<u64>)>);
+
+impl Bases {
+    /// Remembers those of a whole stack, and puts them behind one whose native frames end early. `merged` is what
+    /// [`merge`] has made of `words`; `is_frame` tells which of its addresses are frames of the interpreter's.
+    pub(crate) fn complete(
+        &mut self,
+        slot: usize,
+        words: &[u64],
+        outcome: Outcome,
+        is_frame: impl Fn(u64) -> bool,
+        merged: &mut Vec<u64>,
+    ) {
+        let Some(outermost) = words.iter().map_while(|word| Word::decode(*word)).last() else { return };
+        let behind = merged.iter().rposition(|&address| is_frame(address)).map_or(0, |at| at + 1);
+        let known = self.0.get(&slot).filter(|(number, _)| *number == outermost.number);
+        match (outcome, merged.get(behind..)) {
+            (Outcome::Complete, Some(base @ [_, ..])) if known.is_none_or(|(_, known)| known != base) => {
+                self.0.insert(slot, (outermost.number, base.to_vec()));
+            }
+            (Outcome::Broken | Outcome::UnknownCode, Some([])) => {
+                merged.extend(known.iter().flat_map(|(_, base)| base))
+            }
+            _ => {}
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,6 +136,23 @@ mod tests {
         let words = [frame(11, true), frame(12, true), frame(13, false), 5, 8, EVALUATOR, 6];
         assert_eq!(merged(&words, Outcome::Broken), (vec![5, 1011, 6, 1012, 1013], true));
         assert_eq!(merged(&words[..3], Outcome::UnknownCode), (vec![1011, 1012, 1013], true));
+    }
+
+    #[test]
+    fn a_broken_stack_ends_as_the_whole_one_of_its_thread() {
+        let mut bases = Bases::default();
+        let mut completed = |slot, outermost, native: &[u64], outcome| {
+            let words = [&[frame(11, true), frame(outermost, true)], native].concat();
+            let (mut merged, _) = merged(&words, outcome);
+            bases.complete(slot, &words, outcome, |address| address >= 1000, &mut merged);
+            merged
+        };
+        let whole = [5, 8, EVALUATOR, 6, 8, EVALUATOR, 7, 9, 10];
+        assert_eq!(completed(0, 12, &whole, Outcome::Complete), [5, 1011, 6, 1012, 9, 10]);
+        assert_eq!(completed(0, 12, &whole[..3], Outcome::Broken), [5, 1011, 1012, 9, 10]);
+        // Of another greenlet, and of another thread.
+        assert_eq!(completed(0, 13, &whole[..3], Outcome::Broken), [5, 1011, 1013]);
+        assert_eq!(completed(1, 12, &whole[..3], Outcome::Broken), [5, 1011, 1012]);
     }
 
     #[test]

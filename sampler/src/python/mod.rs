@@ -62,6 +62,7 @@ pub(crate) struct Python {
     functions: Functions,
     glue: Vec<Range<u64>>,
     dealloc: u64,
+    bases: merge::Bases,
 }
 
 impl Python {
@@ -89,7 +90,7 @@ impl Python {
         log_line!(Info, "reading frames of {}", found.name);
         interpreter::publish(found.interpreter);
         let functions = Functions::new(minor, functions::path_in(&directory));
-        Some(Python { functions, glue: found.glue, dealloc: found.dealloc })
+        Some(Python { functions, glue: found.glue, dealloc: found.dealloc, bases: merge::Bases::default() })
     }
 
     /// Looks for asyncio among new mappings.
@@ -118,9 +119,11 @@ impl Python {
         frames.into_iter().all(|&word| self.functions.address(word).is_some())
     }
 
-    /// See [`merge::merge`].
-    pub(crate) fn merge(&self, words: &[u64], outcome: Outcome, merged: &mut Vec<u64>) -> bool {
-        merge::merge(words, outcome, self, merged)
+    /// See [`merge::merge`] and [`merge::Bases::complete`]; `slot` is the thread's.
+    pub(crate) fn merge(&mut self, slot: usize, words: &[u64], outcome: Outcome, merged: &mut Vec<u64>) -> bool {
+        let is_joined = merge::merge(words, outcome, self, merged);
+        self.bases.complete(slot, words, outcome, functions::is_in_image, merged);
+        is_joined
     }
 
     /// Writes the images.
