@@ -116,7 +116,11 @@ impl Counter {
         };
         // SAFETY: reads the attributes; any processor, no group.
         let made = unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attributes, tid, -1, -1, CLOEXEC) };
-        if made < 0 { Err(io::Error::last_os_error()) } else { Ok(output::moved_out_of_the_way(made as c_int)) }
+        if made < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(output::moved_out_of_the_way(made as c_int, output::MOST_DESCRIPTORS))
+        }
     }
 
     /// A counter for a thread, whose samples are those of slot `index`. It counts from [`Running::go_on`] on.

@@ -97,7 +97,7 @@ fn tables(code: &ObservedCode<'_>) -> Tables {
     let Some(base) = code.object.text().first().map(|text| text.range.start().0) else { return Tables::Bare };
     let mut tables = Vec::new();
     if let Some((range, bytes)) = code.eh_frame {
-        tables.push(FrameTable::by_reading(bytes.into(), range.start().0, base));
+        tables.push(FrameTable::by_reading(bytes.to_vec().into(), range.start().0, base));
     }
     let place = cfi::place_behind(code.made_rules);
     if !code.made_rules.is_empty()

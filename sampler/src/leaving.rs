@@ -7,7 +7,6 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use jitlisten::plumbing::HostStateGuard;
 
@@ -15,7 +14,7 @@ use crate::disposition::{Next, errno, set_errno};
 use crate::interpose::ACTIVE;
 use crate::slot::PROCESS;
 use crate::writer::{STOP, WRITTEN};
-use crate::{clock, threads, wake};
+use crate::{threads, wake};
 
 /// The longest wait for the writer, in nanoseconds. It needs one or two milliseconds, unless the caller's thread holds
 /// a lock of `malloc`.
@@ -44,14 +43,6 @@ pub(crate) fn is_recorded() -> bool {
     ACTIVE.load(Ordering::Acquire) && PROCESS.load(Ordering::Acquire) == std::process::id()
 }
 
-/// Waits for the writer.
-fn wait_until(is_done: impl Fn() -> bool) {
-    let until = clock::monotonic() + PATIENCE;
-    while !is_done() && clock::monotonic() < until {
-        std::thread::sleep(Duration::from_micros(100));
-    }
-}
-
 /// Ends the recording of this process, if there is one.
 pub(crate) fn end_recording() {
     if !is_recorded() {
@@ -62,7 +53,7 @@ pub(crate) fn end_recording() {
         threads::caller_ends();
         STOP.store(true, Ordering::Release);
         wake::writer();
-        wait_until(|| WRITTEN.load(Ordering::Acquire));
+        wake::wait_until(|| WRITTEN.load(Ordering::Acquire), PATIENCE);
     });
 }
 
@@ -80,7 +71,7 @@ fn write_before(file: *const c_char, is_searched: bool) {
         let _ = std::panic::catch_unwind(|| {
             threads::caller_may_end();
             let ticket = wake::writer_to_write();
-            wait_until(|| WRITTEN.load(Ordering::Acquire) || wake::has_written(ticket));
+            wake::wait_until(|| WRITTEN.load(Ordering::Acquire) || wake::has_written(ticket), PATIENCE);
         });
     }
     set_errno(before);

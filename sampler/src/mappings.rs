@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -17,6 +18,7 @@ use object::elf::{NT_GNU_BUILD_ID, PT_GNU_EH_FRAME, PT_LOAD, PT_NOTE};
 
 use crate::code_map::{Range, Tables};
 use crate::perf_data::{BuildId, Mapping};
+use crate::process;
 use crate::unwind::FrameTable;
 
 /// No unwind table is larger; what claims to be is damaged.
@@ -71,9 +73,11 @@ impl Mappings {
         self.known.clone()
     }
 
-    /// Looks at all mappings. Returns the executable ones that were not there before, and all of them as a map of code.
-    pub(crate) fn look(&mut self) -> Option<(Vec<Mapping>, Vec<Range>)> {
-        let lines: Vec<Line> = MapsLine::all(&fs::read("/proc/self/maps").ok()?).map(Line::of).collect();
+    /// Looks at all mappings. Returns their list, the executable ones that were not there before, and all of them as a
+    /// map of code.
+    pub(crate) fn look(&mut self) -> Option<(Vec<u8>, Vec<Mapping>, Vec<Range>)> {
+        let text = fs::read("/proc/self/maps").ok()?;
+        let lines: Vec<Line> = MapsLine::all(&text).map(Line::of).collect();
         let mut known = BTreeMap::new();
         let (mut new, mut ranges) = (Vec::new(), Vec::new());
         // The mapping that holds the ELF header of what comes next.
@@ -100,7 +104,7 @@ impl Mappings {
         self.inherited.clear();
         self.remember(known, &lines);
         ranges.extend(self.unmapped.iter().map(|(line, tables)| line.as_range(tables)));
-        Some((new, ranges))
+        Some((text, new, ranges))
     }
 
     /// What is not there any more is kept, unless something else is in its place.
@@ -146,7 +150,7 @@ impl Line {
 }
 
 fn describe(line: &Line, header: Option<&Line>) -> Known {
-    let module = header.and_then(|header| Module::read(header.start));
+    let module = header.and_then(|header| Module::read(header.start, line.start..line.end));
     let Some(module) = module else {
         let code = read(line.start, 64.min(line.end - line.start)).unwrap_or_default();
         let is_trampoline = line.inode == 0 && code.windows(TRAMPOLINE.len()).any(|bytes| bytes == TRAMPOLINE);
@@ -162,10 +166,11 @@ struct Module {
     base: u64,
     bias: u64,
     segments: Vec<ProgramHeader>,
+    code: std::ops::Range<u64>,
 }
 
 impl Module {
-    fn read(base: u64) -> Option<Module> {
+    fn read(base: u64, code: std::ops::Range<u64>) -> Option<Module> {
         const SIZE: u64 = size_of::<ProgramHeader>() as u64;
         let header = elf::file_header(&read(base, size_of::<FileHeader>() as u64)?)?;
         let (at, count) = (header.e_phoff.get(LE), u64::from(header.e_phnum.get(LE)));
@@ -175,7 +180,7 @@ impl Module {
         let segments: Vec<ProgramHeader> = elf::structures(&read(base.checked_add(at)?, count * SIZE)?).collect();
         let first =
             segments.iter().rfind(|segment| segment.p_type.get(LE) == PT_LOAD && segment.p_offset.get(LE) == 0)?;
-        Some(Module { base, bias: base.wrapping_sub(first.p_vaddr.get(LE) & !0xfff), segments })
+        Some(Module { base, bias: base.wrapping_sub(first.p_vaddr.get(LE) & !0xfff), segments, code })
     }
 
     fn frame_table(&self) -> Option<FrameTable> {
@@ -183,7 +188,7 @@ impl Module {
         let segment = of(PT_GNU_EH_FRAME).next()?;
         let header_start = segment.p_vaddr.get(LE);
         let header_address = self.bias.wrapping_add(header_start);
-        let header = read(header_address, segment.p_memsz.get(LE))?;
+        let header = self.bytes(header_address, segment.p_memsz.get(LE))?;
         let section_address = FrameTable::section_address(&header, header_address)?;
         // Its size stands nowhere; it ends where its segment does, if not before.
         let relative = section_address.wrapping_sub(self.bias);
@@ -193,9 +198,14 @@ impl Module {
         if header_start > relative && header_start - relative < size {
             size = header_start - relative;
         }
-        let section = read(section_address, size)?;
-        FrameTable::with_header(section.into(), section_address, self.base, &header, header_address)
-            .or_else(|| Some(FrameTable::by_reading(read(section_address, size)?.into(), section_address, self.base)))
+        let section = || self.bytes(section_address, size);
+        FrameTable::with_header(section()?, section_address, self.base, &header, header_address)
+            .or_else(|| Some(FrameTable::by_reading(section()?, section_address, self.base)))
+    }
+
+    fn bytes(&self, address: u64, size: u64) -> Option<Cow<'static, [u8]>> {
+        let in_place = process::in_place(&self.code, address, size).map(Cow::Borrowed);
+        in_place.or_else(|| read(address, size).map(Cow::Owned))
     }
 
     fn build_id(&self) -> Option<BuildId> {
@@ -262,7 +272,7 @@ mod tests {
     fn the_c_library_has_a_table_and_a_build_id() {
         let _alone = crate::slot::alone();
         let mut mappings = Mappings::default();
-        let (new, ranges) = mappings.look().unwrap();
+        let (_, new, ranges) = mappings.look().unwrap();
         let libc = new.iter().find(|mapping| mapping.path.windows(8).any(|part| part == b"/libc.so")).unwrap();
         assert!(libc.build_id.is_some());
         // lld's --build-id=fast, and one that is too long.

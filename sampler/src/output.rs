@@ -123,18 +123,20 @@ impl Drop for Output {
 /// Numbers of descriptors that we choose are below this.
 pub(crate) const MOST_DESCRIPTORS: usize = 1 << 16;
 
-/// The same file with a number above three quarters of the limit.
+/// The same file with a number that programs hardly reach. For a higher one the kernel would have a larger table, which
+/// each fork copies.
 fn out_of_the_way(file: File) -> File {
     // SAFETY: the number is the file's alone.
-    unsafe { File::from_raw_fd(moved_out_of_the_way(file.into_raw_fd())) }
+    unsafe { File::from_raw_fd(moved_out_of_the_way(file.into_raw_fd(), 1024)) }
 }
 
-/// The same for a descriptor, whose old number is free then; it stays what it is if there is no other.
-pub(crate) fn moved_out_of_the_way(descriptor: libc::c_int) -> libc::c_int {
+/// The same for a descriptor, whose old number is free then; it stays what it is if there is no other. Above three
+/// quarters of the limit, or of `most` if that is less.
+pub(crate) fn moved_out_of_the_way(descriptor: libc::c_int, most: usize) -> libc::c_int {
     let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
     // SAFETY: writable memory for it.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    let lowest = (limit.rlim_cur.min(MOST_DESCRIPTORS as u64) / 4 * 3) as libc::c_int;
+    let lowest = (limit.rlim_cur.min(most as u64) / 4 * 3) as libc::c_int;
     // SAFETY: a descriptor that is open.
     let number = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, lowest) };
     if number < 0 {

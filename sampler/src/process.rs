@@ -1,6 +1,10 @@
-//! A process that another one depends on, distinguished from a later process with the same PID.
+//! A process that another one depends on, distinguished from a later process with the same PID; and what the kernel says
+//! of this one, by a call where a file of /proc would take ten times as long.
 
+use std::ffi::CStr;
 use std::fs;
+use std::mem::MaybeUninit;
+use std::ops::Range;
 
 /// A process: its number, and when it started, in ticks of the kernel's clock since the boot (`starttime` of
 /// `proc_pid_stat(5)`).
@@ -30,6 +34,37 @@ impl Process {
         let Ok(stat) = fs::read(format!("/proc/{}/stat", self.pid)) else { return false };
         state_and_start(&stat).is_some_and(|(state, start)| start != self.start || matches!(state, b'Z' | b'X' | b'x'))
     }
+}
+
+/// Memory of a library that has code in `code`, by its own headers, if that is this library or libc. What their files
+/// have need not be copied: no handler of ours runs where one of them was unmapped.
+pub(crate) fn in_place(code: &Range<u64>, address: u64, size: u64) -> Option<&'static [u8]> {
+    let needed = [in_place as *const () as u64, libc::getpid as *const () as u64];
+    if !needed.iter().any(|function| code.contains(function)) {
+        return None;
+    }
+    // SAFETY: the loader has mapped it as these headers say, read-only, and it stays.
+    Some(unsafe { std::slice::from_raw_parts(address as *const u8, usize::try_from(size).ok()?) })
+}
+
+/// The name of this machine, and the kernel's release.
+pub(crate) fn system() -> (String, String) {
+    let mut found = MaybeUninit::<libc::utsname>::zeroed();
+    // SAFETY: writable memory for it.
+    unsafe { libc::uname(found.as_mut_ptr()) };
+    // SAFETY: bytes; zeros where the call has failed.
+    let found = unsafe { found.assume_init() };
+    // SAFETY: the kernel terminates them.
+    let text = |field: &[libc::c_char]| unsafe { CStr::from_ptr(field.as_ptr()) }.to_string_lossy().into_owned();
+    (text(&found.nodename), text(&found.release))
+}
+
+/// The name of the calling thread.
+pub(crate) fn own_name() -> Vec<u8> {
+    let mut name = [0_u8; 17];
+    // SAFETY: writes sixteen bytes.
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    CStr::from_bytes_until_nul(&name).map_or(Vec::new(), |name| name.to_bytes().to_vec())
 }
 
 /// The third and the 22nd field of `/proc/PID/stat`. The second one, a name in parentheses, may have anything in it.

@@ -26,7 +26,7 @@ use crate::process::Process;
 use crate::slot::PROCESS;
 use crate::threads::{self, SAMPLED, WITHOUT_TIMER};
 use crate::writer::{ABANDON, COUNTERS, STOP, WORK, WRITTEN, Writer};
-use crate::{clock, code_map, counter, fatal, measure, python, slot, timer, vdso, wake};
+use crate::{clock, code_map, counter, fatal, measure, process, python, slot, timer, vdso, wake};
 
 /// Names the process that has begun the file, for itself after `exec(2)`.
 const BEGUN: &str = "JITLISTEN_RECORD_BEGUN";
@@ -117,7 +117,7 @@ fn state() -> MutexGuard<'static, Option<Running>> {
 pub fn start(options: Options) -> Result<(), Error> {
     vdso::look();
     fatal::look();
-    start_in(&mut state(), options, Found::new(), |_| false)
+    start_in(&mut state(), options, None, |_| false)
 }
 
 /// Ends it. The file is whole when this returns.
@@ -171,11 +171,12 @@ pub fn statistics() -> Statistics {
     }
 }
 
-/// `continues` tells of the file whether this process began it.
+/// `inherited` is the child's of a fork, which has one thread. `continues` tells of the file whether this process began
+/// it.
 fn start_in(
     state: &mut Option<Running>,
     options: Options,
-    inherited: Found,
+    inherited: Option<Found>,
     continues: impl FnOnce(&Path) -> bool,
 ) -> Result<(), Error> {
     if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
@@ -193,8 +194,7 @@ fn start_in(
         return Err(Error::AlreadyRecording);
     }
     crate::options::checked_hz(options.hz).map_err(Error::Options)?;
-    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let path = options.path(std::process::id(), host.trim());
+    let path = options.path(std::process::id(), &process::system().0);
     let absolute = std::env::current_dir().map_or(path.clone(), |directory| directory.join(&path));
     let counter = permitted(&options)?;
     let append = continues(&absolute);
@@ -215,11 +215,14 @@ fn start_in(
     measure::configure(options.clock, options.hz, counter.as_ref());
     let enabled_images = observe_code(&options);
     let until = options.seconds.map(|seconds| clock::monotonic() + u64::from(seconds) * 1_000_000_000);
-    let mut writer = Writer::new(output, until, options.python, options.recorder, inherited);
+    let is_forked = inherited.is_some();
+    let mut writer = Writer::new(output, until, options.python, options.recorder, inherited.unwrap_or_default());
     writer.begin(append);
     ACTIVE.store(true, Ordering::Release);
     interpose::adopt_this_thread(0, 0);
-    threads::arm_all();
+    if !is_forked {
+        threads::arm_all();
+    }
     match start_writer(writer, enabled_images) {
         Ok(writer) => {
             fatal::handle_all();
@@ -370,7 +373,7 @@ pub fn start_by_environment(heirs: Heirs) -> Result<bool, Error> {
     set_variable(BEGUN, std::ffi::OsStr::new(&own));
     // The environment of a child after fork(2) is its parent's, and tells nothing of the child's file.
     let continues = |file: &Path| if is_child { is_of_this_process(file) } else { begun.as_ref() == Some(&own) };
-    start_in(&mut state(), options, Found::new(), continues)?;
+    start_in(&mut state(), options, None, continues)?;
     Ok(true)
 }
 
@@ -420,7 +423,7 @@ impl HeldAcrossFork for Held {
         let options = running.map(|running| running.options).filter(|options| options.children);
         if let Some(options) = options {
             let pid = std::process::id();
-            let _ = start_in(&mut state, options.for_child(pid), inherited, |_| false);
+            let _ = start_in(&mut state, options.for_child(pid), Some(inherited), |_| false);
         }
     }
 }

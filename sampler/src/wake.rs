@@ -4,6 +4,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::clock;
+
 static WAKE: AtomicU32 = AtomicU32::new(0);
 
 /// A ring fills up: it is to be emptied at once.
@@ -16,20 +18,28 @@ pub(crate) fn seen() -> u32 {
 
 /// Waits until [`writer`] is called, or was after [`seen`] returned this, or the time is over.
 pub(crate) fn wait(seen: u32, time: Duration) {
-    let time = libc::timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
-    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: a word that lives for ever, and a time.
-    unsafe { libc::syscall(libc::SYS_futex, WAKE.as_ptr(), operation, seen, &raw const time) };
+    wait_while(&WAKE, seen, time);
 }
 
 /// Wakes it: it looks at once.
 pub(crate) fn writer() {
     WAKE.fetch_add(1, Ordering::AcqRel);
+    wake(&WAKE);
+}
+
+/// Waits while the word is this, for less than a second.
+fn wait_while(word: &AtomicU32, value: u32, time: Duration) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: a word that lives for ever, and a time.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, &raw const time) };
+}
+
+fn wake(word: &AtomicU32) {
     let none: *const libc::timespec = ptr::null();
+    let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
     // SAFETY: a word that lives for ever; no time is passed.
-    unsafe {
-        libc::syscall(libc::SYS_futex, WAKE.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1, none);
-    }
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, i32::MAX, none) };
 }
 
 /// The same to empty the rings, once until it does. Safe in a signal handler.
@@ -41,6 +51,8 @@ pub(crate) fn writer_to_drain() {
 
 /// How often it had been woken before its last whole look.
 static LOOKED: AtomicU32 = AtomicU32::new(0);
+/// Threads that wait for a look.
+static WAITING: AtomicU32 = AtomicU32::new(0);
 
 /// Has it write all that is in the rings; [`has_written`] tells whether it has.
 pub(crate) fn writer_to_write() -> u32 {
@@ -56,5 +68,28 @@ pub(crate) fn has_written(ticket: u32) -> bool {
 
 /// It has looked, after [`seen`] returned this.
 pub(crate) fn has_looked(seen: u32) {
-    LOOKED.store(seen, Ordering::Release);
+    LOOKED.store(seen, Ordering::SeqCst);
+    if WAITING.load(Ordering::SeqCst) != 0 {
+        wake(&LOOKED);
+    }
+}
+
+/// It looks no more: those that wait look whether it is done. What the next one is asked for has not been done.
+pub(crate) fn has_ended() {
+    has_looked(WAKE.fetch_add(1, Ordering::AcqRel).wrapping_add(1));
+}
+
+/// Waits for the writer until `is_done`, or for so many nanoseconds. Takes no lock, allocates nothing.
+pub(crate) fn wait_until(is_done: impl Fn() -> bool, patience: u64) {
+    let until = clock::monotonic() + patience;
+    WAITING.fetch_add(1, Ordering::SeqCst);
+    loop {
+        let looked = LOOKED.load(Ordering::SeqCst);
+        let left = until.saturating_sub(clock::monotonic());
+        if left == 0 || is_done() {
+            break;
+        }
+        wait_while(&LOOKED, looked, Duration::from_nanos(left));
+    }
+    WAITING.fetch_sub(1, Ordering::SeqCst);
 }

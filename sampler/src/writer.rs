@@ -21,7 +21,7 @@ use crate::interpose::ACTIVE;
 use crate::mappings::{Found, Mappings};
 use crate::output::{Output, Pins};
 use crate::perf_data::{Batch, Features, MOST_ADDRESSES, Mapping, Moment};
-use crate::process::Process;
+use crate::process::{self, Process};
 use crate::python::Python;
 use crate::slot::{self, Slot};
 use crate::threads::{self, Scan};
@@ -198,14 +198,16 @@ impl Writer {
             }
             let next = self.next_drain.min(self.next_watch);
             wake::wait(seen, Duration::from_nanos(next.saturating_sub(clock::monotonic())));
-            // Libraries come in crowds.
-            if wake::seen() != seen && !wake::DRAIN.load(Ordering::Acquire) {
+            // Libraries come in crowds; who ends the recording waits for it.
+            let is_waited_for = [&wake::DRAIN, &STOP, &ABANDON].iter().any(|wish| wish.load(Ordering::Acquire));
+            if wake::seen() != seen && !is_waited_for {
                 std::thread::sleep(SPACING);
             }
         };
         let _work = WORK.lock().unwrap_or_else(PoisonError::into_inner);
         self.end();
         WRITTEN.store(true, Ordering::Release);
+        wake::has_ended();
         is_abandoned
     }
 
@@ -295,7 +297,7 @@ impl Writer {
     fn look_at_mappings(&mut self, since: u64) -> bool {
         let at = Moment { time: since, ..self.now() };
         self.last_mappings = clock::monotonic();
-        let Some((new, ranges)) = self.mappings.look() else { return false };
+        let Some((text, new, ranges)) = self.mappings.look() else { return false };
         for mapping in &new {
             let path = PathBuf::from(std::ffi::OsStr::from_bytes(&mapping.path));
             match is_image(&path).then(|| self.pins.pin(&path)).flatten() {
@@ -310,7 +312,7 @@ impl Writer {
             self.has_new_mappings = true;
             code_map::publish_libraries(ranges);
             if self.wants_python && self.python.is_none() {
-                self.python = Python::find(|| self.pins.made().map(Path::to_owned));
+                self.python = Python::find(&text, &new, || self.pins.made().map(Path::to_owned));
             }
             if let Some(python) = &self.python {
                 python.look(&new);
@@ -495,12 +497,12 @@ impl Writer {
     }
 
     fn features(&self) -> Features {
-        let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+        let (hostname, release) = process::system();
         let command_line = fs::read("/proc/self/cmdline").unwrap_or_default();
         let command_line = command_line.strip_suffix(&[0]).unwrap_or(&command_line);
         Features {
-            hostname: read("/proc/sys/kernel/hostname"),
-            release: read("/proc/sys/kernel/osrelease"),
+            hostname,
+            release,
             version: version(),
             command_line: command_line.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect(),
             first_sample: self.first_sample,
@@ -536,6 +538,9 @@ fn is_image(path: &std::path::Path) -> bool {
 }
 
 fn name_of(tid: u32) -> Option<Vec<u8>> {
+    if tid == clock::own_tid() {
+        return Some(process::own_name());
+    }
     let name = fs::read(format!("/proc/self/task/{tid}/comm")).ok()?;
     Some(name.strip_suffix(b"\n").map_or(name.clone(), <[u8]>::to_vec))
 }

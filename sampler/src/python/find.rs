@@ -10,7 +10,8 @@ use std::sync::OnceLock;
 
 use jitlisten::plumbing::MapsLine;
 use object::read::elf::{ElfFile64, ProgramHeader as _};
-use object::{Endianness, Object as _, ObjectSection as _, ObjectSymbol as _, ReadCache, elf};
+use object::read::elf::{SectionHeader as _, Sym as _};
+use object::{Endianness, Object as _, ObjectSection as _, ReadCache, elf};
 
 use super::interpreter::{Interpreter, Types};
 use super::layout::{DEBUG_OFFSETS, Layout};
@@ -67,15 +68,15 @@ pub(super) struct Found {
     pub(super) name: String,
 }
 
-/// Looks at the mappings; `None`: there is no CPython.
-pub(super) fn find() -> Option<Result<Found, Refusal>> {
-    let text = fs::read("/proc/self/maps").ok()?;
+/// Looks at files with new mappings, of all that `text` lists; `None`: there is no CPython.
+pub(super) fn find(text: &[u8], new: &[Mapping]) -> Option<Result<Found, Refusal>> {
     let program = fs::metadata("/proc/self/exe").ok().map(|about| about.ino());
-    let lines: Vec<MapsLine<'_>> = MapsLine::all(&text).collect();
+    let lines: Vec<MapsLine<'_>> = MapsLine::all(text).collect();
     let is_candidate = |line: &&MapsLine<'_>| {
         let name = line.path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
         let is_named = name.starts_with(b"libpython") || name.starts_with(b"python");
-        line.offset == 0 && line.inode != 0 && (is_named || program == Some(line.inode))
+        let is_candidate = line.offset == 0 && line.inode != 0 && (is_named || program == Some(line.inode));
+        is_candidate && new.iter().any(|mapping| mapping.inode == line.inode)
     };
     lines.iter().filter(is_candidate).find_map(|line| in_file(line, &lines))
 }
@@ -90,7 +91,7 @@ impl Symbols {
     fn read(path: &Path, start: u64) -> Option<Symbols> {
         let cache = ReadCache::new(File::open(path).ok()?);
         let file = ElfFile64::<Endianness, _>::parse(&cache).ok()?;
-        let endian = file.endian();
+        let (endian, sections) = (file.endian(), file.elf_section_table());
         let first = file.elf_program_headers().iter().find(|header| header.p_type(endian) == elf::PT_LOAD)?;
         let bias = start.wrapping_sub(first.p_vaddr(endian) & !0xfff);
         let wanted = |name: &str| {
@@ -98,19 +99,28 @@ impl Symbols {
                 || matches!(name, "PyCode_Type" | "PyUnicode_Type" | "PyBytes_Type" | "PyCoro_Type" | "PyGen_Type")
         };
         let mut symbols = Symbols { found: BTreeMap::new(), glue: Vec::new() };
-        for symbol in file.dynamic_symbols().chain(file.symbols()) {
-            let Ok(name) = symbol.name() else { continue };
-            if symbol.address() == 0 {
+        for kind in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
+            let Ok(table) = sections.symbols(endian, &cache, kind) else { continue };
+            // All names at once: a read for each takes longer than all else in the start of a recording.
+            let names = sections.section(table.string_section()).and_then(|section| section.data(endian, &cache));
+            let Ok(names) = names else { continue };
+            let name = |symbol: &elf::Sym64<Endianness>| names.get(symbol.st_name(endian) as usize..);
+            let is_runtime = |symbol| name(symbol).is_some_and(|name| name.starts_with(RUNTIME.as_bytes()));
+            if symbols.found.is_empty() && !table.symbols().iter().any(is_runtime) {
                 continue;
             }
-            let address = bias.wrapping_add(symbol.address());
-            // Copies for a compiler's reasons: `call_function.lto_priv.0`.
-            let plain = name.split(".lto_priv").next().unwrap_or(name);
-            if GLUE.contains(&plain) {
-                symbols.glue.push(address..address.wrapping_add(symbol.size()));
-            }
-            if wanted(name) || name == EVALUATOR {
-                symbols.found.insert(name.to_owned(), (address, symbol.size()));
+            for symbol in table.symbols().iter().filter(|symbol| symbol.st_value(endian) != 0) {
+                let name = name(symbol).and_then(|name| CStr::from_bytes_until_nul(name).ok()?.to_str().ok());
+                let Some(name) = name else { continue };
+                let (address, size) = (bias.wrapping_add(symbol.st_value(endian)), symbol.st_size(endian));
+                // Copies for a compiler's reasons: `call_function.lto_priv.0`.
+                let plain = name.split(".lto_priv").next().unwrap_or(name);
+                if GLUE.contains(&plain) {
+                    symbols.glue.push(address..address.wrapping_add(size));
+                }
+                if wanted(name) || name == EVALUATOR {
+                    symbols.found.insert(name.to_owned(), (address, size));
+                }
             }
         }
         symbols.glue.sort_by_key(|range| (range.start, range.end));

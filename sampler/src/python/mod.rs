@@ -66,9 +66,10 @@ pub(crate) struct Python {
 }
 
 impl Python {
-    /// Looks for an interpreter; from then on handlers read its frames. `directory` says where images are to be.
-    pub(crate) fn find(directory: impl FnOnce() -> Option<PathBuf>) -> Option<Python> {
-        let found = match find::find()? {
+    /// Looks for an interpreter in new mappings, of all that `maps` lists; from then on handlers read its frames.
+    /// `directory` says where images are to be.
+    pub(crate) fn find(maps: &[u8], new: &[Mapping], directory: impl FnOnce() -> Option<PathBuf>) -> Option<Python> {
+        let found = match find::find(maps, new)? {
             Ok(found) => found,
             Err(refusal) => {
                 log_line!(Warn, "Python functions are not shown: {refusal}");

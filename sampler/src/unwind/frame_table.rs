@@ -1,15 +1,17 @@
-//! A copy of an `.eh_frame` section, with an index of its entries.
+//! An `.eh_frame` section, copied unless it stays where it is, with an index of its entries.
 //!
 //! Copy and index are made outside the signal handler, which only reads them.
 
 #![forbid(unsafe_code)]
 
+use std::borrow::Cow;
+
 use jitlisten_unwinder::{Entry, Header, Section};
 
-/// A private copy of an `.eh_frame` with an index. Nothing in it points to memory that can be unmapped.
+/// An `.eh_frame` with an index. Nothing in it points to memory that can be unmapped.
 #[derive(Debug)]
 pub struct FrameTable {
-    bytes: Box<[u8]>,
+    bytes: Cow<'static, [u8]>,
     /// Where the section is in the process: pointers in it are relative to that.
     address: u64,
     /// What the index is relative to.
@@ -20,7 +22,7 @@ pub struct FrameTable {
 
 impl FrameTable {
     /// A section without an index: every entry is read once.
-    pub fn by_reading(bytes: Box<[u8]>, address: u64, base: u64) -> FrameTable {
+    pub fn by_reading(bytes: Cow<'static, [u8]>, address: u64, base: u64) -> FrameTable {
         let mut table = FrameTable { bytes, address, base, index: Box::default() };
         let section = table.section();
         let starts = section.records(0).map_while(Result::ok).filter_map(|record| {
@@ -37,7 +39,7 @@ impl FrameTable {
     /// A section with the table of its `.eh_frame_hdr`, which was loaded at `header_address`. `None` if it has no
     /// table.
     pub fn with_header(
-        bytes: Box<[u8]>,
+        bytes: Cow<'static, [u8]>,
         address: u64,
         base: u64,
         header: &[u8],
