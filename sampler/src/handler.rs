@@ -2,8 +2,8 @@
 //!
 //! It allocates nothing, takes no lock and uses no thread-local variable but `errno`. It reads its slot, published
 //! tables, and the stack. In a steady thread it makes no system call (four for a counter; one to wake the writer when
-//! its ring fills up): the vDSO reads the time, the signal contains the sample's period, and the thread's stack is
-//! known (`stack_memory`, which makes two at most).
+//! its ring fills up, or in the first 0.1 s): the vDSO reads the time, the signal contains the sample's period, and the
+//! thread's stack is known (`stack_memory`, which makes two at most).
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
@@ -159,6 +159,7 @@ fn record(slot: &Slot, overrun: c_int, context: &libc::ucontext_t) {
         if let Some(space) = slot.space() {
             sample(slot, space, Sample { time: began, period, outcome: Outcome::Complete, count: 0 }, context);
             slot.pace.took(clock::monotonic().saturating_sub(began), measure::period());
+            wake::after_sample(began);
         } else {
             slot.lost.fetch_add(1, Ordering::Relaxed);
         }

@@ -1,7 +1,7 @@
 //! Wakes the writer with a futex, because hooks do it, also under locks of the loader.
 
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock;
@@ -46,6 +46,20 @@ fn wake(word: &AtomicU32) {
 pub(crate) fn writer_to_drain() {
     if !DRAIN.load(Ordering::Relaxed) && !DRAIN.swap(true, Ordering::AcqRel) {
         writer();
+    }
+}
+
+/// By [`clock::monotonic`].
+static AT_EACH_SAMPLE_UNTIL: AtomicU64 = AtomicU64::new(0);
+
+pub(crate) fn at_each_sample_until(time: u64) {
+    AT_EACH_SAMPLE_UNTIL.store(time, Ordering::Relaxed);
+}
+
+/// A sample was made at that time. Safe in a signal handler.
+pub(crate) fn after_sample(time: u64) {
+    if time < AT_EACH_SAMPLE_UNTIL.load(Ordering::Relaxed) {
+        writer_to_drain();
     }
 }
 

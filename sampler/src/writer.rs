@@ -31,10 +31,8 @@ use crate::{clock, interpose, measure, wake};
 
 /// Between two looks, in nanoseconds. What was sampled since the last one is lost when the process is killed.
 const PERIOD: u64 = 50_000_000;
-/// The same in a process that is younger than [`YOUNG`]: a child that is killed may have
-/// no second look.
-const FIRST_PERIOD: u64 = 5_000_000;
-/// The age of a recording, in nanoseconds, up to which its process may be a short-lived child.
+/// The age of a recording, in nanoseconds, up to which its process may be a short-lived child, which may be killed
+/// before the first look: each sample is written at once.
 const YOUNG: u64 = 100_000_000;
 /// Between two looks at mappings, at least.
 const SPACING: Duration = Duration::from_millis(1);
@@ -104,7 +102,6 @@ pub(crate) struct Writer {
     /// When mappings may be looked at again because of unknown code, and how long to wait after that.
     next_mappings: u64,
     last_mappings: u64,
-    began: u64,
     next_drain: u64,
     patience: u64,
     first_sample: u64,
@@ -141,7 +138,6 @@ impl Writer {
             looks: 0,
             next_mappings: 0,
             last_mappings: 0,
-            began: clock::monotonic(),
             next_drain: 0,
             patience: 0,
             first_sample: 0,
@@ -162,6 +158,7 @@ impl Writer {
 
     /// What is there before the first sample.
     pub(crate) fn begin(&mut self, after_exec: bool) {
+        wake::at_each_sample_until(clock::monotonic() + YOUNG);
         self.batch.comm(self.now(), &name_of(self.pid).unwrap_or_default(), after_exec);
         self.take_events();
         self.look_at_mappings(clock::monotonic());
@@ -254,7 +251,7 @@ impl Writer {
         }
         if is_time {
             self.looks += 1;
-            self.next_drain = now + if now - self.began < YOUNG { FIRST_PERIOD } else { PERIOD };
+            self.next_drain = now + PERIOD;
             self.scan.look();
         }
         self.drain(true);
