@@ -12,6 +12,7 @@ asks whether any test fails: it does not know which edit is a safeguard, and run
 import datetime
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -42,18 +43,31 @@ def build():
     return subprocess.run(words, cwd=COPY, stderr=subprocess.PIPE, text=True)
 
 
-def test_program():
+def test_programs():
+    """The two by name."""
     said = subprocess.run(
-        ["cargo", "test", "--workspace", "--test", "together", "--no-run"], cwd=ROOT, stderr=subprocess.PIPE, text=True,
-        check=True,
+        ["cargo", "test", "--workspace", "--test", "together", "--test", "alone", "--no-run"], cwd=ROOT,
+        stderr=subprocess.PIPE, text=True, check=True,
     ).stderr
-    return ROOT / next(line.split("(")[1].rstrip(")") for line in said.splitlines() if "tests/together/main.rs" in line)
+    return {name: ROOT / path for name, path in re.findall(r"tests/(\w+)/main\.rs \((.*)\)", said)}
 
 
-def failed_tests(program, names):
-    """Which of the tests with these names fail; all of them where they run too long."""
+def failed_tests(programs, names):
+    """Which of the tests with these names fail; all of them where they run too long. And whether any ran."""
+    # As `ci/test.sh` runs them.
+    is_alone = {name: (ROOT / "tests/tests/alone" / f"{name.split('::')[0]}.rs").exists() for name in names}
+    failed, ran = [], []
+    for kind, threads in [("together", 2), ("alone", 1)]:
+        if its := [name for name in names if is_alone[name] == (kind == "alone")]:
+            found, has_run = failed_in(programs[kind], threads, its)
+            failed += found
+            ran.append(has_run)
+    return failed, all(ran)
+
+
+def failed_in(program, threads, names):
     process = subprocess.Popen(
-        [program, "--test-threads=2", *names], cwd=ROOT / "tests", env=ENVIRONMENT, stdout=subprocess.PIPE,
+        [program, f"--test-threads={threads}", *names], cwd=ROOT / "tests", env=ENVIRONMENT, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )
     try:
@@ -74,7 +88,7 @@ def mutated(text, mutation):
     return text
 
 
-def outcome(program, mutation):
+def outcome(programs, mutation):
     """A word for the record: `fails` is what must be."""
     place = COPY / mutation["file"]
     text = place.read_text() if place.exists() else ""
@@ -88,7 +102,7 @@ def outcome(program, mutation):
             return "does not compile: " + next(
                 (line for line in built.stderr.splitlines() if line.startswith("error")), "?"
             )
-        failed, ran = failed_tests(program, mutation["tests"])
+        failed, ran = failed_tests(programs, mutation["tests"])
     finally:
         place.write_text(text)
     if not ran:
@@ -106,8 +120,8 @@ def main():
     built = build()
     if built.returncode:
         raise SystemExit(built.stderr)
-    program = test_program()
-    failed, ran = failed_tests(program, sorted({name for one in mutations for name in one["tests"]}))
+    programs = test_programs()
+    failed, ran = failed_tests(programs, sorted({name for one in mutations for name in one["tests"]}))
     if failed or not ran:
         raise SystemExit(f"mutations: with every safeguard, these tests fail, or none ran: {failed}")
     rows, today = [], datetime.date.today()
@@ -115,7 +129,7 @@ def main():
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
     ).stdout.strip()
     for mutation in mutations:
-        began, said = time.monotonic(), outcome(program, mutation)
+        began, said = time.monotonic(), outcome(programs, mutation)
         rows.append(
             f"{mutation['safeguard']}\t{mutation['file']}\t{', '.join(mutation['tests'])}\t{said}\t{commit}\t{today}\n"
         )
