@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use jitlisten::plumbing::MapsLine;
 use object::read::elf::{ElfFile64, ProgramHeader as _};
@@ -81,6 +81,10 @@ pub(super) fn find(text: &[u8], new: &[Mapping]) -> Option<Result<Found, Refusal
     lines.iter().filter(is_candidate).find_map(|line| in_file(line, &lines))
 }
 
+/// The last interpreter's, for the child of a fork: to read them takes longer than all else in the start of a recording.
+/// Nothing forks meanwhile: this is done under the recorder's locks.
+static LAST: Mutex<Option<(Vec<u8>, Arc<Symbols>)>> = Mutex::new(None);
+
 /// The symbols of one file that are asked for, and where it is mapped.
 struct Symbols {
     found: BTreeMap<String, (u64, u64)>,
@@ -135,7 +139,18 @@ impl Symbols {
 
 fn in_file(line: &MapsLine<'_>, lines: &[MapsLine<'_>]) -> Option<Result<Found, Refusal>> {
     let path = Path::new(OsStr::from_bytes(line.path));
-    let symbols = Symbols::read(path, line.range.start().0)?;
+    let start = line.range.start().0;
+    let key = [line.path, &start.to_le_bytes(), &line.inode.to_le_bytes()].concat();
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    let symbols = match &*last {
+        Some((known, symbols)) if *known == key => Arc::clone(symbols),
+        _ => {
+            let symbols = Arc::new(Symbols::read(path, start)?);
+            *last = Some((key, Arc::clone(&symbols)));
+            symbols
+        }
+    };
+    drop(last);
     Some(found(&symbols, lines, path))
 }
 

@@ -70,7 +70,8 @@ fn remove(code: u64) {
 
 /// Before a recording, while no handler runs.
 pub(super) fn clear() {
-    for entry in TABLE.iter().flat_map(|set| &set.0) {
+    // In the child of a fork, a page that is written to is copied.
+    for entry in TABLE.iter().flat_map(|set| &set.0).filter(|entry| entry.code.load(Ordering::Relaxed) != 0) {
         entry.code.store(0, Ordering::Release);
     }
 }
