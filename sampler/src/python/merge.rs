@@ -85,8 +85,11 @@ impl Bases {
         let Some(outermost) = words.iter().map_while(|word| Word::decode(*word)).last() else { return };
         let behind = merged.iter().rposition(|&address| is_frame(address)).map_or(0, |at| at + 1);
         let known = self.0.get(&slot).filter(|(number, _)| *number == outermost.number);
+        // Evaluators without a frame call a greenlet, at times from elsewhere.
+        let of_frames = words.iter().filter(|&&word| Word::decode(word).is_some_and(|word| word.is_entry)).count();
+        let is_thread = words.iter().filter(|&&word| word == EVALUATOR).count() <= of_frames;
         match (outcome, merged.get(behind..)) {
-            (Outcome::Complete, Some(base @ [_, ..])) if known.is_none_or(|(_, known)| known != base) => {
+            (Outcome::Complete, Some(base @ [_, ..])) if is_thread && known.is_none_or(|(_, known)| known != base) => {
                 self.0.insert(slot, (outermost.number, base.to_vec()));
             }
             (Outcome::Broken | Outcome::UnknownCode, Some([])) => {
@@ -152,6 +155,10 @@ mod tests {
         assert_eq!(completed(0, 12, &whole[..3], Outcome::Broken), [5, 1011, 1012, 9, 10]);
         // Of another greenlet, and of another thread.
         assert_eq!(completed(0, 13, &whole[..3], Outcome::Broken), [5, 1011, 1013]);
+        assert_eq!(completed(1, 12, &whole[..3], Outcome::Broken), [5, 1011, 1012]);
+        // A greenlet, which is called from elsewhere the next time.
+        let called = [5, 8, EVALUATOR, 6, 8, EVALUATOR, 7, 9, 8, EVALUATOR, 10];
+        completed(1, 12, &called, Outcome::Complete);
         assert_eq!(completed(1, 12, &whole[..3], Outcome::Broken), [5, 1011, 1012]);
     }
 
