@@ -136,12 +136,12 @@ impl Functions {
         self.mapped = 0;
     }
 
-    /// Writes what is not in the file yet. To be done before a sample is that needs it.
+    /// Writes what is not in the file yet, if a mapping of it is known. To be done before a sample is that needs it.
     ///
     /// # Errors
     /// When it cannot be written.
     pub(crate) fn write(&mut self) -> io::Result<()> {
-        if self.is_written || self.functions.is_empty() {
+        if self.is_written || self.mapped == 0 {
             return Ok(());
         }
         self.is_written = true;
