@@ -242,7 +242,7 @@ fn files_of_children(data: &Path) -> Vec<PathBuf> {
 #[test]
 fn children_of_20_ms_are_recorded() {
     let waiting = ["exits", "as-c", "quickly", "executes", "fails", "terminated", "aborts", "crashes"];
-    for (end, least) in waiting.map(|end| (end, 560)).into_iter().chain([("killed", 200)]) {
+    for (end, least) in waiting.map(|end| (end, 680)).into_iter().chain([("killed", 200)]) {
         let Some(host) = scenario(&["short-lived", end]) else { return };
         let (host, data) = recorded(host, ",children");
         let _ = host.run(Preload::Library).well();
