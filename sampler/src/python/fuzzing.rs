@@ -25,6 +25,9 @@ const RELEASES: RangeInclusive<u8> = 8..=15;
 /// In the thread's state, in words.
 const RUNNING_TASK: u64 = 5;
 
+/// `_PyRuntime`, which is always there: offsets in it have sixteen bits.
+static RUNTIME: [u64; (1 << 13) + 1] = [0; (1 << 13) + 1];
+
 extern "C" fn no_state() -> *mut c_void {
     std::ptr::null_mut()
 }
@@ -58,7 +61,7 @@ pub fn frames(data: &[u8]) -> usize {
     let interpreter = Interpreter {
         layout,
         types: Types { code: base, text: base + 8, bytes: base + 16, coroutine: base + 24, generator: base + 32 },
-        runtime: base,
+        runtime: RUNTIME.as_ptr() as u64,
         this_state: 0,
         current_state: no_state as *const () as u64,
         evaluator: 0..0,
