@@ -1,17 +1,29 @@
 """What a recorded child costs and keeps: benches/children.py LIBRARY [ROUNDS]
 
 With cc and perf. Processor time of a child that does nothing, with and without a recording of children, in turns, as
-medians; and how much of the 20 ms of a child is in its recording, by how it ends.
+medians, from C and from the Python that runs this; and how much of the 20 ms of a child is in its recording, by how it
+ends.
 """
 
 import os
 import pathlib
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+FORKS = """
+import os, resource
+for _ in range(100):
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print((used.ru_utime + used.ru_stime) * 10)
+"""
 ENDS = ("exits", "executes", "terminated", "aborts", "crashes", "killed")
 
 
@@ -27,21 +39,24 @@ def main(library, rounds=5):
             **os.environ, "LD_PRELOAD": library, "JITLISTEN": "unwind", "JITLISTEN_RECORD": f"{place}/f,children",
         }
 
-        def run(environment, *words):
-            done = subprocess.run([program, *words], env=environment, capture_output=True, text=True, check=True)
-            return done.stdout
+        def run(environment, *command):
+            return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
-        for kind in ("fork", "exec"):
+        for kind, command in [
+            ("fork", (program, "children", "fork")),
+            ("exec", (program, "children", "exec")),
+            ("fork in Python", (sys.executable, "-W", "ignore", "-c", FORKS)),
+        ]:
             pairs = [
-                [float(run(environment, "children", kind)) for environment in (os.environ, recorded)]
+                [float(run(environment, *command)) for environment in (os.environ, recorded)]
                 for _ in range(int(rounds))
             ]
             stock, ours = map(statistics.median, zip(*pairs))
             print(f"a child of {kind}: {stock:.2f} ms of processor time, recorded {ours:.2f} ms")
         for end in ENDS:
             for file in place.glob("f*"):
-                file.unlink()
-            run(recorded, "short-lived", end)
+                shutil.rmtree(file) if file.is_dir() else file.unlink()
+            run(recorded, program, "short-lived", end)
             kept = 0
             for file in place.glob("f.*"):
                 script = ["perf", "script", "-F", "period,ip,sym", "-i", file]

@@ -1,12 +1,13 @@
 """The sampler beside py-spy and CPython's `profiling.sampling`, on interpreted programs, as rows of records/beside.tsv:
 
-    benches/python_beside.py LIBRARY [ROUNDS]
+    benches/python_beside.py LIBRARY [SAMPLES]
 
 With the Python that runs this: py-spy where it is installed, `profiling.sampling` from 3.15 on; and perf, which reads
 the recording. Each program calls `long` and `short`, whose work is three to one, for a fixed number of turns, and
-prints the true share of `long` and its own time. For each tool, at 199 Hz: samples of all rounds, those below one of
-the two functions, the error of the share in points, one sigma of that many samples, and the program's processor time
-and time by the clock as ratios to runs of the program alone that were made between.
+prints the true share of `long` and its own time. For each tool, at 199 Hz, rounds until there are SAMPLES below one of
+the two functions (4,000): samples of all rounds, those below one of the two, the error of the share in points, one
+sigma of that many samples, and the program's processor time and time by the clock as ratios to runs of the program
+alone that were made between.
 """
 
 import importlib.util
@@ -109,7 +110,7 @@ def tools():
 
 
 def main():
-    library, rounds = os.path.abspath(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 5
+    library, wanted = os.path.abspath(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 4000
     print("python\tprogram\ttool\tsamples\tbelow one of both\terror, points\tsigma\tprocessor time\ttime by the clock")
     with tempfile.TemporaryDirectory() as place:
         script = f"{place}/program.py"
@@ -118,18 +119,18 @@ def main():
         for name in PROGRAMS:
             program = [sys.executable, script, name, str(TURNS)]
             for tool, profile in tools().items():
-                truths, samples, ratios = [], [], []
-                for _ in range(rounds):
+                truths, samples, ratios, seen = [], [], [], 0
+                # A line of a collapsed file is for several.
+                count = lambda pairs: len(pairs) if tool == "jitlisten" else int(sum(weight for weight, _ in pairs))
+                while seen < wanted:
                     alone = run(program)
                     measured, found = profile(program, place, library)
                     truths.append(measured[0])
                     samples += found
                     ratios.append([one / other for one, other in zip(measured[1:], alone[1:])])
+                    seen = count([pair for pair in samples if re.search(r"\b(long|short)\b", pair[1])])
                 weigh = lambda word: sum(weight for weight, stack in samples if re.search(rf"\b{word}\b", stack))
                 both = {word: weigh(word) for word in ("long", "short")}
-                # A line of a collapsed file is for several.
-                count = lambda pairs: len(pairs) if tool == "jitlisten" else int(sum(weight for weight, _ in pairs))
-                seen = count([pair for pair in samples if re.search(r"\b(long|short)\b", pair[1])])
                 share = both["long"] / sum(both.values())
                 error, sigma = 100 * (share - statistics.mean(truths)), 100 * (0.1875 / seen) ** 0.5
                 processor, clock = (statistics.median(column) for column in zip(*ratios))
