@@ -22,6 +22,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 COPY = ROOT / "target/mutations/sources"
 BUILT = ROOT / "target/mutations/cargo"
 RECORD = ROOT / "records/mutations.tsv"
+#: The unit tests of the crate `jitlisten`.
+UNIT = "jitlisten::"
 #: A host that hangs without its safeguard has failed: seconds for the tests of one mutation.
 PATIENCE = 240
 ENVIRONMENT = dict(os.environ, CI="", JITLISTEN_LIBRARY=str(BUILT / "debug/libjitlisten.so"))
@@ -54,21 +56,28 @@ def test_programs():
 
 def failed_tests(programs, names):
     """Which of the tests with these names fail; all of them where they run too long. And whether any ran."""
-    # As `ci/test.sh` runs them.
-    is_alone = {name: (ROOT / "tests/tests/alone" / f"{name.split('::')[0]}.rs").exists() for name in names}
+    by_kind = {"unit": [], "together": [], "alone": []}
+    for name in names:
+        is_alone = (ROOT / "tests/tests/alone" / f"{name.split('::')[0]}.rs").exists()
+        by_kind["unit" if name.startswith(UNIT) else "alone" if is_alone else "together"].append(name)
     failed, ran = [], []
-    for kind, threads in [("together", 2), ("alone", 1)]:
-        if its := [name for name in names if is_alone[name] == (kind == "alone")]:
-            found, has_run = failed_in(programs[kind], threads, its)
-            failed += found
+    for kind, its in by_kind.items():
+        # As `ci/test.sh` runs them.
+        words = [programs.get(kind), f"--test-threads={1 if kind == 'alone' else 2}", *its]
+        if kind == "unit":
+            words = ["cargo", "test", "-p", "jitlisten", "--lib", "--target-dir", BUILT, "--"]
+            words += [name.removeprefix(UNIT) for name in its]
+        if its:
+            found, has_run = failed_in(words, COPY if kind == "unit" else ROOT / "tests", its)
+            failed += [UNIT + name if kind == "unit" else name for name in found]
             ran.append(has_run)
     return failed, all(ran)
 
 
-def failed_in(program, threads, names):
+def failed_in(words, directory, names):
     process = subprocess.Popen(
-        [program, f"--test-threads={threads}", *names], cwd=ROOT / "tests", env=ENVIRONMENT, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        words, cwd=directory, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
     )
     try:
         said, _ = process.communicate(timeout=PATIENCE)

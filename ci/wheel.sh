@@ -144,7 +144,7 @@ run_tests() {
     # Without a file or directory among the arguments, all of it.
     for version in "$@"; do if [ -e "${version%%::*}" ]; then what=("$@"); fi; done
     [ ${#what[@]} -gt 0 ] || what=(python/tests/wheel "$@")
-    # Most of them wait. conftest.py says which run one after another.
+    # Most of them wait. Those of one group run one after another.
     JITLISTEN_TEST_PYTHON=$venv/bin/python PYTHONDONTWRITEBYTECODE=1 "$tools/bin/pytest" -q -p no:cacheprovider -n 6 --dist loadgroup \
         "${what[@]}"
 }

@@ -381,7 +381,7 @@ struct jitlisten_record_statistics {
     uint64_t samples;
     /* Of those, stacks that do not reach the start of their thread. */
     uint64_t incomplete;
-    /* Stacks of more than 512 frames; only the innermost are there. */
+    /* Stacks that are deeper than one record: 8,184 frames, 4,096 of them native; only the innermost are there. */
     uint64_t truncated;
     /* Samples for which there was no space. */
     uint64_t lost;

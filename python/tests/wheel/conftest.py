@@ -21,14 +21,6 @@ for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
 PATIENCE = 300
 
 
-def pytest_collection_modifyitems(items):
-    """Tests of a file share files and run one after another. Hostile processes share nothing and mostly wait: four
-    lots."""
-    for item in items:
-        trick = item.callspec.params.get("trick", "") if hasattr(item, "callspec") else ""
-        item.add_marker(pytest.mark.xdist_group(f"{item.path.stem} {len(trick) % 4}"))
-
-
 def python():
     return pathlib.Path(os.environ["JITLISTEN_TEST_PYTHON"])
 

@@ -12,6 +12,8 @@ import termios
 import pytest
 from conftest import PATIENCE, PROGRAMS, command, python
 
+# Its recordings, which take most of the time, are made once.
+pytestmark = pytest.mark.xdist_group("answers")
 PROGRAM = PROGRAMS / "mixed.py"
 
 

@@ -220,7 +220,7 @@ def test_no_process_of_a_user(run):
     )
     if kernel:
         done = run(command(), "attach", kernel, status=2)
-        assert "is a thread of the kernel" in done.stderr or "permission denied for process" in done.stderr
+        assert "is a kernel thread" in done.stderr or "permission denied for process" in done.stderr
     assert run(command(), "attach", "nonsense", status=2).stdout == ""
 
 
