@@ -5,8 +5,8 @@
  *
  *     #include <jitlisten_llvm.hpp>
  *
- *     jitlisten::open();                                 // once, before anything is compiled: a session that only listens
- *                                                        // to calls and changes nothing in the process
+ *     jitlisten::open();                                 // once, before anything is compiled: a session that
+ *                                                        // uses calls only, and changes nothing in the process
  *     jitlisten::setUnwindable(*module);                 // before a module is handed to any engine
  *
  *     // MCJIT
@@ -36,38 +36,38 @@
  *     LlvmLinkPlugin             an llvm::orc::ObjectLinkingLayer::Plugin, for JITLink
  *
  * When code is final
- *   An object is reported twice: when it has addresses, and when its bytes are relocated and may run. MCJIT calls its
- *   listeners the first time only, so it is its memory manager that knows of the second (or you, by calling finalized()).
- *   Objects that are never called final are not shown to any tool. RTDyldObjectLinkingLayer calls its listeners when memory is
- *   final, after the symbols were published: a thread that looked one up may run for a moment before its name is known.
- *   JITLink notifies its plugins when memory is final and before symbols are published.
+ *   An object is reported twice: when it has addresses, and when its bytes are relocated and executable. MCJIT notifies
+ *   its listeners only the first time; its memory manager reports the second (or you do, with finalized()). Tools do
+ *   not see objects that are never finalized. RTDyldObjectLinkingLayer notifies its listeners when memory is final,
+ *   after the symbols were published: a thread that looks one up at once may run before its name is known. JITLink
+ *   notifies its plugins when memory is final, before symbols are published.
  *
  * When code is freed
- *   Every engine says so in time, and an engine that is destroyed says it for all its code. Three exceptions, where memory
- *   goes without a word: a listener you unregister or a plugin you remove; an ORC resource tracker removed by another
- *   thread while the last step of a link for it runs; and an error of another JITLink plugin in that step. What was there is
- *   then named until other code takes its place.
+ *   Every engine reports it in time, and a destroyed engine reports all its code. Three exceptions: a listener that you
+ *   unregister or a plugin that you remove; an ORC resource tracker that another thread removes during the last step of
+ *   a link; an error of another JITLink plugin in that step. The old names then stay until other code takes their
+ *   place.
  *
  * Registration with gdb
- *   LLVM, or the sink "gdb" where it is on. MCJIT does by itself. For RTDyldObjectLinkingLayer call
+ *   By LLVM, or by the sink "gdb" if it is on. MCJIT does it itself. For RTDyldObjectLinkingLayer call
  *   layer.registerJITEventListener(*llvm::JITEventListener::createGDBRegistrationListener()). For JITLink call
- *   llvm::orc::enableDebuggerSupport(lljit) from LLVM 19 on; before, llvm::orc::DebugObjectManagerPlugin leaves out what has no
- *   debug information, and the sink does not.
+ *   llvm::orc::enableDebuggerSupport(lljit) from LLVM 19 on; earlier, llvm::orc::DebugObjectManagerPlugin omits code
+ *   without debug information, which the sink registers.
  *
  * Registration with the C++ runtime (libgcc)
- *   MCJIT and RTDyldObjectLinkingLayer by themselves; with JITLink a plugin of LLVM, which LLJIT adds. The sink "unwind" registers
- *   libunwind in any case.
+ *   By MCJIT and RTDyldObjectLinkingLayer themselves; with JITLink by a plugin of LLVM, which LLJIT adds. The sink
+ *   "unwind" registers libunwind in each case.
  *
  * Lifetimes
- *   Nothing here is yours to destroy: a listener lives as long as the process or with its memory manager, a plugin with its
- *   layer. Engines may be destroyed whenever you like, also during exit().
+ *   Destroy nothing of this: a listener lives as long as the process or its memory manager, a plugin as long as its
+ *   layer. Engines may be destroyed at any time, also during exit().
  *
  * Threads
- *   Everything may be called from any thread. finalized(engine) calls everything final that the engine has loaded: when
+ *   Every function may be called from any thread. finalized(engine) finalizes all that the engine has loaded: if
  *   several threads share one engine, use ListeningMemoryManager.
  *
- * Limits
- *   Code in this process only, ELF only. A LinkGraph that was never an object file (stubs that ORC makes) has no names.
+ * Known limitations
+ *   Code in this process, and ELF, only. A LinkGraph that was never an object file (ORC's stubs) has no names.
  */
 #ifndef JITLISTEN_LLVM_HPP
 #define JITLISTEN_LLVM_HPP
@@ -120,7 +120,7 @@ enum class FramePointers {
 
 namespace detail {
 
-/* Where LLVM's versions differ. ------------------------------------------------------------------------------------- */
+/* Where LLVM's versions differ. ------------------------------------------------------------------------------------ */
 
 #if LLVM_VERSION_MAJOR >= 15
 inline void addUnwindTable(llvm::Function &function) { function.setUWTableKind(llvm::UWTableKind::Async); }
@@ -133,7 +133,7 @@ inline bool takesFrameRegister(llvm::CallingConv::ID convention) {
   return convention == 10 || convention == 11 || convention == 81 || convention == 82;
 }
 
-/* Such a function, or a caller of one: with a frame pointer, that would lose its stack behind the call, or not be compiled. */
+/* Such a function, or a caller of one: with a frame pointer it would lose its stack behind the call, or not compile. */
 inline bool needsFrameRegister(const llvm::Function &function) {
   if (takesFrameRegister(function.getCallingConv())) return true;
   for (const llvm::BasicBlock &block : function) {
@@ -171,7 +171,7 @@ class PluginOfAnyVersion : public llvm::orc::ObjectLinkingLayer::Plugin {
 #endif
 };
 
-/* ------------------------------------------------------------------------------------------------------------------- */
+/* ------------------------------------------------------------------------------------------------------------------ */
 
 /* 0 where the session is not open or does not understand the object: no sink is notified, and nothing else is lost. */
 inline jitlisten_object loaded(llvm::StringRef elf) {
@@ -239,8 +239,8 @@ inline void setUnwindable(llvm::Module &module, FramePointers frame_pointers = F
   }
 }
 
-/* Reports objects from MCJIT or from ORC's RTDyldObjectLinkingLayer. Made by listenTo() and ListeningMemoryManager only,
- * because LLVM keeps a plain pointer to it. */
+/* Reports objects from MCJIT or from ORC's RTDyldObjectLinkingLayer. Made by listenTo() and ListeningMemoryManager
+ * only, because LLVM keeps a plain pointer to it. */
 class LlvmListener final : public llvm::JITEventListener {
  public:
   LlvmListener(const LlvmListener &) = delete;
@@ -306,8 +306,8 @@ class LlvmListener final : public llvm::JITEventListener {
     return listener;
   }
 
-  /* One for each address that an engine has had, because finalized() is about one engine. Never destroyed: nothing says when
-   * an engine is. Null unless it is to be made. */
+  /* One for each address that an engine has had, because finalized() is about one engine. Never destroyed: nothing says
+   * when an engine is. Null unless it is to be made. */
   static LlvmListener *ofMcjit(const llvm::ExecutionEngine &engine, bool make) {
     static std::mutex &mutex = *new std::mutex;
     static auto &listeners = *new std::map<const llvm::ExecutionEngine *, LlvmListener *>;
@@ -329,8 +329,8 @@ class LlvmListener final : public llvm::JITEventListener {
   std::vector<ObjectKey> pending_;
 };
 
-/* The memory manager of an MCJIT engine: what EngineBuilder::setMCJITMemoryManager() wants. It registers a listener when the
- * engine loads its first object, and says *finalized* when memory is. */
+/* The memory manager of an MCJIT engine: what EngineBuilder::setMCJITMemoryManager() wants. It registers a listener
+ * when the engine loads its first object, and says *finalized* when memory is. */
 template <class Base = llvm::SectionMemoryManager>
 class ListeningMemoryManager : public Base {
  public:

@@ -36,19 +36,20 @@ SINKS = ("perfmap", "image", "unwind")
 
 
 class Error(RuntimeError):
-    """What cannot be done, and why."""
+    """A request that failed, with the reason."""
 
 
 class Llvm(NamedTuple):
     """An observed LLVM of this process."""
 
-    #: The library it is in.
+    #: The library that contains it.
     path: str
-    #: Its version, where it is known: ``"20.1.8"``.
+    #: Its version, if known: ``"20.1.8"``.
     version: Optional[str]
-    #: ``"call"``: it calls us for each object. ``"list"``: its list is read when it makes memory executable.
+    #: ``"call"``: a hook is called for each object. ``"list"``: its GDB JIT list is read when code becomes
+    #: executable.
     discovered_by: str
-    #: How many objects it has in its GDB JIT list.
+    #: Objects in its GDB JIT list.
     objects: int
     #: How it is observed: ``"runtimedyld"``, ``"jitlink"``, ``"list-call"``, ``"list-poll"``.
     heard_by: Tuple[str, ...] = ()
@@ -68,7 +69,7 @@ class Status(NamedTuple):
     version: Optional[str]
     #: The sinks that are on.
     sinks: Tuple[str, ...]
-    #: What has been counted; see ``struct jitlisten_statistics`` in ``jitlisten.h``.
+    #: The counters; see ``struct jitlisten_statistics`` in ``jitlisten.h``.
     counters: Dict[str, int]
     llvms: Tuple[Llvm, ...]
     #: Whether Numba's code gets line tables.
@@ -76,19 +77,19 @@ class Status(NamedTuple):
 
 
 class Recording(NamedTuple):
-    """What a recording consists of; see ``struct jitlisten_record_statistics`` in ``jitlisten.h``."""
+    """The counters of a recording; see ``struct jitlisten_record_statistics`` in ``jitlisten.h``."""
 
     #: Samples in the file.
     samples: int
-    #: Of those, stacks that do not reach the start of their thread.
+    #: Those whose stack does not reach the start of the thread.
     incomplete: int
     #: Stacks that were too deep; only the innermost frames are there.
     truncated: int
-    #: Samples for which there was no space.
+    #: Samples lost because a buffer was full.
     lost: int
     #: Threads that were sampled.
     threads: int
-    #: Threads for which there was no timer.
+    #: Threads without a timer, which are not sampled.
     threads_without_timer: int
     #: Bytes of the file.
     bytes: int
@@ -97,12 +98,12 @@ class Recording(NamedTuple):
 
 
 class Function(NamedTuple):
-    """A compiled function that is alive."""
+    """A live compiled function."""
 
     name: str
     address: int
     size: int
-    #: File and line of its first instruction; ``None`` where they are not known.
+    #: File and line of its first instruction; ``None``: unknown.
     file: Optional[str]
     line: Optional[int]
 
@@ -114,10 +115,10 @@ def enable(
     directory: Optional[str] = None,
     log: Optional[str] = None,
 ) -> None:
-    """Listens to every LLVM of this process, and tells the tools. What is compiled already gets its names; what is
-    compiled from now on has frame pointers, unwind tables and, with ``lines``, line tables, too.
+    """Observes every LLVM of this process and notifies the sinks. Existing code gets names; code compiled later also
+    gets frame pointers, unwind tables and, with ``lines``, line tables.
 
-    ``directory`` and ``log`` are as ``JITLISTEN_DIR`` and ``JITLISTEN_LOG``, and count in the first call only.
+    ``directory`` and ``log`` are as ``JITLISTEN_DIR`` and ``JITLISTEN_LOG``; only those of the first call count.
     """
     from . import _session
 
@@ -125,7 +126,7 @@ def enable(
 
 
 def disable() -> None:
-    """Switches all sinks off, and lets Numba compile as it would have. The files that were written stay."""
+    """Switches all sinks off; Numba compiles as without jitlisten again. Files are kept."""
     from . import _session
 
     _session.disable()
@@ -139,7 +140,7 @@ def status() -> Status:
 
 
 def functions() -> List[Function]:
-    """Every compiled function that is alive, by address."""
+    """Every live compiled function, by address."""
     from . import _session
 
     return _session.functions()
@@ -157,13 +158,12 @@ def start_recording(
     event: Optional[str] = None,
     recorder: Optional[str] = None,
 ) -> None:
-    """Samples every thread of this process from now on, into a ``perf.data`` for ``perf report`` and ``jitlisten
-    lines``.
+    """Starts sampling every thread of this process into a ``perf.data``, for ``perf report`` and ``jitlisten lines``.
 
-    ``hz`` samples for each second of processor time, with ``wall`` of all time. ``python``: Python functions are frames
-    of their own, with lines (3.8 or newer). ``lines``: as in :func:`enable`, which is called if it has not been.
-    ``event`` is counted instead of time, where the kernel allows it: ``"cache-misses"``, ``"page-faults"``, or another
-    of ``perf list``. ``recorder``: a process whose end ends the recording, ``"PID:START"`` with field 22 of
+    ``hz``: samples per second of processor time, with ``wall`` of wall-clock time. ``python``: Python functions are
+    frames of their own, with lines (3.8 or newer). ``lines``: as in :func:`enable`, which is called if necessary.
+    ``event``: counted instead of time, if the kernel permits it: ``"cache-misses"``, ``"page-faults"``, or another of
+    ``perf list``. ``recorder``: a process whose end ends the recording, ``"PID:START"`` with field 22 of
     ``/proc/PID/stat``.
     """
     from . import _record
@@ -172,7 +172,7 @@ def start_recording(
 
 
 def stop_recording() -> Recording:
-    """Ends the recording. The file is whole when this returns."""
+    """Ends the recording. The file is complete when this returns."""
     from . import _record
 
     return _record.stop()
@@ -189,7 +189,7 @@ def record(
     lines: bool = True,
     event: Optional[str] = None,
 ) -> "ContextManager[None]":
-    """Records what is done inside of ``with``; the arguments are those of :func:`start_recording`.
+    """Records the body of a ``with`` statement; arguments as of :func:`start_recording`.
 
     >>> with jitlisten.record("part.data"):
     ...     kernel(data)
@@ -204,9 +204,9 @@ def read(path: Union[str, "os.PathLike[str]"], *more: Union[str, "os.PathLike[st
 
     >>> jitlisten.read("jitlisten.perf.data").lines().groupby("file").seconds.sum()
 
-    ``.lines()`` and ``.functions()`` are tables of pandas, if it is installed, ``.rows()`` a list of dicts,
-    ``.summary()`` where all the time went, ``.data`` everything that ``jitlisten lines --json`` writes. Raises
-    :class:`Error` for what cannot be read.
+    ``.lines()`` and ``.functions()`` are tables of pandas, if it is installed; ``.rows()`` is a list of dicts;
+    ``.summary()`` has the kinds of time; ``.data`` is all that ``jitlisten lines --json`` writes. Raises :class:`Error`
+    if a recording cannot be read.
     """
     from ._read import read
 
