@@ -9,6 +9,8 @@ import time
 import pytest
 from conftest import command, python
 
+# Their files in /tmp have the same names.
+pytestmark = pytest.mark.xdist_group("clean")
 #: No process has such a number: pid_max is at most 2^22.
 UNUSED_PID = 5_000_001
 
