@@ -173,6 +173,7 @@ slow_tests() {
         skip "llvmlite, rust-producers" "no llvm-22-dev"
     fi
     tests 'slow tests' --test together -- --test-threads=4 "${slow[@]}"
+    step 'slow wheel tests' ci/wheel.sh test -m slow
     step 'coverage of an older Numba' ci/coverage.sh older
     # Only CI has to have every integration, and only both lanes together meet all.
     [ -z "${CI:-}" ] || [ "$lane" = long ] || step support ci/support.py --seen target/test.support

@@ -4,7 +4,8 @@
 #
 #   ci/wheel.sh [build [TARGET...]]   by default x86_64, and aarch64 where its standard library can be had
 #   ci/wheel.sh library [MACHINE]     the library alone, in target/wheel/cargo/MACHINE-unknown-linux-gnu/wheel
-#   ci/wheel.sh test [ARGUMENT...]    installs the wheel of this machine into a fresh environment and runs python/tests/wheel
+#   ci/wheel.sh test [ARGUMENT...]    installs the wheel of this machine into a fresh environment, runs python/tests/wheel;
+#                                     -m slow: the slow ones
 #   ci/wheel.sh sdist                 builds from the source distribution, as pip does, and compiles a function under it
 #   ci/wheel.sh userland NAME         runs it in a userland that ci/userland.sh has made: bullseye (glibc 2.31), sid
 #   ci/wheel.sh aarch64               runs the command and the package of the aarch64 wheel by qemu-user
@@ -143,7 +144,7 @@ run_tests() {
     done
     # Without a file or directory among the arguments, all of it.
     for version in "$@"; do if [ -e "${version%%::*}" ]; then what=("$@"); fi; done
-    [ ${#what[@]} -gt 0 ] || what=(python/tests/wheel "$@")
+    [ ${#what[@]} -gt 0 ] || what=(python/tests/wheel -m 'not slow' "$@")
     # Most of them wait. Those of one group run one after another.
     JITLISTEN_TEST_PYTHON=$venv/bin/python PYTHONDONTWRITEBYTECODE=1 "$tools/bin/pytest" -q -p no:cacheprovider -n 6 --dist loadgroup \
         "${what[@]}"

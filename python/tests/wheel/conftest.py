@@ -21,6 +21,10 @@ for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
 PATIENCE = 300
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: with `ci/wheel.sh test -m slow`, behind the other tests of CI")
+
+
 def python():
     return pathlib.Path(os.environ["JITLISTEN_TEST_PYTHON"])
 

@@ -14,7 +14,7 @@ PROCESSOR = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": ""}
 NEEDED = {"avx2", "fma", "bmi1", "bmi2", "movbe"}
 
 
-@pytest.mark.parametrize("environment_of", ["numba-0.57.1", "numba-0.68.1"])
+@pytest.mark.parametrize("environment_of", ["numba-0.68.1", pytest.param("numba-0.57.1", marks=pytest.mark.slow)])
 def test_each_kernel_has_the_advice_that_makes_it_faster(run, tmp_path, environment_of):
     flags = next(line for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags"))
     if not NEEDED <= set(flags.split()):
@@ -65,7 +65,7 @@ def test_each_kernel_has_the_advice_that_makes_it_faster(run, tmp_path, environm
         assert said in run(command(), "why", place, data, status=2, timeout=PATIENT).stderr, place
 
 
-@pytest.mark.parametrize("environment_of", ["numba-0.57.1", "numba-0.68.1"])
+@pytest.mark.parametrize("environment_of", ["numba-0.68.1", pytest.param("numba-0.57.1", marks=pytest.mark.slow)])
 def test_an_error_of_llvm_ends_the_program_as_without_us(run, tmp_path, environment_of):
     """Its handlers of diagnostics are observed, also those of contexts that are gone."""
     program = pathlib.Path(__file__).parent / "programs/llvm_errors.py"
