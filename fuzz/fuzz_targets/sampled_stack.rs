@@ -41,9 +41,9 @@ fuzz_target!(|data: &[u8]| {
     let size = usize::from(u16::from_le_bytes([*low, *high & 0x7f])).min(rest.len());
     let (section, stack) = rest.split_at(size);
     let table = if high & 0x80 == 0 {
-        FrameTable::by_reading(section.into(), CODE, CODE)
+        FrameTable::by_reading(section.to_vec().into(), CODE, CODE)
     } else {
-        let Some(table) = FrameTable::with_header(section.into(), CODE, CODE, section, CODE) else { return };
+        let Some(table) = FrameTable::with_header(section.to_vec().into(), CODE, CODE, section, CODE) else { return };
         table
     };
     let starts: Vec<u64> = table.starts().take(8).chain([0x20_0000, 0x30_0000]).collect();
