@@ -19,7 +19,7 @@ fuzz/seed.sh
 nightly=target/fuzz-nightly
 build() { cargo +nightly fuzz build --target-dir "$@" 2>&1 | grep -E '^(warning|error)' || true; }
 build $nightly
-# Reads what is mapped around its memory, too, as in a process: no AddressSanitizer.
+# Reads neighbouring memory, too, as in a process: no AddressSanitizer.
 build $nightly-plain --sanitizer none python_frames
 found=$(mktemp -d)
 trap 'rm -rf "$found"' EXIT

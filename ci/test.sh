@@ -138,7 +138,7 @@ test_lane() {
     step docs ci/docs.py target/wheel/venv/bin
     tests 'unit tests'
     tests 'tests together' --test together -- --test-threads=4 "${slow[@]/#/--skip=}"
-    # They use one processor, and coverage measures no time.
+    # The tests that run alone use one processor; those of coverage measure no time.
     beside coverage nice -n 19 ci/coverage.sh
     tests 'tests alone' --test alone -- --test-threads=1
     step coverage ended coverage

@@ -1,5 +1,5 @@
-//! A process that another one depends on, distinguished from a later process with the same PID; and what the kernel says
-//! of this one, by a call where a file of /proc would take ten times as long.
+//! A process that another one depends on, distinguished from a later process with the same PID; and facts about this
+//! process: names by a system call, which takes a tenth of reading a file of /proc, and memory that stays mapped.
 
 use std::ffi::CStr;
 use std::fs;

@@ -56,11 +56,11 @@ pub unsafe extern "C-unwind" fn sigaction(
     action: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
-    if !is_taken(signal) && !fatal::is_watched(signal) {
-        // SAFETY: the caller's arguments.
-        return unsafe { kernels_sigaction(signal, action, old) };
-    }
     if !is_taken(signal) {
+        if !fatal::is_watched(signal) {
+            // SAFETY: the caller's arguments.
+            return unsafe { kernels_sigaction(signal, action, old) };
+        }
         // SAFETY: the caller's, read before `old`, which may be the same, is written.
         let becomes_default = unsafe { action.as_ref() }.is_some_and(|action| action.sa_sigaction == libc::SIG_DFL);
         // SAFETY: the caller's arguments.
@@ -103,10 +103,10 @@ pub unsafe extern "C-unwind" fn sigaction(
 /// # Safety
 /// As that.
 pub unsafe extern "C-unwind" fn signal(signal: c_int, wanted: libc::sighandler_t) -> libc::sighandler_t {
-    if !is_taken(signal) && !fatal::is_watched(signal) {
-        return next_signal(signal, wanted);
-    }
     if !is_taken(signal) {
+        if !fatal::is_watched(signal) {
+            return next_signal(signal, wanted);
+        }
         let old = next_signal(signal, wanted);
         if wanted == libc::SIG_DFL && old != libc::SIG_ERR {
             fatal::handle(signal);

@@ -9,8 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use jitlisten::plumbing::MapsLine;
-use object::read::elf::{ElfFile64, ProgramHeader as _};
-use object::read::elf::{SectionHeader as _, Sym as _};
+use object::read::elf::{ElfFile64, ProgramHeader as _, SectionHeader as _, Sym as _};
 use object::{Endianness, Object as _, ObjectSection as _, ReadCache, elf};
 
 use super::interpreter::{Interpreter, Types};

@@ -3,20 +3,20 @@
 //! `hosts/safety.c` stands in for `write(2)`, which the library calls under its locks, and makes things happen there,
 //! every time. The same program without the library has them happen elsewhere, and must print the same.
 
-use jitlisten_tests::host::Preload;
+use jitlisten_tests::host::{Host, Preload};
 use jitlisten_tests::{host, safety_host};
 
-fn same(words: &[&str]) -> Option<()> {
-    let ended = host::same_output(&safety_host::scenario(words)?).well();
+fn same(words: &[&str]) -> Option<Host> {
+    let host = safety_host::scenario(words)?;
+    let ended = host::same_output(&host).well();
     assert!(ended.perf_map().named("first").next().is_some());
-    Some(())
+    Some(host)
 }
 
 /// It comes when the library is done, so the code that it frees has an end.
 #[test]
 fn a_handler_that_exits() {
-    let Some(host) = safety_host::scenario(&["interrupted", "exit"]) else { return };
-    let _ = host::same_output(&host).well();
+    let Some(host) = same(&["interrupted", "exit"]) else { return };
     assert_eq!(safety_host::counted(&host, "freed"), 1);
 }
 
