@@ -62,15 +62,18 @@ def failed_tests(programs, names):
         by_kind["unit" if name.startswith(UNIT) else "alone" if is_alone else "together"].append(name)
     failed, ran = [], []
     for kind, its in by_kind.items():
-        # As `ci/test.sh` runs them.
-        words = [programs.get(kind), f"--test-threads={1 if kind == 'alone' else 2}", *its]
+        if not its:
+            continue
         if kind == "unit":
             words = ["cargo", "test", "-p", "jitlisten", "--lib", "--target-dir", BUILT, "--"]
-            words += [name.removeprefix(UNIT) for name in its]
-        if its:
-            found, has_run = failed_in(words, COPY if kind == "unit" else ROOT / "tests", its)
-            failed += [UNIT + name if kind == "unit" else name for name in found]
-            ran.append(has_run)
+            found, has_run = failed_in([*words, *(name.removeprefix(UNIT) for name in its)], COPY, its)
+            found = [UNIT + name for name in found]
+        else:
+            # As `ci/test.sh` runs them.
+            threads = 1 if kind == "alone" else 2
+            found, has_run = failed_in([programs[kind], f"--test-threads={threads}", *its], ROOT / "tests", its)
+        failed += found
+        ran.append(has_run)
     return failed, all(ran)
 
 
