@@ -135,13 +135,14 @@ test_lane() {
     step wheel ci/wheel.sh build "$(uname -m)"
     step release ci/release.py
     step wheel-tests ci/wheel.sh test
-    step docs ci/docs.py target/wheel/venv/bin
     tests 'unit tests'
     tests 'tests together' --test together -- --test-threads=4 "${slow[@]/#/--skip=}"
-    # The tests that run alone use one processor; those of coverage measure no time.
+    # The tests that run alone use one processor; these two measure no time.
     beside coverage nice -n 19 ci/coverage.sh
+    beside docs nice -n 19 ci/docs.py target/wheel/venv/bin
     tests 'tests alone' --test alone -- --test-threads=1
     step coverage ended coverage
+    step docs ended docs
     step lines ci/lines.sh
 }
 
@@ -152,6 +153,7 @@ slow=(
     integration_cpp::llvm_15 integration_cpp::llvm_16 integration_cpp::llvm_19 integration_rust:: integration_llvmlite::
     table::numba_0_56_4 table::numba_0_60_0 lli:: memray::compiled_functions_have_python_lines memray::native_frames
     self_loaded:: opened_by_c::rtld_now jitdump_faults:: python_perf_trampolines::
+    jitdump_perf::python_and_numba_names
 )
 
 # --- the long lane ----------------------------------------------------------------------------------------------------------
