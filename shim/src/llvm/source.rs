@@ -100,6 +100,10 @@ impl Source {
         callers: Callers,
         wanted: LlvmSources,
     ) -> Result<Source, Option<String>> {
+        // Unoptimised, it is large enough for an LLVM.
+        if library.is_this() {
+            return Err(None);
+        }
         if slot >= SLOTS {
             return Err(linkers::say_no_place(library, symbols, wanted));
         }

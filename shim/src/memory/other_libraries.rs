@@ -47,10 +47,10 @@ impl OtherLibraries {
     /// A library has come that is not a source. It must be of the program's namespace.
     /// `is_unnamed`: nothing else is known of its code.
     pub(crate) fn add(&mut self, library: &Library<'_>, hooks: &HookTable, is_unnamed: bool) {
-        let range = library.range();
-        if !self.listens || range.contains(&(OtherLibraries::begin as *const () as usize)) {
+        if !self.listens || library.is_this() {
             return;
         }
+        let range = library.range();
         let slots = library.slots_of_imports(IMPORTS.map(|(name, _)| name));
         let is_unnamed = !slots.is_empty() && is_unnamed;
         let has_memory = is_unnamed || !slots.is_empty() && library.dynamic_symbol(MEMORY_OF_LLVM).is_some();

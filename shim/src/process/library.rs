@@ -403,6 +403,12 @@ impl<'l> Library<'l> {
         self.path == Path::new(PROGRAM)
     }
 
+    /// Whether this code is in it. It has names of LLVM's, and its calls for memory must not lead to our hooks, which make
+    /// them.
+    pub(crate) fn is_this(&self) -> bool {
+        self.range().contains(&(Library::is_this as *const () as usize))
+    }
+
     /// Where the library is mapped.
     pub(crate) fn range(&self) -> std::ops::Range<usize> {
         let end = |header: &Header| header.p_vaddr.get(LE).saturating_add(header.p_memsz.get(LE)) as usize;

@@ -45,11 +45,10 @@ const BEGINNINGS: [&[u8]; 2] = [b"\0LLVM", b"\0iree_hal_"];
 /// cached. Such a library is smaller than an LLVM (they have some 2 MB of code): others are not searched, because
 /// libjvm.so, node and many more also import both functions.
 pub(crate) fn may_load_code(library: &Library<'_>) -> bool {
-    // This library has those names, too.
-    let is_this = || library.range().contains(&(may_load_code as *const () as usize));
     let uses = library.uses();
+    let is_small = library.code_size() < SMALLEST_LLVM;
     // Python imports both, since 3.12.
-    if !uses.mprotect || !uses.dlsym || library.code_size() >= SMALLEST_LLVM || library.starts_python() || is_this() {
+    if !uses.mprotect || !uses.dlsym || !is_small || library.starts_python() || library.is_this() {
         return false;
     }
     let mut is_there = false;
