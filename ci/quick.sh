@@ -21,7 +21,7 @@ step() {
     fi
 }
 
-# One integration with one tool of each kind. The same packages as in ci/test.sh, or cargo would build them once more.
+# One integration with one tool of each kind. All steps have the same packages, or cargo would build them once more.
 tools=(table::numba_0_68_1 image_perf::perf_attached jitdump_perf::frame_pointers_lead_out image_python_stacks::py_spy_dumps_the_chain
     unwinders::with_images_libunwind host_safety_fork::multiprocessing)
 
@@ -29,8 +29,7 @@ step setup ci/setup.sh quick
 step build cargo build --quiet
 step check ci/check.sh
 step exports ci/exports.sh target/debug
-step 'unit tests' cargo test -q --workspace --lib --bins
-step 'debug objects' cargo test -q -p jitlisten --tests
+step 'unit tests' cargo test -q --workspace --lib --bins --test model_hostile --test model_objects
 step tools cargo test -q --workspace --test together -- --test-threads=4 "${tools[@]}"
 
 if [ ${#failures[@]} -gt 0 ]; then
