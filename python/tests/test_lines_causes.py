@@ -183,3 +183,47 @@ def test_no_name_of_a_perf_map_has_an_address_where_the_line_is_known(tmp_path):
     kernels = [line.split(" ", 2)[2] for line in found.splitlines() if "prange kernel" in line]
     assert any(name.startswith("kernel::gufunc::prange kernel prog.py:6 ") for name in kernels), kernels
     assert not [name for name in kernels if "[0x" in name], kernels
+
+
+PASSED = """from numba import float64, njit
+from numba.experimental import jitclass
+@njit
+def f(x):
+    return x * 2.0
+@njit(inline="never")
+def g(h, n):
+    return h(n)
+@jitclass([("x", float64)])
+class Point:
+    def __init__(self):
+        self.x = 0.5
+@njit(inline="never")
+def get(point):
+    return point.x
+@njit
+def numbers(n):
+    for i in range(n):
+        yield i
+@njit
+def all(n):
+    s = g(f, n) + get(Point())
+    for i in numbers(n):
+        s += i
+    return s
+all(1)
+import os
+with open("/tmp/perf-%d.map" % os.getpid()) as file:
+    print(file.read())
+"""
+
+
+def test_no_name_has_the_address_of_an_argument(tmp_path):
+    sinks = {"LD_PRELOAD": os.path.abspath(LIBRARY), "JITLISTEN": "perfmap", "JITLISTEN_DIR": str(tmp_path)}
+    found = run(HEAD + source(tmp_path, PASSED), **sinks)
+    names = [line.split(" ", 2)[2] for line in found.splitlines() if "prog." in line]
+    assert not [name for name in names if re.search("[0-9a-f]{8}", name)], names
+    names = [name for name in names if name.startswith("prog.g")]
+    assert len(names) == 2 and "<function f>" in names[0] + names[1], names
+    rows(source(tmp_path, PASSED), tmp_path, **sinks)
+    described = re.findall(r'DW_AT_linkage_name\s+\("(prog\.g[^"]+)"', dwarfdump("--debug-info", tmp_path.glob("*.o")))
+    assert {name.partition(" [v")[0] for name in described} == {name.partition(" [v")[0] for name in names}
