@@ -69,6 +69,16 @@ def test_a_stencil_is_at_the_line_of_its_expression(tmp_path):
     assert "stencil prog.py:6" in names
 
 
+PARALLEL_STENCIL = STENCIL.replace("@njit", "@njit(parallel=True)").replace("(\n    cval=0.0)", "")
+
+
+def test_a_parallel_stencil_is_at_the_line_of_its_call(tmp_path):
+    found = rows(source(tmp_path, PARALLEL_STENCIL), tmp_path)
+    assert ("prog.py", 5) in found and ("prog.py", 8) in found
+    assert not {row for row in found if row[0] == "prog.py" and row[1] in (3, 6)}, sorted(found)
+    assert "prange kernel prog.py:8 in prog.f" in dwarfdump("--debug-info", tmp_path.glob("*.o"))
+
+
 # Prints each module as LLVM reads it.
 MODULES = """
 import llvmlite.binding

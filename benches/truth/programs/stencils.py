@@ -1,4 +1,6 @@
 """Stencils, called from compiled code."""
+import time
+
 import numpy as np
 from numba import njit, stencil
 
@@ -16,6 +18,23 @@ def line(a):
     return left * 0.5 + np.sqrt(a[1])  # one
 
 
+@stencil(
+    cval=0.5,
+)
+def wide(a):
+    across = a[0, -1] + a[0, 1]  # parallel
+    return np.sqrt(  # parallel
+        across * a[-1, 0] + 1.0  # parallel
+    ) / (a[0, 0] + 1.5)  # parallel
+
+
+@njit(parallel=True)
+def parallel(a, n):
+    for _ in range(n):
+        b = wide(a)  # parallel
+    return b
+
+
 @njit
 def two(a, n):
     for _ in range(n):
@@ -31,6 +50,7 @@ def one(a, n):
 
 
 A = np.random.default_rng(0).random((60, 60))
+B = np.random.default_rng(0).random((1000, 1000))
 
 
 @phase("two")
@@ -41,6 +61,11 @@ def _(n):
 @phase("one")
 def _(n):
     one(A.ravel(), n)
+
+
+@phase("parallel", time.process_time)
+def _(n):
+    parallel(B, n)
 
 
 run()
