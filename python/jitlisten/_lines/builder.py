@@ -103,6 +103,7 @@ class LineBuilder:
             source, first = self._known.path, self._known.line
         else:
             source, first = loc.filename, loc.line
+        sources.learn(source, getattr(lowerer.func_ir.func_id.func, "__globals__", None))
         whole = self._known is None or self._known.name is not None
         self._line = sources.def_line(source, first) if whole else first
         self._path = sources.path(source)
