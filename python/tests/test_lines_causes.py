@@ -121,6 +121,23 @@ def test_reference_counting_has_the_line_that_causes_it(tmp_path):
     assert 6 in found, found
 
 
+ELEMENTS = """import numpy as np
+from numba import guvectorize, vectorize
+@vectorize(["f8(f8)"])
+def root(a):
+    \"\"\"Its text.\"\"\"
+    return np.sqrt(a)
+@guvectorize(["(f8[:], f8[:])"], "(n)->(n)")
+def double(a, out):
+    out[:] = a * 2.0
+"""
+
+
+def test_the_loop_of_a_ufunc_is_at_its_first_statement(tmp_path):
+    assert set(located(ELEMENTS, tmp_path, "__ufunc__.*4root", "load double")) == {6}
+    assert set(located(ELEMENTS, tmp_path, "__gufunc__.*6double", "load i64")) == {9}
+
+
 FIB = """from numba import njit
 @njit
 def fib(n):
