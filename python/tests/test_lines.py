@@ -74,8 +74,8 @@ def changed(before, after):
 REPLACED = (
     "BaseLower.__init__ CPUCodeLibrary.add_ir_module CPUCodegen.magic_tuple InlineWorker.inline_ir Loc.__copy__"
     " Loc.__deepcopy__ Loc.__getstate__ PreLowerStripPhis._strip_phi_nodes PyLower.lower_inst"
-    " PythonAPI.serialize_object _HasMetadata._stringify_metadata _create_gufunc_for_parfor_body inline_closure_call"
-    " suspend_emission"
+    " PythonAPI.serialize_object StencilPass._mk_stencil_parfor _HasMetadata._stringify_metadata"
+    " _create_gufunc_for_parfor_body inline_closure_call suspend_emission"
 ).split()
 
 
