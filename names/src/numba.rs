@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use crate::EntryKind;
 use crate::escape;
 use crate::mangled::{self, Arguments, Mangled};
+use crate::numba_type;
 use crate::printable::fingerprint;
 
 /// What may stand before a mangled name, what it is shown as, and what it says about the entry.
@@ -17,6 +18,9 @@ const PREFIXES: [(&str, &str, EntryKind); 5] = [
 ];
 
 const PRANGE: &str = "prange kernel";
+
+/// Frees the members of a jitclass.
+const DESTRUCTOR: &str = "_Dtor.";
 
 /// Functions Numba generates from an expression or a loop: they have an address for a name, and that as text.
 const GENERATED: [(&str, &str); 3] =
@@ -58,6 +62,9 @@ pub(super) fn readable<'a>(
     owner: Option<&str>,
     latest: &mut Arguments<'a>,
 ) -> Option<(String, EntryKind)> {
+    if linkage_name.starts_with(DESTRUCTOR) {
+        return Some((numba_type::without_addresses(linkage_name).into_owned(), EntryKind::Function));
+    }
     let (mut shown, kind, mangled_name) = strip_prefixes(linkage_name);
     let mut mangled = mangled::parse(mangled_name, latest)?;
     shown.reserve(linkage_name.len());
@@ -94,7 +101,7 @@ pub(super) fn readable<'a>(
             for (index, part) in mangled.path.iter().enumerate() {
                 shown.extend([if index == 0 { "" } else { "." }, &escape::identifier(part)]);
             }
-            shown.extend(["(", &mangled.arguments.shown, ")", &place]);
+            shown.extend(["(", &numba_type::without_addresses(&mangled.arguments.shown), ")", &place]);
             if let Some(mark) = version.map(Cow::Borrowed).or_else(|| flags_mark(&mangled).map(Cow::Owned)) {
                 shown.extend([" [", &mark, "]"]);
             }

@@ -1,5 +1,6 @@
 //! Numba types as Numba prints them.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::escape;
@@ -23,6 +24,33 @@ pub(super) const CODES: [(&str, &str); 13] = [
 
 /// What stands between arguments and parameters.
 pub(super) const BETWEEN: &str = ", ";
+
+/// Fewer digits behind a `#` may be a number of the user's.
+const SHORTEST_ADDRESS: usize = 8;
+
+/// Types without the addresses of functions (`<function f at 0x7f50dcfede40>`) and classes (`Acc#7f50dc534a90<...>`),
+/// which are others in each process.
+pub(super) fn without_addresses(types: &str) -> Cow<'_, str> {
+    if !types.contains(['#', '<']) {
+        return Cow::Borrowed(types);
+    }
+    let mut kept = String::with_capacity(types.len());
+    let mut rest = types;
+    while let Some(at) = rest.find([' ', '#']) {
+        let (before, from) = rest.split_at(at);
+        kept.push_str(before);
+        let digits = from.strip_prefix(" at 0x").or_else(|| from.strip_prefix('#')).unwrap_or_default();
+        let behind = digits.trim_start_matches(|digit: char| digit.is_ascii_hexdigit());
+        if digits.len() - behind.len() >= SHORTEST_ADDRESS {
+            rest = behind;
+        } else {
+            kept.push_str(&from[..1]);
+            rest = &from[1..];
+        }
+    }
+    kept.push_str(rest);
+    Cow::Owned(kept)
+}
 
 /// An array of Numba's has three parameters and a few words; a type that has more is shown as any other type.
 const MOST: usize = 8;

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 
 import pytest
 
@@ -73,8 +74,8 @@ def changed(before, after):
 REPLACED = (
     "BaseLower.__init__ CPUCodeLibrary.add_ir_module CPUCodegen.magic_tuple InlineWorker.inline_ir Loc.__copy__"
     " Loc.__deepcopy__ Loc.__getstate__ PreLowerStripPhis._strip_phi_nodes PyLower.lower_inst"
-    " PythonAPI.serialize_object _HasMetadata._stringify_metadata _create_gufunc_for_parfor_body inline_closure_call"
-    " suspend_emission"
+    " PythonAPI.serialize_object StencilPass._mk_stencil_parfor _HasMetadata._stringify_metadata"
+    " _create_gufunc_for_parfor_body inline_closure_call suspend_emission"
 ).split()
 
 
@@ -539,6 +540,17 @@ def test_the_text_of_a_notebook_cell_is_kept(tmp_path):
     assert kept.name.startswith("ipython-input-3-0123abcd-") and kept.read_text() == cell
     assert kept.stat().st_mode & 0o777 == 0o600
     assert (kept.name, 4) in found, sorted(found)
+
+
+def test_the_text_of_a_module_in_a_zip_file_is_kept(tmp_path):
+    text = "from numba import njit\n@njit(\n    nogil=True)\ndef f(x):\n    return x ** 0.5\n"
+    with zipfile.ZipFile(tmp_path / "app.zip", "w") as archive:
+        archive.writestr("kernels.py", text)
+    program = "sys.path.insert(0, %r)\nimport kernels\nkernels.f(2.0)\n" % str(tmp_path / "app.zip")
+    found = rows(program, tmp_path, JITLISTEN_DIR=str(tmp_path))
+    (kept,) = (tmp_path / "sources").iterdir()
+    assert kept.read_text() == text
+    assert {line for name, line in found if name == kept.name} - {0} == {4, 5}, sorted(found)
 
 
 def test_where_the_text_cannot_be_kept_there_are_lines_all_the_same(tmp_path):

@@ -69,6 +69,16 @@ def test_a_stencil_is_at_the_line_of_its_expression(tmp_path):
     assert "stencil prog.py:6" in names
 
 
+PARALLEL_STENCIL = STENCIL.replace("@njit", "@njit(parallel=True)").replace("(\n    cval=0.0)", "")
+
+
+def test_a_parallel_stencil_is_at_the_line_of_its_call(tmp_path):
+    found = rows(source(tmp_path, PARALLEL_STENCIL), tmp_path)
+    assert ("prog.py", 5) in found and ("prog.py", 8) in found
+    assert not {row for row in found if row[0] == "prog.py" and row[1] in (3, 6)}, sorted(found)
+    assert "prange kernel prog.py:8 in prog.f" in dwarfdump("--debug-info", tmp_path.glob("*.o"))
+
+
 # Prints each module as LLVM reads it.
 MODULES = """
 import llvmlite.binding
@@ -109,6 +119,23 @@ def test_reference_counting_has_the_line_that_causes_it(tmp_path):
     found = located(COUNTED, tmp_path, "7counted", '@"NRT_decref"')
     assert found and None not in found and 0 not in found, found
     assert 6 in found, found
+
+
+ELEMENTS = """import numpy as np
+from numba import guvectorize, vectorize
+@vectorize(["f8(f8)"])
+def root(a):
+    \"\"\"Its text.\"\"\"
+    return np.sqrt(a)
+@guvectorize(["(f8[:], f8[:])"], "(n)->(n)")
+def double(a, out):
+    out[:] = a * 2.0
+"""
+
+
+def test_the_loop_of_a_ufunc_is_at_its_first_statement(tmp_path):
+    assert set(located(ELEMENTS, tmp_path, "__ufunc__.*4root", "load double")) == {6}
+    assert set(located(ELEMENTS, tmp_path, "__gufunc__.*6double", "load i64")) == {9}
 
 
 FIB = """from numba import njit
@@ -183,3 +210,47 @@ def test_no_name_of_a_perf_map_has_an_address_where_the_line_is_known(tmp_path):
     kernels = [line.split(" ", 2)[2] for line in found.splitlines() if "prange kernel" in line]
     assert any(name.startswith("kernel::gufunc::prange kernel prog.py:6 ") for name in kernels), kernels
     assert not [name for name in kernels if "[0x" in name], kernels
+
+
+PASSED = """from numba import float64, njit
+from numba.experimental import jitclass
+@njit
+def f(x):
+    return x * 2.0
+@njit(inline="never")
+def g(h, n):
+    return h(n)
+@jitclass([("x", float64)])
+class Point:
+    def __init__(self):
+        self.x = 0.5
+@njit(inline="never")
+def get(point):
+    return point.x
+@njit
+def numbers(n):
+    for i in range(n):
+        yield i
+@njit
+def all(n):
+    s = g(f, n) + get(Point())
+    for i in numbers(n):
+        s += i
+    return s
+all(1)
+import os
+with open("/tmp/perf-%d.map" % os.getpid()) as file:
+    print(file.read())
+"""
+
+
+def test_no_name_has_the_address_of_an_argument(tmp_path):
+    sinks = {"LD_PRELOAD": os.path.abspath(LIBRARY), "JITLISTEN": "perfmap", "JITLISTEN_DIR": str(tmp_path)}
+    found = run(HEAD + source(tmp_path, PASSED), **sinks)
+    names = [line.split(" ", 2)[2] for line in found.splitlines() if "prog." in line]
+    assert not [name for name in names if re.search("[0-9a-f]{8}", name)], names
+    names = [name for name in names if name.startswith("prog.g")]
+    assert len(names) == 2 and "<function f>" in names[0] + names[1], names
+    rows(source(tmp_path, PASSED), tmp_path, **sinks)
+    described = re.findall(r'DW_AT_linkage_name\s+\("(prog\.g[^"]+)"', dwarfdump("--debug-info", tmp_path.glob("*.o")))
+    assert {name.partition(" [v")[0] for name in described} == {name.partition(" [v")[0] for name in names}

@@ -27,6 +27,11 @@ def eager(a):
     return a * 0.5 + 1.0 / (a * a + math.sqrt(a) + 1.5)  # eager
 
 
+@vectorize(["f8(f8)"])
+def root(a):
+    return math.sqrt(a) / (a * a + 1.0)  # root
+
+
 @phase("moving")
 def _(n):
     for _ in range(n):
@@ -43,6 +48,12 @@ def _(n):
 def _(n):
     for _ in range(n):
         eager(X)
+
+
+@phase("root")
+def _(n):
+    for _ in range(n):
+        root(X)
 
 
 run()

@@ -1,6 +1,6 @@
 """Stencils, called from compiled code."""
 import numpy as np
-from numba import njit, stencil
+from numba import njit, set_num_threads, stencil
 
 from phases import phase, run
 
@@ -14,6 +14,23 @@ def kernel(a):
 def line(a):
     left = a[-1] / (a[0] + 1.5)  # one
     return left * 0.5 + np.sqrt(a[1])  # one
+
+
+@stencil(
+    cval=0.5,
+)
+def wide(a):
+    across = a[0, -1] + a[0, 1]  # parallel
+    return np.sqrt(  # parallel
+        across * a[-1, 0] + 1.0  # parallel
+    ) / (a[0, 0] + 1.5)  # parallel
+
+
+@njit(parallel=True)
+def parallel(a, n):
+    for _ in range(n):
+        b = wide(a)  # parallel
+    return b
 
 
 @njit
@@ -31,6 +48,9 @@ def one(a, n):
 
 
 A = np.random.default_rng(0).random((60, 60))
+B = np.random.default_rng(0).random((300, 300))
+# A thread that waits for another one spends its time on no line.
+set_num_threads(1)
 
 
 @phase("two")
@@ -41,6 +61,11 @@ def _(n):
 @phase("one")
 def _(n):
     one(A.ravel(), n)
+
+
+@phase("parallel")
+def _(n):
+    parallel(B, n)
 
 
 run()

@@ -103,9 +103,11 @@ class LineBuilder:
             source, first = self._known.path, self._known.line
         else:
             source, first = loc.filename, loc.line
+        sources.learn(source, getattr(lowerer.func_ir.func_id.func, "__globals__", None))
         whole = self._known is None or self._known.name is not None
         self._line = sources.def_line(source, first) if whole else first
         self._path = sources.path(source)
+        self._symbol = ""
         self._subprogram: Optional[Node] = None
         self._head: Optional[Node] = None
         self._lines: Optional[ModuleLines] = None
@@ -131,6 +133,7 @@ class LineBuilder:
             self._subprogram = self._lines.subprogram(function, name, linkage, self._path, self._line)
             self._head = self._lines.location(self._subprogram, self._line)
             self._lines.heads[function.name] = self._head
+            self._symbol = function.name
             wrappers.remember(function.name, wrappers.Place(name, linkage, self._path, self._line))
         except Exception as error:
             self._failed(error)
@@ -170,7 +173,11 @@ class LineBuilder:
         if of_function or self._has_one_line or (self._known is not None and filename == GENERATED):
             return lines.location(scope, self._line)
         path = sources.path(filename)
-        return lines.location(scope if path == self._path else lines.scope(scope, path), line)
+        if path != self._path:
+            return lines.location(lines.scope(scope, path), line)
+        if self._known is None:
+            wrappers.begins(self._symbol, line)
+        return lines.location(scope, line)
 
     def _inlined_location(self, lines: ModuleLines, place: Place, frame: Inlined) -> Node:
         first, line = sources.def_line(frame.filename, frame.first), place.line

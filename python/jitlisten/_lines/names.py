@@ -10,6 +10,7 @@ compilations of one function apart.
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple, Optional
 
 from . import stencils
@@ -22,6 +23,9 @@ _PRANGE = "__numba_parfor_gufunc"
 _STENCIL = "__numba_stencil_"
 _ARRAY_EXPRESSION = "__numba_array_expr_"
 _JITCLASS = ("ctor", "accessor", "mutator", "method")
+
+# Of functions and classes among the arguments' types: others in each process.
+_ADDRESS = re.compile("(?: at 0x|#)[0-9a-f]{8,}")
 
 # Names are a third of what lines add to an object.
 _LONGEST_ARGUMENTS = 100
@@ -88,7 +92,7 @@ def linkage(lowerer: Any, function: Any, known: Optional[Described], shown: str)
     prefix = "finalize::" if function.name.startswith("finalize_") else ""
     # The parts of a generator are functions of their own.
     suffix = "" if prefix or function.name == description.llvm_func_name else ".next"
-    arguments = ", ".join(map(str, description.argtypes))
+    arguments = _ADDRESS.sub("", ", ".join(map(str, description.argtypes)))
     if len(arguments) > _LONGEST_ARGUMENTS:
         arguments = arguments[:_LONGEST_ARGUMENTS] + "..."
     return "%s%s%s(%s)%s" % (prefix, name, suffix, arguments, mark)

@@ -5,6 +5,7 @@
 | `lowering.BaseLower.__init__`                    | a builder of ours in the place of Numba's empty one |
 | `pylowering.PyLower.lower_inst`                  | object mode does not mark locations itself |
 | `parfor_lowering._create_gufunc_for_parfor_body` | whose loop a generated kernel is |
+| `stencilparfor.StencilPass._mk_stencil_parfor`   | the loop of a stencil has the location of its argument |
 | `inline_closurecall.InlineWorker.inline_ir`, `.inline_closure_call` | what Numba inlines itself |
 | `ir.Loc.__getstate__`, `__copy__`, `__deepcopy__` | are added: its location keeps by which call it came |
 | `pythonapi.PythonAPI.serialize_object`           | an exception's arguments are pickled with their module |
@@ -32,7 +33,7 @@ from .imports import Watch
 
 # Part of the key of cached code. Another number when names, locations or hashes change: a cache would keep the old
 # ones.
-MARKER = "jitlisten-lines-3"
+MARKER = "jitlisten-lines-4"
 # In the place of what was not there.
 _NOTHING = object()
 
@@ -227,6 +228,23 @@ def _parfor_lowering(module: Any) -> None:
     _replace(module, "_create_gufunc_for_parfor_body", make)
 
 
+def _stencilparfor(module: Any) -> None:
+    from . import stencils
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _mk_stencil_parfor(
+            self: Any, label: Any, in_args: Any, out_arr: Any, ir: Any, offsets: Any, target: Any, *more: Any
+        ) -> Any:
+            done = original(self, label, in_args, out_arr, ir, offsets, target, *more)
+            if _is_active():
+                stencils.relocate(done, in_args[0], target, self.func_ir)
+            return done
+
+        return _mk_stencil_parfor
+
+    _replace(module.StencilPass, "_mk_stencil_parfor", make)
+
+
 def _inlining(module: Any) -> None:
     from numba.core.ir import Loc
 
@@ -340,4 +358,5 @@ _PATCHES = {
     "numba.core.pythonapi": _pythonapi,
     "numba.core.typed_passes": _typed_passes,
     "numba.parfors.parfor_lowering": _parfor_lowering,
+    "numba.stencils.stencilparfor": _stencilparfor,
 }

@@ -2,7 +2,8 @@
 
 A location outlives the process, so its file has to, as well. The text of a notebook cell is in memory only
 (`<ipython-input-3-...>`, or ipykernel's `/tmp/ipykernel_4711/123.py`, which is never written). It is saved when the
-first function of the cell is compiled, and the location names the copy: every tool that shows source finds it.
+first function of the cell is compiled, and the location names the copy: every tool that shows source finds it. So is the
+text of a module in a zip file.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import linecache
 import os
 import re
 import stat
-from typing import Dict, Optional
+from typing import Any, Dict, Optional
 
 import numba
 
@@ -37,6 +38,13 @@ def path(filename: str) -> str:
         if not found.startswith("<"):
             _paths[filename] = found
     return found
+
+
+def learn(filename: str, module: Optional[Dict[str, Any]]) -> None:
+    """Before the first question about a file: the loader of a module in a zip file has its text. `module` are the
+    globals of a function in that file; one that `exec` made may have those of a module in another one."""
+    if filename not in _paths and module and module.get("__file__") == filename and not os.path.exists(filename):
+        linecache.lazycache(filename, module)
 
 
 def _find(filename: str) -> str:

@@ -1,14 +1,32 @@
 """Lines of stencils.
 
+In parallel code, Numba makes a loop of the call of a stencil, and gives it the location of the argument: that of the
+function's head, often. Here it gets that of the call.
+
 Numba makes a function of a stencil's kernel, and writes the reads of neighbours (`a[0, 1]`) anew: they have the
 location of the block, which begins with the decorator. Here they get the line of the statement that uses them.
 """
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+from typing import Any, Callable, Iterable, Tuple
 
 from . import sources
+
+
+def relocate(statements: Iterable[Any], argument: Any, target: Any, func_ir: Any) -> None:
+    """Before a loop and what prepares it take the place of the call that assigns to `target`."""
+    everything = (inst for block in func_ir.blocks.values() for inst in block.body)
+    call = next((inst.loc for inst in everything if getattr(inst, "target", None) is target), None)
+    if call is None:
+        return
+    for inst in statements:
+        inst.loc = call
+        if hasattr(inst, "loop_body"):
+            for first in inst.init_block.body:
+                first.loc = call
+            for block in inst.loop_body.values():
+                _follow(block, call, lambda loc: loc.line < 1 or loc == argument.loc)
 
 
 def settle(func_ir: Any, generated: str) -> Tuple[str, int]:
@@ -23,12 +41,14 @@ def settle(func_ir: Any, generated: str) -> Tuple[str, int]:
     if not body:
         return path, first
     for block in func_ir.blocks.values():
-        following = body[0]
-        for inst in reversed(block.body):
-            if inst.loc.filename != path:
-                continue
-            if inst.loc.line not in head:
-                following = inst.loc
-            else:
-                inst.loc = following
+        _follow(block, body[0], lambda loc: loc.filename == path and loc.line in head)
     return path, body[0].line
+
+
+def _follow(block: Any, last: Any, is_lost: Callable[[Any], bool]) -> None:
+    """Gives the statements with such locations that of the next one that has another."""
+    for inst in reversed(block.body):
+        if is_lost(inst.loc):
+            inst.loc = last
+        else:
+            last = inst.loc

@@ -2,7 +2,7 @@
 
 A wrapper inlines what it wraps, so often it is the code that runs: without a description of its own, the inlined lines
 are lost. It belongs to the line of the function it is for, and is named as the native library names it: `cpython::f`,
-`gufunc::f`.
+`gufunc::f`. Those of a ufunc are a loop over its elements, and start the threads: at the function's first statement.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _PREFIXES = (
     ("__gufunc__", "gufunc::"),
     ("__ufunc__", "ufunc::"),
 )
+_LOOPS = ("gufunc::", "ufunc::", "kernel::")
 
 
 class Place(NamedTuple):
@@ -36,6 +37,8 @@ class Place(NamedTuple):
     linkage: str
     path: str
     line: int
+    # Of its first statement, once that is known.
+    statement: int = 0
 
 
 _places: "OrderedDict[str, Place]" = OrderedDict()
@@ -46,6 +49,13 @@ def remember(linkage_name: str, place: Place) -> None:
     _places[linkage_name] = place
     while len(_places) > _KEPT:
         _places.popitem(last=False)
+
+
+def begins(linkage_name: str, statement: int) -> None:
+    """The line of a function's first statement."""
+    place = _places.get(linkage_name)
+    if place is not None and not place.statement:
+        _places[linkage_name] = place._replace(statement=statement)
 
 
 def complete(module: Any) -> None:
@@ -91,7 +101,7 @@ def _complete_function(module: Any, function: Any) -> None:
         remember(function.name, place)
         lines = begin(module, place.path)
         subprogram = lines.subprogram(function, place.name, place.linkage, place.path, place.line)
-        location = lines.location(subprogram, place.line)
+        location = lines.location(subprogram, place.statement or place.line)
         for block in function.blocks:
             for instruction in block.instructions:
                 instruction.metadata.setdefault("dbg", location)
@@ -115,7 +125,8 @@ def _wrapped(function: Any) -> Optional[Place]:
             # Those for C are seldom on a stack.
             known = place.linkage if shown != "cfunc::" else ""
             linkage = shown + known if known else ""
-            return place._replace(name=shown + place.name, linkage=linkage)
+            statement = place.statement if shown in _LOOPS else 0
+            return place._replace(name=shown + place.name, linkage=linkage, statement=statement)
     # A kernel from the cache, or one that is compiled with debug information of Numba's.
     if shown in ("gufunc::", "ufunc::") and not config.DEBUGINFO_DEFAULT:
         return Place(shown + "kernel", function.name, _UNKNOWN, 0)

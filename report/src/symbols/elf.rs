@@ -198,6 +198,12 @@ impl Symbols {
     }
 }
 
+/// What is no file (`<string>`) has the directory of its compile unit, and is in none.
+fn without_directory(path: &str) -> &str {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    if name.starts_with('<') && name.ends_with('>') { name } else { path }
+}
+
 /// The line table, where there is one.
 #[derive(Default)]
 struct Lines {
@@ -230,7 +236,7 @@ impl Lines {
             let location = frame.location.as_ref();
             found.push(SourceFrame {
                 linkage_name: name.map(Cow::into_owned),
-                file: location.and_then(|location| location.file).map(str::to_owned),
+                file: location.and_then(|location| location.file).map(|path| without_directory(path).to_owned()),
                 line: location.and_then(|location| location.line),
             });
         }

@@ -69,7 +69,12 @@ impl Blocks {
         let before = self.instructions[..at].iter().rev().take_while(within).take(FARTHEST).find_map(&mut located);
         let behind = self.instructions[at..].iter().take_while(within).take(FARTHEST).find_map(&mut located);
         let around = match (before, behind) {
-            (Some(before), Some(behind)) => common(&before, &behind).or_else(|| of_one_call(&own, before, behind)),
+            (Some(before), Some(behind)) => {
+                let shared = common(&before, &behind);
+                // What is shared outside of an inlined call says less than a line of that call.
+                let inner = shared.as_ref().is_none_or(|shared| shared.len() < own.len());
+                inner.then(|| of_one_call(&own, &before, &behind)).flatten().or(shared)
+            }
             (None, None) => {
                 let beside = self.around(&block).and_then(|(before, behind)| {
                     let before = before.iter().rev().take(FARTHEST).find_map(&mut located)?;
@@ -93,8 +98,7 @@ impl Blocks {
         let (branches, fork) = self.branches.as_ref()?.join(instruction)?;
         let mut last = |block: Range<usize>| {
             let frames = self.instructions[block].iter().rev().take(FARTHEST).find_map(&mut located)?;
-            let frames = frames.get(frames.len().checked_sub(own.len())?..)?;
-            (has_line(frames) && is_of_one_call(frames, own)).then(|| frames.to_vec())
+            within(own, &frames)
         };
         let ends: Option<Vec<_>> = branches.into_iter().map(&mut last).collect();
         let same = ends.filter(|ends| ends.windows(2).all(|pair| pair[0] == pair[1]));
@@ -133,13 +137,18 @@ fn common(one: &[SourceFrame], other: &[SourceFrame]) -> Option<Vec<SourceFrame>
     has_line(&shared).then_some(shared)
 }
 
-/// The only one that is in the same inlined call.
-fn of_one_call(own: &[SourceFrame], before: Vec<SourceFrame>, behind: Vec<SourceFrame>) -> Option<Vec<SourceFrame>> {
-    match (is_of_one_call(own, &before), is_of_one_call(own, &behind)) {
-        (true, false) => Some(before),
-        (false, true) => Some(behind),
+/// The line of the only one that is in the same inlined call.
+fn of_one_call(own: &[SourceFrame], before: &[SourceFrame], behind: &[SourceFrame]) -> Option<Vec<SourceFrame>> {
+    match (within(own, before), within(own, behind)) {
+        (Some(line), None) | (None, Some(line)) => Some(line),
         _ => None,
     }
+}
+
+/// The line of an instruction in the same function or inlined call, if it is there or in what that one calls.
+fn within(own: &[SourceFrame], frames: &[SourceFrame]) -> Option<Vec<SourceFrame>> {
+    let frames = frames.get(frames.len().checked_sub(own.len())?..)?;
+    (has_line(frames) && is_of_one_call(own, frames)).then(|| frames.to_vec())
 }
 
 /// Whether the innermost frames are of the same function or inlined call.
@@ -251,6 +260,12 @@ mod tests {
         let inner = |line| vec![frame("g", line), frame("f", 7)];
         let behind = (0x103, vec![frame("f", 8)]);
         assert_eq!(line_in(&CODE, 0x102, inner(0), &[(0x101, inner(20)), behind.clone()]), Some(inner(20)));
+        // In what that one calls.
+        let deeper = vec![frame("h", 30), frame("g", 20), frame("f", 7)];
+        assert_eq!(line_in(&CODE, 0x102, inner(0), &[(0x101, deeper), behind.clone()]), Some(inner(20)));
+        // Around the call: the loop of a ufunc, say.
+        let around = (0x103, vec![frame("f", 7)]);
+        assert_eq!(line_in(&CODE, 0x102, inner(0), &[(0x101, inner(20)), around]), Some(inner(20)));
         // Neither: the call has a line.
         let before = (0x101, vec![frame("f", 9)]);
         assert_eq!(line_in(&CODE, 0x102, inner(0), &[before, behind]), Some(vec![frame("f", 7)]));
