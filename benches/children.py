@@ -1,8 +1,8 @@
 """What a recorded child costs and keeps: benches/children.py LIBRARY [ROUNDS]
 
-With cc and perf. Processor time of a child that does nothing, with and without a recording of children, in turns, as
-medians, from C and from the Python that runs this; and how much of the 20 ms of a child is in its recording, by how it
-ends.
+With cc and perf, from C and from the Python that runs this, with and without a recording of children, in turns, as
+medians: processor time of a child that does nothing; and what a child has used before its own first instruction, which
+is no sample's. How much of the 20 ms of a child is in its recording, by how it ends.
 """
 
 import os
@@ -24,6 +24,15 @@ for _ in range(100):
 used = resource.getrusage(resource.RUSAGE_CHILDREN)
 print((used.ru_utime + used.ru_stime) * 10)
 """
+FIRST = """
+import os, time
+for _ in range(100):
+    child = os.fork()
+    if child == 0:
+        print(time.process_time() * 1000, flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
 ENDS = ("exits", "executes", "terminated", "aborts", "crashes", "killed")
 
 
@@ -42,17 +51,24 @@ def main(library, rounds=5):
         def run(environment, *command):
             return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
-        for kind, command in [
-            ("fork", (program, "children", "fork")),
-            ("exec", (program, "children", "exec")),
-            ("fork in Python", (sys.executable, "-W", "ignore", "-c", FORKS)),
+        def times(environment, *command):
+            return [float(line) for line in run(environment, *command).split()]
+
+        python = (sys.executable, "-W", "ignore", "-c")
+        for what, command in [
+            ("a child of fork", (program, "children", "fork")),
+            ("a child of exec", (program, "children", "exec")),
+            ("a child of fork in Python", (*python, FORKS)),
+            ("before the first instruction after fork", (program, "first", "fork")),
+            ("before the first instruction after exec", (program, "first", "exec")),
+            ("before the first instruction after fork in Python", (*python, FIRST)),
         ]:
             pairs = [
-                [float(run(environment, *command)) for environment in (os.environ, recorded)]
+                [statistics.median(times(environment, *command)) for environment in (os.environ, recorded)]
                 for _ in range(int(rounds))
             ]
             stock, ours = map(statistics.median, zip(*pairs))
-            print(f"a child of {kind}: {stock:.2f} ms of processor time, recorded {ours:.2f} ms")
+            print(f"{what}: {stock:.2f} ms of processor time, recorded {ours:.2f} ms")
         for end in ENDS:
             for file in place.glob("f*"):
                 shutil.rmtree(file) if file.is_dir() else file.unlink()

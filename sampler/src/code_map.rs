@@ -123,14 +123,22 @@ pub(crate) fn clear() {
     GENERATION.fetch_add(1, Ordering::AcqRel);
 }
 
-/// The same in the child of a fork.
-pub(crate) fn clear_in_child() {
-    for published in [&LIBRARIES, &COMPILED] {
+/// The same in the child of a fork; its libraries are its parent's, and stay if they are asked for.
+pub(crate) fn clear_in_child(keep_libraries: bool) {
+    for (published, is_kept) in [(&LIBRARIES, keep_libraries), (&COMPILED, false)] {
         let mut change = published.change_in_child(BTreeMap::new());
-        change.own().clear();
-        change.clear();
+        if !is_kept {
+            change.own().clear();
+            change.clear();
+        }
     }
     GENERATION.fetch_add(1, Ordering::AcqRel);
+}
+
+/// Whether libraries are known.
+pub(crate) fn has_libraries() -> bool {
+    // SAFETY: asked by the one thread that may change them.
+    unsafe { LIBRARIES.all() }.next().is_some()
 }
 
 /// Frees what was replaced, if `no_handler_runs`, which is asked after the exchange, says so.

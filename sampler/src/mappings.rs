@@ -8,6 +8,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
@@ -68,6 +69,11 @@ impl Mappings {
         Mappings { inherited, ..Mappings::default() }
     }
 
+    /// Whether they are those of the parent, and not looked at yet.
+    pub(crate) fn are_inherited(&self) -> bool {
+        !self.inherited.is_empty()
+    }
+
     /// For a child of a fork: reading all unwind tables takes most of its time.
     pub(crate) fn found(&self) -> Found {
         self.known.clone()
@@ -76,7 +82,9 @@ impl Mappings {
     /// Looks at all mappings. Returns their list, the executable ones that were not there before, and all of them as a
     /// map of code.
     pub(crate) fn look(&mut self) -> Option<(Vec<u8>, Vec<Mapping>, Vec<Range>)> {
-        let text = fs::read("/proc/self/maps").ok()?;
+        // The kernel makes the text anew for each read.
+        let mut text = Vec::with_capacity(1 << 16);
+        fs::File::open("/proc/self/maps").ok()?.read_to_end(&mut text).ok()?;
         let lines: Vec<Line> = MapsLine::all(&text).map(Line::of).collect();
         let mut known = BTreeMap::new();
         let (mut new, mut ranges) = (Vec::new(), Vec::new());

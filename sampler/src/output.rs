@@ -21,6 +21,8 @@ pub(crate) struct Output {
     attribute: Attribute,
     /// Bytes of records that the file has.
     data: u64,
+    /// It is not made yet; whether it is gone on with then.
+    later: Option<bool>,
 }
 
 impl Output {
@@ -34,14 +36,14 @@ impl Output {
             Ok(about) if !about.is_file() => return Err(io::Error::other("not a regular file")),
             Ok(about) => {
                 let begun = append && File::open(path)?.read_exact_at(&mut header, 0).is_ok();
-                data = if begun { perf_data::data_size(&header).unwrap_or(0) } else { 0 };
+                let begun = if begun { perf_data::data_size(&header) } else { None };
                 if about.len() > 0 && !is_recording(path)? {
                     return Err(io::Error::other("the file exists and is not a recording"));
                 }
-                if data == 0 || DATA_OFFSET + data > about.len() {
+                match begun.filter(|begun| DATA_OFFSET + begun <= about.len()) {
+                    Some(begun) => data = begun,
                     // Anew, and not the same file: another process may be writing to it still.
-                    data = 0;
-                    fs::remove_file(path)?;
+                    None => fs::remove_file(path)?,
                 }
             }
             Err(_) => {}
@@ -50,9 +52,19 @@ impl Output {
         file.set_len(DATA_OFFSET + data)?;
         let about = file.metadata()?;
         let identity = (about.dev(), about.ino());
-        let output = Output { path: path.to_owned(), file: Some(file), identity, attribute, data };
+        let output = Output { path: path.to_owned(), file: Some(file), identity, attribute, data, later: None };
         output.file()?.write_all_at(&perf_data::header(&output.attribute, data, &[]), 0)?;
         Ok(output)
+    }
+
+    /// Does that with the first records.
+    pub(crate) fn later(path: &Path, append: bool, attribute: Attribute) -> Output {
+        Output { path: path.to_owned(), file: None, identity: (0, 0), attribute, data: 0, later: Some(append) }
+    }
+
+    /// Whether the file is not made yet.
+    pub(crate) fn is_later(&self) -> bool {
+        self.later.is_some()
     }
 
     /// How large the file is.
@@ -85,6 +97,9 @@ impl Output {
 
     /// Appends records, and lets readers see them.
     pub(crate) fn append(&mut self, batch: &Batch) -> io::Result<()> {
+        if let Some(append) = self.later.take() {
+            *self = Output::open(&self.path, append, self.attribute.clone())?;
+        }
         let (bytes, end) = (batch.as_bytes(), self.size());
         let data = self.data + bytes.len() as u64;
         let file = self.checked()?;
@@ -96,6 +111,9 @@ impl Output {
 
     /// Appends the features, and closes the file.
     pub(crate) fn finish(mut self, features: &Features) -> io::Result<()> {
+        if self.is_later() {
+            return Ok(());
+        }
         let end = self.size();
         let (bytes, numbers) = perf_data::features(features, &self.attribute, end);
         let header = perf_data::header(&self.attribute, self.data, &numbers);
@@ -114,7 +132,7 @@ fn is_recording(path: &Path) -> io::Result<bool> {
 
 impl Drop for Output {
     fn drop(&mut self) {
-        if self.checked().is_err() {
+        if self.file.is_some() && self.checked().is_err() {
             std::mem::forget(self.file.take());
         }
     }
@@ -160,6 +178,10 @@ impl Pins {
         Pins { directory: directory.into() }
     }
 
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// The directory, if it is there or can be made.
     pub(crate) fn made(&self) -> Option<&Path> {
         match fs::create_dir(&self.directory) {
@@ -189,6 +211,26 @@ impl Pins {
 mod tests {
     use super::*;
     use crate::options::Options;
+    use crate::perf_data::Moment;
+
+    /// As by the child of a fork, and by what that executes.
+    #[test]
+    fn a_file_that_is_made_later() {
+        let path = std::env::temp_dir().join(format!("jitlisten-later-{}", std::process::id()));
+        let later = |append| Output::later(&path, append, Attribute::new(&Options::new(&path), None));
+        later(false).finish(&Features::default()).unwrap();
+        assert!(!path.exists(), "without records there is none");
+        let mut batch = Batch::default();
+        batch.comm(Moment { pid: 1, tid: 1, time: 1 }, b"program", false);
+        let mut size = DATA_OFFSET;
+        for append in [false, true] {
+            let mut output = later(append);
+            output.append(&batch).unwrap();
+            size += batch.as_bytes().len() as u64;
+            assert_eq!(fs::metadata(&path).unwrap().len(), size);
+        }
+        fs::remove_file(path).unwrap();
+    }
 
     #[test]
     fn a_file_that_is_no_recording_is_not_written_over() {

@@ -18,14 +18,13 @@ use crate::event_name::Counter;
 use crate::events::{self, Observer};
 use crate::handler;
 use crate::interpose::{self, ACTIVE};
-use crate::mappings::Found;
 use crate::options::Options;
 use crate::output::Output;
 use crate::perf_data::Attribute;
 use crate::process::Process;
 use crate::slot::PROCESS;
 use crate::threads::{self, SAMPLED, WITHOUT_TIMER};
-use crate::writer::{ABANDON, COUNTERS, STOP, WORK, WRITTEN, Writer};
+use crate::writer::{ABANDON, COUNTERS, Inherited, STOP, WORK, WRITTEN, Writer};
 use crate::{clock, code_map, counter, fatal, measure, process, python, slot, timer, vdso, wake};
 
 /// Names the process that has begun the file, for itself after `exec(2)`.
@@ -117,7 +116,7 @@ fn state() -> MutexGuard<'static, Option<Running>> {
 pub fn start(options: Options) -> Result<(), Error> {
     vdso::look();
     fatal::look();
-    start_in(&mut state(), options, None, |_| false)
+    start_in(&mut state(), options, None, false, |_| false)
 }
 
 /// Ends it. The file is whole when this returns.
@@ -171,12 +170,14 @@ pub fn statistics() -> Statistics {
     }
 }
 
-/// `inherited` is the child's of a fork, which has one thread. `continues` tells of the file whether this process began
+/// `inherited` is the child's of a fork, which has one thread. Many children end before their first sample: those leave
+/// no file. `continues` tells of the file whether this process began
 /// it.
 fn start_in(
     state: &mut Option<Running>,
     options: Options,
-    inherited: Option<Found>,
+    inherited: Option<Inherited>,
+    is_child: bool,
     continues: impl FnOnce(&Path) -> bool,
 ) -> Result<(), Error> {
     if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
@@ -198,8 +199,14 @@ fn start_in(
     let absolute = std::env::current_dir().map_or(path.clone(), |directory| directory.join(&path));
     let counter = permitted(&options)?;
     let append = continues(&absolute);
-    let output = Output::open(&absolute, append, Attribute::new(&options, counter.as_ref()));
-    let output = output.map_err(|error| Error::Output(absolute, error))?;
+    let attribute = Attribute::new(&options, counter.as_ref());
+    // Root may be about to become another user, who may not make it.
+    // SAFETY: has no precondition.
+    let output = if is_child && unsafe { libc::geteuid() } != 0 {
+        Output::later(&absolute, append, attribute)
+    } else {
+        Output::open(&absolute, append, attribute).map_err(|error| Error::Output(absolute, error))?
+    };
     let signal = signal().ok_or(Error::NoSignal)?;
     exempt_signal(signal);
     follow_forks::<Held>();
@@ -373,7 +380,7 @@ pub fn start_by_environment(heirs: Heirs) -> Result<bool, Error> {
     set_variable(BEGUN, std::ffi::OsStr::new(&own));
     // The environment of a child after fork(2) is its parent's, and tells nothing of the child's file.
     let continues = |file: &Path| if is_child { is_of_this_process(file) } else { begun.as_ref() == Some(&own) };
-    start_in(&mut state(), options, None, continues)?;
+    start_in(&mut state(), options, None, is_child, continues)?;
     Ok(true)
 }
 
@@ -401,7 +408,7 @@ pub fn ending() {
 /// Held by the thread that forks.
 struct Held {
     state: MutexGuard<'static, Option<Running>>,
-    work: MutexGuard<'static, Found>,
+    work: MutexGuard<'static, Inherited>,
 }
 
 impl HeldAcrossFork for Held {
@@ -416,32 +423,34 @@ impl HeldAcrossFork for Held {
 
     fn in_child(self) {
         let Held { mut state, mut work } = self;
-        let running = state.take();
-        become_child();
+        let options = state.take().map(|running| running.options).filter(|options| options.children);
+        become_child(options.is_some());
         let inherited = std::mem::take(&mut *work);
         drop(work);
-        let options = running.map(|running| running.options).filter(|options| options.children);
         if let Some(options) = options {
             let pid = std::process::id();
-            let _ = start_in(&mut state, options.for_child(pid), Some(inherited), |_| false);
+            let _ = start_in(&mut state, options.for_child(pid), Some(inherited), true, |_| false);
         }
     }
 }
 
-/// In the child of a fork: timers and the writer are the parent's, and so is the file.
-fn become_child() {
+/// In the child of a fork: timers and the writer are the parent's, and so is the file. If the child is recorded, what
+/// handlers read of libraries and of the interpreter is true of it as well.
+fn become_child(is_recorded: bool) {
     ACTIVE.store(false, Ordering::Release);
     PROCESS.store(0, Ordering::Release);
     ABANDONED.store(false, Ordering::Release);
     slot::forget_all(clock::own_tid(), interpose::signal_stack());
-    python::forget();
+    if !is_recorded {
+        python::forget();
+    }
     // Descriptors of counters are the parent's, too; this closes ours.
     slot::all().for_each(|(_, slot)| threads::close_counter(slot));
     if let Some(session) = Session::process() {
         session.stop_observing();
     }
     drop(events::take());
-    code_map::clear_in_child();
+    code_map::clear_in_child(is_recorded);
     code_map::reclaim(|| true);
 }
 

@@ -74,25 +74,28 @@ pub(crate) fn read(clock: libc::clockid_t) -> Option<u64> {
     Some(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
 }
 
-/// As many pages as there are.
+/// What its headers say that it has. Other mappings may follow.
 fn copy(base: u64) -> Option<Vec<u8>> {
-    let mut image = Vec::new();
-    while base != 0 && (image.len() as u64) < LARGEST {
-        let page = AddressRange::new(Address(base + image.len() as u64), PAGE)?;
-        let Ok(bytes) = checked_read::copy(page) else { break };
-        image.extend(bytes);
-    }
-    Some(image)
+    let bytes = |size| checked_read::copy(AddressRange::new(Address(base), size)?).ok();
+    let first = if base == 0 { None } else { bytes(PAGE) }?;
+    let end = segments(&first)?
+        .filter(|segment| segment.p_type.get(LE) == PT_LOAD)
+        .map(|segment| segment.p_offset.get(LE).saturating_add(segment.p_filesz.get(LE)))
+        .max()?;
+    bytes(end.clamp(PAGE, LARGEST))
+}
+
+fn segments(image: &[u8]) -> Option<impl Iterator<Item = ProgramHeader>> {
+    let header = elf::file_header(image)?;
+    let headers = image.get(usize::try_from(header.e_phoff.get(LE)).ok()?..)?;
+    Some(elf::structures(headers).take(header.e_phnum.get(LE).into()))
 }
 
 /// Where in the image the function is that has this name, which ends with a zero. The table of symbols ends where that
 /// of their names begins, as every linker writes it.
 fn offset_of(image: &[u8], name: &[u8]) -> Option<u64> {
-    let header = elf::file_header(image)?;
-    let headers = image.get(usize::try_from(header.e_phoff.get(LE)).ok()?..)?;
-    let headers = || elf::structures::<ProgramHeader>(headers).take(header.e_phnum.get(LE).into());
-    let load = headers().find(|header| header.p_type.get(LE) == PT_LOAD)?;
-    let dynamic = headers().filter(|header| header.p_type.get(LE) == PT_DYNAMIC).last()?;
+    let load = segments(image)?.find(|segment| segment.p_type.get(LE) == PT_LOAD)?;
+    let dynamic = segments(image)?.filter(|segment| segment.p_type.get(LE) == PT_DYNAMIC).last()?;
     let bias = load.p_vaddr.get(LE).wrapping_sub(load.p_offset.get(LE));
     let table = image.get(usize::try_from(dynamic.p_offset.get(LE)).ok()?..)?;
     let table = table.get(..usize::try_from(dynamic.p_filesz.get(LE)).ok()?)?;

@@ -22,7 +22,7 @@ use crate::mappings::{Found, Mappings};
 use crate::output::{Output, Pins};
 use crate::perf_data::{Batch, Features, MOST_ADDRESSES, Mapping, Moment};
 use crate::process::{self, Process};
-use crate::python::Python;
+use crate::python::{self, Python};
 use crate::slot::{self, Slot};
 use crate::threads::{self, Scan};
 use crate::unwind::Outcome;
@@ -45,8 +45,15 @@ const NAMES_EVERY: u64 = 20;
 /// Between two looks at the recorder, in looks.
 const RECORDER_EVERY: u64 = 8;
 
-/// Held while the writer works, and by a thread that forks. For the child, what the writer knows of mappings.
-pub(crate) static WORK: Mutex<Found> = Mutex::new(Found::new());
+/// What the writer knows, for the child of a fork.
+#[derive(Default)]
+pub(crate) struct Inherited {
+    mappings: Found,
+    python: Option<python::Inherited>,
+}
+
+/// Held while the writer works, and by a thread that forks.
+pub(crate) static WORK: Mutex<Inherited> = Mutex::new(Inherited { mappings: Found::new(), python: None });
 /// The writer is to finish the file and end.
 pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
 /// The same, and no thread waits for it.
@@ -101,7 +108,10 @@ pub(crate) struct Writer {
     looks: u64,
     /// When mappings may be looked at again because of unknown code, and how long to wait after that.
     next_mappings: u64,
+    /// 0: they were not looked at yet. A child of a fork does it at its first sample: many end before that.
     last_mappings: u64,
+    /// From when on what the mappings have is there.
+    began: u64,
     next_drain: u64,
     patience: u64,
     first_sample: u64,
@@ -123,14 +133,17 @@ impl Writer {
         until: Option<u64>,
         wants_python: bool,
         recorder: Option<Process>,
-        inherited: Found,
+        inherited: Inherited,
     ) -> Writer {
+        let (pins, began) = (Pins::beside(output.path()), clock::monotonic());
+        let of_parent = inherited.python.filter(|_| wants_python);
         Writer {
-            pins: Pins::beside(output.path()),
+            python: of_parent.and_then(|inherited| Python::of_parent(inherited, pins.directory())),
+            pins,
             output: Some(output),
             pid: std::process::id(),
             batch: Batch::default(),
-            mappings: Mappings::inheriting(inherited),
+            mappings: Mappings::inheriting(inherited.mappings),
             has_new_mappings: false,
             scan: Scan::default(),
             until,
@@ -138,7 +151,9 @@ impl Writer {
             looks: 0,
             next_mappings: 0,
             last_mappings: 0,
-            next_drain: 0,
+            began,
+            // Threads that are there are armed already.
+            next_drain: began + PERIOD,
             patience: 0,
             first_sample: 0,
             last_sample: 0,
@@ -147,7 +162,6 @@ impl Writer {
             watch: measure::is_wall().then(Watch::default),
             next_watch: if measure::is_wall() { 0 } else { u64::MAX },
             last: BTreeMap::new(),
-            python: None,
             wants_python,
         }
     }
@@ -158,12 +172,23 @@ impl Writer {
 
     /// What is there before the first sample.
     pub(crate) fn begin(&mut self, after_exec: bool) {
-        wake::at_each_sample_until(clock::monotonic() + YOUNG);
+        wake::at_each_sample_until(self.began + YOUNG);
         self.batch.comm(self.now(), &name_of(self.pid).unwrap_or_default(), after_exec);
+        if self.mappings.are_inherited() && code_map::has_libraries() && !measure::is_wall() {
+            return;
+        }
         self.take_events();
-        self.look_at_mappings(clock::monotonic());
+        self.look_at_mappings(self.began);
         measure::set_main_stack(self.mappings.main_stack, interpose::main_stack_limit());
         self.flush();
+    }
+
+    /// Whether there is a sample, or was one: then mappings were looked at.
+    fn has_begun(&mut self) -> bool {
+        if self.last_mappings == 0 && slot::all().any(|(_, slot)| !slot.is_empty()) {
+            self.look_at_mappings(self.began);
+        }
+        self.last_mappings != 0
     }
 
     /// The thread's function. Returns whether the recorder is gone.
@@ -186,11 +211,14 @@ impl Writer {
                 self.watch();
                 self.look();
                 if std::mem::take(&mut self.has_new_mappings) {
-                    *work = self.mappings.found();
+                    *work = Inherited {
+                        mappings: self.mappings.found(),
+                        python: self.python.as_ref().map(Python::inherited),
+                    };
                 }
             }
             wake::has_looked(seen);
-            if self.output.is_none() || self.scan.is_last() {
+            if self.output.is_none() || self.looks != 0 && self.scan.is_last() {
                 break false;
             }
             let next = self.next_drain.min(self.next_watch);
@@ -241,9 +269,14 @@ impl Writer {
     }
 
     fn look(&mut self) {
-        self.take_events();
+        // First: who has set it has put a sample.
+        let fills_up = wake::DRAIN.swap(false, Ordering::AcqRel);
+        let has_begun = self.has_begun();
+        if has_begun {
+            self.take_events();
+        }
         self.look_for_code();
-        let (now, fills_up) = (clock::monotonic(), wake::DRAIN.swap(false, Ordering::AcqRel));
+        let now = clock::monotonic();
         let is_time = now >= self.next_drain;
         // Woken because of code alone, the rest waits for its time.
         if !is_time && !fills_up {
@@ -254,7 +287,9 @@ impl Writer {
             self.next_drain = now + PERIOD;
             self.scan.look();
         }
-        self.drain(true);
+        if has_begun {
+            self.drain(true);
+        }
         self.batch.round();
         self.flush();
         code_map::reclaim(threads::no_handler_runs);
@@ -441,6 +476,12 @@ impl Writer {
         if let Some(output) = &mut self.output
             && !self.batch.is_empty()
         {
+            let says_nothing = [&COUNTERS.samples, &COUNTERS.lost, &threads::WITHOUT_TIMER]
+                .iter()
+                .all(|counter| counter.load(Ordering::Relaxed) == 0);
+            if output.is_later() && says_nothing && self.batch.as_bytes().len() < BATCH {
+                return;
+            }
             match output.append(&self.batch) {
                 Ok(()) => COUNTERS.bytes.store(output.size(), Ordering::Relaxed),
                 Err(error) => self.give_up(&error),
@@ -477,7 +518,9 @@ impl Writer {
             watch.end();
         }
         self.end_sampling();
-        self.take_events();
+        if self.has_begun() {
+            self.take_events();
+        }
         self.drain(false);
         self.batch.round();
         self.flush();

@@ -358,6 +358,30 @@ static int children(const char *kind)
     return 0;
 }
 
+/* Prints milliseconds of processor time that each of 100 children has used before its first own instruction: after a
+   fork, or (`kind` is what it had used before) after an exec. */
+static int first(const char *kind)
+{
+    char used[32];
+    double now = cpu_of(CLOCK_PROCESS_CPUTIME_ID);
+    if (strcmp(kind, "fork") != 0 && strcmp(kind, "exec") != 0)
+        return printf("%.4f\n", (now - atof(kind)) * 1000) < 0;
+    for (int i = 0; i < 100; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            now = cpu_of(CLOCK_PROCESS_CPUTIME_ID);
+            snprintf(used, sizeof used, "%.9f", now);
+            if (strcmp(kind, "exec") == 0)
+                execl("/proc/self/exe", "sampled", "first", used, (char *)NULL);
+            printf("%.4f\n", now * 1000);
+            fflush(stdout);
+            _exit(0);
+        }
+        waitpid(child, NULL, 0);
+    }
+    return 0;
+}
+
 /* The child of a vfork has this process's memory: its end is not the recording's. */
 static int vforks(double seconds)
 {
@@ -583,6 +607,7 @@ int main(int argc, char **argv)
     SCENARIO("forks", forks(word))
     SCENARIO("short-lived", short_lived(word))
     SCENARIO("children", children(word))
+    SCENARIO("first", first(word))
     SCENARIO("vforks", vforks(number))
     SCENARIO("leaves", leaves())
     SCENARIO("commands", commands(number))

@@ -148,6 +148,8 @@ impl Functions {
         let Some(bytes) = self.encoded() else { return Err(io::Error::other("an image is refused")) };
         let path = self.file();
         let new = path.with_extension("new");
+        // It is there, but for the child of a fork.
+        let _ = path.parent().map(fs::create_dir);
         fs::write(&new, bytes)?;
         fs::rename(new, path)
     }

@@ -39,7 +39,8 @@ mod tasks;
 mod text;
 
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use jitlisten::log_line;
@@ -60,9 +61,16 @@ fn read(address: u64, size: u64) -> Option<Vec<u8>> {
 #[derive(Debug)]
 pub(crate) struct Python {
     functions: Functions,
-    glue: Vec<Range<u64>>,
-    dealloc: u64,
+    inherited: Inherited,
     bases: merge::Bases,
+}
+
+/// What the child of a fork need not look for.
+#[derive(Clone, Debug)]
+pub(crate) struct Inherited {
+    minor: u8,
+    glue: Arc<[Range<u64>]>,
+    dealloc: u64,
 }
 
 impl Python {
@@ -80,18 +88,38 @@ impl Python {
             log_line!(Warn, "Python functions are not shown: no directory for their names");
             return None;
         };
-        let minor = found.interpreter.layout.release.minor;
-        frames::begin();
-        definitions::clear();
+        let inherited = Inherited {
+            minor: found.interpreter.layout.release.minor,
+            glue: found.glue.into(),
+            dealloc: found.dealloc,
+        };
+        forget_numbers();
         // SAFETY: found as the type of code objects, in memory that is writable.
-        if !unsafe { known::hook(found.dealloc) } {
+        if !unsafe { known::hook(inherited.dealloc) } {
             log_line!(Warn, "Python functions are not shown: another tool has hooked their code");
             return None;
         }
         log_line!(Info, "reading frames of {}", found.name);
         interpreter::publish(found.interpreter);
-        let functions = Functions::new(minor, functions::path_in(&directory));
-        Some(Python { functions, glue: found.glue, dealloc: found.dealloc, bases: merge::Bases::default() })
+        Some(Python::new(inherited, &directory))
+    }
+
+    fn new(inherited: Inherited, directory: &Path) -> Python {
+        let functions = Functions::new(inherited.minor, functions::path_in(directory));
+        Python { functions, inherited, bases: merge::Bases::default() }
+    }
+
+    /// In the child of a fork: handlers read the frames of the parent's interpreter, and it has the hook.
+    pub(crate) fn of_parent(inherited: Inherited, directory: &Path) -> Option<Python> {
+        is_read().then(|| {
+            forget_numbers();
+            Python::new(inherited, directory)
+        })
+    }
+
+    /// For the child of a fork.
+    pub(crate) fn inherited(&self) -> Inherited {
+        self.inherited.clone()
     }
 
     /// Looks for asyncio among new mappings.
@@ -138,7 +166,7 @@ impl Python {
     pub(crate) fn end(self) {
         interpreter::withdraw();
         // SAFETY: the slot that `hook` has changed in `find`; the interpreter stays mapped.
-        unsafe { known::unhook(self.dealloc) };
+        unsafe { known::unhook(self.inherited.dealloc) };
         let (damaged, nameless) = (&frames::DAMAGED, &frames::NAMELESS);
         let (damaged, nameless) = (damaged.load(Ordering::Relaxed), nameless.load(Ordering::Relaxed));
         if damaged + nameless != 0 {
@@ -156,9 +184,16 @@ impl merge::Names for Python {
     }
 
     fn is_glue(&self, address: u64) -> bool {
-        let after = self.glue.partition_point(|range| range.start <= address);
-        after.checked_sub(1).and_then(|at| self.glue.get(at)).is_some_and(|range| range.contains(&address))
+        let glue = &self.inherited.glue;
+        let after = glue.partition_point(|range| range.start <= address);
+        after.checked_sub(1).and_then(|at| glue.get(at)).is_some_and(|range| range.contains(&address))
     }
+}
+
+/// Code objects get numbers anew, in the files of this recording. While no handler runs.
+fn forget_numbers() {
+    frames::begin();
+    definitions::clear();
 }
 
 /// Whether handlers read frames of an interpreter.

@@ -100,6 +100,26 @@ fn code_objects_that_are_gone_have_their_own_names() {
     }
 }
 
+/// They have their parent's interpreter, and names of their own. A child without a sample makes no directory for them, and
+/// no file unless it might become another user.
+#[test]
+fn children_of_a_fork() {
+    let is_root = tool::run(Command::new("id").arg("-u")).stdout == b"0\n";
+    for venv in RELEASES {
+        let Some(python) = integration::python(venv) else { continue };
+        let host = Host::new(python, "python-children").argument(paths::host("python_children.py")).argument("0.3");
+        let (host, data) = recorded(host, ",children");
+        let ended = host.run(Preload::Library).well();
+        let text = String::from_utf8_lossy(&ended.stdout).into_owned();
+        let [works, idles] = &text.lines().collect::<Vec<_>>()[..] else { panic!("{venv}: {text}") };
+        let samples = read(&host.scratch(&format!("f.data.{works}")));
+        let (all, named) = (time(&samples), time(&below(&below(&samples, "work"), "main")));
+        assert!((0.2e9..0.4e9).contains(&all) && named > 0.95 * all, "{venv}: {named} of {all} ns have names");
+        assert_eq!(data.with_file_name(format!("f.data.{idles}")).exists(), is_root, "{venv}");
+        assert!(!data.with_file_name(format!("f.data.{idles}.images")).exists(), "{venv}");
+    }
+}
+
 /// A million, each with a name and a file of its own, mostly at the same addresses: a name that is not the running
 /// function's would come twice. What is remembered of them is bounded.
 #[test]
