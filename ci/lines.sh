@@ -2,6 +2,7 @@
 # Line tables that do not change the code: the tests of `python/jitlisten/_lines`.
 #
 #   ci/lines.sh          the newest Numba, the short list of programs, real tools
+#   ci/lines.sh environment   what that needs
 #   ci/lines.sh older    another Numba, and the patch for Numba with Numba's own tests
 #   ci/lines.sh truth    three Numbas: programs that time their own phases, recorded by us and by perf; into records/truth.tsv; an hour
 #   ci/lines.sh all      every Numba that has lines, and all programs; hours. Fails if one of them cannot be had here
@@ -18,9 +19,12 @@ part=${1:-short}
 who=lines
 . ci/venvs.sh
 
-cargo build --release
+[ "$part" = environment ] || cargo build --release
 newest() { make_venv 0.68.1 3.11 numba==0.68.1 llvmlite==0.50.0 numpy==2.4.6 pytest==8.4.2 pytest-xdist==3.8.0 py-spy==0.4.3 pystack==1.7.2; }
 case $part in
+environment)
+    newest
+    ;;
 short)
     newest
     test_with 0.68.1 -n 2 --dist loadfile python/tests/test_lines*.py

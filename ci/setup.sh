@@ -217,6 +217,7 @@ all)
     first_venv
     other_venvs
     wheel_venv
+    ci/lines.sh environment || fail "make the environment of ci/lines.sh"
     ;;
 wheel)
     install_packages build-essential python3-venv binutils tmux

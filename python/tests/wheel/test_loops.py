@@ -14,7 +14,8 @@ PROCESSOR = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": ""}
 NEEDED = {"avx2", "fma", "bmi1", "bmi2", "movbe"}
 
 
-@pytest.mark.parametrize("environment_of", ["numba-0.68.1", pytest.param("numba-0.57.1", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("environment_of", ["numba-0.68.1", "numba-0.57.1"])
 def test_each_kernel_has_the_advice_that_makes_it_faster(run, tmp_path, environment_of):
     flags = next(line for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags"))
     if not NEEDED <= set(flags.split()):
