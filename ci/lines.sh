@@ -2,7 +2,7 @@
 # Line tables that do not change the code: the tests of `python/jitlisten/_lines`.
 #
 #   ci/lines.sh          the newest Numba, the short list of programs, real tools
-#   ci/lines.sh environment   what that needs
+#   ci/lines.sh environment   makes the environment of that
 #   ci/lines.sh older    another Numba, and the patch for Numba with Numba's own tests
 #   ci/lines.sh truth    three Numbas: programs that time their own phases, recorded by us and by perf; into records/truth.tsv; an hour
 #   ci/lines.sh all      every Numba that has lines, and all programs; hours. Fails if one of them cannot be had here

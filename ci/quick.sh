@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a contributor waits for: checks, unit tests, and the newest wheel with one tool of each kind, all with an unoptimised
-# library, which is built twice as fast. Everything is `make test`.
+# What a contributor waits for: checks, unit tests, and the newest wheel with one tool of each kind, all with a library
+# that is not optimised, which is built twice as fast. Everything is `make test`.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 

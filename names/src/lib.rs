@@ -63,8 +63,8 @@ pub struct ReadableName {
 /// Makes a linkage name readable. `location` is the file and line of its first instruction, when known.
 ///
 /// The location is shown only for code that has no name of its own ([`wants_location`]). The same name gives the same
-/// text always. Different names of one process give different texts, but for addresses in the types of Numba's arguments:
-/// two generators of one name, or the destructors of two classes.
+/// text always. Different names of one process give different texts, unless they differ only by addresses in the types
+/// of Numba's arguments: two generators of one name, or the destructors of two classes.
 pub fn readable(linkage_name: &str, location: Option<(&str, u32)>) -> ReadableName {
     Reader::default().readable(linkage_name, location)
 }

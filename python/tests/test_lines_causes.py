@@ -198,16 +198,27 @@ def f(x):
         out[i] = x[i] * 2.0
     return out
 f(np.ones(9))
+"""
+
+
+PRINT_MAP = """
 import os
 with open("/tmp/perf-%d.map" % os.getpid()) as file:
     print(file.read())
 """
 
 
+def with_perf_map(tmp_path):
+    return {"LD_PRELOAD": os.path.abspath(LIBRARY), "JITLISTEN": "perfmap", "JITLISTEN_DIR": str(tmp_path)}
+
+
+def names_in_perf_map(program, tmp_path):
+    found = run(HEAD + source(tmp_path, program + PRINT_MAP), **with_perf_map(tmp_path))
+    return [line.split(" ", 2)[2] for line in found.splitlines() if "prog." in line]
+
+
 def test_no_name_of_a_perf_map_has_an_address_where_the_line_is_known(tmp_path):
-    sinks = {"LD_PRELOAD": os.path.abspath(LIBRARY), "JITLISTEN": "perfmap", "JITLISTEN_DIR": str(tmp_path)}
-    found = run(HEAD + source(tmp_path, PARALLEL), **sinks)
-    kernels = [line.split(" ", 2)[2] for line in found.splitlines() if "prange kernel" in line]
+    kernels = [name for name in names_in_perf_map(PARALLEL, tmp_path) if "prange kernel" in name]
     assert any(name.startswith("kernel::gufunc::prange kernel prog.py:6 ") for name in kernels), kernels
     assert not [name for name in kernels if "[0x" in name], kernels
 
@@ -238,19 +249,14 @@ def all(n):
         s += i
     return s
 all(1)
-import os
-with open("/tmp/perf-%d.map" % os.getpid()) as file:
-    print(file.read())
 """
 
 
 def test_no_name_has_the_address_of_an_argument(tmp_path):
-    sinks = {"LD_PRELOAD": os.path.abspath(LIBRARY), "JITLISTEN": "perfmap", "JITLISTEN_DIR": str(tmp_path)}
-    found = run(HEAD + source(tmp_path, PASSED), **sinks)
-    names = [line.split(" ", 2)[2] for line in found.splitlines() if "prog." in line]
+    names = names_in_perf_map(PASSED, tmp_path)
     assert not [name for name in names if re.search("[0-9a-f]{8}", name)], names
     names = [name for name in names if name.startswith("prog.g")]
     assert len(names) == 2 and "<function f>" in names[0] + names[1], names
-    rows(source(tmp_path, PASSED), tmp_path, **sinks)
+    rows(source(tmp_path, PASSED), tmp_path, **with_perf_map(tmp_path))
     described = re.findall(r'DW_AT_linkage_name\s+\("(prog\.g[^"]+)"', dwarfdump("--debug-info", tmp_path.glob("*.o")))
     assert {name.partition(" [v")[0] for name in described} == {name.partition(" [v")[0] for name in names}

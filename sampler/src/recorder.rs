@@ -171,8 +171,7 @@ pub fn statistics() -> Statistics {
 }
 
 /// `inherited` is the child's of a fork, which has one thread. Many children end before their first sample: those leave
-/// no file. `continues` tells of the file whether this process began
-/// it.
+/// no file. `continues` tells of the file whether this process began it.
 fn start_in(
     state: &mut Option<Running>,
     options: Options,

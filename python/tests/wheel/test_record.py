@@ -98,7 +98,7 @@ def test_nothing_is_kept_of_code_after_the_duration(run, tmp_path):
         "    gc.collect(); before = libc.mallinfo2().h\n"
         "    for _ in range(500): compile()\n"
         "    gc.collect(); return libc.mallinfo2().h - before\n"
-        "jitlisten.enable(lines=False); stock = median(grown() for _ in range(3))\n"
+        "jitlisten.enable(lines=False); stock = median(grown() for _ in range(5))\n"
         "jitlisten.start_recording('f.data', seconds=1)\n"
         "def is_written():\n"
         "    for path in glob.glob('/proc/self/task/*/comm'):\n"
@@ -106,7 +106,7 @@ def test_nothing_is_kept_of_code_after_the_duration(run, tmp_path):
         "            if open(path).read() == 'jitlisten\\n': return True\n"
         "end = time.monotonic() + 1\n"
         "while time.monotonic() < end or is_written(): time.sleep(0.01)\n"
-        "print(stock, median(grown() for _ in range(3))); print(jitlisten.stop_recording().failures)\n"
+        "print(stock, median(grown() for _ in range(5))); print(jitlisten.stop_recording().failures)\n"
     )
     sizes, failures = run(python(), "later.py", timeout=PATIENT).stdout.splitlines()
     stock, after = map(float, sizes.split())

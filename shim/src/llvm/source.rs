@@ -100,7 +100,7 @@ impl Source {
         callers: Callers,
         wanted: LlvmSources,
     ) -> Result<Source, Option<String>> {
-        // Unoptimised, it is large enough for an LLVM.
+        // Built without optimisation, it is as large as an LLVM, and it has a GDB JIT list of its own.
         if library.is_this() {
             return Err(None);
         }

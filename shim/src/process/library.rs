@@ -403,8 +403,8 @@ impl<'l> Library<'l> {
         self.path == Path::new(PROGRAM)
     }
 
-    /// Whether this code is in it. It has names of LLVM's, and its calls for memory must not lead to our hooks, which make
-    /// them.
+    /// Whether this code is in it. It has names of LLVM's, and its calls for memory must not lead to our hooks, which
+    /// make them.
     pub(crate) fn is_this(&self) -> bool {
         self.range().contains(&(Library::is_this as *const () as usize))
     }
