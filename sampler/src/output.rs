@@ -76,6 +76,10 @@ impl Output {
         &self.path
     }
 
+    pub(crate) fn attribute(&self) -> &Attribute {
+        &self.attribute
+    }
+
     fn file(&self) -> io::Result<&File> {
         self.file.as_ref().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
     }

@@ -3,9 +3,12 @@
 //! ```text
 //!   0     header, 104 bytes: where attributes and data are, which features there are
 //!   104   the attribute: what a sample consists of
-//!   248   records: COMM, MMAP2, SAMPLE, ...                    data.size says how many bytes of them
+//!   248   records: HEADER_FEATURE, COMM, MMAP2, SAMPLE, ...    data.size says how many bytes of them
 //!   ...   the table of the features, and the features            only when the recording has ended
 //! ```
+//! The table has to follow the records, so it cannot exist while they grow. The features that are known at the start are
+//! therefore records as well (`HEADER_FEATURE`, as in perf's pipes): a killed recording is read as it was recorded.
+//!
 //! A truncated file shows everything up to `data.size`, which is stored after each batch is written. With a larger
 //! size, or zeros among the records, perf 6.1 shows nothing.
 //!
@@ -25,6 +28,8 @@ const HEADER_SIZE: u64 = 104;
 const ATTR_SIZE: u32 = 128;
 /// Of one sample, at most: a record's size has sixteen bits, and there are 56 bytes before its addresses.
 pub(crate) const MOST_ADDRESSES: usize = (u16::MAX as usize - 56) / 8;
+/// Of a command line in a record, which has 65,535 at most.
+const MAX_COMMAND_LINE_BYTES: usize = 60 << 10;
 /// Where in the header the size of the data stands.
 pub(crate) const DATA_SIZE_AT: u64 = 48;
 pub(crate) const MAGIC: &[u8; 8] = b"PERFILE2";
@@ -76,13 +81,20 @@ pub(crate) struct Mapping {
     pub(crate) path: Vec<u8>,
 }
 
-/// The facts that are known when a recording has ended.
+/// The features of a recording that are known at its start.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Features {
+pub(crate) struct Facts {
     pub(crate) hostname: String,
     pub(crate) release: String,
+    /// The library's version; at the end of the recording with its counters.
     pub(crate) version: String,
     pub(crate) command_line: Vec<Vec<u8>>,
+}
+
+/// All features, known at the end.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Features {
+    pub(crate) facts: Facts,
     pub(crate) first_sample: u64,
     pub(crate) last_sample: u64,
 }
@@ -172,6 +184,17 @@ impl Batch {
             }
             put_u64(bytes, at.time);
         });
+    }
+
+    /// The features that are known at the start.
+    pub(crate) fn facts(&mut self, facts: &Facts, attribute: &Attribute) {
+        let command_line = shortened(&facts.command_line, MAX_COMMAND_LINE_BYTES);
+        for (number, section) in sections(&Facts { command_line, ..facts.clone() }, attribute) {
+            self.record(PERF_RECORD_HEADER_FEATURE, 0, |bytes| {
+                put_u64(bytes, number.into());
+                bytes.extend(section);
+            });
+        }
     }
 
     /// Something was mapped.
@@ -308,20 +331,10 @@ pub(crate) fn data_size(header: &[u8]) -> Option<u64> {
 
 /// The features as they stand behind the records, and their numbers for the header.
 pub(crate) fn features(features: &Features, attribute: &Attribute, data_end: u64) -> (Vec<u8>, Vec<u32>) {
-    let arch = std::env::consts::ARCH;
-    let mut command_line = (features.command_line.len() as u32).to_le_bytes().to_vec();
-    features.command_line.iter().for_each(|word| put_string(&mut command_line, word));
+    let mut sections = sections(&features.facts, attribute);
     let mut times = features.first_sample.to_le_bytes().to_vec();
     put_u64(&mut times, features.last_sample);
-    let sections = [
-        (HEADER_HOSTNAME, string(features.hostname.as_bytes())),
-        (HEADER_OSRELEASE, string(features.release.as_bytes())),
-        (HEADER_VERSION, string(features.version.as_bytes())),
-        (HEADER_ARCH, string(arch.as_bytes())),
-        (HEADER_CMDLINE, command_line),
-        (HEADER_EVENT_DESC, event_description(attribute)),
-        (HEADER_SAMPLE_TIME, times),
-    ];
+    sections.push((HEADER_SAMPLE_TIME, times));
     let mut offset = data_end + sections.len() as u64 * 16;
     let (mut table, mut content) = (Vec::new(), Vec::<u8>::new());
     for (_, section) in &sections {
@@ -332,6 +345,30 @@ pub(crate) fn features(features: &Features, attribute: &Attribute, data_end: u64
     }
     table.extend(content);
     (table, sections.iter().map(|(number, _)| *number).collect())
+}
+
+fn sections(facts: &Facts, attribute: &Attribute) -> Vec<(u32, Vec<u8>)> {
+    let mut command_line = (facts.command_line.len() as u32).to_le_bytes().to_vec();
+    facts.command_line.iter().for_each(|word| put_string(&mut command_line, word));
+    vec![
+        (HEADER_HOSTNAME, string(facts.hostname.as_bytes())),
+        (HEADER_OSRELEASE, string(facts.release.as_bytes())),
+        (HEADER_VERSION, string(facts.version.as_bytes())),
+        (HEADER_ARCH, string(std::env::consts::ARCH.as_bytes())),
+        (HEADER_CMDLINE, command_line),
+        (HEADER_EVENT_DESC, event_description(attribute)),
+    ]
+}
+
+/// The first words, as many as have space in a record.
+fn shortened(words: &[Vec<u8>], most: usize) -> Vec<Vec<u8>> {
+    let mut space = most;
+    let fits = |word: &&Vec<u8>| {
+        let left = space.checked_sub(4 + (word.len() + 1).next_multiple_of(64));
+        space = left.unwrap_or(0);
+        left.is_some()
+    };
+    words.iter().take_while(fits).cloned().collect()
 }
 
 fn event_description(attribute: &Attribute) -> Vec<u8> {
@@ -371,5 +408,24 @@ mod tests {
         };
         assert_eq!(size(MOST_ADDRESSES), 56 + 8 * MOST_ADDRESSES);
         assert_eq!(size(MOST_ADDRESSES + 1), 0);
+    }
+
+    #[test]
+    fn the_longest_command_line_is_cut_off_at_a_word() {
+        let words = [vec![b'a'; 50 << 10], vec![b'b'; 100], vec![b'c'; 20 << 10], vec![b'd']];
+        let facts = Facts { command_line: words.to_vec(), ..Facts::default() };
+        let attribute = Attribute::new(&Options::new("f"), None);
+        let mut batch = Batch::default();
+        batch.facts(&facts, &attribute);
+        let (mut rest, mut numbers) = (batch.as_bytes(), Vec::new());
+        while let Some(size) = rest.get(6..8).map(|size| u16::from_le_bytes([size[0], size[1]]).into()) {
+            assert_eq!(u32::from(rest[0]), PERF_RECORD_HEADER_FEATURE);
+            numbers.push(u32::from(rest[8]));
+            if rest[8] == HEADER_CMDLINE as u8 {
+                assert_eq!(rest[16], 2, "words");
+            }
+            rest = &rest[size..];
+        }
+        assert_eq!(numbers, sections(&facts, &attribute).iter().map(|(number, _)| *number).collect::<Vec<_>>());
     }
 }

@@ -20,7 +20,7 @@ use crate::events::{self, LIBRARIES_CHANGED};
 use crate::interpose::ACTIVE;
 use crate::mappings::{Found, Mappings};
 use crate::output::{Output, Pins};
-use crate::perf_data::{Batch, Features, MOST_ADDRESSES, Mapping, Moment};
+use crate::perf_data::{Batch, Facts, Features, MOST_ADDRESSES, Mapping, Moment};
 use crate::process::{self, Process};
 use crate::python::{self, Python};
 use crate::slot::{self, Slot};
@@ -328,6 +328,11 @@ impl Writer {
     /// Returns whether there was anything new.
     fn look_at_mappings(&mut self, since: u64) -> bool {
         let at = Moment { time: since, ..self.now() };
+        if self.last_mappings == 0
+            && let Some(output) = &self.output
+        {
+            self.batch.facts(&facts(), output.attribute());
+        }
         self.last_mappings = clock::monotonic();
         let Some((text, new, ranges)) = self.mappings.look() else { return false };
         for mapping in &new {
@@ -537,28 +542,26 @@ impl Writer {
     }
 
     fn features(&self) -> Features {
-        let (hostname, release) = process::system();
-        let command_line = fs::read("/proc/self/cmdline").unwrap_or_default();
-        let command_line = command_line.strip_suffix(&[0]).unwrap_or(&command_line);
-        Features {
-            hostname,
-            release,
-            version: version(),
-            command_line: command_line.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect(),
-            first_sample: self.first_sample,
-            last_sample: self.last_sample,
-        }
+        let facts = Facts { version: format!("{VERSION} ({})", totals()), ..facts() };
+        Features { facts, first_sample: self.first_sample, last_sample: self.last_sample }
     }
 }
 
-/// Of this library; behind it, for `report/src/recording/format.rs` and people, what the samples have to be believed
-/// by.
-fn version() -> String {
+const VERSION: &str = concat!("jitlisten ", env!("CARGO_PKG_VERSION"));
+
+fn facts() -> Facts {
+    let (hostname, release) = process::system();
+    let command_line = fs::read("/proc/self/cmdline").unwrap_or_default();
+    let command_line = command_line.strip_suffix(&[0]).unwrap_or(&command_line);
+    let command_line = command_line.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect();
+    Facts { hostname, release, version: VERSION.to_owned(), command_line }
+}
+
+/// The counters that tell how far the samples can be believed, for `report/src/recording/format.rs` and people.
+fn totals() -> String {
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     format!(
-        "jitlisten {} (samples {}, incomplete {}, truncated {}, lost {}, skipped {}, threads {}, threads without a \
-         timer {})",
-        env!("CARGO_PKG_VERSION"),
+        "samples {}, incomplete {}, truncated {}, lost {}, skipped {}, threads {}, threads without a timer {}",
         get(&COUNTERS.samples),
         get(&COUNTERS.incomplete),
         get(&COUNTERS.truncated),
